@@ -1,0 +1,23 @@
+//! The engine behind Tailrope: MCP Streamable HTTP streams that survive their connections.
+//!
+//! **A stream is an append-only log. A connection is only a cursor over it.** Priming, live
+//! delivery, replay, server-side close, polling, takeover and slow readers are one piece of code:
+//! read the log after the cursor, write frames, wait.
+//!
+//! [`protocol`], [`stream`] and [`session`] are pure: no I/O, no clock, no randomness, no async, no
+//! locks. They build without the `runtime` feature, which proves it. [`store`] keeps the logs,
+//! [`engine`] drives the machines and performs their outputs.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+pub mod protocol;
+pub mod session;
+pub mod stream;
+mod time;
+
+#[cfg(feature = "runtime")]
+pub mod engine;
+#[cfg(feature = "runtime")]
+pub mod store;
+
+pub use time::Ms;

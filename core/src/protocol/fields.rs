@@ -1,0 +1,114 @@
+//! Picks named members out of JSON objects in one pass and skips the rest unread.
+//!
+//! Names are compared after unescaping, so `"\u0069d"` is `id`. The values borrow from the text.
+
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+/// The members of an envelope.
+#[derive(Default)]
+pub(super) struct Members<'a> {
+    pub(super) jsonrpc: Option<&'a RawValue>,
+    pub(super) id: Option<&'a RawValue>,
+    pub(super) method: Option<&'a RawValue>,
+    pub(super) params: Option<&'a RawValue>,
+    pub(super) result: Option<&'a RawValue>,
+    pub(super) error: Option<&'a RawValue>,
+    /// A member that came twice.
+    pub(super) duplicate: Option<&'static str>,
+}
+
+/// The parameters that the engine reads. Of a name that comes twice the last one counts, as in
+/// every JSON library that an SDK uses.
+#[derive(Default)]
+pub(super) struct Params<'a> {
+    pub(super) protocol_version: Option<&'a RawValue>,
+    pub(super) request_id: Option<&'a RawValue>,
+    pub(super) name: Option<&'a RawValue>,
+    pub(super) progress_token: Option<&'a RawValue>,
+}
+
+pub(super) fn members(text: &str) -> serde_json::Result<Members<'_>> {
+    const NAMES: [&str; 6] = ["jsonrpc", "id", "method", "params", "result", "error"];
+    let ([jsonrpc, id, method, params, result, error], duplicate) = pick(text, &NAMES)?;
+    Ok(Members { jsonrpc, id, method, params, result, error, duplicate })
+}
+
+/// `raw` is an object.
+pub(super) fn params_of(raw: &RawValue) -> serde_json::Result<Params<'_>> {
+    const NAMES: [&str; 4] = ["protocolVersion", "requestId", "name", "_meta"];
+    let ([protocol_version, request_id, name, meta], _) = pick(raw.get(), &NAMES)?;
+    let progress_token = match meta {
+        Some(meta) if meta.get().starts_with('{') => pick(meta.get(), &["progressToken"])?.0[0],
+        _ => None,
+    };
+    Ok(Params { protocol_version, request_id, name, progress_token })
+}
+
+type Picked<'a, const N: usize> = ([Option<&'a RawValue>; N], Option<&'static str>);
+
+/// Reads an object and nothing after it. The last of equal names counts; the second part of the
+/// answer tells one that came more than once.
+fn pick<'a, const N: usize>(text: &'a str, names: &'static [&'static str; N]) -> serde_json::Result<Picked<'a, N>> {
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let picked = deserializer.deserialize_map(PickVisitor { names })?;
+    deserializer.end()?;
+    Ok(picked)
+}
+
+struct PickVisitor<const N: usize> {
+    names: &'static [&'static str; N],
+}
+
+impl<'de, const N: usize> Visitor<'de> for PickVisitor<N> {
+    type Value = Picked<'de, N>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut values = [None; N];
+        let mut duplicate = None;
+        while let Some(place) = map.next_key_seed(NameSeed { names: self.names })? {
+            match place {
+                Some(place) => {
+                    if values[place].replace(map.next_value()?).is_some() {
+                        duplicate = Some(self.names[place]);
+                    }
+                }
+                None => {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        Ok((values, duplicate))
+    }
+}
+
+/// Reads a name as its place among the wanted ones.
+struct NameSeed {
+    names: &'static [&'static str],
+}
+
+impl<'de> DeserializeSeed<'de> for NameSeed {
+    type Value = Option<usize>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for NameSeed {
+    type Value = Option<usize>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a name")
+    }
+
+    fn visit_str<E>(self, name: &str) -> Result<Self::Value, E> {
+        Ok(self.names.iter().position(|wanted| *wanted == name))
+    }
+}

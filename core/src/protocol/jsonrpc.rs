@@ -1,0 +1,376 @@
+//! JSON-RPC envelopes (W-002, W-012 to W-014, W-095): what kind of message it is, its id, its method
+//! and a few named fields. Payloads are checked to be JSON and otherwise left unread.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::Range;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::fields::{Members, members, params_of};
+use super::request_id::{RequestId, is_canonical_integer, write_json_string};
+
+/// The body is not JSON.
+pub const PARSE_ERROR: i32 = -32700;
+/// The JSON is not a message, or the request cannot be taken.
+pub const INVALID_REQUEST: i32 = -32600;
+/// Parameters are missing or wrong; the Python SDKs also answer it to a malformed message.
+pub const INVALID_PARAMS: i32 = -32602;
+/// The server failed.
+pub const INTERNAL_ERROR: i32 = -32603;
+/// The request was cancelled (W-028).
+pub const REQUEST_CANCELLED: i32 = -32800;
+/// The session or its stream ended before the response.
+pub const CONNECTION_CLOSED: i32 = -32000;
+/// The protocol version is not served (W-124); makes a client of both eras fall back.
+pub const UNSUPPORTED_PROTOCOL_VERSION: i32 = -32022;
+
+/// What a body holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// One message.
+    Single(Envelope),
+    /// An array of at least one message, in order (W-013).
+    Batch(Vec<Envelope>),
+}
+
+impl Body {
+    /// The messages, in order.
+    pub fn envelopes(&self) -> &[Envelope] {
+        match self {
+            Self::Single(envelope) => std::slice::from_ref(envelope),
+            Self::Batch(envelopes) => envelopes,
+        }
+    }
+
+    /// Whether an answer is owed (W-015, W-017).
+    pub fn has_request(&self) -> bool {
+        self.envelopes().iter().any(|envelope| envelope.kind == Kind::Request)
+    }
+}
+
+/// The four kinds of message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// A method and an id.
+    Request,
+    /// A method without an id.
+    Notification,
+    /// An id and a result.
+    Response,
+    /// An id, possibly null, and an error.
+    ErrorResponse,
+}
+
+/// One message, without its payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Envelope {
+    /// What kind of message it is.
+    pub kind: Kind,
+    /// On requests and notifications.
+    pub method: Option<String>,
+    /// On requests and responses; `None` on an error response whose id is null.
+    pub id: Option<RequestId>,
+    /// Where the message stands in the body.
+    pub range: Range<usize>,
+    /// The parameters that the engine reads.
+    pub fields: Fields,
+}
+
+impl Envelope {
+    /// Whether this is the request that opens a session (W-090).
+    pub fn is_initialize(&self) -> bool {
+        self.kind == Kind::Request && self.method.as_deref() == Some("initialize")
+    }
+}
+
+/// The few parameters that the engine reads. One that is absent or of another type is `None`: to
+/// refuse it is the handler's business.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fields {
+    /// `params.protocolVersion` of `initialize`.
+    pub protocol_version: Option<String>,
+    /// `params.requestId` of `notifications/cancelled` (W-025).
+    pub cancelled_request: Option<RequestId>,
+    /// `params._meta.progressToken` as compact JSON text, of requests.
+    pub progress_token: Option<String>,
+    /// `params.name` of `tools/call`.
+    pub tool_name: Option<String>,
+}
+
+/// Why a body is not a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EnvelopeError {
+    /// The bytes are not UTF-8 (W-002).
+    NotUtf8,
+    /// The text is not JSON; the reason, with line and column.
+    NotJson(String),
+    /// JSON, but neither an object nor an array of objects.
+    NotAnObject,
+    /// An array without elements.
+    EmptyBatch,
+    /// `jsonrpc` is absent or not `"2.0"`.
+    Version,
+    /// The id is null, a fraction, a boolean or a container (W-095).
+    Id,
+    /// A response has no id.
+    MissingId,
+    /// The object names a member of the envelope twice. Readers differ in which one counts.
+    Duplicate(&'static str),
+    /// `method` is not a string.
+    Method,
+    /// `params` is neither an object nor null.
+    Params,
+    /// `result` is not an object.
+    Result,
+    /// `error` is not an object with an integer code and a message.
+    Error,
+    /// More than one of method, result and error.
+    Ambiguous,
+    /// None of method, result and error.
+    Empty,
+}
+
+impl EnvelopeError {
+    /// The code that the Python SDKs answer to the same fault. The faults that they let pass, or
+    /// read in another way than the sender, get `INVALID_REQUEST`.
+    pub fn code(&self) -> i32 {
+        match self {
+            Self::NotUtf8 | Self::NotJson(_) => PARSE_ERROR,
+            Self::Id | Self::Duplicate(_) | Self::Ambiguous => INVALID_REQUEST,
+            _ => INVALID_PARAMS,
+        }
+    }
+}
+
+impl fmt::Display for EnvelopeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self {
+            Self::NotJson(reason) => return f.write_str(reason),
+            Self::Duplicate(name) => return write!(f, "the message names `{name}` twice"),
+            Self::NotUtf8 => "the body is not UTF-8",
+            Self::NotAnObject => "a message must be a JSON object",
+            Self::EmptyBatch => "a batch must not be empty",
+            Self::Version => "`jsonrpc` must be \"2.0\"",
+            Self::Id => "an id must be a string or an integer",
+            Self::MissingId => "a response must have an id",
+            Self::Method => "`method` must be a string",
+            Self::Params => "`params` must be an object",
+            Self::Result => "`result` must be an object",
+            Self::Error => "`error` must be an object with an integer `code` and a string `message`",
+            Self::Ambiguous => "a message must have only one of `method`, `result` and `error`",
+            Self::Empty => "a message must have one of `method`, `result` and `error`",
+        };
+        f.write_str(text)
+    }
+}
+
+impl std::error::Error for EnvelopeError {}
+
+/// Reads the envelopes of a body.
+pub fn read(body: &[u8]) -> Result<Body, EnvelopeError> {
+    let text = std::str::from_utf8(body).map_err(|_| EnvelopeError::NotUtf8)?;
+    let trimmed = text.trim_matches(JSON_BLANK);
+    let start = text.len() - text.trim_start_matches(JSON_BLANK).len();
+    match trimmed.as_bytes().first() {
+        Some(b'{') => read_one(trimmed, start).map(Body::Single),
+        Some(b'[') => read_batch(trimmed, start).map(Body::Batch),
+        _ => Err(match serde_json::from_str::<&RawValue>(trimmed) {
+            Ok(_) => EnvelopeError::NotAnObject,
+            Err(error) => EnvelopeError::NotJson(error.to_string()),
+        }),
+    }
+}
+
+const JSON_BLANK: [char; 4] = [' ', '\t', '\r', '\n'];
+
+fn read_batch(text: &str, start: usize) -> Result<Vec<Envelope>, EnvelopeError> {
+    let elements: Vec<&RawValue> = serde_json::from_str(text).map_err(not_json)?;
+    if elements.is_empty() {
+        return Err(EnvelopeError::EmptyBatch);
+    }
+    let read_element = |element: &&RawValue| {
+        let element = element.get();
+        if !element.starts_with('{') {
+            return Err(EnvelopeError::NotAnObject);
+        }
+        // The element borrows from the text, so its address tells its place.
+        read_one(element, start + (element.as_ptr() as usize - text.as_ptr() as usize))
+    };
+    elements.iter().map(read_element).collect()
+}
+
+/// `text` starts with a brace and has no blanks around it.
+fn read_one(text: &str, start: usize) -> Result<Envelope, EnvelopeError> {
+    let Members { jsonrpc, id, method, params, result, error, duplicate } = members(text).map_err(not_json)?;
+    if let Some(name) = duplicate {
+        return Err(EnvelopeError::Duplicate(name));
+    }
+    if jsonrpc.and_then(string).as_deref() != Some("2.0") {
+        return Err(EnvelopeError::Version);
+    }
+    // Some senders write every member and null for those that do not apply.
+    let (method, result, error) = (not_null(method), not_null(result), not_null(error));
+    let kind = match (method, result, error) {
+        (Some(_), None, None) if id.is_some() => Kind::Request,
+        (Some(_), None, None) => Kind::Notification,
+        (None, Some(_), None) => Kind::Response,
+        (None, None, Some(_)) => Kind::ErrorResponse,
+        (None, None, None) => return Err(EnvelopeError::Empty),
+        _ => return Err(EnvelopeError::Ambiguous),
+    };
+    let id = match id.map(RawValue::get) {
+        None if matches!(kind, Kind::Response | Kind::ErrorResponse) => return Err(EnvelopeError::MissingId),
+        None => None,
+        Some("null") if kind == Kind::ErrorResponse => None,
+        Some(raw) => Some(RequestId::from_json(raw).ok_or(EnvelopeError::Id)?),
+    };
+    let method = match method {
+        Some(raw) => Some(string(raw).ok_or(EnvelopeError::Method)?.into_owned()),
+        None => None,
+    };
+    if params.is_some_and(|raw| !matches!(raw.get().as_bytes(), [b'{', ..] | b"null")) {
+        return Err(EnvelopeError::Params);
+    }
+    if result.is_some_and(|raw| !raw.get().starts_with('{')) {
+        return Err(EnvelopeError::Result);
+    }
+    if error.is_some_and(|raw| !is_error_object(raw)) {
+        return Err(EnvelopeError::Error);
+    }
+    let fields = match (method.as_deref(), not_null(params)) {
+        (Some(method), Some(params)) => read_fields(kind, method, params),
+        _ => Fields::default(),
+    };
+    Ok(Envelope { kind, method, id, range: start..start + text.len(), fields })
+}
+
+fn read_fields(kind: Kind, method: &str, params: &RawValue) -> Fields {
+    let mut fields = Fields::default();
+    let wanted = kind == Kind::Request || method == "notifications/cancelled";
+    // The parameters were read as JSON before, so they read again.
+    let Some(params) = wanted.then(|| params_of(params).ok()).flatten() else {
+        return fields;
+    };
+    let text = |raw: Option<&RawValue>| raw.and_then(string).map(Cow::into_owned);
+    if kind == Kind::Request {
+        fields.progress_token = params.progress_token.and_then(token);
+        match method {
+            "initialize" => fields.protocol_version = text(params.protocol_version),
+            "tools/call" => fields.tool_name = text(params.name),
+            _ => {}
+        }
+    } else {
+        fields.cancelled_request = params.request_id.and_then(|raw| RequestId::from_json(raw.get()));
+    }
+    fields
+}
+
+/// A progress token in one spelling, so that equal tokens are equal texts. Fractions are allowed.
+fn token(raw: &RawValue) -> Option<String> {
+    let raw = raw.get();
+    match RequestId::from_json(raw) {
+        Some(token) => Some(token.to_json()),
+        None => raw.starts_with(|first: char| first == '-' || first.is_ascii_digit()).then(|| raw.to_owned()),
+    }
+}
+
+fn not_json(error: serde_json::Error) -> EnvelopeError {
+    EnvelopeError::NotJson(error.to_string())
+}
+
+fn not_null(raw: Option<&RawValue>) -> Option<&RawValue> {
+    raw.filter(|raw| raw.get() != "null")
+}
+
+/// The text of a JSON string; copied only when it has escapes.
+fn string(raw: &RawValue) -> Option<Cow<'_, str>> {
+    let raw = raw.get();
+    let inner = raw.strip_prefix('"')?.strip_suffix('"')?;
+    if memchr::memchr(b'\\', inner.as_bytes()).is_none() {
+        return Some(Cow::Borrowed(inner));
+    }
+    serde_json::from_str(raw).ok().map(Cow::Owned)
+}
+
+fn is_error_object(raw: &RawValue) -> bool {
+    #[derive(Deserialize)]
+    struct ErrorObject<'a> {
+        #[serde(borrow)]
+        code: &'a RawValue,
+        #[serde(borrow)]
+        message: &'a RawValue,
+    }
+    serde_json::from_str::<ErrorObject<'_>>(raw.get())
+        .is_ok_and(|error| is_canonical_integer(error.code.get()) && error.message.get().starts_with('"'))
+}
+
+/// What the server promised when it answered `initialize`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InitializeResult {
+    /// The negotiated version, as the server wrote it (W-090).
+    pub protocol_version: String,
+    /// Which lists the server announces changes of.
+    pub list_changed: ListChanged,
+}
+
+/// The `listChanged` capabilities of a server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "named like the capabilities")]
+pub struct ListChanged {
+    pub tools: bool,
+    pub prompts: bool,
+    pub resources: bool,
+}
+
+/// Reads the server's own response to `initialize`; `None` when it is no such response.
+pub fn read_initialize_result(payload: &[u8]) -> Option<InitializeResult> {
+    #[derive(Deserialize)]
+    struct Response {
+        result: Answer,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Answer {
+        protocol_version: String,
+        capabilities: Option<Capabilities>,
+    }
+    #[derive(Default, Deserialize)]
+    struct Capabilities {
+        tools: Option<Capability>,
+        prompts: Option<Capability>,
+        resources: Option<Capability>,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Capability {
+        list_changed: Option<bool>,
+    }
+
+    let Response { result } = serde_json::from_slice(payload).ok()?;
+    let Capabilities { tools, prompts, resources } = result.capabilities.unwrap_or_default();
+    let announced = |capability: Option<Capability>| capability.and_then(|one| one.list_changed).unwrap_or(false);
+    let list_changed =
+        ListChanged { tools: announced(tools), prompts: announced(prompts), resources: announced(resources) };
+    Some(InitializeResult { protocol_version: result.protocol_version, list_changed })
+}
+
+/// Appends an error response; the id is null when there is none.
+pub fn write_error(out: &mut Vec<u8>, id: Option<&RequestId>, code: i32, message: &str) {
+    match id {
+        Some(id) => write_error_with_id_text(out, &id.to_json(), code, message),
+        None => write_error_with_id_text(out, "null", code, message),
+    }
+}
+
+/// Appends an error response whose id is given as JSON text.
+pub fn write_error_with_id_text(out: &mut Vec<u8>, id_json: &str, code: i32, message: &str) {
+    out.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
+    out.extend_from_slice(id_json.as_bytes());
+    out.extend_from_slice(br#","error":{"code":"#);
+    out.extend_from_slice(code.to_string().as_bytes());
+    out.extend_from_slice(br#","message":"#);
+    write_json_string(out, message);
+    out.extend_from_slice(b"}}");
+}

@@ -1,0 +1,37 @@
+//! The MCP wire: revision rules, JSON-RPC envelopes, admission of HTTP requests, server-sent events
+//! and event ids.
+//!
+//! Pure: every function is computed from its arguments. There is no I/O, clock, randomness, async or
+//! lock here, and nothing is remembered but what a [`Decoder`] has not given out yet. Nonces and
+//! times come from the caller. That makes each rule a table of inputs and outputs, kept in
+//! `tests/vectors` and read by all languages.
+//!
+//! Rules cite the requirement behind them: `W-nnn` is a requirement of the transport's revisions or
+//! of the HTML standard, `F-nn` a fault that was reported against an SDK, `I-n` an invariant of the
+//! design.
+//!
+//! | module | what it decides | requirements |
+//! |---|---|---|
+//! | [`revision`] | what a revision allows | W-013, W-022, W-026, W-040, W-041, W-063, W-069, W-088, W-093 |
+//! | [`jsonrpc`], [`request_id`] | what a message is | W-002, W-012 to W-014, W-090, W-095 |
+//! | [`admission`] | which requests enter a session | W-011, W-015 to W-017, W-029, W-051, W-080 to W-094 |
+//! | [`sse`] | how events are written | W-040, W-042, W-109, W-114, F-61 |
+//! | [`sse_decoder`] | how events are read | W-100 to W-109, W-112, F-60, F-61, F-72 |
+//! | [`event_id`] | how a position is named | W-060 to W-062, W-067, W-114 |
+
+pub mod admission;
+mod base64url;
+pub mod event_id;
+mod fields;
+pub mod jsonrpc;
+pub mod request_id;
+pub mod revision;
+pub mod sse;
+pub mod sse_decoder;
+
+pub use admission::{Context, Dialect, ErrorId, Head, Operation, Refusal, admit};
+pub use event_id::{Cursor, EventId, IdEncoder, MAX_EVENT_ID_LEN, MAX_SEQ, MAX_VISIT, Origin, StreamNonce};
+pub use jsonrpc::{Body, Envelope, EnvelopeError, Fields, InitializeResult, Kind, ListChanged};
+pub use request_id::RequestId;
+pub use revision::{Revision, Rules};
+pub use sse_decoder::{Decoder, Event, EventTooLarge, Item};

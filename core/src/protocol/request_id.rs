@@ -1,0 +1,120 @@
+//! JSON-RPC request ids (W-095): a string or an integer of any size.
+
+use std::fmt;
+
+/// The id of a JSON-RPC request.
+///
+/// An integer keeps its digits as text, so ids beyond 64 bits survive unchanged, and `1` and `"1"`
+/// are two different ids (invariant I7).
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub enum RequestId {
+    /// Decimal digits without leading zeros, with an optional leading `-`; never `-0`.
+    Integer(Box<str>),
+    /// The decoded text of a JSON string.
+    Text(Box<str>),
+}
+
+impl RequestId {
+    /// An integer id.
+    pub fn integer(value: i64) -> Self {
+        Self::Integer(value.to_string().into())
+    }
+
+    /// A string id.
+    pub fn text_id(text: &str) -> Self {
+        Self::Text(text.into())
+    }
+
+    /// Reads one JSON token. `None` for null, a fraction, an exponent, a boolean or a container,
+    /// and for anything that is not exactly one token.
+    ///
+    /// `-0` is read as `0`: every JSON library that an SDK uses does the same, and the response
+    /// that comes back carries `0`.
+    pub fn from_json(raw: &str) -> Option<Self> {
+        if raw.starts_with('"') {
+            return serde_json::from_str::<String>(raw).ok().map(|text| Self::Text(text.into()));
+        }
+        if raw == "-0" {
+            return Some(Self::Integer("0".into()));
+        }
+        is_canonical_integer(raw).then(|| Self::Integer(raw.into()))
+    }
+
+    /// Appends the id as a JSON token.
+    pub fn write_json(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Integer(digits) => out.extend_from_slice(digits.as_bytes()),
+            Self::Text(text) => write_json_string(out, text),
+        }
+    }
+
+    /// The id as a JSON token.
+    pub fn to_json(&self) -> String {
+        match self {
+            Self::Integer(digits) => digits.to_string(),
+            Self::Text(text) => serde_json::Value::from(&**text).to_string(),
+        }
+    }
+
+    /// The digits or the text, without a mark of which it is: for logs, never for look-ups.
+    pub fn as_text(&self) -> &str {
+        match self {
+            Self::Integer(text) | Self::Text(text) => text,
+        }
+    }
+}
+
+impl fmt::Debug for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.to_json())
+    }
+}
+
+/// `0`, or digits that start with 1-9, with an optional `-` before the latter.
+pub(crate) fn is_canonical_integer(text: &str) -> bool {
+    let digits = text.strip_prefix('-').unwrap_or(text).as_bytes();
+    match digits {
+        [b'0'] => digits.len() == text.len(),
+        [b'1'..=b'9', rest @ ..] => rest.iter().all(u8::is_ascii_digit),
+        _ => false,
+    }
+}
+
+pub(crate) fn write_json_string(out: &mut Vec<u8>, text: &str) {
+    // Writing a string into a Vec has no way to fail: no I/O, and every str is valid JSON text.
+    let written = serde_json::to_writer(out, text);
+    debug_assert!(written.is_ok());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_integer_keeps_its_digits_and_is_not_its_text() {
+        let big = "123456789012345678901234567890";
+        let id = RequestId::from_json(big).unwrap();
+        assert_eq!(id, RequestId::Integer(big.into()));
+        assert_eq!(id.to_json(), big);
+        assert_ne!(RequestId::from_json("1"), RequestId::from_json("\"1\""));
+        assert_eq!(RequestId::integer(-7), RequestId::from_json("-7").unwrap());
+    }
+
+    #[test]
+    fn only_a_string_or_an_integer_is_an_id() {
+        for raw in ["null", "1.0", "1e3", "true", "[]", "{}", "", "01", "-", "+1", " 1", "\"a", "\"a\"b"] {
+            assert_eq!(RequestId::from_json(raw), None, "{raw}");
+        }
+        assert_eq!(RequestId::from_json("-0"), RequestId::from_json("0"));
+    }
+
+    #[test]
+    fn text_is_decoded_and_escaped_again() {
+        let id = RequestId::from_json(r#""a\u0022\n\u00e9""#).unwrap();
+        assert_eq!(id, RequestId::text_id("a\"\n\u{e9}"));
+        assert_eq!(id.to_json(), "\"a\\\"\\n\u{e9}\"");
+        let mut out = Vec::new();
+        id.write_json(&mut out);
+        assert_eq!(out, id.to_json().as_bytes());
+    }
+}

@@ -1,0 +1,143 @@
+//! Writing server-sent events (W-040, W-042, W-109, W-114).
+//!
+//! Lines end with LF, every field has a colon and a blank, `id` comes before `data`, and a payload
+//! is one line. Blocks are never given an `event` field: clients treat an unnamed one as `message`.
+
+use std::io::Write as _;
+
+/// A comment that keeps intermediaries from closing an idle connection.
+pub const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
+/// The longest event id that is taken from a store that is not ours, in characters.
+pub const MAX_FOREIGN_EVENT_ID_LEN: usize = 512;
+
+/// Appends an event with an id. `payload` is JSON text.
+pub fn write_message(out: &mut Vec<u8>, write_id: impl FnOnce(&mut Vec<u8>), payload: &[u8]) {
+    out.reserve(payload.len() + 140);
+    out.extend_from_slice(b"id: ");
+    write_id(out);
+    out.extend_from_slice(b"\ndata: ");
+    write_payload(out, payload);
+    out.extend_from_slice(b"\n\n");
+}
+
+/// Appends an event without an id: it moves no cursor.
+pub fn write_anonymous(out: &mut Vec<u8>, payload: &[u8]) {
+    out.reserve(payload.len() + 8);
+    out.extend_from_slice(b"data: ");
+    write_payload(out, payload);
+    out.extend_from_slice(b"\n\n");
+}
+
+/// Appends a priming event: an id and an explicit empty `data` line (W-040, W-106, W-114). Without
+/// that line some parsers drop the id, and the Go client takes a line without a colon for corruption.
+pub fn write_priming(out: &mut Vec<u8>, write_id: impl FnOnce(&mut Vec<u8>), retry_ms: Option<u32>) {
+    out.extend_from_slice(b"id: ");
+    write_id(out);
+    out.push(b'\n');
+    if let Some(retry_ms) = retry_ms {
+        write_retry_line(out, retry_ms);
+    }
+    out.extend_from_slice(b"data: \n\n");
+}
+
+/// Appends a block that sets the reconnection time and nothing else (W-042, W-105).
+pub fn write_retry(out: &mut Vec<u8>, retry_ms: u32) {
+    write_retry_line(out, retry_ms);
+    out.push(b'\n');
+}
+
+/// Appends [`KEEP_ALIVE`].
+pub fn write_keep_alive(out: &mut Vec<u8>) {
+    out.extend_from_slice(KEEP_ALIVE);
+}
+
+/// Appends the comment that announces `count` missing events from `first` on (invariant I8).
+pub fn write_gap(out: &mut Vec<u8>, first: u64, count: u64) {
+    // Writing into a Vec cannot fail.
+    let _ = write!(out, ": gap {first} {count}\n\n");
+}
+
+/// Whether an id that a foreign store made may go on the wire: 1 to 512 characters of visible ASCII.
+/// Anything else could end the line and forge events.
+pub fn is_valid_event_id(id: &str) -> bool {
+    (1..=MAX_FOREIGN_EVENT_ID_LEN).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+fn write_retry_line(out: &mut Vec<u8>, retry_ms: u32) {
+    // Writing into a Vec cannot fail.
+    let _ = writeln!(out, "retry: {retry_ms}");
+}
+
+/// Appends JSON text as one line. Raw CR and LF are whitespace between tokens, because JSON strings
+/// cannot hold them, and are dropped. U+0085, U+2028 and U+2029 occur in strings only and are
+/// escaped: some clients split lines there (F-61).
+fn write_payload(out: &mut Vec<u8>, payload: &[u8]) {
+    let mut copied = 0;
+    let mut at = 0;
+    while let Some(offset) = find_suspect(&payload[at..]) {
+        at += offset;
+        let (replacement, length): (&[u8], usize) = match payload[at..] {
+            [b'\r' | b'\n', ..] => (b"", 1),
+            [0xC2, 0x85, ..] => (b"\\u0085", 2),
+            [0xE2, 0x80, 0xA8, ..] => (b"\\u2028", 3),
+            [0xE2, 0x80, 0xA9, ..] => (b"\\u2029", 3),
+            _ => {
+                at += 1;
+                continue;
+            }
+        };
+        out.extend_from_slice(&payload[copied..at]);
+        out.extend_from_slice(replacement);
+        at += length;
+        copied = at;
+    }
+    out.extend_from_slice(&payload[copied..]);
+}
+
+fn is_suspect(byte: u8) -> bool {
+    (byte == b'\r') | (byte == b'\n') | (byte == 0xC2) | (byte == 0xE2)
+}
+
+/// The first byte that could begin something to replace. Whole chunks are tested without a branch
+/// per byte, which compiles to vector instructions.
+fn find_suspect(bytes: &[u8]) -> Option<usize> {
+    const CHUNK: usize = 32;
+    let mut at = 0;
+    for chunk in bytes.chunks_exact(CHUNK) {
+        if chunk.iter().fold(0, |found, byte| found | u8::from(is_suspect(*byte))) != 0 {
+            break;
+        }
+        at += CHUNK;
+    }
+    bytes[at..].iter().position(|byte| is_suspect(*byte)).map(|offset| at + offset)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn payload(text: &str) -> String {
+        let mut out = Vec::new();
+        write_anonymous(&mut out, text.as_bytes());
+        let text = String::from_utf8(out).unwrap();
+        text.strip_prefix("data: ").unwrap().strip_suffix("\n\n").unwrap().to_owned()
+    }
+
+    #[test]
+    fn replacements_at_every_offset_of_a_chunk() {
+        for offset in 0..70 {
+            let before = "x".repeat(offset);
+            let text = format!("{before}\u{2028}\u{2029}\u{85}\u{2014}\u{e9}\u{a0}\r\n{before}");
+            assert_eq!(payload(&text), format!("{before}\\u2028\\u2029\\u0085\u{2014}\u{e9}\u{a0}{before}"));
+        }
+    }
+
+    #[test]
+    fn foreign_ids_are_bounded_visible_ascii() {
+        assert!(is_valid_event_id("a,b!~"));
+        assert!(is_valid_event_id(&"x".repeat(512)));
+        for id in ["", "a b", "a\nb", "a\0", "\u{e9}", "\u{7f}", &"x".repeat(513)] {
+            assert!(!is_valid_event_id(id), "{id:?}");
+        }
+    }
+}
