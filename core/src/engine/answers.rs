@@ -1,0 +1,163 @@
+//! The answers to a resume (design: one documented, terminal answer for each case).
+//!
+//! | case | answer |
+//! |---|---|
+//! | the stream's log continues after the cursor | 200, echo, suffix, live tail |
+//! | the cursor is at the terminal, or a tombstone | 204 |
+//! | not possible, the id names a request | 200 and an error for that request under a tombstone |
+//! | not possible, the id is of a standalone stream | 200, the caller's own standalone stream from its start |
+//! | not possible otherwise | 400 with a JSON-RPC error |
+//!
+//! An id of another session is not found in this one: it takes the path of an unknown id, byte for
+//! byte (I7).
+
+use super::cell::{Cell, Conn, State};
+use super::connection::Head;
+use super::stats::Counters;
+use crate::Ms;
+use crate::protocol::jsonrpc::INVALID_REQUEST;
+use crate::protocol::{EventId, IdEncoder, Origin, Refusal, StreamNonce, sse};
+use crate::session::{Step, SynthesizedEnd, end_payload};
+use crate::stream::{Chain, CloseReason, ConnectionId, Follow, Input, RejectReason};
+
+impl Cell {
+    /// Answers a resume. `attach` registers the connection.
+    pub(super) fn answer_resume(
+        &self,
+        state: &mut State,
+        now: Ms,
+        last_event_id: &str,
+        attach: impl FnOnce(&mut State, StreamNonce, Origin) -> ConnectionId,
+        steps: &mut Vec<Step>,
+    ) -> Result<ConnectionId, Refusal> {
+        if let Some(own) = self.shared.store.own_ids() {
+            let Some((nonce, after)) = own.locate(&self.id, last_event_id) else {
+                return Err(not_ours());
+            };
+            let conn = attach(state, nonce, Origin::Unnamed);
+            if let Some(conn) = state.conns.get_mut(&conn) {
+                conn.echo = Some(last_event_id.into());
+            }
+            self.resume_log(state, now, conn, (nonce, after, 0, None), steps);
+            return Ok(conn);
+        }
+        match EventId::parse(last_event_id) {
+            None => Err(not_ours()),
+            Some(EventId::Tombstone(nonce, origin)) => {
+                let conn = attach(state, nonce, origin);
+                self.answer_complete(state, conn);
+                Ok(conn)
+            }
+            Some(EventId::Position(cursor)) => {
+                let conn = attach(state, cursor.nonce, cursor.origin);
+                let position = (cursor.nonce, cursor.seq, cursor.visit, Some(cursor.tag));
+                self.resume_log(state, now, conn, position, steps);
+                Ok(conn)
+            }
+        }
+    }
+
+    fn resume_log(
+        &self,
+        state: &mut State,
+        now: Ms,
+        conn: ConnectionId,
+        (nonce, after, visit, tag): (StreamNonce, u64, u32, Option<u32>),
+        steps: &mut Vec<Step>,
+    ) {
+        let origin = state.conns.get(&conn).map_or(Origin::Unnamed, |conn| conn.origin.clone());
+        if state.session.stream(nonce).is_none() {
+            let Some(record) = self.shared.store.record(&self.key(nonce)) else {
+                return self.answer_unknown(state, now, conn, steps);
+            };
+            let follow = Follow { head: record.head, finished: record.finished, tail: record.tail };
+            state.session.follow(now, nonce, origin, Chain(record.chain), follow);
+        } else if tag.is_some() && state.session.stream(nonce).is_some_and(|stream| stream.origin != origin) {
+            return self.answer_unknown(state, now, conn, steps);
+        }
+        let jitter = self.shared.jitter();
+        let _ = state.session.handle(now, nonce, Input::Resume { conn, after, visit, tag, jitter }, steps);
+    }
+
+    /// The machine does not take the cursor.
+    pub(super) fn answer_reject(
+        &self,
+        state: &mut State,
+        now: Ms,
+        conn: ConnectionId,
+        why: RejectReason,
+        steps: &mut Vec<Step>,
+    ) {
+        match why {
+            RejectReason::Complete => self.answer_complete(state, conn),
+            RejectReason::Unknown => self.answer_unknown(state, now, conn, steps),
+        }
+    }
+
+    fn answer_complete(&self, state: &mut State, id: ConnectionId) {
+        Counters::add(&self.shared.counters.resumes_complete, 1);
+        if let Some(conn) = state.conns.get_mut(&id) {
+            finish(conn, Head::NO_CONTENT, &[]);
+        }
+        state.touched.push(id);
+    }
+
+    fn answer_unknown(&self, state: &mut State, now: Ms, id: ConnectionId, steps: &mut Vec<Step>) {
+        let counters = &self.shared.counters;
+        let Some(conn) = state.conns.get_mut(&id) else { return };
+        tracing::info!(target: "tailrope", session = %self.id, connection = id, "resume not possible");
+        match conn.origin.clone() {
+            Origin::Request(request) => {
+                Counters::add(&counters.resumes_lost, 1);
+                let ids = IdEncoder::new(conn.nonce, &conn.origin);
+                let payload = end_payload(std::slice::from_ref(&request), SynthesizedEnd::Lost);
+                let mut bytes = Vec::new();
+                sse::write_message(&mut bytes, |out| ids.tombstone(out), &payload);
+                finish(conn, Head::EVENT_STREAM, &bytes);
+            }
+            Origin::Standalone => {
+                Counters::add(&counters.resumes_lost, 1);
+                conn.after_opening = list_changed(state.session.list_changed());
+                let nonce = self.standalone(state, now, steps);
+                if let Some(conn) = state.conns.get_mut(&id) {
+                    conn.nonce = nonce;
+                }
+                let start = Chain::start(&nonce.0).tag();
+                let jitter = self.shared.jitter();
+                let resume = Input::Resume { conn: id, after: 0, visit: 0, tag: Some(start), jitter };
+                let _ = state.session.handle(now, nonce, resume, steps);
+            }
+            Origin::Unnamed => {
+                Counters::add(&counters.resumes_refused, 1);
+                let body = not_ours().body(self.dialect);
+                finish(conn, Head::json(400), &body);
+            }
+        }
+        state.touched.push(id);
+    }
+}
+
+/// Gives a connection its whole answer.
+fn finish(conn: &mut Conn, head: Head, bytes: &[u8]) {
+    conn.head.get_or_insert(head);
+    if !bytes.is_empty() {
+        conn.own().extend_from_slice(bytes);
+    }
+    conn.end = Some(CloseReason::Complete);
+}
+
+fn not_ours() -> Refusal {
+    Refusal::new(400, INVALID_REQUEST, "Bad Request: the stream of this Last-Event-ID cannot be resumed")
+}
+
+/// Tells a client that missed what a standalone stream said to fetch its lists again. Not in the log,
+/// so without ids.
+fn list_changed(declared: &crate::protocol::ListChanged) -> Vec<u8> {
+    let lists = [("tools", declared.tools), ("prompts", declared.prompts), ("resources", declared.resources)];
+    let mut out = Vec::new();
+    for (list, _) in lists.into_iter().filter(|(_, declared)| *declared) {
+        let payload = format!(r#"{{"jsonrpc":"2.0","method":"notifications/{list}/list_changed"}}"#);
+        sse::write_anonymous(&mut out, payload.as_bytes());
+    }
+    out
+}

@@ -1,0 +1,540 @@
+//! One session in the engine: its lock, its connections, and what happens around a change.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, Weak};
+
+use super::connection::{Chunk, Connection, Head, Poll, Wake};
+use super::handle::{OutgoingMessage, SendOutcome, Sent};
+use super::stats::Counters;
+use super::{EngineError, Shared, lock};
+use crate::Ms;
+use crate::protocol::jsonrpc::{INTERNAL_ERROR, INVALID_REQUEST};
+use crate::protocol::{Dialect, Envelope, Kind, Origin, Refusal, RequestId, Revision, StreamNonce};
+use crate::session::{OutgoingKind, Route, Session, Step, SynthesizedEnd, end_payload};
+use crate::store::{Complete, Operation, Outcome, StoreError, StreamKey, Ticket};
+use crate::stream::{CloseReason, ConnectionId, Input, Refused};
+
+/// What one page of a connection holds when nobody asked for another size.
+pub(super) const PAGE_BYTES: usize = 64 << 10;
+/// What a connection is still given when its session ends.
+const LAST_BYTES: usize = 1 << 20;
+
+pub(super) struct Conn {
+    pub(super) nonce: StreamNonce,
+    pub(super) outbox: Vec<Chunk>,
+    pub(super) head: Option<Head>,
+    pub(super) end: Option<CloseReason>,
+    pub(super) wake: Arc<dyn Wake>,
+    pub(super) key: u64,
+    /// Its writer is inside `poll`, or was woken and has not polled since: it needs no wake-up.
+    awake: bool,
+    /// What the cursor of a resume says about its stream.
+    pub(super) origin: Origin,
+    /// The event id to repeat, where the store makes the ids.
+    pub(super) echo: Option<Box<str>>,
+    /// Goes out right after the first bytes.
+    pub(super) after_opening: Vec<u8>,
+    pub(super) page_bytes: usize,
+    json: bool,
+}
+
+impl Conn {
+    fn new(nonce: StreamNonce, origin: Origin, wake: Arc<dyn Wake>, key: u64) -> Self {
+        Self {
+            nonce,
+            outbox: Vec::new(),
+            head: None,
+            end: None,
+            wake,
+            key,
+            awake: false,
+            origin,
+            echo: None,
+            after_opening: Vec::new(),
+            page_bytes: PAGE_BYTES,
+            json: false,
+        }
+    }
+
+    /// A buffer at the end of the outbox.
+    pub(super) fn own(&mut self) -> &mut Vec<u8> {
+        if !matches!(self.outbox.last(), Some(Chunk::Own(_))) {
+            self.outbox.push(Chunk::Own(Vec::new()));
+        }
+        match self.outbox.last_mut() {
+            Some(Chunk::Own(bytes)) => bytes,
+            _ => unreachable!("an own chunk was just put at the end"),
+        }
+    }
+}
+
+pub(super) struct State {
+    pub(super) session: Session,
+    pub(super) conns: HashMap<ConnectionId, Conn>,
+    json: HashMap<RequestId, ConnectionId>,
+    /// Late outcomes that the host has not taken yet.
+    pub(super) outcomes: Vec<SendOutcome>,
+    /// Outcomes of the change under way.
+    pub(super) results: Vec<(u64, Result<(), StoreError>)>,
+    pub(super) errors: HashMap<StreamNonce, StoreError>,
+    /// Connections to look at when the change is done.
+    pub(super) touched: Vec<ConnectionId>,
+    next_token: u64,
+    scheduled: Ms,
+}
+
+pub(super) struct Cell {
+    pub(super) shared: Arc<Shared>,
+    pub(super) id: Arc<str>,
+    pub(super) number: u64,
+    pub(super) dialect: &'static Dialect,
+    me: Weak<Self>,
+    wake: Arc<dyn Wake>,
+    state: Mutex<State>,
+}
+
+impl fmt::Debug for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl Cell {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        id: Arc<str>,
+        now: Ms,
+        principal: Option<&str>,
+        dialect: &'static Dialect,
+        wake: Arc<dyn Wake>,
+    ) -> Arc<Self> {
+        let session = Session::new(now, principal, shared.options.pacing);
+        let number = shared.number();
+        let draining_ms = shared.draining_ms.load(Ordering::Relaxed);
+        let cell = Arc::new_cyclic(|me| Self {
+            shared,
+            id,
+            number,
+            dialect,
+            me: me.clone(),
+            wake,
+            state: Mutex::new(State {
+                session,
+                conns: HashMap::new(),
+                json: HashMap::new(),
+                outcomes: Vec::new(),
+                results: Vec::new(),
+                errors: HashMap::new(),
+                touched: Vec::new(),
+                next_token: 1,
+                scheduled: Ms::NEVER,
+            }),
+        });
+        if draining_ms != 0 {
+            cell.drain(draining_ms);
+        }
+        cell
+    }
+
+    pub(super) fn now(&self) -> Ms {
+        self.shared.clock.now()
+    }
+
+    pub(super) fn key(&self, nonce: StreamNonce) -> StreamKey {
+        StreamKey { session: Arc::clone(&self.id), nonce }
+    }
+
+    pub(super) fn ticket(&self, nonce: StreamNonce, operation: Operation) -> Ticket {
+        let to: Weak<dyn Complete> = self.me.clone();
+        Ticket { to, nonce, operation }
+    }
+
+    /// Runs a change under the lock; afterwards, without it, wakes whoever has something to do.
+    pub(super) fn with<T>(&self, change: impl FnOnce(&mut State, Ms) -> T) -> T {
+        let now = self.now();
+        let mut state = lock(&self.state);
+        let value = change(&mut state, now);
+        let mut wakes = Vec::new();
+        let touched = std::mem::take(&mut state.touched);
+        for id in &touched {
+            if let Some(conn) = state.conns.get_mut(id).filter(|conn| !conn.awake) {
+                conn.awake = true;
+                wakes.push((Arc::clone(&conn.wake), conn.key));
+            }
+        }
+        let State { results, outcomes, .. } = &mut *state;
+        if !results.is_empty() {
+            outcomes.extend(results.drain(..).map(|(token, result)| (token, result.map_err(EngineError::Store))));
+            wakes.push((Arc::clone(&self.wake), self.number));
+        }
+        let deadline = state.session.deadline();
+        let reschedule = deadline < state.scheduled;
+        if reschedule {
+            state.scheduled = deadline;
+        }
+        // Keeps its capacity for the next change.
+        state.touched = touched;
+        state.touched.clear();
+        drop(state);
+        if reschedule {
+            self.shared.schedule(deadline, self.number);
+        }
+        for (wake, key) in wakes {
+            wake.wake(key);
+        }
+        value
+    }
+
+    /// Runs a change that produces steps, and performs them.
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut State, Ms, &mut Vec<Step>) -> T) -> T {
+        self.with(|state, now| {
+            let mut steps = Vec::new();
+            let value = change(state, now, &mut steps);
+            self.perform(state, now, steps);
+            value
+        })
+    }
+
+    pub(super) fn tick(&self, now: Ms) {
+        self.change(|state, _, steps| {
+            state.scheduled = Ms::NEVER;
+            state.session.tick(now, steps);
+        });
+    }
+
+    pub(super) fn claim(&self, principal: Option<&str>) {
+        self.with(|state, _| state.session.claim(principal));
+    }
+
+    pub(super) fn belongs_to(&self, principal: Option<&str>) -> bool {
+        lock(&self.state).session.belongs_to(principal)
+    }
+
+    fn check_open(&self, state: &State) -> Result<(), Refusal> {
+        if state.session.has_ended() {
+            return Err(Refusal::new(404, INVALID_REQUEST, "Not Found: Session has been terminated"));
+        }
+        self.shared.check().map_err(|_| Refusal::new(503, INTERNAL_ERROR, "Service Unavailable: the server is closing"))
+    }
+
+    /// Registers a connection of a stream.
+    fn attach(&self, state: &mut State, now: Ms, conn: Conn) -> ConnectionId {
+        let id = self.shared.number();
+        state.conns.insert(id, conn);
+        state.session.connected(now);
+        Counters::add(&self.shared.counters.connections_opened, 1);
+        self.shared.connections.fetch_add(1, Ordering::Relaxed);
+        id
+    }
+
+    /// Forgets a connection. `more` when its stream may have something to come back for.
+    fn detach(&self, state: &mut State, now: Ms, id: ConnectionId, more: bool) -> Option<Conn> {
+        let conn = state.conns.remove(&id)?;
+        state.session.disconnected(now, more);
+        self.shared.connections.fetch_sub(1, Ordering::Relaxed);
+        Some(conn)
+    }
+
+    fn connection(me: &Arc<Self>, conn: ConnectionId) -> Connection {
+        Connection { cell: Arc::clone(me), conn }
+    }
+
+    pub(super) fn call(
+        me: &Arc<Self>,
+        requests: &[RequestId],
+        initialize: Option<Revision>,
+        wake: Arc<dyn Wake>,
+        key: u64,
+    ) -> Result<Connection, Refusal> {
+        let conn = me.change(|state, now, steps| {
+            me.check_open(state)?;
+            let nonce = me.shared.nonce();
+            let id = me.attach(state, now, Conn::new(nonce, Origin::Unnamed, wake, key));
+            let opened = state.session.open_requests(now, nonce, requests, initialize, (id, me.shared.jitter()), steps);
+            if let Err(duplicate) = opened {
+                me.detach(state, now, id, false);
+                return Err(in_flight_already(&duplicate));
+            }
+            me.open_log(state, now, nonce);
+            Ok(id)
+        })?;
+        Ok(Self::connection(me, conn))
+    }
+
+    pub(super) fn call_json(
+        me: &Arc<Self>,
+        request: &RequestId,
+        initialize: Option<Revision>,
+        wake: Arc<dyn Wake>,
+        key: u64,
+    ) -> Result<Connection, Refusal> {
+        let conn = me.with(|state, now| {
+            me.check_open(state)?;
+            let nonce = me.shared.nonce();
+            let claimed = state.session.claim_requests(nonce, std::slice::from_ref(request));
+            claimed.map_err(|duplicate| in_flight_already(&duplicate))?;
+            if let Some(revision) = initialize {
+                state.session.initialize_asked(request, revision);
+            }
+            let conn = Conn { json: true, ..Conn::new(nonce, Origin::Unnamed, wake, key) };
+            let id = me.attach(state, now, conn);
+            state.json.insert(request.clone(), id);
+            Ok(id)
+        })?;
+        Ok(Self::connection(me, conn))
+    }
+
+    pub(super) fn listen(me: &Arc<Self>, wake: Arc<dyn Wake>, key: u64) -> Result<Connection, Refusal> {
+        let conn = me.change(|state, now, steps| {
+            me.check_open(state)?;
+            let nonce = me.standalone(state, now, steps);
+            let conn = me.attach(state, now, Conn::new(nonce, Origin::Standalone, wake, key));
+            let jitter = me.shared.jitter();
+            // The standalone stream has no end, so its machine always takes a reader.
+            let _ = state.session.handle(now, nonce, Input::Open { conn, jitter }, steps);
+            Ok(conn)
+        })?;
+        Ok(Self::connection(me, conn))
+    }
+
+    /// The session's standalone stream, with its log.
+    pub(super) fn standalone(&self, state: &mut State, now: Ms, steps: &mut Vec<Step>) -> StreamNonce {
+        let (nonce, new) = state.session.standalone_or(now, self.shared.nonce(), steps);
+        if new {
+            self.open_log(state, now, nonce);
+        }
+        nonce
+    }
+
+    pub(super) fn resume(
+        me: &Arc<Self>,
+        last_event_id: &str,
+        revision: Option<Revision>,
+        wake: Arc<dyn Wake>,
+        key: u64,
+    ) -> Result<Connection, Refusal> {
+        let conn = me.change(|state, now, steps| {
+            me.check_open(state)?;
+            if let Some(revision) = revision {
+                state.session.assume_revision(revision);
+            }
+            let attach = |state: &mut State, nonce, origin| me.attach(state, now, Conn::new(nonce, origin, wake, key));
+            me.answer_resume(state, now, last_event_id, attach, steps)
+        })?;
+        Ok(Self::connection(me, conn))
+    }
+
+    pub(super) fn poll(&self, id: ConnectionId, max_bytes: usize) -> Poll {
+        self.with(|state, now| {
+            let Some(conn) = state.conns.get_mut(&id) else {
+                // Fenced, or its session ended, and it was told before.
+                return Poll { head: None, chunks: Vec::new(), end: Some(CloseReason::Superseded), wait_until: now };
+            };
+            conn.awake = true;
+            if conn.outbox.is_empty() && conn.end.is_none() && !conn.json {
+                conn.page_bytes = max_bytes;
+                let nonce = conn.nonce;
+                let mut steps = Vec::new();
+                let _ = state.session.handle(now, nonce, Input::Ready { conn: id }, &mut steps);
+                self.perform(state, now, steps);
+            }
+            let wait_until = state.session.deadline();
+            let Some(conn) = state.conns.get_mut(&id) else {
+                return Poll { head: None, chunks: Vec::new(), end: Some(CloseReason::Superseded), wait_until: now };
+            };
+            conn.awake = false;
+            let poll = Poll { head: conn.head, chunks: std::mem::take(&mut conn.outbox), end: conn.end, wait_until };
+            if let Some(why) = poll.end {
+                self.detach(state, now, id, why != CloseReason::Complete);
+            }
+            poll
+        })
+    }
+
+    pub(super) fn lost(&self, id: ConnectionId) {
+        self.change(|state, now, steps| {
+            let Some(nonce) = state.conns.get(&id).map(|conn| conn.nonce) else { return };
+            let unfinished = state.session.stream(nonce).is_some();
+            self.detach(state, now, id, unfinished);
+            Counters::add(&self.shared.counters.connections_lost, 1);
+            let _ = state.session.handle(now, nonce, Input::Lost { conn: id }, steps);
+        });
+    }
+
+    pub(super) fn received(&self, envelopes: &[Envelope]) {
+        self.with(|state, now| {
+            state.session.contact(now);
+            for envelope in envelopes.iter().filter(|e| matches!(e.kind, Kind::Response | Kind::ErrorResponse)) {
+                if let Some((nonce, seq)) = envelope.id.as_ref().and_then(|id| state.session.settle_question(id)) {
+                    self.shared.store.settle(&self.key(nonce), seq);
+                }
+            }
+        });
+    }
+
+    pub(super) fn send(&self, message: OutgoingMessage<'_>) -> Result<Sent, EngineError> {
+        self.shared.check()?;
+        let OutgoingMessage { kind, id, related, payload } = message;
+        self.with(|state, now| {
+            if state.session.has_ended() {
+                return Err(EngineError::SessionEnded);
+            }
+            if kind == OutgoingKind::Response
+                && let Some(conn) = id.and_then(|id| state.json.remove(id))
+            {
+                self.answer_json(state, id, conn, Head::json(200), payload.to_vec());
+                return Ok(Sent::Stored);
+            }
+            let mut steps = Vec::new();
+            let nonce = match state.session.route(kind, id, related) {
+                Route::Stream(nonce) if state.session.stream(nonce).is_none() => return Ok(Sent::Dropped),
+                Route::Stream(nonce) => nonce,
+                Route::Standalone => self.standalone(state, now, &mut steps),
+                Route::Late => return self.late(kind),
+            };
+            let token = state.next_token;
+            state.next_token += 1;
+            let published = state.session.publish(now, nonce, kind, id, payload, token, &mut steps);
+            self.perform(state, now, steps);
+            match published {
+                Err(Refused::Full) => return Err(EngineError::Full),
+                Err(Refused::Finished | Refused::NotResumable) => return self.late(kind),
+                Ok(()) => {}
+            }
+            let Some(at) = state.results.iter().position(|(done, _)| *done == token) else {
+                return Ok(Sent::Pending(token));
+            };
+            match state.results.swap_remove(at).1 {
+                Ok(()) => Ok(Sent::Stored),
+                // The engine answers for it; raising here would kill the SDK's session (I9).
+                Err(_) if kind == OutgoingKind::Response => Ok(Sent::Dropped),
+                Err(error) => Err(EngineError::Store(error)),
+            }
+        })
+    }
+
+    fn late(&self, kind: OutgoingKind) -> Result<Sent, EngineError> {
+        Counters::add(&self.shared.counters.messages_late, 1);
+        tracing::debug!(target: "tailrope", session = %self.id, ?kind, "message dropped: its request has its end");
+        if kind == OutgoingKind::Request { Err(EngineError::Finished) } else { Ok(Sent::Dropped) }
+    }
+
+    fn answer_json(&self, state: &mut State, id: Option<&RequestId>, conn: ConnectionId, head: Head, body: Vec<u8>) {
+        if let Some(id) = id {
+            state.session.release_request(id);
+        }
+        if let Some(conn) = state.conns.get_mut(&conn) {
+            conn.head = Some(head);
+            conn.outbox.push(Chunk::Own(body));
+            conn.end = Some(CloseReason::Complete);
+        }
+        state.touched.push(conn);
+    }
+
+    pub(super) fn close_connection(&self, request: &RequestId, retry_ms: Option<u32>, hold_ms: Option<u64>) -> bool {
+        self.change(|state, now, steps| {
+            let Some((_, nonce)) = state.session.find_request(request) else { return false };
+            state.session.handle(now, nonce, Input::CloseRequested { retry_ms, hold_ms }, steps).is_ok()
+        })
+    }
+
+    pub(super) fn close_standalone(&self, retry_ms: Option<u32>, hold_ms: Option<u64>) -> bool {
+        self.change(|state, now, steps| {
+            if state.session.has_ended() {
+                return false;
+            }
+            let nonce = self.standalone(state, now, steps);
+            state.session.handle(now, nonce, Input::CloseRequested { retry_ms, hold_ms }, steps).is_ok()
+        })
+    }
+
+    pub(super) fn cancelled(&self, request: &RequestId) -> bool {
+        self.change(|state, now, steps| {
+            let Some(id) = state.session.find_request(request).map(|(id, _)| id.clone()) else { return false };
+            if let Some(conn) = state.json.remove(&id) {
+                let body = end_payload(std::slice::from_ref(&id), SynthesizedEnd::Cancelled).to_vec();
+                self.answer_json(state, Some(&id), conn, Head::json(200), body);
+                return true;
+            }
+            state.session.end_request(now, &id, SynthesizedEnd::Cancelled, steps)
+        })
+    }
+
+    pub(super) fn idle_in_ms(&self, idle_ms: Option<u64>) -> Option<u64> {
+        let max_detached_ms = self.shared.options.max_detached_ms;
+        let now = self.now();
+        let at = lock(&self.state).session.idle_at(idle_ms, max_detached_ms);
+        (at != Ms::NEVER).then(|| at.since(now))
+    }
+
+    pub(super) fn drain(&self, retry_ms: u32) {
+        self.change(|state, now, steps| {
+            state.session.drain(now, retry_ms, steps);
+        });
+    }
+
+    pub(super) fn end(&self) {
+        let ended = self.change(|state, now, steps| {
+            let ended = !state.session.has_ended();
+            if ended {
+                state.session.end(now, SynthesizedEnd::SessionEnded, steps);
+            }
+            ended
+        });
+        if !ended {
+            return;
+        }
+        self.with(|state, now| {
+            for (id, conn) in std::mem::take(&mut state.json) {
+                let error = Refusal::new(500, INTERNAL_ERROR, "Session terminated before the request completed");
+                self.answer_json(state, Some(&id), conn, Head::json(500), error.body(self.dialect));
+            }
+            // The logs go with the session, so its open connections get their last bytes now.
+            let mut open: Vec<ConnectionId> = state.conns.keys().copied().collect();
+            open.sort_unstable();
+            for id in open {
+                self.write_last(state, now, id);
+            }
+        });
+        self.shared.store.drop_session(&self.id);
+        lock(&self.shared.sessions).remove(&self.id);
+        lock(&self.shared.timed).remove(&self.number);
+        tracing::debug!(target: "tailrope", session = %self.id, "session ended");
+    }
+
+    fn write_last(&self, state: &mut State, now: Ms, id: ConnectionId) {
+        let mut written = 0;
+        while let Some(conn) = state.conns.get_mut(&id).filter(|conn| conn.end.is_none() && written < LAST_BYTES) {
+            conn.page_bytes = PAGE_BYTES;
+            let (nonce, chunks) = (conn.nonce, conn.outbox.len());
+            let mut steps = Vec::new();
+            let _ = state.session.handle(now, nonce, Input::Ready { conn: id }, &mut steps);
+            self.perform(state, now, steps);
+            let Some(conn) = state.conns.get(&id) else { return };
+            if conn.outbox.len() == chunks {
+                break;
+            }
+            written += conn.outbox[chunks..].iter().map(|chunk| chunk.as_ref().len()).sum::<usize>();
+        }
+        if let Some(conn) = state.conns.get_mut(&id) {
+            if conn.end.is_none() {
+                conn.head.get_or_insert(Head::EVENT_STREAM);
+                conn.end = Some(CloseReason::Ended);
+                self.shared.counters.closed(CloseReason::Ended);
+            }
+            state.touched.push(id);
+        }
+    }
+}
+
+impl Complete for Cell {
+    fn complete(&self, nonce: StreamNonce, operation: Operation, outcome: Outcome) {
+        self.with(|state, now| self.completed(state, now, nonce, operation, outcome));
+    }
+}
+
+fn in_flight_already(id: &RequestId) -> Refusal {
+    Refusal::new(400, INVALID_REQUEST, format!("Invalid Request: request id {} is already in flight", id.to_json()))
+}

@@ -1,0 +1,72 @@
+//! The engine's clock. Tests bring their own.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use crate::Ms;
+
+/// Tells the time that is handed to the pure parts.
+pub trait Clock: Send + Sync {
+    /// Milliseconds since some start; never goes back.
+    fn now(&self) -> Ms;
+}
+
+/// The operating system's monotonic clock.
+#[derive(Debug)]
+pub struct SystemClock(Instant);
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        Self(Instant::now())
+    }
+}
+
+impl Clock for SystemClock {
+    fn now(&self) -> Ms {
+        Ms(u64::try_from(self.0.elapsed().as_millis()).unwrap_or(u64::MAX))
+    }
+}
+
+/// A clock that moves when it is told to.
+#[derive(Debug, Default)]
+pub struct ManualClock(AtomicU64);
+
+impl ManualClock {
+    /// Moves the clock forward.
+    pub fn advance(&self, ms: u64) {
+        self.0.fetch_add(ms, Ordering::Relaxed);
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Ms {
+        Ms(self.0.load(Ordering::Relaxed))
+    }
+}
+
+/// Randomness for nonces and jitter, fetched from the operating system in blocks.
+#[derive(Debug, Default)]
+pub(super) struct Randomness(Mutex<(Vec<u8>, usize)>);
+
+impl Randomness {
+    /// Unguessable bytes.
+    ///
+    /// # Panics
+    /// When the operating system has no randomness: an id that can be guessed is worse than no server.
+    pub(super) fn take<const N: usize>(&self) -> [u8; N] {
+        let mut guard = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let (block, used) = &mut *guard;
+        if *used + N > block.len() {
+            block.resize(768, 0);
+            getrandom::fill(block).expect("the operating system provides randomness");
+            *used = 0;
+        }
+        let mut out = [0; N];
+        out.copy_from_slice(&block[*used..*used + N]);
+        // Nothing handed out stays in memory.
+        block[*used..*used + N].fill(0);
+        *used += N;
+        out
+    }
+}

@@ -1,0 +1,118 @@
+//! A connection, as its writer sees it.
+
+use std::sync::Arc;
+
+use super::cell::Cell;
+use crate::Ms;
+use crate::stream::{CloseReason, ConnectionId};
+
+/// Wakes whoever waits in a host's own way. Called without any lock held, from any thread.
+pub trait Wake: Send + Sync {
+    /// The thing with this key has something to do.
+    fn wake(&self, key: u64);
+}
+
+/// For hosts that never wait.
+#[derive(Clone, Copy, Debug)]
+pub struct NoWake;
+
+impl Wake for NoWake {
+    fn wake(&self, _key: u64) {}
+}
+
+/// How the answer to the HTTP request starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// The HTTP status.
+    pub status: u16,
+    /// The value of `Content-Type`; none when there is no body.
+    pub content_type: Option<&'static str>,
+}
+
+impl Head {
+    pub(super) const EVENT_STREAM: Self = Self { status: 200, content_type: Some("text/event-stream") };
+    pub(super) const NO_CONTENT: Self = Self { status: 204, content_type: None };
+
+    pub(super) const fn json(status: u16) -> Self {
+        Self { status, content_type: Some("application/json") }
+    }
+}
+
+/// Bytes for a connection.
+#[derive(Clone, Debug)]
+pub enum Chunk {
+    /// Stored frames: shared with the store and every other reader.
+    Shared(Arc<[u8]>),
+    /// Written for this connection.
+    Own(Vec<u8>),
+}
+
+impl AsRef<[u8]> for Chunk {
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            Self::Shared(bytes) => bytes,
+            Self::Own(bytes) => bytes,
+        }
+    }
+}
+
+/// What a connection's writer has to do.
+#[derive(Debug)]
+pub struct Poll {
+    /// How the answer starts; none while the store has not said it.
+    pub head: Option<Head>,
+    /// Write these, in order. When there are none and no end, wait for the wake-up.
+    pub chunks: Vec<Chunk>,
+    /// The connection ends after the chunks.
+    pub end: Option<CloseReason>,
+    /// With nothing to write: when the engine's tick will wake this connection at the latest.
+    pub wait_until: Ms,
+}
+
+impl Poll {
+    /// Bytes in all chunks.
+    pub fn len(&self) -> usize {
+        self.chunks.iter().map(|chunk| chunk.as_ref().len()).sum()
+    }
+
+    /// Whether there is nothing to write.
+    pub fn is_empty(&self) -> bool {
+        self.chunks.is_empty()
+    }
+
+    /// The chunks as text. For tests and examples; a host writes the bytes.
+    pub fn text(&self) -> String {
+        self.chunks.iter().map(|chunk| String::from_utf8_lossy(chunk.as_ref())).collect()
+    }
+}
+
+/// One HTTP answer that carries a stream. Dropping it tells the engine that it is gone.
+#[derive(Debug)]
+pub struct Connection {
+    pub(super) cell: Arc<Cell>,
+    pub(super) conn: ConnectionId,
+}
+
+impl Connection {
+    /// What to write next, at most about `max_bytes` (one event may be larger). Everything from the
+    /// call before counts as flushed.
+    pub fn poll(&self, max_bytes: usize) -> Poll {
+        self.cell.poll(self.conn, max_bytes)
+    }
+
+    /// The engine's time.
+    pub fn now(&self) -> Ms {
+        self.cell.now()
+    }
+
+    /// The peer is gone. A connection that has ended already ignores it.
+    pub fn lost(&self) {
+        self.cell.lost(self.conn);
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.lost();
+    }
+}

@@ -1,0 +1,223 @@
+//! A session, as its host sees it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::EngineError;
+use super::cell::Cell;
+use super::connection::{Connection, Wake};
+use crate::Ms;
+use crate::protocol::{Context, Envelope, Head, Operation, Refusal, RequestId, Revision, admission};
+use crate::session::OutgoingKind;
+
+/// A message of the server to its client.
+#[derive(Clone, Debug)]
+pub struct OutgoingMessage<'a> {
+    /// What it is.
+    pub kind: OutgoingKind,
+    /// Its own id: of the request that it answers, or that it asks. None on notifications.
+    pub id: Option<&'a RequestId>,
+    /// The request that it is related to. None sends it on the standalone stream.
+    pub related: Option<&'a RequestId>,
+    /// The message as JSON text, passed through as it is.
+    pub payload: Bytes,
+}
+
+impl<'a> OutgoingMessage<'a> {
+    /// A notification.
+    pub fn notification(related: Option<&'a RequestId>, payload: &[u8]) -> Self {
+        Self { kind: OutgoingKind::Notification, id: None, related, payload: Bytes::copy_from_slice(payload) }
+    }
+
+    /// A result or an error.
+    pub fn response(id: &'a RequestId, payload: &[u8]) -> Self {
+        Self { kind: OutgoingKind::Response, id: Some(id), related: None, payload: Bytes::copy_from_slice(payload) }
+    }
+
+    /// A request to the client.
+    pub fn request(id: &'a RequestId, related: Option<&'a RequestId>, payload: &[u8]) -> Self {
+        Self { kind: OutgoingKind::Request, id: Some(id), related, payload: Bytes::copy_from_slice(payload) }
+    }
+}
+
+/// What became of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// The store holds it.
+    Stored,
+    /// The store has not answered yet; [`SessionHandle::take_outcomes`] will tell with this number.
+    Pending(u64),
+    /// It was not needed: its request has its end already, or an answer in JSON has no room for it.
+    Dropped,
+}
+
+/// The late outcome of a [`Sent::Pending`] message.
+pub type SendOutcome = (u64, Result<(), EngineError>);
+
+/// An open session. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct SessionHandle(Arc<Cell>);
+
+impl SessionHandle {
+    pub(super) fn new(cell: Arc<Cell>) -> Self {
+        Self(cell)
+    }
+
+    /// The session's id.
+    pub fn id(&self) -> &str {
+        &self.0.id
+    }
+
+    /// Binds the session to the principal of the request that opens it (W-008, I7).
+    pub fn claim(&self, principal: Option<&str>) {
+        self.0.claim(principal);
+    }
+
+    /// Whether this principal may use the session.
+    pub fn belongs_to(&self, principal: Option<&str>) -> bool {
+        self.0.belongs_to(principal)
+    }
+
+    /// Gives the session's streams another reconnection delay than the engine's, in milliseconds.
+    pub fn set_retry_ms(&self, retry_ms: u32) {
+        self.0.with(|state, _| state.session.set_retry_ms(retry_ms));
+    }
+
+    /// Examines an HTTP request of this session.
+    ///
+    /// # Errors
+    /// The [`Refusal`] to answer with.
+    pub fn admit(&self, head: &Head<'_>, body: &[u8], json_response: bool) -> Result<Operation, Refusal> {
+        let context = Context { session_id: &self.0.id, json_response };
+        admission::admit(head, body, &context, self.0.dialect)
+    }
+
+    /// Notes messages of the client that are not requests: an answer settles the server's question.
+    pub fn received(&self, envelopes: &[Envelope]) {
+        self.0.received(envelopes);
+    }
+
+    /// Sets the revision of a session whose `initialize` the engine does not see.
+    pub fn assume_revision(&self, revision: Revision) {
+        self.0.with(|state, _| state.session.assume_revision(revision));
+    }
+
+    /// The revision that was negotiated, or asked for by an `initialize` without an answer yet.
+    pub fn revision(&self) -> Option<Revision> {
+        self.0.with(|state, _| state.session.revision())
+    }
+
+    /// Opens the stream of a POST that carries these requests. `initialize` is the revision that an
+    /// `initialize` asks for. `key` is what `wake` is called with.
+    ///
+    /// # Errors
+    /// 400 when an id is in flight already: that request is untouched (F-08). 404 when the session
+    /// has ended.
+    pub fn call(
+        &self,
+        requests: &[RequestId],
+        initialize: Option<Revision>,
+        wake: Arc<dyn Wake>,
+        key: u64,
+    ) -> Result<Connection, Refusal> {
+        Cell::call(&self.0, requests, initialize, wake, key)
+    }
+
+    /// As [`call`](Self::call), to be answered with a JSON body: nothing is stored, nothing can be
+    /// resumed.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub fn call_json(
+        &self,
+        request: &RequestId,
+        initialize: Option<Revision>,
+        wake: Arc<dyn Wake>,
+        key: u64,
+    ) -> Result<Connection, Refusal> {
+        Cell::call_json(&self.0, request, initialize, wake, key)
+    }
+
+    /// Opens a connection to the standalone stream. It takes the stream over.
+    ///
+    /// # Errors
+    /// 404 when the session has ended.
+    pub fn listen(&self, wake: Arc<dyn Wake>, key: u64) -> Result<Connection, Refusal> {
+        Cell::listen(&self.0, wake, key)
+    }
+
+    /// Continues the stream of an event id. How the answer starts may be known only when the store
+    /// has answered: see [`Poll::head`](super::Poll::head). `revision` is that of the request, for
+    /// sessions whose own is not known.
+    ///
+    /// # Errors
+    /// 404 when the session has ended; 400 when the id is not of our form.
+    pub fn resume(
+        &self,
+        last_event_id: &str,
+        revision: Option<Revision>,
+        wake: Arc<dyn Wake>,
+        key: u64,
+    ) -> Result<Connection, Refusal> {
+        Cell::resume(&self.0, last_event_id, revision, wake, key)
+    }
+
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// [`EngineError::Store`] when the store did not take it, [`EngineError::Full`],
+    /// [`EngineError::Finished`] for a request to the client that nobody could answer,
+    /// [`EngineError::SessionEnded`]. A response that the store did not take is answered to the
+    /// client with an error by the engine; the caller has nothing left to do (I9).
+    pub fn send(&self, message: OutgoingMessage<'_>) -> Result<Sent, EngineError> {
+        self.0.send(message)
+    }
+
+    /// The outcomes of messages that were [`Sent::Pending`].
+    pub fn take_outcomes(&self) -> Vec<SendOutcome> {
+        self.0.with(|state, _| std::mem::take(&mut state.outcomes))
+    }
+
+    /// Closes the connection that carries this request's stream; the stream goes on. `retry_ms` is
+    /// kept for the stream's later connections; with `hold_ms` these are closed again after that
+    /// time. Returns whether the request is one that can be polled.
+    pub fn close_connection(&self, request: &RequestId, retry_ms: Option<u32>, hold_ms: Option<u64>) -> bool {
+        self.0.close_connection(request, retry_ms, hold_ms)
+    }
+
+    /// Closes the connection of the standalone stream, likewise.
+    pub fn close_standalone(&self, retry_ms: Option<u32>, hold_ms: Option<u64>) -> bool {
+        self.0.close_standalone(retry_ms, hold_ms)
+    }
+
+    /// The request was cancelled and will get no response: it gets its end now (I13).
+    pub fn cancelled(&self, request: &RequestId) -> bool {
+        self.0.cancelled(request)
+    }
+
+    /// The request in flight that this id means: exactly, or by its text if only one has it.
+    pub fn find_request(&self, id: &RequestId) -> Option<RequestId> {
+        self.0.with(|state, _| state.session.find_request(id).map(|(found, _)| found.clone()))
+    }
+
+    /// Requests without a response.
+    pub fn in_flight(&self) -> usize {
+        self.0.with(|state, _| state.session.in_flight())
+    }
+
+    /// Milliseconds until the session counts as idle; none while something holds it (I11).
+    pub fn idle_in_ms(&self, idle_ms: Option<u64>) -> Option<u64> {
+        self.0.idle_in_ms(idle_ms)
+    }
+
+    /// Ends the session: requests in flight get an error, connections close, logs are freed.
+    pub fn end(&self) {
+        self.0.end();
+    }
+
+    /// The engine's time.
+    pub fn now(&self) -> Ms {
+        self.0.now()
+    }
+}

@@ -1,0 +1,375 @@
+//! The engine: drives the machines of all sessions and performs their outputs.
+//!
+//! Synchronous at heart. With a store that answers at once, everything from
+//! [`SessionHandle::send`] to bytes ready for a connection happens on the caller's thread. A
+//! connection is pulled: its writer calls [`Connection::poll`] when it can take more, and waits for
+//! its [`Wake`] when there is nothing. So a slow reader holds no memory and delays nobody (I10).
+//!
+//! Time: the host calls [`Engine::tick`] when [`Engine::next_deadline`] has come.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use tailrope_core::engine::{Engine, NoWake, Options, OutgoingMessage, Sent};
+//! use tailrope_core::protocol::{Dialect, RequestId, Revision};
+//!
+//! let engine = Engine::new(Options::default());
+//! let session = engine.open_session("s1", None, &Dialect::MCP_PYTHON_2, Arc::new(NoWake))?;
+//! session.assume_revision(Revision::V2025_11_25);
+//!
+//! // A request arrives: its stream opens with a connection, which gets a priming event.
+//! let request = RequestId::integer(1);
+//! let first = session.call(&[request.clone()], None, Arc::new(NoWake), 0).unwrap();
+//! let progress = br#"{"jsonrpc":"2.0","method":"notifications/progress"}"#;
+//! assert_eq!(session.send(OutgoingMessage::notification(Some(&request), progress))?, Sent::Stored);
+//!
+//! // The server closes the connection; the stream goes on.
+//! session.close_connection(&request, Some(1_000), None);
+//! let text = first.poll(65_536).text();
+//! assert!(text.starts_with("id: ") && text.contains("retry: 1000\n") && text.contains("progress"));
+//! session.send(OutgoingMessage::response(&request, br#"{"jsonrpc":"2.0","id":1,"result":{}}"#))?;
+//!
+//! // The client comes back with the last id that it got, and gets the rest.
+//! let last_id = text.rsplit("id: ").next().unwrap().lines().next().unwrap();
+//! let second = session.resume(last_id, None, Arc::new(NoWake), 0).unwrap();
+//! let rest = second.poll(65_536);
+//! assert!(rest.text().contains(r#""result":{}"#));
+//! assert!(rest.end.is_some(), "the response ends the connection");
+//! # Ok::<(), tailrope_core::engine::EngineError>(())
+//! ```
+
+mod answers;
+mod cell;
+mod clock;
+mod connection;
+mod handle;
+mod perform;
+mod stats;
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::error::Error;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use cell::Cell;
+use clock::Randomness;
+pub use clock::{Clock, ManualClock, SystemClock};
+pub use connection::{Chunk, Connection, Head, NoWake, Poll, Wake};
+pub use handle::{OutgoingMessage, SendOutcome, Sent, SessionHandle};
+use stats::Counters;
+pub use stats::Stats;
+
+use crate::Ms;
+use crate::protocol::{Dialect, StreamNonce};
+use crate::store::{EventStore, Limits, MemoryStore, StoreError};
+use crate::stream::Pacing;
+
+/// Everything that can be set on an engine.
+#[derive(Clone)]
+pub struct Options {
+    /// How connections are paced.
+    pub pacing: Pacing,
+    /// The bounds of the memory store, when no other store is given.
+    pub limits: Limits,
+    /// Sessions that may be open at once.
+    pub max_sessions: usize,
+    /// How long a session may have running requests and no contact, in milliseconds.
+    pub max_detached_ms: u64,
+    /// A larger event is logged as a warning: clients with small buffers drop it (F-60). Bytes.
+    pub warn_event_bytes: usize,
+    /// The store; the memory store when there is none.
+    pub store: Option<Arc<dyn EventStore>>,
+    /// The clock; the system's when there is none.
+    pub clock: Option<Arc<dyn Clock>>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            pacing: Pacing::default(),
+            limits: Limits::default(),
+            max_sessions: 10_000,
+            max_detached_ms: 60 * 60 * 1_000,
+            warn_event_bytes: 1 << 20,
+            store: None,
+            clock: None,
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options").field("pacing", &self.pacing).field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
+/// What the engine could not do. The text is for the server, never for clients (I9).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EngineError {
+    /// The engine was closed.
+    Closed,
+    /// The engine was made before a fork and cannot be used after it.
+    Forked,
+    /// The session has ended.
+    SessionEnded,
+    /// A session with this id is open.
+    SessionExists,
+    /// No further session fits.
+    TooManySessions {
+        /// The bound.
+        max: usize,
+    },
+    /// The message's request has its end already; the first wins (I13).
+    Finished,
+    /// Too many events wait for the store.
+    Full,
+    /// The store did not take the event.
+    Store(StoreError),
+}
+
+impl EngineError {
+    /// The code of the error, the same in every language.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Forked => "forked",
+            Self::SessionEnded => "session_ended",
+            Self::SessionExists => "session_exists",
+            Self::TooManySessions { .. } => "too_many_sessions",
+            Self::Finished => "finished",
+            Self::Full => "full",
+            Self::Store(error) => error.code(),
+        }
+    }
+}
+
+impl fmt::Display for EngineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Closed => f.write_str("the engine is closed"),
+            Self::Forked => f.write_str("the engine was made before a fork; make one in each process"),
+            Self::SessionEnded => f.write_str("the session has ended"),
+            Self::SessionExists => f.write_str("a session with this id is open"),
+            Self::TooManySessions { max } => write!(f, "{max} sessions are open, the most that max_sessions allows"),
+            Self::Finished => f.write_str("the request has its end already"),
+            Self::Full => f.write_str("too many events of this stream wait for the event store"),
+            Self::Store(error) => error.fmt(f),
+        }
+    }
+}
+
+impl Error for EngineError {}
+
+struct Shared {
+    options: Options,
+    store: Arc<dyn EventStore>,
+    clock: Arc<dyn Clock>,
+    randomness: Randomness,
+    counters: Counters,
+    sessions: Mutex<HashMap<Arc<str>, Arc<Cell>>>,
+    /// When which session has something to do. An entry may be out of date; then it does nothing.
+    deadlines: Mutex<BinaryHeap<Reverse<(Ms, u64)>>>,
+    /// The sessions behind the heap's numbers.
+    timed: Mutex<HashMap<u64, Weak<Cell>>>,
+    next_sweep: AtomicU64,
+    next_number: AtomicU64,
+    connections: AtomicU64,
+    /// The `retry` of a drain that has begun; 0 while there is none.
+    draining_ms: AtomicU32,
+    closed: AtomicBool,
+    forked: AtomicBool,
+}
+
+impl Shared {
+    fn number(&self) -> u64 {
+        self.next_number.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn nonce(&self) -> StreamNonce {
+        StreamNonce(self.randomness.take())
+    }
+
+    fn jitter(&self) -> u16 {
+        u16::from_le_bytes(self.randomness.take())
+    }
+
+    fn check(&self) -> Result<(), EngineError> {
+        if self.forked.load(Ordering::Relaxed) {
+            Err(EngineError::Forked)
+        } else if self.closed.load(Ordering::Relaxed) {
+            Err(EngineError::Closed)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Notes when a session has to be looked at.
+    fn schedule(&self, at: Ms, number: u64) {
+        lock(&self.deadlines).push(Reverse((at, number)));
+    }
+}
+
+/// The engine. Cheap to clone; all clones are one engine.
+#[derive(Clone)]
+pub struct Engine(Arc<Shared>);
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine").field("stats", &self.stats()).finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    /// An engine with these options.
+    pub fn new(options: Options) -> Self {
+        let store = options.store.clone().unwrap_or_else(|| Arc::new(MemoryStore::new(options.limits)));
+        let clock = options.clock.clone().unwrap_or_else(|| Arc::new(SystemClock::default()));
+        Self(Arc::new(Shared {
+            options,
+            store,
+            clock,
+            randomness: Randomness::default(),
+            counters: Counters::default(),
+            sessions: Mutex::default(),
+            deadlines: Mutex::default(),
+            timed: Mutex::default(),
+            next_sweep: AtomicU64::new(0),
+            next_number: AtomicU64::new(1),
+            connections: AtomicU64::new(0),
+            draining_ms: AtomicU32::new(0),
+            closed: AtomicBool::new(false),
+            forked: AtomicBool::new(false),
+        }))
+    }
+
+    /// Opens a session. `wake` is told when a [`Sent::Pending`] message has its outcome.
+    ///
+    /// # Errors
+    /// [`EngineError::SessionExists`], [`EngineError::TooManySessions`], [`EngineError::Closed`].
+    pub fn open_session(
+        &self,
+        id: &str,
+        principal: Option<&str>,
+        dialect: &'static Dialect,
+        wake: Arc<dyn Wake>,
+    ) -> Result<SessionHandle, EngineError> {
+        let shared = &self.0;
+        shared.check()?;
+        let now = shared.clock.now();
+        let id: Arc<str> = id.into();
+        let cell = Cell::new(Arc::clone(shared), Arc::clone(&id), now, principal, dialect, wake);
+        {
+            let mut sessions = lock(&shared.sessions);
+            let max = shared.options.max_sessions;
+            if sessions.contains_key(&id) {
+                return Err(EngineError::SessionExists);
+            }
+            if sessions.len() >= max {
+                return Err(EngineError::TooManySessions { max });
+            }
+            sessions.insert(id, Arc::clone(&cell));
+        }
+        lock(&shared.timed).insert(cell.number, Arc::downgrade(&cell));
+        Counters::add(&shared.counters.sessions_opened, 1);
+        tracing::debug!(target: "tailrope", session = %cell.id, "session opened");
+        Ok(SessionHandle::new(cell))
+    }
+
+    /// The open session with this id, if this principal may see it.
+    pub fn session(&self, id: &str, principal: Option<&str>) -> Option<SessionHandle> {
+        let cell = lock(&self.0.sessions).get(id).cloned()?;
+        let found = cell.belongs_to(principal);
+        found.then(|| SessionHandle::new(cell))
+    }
+
+    /// When [`tick`](Self::tick) is due.
+    pub fn next_deadline(&self) -> Ms {
+        let sweep = Ms(self.0.next_sweep.load(Ordering::Relaxed));
+        lock(&self.0.deadlines).peek().map_or(sweep, |Reverse((at, _))| sweep.min(*at))
+    }
+
+    /// Milliseconds until [`tick`](Self::tick) is due.
+    pub fn due_in_ms(&self) -> u64 {
+        self.next_deadline().since(self.0.clock.now())
+    }
+
+    /// Does what time asks for: wakes connections that have something to write, and lets retention
+    /// take what it is over.
+    pub fn tick(&self) {
+        let now = self.0.clock.now();
+        loop {
+            let due = {
+                let mut heap = lock(&self.0.deadlines);
+                match heap.peek() {
+                    Some(Reverse((at, _))) if *at <= now => heap.pop(),
+                    _ => None,
+                }
+            };
+            let Some(Reverse((_, number))) = due else { break };
+            let cell = lock(&self.0.timed).get(&number).and_then(Weak::upgrade);
+            if let Some(cell) = cell {
+                cell.tick(now);
+            }
+        }
+        if now.0 >= self.0.next_sweep.load(Ordering::Relaxed) {
+            let next = self.0.store.sweep(now).min(now + self.0.options.limits.retention_ms).max(now + 1_000);
+            self.0.next_sweep.store(next.0, Ordering::Relaxed);
+        }
+    }
+
+    /// The process is going away: every connection is closed with `retry_ms` and what opens from now
+    /// on gets its priming event and ends, too. Calls of clients that cannot resume get an error.
+    pub fn drain(&self, retry_ms: u32) {
+        let retry_ms = retry_ms.max(1);
+        if self.0.draining_ms.swap(retry_ms, Ordering::Relaxed) == 0 {
+            tracing::info!(target: "tailrope", retry_ms, "draining");
+        }
+        let cells: Vec<Arc<Cell>> = lock(&self.0.sessions).values().cloned().collect();
+        for cell in cells {
+            cell.drain(retry_ms);
+        }
+    }
+
+    /// Whether a drain has begun.
+    pub fn is_draining(&self) -> bool {
+        self.0.draining_ms.load(Ordering::Relaxed) != 0
+    }
+
+    /// Ends every session. The engine takes nothing afterwards.
+    pub fn close(&self) {
+        self.0.closed.store(true, Ordering::Relaxed);
+        let cells: Vec<Arc<Cell>> = lock(&self.0.sessions).values().cloned().collect();
+        for cell in cells {
+            cell.end();
+        }
+    }
+
+    /// Called in the child of a fork, where no lock may be touched: every later use is refused.
+    pub fn mark_forked(&self) {
+        self.0.forked.store(true, Ordering::Relaxed);
+    }
+
+    /// What the engine did and holds.
+    pub fn stats(&self) -> Stats {
+        let usage = self.0.store.usage();
+        Stats {
+            sessions: lock(&self.0.sessions).len() as u64,
+            connections: self.0.connections.load(Ordering::Relaxed),
+            streams: usage.streams,
+            events: usage.events,
+            bytes: usage.bytes,
+            ..self.0.counters.read()
+        }
+    }
+
+    /// The engine's options.
+    pub fn options(&self) -> &Options {
+        &self.0.options
+    }
+}
+
+/// Locks, also after a panic elsewhere: what is behind these locks is consistent between calls.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,246 @@
+//! Performs what the stream machines ask for, until nothing is left.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::cell::{Cell, State};
+use super::connection::{Chunk, Head};
+use super::stats::Counters;
+use crate::Ms;
+use crate::protocol::{StreamNonce, sse};
+use crate::session::Step;
+use crate::store::{Answer, Operation, Outcome, ReadLimit, StoreError};
+use crate::stream::{ConnectionId, Frame, Input, NewEvent, Output, Seq, StoredEvent};
+
+/// Events in one page. The byte bound is what usually ends a page.
+const PAGE_EVENTS: usize = 4_096;
+
+impl Cell {
+    pub(super) fn perform(&self, state: &mut State, now: Ms, steps: Vec<Step>) {
+        let mut queue = VecDeque::from(steps);
+        let mut more = Vec::new();
+        while let Some((nonce, output)) = queue.pop_front() {
+            self.step(state, now, nonce, output, &mut more);
+            queue.extend(more.drain(..));
+        }
+    }
+
+    fn step(&self, state: &mut State, now: Ms, nonce: StreamNonce, output: Output, more: &mut Vec<Step>) {
+        let counters = &self.shared.counters;
+        match output {
+            Output::Append { first, events } => self.append(state, now, nonce, first, &events, more),
+            Output::Stored { token } => state.results.push((token, Ok(()))),
+            Output::Unstored { token, terminal } => {
+                Counters::add(&counters.events_unstored, 1);
+                let error = state.errors.remove(&nonce).unwrap_or(StoreError::Gone);
+                tracing::error!(target: "tailrope", session = %self.id, stream = %nonce.hex(), terminal, %error,
+                    "event not stored");
+                if terminal {
+                    state.session.terminal_unstored(now, nonce, more);
+                }
+                if token != 0 {
+                    state.results.push((token, Err(error)));
+                }
+            }
+            Output::Load { conn, after, up_to } => self.load(state, now, nonce, conn, (after, up_to), more),
+            Output::Accept { conn } => {
+                if let Some(conn) = state.conns.get_mut(&conn) {
+                    conn.head = Some(Head::EVENT_STREAM);
+                }
+                state.touched.push(conn);
+            }
+            Output::Reject { conn, why } => self.answer_reject(state, now, conn, why, more),
+            Output::Send { conn, frame } => self.write(state, nonce, conn, frame),
+            Output::Wake { conn } => state.touched.push(conn),
+            Output::Close { conn, why } => {
+                counters.closed(why);
+                tracing::debug!(target: "tailrope", session = %self.id, stream = %nonce.hex(), connection = conn,
+                    why = why.as_str(), "connection closed");
+                if let Some(conn) = state.conns.get_mut(&conn) {
+                    conn.end = Some(why);
+                }
+                state.touched.push(conn);
+            }
+            Output::Finish { tail } => self.shared.store.finish(now, &self.key(nonce), tail),
+            Output::Forget => state.session.forget(nonce),
+        }
+    }
+
+    /// Creates the log of a new stream.
+    pub(super) fn open_log(&self, state: &mut State, now: Ms, nonce: StreamNonce) {
+        Counters::add(&self.shared.counters.streams_opened, 1);
+        let ticket = self.ticket(nonce, Operation::Open);
+        match self.shared.store.open(now, &self.key(nonce), &ticket) {
+            Answer::Now(Ok(())) => {}
+            Answer::Now(Err(error)) => {
+                tracing::error!(target: "tailrope", session = %self.id, stream = %nonce.hex(), %error, "log not created");
+            }
+            Answer::Later => {
+                let _ = state.session.handle(now, nonce, Input::Opening, &mut Vec::new());
+            }
+        }
+    }
+
+    fn append(
+        &self,
+        state: &mut State,
+        now: Ms,
+        nonce: StreamNonce,
+        first: Seq,
+        events: &[NewEvent],
+        more: &mut Vec<Step>,
+    ) {
+        let Some(stream) = state.session.stream_mut(nonce) else { return };
+        let mut chain = stream.chain;
+        let mut scratch = Vec::with_capacity(events.iter().map(|event| event.payload.len() + 128).sum());
+        let mut stored = Vec::with_capacity(events.len());
+        for (seq, event) in (first..).zip(events) {
+            chain = chain.then(&event.payload);
+            let tag = chain.tag();
+            scratch.clear();
+            sse::write_message(&mut scratch, |out| stream.ids.encode(seq, 0, tag, out), &event.payload);
+            if scratch.len() > self.shared.options.warn_event_bytes {
+                tracing::warn!(target: "tailrope", session = %self.id, stream = %nonce.hex(), bytes = scratch.len(),
+                    "large event: clients with a smaller buffer will drop it");
+            }
+            stored.push(StoredEvent { seq, kind: event.kind, tag, frame: Arc::from(scratch.as_slice()) });
+        }
+        stream.chain_ahead = chain;
+        let ticket = self.ticket(nonce, Operation::Append);
+        match self.shared.store.append(now, &self.key(nonce), &stored, chain.0, &ticket) {
+            Answer::Now(result) => self.appended(state, now, nonce, result, more),
+            Answer::Later => {}
+        }
+    }
+
+    fn appended(
+        &self,
+        state: &mut State,
+        now: Ms,
+        nonce: StreamNonce,
+        result: Result<(), StoreError>,
+        more: &mut Vec<Step>,
+    ) {
+        let input = match result {
+            Ok(()) => {
+                if let Some(stream) = state.session.stream_mut(nonce) {
+                    stream.chain = stream.chain_ahead;
+                    Counters::add(&self.shared.counters.events_stored, stream.machine.appending() as u64);
+                }
+                Input::Appended
+            }
+            Err(error) => {
+                state.errors.insert(nonce, error);
+                Input::AppendFailed
+            }
+        };
+        let _ = state.session.handle(now, nonce, input, more);
+    }
+
+    fn load(
+        &self,
+        state: &mut State,
+        now: Ms,
+        nonce: StreamNonce,
+        conn: ConnectionId,
+        (after, up_to): (Seq, Seq),
+        more: &mut Vec<Step>,
+    ) {
+        let Some(bytes) = state.conns.get(&conn).map(|conn| conn.page_bytes) else { return };
+        let limit = ReadLimit { up_to, events: PAGE_EVENTS, bytes };
+        let ticket = self.ticket(nonce, Operation::Read(conn));
+        let outcome = match self.shared.store.read(&self.key(nonce), after, limit, &ticket) {
+            Answer::Now(result) => result,
+            Answer::Later => return,
+        };
+        let input = self.page_input(conn, nonce, outcome);
+        let _ = state.session.handle(now, nonce, input, more);
+    }
+
+    fn page_input(
+        &self,
+        conn: ConnectionId,
+        nonce: StreamNonce,
+        outcome: Result<crate::stream::Page, StoreError>,
+    ) -> Input {
+        match outcome {
+            Ok(page) => Input::Page { conn, page },
+            Err(error) => {
+                tracing::warn!(target: "tailrope", session = %self.id, stream = %nonce.hex(), %error, "log not readable");
+                Input::LoadFailed { conn }
+            }
+        }
+    }
+
+    /// A late outcome of the store.
+    pub(super) fn completed(
+        &self,
+        state: &mut State,
+        now: Ms,
+        nonce: StreamNonce,
+        operation: Operation,
+        outcome: Outcome,
+    ) {
+        let mut steps = Vec::new();
+        match (operation, outcome) {
+            (Operation::Open, Outcome::Done(result)) => {
+                if let Err(error) = result {
+                    tracing::error!(target: "tailrope", session = %self.id, stream = %nonce.hex(), %error,
+                        "log not created");
+                }
+                let _ = state.session.handle(now, nonce, Input::Opened, &mut steps);
+            }
+            (Operation::Append, Outcome::Done(result)) => self.appended(state, now, nonce, result, &mut steps),
+            (Operation::Read(conn), Outcome::Page(result)) => {
+                let input = self.page_input(conn, nonce, result);
+                let _ = state.session.handle(now, nonce, input, &mut steps);
+            }
+            (operation, outcome) => {
+                tracing::error!(target: "tailrope", ?operation, ?outcome, "a store gave an outcome of another operation");
+            }
+        }
+        self.perform(state, now, steps);
+    }
+
+    /// Encodes a frame into the connection's outbox.
+    fn write(&self, state: &mut State, nonce: StreamNonce, conn: ConnectionId, frame: Frame) {
+        let counters = &self.shared.counters;
+        let (Some(stream), Some(out)) = (state.session.stream(nonce), state.conns.get_mut(&conn)) else { return };
+        match frame {
+            Frame::Events(events) => out.outbox.extend(events.into_iter().map(|event| Chunk::Shared(event.frame))),
+            Frame::Priming { seq, visit, tag, retry_ms } => {
+                match self.shared.store.own_ids() {
+                    None => {
+                        let write_id = |bytes: &mut Vec<u8>| stream.ids.encode(seq, visit, tag, bytes);
+                        sse::write_priming(out.own(), write_id, Some(retry_ms));
+                    }
+                    Some(own) => match out.echo.take().or_else(|| own.id_at(&self.key(nonce), seq)) {
+                        Some(id) => {
+                            sse::write_priming(
+                                out.own(),
+                                |bytes| bytes.extend_from_slice(id.as_bytes()),
+                                Some(retry_ms),
+                            );
+                        }
+                        None => sse::write_keep_alive(out.own()),
+                    },
+                }
+                let after = std::mem::take(&mut out.after_opening);
+                out.own().extend_from_slice(&after);
+            }
+            Frame::Gap { first, count } => {
+                Counters::add(&counters.gaps, 1);
+                Counters::add(&counters.events_missed, count);
+                tracing::warn!(target: "tailrope", session = %self.id, stream = %nonce.hex(), first, count, "gap");
+                sse::write_gap(out.own(), first, count);
+            }
+            Frame::Retry { ms } => sse::write_retry(out.own(), ms),
+            Frame::KeepAlive => sse::write_keep_alive(out.own()),
+            Frame::Tail(payload) if self.shared.store.own_ids().is_some() => sse::write_anonymous(out.own(), &payload),
+            Frame::Tail(payload) => {
+                sse::write_message(out.own(), |bytes| stream.ids.tombstone(bytes), &payload);
+            }
+        }
+        state.touched.push(conn);
+    }
+}

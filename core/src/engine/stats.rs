@@ -1,0 +1,109 @@
+//! Counters of what an engine did.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::stream::CloseReason;
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        #[derive(Debug, Default)]
+        pub(super) struct Counters { $(pub(super) $name: AtomicU64),* }
+
+        /// What an engine did since it was made, and what it holds now. All counts.
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        pub struct Stats {
+            $($(#[$doc])* pub $name: u64,)*
+            /// Sessions that are open now.
+            pub sessions: u64,
+            /// Connections that are open now.
+            pub connections: u64,
+            /// Logs in the store now.
+            pub streams: u64,
+            /// Events in the store now.
+            pub events: u64,
+            /// Bytes in the store now.
+            pub bytes: u64,
+        }
+
+        impl Counters {
+            pub(super) fn read(&self) -> Stats {
+                Stats { $($name: self.$name.load(Ordering::Relaxed),)* ..Stats::default() }
+            }
+        }
+
+        impl Stats {
+            /// Every counter with its name, in a fixed order.
+            pub fn entries(&self) -> Vec<(&'static str, u64)> {
+                vec![
+                    ("sessions", self.sessions), ("connections", self.connections), ("streams", self.streams),
+                    ("events", self.events), ("bytes", self.bytes), $((stringify!($name), self.$name)),*
+                ]
+            }
+        }
+    };
+}
+
+counters! {
+    /// Sessions that were opened.
+    sessions_opened,
+    /// Streams that were opened.
+    streams_opened,
+    /// Connections that were opened.
+    connections_opened,
+    /// Events that the store took.
+    events_stored,
+    /// Events that the store did not take.
+    events_unstored,
+    /// Messages whose request had its end already.
+    messages_late,
+    /// Resumes that continue a stream.
+    resumes_accepted,
+    /// Resumes at the terminal: nothing was left.
+    resumes_complete,
+    /// Resumes that were not possible and were answered with an error for their request.
+    resumes_lost,
+    /// Resumes that were refused with a status.
+    resumes_refused,
+    /// Gaps that were announced.
+    gaps,
+    /// Positions missing in those gaps.
+    events_missed,
+    /// Readers that took a stream over from another connection.
+    takeovers,
+    /// Connections that ended because their stream was complete.
+    closes_complete,
+    /// Connections that the host closed.
+    closes_asked,
+    /// Polled connections that were closed after their time.
+    closes_polled,
+    /// Connections closed at their age or byte limit.
+    closes_limit,
+    /// Connections closed by a drain.
+    closes_drain,
+    /// Connections closed because the store could not be read.
+    closes_fault,
+    /// Connections closed with their session.
+    closes_ended,
+    /// Connections that the client or the network ended.
+    connections_lost,
+}
+
+impl Counters {
+    pub(super) fn add(counter: &AtomicU64, count: u64) {
+        counter.fetch_add(count, Ordering::Relaxed);
+    }
+
+    pub(super) fn closed(&self, why: CloseReason) {
+        let counter = match why {
+            CloseReason::Complete => &self.closes_complete,
+            CloseReason::Asked => &self.closes_asked,
+            CloseReason::Polled => &self.closes_polled,
+            CloseReason::Limit => &self.closes_limit,
+            CloseReason::Drain => &self.closes_drain,
+            CloseReason::Superseded => &self.takeovers,
+            CloseReason::Fault => &self.closes_fault,
+            CloseReason::Ended => &self.closes_ended,
+        };
+        Self::add(counter, 1);
+    }
+}

@@ -1,0 +1,60 @@
+//! When a session counts as idle (I11, F-50, F-51).
+
+use super::Session;
+use crate::Ms;
+
+/// The least time that a client is given to come back.
+const MIN_POLL_MS: u64 = 60_000;
+
+impl Session {
+    /// The client gave a sign.
+    pub fn contact(&mut self, now: Ms) {
+        self.last_contact = self.last_contact.max(now);
+    }
+
+    /// A connection of the session opened.
+    pub fn connected(&mut self, now: Ms) {
+        self.connections += 1;
+        self.contact(now);
+    }
+
+    /// A connection of the session ended. `more_to_come` when its stream holds, or may get, something
+    /// that the client has not been sent.
+    pub fn disconnected(&mut self, now: Ms, more_to_come: bool) {
+        self.connections = self.connections.saturating_sub(1);
+        self.contact(now);
+        self.last_disconnect = now;
+        self.poll_pending |= more_to_come;
+    }
+
+    /// Connections that are open.
+    pub fn connections(&self) -> usize {
+        self.connections
+    }
+
+    /// When the session has been idle for `idle_ms`; never while it is not idle.
+    ///
+    /// A session with an open connection, a running request or a pending poll is not idle. A poll is
+    /// pending for max(10 x retry, 60 s) after a connection that left something to come back for.
+    /// Without any contact nothing of that holds for longer than `max_detached_ms`.
+    pub fn idle_at(&self, idle_ms: Option<u64>, max_detached_ms: u64) -> Ms {
+        if self.connections > 0 {
+            return Ms::NEVER;
+        }
+        let detached = self.last_contact + max_detached_ms;
+        if !self.in_flight.is_empty() {
+            return detached;
+        }
+        let Some(idle_ms) = idle_ms else {
+            return Ms::NEVER;
+        };
+        let idle = self.last_contact + idle_ms;
+        if !self.poll_pending {
+            return idle;
+        }
+        let retry_ms =
+            self.streams.values().map(|stream| stream.machine.retry_ms()).max().unwrap_or(self.pacing.retry_ms);
+        let poll = self.last_disconnect + (u64::from(retry_ms) * 10).max(MIN_POLL_MS);
+        idle.max(poll.min(detached))
+    }
+}

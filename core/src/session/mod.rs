@@ -1,0 +1,143 @@
+//! One session: which stream a message belongs to, which requests are in flight, who may read.
+//!
+//! Pure, like the stream machine. A session owns its streams, and nothing of it can be reached
+//! through another session: look-ups are always by (presented session, stream nonce) (I7).
+
+mod ends;
+mod idle;
+mod routing;
+mod streams;
+
+use std::collections::{BTreeMap, HashMap};
+
+pub use ends::{SynthesizedEnd, end_payload};
+pub use routing::{OutgoingKind, Route};
+pub use streams::Stream;
+
+use crate::Ms;
+use crate::protocol::{ListChanged, RequestId, Revision, Rules, StreamNonce};
+use crate::stream::{Output, Pacing, Seq};
+
+/// An output with the stream that it belongs to.
+pub type Step = (StreamNonce, Output);
+
+/// The state of one session.
+#[derive(Debug)]
+pub struct Session {
+    /// Who created the session; only the same principal finds it.
+    principal: Option<Box<str>>,
+    /// Negotiated by the response to `initialize`; until then, what that request asked for.
+    revision: Option<Revision>,
+    /// The `initialize` request, until it is answered.
+    initialize: Option<RequestId>,
+    list_changed: ListChanged,
+    pacing: Pacing,
+    /// Ordered, so that the same inputs give the same outputs.
+    streams: BTreeMap<StreamNonce, Stream>,
+    in_flight: HashMap<RequestId, StreamNonce>,
+    /// Requests of the server that the client has not answered, and where they are logged.
+    questions: HashMap<RequestId, (StreamNonce, Seq)>,
+    standalone: Option<StreamNonce>,
+    draining: Option<u32>,
+    ended: bool,
+    /// The last sign of the client.
+    last_contact: Ms,
+    /// When the last of the open connections went away.
+    last_disconnect: Ms,
+    /// Somebody may still come back for something: see [`Session::idle_at`].
+    poll_pending: bool,
+    connections: usize,
+}
+
+impl Session {
+    /// A session that was just created.
+    pub fn new(now: Ms, principal: Option<&str>, pacing: Pacing) -> Self {
+        Self {
+            principal: principal.map(Into::into),
+            revision: None,
+            initialize: None,
+            list_changed: ListChanged::default(),
+            pacing,
+            streams: BTreeMap::new(),
+            in_flight: HashMap::new(),
+            questions: HashMap::new(),
+            standalone: None,
+            draining: None,
+            ended: false,
+            last_contact: now,
+            last_disconnect: now,
+            poll_pending: false,
+            connections: 0,
+        }
+    }
+
+    /// Whether this principal may see the session. One that may not finds nothing (I7).
+    pub fn belongs_to(&self, principal: Option<&str>) -> bool {
+        self.principal.as_deref() == principal
+    }
+
+    /// Fixes the principal with the request that opens the session.
+    pub fn claim(&mut self, principal: Option<&str>) {
+        self.principal = principal.map(Into::into);
+    }
+
+    /// The reconnection delay of streams that are opened from now on, in milliseconds.
+    pub fn set_retry_ms(&mut self, retry_ms: u32) {
+        self.pacing.retry_ms = retry_ms;
+    }
+
+    /// What the session's revision allows.
+    pub fn rules(&self) -> &'static Rules {
+        self.revision.unwrap_or(Revision::ASSUMED).rules()
+    }
+
+    /// The negotiated revision, if the session got that far.
+    pub fn revision(&self) -> Option<Revision> {
+        self.revision
+    }
+
+    /// The revision of a session whose `initialize` this engine has not seen.
+    pub fn assume_revision(&mut self, revision: Revision) {
+        self.revision.get_or_insert(revision);
+    }
+
+    /// Whether the session has ended; nothing is taken any more then.
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Which lists the server said it announces changes of.
+    pub fn list_changed(&self) -> &ListChanged {
+        &self.list_changed
+    }
+
+    /// Requests without a response.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// The streams that have a machine.
+    pub fn streams(&self) -> impl Iterator<Item = (&StreamNonce, &Stream)> {
+        self.streams.iter()
+    }
+
+    /// One stream with its machine.
+    pub fn stream(&self, nonce: StreamNonce) -> Option<&Stream> {
+        self.streams.get(&nonce)
+    }
+
+    /// One stream with its machine.
+    pub fn stream_mut(&mut self, nonce: StreamNonce) -> Option<&mut Stream> {
+        self.streams.get_mut(&nonce)
+    }
+
+    /// The standalone stream, once it exists.
+    pub fn standalone(&self) -> Option<StreamNonce> {
+        self.standalone
+    }
+
+    /// When [`Input::Tick`](crate::stream::Input::Tick) is due on any stream.
+    pub fn deadline(&self) -> Ms {
+        self.streams.values().map(|stream| stream.machine.deadline()).min().unwrap_or(Ms::NEVER)
+    }
+}

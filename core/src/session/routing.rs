@@ -1,0 +1,119 @@
+//! Which stream an outgoing message belongs to (W-020, W-053, W-054, W-057).
+
+use bytes::Bytes;
+
+use super::{Session, Step};
+use crate::Ms;
+use crate::protocol::{RequestId, StreamNonce, jsonrpc};
+use crate::stream::{EventKind, Input, NewEvent, Refused};
+
+/// What kind of message the server sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutgoingKind {
+    /// A result or an error.
+    Response,
+    /// A request to the client.
+    Request,
+    /// A notification.
+    Notification,
+}
+
+/// Where an outgoing message goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// To this stream.
+    Stream(StreamNonce),
+    /// To the standalone stream.
+    Standalone,
+    /// Nowhere: its request has its end already, the first wins (I13).
+    Late,
+}
+
+impl Session {
+    /// Finds the stream of a message.
+    ///
+    /// A response goes to the stream of its request. Anything else goes to the stream of the request
+    /// it is related to, or to the standalone stream when it is related to none. Some SDKs hand
+    /// their handlers every request id as text, so `related` matches exactly first and then by its
+    /// text, if one request in flight has it.
+    pub fn route(&self, kind: OutgoingKind, id: Option<&RequestId>, related: Option<&RequestId>) -> Route {
+        let name = match (kind, id) {
+            (OutgoingKind::Response, Some(id)) => {
+                return self.in_flight.get(id).map_or(Route::Late, |at| Route::Stream(*at));
+            }
+            // An error without an id answers nothing that could be named.
+            (OutgoingKind::Response, None) => return Route::Standalone,
+            _ => related,
+        };
+        match name {
+            None => Route::Standalone,
+            Some(related) => self.find_request(related).map_or(Route::Late, |(_, nonce)| Route::Stream(nonce)),
+        }
+    }
+
+    /// The request in flight with this id, or the only one with this text.
+    pub fn find_request(&self, id: &RequestId) -> Option<(&RequestId, StreamNonce)> {
+        if let Some((id, nonce)) = self.in_flight.get_key_value(id) {
+            return Some((id, *nonce));
+        }
+        let mut same_text = self.in_flight.iter().filter(|(other, _)| other.as_text() == id.as_text());
+        let (found, nonce) = same_text.next()?;
+        same_text.next().is_none().then_some((found, *nonce))
+    }
+
+    /// Publishes a message on the stream that [`route`](Self::route) found.
+    ///
+    /// # Errors
+    /// [`Refused`] as from the stream's machine.
+    #[expect(clippy::too_many_arguments, reason = "one message with everything that its SDK knows of it")]
+    pub fn publish(
+        &mut self,
+        now: Ms,
+        nonce: StreamNonce,
+        kind: OutgoingKind,
+        id: Option<&RequestId>,
+        payload: Bytes,
+        token: u64,
+        out: &mut Vec<Step>,
+    ) -> Result<(), Refused> {
+        let stream = self.streams.get(&nonce).ok_or(Refused::Finished)?;
+        let event_kind = match kind {
+            OutgoingKind::Notification => EventKind::Progress,
+            OutgoingKind::Request => EventKind::Question,
+            OutgoingKind::Response if stream.open.len() > 1 => EventKind::Answer,
+            OutgoingKind::Response if stream.open.is_empty() => EventKind::Progress,
+            OutgoingKind::Response => EventKind::Terminal,
+        };
+        let position = stream.machine.durable() + stream.machine.unconfirmed() as u64 + 1;
+        if kind == OutgoingKind::Response && id.is_some() && id == self.initialize.as_ref() {
+            self.initialized(&payload);
+        }
+        // Before the machine runs, which may end the stream and forget it.
+        if kind == OutgoingKind::Response
+            && let (Some(id), Some(stream)) = (id, self.streams.get_mut(&nonce))
+            && !stream.machine.is_ending()
+        {
+            stream.open.retain(|open| open != id);
+            stream.answered = Some(id.clone());
+            self.in_flight.remove(id);
+        }
+        self.handle(now, nonce, Input::Publish(NewEvent { kind: event_kind, payload, token }), out)?;
+        if let (EventKind::Question, Some(id)) = (event_kind, id) {
+            self.questions.insert(id.clone(), (nonce, position));
+        }
+        Ok(())
+    }
+
+    /// Reads from the server's own answer what the session was told.
+    fn initialized(&mut self, payload: &[u8]) {
+        self.initialize = None;
+        let Some(result) = jsonrpc::read_initialize_result(payload) else { return };
+        self.revision = crate::protocol::Revision::parse(&result.protocol_version).or(self.revision);
+        self.list_changed = result.list_changed;
+    }
+
+    /// The client answered a request of the server. Returns where that request is logged.
+    pub fn settle_question(&mut self, id: &RequestId) -> Option<(StreamNonce, u64)> {
+        self.questions.remove(id)
+    }
+}

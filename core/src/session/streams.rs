@@ -1,0 +1,216 @@
+//! The streams of a session: opening, inputs, ends.
+
+use super::ends::{SynthesizedEnd, end_payload};
+use super::{Session, Step};
+use crate::Ms;
+use crate::protocol::{IdEncoder, Origin, RequestId, Revision, StreamNonce};
+use crate::stream::{Chain, ConnectionId, Follow, Input, Machine, Refused, StreamRules};
+
+/// A stream with what the protocol adds to its machine.
+#[derive(Debug)]
+pub struct Stream {
+    /// The machine.
+    pub machine: Machine,
+    /// Writes the stream's event ids.
+    pub ids: IdEncoder,
+    /// The running hash at the last confirmed position.
+    pub chain: Chain,
+    /// The running hash after the events that the store was asked to hold.
+    pub chain_ahead: Chain,
+    /// What the ids say about the stream.
+    pub origin: Origin,
+    /// Requests without a response. The terminal is the last one's.
+    pub(super) open: Vec<RequestId>,
+    /// The request whose response was published last.
+    pub(super) answered: Option<RequestId>,
+}
+
+impl Stream {
+    fn new(nonce: StreamNonce, origin: Origin, machine: Machine, chain: Chain) -> Self {
+        let ids = IdEncoder::new(nonce, &origin);
+        Self { machine, ids, chain, chain_ahead: chain, origin, open: Vec::new(), answered: None }
+    }
+}
+
+impl Session {
+    /// Gives one input to one stream.
+    ///
+    /// # Errors
+    /// [`Refused`] as from the machine; [`Refused::Finished`] also where there is no such machine.
+    pub fn handle(&mut self, now: Ms, nonce: StreamNonce, input: Input, out: &mut Vec<Step>) -> Result<(), Refused> {
+        let stream = self.streams.get_mut(&nonce).ok_or(Refused::Finished)?;
+        let mut outputs = Vec::new();
+        let result = stream.machine.handle(now, input, &mut outputs);
+        out.extend(outputs.into_iter().map(|output| (nonce, output)));
+        result
+    }
+
+    /// Drops the machine of a stream that has nothing left to do. Its log stays readable.
+    pub fn forget(&mut self, nonce: StreamNonce) {
+        if self.streams.get(&nonce).is_some_and(|stream| stream.machine.is_done()) {
+            self.streams.remove(&nonce);
+        }
+    }
+
+    /// Opens the stream of a POST that carries these requests, with its first connection.
+    ///
+    /// # Errors
+    /// The first id that is already in flight, or stands twice; nothing has changed then (F-08).
+    pub fn open_requests(
+        &mut self,
+        now: Ms,
+        nonce: StreamNonce,
+        requests: &[RequestId],
+        initialize: Option<Revision>,
+        conn: (ConnectionId, u16),
+        out: &mut Vec<Step>,
+    ) -> Result<(), RequestId> {
+        self.claim_requests(nonce, requests)?;
+        let origin = match requests {
+            [only] => Origin::Request(only.clone()),
+            _ => Origin::Unnamed,
+        };
+        if let (Some(revision), [only]) = (initialize, requests) {
+            self.initialize = Some(only.clone());
+            self.revision = Some(revision);
+        }
+        let rules = self.stream_rules(false);
+        let chain = Chain::start(&nonce.0);
+        let mut stream = Stream::new(nonce, origin, Machine::new(rules, self.pacing, chain.tag()), chain);
+        stream.open = requests.to_vec();
+        self.streams.insert(nonce, stream);
+        self.last_contact = now;
+        let (conn, jitter) = conn;
+        if let Some(retry_ms) = self.draining {
+            let _ = self.handle(now, nonce, Input::Drain { retry_ms }, out);
+        }
+        let _ = self.handle(now, nonce, Input::Open { conn, jitter }, out);
+        Ok(())
+    }
+
+    /// Puts requests in flight without a stream of events (JSON answers).
+    ///
+    /// # Errors
+    /// As [`open_requests`](Self::open_requests).
+    pub fn claim_requests(&mut self, nonce: StreamNonce, requests: &[RequestId]) -> Result<(), RequestId> {
+        for (at, id) in requests.iter().enumerate() {
+            if self.in_flight.contains_key(id) || requests[..at].contains(id) {
+                return Err(id.clone());
+            }
+        }
+        for id in requests {
+            self.in_flight.insert(id.clone(), nonce);
+        }
+        Ok(())
+    }
+
+    /// Takes a request out of flight. Returns the stream that it was on.
+    pub fn release_request(&mut self, id: &RequestId) -> Option<StreamNonce> {
+        self.in_flight.remove(id)
+    }
+
+    /// Notes the revision that an `initialize` without a stream of events asked for.
+    pub fn initialize_asked(&mut self, id: &RequestId, revision: Revision) {
+        self.initialize = Some(id.clone());
+        self.revision = Some(revision);
+    }
+
+    /// The standalone stream; `nonce` names it if it does not exist yet. The flag says if it is new.
+    pub fn standalone_or(&mut self, now: Ms, nonce: StreamNonce, out: &mut Vec<Step>) -> (StreamNonce, bool) {
+        if let Some(nonce) = self.standalone {
+            return (nonce, false);
+        }
+        let chain = Chain::start(&nonce.0);
+        let machine = Machine::new(self.stream_rules(true), self.pacing, chain.tag());
+        self.streams.insert(nonce, Stream::new(nonce, Origin::Standalone, machine, chain));
+        self.standalone = Some(nonce);
+        if let Some(retry_ms) = self.draining {
+            let _ = self.handle(now, nonce, Input::Drain { retry_ms }, out);
+        }
+        (nonce, true)
+    }
+
+    /// Gives a stream that is known from the store a machine again.
+    pub fn follow(&mut self, now: Ms, nonce: StreamNonce, origin: Origin, chain: Chain, record: Follow) {
+        let rules = self.stream_rules(origin == Origin::Standalone);
+        let start = Chain::start(&nonce.0);
+        let machine = Machine::follow(rules, self.pacing, start.tag(), record);
+        self.streams.insert(nonce, Stream::new(nonce, origin, machine, chain));
+        if let Some(retry_ms) = self.draining {
+            let _ = self.handle(now, nonce, Input::Drain { retry_ms }, &mut Vec::new());
+        }
+    }
+
+    fn stream_rules(&self, standalone: bool) -> StreamRules {
+        let rules = self.rules();
+        StreamRules { priming: rules.priming, early_close: rules.early_close, standalone }
+    }
+
+    /// The request with this id gets an end from the engine, unless it has one already (I13).
+    pub fn end_request(&mut self, now: Ms, id: &RequestId, end: SynthesizedEnd, out: &mut Vec<Step>) -> bool {
+        let Some(nonce) = self.in_flight.get(id).copied() else { return false };
+        let Some(stream) = self.streams.get_mut(&nonce) else { return false };
+        if stream.open.len() > 1 {
+            // The other requests of the batch go on; only the last end terminates the stream.
+            return false;
+        }
+        let payload = end_payload(&stream.open, end);
+        let ended = self.handle(now, nonce, Input::Terminate { payload }, out).is_ok();
+        self.in_flight.remove(id);
+        ended
+    }
+
+    /// The store did not take a terminal: the requests of the stream get an error instead (F-59).
+    pub fn terminal_unstored(&mut self, now: Ms, nonce: StreamNonce, out: &mut Vec<Step>) {
+        let Some(stream) = self.streams.get_mut(&nonce) else { return };
+        let mut named = stream.open.clone();
+        named.extend(stream.answered.clone());
+        let payload = end_payload(&named, SynthesizedEnd::Unstored);
+        let _ = self.handle(now, nonce, Input::Terminate { payload }, out);
+    }
+
+    /// Ends the session: every open request gets its end, every connection closes.
+    pub fn end(&mut self, now: Ms, end: SynthesizedEnd, out: &mut Vec<Step>) {
+        self.ended = true;
+        self.end_requests(now, end, out);
+        self.questions.clear();
+    }
+
+    /// Ends every request in flight.
+    fn end_requests(&mut self, now: Ms, end: SynthesizedEnd, out: &mut Vec<Step>) {
+        let unfinished: Vec<StreamNonce> =
+            self.streams.iter().filter(|(_, stream)| !stream.open.is_empty()).map(|(nonce, _)| *nonce).collect();
+        for nonce in unfinished {
+            let open = self.streams.get_mut(&nonce).map(|stream| std::mem::take(&mut stream.open)).unwrap_or_default();
+            let payload = end_payload(&open, end);
+            let _ = self.handle(now, nonce, Input::Terminate { payload }, out);
+        }
+        self.in_flight.clear();
+    }
+
+    /// Closes every connection, now and from now on, because the process is going away. Sessions
+    /// whose connections must not be closed early get an error for their calls instead.
+    pub fn drain(&mut self, now: Ms, retry_ms: u32, out: &mut Vec<Step>) {
+        self.draining = Some(retry_ms);
+        if !self.rules().early_close {
+            self.end_requests(now, SynthesizedEnd::Draining, out);
+        }
+        let nonces: Vec<StreamNonce> = self.streams.keys().copied().collect();
+        for nonce in nonces {
+            let _ = self.handle(now, nonce, Input::Drain { retry_ms }, out);
+        }
+    }
+
+    /// Lets every stream whose time has come act.
+    pub fn tick(&mut self, now: Ms, out: &mut Vec<Step>) {
+        let due: Vec<StreamNonce> = self
+            .streams
+            .iter()
+            .filter(|(_, stream)| stream.machine.deadline() <= now)
+            .map(|(nonce, _)| *nonce)
+            .collect();
+        for nonce in due {
+            let _ = self.handle(now, nonce, Input::Tick, out);
+        }
+    }
+}

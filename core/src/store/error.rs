@@ -1,0 +1,51 @@
+//! What can go wrong in a store.
+
+use std::error::Error;
+use std::fmt;
+
+/// Why a store did not do what it was asked.
+///
+/// The text is for the server's own log and handlers. It never reaches a client (I9).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreError {
+    /// The event is larger than the store takes.
+    TooLarge {
+        /// Its size in bytes.
+        bytes: usize,
+        /// The bound in bytes.
+        max: usize,
+    },
+    /// There is no such log, or it has ended.
+    Gone,
+    /// The position is not the next one of the log.
+    OutOfOrder,
+    /// The store could not be reached, or failed.
+    Failed(String),
+}
+
+impl StoreError {
+    /// The code of the error, the same in every language.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::TooLarge { .. } => "too_large",
+            Self::Gone => "gone",
+            Self::OutOfOrder => "out_of_order",
+            Self::Failed(_) => "store_failed",
+        }
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLarge { bytes, max } => {
+                write!(f, "the event has {bytes} bytes, more than max_event_bytes = {max}")
+            }
+            Self::Gone => f.write_str("the stream's log is gone or has ended"),
+            Self::OutOfOrder => f.write_str("the position is not the next one of the log"),
+            Self::Failed(what) => write!(f, "the event store failed: {what}"),
+        }
+    }
+}
+
+impl Error for StoreError {}

@@ -1,0 +1,199 @@
+//! Event stores: where the logs live.
+//!
+//! A store keeps logs by (session, stream, seq) and knows nothing of HTTP or JSON-RPC. The written
+//! contract is on [`EventStore`]; [`contract`] puts any store through it.
+
+pub mod contract;
+mod error;
+mod limits;
+mod memory;
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+use bytes::Bytes;
+
+pub use error::StoreError;
+pub use limits::Limits;
+pub use memory::MemoryStore;
+
+use crate::Ms;
+use crate::protocol::StreamNonce;
+use crate::stream::{ConnectionId, Page, Seq, StoredEvent};
+
+/// The name of one stream. Both halves are always needed: no look-up by stream alone (I7).
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct StreamKey {
+    /// The session that the stream belongs to.
+    pub session: Arc<str>,
+    /// The stream's own, unguessable name.
+    pub nonce: StreamNonce,
+}
+
+impl fmt::Debug for StreamKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.session, self.nonce.hex())
+    }
+}
+
+/// What a store knows of a stream besides its events.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Record {
+    /// The last stored position.
+    pub head: Seq,
+    /// The first position that was not trimmed away.
+    pub low: Seq,
+    /// The stream has its end.
+    pub finished: bool,
+    /// An end that is not in the log.
+    pub tail: Option<Bytes>,
+    /// The running hash at `head`.
+    pub chain: u64,
+}
+
+/// What a store holds at the moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Sessions with at least one log.
+    pub sessions: u64,
+    /// Logs.
+    pub streams: u64,
+    /// Events.
+    pub events: u64,
+    /// Bytes, with what each event costs besides its payload.
+    pub bytes: u64,
+    /// Positions that were trimmed away since the store was opened.
+    pub trimmed: u64,
+}
+
+/// The answer of a store that may have to wait.
+#[derive(Debug)]
+pub enum Answer<T> {
+    /// Done, or failed, before the call returned.
+    Now(Result<T, StoreError>),
+    /// The outcome will be given to the ticket, exactly once.
+    Later,
+}
+
+impl<T> Answer<T> {
+    /// An outcome that is known at once.
+    pub fn ok(value: T) -> Self {
+        Self::Now(Ok(value))
+    }
+}
+
+/// Which operation a late outcome belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// [`EventStore::open`].
+    Open,
+    /// [`EventStore::append`].
+    Append,
+    /// [`EventStore::read`] for this connection.
+    Read(ConnectionId),
+}
+
+/// A late outcome.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Of an open or an append.
+    Done(Result<(), StoreError>),
+    /// Of a read.
+    Page(Result<Page, StoreError>),
+}
+
+/// Takes late outcomes.
+pub trait Complete: Send + Sync {
+    /// The operation on this stream has this outcome.
+    fn complete(&self, nonce: StreamNonce, operation: Operation, outcome: Outcome);
+}
+
+/// The claim of a waiting operation on its outcome.
+#[derive(Clone)]
+pub struct Ticket {
+    /// Who waits.
+    pub to: Weak<dyn Complete>,
+    /// For which stream.
+    pub nonce: StreamNonce,
+    /// For which operation.
+    pub operation: Operation,
+}
+
+impl Ticket {
+    /// Hands the outcome over. No lock of the store may be held.
+    pub fn complete(&self, outcome: Outcome) {
+        if let Some(to) = self.to.upgrade() {
+            to.complete(self.nonce, self.operation, outcome);
+        }
+    }
+}
+
+/// The bounds of one read. At least one event is returned where there is one.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadLimit {
+    /// Nothing after this position.
+    pub up_to: Seq,
+    /// Events at most.
+    pub events: usize,
+    /// Bytes of frames at most.
+    pub bytes: usize,
+}
+
+/// A durable ordered log per stream.
+///
+/// 1. A log is named by session *and* stream; two sessions never share one (I7).
+/// 2. Positions are dense from 1. [`append`](Self::append) takes `first` = head + 1 or refuses;
+///    the same batch at the same position a second time is a success that changes nothing.
+/// 3. An event is readable when its append succeeded, and not before (I1).
+/// 4. Events are read back in order, byte for byte.
+/// 5. Trimming moves `low` and is by prefix only. Terminals and unanswered questions survive it:
+///    they are returned at their positions, so a reader sees the positions between as missing (I8).
+/// 6. A finished log stays readable for the retention time and takes no further append.
+/// 7. A failed operation changes nothing and harms no other (I9).
+/// 8. [`drop_session`](Self::drop_session) frees everything that the session held (I11).
+/// 9. No method blocks on another stream's operation; none calls the ticket while it holds a lock.
+pub trait EventStore: Send + Sync {
+    /// Creates an empty log.
+    fn open(&self, now: Ms, key: &StreamKey, ticket: &Ticket) -> Answer<()>;
+
+    /// Adds events; `chain` is the running hash after the last one.
+    fn append(&self, now: Ms, key: &StreamKey, events: &[StoredEvent], chain: u64, ticket: &Ticket) -> Answer<()>;
+
+    /// Ends a log with a payload that is not in it.
+    fn finish(&self, now: Ms, key: &StreamKey, tail: Bytes);
+
+    /// The events after a position.
+    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<Page>;
+
+    /// What is known of a log; none when there is no such log.
+    fn record(&self, key: &StreamKey) -> Option<Record>;
+
+    /// The question at this position was answered: it may be trimmed like any other event.
+    fn settle(&self, key: &StreamKey, seq: Seq);
+
+    /// Forgets one log.
+    fn drop_stream(&self, key: &StreamKey);
+
+    /// Forgets a session with all its logs.
+    fn drop_session(&self, session: &str);
+
+    /// Applies retention. Returns when it has to be applied next.
+    fn sweep(&self, now: Ms) -> Ms;
+
+    /// What is held at the moment.
+    fn usage(&self) -> Usage;
+
+    /// The store makes the event ids itself; ours are not on its wire.
+    fn own_ids(&self) -> Option<&dyn OwnIds> {
+        None
+    }
+}
+
+/// A store that makes event ids of its own.
+pub trait OwnIds: Send + Sync {
+    /// Where in the session's logs an id points.
+    fn locate(&self, session: &str, id: &str) -> Option<(StreamNonce, Seq)>;
+
+    /// The id of a position of a stream, the priming position included.
+    fn id_at(&self, key: &StreamKey, seq: Seq) -> Option<Box<str>>;
+}

@@ -1,0 +1,35 @@
+//! The chain tag: which history a position belongs to.
+//!
+//! After a store failover a position may be written a second time with another payload. Every event
+//! therefore carries a hash over all payloads up to it, and a cursor repeats the low 32 bits: a
+//! cursor into a history that no longer exists is recognised instead of silently skipping an event.
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// The running hash of one stream, after some position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chain(pub u64);
+
+impl Chain {
+    /// The chain at the priming position of the stream with this nonce.
+    pub fn start(nonce: &[u8]) -> Self {
+        Self(xxh3_64_with_seed(nonce, 0))
+    }
+
+    /// The chain after one more payload.
+    #[must_use]
+    pub fn then(self, payload: &[u8]) -> Self {
+        Self(xxh3_64_with_seed(payload, self.0))
+    }
+
+    /// The part of the chain that event ids carry.
+    pub fn tag(self) -> u32 {
+        tag_of(self.0)
+    }
+}
+
+/// The low 32 bits of a chain value, as event ids carry them.
+#[expect(clippy::cast_possible_truncation, reason = "the tag is the low half on purpose")]
+pub fn tag_of(chain: u64) -> u32 {
+    chain as u32
+}

@@ -1,0 +1,247 @@
+//! Inputs and outputs of the stream machine.
+
+use bytes::Bytes;
+
+use super::event::{NewEvent, Page, Seq, StoredEvent};
+
+/// One connection of one stream. Never used twice by an engine.
+pub type ConnectionId = u64;
+
+/// What happens to a stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// A connection without a cursor: the stream's own POST, or a standalone GET.
+    Open {
+        /// The connection.
+        conn: ConnectionId,
+        /// Randomness for the pacing of this connection.
+        jitter: u16,
+    },
+    /// A connection with a cursor.
+    Resume {
+        /// The connection.
+        conn: ConnectionId,
+        /// Everything after this position is wanted.
+        after: Seq,
+        /// How often this position was visited before.
+        visit: u32,
+        /// The chain tag that the cursor carries; none where the store makes the ids.
+        tag: Option<u32>,
+        /// Randomness for the pacing of this connection.
+        jitter: u16,
+    },
+    /// The store has yet to create the log: nothing is appended or sent before [`Input::Opened`].
+    Opening,
+    /// The log exists, or could not be created; appends will tell.
+    Opened,
+    /// An event for the log.
+    Publish(NewEvent),
+    /// End the stream with a payload that is not in the log.
+    Terminate {
+        /// The synthesized end.
+        payload: Bytes,
+    },
+    /// The store holds the events of the last [`Output::Append`].
+    Appended,
+    /// The store did not take the events of the last [`Output::Append`].
+    AppendFailed,
+    /// The store's answer to an [`Output::Load`].
+    Page {
+        /// The connection that the page was loaded for.
+        conn: ConnectionId,
+        /// What the store holds.
+        page: Page,
+    },
+    /// The store could not answer an [`Output::Load`].
+    LoadFailed {
+        /// The connection that the page was loaded for.
+        conn: ConnectionId,
+    },
+    /// All bytes sent so far are flushed; the connection can take more.
+    Ready {
+        /// The connection.
+        conn: ConnectionId,
+    },
+    /// The host asks to close the connection without terminating the stream.
+    CloseRequested {
+        /// A new `retry` for this stream, kept for later connections.
+        retry_ms: Option<u32>,
+        /// From now on resumed connections are closed again after this time.
+        hold_ms: Option<u64>,
+    },
+    /// The process is going away: close what is open, and what opens from now on.
+    Drain {
+        /// The `retry` that covers the restart.
+        retry_ms: u32,
+    },
+    /// The connection is gone.
+    Lost {
+        /// The connection.
+        conn: ConnectionId,
+    },
+    /// The time of [`Machine::deadline`](super::Machine::deadline) has come.
+    Tick,
+}
+
+/// What the caller has to do, in this order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Ask the store to hold events, the first at `first`. Answered by one of
+    /// [`Input::Appended`] and [`Input::AppendFailed`].
+    Append {
+        /// Position of the first event.
+        first: Seq,
+        /// The events, in order.
+        events: Vec<NewEvent>,
+    },
+    /// The store holds the event with this token.
+    Stored {
+        /// The token of the event.
+        token: u64,
+    },
+    /// The store did not take this event; it is in no log and later events are unharmed.
+    Unstored {
+        /// The token of the event.
+        token: u64,
+        /// Whether it was to end the stream, which is now open again.
+        terminal: bool,
+    },
+    /// Ask the store for events. Answered by [`Input::Page`] or [`Input::LoadFailed`].
+    Load {
+        /// The connection that reads.
+        conn: ConnectionId,
+        /// Everything after this position.
+        after: Seq,
+        /// Nothing after this position.
+        up_to: Seq,
+    },
+    /// The resume is valid: this connection is now the stream's reader.
+    Accept {
+        /// The connection.
+        conn: ConnectionId,
+    },
+    /// The resume is not possible.
+    Reject {
+        /// The connection.
+        conn: ConnectionId,
+        /// Why not.
+        why: RejectReason,
+    },
+    /// Write this on the connection.
+    Send {
+        /// The connection.
+        conn: ConnectionId,
+        /// What to write.
+        frame: Frame,
+    },
+    /// The connection has something to do: let its writer report [`Input::Ready`] again.
+    Wake {
+        /// The connection.
+        conn: ConnectionId,
+    },
+    /// End the connection. The stream goes on unless it is complete.
+    Close {
+        /// The connection.
+        conn: ConnectionId,
+        /// Why it ends.
+        why: CloseReason,
+    },
+    /// The stream ended outside its log: tell the store, so that later readers get the same end.
+    Finish {
+        /// The synthesized end.
+        tail: Bytes,
+    },
+    /// Nothing is left to do for this machine. The log stays readable until retention ends.
+    Forget,
+}
+
+/// Something to write on a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Frame {
+    /// An event with an id and empty data, so that the client can resume before any message.
+    Priming {
+        /// The position that the id names.
+        seq: Seq,
+        /// How often this position was visited.
+        visit: u32,
+        /// The chain tag of the position.
+        tag: u32,
+        /// The stream's reconnection delay.
+        retry_ms: u32,
+    },
+    /// Stored events, in order.
+    Events(Vec<StoredEvent>),
+    /// Positions that retention took before this reader came.
+    Gap {
+        /// First missing position.
+        first: Seq,
+        /// How many are missing.
+        count: u64,
+    },
+    /// A new reconnection delay.
+    Retry {
+        /// Milliseconds.
+        ms: u32,
+    },
+    /// A comment against idle time-outs.
+    KeepAlive,
+    /// An end that is not in the log.
+    Tail(Bytes),
+}
+
+/// Why a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CloseReason {
+    /// The stream is complete and all of it was sent.
+    Complete,
+    /// The host asked for it.
+    Asked,
+    /// A polled connection had its time.
+    Polled,
+    /// The connection reached its age or byte limit.
+    Limit,
+    /// The process is going away.
+    Drain,
+    /// A newer reader took the stream over.
+    Superseded,
+    /// The store could not be read in time.
+    Fault,
+    /// The session ended.
+    Ended,
+}
+
+impl CloseReason {
+    /// The name used in logs and statistics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Complete => "complete",
+            Self::Asked => "asked",
+            Self::Polled => "polled",
+            Self::Limit => "limit",
+            Self::Drain => "drain",
+            Self::Superseded => "superseded",
+            Self::Fault => "fault",
+            Self::Ended => "ended",
+        }
+    }
+}
+
+/// Why a resume is not possible.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RejectReason {
+    /// The cursor names the terminal: nothing is left, and nothing will come.
+    Complete,
+    /// The cursor belongs to a history that this log does not hold.
+    Unknown,
+}
+
+/// Why an input was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// The stream has its terminal already; the first wins (I13).
+    Finished,
+    /// Too many events wait for the store.
+    Full,
+    /// This stream's connections must not be closed early (W-047).
+    NotResumable,
+}

@@ -1,0 +1,94 @@
+//! One connection, as its stream sees it: a cursor and some times.
+
+use super::event::Seq;
+use super::io::{CloseReason, ConnectionId};
+use super::pacing::Pacing;
+use crate::Ms;
+
+/// An agreed end of a connection: after this position, for this reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CloseAt {
+    pub(super) seq: Seq,
+    pub(super) why: CloseReason,
+}
+
+/// A connection that reads a stream.
+#[derive(Clone, Debug)]
+pub(super) struct Link {
+    pub(super) conn: ConnectionId,
+    /// Everything up to here was handed to the connection. All that I3 needs.
+    pub(super) sent: Seq,
+    /// Position, visit counter and chain tag that the priming event names.
+    pub(super) primed: (Seq, u32, u32),
+    /// The first bytes are out.
+    pub(super) opened: bool,
+    /// When the first bytes go out at the latest.
+    pub(super) open_due: Ms,
+    /// The writer has nothing to do and waits to be woken.
+    pub(super) waiting: bool,
+    /// The store owes a page.
+    pub(super) loading: bool,
+    pub(super) close: Option<CloseAt>,
+    /// The tag that the first page still has to confirm; set when the store could not be asked.
+    pub(super) unverified: Option<u32>,
+    /// Since when loads fail, and when to try again.
+    pub(super) fault: Option<(Ms, Ms)>,
+    pub(super) retry_sent: Option<u32>,
+    pub(super) last_write: Ms,
+    pub(super) hold_due: Ms,
+    pub(super) age_due: Ms,
+    pub(super) bytes: u64,
+    pub(super) jitter: u16,
+}
+
+impl Link {
+    pub(super) fn new(conn: ConnectionId, jitter: u16, primed: (Seq, u32, u32), now: Ms, pacing: &Pacing) -> Self {
+        Self {
+            conn,
+            sent: primed.0,
+            primed,
+            opened: false,
+            open_due: now + pacing.coalesce_ms,
+            waiting: false,
+            loading: false,
+            close: None,
+            unverified: None,
+            fault: None,
+            retry_sent: None,
+            last_write: now,
+            hold_due: Ms::NEVER,
+            age_due: if pacing.max_connection_ms == 0 {
+                Ms::NEVER
+            } else {
+                // Up to an eighth earlier, so that connections opened together do not end together.
+                let spread = pacing.max_connection_ms / 8 * u64::from(jitter) / u64::from(u16::MAX);
+                now + (pacing.max_connection_ms - spread)
+            },
+            bytes: 0,
+            jitter,
+        }
+    }
+
+    /// The same connection without anything that only a stream's reader has.
+    pub(super) fn park(self) -> Self {
+        Self { loading: false, close: None, fault: None, hold_due: Ms::NEVER, age_due: Ms::NEVER, ..self }
+    }
+
+    /// When a keep-alive is due.
+    pub(super) fn keep_alive_due(&self, pacing: &Pacing) -> Ms {
+        if pacing.keep_alive_ms == 0 { Ms::NEVER } else { self.last_write + pacing.keep_alive_ms }
+    }
+
+    /// The next time at which a waiting connection has something to do.
+    pub(super) fn deadline(&self, pacing: &Pacing) -> Ms {
+        let retry_load = self.fault.map_or(Ms::NEVER, |(_, again)| again);
+        let due = self.keep_alive_due(pacing).min(self.hold_due).min(self.age_due).min(retry_load);
+        if self.opened { due } else { due.min(self.open_due) }
+    }
+
+    /// `retry_ms` plus up to half of it, spread by this connection's jitter: a floor, never less.
+    pub(super) fn spread_retry(&self, retry_ms: u32) -> u32 {
+        let extra = u64::from(retry_ms) / 2 * u64::from(self.jitter) / u64::from(u16::MAX);
+        retry_ms.saturating_add(u32::try_from(extra).unwrap_or(u32::MAX))
+    }
+}
