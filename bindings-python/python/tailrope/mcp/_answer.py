@@ -1,0 +1,103 @@
+"""Writes one connection to an ASGI server."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Send
+
+    from tailrope._native import Connection, Refusal
+    from tailrope._runtime import Loop, Runtime
+
+PAGE_BYTES = 256 << 10
+"""What is handed to the server at once. A stalled reader holds no more than this and the server's buffers."""
+
+Headers = list[tuple[bytes, bytes]]
+
+_EVENT_STREAM: Headers = [
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"connection", b"keep-alive"),
+    (b"content-type", b"text/event-stream"),
+    # Proxies that buffer would hold events back (W-030).
+    (b"x-accel-buffering", b"no"),
+]
+
+
+def _head_of(content_type: str | None, session_id: bytes) -> Headers:
+    if content_type == "text/event-stream":
+        return [*_EVENT_STREAM, (b"mcp-session-id", session_id)]
+    if content_type is None:
+        return [(b"mcp-session-id", session_id)]
+    return [(b"content-type", content_type.encode()), (b"mcp-session-id", session_id)]
+
+
+async def write_whole(send: Send, status: int, headers: Headers, body: bytes) -> None:
+    """An answer that is known as a whole."""
+    if status != 204:
+        headers = [*headers, (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+async def write_refusal(send: Send, refusal: Refusal, session_id: bytes) -> None:
+    """The answer to a request that is not admitted."""
+    headers = _head_of("application/json", session_id)
+    if refusal.allow is not None:
+        headers.append((b"allow", refusal.allow.encode()))
+    await write_whole(send, refusal.status, headers, refusal.body)
+
+
+async def write_connection(
+    connection: Connection, runtime: Runtime, here: Loop, receive: Receive, send: Send, session_id: bytes
+) -> None:
+    """Writes what the engine has for the connection until it ends or the peer is gone.
+
+    Everything that is ready goes out in one send. The loop holds no event: what it does not poll stays in
+    the log.
+    """
+    key = connection.key
+    waiters = here.waiters
+    started = False
+    watcher: asyncio.Task[None] | None = None
+    try:
+        while True:
+            status, content_type, data, end, wait_ms = connection.poll(PAGE_BYTES)
+            if end is not None:
+                if not started:
+                    await write_whole(send, status or 200, _head_of(content_type, session_id), data or b"")
+                else:
+                    await send({"type": "http.response.body", "body": data or b"", "more_body": False})
+                return
+            if data is not None:
+                if not started:
+                    headers = _head_of(content_type, session_id)
+                    await send({"type": "http.response.start", "status": status, "headers": headers})
+                    started = True
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+                continue
+            if started and watcher is None:
+                # Only connections that live long enough to wait need to notice that their peer left.
+                watcher = here.loop.create_task(_until_disconnected(receive))
+                watcher.add_done_callback(lambda _task: waiters.wake(key))
+            future: asyncio.Future[None] = here.loop.create_future()
+            if not waiters.park(key, future):
+                continue
+            here.arm(runtime, wait_ms)
+            await future
+            if watcher is not None and watcher.done():
+                return
+    except OSError:
+        # How ASGI says that the peer is gone (F-22).
+        return
+    finally:
+        connection.lost()
+        waiters.forget(key)
+        if watcher is not None and not watcher.done():
+            watcher.cancel()
+
+
+async def _until_disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,97 @@
+"""Closing connections from a handler (SEP-1699)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tailrope._native import Session
+
+
+class Closer:
+    """What a handler's context calls to close the connection of its request's stream.
+
+    The SDK calls it without arguments. With `retry_ms` the stream's clients come back after that time, now
+    and on later closes; with `hold_ms` a resumed connection is closed again after that time (0 = pure
+    polling).
+    """
+
+    __slots__ = ("_request_id", "_session")
+
+    def __init__(self, session: Session, request_id: int | str) -> None:
+        self._session = session
+        self._request_id = request_id
+
+    async def __call__(self, *, retry_ms: int | None = None, hold_ms: int | None = None) -> None:
+        self.close(retry_ms, hold_ms)
+
+    def close(self, retry_ms: int | None, hold_ms: int | None) -> bool:
+        return self._session.close_connection(self._request_id, retry_ms, hold_ms)
+
+    def standalone(self) -> StandaloneCloser:
+        return StandaloneCloser(self._session)
+
+    async def unanswered(self) -> None:
+        """The request settled without a response: it gets its terminal from the engine (I13)."""
+        self._session.cancelled(self._request_id)
+
+
+class StandaloneCloser:
+    """The same for the session's standalone stream."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def __call__(self, *, retry_ms: int | None = None, hold_ms: int | None = None) -> None:
+        self.close(retry_ms, hold_ms)
+
+    def close(self, retry_ms: int | None, hold_ms: int | None) -> bool:
+        return self._session.close_standalone(retry_ms, hold_ms)
+
+
+def _callback(ctx: Any, name: str) -> Any:
+    """The callback that the transport put into the message's metadata, on every SDK's context."""
+    try:
+        inner = getattr(ctx, "request_context", None)
+    except (LookupError, ValueError):
+        # The SDKs raise where a context is used outside of a request.
+        return None
+    return getattr(ctx if inner is None else inner, name, None)
+
+
+async def _close(callback: Any, retry_ms: int | None, hold_ms: int | None) -> bool:
+    if isinstance(callback, Closer | StandaloneCloser):
+        return callback.close(retry_ms, hold_ms)
+    if callback is None:
+        return False
+    await callback()
+    return True
+
+
+async def close_sse_stream(ctx: Any, *, retry_ms: int | None = None, hold_ms: int | None = None) -> bool:
+    """Closes the connection that carries this request's stream; the request runs on.
+
+    The client comes back after `retry` and gets everything that was sent meanwhile.
+
+    Args:
+        ctx: the handler's context: of `MCPServer`, `FastMCP`, fastmcp or a lowlevel server.
+        retry_ms: how long the client waits, in milliseconds, from now on for this stream.
+        hold_ms: from now on a resumed connection of this stream is closed again after this time, in
+            milliseconds. 0 is pure polling. After 500 resumes connections are held anyway.
+
+    Returns:
+        False where nothing can be resumed: the client negotiated a revision before 2025-11-25, another
+        transport is in use, or the request has its response already.
+    """
+    return await _close(_callback(ctx, "close_sse_stream"), retry_ms, hold_ms)
+
+
+async def close_standalone_sse_stream(ctx: Any, *, retry_ms: int | None = None, hold_ms: int | None = None) -> bool:
+    """Closes the connection of the session's standalone stream, likewise."""
+    callback = _callback(ctx, "close_standalone_sse_stream")
+    if callback is None and isinstance(closer := _callback(ctx, "close_sse_stream"), Closer):
+        # fastmcp's context has only the other one.
+        callback = closer.standalone()
+    return await _close(callback, retry_ms, hold_ms)

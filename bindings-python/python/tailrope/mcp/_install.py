@@ -1,0 +1,189 @@
+"""The seam: our transport's class in the place of the SDK's."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import warnings
+from typing import TYPE_CHECKING, Any, Literal, Unpack
+
+import mcp.server.streamable_http as sdk_transport
+import mcp.server.streamable_http_manager as sdk_manager
+
+from tailrope._native import TailropeError, envelope_id
+from tailrope._options import MEMORY, Options, check_store
+from tailrope.mcp import _engage, _sdk, _uvicorn
+from tailrope.mcp._transport import StreamableHTTPServerTransport
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+logger = logging.getLogger("tailrope")
+
+SUPPORTED = "mcp >= 1.27, < 3"
+LEGACY_REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+UNSUPPORTED_PROTOCOL_VERSION = -32022
+
+_PARAMETERS = (
+    "mcp_session_id",
+    "is_json_response_enabled",
+    "event_store",
+    "security_settings",
+    "retry_interval",
+    "idle_timeout",
+)
+_METHODS = ("connect", "handle_request", "terminate", "close_sse_stream", "close_standalone_sse_stream")
+
+_stock_class: Any = None
+_stock_init: Any = None
+_prefer_resumable = False
+
+
+class _SeamTransport(StreamableHTTPServerTransport):
+    """What the SDK's session manager makes: ours where it is engaged, the SDK's otherwise."""
+
+    _explicit = False
+
+
+def install(
+    *,
+    store: str = MEMORY,
+    prefer_resumable: bool = False,
+    on_unsupported: Literal["raise", "stock"] = "raise",
+    **options: Unpack[Options],
+) -> None:
+    """Makes every Streamable HTTP server of the process resumable.
+
+    For `MCPServer` and lowlevel `Server` of mcp 2.x, `FastMCP` of mcp 1.x, fastmcp 3.x and 4.x. To be
+    called before the servers open sessions; called again, it replaces the options for new sessions.
+    Stateless servers, and requests of protocol revision 2026-07-28, stay with the SDK. Does nothing while
+    TAILROPE_DISABLE=1 is in the environment.
+
+    Args:
+        store: the event store: `memory:`, in this process and bounded.
+        prefer_resumable: answer requests of revision 2026-07-28, where nothing can be resumed, with the
+            older revisions as supported, so that clients of both eras fall back to 2025-11-25.
+        on_unsupported: what to do when the installed SDK is not one that Tailrope knows: `raise`, or
+            leave everything `stock` with a warning.
+        options: bounds and times, see `tailrope._options.Options`; durations are in milliseconds.
+
+    Raises:
+        ValueError: an unknown option or store.
+        TailropeError: the SDK is not supported (code `unsupported_sdk`).
+    """
+    global _prefer_resumable
+    check_store(store)
+    if on_unsupported not in ("raise", "stock"):
+        msg = f"on_unsupported must be 'raise' or 'stock', not {on_unsupported!r}"
+        raise ValueError(msg)
+    if _engage.is_disabled():
+        logger.warning("TAILROPE_DISABLE is set: servers stay with the SDK's own transport")
+        return
+    try:
+        patch_seam()
+    except TailropeError as error:
+        if on_unsupported == "raise":
+            raise
+        warnings.warn(f"{error} Servers stay with the SDK's own transport.", RuntimeWarning, stacklevel=2)
+        return
+    _prefer_resumable = prefer_resumable
+    _engage.set_installed(dict(options))
+
+
+def uninstall() -> None:
+    """Takes `install()` back: sessions that are opened from now on are served by the SDK's transport."""
+    global _stock_class, _stock_init, _prefer_resumable
+    _engage.set_installed(None)
+    _prefer_resumable = False
+    if _stock_class is not None:
+        sdk_manager.StreamableHTTPServerTransport = _stock_class
+        sdk_manager.StreamableHTTPSessionManager.__init__ = _stock_init
+        _stock_class = _stock_init = None
+    _uvicorn.unpatch()
+
+
+def patch_seam() -> None:
+    """Puts our class where the SDK's session manager looks for its transport.
+
+    Raises:
+        TailropeError: the SDK's seam is not the one that our class fits into (code `unsupported_sdk`).
+    """
+    global _stock_class, _stock_init
+    if _stock_class is not None or _engage.is_disabled():
+        return
+    if (difference := _seam_difference()) is not None:
+        error = TailropeError(f"mcp {_sdk.VERSION} is not supported by this Tailrope ({SUPPORTED}): {difference}.")
+        error.code = "unsupported_sdk"
+        raise error
+    manager = sdk_manager.StreamableHTTPSessionManager
+    _stock_class = sdk_manager.StreamableHTTPServerTransport
+    _stock_init = manager.__init__
+    stock_init = _stock_init
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        stock_init(self, *args, **kwargs)
+        self.asgi_app = _Front(self.asgi_app)
+
+    sdk_manager.StreamableHTTPServerTransport = _SeamTransport  # type: ignore[misc]
+    manager.__init__ = init  # type: ignore[method-assign]
+    _uvicorn.patch()
+
+
+def _seam_difference() -> str | None:
+    """How the SDK's seam differs from what our class was written for; None when it does not."""
+    stock = getattr(sdk_transport, "StreamableHTTPServerTransport", None)
+    if stock is None or getattr(sdk_manager, "StreamableHTTPServerTransport", None) is not stock:
+        return "its session manager does not take its transport by the known name"
+    parameters = tuple(inspect.signature(stock.__init__).parameters)[1:]
+    if parameters != _PARAMETERS:
+        return f"its transport takes ({', '.join(parameters)}), not ({', '.join(_PARAMETERS)})"
+    missing = [name for name in _METHODS if not callable(getattr(stock, name, None))]
+    if missing:
+        return f"its transport has no {', '.join(missing)}"
+    return None
+
+
+class _Front:
+    """In front of a session manager: steers clients of both eras to a revision that can resume."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        requested = _modern_revision(scope) if _prefer_resumable and scope["type"] == "http" else None
+        if requested is None:
+            await self._app(scope, receive, send)
+            return
+        body = b""
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                return
+            body += message.get("body", b"")
+            if len(body) > MAX_STEERED_BYTES or not message.get("more_body", False):
+                break
+        error = {
+            "code": UNSUPPORTED_PROTOCOL_VERSION,
+            "message": "Unsupported protocol version",
+            "data": {"supported": list(LEGACY_REVISIONS), "requested": requested},
+        }
+        answer = json.dumps({"jsonrpc": "2.0", "id": envelope_id(body), "error": error}).encode()
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
+        await send({"type": "http.response.start", "status": 400, "headers": headers})
+        await send({"type": "http.response.body", "body": answer, "more_body": False})
+
+
+MAX_STEERED_BYTES = 4 << 20
+"""A body that is answered without being served is read up to here, for the id of its request."""
+
+
+def _modern_revision(scope: Scope) -> str | None:
+    """The revision of a request that is not of the eras with sessions."""
+    if scope["method"] != "POST":
+        return None
+    for name, value in scope["headers"]:
+        if name == b"mcp-protocol-version":
+            revision: str = value.decode("latin-1")
+            return None if revision in LEGACY_REVISIONS else revision
+    return None

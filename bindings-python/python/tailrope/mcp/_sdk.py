@@ -1,0 +1,148 @@
+"""Where `mcp` 1.x and 2.x differ. No other module looks at the SDK's version."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from mcp.shared.message import ServerMessageMetadata, SessionMessage
+from pydantic import ValidationError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from starlette.requests import Request
+
+VERSION = version("mcp")
+MAJOR = int(VERSION.split(".", 1)[0])
+
+NOTIFICATION, REQUEST, RESPONSE = "notification", "request", "response"
+"""The kinds of outgoing message."""
+
+# Sent for everybody; a handler that sends one of these does not mean its own request's stream.
+_FOR_ALL = ("/list_changed", "notifications/resources/updated")
+
+if MAJOR >= 2:
+    from mcp_types import (
+        JSONRPCError,
+        JSONRPCNotification,
+        JSONRPCRequest,
+        JSONRPCResponse,
+        jsonrpc_message_adapter,
+    )
+
+    _KINDS: dict[type, str] = {
+        JSONRPCNotification: NOTIFICATION,
+        JSONRPCRequest: REQUEST,
+        JSONRPCResponse: RESPONSE,
+        JSONRPCError: RESPONSE,
+    }
+
+    def parse(body: bytes) -> Any:
+        """The SDK's message of a body.
+
+        Raises:
+            ValidationError: the SDK does not take it.
+        """
+        return jsonrpc_message_adapter.validate_json(body, by_name=False)
+
+    def unwrap(message: Any) -> Any:
+        """The message without the envelope that 1.x puts around it."""
+        return message
+
+    def dump(message: Any) -> bytes:
+        """The message as the SDK's own transport writes it."""
+        serializer = type(message).__pydantic_serializer__
+        encoded: bytes = serializer.to_json(message, by_alias=True, exclude_unset=True)
+        return encoded
+
+    def related_request(item: SessionMessage) -> int | str | None:
+        """The request that an outgoing message is related to."""
+        metadata = item.metadata
+        return metadata.related_request_id if type(metadata) is ServerMessageMetadata else None
+
+else:
+    from mcp.server.lowlevel.server import request_ctx
+    from mcp.types import (
+        JSONRPCError,
+        JSONRPCMessage,
+        JSONRPCNotification,
+        JSONRPCRequest,
+        JSONRPCResponse,
+    )
+
+    _KINDS = {
+        JSONRPCNotification: NOTIFICATION,
+        JSONRPCRequest: REQUEST,
+        JSONRPCResponse: RESPONSE,
+        JSONRPCError: RESPONSE,
+    }
+
+    def parse(body: bytes) -> Any:
+        return JSONRPCMessage.model_validate_json(body)
+
+    def unwrap(message: Any) -> Any:
+        return message.root
+
+    def dump(message: Any) -> bytes:
+        serializer = type(message).__pydantic_serializer__
+        encoded: bytes = serializer.to_json(message, by_alias=True, exclude_none=True)
+        return encoded
+
+    def related_request(item: SessionMessage) -> int | str | None:
+        metadata = item.metadata
+        if type(metadata) is ServerMessageMetadata and metadata.related_request_id is not None:
+            return metadata.related_request_id
+        # 1.x takes the integer id 0 for none. The handler's own context still knows it.
+        context = request_ctx.get(None)
+        if context is None or type(context.request_id) is not int or context.request_id != 0:
+            return None
+        method = getattr(unwrap(item.message), "method", "")
+        return None if method.endswith(_FOR_ALL) else 0
+
+
+def kind_of(message: Any) -> str:
+    """What kind of message an unwrapped message is."""
+    return _KINDS[type(message)]
+
+
+def metadata(
+    request: Request,
+    *,
+    json_response: bool,
+    close: Callable[[], Awaitable[None]] | None = None,
+    close_standalone: Callable[[], Awaitable[None]] | None = None,
+    on_unanswered: Callable[[], Awaitable[None]] | None = None,
+) -> ServerMessageMetadata:
+    """What the SDK's own transport attaches to an inbound message."""
+    if MAJOR >= 2:
+        return ServerMessageMetadata(
+            request_context=request,
+            close_sse_stream=close,
+            close_standalone_sse_stream=close_standalone,
+            on_request_unanswered=on_unanswered,
+            can_send_request=not json_response,
+        )
+    return ServerMessageMetadata(
+        request_context=request, close_sse_stream=close, close_standalone_sse_stream=close_standalone
+    )
+
+
+CANCELS_SETTLE_HERE = MAJOR < 2
+"""1.x tells nobody that a cancelled request will have no response; the transport ends it itself."""
+
+__all__ = [
+    "CANCELS_SETTLE_HERE",
+    "MAJOR",
+    "NOTIFICATION",
+    "REQUEST",
+    "RESPONSE",
+    "VERSION",
+    "ValidationError",
+    "dump",
+    "kind_of",
+    "metadata",
+    "parse",
+    "related_request",
+    "unwrap",
+]

@@ -1,0 +1,164 @@
+"""The two streams between the transport and the SDK's dispatcher."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from tailrope._native import TailropeError
+from tailrope.mcp import _sdk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from mcp.shared.message import SessionMessage
+
+    from tailrope._native import Session
+
+MAX_INBOX = 256
+"""Messages that may wait for the SDK's dispatcher before a POST has to wait, too."""
+
+YIELD_EVENTS = 128
+YIELD_S = 0.001
+"""A handler that sends without a pause lets the connection's writer run after so many events, and at the
+first event after so long: a reader gets an event before the handler's next pause (F-46)."""
+
+
+class Inbox:
+    """What clients sent, on its way to the SDK."""
+
+    def __init__(self) -> None:
+        self._items: deque[tuple[contextvars.Context, SessionMessage | Exception]] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._room: deque[asyncio.Future[None]] = deque()
+        self._closed = False
+        self.last_context: contextvars.Context | None = None
+        """The context of whoever sent the item that was received last: auth and tracing reach handlers by it."""
+
+    async def put(self, item: SessionMessage | Exception) -> None:
+        """Hands one message over.
+
+        Raises:
+            ClosedResourceError: the session has ended.
+        """
+        while len(self._items) >= MAX_INBOX and not self._closed:
+            room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._room.append(room)
+            await room
+        if self._closed:
+            raise anyio.ClosedResourceError
+        self._items.append((contextvars.copy_context(), item))
+        _resolve(self._waiter)
+
+    async def receive(self) -> SessionMessage | Exception:
+        while not self._items:
+            if self._closed:
+                raise anyio.EndOfStream
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        self.last_context, item = self._items.popleft()
+        if self._room:
+            _resolve(self._room.popleft())
+        return item
+
+    def close(self) -> None:
+        self._closed = True
+        _resolve(self._waiter)
+        while self._room:
+            _resolve(self._room.popleft())
+
+    async def aclose(self) -> None:
+        self.close()
+
+    def __aiter__(self) -> Inbox:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        try:
+            return await self.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
+
+    async def __aenter__(self) -> Inbox:
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Outbox:
+    """What the server sends: stored by the engine before `send` returns."""
+
+    def __init__(self, session: Session, outcome: Callable[[int], Any], after_response: Callable[[], None]) -> None:
+        self._session = session
+        self._outcome = outcome
+        self._after_response = after_response
+        self._closed = False
+        self._unyielded = 0
+        self._yielded_at = 0.0
+
+    async def send(self, item: SessionMessage) -> None:
+        """Stores one message on the stream that it belongs to.
+
+        Raises:
+            ClosedResourceError: the session has ended.
+            TailropeError: the event store did not take a notification or a request. Never for a response:
+                the engine answers the client for it.
+        """
+        if self._closed:
+            raise anyio.ClosedResourceError
+        session = self._session
+        message = _sdk.unwrap(item.message)
+        kind = _sdk.kind_of(message)
+        payload = _sdk.dump(message)
+        try:
+            if kind is _sdk.NOTIFICATION:
+                number = session.notify(_sdk.related_request(item), payload)
+            elif kind is _sdk.RESPONSE:
+                number = session.respond(message.id, payload)
+                self._after_response()
+            else:
+                number = session.ask(message.id, _sdk.related_request(item), payload)
+        except TailropeError as error:
+            if error.code in ("session_ended", "closed"):
+                raise anyio.ClosedResourceError from error
+            raise
+        if number is not None:
+            await self._outcome(number)
+            return
+        self._unyielded += 1
+        now = time.monotonic()
+        if self._unyielded >= YIELD_EVENTS or now - self._yielded_at >= YIELD_S:
+            await asyncio.sleep(0)
+            self._unyielded = 0
+            self._yielded_at = time.monotonic()
+
+    def close(self) -> None:
+        self._closed = True
+
+    async def aclose(self) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Outbox:
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _resolve(future: asyncio.Future[None] | None) -> None:
+    if future is not None and not future.done():
+        future.set_result(None)

@@ -1,0 +1,283 @@
+"""The transport that takes the place of the SDK's `StreamableHTTPServerTransport`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser, authorization_context
+from mcp.server.streamable_http import StreamableHTTPServerTransport as StockTransport
+from mcp.shared.message import SessionMessage
+from starlette.requests import Request
+
+from tailrope._native import Connection, Refusal
+from tailrope._runtime import current_loop
+from tailrope.mcp import _engage, _sdk
+from tailrope.mcp._answer import write_connection, write_refusal, write_whole
+from tailrope.mcp._close import Closer
+from tailrope.mcp._streams import Inbox, Outbox
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from mcp.server.streamable_http import EventStore
+    from mcp.server.transport_security import TransportSecuritySettings
+    from starlette.types import Receive, Scope, Send
+
+    from tailrope._native import Admission, Session
+    from tailrope._runtime import Runtime
+
+logger = logging.getLogger("tailrope")
+
+INVALID_PARAMS = -32602
+"""What the SDKs answer to a body that is JSON but no message of theirs."""
+
+
+class StreamableHTTPServerTransport(StockTransport):
+    """Serves one session on the engine. Same arguments and methods as the SDK's class.
+
+    Without a session id (stateless mode) it is the SDK's class: there is nothing to resume.
+    """
+
+    _explicit = True
+
+    def __init__(
+        self,
+        mcp_session_id: str | None,
+        is_json_response_enabled: bool = False,
+        event_store: EventStore | None = None,
+        security_settings: TransportSecuritySettings | None = None,
+        retry_interval: int | None = None,
+        idle_timeout: float | None = None,
+    ) -> None:
+        super().__init__(
+            mcp_session_id,
+            is_json_response_enabled=is_json_response_enabled,
+            event_store=event_store,
+            security_settings=security_settings,
+            retry_interval=retry_interval,
+            idle_timeout=idle_timeout,
+        )
+        self._runtime: Runtime | None = None
+        self._session: Session | None = None
+        if mcp_session_id is None or (runtime := _engage.runtime_for(event_store, explicit=self._explicit)) is None:
+            return
+        self._runtime = runtime
+        self._session_id = mcp_session_id.encode("ascii")
+        self._session = runtime.engine.open_session(mcp_session_id, _sdk.MAJOR, retry_interval)
+        self._claimed = False
+        self._inbox = Inbox()
+        self._outcomes: dict[int, asyncio.Future[None]] = {}
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncGenerator[tuple[Any, Any], None]:
+        """The streams for the SDK's dispatcher, as from the SDK's class."""
+        session = self._session
+        if session is None:
+            async with super().connect() as streams:
+                yield streams
+            return
+        current_loop()
+        if self._idle_timeout is not None:
+            self.idle_scope = anyio.CancelScope()
+        outbox = Outbox(session, self._outcome, self._refresh_idle)
+        try:
+            yield self._inbox, outbox
+        finally:
+            self._inbox.close()
+            outbox.close()
+            session.end()
+
+    async def terminate(self) -> None:
+        """Ends the session. Requests in flight get an error, later ones are answered 404."""
+        if self._session is None:
+            await super().terminate()
+            return
+        self._terminated = True
+        self._inbox.close()
+        self._session.end()
+
+    def close_sse_stream(self, request_id: int | str, retry_ms: int | None = None, hold_ms: int | None = None) -> None:
+        """Closes the connection of a request's stream without terminating the stream."""
+        if self._session is None:
+            super().close_sse_stream(request_id)
+        else:
+            self._session.close_connection(request_id, retry_ms, hold_ms)
+
+    def close_standalone_sse_stream(self, retry_ms: int | None = None, hold_ms: int | None = None) -> None:
+        """Closes the connection of the standalone stream without terminating the stream."""
+        if self._session is None:
+            super().close_standalone_sse_stream()
+        else:
+            self._session.close_standalone(retry_ms, hold_ms)
+
+    async def handle_request(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one HTTP request of the session."""
+        if self._session is None:
+            await super().handle_request(scope, receive, send)
+            return
+        idle_scope = self.idle_scope
+        if idle_scope is None or self._idle_timeout is None:
+            await self._serve(self._session, scope, receive, send)
+            return
+        if idle_scope.cancel_called and not self._terminated:
+            # The host is ending this session; nothing may be dispatched into it any more.
+            await self.terminate()
+        self._requests_in_flight += 1
+        idle_scope.deadline = math.inf
+        try:
+            await self._serve(self._session, scope, receive, send)
+        finally:
+            self._requests_in_flight -= 1
+            self._refresh_idle()
+
+    def _refresh_idle(self) -> None:
+        """Sets when the host ends the session: the engine knows what holds it (I11)."""
+        if self.idle_scope is None or self._idle_timeout is None or self._session is None or self._requests_in_flight:
+            return
+        idle_in_ms = self._session.idle_in_ms(round(self._idle_timeout * 1_000))
+        self.idle_scope.deadline = math.inf if idle_in_ms is None else anyio.current_time() + idle_in_ms / 1_000
+
+    async def _serve(self, session: Session, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        method: str = scope["method"]
+        refused = await self._security.validate_request(request, is_post=method == "POST")
+        if refused is not None:
+            await refused(scope, receive, send)
+            return
+        if self._terminated or not self._may_use(session, scope):
+            await self._write_gone(scope, receive, send)
+            return
+        body = await request.body() if method == "POST" else b""
+        admission = session.admit(method, scope["headers"], body, self.is_json_response_enabled)
+        if isinstance(admission, Refusal):
+            await write_refusal(send, admission, self._session_id)
+            return
+        match admission.operation:
+            case "request":
+                await self._request(session, admission, request, body, receive, send)
+            case "message":
+                await self._message(session, admission, request, body, send)
+            case "listen":
+                here = current_loop()
+                await self._write(session.listen(admission, here.waiters), receive, send)
+            case "resume":
+                here = current_loop()
+                await self._write(session.resume(admission, here.waiters), receive, send)
+            case "delete":
+                await self.terminate()
+                await write_whole(send, 200, self._json_headers(), b"")
+
+    def _may_use(self, session: Session, scope: Scope) -> bool:
+        """Whether the request's principal is the session's. The first request binds it (I7)."""
+        principal = _principal(scope)
+        if not self._claimed:
+            self._claimed = True
+            session.claim(principal)
+            return True
+        return session.belongs_to(principal)
+
+    def _parse(self, body: bytes) -> tuple[Any, str | None]:
+        try:
+            return _sdk.parse(body), None
+        except _sdk.ValidationError as error:
+            return None, f"Validation error: {error}"
+
+    async def _request(
+        self, session: Session, admission: Admission, request: Request, body: bytes, receive: Receive, send: Send
+    ) -> None:
+        message, fault = self._parse(body)
+        if fault is not None:
+            await self._write_invalid(fault, request.scope, receive, send)
+            return
+        json_response = self.is_json_response_enabled
+        here = current_loop()
+        connection = session.call(admission, here.waiters, json_response)
+        if isinstance(connection, Refusal):
+            await write_refusal(send, connection, self._session_id)
+            return
+        closer = Closer(session, _sdk.unwrap(message).id)
+        can_poll = session.can_poll and not json_response
+        metadata = _sdk.metadata(
+            request,
+            json_response=json_response,
+            close=closer if can_poll else None,
+            close_standalone=closer.standalone() if can_poll else None,
+            on_unanswered=closer.unanswered,
+        )
+        try:
+            await self._inbox.put(SessionMessage(message, metadata=metadata))
+        except anyio.ClosedResourceError:
+            # The session ended in between; its end is on the connection.
+            logger.debug("request for a session that has just ended")
+        await self._write(connection, receive, send)
+
+    async def _message(
+        self, session: Session, admission: Admission, request: Request, body: bytes, send: Send
+    ) -> None:
+        message, fault = self._parse(body)
+        if fault is not None:
+            await self._write_invalid(fault, request.scope, request.receive, send)
+            return
+        session.received(admission)
+        await write_whole(send, 202, self._json_headers(), b"")
+        metadata = _sdk.metadata(request, json_response=self.is_json_response_enabled)
+        try:
+            await self._inbox.put(SessionMessage(message, metadata=metadata))
+        except anyio.ClosedResourceError:
+            return
+        if _sdk.CANCELS_SETTLE_HERE and (cancelled := admission.cancelled_request) is not None:
+            session.cancelled(cancelled)
+
+    async def _write(self, connection: Connection | Refusal, receive: Receive, send: Send) -> None:
+        if isinstance(connection, Refusal):
+            await write_refusal(send, connection, self._session_id)
+            return
+        assert self._runtime is not None  # there is no connection without an engine
+        await write_connection(connection, self._runtime, current_loop(), receive, send, self._session_id)
+
+    async def _write_gone(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = self._create_error_response("Not Found: Session has been terminated", HTTPStatus.NOT_FOUND)
+        await response(scope, receive, send)
+
+    async def _write_invalid(self, fault: str, scope: Scope, receive: Receive, send: Send) -> None:
+        response = self._create_error_response(fault, HTTPStatus.BAD_REQUEST, INVALID_PARAMS)
+        await response(scope, receive, send)
+
+    def _json_headers(self) -> list[tuple[bytes, bytes]]:
+        return [(b"content-type", b"application/json"), (b"mcp-session-id", self._session_id)]
+
+    async def _outcome(self, number: int) -> None:
+        """Waits for the event store to answer for one message."""
+        future = self._outcomes[number] = asyncio.get_running_loop().create_future()
+        try:
+            self._settle()
+            await future
+        finally:
+            self._outcomes.pop(number, None)
+
+    def _settle(self) -> None:
+        """Hands late outcomes of the event store to who waits for them."""
+        assert self._session is not None  # only a session has outcomes
+        for number, error in self._session.take_outcomes():
+            future = self._outcomes.get(number)
+            if future is None or future.done():
+                continue
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+
+
+def _principal(scope: Scope) -> str | None:
+    """Who sends the request, as the SDK's session manager tells users apart."""
+    user = scope.get("user")
+    if not isinstance(user, AuthenticatedUser):
+        return None
+    return json.dumps(authorization_context(user), sort_keys=True)

@@ -1,0 +1,145 @@
+//! An HTTP request as the core sees it.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList, PyTuple};
+use tailrope_core::protocol::{self, Body, Dialect, Envelope, Kind, Operation, Revision};
+
+use crate::convert::request_id_to_py;
+
+/// The parts of a request's head that count, from ASGI's list of raw headers.
+#[derive(Default)]
+pub(crate) struct Headers<'a> {
+    accept: Option<&'a str>,
+    content_type: Option<&'a str>,
+    protocol_version: Option<&'a str>,
+    session_id: Option<&'a str>,
+    last_event_id: Option<&'a str>,
+}
+
+impl<'a> Headers<'a> {
+    /// `pairs` are the cast items of the header list, kept alive by the caller.
+    pub(crate) fn read(pairs: &'a [(Bound<'_, PyBytes>, Bound<'_, PyBytes>)]) -> Self {
+        let mut headers = Self::default();
+        for (name, value) in pairs {
+            let slot = match name.as_bytes() {
+                b"accept" => &mut headers.accept,
+                b"content-type" => &mut headers.content_type,
+                b"mcp-protocol-version" => &mut headers.protocol_version,
+                b"mcp-session-id" => &mut headers.session_id,
+                b"last-event-id" => &mut headers.last_event_id,
+                _ => continue,
+            };
+            // Bytes that are no text match nothing that is asked for.
+            slot.get_or_insert(std::str::from_utf8(value.as_bytes()).unwrap_or("\u{fffd}"));
+        }
+        headers
+    }
+
+    pub(crate) fn head(&self, method: &'a str) -> protocol::Head<'a> {
+        protocol::Head {
+            method,
+            accept: self.accept,
+            content_type: self.content_type,
+            protocol_version: self.protocol_version,
+            session_id: self.session_id,
+            last_event_id: self.last_event_id,
+        }
+    }
+}
+
+/// Casts ASGI's headers: an iterable of two `bytes` each.
+pub(crate) fn header_pairs<'py>(
+    headers: &Bound<'py, PyAny>,
+) -> PyResult<Vec<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)>> {
+    let pair = |item: Bound<'py, PyAny>| -> PyResult<_> {
+        if let Ok(tuple) = item.cast::<PyTuple>()
+            && tuple.len() == 2
+        {
+            return Ok((tuple.get_item(0)?.cast_into()?, tuple.get_item(1)?.cast_into()?));
+        }
+        Ok((item.get_item(0)?.cast_into()?, item.get_item(1)?.cast_into()?))
+    };
+    if let Ok(list) = headers.cast::<PyList>() {
+        return list.iter().map(pair).collect();
+    }
+    headers.try_iter()?.map(|item| pair(item?)).collect()
+}
+
+/// A request that may enter its session.
+#[pyclass(frozen, module = "tailrope._native")]
+pub(crate) struct Admission {
+    pub(crate) operation: Operation,
+    /// The revision that the version header names, for sessions whose own is not known.
+    pub(crate) revision: Option<Revision>,
+}
+
+impl Admission {
+    pub(crate) fn envelopes(&self) -> &[Envelope] {
+        match &self.operation {
+            Operation::Post(body) => body.envelopes(),
+            _ => &[],
+        }
+    }
+
+    /// The single request of a POST, as calls have it.
+    pub(crate) fn request(&self) -> Option<&Envelope> {
+        match &self.operation {
+            Operation::Post(Body::Single(envelope)) if envelope.kind == Kind::Request => Some(envelope),
+            _ => None,
+        }
+    }
+}
+
+#[pymethods]
+impl Admission {
+    /// `request`, `message` (a notification or an answer), `listen`, `resume` or `delete`.
+    #[getter]
+    fn operation(&self) -> &'static str {
+        match &self.operation {
+            Operation::Post(body) if body.has_request() => "request",
+            Operation::Post(_) => "message",
+            Operation::Listen => "listen",
+            Operation::Resume(_) => "resume",
+            Operation::Delete => "delete",
+        }
+    }
+
+    /// The request that a `notifications/cancelled` names.
+    #[getter]
+    fn cancelled_request<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let id = self.envelopes().first().and_then(|envelope| envelope.fields.cancelled_request.as_ref());
+        id.map(|id| request_id_to_py(py, id)).transpose()
+    }
+}
+
+/// The answer to a request that may not.
+#[pyclass(frozen, module = "tailrope._native")]
+pub(crate) struct Refusal {
+    #[pyo3(get)]
+    status: u16,
+    body: Vec<u8>,
+    #[pyo3(get)]
+    allow: Option<&'static str>,
+    #[pyo3(get)]
+    message: String,
+}
+
+impl Refusal {
+    pub(crate) fn new(refusal: &protocol::Refusal, dialect: &Dialect) -> Self {
+        Self {
+            status: refusal.status,
+            body: refusal.body(dialect),
+            allow: refusal.allow,
+            message: refusal.message.clone(),
+        }
+    }
+}
+
+#[pymethods]
+impl Refusal {
+    /// The body, as `application/json`.
+    #[getter]
+    fn body<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.body)
+    }
+}

@@ -1,0 +1,55 @@
+//! One HTTP answer.
+
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use tailrope_core::engine::{self, Poll};
+use tailrope_core::stream::CloseReason;
+
+use crate::waiters::flush;
+
+/// A connection of a stream. Its writer polls it, writes what it gets, and waits for its key.
+#[pyclass(frozen, module = "tailrope._native")]
+pub(crate) struct Connection {
+    pub(crate) connection: engine::Connection,
+    /// What the loop's waiters know it as.
+    #[pyo3(get)]
+    pub(crate) key: u64,
+}
+
+type Polled<'py> = (u16, Option<&'static str>, Option<Bound<'py, PyBytes>>, Option<&'static str>, u64);
+
+#[pymethods]
+impl Connection {
+    /// What to write next, at most about `max_bytes`: `(status, content_type, data, end, wait_ms)`.
+    ///
+    /// `status` is 0 while the store has not said how the answer starts. `data` is None when there is
+    /// nothing to write. `end` names the reason when the connection ends after the data. `wait_ms` is
+    /// when the engine's tick will wake the key at the latest.
+    fn poll<'py>(&self, py: Python<'py>, max_bytes: usize) -> PyResult<Polled<'py>> {
+        let poll = self.connection.poll(max_bytes);
+        let data = if poll.is_empty() { None } else { Some(join(py, &poll)?) };
+        let (status, content_type) = poll.head.map_or((0, None), |head| (head.status, head.content_type));
+        let wait_ms = poll.wait_until.0.saturating_sub(self.connection.now().0);
+        flush(py)?;
+        Ok((status, content_type, data, poll.end.map(CloseReason::as_str), wait_ms))
+    }
+
+    /// The peer is gone.
+    fn lost(&self, py: Python<'_>) -> PyResult<()> {
+        self.connection.lost();
+        flush(py)
+    }
+}
+
+/// The chunks as one `bytes`: the one copy between the store and the socket.
+fn join<'py>(py: Python<'py>, poll: &Poll) -> PyResult<Bound<'py, PyBytes>> {
+    PyBytes::new_with(py, poll.len(), |mut out| {
+        for chunk in &poll.chunks {
+            let bytes = chunk.as_ref();
+            let (head, rest) = out.split_at_mut(bytes.len());
+            head.copy_from_slice(bytes);
+            out = rest;
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,68 @@
+//! Values and errors between Python and the core; nothing else converts.
+
+use pyo3::create_exception;
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyBytes, PyInt, PyString};
+use tailrope_core::engine::EngineError;
+use tailrope_core::protocol::{Dialect, RequestId};
+
+create_exception!(
+    tailrope,
+    TailropeError,
+    PyRuntimeError,
+    "What the engine could not do. `code` is stable and the same in every language."
+);
+
+/// An engine error as a Python exception with its code.
+pub(crate) fn to_py_err(py: Python<'_>, error: &EngineError) -> PyErr {
+    let raised = TailropeError::new_err(error.to_string());
+    // An exception object takes any attribute; if not, the message still says it all.
+    let _ = raised.value(py).setattr("code", error.code());
+    raised
+}
+
+/// A JSON-RPC id: an integer of any size, or a string. `1` and `"1"` are two ids.
+pub(crate) fn request_id(value: &Bound<'_, PyAny>) -> PyResult<RequestId> {
+    if let Ok(text) = value.cast::<PyString>() {
+        return Ok(RequestId::text_id(text.to_str()?));
+    }
+    if value.is_instance_of::<PyInt>() && !value.is_instance_of::<PyBool>() {
+        if let Ok(small) = value.extract::<i64>() {
+            return Ok(RequestId::integer(small));
+        }
+        let digits = value.str()?;
+        return RequestId::from_json(digits.to_str()?)
+            .ok_or_else(|| PyTypeError::new_err("the request id is not an integer"));
+    }
+    Err(PyTypeError::new_err("a request id is an int or a str"))
+}
+
+/// The id as Python has it.
+pub(crate) fn request_id_to_py<'py>(py: Python<'py>, id: &RequestId) -> PyResult<Bound<'py, PyAny>> {
+    match id {
+        RequestId::Text(text) => Ok(PyString::new(py, text).into_any()),
+        RequestId::Integer(digits) => match digits.parse::<i64>() {
+            Ok(small) => Ok(small.into_pyobject(py)?.into_any()),
+            Err(_) => py.get_type::<PyInt>().call1((&**digits,)),
+        },
+    }
+}
+
+/// JSON text, as `bytes` or `str`.
+pub(crate) fn payload<'a>(value: &'a Bound<'_, PyAny>) -> PyResult<&'a [u8]> {
+    if let Ok(bytes) = value.cast::<PyBytes>() {
+        return Ok(bytes.as_bytes());
+    }
+    let text = value.cast::<PyString>().map_err(|_| PyTypeError::new_err("a payload is bytes or str"))?;
+    Ok(text.to_str()?.as_bytes())
+}
+
+/// The SDK line whose answers are given: the major version of the `mcp` package.
+pub(crate) fn dialect(major: u8) -> PyResult<&'static Dialect> {
+    match major {
+        1 => Ok(&Dialect::MCP_PYTHON_1),
+        2 => Ok(&Dialect::MCP_PYTHON_2),
+        other => Err(PyTypeError::new_err(format!("mcp {other}.x is not known"))),
+    }
+}

@@ -1,0 +1,39 @@
+//! The native half of the Python package `tailrope`. It holds no protocol decision: every class wraps
+//! a handle of `tailrope-core`, and every rule about events and cursors is in there.
+
+mod admission;
+mod connection;
+mod convert;
+mod engine;
+mod log;
+mod session;
+mod waiters;
+
+use pyo3::prelude::*;
+
+/// Everything that the Python half imports.
+#[pymodule]
+mod _native {
+    #[pymodule_export]
+    use crate::admission::{Admission, Refusal};
+    #[pymodule_export]
+    use crate::connection::Connection;
+    #[pymodule_export]
+    use crate::convert::TailropeError;
+    #[pymodule_export]
+    use crate::engine::{Engine, envelope_id};
+    #[pymodule_export]
+    use crate::log::set_log_level;
+    #[pymodule_export]
+    use crate::session::Session;
+    #[pymodule_export]
+    use crate::waiters::Waiters;
+
+    use super::*;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        crate::log::install();
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

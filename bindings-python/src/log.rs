@@ -1,0 +1,114 @@
+//! The engine's log on its way to Python's `logging`, under the name `tailrope`.
+//!
+//! Events are formatted where they happen and written when the native call returns, so that no lock
+//! is held while Python code runs.
+
+use std::collections::VecDeque;
+use std::fmt::{self, Write};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use pyo3::intern;
+use pyo3::prelude::*;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Metadata, Subscriber, span};
+
+/// Lines that may wait. Older ones go first.
+const MAX_LINES: usize = 1_000;
+
+static LINES: Mutex<VecDeque<(u8, String)>> = Mutex::new(VecDeque::new());
+static ANY: AtomicBool = AtomicBool::new(false);
+/// The numeric level of Python's `logging`; lower ones are not formatted.
+static MIN_LEVEL: AtomicU8 = AtomicU8::new(30);
+
+struct Lines;
+
+fn python_level(level: Level) -> u8 {
+    match level {
+        Level::ERROR => 40,
+        Level::WARN => 30,
+        Level::INFO => 20,
+        Level::DEBUG => 10,
+        Level::TRACE => 5,
+    }
+}
+
+impl Subscriber for Lines {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "tailrope" && python_level(*metadata.level()) >= MIN_LEVEL.load(Ordering::Relaxed)
+    }
+
+    // The level changes at run time, so no callsite may be switched off for good.
+    fn register_callsite(&self, _metadata: &'static Metadata<'static>) -> tracing::subscriber::Interest {
+        tracing::subscriber::Interest::sometimes()
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line::default();
+        event.record(&mut line);
+        let text = format!("{}{}", line.message, line.fields);
+        let mut lines = LINES.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.len() >= MAX_LINES {
+            lines.pop_front();
+        }
+        lines.push_back((python_level(*event.metadata().level()), text));
+        ANY.store(true, Ordering::Release);
+    }
+
+    fn new_span(&self, _span: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _span: &span::Id, _values: &span::Record<'_>) {}
+    fn record_follows_from(&self, _span: &span::Id, _follows: &span::Id) {}
+    fn enter(&self, _span: &span::Id) {}
+    fn exit(&self, _span: &span::Id) {}
+}
+
+#[derive(Default)]
+struct Line {
+    message: String,
+    fields: String,
+}
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        let target = if field.name() == "message" { &mut self.message } else { &mut self.fields };
+        // Writing into a String does not fail.
+        let _ = if field.name() == "message" {
+            write!(target, "{value:?}")
+        } else {
+            write!(target, " {}={value:?}", field.name())
+        };
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        let _ = write!(self.fields, " {}={value}", field.name());
+    }
+}
+
+/// Takes the process's tracing events, unless somebody else does already.
+pub(crate) fn install() {
+    let _ = tracing::subscriber::set_global_default(Lines);
+}
+
+/// Sets the numeric level of Python's `logging` below which nothing is formatted.
+#[pyfunction]
+pub(crate) fn set_log_level(level: u8) {
+    MIN_LEVEL.store(level, Ordering::Relaxed);
+}
+
+/// Writes the waiting lines. A logger that raises costs its lines, never the caller.
+pub(crate) fn flush(py: Python<'_>) {
+    if !ANY.swap(false, Ordering::AcqRel) {
+        return;
+    }
+    let lines = std::mem::take(&mut *LINES.lock().unwrap_or_else(PoisonError::into_inner));
+    let logger = py.import("logging").and_then(|logging| logging.call_method1("getLogger", ("tailrope",)));
+    let Ok(logger) = logger else { return };
+    for (level, line) in lines {
+        if let Err(error) = logger.call_method1(intern!(py, "log"), (level, "%s", line)) {
+            error.write_unraisable(py, None);
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! One session.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use tailrope_core::engine::{OutgoingMessage, Sent, SessionHandle};
+use tailrope_core::protocol::{self, Dialect, Kind, Operation, RequestId, Revision};
+use tailrope_core::session::OutgoingKind;
+
+use crate::admission::{Admission, Headers, Refusal, header_pairs};
+use crate::connection::Connection;
+use crate::convert::{payload, request_id, to_py_err};
+use crate::waiters::{Waiters, Waker, flush};
+
+/// An open session.
+#[pyclass(frozen, module = "tailrope._native")]
+pub(crate) struct Session {
+    pub(crate) handle: SessionHandle,
+    pub(crate) dialect: &'static Dialect,
+}
+
+impl Session {
+    fn answer<T>(&self, result: Result<T, protocol::Refusal>) -> Result<T, Refusal> {
+        result.map_err(|refusal| Refusal::new(&refusal, self.dialect))
+    }
+}
+
+fn either<'py, T>(py: Python<'py>, result: Result<T, Refusal>) -> PyResult<Bound<'py, PyAny>>
+where
+    T: pyo3::PyClass + Into<pyo3::PyClassInitializer<T>>,
+{
+    match result {
+        Ok(value) => Ok(Bound::new(py, value)?.into_any()),
+        Err(refusal) => Ok(Bound::new(py, refusal)?.into_any()),
+    }
+}
+
+#[pymethods]
+impl Session {
+    /// Examines an HTTP request: an `Admission`, or the `Refusal` to answer with.
+    fn admit<'py>(
+        &self,
+        py: Python<'py>,
+        method: &str,
+        headers: &Bound<'py, PyAny>,
+        body: &[u8],
+        json_response: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let pairs = header_pairs(headers)?;
+        let headers = Headers::read(&pairs);
+        let head = headers.head(method);
+        let revision = head.protocol_version.and_then(Revision::parse);
+        let admitted = self.answer(self.handle.admit(&head, body, json_response));
+        either(py, admitted.map(|operation| Admission { operation, revision }))
+    }
+
+    /// Opens the stream of an admitted request: a `Connection`, or a `Refusal`.
+    fn call<'py>(
+        &self,
+        py: Python<'py>,
+        admission: &Admission,
+        waiters: &Waiters,
+        json_response: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let key = waiters.shared.key();
+        let wake = Arc::new(Waker(Arc::clone(&waiters.shared)));
+        let initialize = admission
+            .request()
+            .filter(|envelope| envelope.is_initialize())
+            .map(|envelope| envelope.fields.protocol_version.as_deref().and_then(Revision::parse))
+            .map(|asked| asked.unwrap_or(Revision::ASSUMED));
+        if initialize.is_none()
+            && let Some(revision) = admission.revision
+        {
+            self.handle.assume_revision(revision);
+        }
+        let requests: Vec<RequestId> = admission
+            .envelopes()
+            .iter()
+            .filter(|envelope| envelope.kind == Kind::Request)
+            .filter_map(|envelope| envelope.id.clone())
+            .collect();
+        let opened = match requests.as_slice() {
+            [only] if json_response => self.handle.call_json(only, initialize, wake, key),
+            several => self.handle.call(several, initialize, wake, key),
+        };
+        let opened = either(py, self.answer(opened.map(|connection| Connection { connection, key })));
+        flush(py)?;
+        opened
+    }
+
+    /// Opens a connection to the standalone stream: a `Connection`, or a `Refusal`.
+    fn listen<'py>(&self, py: Python<'py>, admission: &Admission, waiters: &Waiters) -> PyResult<Bound<'py, PyAny>> {
+        if let Some(revision) = admission.revision {
+            self.handle.assume_revision(revision);
+        }
+        let key = waiters.shared.key();
+        let wake = Arc::new(Waker(Arc::clone(&waiters.shared)));
+        let opened = self.answer(self.handle.listen(wake, key).map(|connection| Connection { connection, key }));
+        flush(py)?;
+        either(py, opened)
+    }
+
+    /// Continues the stream of the admitted `Last-Event-ID`: a `Connection`, or a `Refusal`.
+    fn resume<'py>(&self, py: Python<'py>, admission: &Admission, waiters: &Waiters) -> PyResult<Bound<'py, PyAny>> {
+        let Operation::Resume(last_event_id) = &admission.operation else {
+            return Err(pyo3::exceptions::PyValueError::new_err("the request is not a resume"));
+        };
+        let key = waiters.shared.key();
+        let wake = Arc::new(Waker(Arc::clone(&waiters.shared)));
+        let resumed = self.handle.resume(last_event_id, admission.revision, wake, key);
+        let opened = self.answer(resumed.map(|connection| Connection { connection, key }));
+        flush(py)?;
+        either(py, opened)
+    }
+
+    /// Notes what the client sent that is not a request.
+    fn received(&self, py: Python<'_>, admission: &Admission) -> PyResult<()> {
+        self.handle.received(admission.envelopes());
+        flush(py)
+    }
+
+    /// Sends a notification. `related` is the request that it belongs to; None sends it on the
+    /// standalone stream. Returns None when it is stored, or the number of its late outcome.
+    #[pyo3(signature = (related, payload_json, /))]
+    fn notify(
+        &self,
+        py: Python<'_>,
+        related: Option<&Bound<'_, PyAny>>,
+        payload_json: &Bound<'_, PyAny>,
+    ) -> PyResult<Option<u64>> {
+        self.send(py, OutgoingKind::Notification, None, related, payload_json)
+    }
+
+    /// Sends a response. Never raises for the store: the engine answers for a response that was not
+    /// stored.
+    #[pyo3(signature = (id, payload_json, /))]
+    fn respond(
+        &self,
+        py: Python<'_>,
+        id: Option<&Bound<'_, PyAny>>,
+        payload_json: &Bound<'_, PyAny>,
+    ) -> PyResult<Option<u64>> {
+        self.send(py, OutgoingKind::Response, id, None, payload_json)
+    }
+
+    /// Sends a request to the client.
+    #[pyo3(signature = (id, related, payload_json, /))]
+    fn ask(
+        &self,
+        py: Python<'_>,
+        id: &Bound<'_, PyAny>,
+        related: Option<&Bound<'_, PyAny>>,
+        payload_json: &Bound<'_, PyAny>,
+    ) -> PyResult<Option<u64>> {
+        self.send(py, OutgoingKind::Request, Some(id), related, payload_json)
+    }
+
+    /// Late outcomes: `(number, None or the error)`.
+    fn take_outcomes<'py>(&self, py: Python<'py>) -> Vec<(u64, Option<Py<PyAny>>)> {
+        let outcomes = self.handle.take_outcomes();
+        let value = |error| to_py_err(py, &error).into_value(py).into_any();
+        outcomes.into_iter().map(|(number, result)| (number, result.err().map(value))).collect()
+    }
+
+    /// Binds the session to the principal of the request that opens it.
+    fn claim(&self, principal: Option<&str>) {
+        self.handle.claim(principal);
+    }
+
+    /// Whether this principal may use the session.
+    fn belongs_to(&self, principal: Option<&str>) -> bool {
+        self.handle.belongs_to(principal)
+    }
+
+    /// Whether connections of this session may be closed early and polled.
+    #[getter]
+    fn can_poll(&self) -> bool {
+        self.handle.revision().is_some_and(|revision| revision.rules().early_close)
+    }
+
+    /// Closes the connection of a request's stream. Returns whether the request can be polled.
+    fn close_connection(
+        &self,
+        py: Python<'_>,
+        request: &Bound<'_, PyAny>,
+        retry_ms: Option<u32>,
+        hold_ms: Option<u64>,
+    ) -> PyResult<bool> {
+        let closed = self.handle.close_connection(&request_id(request)?, retry_ms, hold_ms);
+        flush(py)?;
+        Ok(closed)
+    }
+
+    /// Closes the connection of the standalone stream, likewise.
+    fn close_standalone(&self, py: Python<'_>, retry_ms: Option<u32>, hold_ms: Option<u64>) -> PyResult<bool> {
+        let closed = self.handle.close_standalone(retry_ms, hold_ms);
+        flush(py)?;
+        Ok(closed)
+    }
+
+    /// The request will get no response: it gets its end now. False when it has one.
+    fn cancelled(&self, py: Python<'_>, request: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let ended = self.handle.cancelled(&request_id(request)?);
+        flush(py)?;
+        Ok(ended)
+    }
+
+    /// Milliseconds until the session counts as idle; None while something holds it.
+    fn idle_in_ms(&self, idle_ms: Option<u64>) -> Option<u64> {
+        self.handle.idle_in_ms(idle_ms)
+    }
+
+    /// Requests without a response.
+    #[getter]
+    fn in_flight(&self) -> usize {
+        self.handle.in_flight()
+    }
+
+    /// Ends the session: requests in flight get an error, connections close, logs are freed.
+    fn end(&self, py: Python<'_>) -> PyResult<()> {
+        self.handle.end();
+        flush(py)
+    }
+}
+
+impl Session {
+    fn send(
+        &self,
+        py: Python<'_>,
+        kind: OutgoingKind,
+        id: Option<&Bound<'_, PyAny>>,
+        related: Option<&Bound<'_, PyAny>>,
+        payload_json: &Bound<'_, PyAny>,
+    ) -> PyResult<Option<u64>> {
+        let id = id.map(request_id).transpose()?;
+        let related = related.map(request_id).transpose()?;
+        let payload = bytes::Bytes::copy_from_slice(payload(payload_json)?);
+        let sent = self.handle.send(OutgoingMessage { kind, id: id.as_ref(), related: related.as_ref(), payload });
+        flush(py)?;
+        match sent {
+            Ok(Sent::Pending(number)) => Ok(Some(number)),
+            Ok(Sent::Stored | Sent::Dropped) => Ok(None),
+            Err(error) => Err(to_py_err(py, &error)),
+        }
+    }
+}
