@@ -1,0 +1,63 @@
+# Every target sets itself up; `make help` lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+MCP1 := .venv/mcp1/bin
+MCP2 := .venv/mcp2/bin
+PACKAGE := bindings-python/python/tailrope
+# Only the checks of the binding crate look at an interpreter; linking against one is left to the wheel.
+export PYO3_PYTHON := $(CURDIR)/$(MCP2)/python
+# Extra arguments: make test-python PYTEST_ARGS="-k resume", make bench BENCH_ARGS="--quick", make demo DEMO_ARGS=...
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+DEMO_ARGS ?=
+
+.PHONY: help setup test test-rust test-python lint lint-rust lint-python format demo bench lock clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+
+setup: ## make .venv/mcp1 and .venv/mcp2, build the wheel, install it in both (fast when nothing changed)
+	@scripts/setup
+
+test: setup test-rust test-python ## run every test
+
+test-rust: ## run the tests of the engine
+	cargo test --workspace --exclude tailrope-python
+
+test-python: setup ## run tests/python against mcp 1.x + fastmcp 3 and against mcp 2.x + fastmcp 4
+	$(MCP1)/python -m pytest tests/python $(PYTEST_ARGS)
+	$(MCP2)/python -m pytest tests/python $(PYTEST_ARGS)
+
+lint: lint-rust lint-python ## format checks, clippy, layering, ruff, mypy, stubtest
+
+lint-rust: setup
+	cargo fmt --all --check
+	scripts/check-layers
+	cargo check --quiet -p tailrope-core --no-default-features
+	cargo clippy --quiet --workspace --all-targets -- -D warnings
+
+lint-python: setup
+	$(MCP2)/ruff format --check .
+	$(MCP2)/ruff check .
+	$(MCP2)/mypy --strict $(PACKAGE)
+	$(MCP2)/python -m mypy.stubtest tailrope._native
+
+format: setup ## format Rust and Python
+	cargo fmt --all
+	$(MCP2)/ruff format .
+	$(MCP2)/ruff check --fix .
+
+demo: setup ## watch a long call survive its connections
+	@$(MCP2)/python demo $(DEMO_ARGS)
+
+bench: setup ## measure Tailrope against the stock transport, side by side
+	benches/run $(BENCH_ARGS)
+
+lock: ## resolve requirements/*.in again and pin the result
+	scripts/lock
+
+clean: ## remove everything that was built or installed here
+	rm -rf .venv target .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
