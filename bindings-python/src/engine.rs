@@ -5,12 +5,13 @@ use std::sync::Arc;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use tailrope_core::engine::{self, NoWake, Options};
+use tailrope_core::engine::{self, NoWake, Options, Wake};
 use tailrope_core::protocol::jsonrpc;
+use tailrope_core::store::HostStore;
 
 use crate::convert::{dialect, request_id_to_py, to_py_err};
 use crate::session::Session;
-use crate::waiters::flush;
+use crate::waiters::{Waiters, Waker, flush};
 
 /// An engine with its event store.
 #[pyclass(frozen, module = "tailrope._native")]
@@ -22,28 +23,47 @@ pub(crate) struct Engine {
 impl Engine {
     /// An engine with these options; what is not named keeps its default. Options are whole numbers
     /// that are not negative; unknown names raise ValueError.
+    ///
+    /// With `host_store` the events go to a store of the host: see `Session.take_operations`.
     #[new]
-    #[pyo3(signature = (**options))]
-    fn new(options: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+    #[pyo3(signature = (host_store=false, **options))]
+    fn new(host_store: bool, options: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         let mut chosen = Options::default();
         for (name, value) in options.into_iter().flatten() {
             set_option(&mut chosen, &name.extract::<String>()?, &value)?;
+        }
+        if host_store {
+            chosen.store = Some(Arc::new(HostStore::new(chosen.limits)));
         }
         Ok(Self { engine: engine::Engine::new(chosen) })
     }
 
     /// Opens a session. `sdk_major` is the major version of the `mcp` package whose answers are given.
     /// `retry_ms` is the session's own, where the host has one.
-    fn open_session(&self, py: Python<'_>, id: &str, sdk_major: u8, retry_ms: Option<u32>) -> PyResult<Session> {
+    /// `waiters` are told, with the session's key, when a late outcome or an operation of the host's
+    /// own store is there.
+    fn open_session(
+        &self,
+        py: Python<'_>,
+        id: &str,
+        sdk_major: u8,
+        retry_ms: Option<u32>,
+        waiters: Option<&Waiters>,
+    ) -> PyResult<Session> {
         let dialect = dialect(sdk_major)?;
-        let opened = self.engine.open_session(id, None, dialect, Arc::new(NoWake));
+        let key = waiters.map_or(0, |waiters| waiters.shared.key());
+        let wake: Arc<dyn Wake> = match waiters {
+            Some(waiters) => Arc::new(Waker(Arc::clone(&waiters.shared))),
+            None => Arc::new(NoWake),
+        };
+        let opened = self.engine.open_session(id, None, dialect, wake, key);
         flush(py)?;
         match opened {
             Ok(handle) => {
                 if let Some(retry_ms) = retry_ms {
                     handle.set_retry_ms(retry_ms);
                 }
-                Ok(Session { handle, dialect })
+                Ok(Session { handle, dialect, key })
             }
             Err(error) => Err(to_py_err(py, &error)),
         }
@@ -112,6 +132,11 @@ impl Engine {
 fn set_option(options: &mut Options, name: &str, value: &Bound<'_, PyAny>) -> PyResult<()> {
     let invalid = |_| PyValueError::new_err(format!("{name} must be a whole number that is not negative"));
     let number = value.extract::<u64>().map_err(invalid)?;
+    // Zero means "off" where there is something to switch off; a bound of nothing would serve nobody.
+    let may_be_zero = ["keep_alive_ms", "max_connection_ms", "max_connection_bytes", "store_wait_ms", "retry_ms"];
+    if number == 0 && !may_be_zero.contains(&name) {
+        return Err(PyValueError::new_err(format!("{name} must be at least 1")));
+    }
     let size = usize::try_from(number).unwrap_or(usize::MAX);
     let small = u32::try_from(number);
     match name {

@@ -33,7 +33,7 @@ mod _native {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        crate::log::install();
+        log::install();
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

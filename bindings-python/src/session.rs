@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 use tailrope_core::engine::{OutgoingMessage, Sent, SessionHandle};
 use tailrope_core::protocol::{self, Dialect, Kind, Operation, RequestId, Revision};
 use tailrope_core::session::OutgoingKind;
+use tailrope_core::store::{self, HostReplay, HostRequest};
 
 use crate::admission::{Admission, Headers, Refusal, header_pairs};
 use crate::connection::Connection;
@@ -17,7 +19,16 @@ use crate::waiters::{Waiters, Waker, flush};
 pub(crate) struct Session {
     pub(crate) handle: SessionHandle,
     pub(crate) dialect: &'static Dialect,
+    /// What the loop's waiters know the session as.
+    #[pyo3(get)]
+    pub(crate) key: u64,
 }
+
+/// Number, stream, payload, last event id.
+type HostOperation<'py> = (u64, Option<String>, Option<Bound<'py, PyBytes>>, Option<String>);
+
+/// A position of an event in the host's own store: its id, and its message unless it is a priming.
+type Replayed = (Option<String>, Option<Vec<u8>>);
 
 impl Session {
     fn answer<T>(&self, result: Result<T, protocol::Refusal>) -> Result<T, Refusal> {
@@ -27,7 +38,7 @@ impl Session {
 
 fn either<'py, T>(py: Python<'py>, result: Result<T, Refusal>) -> PyResult<Bound<'py, PyAny>>
 where
-    T: pyo3::PyClass + Into<pyo3::PyClassInitializer<T>>,
+    T: pyo3::PyClass + Into<PyClassInitializer<T>>,
 {
     match result {
         Ok(value) => Ok(Bound::new(py, value)?.into_any()),
@@ -161,6 +172,44 @@ impl Session {
         let outcomes = self.handle.take_outcomes();
         let value = |error| to_py_err(py, &error).into_value(py).into_any();
         outcomes.into_iter().map(|(number, result)| (number, result.err().map(value))).collect()
+    }
+
+    /// What the host's own store has to do: `(number, stream, payload, last_event_id)`. With a stream:
+    /// store the payload, or the priming position when it is None. Otherwise: replay after the id.
+    fn take_operations<'py>(&self, py: Python<'py>) -> Vec<HostOperation<'py>> {
+        let bytes = |payload: bytes::Bytes| PyBytes::new(py, &payload);
+        let operations = self.handle.take_operations().into_iter();
+        let tuple = |operation: store::HostOperation| match operation.request {
+            HostRequest::Store { stream, payload } => (operation.number, Some(stream), payload.map(bytes), None),
+            HostRequest::Replay { last_event_id } => (operation.number, None, None, Some(last_event_id)),
+        };
+        operations.map(tuple).collect()
+    }
+
+    /// The host's own store stored the event and gave it this id.
+    fn stored(&self, py: Python<'_>, number: u64, event_id: &str) -> PyResult<()> {
+        self.handle.stored(number, event_id);
+        flush(py)
+    }
+
+    /// The host's own store did not store the event. `what` is for the server's log.
+    fn not_stored(&self, py: Python<'_>, number: u64, what: String) -> PyResult<()> {
+        self.handle.not_stored(number, what);
+        flush(py)
+    }
+
+    /// What the host's own store replayed.
+    fn replayed(&self, py: Python<'_>, number: u64, stream: Option<String>, events: Vec<Replayed>) -> PyResult<()> {
+        let event = |(id, payload): Replayed| (id.map(Into::into), payload.map(Into::into));
+        let replay = HostReplay { stream, events: events.into_iter().map(event).collect() };
+        self.handle.replayed(number, Ok(replay));
+        flush(py)
+    }
+
+    /// The host's own store did not replay. `what` is for the server's log.
+    fn not_replayed(&self, py: Python<'_>, number: u64, what: String) -> PyResult<()> {
+        self.handle.replayed(number, Err(what));
+        flush(py)
     }
 
     /// Binds the session to the principal of the request that opens it.

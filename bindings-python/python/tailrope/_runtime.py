@@ -19,6 +19,9 @@ _engines: weakref.WeakSet[Runtime] = weakref.WeakSet()
 _loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Loop] = weakref.WeakKeyDictionary()
 _current = threading.local()
 
+DEFAULT_STORE_TIMEOUT_MS = 30_000
+"""How long one call of a user's own event store may take."""
+
 DEFAULT_DRAIN_MS = 5_000
 """The `retry` of a drain that names none: what a restart usually takes."""
 
@@ -62,10 +65,13 @@ class Loop:
 class Runtime:
     """An engine with its options, made when it is first needed and again after a fork."""
 
-    def __init__(self, options: dict[str, Any]) -> None:
-        self.options = options
+    def __init__(self, options: dict[str, Any], host_store: Any = None) -> None:
+        self.options = {name: value for name, value in options.items() if name != "store_timeout_ms"}
+        # The event store that a user wrote, which then holds the events; None where ours does.
+        self.host_store = host_store
+        self.store_timeout_s: float = options.get("store_timeout_ms", DEFAULT_STORE_TIMEOUT_MS) / 1_000
         # Wrong options are reported where they are given, not when the first session opens.
-        Engine(**options)
+        Engine(**self.options)
         self._engine: Engine | None = None
         self._pid = os.getpid()
         with _lock:
@@ -78,7 +84,7 @@ class Runtime:
             with _lock:
                 if self._engine is None:
                     set_log_level(logger.getEffectiveLevel())
-                    self._engine = Engine(**self.options)
+                    self._engine = Engine(self.host_store is not None, **self.options)
         return self._engine
 
     @property

@@ -18,6 +18,7 @@ use crate::Ms;
 use crate::protocol::jsonrpc::INVALID_REQUEST;
 use crate::protocol::{EventId, IdEncoder, Origin, Refusal, StreamNonce, sse};
 use crate::session::{Step, SynthesizedEnd, end_payload};
+use crate::store::{HostReplay, HostStore, OwnIds, Record};
 use crate::stream::{Chain, CloseReason, ConnectionId, Follow, Input, RejectReason};
 
 impl Cell {
@@ -31,14 +32,20 @@ impl Cell {
         steps: &mut Vec<Step>,
     ) -> Result<ConnectionId, Refusal> {
         if let Some(own) = self.shared.store.own_ids() {
-            let Some((nonce, after)) = own.locate(&self.id, last_event_id) else {
-                return Err(not_ours());
-            };
+            let located = own.locate(&self.id, last_event_id);
+            let nonce = located.map_or(StreamNonce([0; 12]), |(nonce, _)| nonce);
             let conn = attach(state, nonce, Origin::Unnamed);
             if let Some(conn) = state.conns.get_mut(&conn) {
                 conn.echo = Some(last_event_id.into());
             }
-            self.resume_log(state, now, conn, (nonce, after, 0, None), steps);
+            match (located, own.host()) {
+                (Some((_, after)), _) => self.resume_log(state, now, conn, (nonce, after, 0, None), steps),
+                (None, Some(host)) => {
+                    host.replay(&self.id, last_event_id, conn);
+                    state.asked_later = true;
+                }
+                (None, None) => self.answer_unknown(state, now, conn, steps),
+            }
             return Ok(conn);
         }
         match EventId::parse(last_event_id) {
@@ -66,11 +73,13 @@ impl Cell {
         steps: &mut Vec<Step>,
     ) {
         let origin = state.conns.get(&conn).map_or(Origin::Unnamed, |conn| conn.origin.clone());
+        self.shared.sweep(now);
         if state.session.stream(nonce).is_none() {
             let Some(record) = self.shared.store.record(&self.key(nonce)) else {
                 return self.answer_unknown(state, now, conn, steps);
             };
-            let follow = Follow { head: record.head, finished: record.finished, tail: record.tail };
+            let Record { head, finished, tail, retry_ms, .. } = record;
+            let follow = Follow { head, finished, tail, retry_ms };
             state.session.follow(now, nonce, origin, Chain(record.chain), follow);
         } else if tag.is_some() && state.session.stream(nonce).is_some_and(|stream| stream.origin != origin) {
             return self.answer_unknown(state, now, conn, steps);
@@ -110,13 +119,14 @@ impl Cell {
             Origin::Request(request) => {
                 Counters::add(&counters.resumes_lost, 1);
                 let ids = IdEncoder::new(conn.nonce, &conn.origin);
-                let payload = end_payload(std::slice::from_ref(&request), SynthesizedEnd::Lost);
+                let payload = end_payload(&request, SynthesizedEnd::Lost);
                 let mut bytes = Vec::new();
                 sse::write_message(&mut bytes, |out| ids.tombstone(out), &payload);
                 finish(conn, Head::EVENT_STREAM, &bytes);
             }
             Origin::Standalone => {
                 Counters::add(&counters.resumes_lost, 1);
+                conn.instead = true;
                 conn.after_opening = list_changed(state.session.list_changed());
                 let nonce = self.standalone(state, now, steps);
                 if let Some(conn) = state.conns.get_mut(&id) {
@@ -129,11 +139,105 @@ impl Cell {
             }
             Origin::Unnamed => {
                 Counters::add(&counters.resumes_refused, 1);
-                let body = not_ours().body(self.dialect);
+                // When the store could only be asked later, the answer has begun as a stream and just ends.
+                let body = if conn.head.is_none() { not_ours().body(self.dialect) } else { Vec::new() };
                 finish(conn, Head::json(400), &body);
             }
         }
         state.touched.push(id);
+    }
+}
+
+/// What the host's own store replayed: outside the window, so in the store's own words.
+impl Cell {
+    pub(super) fn replayed(&self, number: u64, replay: Result<HostReplay, String>) {
+        self.change(|state, now, steps| {
+            let Some(host) = self.shared.store.own_ids().and_then(OwnIds::host) else { return };
+            let Some(conn) = host.take_replay(number).filter(|conn| state.conns.contains_key(conn)) else { return };
+            match replay {
+                Ok(replay) => self.answer_replayed(state, now, conn, &replay, steps),
+                Err(error) => {
+                    // The client keeps its cursor, waits its retry and asks again.
+                    tracing::warn!(target: "tailrope", session = %self.id, %error, "event store did not replay");
+                    let mut bytes = Vec::new();
+                    self.write_echo(state, conn, &mut bytes);
+                    if let Some(conn) = state.conns.get_mut(&conn) {
+                        finish(conn, Head::EVENT_STREAM, &bytes);
+                        conn.end = Some(CloseReason::Fault);
+                    }
+                    self.shared.counters.closed(CloseReason::Fault);
+                    state.touched.push(conn);
+                }
+            }
+        });
+    }
+
+    fn answer_replayed(&self, state: &mut State, now: Ms, id: ConnectionId, replay: &HostReplay, steps: &mut Vec<Step>) {
+        // A name of another session's stream is no stream here: look-ups are by session and nonce (I7).
+        let nonce = replay.stream.as_deref().and_then(|name| HostStore::stream_of(&self.id, name));
+        let Some(nonce) = nonce else { return self.answer_unknown(state, now, id, steps) };
+        let own = self.shared.store.own_ids();
+        let record = self.shared.store.record(&self.key(nonce));
+        let low = record.as_ref().map_or(0, |record| record.low);
+        // The window knows ids that are cursors into it, the one before its first event included.
+        let located = |id: &str| {
+            own.and_then(|own| own.locate(&self.id, id)).filter(|(stream, seq)| *stream == nonce && *seq >= low)
+        };
+        let mut before_window = Vec::new();
+        let mut overlap = None;
+        for (event_id, payload) in &replay.events {
+            let event_id = event_id.as_deref().filter(|event_id| sse::is_valid_event_id(event_id));
+            overlap = event_id.and_then(located);
+            if overlap.is_some() {
+                break;
+            }
+            // Primings are positions, never messages (F-28).
+            let Some(payload) = payload.as_deref().filter(|payload| *payload != b"{}") else { continue };
+            match event_id {
+                Some(event_id) => {
+                    let write_id = |out: &mut Vec<u8>| out.extend_from_slice(event_id.as_bytes());
+                    sse::write_message(&mut before_window, write_id, payload);
+                }
+                None => sse::write_anonymous(&mut before_window, payload),
+            }
+        }
+        if before_window.len() > self.shared.options.limits.max_bytes_per_stream {
+            return self.answer_unknown(state, now, id, steps);
+        }
+        let (after, head, finished) = match (&record, overlap) {
+            (Some(record), Some((_, seq))) => (seq.saturating_sub(1), record.head, record.finished),
+            (Some(record), None) => (record.low.saturating_sub(1), record.head, record.finished),
+            (None, _) => (0, 0, true),
+        };
+        if finished && after == head {
+            if before_window.is_empty() {
+                return self.answer_unknown(state, now, id, steps);
+            }
+            let mut bytes = Vec::new();
+            self.write_echo(state, id, &mut bytes);
+            bytes.append(&mut before_window);
+            if let Some(conn) = state.conns.get_mut(&id) {
+                finish(conn, Head::EVENT_STREAM, &bytes);
+            }
+            state.touched.push(id);
+            return;
+        }
+        if let Some(conn) = state.conns.get_mut(&id) {
+            conn.nonce = nonce;
+            conn.after_opening = before_window;
+        }
+        self.resume_log(state, now, id, (nonce, after, 0, None), steps);
+    }
+
+    /// The client's own cursor with a retry, where its revision knows priming.
+    fn write_echo(&self, state: &mut State, conn: ConnectionId, out: &mut Vec<u8>) {
+        if !state.session.rules().priming {
+            return;
+        }
+        if let Some(echo) = state.conns.get_mut(&conn).and_then(|conn| conn.echo.take()) {
+            let retry_ms = state.session.retry_ms();
+            sse::write_priming(out, |bytes| bytes.extend_from_slice(echo.as_bytes()), Some(retry_ms));
+        }
     }
 }
 

@@ -11,10 +11,10 @@ use super::stats::Counters;
 use super::{EngineError, Shared, lock};
 use crate::Ms;
 use crate::protocol::jsonrpc::{INTERNAL_ERROR, INVALID_REQUEST};
-use crate::protocol::{Dialect, Envelope, Kind, Origin, Refusal, RequestId, Revision, StreamNonce};
+use crate::protocol::{Dialect, Envelope, ErrorId, Kind, Origin, Refusal, RequestId, Revision, StreamNonce};
 use crate::session::{OutgoingKind, Route, Session, Step, SynthesizedEnd, end_payload};
 use crate::store::{Complete, Operation, Outcome, StoreError, StreamKey, Ticket};
-use crate::stream::{CloseReason, ConnectionId, Input, Refused};
+use crate::stream::{CloseReason, ConnectionId, Frame, Input, Refused};
 
 /// What one page of a connection holds when nobody asked for another size.
 pub(super) const PAGE_BYTES: usize = 64 << 10;
@@ -38,6 +38,8 @@ pub(super) struct Conn {
     pub(super) after_opening: Vec<u8>,
     pub(super) page_bytes: usize,
     json: bool,
+    /// It is not the stream that was asked for.
+    pub(super) instead: bool,
 }
 
 impl Conn {
@@ -49,12 +51,27 @@ impl Conn {
             end: None,
             wake,
             key,
-            awake: false,
+            // Whoever opens a connection polls it first.
+            awake: true,
             origin,
             echo: None,
             after_opening: Vec::new(),
             page_bytes: PAGE_BYTES,
             json: false,
+            instead: false,
+        }
+    }
+
+    /// The connection of a new stream: that there will be one is known at once.
+    fn open(nonce: StreamNonce, origin: Origin, wake: Arc<dyn Wake>, key: u64) -> Self {
+        Self { head: Some(Head::EVENT_STREAM), ..Self::new(nonce, origin, wake, key) }
+    }
+
+    /// Lets what goes with the first bytes out.
+    pub(super) fn flush_after_opening(&mut self) {
+        if !self.after_opening.is_empty() {
+            let bytes = std::mem::take(&mut self.after_opening);
+            self.own().extend_from_slice(&bytes);
         }
     }
 
@@ -76,12 +93,16 @@ pub(super) struct State {
     json: HashMap<RequestId, ConnectionId>,
     /// Late outcomes that the host has not taken yet.
     pub(super) outcomes: Vec<SendOutcome>,
-    /// Outcomes of the change under way.
-    pub(super) results: Vec<(u64, Result<(), StoreError>)>,
+    /// Outcomes of the change under way. A response that the store did not take is
+    /// [`Sent::Dropped`]: the engine answers for it, and raising would kill the SDK's session (I9).
+    pub(super) results: Vec<(u64, Result<Sent, StoreError>)>,
     pub(super) errors: HashMap<StreamNonce, StoreError>,
     /// Connections to look at when the change is done.
     pub(super) touched: Vec<ConnectionId>,
+    /// The store was given something that it will answer later.
+    pub(super) asked_later: bool,
     next_token: u64,
+    /// When the engine looks at the session next.
     scheduled: Ms,
 }
 
@@ -91,7 +112,7 @@ pub(super) struct Cell {
     pub(super) number: u64,
     pub(super) dialect: &'static Dialect,
     me: Weak<Self>,
-    wake: Arc<dyn Wake>,
+    wake: (Arc<dyn Wake>, u64),
     state: Mutex<State>,
 }
 
@@ -108,12 +129,11 @@ impl Cell {
         now: Ms,
         principal: Option<&str>,
         dialect: &'static Dialect,
-        wake: Arc<dyn Wake>,
+        wake: (Arc<dyn Wake>, u64),
     ) -> Arc<Self> {
         let session = Session::new(now, principal, shared.options.pacing);
         let number = shared.number();
-        let draining_ms = shared.draining_ms.load(Ordering::Relaxed);
-        let cell = Arc::new_cyclic(|me| Self {
+        Arc::new_cyclic(|me| Self {
             shared,
             id,
             number,
@@ -128,14 +148,11 @@ impl Cell {
                 results: Vec::new(),
                 errors: HashMap::new(),
                 touched: Vec::new(),
+                asked_later: false,
                 next_token: 1,
                 scheduled: Ms::NEVER,
             }),
-        });
-        if draining_ms != 0 {
-            cell.drain(draining_ms);
-        }
-        cell
+        })
     }
 
     pub(super) fn now(&self) -> Ms {
@@ -166,21 +183,24 @@ impl Cell {
         }
         let State { results, outcomes, .. } = &mut *state;
         if !results.is_empty() {
-            outcomes.extend(results.drain(..).map(|(token, result)| (token, result.map_err(EngineError::Store))));
-            wakes.push((Arc::clone(&self.wake), self.number));
+            let outcome = |result: Result<Sent, StoreError>| result.map(|_| ()).map_err(EngineError::Store);
+            outcomes.extend(results.drain(..).map(|(token, result)| (token, outcome(result))));
+            state.asked_later = true;
+        }
+        if std::mem::take(&mut state.asked_later) {
+            let (wake, key) = &self.wake;
+            wakes.push((Arc::clone(wake), *key));
         }
         let deadline = state.session.deadline();
-        let reschedule = deadline < state.scheduled;
-        if reschedule {
+        if deadline < state.scheduled {
+            // Under the session's lock, so that no later change of it is overtaken.
+            self.shared.schedule(state.scheduled, deadline, self.number);
             state.scheduled = deadline;
         }
         // Keeps its capacity for the next change.
         state.touched = touched;
         state.touched.clear();
         drop(state);
-        if reschedule {
-            self.shared.schedule(deadline, self.number);
-        }
         for (wake, key) in wakes {
             wake.wake(key);
         }
@@ -197,10 +217,13 @@ impl Cell {
         })
     }
 
-    pub(super) fn tick(&self, now: Ms) {
-        self.change(|state, _, steps| {
-            state.scheduled = Ms::NEVER;
-            state.session.tick(now, steps);
+    /// The time `at` that was scheduled has come.
+    pub(super) fn tick(&self, at: Ms) {
+        self.change(|state, now, steps| {
+            if at == state.scheduled {
+                state.scheduled = Ms::NEVER;
+                state.session.tick(now, steps);
+            }
         });
     }
 
@@ -214,7 +237,7 @@ impl Cell {
 
     fn check_open(&self, state: &State) -> Result<(), Refusal> {
         if state.session.has_ended() {
-            return Err(Refusal::new(404, INVALID_REQUEST, "Not Found: Session has been terminated"));
+            return Err(terminated());
         }
         self.shared.check().map_err(|_| Refusal::new(503, INTERNAL_ERROR, "Service Unavailable: the server is closing"))
     }
@@ -251,7 +274,7 @@ impl Cell {
         let conn = me.change(|state, now, steps| {
             me.check_open(state)?;
             let nonce = me.shared.nonce();
-            let id = me.attach(state, now, Conn::new(nonce, Origin::Unnamed, wake, key));
+            let id = me.attach(state, now, Conn::open(nonce, Origin::Unnamed, wake, key));
             let opened = state.session.open_requests(now, nonce, requests, initialize, (id, me.shared.jitter()), steps);
             if let Err(duplicate) = opened {
                 me.detach(state, now, id, false);
@@ -281,6 +304,9 @@ impl Cell {
             let conn = Conn { json: true, ..Conn::new(nonce, Origin::Unnamed, wake, key) };
             let id = me.attach(state, now, conn);
             state.json.insert(request.clone(), id);
+            if me.shared.draining_ms.load(Ordering::Relaxed) != 0 {
+                me.end_json(state, SynthesizedEnd::Draining);
+            }
             Ok(id)
         })?;
         Ok(Self::connection(me, conn))
@@ -290,7 +316,7 @@ impl Cell {
         let conn = me.change(|state, now, steps| {
             me.check_open(state)?;
             let nonce = me.standalone(state, now, steps);
-            let conn = me.attach(state, now, Conn::new(nonce, Origin::Standalone, wake, key));
+            let conn = me.attach(state, now, Conn::open(nonce, Origin::Standalone, wake, key));
             let jitter = me.shared.jitter();
             // The standalone stream has no end, so its machine always takes a reader.
             let _ = state.session.handle(now, nonce, Input::Open { conn, jitter }, steps);
@@ -339,8 +365,11 @@ impl Cell {
                 let mut steps = Vec::new();
                 let _ = state.session.handle(now, nonce, Input::Ready { conn: id }, &mut steps);
                 self.perform(state, now, steps);
+                // What was written for this connection is handed over below.
+                state.touched.retain(|touched| *touched != id);
             }
-            let wait_until = state.session.deadline();
+            let machine = state.conns.get(&id).and_then(|conn| state.session.stream(conn.nonce));
+            let wait_until = machine.map_or(Ms::NEVER, |stream| stream.machine.deadline());
             let Some(conn) = state.conns.get_mut(&id) else {
                 return Poll { head: None, chunks: Vec::new(), end: Some(CloseReason::Superseded), wait_until: now };
             };
@@ -384,7 +413,10 @@ impl Cell {
             if kind == OutgoingKind::Response
                 && let Some(conn) = id.and_then(|id| state.json.remove(id))
             {
-                self.answer_json(state, id, conn, Head::json(200), payload.to_vec());
+                if let Some(id) = id {
+                    state.session.answered_outside(id, &payload);
+                }
+                self.answer_json(state, conn, Head::json(200), payload.to_vec());
                 return Ok(Sent::Stored);
             }
             let mut steps = Vec::new();
@@ -406,12 +438,7 @@ impl Cell {
             let Some(at) = state.results.iter().position(|(done, _)| *done == token) else {
                 return Ok(Sent::Pending(token));
             };
-            match state.results.swap_remove(at).1 {
-                Ok(()) => Ok(Sent::Stored),
-                // The engine answers for it; raising here would kill the SDK's session (I9).
-                Err(_) if kind == OutgoingKind::Response => Ok(Sent::Dropped),
-                Err(error) => Err(EngineError::Store(error)),
-            }
+            state.results.swap_remove(at).1.map_err(EngineError::Store)
         })
     }
 
@@ -421,10 +448,16 @@ impl Cell {
         if kind == OutgoingKind::Request { Err(EngineError::Finished) } else { Ok(Sent::Dropped) }
     }
 
-    fn answer_json(&self, state: &mut State, id: Option<&RequestId>, conn: ConnectionId, head: Head, body: Vec<u8>) {
-        if let Some(id) = id {
-            state.session.release_request(id);
+    /// Every call that waits for an answer in JSON gets this end.
+    fn end_json(&self, state: &mut State, end: SynthesizedEnd) {
+        for (id, conn) in std::mem::take(&mut state.json) {
+            let body = end_payload(&id, end);
+            state.session.answered_outside(&id, &body);
+            self.answer_json(state, conn, Head::json(200), body.to_vec());
         }
+    }
+
+    fn answer_json(&self, state: &mut State, conn: ConnectionId, head: Head, body: Vec<u8>) {
         if let Some(conn) = state.conns.get_mut(&conn) {
             conn.head = Some(head);
             conn.outbox.push(Chunk::Own(body));
@@ -436,8 +469,23 @@ impl Cell {
     pub(super) fn close_connection(&self, request: &RequestId, retry_ms: Option<u32>, hold_ms: Option<u64>) -> bool {
         self.change(|state, now, steps| {
             let Some((_, nonce)) = state.session.find_request(request) else { return false };
-            state.session.handle(now, nonce, Input::CloseRequested { retry_ms, hold_ms }, steps).is_ok()
+            self.close_stream(state, now, nonce, (retry_ms, hold_ms), steps)
         })
+    }
+
+    fn close_stream(
+        &self,
+        state: &mut State,
+        now: Ms,
+        nonce: StreamNonce,
+        (retry_ms, hold_ms): (Option<u32>, Option<u64>),
+        steps: &mut Vec<Step>,
+    ) -> bool {
+        let closed = state.session.handle(now, nonce, Input::CloseRequested { retry_ms, hold_ms }, steps).is_ok();
+        if let Some(retry_ms) = retry_ms.filter(|_| closed) {
+            self.shared.store.set_retry(&self.key(nonce), retry_ms);
+        }
+        closed
     }
 
     pub(super) fn close_standalone(&self, retry_ms: Option<u32>, hold_ms: Option<u64>) -> bool {
@@ -446,7 +494,7 @@ impl Cell {
                 return false;
             }
             let nonce = self.standalone(state, now, steps);
-            state.session.handle(now, nonce, Input::CloseRequested { retry_ms, hold_ms }, steps).is_ok()
+            self.close_stream(state, now, nonce, (retry_ms, hold_ms), steps)
         })
     }
 
@@ -454,8 +502,9 @@ impl Cell {
         self.change(|state, now, steps| {
             let Some(id) = state.session.find_request(request).map(|(id, _)| id.clone()) else { return false };
             if let Some(conn) = state.json.remove(&id) {
-                let body = end_payload(std::slice::from_ref(&id), SynthesizedEnd::Cancelled).to_vec();
-                self.answer_json(state, Some(&id), conn, Head::json(200), body);
+                let body = end_payload(&id, SynthesizedEnd::Cancelled);
+                state.session.answered_outside(&id, &body);
+                self.answer_json(state, conn, Head::json(200), body.to_vec());
                 return true;
             }
             state.session.end_request(now, &id, SynthesizedEnd::Cancelled, steps)
@@ -472,6 +521,7 @@ impl Cell {
     pub(super) fn drain(&self, retry_ms: u32) {
         self.change(|state, now, steps| {
             state.session.drain(now, retry_ms, steps);
+            self.end_json(state, SynthesizedEnd::Draining);
         });
     }
 
@@ -487,9 +537,9 @@ impl Cell {
             return;
         }
         self.with(|state, now| {
-            for (id, conn) in std::mem::take(&mut state.json) {
+            for (_, conn) in std::mem::take(&mut state.json) {
                 let error = Refusal::new(500, INTERNAL_ERROR, "Session terminated before the request completed");
-                self.answer_json(state, Some(&id), conn, Head::json(500), error.body(self.dialect));
+                self.answer_json(state, conn, Head::json(500), error.body(self.dialect));
             }
             // The logs go with the session, so its open connections get their last bytes now.
             let mut open: Vec<ConnectionId> = state.conns.keys().copied().collect();
@@ -501,6 +551,8 @@ impl Cell {
         self.shared.store.drop_session(&self.id);
         lock(&self.shared.sessions).remove(&self.id);
         lock(&self.shared.timed).remove(&self.number);
+        let scheduled = lock(&self.state).scheduled;
+        self.shared.schedule(scheduled, Ms::NEVER, self.number);
         tracing::debug!(target: "tailrope", session = %self.id, "session ended");
     }
 
@@ -520,9 +572,17 @@ impl Cell {
         }
         if let Some(conn) = state.conns.get_mut(&id) {
             if conn.end.is_none() {
-                conn.head.get_or_insert(Head::EVENT_STREAM);
                 conn.end = Some(CloseReason::Ended);
                 self.shared.counters.closed(CloseReason::Ended);
+                let nonce = conn.nonce;
+                let tail = state.session.stream(nonce).and_then(|stream| stream.machine.tail()).cloned();
+                if conn.head.is_none() {
+                    // The store has not said yet whether the resume is possible; now it is not.
+                    conn.head = Some(Head::json(404));
+                    conn.own().extend_from_slice(&terminated().body(self.dialect));
+                } else if let Some(tail) = tail {
+                    self.write(state, nonce, id, Frame::Tail(tail));
+                }
             }
             state.touched.push(id);
         }
@@ -535,6 +595,12 @@ impl Complete for Cell {
     }
 }
 
+fn terminated() -> Refusal {
+    Refusal::new(404, INVALID_REQUEST, "Not Found: Session has been terminated")
+}
+
 fn in_flight_already(id: &RequestId) -> Refusal {
-    Refusal::new(400, INVALID_REQUEST, format!("Invalid Request: request id {} is already in flight", id.to_json()))
+    let message = format!("Invalid Request: request id {} is already in flight", id.to_json());
+    // The id in question belongs to the first request, whose answer must not be mistaken for this one.
+    Refusal { error_id: Some(ErrorId::Null), ..Refusal::new(400, INVALID_REQUEST, message) }
 }

@@ -10,6 +10,7 @@ use super::connection::{Connection, Wake};
 use crate::Ms;
 use crate::protocol::{Context, Envelope, Head, Operation, Refusal, RequestId, Revision, admission};
 use crate::session::OutgoingKind;
+use crate::store::{HostOperation, HostReplay, HostStore, OwnIds};
 
 /// A message of the server to its client.
 #[derive(Clone, Debug)]
@@ -177,6 +178,35 @@ impl SessionHandle {
     /// The outcomes of messages that were [`Sent::Pending`].
     pub fn take_outcomes(&self) -> Vec<SendOutcome> {
         self.0.with(|state, _| std::mem::take(&mut state.outcomes))
+    }
+
+    /// Operations that the host's own store has to do for this session; each is reported with its
+    /// number to one of the methods below.
+    pub fn take_operations(&self) -> Vec<HostOperation> {
+        self.host().map(|host| host.take_operations(&self.0.id)).unwrap_or_default()
+    }
+
+    /// The host's store stored the event and gave it this id.
+    pub fn stored(&self, number: u64, event_id: &str) {
+        if let Some(host) = self.host() {
+            host.stored(number, event_id);
+        }
+    }
+
+    /// The host's store did not store the event. `what` is for the server's log.
+    pub fn not_stored(&self, number: u64, what: String) {
+        if let Some(host) = self.host() {
+            host.failed(number, what);
+        }
+    }
+
+    /// The host's store replayed, or could not.
+    pub fn replayed(&self, number: u64, replay: Result<HostReplay, String>) {
+        self.0.replayed(number, replay);
+    }
+
+    fn host(&self) -> Option<&HostStore> {
+        self.0.shared.store.own_ids().and_then(OwnIds::host)
     }
 
     /// Closes the connection that carries this request's stream; the stream goes on. `retry_ms` is

@@ -13,7 +13,7 @@
 //! use tailrope_core::protocol::{Dialect, RequestId, Revision};
 //!
 //! let engine = Engine::new(Options::default());
-//! let session = engine.open_session("s1", None, &Dialect::MCP_PYTHON_2, Arc::new(NoWake))?;
+//! let session = engine.open_session("s1", None, &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 0)?;
 //! session.assume_revision(Revision::V2025_11_25);
 //!
 //! // A request arrives: its stream opens with a connection, which gets a priming event.
@@ -45,8 +45,7 @@ mod handle;
 mod perform;
 mod stats;
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::error::Error;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -154,6 +153,8 @@ impl fmt::Display for EngineError {
             Self::TooManySessions { max } => write!(f, "{max} sessions are open, the most that max_sessions allows"),
             Self::Finished => f.write_str("the request has its end already"),
             Self::Full => f.write_str("too many events of this stream wait for the event store"),
+            // SDKs put the text of a handler's exception into results, so it says nothing of the store.
+            Self::Store(StoreError::Failed(_)) => f.write_str("the event store did not store the event"),
             Self::Store(error) => error.fmt(f),
         }
     }
@@ -168,9 +169,9 @@ struct Shared {
     randomness: Randomness,
     counters: Counters,
     sessions: Mutex<HashMap<Arc<str>, Arc<Cell>>>,
-    /// When which session has something to do. An entry may be out of date; then it does nothing.
-    deadlines: Mutex<BinaryHeap<Reverse<(Ms, u64)>>>,
-    /// The sessions behind the heap's numbers.
+    /// When which session has something to do: one entry for each.
+    deadlines: Mutex<BTreeSet<(Ms, u64)>>,
+    /// The sessions behind the numbers.
     timed: Mutex<HashMap<u64, Weak<Cell>>>,
     next_sweep: AtomicU64,
     next_number: AtomicU64,
@@ -204,9 +205,22 @@ impl Shared {
         }
     }
 
-    /// Notes when a session has to be looked at.
-    fn schedule(&self, at: Ms, number: u64) {
-        lock(&self.deadlines).push(Reverse((at, number)));
+    /// Lets retention take what it is over. Cheap while nothing is due.
+    fn sweep(&self, now: Ms) {
+        if now.0 >= self.next_sweep.load(Ordering::Relaxed) {
+            // What finishes from now on is due in a retention time.
+            let next = self.store.sweep(now).min(now + self.options.limits.retention_ms);
+            self.next_sweep.store(next.0, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes when a session has to be looked at, and no longer when it was to be before.
+    fn schedule(&self, before: Ms, at: Ms, number: u64) {
+        let mut deadlines = lock(&self.deadlines);
+        deadlines.remove(&(before, number));
+        if at != Ms::NEVER {
+            deadlines.insert((at, number));
+        }
     }
 }
 
@@ -223,7 +237,12 @@ impl fmt::Debug for Engine {
 impl Engine {
     /// An engine with these options.
     pub fn new(options: Options) -> Self {
+        let mut options = options;
         let store = options.store.clone().unwrap_or_else(|| Arc::new(MemoryStore::new(options.limits)));
+        if store.own_ids().is_some() {
+            // Stored one by one, so that each gets its id and each failure is of one event.
+            options.pacing.max_batch = 1;
+        }
         let clock = options.clock.clone().unwrap_or_else(|| Arc::new(SystemClock::default()));
         Self(Arc::new(Shared {
             options,
@@ -243,7 +262,8 @@ impl Engine {
         }))
     }
 
-    /// Opens a session. `wake` is told when a [`Sent::Pending`] message has its outcome.
+    /// Opens a session. `wake` is told, with `key`, when a [`Sent::Pending`] message has its outcome
+    /// or when operations wait for the host's own store.
     ///
     /// # Errors
     /// [`EngineError::SessionExists`], [`EngineError::TooManySessions`], [`EngineError::Closed`].
@@ -253,12 +273,13 @@ impl Engine {
         principal: Option<&str>,
         dialect: &'static Dialect,
         wake: Arc<dyn Wake>,
+        key: u64,
     ) -> Result<SessionHandle, EngineError> {
         let shared = &self.0;
         shared.check()?;
         let now = shared.clock.now();
         let id: Arc<str> = id.into();
-        let cell = Cell::new(Arc::clone(shared), Arc::clone(&id), now, principal, dialect, wake);
+        let cell = Cell::new(Arc::clone(shared), Arc::clone(&id), now, principal, dialect, (wake, key));
         {
             let mut sessions = lock(&shared.sessions);
             let max = shared.options.max_sessions;
@@ -268,9 +289,18 @@ impl Engine {
             if sessions.len() >= max {
                 return Err(EngineError::TooManySessions { max });
             }
+            lock(&shared.timed).insert(cell.number, Arc::downgrade(&cell));
             sessions.insert(id, Arc::clone(&cell));
         }
-        lock(&shared.timed).insert(cell.number, Arc::downgrade(&cell));
+        // After it can be found, so that a drain or a close that begins now misses no session.
+        let draining_ms = shared.draining_ms.load(Ordering::SeqCst);
+        if draining_ms != 0 {
+            cell.drain(draining_ms);
+        }
+        if let Err(error) = shared.check() {
+            cell.end();
+            return Err(error);
+        }
         Counters::add(&shared.counters.sessions_opened, 1);
         tracing::debug!(target: "tailrope", session = %cell.id, "session opened");
         Ok(SessionHandle::new(cell))
@@ -285,8 +315,9 @@ impl Engine {
 
     /// When [`tick`](Self::tick) is due.
     pub fn next_deadline(&self) -> Ms {
-        let sweep = Ms(self.0.next_sweep.load(Ordering::Relaxed));
-        lock(&self.0.deadlines).peek().map_or(sweep, |Reverse((at, _))| sweep.min(*at))
+        // Streams finish in quick succession; they need no tick each.
+        let sweep = Ms(self.0.next_sweep.load(Ordering::Relaxed)) + SWEEP_PAUSE_MS;
+        lock(&self.0.deadlines).first().map_or(sweep, |(at, _)| sweep.min(*at))
     }
 
     /// Milliseconds until [`tick`](Self::tick) is due.
@@ -300,29 +331,26 @@ impl Engine {
         let now = self.0.clock.now();
         loop {
             let due = {
-                let mut heap = lock(&self.0.deadlines);
-                match heap.peek() {
-                    Some(Reverse((at, _))) if *at <= now => heap.pop(),
+                let mut deadlines = lock(&self.0.deadlines);
+                match deadlines.first() {
+                    Some((at, _)) if *at <= now => deadlines.pop_first(),
                     _ => None,
                 }
             };
-            let Some(Reverse((_, number))) = due else { break };
+            let Some((at, number)) = due else { break };
             let cell = lock(&self.0.timed).get(&number).and_then(Weak::upgrade);
             if let Some(cell) = cell {
-                cell.tick(now);
+                cell.tick(at);
             }
         }
-        if now.0 >= self.0.next_sweep.load(Ordering::Relaxed) {
-            let next = self.0.store.sweep(now).min(now + self.0.options.limits.retention_ms).max(now + 1_000);
-            self.0.next_sweep.store(next.0, Ordering::Relaxed);
-        }
+        self.0.sweep(now);
     }
 
     /// The process is going away: every connection is closed with `retry_ms` and what opens from now
     /// on gets its priming event and ends, too. Calls of clients that cannot resume get an error.
     pub fn drain(&self, retry_ms: u32) {
         let retry_ms = retry_ms.max(1);
-        if self.0.draining_ms.swap(retry_ms, Ordering::Relaxed) == 0 {
+        if self.0.draining_ms.swap(retry_ms, Ordering::SeqCst) == 0 {
             tracing::info!(target: "tailrope", retry_ms, "draining");
         }
         let cells: Vec<Arc<Cell>> = lock(&self.0.sessions).values().cloned().collect();
@@ -338,7 +366,7 @@ impl Engine {
 
     /// Ends every session. The engine takes nothing afterwards.
     pub fn close(&self) {
-        self.0.closed.store(true, Ordering::Relaxed);
+        self.0.closed.store(true, Ordering::SeqCst);
         let cells: Vec<Arc<Cell>> = lock(&self.0.sessions).values().cloned().collect();
         for cell in cells {
             cell.end();
@@ -368,6 +396,9 @@ impl Engine {
         &self.0.options
     }
 }
+
+/// How late retention may be where nobody asks for what is over.
+const SWEEP_PAUSE_MS: u64 = 100;
 
 /// Locks, also after a panic elsewhere: what is behind these locks is consistent between calls.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

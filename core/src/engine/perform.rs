@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use super::cell::{Cell, State};
 use super::connection::{Chunk, Head};
+use super::handle::Sent;
 use super::stats::Counters;
 use crate::Ms;
 use crate::protocol::{StreamNonce, sse};
-use crate::session::Step;
-use crate::store::{Answer, Operation, Outcome, ReadLimit, StoreError};
-use crate::stream::{ConnectionId, Frame, Input, NewEvent, Output, Seq, StoredEvent};
+use crate::session::{Step, SynthesizedEnd};
+use crate::store::{Answer, Operation, Outcome, ReadLimit, StoreError, Ticket};
+use crate::stream::{CloseReason, ConnectionId, EventKind, Frame, Input, NewEvent, Output, Seq, StoredEvent};
 
 /// Events in one page. The byte bound is what usually ends a page.
 const PAGE_EVENTS: usize = 4_096;
@@ -29,23 +30,25 @@ impl Cell {
         let counters = &self.shared.counters;
         match output {
             Output::Append { first, events } => self.append(state, now, nonce, first, &events, more),
-            Output::Stored { token } => state.results.push((token, Ok(()))),
-            Output::Unstored { token, terminal } => {
+            Output::Stored { token } => state.results.push((token, Ok(Sent::Stored))),
+            Output::Unstored { token, seq, kind } => {
                 Counters::add(&counters.events_unstored, 1);
                 let error = state.errors.remove(&nonce).unwrap_or(StoreError::Gone);
-                tracing::error!(target: "tailrope", session = %self.id, stream = %nonce.hex(), terminal, %error,
+                tracing::error!(target: "tailrope", session = %self.id, stream = %nonce.hex(), ?kind, %error,
                     "event not stored");
-                if terminal {
-                    state.session.terminal_unstored(now, nonce, more);
-                }
-                if token != 0 {
-                    state.results.push((token, Err(error)));
-                }
+                let end = match error {
+                    StoreError::TooLarge { bytes, max } => SynthesizedEnd::TooLarge { bytes, max },
+                    _ => SynthesizedEnd::Unstored,
+                };
+                state.session.unstored(now, nonce, (token, seq, kind), end, more);
+                let response = matches!(kind, EventKind::Answer | EventKind::Terminal);
+                state.results.push((token, if response { Ok(Sent::Dropped) } else { Err(error) }));
             }
             Output::Load { conn, after, up_to } => self.load(state, now, nonce, conn, (after, up_to), more),
             Output::Accept { conn } => {
                 if let Some(conn) = state.conns.get_mut(&conn) {
                     conn.head = Some(Head::EVENT_STREAM);
+                    Counters::add(&counters.resumes_accepted, u64::from(!conn.instead));
                 }
                 state.touched.push(conn);
             }
@@ -57,7 +60,12 @@ impl Cell {
                 tracing::debug!(target: "tailrope", session = %self.id, stream = %nonce.hex(), connection = conn,
                     why = why.as_str(), "connection closed");
                 if let Some(conn) = state.conns.get_mut(&conn) {
+                    conn.head.get_or_insert(Head::EVENT_STREAM);
                     conn.end = Some(why);
+                    if why == CloseReason::Superseded {
+                        // Another reader has the stream: not even what is ready goes out here (I4).
+                        conn.outbox.clear();
+                    }
                 }
                 state.touched.push(conn);
             }
@@ -71,14 +79,27 @@ impl Cell {
         Counters::add(&self.shared.counters.streams_opened, 1);
         let ticket = self.ticket(nonce, Operation::Open);
         match self.shared.store.open(now, &self.key(nonce), &ticket) {
-            Answer::Now(Ok(())) => {}
+            Answer::Now(Ok(())) => self.prime(state, now, nonce, &ticket),
             Answer::Now(Err(error)) => {
                 tracing::error!(target: "tailrope", session = %self.id, stream = %nonce.hex(), %error, "log not created");
             }
-            Answer::Later => {
-                let _ = state.session.handle(now, nonce, Input::Opening, &mut Vec::new());
-            }
+            Answer::Later => self.opening(state, now, nonce),
         }
+    }
+
+    /// A store that makes the ids makes that of the priming position, too, before anything else.
+    fn prime(&self, state: &mut State, now: Ms, nonce: StreamNonce, ticket: &Ticket) {
+        if let Some(own) = self.shared.store.own_ids()
+            && state.session.rules().priming
+            && let Answer::Later = own.prime(&self.key(nonce), ticket)
+        {
+            self.opening(state, now, nonce);
+        }
+    }
+
+    fn opening(&self, state: &mut State, now: Ms, nonce: StreamNonce) {
+        state.asked_later = true;
+        let _ = state.session.handle(now, nonce, Input::Opening, &mut Vec::new());
     }
 
     fn append(
@@ -109,7 +130,7 @@ impl Cell {
         let ticket = self.ticket(nonce, Operation::Append);
         match self.shared.store.append(now, &self.key(nonce), &stored, chain.0, &ticket) {
             Answer::Now(result) => self.appended(state, now, nonce, result, more),
-            Answer::Later => {}
+            Answer::Later => state.asked_later = true,
         }
     }
 
@@ -123,6 +144,9 @@ impl Cell {
     ) {
         let input = match result {
             Ok(()) => {
+                if !state.errors.is_empty() {
+                    state.errors.remove(&nonce);
+                }
                 if let Some(stream) = state.session.stream_mut(nonce) {
                     stream.chain = stream.chain_ahead;
                     Counters::add(&self.shared.counters.events_stored, stream.machine.appending() as u64);
@@ -147,6 +171,11 @@ impl Cell {
         more: &mut Vec<Step>,
     ) {
         let Some(bytes) = state.conns.get(&conn).map(|conn| conn.page_bytes) else { return };
+        // A page that is larger than what a connection may carry would make nothing of that bound.
+        let bytes = match self.shared.options.pacing.max_connection_bytes {
+            0 => bytes,
+            max => bytes.min(usize::try_from(max).unwrap_or(usize::MAX)),
+        };
         let limit = ReadLimit { up_to, events: PAGE_EVENTS, bytes };
         let ticket = self.ticket(nonce, Operation::Read(conn));
         let outcome = match self.shared.store.read(&self.key(nonce), after, limit, &ticket) {
@@ -203,9 +232,12 @@ impl Cell {
     }
 
     /// Encodes a frame into the connection's outbox.
-    fn write(&self, state: &mut State, nonce: StreamNonce, conn: ConnectionId, frame: Frame) {
+    pub(super) fn write(&self, state: &mut State, nonce: StreamNonce, conn: ConnectionId, frame: Frame) {
         let counters = &self.shared.counters;
         let (Some(stream), Some(out)) = (state.session.stream(nonce), state.conns.get_mut(&conn)) else { return };
+        if !matches!(frame, Frame::Priming { .. }) {
+            out.flush_after_opening();
+        }
         match frame {
             Frame::Events(events) => out.outbox.extend(events.into_iter().map(|event| Chunk::Shared(event.frame))),
             Frame::Priming { seq, visit, tag, retry_ms } => {
@@ -225,8 +257,7 @@ impl Cell {
                         None => sse::write_keep_alive(out.own()),
                     },
                 }
-                let after = std::mem::take(&mut out.after_opening);
-                out.own().extend_from_slice(&after);
+                out.flush_after_opening();
             }
             Frame::Gap { first, count } => {
                 Counters::add(&counters.gaps, 1);

@@ -119,18 +119,20 @@ pub struct Refusal {
     pub message: String,
     /// The value of the `Allow` header, with 405.
     pub allow: Option<&'static str>,
+    /// What stands for the id of the error, where it is not the dialect's choice.
+    pub error_id: Option<ErrorId>,
 }
 
 impl Refusal {
     /// A refusal without an `Allow` header.
     pub fn new(status: u16, code: i32, message: impl Into<String>) -> Self {
-        Self { status, code, message: message.into(), allow: None }
+        Self { status, code, message: message.into(), allow: None, error_id: None }
     }
 
     /// The body: a JSON-RPC error, as `application/json`.
     pub fn body(&self, dialect: &Dialect) -> Vec<u8> {
         let mut out = Vec::new();
-        jsonrpc::write_error_with_id_text(&mut out, &dialect.error_id.json(), self.code, &self.message);
+        jsonrpc::write_error_with_id_text(&mut out, &self.error_id.unwrap_or(dialect.error_id).json(), self.code, &self.message);
         out
     }
 }

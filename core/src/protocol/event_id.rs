@@ -65,6 +65,13 @@ pub enum Origin {
     Request(RequestId),
 }
 
+impl Origin {
+    /// What the event ids of this request's stream tell: an id that does not fit is not named.
+    pub fn of_request(id: &RequestId) -> Self {
+        if id.as_text().len() < MAX_NAME_LEN { Self::Request(id.clone()) } else { Self::Unnamed }
+    }
+}
+
 /// A position in a stream, as a client presents it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Cursor {

@@ -20,6 +20,13 @@ pub fn write_message(out: &mut Vec<u8>, write_id: impl FnOnce(&mut Vec<u8>), pay
     out.extend_from_slice(b"\n\n");
 }
 
+/// The payload of a frame that [`write_message`] wrote.
+pub fn payload_of(frame: &[u8]) -> &[u8] {
+    const DATA: &[u8] = b"\ndata: ";
+    let start = memchr::memmem::find(frame, DATA).map_or(frame.len(), |at| at + DATA.len());
+    frame[start..].strip_suffix(b"\n\n").unwrap_or_default()
+}
+
 /// Appends an event without an id: it moves no cursor.
 pub fn write_anonymous(out: &mut Vec<u8>, payload: &[u8]) {
     out.reserve(payload.len() + 8);

@@ -1,5 +1,7 @@
 //! Ends that the engine makes up (I13). They are not in the log.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 
 use crate::protocol::RequestId;
@@ -16,6 +18,13 @@ pub enum SynthesizedEnd {
     Draining,
     /// The store did not take the response.
     Unstored,
+    /// The response is larger than the store takes (F-60).
+    TooLarge {
+        /// Its size in bytes.
+        bytes: usize,
+        /// The bound in bytes.
+        max: usize,
+    },
     /// The stream cannot be resumed: expired, purged or never there.
     Lost,
 }
@@ -25,38 +34,43 @@ impl SynthesizedEnd {
     pub fn code(self) -> i32 {
         match self {
             Self::Cancelled => REQUEST_CANCELLED,
-            Self::SessionEnded | Self::Draining | Self::Unstored | Self::Lost => INTERNAL_ERROR,
+            Self::SessionEnded | Self::Draining | Self::Unstored | Self::TooLarge { .. } | Self::Lost => INTERNAL_ERROR,
         }
     }
 
     /// The JSON-RPC error message.
-    pub fn message(self) -> &'static str {
-        match self {
+    pub fn message(self) -> Cow<'static, str> {
+        let text = match self {
             Self::Cancelled => "Request cancelled",
             Self::SessionEnded => "The session ended before the request completed",
             Self::Draining => "The server is shutting down; send the request again",
             Self::Unstored => "The response could not be stored",
+            Self::TooLarge { bytes, max } => {
+                return format!("The response of {bytes} bytes is larger than the {max} bytes that the server keeps").into();
+            }
             Self::Lost => "The stream of this request is no longer available",
-        }
+        };
+        text.into()
     }
 }
 
-/// The error response for one request, or an array of them for the requests of a batch.
-pub fn end_payload(requests: &[RequestId], end: SynthesizedEnd) -> Bytes {
+/// The error response for one request.
+pub fn end_payload(request: &RequestId, end: SynthesizedEnd) -> Bytes {
     let mut out = Vec::with_capacity(128);
-    match requests {
-        [only] => write_error(&mut out, Some(only), end.code(), end.message()),
-        several => {
-            for (at, id) in several.iter().enumerate() {
-                out.push(if at == 0 { b'[' } else { b',' });
-                write_error(&mut out, Some(id), end.code(), end.message());
-            }
-            if several.is_empty() {
-                write_error(&mut out, None, end.code(), end.message());
-            } else {
-                out.push(b']');
-            }
-        }
-    }
+    write_error(&mut out, Some(request), end.code(), &end.message());
     out.into()
+}
+
+/// The error response for one request, or an array of them for several requests of a batch.
+pub(super) fn ends_payload(ends: &[(RequestId, SynthesizedEnd)]) -> Bytes {
+    let [(only, end)] = ends else {
+        let mut out = Vec::with_capacity(128 * ends.len());
+        for (at, (id, end)) in ends.iter().enumerate() {
+            out.push(if at == 0 { b'[' } else { b',' });
+            write_error(&mut out, Some(id), end.code(), &end.message());
+        }
+        out.push(b']');
+        return out.into();
+    };
+    end_payload(only, *end)
 }

@@ -47,6 +47,8 @@ pub struct Session {
     /// Somebody may still come back for something: see [`Session::idle_at`].
     poll_pending: bool,
     connections: usize,
+    /// No stream is due before.
+    next_due: Ms,
 }
 
 impl Session {
@@ -68,6 +70,7 @@ impl Session {
             last_disconnect: now,
             poll_pending: false,
             connections: 0,
+            next_due: Ms::NEVER,
         }
     }
 
@@ -84,6 +87,11 @@ impl Session {
     /// The reconnection delay of streams that are opened from now on, in milliseconds.
     pub fn set_retry_ms(&mut self, retry_ms: u32) {
         self.pacing.retry_ms = retry_ms;
+    }
+
+    /// The reconnection delay of streams that are opened from now on, in milliseconds.
+    pub fn retry_ms(&self) -> u32 {
+        self.pacing.retry_ms
     }
 
     /// What the session's revision allows.
@@ -136,8 +144,8 @@ impl Session {
         self.standalone
     }
 
-    /// When [`Input::Tick`](crate::stream::Input::Tick) is due on any stream.
+    /// When [`tick`](Self::tick) is due. It may come too early, never too late.
     pub fn deadline(&self) -> Ms {
-        self.streams.values().map(|stream| stream.machine.deadline()).min().unwrap_or(Ms::NEVER)
+        self.next_due
     }
 }

@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 
-use super::{Session, Step};
+use super::{Session, Step, SynthesizedEnd};
 use crate::Ms;
 use crate::protocol::{RequestId, StreamNonce, jsonrpc};
-use crate::stream::{EventKind, Input, NewEvent, Refused};
+use crate::stream::{EventKind, Input, NewEvent, Refused, Seq};
 
 /// What kind of message the server sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,13 +80,14 @@ impl Session {
         let event_kind = match kind {
             OutgoingKind::Notification => EventKind::Progress,
             OutgoingKind::Request => EventKind::Question,
-            OutgoingKind::Response if stream.open.len() > 1 => EventKind::Answer,
             OutgoingKind::Response if stream.open.is_empty() => EventKind::Progress,
-            OutgoingKind::Response => EventKind::Terminal,
+            // The last response is the end, unless the end has to speak for other requests.
+            OutgoingKind::Response if stream.open.len() == 1 && stream.failed.is_empty() => EventKind::Terminal,
+            OutgoingKind::Response => EventKind::Answer,
         };
         let position = stream.machine.durable() + stream.machine.unconfirmed() as u64 + 1;
-        if kind == OutgoingKind::Response && id.is_some() && id == self.initialize.as_ref() {
-            self.initialized(&payload);
+        if kind == OutgoingKind::Response {
+            self.read_initialize(id, &payload);
         }
         // Before the machine runs, which may end the stream and forget it.
         if kind == OutgoingKind::Response
@@ -94,26 +95,63 @@ impl Session {
             && !stream.machine.is_ending()
         {
             stream.open.retain(|open| open != id);
-            stream.answered = Some(id.clone());
+            stream.answered.push((token, id.clone()));
             self.in_flight.remove(id);
         }
         self.handle(now, nonce, Input::Publish(NewEvent { kind: event_kind, payload, token }), out)?;
+        if event_kind == EventKind::Answer {
+            self.end_failed(now, nonce, out);
+        }
         if let (EventKind::Question, Some(id)) = (event_kind, id) {
             self.questions.insert(id.clone(), (nonce, position));
         }
         Ok(())
     }
 
-    /// Reads from the server's own answer what the session was told.
-    fn initialized(&mut self, payload: &[u8]) {
+    /// The store did not take an event. A response gets `end` in its place (F-59); the positions
+    /// behind it move up.
+    pub fn unstored(
+        &mut self,
+        now: Ms,
+        nonce: StreamNonce,
+        (token, seq, kind): (u64, Seq, EventKind),
+        end: SynthesizedEnd,
+        out: &mut Vec<Step>,
+    ) {
+        self.questions.retain(|_, (at, position)| {
+            let behind = *at == nonce && *position > seq;
+            let lost = *at == nonce && *position == seq;
+            *position -= u64::from(behind);
+            !lost
+        });
+        let Some(stream) = self.streams.get_mut(&nonce) else { return };
+        if matches!(kind, EventKind::Answer | EventKind::Terminal)
+            && let Some((_, id)) = stream.answered.iter().find(|(answer, _)| *answer == token)
+        {
+            stream.failed.push((id.clone(), end));
+            self.end_failed(now, nonce, out);
+        }
+    }
+
+    /// Reads from the server's own answer to `initialize` what the session was told.
+    fn read_initialize(&mut self, id: Option<&RequestId>, payload: &[u8]) {
+        if id.is_none() || id != self.initialize.as_ref() {
+            return;
+        }
         self.initialize = None;
         let Some(result) = jsonrpc::read_initialize_result(payload) else { return };
         self.revision = crate::protocol::Revision::parse(&result.protocol_version).or(self.revision);
         self.list_changed = result.list_changed;
     }
 
+    /// A request without a stream of events was answered.
+    pub fn answered_outside(&mut self, id: &RequestId, payload: &[u8]) {
+        self.read_initialize(Some(id), payload);
+        self.in_flight.remove(id);
+    }
+
     /// The client answered a request of the server. Returns where that request is logged.
-    pub fn settle_question(&mut self, id: &RequestId) -> Option<(StreamNonce, u64)> {
+    pub fn settle_question(&mut self, id: &RequestId) -> Option<(StreamNonce, Seq)> {
         self.questions.remove(id)
     }
 }

@@ -1,6 +1,6 @@
 //! The streams of a session: opening, inputs, ends.
 
-use super::ends::{SynthesizedEnd, end_payload};
+use super::ends::{SynthesizedEnd, ends_payload};
 use super::{Session, Step};
 use crate::Ms;
 use crate::protocol::{IdEncoder, Origin, RequestId, Revision, StreamNonce};
@@ -21,14 +21,16 @@ pub struct Stream {
     pub origin: Origin,
     /// Requests without a response. The terminal is the last one's.
     pub(super) open: Vec<RequestId>,
-    /// The request whose response was published last.
-    pub(super) answered: Option<RequestId>,
+    /// Requests whose response was published, by its token.
+    pub(super) answered: Vec<(u64, RequestId)>,
+    /// Requests that the stream's end has to speak for: they get no response any more.
+    pub(super) failed: Vec<(RequestId, SynthesizedEnd)>,
 }
 
 impl Stream {
     fn new(nonce: StreamNonce, origin: Origin, machine: Machine, chain: Chain) -> Self {
         let ids = IdEncoder::new(nonce, &origin);
-        Self { machine, ids, chain, chain_ahead: chain, origin, open: Vec::new(), answered: None }
+        Self { machine, ids, chain, chain_ahead: chain, origin, open: Vec::new(), answered: Vec::new(), failed: Vec::new() }
     }
 }
 
@@ -41,6 +43,7 @@ impl Session {
         let stream = self.streams.get_mut(&nonce).ok_or(Refused::Finished)?;
         let mut outputs = Vec::new();
         let result = stream.machine.handle(now, input, &mut outputs);
+        self.next_due = self.next_due.min(stream.machine.deadline());
         out.extend(outputs.into_iter().map(|output| (nonce, output)));
         result
     }
@@ -49,6 +52,7 @@ impl Session {
     pub fn forget(&mut self, nonce: StreamNonce) {
         if self.streams.get(&nonce).is_some_and(|stream| stream.machine.is_done()) {
             self.streams.remove(&nonce);
+            self.questions.retain(|_, (at, _)| *at != nonce);
         }
     }
 
@@ -67,7 +71,7 @@ impl Session {
     ) -> Result<(), RequestId> {
         self.claim_requests(nonce, requests)?;
         let origin = match requests {
-            [only] => Origin::Request(only.clone()),
+            [only] => Origin::of_request(only),
             _ => Origin::Unnamed,
         };
         if let (Some(revision), [only]) = (initialize, requests) {
@@ -85,6 +89,9 @@ impl Session {
             let _ = self.handle(now, nonce, Input::Drain { retry_ms }, out);
         }
         let _ = self.handle(now, nonce, Input::Open { conn, jitter }, out);
+        if self.draining.is_some() && !rules.early_close {
+            self.end_stream(now, nonce, SynthesizedEnd::Draining, out);
+        }
         Ok(())
     }
 
@@ -102,11 +109,6 @@ impl Session {
             self.in_flight.insert(id.clone(), nonce);
         }
         Ok(())
-    }
-
-    /// Takes a request out of flight. Returns the stream that it was on.
-    pub fn release_request(&mut self, id: &RequestId) -> Option<StreamNonce> {
-        self.in_flight.remove(id)
     }
 
     /// Notes the revision that an `initialize` without a stream of events asked for.
@@ -150,29 +152,38 @@ impl Session {
     pub fn end_request(&mut self, now: Ms, id: &RequestId, end: SynthesizedEnd, out: &mut Vec<Step>) -> bool {
         let Some(nonce) = self.in_flight.get(id).copied() else { return false };
         let Some(stream) = self.streams.get_mut(&nonce) else { return false };
-        if stream.open.len() > 1 {
-            // The other requests of the batch go on; only the last end terminates the stream.
-            return false;
-        }
-        let payload = end_payload(&stream.open, end);
-        let ended = self.handle(now, nonce, Input::Terminate { payload }, out).is_ok();
         self.in_flight.remove(id);
-        ended
+        stream.open.retain(|open| open != id);
+        stream.failed.push((id.clone(), end));
+        self.end_failed(now, nonce, out);
+        true
     }
 
-    /// The store did not take a terminal: the requests of the stream get an error instead (F-59).
-    pub fn terminal_unstored(&mut self, now: Ms, nonce: StreamNonce, out: &mut Vec<Step>) {
+    /// Ends a stream all of whose requests are answered or failed, when one failed. While others of a
+    /// batch are open they go on: the last end terminates the stream.
+    pub(super) fn end_failed(&mut self, now: Ms, nonce: StreamNonce, out: &mut Vec<Step>) {
+        let Some(stream) = self.streams.get(&nonce) else { return };
+        if stream.open.is_empty() && !stream.failed.is_empty() {
+            let payload = ends_payload(&stream.failed);
+            let _ = self.handle(now, nonce, Input::Terminate { payload }, out);
+        }
+    }
+
+    /// Ends every request of a stream that is open.
+    fn end_stream(&mut self, now: Ms, nonce: StreamNonce, end: SynthesizedEnd, out: &mut Vec<Step>) {
         let Some(stream) = self.streams.get_mut(&nonce) else { return };
-        let mut named = stream.open.clone();
-        named.extend(stream.answered.clone());
-        let payload = end_payload(&named, SynthesizedEnd::Unstored);
-        let _ = self.handle(now, nonce, Input::Terminate { payload }, out);
+        for id in std::mem::take(&mut stream.open) {
+            self.in_flight.remove(&id);
+            stream.failed.push((id, end));
+        }
+        self.end_failed(now, nonce, out);
     }
 
     /// Ends the session: every open request gets its end, every connection closes.
     pub fn end(&mut self, now: Ms, end: SynthesizedEnd, out: &mut Vec<Step>) {
         self.ended = true;
         self.end_requests(now, end, out);
+        self.in_flight.clear();
         self.questions.clear();
     }
 
@@ -181,11 +192,8 @@ impl Session {
         let unfinished: Vec<StreamNonce> =
             self.streams.iter().filter(|(_, stream)| !stream.open.is_empty()).map(|(nonce, _)| *nonce).collect();
         for nonce in unfinished {
-            let open = self.streams.get_mut(&nonce).map(|stream| std::mem::take(&mut stream.open)).unwrap_or_default();
-            let payload = end_payload(&open, end);
-            let _ = self.handle(now, nonce, Input::Terminate { payload }, out);
+            self.end_stream(now, nonce, end, out);
         }
-        self.in_flight.clear();
     }
 
     /// Closes every connection, now and from now on, because the process is going away. Sessions
@@ -212,5 +220,6 @@ impl Session {
         for nonce in due {
             let _ = self.handle(now, nonce, Input::Tick, out);
         }
+        self.next_due = self.streams.values().map(|stream| stream.machine.deadline()).min().unwrap_or(Ms::NEVER);
     }
 }

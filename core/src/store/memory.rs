@@ -4,8 +4,8 @@
 //! over everything is an atomic counter; when it is passed, the streams that finished first go
 //! first, whichever shard they are in.
 
-use std::collections::hash_map::RandomState;
-use std::collections::{HashMap, VecDeque};
+use std::collections::hash_map::{Entry, RandomState};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,6 +20,8 @@ use crate::stream::{Chain, EventKind, Page, Seq, StoredEvent};
 const SHARDS: usize = 16;
 /// What an event costs besides its frame: the entry, the reference counts, the allocator.
 const EVENT_OVERHEAD: usize = 56;
+/// What a log costs without events: itself, its names, its places in the maps.
+const LOG_OVERHEAD: usize = 384;
 
 /// An event store in this process's memory, bounded by [`Limits`].
 pub struct MemoryStore {
@@ -28,13 +30,18 @@ pub struct MemoryStore {
     shards: Vec<Mutex<Shard>>,
     bytes: AtomicU64,
     trimmed: AtomicU64,
+    next_serial: AtomicU64,
 }
+
+/// When a stream finished, and a number that orders those of one millisecond.
+type Place = (Ms, u64);
+/// Finished streams, oldest first.
+type Finished = BTreeMap<Place, StreamKey>;
 
 #[derive(Default)]
 struct Shard {
     sessions: HashMap<Arc<str>, SessionLogs>,
-    /// Finished streams, oldest first.
-    finished: VecDeque<(Ms, Arc<str>, StreamNonce)>,
+    finished: Finished,
 }
 
 #[derive(Default)]
@@ -43,15 +50,17 @@ struct SessionLogs {
     streams: HashMap<StreamNonce, Log>,
 }
 
-struct Entry {
+struct Logged {
     frame: Arc<[u8]>,
     tag: u32,
     /// Seconds on the engine's clock.
     at: u32,
     kind: EventKind,
+    /// A terminal, or a question without an answer: it outlives the trimmed prefix.
+    pinned: bool,
 }
 
-impl Entry {
+impl Logged {
     fn cost(&self) -> usize {
         self.frame.len() + EVENT_OVERHEAD
     }
@@ -63,18 +72,17 @@ impl Entry {
 
 struct Log {
     /// Positions `low` to `head`.
-    events: VecDeque<Entry>,
-    /// Events that outlive the trimmed prefix: unanswered questions and terminals.
-    pinned: Vec<(Seq, Entry)>,
+    events: VecDeque<Logged>,
+    /// Events that outlived the trimmed prefix.
+    pinned: VecDeque<(Seq, Logged)>,
     low: Seq,
     /// The tag at `low - 1`.
     low_tag: u32,
     chain: u64,
     bytes: usize,
-    finished: Option<Ms>,
+    finished: Option<Place>,
     tail: Option<Bytes>,
-    /// Questions that were answered; only positions still in `events` matter.
-    settled: Vec<Seq>,
+    retry_ms: Option<u32>,
 }
 
 impl Log {
@@ -82,19 +90,24 @@ impl Log {
         let chain = Chain::start(&key.nonce.0);
         Self {
             events: VecDeque::new(),
-            pinned: Vec::new(),
+            pinned: VecDeque::new(),
             low: 1,
             low_tag: chain.tag(),
             chain: chain.0,
-            bytes: 0,
+            bytes: LOG_OVERHEAD,
             finished: None,
             tail: None,
-            settled: Vec::new(),
+            retry_ms: None,
         }
     }
 
     fn head(&self) -> Seq {
         self.low + self.events.len() as Seq - 1
+    }
+
+    /// Whether anything may be freed: the newest event always stays.
+    fn can_free(&self) -> bool {
+        self.events.len() > 1 || !self.pinned.is_empty()
     }
 
     fn tag_at(&self, seq: Seq) -> Option<u32> {
@@ -105,20 +118,19 @@ impl Log {
         self.events.get(at).map(|entry| entry.tag)
     }
 
+    fn entry_mut(&mut self, seq: Seq) -> Option<&mut Logged> {
+        let at = usize::try_from(seq.checked_sub(self.low)?).ok()?;
+        self.events.get_mut(at)
+    }
+
     /// Moves `low` past the oldest event. Returns the bytes that this freed.
     fn trim_one(&mut self) -> usize {
         let Some(entry) = self.events.pop_front() else { return 0 };
         let seq = self.low;
         self.low += 1;
         self.low_tag = entry.tag;
-        let keep = match entry.kind {
-            EventKind::Terminal => true,
-            EventKind::Question => !self.settled.contains(&seq),
-            EventKind::Progress | EventKind::Answer => false,
-        };
-        self.settled.retain(|settled| *settled > seq);
-        if keep {
-            self.pinned.push((seq, entry));
+        if entry.pinned {
+            self.pinned.push_back((seq, entry));
             return 0;
         }
         let cost = entry.cost();
@@ -136,6 +148,7 @@ impl MemoryStore {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             bytes: AtomicU64::new(0),
             trimmed: AtomicU64::new(0),
+            next_serial: AtomicU64::new(0),
         }
     }
 
@@ -144,39 +157,85 @@ impl MemoryStore {
         lock(&self.shards[at])
     }
 
+    fn grown(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
     fn freed(&self, bytes: usize) {
         self.bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Brings one session back into its bounds. The newest event of a stream always stays.
-    fn trim_session(&self, now: Ms, logs: &mut SessionLogs, nonce: StreamNonce) {
-        let SessionLogs { bytes: session_bytes, streams } = logs;
-        let Some(log) = streams.get_mut(&nonce) else { return };
+    fn is_over(&self) -> bool {
+        self.bytes.load(Ordering::Relaxed) > self.limits.max_bytes as u64
+    }
+
+    /// Marks a log as finished, with its place in the order of all that are.
+    fn set_finished(&self, now: Ms, key: &StreamKey, log: &mut Log, finished: &mut Finished) {
+        let place = (now, self.next_serial.fetch_add(1, Ordering::Relaxed));
+        log.finished = Some(place);
+        finished.insert(place, key.clone());
+    }
+
+    /// Brings a log that was written back into its own bounds.
+    fn trim_stream(&self, now: Ms, logs: &mut SessionLogs, nonce: StreamNonce) {
+        let Some(log) = logs.streams.get_mut(&nonce) else { return };
         let oldest = seconds(now).saturating_sub(u32::try_from(self.limits.max_age_ms / 1_000).unwrap_or(u32::MAX));
-        let mut freed = 0;
-        let mut trimmed = 0;
-        while log.events.len() > 1
-            && (log.events.len() > self.limits.max_events_per_stream
+        let is_over = |log: &Log| {
+            log.events.len() + log.pinned.len() > self.limits.max_events_per_stream
                 || log.bytes > self.limits.max_bytes_per_stream
-                || *session_bytes - freed > self.limits.max_bytes_per_session
-                || log.events.front().is_some_and(|entry| entry.at < oldest))
-        {
-            freed += log.trim_one();
-            trimmed += 1;
+                || (log.events.len() > 1 && log.events.front().is_some_and(|entry| entry.at < oldest))
+        };
+        let mut freed = 0;
+        while is_over(log) {
+            let Some(bytes) = self.free_one(log) else { break };
+            freed += bytes;
         }
-        *session_bytes -= freed;
+        logs.bytes -= freed;
         self.freed(freed);
-        self.trimmed.fetch_add(trimmed, Ordering::Relaxed);
+    }
+
+    /// Brings a session back into its bound: its streams that finished first go first, then the oldest
+    /// events of its largest streams.
+    fn trim_session(&self, shard: &mut Shard, written: &StreamKey) {
+        let max = self.limits.max_bytes_per_session;
+        let Some(logs) = shard.sessions.get(&written.session).filter(|logs| logs.bytes > max) else { return };
+        let finished = logs.streams.iter().filter_map(|(nonce, log)| Some((log.finished?, *nonce, log.bytes)));
+        let mut finished: Vec<_> = finished.filter(|(_, nonce, _)| *nonce != written.nonce).collect();
+        finished.sort_unstable();
+        // An eighth more than needed, so that the next events do not look through all streams again.
+        let mut over = logs.bytes - (max - max / 8);
+        for (_, nonce, bytes) in finished {
+            self.remove(shard, &StreamKey { session: Arc::clone(&written.session), nonce });
+            over = over.saturating_sub(bytes);
+            if over == 0 {
+                return;
+            }
+        }
+        let Some(logs) = shard.sessions.get_mut(&written.session) else { return };
+        while logs.bytes > max {
+            let largest = logs.streams.values_mut().filter(|log| log.can_free()).max_by_key(|log| log.bytes);
+            let Some(log) = largest else { return };
+            let freed = self.free_quarter(log);
+            logs.bytes -= freed;
+            self.freed(freed);
+        }
     }
 
     /// Brings the store back into its bound: streams that finished first go first, then the oldest
     /// events of the largest streams.
     fn trim_all(&self) {
-        while self.bytes.load(Ordering::Relaxed) > self.limits.max_bytes as u64 {
-            let oldest =
-                (0..SHARDS).filter_map(|at| lock(&self.shards[at]).finished.front().map(|entry| (entry.0, at))).min();
+        while self.is_over() {
+            let oldest = (0..SHARDS)
+                .filter_map(|at| lock(&self.shards[at]).finished.first_key_value().map(|(place, _)| (*place, at)))
+                .min();
             let progress = match oldest {
-                Some((_, at)) => self.evict_finished(&mut lock(&self.shards[at])),
+                Some((_, at)) => {
+                    let mut shard = lock(&self.shards[at]);
+                    if let Some((_, key)) = shard.finished.pop_first() {
+                        self.remove(&mut shard, &key);
+                    }
+                    true
+                }
                 None => self.trim_largest(),
             };
             if !progress {
@@ -185,44 +244,65 @@ impl MemoryStore {
         }
     }
 
-    fn evict_finished(&self, shard: &mut Shard) -> bool {
-        let Some((_, session, nonce)) = shard.finished.pop_front() else { return false };
-        self.remove(shard, &session, nonce);
-        true
-    }
-
     fn trim_largest(&self) -> bool {
         let largest = (0..SHARDS)
             .filter_map(|at| {
                 let shard = lock(&self.shards[at]);
                 let logs = shard.sessions.iter().flat_map(|(session, logs)| {
-                    logs.streams.iter().map(move |(nonce, log)| (log.bytes, session, *nonce, log.events.len()))
+                    let trimmable = logs.streams.iter().filter(|(_, log)| log.can_free());
+                    trimmable.map(move |(nonce, log)| (log.bytes, session, *nonce))
                 });
-                logs.filter(|(.., events)| *events > 1)
-                    .max_by_key(|(bytes, ..)| *bytes)
-                    .map(|(bytes, session, nonce, _)| (bytes, at, Arc::clone(session), nonce))
+                logs.max_by_key(|(bytes, ..)| *bytes)
+                    .map(|(bytes, session, nonce)| (bytes, at, Arc::clone(session), nonce))
             })
             .max_by_key(|(bytes, ..)| *bytes);
         let Some((_, at, session, nonce)) = largest else { return false };
         let mut shard = lock(&self.shards[at]);
+        // Whoever changed it since has made progress instead.
         let Some(logs) = shard.sessions.get_mut(&session) else { return true };
         let Some(log) = logs.streams.get_mut(&nonce) else { return true };
-        let count = (log.events.len() / 4).max(1).min(log.events.len().saturating_sub(1));
-        let freed: usize = (0..count).map(|_| log.trim_one()).sum();
+        let freed = self.free_quarter(log);
         logs.bytes -= freed;
         self.freed(freed);
-        self.trimmed.fetch_add(count as u64, Ordering::Relaxed);
-        count > 0
+        true
     }
 
-    fn remove(&self, shard: &mut Shard, session: &Arc<str>, nonce: StreamNonce) {
-        let Some(logs) = shard.sessions.get_mut(session) else { return };
-        if let Some(log) = logs.streams.remove(&nonce) {
+    /// Frees a quarter of a log, at least one event. Returns the bytes.
+    fn free_quarter(&self, log: &mut Log) -> usize {
+        let goal = log.bytes / 4;
+        let mut freed = 0;
+        while let Some(bytes) = self.free_one(log) {
+            freed += bytes;
+            if freed > 0 && freed >= goal {
+                break;
+            }
+        }
+        freed
+    }
+
+    /// Frees the oldest event that may go: pinned ones yield last, the newest event never does.
+    /// Returns the bytes, 0 when the event is pinned from now on; none when nothing may go.
+    fn free_one(&self, log: &mut Log) -> Option<usize> {
+        if log.events.len() > 1 {
+            self.trimmed.fetch_add(1, Ordering::Relaxed);
+            return Some(log.trim_one());
+        }
+        let (_, entry) = log.pinned.pop_front()?;
+        log.bytes -= entry.cost();
+        Some(entry.cost())
+    }
+
+    fn remove(&self, shard: &mut Shard, key: &StreamKey) {
+        let Some(logs) = shard.sessions.get_mut(&key.session) else { return };
+        if let Some(log) = logs.streams.remove(&key.nonce) {
             logs.bytes -= log.bytes;
             self.freed(log.bytes);
+            if let Some(place) = log.finished {
+                shard.finished.remove(&place);
+            }
         }
         if logs.streams.is_empty() {
-            shard.sessions.remove(session);
+            shard.sessions.remove(&key.session);
         }
     }
 }
@@ -234,7 +314,16 @@ impl EventStore for MemoryStore {
             Some(logs) => logs,
             None => shard.sessions.entry(Arc::clone(&key.session)).or_default(),
         };
-        logs.streams.entry(key.nonce).or_insert_with(|| Log::new(key));
+        if let Entry::Vacant(place) = logs.streams.entry(key.nonce) {
+            place.insert(Log::new(key));
+            logs.bytes += LOG_OVERHEAD;
+            self.grown(LOG_OVERHEAD);
+            self.trim_session(&mut shard, key);
+        }
+        drop(shard);
+        if self.is_over() {
+            self.trim_all();
+        }
         Answer::ok(())
     }
 
@@ -259,22 +348,24 @@ impl EventStore for MemoryStore {
         }
         let mut added = 0;
         for event in events {
-            let entry = Entry { frame: Arc::clone(&event.frame), tag: event.tag, at: seconds(now), kind: event.kind };
+            let StoredEvent { kind, tag, .. } = *event;
+            let pinned = matches!(kind, EventKind::Question | EventKind::Terminal);
+            let entry = Logged { frame: Arc::clone(&event.frame), tag, at: seconds(now), kind, pinned };
             added += entry.cost();
             log.events.push_back(entry);
         }
         log.bytes += added;
         log.chain = chain;
         if last.kind == EventKind::Terminal {
-            log.finished = Some(now);
+            self.set_finished(now, key, log, &mut shard.finished);
             log.events.shrink_to_fit();
-            shard.finished.push_back((now, Arc::clone(&key.session), key.nonce));
         }
         logs.bytes += added;
-        self.bytes.fetch_add(added as u64, Ordering::Relaxed);
-        self.trim_session(now, logs, key.nonce);
+        self.grown(added);
+        self.trim_stream(now, logs, key.nonce);
+        self.trim_session(shard, key);
         drop(guard);
-        if self.bytes.load(Ordering::Relaxed) > self.limits.max_bytes as u64 {
+        if self.is_over() {
             self.trim_all();
         }
         Answer::ok(())
@@ -283,11 +374,21 @@ impl EventStore for MemoryStore {
     fn finish(&self, now: Ms, key: &StreamKey, tail: Bytes) {
         let mut guard = self.shard(&key.session);
         let shard = &mut *guard;
-        let log = shard.sessions.get_mut(&key.session).and_then(|logs| logs.streams.get_mut(&key.nonce));
+        let Some(logs) = shard.sessions.get_mut(&key.session) else { return };
+        let log = logs.streams.get_mut(&key.nonce);
         let Some(log) = log.filter(|log| log.finished.is_none()) else { return };
-        log.finished = Some(now);
+        self.set_finished(now, key, log, &mut shard.finished);
+        log.bytes += tail.len();
+        logs.bytes += tail.len();
+        self.grown(tail.len());
         log.tail = Some(tail);
-        shard.finished.push_back((now, Arc::clone(&key.session), key.nonce));
+    }
+
+    fn set_retry(&self, key: &StreamKey, retry_ms: u32) {
+        let mut shard = self.shard(&key.session);
+        if let Some(log) = shard.sessions.get_mut(&key.session).and_then(|logs| logs.streams.get_mut(&key.nonce)) {
+            log.retry_ms = Some(retry_ms);
+        }
     }
 
     fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, _ticket: &Ticket) -> Answer<Page> {
@@ -296,7 +397,7 @@ impl EventStore for MemoryStore {
         let Some(log) = log else { return Answer::Now(Err(StoreError::Gone)) };
         let mut page = Page { events: Vec::new(), head: log.head(), low: log.low, tag_at: log.tag_at(after) };
         let mut bytes = 0;
-        let mut take = |seq: Seq, entry: &Entry| {
+        let mut take = |seq: Seq, entry: &Logged| {
             let full = page.events.len() >= limit.events || (bytes > 0 && bytes + entry.frame.len() > limit.bytes);
             if !full {
                 bytes += entry.frame.len();
@@ -326,6 +427,7 @@ impl EventStore for MemoryStore {
             finished: log.finished.is_some(),
             tail: log.tail.clone(),
             chain: log.chain,
+            retry_ms: log.retry_ms,
         })
     }
 
@@ -333,25 +435,31 @@ impl EventStore for MemoryStore {
         let mut shard = self.shard(&key.session);
         let Some(logs) = shard.sessions.get_mut(&key.session) else { return };
         let Some(log) = logs.streams.get_mut(&key.nonce) else { return };
-        if let Some(at) = log.pinned.iter().position(|(pinned, _)| *pinned == seq) {
-            let (_, entry) = log.pinned.remove(at);
+        let is_question = |entry: &Logged| entry.kind == EventKind::Question;
+        if let Ok(at) = log.pinned.binary_search_by_key(&seq, |(pinned, _)| *pinned)
+            && is_question(&log.pinned[at].1)
+            && let Some((_, entry)) = log.pinned.remove(at)
+        {
             log.bytes -= entry.cost();
             logs.bytes -= entry.cost();
             self.freed(entry.cost());
-        } else {
-            log.settled.push(seq);
+        } else if let Some(entry) = log.entry_mut(seq).filter(|entry| is_question(entry)) {
+            entry.pinned = false;
         }
     }
 
     fn drop_stream(&self, key: &StreamKey) {
         let mut shard = self.shard(&key.session);
-        self.remove(&mut shard, &key.session, key.nonce);
+        self.remove(&mut shard, key);
     }
 
     fn drop_session(&self, session: &str) {
         let mut shard = self.shard(session);
         if let Some(logs) = shard.sessions.remove(session) {
             self.freed(logs.bytes);
+            for place in logs.streams.values().filter_map(|log| log.finished) {
+                shard.finished.remove(&place);
+            }
         }
     }
 
@@ -359,14 +467,14 @@ impl EventStore for MemoryStore {
         let mut next = Ms::NEVER;
         for shard in &self.shards {
             let mut shard = lock(shard);
-            while let Some((finished, session, nonce)) = shard.finished.front().cloned() {
-                let due = finished + self.limits.retention_ms;
+            while let Some(first) = shard.finished.first_entry() {
+                let due = first.key().0 + self.limits.retention_ms;
                 if due > now {
                     next = next.min(due);
                     break;
                 }
-                shard.finished.pop_front();
-                self.remove(&mut shard, &session, nonce);
+                let key = first.remove();
+                self.remove(&mut shard, &key);
             }
         }
         next

@@ -5,6 +5,7 @@
 
 pub mod contract;
 mod error;
+mod host;
 mod limits;
 mod memory;
 
@@ -14,6 +15,7 @@ use std::sync::{Arc, Weak};
 use bytes::Bytes;
 
 pub use error::StoreError;
+pub use host::{HostOperation, HostReplay, HostRequest, HostStore};
 pub use limits::Limits;
 pub use memory::MemoryStore;
 
@@ -49,6 +51,8 @@ pub struct Record {
     pub tail: Option<Bytes>,
     /// The running hash at `head`.
     pub chain: u64,
+    /// The reconnection delay that was set for this stream.
+    pub retry_ms: Option<u32>,
 }
 
 /// What a store holds at the moment.
@@ -162,6 +166,9 @@ pub trait EventStore: Send + Sync {
     /// Ends a log with a payload that is not in it.
     fn finish(&self, now: Ms, key: &StreamKey, tail: Bytes);
 
+    /// Keeps the reconnection delay of a stream for its later readers.
+    fn set_retry(&self, key: &StreamKey, retry_ms: u32);
+
     /// The events after a position.
     fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<Page>;
 
@@ -191,9 +198,17 @@ pub trait EventStore: Send + Sync {
 
 /// A store that makes event ids of its own.
 pub trait OwnIds: Send + Sync {
+    /// Gives the priming position of a new stream its id.
+    fn prime(&self, key: &StreamKey, ticket: &Ticket) -> Answer<()>;
+
     /// Where in the session's logs an id points.
     fn locate(&self, session: &str, id: &str) -> Option<(StreamNonce, Seq)>;
 
     /// The id of a position of a stream, the priming position included.
     fn id_at(&self, key: &StreamKey, seq: Seq) -> Option<Box<str>>;
+
+    /// The store whose operations the host performs, if this is one.
+    fn host(&self) -> Option<&HostStore> {
+        None
+    }
 }

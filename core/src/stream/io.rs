@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::event::{NewEvent, Page, Seq, StoredEvent};
+use super::event::{EventKind, NewEvent, Page, Seq, StoredEvent};
 
 /// One connection of one stream. Never used twice by an engine.
 pub type ConnectionId = u64;
@@ -32,7 +32,7 @@ pub enum Input {
     },
     /// The store has yet to create the log: nothing is appended or sent before [`Input::Opened`].
     Opening,
-    /// The log exists, or could not be created; appends will tell.
+    /// The log exists, or could not be created; then appends will tell.
     Opened,
     /// An event for the log.
     Publish(NewEvent),
@@ -103,8 +103,11 @@ pub enum Output {
     Unstored {
         /// The token of the event.
         token: u64,
-        /// Whether it was to end the stream, which is now open again.
-        terminal: bool,
+        /// The position that it would have had; events behind it move up.
+        seq: Seq,
+        /// What it was. After a terminal or an answer the stream is open again: its end has to say
+        /// what became of them.
+        kind: EventKind,
     },
     /// Ask the store for events. Answered by [`Input::Page`] or [`Input::LoadFailed`].
     Load {

@@ -26,8 +26,8 @@ pub(super) struct Link {
     pub(super) open_due: Ms,
     /// The writer has nothing to do and waits to be woken.
     pub(super) waiting: bool,
-    /// The store owes a page.
-    pub(super) loading: bool,
+    /// The store owes a page up to here.
+    pub(super) loading: Option<Seq>,
     pub(super) close: Option<CloseAt>,
     /// The tag that the first page still has to confirm; set when the store could not be asked.
     pub(super) unverified: Option<u32>,
@@ -50,7 +50,7 @@ impl Link {
             opened: false,
             open_due: now + pacing.coalesce_ms,
             waiting: false,
-            loading: false,
+            loading: None,
             close: None,
             unverified: None,
             fault: None,
@@ -69,21 +69,26 @@ impl Link {
         }
     }
 
-    /// The same connection without anything that only a stream's reader has.
-    pub(super) fn park(self) -> Self {
-        Self { loading: false, close: None, fault: None, hold_due: Ms::NEVER, age_due: Ms::NEVER, ..self }
-    }
-
     /// When a keep-alive is due.
     pub(super) fn keep_alive_due(&self, pacing: &Pacing) -> Ms {
         if pacing.keep_alive_ms == 0 { Ms::NEVER } else { self.last_write + pacing.keep_alive_ms }
     }
 
-    /// The next time at which a waiting connection has something to do.
+    /// The next time at which a waiting reader has something to do.
     pub(super) fn deadline(&self, pacing: &Pacing) -> Ms {
-        let retry_load = self.fault.map_or(Ms::NEVER, |(_, again)| again);
-        let due = self.keep_alive_due(pacing).min(self.hold_due).min(self.age_due).min(retry_load);
-        if self.opened { due } else { due.min(self.open_due) }
+        let idle = self.parked_deadline(pacing);
+        if self.loading.is_some() {
+            return idle;
+        }
+        // A close that is agreed waits for the store, not for a time.
+        let end = if self.close.is_none() { self.hold_due.min(self.age_due) } else { Ms::NEVER };
+        let load_again = self.fault.map_or(Ms::NEVER, |(_, again)| again);
+        idle.min(end).min(load_again)
+    }
+
+    /// The same for a parked connection, which gets comments only.
+    pub(super) fn parked_deadline(&self, pacing: &Pacing) -> Ms {
+        if self.opened { self.keep_alive_due(pacing) } else { self.open_due }
     }
 
     /// `retry_ms` plus up to half of it, spread by this connection's jitter: a floor, never less.

@@ -63,6 +63,8 @@ pub struct Follow {
     pub finished: bool,
     /// An end that is not in the log.
     pub tail: Option<Bytes>,
+    /// The reconnection delay that was set for it.
+    pub retry_ms: Option<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,6 +81,8 @@ enum Ending {
 struct Arrival {
     conn: ConnectionId,
     after: Seq,
+    /// What the store was asked for.
+    up_to: Seq,
     visit: u32,
     tag: Option<u32>,
     jitter: u16,
@@ -143,6 +147,7 @@ impl Machine {
         let mut machine = Self::new(rules, pacing, start_tag);
         machine.durable = record.head;
         machine.finished = record.finished;
+        machine.retry_ms = record.retry_ms.unwrap_or(machine.retry_ms);
         machine.ending = match record.tail {
             Some(tail) => Ending::Synthesized(tail),
             None if record.finished => Ending::Answered,
@@ -176,6 +181,14 @@ impl Machine {
         self.ending != Ending::Open
     }
 
+    /// The stream's end, if it is not in the log.
+    pub fn tail(&self) -> Option<&Bytes> {
+        match &self.ending {
+            Ending::Synthesized(tail) => Some(tail),
+            Ending::Open | Ending::Answered => None,
+        }
+    }
+
     /// The connection that reads the stream now.
     pub fn connection(&self) -> Option<ConnectionId> {
         self.link.as_ref().map(|link| link.conn)
@@ -201,13 +214,9 @@ impl Machine {
         if self.opening {
             return Ms::NEVER;
         }
-        [&self.link, &self.parked]
-            .into_iter()
-            .flatten()
-            .filter(|link| link.waiting)
-            .map(|link| link.deadline(&self.pacing))
-            .min()
-            .unwrap_or(Ms::NEVER)
+        let reader = self.link.iter().filter(|link| link.waiting).map(|link| link.deadline(&self.pacing));
+        let parked = self.parked.iter().filter(|link| link.waiting).map(|link| link.parked_deadline(&self.pacing));
+        reader.chain(parked).min().unwrap_or(Ms::NEVER)
     }
 
     /// Takes one input and appends what has to be done to `out`.
@@ -221,14 +230,10 @@ impl Machine {
             Input::CloseRequested { retry_ms, hold_ms } => return self.close_requested(retry_ms, hold_ms, out),
             Input::Open { conn, jitter } => self.open(now, conn, jitter, out),
             Input::Resume { conn, after, visit, tag, jitter } => {
-                self.arrive(Arrival { conn, after, visit, tag, jitter }, out);
+                self.arrive(Arrival { conn, after, up_to: self.durable, visit, tag, jitter }, out);
             }
             Input::Opening => self.opening = true,
-            Input::Opened => {
-                self.opening = false;
-                self.pump(out);
-                self.wake(out);
-            }
+            Input::Opened => self.log_opened(out),
             Input::Appended => self.appended(out),
             Input::AppendFailed => self.append_failed(out),
             Input::Page { conn, page } => self.page(now, conn, page, out),
@@ -239,6 +244,18 @@ impl Machine {
             Input::Tick => self.tick(now, out),
         }
         Ok(())
+    }
+
+    fn log_opened(&mut self, out: &mut Vec<Output>) {
+        self.opening = false;
+        self.pump(out);
+        self.settle(out);
+        for arrival in &self.arriving {
+            out.push(Output::Load { conn: arrival.conn, after: arrival.after, up_to: arrival.up_to });
+        }
+        for link in [&mut self.link, &mut self.parked].into_iter().flatten() {
+            wake(link, out);
+        }
     }
 
     fn publish(&mut self, event: NewEvent, out: &mut Vec<Output>) -> Result<(), Refused> {
@@ -287,21 +304,32 @@ impl Machine {
             }
         } else if let Some(event) = self.appending.pop() {
             self.singly = self.singly.saturating_sub(1);
-            let lost_seq = self.durable + 1;
+            let seq = self.durable + 1;
             if let Some(close) = self.link.as_mut().and_then(|link| link.close.as_mut())
-                && close.seq >= lost_seq
+                && close.seq >= seq
             {
                 close.seq -= 1;
             }
-            let terminal = event.kind == EventKind::Terminal;
-            if terminal {
-                self.ending = Ending::Open;
-            }
-            out.push(Output::Unstored { token: event.token, terminal });
+            self.reopen_without(event.kind);
+            out.push(Output::Unstored { token: event.token, seq, kind: event.kind });
         }
         self.pump(out);
         self.settle(out);
         self.wake(out);
+    }
+
+    /// A response is lost, so the response behind it cannot be the end: that has to tell of the loss.
+    fn reopen_without(&mut self, kind: EventKind) {
+        match kind {
+            EventKind::Terminal => self.ending = Ending::Open,
+            EventKind::Answer => {
+                if let Some(last) = self.queue.back_mut().filter(|last| last.kind == EventKind::Terminal) {
+                    last.kind = EventKind::Answer;
+                    self.ending = Ending::Open;
+                }
+            }
+            EventKind::Progress | EventKind::Question => {}
+        }
     }
 
     fn terminate(&mut self, payload: Bytes, out: &mut Vec<Output>) -> Result<(), Refused> {
@@ -316,7 +344,7 @@ impl Machine {
 
     /// The end counts once everything published before it is stored.
     fn settle(&mut self, out: &mut Vec<Output>) {
-        if self.finished || self.unconfirmed() > 0 {
+        if self.finished || self.opening || self.unconfirmed() > 0 {
             return;
         }
         match &self.ending {
@@ -331,28 +359,52 @@ impl Machine {
     fn open(&mut self, now: Ms, conn: ConnectionId, jitter: u16, out: &mut Vec<Output>) {
         let (seq, tag) = self.handed;
         let primed = (seq, self.visits, tag);
-        self.visits += 1;
-        let link = Link::new(conn, jitter, primed, now, &self.pacing);
-        out.push(Output::Accept { conn });
+        self.visits = next_visit(self.visits);
+        let link = self.link_from(now, conn, jitter, primed);
+        self.supersede_arrivals(self.arriving.len(), out);
         self.take_over(now, link, out);
+    }
+
+    fn link_from(&self, now: Ms, conn: ConnectionId, jitter: u16, primed: (Seq, u32, u32)) -> Link {
+        let mut link = Link::new(conn, jitter, primed, now, &self.pacing);
+        if !self.rules.early_close {
+            link.age_due = Ms::NEVER;
+        }
+        link
     }
 
     fn arrive(&mut self, arrival: Arrival, out: &mut Vec<Output>) {
         let Arrival { conn, after, .. } = arrival;
         if after > self.durable {
             out.push(Output::Reject { conn, why: RejectReason::Unknown });
-            return;
+            return self.forget_if_done(out);
         }
+        let up_to = arrival.up_to;
         self.arriving.push(arrival);
-        out.push(Output::Load { conn, after, up_to: self.durable });
+        if !self.opening {
+            out.push(Output::Load { conn, after, up_to });
+        }
     }
 
-    fn accept(&mut self, now: Ms, arrival: &Arrival, out: &mut Vec<Output>) {
+    /// Takes the arrival of this connection off the list, with how many came before it.
+    fn arrived(&mut self, conn: ConnectionId) -> Option<(usize, Arrival)> {
+        let at = self.arriving.iter().position(|arrival| arrival.conn == conn)?;
+        Some((at, self.arriving.remove(at)))
+    }
+
+    /// The first `count` arrivals are older than a reader that is valid: it is the newest.
+    fn supersede_arrivals(&mut self, count: usize, out: &mut Vec<Output>) {
+        for arrival in self.arriving.drain(..count) {
+            out.push(Output::Close { conn: arrival.conn, why: CloseReason::Superseded });
+        }
+    }
+
+    fn accept(&mut self, now: Ms, (older, arrival): (usize, &Arrival), out: &mut Vec<Output>) {
         self.resumes = self.resumes.saturating_add(1);
-        let visit = (arrival.visit.max(self.visits) + 1) % (1 << 24);
+        let visit = next_visit(arrival.visit.max(self.visits));
         self.visits = visit;
         let primed = (arrival.after, visit, arrival.tag.unwrap_or_default());
-        let mut link = Link::new(arrival.conn, arrival.jitter, primed, now, &self.pacing);
+        let mut link = self.link_from(now, arrival.conn, arrival.jitter, primed);
         match self.hold_ms {
             Some(hold_ms) if self.resumes <= self.pacing.max_polls => {
                 if hold_ms == 0 {
@@ -363,24 +415,33 @@ impl Machine {
             }
             _ => {}
         }
+        self.supersede_arrivals(older, out);
         out.push(Output::Accept { conn: arrival.conn });
         self.take_over(now, link, out);
     }
 
     /// The newest valid reader gets the stream; the one before is fenced (I4).
     fn take_over(&mut self, now: Ms, mut link: Link, out: &mut Vec<Output>) {
-        if self.draining && self.rules.early_close {
+        if self.draining && self.may_drain() {
             link.close = Some(CloseAt { seq: self.published(), why: CloseReason::Drain });
         }
-        if self.rules.standalone && self.link.is_some() {
+        if self.rules.standalone && !self.opening {
             // A parked connection needs its cursor too: it may be promoted, or dropped by a proxy.
             self.write_opening(now, out);
         }
         let Some(old) = self.link.replace(link) else { return };
-        let superseded = if self.rules.standalone { self.parked.replace(old.park()) } else { Some(old) };
+        // One that was to be closed anyway is not kept.
+        let park = self.rules.standalone && old.close.is_none();
+        let superseded = if park { self.parked.replace(old) } else { Some(old) };
         if let Some(superseded) = superseded {
             out.push(Output::Close { conn: superseded.conn, why: CloseReason::Superseded });
         }
+    }
+
+    /// Whether a drain closes this stream's connections. Any stream may end a standalone connection
+    /// at any time (W-055).
+    fn may_drain(&self) -> bool {
+        self.rules.early_close || self.rules.standalone
     }
 
     /// Positions given to everything published so far.
@@ -412,22 +473,31 @@ impl Machine {
             // An earlier request keeps its place.
             link.close.get_or_insert(CloseAt { seq, why });
         }
+        // Nobody is to stay connected, so nobody is promoted either.
+        if let Some(parked) = self.parked.take() {
+            self.part(&parked, why, out);
+        }
         self.wake(out);
+    }
+
+    /// Ends a connection whose client comes back, after the delay that it is told.
+    fn part(&self, link: &Link, why: CloseReason, out: &mut Vec<Output>) {
+        let retry_ms = match why {
+            CloseReason::Limit | CloseReason::Drain => link.spread_retry(self.retry_ms),
+            _ => self.retry_ms,
+        };
+        let conn = link.conn;
+        if link.opened && link.retry_sent != Some(retry_ms) {
+            out.push(Output::Send { conn, frame: Frame::Retry { ms: retry_ms } });
+        }
+        out.push(Output::Close { conn, why });
     }
 
     fn drain(&mut self, retry_ms: u32, out: &mut Vec<Output>) {
         self.draining = true;
         self.retry_ms = self.retry_ms.max(retry_ms);
-        if let Some(parked) = self.parked.take() {
-            out.push(Output::Close { conn: parked.conn, why: CloseReason::Drain });
-        }
-        if self.rules.early_close {
+        if self.may_drain() {
             self.close_at_published(CloseReason::Drain, out);
-        } else if self.rules.standalone
-            && let Some(link) = self.link.take()
-        {
-            // Any stream may end a standalone connection at any time (W-055).
-            out.push(Output::Close { conn: link.conn, why: CloseReason::Drain });
         }
     }
 
@@ -437,17 +507,24 @@ impl Machine {
             self.parked = None;
         }
         if self.connection() == Some(conn) {
-            self.link = self.parked.take();
-            self.wake(out);
+            self.promote(out);
         }
         self.forget_if_done(out);
     }
 
     fn end_link(&mut self, why: CloseReason, out: &mut Vec<Output>) {
-        if let Some(link) = self.link.take() {
+        if let Some(link) = &self.link {
             out.push(Output::Close { conn: link.conn, why });
         }
+        self.promote(out);
         self.forget_if_done(out);
+    }
+
+    /// The parked connection, if there is one, takes the place of the reader. It goes on from its own
+    /// position.
+    fn promote(&mut self, out: &mut Vec<Output>) {
+        self.link = self.parked.take();
+        self.wake(out);
     }
 
     /// Whether the end is stored and nobody is connected.
@@ -462,57 +539,49 @@ impl Machine {
     }
 
     fn wake(&mut self, out: &mut Vec<Output>) {
-        if let Some(link) = &mut self.link
-            && link.waiting
-        {
-            link.waiting = false;
-            out.push(Output::Wake { conn: link.conn });
+        if let Some(link) = &mut self.link {
+            wake(link, out);
         }
     }
 
     fn tick(&mut self, now: Ms, out: &mut Vec<Output>) {
-        for link in [&mut self.link, &mut self.parked].into_iter().flatten() {
-            if link.waiting && link.deadline(&self.pacing) <= now {
-                link.waiting = false;
-                out.push(Output::Wake { conn: link.conn });
-            }
+        if let Some(link) = self.link.as_mut().filter(|link| link.deadline(&self.pacing) <= now) {
+            wake(link, out);
+        }
+        if let Some(link) = self.parked.as_mut().filter(|link| link.parked_deadline(&self.pacing) <= now) {
+            wake(link, out);
         }
     }
 
     fn ready(&mut self, now: Ms, conn: ConnectionId, out: &mut Vec<Output>) {
         if self.connection() == Some(conn) {
             self.advance(now, out);
-        } else if let Some(link) = self.parked.as_mut().filter(|link| link.conn == conn) {
-            // A parked connection gets comments only.
-            if link.keep_alive_due(&self.pacing) <= now {
-                link.last_write = now;
-                out.push(Output::Send { conn, frame: Frame::KeepAlive });
+        } else if let Some(mut link) = self.parked.take_if(|link| link.conn == conn) {
+            // A parked connection gets its first bytes and comments, no events.
+            if !self.opening {
+                self.open_bytes(now, &mut link, false, out);
             }
-            link.waiting = true;
+            rest(now, &mut link, &self.pacing, out);
+            self.parked = Some(link);
         }
     }
 
     /// Gives the reader what is due, in wire order: first bytes, events, end or close, comment.
     fn advance(&mut self, now: Ms, out: &mut Vec<Output>) {
         let Some(link) = &mut self.link else { return };
-        if link.loading {
-            return;
-        }
-        if self.opening {
-            link.waiting = true;
-            return;
-        }
         let conn = link.conn;
         link.waiting = false;
-        if link.close.is_none() && self.rules.early_close && link.opened {
+        if self.opening || link.loading.is_some() {
+            return rest(now, link, &self.pacing, out);
+        }
+        if link.close.is_none() && self.rules.early_close {
+            let max_bytes = self.pacing.max_connection_bytes;
             if link.hold_due <= now {
                 link.close = Some(CloseAt { seq: self.durable, why: CloseReason::Polled });
-            } else if link.age_due <= now || self.over_bytes() {
-                let seq = self.link.as_ref().map_or(0, |link| link.sent);
-                return self.close_for_limit(now, seq, out);
+            } else if link.age_due <= now || (max_bytes != 0 && link.bytes >= max_bytes) {
+                link.close = Some(CloseAt { seq: link.sent, why: CloseReason::Limit });
             }
         }
-        let Some(link) = &mut self.link else { return };
         let limit = link.close.map_or(self.durable, |close| close.seq.min(self.durable));
         let can_load = link.fault.is_none_or(|(_, again)| again <= now);
         let pending = link.sent < limit || self.finished || link.close.is_some();
@@ -523,30 +592,30 @@ impl Machine {
         self.write_opening(now, out);
         let Some(link) = &mut self.link else { return };
         if link.sent < limit && can_load {
-            link.loading = true;
+            link.loading = Some(limit);
+            link.waiting = true;
             out.push(Output::Load { conn, after: link.sent, up_to: limit });
         } else if link.sent >= limit {
             self.finish_turn(now, out);
         } else {
-            self.rest(now, out);
+            rest(now, link, &self.pacing, out);
         }
     }
 
-    fn over_bytes(&self) -> bool {
-        let max = self.pacing.max_connection_bytes;
-        max != 0 && self.link.as_ref().is_some_and(|link| link.bytes >= max)
-    }
-
-    fn close_for_limit(&mut self, now: Ms, seq: Seq, out: &mut Vec<Output>) {
-        if let Some(link) = &mut self.link {
-            link.close = Some(CloseAt { seq, why: CloseReason::Limit });
-        }
-        self.finish_turn(now, out);
-    }
-
-    /// The first bytes of a connection: its cursor, or a comment where priming is not allowed.
     fn write_opening(&mut self, now: Ms, out: &mut Vec<Output>) {
-        let Some(link) = self.link.as_mut().filter(|link| !link.opened) else { return };
+        if let Some(mut link) = self.link.take() {
+            let follows = link.sent < self.durable || self.finished;
+            self.open_bytes(now, &mut link, follows, out);
+            self.link = Some(link);
+        }
+    }
+
+    /// The first bytes of a connection: its cursor, or a comment where priming is not allowed and
+    /// nothing `follows` at once.
+    fn open_bytes(&self, now: Ms, link: &mut Link, follows: bool, out: &mut Vec<Output>) {
+        if link.opened {
+            return;
+        }
         link.opened = true;
         link.last_write = now;
         let conn = link.conn;
@@ -554,7 +623,7 @@ impl Machine {
             let (seq, visit, tag) = link.primed;
             link.retry_sent = Some(self.retry_ms);
             Frame::Priming { seq, visit, tag, retry_ms: self.retry_ms }
-        } else if link.sent < self.durable || self.finished {
+        } else if follows {
             return;
         } else {
             Frame::KeepAlive
@@ -573,30 +642,17 @@ impl Machine {
             return self.end_link(CloseReason::Complete, out);
         }
         if let Some(close) = link.close.filter(|close| link.sent >= close.seq) {
-            let retry_ms = match close.why {
-                CloseReason::Limit | CloseReason::Drain => link.spread_retry(self.retry_ms),
-                _ => self.retry_ms,
-            };
-            if link.retry_sent != Some(retry_ms) {
-                out.push(Output::Send { conn, frame: Frame::Retry { ms: retry_ms } });
+            if let Some(link) = self.link.take() {
+                self.part(&link, close.why, out);
             }
-            return self.end_link(close.why, out);
+            self.promote(out);
+            return self.forget_if_done(out);
         }
-        self.rest(now, out);
-    }
-
-    fn rest(&mut self, now: Ms, out: &mut Vec<Output>) {
-        let Some(link) = &mut self.link else { return };
-        if link.keep_alive_due(&self.pacing) <= now {
-            link.last_write = now;
-            out.push(Output::Send { conn: link.conn, frame: Frame::KeepAlive });
-        }
-        link.waiting = true;
+        rest(now, link, &self.pacing, out);
     }
 
     fn page(&mut self, now: Ms, conn: ConnectionId, page: Page, out: &mut Vec<Output>) {
-        if let Some(at) = self.arriving.iter().position(|arrival| arrival.conn == conn) {
-            let arrival = self.arriving.remove(at);
+        if let Some((older, arrival)) = self.arrived(conn) {
             if contradicts(&page, arrival.tag) {
                 out.push(Output::Reject { conn, why: RejectReason::Unknown });
                 return self.forget_if_done(out);
@@ -605,64 +661,73 @@ impl Machine {
                 out.push(Output::Reject { conn, why: RejectReason::Complete });
                 return self.forget_if_done(out);
             }
-            self.accept(now, &arrival, out);
-            self.write_opening_with(now, &page, out);
+            self.accept(now, (older, &arrival), out);
+            if let Some(link) = &mut self.link {
+                link.loading = Some(arrival.up_to);
+            }
+        }
+        if self.load_parked(conn) {
+            return;
         }
         let Some(link) = self.link.as_mut().filter(|link| link.conn == conn) else { return };
-        link.loading = false;
+        let Some(asked) = link.loading.take() else { return };
+        link.waiting = false;
         link.fault = None;
         let unverified = link.unverified.take();
         if contradicts(&page, unverified) {
-            self.link = self.parked.take();
             out.push(Output::Reject { conn, why: RejectReason::Unknown });
+            self.promote(out);
             return self.forget_if_done(out);
         }
-        self.deliver(now, page, out);
+        self.deliver(now, asked, page, out);
     }
 
-    /// Opens a resumed connection at once where something follows, so that both leave together.
-    fn write_opening_with(&mut self, now: Ms, page: &Page, out: &mut Vec<Output>) {
-        let close = self.link.as_ref().is_some_and(|link| link.close.is_some());
-        if !page.events.is_empty() || self.finished || close {
-            self.write_opening(now, out);
-        }
+    /// An answer of the store came too late for a connection that was parked meanwhile; when it is
+    /// promoted, it asks again.
+    fn load_parked(&mut self, conn: ConnectionId) -> bool {
+        let Some(parked) = self.parked.as_mut().filter(|link| link.conn == conn) else { return false };
+        parked.loading = None;
+        true
     }
 
-    fn deliver(&mut self, now: Ms, page: Page, out: &mut Vec<Output>) {
+    /// Hands over what the store holds up to the position that it was `asked` for.
+    fn deliver(&mut self, now: Ms, asked: Seq, page: Page, out: &mut Vec<Output>) {
+        let Page { mut events, .. } = page;
         let durable = self.durable;
         let Some(link) = &mut self.link else { return };
         let conn = link.conn;
         let limit = link.close.map_or(durable, |close| close.seq.min(durable));
-        let Page { mut events, low, .. } = page;
-        events.retain(|event| event.seq > link.sent && event.seq <= limit);
-        let mut start = link.sent;
+        let mut last = link.sent;
+        events.retain(|event| {
+            let next = event.seq > last && event.seq <= limit;
+            last = if next { event.seq } else { last };
+            next
+        });
+        if asked > link.sent {
+            // Something follows, so that it leaves together with the first bytes.
+            self.write_opening(now, out);
+        }
+        let Some(link) = &mut self.link else { return };
+        if events.is_empty() && asked > link.sent {
+            // Nothing is left of what was asked for. Waiting for it would never end.
+            out.push(Output::Send { conn, frame: Frame::Gap { first: link.sent + 1, count: asked - link.sent } });
+            link.sent = asked;
+            link.last_write = now;
+        }
         // A position that retention took is announced where it is missing (I8).
         while !events.is_empty() {
-            let missing = events[0].seq - start - 1;
+            let missing = events[0].seq - link.sent - 1;
             if missing > 0 {
-                out.push(Output::Send { conn, frame: Frame::Gap { first: start + 1, count: missing } });
+                out.push(Output::Send { conn, frame: Frame::Gap { first: link.sent + 1, count: missing } });
             }
             let run = events.windows(2).position(|pair| pair[1].seq != pair[0].seq + 1).map_or(events.len(), |i| i + 1);
             let rest = events.split_off(run);
             let last = &events[run - 1];
-            start = last.seq;
+            link.sent = last.seq;
+            link.last_write = now;
             self.handed = self.handed.max((last.seq, last.tag));
             link.bytes += events.iter().map(|event| event.frame.len() as u64).sum::<u64>();
             out.push(Output::Send { conn, frame: Frame::Events(std::mem::replace(&mut events, rest)) });
-        }
-        // Trimmed up to `low` and nothing kept on the way.
-        let trimmed = low.saturating_sub(1).min(limit);
-        if trimmed > start {
-            out.push(Output::Send { conn, frame: Frame::Gap { first: start + 1, count: trimmed - start } });
-            start = trimmed;
-        }
-        if start > link.sent {
-            link.sent = start;
-            link.last_write = now;
-        } else if start < limit {
-            // The store has less than it confirmed. Waiting would never end; say what is missing.
-            out.push(Output::Send { conn, frame: Frame::Gap { first: start + 1, count: limit - start } });
-            link.sent = limit;
         }
         if link.sent >= limit {
             if link.opened {
@@ -674,24 +739,48 @@ impl Machine {
     }
 
     fn load_failed(&mut self, now: Ms, conn: ConnectionId, out: &mut Vec<Output>) {
-        if let Some(at) = self.arriving.iter().position(|arrival| arrival.conn == conn) {
+        if let Some((older, arrival)) = self.arrived(conn) {
             // Clients survive two refusals, not a failover: answer, and keep trying.
-            let arrival = self.arriving.remove(at);
-            self.accept(now, &arrival, out);
+            self.accept(now, (older, &arrival), out);
             if let Some(link) = &mut self.link {
                 link.unverified = arrival.tag;
             }
             self.write_opening(now, out);
         }
+        if self.load_parked(conn) {
+            return;
+        }
         let Some(link) = self.link.as_mut().filter(|link| link.conn == conn) else { return };
-        link.loading = false;
+        link.loading = None;
         let since = link.fault.map_or(now, |(since, _)| since);
         if now.since(since) >= self.pacing.store_wait_ms {
             return self.end_link(CloseReason::Fault, out);
         }
         link.fault = Some((since, now + LOAD_AGAIN_MS));
-        self.rest(now, out);
+        rest(now, link, &self.pacing, out);
     }
+}
+
+/// Lets the connection's writer come back.
+fn wake(link: &mut Link, out: &mut Vec<Output>) {
+    if link.waiting {
+        link.waiting = false;
+        out.push(Output::Wake { conn: link.conn });
+    }
+}
+
+/// There is nothing to send: a comment if it is time for one, and then the writer waits.
+fn rest(now: Ms, link: &mut Link, pacing: &Pacing, out: &mut Vec<Output>) {
+    if link.opened && link.keep_alive_due(pacing) <= now {
+        link.last_write = now;
+        out.push(Output::Send { conn: link.conn, frame: Frame::KeepAlive });
+    }
+    link.waiting = true;
+}
+
+/// The number of the visit after this one, as event ids can hold it.
+fn next_visit(visit: u32) -> u32 {
+    (visit + 1) % (1 << 24)
 }
 
 /// Whether the log shows another history at the cursor's position than the cursor was made from. A

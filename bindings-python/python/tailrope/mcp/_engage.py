@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from tailrope._runtime import Runtime
@@ -11,8 +12,12 @@ from tailrope.mcp._store import EventStore, unwrap
 if TYPE_CHECKING:
     from mcp.server.streamable_http import EventStore as SdkEventStore
 
+stores: weakref.WeakSet[EventStore] = weakref.WeakSet()
+"""Our own stores that were made: each engages the servers it is passed to."""
+
 _installed: dict[str, Any] | None = None
 _default: Runtime | None = None
+_user_stores: list[tuple[weakref.ref[Any], Runtime]] = []
 
 
 def is_disabled() -> bool:
@@ -48,4 +53,15 @@ def runtime_for(event_store: SdkEventStore | None, *, explicit: bool) -> Runtime
         return inner.runtime
     if _installed is None and not explicit:
         return None
-    return default_runtime()
+    return default_runtime() if inner is None else _runtime_of(inner)
+
+
+def _runtime_of(store: SdkEventStore) -> Runtime:
+    """The engine whose events a user's own store holds. One for each store, whatever it defines as equal."""
+    for known, runtime in _user_stores:
+        if known() is store:
+            return runtime
+    _user_stores[:] = [entry for entry in _user_stores if entry[0]() is not None]
+    runtime = Runtime({} if _installed is None else _installed, host_store=weakref.proxy(store))
+    _user_stores.append((weakref.ref(store), runtime))
+    return runtime

@@ -9,7 +9,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import mcp.server.streamable_http as sdk_transport
-import mcp.server.streamable_http_manager as sdk_manager
+import mcp.server.streamable_http_manager
 
 from tailrope._native import TailropeError, envelope_id
 from tailrope._options import MEMORY, Options, check_store
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tailrope")
 
-SUPPORTED = "mcp >= 1.27, < 3"
+sdk_manager: Any = mcp.server.streamable_http_manager
+"""Where the seam is. Untyped: a name that the module imports is what gets replaced."""
+
+SUPPORTED = "mcp 1.30 and later 1.x, mcp 2.x"
 LEGACY_REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 UNSUPPORTED_PROTOCOL_VERSION = -32022
 
@@ -92,15 +95,18 @@ def install(
 
 
 def uninstall() -> None:
-    """Takes `install()` back: sessions that are opened from now on are served by the SDK's transport."""
+    """Takes `install()` back: sessions that are opened from now on are served by the SDK's transport.
+
+    Servers that were given a `tailrope.mcp.EventStore` keep it.
+    """
     global _stock_class, _stock_init, _prefer_resumable
     _engage.set_installed(None)
     _prefer_resumable = False
-    if _stock_class is not None:
+    if _stock_class is not None and not _engage.stores:
         sdk_manager.StreamableHTTPServerTransport = _stock_class
         sdk_manager.StreamableHTTPSessionManager.__init__ = _stock_init
         _stock_class = _stock_init = None
-    _uvicorn.unpatch()
+        _uvicorn.unpatch()
 
 
 def patch_seam() -> None:
@@ -113,7 +119,9 @@ def patch_seam() -> None:
     if _stock_class is not None or _engage.is_disabled():
         return
     if (difference := _seam_difference()) is not None:
-        error = TailropeError(f"mcp {_sdk.VERSION} is not supported by this Tailrope ({SUPPORTED}): {difference}.")
+        error = TailropeError(
+            f"mcp {_sdk.VERSION} is not supported by this Tailrope (supported: {SUPPORTED}): {difference}."
+        )
         error.code = "unsupported_sdk"
         raise error
     manager = sdk_manager.StreamableHTTPSessionManager
@@ -125,17 +133,18 @@ def patch_seam() -> None:
         stock_init(self, *args, **kwargs)
         self.asgi_app = _Front(self.asgi_app)
 
-    sdk_manager.StreamableHTTPServerTransport = _SeamTransport  # type: ignore[misc]
-    manager.__init__ = init  # type: ignore[method-assign]
+    sdk_manager.StreamableHTTPServerTransport = _SeamTransport
+    manager.__init__ = init
     _uvicorn.patch()
 
 
 def _seam_difference() -> str | None:
     """How the SDK's seam differs from what our class was written for; None when it does not."""
-    stock = getattr(sdk_transport, "StreamableHTTPServerTransport", None)
-    if stock is None or getattr(sdk_manager, "StreamableHTTPServerTransport", None) is not stock:
+    stock: Any = getattr(sdk_transport, "StreamableHTTPServerTransport", None)
+    known = getattr(sdk_manager, "StreamableHTTPServerTransport", None)
+    if not inspect.isclass(stock) or known is not stock:
         return "its session manager does not take its transport by the known name"
-    parameters = tuple(inspect.signature(stock.__init__).parameters)[1:]
+    parameters = tuple(inspect.signature(sdk_transport.StreamableHTTPServerTransport).parameters)
     if parameters != _PARAMETERS:
         return f"its transport takes ({', '.join(parameters)}), not ({', '.join(_PARAMETERS)})"
     missing = [name for name in _METHODS if not callable(getattr(stock, name, None))]

@@ -62,7 +62,7 @@ if MAJOR >= 2:
         return metadata.related_request_id if type(metadata) is ServerMessageMetadata else None
 
 else:
-    from mcp.server.lowlevel.server import request_ctx
+    from mcp.server.lowlevel.server import request_ctx  # type: ignore[attr-defined, unused-ignore]
     from mcp.types import (
         JSONRPCError,
         JSONRPCMessage,
@@ -79,7 +79,7 @@ else:
     }
 
     def parse(body: bytes) -> Any:
-        return JSONRPCMessage.model_validate_json(body)
+        return JSONRPCMessage.model_validate_json(body)  # type: ignore[attr-defined, unused-ignore]
 
     def unwrap(message: Any) -> Any:
         return message.root

@@ -29,11 +29,12 @@ class EventStore(SdkEventStore):
     """
 
     def __init__(self, store: str = MEMORY, **options: Unpack[Options]) -> None:
-        from tailrope.mcp._install import patch_seam
+        from tailrope.mcp import _engage, _install
 
         check_store(store)
         self.runtime = Runtime(dict(options))
-        patch_seam()
+        _engage.stores.add(self)
+        _install.patch_seam()
 
     async def store_event(self, stream_id: StreamId, message: JSONRPCMessage | None) -> EventId:
         """Not used by Tailrope's transport, and nothing that a stock transport could rely on.

@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -20,14 +20,17 @@ if TYPE_CHECKING:
     from mcp.shared.message import SessionMessage
 
     from tailrope._native import Session
+    from tailrope.mcp._user_store import UserStore
 
 MAX_INBOX = 256
 """Messages that may wait for the SDK's dispatcher before a POST has to wait, too."""
 
 YIELD_EVENTS = 128
+YIELD_BYTES = 64 << 10
 YIELD_S = 0.001
-"""A handler that sends without a pause lets the connection's writer run after so many events, and at the
-first event after so long: a reader gets an event before the handler's next pause (F-46)."""
+"""A handler that sends without a pause lets the connection's writer run after so many events or bytes, and
+at the first event after so long: a reader gets an event before the handler's next pause (F-46), and the
+log's bounds are not reached before a reader that keeps up had its turn."""
 
 
 class Inbox:
@@ -36,7 +39,7 @@ class Inbox:
     def __init__(self) -> None:
         self._items: deque[tuple[contextvars.Context, SessionMessage | Exception]] = deque()
         self._waiter: asyncio.Future[None] | None = None
-        self._room: deque[asyncio.Future[None]] = deque()
+        self._room: list[asyncio.Future[None]] = []
         self._closed = False
         self.last_context: contextvars.Context | None = None
         """The context of whoever sent the item that was received last: auth and tracing reach handlers by it."""
@@ -67,14 +70,14 @@ class Inbox:
                 self._waiter = None
         self.last_context, item = self._items.popleft()
         if self._room:
-            _resolve(self._room.popleft())
+            _resolve(self._room.pop(0))
         return item
 
     def close(self) -> None:
         self._closed = True
         _resolve(self._waiter)
         while self._room:
-            _resolve(self._room.popleft())
+            _resolve(self._room.pop(0))
 
     async def aclose(self) -> None:
         self.close()
@@ -100,12 +103,21 @@ class Inbox:
 class Outbox:
     """What the server sends: stored by the engine before `send` returns."""
 
-    def __init__(self, session: Session, outcome: Callable[[int], Any], after_response: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        options: dict[str, int],
+        user_store: UserStore | None,
+        after_response: Callable[[], None],
+    ) -> None:
         self._session = session
-        self._outcome = outcome
+        self._yield_events = min(YIELD_EVENTS, max(1, options["max_events_per_stream"] // 4))
+        self._yield_bytes = min(YIELD_BYTES, options["max_bytes_per_stream"] // 4)
+        self._user_store = user_store
         self._after_response = after_response
         self._closed = False
-        self._unyielded = 0
+        self._unyielded_events = 0
+        self._unyielded_bytes = 0
         self._yielded_at = 0.0
 
     async def send(self, item: SessionMessage) -> None:
@@ -134,14 +146,18 @@ class Outbox:
             if error.code in ("session_ended", "closed"):
                 raise anyio.ClosedResourceError from error
             raise
-        if number is not None:
-            await self._outcome(number)
+        if number is not None and self._user_store is not None:
+            await self._user_store.outcome(number, raises=kind is not _sdk.RESPONSE)
             return
-        self._unyielded += 1
-        now = time.monotonic()
-        if self._unyielded >= YIELD_EVENTS or now - self._yielded_at >= YIELD_S:
+        self._unyielded_events += 1
+        self._unyielded_bytes += len(payload)
+        if (
+            self._unyielded_events >= self._yield_events
+            or self._unyielded_bytes >= self._yield_bytes
+            or time.monotonic() - self._yielded_at >= YIELD_S
+        ):
             await asyncio.sleep(0)
-            self._unyielded = 0
+            self._unyielded_events = self._unyielded_bytes = 0
             self._yielded_at = time.monotonic()
 
     def close(self) -> None:

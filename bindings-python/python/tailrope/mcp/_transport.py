@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import math
@@ -16,12 +15,13 @@ from mcp.server.streamable_http import StreamableHTTPServerTransport as StockTra
 from mcp.shared.message import SessionMessage
 from starlette.requests import Request
 
-from tailrope._native import Connection, Refusal
+from tailrope._native import Connection, Refusal, TailropeError
 from tailrope._runtime import current_loop
 from tailrope.mcp import _engage, _sdk
 from tailrope.mcp._answer import write_connection, write_refusal, write_whole
 from tailrope.mcp._close import Closer
 from tailrope.mcp._streams import Inbox, Outbox
+from tailrope.mcp._user_store import UserStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tailrope")
 
+INTERNAL_ERROR = -32603
 INVALID_PARAMS = -32602
 """What the SDKs answer to a body that is JSON but no message of theirs."""
 
@@ -70,29 +71,45 @@ class StreamableHTTPServerTransport(StockTransport):
             return
         self._runtime = runtime
         self._session_id = mcp_session_id.encode("ascii")
-        self._session = runtime.engine.open_session(mcp_session_id, _sdk.MAJOR, retry_interval)
         self._claimed = False
         self._inbox = Inbox()
-        self._outcomes: dict[int, asyncio.Future[None]] = {}
+        self._user_store: UserStore | None = None
 
     @asynccontextmanager
     async def connect(self) -> AsyncGenerator[tuple[Any, Any], None]:
         """The streams for the SDK's dispatcher, as from the SDK's class."""
-        session = self._session
-        if session is None:
+        runtime = self._runtime
+        if runtime is None:
             async with super().connect() as streams:
                 yield streams
             return
-        current_loop()
+        assert self.mcp_session_id is not None  # or no engine would serve it
+        here = current_loop()
         if self._idle_timeout is not None:
             self.idle_scope = anyio.CancelScope()
-        outbox = Outbox(session, self._outcome, self._refresh_idle)
+        try:
+            session = self._session = runtime.engine.open_session(
+                self.mcp_session_id, _sdk.MAJOR, self._retry_interval, here.waiters
+            )
+        except TailropeError as error:
+            if error.code != "too_many_sessions":
+                raise
+            # Nothing but the refusal is served; the host discards the transport after it.
+            logger.warning("refusing to open a new session: %s", error)
+            async with super().connect() as streams:
+                yield streams
+            return
+        if runtime.host_store is not None:
+            self._user_store = UserStore(runtime, session, here)
+        outbox = Outbox(session, runtime.engine.options(), self._user_store, self._refresh_idle)
         try:
             yield self._inbox, outbox
         finally:
             self._inbox.close()
             outbox.close()
             session.end()
+            if self._user_store is not None:
+                self._user_store.close()
 
     async def terminate(self) -> None:
         """Ends the session. Requests in flight get an error, later ones are answered 404."""
@@ -105,34 +122,38 @@ class StreamableHTTPServerTransport(StockTransport):
 
     def close_sse_stream(self, request_id: int | str, retry_ms: int | None = None, hold_ms: int | None = None) -> None:
         """Closes the connection of a request's stream without terminating the stream."""
-        if self._session is None:
+        if self._runtime is None:
             super().close_sse_stream(request_id)
-        else:
+        elif self._session is not None:
             self._session.close_connection(request_id, retry_ms, hold_ms)
 
     def close_standalone_sse_stream(self, retry_ms: int | None = None, hold_ms: int | None = None) -> None:
         """Closes the connection of the standalone stream without terminating the stream."""
-        if self._session is None:
+        if self._runtime is None:
             super().close_standalone_sse_stream()
-        else:
+        elif self._session is not None:
             self._session.close_standalone(retry_ms, hold_ms)
 
     async def handle_request(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one HTTP request of the session."""
-        if self._session is None:
+        if self._runtime is None:
             await super().handle_request(scope, receive, send)
             return
-        idle_scope = self.idle_scope
-        if idle_scope is None or self._idle_timeout is None:
-            await self._serve(self._session, scope, receive, send)
+        if self._session is None:
+            full = self._create_error_response("Too many open sessions", HTTPStatus.SERVICE_UNAVAILABLE, INTERNAL_ERROR)
+            await full(scope, receive, send)
             return
-        if idle_scope.cancel_called and not self._terminated:
-            # The host is ending this session; nothing may be dispatched into it any more.
-            await self.terminate()
+        if self.idle_scope is not None:
+            if self.idle_scope.cancel_called and not self._terminated:
+                # The host is ending this session; nothing may be dispatched into it any more.
+                await self.terminate()
+            self.idle_scope.deadline = math.inf
         self._requests_in_flight += 1
-        idle_scope.deadline = math.inf
         try:
-            await self._serve(self._session, scope, receive, send)
+            # Nothing of the request is held on to while its connection is open, for an hour maybe.
+            connection = await self._admit(self._session, scope, receive, send)
+            if connection is not None:
+                await write_connection(connection, self._runtime, current_loop(), receive, send, self._session_id)
         finally:
             self._requests_in_flight -= 1
             self._refresh_idle()
@@ -144,35 +165,41 @@ class StreamableHTTPServerTransport(StockTransport):
         idle_in_ms = self._session.idle_in_ms(round(self._idle_timeout * 1_000))
         self.idle_scope.deadline = math.inf if idle_in_ms is None else anyio.current_time() + idle_in_ms / 1_000
 
-    async def _serve(self, session: Session, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _admit(self, session: Session, scope: Scope, receive: Receive, send: Send) -> Connection | None:
+        """Answers a request that needs no stream; otherwise opens the connection that is to be written."""
         request = Request(scope, receive)
         method: str = scope["method"]
         refused = await self._security.validate_request(request, is_post=method == "POST")
         if refused is not None:
             await refused(scope, receive, send)
-            return
+            return None
         if self._terminated or not self._may_use(session, scope):
             await self._write_gone(scope, receive, send)
-            return
+            return None
         body = await request.body() if method == "POST" else b""
         admission = session.admit(method, scope["headers"], body, self.is_json_response_enabled)
         if isinstance(admission, Refusal):
             await write_refusal(send, admission, self._session_id)
-            return
+            return None
+        opened: Connection | Refusal | None
         match admission.operation:
             case "request":
-                await self._request(session, admission, request, body, receive, send)
+                opened = await self._request(session, admission, request, body, send)
             case "message":
                 await self._message(session, admission, request, body, send)
+                opened = None
             case "listen":
-                here = current_loop()
-                await self._write(session.listen(admission, here.waiters), receive, send)
+                opened = session.listen(admission, current_loop().waiters)
             case "resume":
-                here = current_loop()
-                await self._write(session.resume(admission, here.waiters), receive, send)
+                opened = session.resume(admission, current_loop().waiters)
             case "delete":
                 await self.terminate()
                 await write_whole(send, 200, self._json_headers(), b"")
+                opened = None
+        if isinstance(opened, Refusal):
+            await write_refusal(send, opened, self._session_id)
+            return None
+        return opened
 
     def _may_use(self, session: Session, scope: Scope) -> bool:
         """Whether the request's principal is the session's. The first request binds it (I7)."""
@@ -190,18 +217,16 @@ class StreamableHTTPServerTransport(StockTransport):
             return None, f"Validation error: {error}"
 
     async def _request(
-        self, session: Session, admission: Admission, request: Request, body: bytes, receive: Receive, send: Send
-    ) -> None:
+        self, session: Session, admission: Admission, request: Request, body: bytes, send: Send
+    ) -> Connection | Refusal | None:
         message, fault = self._parse(body)
         if fault is not None:
-            await self._write_invalid(fault, request.scope, receive, send)
-            return
+            await self._write_invalid(fault, request.scope, request.receive, send)
+            return None
         json_response = self.is_json_response_enabled
-        here = current_loop()
-        connection = session.call(admission, here.waiters, json_response)
+        connection = session.call(admission, current_loop().waiters, json_response)
         if isinstance(connection, Refusal):
-            await write_refusal(send, connection, self._session_id)
-            return
+            return connection
         closer = Closer(session, _sdk.unwrap(message).id)
         can_poll = session.can_poll and not json_response
         metadata = _sdk.metadata(
@@ -216,11 +241,9 @@ class StreamableHTTPServerTransport(StockTransport):
         except anyio.ClosedResourceError:
             # The session ended in between; its end is on the connection.
             logger.debug("request for a session that has just ended")
-        await self._write(connection, receive, send)
+        return connection
 
-    async def _message(
-        self, session: Session, admission: Admission, request: Request, body: bytes, send: Send
-    ) -> None:
+    async def _message(self, session: Session, admission: Admission, request: Request, body: bytes, send: Send) -> None:
         message, fault = self._parse(body)
         if fault is not None:
             await self._write_invalid(fault, request.scope, request.receive, send)
@@ -235,13 +258,6 @@ class StreamableHTTPServerTransport(StockTransport):
         if _sdk.CANCELS_SETTLE_HERE and (cancelled := admission.cancelled_request) is not None:
             session.cancelled(cancelled)
 
-    async def _write(self, connection: Connection | Refusal, receive: Receive, send: Send) -> None:
-        if isinstance(connection, Refusal):
-            await write_refusal(send, connection, self._session_id)
-            return
-        assert self._runtime is not None  # there is no connection without an engine
-        await write_connection(connection, self._runtime, current_loop(), receive, send, self._session_id)
-
     async def _write_gone(self, scope: Scope, receive: Receive, send: Send) -> None:
         response = self._create_error_response("Not Found: Session has been terminated", HTTPStatus.NOT_FOUND)
         await response(scope, receive, send)
@@ -252,27 +268,6 @@ class StreamableHTTPServerTransport(StockTransport):
 
     def _json_headers(self) -> list[tuple[bytes, bytes]]:
         return [(b"content-type", b"application/json"), (b"mcp-session-id", self._session_id)]
-
-    async def _outcome(self, number: int) -> None:
-        """Waits for the event store to answer for one message."""
-        future = self._outcomes[number] = asyncio.get_running_loop().create_future()
-        try:
-            self._settle()
-            await future
-        finally:
-            self._outcomes.pop(number, None)
-
-    def _settle(self) -> None:
-        """Hands late outcomes of the event store to who waits for them."""
-        assert self._session is not None  # only a session has outcomes
-        for number, error in self._session.take_outcomes():
-            future = self._outcomes.get(number)
-            if future is None or future.done():
-                continue
-            if error is None:
-                future.set_result(None)
-            else:
-                future.set_exception(error)
 
 
 def _principal(scope: Scope) -> str | None:

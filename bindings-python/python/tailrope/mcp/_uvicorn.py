@@ -42,5 +42,3 @@ def unpatch() -> None:
     if _stock_exit is not None and module is not None and module.Server.handle_exit.__module__ == __name__:
         module.Server.handle_exit = _stock_exit
         _stock_exit = None
-
-

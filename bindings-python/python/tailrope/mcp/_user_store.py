@@ -1,0 +1,139 @@
+"""Runs the operations of an event store that a user wrote against the SDK's interface.
+
+The engine says what to store and in which order; here it is only done, each call bounded in time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from tailrope.mcp import _sdk
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from mcp.server.streamable_http import EventMessage
+
+    from tailrope._native import Session
+    from tailrope._runtime import Loop, Runtime
+
+logger = logging.getLogger("tailrope")
+
+
+class UserStore:
+    """A user's store at work for one session."""
+
+    def __init__(self, runtime: Runtime, session: Session, here: Loop) -> None:
+        self._store: Any = runtime.host_store
+        self._timeout_s = runtime.store_timeout_s
+        self._max_replay_bytes = runtime.engine.options()["max_bytes_per_stream"]
+        self._session = session
+        self._here = here
+        self._outcomes: dict[int, asyncio.Future[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._start(self._run())
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._here.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self) -> None:
+        key, waiters = self._session.key, self._here.waiters
+        try:
+            while True:
+                for number, stream, payload, last_event_id in self._session.take_operations():
+                    if stream is not None:
+                        self._start(self._store_event(number, stream, payload))
+                    elif last_event_id is not None:
+                        self._start(self._replay(number, last_event_id))
+                self._settle()
+                future: asyncio.Future[None] = self._here.loop.create_future()
+                if waiters.park(key, future):
+                    await future
+        finally:
+            waiters.forget(key)
+
+    async def _store_event(self, number: int, stream: str, payload: bytes | None) -> None:
+        try:
+            message = None if payload is None else _sdk.parse(payload)
+            async with asyncio.timeout(self._timeout_s):
+                event_id = await self._store.store_event(stream, message)
+            if not isinstance(event_id, str):
+                msg = f"store_event() returned {type(event_id).__name__}, not str"
+                raise TypeError(msg)
+        except Exception as error:
+            # Whatever a user's store raises harms this event and no other (I9).
+            logger.exception("event store failed to store an event")
+            self._session.not_stored(number, _describe(error))
+        else:
+            self._session.stored(number, event_id)
+
+    async def _replay(self, number: int, last_event_id: str) -> None:
+        events: list[tuple[str | None, bytes | None]] = []
+        size = 0
+
+        async def collect(event: EventMessage) -> None:
+            nonlocal size
+            message: Any = event.message
+            payload = None if message is None else _sdk.dump(message)
+            size += len(payload or b"")
+            if size > self._max_replay_bytes:
+                raise _ReplayTooLarge
+            events.append((event.event_id, payload))
+
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                stream = await self._store.replay_events_after(last_event_id, collect)
+        except _ReplayTooLarge:
+            logger.warning("event store replays more than max_bytes_per_stream = %d", self._max_replay_bytes)
+            self._session.replayed(number, None, [])
+        except Exception as error:
+            logger.exception("event store failed to replay")
+            self._session.not_replayed(number, _describe(error))
+        else:
+            self._session.replayed(number, stream if isinstance(stream, str) else None, events)
+
+    async def outcome(self, number: int, *, raises: bool) -> None:
+        """Waits until the store has answered for one message.
+
+        Raises:
+            TailropeError: it was not stored, and `raises` is set.
+        """
+        future = self._outcomes[number] = self._here.loop.create_future()
+        try:
+            self._settle()
+            await future
+        except RuntimeError:
+            if raises:
+                raise
+        finally:
+            self._outcomes.pop(number, None)
+
+    def _settle(self) -> None:
+        for number, error in self._session.take_outcomes():
+            future = self._outcomes.get(number)
+            if future is None or future.done():
+                continue
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+
+    def close(self) -> None:
+        """The session has ended: nothing is stored for it any more."""
+        for task in list(self._tasks):
+            task.cancel()
+        for future in self._outcomes.values():
+            if not future.done():
+                future.set_result(None)
+
+
+class _ReplayTooLarge(Exception):
+    """The replay of a user's store does not fit into the bounds of a stream."""
+
+
+def _describe(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,323 @@
+//! A store that the host wrote against its SDK's own interface.
+//!
+//! Such a store makes the event ids, and its operations run in the host's language. This one turns
+//! the engine's operations into a queue of [`HostOperation`]s that the host performs and reports, one
+//! at a time for each stream, and keeps a window of what was stored in a memory store: cursors inside
+//! the window are answered from it. Outside of it the host's replay is asked, bounded and checked for
+//! ownership.
+//!
+//! Stream names that the host's store sees are unguessable, carry the session, and are made of
+//! `[0-9a-f]` only: stores are known to split names at `_` or `-`.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::{
+    Answer, EventStore, Limits, MemoryStore, Operation, Outcome, OwnIds, ReadLimit, Record, StoreError, StreamKey,
+    Ticket, Usage,
+};
+use crate::Ms;
+use crate::protocol::{StreamNonce, sse};
+use crate::stream::{ConnectionId, Page, Seq, StoredEvent};
+
+/// Something that the host's store has to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostOperation {
+    /// To be reported with the outcome.
+    pub number: u64,
+    /// What to do.
+    pub request: HostRequest,
+}
+
+/// What the host's store has to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HostRequest {
+    /// Store an event, or the priming position when there is no payload; report its id.
+    Store {
+        /// The stream's name.
+        stream: String,
+        /// The message as JSON text.
+        payload: Option<Bytes>,
+    },
+    /// Replay what came after an id.
+    Replay {
+        /// The id.
+        last_event_id: String,
+    },
+}
+
+/// What the host's store replayed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostReplay {
+    /// The stream that the id belongs to, if the store said.
+    pub stream: Option<String>,
+    /// Messages as JSON text with their ids, in order; without a payload for a priming position.
+    pub events: Vec<(Option<Box<str>>, Option<Bytes>)>,
+}
+
+/// A host's store behind the engine's contract.
+pub struct HostStore {
+    window: MemoryStore,
+    state: Mutex<State>,
+    next_number: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    sessions: HashMap<Arc<str>, Session>,
+    pending: HashMap<u64, Pending>,
+}
+
+#[derive(Default)]
+struct Session {
+    queue: Vec<HostOperation>,
+    positions: HashMap<Box<str>, (StreamNonce, Seq)>,
+    /// The same ids by position.
+    ids: HashMap<StreamNonce, VecDeque<(Seq, Box<str>)>>,
+}
+
+enum Pending {
+    Prime { key: StreamKey, ticket: Ticket },
+    Append { key: StreamKey, event: StoredEvent, payload: Bytes, chain: u64, now: Ms, ticket: Ticket },
+    Replay { conn: ConnectionId },
+}
+
+impl Session {
+    fn remember(&mut self, nonce: StreamNonce, seq: Seq, id: &str) {
+        self.positions.insert(id.into(), (nonce, seq));
+        self.ids.entry(nonce).or_default().push_back((seq, id.into()));
+    }
+
+    /// Forgets ids that are no cursors into the window any more.
+    fn forget_before(&mut self, nonce: StreamNonce, low: Seq) {
+        let Some(ids) = self.ids.get_mut(&nonce) else { return };
+        while ids.front().is_some_and(|(seq, _)| *seq + 1 < low) {
+            if let Some((_, id)) = ids.pop_front() {
+                self.positions.remove(&id);
+            }
+        }
+    }
+}
+
+impl HostStore {
+    /// A store for the host's operations, with a window of these bounds.
+    pub fn new(limits: Limits) -> Self {
+        Self { window: MemoryStore::new(limits), state: Mutex::default(), next_number: AtomicU64::new(1) }
+    }
+
+    /// The name under which the host's store knows a stream.
+    pub fn stream_name(session: &str, nonce: StreamNonce) -> String {
+        format!("{}{}", session_name(session), nonce.hex())
+    }
+
+    /// The operations that wait for the host, for one session.
+    pub fn take_operations(&self, session: &str) -> Vec<HostOperation> {
+        self.lock().sessions.get_mut(session).map(|session| std::mem::take(&mut session.queue)).unwrap_or_default()
+    }
+
+    /// Asks the host to replay what came after an id that the window does not know.
+    pub(crate) fn replay(&self, session: &Arc<str>, last_event_id: &str, conn: ConnectionId) {
+        let request = HostRequest::Replay { last_event_id: last_event_id.to_owned() };
+        self.enqueue(session, request, Pending::Replay { conn });
+    }
+
+    fn enqueue(&self, session: &Arc<str>, request: HostRequest, pending: Pending) {
+        let number = self.next_number.fetch_add(1, Ordering::Relaxed);
+        let mut state = self.lock();
+        state.pending.insert(number, pending);
+        state.sessions.entry(Arc::clone(session)).or_default().queue.push(HostOperation { number, request });
+    }
+
+    /// The host stored the event and gave it this id.
+    pub fn stored(&self, number: u64, id: &str) {
+        if !sse::is_valid_event_id(id) {
+            let what = "it returned an event id that is not 1 to 512 visible ASCII characters".to_owned();
+            return self.failed(number, what);
+        }
+        let Some(pending) = self.lock().pending.remove(&number) else { return };
+        match pending {
+            Pending::Prime { key, ticket } => {
+                self.remember(&key, 0, id);
+                ticket.complete(Outcome::Done(Ok(())));
+            }
+            Pending::Append { key, mut event, payload, chain, now, ticket } => {
+                let mut frame = Vec::with_capacity(payload.len() + id.len() + 16);
+                sse::write_message(&mut frame, |out| out.extend_from_slice(id.as_bytes()), &payload);
+                event.frame = frame.into();
+                let seq = event.seq;
+                let result = match self.window.append(now, &key, &[event], chain, &ticket) {
+                    Answer::Now(result) => result,
+                    Answer::Later => unreachable!("the memory store answers at once"),
+                };
+                if result.is_ok() {
+                    self.remember(&key, seq, id);
+                }
+                ticket.complete(Outcome::Done(result));
+            }
+            Pending::Replay { .. } => {}
+        }
+    }
+
+    fn remember(&self, key: &StreamKey, seq: Seq, id: &str) {
+        let low = self.window.record(key).map_or(0, |record| record.low);
+        let mut state = self.lock();
+        // A session that was dropped meanwhile stays dropped.
+        if let Some(session) = state.sessions.get_mut(&key.session) {
+            session.remember(key.nonce, seq, id);
+            session.forget_before(key.nonce, low);
+        }
+    }
+
+    /// The host could not do it.
+    pub fn failed(&self, number: u64, what: String) {
+        let Some(pending) = self.lock().pending.remove(&number) else { return };
+        if let Pending::Prime { ticket, .. } | Pending::Append { ticket, .. } = pending {
+            ticket.complete(Outcome::Done(Err(StoreError::Failed(what))));
+        }
+    }
+
+    /// The connection whose replay has this number, if it still waits.
+    pub(crate) fn take_replay(&self, number: u64) -> Option<ConnectionId> {
+        let mut state = self.lock();
+        match state.pending.remove(&number) {
+            Some(Pending::Replay { conn }) => Some(conn),
+            Some(other) => {
+                state.pending.insert(number, other);
+                None
+            }
+            None => None,
+        }
+    }
+
+    /// The stream that a name means in this session; none for a stream of another session.
+    pub(crate) fn stream_of(session: &str, name: &str) -> Option<StreamNonce> {
+        let hex = name.strip_prefix(session_name(session).as_str())?;
+        let mut nonce = [0; 12];
+        if hex.len() != 2 * nonce.len() || !hex.is_ascii() {
+            return None;
+        }
+        for (at, byte) in nonce.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).ok()?;
+        }
+        (StreamNonce(nonce).hex() == hex).then_some(StreamNonce(nonce))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl EventStore for HostStore {
+    fn open(&self, now: Ms, key: &StreamKey, ticket: &Ticket) -> Answer<()> {
+        self.lock().sessions.entry(Arc::clone(&key.session)).or_default();
+        self.window.open(now, key, ticket)
+    }
+
+    fn append(&self, now: Ms, key: &StreamKey, events: &[StoredEvent], chain: u64, ticket: &Ticket) -> Answer<()> {
+        // The host stores one event at a time, so each failure is of one event.
+        let [event] = events else {
+            return Answer::Now(Err(StoreError::Failed("events are stored one by one".to_owned())));
+        };
+        let payload = Bytes::copy_from_slice(sse::payload_of(&event.frame));
+        let request =
+            HostRequest::Store { stream: Self::stream_name(&key.session, key.nonce), payload: Some(payload.clone()) };
+        let pending =
+            Pending::Append { key: key.clone(), event: event.clone(), payload, chain, now, ticket: ticket.clone() };
+        self.enqueue(&key.session, request, pending);
+        Answer::Later
+    }
+
+    fn finish(&self, now: Ms, key: &StreamKey, tail: Bytes) {
+        self.window.finish(now, key, tail);
+    }
+
+    fn set_retry(&self, key: &StreamKey, retry_ms: u32) {
+        self.window.set_retry(key, retry_ms);
+    }
+
+    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<Page> {
+        self.window.read(key, after, limit, ticket)
+    }
+
+    fn record(&self, key: &StreamKey) -> Option<Record> {
+        self.window.record(key)
+    }
+
+    fn settle(&self, key: &StreamKey, seq: Seq) {
+        self.window.settle(key, seq);
+    }
+
+    fn drop_stream(&self, key: &StreamKey) {
+        self.window.drop_stream(key);
+        if let Some(session) = self.lock().sessions.get_mut(&key.session) {
+            session.forget_before(key.nonce, Seq::MAX);
+            session.ids.remove(&key.nonce);
+        }
+    }
+
+    fn drop_session(&self, session: &str) {
+        self.window.drop_session(session);
+        let mut state = self.lock();
+        state.sessions.remove(session);
+        state.pending.retain(|_, pending| match pending {
+            Pending::Prime { key, .. } | Pending::Append { key, .. } => &*key.session != session,
+            Pending::Replay { .. } => true,
+        });
+    }
+
+    fn sweep(&self, now: Ms) -> Ms {
+        let next = self.window.sweep(now);
+        let mut state = self.lock();
+        for (name, session) in &mut state.sessions {
+            let key = |nonce| StreamKey { session: Arc::clone(name), nonce };
+            let gone: Vec<StreamNonce> =
+                session.ids.keys().copied().filter(|nonce| self.window.record(&key(*nonce)).is_none()).collect();
+            for nonce in gone {
+                session.forget_before(nonce, Seq::MAX);
+                session.ids.remove(&nonce);
+            }
+        }
+        next
+    }
+
+    fn usage(&self) -> Usage {
+        self.window.usage()
+    }
+
+    fn own_ids(&self) -> Option<&dyn OwnIds> {
+        Some(self)
+    }
+}
+
+impl OwnIds for HostStore {
+    fn prime(&self, key: &StreamKey, ticket: &Ticket) -> Answer<()> {
+        let request = HostRequest::Store { stream: Self::stream_name(&key.session, key.nonce), payload: None };
+        let ticket = Ticket { operation: Operation::Open, ..ticket.clone() };
+        self.enqueue(&key.session, request, Pending::Prime { key: key.clone(), ticket });
+        Answer::Later
+    }
+
+    fn locate(&self, session: &str, id: &str) -> Option<(StreamNonce, Seq)> {
+        self.lock().sessions.get(session)?.positions.get(id).copied()
+    }
+
+    fn id_at(&self, key: &StreamKey, seq: Seq) -> Option<Box<str>> {
+        let state = self.lock();
+        let ids = state.sessions.get(&key.session)?.ids.get(&key.nonce)?;
+        let at = ids.binary_search_by_key(&seq, |(seq, _)| *seq).ok()?;
+        Some(ids[at].1.clone())
+    }
+
+    fn host(&self) -> Option<&HostStore> {
+        Some(self)
+    }
+}
+
+/// The session's part of stream names: the session id is a credential and stays out of the store.
+fn session_name(session: &str) -> String {
+    format!("{:032x}", xxh3_128(session.as_bytes()))
+}
