@@ -1,0 +1,140 @@
+"""Start one test server: python -m servers.app --flavor mcp2 --transport tailrope --port 0 [--options JSON].
+
+Prints `READY PORT` when it listens. Options: install (arguments of tailrope.install), store (none, lab, tailrope),
+cap (events per stream of the lab store), retry_ms, mount (starlette, fastapi), server (uvicorn, hypercorn),
+loop (asyncio, uvloop), and those of the builders in flavors.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import socket
+import sys
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from .control import CONTROL, App, controlled
+from .flavors import BUILDERS, Ops
+
+
+def build(flavor: str, transport: str, options: dict[str, Any]) -> App:
+    from .stores import LabStore
+
+    store: Any = None
+    retry_ms: int | None = options.get("retry_ms", 20)
+    kind = options.get("store", "none")
+    if transport == "stock":
+        # What a user of the stock transport needs to be resumable at all.
+        if kind != "absent" and not options.get("stateless_http"):
+            store = CONTROL.store = LabStore(options.get("cap"))
+    else:
+        import tailrope
+        import tailrope.mcp
+
+        if kind == "tailrope":
+            store = tailrope.mcp.EventStore("memory:", retry_ms=retry_ms)
+        elif kind != "absent":
+            tailrope.install(**{"retry_ms": retry_ms, **options.get("install", {})})
+        if kind == "lab":
+            store = CONTROL.store = LabStore(options.get("cap"))
+        # The SDK's own interval must not be needed for ours to be sent.
+        retry_ms = None
+    app = BUILDERS[flavor](options, store, retry_ms, Ops(transport == "tailrope"))
+    return controlled(mounted(app, options.get("mount")))
+
+
+def mounted(app: Any, how: str | None) -> Any:
+    """Put the MCP app under /in of a host application, whose lifespan has to drive the MCP app's own."""
+    if how is None:
+        return app
+
+    @asynccontextmanager
+    async def lifespan(host: Any) -> Any:
+        async with app.router.lifespan_context(app):
+            yield
+
+    if how == "fastapi":
+        from fastapi import FastAPI
+
+        host: Any = FastAPI(lifespan=lifespan)
+
+        @host.get("/own")
+        async def own() -> dict[str, str]:
+            return {"host": "fastapi"}
+
+        host.mount("/in", app)
+        return host
+    from starlette.applications import Starlette
+    from starlette.routing import Mount
+
+    return Starlette(routes=[Mount("/in", app)], lifespan=lifespan)
+
+
+def serve_uvicorn(app: Any, listener: socket.socket, options: dict[str, Any]) -> None:
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: Any = None) -> None:
+            await super().startup(sockets)
+            ready(listener)
+
+    config = uvicorn.Config(app, log_level="warning", loop=options.get("loop", "asyncio"), ws="none")
+    # uvicorn raises the signal again once it is done; its own `run` takes it as we do here.
+    with suppress(KeyboardInterrupt):
+        Server(config).run(sockets=[listener])
+
+
+def serve_hypercorn(app: Any, listener: socket.socket, options: dict[str, Any]) -> None:
+    from hypercorn.asyncio import serve
+    from hypercorn.config import Config
+
+    config = Config()
+    config.bind = [f"fd://{listener.detach()}"]
+    config.graceful_timeout = 1.0
+    config.errorlog = None
+
+    async def main() -> None:
+        async def announce() -> None:
+            # Hypercorn has no hook; the socket already queues connections while it starts.
+            print(f"READY {options['port']}", flush=True)
+
+        await asyncio.gather(serve(app, config), announce())
+
+    if options.get("loop") == "uvloop":
+        import uvloop
+
+        uvloop.run(main())
+    else:
+        asyncio.run(main())
+
+
+def ready(listener: socket.socket) -> None:
+    print(f"READY {listener.getsockname()[1]}", flush=True)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--flavor", required=True, choices=sorted(BUILDERS))
+    parser.add_argument("--transport", default="tailrope", choices=["tailrope", "stock"])
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--options", type=json.loads, default={})
+    args = parser.parse_args(argv)
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    # asyncio sets TCP_NODELAY only where the protocol is named; without it each answer waits for a delayed ACK.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", args.port))
+    listener.listen(512)
+    options = {**args.options, "port": listener.getsockname()[1]}
+    app = build(args.flavor, args.transport, args.options)
+    if options.get("server") == "hypercorn":
+        serve_hypercorn(app, listener, options)
+    else:
+        serve_uvicorn(app, listener, options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Gates, marks and counters that tests reach over HTTP beside the MCP endpoint.
+
+A tool waits at a gate, a test opens it; a tool sets a mark, a test waits for it. So tests order events exactly,
+where a sleep would only make the wanted order likely.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+from collections import Counter
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+from urllib.parse import parse_qsl
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+MARK_WAIT_S = 5.0
+
+
+class Control:
+    """The process-wide board of gates, marks and counters."""
+
+    def __init__(self) -> None:
+        self.opened: set[str] = set()
+        self.marks: Counter[str] = Counter()
+        self.requests: Counter[str] = Counter()
+        self.store: Any = None
+        self._changed: list[asyncio.Future[None]] = []
+
+    def change(self) -> None:
+        waiting, self._changed = self._changed, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            future = asyncio.get_running_loop().create_future()
+            self._changed.append(future)
+            await future
+
+    async def gate(self, name: str) -> None:
+        self.mark(f"at {name}")
+        await self.until(lambda: name in self.opened)
+
+    def is_open(self, name: str) -> bool:
+        return name in self.opened
+
+    def mark(self, name: str) -> None:
+        self.marks[name] += 1
+        self.change()
+
+
+CONTROL = Control()
+
+
+def rss_bytes() -> int:
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * resource.getpagesize()
+
+
+async def answer(path: str, query: dict[str, str], body: bytes) -> Any:
+    if path == "/ctl/open":
+        CONTROL.opened.update(query["gate"].split(","))
+        CONTROL.change()
+        return {}
+    if path == "/ctl/mark":
+        wanted = int(query.get("count", "1"))
+        try:
+            async with asyncio.timeout(MARK_WAIT_S):
+                await CONTROL.until(lambda: CONTROL.marks[query["name"]] >= wanted)
+        except TimeoutError:
+            return {"missing": query["name"], "marks": dict(CONTROL.marks)}
+        return {}
+    if path == "/ctl/state":
+        tasks = len(asyncio.all_tasks())
+        state = {"marks": CONTROL.marks, "requests": CONTROL.requests, "rss": rss_bytes(), "tasks": tasks}
+        state["descriptors"] = len(os.listdir("/proc/self/fd"))
+        if CONTROL.store is not None:
+            state["store"] = CONTROL.store.state()
+        return state
+    if path == "/ctl/store":
+        CONTROL.store.plan(**json.loads(body))
+        return CONTROL.store.state()
+    if path == "/ctl/stats":
+        import tailrope
+
+        return tailrope.stats()
+    if path == "/ctl/drain":
+        import tailrope
+
+        await tailrope.drain(**json.loads(body or b"{}"))
+        return {}
+    raise KeyError(path)
+
+
+def controlled(app: App) -> App:
+    """Wrap an ASGI app: /ctl/ is answered here, everything else is counted and passed on untouched."""
+
+    async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not scope["path"].startswith("/ctl/"):
+            if scope["type"] == "http":
+                CONTROL.requests[scope["method"]] += 1
+                for name, value in scope["headers"]:
+                    if name == b"mcp-session-id":
+                        CONTROL.requests[f"{scope['method']} {value.decode('latin-1')}"] += 1
+                CONTROL.change()
+            await app(scope, receive, send)
+            return
+        body = b""
+        while True:
+            part = await receive()
+            body += part.get("body", b"")
+            if not part.get("more_body"):
+                break
+        query = dict(parse_qsl(scope["query_string"].decode()))
+        payload = json.dumps(await answer(scope["path"], query, body), default=str).encode()
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(payload)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": payload})
+
+    return wrapped

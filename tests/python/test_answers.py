@@ -1,0 +1,305 @@
+"""Every row of the table of answers: status, body and what a client may conclude. (design 8, I5, I7, I8)"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from conftest import Farm, Server, gate
+from peer import Peer, counts, ids, last_id, logs, results, seen, unknown_like
+from raw import Reply, request
+
+
+async def finished(peer: Peer, *steps: str, id: Any = None) -> list[str]:
+    """Run a script to its end; gives the ids of its stream: priming, events, terminal."""
+    reply = await peer.call("script", {"steps": list(steps)}, id=id)
+    return ids(await reply.rest())
+
+
+async def refused(reply: Reply, status: int = 400) -> Any:
+    """A refusal with a JSON-RPC error as body; gives the error object."""
+    assert reply.status == status, (reply.status, bytes(reply.raw))
+    assert reply.headers["content-type"].startswith("application/json")
+    answer = await reply.json()
+    assert answer["jsonrpc"] == "2.0" and isinstance(answer["error"]["code"], int), answer
+    assert answer["error"]["message"]
+    return answer
+
+
+async def echoed(reply: Reply, cursor: str) -> str:
+    """The first event of a resume: the client's own position under a new id, retry, empty data."""
+    assert reply.status == 200 and reply.is_sse
+    first = await reply.block()
+    assert first is not None and first.data == "" and first.retry is not None and first.id
+    assert first.id != cursor
+    return first.id
+
+
+async def test_resume_of_a_live_stream(server: Server) -> None:
+    peer = await server.peer()
+    name = gate()
+    call = await peer.call("script", {"steps": ["emit 3", f"gate {name}", "emit 1", "return x"]})
+    events = await call.some(3)
+    call.drop()
+    resumed = await peer.resume(events[0].id)
+    await echoed(resumed, events[0].id or "")
+    assert counts(await resumed.some(2)) == [2, 3]
+    await server.open(name)
+    rest = await resumed.rest()
+    assert counts(rest) == [4] and results(rest) == ["x"]
+
+
+async def test_resume_of_a_finished_stream(server: Server) -> None:
+    peer = await server.peer()
+    stream = await finished(peer, "emit 2", "return x")
+    for position, cursor in enumerate(stream[:-1]):
+        resumed = await peer.resume(cursor)
+        await echoed(resumed, cursor)
+        rest = await resumed.rest()
+        assert counts(rest) == [1, 2][position:] and results(rest) == ["x"]
+        # Message ids are the same for every reader.
+        assert ids(rest) == stream[position + 1 :]
+
+
+async def test_the_echo_is_a_cursor_of_the_same_position(server: Server) -> None:
+    peer = await server.peer()
+    stream = await finished(peer, "emit 3", "return x")
+    cursor = stream[2]
+    for _ in range(4):
+        resumed = await peer.resume(cursor)
+        cursor = await echoed(resumed, cursor)
+        resumed.drop()
+    rest = await (await peer.resume(cursor)).rest()
+    assert counts(rest) == [3] and results(rest) == ["x"]
+
+
+async def test_cursor_at_the_terminal_is_204(server: Server) -> None:
+    peer = await server.peer()
+    stream = await finished(peer, "emit 2", "return x")
+    for _ in range(2):
+        reply = await peer.resume(stream[-1])
+        assert reply.status == 204
+        assert await reply.body() == b"" and "content-type" not in reply.headers
+
+
+@pytest.mark.ours
+async def test_trimmed_cursor_is_a_gap_and_is_counted(farm: Farm) -> None:
+    server = farm.get(cap=10, install={"max_events_per_stream": 10})
+    peer = await server.peer()
+    stream = await finished(peer, "emit 40", "return x")
+    # The live reader may have fallen behind ten events too, and was told so.
+    before = (await server.stats())["gaps"]
+    resumed = await peer.resume(stream[0])
+    await echoed(resumed, stream[0])
+    blocks = [block async for block in resumed.blocks()]
+    comment = blocks[0].comment or ""
+    match = re.fullmatch(r"gap (\d+) (\d+)", comment)
+    assert match, blocks[0]
+    assert int(match[1]) == 1
+    assert counts(blocks) == list(range(1 + int(match[2]), 41)) and results(blocks) == ["x"]
+    assert f": {comment}\n\n".encode() in bytes(resumed.raw)
+    assert (await server.stats())["gaps"] == before + 1
+    # A cursor inside what is retained meets no gap.
+    clean = await (await peer.resume(stream[-3])).rest()
+    assert counts(clean) == [40] and results(clean) == ["x"]
+    assert (await server.stats())["gaps"] == before + 1
+
+
+@pytest.mark.parametrize("id", [5, 0, "five", "", "ü", "5", -7])
+async def test_lost_stream_of_a_named_request_is_a_tombstone(server: Server, id: Any) -> None:
+    peer = await server.peer()
+    stream = await finished(peer, "return x", id=id)
+    reply = await peer.resume(unknown_like(stream[0]))
+    assert reply.status == 200 and reply.is_sse
+    events = await reply.rest()
+    (answer,) = [event.message for event in events if event.message]
+    assert answer["id"] == id and type(answer["id"]) is type(id)
+    assert answer["error"]["code"] < 0 and "result" not in answer
+    tombstone = events[-1].id
+    assert tombstone and re.fullmatch(r"[\x21-\x2b\x2d-\x7e]{1,120}", tombstone)
+    again = await peer.resume(tombstone)
+    assert (again.status, await again.body()) == (204, b"")
+    # No look-up: any session gets the same.
+    other = await (await server.peer()).resume(tombstone)
+    assert other.status == 204
+
+
+async def test_lost_stream_without_a_named_request_is_400(server: Server) -> None:
+    peer = await server.peer()
+    # Tag and id take more than the bytes that an event id has for them.
+    stream = await finished(peer, "return x", id="r" * 80)
+    assert all(len(cursor) <= 120 for cursor in stream)
+    again = await (await peer.resume(stream[0])).rest()
+    assert results(again) == ["x"], "it can be resumed like any other"
+    await refused(await peer.resume(unknown_like(stream[0])))
+
+
+async def test_unknown_standalone_cursor_gives_the_own_stream_from_its_low_mark(server: Server) -> None:
+    peer = await server.peer()
+    stream = await peer.listen()
+    await peer.ask("script", {"steps": ["standalone one", "standalone two"]})
+    events = await stream.some(2)
+    stream.drop()
+    reply = await peer.resume(unknown_like(last_id(events)))
+    assert reply.status == 200
+    found = await reply.settle()
+    assert logs(found) == ["one", "two"]
+    methods = [event.message["method"] for event in found if event.message]
+    declared = [name for name in ("tools", "prompts", "resources") if server.flavor.startswith("fastmcp")]
+    for name in declared:
+        assert f"notifications/{name}/list_changed" in methods
+    if not declared:
+        assert not [method for method in methods if method.endswith("list_changed")]
+
+
+@pytest.mark.parametrize("cursor", ["x", "1_1", "a", "a" * 34, "a" * 33 + ".", "b" + "A" * 32, "A" * 121, "z", "a;b"])
+async def test_cursor_not_of_our_form_is_400(server: Server, cursor: str) -> None:
+    peer = await server.peer()
+    answer = await refused(await peer.resume(cursor))
+    assert answer.get("id") in (None, "server-error")
+
+
+async def test_standalone_get_without_cursor_starts_after_what_was_handed_over(server: Server) -> None:
+    peer = await server.peer()
+    await peer.ask("script", {"steps": ["standalone one", "standalone two"]})
+    first = await peer.listen()
+    # Nobody has had anything yet: from the low mark.
+    assert logs(await first.some(2)) == ["one", "two"]
+    first.drop()
+    await peer.ask("script", {"steps": ["standalone three"]})
+    second = await peer.listen()
+    assert "one" not in (found := logs(await second.settle())) and "two" not in found
+    second.drop()
+
+
+async def test_foreign_equals_unknown_in_status_body_and_headers(server: Server) -> None:
+    alice, bob = await server.peer(), await server.peer()
+    name = gate()
+    done = await finished(alice, "emit 2", f"return {name}", id=1)
+    unnamed = await finished(alice, f"return {name}", id="q" * 90)
+    listening = await alice.listen()
+    await alice.ask("script", {"steps": [f"standalone {name}"]})
+    standalone = last_id(await listening.some(1))
+    for cursor in (done[0], done[1], done[-1], unnamed[0], unnamed[-1], standalone):
+        foreign = await seen(await bob.resume(cursor))
+        unknown = await seen(await bob.resume(unknown_like(cursor)))
+        assert foreign == unknown, cursor
+        assert name not in foreign[2]
+    # Nor does bob's asking change anything for alice.
+    assert results(await (await alice.resume(done[0])).rest()) == [name]
+
+
+async def test_duplicate_id_in_flight(server: Server) -> None:
+    peer = await server.peer()
+    name = gate()
+    first = await peer.call("script", {"steps": [f"gate {name}", "return x"]}, id="same")
+    await server.at(name)
+    answer = await refused(await peer.call("echo", {"text": "y"}, id="same"))
+    assert answer["error"]["code"] == -32600 and answer["id"] is None
+    await server.open(name)
+    assert results(await first.rest()) == ["x"]
+
+
+async def test_unknown_session_is_404_and_missing_session_is_400(server: Server) -> None:
+    peer = await server.peer()
+    stream = await finished(peer, "return x")
+    peer.session = "0" * 32
+    for reply in (await peer.call("echo", {"text": "x"}), await peer.get(), await peer.resume(stream[0])):
+        assert reply.status == 404
+    peer.session = None
+    for reply in (await peer.call("echo", {"text": "x"}), await peer.get(), await peer.resume(stream[0])):
+        assert reply.status == 400
+
+
+@pytest.mark.parametrize("id", [None, 1.5, True, False, [], {}, [1]])
+async def test_request_id_that_json_rpc_forbids_is_400(server: Server, id: Any) -> None:
+    peer = await server.peer()
+    await refused(await peer.post({"jsonrpc": "2.0", "id": id, "method": "ping"}))
+
+
+@pytest.mark.parametrize("id", [0, -1, 2**53 + 1, 10**18, 2**63 - 1])
+async def test_integer_ids_keep_their_digits(server: Server, id: int) -> None:
+    peer = await server.peer()
+    reply = await peer.call("script", {"steps": ["emit 1", "return x"]}, id=id)
+    events = await reply.rest()
+    assert f'"id":{id}' in (events[-1].data or "").replace(" ", "")
+    assert counts(events) == [1] and results(events) == ["x"]
+
+
+async def test_close_and_progress_work_for_the_id_zero(server: Server) -> None:
+    # 1.30 drops an integer related id of 0.
+    peer = await server.peer()
+    reply = await peer.call("script", {"steps": ["emit 1", "close", "emit 1", "return x"]}, id=0)
+    events = await reply.rest()
+    rest = await (await peer.resume(last_id(events))).rest()
+    assert counts(events + rest) == [1, 2] and results(rest) == ["x"]
+
+
+PLAIN: list[tuple[str, str, dict[str, str | None], bytes | None]] = [
+    ("no accept", "POST", {"Accept": None}, b'{"jsonrpc":"2.0","id":1,"method":"ping"}'),
+    ("json only", "POST", {"Accept": "application/json"}, b'{"jsonrpc":"2.0","id":1,"method":"ping"}'),
+    ("text body", "POST", {"Content-Type": "text/plain"}, b'{"jsonrpc":"2.0","id":1,"method":"ping"}'),
+    ("no type", "POST", {"Content-Type": None}, b'{"jsonrpc":"2.0","id":1,"method":"ping"}'),
+    ("put", "PUT", {}, b"{}"),
+    ("patch", "PATCH", {}, b"{}"),
+    ("get without sse", "GET", {"Accept": "application/json"}, None),
+    ("unknown session", "GET", {"Mcp-Session-Id": "nobody"}, None),
+    ("delete unknown session", "DELETE", {"Mcp-Session-Id": "nobody"}, None),
+    ("unknown session post", "POST", {"Mcp-Session-Id": "nobody"}, b'{"jsonrpc":"2.0","id":1,"method":"ping"}'),
+    ("origin", "POST", {"Origin": "http://evil.example"}, b'{"jsonrpc":"2.0","id":1,"method":"ping"}'),
+    ("host", "POST", {"Host": "evil.example"}, b'{"jsonrpc":"2.0","id":1,"method":"ping"}'),
+    ("host on get", "GET", {"Host": "evil.example"}, None),
+]
+
+
+async def plain(peer: Peer, method: str, change: dict[str, str | None], body: bytes | None) -> tuple[Any, ...]:
+    base = {"Accept": "application/json, text/event-stream"}
+    if body is not None:
+        base["Content-Type"] = "application/json"
+    headers = {**peer.headers(), **base, **change}
+    reply = await request(peer.port, method, "/mcp", {k: v for k, v in headers.items() if v is not None}, body)
+    payload = await reply.body()
+    reply.close()
+    try:
+        answer: Any = json.loads(payload)
+        answer = (answer.get("id"), answer["error"]["code"], answer["error"]["message"])
+    except (ValueError, KeyError):
+        answer = payload
+    kept = {name: reply.headers.get(name) for name in ("content-type", "allow")}
+    return reply.status, answer, kept, "mcp-session-id" in reply.headers
+
+
+@pytest.mark.ours
+@pytest.mark.parametrize("case", PLAIN, ids=[case[0] for case in PLAIN])
+async def test_everything_else_is_answered_as_the_sdk_does(
+    farm: Farm, case: tuple[str, str, dict[str, str | None], bytes | None]
+) -> None:
+    stock = farm.get(stock=True)
+    what, method, change, body = case
+    if farm.flavor.startswith("fastmcp") and what.startswith(("host", "origin")):
+        pytest.skip("fastmcp lets a loopback server be called by any name")
+    theirs = await plain(await stock.peer(), method, change, body)
+    assert theirs[0] >= 400, theirs
+    assert await plain(await farm.get().peer(), method, change, body) == theirs
+
+
+@pytest.mark.ours
+async def test_sse_headers_are_those_of_the_sdk(farm: Farm) -> None:
+    stock = farm.get(stock=True)
+
+    async def headers(server: Server) -> list[dict[str, str]]:
+        peer = await server.peer()
+        found = []
+        for reply in (await peer.call("echo", {"text": "x"}), await peer.listen()):
+            skipped = ("date", "mcp-session-id", "content-length", "transfer-encoding", "connection", "server")
+            found.append({k: v for k, v in reply.headers.items() if k not in skipped})
+            assert reply.headers["mcp-session-id"] == peer.session
+        return found
+
+    ours, theirs = await headers(farm.get()), await headers(stock)
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine["content-type"].split(";")[0] == other["content-type"].split(";")[0] == "text/event-stream"
+        assert set(other) <= set(mine), (mine, other)
+        assert "no-cache" in mine["cache-control"] and mine["x-accel-buffering"] == "no"

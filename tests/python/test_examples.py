@@ -1,0 +1,97 @@
+"""Every example runs as a user would run it and serves a stock client through a call that closes its connection."""
+
+import asyncio
+import contextlib
+import importlib.metadata
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "python"
+SDK_LINE = int(importlib.metadata.version("mcp").split(".")[0])
+PAGES = 20
+CALL_TIMEOUT_S = 20
+# Which SDK lines an example is written for. A new file in the folder must be named here.
+LINES = {
+    "fastapi_mount": {2},
+    "hypercorn_drain": {2},
+    "own_event_store": {2},
+    "server_fastmcp": {1, 2},
+    "server_mcp1": {1},
+    "server_mcp2": {2},
+}
+
+
+def test_every_example_is_run() -> None:
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == set(LINES)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def running(name: str) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+    """Start an example, wait until it listens, kill it if the test has not ended it."""
+    port = free_port()
+    process = subprocess.Popen([sys.executable, str(EXAMPLES / f"{name}.py")], env=os.environ | {"PORT": str(port)})
+    try:
+        deadline = time.monotonic() + 20
+        while True:
+            assert process.poll() is None, f"{name} ended with status {process.returncode}"
+            assert time.monotonic() < deadline, f"{name} does not listen"
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                break
+            time.sleep(0.05)
+        yield port, process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+async def call(url: str) -> tuple[list[int], str]:
+    """Call the tool with the stock client of the installed SDK; returns the progress it was told and the result."""
+    progress: list[int] = []
+
+    async def on_progress(value: float, total: float | None, message: str | None) -> None:
+        progress.append(int(value))
+
+    arguments = {"pages": PAGES}
+    if SDK_LINE == 1:
+        from mcp import ClientSession
+        from mcp.client.streamable_http import streamable_http_client
+
+        async with streamable_http_client(url) as (read, write, _), ClientSession(read, write) as session:
+            await session.initialize()
+            result = await session.call_tool("build_report", arguments, progress_callback=on_progress)
+    else:
+        from mcp import Client
+
+        async with Client(url, mode="legacy") as client:
+            result = await client.call_tool("build_report", arguments, progress_callback=on_progress)
+    return progress, result.content[0].text
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("name", sorted(LINES))
+def test_example_loses_nothing(name: str) -> None:
+    if SDK_LINE not in LINES[name]:
+        pytest.skip(f"written for mcp {min(LINES[name])}.x; this environment has mcp {SDK_LINE}.x")
+    with running(name) as (port, process):
+        progress, text = asyncio.run(asyncio.wait_for(call(f"http://127.0.0.1:{port}/mcp"), CALL_TIMEOUT_S))
+        assert progress == list(range(1, PAGES + 1))
+        assert text == f"{PAGES} pages"
+
+        process.send_signal(signal.SIGTERM)
+        # Nothing is connected any more; a server that still hangs would hang in production too.
+        process.wait(timeout=10)

@@ -1,0 +1,319 @@
+"""Starting, serving and ending a process: signals, servers, loops, fork, exit. (F-44, D9, D11)"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from conftest import HERE, Farm, Server, gate
+from peer import OLD, Peer, counts, last_id, results
+from raw import Reply, Truncated
+
+ENDS_S = 2.0
+
+
+async def opened(server: Server) -> tuple[Peer, list[Reply]]:
+    """A session with three open streams: the standalone one, a running call, and a resumed one."""
+    peer = await server.peer()
+    listening = await peer.listen()
+    name = gate()
+    call = await peer.call("script", {"steps": ["emit 2", f"gate {name}", "return x"]})
+    await call.some(2)
+    polling = await peer.call("script", {"steps": ["emit 1", "close", f"gate {name}", "return y"]})
+    resumed = await peer.resume(last_id(await polling.rest()))
+    await resumed.event()
+    return peer, [listening, call, resumed]
+
+
+async def ended(server: Server, replies: list[Reply], how: int, own_stop: bool = True) -> None:
+    """Signal the process; it must end soon, with every connection closed cleanly after a retry and an id."""
+    server.process.send_signal(how)
+    started = time.monotonic()
+    for reply in replies:
+        try:
+            while await reply.block(ENDS_S) is not None:
+                pass
+        except Truncated as cut:
+            raise AssertionError("a connection was cut, not closed") from cut
+        raw = bytes(reply.raw)
+        if own_stop:
+            assert b"retry: " in raw and b"id: " in raw, raw
+    code = await asyncio.to_thread(server.exit_code, ENDS_S + 1)
+    assert time.monotonic() - started < ENDS_S, "the process took too long"
+    assert code in (0, -how, 128 + how), f"exit code {code}\n{server.log()}"
+    assert "Traceback" not in server.log(), server.log()
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+async def test_f44_sigterm_with_open_streams_ends_the_process(farm: Farm, loop: str) -> None:
+    server = farm.fresh(loop=loop)
+    try:
+        _, replies = await opened(server)
+        await ended(server, replies, signal.SIGTERM)
+    finally:
+        server.kill()
+
+
+async def test_f44_ctrl_c_with_open_streams_ends_the_process(farm: Farm) -> None:
+    server = farm.fresh()
+    try:
+        _, replies = await opened(server)
+        await ended(server, replies, signal.SIGINT)
+    finally:
+        server.kill()
+
+
+@pytest.mark.parametrize("revision", OLD)
+async def test_f44_calls_of_old_sessions_get_an_error_at_drain(farm: Farm, revision: str) -> None:
+    server = farm.fresh()
+    try:
+        peer = await server.peer(revision)
+        name = gate()
+        call = await peer.call("script", {"steps": ["emit 1", f"gate {name}", "return x"]})
+        await call.some(1)
+        server.process.send_signal(signal.SIGTERM)
+        events = await call.rest()
+        # Such a client cannot be asked to come back, so its call fails in words.
+        assert [sorted(result) for result in results(events)] == [["code", "message"]]
+        await asyncio.to_thread(server.exit_code, ENDS_S + 1)
+    finally:
+        server.kill()
+
+
+@pytest.mark.ours
+async def test_f44_drain_on_request_closes_every_connection(farm: Farm) -> None:
+    server = farm.fresh()
+    try:
+        peer, replies = await opened(server)
+        draining = asyncio.create_task(server.ctl("drain", body={"retry_ms": 1234, "budget_ms": 500}))
+        for reply in replies:
+            while await reply.event() is not None:
+                pass
+            retries = [int(found) for found in re.findall(rb"retry: (\d+)", bytes(reply.raw))]
+            # The floor that was asked for, spread so that not all come back at once.
+            assert 1234 <= retries[-1] <= 3 * 1234, retries
+        await draining
+        # Later resumes get their priming and end.
+        cursor = [line[4:] for line in bytes(replies[1].raw).decode().splitlines() if line.startswith("id: ")][-1]
+        events = await (await peer.resume(cursor)).rest()
+        assert len(events) >= 1 and events[0].is_priming
+    finally:
+        server.kill()
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+async def test_hypercorn_serves(farm: Farm, loop: str) -> None:
+    server = farm.fresh(server="hypercorn", loop=loop)
+    try:
+        peer = await server.peer()
+        reply = await peer.call("script", {"steps": ["emit 3", "close", "emit 2", "return x"]})
+        events = await reply.rest()
+        rest = await (await peer.resume(last_id(events))).until_terminal()
+        assert counts(events + rest) == [1, 2, 3, 4, 5] and results(rest) == ["x"]
+        server.process.send_signal(signal.SIGTERM)
+        await asyncio.to_thread(server.exit_code, 5)
+    finally:
+        server.kill()
+
+
+async def test_uvloop_serves(farm: Farm) -> None:
+    server = farm.get(loop="uvloop")
+    peer = await server.peer()
+    name = gate()
+    reply = await peer.call("script", {"steps": [f"until {name}"]})
+    got: list[int] = []
+    for _ in range(5):
+        events = await reply.some(5)
+        got += counts(events)
+        reply = await peer.resume(last_id(events))
+    await server.open(name)
+    events = await reply.until_terminal()
+    got += counts(events)
+    assert got == list(range(1, len(got) + 1))
+
+
+async def test_clients_that_vanish_leave_nothing_behind(farm: Farm) -> None:
+    server = farm.get()
+    peer = await server.peer()
+    await peer.ask("echo", {"text": "warm"})
+    before = await server.state()
+    for _ in range(30):
+        reply = await peer.listen()
+        await reply.event(1.0) if server.transport == "tailrope" else None
+        reply.drop()
+    for _ in range(100):
+        after = await server.state()
+        if after["descriptors"] <= before["descriptors"] + 3 and after["tasks"] <= before["tasks"] + 6:
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"{before} -> {after}")
+
+
+PROGRAM = """
+import asyncio, json, os, sys, threading
+sys.path.insert(0, {here!r})
+import tailrope
+from servers.app import build
+from servers.flavors import installed
+
+FLAVOR = installed()[0]
+
+class Recorder:
+    def __init__(self): self.sent = []
+    async def __call__(self, message): self.sent.append(message)
+
+async def call(app, method, body=None, headers=()):
+    sent = Recorder()
+    payload = json.dumps(body).encode() if body is not None else b""
+    waiting = asyncio.Event()
+    parts = iter([{{"type": "http.request", "body": payload, "more_body": False}}])
+    async def receive():
+        for part in parts: return part
+        await waiting.wait()
+        return {{"type": "http.disconnect"}}
+    base = [(b"host", b"127.0.0.1:1"), (b"accept", b"application/json, text/event-stream"),
+            (b"content-type", b"application/json"), *headers]
+    scope = {{"type": "http", "asgi": {{"version": "3.0"}}, "http_version": "1.1", "method": method, "scheme": "http",
+             "path": "/mcp", "raw_path": b"/mcp", "query_string": b"", "root_path": "", "headers": base,
+             "client": ("127.0.0.1", 2), "server": ("127.0.0.1", 1), "state": {{}}}}
+    await app(scope, receive, sent)
+    return sent.sent
+
+class Life:
+    def __init__(self, app): self.app, self.inbox, self.outbox = app, asyncio.Queue(), asyncio.Queue()
+    async def __aenter__(self):
+        self.task = asyncio.create_task(self.app({{"type": "lifespan", "asgi": {{"version": "3.0"}}, "state": {{}}}},
+                                                 self.inbox.get, self.outbox.put))
+        await self.inbox.put({{"type": "lifespan.startup"}})
+        assert (await self.outbox.get())["type"] == "lifespan.startup.complete"
+    async def __aexit__(self, *_):
+        await self.inbox.put({{"type": "lifespan.shutdown"}})
+        assert (await self.outbox.get())["type"] == "lifespan.shutdown.complete"
+        await self.task
+
+OPEN = {{"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {{"protocolVersion": "2025-11-25",
+        "capabilities": {{}}, "clientInfo": {{"name": "x", "version": "1"}}}}}}
+
+async def serve(text):
+    app = build(FLAVOR, "tailrope", {{}})
+    async with Life(app):
+        sent = await call(app, "POST", OPEN)
+        session = dict(sent[0]["headers"])[b"mcp-session-id"]
+        keys = [(b"mcp-session-id", session), (b"mcp-protocol-version", b"2025-11-25")]
+        await call(app, "POST", {{"jsonrpc": "2.0", "method": "notifications/initialized"}}, keys)
+        sent = await call(app, "POST", {{"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+                                        "params": {{"name": "echo", "arguments": {{"text": text}}}}}}, keys)
+        body = b"".join(part.get("body", b"") for part in sent[1:])
+        assert text.encode() in body and b"id: " in body, body
+"""
+
+
+def python(code: str, wait_s: float = 20) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-X", "faulthandler", "-c", PROGRAM.format(here=str(HERE)) + code]
+    return subprocess.run(command, cwd=HERE, capture_output=True, text=True, timeout=wait_s, check=False)
+
+
+@pytest.mark.ours
+def test_several_event_loops_in_threads() -> None:
+    done = python(
+        """
+faults = []
+def run(number):
+    try:
+        for turn in range(3): asyncio.run(serve(f"loop-{number}-{turn}"))
+    except BaseException as fault:
+        faults.append(fault)
+threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert not faults, faults
+print("served")
+"""
+    )
+    assert done.returncode == 0 and "served" in done.stdout, done.stderr
+
+
+@pytest.mark.ours
+def test_fork_before_use_works() -> None:
+    done = python(
+        """
+tailrope.install()
+children = []
+for number in range(3):
+    pid = os.fork()
+    if pid == 0:
+        try:
+            asyncio.run(serve(f"child-{number}"))
+        except BaseException:
+            import traceback; traceback.print_exc(); os._exit(1)
+        os._exit(0)
+    children.append(pid)
+assert all(os.waitpid(pid, 0)[1] == 0 for pid in children)
+asyncio.run(serve("parent"))
+"""
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.ours
+def test_use_after_a_fork_is_refused_or_works_but_never_hangs() -> None:
+    done = python(
+        """
+asyncio.run(serve("parent first"))
+pid = os.fork()
+if pid == 0:
+    try:
+        asyncio.run(serve("child after use"))
+    except Exception as fault:
+        print("refused:", fault)
+        sys.stdout.flush()
+    os._exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+asyncio.run(serve("parent again"))
+"""
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.ours
+@pytest.mark.timeout(90)
+def test_interpreter_exit_with_an_open_engine_is_clean() -> None:
+    # Each exit is a new interpreter's: a crash there is a matter of timing, so it takes many.
+    code = """
+async def leave():
+    app = build(FLAVOR, "tailrope", {})
+    life = Life(app)
+    await life.__aenter__()
+    sent = await call(app, "POST", OPEN)
+    session = dict(sent[0]["headers"])[b"mcp-session-id"]
+    keys = [(b"mcp-session-id", session), (b"mcp-protocol-version", b"2025-11-25")]
+    parked = asyncio.ensure_future(call(app, "GET", None, keys))
+    await asyncio.sleep(0.01)
+    if MODE == "exit": sys.exit(0)
+"""
+
+    def once(number: int) -> subprocess.CompletedProcess[str]:
+        mode = ("return", "exit")[number % 2]
+        return python(f"MODE = {mode!r}\n{code}\nasyncio.run(leave())\n", 40)
+
+    with ThreadPoolExecutor(2) as pool:
+        runs = list(pool.map(once, range(20)))
+    for number, done in enumerate(runs):
+        assert done.returncode == 0, (number, done.returncode, done.stderr[-2000:])
+        assert "panicked" not in done.stderr and "Fatal Python error" not in done.stderr
+
+
+@pytest.mark.ours
+def test_stats_and_import_cost_nothing_before_use() -> None:
+    done = python("print(json.dumps(tailrope.stats()))")
+    assert done.returncode == 0, done.stderr
+    stats: dict[str, Any] = json.loads(done.stdout)
+    assert stats["sessions"] == stats["streams"] == stats["connections"] == 0

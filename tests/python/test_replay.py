@@ -1,0 +1,296 @@
+"""What a resume sends: the log's suffix after the cursor, once, in order, then the live tail. (A2: F-10 to F-28)"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import pytest
+from client import MODES, CallFailed, stock_client
+from conftest import Farm, Server, gate
+from peer import Peer, counts, ids, last_id, results, unknown_like
+from raw import Event, Reply
+
+
+async def begun(peer: Peer, *steps: str, read: int, id: int | None = None) -> tuple[str, list[Event]]:
+    """Call a script, read `read` messages and cut the connection; gives the cursor and what was read."""
+    reply = await peer.call("script", {"steps": list(steps)}, id=id)
+    events = await reply.some(read) if read else [await reply.event()]
+    reply.drop()
+    return last_id(events), events
+
+
+async def asked(server: Server, peer: Peer, gets: int) -> None:
+    """Wait until the server has seen this session's GET number `gets`."""
+    for _ in range(200):
+        if (await server.state())["requests"].get(f"GET {peer.session}", 0) >= gets:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("the GET never arrived")
+
+
+async def test_f10_events_during_a_running_replay_are_delivered(lab: Server) -> None:
+    peer = await lab.peer()
+    name, slow, end = gate(), gate(), gate()
+    steps = ["emit 2", f"gate {name}", "emit 5", f"mark {name}", f"gate {end}", "return x"]
+    cursor, _ = await begun(peer, *steps, read=2)
+    # A store that is slow exactly where the stock transport has handed over neither to replay nor to live.
+    await lab.plan(gate=slow, gate_on="priming")
+    resuming = asyncio.create_task(peer.resume(cursor))
+    await asked(lab, peer, 1)
+    await lab.open(name)
+    # The tool runs on, unless its appends rightly wait behind the slow one: no mark tells which.
+    await asyncio.sleep(0.3)
+    await lab.open(slow)
+    reply = await resuming
+    assert counts(await reply.some(5)) == [3, 4, 5, 6, 7]
+    await lab.open(end)
+    assert results(await reply.until_terminal()) == ["x"]
+
+
+async def test_f10_resumes_of_a_running_emitter_lose_and_repeat_nothing(server: Server) -> None:
+    peer = await server.peer()
+    name = gate()
+    reply = await peer.call("script", {"steps": [f"until {name}"]})
+    got: list[int] = []
+    for take in (1, 7, 3, 20, 2, 11):
+        events = await reply.some(take)
+        got += counts(events)
+        reply.drop()
+        reply = await peer.resume(last_id(events))
+    await server.open(name)
+    events = await reply.until_terminal()
+    got += counts(events)
+    assert got == list(range(1, len(got) + 1))
+    assert results(events) == [str(len(got))]
+
+
+async def test_f12_wire_order_is_emission_order_whatever_the_store_latency(lab: Server) -> None:
+    await lab.plan(latency_ms=[40, 0, 20, 1, 10, 0, 5])
+    peer = await lab.peer()
+    reply = await peer.call("script", {"steps": ["burst 12", "return x"]})
+    events = await reply.until_terminal()
+    assert counts(events) == list(range(1, 13))
+    assert results(events) == ["x"]
+    if lab.transport == "tailrope":
+        # A user's store sees the appends of one stream one after the other.
+        assert (await lab.state())["store"]["overlaps"] == 0
+
+
+async def test_f12_replay_repeats_the_live_order(lab: Server) -> None:
+    await lab.plan(latency_ms=[30, 0, 15, 1])
+    peer = await lab.peer()
+    name = gate()
+    cursor, _ = await begun(peer, "emit 1", f"gate {name}", "burst 8", f"return {name}", read=1)
+    await lab.open(name)
+    await lab.mark(f"finished return {name}")
+    events = await (await peer.resume(cursor)).until_terminal()
+    assert counts(events) == list(range(2, 10)) and results(events) == [name]
+
+
+async def test_f16_result_produced_while_away_is_replayed(server: Server) -> None:
+    peer = await server.peer()
+    name = gate()
+    cursor, _ = await begun(peer, "emit 1", f"gate {name}", "emit 3", f"return {name}", read=1)
+    await server.open(name)
+    await server.mark(f"finished return {name}")
+    events = await (await peer.resume(cursor)).until_terminal()
+    assert counts(events) == [2, 3, 4] and results(events) == [name]
+
+
+async def test_f16_result_stays_readable_from_every_cursor(server: Server) -> None:
+    peer = await server.peer()
+    reply = await peer.call("script", {"steps": ["emit 3", "return x"]})
+    events = await reply.until_terminal()
+    all_ids = ids(events)
+    for position, cursor in enumerate(all_ids[:-1]):
+        again = await (await peer.resume(cursor)).until_terminal()
+        assert counts(again) == [1, 2, 3][position:], cursor
+        assert results(again) == ["x"]
+
+
+async def test_f19_unknown_cursor_without_a_request_is_refused(server: Server) -> None:
+    peer = await server.peer()
+    for cursor in ("nonsense", "0", "a" * 33 + ".", "a" * 119):
+        reply = await peer.resume(cursor)
+        assert reply.status == 400, cursor
+        error = await reply.json()
+        assert error["jsonrpc"] == "2.0" and error["error"]["code"] < 0
+
+
+async def test_f19_lost_stream_fails_the_request_it_names(server: Server) -> None:
+    peer = await server.peer()
+    for id in (5, "five"):
+        reply = await peer.call("script", {"steps": ["return x"]}, id=id)
+        lost = unknown_like((await reply.rest())[0].id or "")
+        answer = await peer.resume(lost)
+        assert answer.status == 200
+        events = await answer.rest()
+        assert len(events) == 1, events
+        message = events[0].message
+        assert message["id"] == id and type(message["id"]) is type(id)
+        assert message["error"]["code"] < 0
+        # A client that comes back with the tombstone is told to stop, cheaply and for good.
+        for _ in range(2):
+            after = await peer.resume(events[0].id)
+            assert (after.status, await after.body()) == (204, b"")
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_f19_stock_client_fails_its_call_when_the_stream_is_gone(farm: Farm, mode: str) -> None:
+    server = farm.get(retry_ms=1500, install={"retention_ms": 50, "prefer_resumable": True})
+    async with stock_client(server.port, mode) as client:
+        name = gate()
+        before = (await server.state())["requests"].get("GET", 0)
+        call = asyncio.create_task(client.script("close", f"return {name}"))
+        await server.mark(f"finished return {name}")
+        await server.lost()
+        async with asyncio.timeout(4):
+            with pytest.raises(CallFailed):
+                await call
+        gets = (await server.state())["requests"].get("GET", 0) - before
+        assert gets <= 4, f"{gets} GETs"
+
+
+async def test_f20_trimmed_history_is_announced(farm: Farm) -> None:
+    server = farm.get(cap=10, install={"max_events_per_stream": 10})
+    peer = await server.peer()
+    name = gate()
+    cursor, _ = await begun(peer, "emit 2", f"gate {name}", "emit 50", f"return {name}", read=2)
+    await server.open(name)
+    await server.mark(f"finished return {name}")
+    reply = await peer.resume(cursor)
+    assert reply.status == 200
+    blocks = [block async for block in reply.blocks()]
+    gaps = [block.comment for block in blocks if block.comment and block.comment.startswith("gap")]
+    assert len(gaps) == 1, blocks
+    # Positions count from 1 and every progress notification is one event, so the numbers can be checked.
+    match = re.fullmatch(r"gap (\d+) (\d+)", gaps[0] or "")
+    assert match, gaps
+    first, missing = int(match[1]), int(match[2])
+    assert first == 3
+    assert counts(blocks) == list(range(first + missing, 53))
+    assert counts(blocks), "what is retained must be sent"
+    assert results(blocks) == [name]
+    # The announcement comes before the first event that follows the gap.
+    marker = next(i for i, block in enumerate(blocks) if block.comment == gaps[0])
+    assert all(block.message is None for block in blocks[:marker])
+
+
+async def test_f22_reader_that_leaves_during_replay_leaves_nothing_behind(farm: Farm) -> None:
+    server = farm.get(install={"max_events_per_stream": 5000, "max_bytes_per_stream": 32 << 20})
+    peer = await server.peer()
+    name = gate()
+    cursor, _ = await begun(peer, "emit 1", f"gate {name}", "emit 2000 1000", f"return {name}", read=1)
+    await server.open(name)
+    await server.mark(f"finished return {name}")
+    got = [1]
+    for _ in range(4):
+        reply = await peer.resume(cursor, receive_buffer=4096)
+        events = await reply.some(150)
+        got += counts(events)
+        cursor = last_id(events)
+        reply.drop()
+    events = await (await peer.resume(cursor)).until_terminal()
+    got += counts(events)
+    assert got == list(range(1, 2002)) and results(events) == [name]
+    if server.transport == "tailrope":
+        await server.until_stats(lambda stats: stats["connections"] == 0)
+
+
+async def test_f23_resumed_connection_ends_after_the_response(server: Server) -> None:
+    peer = await server.peer()
+    name = gate()
+    cursor, _ = await begun(peer, "emit 1", f"gate {name}", f"return {name}", read=1)
+    live = await peer.resume(cursor)
+    await server.open(name)
+    assert results(await live.until_terminal()) == [name]
+    await live.ends()
+    # The same holds where the response is already in the log.
+    replayed = await peer.resume(cursor)
+    assert results(await replayed.until_terminal()) == [name]
+    await replayed.ends()
+
+
+async def primed(reply: Reply, retry_ms: int = 20) -> str:
+    """The first bytes of an SSE answer: an id, a retry and an explicit empty data line."""
+    assert reply.status == 200 and reply.is_sse
+    first = await reply.block()
+    assert first is not None
+    assert first.id, first
+    assert first.retry == retry_ms, first
+    assert first.data == "", first
+    assert re.fullmatch(r"[\x21-\x2b\x2d-\x7e]{1,120}", first.id), first.id
+    return first.id
+
+
+async def test_f24_post_stream_starts_with_an_id(server: Server) -> None:
+    peer = await server.peer()
+    assert peer.opening[0].is_priming, "initialize is primed as well"
+    name = gate()
+    reply = await peer.call("script", {"steps": [f"gate {name}", f"return {name}"]})
+    await server.at(name)
+    cursor = await primed(reply)
+    reply.drop()
+    await server.open(name)
+    await server.mark(f"finished return {name}")
+    assert results(await (await peer.resume(cursor)).until_terminal()) == [name]
+
+
+async def test_f25_standalone_stream_starts_with_an_id(server: Server) -> None:
+    peer = await server.peer()
+    stream = await peer.listen()
+    cursor = await primed(stream)
+    stream.drop()
+    # Before the first notification: the priming event is all that the client has.
+    await peer.ask("script", {"steps": ["standalone while away"]})
+    again = await peer.resume(cursor)
+    await primed(again)
+    assert [e.message["params"]["data"] for e in await again.some(1)] == ["while away"]
+
+
+async def test_f26_resume_that_delivers_nothing_gives_a_new_id_and_retry(server: Server) -> None:
+    peer = await server.peer()
+    name = gate()
+    reply = await peer.call("script", {"steps": ["emit 1", f"gate {name}", f"return {name}"]})
+    first = await primed(reply)
+    cursor = last_id(await reply.some(1))
+    reply.drop()
+    used = {first, cursor}
+    for _ in range(5):
+        reply = await peer.resume(cursor)
+        cursor = await primed(reply)
+        assert cursor not in used, "an id that did not change is no progress for some clients"
+        used.add(cursor)
+        reply.drop()
+    await server.open(name)
+    events = await (await peer.resume(cursor)).until_terminal()
+    # Every one of those ids means the same position.
+    assert counts(events) == [] and results(events) == [name]
+
+
+@pytest.mark.parametrize("window", [5, 10000])
+async def test_f28_control_rows_never_appear_as_messages(farm: Farm, window: int) -> None:
+    # The small window forces the user's own replay, which hands back the priming rows too.
+    server = farm.get(store="lab", install={"max_events_per_stream": window})
+    peer = await server.peer()
+    await server.plan(replay_primings=True)
+    name = gate()
+    cursor, _ = await begun(peer, f"gate {name}", "emit 30", f"return {name}", read=0)
+    poll = await peer.resume(cursor)
+    await poll.event()
+    poll.drop()
+    await server.open(name)
+    await server.mark(f"finished return {name}")
+    events = await (await peer.resume(cursor)).until_terminal()
+    await server.plan()
+    for event in events:
+        assert event.is_priming or event.message.get("jsonrpc") == "2.0", event
+    assert counts(events) == list(range(1, 31)) and results(events) == [name]
+
+
+async def test_ids_in_one_connection_never_repeat(server: Server) -> None:
+    peer = await server.peer()
+    reply = await peer.call("script", {"steps": ["emit 30", "return x"]})
+    found = ids(await reply.until_terminal())
+    assert len(found) == len(set(found)) == 32

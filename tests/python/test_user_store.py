@@ -1,0 +1,247 @@
+"""A user's own EventStore under our transport: slow, failing, returning nonsense. (D6 (a), I9; F-58, F-59)"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import pytest
+from client import stock_client
+from conftest import Farm, Server, gate
+from peer import Peer, counts, last_id, results
+from raw import Reply
+
+SECRETS = (b"hunter2", b"10.0.0.7", b"redis", b"Traceback")
+
+
+def clean(*replies: Reply) -> None:
+    """No detail of the store reaches a client."""
+    for reply in replies:
+        for secret in SECRETS:
+            assert secret not in bytes(reply.raw), secret
+
+
+async def works(server: Server, peer: Peer) -> None:
+    async with asyncio.timeout(3):
+        assert await peer.ask("script", {"steps": ["emit 2", "return fine"]}) == "fine"
+
+
+async def test_f58_failed_notification_raises_in_the_handler_and_harms_nothing_else(lab: Server) -> None:
+    peer = await lab.peer()
+    await lab.plan(fail="notification", times=1)
+    reply = await peer.call("script", {"steps": ["try emit 1", "try emit 1", "try emit 1"]})
+    events = await reply.until_terminal()
+    (outcomes,) = results(events)
+    assert outcomes.startswith('["raised') and outcomes.endswith('"ok", "ok"]'), outcomes
+    assert counts(events) == [2, 3]
+    await works(lab, peer)
+
+
+async def test_f58_uncaught_store_fault_fails_that_call_only(lab: Server) -> None:
+    peer = await lab.peer()
+    await lab.plan(fail="notification", times=1)
+    reply = await peer.call("script", {"steps": ["emit 1", "return x"]})
+    events = await reply.until_terminal()
+    answer = events[-1].message
+    assert "error" in answer or answer["result"]["isError"], answer
+    # The SDK puts a tool's exception into the result, so what we raise must not quote the store.
+    clean(reply)
+    await works(lab, peer)
+
+
+async def test_f58_failing_standalone_notification_leaves_the_stream_working(lab: Server) -> None:
+    peer = await lab.peer()
+    stream = await peer.listen()
+    await lab.plan(fail="notification", times=1)
+    outcomes = await peer.ask("script", {"steps": ["try standalone one", "try standalone two"]})
+    assert outcomes.startswith('["raised'), outcomes
+    assert [event.message["params"]["data"] for event in await stream.some(1)] == ["two"]
+    await works(lab, peer)
+
+
+async def test_f58_failed_question_fails_in_the_handler(lab: Server) -> None:
+    peer = await lab.peer()
+    await lab.plan(fail="request", times=1)
+    reply = await peer.call("script", {"steps": ["try elicit name", "return after"]})
+    async with asyncio.timeout(3):
+        assert results(await reply.until_terminal()) == ["after"]
+    await works(lab, peer)
+
+
+async def test_f59_failed_response_is_answered_with_an_error(lab: Server) -> None:
+    peer = await lab.peer()
+    await lab.plan(fail="terminal", times=1000)
+    reply = await peer.call("script", {"steps": ["emit 1", "return x"]}, id=9)
+    events = await reply.rest()
+    await lab.plan()
+    assert counts(events) == [1]
+    answer = events[-1].message
+    assert answer["id"] == 9 and answer["error"]["code"] < 0
+    clean(reply)
+    await works(lab, peer)
+
+
+async def test_f59_failed_response_of_a_detached_call_is_answered_on_resume(lab: Server) -> None:
+    peer = await lab.peer()
+    name = gate()
+    reply = await peer.call("script", {"steps": ["emit 1", f"gate {name}", f"return {name}"]}, id=9)
+    cursor = last_id(await reply.some(1))
+    reply.drop()
+    await lab.plan(fail="terminal", times=1)
+    await lab.open(name)
+    await lab.mark("store failed")
+    resumed = await peer.resume(cursor)
+    events = await resumed.rest()
+    assert events[-1].message["id"] == 9 and "error" in events[-1].message
+    clean(resumed)
+
+
+async def test_f59_stock_client_gets_an_error_and_goes_on(lab: Server) -> None:
+    async with stock_client(lab.port) as client:
+        await lab.plan(fail="terminal", times=1)
+        async with asyncio.timeout(3):
+            with pytest.raises(Exception):  # noqa: B017 - each line has its own class, any of them will do
+                await client.ask("echo", {"text": "x"})
+            assert await client.ask("echo", {"text": "after"}) == "after"
+
+
+async def test_failed_priming_is_refused_or_served_but_never_silent(lab: Server) -> None:
+    peer = await lab.peer()
+    await lab.plan(fail="priming", times=1)
+    reply = await peer.call("script", {"steps": ["return x"]})
+    if reply.is_sse:
+        await reply.until_terminal()
+    else:
+        assert reply.status >= 400
+        await reply.json()
+    clean(reply)
+    await lab.plan()
+    await works(lab, peer)
+
+
+BAD = ["newline", "return", "blank", "empty", "accent", "nul", "long", "number", "none"]
+
+
+@pytest.mark.parametrize("bad", BAD)
+async def test_bad_id_of_a_notification_is_a_store_fault(lab: Server, bad: str) -> None:
+    peer = await lab.peer()
+    await lab.plan(bad_id=bad)
+    reply = await peer.call("script", {"steps": ["try emit 1", "try emit 1"]})
+    events = await reply.until_terminal()
+    (outcomes,) = results(events)
+    assert outcomes.startswith('["raised') and outcomes.endswith('"ok"]'), outcomes
+    assert counts(events) == [2]
+    for event in events:
+        assert event.id is None or re.fullmatch(r"[\x21-\x7e]{1,512}", event.id)
+    await works(lab, peer)
+
+
+@pytest.mark.parametrize("bad", BAD)
+async def test_bad_id_of_a_response_is_a_store_fault(lab: Server, bad: str) -> None:
+    peer = await lab.peer()
+    await lab.plan(bad_id=bad, bad_on="terminal")
+    reply = await peer.call("script", {"steps": ["emit 1", "return x"]}, id=4)
+    events = await reply.rest()
+    assert events[-1].message["id"] == 4 and "error" in events[-1].message
+    await works(lab, peer)
+
+
+@pytest.mark.ours
+async def test_the_stores_ids_go_on_the_wire(lab: Server) -> None:
+    peer = await lab.peer()
+    reply = await peer.call("script", {"steps": ["emit 3", "return x"]})
+    events = await reply.until_terminal()
+    assert all(re.fullmatch(r"\d+", event.id or "") for event in events if event.data), events
+
+
+@pytest.mark.ours
+async def test_stream_names_are_safe_and_apart(lab: Server) -> None:
+    if lab.flavor.startswith("fastmcp"):
+        pytest.skip("fastmcp puts a prefix of its own before our names")
+    before = set((await lab.state())["store"]["names"])
+    alice, bob = await lab.peer(), await lab.peer()
+    for peer in (alice, bob):
+        for id in (1, 2):
+            await peer.ask("echo", {"text": "x"}, id=id)
+    names = set((await lab.state())["store"]["names"]) - before
+    # Two initialize streams and four calls, each a stream of its own.
+    assert len(names) == 6, names
+    for name in names:
+        # Example stores split at `_`; sessions and nonces are hex, joined by something else.
+        assert re.fullmatch(r"[0-9a-f]{16,}[^0-9a-zA-Z_]?[0-9a-f]{16,}|[0-9a-f]{32,}", name), name
+
+
+async def outside(farm: Farm, **plan: object) -> tuple[Server, Peer, str, str]:
+    """A finished call whose first cursor has left the engine's window of five events."""
+    server = farm.get(store="lab", install={"max_events_per_stream": 5, "store_wait_ms": 300, "store_timeout_ms": 300})
+    await server.plan()
+    peer = await server.peer()
+    name = gate()
+    reply = await peer.call("script", {"steps": ["emit 1", f"gate {name}", "emit 40", f"return {name}"]})
+    cursor = last_id(await reply.some(1))
+    reply.drop()
+    await server.open(name)
+    await server.mark(f"finished return {name}")
+    await server.plan(**plan)
+    return server, peer, cursor, name
+
+
+async def test_cursor_outside_the_window_is_answered_by_the_users_replay(farm: Farm) -> None:
+    server, peer, cursor, name = await outside(farm)
+    before = (await server.state())["store"]["replays"]
+    events = await (await peer.resume(cursor)).rest()
+    assert (await server.state())["store"]["replays"] == before + 1
+    assert counts(events) == list(range(2, 42)) and results(events) == [name]
+
+
+async def test_users_replay_is_checked_for_ownership(farm: Farm) -> None:
+    server, _, cursor, name = await outside(farm)
+    stranger = await server.peer()
+    reply = await stranger.resume(cursor)
+    unknown = await stranger.resume("999999999")
+    assert reply.status == unknown.status == 400
+    assert await reply.json() == await unknown.json()
+    assert name.encode() not in bytes(reply.raw)
+
+
+@pytest.mark.ours
+async def test_store_that_fails_during_a_resume_gets_comments_then_a_clean_end(farm: Farm) -> None:
+    server, peer, cursor, _ = await outside(farm, replay_fails=True)
+    reply = await peer.resume(cursor)
+    assert reply.status == 200
+    blocks = [block async for block in reply.blocks()]
+    clean(reply)
+    assert all(block.comment is not None or block.is_priming for block in blocks), blocks
+    # The next try, with the store back, is as if nothing had been.
+    first = next((block.id for block in blocks if block.id), cursor)
+    await server.plan()
+    events = await (await peer.resume(first)).rest()
+    assert counts(events) == list(range(2, 42))
+
+
+async def test_slow_store_loses_nothing_on_live_resumes(lab: Server) -> None:
+    await lab.plan(latency_ms=[5, 1, 0, 9])
+    peer = await lab.peer()
+    name = gate()
+    reply = await peer.call("script", {"steps": [f"until {name}"]})
+    got: list[int] = []
+    for _ in range(5):
+        events = await reply.some(4)
+        got += counts(events)
+        reply = await peer.resume(last_id(events))
+    await lab.open(name)
+    events = await reply.until_terminal()
+    got += counts(events)
+    assert got == list(range(1, len(got) + 1)) and results(events) == [str(len(got))]
+
+
+async def test_store_that_hangs_on_one_stream_delays_no_other(lab: Server) -> None:
+    peer = await lab.peer()
+    name = gate()
+    await lab.plan(gate=name)
+    hanging = await peer.call("script", {"steps": ["emit 1", "return x"]})
+    await lab.at(name)
+    async with asyncio.timeout(3):
+        assert await peer.ask("echo", {"text": "y"}) == "y"
+    await lab.open(name)
+    assert results(await hanging.until_terminal()) == ["x"]
