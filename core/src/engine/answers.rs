@@ -172,7 +172,14 @@ impl Cell {
         });
     }
 
-    fn answer_replayed(&self, state: &mut State, now: Ms, id: ConnectionId, replay: &HostReplay, steps: &mut Vec<Step>) {
+    fn answer_replayed(
+        &self,
+        state: &mut State,
+        now: Ms,
+        id: ConnectionId,
+        replay: &HostReplay,
+        steps: &mut Vec<Step>,
+    ) {
         // A name of another session's stream is no stream here: look-ups are by session and nonce (I7).
         let nonce = replay.stream.as_deref().and_then(|name| HostStore::stream_of(&self.id, name));
         let Some(nonce) = nonce else { return self.answer_unknown(state, now, id, steps) };

@@ -106,6 +106,17 @@ pub(super) struct State {
     scheduled: Ms,
 }
 
+impl State {
+    /// Whoever waits for the store is told now; what the store still says is of no use.
+    fn release_senders(&mut self) {
+        for event in self.session.streams().flat_map(|(_, stream)| stream.machine.waiting()) {
+            let ended = if event.kind.is_response() { Ok(()) } else { Err(EngineError::SessionEnded) };
+            self.outcomes.push((event.token, ended));
+            self.asked_later = true;
+        }
+    }
+}
+
 pub(super) struct Cell {
     pub(super) shared: Arc<Shared>,
     pub(super) id: Arc<str>,
@@ -180,6 +191,9 @@ impl Cell {
                 conn.awake = true;
                 wakes.push((Arc::clone(&conn.wake), conn.key));
             }
+        }
+        if state.session.has_ended() {
+            state.results.clear();
         }
         let State { results, outcomes, .. } = &mut *state;
         if !results.is_empty() {
@@ -537,6 +551,7 @@ impl Cell {
             return;
         }
         self.with(|state, now| {
+            state.release_senders();
             for (_, conn) in std::mem::take(&mut state.json) {
                 let error = Refusal::new(500, INTERNAL_ERROR, "Session terminated before the request completed");
                 self.answer_json(state, conn, Head::json(500), error.body(self.dialect));

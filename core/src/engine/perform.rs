@@ -11,7 +11,7 @@ use crate::Ms;
 use crate::protocol::{StreamNonce, sse};
 use crate::session::{Step, SynthesizedEnd};
 use crate::store::{Answer, Operation, Outcome, ReadLimit, StoreError, Ticket};
-use crate::stream::{CloseReason, ConnectionId, EventKind, Frame, Input, NewEvent, Output, Seq, StoredEvent};
+use crate::stream::{CloseReason, ConnectionId, Frame, Input, NewEvent, Output, Seq, StoredEvent};
 
 /// Events in one page. The byte bound is what usually ends a page.
 const PAGE_EVENTS: usize = 4_096;
@@ -41,8 +41,7 @@ impl Cell {
                     _ => SynthesizedEnd::Unstored,
                 };
                 state.session.unstored(now, nonce, (token, seq, kind), end, more);
-                let response = matches!(kind, EventKind::Answer | EventKind::Terminal);
-                state.results.push((token, if response { Ok(Sent::Dropped) } else { Err(error) }));
+                state.results.push((token, if kind.is_response() { Ok(Sent::Dropped) } else { Err(error) }));
             }
             Output::Load { conn, after, up_to } => self.load(state, now, nonce, conn, (after, up_to), more),
             Output::Accept { conn } => {
@@ -229,6 +228,10 @@ impl Cell {
             }
         }
         self.perform(state, now, steps);
+        if state.session.has_ended() {
+            // What was under way when the session was dropped is not to bring its log back.
+            self.shared.store.drop_stream(&self.key(nonce));
+        }
     }
 
     /// Encodes a frame into the connection's outbox.

@@ -132,7 +132,12 @@ impl Refusal {
     /// The body: a JSON-RPC error, as `application/json`.
     pub fn body(&self, dialect: &Dialect) -> Vec<u8> {
         let mut out = Vec::new();
-        jsonrpc::write_error_with_id_text(&mut out, &self.error_id.unwrap_or(dialect.error_id).json(), self.code, &self.message);
+        jsonrpc::write_error_with_id_text(
+            &mut out,
+            &self.error_id.unwrap_or(dialect.error_id).json(),
+            self.code,
+            &self.message,
+        );
         out
     }
 }

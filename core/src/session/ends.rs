@@ -46,7 +46,8 @@ impl SynthesizedEnd {
             Self::Draining => "The server is shutting down; send the request again",
             Self::Unstored => "The response could not be stored",
             Self::TooLarge { bytes, max } => {
-                return format!("The response of {bytes} bytes is larger than the {max} bytes that the server keeps").into();
+                return format!("The response of {bytes} bytes is larger than the {max} bytes that the server keeps")
+                    .into();
             }
             Self::Lost => "The stream of this request is no longer available",
         };

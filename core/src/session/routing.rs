@@ -125,7 +125,7 @@ impl Session {
             !lost
         });
         let Some(stream) = self.streams.get_mut(&nonce) else { return };
-        if matches!(kind, EventKind::Answer | EventKind::Terminal)
+        if kind.is_response()
             && let Some((_, id)) = stream.answered.iter().find(|(answer, _)| *answer == token)
         {
             stream.failed.push((id.clone(), end));

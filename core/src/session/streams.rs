@@ -30,7 +30,16 @@ pub struct Stream {
 impl Stream {
     fn new(nonce: StreamNonce, origin: Origin, machine: Machine, chain: Chain) -> Self {
         let ids = IdEncoder::new(nonce, &origin);
-        Self { machine, ids, chain, chain_ahead: chain, origin, open: Vec::new(), answered: Vec::new(), failed: Vec::new() }
+        Self {
+            machine,
+            ids,
+            chain,
+            chain_ahead: chain,
+            origin,
+            open: Vec::new(),
+            answered: Vec::new(),
+            failed: Vec::new(),
+        }
     }
 }
 

@@ -258,7 +258,11 @@ fn rule_2_positions_are_dense_and_a_repeated_append_changes_nothing(store: &dyn 
         Err(StoreError::OutOfOrder),
         "rule 2: another batch there is refused"
     );
-    assert_eq!(caller.append(&log, 5, &[progress("e")]), Err(StoreError::OutOfOrder), "rule 2: no position is left out");
+    assert_eq!(
+        caller.append(&log, 5, &[progress("e")]),
+        Err(StoreError::OutOfOrder),
+        "rule 2: no position is left out"
+    );
     caller.push(&mut log, &[progress("d")]);
     // Opening again is what a second node does.
     let answer = store.open(Ms(0), &log.key, &caller.ticket(&log.key, Operation::Open));

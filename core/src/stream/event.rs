@@ -21,6 +21,13 @@ pub enum EventKind {
     Terminal = 3,
 }
 
+impl EventKind {
+    /// Whether it answers a request.
+    pub fn is_response(self) -> bool {
+        matches!(self, Self::Answer | Self::Terminal)
+    }
+}
+
 /// An event on its way to the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewEvent {

@@ -209,6 +209,11 @@ impl Machine {
         self.appending.len() + self.queue.len()
     }
 
+    /// The events that the store has not confirmed, in order.
+    pub fn waiting(&self) -> impl Iterator<Item = &NewEvent> {
+        self.appending.iter().chain(&self.queue)
+    }
+
     /// When [`Input::Tick`] is due, if ever.
     pub fn deadline(&self) -> Ms {
         if self.opening {

@@ -1,0 +1,317 @@
+//! What the tests of the engine share: reading answers, and a store whose answers are made to wait.
+#![allow(dead_code, reason = "each test uses a part")]
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use tailrope_core::Ms;
+use tailrope_core::engine::{Connection, Engine, ManualClock, NoWake, Options, Poll, SessionHandle, Wake};
+use tailrope_core::protocol::{Dialect, EventId, RequestId, Revision};
+use tailrope_core::store::{
+    Answer, EventStore, Limits, MemoryStore, Outcome, ReadLimit, Record, StoreError, StreamKey, Ticket, Usage,
+};
+use tailrope_core::stream::{CloseReason, Page, Seq, StoredEvent};
+
+pub(crate) const NEW: Revision = Revision::V2025_11_25;
+pub(crate) const OLD: Revision = Revision::V2025_06_18;
+
+/// An engine with a clock that stands still.
+pub(crate) struct Bench {
+    pub(crate) engine: Engine,
+    pub(crate) clock: Arc<ManualClock>,
+}
+
+impl Bench {
+    pub(crate) fn new(options: Options) -> Self {
+        let clock = Arc::new(ManualClock::default());
+        let engine = Engine::new(Options { clock: Some(Arc::clone(&clock) as _), ..options });
+        Self { engine, clock }
+    }
+
+    pub(crate) fn session(&self, id: &str, revision: Revision) -> SessionHandle {
+        let wake = Arc::new(NoWake);
+        let session = self.engine.open_session(id, None, &Dialect::MCP_PYTHON_2, wake, 0).expect("a session can open");
+        session.assume_revision(revision);
+        session
+    }
+
+    /// Moves the clock and does what time asks for.
+    pub(crate) fn advance(&self, ms: u64) {
+        self.clock.advance(ms);
+        self.engine.tick();
+    }
+
+    /// Everything that a connection has, after the time that first bytes may wait.
+    pub(crate) fn read(&self, connection: &Connection) -> Answered {
+        self.advance(5);
+        read_now(connection)
+    }
+}
+
+/// What was read from a connection.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Answered {
+    pub(crate) status: Option<u16>,
+    pub(crate) content_type: Option<&'static str>,
+    pub(crate) text: String,
+    pub(crate) end: Option<CloseReason>,
+}
+
+impl Answered {
+    pub(crate) fn frames(&self) -> Vec<Value> {
+        frames(&self.text)
+    }
+
+    /// The event ids, in order.
+    pub(crate) fn ids(&self) -> Vec<String> {
+        self.text.lines().filter_map(|line| line.strip_prefix("id: ")).map(str::to_owned).collect()
+    }
+
+    pub(crate) fn last_id(&self) -> String {
+        self.ids().pop().expect("there is an event id")
+    }
+}
+
+/// Everything that a connection has at this moment.
+pub(crate) fn read_now(connection: &Connection) -> Answered {
+    let mut answered = Answered::default();
+    loop {
+        let poll: Poll = connection.poll(64 << 10);
+        if let Some(head) = poll.head {
+            answered.status = Some(head.status);
+            answered.content_type = head.content_type;
+        }
+        answered.text.push_str(&poll.text());
+        answered.end = poll.end;
+        if poll.end.is_some() || poll.is_empty() {
+            return answered;
+        }
+    }
+}
+
+/// The blocks of an event stream as data. A block that is not written exactly as ours are is a fault.
+pub(crate) fn frames(text: &str) -> Vec<Value> {
+    assert!(text.is_empty() || text.ends_with("\n\n"), "{text:?}");
+    text.split_terminator("\n\n").map(frame).collect()
+}
+
+fn frame(block: &str) -> Value {
+    let lines: Vec<(&str, &str)> = block
+        .lines()
+        .map(|line| line.split_once(": ").unwrap_or_else(|| panic!("a field, a colon and a blank: {line:?}")))
+        .collect();
+    match lines[..] {
+        [("", comment)] => match comment.split(' ').collect::<Vec<_>>()[..] {
+            ["gap", first, count] => {
+                json!({"gap": {"first": first.parse::<u64>().unwrap(), "count": count.parse::<u64>().unwrap()}})
+            }
+            _ => json!({"comment": comment}),
+        },
+        [("retry", ms)] => json!({"retry_ms": ms.parse::<u32>().unwrap()}),
+        [("data", data)] => json!({"anonymous": message(data)}),
+        [("id", id), ("retry", ms), ("data", "")] => match EventId::parse(id) {
+            Some(EventId::Position(cursor)) => json!({"priming": cursor.seq, "retry_ms": ms.parse::<u32>().unwrap()}),
+            other => panic!("a priming event has a position: {other:?}"),
+        },
+        [("id", id), ("data", data)] => match EventId::parse(id) {
+            Some(EventId::Position(cursor)) => json!({"event": cursor.seq, "is": message(data)}),
+            Some(EventId::Tombstone(..)) => json!({"tombstone": message(data)}),
+            None => panic!("an event id of our form: {id}"),
+        },
+        _ => panic!("a block of our form: {block:?}"),
+    }
+}
+
+/// A message in short: the last part of its method, or what its response is.
+fn message(data: &str) -> Value {
+    let message: Value = serde_json::from_str(data).unwrap_or_else(|error| panic!("{error}: {data}"));
+    let short = |message: &Value| match message {
+        Value::Object(fields) if fields.contains_key("method") => {
+            json!(fields["method"].as_str().unwrap().trim_start_matches("notifications/"))
+        }
+        Value::Object(fields) if fields.contains_key("result") => json!({"result": fields["id"]}),
+        Value::Object(fields) => json!({"error": fields["error"]["code"], "id": fields["id"]}),
+        other => panic!("a message: {other}"),
+    };
+    match &message {
+        Value::Array(messages) => messages.iter().map(short).collect(),
+        one => short(one),
+    }
+}
+
+pub(crate) fn notification(name: &str) -> Vec<u8> {
+    format!(r#"{{"jsonrpc":"2.0","method":"notifications/{name}"}}"#).into_bytes()
+}
+
+pub(crate) fn response(id: &RequestId) -> Vec<u8> {
+    format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{}}}}"#, id.to_json()).into_bytes()
+}
+
+/// A wake-up that counts.
+#[derive(Debug, Default)]
+pub(crate) struct Bell(pub(crate) AtomicU64);
+
+impl Wake for Bell {
+    fn wake(&self, _key: u64) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// A memory store that answers when it is told to, or fails.
+pub(crate) struct SlowStore {
+    inner: MemoryStore,
+    pub(crate) waits: AtomicBool,
+    pub(crate) fails: AtomicBool,
+    pending: Mutex<VecDeque<Pending>>,
+}
+
+enum Pending {
+    Open(Ms, StreamKey, Ticket),
+    Append(Ms, StreamKey, Vec<StoredEvent>, u64, Ticket),
+    Read(StreamKey, Seq, ReadLimit, Ticket),
+}
+
+impl SlowStore {
+    pub(crate) fn new(limits: Limits) -> Arc<Self> {
+        Arc::new(Self {
+            inner: MemoryStore::new(limits),
+            waits: AtomicBool::new(false),
+            fails: AtomicBool::new(false),
+            pending: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn set(&self, waits: bool, fails: bool) {
+        self.waits.store(waits, Ordering::SeqCst);
+        self.fails.store(fails, Ordering::SeqCst);
+    }
+
+    pub(crate) fn pending(&self) -> usize {
+        self.pending.lock().unwrap().len()
+    }
+
+    /// Answers the oldest operation. False when there is none.
+    pub(crate) fn answer(&self, succeed: bool) -> bool {
+        self.answer_nth(0, succeed)
+    }
+
+    pub(crate) fn answer_nth(&self, at: usize, succeed: bool) -> bool {
+        let Some(pending) = self.pending.lock().unwrap().remove(at) else { return false };
+        let now = |answer| match answer {
+            Answer::Now(result) => result,
+            Answer::Later => unreachable!("the memory store answers at once"),
+        };
+        match pending {
+            Pending::Open(at, key, ticket) => {
+                let result = if succeed { now(self.inner.open(at, &key, &ticket)) } else { Err(failed()) };
+                ticket.complete(Outcome::Done(result));
+            }
+            Pending::Append(at, key, events, chain, ticket) => {
+                let result =
+                    if succeed { now(self.inner.append(at, &key, &events, chain, &ticket)) } else { Err(failed()) };
+                ticket.complete(Outcome::Done(result));
+            }
+            Pending::Read(key, after, limit, ticket) => {
+                let page = match self.inner.read(&key, after, limit, &ticket) {
+                    Answer::Now(page) if succeed => page,
+                    _ => Err(failed()),
+                };
+                ticket.complete(Outcome::Page(page));
+            }
+        }
+        true
+    }
+
+    pub(crate) fn answer_all(&self) {
+        while self.answer(true) {}
+    }
+
+    fn does_wait(&self) -> bool {
+        self.waits.load(Ordering::SeqCst)
+    }
+
+    fn does_fail(&self) -> bool {
+        self.fails.load(Ordering::SeqCst)
+    }
+
+    fn put(&self, pending: Pending) {
+        self.pending.lock().unwrap().push_back(pending);
+    }
+}
+
+/// Names what must never reach a client.
+pub(crate) const SECRET: &str = "password at db.internal:5432";
+
+fn failed() -> StoreError {
+    StoreError::Failed(SECRET.to_owned())
+}
+
+impl EventStore for SlowStore {
+    fn open(&self, now: Ms, key: &StreamKey, ticket: &Ticket) -> Answer<()> {
+        match (self.does_wait(), self.does_fail()) {
+            (true, _) => {
+                self.put(Pending::Open(now, key.clone(), ticket.clone()));
+                Answer::Later
+            }
+            (_, true) => Answer::Now(Err(failed())),
+            _ => self.inner.open(now, key, ticket),
+        }
+    }
+
+    fn append(&self, now: Ms, key: &StreamKey, events: &[StoredEvent], chain: u64, ticket: &Ticket) -> Answer<()> {
+        match (self.does_wait(), self.does_fail()) {
+            (true, _) => {
+                self.put(Pending::Append(now, key.clone(), events.to_vec(), chain, ticket.clone()));
+                Answer::Later
+            }
+            (_, true) => Answer::Now(Err(failed())),
+            _ => self.inner.append(now, key, events, chain, ticket),
+        }
+    }
+
+    fn finish(&self, now: Ms, key: &StreamKey, tail: Bytes) {
+        self.inner.finish(now, key, tail);
+    }
+
+    fn set_retry(&self, key: &StreamKey, retry_ms: u32) {
+        self.inner.set_retry(key, retry_ms);
+    }
+
+    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<Page> {
+        match (self.does_wait(), self.does_fail()) {
+            (true, _) => {
+                self.put(Pending::Read(key.clone(), after, limit, ticket.clone()));
+                Answer::Later
+            }
+            (_, true) => Answer::Now(Err(failed())),
+            _ => self.inner.read(key, after, limit, ticket),
+        }
+    }
+
+    fn record(&self, key: &StreamKey) -> Option<Record> {
+        self.inner.record(key)
+    }
+
+    fn settle(&self, key: &StreamKey, seq: Seq) {
+        self.inner.settle(key, seq);
+    }
+
+    fn drop_stream(&self, key: &StreamKey) {
+        self.inner.drop_stream(key);
+    }
+
+    fn drop_session(&self, session: &str) {
+        self.inner.drop_session(session);
+    }
+
+    fn sweep(&self, now: Ms) -> Ms {
+        self.inner.sweep(now)
+    }
+
+    fn usage(&self) -> Usage {
+        self.inner.usage()
+    }
+}
