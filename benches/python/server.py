@@ -31,17 +31,8 @@ class Counter:
     completed = 0
 
 
-def context_report(ctx: Any) -> Report:
-    return ctx.report_progress
-
-
-def session_report(ctx: Any) -> Report:
-    # mcp 2.x: the session of a context is bound to its request, and skips the look-ups of `ctx.report_progress`.
-    return ctx.session.report_progress
-
-
-def add_tools(tool: Callable[..., Any], context: type[Any], reporter: Callable[[Any], Report]) -> None:
-    """Register the tools of the bench with an SDK's `tool` decorator, its context class and its progress call."""
+def add_tools(tool: Callable[..., Any], context: type[Any]) -> None:
+    """Register the tools of the bench with an SDK's `tool` decorator, and its context class."""
 
     @tool
     async def echo(text: str) -> str:
@@ -50,7 +41,7 @@ def add_tools(tool: Callable[..., Any], context: type[Any], reporter: Callable[[
     @tool
     async def emit(n: int, bytes: int, ctx: context) -> str:  # type: ignore[valid-type]
         message = "x" * bytes
-        report = reporter(ctx)
+        report: Report = ctx.report_progress
         for i in range(1, n + 1):
             await report(i, n, message)
         Counter.completed += 1
@@ -62,7 +53,7 @@ def add_tools(tool: Callable[..., Any], context: type[Any], reporter: Callable[[
 
     @tool
     async def poll(before: int, after: int, ctx: context) -> str:  # type: ignore[valid-type]
-        report = reporter(ctx)
+        report: Report = ctx.report_progress
         total = before + after
         for i in range(1, before + 1):
             await report(i, total, None)
@@ -85,7 +76,7 @@ def mcp2_server(transport: str) -> Any:
     from mcp.server.mcpserver import Context, MCPServer
 
     server = MCPServer("bench", log_level="WARNING")
-    add_tools(server.tool(structured_output=False), Context, session_report)
+    add_tools(server.tool(structured_output=False), Context)
     return server
 
 
@@ -93,7 +84,7 @@ def mcp1_server(transport: str) -> Any:
     from mcp.server.fastmcp import Context, FastMCP
 
     server = FastMCP("bench", log_level="WARNING", **stock_options(transport))
-    add_tools(server.tool(structured_output=False), Context, context_report)
+    add_tools(server.tool(structured_output=False), Context)
     return server
 
 
@@ -101,7 +92,7 @@ def fastmcp_server(transport: str) -> Any:
     from fastmcp import Context, FastMCP
 
     server = FastMCP("bench")
-    add_tools(server.tool(output_schema=None), Context, context_report)
+    add_tools(server.tool(output_schema=None), Context)
     return server
 
 

@@ -50,11 +50,20 @@ if MAJOR >= 2:
         """The message without the envelope that 1.x puts around it."""
         return message
 
+    # The serializer itself skips half of what `model_dump_json` costs, for every event.
+    _ENCODERS: dict[type, tuple[str, Any]] = {
+        model: (kind, model.__pydantic_serializer__.to_json)  # type: ignore[attr-defined]
+        for model, kind in _KINDS.items()
+    }
+
     def dump(message: Any) -> bytes:
         """The message as the SDK's own transport writes it."""
-        serializer = type(message).__pydantic_serializer__
-        encoded: bytes = serializer.to_json(message, by_alias=True, exclude_unset=True)
-        return encoded
+        return outgoing(message)[2]
+
+    def outgoing(message: Any) -> tuple[str, Any, bytes]:
+        """The kind of an outgoing message, the message without its envelope, and how it is written."""
+        kind, encode = _ENCODERS[type(message)]
+        return kind, message, encode(message, by_alias=True, exclude_unset=True)
 
     def related_request(item: SessionMessage) -> int | str | None:
         """The request that an outgoing message is related to."""
@@ -84,10 +93,15 @@ else:
     def unwrap(message: Any) -> Any:
         return message.root
 
+    _encode: Any = JSONRPCMessage.__pydantic_serializer__.to_json  # type: ignore[attr-defined, unused-ignore]
+
     def dump(message: Any) -> bytes:
-        serializer = type(message).__pydantic_serializer__
-        encoded: bytes = serializer.to_json(message, by_alias=True, exclude_none=True)
+        encoded: bytes = _encode(message, by_alias=True, exclude_none=True)
         return encoded
+
+    def outgoing(message: Any) -> tuple[str, Any, bytes]:
+        root = message.root
+        return _KINDS[type(root)], root, dump(message)
 
     def related_request(item: SessionMessage) -> int | str | None:
         metadata = item.metadata
@@ -99,11 +113,6 @@ else:
             return None
         method = getattr(unwrap(item.message), "method", "")
         return None if method.endswith(_FOR_ALL) else 0
-
-
-def kind_of(message: Any) -> str:
-    """What kind of message an unwrapped message is."""
-    return _KINDS[type(message)]
 
 
 def metadata(
@@ -140,8 +149,8 @@ __all__ = [
     "VERSION",
     "ValidationError",
     "dump",
-    "kind_of",
     "metadata",
+    "outgoing",
     "parse",
     "related_request",
     "unwrap",

@@ -131,9 +131,7 @@ class Outbox:
         if self._closed:
             raise anyio.ClosedResourceError
         session = self._session
-        message = _sdk.unwrap(item.message)
-        kind = _sdk.kind_of(message)
-        payload = _sdk.dump(message)
+        kind, message, payload = _sdk.outgoing(item.message)
         try:
             if kind is _sdk.NOTIFICATION:
                 number = session.notify(_sdk.related_request(item), payload)
