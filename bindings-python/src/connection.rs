@@ -5,21 +5,25 @@ use pyo3::types::PyBytes;
 use tailrope_core::engine::{self, Poll};
 use tailrope_core::stream::CloseReason;
 
-use crate::waiters::flush;
+use crate::waiters::{Key, flush};
 
 /// A connection of a stream. Its writer polls it, writes what it gets, and waits for its key.
 #[pyclass(frozen, module = "tailrope._native")]
 pub(crate) struct Connection {
     pub(crate) connection: engine::Connection,
-    /// What the loop's waiters know it as.
-    #[pyo3(get)]
-    pub(crate) key: u64,
+    pub(crate) key: Key,
 }
 
 type Polled<'py> = (u16, Option<&'static str>, Option<Bound<'py, PyBytes>>, Option<&'static str>, u64);
 
 #[pymethods]
 impl Connection {
+    /// What the loop's waiters know it as.
+    #[getter]
+    fn key(&self) -> u64 {
+        self.key.number
+    }
+
     /// What to write next, at most about `max_bytes`: `(status, content_type, data, end, wait_ms)`.
     ///
     /// `status` is 0 while the store has not said how the answer starts. `data` is None when there is
@@ -30,14 +34,14 @@ impl Connection {
         let data = if poll.is_empty() { None } else { Some(join(py, &poll)?) };
         let (status, content_type) = poll.head.map_or((0, None), |head| (head.status, head.content_type));
         let wait_ms = poll.wait_until.0.saturating_sub(self.connection.now().0);
-        flush(py)?;
+        flush(py);
         Ok((status, content_type, data, poll.end.map(CloseReason::as_str), wait_ms))
     }
 
     /// The peer is gone.
-    fn lost(&self, py: Python<'_>) -> PyResult<()> {
+    fn lost(&self, py: Python<'_>) {
         self.connection.lost();
-        flush(py)
+        flush(py);
     }
 }
 

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use tailrope_core::engine::{self, NoWake, Options, Wake};
+use tailrope_core::engine::{self, NoWake, Options};
 use tailrope_core::protocol::jsonrpc;
 use tailrope_core::store::HostStore;
 
 use crate::convert::{dialect, request_id_to_py, to_py_err};
 use crate::session::Session;
-use crate::waiters::{Waiters, Waker, flush};
+use crate::waiters::{Waiters, flush};
 
 /// An engine with its event store.
 #[pyclass(frozen, module = "tailrope._native")]
@@ -51,13 +51,13 @@ impl Engine {
         waiters: Option<&Waiters>,
     ) -> PyResult<Session> {
         let dialect = dialect(sdk_major)?;
-        let key = waiters.map_or(0, |waiters| waiters.shared.key());
-        let wake: Arc<dyn Wake> = match waiters {
-            Some(waiters) => Arc::new(Waker(Arc::clone(&waiters.shared))),
-            None => Arc::new(NoWake),
+        let (key, wake) = match waiters.map(|waiters| waiters.shared.key()) {
+            Some((key, wake)) => (Some(key), wake),
+            None => (None, Arc::new(NoWake) as _),
         };
-        let opened = self.engine.open_session(id, None, dialect, wake, key);
-        flush(py)?;
+        let number = key.as_ref().map_or(0, |key| key.number);
+        let opened = self.engine.open_session(id, None, dialect, wake, number);
+        flush(py);
         match opened {
             Ok(handle) => {
                 if let Some(retry_ms) = retry_ms {
@@ -70,9 +70,14 @@ impl Engine {
     }
 
     /// Does what time asks for.
-    fn tick(&self, py: Python<'_>) -> PyResult<()> {
+    fn tick(&self, py: Python<'_>) {
         self.engine.tick();
-        flush(py)
+        flush(py);
+    }
+
+    /// Whether no session is open: then there is nothing to tick for.
+    fn is_idle(&self) -> bool {
+        self.engine.is_idle()
     }
 
     /// Milliseconds until `tick` is due.
@@ -81,15 +86,15 @@ impl Engine {
     }
 
     /// Closes every connection with `retry_ms`, now and from now on.
-    fn drain(&self, py: Python<'_>, retry_ms: u32) -> PyResult<()> {
+    fn drain(&self, py: Python<'_>, retry_ms: u32) {
         self.engine.drain(retry_ms);
-        flush(py)
+        flush(py);
     }
 
     /// Ends every session; nothing is taken afterwards.
-    fn close(&self, py: Python<'_>) -> PyResult<()> {
+    fn close(&self, py: Python<'_>) {
         self.engine.close();
-        flush(py)
+        flush(py);
     }
 
     /// To be called in the child of a fork.

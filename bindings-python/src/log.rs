@@ -92,10 +92,10 @@ pub(crate) fn install() {
     let _ = tracing::subscriber::set_global_default(Lines);
 }
 
-/// Sets the numeric level of Python's `logging` below which nothing is formatted.
+/// Sets the numeric level of Python's `logging` below which nothing is formatted. Any number is one.
 #[pyfunction]
-pub(crate) fn set_log_level(level: u8) {
-    MIN_LEVEL.store(level, Ordering::Relaxed);
+pub(crate) fn set_log_level(level: i64) {
+    MIN_LEVEL.store(u8::try_from(level.max(0)).unwrap_or(u8::MAX), Ordering::Relaxed);
 }
 
 /// Writes the waiting lines. A logger that raises costs its lines, never the caller.

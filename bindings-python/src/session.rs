@@ -1,7 +1,5 @@
 //! One session.
 
-use std::sync::Arc;
-
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use tailrope_core::engine::{OutgoingMessage, Sent, SessionHandle};
@@ -12,16 +10,14 @@ use tailrope_core::store::{self, HostReplay, HostRequest};
 use crate::admission::{Admission, Headers, Refusal, header_pairs};
 use crate::connection::Connection;
 use crate::convert::{payload, request_id, to_py_err};
-use crate::waiters::{Waiters, Waker, flush};
+use crate::waiters::{Key, Waiters, flush};
 
 /// An open session.
 #[pyclass(frozen, module = "tailrope._native")]
 pub(crate) struct Session {
     pub(crate) handle: SessionHandle,
     pub(crate) dialect: &'static Dialect,
-    /// What the loop's waiters know the session as.
-    #[pyo3(get)]
-    pub(crate) key: u64,
+    pub(crate) key: Option<Key>,
 }
 
 /// Number, stream, payload, last event id.
@@ -48,6 +44,12 @@ where
 
 #[pymethods]
 impl Session {
+    /// What the loop's waiters know the session as.
+    #[getter]
+    fn key(&self) -> u64 {
+        self.key.as_ref().map_or(0, |key| key.number)
+    }
+
     /// Examines an HTTP request: an `Admission`, or the `Refusal` to answer with.
     fn admit<'py>(
         &self,
@@ -73,8 +75,7 @@ impl Session {
         waiters: &Waiters,
         json_response: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let key = waiters.shared.key();
-        let wake = Arc::new(Waker(Arc::clone(&waiters.shared)));
+        let (key, wake) = waiters.shared.key();
         let initialize = admission
             .request()
             .filter(|envelope| envelope.is_initialize())
@@ -92,11 +93,11 @@ impl Session {
             .filter_map(|envelope| envelope.id.clone())
             .collect();
         let opened = match requests.as_slice() {
-            [only] if json_response => self.handle.call_json(only, initialize, wake, key),
-            several => self.handle.call(several, initialize, wake, key),
+            [only] if json_response => self.handle.call_json(only, initialize, wake, key.number),
+            several => self.handle.call(several, initialize, wake, key.number),
         };
         let opened = either(py, self.answer(opened.map(|connection| Connection { connection, key })));
-        flush(py)?;
+        flush(py);
         opened
     }
 
@@ -105,10 +106,9 @@ impl Session {
         if let Some(revision) = admission.revision {
             self.handle.assume_revision(revision);
         }
-        let key = waiters.shared.key();
-        let wake = Arc::new(Waker(Arc::clone(&waiters.shared)));
-        let opened = self.answer(self.handle.listen(wake, key).map(|connection| Connection { connection, key }));
-        flush(py)?;
+        let (key, wake) = waiters.shared.key();
+        let opened = self.answer(self.handle.listen(wake, key.number).map(|connection| Connection { connection, key }));
+        flush(py);
         either(py, opened)
     }
 
@@ -117,18 +117,17 @@ impl Session {
         let Operation::Resume(last_event_id) = &admission.operation else {
             return Err(pyo3::exceptions::PyValueError::new_err("the request is not a resume"));
         };
-        let key = waiters.shared.key();
-        let wake = Arc::new(Waker(Arc::clone(&waiters.shared)));
-        let resumed = self.handle.resume(last_event_id, admission.revision, wake, key);
+        let (key, wake) = waiters.shared.key();
+        let resumed = self.handle.resume(last_event_id, admission.revision, wake, key.number);
         let opened = self.answer(resumed.map(|connection| Connection { connection, key }));
-        flush(py)?;
+        flush(py);
         either(py, opened)
     }
 
     /// Notes what the client sent that is not a request.
-    fn received(&self, py: Python<'_>, admission: &Admission) -> PyResult<()> {
+    fn received(&self, py: Python<'_>, admission: &Admission) {
         self.handle.received(admission.envelopes());
-        flush(py)
+        flush(py);
     }
 
     /// Sends a notification. `related` is the request that it belongs to; None sends it on the
@@ -187,29 +186,29 @@ impl Session {
     }
 
     /// The host's own store stored the event and gave it this id.
-    fn stored(&self, py: Python<'_>, number: u64, event_id: &str) -> PyResult<()> {
+    fn stored(&self, py: Python<'_>, number: u64, event_id: &str) {
         self.handle.stored(number, event_id);
-        flush(py)
+        flush(py);
     }
 
     /// The host's own store did not store the event. `what` is for the server's log.
-    fn not_stored(&self, py: Python<'_>, number: u64, what: String) -> PyResult<()> {
+    fn not_stored(&self, py: Python<'_>, number: u64, what: String) {
         self.handle.not_stored(number, what);
-        flush(py)
+        flush(py);
     }
 
     /// What the host's own store replayed.
-    fn replayed(&self, py: Python<'_>, number: u64, stream: Option<String>, events: Vec<Replayed>) -> PyResult<()> {
+    fn replayed(&self, py: Python<'_>, number: u64, stream: Option<String>, events: Vec<Replayed>) {
         let event = |(id, payload): Replayed| (id.map(Into::into), payload.map(Into::into));
         let replay = HostReplay { stream, events: events.into_iter().map(event).collect() };
         self.handle.replayed(number, Ok(replay));
-        flush(py)
+        flush(py);
     }
 
     /// The host's own store did not replay. `what` is for the server's log.
-    fn not_replayed(&self, py: Python<'_>, number: u64, what: String) -> PyResult<()> {
+    fn not_replayed(&self, py: Python<'_>, number: u64, what: String) {
         self.handle.replayed(number, Err(what));
-        flush(py)
+        flush(py);
     }
 
     /// Binds the session to the principal of the request that opens it.
@@ -237,21 +236,21 @@ impl Session {
         hold_ms: Option<u64>,
     ) -> PyResult<bool> {
         let closed = self.handle.close_connection(&request_id(request)?, retry_ms, hold_ms);
-        flush(py)?;
+        flush(py);
         Ok(closed)
     }
 
     /// Closes the connection of the standalone stream, likewise.
     fn close_standalone(&self, py: Python<'_>, retry_ms: Option<u32>, hold_ms: Option<u64>) -> PyResult<bool> {
         let closed = self.handle.close_standalone(retry_ms, hold_ms);
-        flush(py)?;
+        flush(py);
         Ok(closed)
     }
 
     /// The request will get no response: it gets its end now. False when it has one.
     fn cancelled(&self, py: Python<'_>, request: &Bound<'_, PyAny>) -> PyResult<bool> {
         let ended = self.handle.cancelled(&request_id(request)?);
-        flush(py)?;
+        flush(py);
         Ok(ended)
     }
 
@@ -267,9 +266,9 @@ impl Session {
     }
 
     /// Ends the session: requests in flight get an error, connections close, logs are freed.
-    fn end(&self, py: Python<'_>) -> PyResult<()> {
+    fn end(&self, py: Python<'_>) {
         self.handle.end();
-        flush(py)
+        flush(py);
     }
 }
 
@@ -286,7 +285,7 @@ impl Session {
         let related = related.map(request_id).transpose()?;
         let payload = bytes::Bytes::copy_from_slice(payload(payload_json)?);
         let sent = self.handle.send(OutgoingMessage { kind, id: id.as_ref(), related: related.as_ref(), payload });
-        flush(py)?;
+        flush(py);
         match sent {
             Ok(Sent::Pending(number)) => Ok(Some(number)),
             Ok(Sent::Stored | Sent::Dropped) => Ok(None),

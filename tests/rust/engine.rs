@@ -13,9 +13,10 @@ use tailrope_core::engine::{
     Connection, Engine, EngineError, NoWake, Options, OutgoingMessage, Sent, SessionHandle, Wake,
 };
 use tailrope_core::protocol::jsonrpc::read;
-use tailrope_core::protocol::{Cursor, Dialect, EventId, IdEncoder, RequestId, Revision};
+use tailrope_core::protocol::{Cursor, Dialect, EventId, IdEncoder, RequestId, Revision, StreamNonce};
+use tailrope_core::session::{OutgoingKind, Session};
 use tailrope_core::store::Limits;
-use tailrope_core::stream::{CloseReason, Pacing};
+use tailrope_core::stream::{CloseReason, Input, Pacing};
 
 fn id(number: i64) -> RequestId {
     RequestId::integer(number)
@@ -487,11 +488,50 @@ fn f_51_a_pending_poll_keeps_its_session_for_ten_retries() {
     let detached = session.idle_in_ms(Some(IDLE_MS)).unwrap();
     assert_eq!(detached, 3_600_000, "its request runs");
     session.cancelled(&id(1));
-    assert_eq!(session.idle_in_ms(Some(IDLE_MS)), Some(60_000));
+    assert_eq!(session.idle_in_ms(Some(IDLE_MS)), Some(199_995), "its end waits for its client");
     let answered = call(&session, 3);
     session.close_connection(&id(3), Some(20_000), None);
     bench.read(&answered);
     assert_eq!(session.idle_in_ms(Some(5_000_000)), Some(3_600_000));
+}
+
+#[test]
+fn f_51_a_pending_poll_keeps_its_session_also_when_its_stream_is_complete() {
+    let bench = Bench::new(Options::default());
+    let session = bench.session("s", NEW);
+    let connection = call(&session, 1);
+    session.close_connection(&id(1), Some(100_000), None);
+    bench.read(&connection);
+    respond(&session, 1).unwrap();
+    assert_eq!(session.idle_in_ms(Some(IDLE_MS)), Some(1_000_000), "its client was told to come back in 100 s");
+}
+
+#[test]
+fn i7_a_cancellation_names_exactly_one_request() {
+    let bench = Bench::new(Options::default());
+    let session = bench.session("s", NEW);
+    let connections = [call(&session, 1), call_json(&session, 2)];
+    for text in ["1", "2"] {
+        assert!(!session.cancelled(&RequestId::text_id(text)), "1 and \"1\" are two ids");
+    }
+    assert_eq!([respond(&session, 1), respond(&session, 2)], [Ok(Sent::Stored), Ok(Sent::Stored)]);
+    drop(connections);
+}
+
+#[test]
+fn i11_questions_without_an_answer_are_remembered_up_to_a_bound() {
+    let mut session = Session::new(Ms(0), None, Pacing::default());
+    let (nonce, _) = session.standalone_or(Ms(0), StreamNonce([1; 12]), &mut Vec::new());
+    for number in 0..5_000 {
+        let question = RequestId::integer(number);
+        let mut steps = Vec::new();
+        let payload = bytes::Bytes::from_static(b"{}");
+        session.publish(Ms(0), nonce, OutgoingKind::Request, Some(&question), payload, 1, &mut steps).unwrap();
+        session.handle(Ms(0), nonce, Input::Appended, &mut steps).unwrap();
+    }
+    let mut is_known = |number| session.settle_question(&RequestId::integer(number)).is_some();
+    let known = (0..5_000).filter(|number| is_known(*number)).collect::<Vec<i64>>();
+    assert_eq!((known.len(), known[0]), (1_024, 3_976), "the oldest are forgotten first");
 }
 
 #[test]

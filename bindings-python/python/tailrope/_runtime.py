@@ -37,9 +37,12 @@ class Loop:
         # The native side must not keep a closed loop alive through its wake-up.
         me = weakref.ref(self)
 
-        def notify() -> None:
-            if (there := me()) is not None:
-                there.loop.call_soon_threadsafe(there.waiters.resolve)
+        def notify() -> bool:
+            there = me()
+            if there is None or there.loop.is_closed():
+                return False
+            there.loop.call_soon_threadsafe(there.waiters.resolve)
+            return True
 
         self.waiters = Waiters(notify)
 
@@ -57,8 +60,8 @@ class Loop:
         del self._timers[runtime]
         set_log_level(logger.getEffectiveLevel())
         runtime.engine.tick()
-        # Connections arm the timer again while there are any; retention goes on without them.
-        if runtime.alive:
+        # Retention goes on while there are sessions; without any, nothing keeps the engine.
+        if not runtime.engine.is_idle():
             self.arm(runtime, max(runtime.engine.due_in_ms(), 1))
 
 
@@ -69,7 +72,11 @@ class Runtime:
         self.options = {name: value for name, value in options.items() if name != "store_timeout_ms"}
         # The event store that a user wrote, which then holds the events; None where ours does.
         self.host_store = host_store
-        self.store_timeout_s: float = options.get("store_timeout_ms", DEFAULT_STORE_TIMEOUT_MS) / 1_000
+        store_timeout_ms = options.get("store_timeout_ms", DEFAULT_STORE_TIMEOUT_MS)
+        if not isinstance(store_timeout_ms, int) or store_timeout_ms < 1:
+            msg = "store_timeout_ms must be a whole number that is at least 1"
+            raise ValueError(msg)
+        self.store_timeout_s = store_timeout_ms / 1_000
         # Wrong options are reported where they are given, not when the first session opens.
         Engine(**self.options)
         self._engine: Engine | None = None
@@ -86,11 +93,6 @@ class Runtime:
                     set_log_level(logger.getEffectiveLevel())
                     self._engine = Engine(self.host_store is not None, **self.options)
         return self._engine
-
-    @property
-    def alive(self) -> bool:
-        """Whether there is anything to tick for."""
-        return self._engine is not None
 
     def stats(self) -> dict[str, int]:
         return self._engine.stats() if self._engine is not None else {}
@@ -132,6 +134,9 @@ def current_loop() -> Loop:
     with _lock:
         here = _loops.get(loop)
         if here is None:
+            # What is kept for a loop refers to it, so it does not go by itself.
+            for closed in [known for known in _loops if known.is_closed()]:
+                del _loops[closed]
             here = _loops[loop] = Loop(loop)
     _current.pair = (loop, here)
     return here
@@ -168,7 +173,8 @@ async def drain(*, retry_ms: int | None = None, budget_ms: int = 1_000) -> bool:
 
     Each connection ends with an id and a `retry`, so that its client comes back after the restart; what
     connects meanwhile gets its priming event and ends as well. Calls of clients that negotiated a revision
-    before 2025-11-25, which cannot be closed early, get a JSON-RPC error.
+    before 2025-11-25, which cannot be closed early, get a JSON-RPC error. There is no way back: a process that
+    serves on calls `tailrope.install()` again, for new sessions.
 
     Args:
         retry_ms: when clients come back, in milliseconds: what the restart takes. Default 5,000, or the

@@ -40,10 +40,7 @@ impl Cell {
             }
             match (located, own.host()) {
                 (Some((_, after)), _) => self.resume_log(state, now, conn, (nonce, after, 0, None), steps),
-                (None, Some(host)) => {
-                    host.replay(&self.id, last_event_id, conn);
-                    state.asked_later = true;
-                }
+                (None, Some(host)) => self.ask_replay(state, host, last_event_id, conn),
                 (None, None) => self.answer_unknown(state, now, conn, steps),
             }
             return Ok(conn);
@@ -150,12 +147,24 @@ impl Cell {
 
 /// What the host's own store replayed: outside the window, so in the store's own words.
 impl Cell {
+    fn ask_replay(&self, state: &mut State, host: &HostStore, last_event_id: &str, id: ConnectionId) {
+        let number = host.replay(&self.id, last_event_id, id);
+        if let Some(conn) = state.conns.get_mut(&id) {
+            conn.replay = Some(number);
+        }
+        state.asked_later = true;
+    }
+
     pub(super) fn replayed(&self, number: u64, replay: Result<HostReplay, String>) {
         self.change(|state, now, steps| {
             let Some(host) = self.shared.store.own_ids().and_then(OwnIds::host) else { return };
-            let Some(conn) = host.take_replay(number).filter(|conn| state.conns.contains_key(conn)) else { return };
+            let Some(conn) = host.take_replay(number) else { return };
+            match state.conns.get_mut(&conn) {
+                Some(conn) => conn.replay = None,
+                None => return,
+            }
             match replay {
-                Ok(replay) => self.answer_replayed(state, now, conn, &replay, steps),
+                Ok(replay) => self.answer_replayed(state, now, conn, host, &replay, steps),
                 Err(error) => {
                     // The client keeps its cursor, waits its retry and asks again.
                     tracing::warn!(target: "tailrope", session = %self.id, %error, "event store did not replay");
@@ -177,24 +186,25 @@ impl Cell {
         state: &mut State,
         now: Ms,
         id: ConnectionId,
+        host: &HostStore,
         replay: &HostReplay,
         steps: &mut Vec<Step>,
     ) {
         // A name of another session's stream is no stream here: look-ups are by session and nonce (I7).
         let nonce = replay.stream.as_deref().and_then(|name| HostStore::stream_of(&self.id, name));
         let Some(nonce) = nonce else { return self.answer_unknown(state, now, id, steps) };
-        let own = self.shared.store.own_ids();
         let record = self.shared.store.record(&self.key(nonce));
         let low = record.as_ref().map_or(0, |record| record.low);
         // The window knows ids that are cursors into it, the one before its first event included.
-        let located = |id: &str| {
-            own.and_then(|own| own.locate(&self.id, id)).filter(|(stream, seq)| *stream == nonce && *seq >= low)
-        };
-        let mut before_window = Vec::new();
+        let located = |id: &str| host.locate(&self.id, id).filter(|(stream, _)| *stream == nonce);
+        let mut before_window =
+            state.conns.get_mut(&id).map(|c| std::mem::take(&mut c.after_opening)).unwrap_or_default();
         let mut overlap = None;
+        let mut last = None;
         for (event_id, payload) in &replay.events {
             let event_id = event_id.as_deref().filter(|event_id| sse::is_valid_event_id(event_id));
-            overlap = event_id.and_then(located);
+            last = event_id.map(|event_id| (event_id, located(event_id)));
+            overlap = last.and_then(|(_, position)| position).filter(|(_, seq)| *seq >= low);
             if overlap.is_some() {
                 break;
             }
@@ -210,6 +220,16 @@ impl Cell {
         }
         if before_window.len() > self.shared.options.limits.max_bytes_per_stream {
             return self.answer_unknown(state, now, id, steps);
+        }
+        // The window continues a replay that reaches into it, or ends right before it.
+        let joins = low <= 1 || overlap.is_some() || matches!(last, Some((_, Some(_))));
+        if record.is_some() && !joins {
+            let Some((last_event_id, _)) = last else { return self.answer_unknown(state, now, id, steps) };
+            // The window has moved on while the host replayed: what is between them is the host's, too.
+            if let Some(conn) = state.conns.get_mut(&id) {
+                conn.after_opening = before_window;
+            }
+            return self.ask_replay(state, host, last_event_id, id);
         }
         let (after, head, finished) = match (&record, overlap) {
             (Some(record), Some((_, seq))) => (seq.saturating_sub(1), record.head, record.finished),

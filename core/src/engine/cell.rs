@@ -13,7 +13,7 @@ use crate::Ms;
 use crate::protocol::jsonrpc::{INTERNAL_ERROR, INVALID_REQUEST};
 use crate::protocol::{Dialect, Envelope, ErrorId, Kind, Origin, Refusal, RequestId, Revision, StreamNonce};
 use crate::session::{OutgoingKind, Route, Session, Step, SynthesizedEnd, end_payload};
-use crate::store::{Complete, Operation, Outcome, StoreError, StreamKey, Ticket};
+use crate::store::{Complete, Operation, Outcome, OwnIds, StoreError, StreamKey, Ticket};
 use crate::stream::{CloseReason, ConnectionId, Frame, Input, Refused};
 
 /// What one page of a connection holds when nobody asked for another size.
@@ -40,6 +40,10 @@ pub(super) struct Conn {
     json: bool,
     /// It is not the stream that was asked for.
     pub(super) instead: bool,
+    /// The replay of the host's own store that it waits for.
+    pub(super) replay: Option<u64>,
+    /// When the client comes back, as it was told last on this connection.
+    pub(super) retry_ms: Option<u32>,
 }
 
 impl Conn {
@@ -59,6 +63,8 @@ impl Conn {
             page_bytes: PAGE_BYTES,
             json: false,
             instead: false,
+            replay: None,
+            retry_ms: None,
         }
     }
 
@@ -269,7 +275,13 @@ impl Cell {
     /// Forgets a connection. `more` when its stream may have something to come back for.
     fn detach(&self, state: &mut State, now: Ms, id: ConnectionId, more: bool) -> Option<Conn> {
         let conn = state.conns.remove(&id)?;
-        state.session.disconnected(now, more);
+        let retry_ms = conn.retry_ms.unwrap_or_else(|| state.session.retry_ms());
+        state.session.disconnected(now, more.then_some(retry_ms));
+        if let Some(number) = conn.replay
+            && let Some(host) = self.shared.store.own_ids().and_then(OwnIds::host)
+        {
+            host.forget_replay(&self.id, number);
+        }
         self.shared.connections.fetch_sub(1, Ordering::Relaxed);
         Some(conn)
     }
@@ -514,14 +526,13 @@ impl Cell {
 
     pub(super) fn cancelled(&self, request: &RequestId) -> bool {
         self.change(|state, now, steps| {
-            let Some(id) = state.session.find_request(request).map(|(id, _)| id.clone()) else { return false };
-            if let Some(conn) = state.json.remove(&id) {
-                let body = end_payload(&id, SynthesizedEnd::Cancelled);
-                state.session.answered_outside(&id, &body);
+            if let Some(conn) = state.json.remove(request) {
+                let body = end_payload(request, SynthesizedEnd::Cancelled);
+                state.session.answered_outside(request, &body);
                 self.answer_json(state, conn, Head::json(200), body.to_vec());
                 return true;
             }
-            state.session.end_request(now, &id, SynthesizedEnd::Cancelled, steps)
+            state.session.end_request(now, request, SynthesizedEnd::Cancelled, steps)
         })
     }
 

@@ -221,7 +221,8 @@ impl SessionHandle {
         self.0.close_standalone(retry_ms, hold_ms)
     }
 
-    /// The request was cancelled and will get no response: it gets its end now (I13).
+    /// The request with exactly this id was cancelled and will get no response: it gets its end now
+    /// (I13). Returns whether there was such a request.
     pub fn cancelled(&self, request: &RequestId) -> bool {
         self.0.cancelled(request)
     }

@@ -359,6 +359,11 @@ impl Engine {
         }
     }
 
+    /// Whether no session is open. Then nothing is held, and [`tick`](Self::tick) has nothing to do.
+    pub fn is_idle(&self) -> bool {
+        lock(&self.0.sessions).is_empty()
+    }
+
     /// Whether a drain has begun.
     pub fn is_draining(&self) -> bool {
         self.0.draining_ms.load(Ordering::Relaxed) != 0

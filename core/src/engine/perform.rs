@@ -241,6 +241,9 @@ impl Cell {
         if !matches!(frame, Frame::Priming { .. }) {
             out.flush_after_opening();
         }
+        if let Frame::Priming { retry_ms, .. } | Frame::Retry { ms: retry_ms } = frame {
+            out.retry_ms = Some(retry_ms);
+        }
         match frame {
             Frame::Events(events) => out.outbox.extend(events.into_iter().map(|event| Chunk::Shared(event.frame))),
             Frame::Priming { seq, visit, tag, retry_ms } => {

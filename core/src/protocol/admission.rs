@@ -29,7 +29,8 @@ pub struct Head<'a> {
 /// The session that the request reached.
 #[derive(Clone, Copy, Debug)]
 pub struct Context<'a> {
-    /// Its id, also while the request that opens it is examined.
+    /// Its id, also while the request that opens it is examined, where the host has chosen it by then.
+    /// Empty where a host has none yet: then only `initialize` is admitted.
     pub session_id: &'a str,
     /// Requests are answered with a JSON body, so nobody needs to accept an event stream for them.
     pub json_response: bool,
@@ -53,12 +54,37 @@ impl ErrorId {
     }
 }
 
+/// How `Accept` is read (W-011).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AcceptRule {
+    /// An entry counts that starts with the media type.
+    Prefix,
+    /// `*/*`, `application/*` and `text/*` count, and case does not.
+    Wildcards,
+    /// The header contains the media type somewhere.
+    Contained,
+}
+
+/// Whose texts and codes a refusal has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wording {
+    /// Of the `mcp` package on PyPI.
+    Python,
+    /// Of the `@modelcontextprotocol` packages on npm.
+    TypeScript,
+}
+
 /// Where the SDKs that we replace differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dialect {
-    /// `*/*`, `application/*` and `text/*` count in `Accept`, and case does not. Otherwise an entry
-    /// counts that starts with the media type.
-    pub accept_wildcards: bool,
+    /// How `Accept` is read.
+    pub accept: AcceptRule,
+    /// A client has to accept event streams also where answers are JSON bodies.
+    pub json_needs_event_stream: bool,
+    /// Texts and codes.
+    pub wording: Wording,
+    /// A session takes one `initialize` only. Otherwise it may come again under the session's id.
+    pub initialize_once: bool,
     /// What stands for the id of an error that answers no request.
     pub error_id: ErrorId,
     /// The transport itself refuses other values of the version header (W-094); `None` when the SDK
@@ -73,7 +99,10 @@ pub struct Dialect {
 impl Dialect {
     /// The `mcp` package on PyPI, 1.x.
     pub const MCP_PYTHON_1: Self = Self {
-        accept_wildcards: false,
+        accept: AcceptRule::Prefix,
+        json_needs_event_stream: false,
+        wording: Wording::Python,
+        initialize_once: false,
         error_id: ErrorId::Text("server-error"),
         supported_versions: Some(&[
             Revision::V2024_11_05,
@@ -87,12 +116,31 @@ impl Dialect {
 
     /// The `mcp` package on PyPI, 2.x. Its manager routes by version before a transport sees it.
     pub const MCP_PYTHON_2: Self = Self {
-        accept_wildcards: true,
+        accept: AcceptRule::Wildcards,
+        json_needs_event_stream: false,
+        wording: Wording::Python,
+        initialize_once: false,
         error_id: ErrorId::Null,
         supported_versions: None,
         batches: false,
         null_id_errors: true,
     };
+
+    /// The `@modelcontextprotocol/sdk` package on npm, 1.x. Its versions are the host's to name: see
+    /// [`admit_with_versions`].
+    pub const MCP_TYPESCRIPT_1: Self = Self {
+        accept: AcceptRule::Contained,
+        json_needs_event_stream: true,
+        wording: Wording::TypeScript,
+        initialize_once: true,
+        error_id: ErrorId::Null,
+        supported_versions: None,
+        batches: true,
+        null_id_errors: false,
+    };
+
+    /// The `@modelcontextprotocol/server` package on npm, 2.x. Its transport answers as 1.x does.
+    pub const MCP_TYPESCRIPT_2: Self = Self::MCP_TYPESCRIPT_1;
 }
 
 /// What an admitted request asks for.
@@ -144,65 +192,113 @@ impl Refusal {
 
 /// Examines a request. The body counts on POST only.
 pub fn admit(head: &Head<'_>, body: &[u8], context: &Context<'_>, dialect: &Dialect) -> Result<Operation, Refusal> {
-    match head.method {
-        "POST" => admit_post(head, body, context, dialect),
-        "GET" => admit_get(head, context, dialect),
-        "DELETE" => check_session_and_version(head, context, dialect).map(|()| Operation::Delete),
-        _ => Err(Refusal {
-            allow: Some("GET, POST, DELETE"),
-            ..Refusal::new(405, INVALID_REQUEST, "Method Not Allowed")
-        }),
+    match dialect.supported_versions {
+        Some(supported) => {
+            let versions: Vec<&str> = supported.iter().map(|revision| revision.as_str()).collect();
+            admit_any(head, body, context, dialect, Some(&versions))
+        }
+        None => admit_any(head, body, context, dialect, None),
     }
 }
 
-fn admit_post(head: &Head<'_>, body: &[u8], context: &Context<'_>, dialect: &Dialect) -> Result<Operation, Refusal> {
-    let accepts = |media_type| accepts(head.accept, media_type, dialect);
-    if context.json_response {
+/// As [`admit`], for a host that names the values of the version header that it serves (W-094).
+pub fn admit_with_versions(
+    head: &Head<'_>,
+    body: &[u8],
+    context: &Context<'_>,
+    dialect: &Dialect,
+    versions: &[&str],
+) -> Result<Operation, Refusal> {
+    admit_any(head, body, context, dialect, Some(versions))
+}
+
+fn admit_any(
+    head: &Head<'_>,
+    body: &[u8],
+    context: &Context<'_>,
+    dialect: &Dialect,
+    versions: Option<&[&str]>,
+) -> Result<Operation, Refusal> {
+    let check_session = || {
+        check_session(head, context, dialect)?;
+        check_version(head, dialect, versions)
+    };
+    match head.method {
+        "POST" => admit_post(head, body, context, dialect, check_session),
+        "GET" => admit_get(head, dialect, check_session),
+        "DELETE" => check_session().map(|()| Operation::Delete),
+        _ => Err(Refusal { allow: Some("GET, POST, DELETE"), ..dialect.wording.method_not_allowed() }),
+    }
+}
+
+fn admit_post(
+    head: &Head<'_>,
+    body: &[u8],
+    context: &Context<'_>,
+    dialect: &Dialect,
+    check_session: impl FnOnce() -> Result<(), Refusal>,
+) -> Result<Operation, Refusal> {
+    let wording = dialect.wording;
+    let accepts = |media_type| accepts(head.accept, media_type, dialect.accept);
+    if context.json_response && !dialect.json_needs_event_stream {
         if !accepts(JSON) {
-            return Err(not_acceptable("application/json"));
+            return Err(wording.not_acceptable("application/json"));
         }
     } else if !accepts(JSON) || !accepts(EVENT_STREAM) {
-        return Err(not_acceptable("both application/json and text/event-stream"));
+        return Err(wording.not_acceptable("both application/json and text/event-stream"));
     }
-    if !is_json(head.content_type) {
-        let message = "Unsupported Media Type: Content-Type must be application/json";
-        return Err(Refusal::new(415, INVALID_REQUEST, message));
+    if !wording.is_json(head.content_type) {
+        return Err(wording.unsupported_media_type());
     }
 
-    let body = jsonrpc::read(body).map_err(|error| malformed(&error))?;
-    check_messages(&body, dialect)?;
+    let body = jsonrpc::read(body).map_err(|error| wording.malformed(&error))?;
+    check_messages(&body, context, dialect)?;
 
-    if matches!(&body, Body::Single(envelope) if envelope.is_initialize()) {
+    if !matches!(&body, Body::Single(envelope) if envelope.is_initialize()) {
+        check_session()?;
+    } else if dialect.initialize_once {
+        if !context.session_id.is_empty() {
+            return Err(invalid("Server already initialized"));
+        }
+    } else if head.session_id.is_some_and(|id| !id.is_empty() && id != context.session_id) {
         // A client that lost its session starts a new one without the id (W-085); one that still
         // sends the id of another session has to hear that it is gone.
-        if head.session_id.is_some_and(|id| !id.is_empty() && id != context.session_id) {
-            return Err(session_not_found());
-        }
-    } else {
-        check_session_and_version(head, context, dialect)?;
+        return Err(wording.session_not_found());
     }
     Ok(Operation::Post(body))
 }
 
-fn admit_get(head: &Head<'_>, context: &Context<'_>, dialect: &Dialect) -> Result<Operation, Refusal> {
-    if !accepts(head.accept, EVENT_STREAM, dialect) {
-        return Err(not_acceptable("text/event-stream"));
+fn admit_get(
+    head: &Head<'_>,
+    dialect: &Dialect,
+    check_session: impl FnOnce() -> Result<(), Refusal>,
+) -> Result<Operation, Refusal> {
+    if !accepts(head.accept, EVENT_STREAM, dialect.accept) {
+        return Err(dialect.wording.not_acceptable("text/event-stream"));
     }
-    check_session_and_version(head, context, dialect)?;
+    check_session()?;
     match head.last_event_id {
         None | Some("") => Ok(Operation::Listen),
         Some(id) if is_valid_event_id(id) => Ok(Operation::Resume(id.to_owned())),
-        Some(_) => Err(Refusal::new(400, INVALID_REQUEST, "Bad Request: Invalid Last-Event-ID")),
+        Some(_) => Err(dialect.wording.invalid_event_id()),
     }
 }
 
-fn check_messages(body: &Body, dialect: &Dialect) -> Result<(), Refusal> {
+fn check_messages(body: &Body, context: &Context<'_>, dialect: &Dialect) -> Result<(), Refusal> {
+    let wording = dialect.wording;
     if let Body::Batch(envelopes) = body {
         if !dialect.batches {
-            return Err(malformed(&EnvelopeError::NotAnObject));
+            return Err(wording.malformed(&EnvelopeError::NotAnObject));
+        }
+        if envelopes.len() > MAX_BATCH {
+            return Err(invalid(&format!("Batch must not exceed {MAX_BATCH} messages")));
         }
         if envelopes.iter().any(jsonrpc::Envelope::is_initialize) {
-            return Err(invalid("initialize must not be part of a batch"));
+            return Err(match wording {
+                Wording::Python => invalid("initialize must not be part of a batch"),
+                Wording::TypeScript if !context.session_id.is_empty() => invalid("Server already initialized"),
+                Wording::TypeScript => invalid("Only one initialization request is allowed"),
+            });
         }
         let mut seen = HashSet::new();
         let mut requests = envelopes.iter().filter(|envelope| envelope.kind == Kind::Request);
@@ -214,70 +310,157 @@ fn check_messages(body: &Body, dialect: &Dialect) -> Result<(), Refusal> {
     if !dialect.null_id_errors
         && envelopes.any(|envelope| envelope.kind == Kind::ErrorResponse && envelope.id.is_none())
     {
-        return Err(malformed(&EnvelopeError::MissingId));
+        return Err(wording.malformed(&EnvelopeError::MissingId));
     }
     Ok(())
 }
 
-fn check_session_and_version(head: &Head<'_>, context: &Context<'_>, dialect: &Dialect) -> Result<(), Refusal> {
-    match head.session_id {
-        None | Some("") => return Err(Refusal::new(400, INVALID_REQUEST, "Bad Request: Missing session ID")),
-        Some(id) if id != context.session_id => return Err(session_not_found()),
-        Some(_) => {}
+fn check_session(head: &Head<'_>, context: &Context<'_>, dialect: &Dialect) -> Result<(), Refusal> {
+    if context.session_id.is_empty() {
+        return Err(dialect.wording.no_session());
     }
-    let (Some(supported), Some(version)) = (dialect.supported_versions, head.protocol_version) else {
+    match head.session_id {
+        None | Some("") => Err(dialect.wording.session_id_missing()),
+        Some(id) if id != context.session_id => Err(dialect.wording.session_not_found()),
+        Some(_) => Ok(()),
+    }
+}
+
+fn check_version(head: &Head<'_>, dialect: &Dialect, versions: Option<&[&str]>) -> Result<(), Refusal> {
+    let (Some(versions), Some(version)) = (versions, head.protocol_version) else {
         return Ok(());
     };
-    if Revision::parse(version).is_some_and(|revision| supported.contains(&revision)) {
+    if versions.contains(&version) {
         return Ok(());
     }
-    let names: Vec<&str> = supported.iter().map(|revision| revision.as_str()).collect();
-    let names = names.join(", ");
-    let message = format!("Bad Request: Unsupported protocol version: {version}. Supported versions: {names}");
-    Err(Refusal::new(400, INVALID_REQUEST, message))
+    Err(dialect.wording.unsupported_version(version, &versions.join(", ")))
 }
 
 const JSON: &str = "application/json";
 const EVENT_STREAM: &str = "text/event-stream";
 
-fn accepts(accept: Option<&str>, media_type: &str, dialect: &Dialect) -> bool {
-    let mut entries = accept.unwrap_or("").split(',').map(str::trim);
-    if !dialect.accept_wildcards {
-        return entries.any(|entry| entry.starts_with(media_type));
+/// Messages in one body, where batches are taken.
+const MAX_BATCH: usize = 100;
+
+/// The code of most refusals of the npm packages.
+const REFUSED: i32 = -32000;
+/// Their code for a session that is unknown or ended.
+const SESSION_NOT_FOUND: i32 = -32001;
+
+fn accepts(accept: Option<&str>, media_type: &str, rule: AcceptRule) -> bool {
+    let accept = accept.unwrap_or("");
+    let mut entries = accept.split(',').map(str::trim);
+    match rule {
+        AcceptRule::Contained => accept.contains(media_type),
+        AcceptRule::Prefix => entries.any(|entry| entry.starts_with(media_type)),
+        AcceptRule::Wildcards => {
+            let family = media_type.split_once('/').map_or(media_type, |(family, _)| family);
+            entries.any(|entry| {
+                let entry = entry.split_once(';').map_or(entry, |(entry, _)| entry.trim());
+                let any_of_family = |entry: &str| {
+                    entry.split_once('/').is_some_and(|(name, kind)| kind == "*" && name.eq_ignore_ascii_case(family))
+                };
+                entry == "*/*" || entry.eq_ignore_ascii_case(media_type) || any_of_family(entry)
+            })
+        }
     }
-    let family = media_type.split_once('/').map_or(media_type, |(family, _)| family);
-    entries.any(|entry| {
-        let entry = entry.split_once(';').map_or(entry, |(entry, _)| entry.trim());
-        let any_of_family = |entry: &str| {
-            entry.split_once('/').is_some_and(|(name, kind)| kind == "*" && name.eq_ignore_ascii_case(family))
-        };
-        entry == "*/*" || entry.eq_ignore_ascii_case(media_type) || any_of_family(entry)
-    })
-}
-
-fn is_json(content_type: Option<&str>) -> bool {
-    let content_type = content_type.unwrap_or("");
-    let essence = content_type.split_once(';').map_or(content_type, |(essence, _)| essence);
-    essence.split(',').any(|part| part.trim() == JSON)
-}
-
-fn not_acceptable(what: &str) -> Refusal {
-    Refusal::new(406, INVALID_REQUEST, format!("Not Acceptable: Client must accept {what}"))
-}
-
-fn session_not_found() -> Refusal {
-    Refusal::new(404, INVALID_REQUEST, "Not Found: Invalid or expired session ID")
-}
-
-fn malformed(error: &EnvelopeError) -> Refusal {
-    let label = match error.code() {
-        jsonrpc::PARSE_ERROR => "Parse error",
-        INVALID_PARAMS => "Validation error",
-        _ => return invalid(&error.to_string()),
-    };
-    Refusal::new(400, error.code(), format!("{label}: {error}"))
 }
 
 fn invalid(reason: &str) -> Refusal {
     Refusal::new(400, INVALID_REQUEST, format!("Invalid Request: {reason}"))
+}
+
+impl Wording {
+    fn refused(self, status: u16, message: impl Into<String>) -> Refusal {
+        let code = match self {
+            Self::Python => INVALID_REQUEST,
+            Self::TypeScript => REFUSED,
+        };
+        Refusal::new(status, code, message)
+    }
+
+    fn is_json(self, content_type: Option<&str>) -> bool {
+        let content_type = content_type.unwrap_or("");
+        let (essence, parameters) = content_type.split_once(';').unwrap_or((content_type, ""));
+        match self {
+            Self::Python => essence.split(',').any(|part| part.trim() == JSON),
+            // A comma joins two headers, and then nobody knows which one counts.
+            Self::TypeScript => {
+                essence.trim().eq_ignore_ascii_case(JSON) && (!parameters.contains(',') || parameters.contains('"'))
+            }
+        }
+    }
+
+    fn method_not_allowed(self) -> Refusal {
+        self.refused(
+            405,
+            match self {
+                Self::Python => "Method Not Allowed",
+                Self::TypeScript => "Method not allowed.",
+            },
+        )
+    }
+
+    fn not_acceptable(self, what: &str) -> Refusal {
+        self.refused(406, format!("Not Acceptable: Client must accept {what}"))
+    }
+
+    fn unsupported_media_type(self) -> Refusal {
+        self.refused(415, "Unsupported Media Type: Content-Type must be application/json")
+    }
+
+    fn no_session(self) -> Refusal {
+        self.refused(400, "Bad Request: Server not initialized")
+    }
+
+    fn session_id_missing(self) -> Refusal {
+        self.refused(
+            400,
+            match self {
+                Self::Python => "Bad Request: Missing session ID",
+                Self::TypeScript => "Bad Request: Mcp-Session-Id header is required",
+            },
+        )
+    }
+
+    fn session_not_found(self) -> Refusal {
+        match self {
+            Self::Python => Refusal::new(404, INVALID_REQUEST, "Not Found: Invalid or expired session ID"),
+            Self::TypeScript => Refusal::new(404, SESSION_NOT_FOUND, "Session not found"),
+        }
+    }
+
+    fn unsupported_version(self, version: &str, served: &str) -> Refusal {
+        let message = match self {
+            Self::Python => format!("{version}. Supported versions: {served}"),
+            Self::TypeScript => format!("{version} (supported versions: {served})"),
+        };
+        self.refused(400, format!("Bad Request: Unsupported protocol version: {message}"))
+    }
+
+    fn invalid_event_id(self) -> Refusal {
+        self.refused(
+            400,
+            match self {
+                Self::Python => "Bad Request: Invalid Last-Event-ID",
+                Self::TypeScript => "Invalid event ID format",
+            },
+        )
+    }
+
+    fn malformed(self, error: &EnvelopeError) -> Refusal {
+        if self == Self::TypeScript {
+            let what = match error {
+                EnvelopeError::NotUtf8 | EnvelopeError::NotJson(_) => "Invalid JSON",
+                _ => "Invalid JSON-RPC message",
+            };
+            return Refusal::new(400, jsonrpc::PARSE_ERROR, format!("Parse error: {what}"));
+        }
+        let label = match error.code() {
+            jsonrpc::PARSE_ERROR => "Parse error",
+            INVALID_PARAMS => "Validation error",
+            _ => return invalid(&error.to_string()),
+        };
+        Refusal::new(400, error.code(), format!("{label}: {error}"))
+    }
 }

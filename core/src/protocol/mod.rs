@@ -29,7 +29,9 @@ pub mod revision;
 pub mod sse;
 pub mod sse_decoder;
 
-pub use admission::{Context, Dialect, ErrorId, Head, Operation, Refusal, admit};
+pub use admission::{
+    AcceptRule, Context, Dialect, ErrorId, Head, Operation, Refusal, Wording, admit, admit_with_versions,
+};
 pub use event_id::{Cursor, EventId, IdEncoder, MAX_EVENT_ID_LEN, MAX_SEQ, MAX_VISIT, Origin, StreamNonce};
 pub use jsonrpc::{Body, Envelope, EnvelopeError, Fields, InitializeResult, Kind, ListChanged};
 pub use request_id::RequestId;

@@ -18,13 +18,15 @@ impl Session {
         self.contact(now);
     }
 
-    /// A connection of the session ended. `more_to_come` when its stream holds, or may get, something
-    /// that the client has not been sent.
-    pub fn disconnected(&mut self, now: Ms, more_to_come: bool) {
+    /// A connection of the session ended. When its stream holds, or may get, something that the client
+    /// has not been sent, the client comes back after `retry_ms`.
+    pub fn disconnected(&mut self, now: Ms, retry_ms: Option<u32>) {
         self.connections = self.connections.saturating_sub(1);
         self.contact(now);
-        self.last_disconnect = now;
-        self.poll_pending |= more_to_come;
+        if let Some(retry_ms) = retry_ms {
+            let poll = now + (u64::from(retry_ms) * 10).max(MIN_POLL_MS);
+            self.poll_until = self.poll_until.max(poll);
+        }
     }
 
     /// Connections that are open.
@@ -49,12 +51,6 @@ impl Session {
             return Ms::NEVER;
         };
         let idle = self.last_contact + idle_ms;
-        if !self.poll_pending {
-            return idle;
-        }
-        let retry_ms =
-            self.streams.values().map(|stream| stream.machine.retry_ms()).max().unwrap_or(self.pacing.retry_ms);
-        let poll = self.last_disconnect + (u64::from(retry_ms) * 10).max(MIN_POLL_MS);
-        idle.max(poll.min(detached))
+        idle.max(self.poll_until.min(detached))
     }
 }

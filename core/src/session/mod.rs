@@ -42,10 +42,8 @@ pub struct Session {
     ended: bool,
     /// The last sign of the client.
     last_contact: Ms,
-    /// When the last of the open connections went away.
-    last_disconnect: Ms,
-    /// Somebody may still come back for something: see [`Session::idle_at`].
-    poll_pending: bool,
+    /// Until when somebody may still come back for something: see [`Session::idle_at`].
+    poll_until: Ms,
     connections: usize,
     /// No stream is due before.
     next_due: Ms,
@@ -67,8 +65,7 @@ impl Session {
             draining: None,
             ended: false,
             last_contact: now,
-            last_disconnect: now,
-            poll_pending: false,
+            poll_until: now,
             connections: 0,
             next_due: Ms::NEVER,
         }

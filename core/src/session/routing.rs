@@ -7,6 +7,10 @@ use crate::Ms;
 use crate::protocol::{RequestId, StreamNonce, jsonrpc};
 use crate::stream::{EventKind, Input, NewEvent, Refused, Seq};
 
+/// Questions without an answer that a session remembers. A client that never answers must not make it
+/// grow without limit (I11).
+const MAX_QUESTIONS: usize = 1_024;
+
 /// What kind of message the server sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutgoingKind {
@@ -103,9 +107,20 @@ impl Session {
             self.end_failed(now, nonce, out);
         }
         if let (EventKind::Question, Some(id)) = (event_kind, id) {
+            if self.questions.len() >= MAX_QUESTIONS {
+                self.forget_question();
+            }
             self.questions.insert(id.clone(), (nonce, position));
         }
         Ok(())
+    }
+
+    /// Forgets the oldest question without an answer: it is trimmed with the log like what is around it.
+    fn forget_question(&mut self) {
+        let oldest = self.questions.iter().min_by_key(|(_, (_, position))| *position);
+        if let Some(id) = oldest.map(|(id, _)| id.clone()) {
+            self.questions.remove(&id);
+        }
     }
 
     /// The store did not take an event. A response gets `end` in its place (F-59); the positions

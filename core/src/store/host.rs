@@ -62,6 +62,7 @@ pub struct HostReplay {
 /// A host's store behind the engine's contract.
 pub struct HostStore {
     window: MemoryStore,
+    max_event_bytes: usize,
     state: Mutex<State>,
     next_number: AtomicU64,
 }
@@ -83,7 +84,7 @@ struct Session {
 enum Pending {
     Prime { key: StreamKey, ticket: Ticket },
     Append { key: StreamKey, event: StoredEvent, payload: Bytes, chain: u64, now: Ms, ticket: Ticket },
-    Replay { conn: ConnectionId },
+    Replay { session: Arc<str>, conn: ConnectionId },
 }
 
 impl Session {
@@ -106,7 +107,11 @@ impl Session {
 impl HostStore {
     /// A store for the host's operations, with a window of these bounds.
     pub fn new(limits: Limits) -> Self {
-        Self { window: MemoryStore::new(limits), state: Mutex::default(), next_number: AtomicU64::new(1) }
+        let max_event_bytes = limits.max_event_bytes;
+        // What was not refused before the host stored it is not to be refused after it, whatever id it got.
+        let largest = max_event_bytes.saturating_add(sse::MAX_FOREIGN_EVENT_ID_LEN);
+        let window = MemoryStore::new(Limits { max_event_bytes: largest, ..limits });
+        Self { window, max_event_bytes, state: Mutex::default(), next_number: AtomicU64::new(1) }
     }
 
     /// The name under which the host's store knows a stream.
@@ -114,22 +119,38 @@ impl HostStore {
         format!("{}{}", session_name(session), nonce.hex())
     }
 
+    /// Operations that the host has not reported yet, of all sessions.
+    pub fn unanswered(&self) -> usize {
+        self.lock().pending.len()
+    }
+
     /// The operations that wait for the host, for one session.
     pub fn take_operations(&self, session: &str) -> Vec<HostOperation> {
         self.lock().sessions.get_mut(session).map(|session| std::mem::take(&mut session.queue)).unwrap_or_default()
     }
 
-    /// Asks the host to replay what came after an id that the window does not know.
-    pub(crate) fn replay(&self, session: &Arc<str>, last_event_id: &str, conn: ConnectionId) {
+    /// Asks the host to replay what came after an id that the window does not know. Returns the
+    /// operation's number.
+    pub(crate) fn replay(&self, session: &Arc<str>, last_event_id: &str, conn: ConnectionId) -> u64 {
         let request = HostRequest::Replay { last_event_id: last_event_id.to_owned() };
-        self.enqueue(session, request, Pending::Replay { conn });
+        self.enqueue(session, request, Pending::Replay { session: Arc::clone(session), conn })
     }
 
-    fn enqueue(&self, session: &Arc<str>, request: HostRequest, pending: Pending) {
+    /// Nobody waits for this replay any more.
+    pub(crate) fn forget_replay(&self, session: &str, number: u64) {
+        let mut state = self.lock();
+        state.pending.remove(&number);
+        if let Some(session) = state.sessions.get_mut(session) {
+            session.queue.retain(|operation| operation.number != number);
+        }
+    }
+
+    fn enqueue(&self, session: &Arc<str>, request: HostRequest, pending: Pending) -> u64 {
         let number = self.next_number.fetch_add(1, Ordering::Relaxed);
         let mut state = self.lock();
         state.pending.insert(number, pending);
         state.sessions.entry(Arc::clone(session)).or_default().queue.push(HostOperation { number, request });
+        number
     }
 
     /// The host stored the event and gave it this id.
@@ -184,7 +205,7 @@ impl HostStore {
     pub(crate) fn take_replay(&self, number: u64) -> Option<ConnectionId> {
         let mut state = self.lock();
         match state.pending.remove(&number) {
-            Some(Pending::Replay { conn }) => Some(conn),
+            Some(Pending::Replay { conn, .. }) => Some(conn),
             Some(other) => {
                 state.pending.insert(number, other);
                 None
@@ -222,6 +243,10 @@ impl EventStore for HostStore {
         let [event] = events else {
             return Answer::Now(Err(StoreError::Failed("events are stored one by one".to_owned())));
         };
+        if event.frame.len() > self.max_event_bytes {
+            let (bytes, max) = (event.frame.len(), self.max_event_bytes);
+            return Answer::Now(Err(StoreError::TooLarge { bytes, max }));
+        }
         let payload = Bytes::copy_from_slice(sse::payload_of(&event.frame));
         let request =
             HostRequest::Store { stream: Self::stream_name(&key.session, key.nonce), payload: Some(payload.clone()) };
@@ -265,7 +290,7 @@ impl EventStore for HostStore {
         state.sessions.remove(session);
         state.pending.retain(|_, pending| match pending {
             Pending::Prime { key, .. } | Pending::Append { key, .. } => &*key.session != session,
-            Pending::Replay { .. } => true,
+            Pending::Replay { session: of, .. } => &**of != session,
         });
     }
 
@@ -302,7 +327,14 @@ impl OwnIds for HostStore {
     }
 
     fn locate(&self, session: &str, id: &str) -> Option<(StreamNonce, Seq)> {
-        self.lock().sessions.get(session)?.positions.get(id).copied()
+        let (session, (nonce, seq)) = {
+            let state = self.lock();
+            let (session, known) = state.sessions.get_key_value(session)?;
+            (Arc::clone(session), *known.positions.get(id)?)
+        };
+        // The bounds of the session or the process may have trimmed the window since; the host has it all.
+        let record = self.window.record(&StreamKey { session, nonce })?;
+        (seq + 1 >= record.low).then_some((nonce, seq))
     }
 
     fn id_at(&self, key: &StreamKey, seq: Seq) -> Option<Box<str>> {

@@ -94,7 +94,8 @@ async def write_connection(
     finally:
         connection.lost()
         waiters.forget(key)
-        if watcher is not None and not watcher.done():
+        # A coroutine may outlive its loop.
+        if watcher is not None and not watcher.done() and not here.loop.is_closed():
             watcher.cancel()
 
 

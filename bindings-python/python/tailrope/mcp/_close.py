@@ -16,24 +16,20 @@ class Closer:
     polling).
     """
 
-    __slots__ = ("_request_id", "_session")
+    __slots__ = ("_session", "request_id")
 
     def __init__(self, session: Session, request_id: int | str) -> None:
         self._session = session
-        self._request_id = request_id
+        self.request_id = request_id
 
     async def __call__(self, *, retry_ms: int | None = None, hold_ms: int | None = None) -> None:
         self.close(retry_ms, hold_ms)
 
     def close(self, retry_ms: int | None, hold_ms: int | None) -> bool:
-        return self._session.close_connection(self._request_id, retry_ms, hold_ms)
+        return self._session.close_connection(self.request_id, retry_ms, hold_ms)
 
     def standalone(self) -> StandaloneCloser:
         return StandaloneCloser(self._session)
-
-    async def unanswered(self) -> None:
-        """The request settled without a response: it gets its terminal from the engine (I13)."""
-        self._session.cancelled(self._request_id)
 
 
 class StandaloneCloser:
@@ -82,8 +78,9 @@ async def close_sse_stream(ctx: Any, *, retry_ms: int | None = None, hold_ms: in
             milliseconds. 0 is pure polling. After 500 resumes connections are held anyway.
 
     Returns:
-        False where nothing can be resumed: the client negotiated a revision before 2025-11-25, another
-        transport is in use, or the request has its response already.
+        False where nothing can be resumed: the client negotiated a revision before 2025-11-25, or the request
+        has its response already. On the SDK's own transport its callback is called, without `retry_ms` and
+        `hold_ms`; False where it has none.
     """
     return await _close(_callback(ctx, "close_sse_stream"), retry_ms, hold_ms)
 

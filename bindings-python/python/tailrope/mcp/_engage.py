@@ -28,8 +28,10 @@ def is_disabled() -> bool:
 def set_installed(options: dict[str, Any] | None) -> None:
     """Engages every server of the process with these options; None engages none."""
     global _installed, _default
-    _installed = options
-    _default = None if options is None else Runtime(options)
+    # Raises before anything has changed.
+    runtime = None if options is None else Runtime(options)
+    _installed, _default = options, runtime
+    _user_stores.clear()
 
 
 def default_runtime() -> Runtime:

@@ -13,6 +13,7 @@ import mcp.server.streamable_http_manager
 
 from tailrope._native import TailropeError, envelope_id
 from tailrope._options import MEMORY, Options, check_store
+from tailrope._runtime import Runtime
 from tailrope.mcp import _engage, _sdk, _uvicorn
 from tailrope.mcp._transport import StreamableHTTPServerTransport
 
@@ -66,7 +67,8 @@ def install(
     Args:
         store: the event store: `memory:`, in this process and bounded.
         prefer_resumable: answer requests of revision 2026-07-28, where nothing can be resumed, with the
-            older revisions as supported, so that clients of both eras fall back to 2025-11-25.
+            older revisions as supported, so that clients of both eras fall back to 2025-11-25. For servers
+            whose application is made after this call.
         on_unsupported: what to do when the installed SDK is not one that Tailrope knows: `raise`, or
             leave everything `stock` with a warning.
         options: bounds and times, see `tailrope._options.Options`; durations are in milliseconds.
@@ -83,6 +85,7 @@ def install(
     if _engage.is_disabled():
         logger.warning("TAILROPE_DISABLE is set: servers stay with the SDK's own transport")
         return
+    Runtime(dict(options))  # raises for wrong options, before anything has changed
     try:
         patch_seam()
     except TailropeError as error:
@@ -90,8 +93,8 @@ def install(
             raise
         warnings.warn(f"{error} Servers stay with the SDK's own transport.", RuntimeWarning, stacklevel=2)
         return
-    _prefer_resumable = prefer_resumable
     _engage.set_installed(dict(options))
+    _prefer_resumable = prefer_resumable
 
 
 def uninstall() -> None:

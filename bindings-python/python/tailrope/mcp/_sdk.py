@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +15,29 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
+logger = logging.getLogger("tailrope")
+
 VERSION = version("mcp")
 MAJOR = int(VERSION.split(".", 1)[0])
 
+INTERNAL_ERROR = -32603
+
 NOTIFICATION, REQUEST, RESPONSE = "notification", "request", "response"
 """The kinds of outgoing message."""
+
+
+def _unwritable(kind: str, request_id: int | str | None, error: ValueError) -> bytes:
+    """What is sent for a response that is no JSON, with a lone surrogate for one: its request needs an end.
+
+    Raises:
+        ValueError: it is no response; then its sender is told.
+    """
+    if kind is not RESPONSE:
+        raise error
+    logger.error("response to request %r cannot be written: %s", request_id, error)
+    fault = {"code": INTERNAL_ERROR, "message": "The response cannot be written as JSON"}
+    return json.dumps({"jsonrpc": "2.0", "id": request_id, "error": fault}).encode()
+
 
 # Sent for everybody; a handler that sends one of these does not mean its own request's stream.
 _FOR_ALL = ("/list_changed", "notifications/resources/updated")
@@ -63,7 +83,10 @@ if MAJOR >= 2:
     def outgoing(message: Any) -> tuple[str, Any, bytes]:
         """The kind of an outgoing message, the message without its envelope, and how it is written."""
         kind, encode = _ENCODERS[type(message)]
-        return kind, message, encode(message, by_alias=True, exclude_unset=True)
+        try:
+            return kind, message, encode(message, by_alias=True, exclude_unset=True)
+        except ValueError as error:
+            return kind, message, _unwritable(kind, message.id if kind is RESPONSE else None, error)
 
     def related_request(item: SessionMessage) -> int | str | None:
         """The request that an outgoing message is related to."""
@@ -101,7 +124,11 @@ else:
 
     def outgoing(message: Any) -> tuple[str, Any, bytes]:
         root = message.root
-        return _KINDS[type(root)], root, dump(message)
+        kind = _KINDS[type(root)]
+        try:
+            return kind, root, dump(message)
+        except ValueError as error:
+            return kind, root, _unwritable(kind, root.id if kind is RESPONSE else None, error)
 
     def related_request(item: SessionMessage) -> int | str | None:
         metadata = item.metadata
@@ -142,6 +169,7 @@ CANCELS_SETTLE_HERE = MAJOR < 2
 
 __all__ = [
     "CANCELS_SETTLE_HERE",
+    "INTERNAL_ERROR",
     "MAJOR",
     "NOTIFICATION",
     "REQUEST",

@@ -39,7 +39,7 @@ class Inbox:
     def __init__(self) -> None:
         self._items: deque[tuple[contextvars.Context, SessionMessage | Exception]] = deque()
         self._waiter: asyncio.Future[None] | None = None
-        self._room: list[asyncio.Future[None]] = []
+        self._room: deque[asyncio.Future[None]] = deque()
         self._closed = False
         self.last_context: contextvars.Context | None = None
         """The context of whoever sent the item that was received last: auth and tracing reach handlers by it."""
@@ -53,7 +53,13 @@ class Inbox:
         while len(self._items) >= MAX_INBOX and not self._closed:
             room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._room.append(room)
-            await room
+            try:
+                await room
+            except asyncio.CancelledError:
+                # Whoever was woken and does not come passes the place on.
+                if room.done() and not room.cancelled():
+                    self._make_room()
+                raise
         if self._closed:
             raise anyio.ClosedResourceError
         self._items.append((contextvars.copy_context(), item))
@@ -69,15 +75,22 @@ class Inbox:
             finally:
                 self._waiter = None
         self.last_context, item = self._items.popleft()
-        if self._room:
-            _resolve(self._room.pop(0))
+        self._make_room()
         return item
+
+    def _make_room(self) -> None:
+        """Wakes the next sender that still waits."""
+        while self._room:
+            room = self._room.popleft()
+            if not room.done():
+                room.set_result(None)
+                return
 
     def close(self) -> None:
         self._closed = True
         _resolve(self._waiter)
         while self._room:
-            _resolve(self._room.pop(0))
+            self._make_room()
 
     async def aclose(self) -> None:
         self.close()
@@ -127,6 +140,8 @@ class Outbox:
             ClosedResourceError: the session has ended.
             TailropeError: the event store did not take a notification or a request. Never for a response:
                 the engine answers the client for it.
+            ValueError: a notification or a request cannot be written as JSON. Such a response is replaced by
+                an error.
         """
         if self._closed:
             raise anyio.ClosedResourceError
@@ -140,13 +155,13 @@ class Outbox:
                 self._after_response()
             else:
                 number = session.ask(message.id, _sdk.related_request(item), payload)
+            if number is not None and self._user_store is not None:
+                await self._user_store.outcome(number, raises=kind is not _sdk.RESPONSE)
+                return
         except TailropeError as error:
             if error.code in ("session_ended", "closed"):
                 raise anyio.ClosedResourceError from error
             raise
-        if number is not None and self._user_store is not None:
-            await self._user_store.outcome(number, raises=kind is not _sdk.RESPONSE)
-            return
         self._unyielded_events += 1
         self._unyielded_bytes += len(payload)
         if (

@@ -6,6 +6,7 @@ import json
 import logging
 import math
 from contextlib import asynccontextmanager
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ import anyio
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser, authorization_context
 from mcp.server.streamable_http import StreamableHTTPServerTransport as StockTransport
 from mcp.shared.message import SessionMessage
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from tailrope._native import Connection, Refusal, TailropeError
 from tailrope._runtime import current_loop
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tailrope")
 
-INTERNAL_ERROR = -32603
 INVALID_PARAMS = -32602
 """What the SDKs answer to a body that is JSON but no message of theirs."""
 
@@ -72,6 +72,7 @@ class StreamableHTTPServerTransport(StockTransport):
         self._runtime = runtime
         self._session_id = mcp_session_id.encode("ascii")
         self._claimed = False
+        self._is_refused = False
         self._inbox = Inbox()
         self._user_store: UserStore | None = None
 
@@ -96,17 +97,19 @@ class StreamableHTTPServerTransport(StockTransport):
                 raise
             # Nothing but the refusal is served; the host discards the transport after it.
             logger.warning("refusing to open a new session: %s", error)
+            self._is_refused = True
             async with super().connect() as streams:
                 yield streams
             return
-        if runtime.host_store is not None:
-            self._user_store = UserStore(runtime, session, here)
-        outbox = Outbox(session, runtime.engine.options(), self._user_store, self._refresh_idle)
         try:
-            yield self._inbox, outbox
+            # Retention needs the tick also where no connection ever waits.
+            here.arm(runtime, runtime.engine.due_in_ms())
+            if runtime.host_store is not None:
+                self._user_store = UserStore(runtime, session, here)
+            async with Outbox(session, runtime.engine.options(), self._user_store, self._refresh_idle) as outbox:
+                yield self._inbox, outbox
         finally:
             self._inbox.close()
-            outbox.close()
             session.end()
             if self._user_store is not None:
                 self._user_store.close()
@@ -140,7 +143,12 @@ class StreamableHTTPServerTransport(StockTransport):
             await super().handle_request(scope, receive, send)
             return
         if self._session is None:
-            full = self._create_error_response("Too many open sessions", HTTPStatus.SERVICE_UNAVAILABLE, INTERNAL_ERROR)
+            if not self._is_refused:
+                msg = "the transport serves requests once its connect() is entered"
+                raise RuntimeError(msg)
+            full = self._create_error_response(
+                "Too many open sessions", HTTPStatus.SERVICE_UNAVAILABLE, _sdk.INTERNAL_ERROR
+            )
             await full(scope, receive, send)
             return
         if self.idle_scope is not None:
@@ -176,7 +184,11 @@ class StreamableHTTPServerTransport(StockTransport):
         if self._terminated or not self._may_use(session, scope):
             await self._write_gone(scope, receive, send)
             return None
-        body = await request.body() if method == "POST" else b""
+        try:
+            body = await request.body() if method == "POST" else b""
+        except ClientDisconnect:
+            # It left in the middle of its own message (F-22).
+            return None
         admission = session.admit(method, scope["headers"], body, self.is_json_response_enabled)
         if isinstance(admission, Refusal):
             await write_refusal(send, admission, self._session_id)
@@ -234,14 +246,25 @@ class StreamableHTTPServerTransport(StockTransport):
             json_response=json_response,
             close=closer if can_poll else None,
             close_standalone=closer.standalone() if can_poll else None,
-            on_unanswered=closer.unanswered,
+            on_unanswered=partial(self._unanswered, closer.request_id),
         )
         try:
             await self._inbox.put(SessionMessage(message, metadata=metadata))
         except anyio.ClosedResourceError:
             # The session ended in between; its end is on the connection.
             logger.debug("request for a session that has just ended")
+        except BaseException:
+            # Cancelled before the SDK has seen the request: nobody else would end it (I13).
+            connection.lost()
+            session.cancelled(closer.request_id)
+            raise
         return connection
+
+    async def _unanswered(self, request_id: int | str) -> None:
+        """The request settled without a response: it gets its terminal from the engine (I13)."""
+        if self._session is not None:
+            self._session.cancelled(request_id)
+            self._refresh_idle()
 
     async def _message(self, session: Session, admission: Admission, request: Request, body: bytes, send: Send) -> None:
         message, fault = self._parse(body)
@@ -249,14 +272,16 @@ class StreamableHTTPServerTransport(StockTransport):
             await self._write_invalid(fault, request.scope, request.receive, send)
             return
         session.received(admission)
-        await write_whole(send, 202, self._json_headers(), b"")
         metadata = _sdk.metadata(request, json_response=self.is_json_response_enabled)
         try:
+            # First, so that a client that sends faster than the SDK takes has to wait (I11).
             await self._inbox.put(SessionMessage(message, metadata=metadata))
         except anyio.ClosedResourceError:
+            await self._write_gone(request.scope, request.receive, send)
             return
         if _sdk.CANCELS_SETTLE_HERE and (cancelled := admission.cancelled_request) is not None:
             session.cancelled(cancelled)
+        await write_whole(send, 202, self._json_headers(), b"")
 
     async def _write_gone(self, scope: Scope, receive: Receive, send: Send) -> None:
         response = self._create_error_response("Not Found: Session has been terminated", HTTPStatus.NOT_FOUND)

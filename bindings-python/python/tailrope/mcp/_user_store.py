@@ -64,12 +64,15 @@ class UserStore:
             if not isinstance(event_id, str):
                 msg = f"store_event() returned {type(event_id).__name__}, not str"
                 raise TypeError(msg)
-        except Exception as error:
-            # Whatever a user's store raises harms this event and no other (I9).
+            # Raises for text that cannot be on the wire.
+            self._session.stored(number, event_id)
+        except (Exception, asyncio.CancelledError) as error:
+            if _is_cancelled(error):
+                raise
+            # Whatever a user's store raises harms this event and no other (I9). A store may also be cancelled
+            # from within; an event without an outcome would hold up its stream for ever.
             logger.exception("event store failed to store an event")
             self._session.not_stored(number, _describe(error))
-        else:
-            self._session.stored(number, event_id)
 
     async def _replay(self, number: int, last_event_id: str) -> None:
         events: list[tuple[str | None, bytes | None]] = []
@@ -87,14 +90,16 @@ class UserStore:
         try:
             async with asyncio.timeout(self._timeout_s):
                 stream = await self._store.replay_events_after(last_event_id, collect)
+            # Raises for ids that are none.
+            self._session.replayed(number, stream if isinstance(stream, str) else None, events)
         except _ReplayTooLarge:
             logger.warning("event store replays more than max_bytes_per_stream = %d", self._max_replay_bytes)
             self._session.replayed(number, None, [])
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if _is_cancelled(error):
+                raise
             logger.exception("event store failed to replay")
             self._session.not_replayed(number, _describe(error))
-        else:
-            self._session.replayed(number, stream if isinstance(stream, str) else None, events)
 
     async def outcome(self, number: int, *, raises: bool) -> None:
         """Waits until the store has answered for one message.
@@ -124,6 +129,7 @@ class UserStore:
 
     def close(self) -> None:
         """The session has ended: nothing is stored for it any more."""
+        self._settle()
         for task in list(self._tasks):
             task.cancel()
         for future in self._outcomes.values():
@@ -135,5 +141,11 @@ class _ReplayTooLarge(Exception):
     """The replay of a user's store does not fit into the bounds of a stream."""
 
 
-def _describe(error: Exception) -> str:
+def _is_cancelled(error: BaseException) -> bool:
+    """Whether it is the task that was cancelled, and not something in the store."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+
+
+def _describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
