@@ -13,7 +13,7 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 DEMO_ARGS ?=
 
-.PHONY: help setup test test-rust test-python lint lint-rust lint-python format demo bench lock clean
+.PHONY: help setup test test-rust test-python test-node lint lint-rust lint-python lint-node format demo bench lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -21,16 +21,19 @@ help: ## list the targets
 setup: ## make .venv/mcp1 and .venv/mcp2, build the wheel, install it in both (fast when nothing changed)
 	@scripts/setup
 
-test: setup test-rust test-python ## run every test
+test: setup test-rust test-python test-node ## run every test
 
 test-rust: ## run the tests of the engine
-	cargo test --workspace --exclude tailrope-python
+	cargo test --workspace --exclude tailrope-python --exclude tailrope-node
 
 test-python: setup ## run tests/python against mcp 1.x + fastmcp 3 and against mcp 2.x + fastmcp 4
 	$(MCP1)/python -m pytest tests/python $(PYTEST_ARGS)
 	$(MCP2)/python -m pytest tests/python $(PYTEST_ARGS)
 
-lint: lint-rust lint-python ## format checks, clippy, layering, ruff, mypy, stubtest
+test-node: setup ## run tests/node against the TypeScript SDK 1.x and 2.x
+	npm test --silent
+
+lint: lint-rust lint-python lint-node ## format checks, clippy, layering, ruff, mypy, stubtest, tsc
 
 lint-rust: setup
 	cargo fmt --all --check
@@ -43,6 +46,9 @@ lint-python: setup
 	$(MCP2)/ruff check .
 	$(MCP2)/mypy --strict $(PACKAGE)
 	$(MCP2)/python -m mypy.stubtest tailrope._native
+
+lint-node: setup
+	npm run --silent typecheck
 
 format: setup ## format Rust and Python
 	cargo fmt --all
@@ -59,5 +65,5 @@ lock: ## resolve requirements/*.in again and pin the result
 	scripts/lock
 
 clean: ## remove everything that was built or installed here
-	rm -rf .venv target .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv target node_modules bindings-node/*.node .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

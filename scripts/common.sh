@@ -20,6 +20,12 @@ find_python() {
        Install one, or name it: make setup PYTHON=/path/to/python3"
 }
 
+check_node() {
+    command -v node >/dev/null 2>&1 && command -v npm >/dev/null 2>&1 ||
+        fail "Node 20 or newer, with npm, is needed for the Node package"
+    node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' || fail "Node 20 or newer is needed, this is $(node -v)"
+}
+
 # Debian ships the venv module without ensurepip unless python3-venv is installed.
 ensure_venv_module() {
     local python="$1" version package as_root=""

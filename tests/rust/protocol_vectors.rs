@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use tailrope_core::protocol::jsonrpc::{self, read, read_initialize_result};
 use tailrope_core::protocol::{
     Context, Cursor, Decoder, Dialect, Envelope, EventId, Fields, Head, IdEncoder, Item, Kind, Operation, Origin,
-    Refusal, RequestId, StreamNonce, admit, sse,
+    Refusal, RequestId, StreamNonce, admit, admit_with_versions, sse,
 };
 
 #[derive(Deserialize)]
@@ -412,8 +412,15 @@ struct AdmissionGiven {
     last_event_id: Option<String>,
     #[serde(default)]
     json_response: bool,
+    /// Whether the transport has its session already.
+    #[serde(default = "yes")]
+    opened: bool,
     body: Option<String>,
     body_hex: Option<String>,
+}
+
+fn yes() -> bool {
+    true
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -422,6 +429,29 @@ enum DialectName {
     McpPython1,
     #[serde(rename = "mcp-python-2")]
     McpPython2,
+    #[serde(rename = "mcp-typescript-1")]
+    McpTypeScript1,
+    #[serde(rename = "mcp-typescript-2")]
+    McpTypeScript2,
+}
+
+impl DialectName {
+    fn dialect(self) -> Dialect {
+        match self {
+            Self::McpPython1 => Dialect::MCP_PYTHON_1,
+            Self::McpPython2 => Dialect::MCP_PYTHON_2,
+            Self::McpTypeScript1 => Dialect::MCP_TYPESCRIPT_1,
+            Self::McpTypeScript2 => Dialect::MCP_TYPESCRIPT_2,
+        }
+    }
+
+    /// What a host of this line names as the versions that it serves.
+    fn versions(self) -> Option<&'static [&'static str]> {
+        match self {
+            Self::McpPython1 | Self::McpPython2 => None,
+            Self::McpTypeScript1 | Self::McpTypeScript2 => Some(&["2025-11-25", "2024-10-07"]),
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -452,13 +482,13 @@ fn check_refusal(refusal: &Refusal, dialect: DialectName, want: &AdmissionWant) 
         Some(beginning) => assert!(refusal.message.starts_with(beginning), "{}", refusal.message),
         None => assert_eq!(refusal.message, message),
     }
-    let (dialect, id) = match dialect {
-        DialectName::McpPython1 => (Dialect::MCP_PYTHON_1, "\"server-error\""),
-        DialectName::McpPython2 => (Dialect::MCP_PYTHON_2, "null"),
+    let id = match dialect {
+        DialectName::McpPython1 => "\"server-error\"",
+        DialectName::McpPython2 | DialectName::McpTypeScript1 | DialectName::McpTypeScript2 => "null",
     };
     let mut body = Vec::new();
     jsonrpc::write_error_with_id_text(&mut body, id, refusal.code, &refusal.message);
-    assert_eq!(refusal.body(&dialect), body);
+    assert_eq!(refusal.body(&dialect.dialect()), body);
 }
 
 #[test]
@@ -472,14 +502,16 @@ fn admission() {
             session_id: given.session_id.as_deref(),
             last_event_id: given.last_event_id.as_deref(),
         };
-        let context = Context { session_id: "current", json_response: given.json_response };
+        let session_id = if given.opened { "current" } else { "" };
+        let context = Context { session_id, json_response: given.json_response };
         let body = given.body.map_or_else(|| unhex(&given.body_hex.unwrap_or_default()), String::into_bytes);
         for name in given.dialects {
-            let dialect = match name {
-                DialectName::McpPython1 => Dialect::MCP_PYTHON_1,
-                DialectName::McpPython2 => Dialect::MCP_PYTHON_2,
+            let dialect = name.dialect();
+            let answer = match name.versions() {
+                None => admit(&head, &body, &context, &dialect),
+                Some(versions) => admit_with_versions(&head, &body, &context, &dialect, versions),
             };
-            match (admit(&head, &body, &context, &dialect), &want.operation) {
+            match (answer, &want.operation) {
                 (Ok(Operation::Post(_)), Some(OperationWant::Post))
                 | (Ok(Operation::Listen), Some(OperationWant::Listen))
                 | (Ok(Operation::Delete), Some(OperationWant::Delete)) => {}

@@ -1,0 +1,20 @@
+// Builds the native half and puts it where lib/native.mjs looks for it.
+import { execFileSync } from 'node:child_process';
+import { copyFileSync, renameSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const here = dirname(fileURLToPath(import.meta.url));
+const root = dirname(here);
+const files = { darwin: 'libtailrope_node.dylib', win32: 'tailrope_node.dll' };
+
+execFileSync('cargo', ['build', '--release', '--locked', '-p', 'tailrope-node'], { cwd: root, stdio: 'inherit' });
+const metadata = execFileSync('cargo', ['metadata', '--format-version', '1', '--no-deps', '--locked'], {
+  cwd: root,
+  maxBuffer: 64 << 20,
+});
+const built = join(JSON.parse(metadata).target_directory, 'release', files[process.platform] ?? 'libtailrope_node.so');
+const target = join(here, 'tailrope.node');
+// A process that has the old file loaded keeps it: overwriting it in place would crash that process.
+copyFileSync(built, `${target}.new`);
+renameSync(`${target}.new`, target);

@@ -1,0 +1,183 @@
+// Event stores: ours where the SDKs take one, and users' own at work under our transport.
+import { Runtime, sharedRuntime } from './runtime.mjs';
+
+/** How long one call of a user's own event store may take. */
+const STORE_TIMEOUT_MS = 30_000;
+
+const STOCK =
+  "tailrope's EventStore serves tailrope's transport, but the SDK's own transport is in use: " +
+  'pass another event store, or import the transport from tailrope';
+
+/**
+ * A bounded event store with an engine, and so bounds, of its own. Passed as `eventStore` to
+ * tailrope's transports; one store may serve all sessions of a server.
+ */
+export class EventStore {
+  #runtime;
+
+  constructor(store = 'memory:', options = {}) {
+    if (store !== 'memory:') {
+      throw new TypeError(`unknown event store ${JSON.stringify(store)}: "memory:" is the one there is`);
+    }
+    this.#runtime = new Runtime(options);
+  }
+
+  static runtimeOf(store) {
+    return store.#runtime;
+  }
+
+  async storeEvent(_streamId, _message) {
+    throw new Error(STOCK);
+  }
+
+  async replayEventsAfter(_lastEventId, _sender) {
+    throw new Error(STOCK);
+  }
+}
+
+const hosted = new WeakMap();
+
+/** The engine that serves transports with this event store. */
+export function runtimeFor(store) {
+  if (store === undefined || store === null) {
+    return sharedRuntime();
+  }
+  if (store instanceof EventStore) {
+    return EventStore.runtimeOf(store);
+  }
+  let runtime = hosted.get(store);
+  if (runtime === undefined) {
+    runtime = new Runtime({}, store);
+    hosted.set(store, runtime);
+  }
+  return runtime;
+}
+
+class ReplayTooLarge extends Error {}
+
+/**
+ * A user's own store at work for one session. The engine says what to store and in which order; here
+ * it is only done, each call bounded in time.
+ */
+export class UserStore {
+  scheduled = false;
+  #store;
+  #session;
+  #runtime;
+  #maxReplayBytes;
+  #outcomes = new Map();
+  #closed = false;
+
+  constructor(runtime, session) {
+    this.#store = runtime.hostStore;
+    this.#session = session;
+    this.#runtime = runtime;
+    this.#maxReplayBytes = runtime.engine.options().maxBytesPerStream;
+    runtime.wait(session.key, this);
+  }
+
+  pump() {
+    for (const { number, stream, payload, lastEventId } of this.#session.takeOperations()) {
+      if (stream !== undefined) {
+        this.#storeEvent(number, stream, payload);
+      } else {
+        this.#replay(number, lastEventId);
+      }
+    }
+    this.#settle();
+  }
+
+  async #storeEvent(number, stream, payload) {
+    try {
+      // The SDKs store a priming as an empty message.
+      const message = payload === undefined ? {} : JSON.parse(payload);
+      const eventId = await bounded(this.#store.storeEvent(stream, message));
+      if (typeof eventId !== 'string') {
+        throw new TypeError(`storeEvent() gave ${typeof eventId}, not a string`);
+      }
+      this.#session.stored(number, eventId);
+    } catch (error) {
+      // Whatever a user's store throws harms this event and no other (I9).
+      this.#session.notStored(number, describe(error));
+    }
+  }
+
+  async #replay(number, lastEventId) {
+    const events = [];
+    let size = 0;
+    const send = async (id, message) => {
+      const payload = isPriming(message) ? undefined : JSON.stringify(message);
+      size += payload?.length ?? 0;
+      if (size > this.#maxReplayBytes) {
+        throw new ReplayTooLarge('event store replays more than maxBytesPerStream');
+      }
+      events.push({ id, payload });
+    };
+    try {
+      const stream = await bounded(this.#store.replayEventsAfter(lastEventId, { send }));
+      if (size > this.#maxReplayBytes) {
+        throw new ReplayTooLarge('event store replays more than maxBytesPerStream');
+      }
+      this.#session.replayed(number, typeof stream === 'string' ? stream : undefined, events);
+    } catch (error) {
+      if (error instanceof ReplayTooLarge) {
+        this.#session.replayed(number, undefined, []);
+      } else {
+        this.#session.notReplayed(number, describe(error));
+      }
+    }
+  }
+
+  /** Waits until the store has answered for one message. Rejects when it was not stored. */
+  outcome(number) {
+    return new Promise((resolve, reject) => {
+      if (this.#closed) {
+        resolve();
+        return;
+      }
+      this.#outcomes.set(number, { resolve, reject });
+      this.#runtime.schedule(this);
+    });
+  }
+
+  #settle() {
+    for (const { number, code, message } of this.#session.takeOutcomes()) {
+      const waiting = this.#outcomes.get(number);
+      this.#outcomes.delete(number);
+      if (code === undefined) {
+        waiting?.resolve();
+      } else {
+        waiting?.reject(Object.assign(new Error(message), { code }));
+      }
+    }
+  }
+
+  /** The session has ended: nothing is stored for it any more. */
+  close() {
+    this.#closed = true;
+    this.#runtime.forget(this.#session.key);
+    this.#settle();
+    for (const { resolve } of this.#outcomes.values()) {
+      resolve();
+    }
+    this.#outcomes.clear();
+  }
+}
+
+function isPriming(message) {
+  return message === undefined || message === null || Object.keys(message).length === 0;
+}
+
+function bounded(work) {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(() => reject(new Error('event store took too long')), STORE_TIMEOUT_MS);
+    timer.unref?.();
+    Promise.resolve(work)
+      .then(resolve, reject)
+      .finally(() => clearTimeout(timer));
+  });
+}
+
+function describe(error) {
+  return error instanceof Error ? `${error.name}: ${error.message}` : String(error);
+}

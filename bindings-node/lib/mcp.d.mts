@@ -1,0 +1,49 @@
+import { NodeStreamableHTTPServerTransport as Stock } from '@modelcontextprotocol/node';
+import type { EventStore as SdkEventStore, JSONRPCMessage, RequestId } from '@modelcontextprotocol/server';
+
+import type { CloseOptions, EngineOptions } from './runtime.mjs';
+
+export { drain, setLog, stats } from './runtime.mjs';
+export type { CloseOptions, EngineOptions, LogLevel } from './runtime.mjs';
+
+/**
+ * The SDK's class on Tailrope's engine: same options, same methods. With a `sessionIdGenerator` its sessions
+ * are resumable, also without an `eventStore`; without one (stateless mode) it is the SDK's class.
+ */
+export class NodeStreamableHTTPServerTransport extends Stock {
+  /** Closes the connection of a request's stream without terminating the stream. */
+  closeSSEStream(requestId: RequestId, options?: CloseOptions): void;
+  /** Closes the connection of the standalone stream without terminating the stream. */
+  closeStandaloneSSEStream(options?: CloseOptions): void;
+}
+
+/**
+ * A bounded event store with an engine, and so bounds, of its own, to be passed as `eventStore`. One store
+ * may serve all sessions of a server.
+ */
+export class EventStore implements SdkEventStore {
+  /** `store` is the address of the store: `memory:`. */
+  constructor(store?: 'memory:', options?: EngineOptions);
+  /** Rejects: only Tailrope's transports are served. */
+  storeEvent(streamId: string, message: JSONRPCMessage): Promise<string>;
+  /** Rejects: only Tailrope's transports are served. */
+  replayEventsAfter(
+    lastEventId: string,
+    sender: { send: (eventId: string, message: JSONRPCMessage) => Promise<void> },
+  ): Promise<string>;
+}
+
+/**
+ * Closes the connection that carries this request's stream, from a handler; the request runs on and the client
+ * comes back. The same as `ctx.http.closeSSE()`, with options. Returns false where nothing can be resumed.
+ */
+export function closeSSEStream(
+  ctx: { http?: { closeSSE?: () => void; closeStandaloneSSE?: () => void } },
+  options?: CloseOptions,
+): boolean;
+
+/** Closes the connection of the session's standalone stream, likewise. */
+export function closeStandaloneSSEStream(
+  ctx: { http?: { closeSSE?: () => void; closeStandaloneSSE?: () => void } },
+  options?: CloseOptions,
+): boolean;

@@ -1,0 +1,59 @@
+/** Options of an engine. What is not named keeps its default. Durations are in milliseconds, sizes in bytes. */
+export interface EngineOptions {
+  /** How long a client waits before it comes back; a transport's `retryInterval` wins. Default 3,000. */
+  retryMs?: number;
+  /** The engine closes a connection at this age; the client resumes. 0 (the default) switches it off. */
+  maxConnectionMs?: number;
+  /** The engine closes a connection that carried this much; the client resumes. 0 (the default) switches it off. */
+  maxConnectionBytes?: number;
+  /** Events kept for one stream. Default 10,000. */
+  maxEventsPerStream?: number;
+  /** Bytes kept for one stream. Default 8 MiB. */
+  maxBytesPerStream?: number;
+  /** Bytes kept for one session. Default 64 MiB. */
+  maxBytesPerSession?: number;
+  /** Bytes kept in all. Default 512 MiB. */
+  maxBytes?: number;
+  /** A larger event is refused. Default 8 MiB. */
+  maxEventBytes?: number;
+  /** A larger event is logged as a warning: clients with small buffers drop it. Default 1 MiB. */
+  warnEventBytes?: number;
+  /** Sessions open at once. Default 10,000. */
+  maxSessions?: number;
+  /** A session that nothing holds for so long is closed. 0 switches it off. Default 1,800,000 (30 minutes). */
+  sessionIdleMs?: number;
+  /** How long a finished stream stays readable. Default 600,000 (10 minutes). */
+  retentionMs?: number;
+  /** Events older than this are trimmed when their stream is written again. Default 3,600,000 (1 hour). */
+  maxAgeMs?: number;
+  /** How long requests may run without any contact to their client. Default 3,600,000 (1 hour). */
+  maxDetachedMs?: number;
+  /** How long a resumed connection waits for a store that cannot be read. Default 10,000. */
+  storeWaitMs?: number;
+}
+
+export interface CloseOptions {
+  /** How long the stream's clients wait before they come back, now and on later closes, in milliseconds. */
+  retryMs?: number;
+  /** A resumed connection is closed again after this time, in milliseconds. 0 is pure polling. */
+  holdMs?: number;
+}
+
+export type LogLevel = 'error' | 'warn' | 'info';
+
+/**
+ * What Tailrope did and holds on this thread, by name. Counts of the present: `sessions`, `connections`,
+ * `streams`, `events`, `bytes`. Everything else counts since the start.
+ */
+export function stats(): Record<string, number>;
+
+/**
+ * Closes every connection because the process is going away. Each ends with an id and a `retry`, so that
+ * its client comes back after the restart; what connects meanwhile gets its priming event and ends as well.
+ * Resolves to whether all of them ended within `budgetMs` (default 1,000). `retryMs` is what the restart
+ * takes; default 5,000.
+ */
+export function drain(options?: { retryMs?: number; budgetMs?: number }): Promise<boolean>;
+
+/** Sends the engines' log lines to `sink`. Without a sink, errors and warnings go to stderr. */
+export function setLog(sink: (level: LogLevel, line: string) => void): void;

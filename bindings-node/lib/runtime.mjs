@@ -1,0 +1,222 @@
+// Engines: which one serves, who ticks it, who waits for it.
+//
+// Everything belongs to one JavaScript thread: a worker that imports this has engines of its own.
+import { clearTimeout, setImmediate, setTimeout } from 'node:timers';
+
+import { Engine } from './native.mjs';
+
+/** When a session that nothing holds ends. */
+const DEFAULT_SESSION_IDLE_MS = 30 * 60_000;
+/** The `retry` of a drain that names none: what a restart usually takes. */
+const DEFAULT_DRAIN_MS = 5_000;
+/** How often sessions are looked at for idleness, at most. */
+const MAX_SWEEP_MS = 60_000;
+
+const runtimes = new Set();
+
+let log = (level, line) => {
+  if (level !== 'info') {
+    console.error(`tailrope: ${level}: ${line}`);
+  }
+};
+
+/**
+ * Sends the engines' log lines to `sink(level, line)`. The level is `error`, `warn` or `info`. Without a
+ * sink, errors and warnings go to stderr.
+ */
+export function setLog(sink) {
+  log = sink;
+}
+
+function writeLog(level, line) {
+  try {
+    log(level, line);
+  } catch {
+    // A logger that throws costs its line, never a session.
+  }
+}
+
+/** An engine with what waits for it. */
+export class Runtime {
+  #engine;
+  #sessionIdleMs;
+  #waiting = new Map();
+  #ready = [];
+  #timer;
+  #dueAt = Infinity;
+  #sweepMs;
+  #sweepAt = 0;
+  #transports = new Set();
+
+  constructor(options = {}, hostStore = undefined) {
+    const { sessionIdleMs = DEFAULT_SESSION_IDLE_MS, ...engineOptions } = options;
+    if (!(sessionIdleMs >= 0)) {
+      throw new TypeError('sessionIdleMs must be a number that is not negative');
+    }
+    this.#sessionIdleMs = sessionIdleMs;
+    this.#sweepMs = Math.min(sessionIdleMs / 4 || MAX_SWEEP_MS, MAX_SWEEP_MS);
+    this.hostStore = hostStore;
+    // The engine must not keep alive what has been forgotten otherwise.
+    const me = new WeakRef(this);
+    const resolve = (keys) => me.deref()?.resolve(keys);
+    // Comments on silent connections are written in JavaScript, each transport at its own interval.
+    this.#engine = new Engine(hostStore !== undefined, { ...engineOptions, keepAliveMs: 0 }, resolve, writeLog);
+    runtimes.add(me);
+    if (runtimes.size % 64 === 0) {
+      forgetCollected();
+    }
+  }
+
+  get engine() {
+    return this.#engine;
+  }
+
+  /** Runs `waiter.pump()` in a turn of its own whenever the key is woken. */
+  wait(key, waiter) {
+    this.#waiting.set(key, waiter);
+  }
+
+  forget(key) {
+    this.#waiting.delete(key);
+  }
+
+  resolve(keys) {
+    for (const key of keys) {
+      const waiter = this.#waiting.get(key);
+      if (waiter !== undefined) {
+        this.schedule(waiter);
+      }
+    }
+  }
+
+  /** All that happens in this turn of the event loop leaves in one write. */
+  schedule(waiter) {
+    if (waiter.scheduled) {
+      return;
+    }
+    waiter.scheduled = true;
+    if (this.#ready.push(waiter) === 1) {
+      setImmediate(() => this.#pump());
+    }
+  }
+
+  #pump() {
+    const ready = this.#ready;
+    this.#ready = [];
+    for (const waiter of ready) {
+      waiter.scheduled = false;
+      waiter.pump();
+    }
+  }
+
+  /** Makes sure that the engine is ticked within `waitMs`. */
+  arm(waitMs) {
+    const delay = Math.min(Math.max(waitMs, 1), MAX_SWEEP_MS);
+    const dueAt = performance.now() + delay;
+    if (dueAt >= this.#dueAt) {
+      return;
+    }
+    clearTimeout(this.#timer);
+    this.#dueAt = dueAt;
+    this.#timer = setTimeout(() => this.#tick(), delay);
+    // Sockets hold the process open, we do not.
+    this.#timer.unref();
+  }
+
+  #tick() {
+    this.#dueAt = Infinity;
+    this.#engine.tick();
+    this.#sweep();
+    // Ended sessions hold nothing that time would have to free.
+    if (this.#transports.size > 0) {
+      this.arm(Math.min(this.#engine.dueInMs(), this.#sweepMs));
+    }
+  }
+
+  /** Closes sessions that have been idle for too long (I11). */
+  #sweep() {
+    const idleMs = this.#sessionIdleMs;
+    const now = performance.now();
+    if (idleMs === 0 || now < this.#sweepAt) {
+      return;
+    }
+    this.#sweepAt = now + this.#sweepMs;
+    for (const transport of this.#transports) {
+      if (transport.idleInMs(idleMs) === 0) {
+        transport.closeIdle();
+      }
+    }
+  }
+
+  opened(transport) {
+    this.#transports.add(transport);
+    this.arm(this.#sweepMs);
+  }
+
+  closed(transport) {
+    this.#transports.delete(transport);
+  }
+
+  drain(retryMs) {
+    this.#engine.drain(retryMs ?? Math.max(DEFAULT_DRAIN_MS, this.#engine.options().retryMs));
+  }
+}
+
+function* living() {
+  for (const reference of runtimes) {
+    const runtime = reference.deref();
+    if (runtime !== undefined) {
+      yield runtime;
+    }
+  }
+}
+
+function forgetCollected() {
+  for (const reference of runtimes) {
+    if (reference.deref() === undefined) {
+      runtimes.delete(reference);
+    }
+  }
+}
+
+let shared;
+
+/** The engine of the transports that name no event store. */
+export function sharedRuntime() {
+  shared ??= new Runtime();
+  return shared;
+}
+
+/**
+ * What Tailrope did and holds on this thread, by name. Several engines are added up.
+ */
+export function stats() {
+  const total = { ...sharedRuntime().engine.stats() };
+  for (const runtime of living()) {
+    if (runtime === shared) {
+      continue;
+    }
+    for (const [name, value] of Object.entries(runtime.engine.stats())) {
+      total[name] += value;
+    }
+  }
+  return total;
+}
+
+/**
+ * Closes every connection because the process is going away. Each ends with an id and a `retry`, so
+ * that its client comes back after the restart. Resolves to whether all of them ended in `budgetMs`.
+ */
+export async function drain({ retryMs, budgetMs = 1_000 } = {}) {
+  for (const runtime of living()) {
+    runtime.drain(retryMs);
+  }
+  const end = performance.now() + budgetMs;
+  while (stats().connections > 0) {
+    if (performance.now() >= end) {
+      return false;
+    }
+    await new Promise((resolve) => setTimeout(resolve, 10));
+  }
+  return true;
+}

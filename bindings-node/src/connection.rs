@@ -1,0 +1,98 @@
+//! One HTTP answer.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use napi::bindgen_prelude::{BufferSlice, Either, Env};
+use napi_derive::napi;
+use tailrope_core::engine::{self, Head, Poll};
+use tailrope_core::stream::CloseReason;
+
+use crate::convert::{Result, internal, number};
+use crate::waiters::Waiters;
+
+/// Up to this size text crosses as a string, which costs less than a Buffer. Bytes.
+const MAX_STRING_BYTES: usize = 16 << 10;
+
+/// A connection of a stream. Its writer polls it, writes what it gets, and waits for its key.
+#[napi]
+pub struct Connection {
+    connection: engine::Connection,
+    key: u32,
+    waiters: Rc<Waiters>,
+    head: Cell<Option<Head>>,
+}
+
+impl Connection {
+    pub(crate) fn new(connection: engine::Connection, key: u32, waiters: &Rc<Waiters>) -> Self {
+        Self { connection, key, waiters: Rc::clone(waiters), head: Cell::new(None) }
+    }
+}
+
+/// What a connection's writer has to do.
+#[napi(object, object_from_js = false)]
+pub struct Polled<'env> {
+    /// Write this; absent when there is nothing to write.
+    pub data: Option<Either<String, BufferSlice<'env>>>,
+    /// Why the connection ends after the data, if it does.
+    pub end: Option<&'static str>,
+    /// When the engine's tick will wake the key at the latest.
+    pub wait_ms: f64,
+}
+
+#[napi]
+impl Connection {
+    /// What the waiters know it as.
+    #[napi(getter)]
+    pub fn key(&self) -> u32 {
+        self.key
+    }
+
+    /// What to write next, at most about `max_bytes`. What the call before gave counts as flushed.
+    #[napi(catch_unwind)]
+    pub fn poll<'env>(&self, env: &'env Env, max_bytes: u32) -> Result<Polled<'env>> {
+        let poll = self.connection.poll(max_bytes as usize);
+        if poll.head.is_some() {
+            self.head.set(poll.head);
+        }
+        let data = if poll.is_empty() { None } else { Some(join(env, &poll)?) };
+        let wait_ms = number(poll.wait_until.0.saturating_sub(self.connection.now().0));
+        self.waiters.flush(env);
+        Ok(Polled { data, end: poll.end.map(CloseReason::as_str), wait_ms })
+    }
+
+    /// The HTTP status; 0 while the store has not said how the answer starts.
+    #[napi(getter)]
+    pub fn status(&self) -> u16 {
+        self.head.get().map_or(0, |head| head.status)
+    }
+
+    /// The value of `Content-Type`; absent when there is no body.
+    #[napi(getter)]
+    pub fn content_type(&self) -> Option<&'static str> {
+        self.head.get().and_then(|head| head.content_type)
+    }
+
+    /// The peer is gone.
+    #[napi(catch_unwind)]
+    pub fn lost(&self, env: &Env) {
+        self.connection.lost();
+        self.waiters.flush(env);
+    }
+}
+
+/// The chunks as one value: the one copy between the store and the socket.
+fn join<'env>(env: &'env Env, poll: &Poll) -> Result<Either<String, BufferSlice<'env>>> {
+    let mut bytes = Vec::with_capacity(poll.len());
+    for chunk in &poll.chunks {
+        bytes.extend_from_slice(chunk.as_ref());
+    }
+    if bytes.len() > MAX_STRING_BYTES {
+        return Ok(Either::B(BufferSlice::from_data(env, bytes).map_err(internal)?));
+    }
+    // Frames are written as UTF-8; if one were not, its bytes would still go out as they are.
+    match String::from_utf8(bytes) {
+        Ok(text) => Ok(Either::A(text)),
+        Err(error) => Ok(Either::B(BufferSlice::from_data(env, error.into_bytes()).map_err(internal)?)),
+    }
+}

@@ -1,0 +1,96 @@
+//! Values and errors between JavaScript and the core; nothing else converts.
+
+use bytes::Bytes;
+use napi::Status;
+use napi::bindgen_prelude::{Either, Env, Object};
+use tailrope_core::engine::EngineError;
+use tailrope_core::protocol::{Dialect, RequestId};
+
+/// What a native function throws: an `Error` whose `code` is stable and the same in every language.
+#[derive(Debug)]
+pub struct Code(&'static str);
+
+impl AsRef<str> for Code {
+    fn as_ref(&self) -> &str {
+        self.0
+    }
+}
+
+impl From<Status> for Code {
+    fn from(_: Status) -> Self {
+        Self("internal")
+    }
+}
+
+pub(crate) type Error = napi::Error<Code>;
+pub(crate) type Result<T> = std::result::Result<T, Error>;
+
+/// What the caller gave is not usable.
+pub(crate) fn invalid(message: impl Into<String>) -> Error {
+    Error::new(Code("invalid_argument"), message.into())
+}
+
+/// A failure of Node-API itself.
+pub(crate) fn internal(error: napi::Error) -> Error {
+    Error::new(Code("internal"), error.reason.clone())
+}
+
+/// An engine error with its code.
+pub(crate) fn to_js_error(error: &EngineError) -> Error {
+    Error::new(Code(error.code()), error.to_string())
+}
+
+/// A JSON-RPC id as JavaScript has it: a number or a string. `1` and `"1"` are two ids.
+pub(crate) type JsRequestId = Either<f64, String>;
+
+/// Integers beyond this lose digits in JavaScript.
+const MAX_SAFE_INTEGER: f64 = 9_007_199_254_740_991.0;
+
+pub(crate) fn request_id(value: JsRequestId) -> Result<RequestId> {
+    match value {
+        Either::A(number) if number.fract() == 0.0 && number.abs() <= MAX_SAFE_INTEGER => {
+            Ok(RequestId::integer(number as i64))
+        }
+        Either::A(_) => Err(invalid("a request id is a safe integer or a string")),
+        Either::B(text) => Ok(RequestId::text_id(&text)),
+    }
+}
+
+/// The id as JavaScript has it. What JavaScript cannot hold is rounded, as its own parser does.
+pub(crate) fn request_id_to_js(id: &RequestId) -> JsRequestId {
+    match id {
+        RequestId::Text(text) => Either::B(text.to_string()),
+        RequestId::Integer(digits) => Either::A(digits.parse().unwrap_or(f64::NAN)),
+    }
+}
+
+/// JSON text.
+pub(crate) fn payload(value: String) -> Bytes {
+    Bytes::from(value.into_bytes())
+}
+
+/// Counts and durations are numbers in JavaScript, exact far beyond what occurs.
+pub(crate) fn number(value: u64) -> f64 {
+    value as f64
+}
+
+/// An object of numbers, in this order.
+pub(crate) fn numbers<'env>(
+    env: &'env Env,
+    entries: impl IntoIterator<Item = (&'static str, u64)>,
+) -> Result<Object<'env>> {
+    let mut object = Object::new(env).map_err(internal)?;
+    for (name, value) in entries {
+        object.set(name, number(value)).map_err(internal)?;
+    }
+    Ok(object)
+}
+
+/// The SDK line whose answers are given: 1 is `@modelcontextprotocol/sdk`, 2 `@modelcontextprotocol/server`.
+pub(crate) fn dialect(major: u32) -> Result<&'static Dialect> {
+    match major {
+        1 => Ok(&Dialect::MCP_TYPESCRIPT_1),
+        2 => Ok(&Dialect::MCP_TYPESCRIPT_2),
+        other => Err(invalid(format!("MCP SDK {other}.x is not known"))),
+    }
+}

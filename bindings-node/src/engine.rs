@@ -1,0 +1,183 @@
+//! The engine.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use napi::bindgen_prelude::{Either, Env, FnArgs, Function, Object};
+use napi_derive::napi;
+use tailrope_core::engine::{self, EngineError, Options};
+use tailrope_core::store::HostStore;
+
+use crate::admission::{Admission, Head, JsBody, Refusal};
+use crate::convert::{Error, Result, dialect, invalid, numbers, to_js_error};
+use crate::log::Sink;
+use crate::session::Session;
+use crate::waiters::Waiters;
+
+/// An engine with its event store.
+#[napi]
+pub struct Engine {
+    engine: engine::Engine,
+    waiters: Rc<Waiters>,
+}
+
+#[napi]
+impl Engine {
+    /// An engine with these options; what is not named keeps its default. Options are whole numbers
+    /// that are not negative; unknown names throw.
+    ///
+    /// With `host_store` the events go to a store of the host: see `Session.takeOperations`.
+    /// `resolve` is called with woken keys, `log` with a level and a line.
+    #[napi(constructor)]
+    pub fn new(
+        host_store: bool,
+        options: HashMap<String, f64>,
+        resolve: Function<'_, Vec<u32>, ()>,
+        log: Function<'_, FnArgs<(String, String)>, ()>,
+    ) -> Result<Self> {
+        let mut chosen = Options::default();
+        for (name, value) in options {
+            set_option(&mut chosen, &name, value)?;
+        }
+        if host_store {
+            chosen.store = Some(Arc::new(HostStore::new(chosen.limits)));
+        }
+        Ok(Self { engine: engine::Engine::new(chosen), waiters: Waiters::new(resolve, Sink::new(log)?)? })
+    }
+
+    /// Examines a request to a transport that has no session yet: an `Admission` of the `initialize`
+    /// that opens it, or the `Refusal` to answer with.
+    #[napi(catch_unwind)]
+    pub fn admit(
+        &self,
+        head: Head,
+        body: JsBody<'_>,
+        json_response: bool,
+        sdk_major: u32,
+        versions: Vec<String>,
+    ) -> Result<Either<Admission, Refusal>> {
+        Ok(head.admit(body, "", json_response, dialect(sdk_major)?, &versions))
+    }
+
+    /// Opens a session. `sdk_major` is the SDK line whose answers are given, `versions` are the
+    /// values of the version header that are served. `retry_ms` is the session's own, where the host
+    /// has one.
+    #[napi(catch_unwind)]
+    pub fn open_session(
+        &self,
+        env: &Env,
+        id: String,
+        sdk_major: u32,
+        versions: Vec<String>,
+        retry_ms: Option<u32>,
+    ) -> Result<Session> {
+        let dialect = dialect(sdk_major)?;
+        let key = self.waiters.key();
+        let open = |name: &str| self.engine.open_session(name, None, dialect, self.waiters.wake(), u64::from(key));
+        // The host's ids are unique within a transport only; two of them with one id stay apart.
+        let opened = match open(&id) {
+            Err(EngineError::SessionExists) => open(&format!("{id} {key}")),
+            opened => opened,
+        };
+        self.waiters.flush(env);
+        let handle = opened.map_err(|error| to_js_error(&error))?;
+        if let Some(retry_ms) = retry_ms {
+            handle.set_retry_ms(retry_ms);
+        }
+        Ok(Session::new(handle, id, dialect, versions, key, &self.waiters))
+    }
+
+    /// Does what time asks for.
+    #[napi(catch_unwind)]
+    pub fn tick(&self, env: &Env) {
+        self.engine.tick();
+        self.waiters.flush(env);
+    }
+
+    /// Milliseconds until `tick` is due.
+    #[napi]
+    pub fn due_in_ms(&self) -> f64 {
+        crate::convert::number(self.engine.due_in_ms())
+    }
+
+    /// Closes every connection with `retry_ms`, now and from now on.
+    #[napi(catch_unwind)]
+    pub fn drain(&self, env: &Env, retry_ms: u32) {
+        self.engine.drain(retry_ms);
+        self.waiters.flush(env);
+    }
+
+    /// Ends every session; nothing is taken afterwards.
+    #[napi(catch_unwind)]
+    pub fn close(&self, env: &Env) {
+        self.engine.close();
+        self.waiters.flush(env);
+    }
+
+    /// What the engine did and holds: counts by name.
+    #[napi]
+    pub fn stats<'env>(&self, env: &'env Env) -> Result<Object<'env>> {
+        numbers(env, self.engine.stats().entries())
+    }
+
+    /// The options in force, by name.
+    #[napi]
+    pub fn options<'env>(&self, env: &'env Env) -> Result<Object<'env>> {
+        let Options { pacing, limits, max_sessions, max_detached_ms, warn_event_bytes, .. } = self.engine.options();
+        numbers(
+            env,
+            [
+                ("retryMs", u64::from(pacing.retry_ms)),
+                ("keepAliveMs", pacing.keep_alive_ms),
+                ("maxConnectionMs", pacing.max_connection_ms),
+                ("maxConnectionBytes", pacing.max_connection_bytes),
+                ("storeWaitMs", pacing.store_wait_ms),
+                ("maxEventsPerStream", limits.max_events_per_stream as u64),
+                ("maxBytesPerStream", limits.max_bytes_per_stream as u64),
+                ("maxBytesPerSession", limits.max_bytes_per_session as u64),
+                ("maxBytes", limits.max_bytes as u64),
+                ("maxEventBytes", limits.max_event_bytes as u64),
+                ("retentionMs", limits.retention_ms),
+                ("maxAgeMs", limits.max_age_ms),
+                ("maxSessions", *max_sessions as u64),
+                ("maxDetachedMs", *max_detached_ms),
+                ("warnEventBytes", *warn_event_bytes as u64),
+            ],
+        )
+    }
+}
+
+fn set_option(options: &mut Options, name: &str, value: f64) -> Result<()> {
+    if !(value >= 0.0 && value.fract() == 0.0) {
+        return Err(invalid(format!("{name} must be a whole number that is not negative")));
+    }
+    // Zero means "off" where there is something to switch off; a bound of nothing would serve nobody.
+    let may_be_zero = ["keepAliveMs", "maxConnectionMs", "maxConnectionBytes", "storeWaitMs", "retryMs"];
+    if value == 0.0 && !may_be_zero.contains(&name) {
+        return Err(invalid(format!("{name} must be at least 1")));
+    }
+    // Larger values end at the largest.
+    let number = value as u64;
+    let size = value as usize;
+    let too_large = |_| -> Error { invalid(format!("{name} is too large")) };
+    match name {
+        "retryMs" => options.pacing.retry_ms = u32::try_from(number).map_err(too_large)?,
+        "keepAliveMs" => options.pacing.keep_alive_ms = number,
+        "maxConnectionMs" => options.pacing.max_connection_ms = number,
+        "maxConnectionBytes" => options.pacing.max_connection_bytes = number,
+        "storeWaitMs" => options.pacing.store_wait_ms = number,
+        "maxEventsPerStream" => options.limits.max_events_per_stream = size,
+        "maxBytesPerStream" => options.limits.max_bytes_per_stream = size,
+        "maxBytesPerSession" => options.limits.max_bytes_per_session = size,
+        "maxBytes" => options.limits.max_bytes = size,
+        "maxEventBytes" => options.limits.max_event_bytes = size,
+        "retentionMs" => options.limits.retention_ms = number,
+        "maxAgeMs" => options.limits.max_age_ms = number,
+        "maxSessions" => options.max_sessions = size,
+        "maxDetachedMs" => options.max_detached_ms = number,
+        "warnEventBytes" => options.warn_event_bytes = size,
+        _ => return Err(invalid(format!("unknown option {name}"))),
+    }
+    Ok(())
+}

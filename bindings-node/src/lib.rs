@@ -1,0 +1,13 @@
+//! The native half of the npm package `tailrope`. It holds no protocol decision: every class wraps a
+//! handle of `tailrope-core`, and every rule about events and cursors is in there.
+//!
+//! Everything happens on the JavaScript thread that calls, and all state hangs on the objects that
+//! it made, so several workers in a process do not meet.
+
+mod admission;
+mod connection;
+mod convert;
+mod engine;
+mod log;
+mod session;
+mod waiters;

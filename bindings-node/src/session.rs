@@ -1,0 +1,341 @@
+//! One session.
+
+use std::rc::Rc;
+
+use napi::bindgen_prelude::{Either, Env};
+use napi_derive::napi;
+use tailrope_core::engine::{self, OutgoingMessage, Sent, SessionHandle};
+use tailrope_core::protocol::{self, Dialect, Operation, Revision};
+use tailrope_core::session::OutgoingKind;
+use tailrope_core::store::{HostReplay, HostRequest};
+
+use crate::admission::{Admission, Head, JsBody, Refusal};
+use crate::connection::Connection;
+use crate::convert::{JsRequestId, Result, invalid, number, payload, request_id, to_js_error};
+use crate::waiters::Waiters;
+
+/// An open session.
+#[napi]
+pub struct Session {
+    handle: SessionHandle,
+    id: String,
+    dialect: &'static Dialect,
+    versions: Vec<String>,
+    key: u32,
+    waiters: Rc<Waiters>,
+}
+
+/// The late outcome of a message.
+#[napi(object, object_from_js = false)]
+pub struct Outcome {
+    pub number: f64,
+    /// Why it was not stored; absent when it was.
+    pub code: Option<&'static str>,
+    pub message: Option<String>,
+}
+
+/// What the host's own store has to do. With a stream: store the payload, or the priming position
+/// when there is none. Otherwise: replay after the id.
+#[napi(object, object_from_js = false)]
+pub struct HostOperation {
+    pub number: f64,
+    pub stream: Option<String>,
+    pub payload: Option<String>,
+    pub last_event_id: Option<String>,
+}
+
+/// A position of an event in the host's own store: its id, and its message unless it is a priming.
+#[napi(object, object_to_js = false)]
+pub struct Replayed {
+    pub id: Option<String>,
+    pub payload: Option<String>,
+}
+
+impl Session {
+    pub(crate) fn new(
+        handle: SessionHandle,
+        id: String,
+        dialect: &'static Dialect,
+        versions: Vec<String>,
+        key: u32,
+        waiters: &Rc<Waiters>,
+    ) -> Self {
+        Self { handle, id, dialect, versions, key, waiters: Rc::clone(waiters) }
+    }
+
+    fn opened(
+        &self,
+        env: &Env,
+        key: u32,
+        opened: std::result::Result<engine::Connection, protocol::Refusal>,
+    ) -> Either<Connection, Refusal> {
+        self.waiters.flush(env);
+        match opened {
+            Ok(connection) => Either::A(Connection::new(connection, key, &self.waiters)),
+            Err(refusal) => Either::B(Refusal::new(&refusal, self.dialect)),
+        }
+    }
+}
+
+#[napi]
+impl Session {
+    /// What the waiters know the session as.
+    #[napi(getter)]
+    pub fn key(&self) -> u32 {
+        self.key
+    }
+
+    /// Examines an HTTP request: an `Admission`, or the `Refusal` to answer with.
+    #[napi(catch_unwind)]
+    pub fn admit(&self, head: Head, body: JsBody<'_>, json_response: bool) -> Either<Admission, Refusal> {
+        head.admit(body, &self.id, json_response, self.dialect, &self.versions)
+    }
+
+    /// Opens the stream of an admitted request: a `Connection`, or a `Refusal`.
+    #[napi(catch_unwind)]
+    pub fn call(&self, env: &Env, admission: &Admission, json_response: bool) -> Either<Connection, Refusal> {
+        let (key, wake) = (self.waiters.key(), self.waiters.wake());
+        let asked = |text: Option<&str>| text.and_then(Revision::parse).unwrap_or(Revision::ASSUMED);
+        let initialize = admission.initialize().map(|envelope| asked(envelope.fields.protocol_version.as_deref()));
+        if initialize.is_none()
+            && let Some(revision) = admission.revision
+        {
+            self.handle.assume_revision(revision);
+        }
+        let opened = match admission.requests().as_slice() {
+            [only] if json_response => self.handle.call_json(only, initialize, wake, u64::from(key)),
+            several => self.handle.call(several, initialize, wake, u64::from(key)),
+        };
+        self.opened(env, key, opened)
+    }
+
+    /// Opens a connection for each request of an admitted batch, to be answered with one JSON body:
+    /// `Connection`s, or a `Refusal`.
+    #[napi(catch_unwind)]
+    pub fn call_each(&self, env: &Env, admission: &Admission) -> Either<Vec<Connection>, Refusal> {
+        let mut connections = Vec::new();
+        let requests = admission.requests();
+        for (position, request) in requests.iter().enumerate() {
+            let key = self.waiters.key();
+            match self.handle.call_json(request, None, self.waiters.wake(), u64::from(key)) {
+                Ok(connection) => connections.push(Connection::new(connection, key, &self.waiters)),
+                Err(refusal) => {
+                    for opened in &requests[..position] {
+                        self.handle.cancelled(opened);
+                    }
+                    self.waiters.flush(env);
+                    return Either::B(Refusal::new(&refusal, self.dialect));
+                }
+            }
+        }
+        self.waiters.flush(env);
+        Either::A(connections)
+    }
+
+    /// Opens a connection to the standalone stream: a `Connection`, or a `Refusal`.
+    #[napi(catch_unwind)]
+    pub fn listen(&self, env: &Env, admission: &Admission) -> Either<Connection, Refusal> {
+        if let Some(revision) = admission.revision {
+            self.handle.assume_revision(revision);
+        }
+        let key = self.waiters.key();
+        let opened = self.handle.listen(self.waiters.wake(), u64::from(key));
+        self.opened(env, key, opened)
+    }
+
+    /// Continues the stream of the admitted `Last-Event-ID`: a `Connection`, or a `Refusal`.
+    #[napi(catch_unwind)]
+    pub fn resume(&self, env: &Env, admission: &Admission) -> Result<Either<Connection, Refusal>> {
+        let Operation::Resume(last_event_id) = &admission.operation else {
+            return Err(invalid("the request is not a resume"));
+        };
+        let key = self.waiters.key();
+        let opened = self.handle.resume(last_event_id, admission.revision, self.waiters.wake(), u64::from(key));
+        Ok(self.opened(env, key, opened))
+    }
+
+    /// Notes what the client sent that is not a request.
+    #[napi(catch_unwind)]
+    pub fn received(&self, env: &Env, admission: &Admission) {
+        self.handle.received(admission.envelopes());
+        self.waiters.flush(env);
+    }
+
+    /// Sends a notification. `related` is the request that it belongs to; without one it goes to the
+    /// standalone stream. Returns nothing when it is stored, or the number of its late outcome.
+    #[napi(catch_unwind)]
+    pub fn notify(&self, env: &Env, related: Option<JsRequestId>, payload_json: String) -> Result<Option<f64>> {
+        self.send(env, OutgoingKind::Notification, None, related, payload_json)
+    }
+
+    /// Sends a response. Never throws for the store: the engine answers for a response that was not
+    /// stored.
+    #[napi(catch_unwind)]
+    pub fn respond(&self, env: &Env, id: JsRequestId, payload_json: String) -> Result<Option<f64>> {
+        self.send(env, OutgoingKind::Response, Some(id), None, payload_json)
+    }
+
+    /// Sends a request to the client.
+    #[napi(catch_unwind)]
+    pub fn ask(
+        &self,
+        env: &Env,
+        id: JsRequestId,
+        related: Option<JsRequestId>,
+        payload_json: String,
+    ) -> Result<Option<f64>> {
+        self.send(env, OutgoingKind::Request, Some(id), related, payload_json)
+    }
+
+    /// Late outcomes.
+    #[napi]
+    pub fn take_outcomes(&self) -> Vec<Outcome> {
+        let outcome = |(number_of, result): engine::SendOutcome| {
+            let error = result.err();
+            Outcome {
+                number: number(number_of),
+                code: error.as_ref().map(engine::EngineError::code),
+                message: error.map(|error| error.to_string()),
+            }
+        };
+        self.handle.take_outcomes().into_iter().map(outcome).collect()
+    }
+
+    /// What the host's own store has to do.
+    #[napi]
+    pub fn take_operations(&self) -> Vec<HostOperation> {
+        let text = |payload: bytes::Bytes| String::from_utf8_lossy(&payload).into_owned();
+        let operations = self.handle.take_operations().into_iter();
+        let operation = |operation: tailrope_core::store::HostOperation| {
+            let number = number(operation.number);
+            match operation.request {
+                HostRequest::Store { stream, payload } => {
+                    HostOperation { number, stream: Some(stream), payload: payload.map(text), last_event_id: None }
+                }
+                HostRequest::Replay { last_event_id } => {
+                    HostOperation { number, stream: None, payload: None, last_event_id: Some(last_event_id) }
+                }
+            }
+        };
+        operations.map(operation).collect()
+    }
+
+    /// The host's own store stored the event and gave it this id.
+    #[napi(catch_unwind)]
+    pub fn stored(&self, env: &Env, number: f64, event_id: String) {
+        self.handle.stored(number as u64, &event_id);
+        self.waiters.flush(env);
+    }
+
+    /// The host's own store did not store the event. `what` is for the server's log.
+    #[napi(catch_unwind)]
+    pub fn not_stored(&self, env: &Env, number: f64, what: String) {
+        self.handle.not_stored(number as u64, what);
+        self.waiters.flush(env);
+    }
+
+    /// What the host's own store replayed.
+    #[napi(catch_unwind)]
+    pub fn replayed(&self, env: &Env, number: f64, stream: Option<String>, events: Vec<Replayed>) {
+        let event = |event: Replayed| (event.id.map(Into::into), event.payload.map(payload));
+        let replay = HostReplay { stream, events: events.into_iter().map(event).collect() };
+        self.handle.replayed(number as u64, Ok(replay));
+        self.waiters.flush(env);
+    }
+
+    /// The host's own store did not replay. `what` is for the server's log.
+    #[napi(catch_unwind)]
+    pub fn not_replayed(&self, env: &Env, number: f64, what: String) {
+        self.handle.replayed(number as u64, Err(what));
+        self.waiters.flush(env);
+    }
+
+    /// Binds the session to the principal of the request that opens it.
+    #[napi]
+    pub fn claim(&self, principal: Option<String>) {
+        self.handle.claim(principal.as_deref());
+    }
+
+    /// Whether this principal may use the session.
+    #[napi]
+    pub fn belongs_to(&self, principal: Option<String>) -> bool {
+        self.handle.belongs_to(principal.as_deref())
+    }
+
+    /// Whether connections of this session may be closed early and polled.
+    #[napi(getter)]
+    pub fn can_poll(&self) -> bool {
+        self.handle.revision().is_some_and(|revision| revision.rules().early_close)
+    }
+
+    /// Closes the connection of a request's stream. Returns whether the request can be polled.
+    #[napi(catch_unwind)]
+    pub fn close_connection(
+        &self,
+        env: &Env,
+        request: JsRequestId,
+        retry_ms: Option<u32>,
+        hold_ms: Option<u32>,
+    ) -> Result<bool> {
+        let closed = self.handle.close_connection(&request_id(request)?, retry_ms, hold_ms.map(u64::from));
+        self.waiters.flush(env);
+        Ok(closed)
+    }
+
+    /// Closes the connection of the standalone stream, likewise.
+    #[napi(catch_unwind)]
+    pub fn close_standalone(&self, env: &Env, retry_ms: Option<u32>, hold_ms: Option<u32>) -> bool {
+        let closed = self.handle.close_standalone(retry_ms, hold_ms.map(u64::from));
+        self.waiters.flush(env);
+        closed
+    }
+
+    /// The request will get no response: it gets its end now. False when it has one.
+    #[napi(catch_unwind)]
+    pub fn cancelled(&self, env: &Env, request: JsRequestId) -> Result<bool> {
+        let ended = self.handle.cancelled(&request_id(request)?);
+        self.waiters.flush(env);
+        Ok(ended)
+    }
+
+    /// Milliseconds until the session counts as idle; nothing while something holds it.
+    #[napi]
+    pub fn idle_in_ms(&self, idle_ms: Option<f64>) -> Option<f64> {
+        self.handle.idle_in_ms(idle_ms.map(|idle_ms| idle_ms as u64)).map(number)
+    }
+
+    /// Requests without a response.
+    #[napi(getter)]
+    pub fn in_flight(&self) -> u32 {
+        u32::try_from(self.handle.in_flight()).unwrap_or(u32::MAX)
+    }
+
+    /// Ends the session: requests in flight get an error, connections close, logs are freed.
+    #[napi(catch_unwind)]
+    pub fn end(&self, env: &Env) {
+        self.handle.end();
+        self.waiters.flush(env);
+    }
+}
+
+impl Session {
+    fn send(
+        &self,
+        env: &Env,
+        kind: OutgoingKind,
+        id: Option<JsRequestId>,
+        related: Option<JsRequestId>,
+        payload_json: String,
+    ) -> Result<Option<f64>> {
+        let id = id.map(request_id).transpose()?;
+        let related = related.map(request_id).transpose()?;
+        let payload = payload(payload_json);
+        let sent = self.handle.send(OutgoingMessage { kind, id: id.as_ref(), related: related.as_ref(), payload });
+        self.waiters.flush(env);
+        match sent {
+            Ok(Sent::Pending(number_of)) => Ok(Some(number(number_of))),
+            Ok(Sent::Stored | Sent::Dropped) => Ok(None),
+            Err(error) => Err(to_js_error(&error)),
+        }
+    }
+}

@@ -1,0 +1,35 @@
+// Compiled, not run: the drop-in classes fit where the SDKs' own do.
+import { randomUUID } from 'node:crypto';
+import { createServer } from 'node:http';
+
+import { McpServer as McpServerV1 } from '@modelcontextprotocol/sdk/server/mcp.js';
+import { McpServer } from '@modelcontextprotocol/server';
+import { EventStore, NodeStreamableHTTPServerTransport, closeSSEStream, drain, setLog, stats } from 'tailrope/mcp';
+import * as v1 from 'tailrope/mcp-v1';
+
+const transport = new NodeStreamableHTTPServerTransport({
+  sessionIdGenerator: () => randomUUID(),
+  eventStore: new EventStore('memory:', { maxBytes: 1 << 20, sessionIdleMs: 0 }),
+  onsessioninitialized: (id: string) => console.log(id),
+});
+const server = new McpServer({ name: 'typed', version: '1' });
+server.registerTool('poll', {}, (ctx) => {
+  const closed: boolean = closeSSEStream(ctx, { retryMs: 1_000, holdMs: 0 });
+  return { content: [{ type: 'text', text: String(closed) }] };
+});
+await server.connect(transport);
+createServer((req, res) => void transport.handleRequest(req, res));
+transport.closeSSEStream(1, { retryMs: 5 });
+
+const transportV1 = new v1.StreamableHTTPServerTransport({ sessionIdGenerator: () => randomUUID() });
+const serverV1 = new McpServerV1({ name: 'typed', version: '1' });
+serverV1.registerTool('poll', {}, (extra) => {
+  v1.closeSSEStream(extra, { holdMs: 0 });
+  return { content: [] };
+});
+await serverV1.connect(transportV1);
+
+setLog((level, line) => console.log(level, line));
+const connections: number | undefined = stats().connections;
+const drained: boolean = await drain({ retryMs: 1_000 });
+console.log(connections, drained, transport.sessionId, transportV1.sessionId);
