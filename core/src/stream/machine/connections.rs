@@ -1,0 +1,206 @@
+//! Who reads the log: opening, resuming, taking over, closing, losing.
+
+use super::{Arrival, Machine, next_visit, wake};
+use crate::Ms;
+use crate::stream::event::Seq;
+use crate::stream::io::{CloseReason, ConnectionId, Frame, Output, Refused, RejectReason};
+use crate::stream::link::{CloseAt, Link};
+
+impl Machine {
+    pub(super) fn open(&mut self, now: Ms, conn: ConnectionId, jitter: u16, out: &mut Vec<Output>) {
+        let (seq, tag) = self.handed;
+        let primed = (seq, self.visits, tag);
+        self.visits = next_visit(self.visits);
+        let link = self.link_from(now, conn, jitter, primed);
+        self.supersede_arrivals(self.arriving.len(), out);
+        self.take_over(now, link, out);
+    }
+
+    pub(super) fn link_from(&self, now: Ms, conn: ConnectionId, jitter: u16, primed: (Seq, u32, u32)) -> Link {
+        let mut link = Link::new(conn, jitter, primed, now, &self.pacing);
+        if !self.rules.early_close {
+            link.age_due = Ms::NEVER;
+        }
+        link
+    }
+
+    pub(super) fn arrive(&mut self, arrival: Arrival, out: &mut Vec<Output>) {
+        let Arrival { conn, after, .. } = arrival;
+        if after > self.durable {
+            out.push(Output::Reject { conn, why: RejectReason::Unknown });
+            return self.forget_if_done(out);
+        }
+        let up_to = arrival.up_to;
+        self.arriving.push(arrival);
+        if !self.opening {
+            out.push(Output::Load { conn, after, up_to });
+        }
+    }
+
+    /// Takes the arrival of this connection off the list, with how many came before it.
+    pub(super) fn arrived(&mut self, conn: ConnectionId) -> Option<(usize, Arrival)> {
+        let at = self.arriving.iter().position(|arrival| arrival.conn == conn)?;
+        Some((at, self.arriving.remove(at)))
+    }
+
+    /// The first `count` arrivals are older than a reader that is valid: it is the newest.
+    pub(super) fn supersede_arrivals(&mut self, count: usize, out: &mut Vec<Output>) {
+        for arrival in self.arriving.drain(..count) {
+            out.push(Output::Close { conn: arrival.conn, why: CloseReason::Superseded });
+        }
+    }
+
+    pub(super) fn accept(&mut self, now: Ms, (older, arrival): (usize, &Arrival), out: &mut Vec<Output>) {
+        self.resumes = self.resumes.saturating_add(1);
+        let visit = next_visit(arrival.visit.max(self.visits));
+        self.visits = visit;
+        let primed = (arrival.after, visit, arrival.tag.unwrap_or_default());
+        let mut link = self.link_from(now, arrival.conn, arrival.jitter, primed);
+        match self.hold_ms {
+            Some(hold_ms) if self.resumes <= self.pacing.max_polls => {
+                if hold_ms == 0 {
+                    link.close = Some(CloseAt { seq: self.published(), why: CloseReason::Polled });
+                } else {
+                    link.hold_due = now + hold_ms;
+                }
+            }
+            _ => {}
+        }
+        self.supersede_arrivals(older, out);
+        out.push(Output::Accept { conn: arrival.conn });
+        self.take_over(now, link, out);
+    }
+
+    /// The newest valid reader gets the stream; the one before is fenced (I4).
+    pub(super) fn take_over(&mut self, now: Ms, mut link: Link, out: &mut Vec<Output>) {
+        if self.draining && self.may_drain() {
+            link.close = Some(CloseAt { seq: self.published(), why: CloseReason::Drain });
+        }
+        if self.rules.standalone && !self.opening {
+            // A parked connection needs its cursor too: it may be promoted, or dropped by a proxy.
+            self.write_opening(now, out);
+        }
+        let Some(old) = self.link.replace(link) else { return };
+        // One that was to be closed anyway is not kept.
+        let park = self.rules.standalone && old.close.is_none();
+        let superseded = if park { self.parked.replace(old) } else { Some(old) };
+        if let Some(superseded) = superseded {
+            out.push(Output::Close { conn: superseded.conn, why: CloseReason::Superseded });
+        }
+    }
+
+    /// Whether a drain closes this stream's connections. Any stream may end a standalone connection
+    /// at any time (W-055).
+    pub(super) fn may_drain(&self) -> bool {
+        self.rules.early_close || self.rules.standalone
+    }
+
+    /// Positions given to everything published so far.
+    pub(super) fn published(&self) -> Seq {
+        self.durable + self.unconfirmed() as Seq
+    }
+
+    pub(super) fn close_requested(
+        &mut self,
+        retry_ms: Option<u32>,
+        hold_ms: Option<u64>,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Refused> {
+        if !self.rules.early_close {
+            return Err(Refused::NotResumable);
+        }
+        if self.is_ending() {
+            return Err(Refused::Finished);
+        }
+        self.retry_ms = retry_ms.unwrap_or(self.retry_ms);
+        self.hold_ms = hold_ms.or(self.hold_ms);
+        self.close_at_published(CloseReason::Asked, out);
+        Ok(())
+    }
+
+    pub(super) fn close_at_published(&mut self, why: CloseReason, out: &mut Vec<Output>) {
+        let seq = self.published();
+        if let Some(link) = &mut self.link {
+            // An earlier request keeps its place.
+            link.close.get_or_insert(CloseAt { seq, why });
+        }
+        // Nobody is to stay connected, so nobody is promoted either.
+        if let Some(parked) = self.parked.take() {
+            self.part(&parked, why, out);
+        }
+        self.wake(out);
+    }
+
+    /// Ends a connection whose client comes back, after the delay that it is told.
+    pub(super) fn part(&self, link: &Link, why: CloseReason, out: &mut Vec<Output>) {
+        let retry_ms = match why {
+            CloseReason::Limit | CloseReason::Drain => link.spread_retry(self.retry_ms),
+            _ => self.retry_ms,
+        };
+        let conn = link.conn;
+        if link.opened && link.retry_sent != Some(retry_ms) {
+            out.push(Output::Send { conn, frame: Frame::Retry { ms: retry_ms } });
+        }
+        out.push(Output::Close { conn, why });
+    }
+
+    pub(super) fn drain(&mut self, retry_ms: u32, out: &mut Vec<Output>) {
+        self.draining = true;
+        self.retry_ms = self.retry_ms.max(retry_ms);
+        if self.may_drain() {
+            self.close_at_published(CloseReason::Drain, out);
+        }
+    }
+
+    pub(super) fn lost(&mut self, conn: ConnectionId, out: &mut Vec<Output>) {
+        self.arriving.retain(|arrival| arrival.conn != conn);
+        if self.parked.as_ref().is_some_and(|link| link.conn == conn) {
+            self.parked = None;
+        }
+        if self.connection() == Some(conn) {
+            self.promote(out);
+        }
+        self.forget_if_done(out);
+    }
+
+    pub(super) fn end_link(&mut self, why: CloseReason, out: &mut Vec<Output>) {
+        if let Some(link) = &self.link {
+            out.push(Output::Close { conn: link.conn, why });
+        }
+        self.promote(out);
+        self.forget_if_done(out);
+    }
+
+    /// The parked connection, if there is one, takes the place of the reader. It goes on from its own
+    /// position.
+    pub(super) fn promote(&mut self, out: &mut Vec<Output>) {
+        self.link = self.parked.take();
+        self.wake(out);
+    }
+
+    /// Whether the end is stored and nobody is connected.
+    pub fn is_done(&self) -> bool {
+        self.finished && self.link.is_none() && self.parked.is_none() && self.arriving.is_empty()
+    }
+
+    pub(super) fn forget_if_done(&self, out: &mut Vec<Output>) {
+        if self.is_done() {
+            out.push(Output::Forget);
+        }
+    }
+
+    pub(super) fn wake(&mut self, out: &mut Vec<Output>) {
+        if let Some(link) = &mut self.link {
+            wake(link, out);
+        }
+    }
+
+    pub(super) fn tick(&mut self, now: Ms, out: &mut Vec<Output>) {
+        if let Some(link) = self.link.as_mut().filter(|link| link.deadline(&self.pacing) <= now) {
+            wake(link, out);
+        }
+        if let Some(link) = self.parked.as_mut().filter(|link| link.parked_deadline(&self.pacing) <= now) {
+            wake(link, out);
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! What goes into the log: publishing, the store's answers, the end.
+
+use bytes::Bytes;
+
+use super::{Ending, Machine, wake};
+use crate::stream::event::{EventKind, NewEvent, Seq};
+use crate::stream::io::{Output, Refused};
+
+impl Machine {
+    pub(super) fn log_opened(&mut self, out: &mut Vec<Output>) {
+        self.opening = false;
+        self.pump(out);
+        self.settle(out);
+        for arrival in &self.arriving {
+            out.push(Output::Load { conn: arrival.conn, after: arrival.after, up_to: arrival.up_to });
+        }
+        for link in [&mut self.link, &mut self.parked].into_iter().flatten() {
+            wake(link, out);
+        }
+    }
+
+    pub(super) fn publish(&mut self, event: NewEvent, out: &mut Vec<Output>) -> Result<(), Refused> {
+        if self.is_ending() {
+            return Err(Refused::Finished);
+        }
+        // A response always gets in: its request would never end otherwise.
+        let droppable = matches!(event.kind, EventKind::Progress | EventKind::Question);
+        if droppable && self.unconfirmed() >= self.pacing.max_unconfirmed {
+            return Err(Refused::Full);
+        }
+        if event.kind == EventKind::Terminal {
+            self.ending = Ending::Answered;
+        }
+        self.queue.push_back(event);
+        self.pump(out);
+        Ok(())
+    }
+
+    /// Hands waiting events to the store, one append at a time: positions stay dense when one fails.
+    pub(super) fn pump(&mut self, out: &mut Vec<Output>) {
+        if self.opening || !self.appending.is_empty() || self.queue.is_empty() {
+            return;
+        }
+        let batch = if self.singly > 0 { 1 } else { self.pacing.max_batch.min(self.queue.len()) };
+        self.appending.extend(self.queue.drain(..batch));
+        out.push(Output::Append { first: self.durable + 1, events: self.appending.clone() });
+    }
+
+    pub(super) fn appended(&mut self, out: &mut Vec<Output>) {
+        self.durable += self.appending.len() as Seq;
+        self.singly = self.singly.saturating_sub(1);
+        for event in self.appending.drain(..).filter(|event| event.token != 0) {
+            out.push(Output::Stored { token: event.token });
+        }
+        self.pump(out);
+        self.settle(out);
+        self.wake(out);
+    }
+
+    pub(super) fn append_failed(&mut self, out: &mut Vec<Output>) {
+        if self.appending.len() > 1 {
+            self.singly = self.appending.len();
+            while let Some(event) = self.appending.pop() {
+                self.queue.push_front(event);
+            }
+        } else if let Some(event) = self.appending.pop() {
+            self.singly = self.singly.saturating_sub(1);
+            let seq = self.durable + 1;
+            if let Some(close) = self.link.as_mut().and_then(|link| link.close.as_mut())
+                && close.seq >= seq
+            {
+                close.seq -= 1;
+            }
+            self.reopen_without(event.kind);
+            out.push(Output::Unstored { token: event.token, seq, kind: event.kind });
+        }
+        self.pump(out);
+        self.settle(out);
+        self.wake(out);
+    }
+
+    /// A response is lost, so the response behind it cannot be the end: that has to tell of the loss.
+    pub(super) fn reopen_without(&mut self, kind: EventKind) {
+        match kind {
+            EventKind::Terminal => self.ending = Ending::Open,
+            EventKind::Answer => {
+                if let Some(last) = self.queue.back_mut().filter(|last| last.kind == EventKind::Terminal) {
+                    last.kind = EventKind::Answer;
+                    self.ending = Ending::Open;
+                }
+            }
+            EventKind::Progress | EventKind::Question => {}
+        }
+    }
+
+    pub(super) fn terminate(&mut self, payload: Bytes, out: &mut Vec<Output>) -> Result<(), Refused> {
+        if self.is_ending() {
+            return Err(Refused::Finished);
+        }
+        self.ending = Ending::Synthesized(payload);
+        self.settle(out);
+        self.wake(out);
+        Ok(())
+    }
+
+    /// The end counts once everything published before it is stored.
+    pub(super) fn settle(&mut self, out: &mut Vec<Output>) {
+        if self.finished || self.opening || self.unconfirmed() > 0 {
+            return;
+        }
+        match &self.ending {
+            Ending::Open => return,
+            Ending::Answered => {}
+            Ending::Synthesized(tail) => out.push(Output::Finish { tail: tail.clone() }),
+        }
+        self.finished = true;
+        self.forget_if_done(out);
+    }
+}
