@@ -3,7 +3,8 @@
     python tests/python/table.py --python .venv/mcp1/bin/python --python .venv/mcp2/bin/python
 
 Each interpreter is one SDK line; it runs its flavours on `--transport stock`, then on `tailrope`. In a stock run a
-failed test is a result. A fault counts as present when any of its tests fails.
+failed test is a result. A fault counts as present when any of its tests fails. It takes about a quarter of an hour,
+because stock servers that never answer are waited for.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -55,6 +58,7 @@ FAULTS = {
     "F-73": "Client reconnects to a lost stream for ever",
     "F-77": "Priming reaches clients that cannot parse it",
 }
+COMMAND = "python tests/python/table.py --python .venv/mcp1/bin/python --python .venv/mcp2/bin/python"
 COLUMNS = ["mcp1", "mcp2", "fastmcp3", "fastmcp4"]
 
 # (transport, flavour) -> fault -> [passed, all]
@@ -92,8 +96,9 @@ def cell(found: list[int] | None) -> str:
 
 def versions(python: str) -> dict[str, str]:
     code = """
-import importlib.metadata, json
-print(json.dumps({name: importlib.metadata.version(name) for name in ("mcp", "fastmcp", "uvicorn")}))
+import importlib.metadata, json, platform
+found = {name: importlib.metadata.version(name) for name in ("mcp", "fastmcp", "uvicorn", "tailrope")}
+print(json.dumps({**found, "Python": platform.python_version()}))
 """
     done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
     return dict(json.loads(done.stdout))
@@ -108,12 +113,21 @@ def page(counts: Counts, names: list[str]) -> str:
     lines = [
         "# Faults of the stock transports",
         "",
-        "Written by `tests/python/table.py`, which runs the tests named after each fault against the SDK's own",
-        "transport (with a plain in-memory event store) and against Tailrope, over real HTTP. Do not edit.",
+        "Each fault has tests of its own, named after it, in `tests/python`. They start a server process and talk to",
+        "it over HTTP, with a raw client and with the SDK's own. This table is the outcome of running them on the",
+        "SDK's own transport, with a plain in-memory event store (`tests/python/servers/stores.py`), and on Tailrope:",
         "",
-        "Ran with " + "; ".join(names) + ".",
+        "```sh",
+        COMMAND,
+        "```",
         "",
-        "`**fails** 2/3`: two of the fault's three tests fail. `ok`: all pass. `-`: not run.",
+        "The command writes this file; do not edit it. This run had",
+        "",
+        *(f"- {name}" for name in names),
+        "",
+        "`**fails** 2/3`: two of the fault's three tests fail: they saw what the row names, or waited in vain for what",
+        "they expect. `ok`: all pass; of a stock transport that says no more than that they did not provoke the fault.",
+        "`-`: none of them applies.",
         "",
         "| fault | what goes wrong | " + " | ".join(f"stock {name}" for name in COLUMNS) + " | tailrope (all four) |",
         "|---|---|" + "---|" * (len(COLUMNS) + 1),
@@ -131,11 +145,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=OUT)
     args = parser.parse_args()
     counts: Counts = defaultdict(dict)
-    names = []
-    for python in args.python or [sys.executable]:
-        names.append(", ".join(f"{package} {number}" for package, number in versions(python).items()))
+    pythons = [str(Path(python).absolute()) for python in args.python or [sys.executable]]
+    names = [", ".join(f"{package} {number}" for package, number in versions(python).items()) for python in pythons]
+    with ThreadPoolExecutor() as pool:
+        # Runs of different lines share no flavour, and a stock run mostly waits.
         for transport in args.transport or ["stock", "tailrope"]:
-            run(python, transport, counts)
+            list(pool.map(run, pythons, repeat(transport), repeat(counts)))
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(page(counts, names))
     faulty = sorted(

@@ -2,7 +2,8 @@
 
 Prints `READY PORT` when it listens. Options: install (arguments of tailrope.install), store (none, lab, tailrope),
 cap (events per stream of the lab store), retry_ms, mount (starlette, fastapi), server (uvicorn, hypercorn),
-loop (asyncio, uvloop), and those of the builders in flavors.py.
+loop (asyncio, uvloop), log (level of the logger `tailrope`), servers (several in one process, by path, each with the
+options of an event store of its own or none), and those of the builders in flavors.py.
 """
 
 from __future__ import annotations
@@ -13,16 +14,24 @@ import json
 import logging
 import socket
 import sys
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 from .control import CONTROL, App, controlled
-from .flavors import BUILDERS, Ops
+from .flavors import BUILDERS as LIBRARIES
+from .flavors import Ops
+from .lowlevel import by_hand, managed
+
+BUILDERS = {**LIBRARIES, "lowlevel": managed, "byhand": by_hand}
 
 
 def build(flavor: str, transport: str, options: dict[str, Any]) -> App:
     from .stores import LabStore
 
+    if "log" in options:
+        logging.getLogger("tailrope").setLevel(options["log"])
+    if "servers" in options:
+        return controlled(side_by_side(flavor, options))
     store: Any = None
     retry_ms: int | None = options.get("retry_ms", 20)
     kind = options.get("store", "none")
@@ -44,6 +53,27 @@ def build(flavor: str, transport: str, options: dict[str, Any]) -> App:
         retry_ms = None
     app = BUILDERS[flavor](options, store, retry_ms, Ops(transport == "tailrope"))
     return controlled(mounted(app, options.get("mount")))
+
+
+def side_by_side(flavor: str, options: dict[str, Any]) -> Any:
+    """Several servers in one process, without install(): those with an event store of ours are resumable."""
+    import tailrope.mcp
+    from starlette.applications import Starlette
+    from starlette.routing import Mount
+
+    apps = {}
+    for path, limits in options["servers"].items():
+        store = None if limits is None else tailrope.mcp.EventStore("memory:", **limits)
+        apps[path] = BUILDERS[flavor](options, store, None, Ops(limits is not None))
+
+    @asynccontextmanager
+    async def lifespan(host: Any) -> Any:
+        async with AsyncExitStack() as stack:
+            for app in apps.values():
+                await stack.enter_async_context(app.router.lifespan_context(app))
+            yield
+
+    return Starlette(routes=[Mount(f"/{path}", app) for path, app in apps.items()], lifespan=lifespan)
 
 
 def mounted(app: Any, how: str | None) -> Any:

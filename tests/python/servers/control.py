@@ -7,6 +7,7 @@ where a sleep would only make the wanted order likely.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import resource
@@ -31,6 +32,8 @@ class Control:
         self.marks: Counter[str] = Counter()
         self.requests: Counter[str] = Counter()
         self.store: Any = None
+        # Calls of the tool `act` that wait for orders, by the name that their test gave them.
+        self.actors: dict[str, asyncio.Queue[tuple[str, asyncio.Future[Any]]]] = {}
         self._changed: list[asyncio.Future[None]] = []
 
     def change(self) -> None:
@@ -60,9 +63,26 @@ class Control:
 CONTROL = Control()
 
 
+def rejected(fault: Exception) -> dict[str, str]:
+    return {"raised": f"{type(fault).__name__}: {fault}"}
+
+
 def rss_bytes() -> int:
     with open("/proc/self/statm") as statm:
         return int(statm.read().split()[1]) * resource.getpagesize()
+
+
+def held() -> dict[str, Any]:
+    """What the process holds of ours once nobody needs it any more: objects by type, tasks, memory."""
+    CONTROL.requests.clear()
+    CONTROL.marks.clear()
+    gc.collect()
+    types = Counter(type(thing).__qualname__ for thing in gc.get_objects() if is_ours(type(thing)))
+    return {"objects": types, "tasks": len(asyncio.all_tasks()), "rss": rss_bytes()}
+
+
+def is_ours(kind: type) -> bool:
+    return str(getattr(kind, "__module__", "")).startswith("tailrope")
 
 
 async def answer(path: str, query: dict[str, str], body: bytes) -> Any:
@@ -85,6 +105,12 @@ async def answer(path: str, query: dict[str, str], body: bytes) -> Any:
         if CONTROL.store is not None:
             state["store"] = CONTROL.store.state()
         return state
+    if path == "/ctl/act":
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        CONTROL.actors[query["name"]].put_nowait((query["step"], done))
+        return await done
+    if path == "/ctl/held":
+        return held()
     if path == "/ctl/store":
         CONTROL.store.plan(**json.loads(body))
         return CONTROL.store.state()

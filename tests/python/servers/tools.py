@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from . import acting
 from .control import CONTROL
 
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
@@ -12,7 +13,7 @@ SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "require
 
 class Script:
     """One call's steps: emit N [BYTES], burst N, until GATE, gate NAME, mark NAME, close [retry=] [hold=],
-    close_standalone, standalone TEXT, log TEXT, elicit TEXT, sample TEXT, sleep MS, raise TEXT, big BYTES,
+    close_standalone, standalone TEXT, log TEXT, changed, elicit TEXT, sample TEXT, sleep MS, raise TEXT, big BYTES,
     return TEXT, and `try` before any of them."""
 
     def __init__(self, ctx: Any, ops: Any) -> None:
@@ -89,6 +90,9 @@ class Script:
     async def _log(self, text: str) -> None:
         await self.ctx.session.send_log_message("info", text, related_request_id=self.ctx.request_id)
 
+    async def _changed(self, rest: str) -> None:
+        await self.ctx.session.send_tool_list_changed()
+
     async def _elicit(self, text: str) -> None:
         answer = await self.ctx.session.elicit_form(text, SCHEMA, self.ctx.request_id)
         self.result = json.dumps(answer.content)
@@ -120,6 +124,9 @@ def register(tool: Callable[[], Callable[[Any], Any]], context: Any, ops: Any) -
     async def script(steps: list[str], ctx: context) -> str:
         return await Script(ctx, ops).run(steps)
 
+    async def act(name: str, steps: list[str], ctx: context) -> str:
+        return await acting.act(name, steps, ctx)
+
     async def header(name: str, ctx: context) -> str:
         return ctx.request_context.request.headers.get(name, "")
 
@@ -133,5 +140,5 @@ def register(tool: Callable[[], Callable[[Any], Any]], context: Any, ops: Any) -
     async def request_id(ctx: context) -> str:
         return repr(ctx.request_id)
 
-    for function in (script, header, whoami, lifespan, request_id):
+    for function in (script, act, header, whoami, lifespan, request_id):
         tool()(function)
