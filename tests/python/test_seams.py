@@ -277,7 +277,10 @@ async def test_stats_and_log_tell_what_happened_and_never_what_was_said(farm: Fa
     # An id that is too long for the event id to name.
     other = last_id(await (await peer.call("echo", {"text": secret}, id="n" * 80)).rest())
     assert (await peer.resume(other[:5] + ("A" if other[5] != "A" else "B") + other[6:])).status == 400
+    # And one that nobody here made.
+    assert (await peer.resume("no-such-cursor")).status == 400
     after = await server.stats()
+    assert after["resumes_refused"] - before["resumes_refused"] == 2
     grown = {name for name in STATS if after[name] > before[name]}
     assert {"resumes_accepted", "resumes_complete", "resumes_lost", "resumes_refused", "gaps", "takeovers"} <= grown
     assert {"events_stored", "events_missed", "streams_opened", "connections_opened", "closes_complete"} <= grown
@@ -286,7 +289,8 @@ async def test_stats_and_log_tell_what_happened_and_never_what_was_said(farm: Fa
     await server.stats()
     lines = [line for line in server.log().splitlines() if ":tailrope:" in line]
     assert peer.session is not None
-    for words in ("session opened", "why=superseded", "gap", "resume not possible", "why=complete", "session ended"):
+    told = ("session opened", "resume session=", "resume refused", "resume not possible", "gap")
+    for words in (*told, "why=superseded", "why=complete", "session ended"):
         found = [line for line in lines if words in line]
         assert any(f"session={peer.session}" in line for line in found), (words, lines)
     assert secret not in server.log()

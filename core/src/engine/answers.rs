@@ -46,7 +46,11 @@ impl Cell {
             return Ok(conn);
         }
         match EventId::parse(last_event_id) {
-            None => Err(not_ours()),
+            None => {
+                Counters::add(&self.shared.counters.resumes_refused, 1);
+                tracing::info!(target: "tailrope", session = %self.id, "resume refused: no event id of ours");
+                Err(not_ours())
+            }
             Some(EventId::Tombstone(nonce, origin)) => {
                 let conn = attach(state, nonce, origin);
                 self.answer_complete(state, conn);

@@ -45,6 +45,8 @@ impl Cell {
             }
             Output::Load { conn, after, up_to } => self.load(state, now, nonce, conn, (after, up_to), more),
             Output::Accept { conn } => {
+                tracing::debug!(target: "tailrope", session = %self.id, stream = %nonce.hex(), connection = conn,
+                    "resume");
                 if let Some(conn) = state.conns.get_mut(&conn) {
                     conn.head = Some(Head::EVENT_STREAM);
                     Counters::add(&counters.resumes_accepted, u64::from(!conn.instead));
