@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tailrope_core::Ms;
-use tailrope_core::engine::{Connection, Engine, ManualClock, NoWake, Options, Poll, SessionHandle, Wake};
+use tailrope_core::engine::{
+    Connection, Engine, EngineError, ManualClock, NoWake, Options, OutgoingMessage, Poll, Sent, SessionHandle, Wake,
+};
 use tailrope_core::protocol::{Dialect, EventId, RequestId, Revision};
 use tailrope_core::store::{
     Answer, EventStore, Limits, MemoryStore, Outcome, ReadLimit, Record, StoreError, StreamKey, Ticket, Usage,
@@ -314,4 +316,48 @@ impl EventStore for SlowStore {
     fn usage(&self) -> Usage {
         self.inner.usage()
     }
+}
+
+pub(crate) fn id(number: i64) -> RequestId {
+    RequestId::integer(number)
+}
+
+pub(crate) fn call(session: &SessionHandle, number: i64) -> Connection {
+    session.call(&[id(number)], None, Arc::new(NoWake), 0).expect("the id is free")
+}
+
+pub(crate) fn call_json(session: &SessionHandle, number: i64) -> Connection {
+    session.call_json(&id(number), None, Arc::new(NoWake), 0).expect("the id is free")
+}
+
+pub(crate) fn listen(session: &SessionHandle) -> Connection {
+    session.listen(Arc::new(NoWake), 0).expect("the session is open")
+}
+
+pub(crate) fn resume(session: &SessionHandle, last_event_id: &str) -> Connection {
+    session.resume(last_event_id, None, Arc::new(NoWake), 0).expect("the id is of our form")
+}
+
+pub(crate) fn notify(session: &SessionHandle, number: i64, name: &str) -> Result<Sent, EngineError> {
+    session.send(OutgoingMessage::notification(Some(&id(number)), &notification(name)))
+}
+
+pub(crate) fn respond(session: &SessionHandle, number: i64) -> Result<Sent, EngineError> {
+    session.send(OutgoingMessage::response(&id(number), &response(&id(number))))
+}
+
+pub(crate) fn ask(session: &SessionHandle, number: i64, question: &str) -> Result<Sent, EngineError> {
+    let question = RequestId::text_id(question);
+    let payload = format!(r#"{{"jsonrpc":"2.0","id":{},"method":"roots/list"}}"#, question.to_json());
+    session.send(OutgoingMessage::request(&question, Some(&id(number)), payload.as_bytes()))
+}
+
+pub(crate) fn slow(options: Options) -> (Bench, Arc<SlowStore>) {
+    let store = SlowStore::new(Limits::default());
+    (Bench::new(Options { store: Some(Arc::clone(&store) as _), ..options }), store)
+}
+
+pub(crate) fn unused(bench: &Bench) {
+    let stats = bench.engine.stats();
+    assert_eq!((stats.sessions, stats.connections, stats.streams, stats.events, stats.bytes), (0, 0, 0, 0, 0));
 }
