@@ -1,84 +1,52 @@
-// Writes HTTP answers to a ServerResponse.
+// Hands what the engine has for a connection to an HTTP answer.
+import { withResolvers } from './request.mjs';
 
-/** What is handed to the socket at once. A stalled reader holds no more than this and the socket's buffers. */
+/** What is handed over at once. A stalled reader holds no more than this and the socket's buffers. */
 const PAGE_BYTES = 256 << 10;
 const MAX_TIMER_MS = 2 ** 31 - 1;
-const KEEP_ALIVE = ': keep-alive\n\n';
-
-/** An answer that is known as a whole. */
-export function writeWhole(res, status, headers, body = '') {
-  if (status !== 204) {
-    headers['content-length'] = Buffer.byteLength(body);
-  }
-  res.writeHead(status, headers);
-  res.end(body);
-}
-
-/** The answer to a request that is not admitted. */
-export function writeRefusal(res, refusal) {
-  const headers = { 'content-type': 'application/json' };
-  if (refusal.allow) {
-    headers.allow = refusal.allow;
-  }
-  writeWhole(res, refusal.status, headers, refusal.body);
-}
-
-function headersOf(res, contentType, sessionId) {
-  const headers = { 'mcp-session-id': sessionId };
-  if (contentType) {
-    headers['content-type'] = contentType;
-  }
-  if (contentType === 'text/event-stream') {
-    headers['cache-control'] = 'no-cache, no-transform';
-    // Proxies that buffer would hold events back (W-030).
-    headers['x-accel-buffering'] = 'no';
-    if (res.req.httpVersionMajor < 2) {
-      headers.connection = 'keep-alive';
-    }
-  }
-  return headers;
-}
+const KEEP_ALIVE = ': keepalive\n\n';
 
 /**
  * Writes what the engine has for a connection until it ends or the peer is gone.
  *
- * Nothing is polled while the socket is full: what is not polled stays in the log.
+ * Nothing is polled while the reader is behind: what is not polled stays in the log. Subclasses say how bytes
+ * leave: `open`, `head`, `write`, `end`, `whole`, `fail`, `release`, `idle`.
  */
 export class Answer {
   /** Whether the runtime will call `pump` anyway. */
   scheduled = false;
+  sessionId;
   #connection;
-  #res;
   #runtime;
-  #sessionId;
   #keepAliveMs;
   #keepAlive;
   #started = false;
   #full = false;
   #over = false;
-  #done = withResolvers();
+  #done;
 
-  constructor(connection, res, { runtime, sessionId, keepAliveMs }) {
+  constructor(connection, { runtime, sessionId, keepAliveMs }) {
     this.#connection = connection;
-    this.#res = res;
     this.#runtime = runtime;
-    this.#sessionId = sessionId;
+    this.sessionId = sessionId;
     this.#keepAliveMs = keepAliveMs;
   }
 
   /** Resolves when everything is handed over, or the peer is gone. */
   get done() {
+    if (this.#done === undefined) {
+      this.#done = withResolvers();
+      if (this.#over) {
+        this.#done.resolve();
+      }
+    }
     return this.#done.promise;
   }
 
   /** Starts writing, at the end of this turn of the event loop: what is answered at once is one write. */
   start() {
-    const res = this.#res;
-    res.on('close', this.#lost);
-    res.on('error', this.#lost);
-    res.on('drain', this.#drained);
-    if (res.destroyed || res.socket?.destroyed) {
-      this.#lost();
+    if (!this.open()) {
+      this.lost();
       return;
     }
     this.#runtime.wait(this.#connection.key, this);
@@ -90,8 +58,8 @@ export class Answer {
       this.#pump();
     } catch (error) {
       this.#end();
-      this.#res.destroy();
-      this.#done.reject(error);
+      this.fail(error);
+      this.#done?.reject(error);
     }
   }
 
@@ -102,7 +70,7 @@ export class Answer {
         this.#finish(data);
       } else if (data) {
         this.#begin();
-        this.#full = !this.#res.write(data);
+        this.#full = !this.write(data);
       } else {
         this.#runtime.arm(waitMs);
         return;
@@ -116,13 +84,13 @@ export class Answer {
     }
     this.#started = true;
     const { status, contentType } = this.#connection;
-    this.#res.writeHead(status, headersOf(this.#res, contentType, this.#sessionId));
+    this.head(status, contentType);
     const every = this.#keepAliveMs;
     if (Number.isFinite(every) && every >= 1) {
       this.#keepAlive = setInterval(() => {
-        // A socket that is full is not silent for want of comments.
-        if (!this.#full) {
-          this.#full = !this.#res.write(KEEP_ALIVE);
+        // A reader that is behind is not waiting in silence.
+        if (this.idle()) {
+          this.write(KEEP_ALIVE);
         }
       }, Math.min(every, MAX_TIMER_MS));
       this.#keepAlive.unref?.();
@@ -132,25 +100,29 @@ export class Answer {
   #finish(data) {
     this.#end();
     if (this.#started) {
-      this.#res.end(data);
+      this.end(data);
     } else {
       const { status, contentType } = this.#connection;
-      writeWhole(this.#res, status || 200, headersOf(this.#res, contentType, this.#sessionId), data);
+      this.whole(status || 200, contentType, data);
     }
-    this.#done.resolve();
+    this.#done?.resolve();
   }
 
-  #drained = () => {
+  /** The reader takes more. */
+  writable() {
     this.#full = false;
-    this.#runtime.schedule(this);
-  };
+    if (!this.#over) {
+      this.#runtime.schedule(this);
+    }
+  }
 
-  #lost = () => {
+  /** The peer is gone. */
+  lost() {
     if (!this.#over) {
       this.#end();
-      this.#done.resolve();
+      this.#done?.resolve();
     }
-  };
+  }
 
   #end() {
     this.#over = true;
@@ -158,8 +130,7 @@ export class Answer {
     this.#connection.lost();
     clearInterval(this.#keepAlive);
     this.#runtime.forget(this.#connection.key);
-    this.#res.off('close', this.#lost);
-    this.#res.off('drain', this.#drained);
+    this.release();
   }
 }
 
@@ -207,13 +178,4 @@ export class Part {
     this.#connection.lost();
     this.#done.resolve(this.#text);
   }
-}
-
-function withResolvers() {
-  let resolve, reject;
-  const promise = new Promise((yes, no) => {
-    resolve = yes;
-    reject = no;
-  });
-  return { promise, resolve, reject };
 }

@@ -1,24 +1,26 @@
 // For @modelcontextprotocol/sdk 1.x.
-import { StreamableHTTPServerTransport as Stock } from '@modelcontextprotocol/sdk/server/streamableHttp.js';
+import { StreamableHTTPServerTransport as NodeStock } from '@modelcontextprotocol/sdk/server/streamableHttp.js';
+import { WebStandardStreamableHTTPServerTransport as WebStock } from '@modelcontextprotocol/sdk/server/webStandardStreamableHttp.js';
 import {
   JSONRPCMessageSchema,
   SUPPORTED_PROTOCOL_VERSIONS,
   isInitializeRequest,
 } from '@modelcontextprotocol/sdk/types.js';
 
-import { requestInfo } from './request.mjs';
-import { resumable } from './transport.mjs';
+import { resumableNode, resumableWeb } from './transport.mjs';
 
 const sdk = {
   major: 1,
   versions: SUPPORTED_PROTOCOL_VERSIONS,
   parseMessage: (value) => JSONRPCMessageSchema.parse(value),
   isInitializeRequest,
-  extra: (req) => ({ authInfo: req.auth, requestInfo: requestInfo(req) }),
+  extra: (exchange) => ({ authInfo: exchange.auth, requestInfo: exchange.requestInfo() }),
 };
 
-export class StreamableHTTPServerTransport extends resumable(Stock, sdk) {}
+export class StreamableHTTPServerTransport extends resumableNode(NodeStock, sdk) {}
+
+export class WebStandardStreamableHTTPServerTransport extends resumableWeb(WebStock, sdk) {}
 
 export { closeSSEStream, closeStandaloneSSEStream } from './close.mjs';
-export { EventStore } from './event-store.mjs';
-export { drain, setLog, stats } from './runtime.mjs';
+export { EventStore } from './store.mjs';
+export { configure, drain, setLog, stats } from './runtime.mjs';

@@ -1,32 +1,87 @@
-import { NodeStreamableHTTPServerTransport as Stock } from '@modelcontextprotocol/node';
-import type { EventStore as SdkEventStore, JSONRPCMessage, RequestId } from '@modelcontextprotocol/server';
+import { NodeStreamableHTTPServerTransport as NodeStock } from '@modelcontextprotocol/node';
+import {
+  type AuthInfo,
+  type CreateMcpHandlerOptions,
+  type EventStore as SdkEventStore,
+  type JSONRPCMessage,
+  type McpHttpHandler,
+  type McpServerFactory,
+  type RequestId,
+  WebStandardStreamableHTTPServerTransport as WebStock,
+  type WebStandardStreamableHTTPServerTransportOptions,
+} from '@modelcontextprotocol/server';
+import type { IncomingMessage, ServerResponse } from 'node:http';
 
 import type { CloseOptions, EngineOptions } from './runtime.mjs';
 
-export { drain, setLog, stats } from './runtime.mjs';
+export { configure, drain, setLog, stats } from './runtime.mjs';
 export type { CloseOptions, EngineOptions, LogLevel } from './runtime.mjs';
 
 /**
  * The SDK's class on Tailrope's engine: same options, same methods. With a `sessionIdGenerator` its sessions
  * are resumable, also without an `eventStore`; without one (stateless mode) it is the SDK's class.
  */
-export class NodeStreamableHTTPServerTransport extends Stock {
+export class NodeStreamableHTTPServerTransport extends NodeStock {
   /** Closes the connection of a request's stream without terminating the stream. */
   closeSSEStream(requestId: RequestId, options?: CloseOptions): void;
   /** Closes the connection of the standalone stream without terminating the stream. */
   closeStandaloneSSEStream(options?: CloseOptions): void;
 }
 
+/** The same for the web platform (`Request` to `Response`): Hono, and frameworks like it, on Node. */
+export class WebStandardStreamableHTTPServerTransport extends WebStock {
+  /** Closes the connection of a request's stream without terminating the stream. */
+  closeSSEStream(requestId: RequestId, options?: CloseOptions): void;
+  /** Closes the connection of the standalone stream without terminating the stream. */
+  closeStandaloneSSEStream(options?: CloseOptions): void;
+}
+
+/** The options of the SDK's `createMcpHandler`, and those of the transport that serves the sessions. */
+export interface ResumableMcpHandlerOptions
+  extends Omit<CreateMcpHandlerOptions, 'legacy'>,
+    Pick<
+      WebStandardStreamableHTTPServerTransportOptions,
+      'enableJsonResponse' | 'eventStore' | 'onsessionclosed' | 'onsessioninitialized' | 'retryInterval' | 'sessionIdGenerator'
+    > {
+  /**
+   * Answers requests of revision 2026-07-28, where nothing can be resumed, with 400 / -32022 and the older
+   * revisions, so that clients of both eras fall back to `initialize`. Off by default.
+   */
+  preferResumable?: boolean;
+}
+
+export interface ResumableMcpHandler extends McpHttpHandler {
+  /** Serves node:http, and what is built on it, without a detour over the web platform's classes. */
+  node: (
+    req: IncomingMessage & { auth?: AuthInfo },
+    res: ServerResponse,
+    parsedBody?: unknown,
+  ) => Promise<void>;
+}
+
+/**
+ * The SDK's `createMcpHandler` with resumable sessions for clients of 2025-03-26 to 2025-11-25. The factory makes
+ * one server for each of their sessions, and as before one for each request of 2026-07-28, which the SDK serves.
+ * `notify` reaches both; of the sessions those that exist, with what their server declares as `listChanged`.
+ *
+ * @throws a `TypeError` for the option `legacy`: this handler is what it would choose.
+ */
+export function createResumableMcpHandler(
+  factory: McpServerFactory,
+  options?: ResumableMcpHandlerOptions,
+): ResumableMcpHandler;
+
 /**
  * A bounded event store with an engine, and so bounds, of its own, to be passed as `eventStore`. One store
- * may serve all sessions of a server.
+ * may serve all sessions of a server. Where the SDK's own transport serves, it keeps that transport's events,
+ * within what that transport can do.
  */
 export class EventStore implements SdkEventStore {
   /** `store` is the address of the store: `memory:`. */
   constructor(store?: 'memory:', options?: EngineOptions);
-  /** Rejects: only Tailrope's transports are served. */
   storeEvent(streamId: string, message: JSONRPCMessage): Promise<string>;
-  /** Rejects: only Tailrope's transports are served. */
+  getStreamIdForEventId(eventId: string): Promise<string | undefined>;
+  /** Rejects when the event was dropped, or never was. */
   replayEventsAfter(
     lastEventId: string,
     sender: { send: (eventId: string, message: JSONRPCMessage) => Promise<void> },

@@ -1,24 +1,28 @@
 // For @modelcontextprotocol/server 2.x.
-import { NodeStreamableHTTPServerTransport as Stock } from '@modelcontextprotocol/node';
+import { NodeStreamableHTTPServerTransport as NodeStock, toNodeHandler } from '@modelcontextprotocol/node';
 import {
   OAuthError,
   OAuthErrorCode,
   SUPPORTED_PROTOCOL_VERSIONS,
+  WebStandardStreamableHTTPServerTransport as WebStock,
   bearerAuthChallengeResponse,
+  classifyInboundRequest,
+  createMcpHandler,
   getOAuthProtectedResourceMetadataUrl,
   isInitializeRequest,
+  isJsonContentType,
   parseJSONRPCMessage,
 } from '@modelcontextprotocol/server';
 
-import { webRequest } from './request.mjs';
-import { resumable } from './transport.mjs';
+import { resumableHandler } from './handler.mjs';
+import { resumableExchange, resumableNode, resumableWeb } from './transport.mjs';
 
 const sdk = {
   major: 2,
   versions: SUPPORTED_PROTOCOL_VERSIONS,
   parseMessage: parseJSONRPCMessage,
   isInitializeRequest,
-  extra: (req) => ({ authInfo: req.auth, request: webRequest(req) }),
+  extra: (exchange) => ({ authInfo: exchange.auth, request: exchange.webRequest() }),
   scopeChallengeResponse({ scopes, errorDescription }, authInfo) {
     const error = new OAuthError(OAuthErrorCode.InsufficientScope, errorDescription ?? 'Insufficient scope');
     return bearerAuthChallengeResponse(error, {
@@ -32,8 +36,19 @@ function metadataUrl(resource) {
   return /^https?:$/.test(resource?.protocol) ? getOAuthProtectedResourceMetadataUrl(resource) : undefined;
 }
 
-export class NodeStreamableHTTPServerTransport extends resumable(Stock, sdk) {}
+export class NodeStreamableHTTPServerTransport extends resumableNode(NodeStock, sdk) {}
+
+export class WebStandardStreamableHTTPServerTransport extends resumableWeb(WebStock, sdk) {}
+
+export const createResumableMcpHandler = resumableHandler(resumableExchange(WebStock, sdk), {
+  versions: SUPPORTED_PROTOCOL_VERSIONS,
+  classifyInboundRequest,
+  createMcpHandler,
+  isInitializeRequest,
+  isJsonContentType,
+  toNodeHandler,
+});
 
 export { closeSSEStream, closeStandaloneSSEStream } from './close.mjs';
-export { EventStore } from './event-store.mjs';
-export { drain, setLog, stats } from './runtime.mjs';
+export { EventStore } from './store.mjs';
+export { configure, drain, setLog, stats } from './runtime.mjs';

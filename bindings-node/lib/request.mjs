@@ -1,4 +1,4 @@
-// What transports read from an IncomingMessage, and what handlers see of it.
+// What both kinds of HTTP exchange share, and what handlers see of a request.
 import { isUtf8 } from 'node:buffer';
 
 const DEFAULT_MAX_BODY_BYTES = 4 << 20;
@@ -7,52 +7,26 @@ export function maxBodyBytes(value) {
   return value ?? DEFAULT_MAX_BODY_BYTES;
 }
 
-/** The parts of the head that the engine looks at. */
-export function headOf(req) {
-  const headers = req.headers;
-  return {
-    method: req.method,
-    accept: headers.accept,
-    contentType: headers['content-type'],
-    protocolVersion: headers['mcp-protocol-version'],
-    sessionId: headers['mcp-session-id'],
-    lastEventId: headers['last-event-id'],
-  };
-}
-
-/** Reads a body: its bytes, `tooLarge`, or `gone` when the peer left. */
-export function readBody(req, maxBytes) {
-  if (Number(req.headers['content-length']) > maxBytes) {
-    return Promise.resolve({ tooLarge: true });
-  }
-  if (req.readableEnded) {
-    return Promise.resolve({ bytes: Buffer.alloc(0) });
-  }
-  return new Promise((resolve) => {
-    const chunks = [];
-    let size = 0;
-    const settle = (result) => {
-      req.off('data', onData).off('end', onEnd).off('close', onGone).off('error', onGone);
-      resolve(result);
-    };
-    const onData = (chunk) => {
-      size += chunk.length;
-      if (size > maxBytes) {
-        req.pause();
-        settle({ tooLarge: true });
-      } else {
-        chunks.push(chunk);
-      }
-    };
-    const onEnd = () => settle({ bytes: chunks.length === 1 ? chunks[0] : Buffer.concat(chunks) });
-    const onGone = () => settle({ gone: true });
-    req.on('data', onData).on('end', onEnd).on('close', onGone).on('error', onGone);
-  });
-}
-
 /** Text, or the bytes where they are none: the engine says so. */
-export function bodyOf(bytes) {
-  return isUtf8(bytes) ? bytes.toString() : bytes;
+export function bodyText(chunks) {
+  const bytes = chunks.length === 1 ? chunks[0] : Buffer.concat(chunks);
+  return isUtf8(bytes) ? Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString() : bytes;
+}
+
+export function eventStreamHeaders(headers) {
+  headers['content-type'] = 'text/event-stream';
+  headers['cache-control'] = 'no-cache, no-transform';
+  // Proxies that buffer would hold events back (W-030).
+  headers['x-accel-buffering'] = 'no';
+}
+
+export function withResolvers() {
+  let resolve, reject;
+  const promise = new Promise((yes, no) => {
+    resolve = yes;
+    reject = no;
+  });
+  return { promise, resolve, reject };
 }
 
 /** Who sends the request. Another principal does not find the session (I7). */
@@ -69,8 +43,8 @@ function urlOf(req) {
   return new URL(req.url ?? '/', `${scheme}://${req.headers.host ?? 'localhost'}`);
 }
 
-/** `extra.requestInfo` of the 1.x SDK. */
-export function requestInfo(req) {
+/** `extra.requestInfo` of an IncomingMessage. */
+export function requestInfoOf(req) {
   let url;
   return {
     headers: { ...req.headers },
@@ -115,7 +89,7 @@ function materialise(request) {
   return request[made];
 }
 
-/** `ctx.http.req` of the 2.x SDK. Its body has been read, as in the SDK's own transport. */
+/** A web `Request` for an IncomingMessage. Its body has been read, as in the SDK's own transport. */
 export function webRequest(req) {
   const request = Object.create(lazy);
   request[incoming] = req;

@@ -32,6 +32,15 @@ export interface EngineOptions {
   storeWaitMs?: number;
 }
 
+/**
+ * Sets the options of this thread's engines: of the shared one, which serves transports that name no event store,
+ * and of those over users' own event stores. To be called before the transports are made; called again, it
+ * replaces the options for new ones.
+ *
+ * @throws an `Error` with code `invalid_argument` for an unknown option or a value out of range.
+ */
+export function configure(options: EngineOptions): void;
+
 export interface CloseOptions {
   /** How long the stream's clients wait before they come back, now and on later closes, in milliseconds. */
   retryMs?: number;

@@ -12,25 +12,36 @@ const DEFAULT_DRAIN_MS = 5_000;
 /** How often sessions are looked at for idleness, at most. */
 const MAX_SWEEP_MS = 60_000;
 
-const runtimes = new Set();
+/** Of this thread, and one for all copies of this file: programs may load it as ES module and as CommonJS. */
+const state = (globalThis[Symbol.for('tailrope')] ??= {
+  runtimes: new Set(),
+  hosted: new WeakMap(),
+  options: {},
+  shared: undefined,
+  log(level, line) {
+    if (level !== 'info') {
+      console.error(`tailrope: ${level}: ${line}`);
+    }
+  },
+});
+const { runtimes } = state;
 
-let log = (level, line) => {
-  if (level !== 'info') {
-    console.error(`tailrope: ${level}: ${line}`);
-  }
-};
+/** The kill switch: with TAILROPE_DISABLE=1 in the environment everything is stock. */
+export function isDisabled() {
+  return !['', '0', undefined].includes(process.env.TAILROPE_DISABLE);
+}
 
 /**
  * Sends the engines' log lines to `sink(level, line)`. The level is `error`, `warn` or `info`. Without a
  * sink, errors and warnings go to stderr.
  */
 export function setLog(sink) {
-  log = sink;
+  state.log = sink;
 }
 
 function writeLog(level, line) {
   try {
-    log(level, line);
+    state.log(level, line);
   } catch {
     // A logger that throws costs its line, never a session.
   }
@@ -105,7 +116,12 @@ export class Runtime {
     this.#ready = [];
     for (const waiter of ready) {
       waiter.scheduled = false;
-      waiter.pump();
+      try {
+        waiter.pump();
+      } catch (error) {
+        // One that fails must not keep the others of its turn from theirs.
+        writeLog('error', `a writer failed: ${error?.stack ?? error}`);
+      }
     }
   }
 
@@ -179,12 +195,32 @@ function forgetCollected() {
   }
 }
 
-let shared;
-
 /** The engine of the transports that name no event store. */
 export function sharedRuntime() {
-  shared ??= new Runtime();
-  return shared;
+  state.shared ??= new Runtime(state.options);
+  return state.shared;
+}
+
+/** The engine whose events a user's own store holds. */
+export function runtimeOfUserStore(store) {
+  let runtime = state.hosted.get(store);
+  if (runtime === undefined) {
+    runtime = new Runtime(state.options, store);
+    state.hosted.set(store, runtime);
+  }
+  return runtime;
+}
+
+/**
+ * Sets the options of the engines of this thread: of the shared one, which serves transports that name no
+ * event store, and of those over users' own stores. To be called before the transports are made; called
+ * again, it replaces the options for new ones. Throws for options that are wrong.
+ */
+export function configure(options) {
+  const shared = new Runtime(options);
+  state.options = { ...options };
+  state.shared = shared;
+  state.hosted = new WeakMap();
 }
 
 /**
@@ -193,7 +229,7 @@ export function sharedRuntime() {
 export function stats() {
   const total = { ...sharedRuntime().engine.stats() };
   for (const runtime of living()) {
-    if (runtime === shared) {
+    if (runtime === state.shared) {
       continue;
     }
     for (const [name, value] of Object.entries(runtime.engine.stats())) {

@@ -4,8 +4,21 @@ import { createServer } from 'node:http';
 
 import { McpServer as McpServerV1 } from '@modelcontextprotocol/sdk/server/mcp.js';
 import { McpServer } from '@modelcontextprotocol/server';
-import { EventStore, NodeStreamableHTTPServerTransport, closeSSEStream, drain, setLog, stats } from 'tailrope/mcp';
+import * as tailrope from 'tailrope';
+import {
+  EventStore,
+  NodeStreamableHTTPServerTransport,
+  WebStandardStreamableHTTPServerTransport,
+  closeSSEStream,
+  configure,
+  createResumableMcpHandler,
+  drain,
+  setLog,
+  stats,
+} from 'tailrope/mcp';
 import * as v1 from 'tailrope/mcp-v1';
+
+configure({ retryMs: 1_000 });
 
 const transport = new NodeStreamableHTTPServerTransport({
   sessionIdGenerator: () => randomUUID(),
@@ -21,6 +34,21 @@ await server.connect(transport);
 createServer((req, res) => void transport.handleRequest(req, res));
 transport.closeSSEStream(1, { retryMs: 5 });
 
+const web = new WebStandardStreamableHTTPServerTransport({ sessionIdGenerator: () => randomUUID() });
+await new McpServer({ name: 'typed', version: '1' }).connect(web);
+const response: Response = await web.handleRequest(new Request('http://localhost/mcp'), { parsedBody: {} });
+
+const handler = createResumableMcpHandler(() => new McpServer({ name: 'typed', version: '1' }), {
+  preferResumable: true,
+  retryInterval: 1_000,
+  onerror: (error) => console.log(error.message),
+});
+createServer((req, res) => void handler.node(req, res));
+const answered: Response = await handler.fetch(new Request('http://localhost/mcp'));
+handler.notify.toolsChanged();
+console.log(response.status, answered.status);
+await handler.close();
+
 const transportV1 = new v1.StreamableHTTPServerTransport({ sessionIdGenerator: () => randomUUID() });
 const serverV1 = new McpServerV1({ name: 'typed', version: '1' });
 serverV1.registerTool('poll', {}, (extra) => {
@@ -28,6 +56,9 @@ serverV1.registerTool('poll', {}, (extra) => {
   return { content: [] };
 });
 await serverV1.connect(transportV1);
+const webV1 = new v1.WebStandardStreamableHTTPServerTransport({ eventStore: new v1.EventStore() });
+await new McpServerV1({ name: 'typed', version: '1' }).connect(webV1);
+console.log(tailrope.stats(), tailrope.closeSSEStream({}), new tailrope.EventStore());
 
 setLog((level, line) => console.log(level, line));
 const connections: number | undefined = stats().connections;

@@ -1,57 +1,7 @@
-// Event stores: ours where the SDKs take one, and users' own at work under our transport.
-import { Runtime, sharedRuntime } from './runtime.mjs';
+// A user's own event store at work under our transport.
 
-/** How long one call of a user's own event store may take. */
+/** How long one call of it may take. */
 const STORE_TIMEOUT_MS = 30_000;
-
-const STOCK =
-  "tailrope's EventStore serves tailrope's transport, but the SDK's own transport is in use: " +
-  'pass another event store, or import the transport from tailrope';
-
-/**
- * A bounded event store with an engine, and so bounds, of its own. Passed as `eventStore` to
- * tailrope's transports; one store may serve all sessions of a server.
- */
-export class EventStore {
-  #runtime;
-
-  constructor(store = 'memory:', options = {}) {
-    if (store !== 'memory:') {
-      throw new TypeError(`unknown event store ${JSON.stringify(store)}: "memory:" is the one there is`);
-    }
-    this.#runtime = new Runtime(options);
-  }
-
-  static runtimeOf(store) {
-    return store.#runtime;
-  }
-
-  async storeEvent(_streamId, _message) {
-    throw new Error(STOCK);
-  }
-
-  async replayEventsAfter(_lastEventId, _sender) {
-    throw new Error(STOCK);
-  }
-}
-
-const hosted = new WeakMap();
-
-/** The engine that serves transports with this event store. */
-export function runtimeFor(store) {
-  if (store === undefined || store === null) {
-    return sharedRuntime();
-  }
-  if (store instanceof EventStore) {
-    return EventStore.runtimeOf(store);
-  }
-  let runtime = hosted.get(store);
-  if (runtime === undefined) {
-    runtime = new Runtime({}, store);
-    hosted.set(store, runtime);
-  }
-  return runtime;
-}
 
 class ReplayTooLarge extends Error {}
 

@@ -1,0 +1,33 @@
+// Writes the CommonJS form of lib/ and its types into cjs/. One file for each entry: what must be one for all of
+// them is kept by lib/runtime.mjs in the global object.
+import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+import { build } from 'esbuild';
+
+const here = dirname(fileURLToPath(import.meta.url));
+const lib = join(here, 'lib');
+const cjs = join(here, 'cjs');
+const entries = ['index', 'mcp', 'mcp-v1'];
+
+rmSync(cjs, { recursive: true, force: true });
+mkdirSync(cjs);
+await build({
+  entryPoints: entries.map((name) => join(lib, `${name}.mjs`)),
+  outdir: cjs,
+  outExtension: { '.js': '.cjs' },
+  bundle: true,
+  packages: 'external',
+  external: ['*.node'],
+  platform: 'node',
+  format: 'cjs',
+  target: 'node20',
+  define: { 'import.meta.url': 'moduleUrl' },
+  banner: { js: "const moduleUrl = require('node:url').pathToFileURL(__filename).href;" },
+  logLevel: 'warning',
+});
+for (const name of [...entries, 'runtime']) {
+  const types = readFileSync(join(lib, `${name}.d.mts`), 'utf8');
+  writeFileSync(join(cjs, `${name}.d.cts`), types.replaceAll("'./runtime.mjs'", "'./runtime.cjs'"));
+}

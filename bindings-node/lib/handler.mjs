@@ -1,0 +1,267 @@
+// One handler for both eras of the protocol, for users of the SDK's createMcpHandler.
+import { randomUUID } from 'node:crypto';
+
+import { NodeExchange } from './node-exchange.mjs';
+import { maxBodyBytes } from './request.mjs';
+import { isDisabled } from './runtime.mjs';
+import { WebExchange } from './web-exchange.mjs';
+
+const SESSION_NOT_FOUND = -32001;
+const REFUSED = -32000;
+const UNSUPPORTED_PROTOCOL_VERSION = -32022;
+
+const LIST_CHANGES = {
+  tools_list_changed: { capability: 'tools', send: 'sendToolListChanged' },
+  prompts_list_changed: { capability: 'prompts', send: 'sendPromptListChanged' },
+  resources_list_changed: { capability: 'resources', send: 'sendResourceListChanged' },
+};
+
+/**
+ * Makes `createResumableMcpHandler` for an SDK that has `createMcpHandler`. `ExchangeTransport` serves one
+ * session; `sdk` says what else of the SDK is used.
+ */
+export function resumableHandler(ExchangeTransport, sdk) {
+  return function createResumableMcpHandler(factory, options = {}) {
+    if (isDisabled()) {
+      const stock = sdk.createMcpHandler(factory, options);
+      return { ...stock, node: sdk.toNodeHandler(stock) };
+    }
+    return new Handler(factory, options, ExchangeTransport, sdk).faces();
+  };
+}
+
+class Handler {
+  #factory;
+  #sessions = new Map();
+  #transportOptions;
+  #ExchangeTransport;
+  #sdk;
+  #modern;
+  #modernNode;
+  #unopened;
+  #onerror;
+  #maxBodyBytes;
+  #preferResumable;
+  #unsubscribe;
+  #closed = false;
+
+  constructor(factory, options, ExchangeTransport, sdk) {
+    const {
+      preferResumable = false,
+      sessionIdGenerator = randomUUID,
+      eventStore,
+      retryInterval,
+      enableJsonResponse,
+      onsessioninitialized,
+      onsessionclosed,
+      legacy,
+      ...shared
+    } = options;
+    if (legacy !== undefined) {
+      throw new TypeError('createResumableMcpHandler serves the older revisions itself: it has no option `legacy`');
+    }
+    const { keepAliveMs, maxRequestBodySize } = shared;
+    this.#factory = factory;
+    this.#ExchangeTransport = ExchangeTransport;
+    this.#sdk = sdk;
+    this.#onerror = shared.onerror;
+    this.#preferResumable = preferResumable;
+    this.#maxBodyBytes = maxBodyBytes(maxRequestBodySize);
+    this.#transportOptions = {
+      sessionIdGenerator,
+      eventStore,
+      retryInterval,
+      enableJsonResponse,
+      onsessioninitialized,
+      onsessionclosed,
+      keepAliveMs,
+      maxRequestBodySize,
+    };
+    this.#modern = sdk.createMcpHandler(factory, { ...shared, legacy: 'reject' });
+    this.#modernNode = sdk.toNodeHandler(this.#modern, { onerror: shared.onerror, maxRequestBodySize });
+    // Says what a transport says to a request that opens no session.
+    this.#unopened = new ExchangeTransport(this.#transportOptions);
+    this.#unsubscribe = this.#modern.bus.subscribe((event) => this.#listChanged(event));
+  }
+
+  faces() {
+    return {
+      fetch: (request, requestOptions) => this.#fetch(request, requestOptions),
+      node: (req, res, parsedBody) => this.#node(req, res, parsedBody),
+      notify: this.#modern.notify,
+      bus: this.#modern.bus,
+      close: () => this.#close(),
+    };
+  }
+
+  async #fetch(request, requestOptions) {
+    if (this.#closed) {
+      return this.#modern.fetch(request, requestOptions);
+    }
+    const exchange = new WebExchange(request, requestOptions);
+    const modern = (parsedBody) =>
+      this.#modern.fetch(request, { ...requestOptions, ...(parsedBody !== undefined && { parsedBody }) });
+    // An exchange that the engine serves has a response before it is over.
+    return new Promise((resolve, reject) => {
+      exchange.response.then(resolve, reject);
+      this.#serve(exchange, async (parsedBody) => resolve(await modern(parsedBody))).catch(reject);
+    });
+  }
+
+  async #node(req, res, parsedBody) {
+    // Where express calls the handler itself, `next` comes third.
+    const given = typeof parsedBody === 'function' ? undefined : parsedBody;
+    if (this.#closed) {
+      return this.#modernNode(req, res, given);
+    }
+    const exchange = new NodeExchange(req, res, given);
+    return this.#serve(exchange, (parsed) => this.#modernNode(req, res, parsed));
+  }
+
+  /** Answers with a session of ours, or leaves the request to the SDK: what is of 2026-07-28 is the SDK's. */
+  async #serve(exchange, modern) {
+    if (exchange.method === 'POST') {
+      if (!this.#sdk.isJsonContentType(exchange.header('content-type'))) {
+        return modern(exchange.parsedBody);
+      }
+      if (exchange.parsedBody === undefined && !(await this.#read(exchange))) {
+        return undefined;
+      }
+      const { parsedBody } = exchange;
+      if (parsedBody !== undefined) {
+        const route = this.#classify(exchange);
+        if (route.kind === 'modern' && this.#preferResumable) {
+          return this.#steer(exchange, route);
+        }
+        if (route.kind !== 'legacy') {
+          return modern(parsedBody);
+        }
+      }
+    }
+    return this.#serveSession(exchange);
+  }
+
+  /** Reads the body into the exchange. False when that was the answer. */
+  async #read(exchange) {
+    const { text, tooLarge, gone } = await exchange.readBody(this.#maxBodyBytes);
+    if (gone) {
+      exchange.abandon();
+      return false;
+    }
+    if (tooLarge) {
+      const message = `Payload Too Large: Request body must not exceed ${this.#maxBodyBytes} bytes`;
+      this.#refuse(exchange, 413, REFUSED, message);
+      return false;
+    }
+    exchange.text = text;
+    try {
+      exchange.parsedBody = typeof text === 'string' ? JSON.parse(text) : undefined;
+    } catch {
+      // A session says what is wrong with it.
+    }
+    return true;
+  }
+
+  #classify(exchange) {
+    return this.#sdk.classifyInboundRequest({
+      httpMethod: exchange.method,
+      protocolVersionHeader: exchange.header('mcp-protocol-version'),
+      mcpMethodHeader: exchange.header('mcp-method'),
+      mcpNameHeader: exchange.header('mcp-name'),
+      body: exchange.parsedBody,
+    });
+  }
+
+  /** Names the revisions that can resume, so that a client of both eras falls back to `initialize`. */
+  #steer(exchange, route) {
+    const id = exchange.parsedBody?.id ?? null;
+    const data = { supported: [...this.#sdk.versions], requested: route.classification.revision ?? 'unknown' };
+    this.#refuse(exchange, 400, UNSUPPORTED_PROTOCOL_VERSION, 'Unsupported protocol version', { data, id });
+  }
+
+  async #serveSession(exchange) {
+    const sessionId = exchange.header('mcp-session-id');
+    const session = this.#sessions.get(sessionId);
+    if (session !== undefined) {
+      return session.transport.serve(exchange);
+    }
+    if (this.#opens(exchange.parsedBody)) {
+      return this.#open(exchange);
+    }
+    if (sessionId !== undefined) {
+      return this.#refuse(exchange, 404, SESSION_NOT_FOUND, 'Session not found');
+    }
+    return this.#unopened.serve(exchange);
+  }
+
+  #opens(body) {
+    return this.#sdk.isInitializeRequest(Array.isArray(body) && body.length === 1 ? body[0] : body);
+  }
+
+  async #open(exchange) {
+    const authInfo = exchange.auth;
+    const product = await this.#factory({
+      era: 'legacy',
+      ...(authInfo !== undefined && { authInfo }),
+      requestInfo: exchange.webRequest(),
+    });
+    const transport = new this.#ExchangeTransport({
+      ...this.#transportOptions,
+      onsessioninitialized: async (sessionId) => {
+        this.#sessions.set(sessionId, { transport, product });
+        await this.#transportOptions.onsessioninitialized?.(sessionId);
+      },
+    });
+    transport.onclose = () => {
+      if (this.#sessions.get(transport.sessionId)?.transport === transport) {
+        this.#sessions.delete(transport.sessionId);
+      }
+    };
+    transport.onerror = this.#onerror;
+    await product.connect(transport);
+    try {
+      await transport.serve(exchange);
+    } finally {
+      if (transport.sessionId === undefined) {
+        // It was refused: nobody will ever name this session.
+        await product.close();
+      }
+    }
+  }
+
+  /** What `notify` publishes reaches the clients of sessions too. */
+  #listChanged({ kind }) {
+    const change = LIST_CHANGES[kind];
+    if (change === undefined) {
+      return;
+    }
+    for (const { product } of this.#sessions.values()) {
+      const server = product.server ?? product;
+      if (server.getCapabilities?.()[change.capability]?.listChanged) {
+        server[change.send]().catch((error) => this.#onerror?.(error));
+      }
+    }
+  }
+
+  async #close() {
+    this.#closed = true;
+    this.#unsubscribe();
+    const open = [...this.#sessions.values()];
+    this.#sessions.clear();
+    await Promise.all([
+      this.#modern.close(),
+      this.#unopened.close(),
+      ...open.map(({ product }) => product.close().catch((error) => this.#onerror?.(error))),
+    ]);
+  }
+
+  #refuse(exchange, status, code, message, { data, id = null } = {}) {
+    try {
+      this.#onerror?.(new Error(message));
+    } catch {
+      // Reporting only.
+    }
+    const error = { code, message, ...(data !== undefined && { data }) };
+    exchange.whole(status, { 'content-type': 'application/json' }, JSON.stringify({ jsonrpc: '2.0', error, id }));
+  }
+}

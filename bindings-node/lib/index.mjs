@@ -1,0 +1,4 @@
+// What belongs to no SDK line.
+export { closeSSEStream, closeStandaloneSSEStream } from './close.mjs';
+export { configure, drain, setLog, stats } from './runtime.mjs';
+export { EventStore } from './store.mjs';

@@ -1,0 +1,408 @@
+// One transport's session on the engine, for both SDK lines and both kinds of HTTP exchange.
+import { setImmediate } from 'node:timers';
+
+import { Part } from './answer.mjs';
+import { Refusal } from './native.mjs';
+import { maxBodyBytes, principalOf } from './request.mjs';
+import { runtimeFor } from './store.mjs';
+import { UserStore } from './user-store.mjs';
+
+const DEFAULT_KEEP_ALIVE_MS = 15_000;
+
+// What the SDKs' transports answer in these words.
+const REFUSED = -32000;
+const SESSION_NOT_FOUND = -32001;
+const PARSE_ERROR = -32700;
+const INTERNAL_ERROR = -32603;
+
+// A handler that sends without a pause lets the connections' writers run after so many events or
+// bytes, and at the first event after so long: a reader gets an event before the handler's next
+// pause (F-46), and the log's bounds are not reached before a reader that keeps up had its turn.
+const YIELD_EVENTS = 128;
+const YIELD_BYTES = 64 << 10;
+const YIELD_MS = 1;
+
+/** One transport's session: opened by its first `initialize`. */
+export class SessionServer {
+  #transport;
+  #sdk;
+  #options;
+  #runtime;
+  #keepAliveMs;
+  #maxBodyBytes;
+  #versions;
+  #scopeChallengeResolver;
+  #session;
+  #userStore;
+  #closed = false;
+  #requests = 0;
+  #unyieldedEvents = 0;
+  #unyieldedBytes = 0;
+  #yieldedAt = 0;
+  #yieldEvents;
+  #yieldBytes;
+
+  sessionId;
+
+  constructor(transport, sdk, options) {
+    this.#transport = transport;
+    this.#sdk = sdk;
+    this.#options = options;
+    this.#runtime = runtimeFor(options.eventStore);
+    this.#keepAliveMs = options.keepAliveMs ?? DEFAULT_KEEP_ALIVE_MS;
+    this.#maxBodyBytes = maxBodyBytes(options.maxRequestBodySize);
+    this.#versions = options.supportedProtocolVersions ?? sdk.versions;
+    const bounds = this.#runtime.engine.options();
+    this.#yieldEvents = Math.min(YIELD_EVENTS, Math.max(1, bounds.maxEventsPerStream >> 2));
+    this.#yieldBytes = Math.min(YIELD_BYTES, bounds.maxBytesPerStream / 4);
+  }
+
+  setVersions(versions) {
+    this.#versions = versions;
+  }
+
+  setScopeChallengeResolver(resolver) {
+    this.#scopeChallengeResolver = resolver;
+  }
+
+  /** Answers an exchange. Resolves when the answer is handed over, or the peer is gone. */
+  async serve(exchange) {
+    this.#requests += 1;
+    try {
+      const answer = await this.#admit(exchange);
+      // Nothing of the request is held on to while its connection is open, for an hour maybe.
+      await answer?.done;
+    } finally {
+      this.#requests -= 1;
+    }
+  }
+
+  /** Answers a request that needs no stream; otherwise starts the answer that is to be waited for. */
+  async #admit(exchange) {
+    if (this.#closed || this.#session?.belongsTo(principalOf(exchange.auth)) === false) {
+      return this.#refuse(exchange, 404, SESSION_NOT_FOUND, 'Session not found');
+    }
+    const forbidden = this.#forbidden(exchange);
+    if (forbidden !== undefined) {
+      return this.#refuse(exchange, 403, REFUSED, forbidden);
+    }
+    const { parsedBody } = exchange;
+    let body = exchange.text;
+    if (exchange.method !== 'POST') {
+      body = '';
+    } else if (body === undefined) {
+      if (parsedBody !== undefined) {
+        body = JSON.stringify(parsedBody) ?? '';
+      } else {
+        const { text, tooLarge, gone } = await exchange.readBody(this.#maxBodyBytes);
+        if (gone) {
+          return exchange.abandon();
+        }
+        if (tooLarge) {
+          const message = `Payload Too Large: Request body must not exceed ${this.#maxBodyBytes} bytes`;
+          return this.#refuse(exchange, 413, REFUSED, message);
+        }
+        body = text;
+      }
+      if (this.#closed) {
+        return this.#refuse(exchange, 404, SESSION_NOT_FOUND, 'Session not found');
+      }
+    }
+
+    const jsonResponse = this.#options.enableJsonResponse === true;
+    const admission =
+      this.#session === undefined
+        ? this.#runtime.engine.admit(exchange.head(), body, jsonResponse, this.#sdk.major, this.#versions)
+        : this.#session.admit(exchange.head(), body, jsonResponse);
+    if (admission instanceof Refusal) {
+      return this.#refused(exchange, admission);
+    }
+    const operation = admission.operation;
+    if (operation === 'listen' || operation === 'resume') {
+      const connection = this.#session[operation](admission);
+      return connection instanceof Refusal ? this.#refused(exchange, connection) : this.#answer(connection, exchange);
+    }
+    if (operation === 'delete') {
+      return this.#delete(exchange);
+    }
+    const messages = this.#parse(parsedBody ?? body);
+    if (messages === undefined) {
+      return this.#refuse(exchange, 400, PARSE_ERROR, 'Parse error: Invalid JSON-RPC message');
+    }
+    if (operation === 'message') {
+      return this.#message(admission, messages, exchange);
+    }
+    return this.#request(admission, messages, exchange, jsonResponse);
+  }
+
+  #forbidden(exchange) {
+    const { enableDnsRebindingProtection, allowedHosts, allowedOrigins } = this.#options;
+    if (!enableDnsRebindingProtection) {
+      return undefined;
+    }
+    const host = exchange.header('host');
+    const origin = exchange.header('origin');
+    if (allowedHosts?.length > 0 && !allowedHosts.includes(host)) {
+      return `Invalid Host header: ${host ?? null}`;
+    }
+    if (allowedOrigins?.length > 0 && origin && !allowedOrigins.includes(origin)) {
+      return `Invalid Origin header: ${origin}`;
+    }
+    return undefined;
+  }
+
+  /** The messages as the SDK has them; nothing when the SDK does not take one of them. */
+  #parse(body) {
+    try {
+      const value = typeof body === 'string' ? JSON.parse(body) : body;
+      return (Array.isArray(value) ? value : [value]).map((message) => this.#sdk.parseMessage(message));
+    } catch {
+      return undefined;
+    }
+  }
+
+  async #request(admission, messages, exchange, jsonResponse) {
+    if (admission.isInitialize) {
+      if (!this.#sdk.isInitializeRequest(messages[0])) {
+        return this.#refuse(exchange, 400, REFUSED, 'Bad Request: Server not initialized');
+      }
+      if (!this.#open(exchange)) {
+        return this.#refuse(exchange, 503, INTERNAL_ERROR, 'Too many open sessions');
+      }
+      await this.#options.onsessioninitialized?.(this.sessionId);
+    }
+    if (this.#scopeChallengeResolver !== undefined && (await this.#challenged(messages, exchange))) {
+      return undefined;
+    }
+    if (this.#closed) {
+      return this.#refuse(exchange, 404, SESSION_NOT_FOUND, 'Session not found');
+    }
+    const session = this.#session;
+    const several = jsonResponse && messages.filter(isRequest).length > 1;
+    const opened = several ? session.callEach(admission) : session.call(admission, jsonResponse);
+    if (opened instanceof Refusal) {
+      return this.#refused(exchange, opened);
+    }
+    const answer = several ? this.#joined(opened, exchange) : this.#answer(opened, exchange);
+    session.received(admission);
+    this.#dispatch(messages, exchange, session.canPoll && !jsonResponse);
+    this.#settle(admission);
+    return answer;
+  }
+
+  #open(exchange) {
+    const sessionId = this.#options.sessionIdGenerator();
+    const { engine } = this.#runtime;
+    const { major } = this.#sdk;
+    try {
+      this.#session = engine.openSession(String(sessionId), major, this.#versions, this.#options.retryInterval);
+    } catch (error) {
+      if (error.code !== 'too_many_sessions') {
+        throw error;
+      }
+      return false;
+    }
+    this.sessionId = sessionId;
+    if (Object.hasOwn(this.#transport, 'sessionId')) {
+      // The SDK's class has a field of this name, which hides our accessor.
+      this.#transport.sessionId = sessionId;
+    }
+    this.#session.claim(principalOf(exchange.auth));
+    if (this.#runtime.hostStore !== undefined) {
+      this.#userStore = new UserStore(this.#runtime, this.#session);
+    }
+    this.#runtime.opened(this);
+    return true;
+  }
+
+  async #challenged(messages, exchange) {
+    for (const request of messages.filter(isRequest)) {
+      let challenge;
+      try {
+        const authInfo = exchange.auth;
+        challenge = await this.#scopeChallengeResolver({ request, ...(authInfo !== undefined && { authInfo }) });
+      } catch (error) {
+        this.#transport.onerror?.(error);
+        this.#refuse(exchange, 500, INTERNAL_ERROR, 'Internal server error');
+        return true;
+      }
+      if (challenge !== undefined) {
+        const response = this.#sdk.scopeChallengeResponse(challenge, exchange.auth);
+        exchange.whole(response.status, Object.fromEntries(response.headers), await response.text());
+        return true;
+      }
+    }
+    return false;
+  }
+
+  #answer(connection, exchange) {
+    return exchange.stream(connection, {
+      runtime: this.#runtime,
+      sessionId: this.sessionId,
+      keepAliveMs: this.#keepAliveMs,
+    });
+  }
+
+  /** One body for all requests of a batch in JSON mode. */
+  #joined(connections, exchange) {
+    const parts = connections.map((connection) => new Part(connection, this.#runtime));
+    let gone = false;
+    exchange.onGone(() => {
+      gone = true;
+      parts.forEach((part) => part.lost());
+    });
+    const done = Promise.all(parts.map((part) => part.done)).then((texts) => {
+      if (gone) {
+        exchange.abandon();
+      } else {
+        const headers = { 'content-type': 'application/json', 'mcp-session-id': this.sessionId };
+        exchange.whole(200, headers, `[${texts.join(',')}]`);
+      }
+    });
+    return { done };
+  }
+
+  #message(admission, messages, exchange) {
+    this.#session.received(admission);
+    exchange.whole(202, {});
+    this.#dispatch(messages, exchange, false);
+    this.#settle(admission);
+    return undefined;
+  }
+
+  #dispatch(messages, exchange, canPoll) {
+    const transport = this.#transport;
+    for (const message of messages) {
+      const extra = this.#sdk.extra(exchange);
+      if (canPoll && isRequest(message)) {
+        extra.closeSSEStream = (options) => this.closeConnection(message.id, options);
+        extra.closeStandaloneSSEStream = (options) => this.closeStandalone(options);
+      }
+      try {
+        transport.onmessage?.(message, extra);
+      } catch (error) {
+        transport.onerror?.(error);
+        if (isRequest(message)) {
+          this.#session.cancelled(message.id);
+        }
+      }
+    }
+  }
+
+  /** The SDKs answer nothing to a cancelled request: it gets its terminal here (I13). */
+  #settle(admission) {
+    for (const id of admission.cancelledRequests) {
+      this.#session.cancelled(id);
+    }
+  }
+
+  async #delete(exchange) {
+    try {
+      await this.#options.onsessionclosed?.(this.sessionId);
+      exchange.whole(200, {});
+    } finally {
+      await this.#transport.close();
+    }
+  }
+
+  /** Stores one message on the stream that it belongs to, before anything of it is sent. */
+  async send(message, options) {
+    const related = options?.relatedRequestId;
+    const isResponse = message.method === undefined;
+    if (isResponse && message.id === undefined) {
+      throw new Error('Cannot send a response on a standalone SSE stream unless resuming a previous client request');
+    }
+    const session = this.#session;
+    if (session === undefined || this.#closed) {
+      if (!isResponse && related === undefined) {
+        // Nobody listens yet, or any more.
+        return;
+      }
+      throw new Error(`No connection established for request ID: ${String(isResponse ? message.id : related)}`);
+    }
+    const payload = isResponse ? responseText(message) : JSON.stringify(message);
+    let number;
+    if (isResponse) {
+      number = session.respond(message.id, payload);
+    } else if (message.id === undefined) {
+      number = session.notify(related, payload);
+    } else {
+      number = session.ask(message.id, related, payload);
+    }
+    if (number !== undefined && number !== null) {
+      const stored = this.#userStore.outcome(number);
+      // The engine answers the client for a response that was not stored.
+      await (isResponse ? stored.catch(() => {}) : stored);
+      return;
+    }
+    if (isResponse) {
+      return;
+    }
+    this.#unyieldedEvents += 1;
+    this.#unyieldedBytes += payload.length;
+    if (
+      this.#unyieldedEvents >= this.#yieldEvents ||
+      this.#unyieldedBytes >= this.#yieldBytes ||
+      performance.now() - this.#yieldedAt >= YIELD_MS
+    ) {
+      await new Promise((resolve) => setImmediate(resolve));
+      this.#unyieldedEvents = this.#unyieldedBytes = 0;
+      this.#yieldedAt = performance.now();
+    }
+  }
+
+  closeConnection(requestId, options) {
+    return this.#session?.closeConnection(requestId, options?.retryMs, options?.holdMs) ?? false;
+  }
+
+  closeStandalone(options) {
+    return this.#session?.closeStandalone(options?.retryMs, options?.holdMs) ?? false;
+  }
+
+  /** Milliseconds until the session counts as idle; nothing while something holds it. */
+  idleInMs(idleMs) {
+    return this.#requests > 0 ? undefined : this.#session.idleInMs(idleMs);
+  }
+
+  closeIdle() {
+    this.#transport.close().catch((error) => this.#transport.onerror?.(error));
+  }
+
+  close() {
+    if (this.#closed) {
+      return;
+    }
+    this.#closed = true;
+    this.#session?.end();
+    this.#userStore?.close();
+    this.#runtime.closed(this);
+  }
+
+  #refused(exchange, refusal) {
+    this.#transport.onerror?.(new Error(refusal.message));
+    const { status, allow, body } = refusal;
+    exchange.whole(status, { 'content-type': 'application/json', ...(allow && { allow }) }, body);
+    return undefined;
+  }
+
+  #refuse(exchange, status, code, message) {
+    this.#transport.onerror?.(new Error(message));
+    const body = JSON.stringify({ jsonrpc: '2.0', error: { code, message }, id: null });
+    exchange.whole(status, { 'content-type': 'application/json' }, body);
+    return undefined;
+  }
+}
+
+/** A response as JSON. One that cannot be written is replaced by an error, or its request would never end. */
+function responseText(message) {
+  try {
+    return JSON.stringify(message);
+  } catch (cause) {
+    const error = { code: INTERNAL_ERROR, message: `Response is not JSON: ${cause.message}` };
+    return JSON.stringify({ jsonrpc: '2.0', id: message.id, error });
+  }
+}
+
+function isRequest(message) {
+  return message.method !== undefined && message.id !== undefined;
+}

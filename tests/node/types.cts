@@ -1,0 +1,12 @@
+// Compiled, not run: the CommonJS form has the same types.
+import tailrope = require('tailrope');
+import mcp = require('tailrope/mcp');
+import v1 = require('tailrope/mcp-v1');
+
+const transport = new mcp.NodeStreamableHTTPServerTransport({ sessionIdGenerator: () => 'one' });
+const transportV1 = new v1.StreamableHTTPServerTransport({ sessionIdGenerator: () => 'one' });
+const handler: mcp.ResumableMcpHandler = mcp.createResumableMcpHandler(() => {
+  throw new Error('not called');
+});
+const counts: Record<string, number> = tailrope.stats();
+console.log(transport, transportV1, handler, counts);
