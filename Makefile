@@ -13,7 +13,8 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 DEMO_ARGS ?=
 
-.PHONY: help setup test test-rust test-python test-node lint lint-rust lint-python lint-node format demo bench lock clean
+.PHONY: help setup test test-rust test-python test-node test-interop test-conformance lint lint-rust lint-python \
+	lint-node format demo demo-python demo-node bench lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -21,7 +22,7 @@ help: ## list the targets
 setup: ## make .venv/mcp1 and .venv/mcp2, build the wheel, install it in both (fast when nothing changed)
 	@scripts/setup
 
-test: setup test-rust test-python test-node ## run every test
+test: setup test-rust test-python test-node test-interop test-conformance ## run every test
 
 test-rust: ## run the tests of the engine
 	cargo test --workspace --exclude tailrope-python --exclude tailrope-node
@@ -32,6 +33,14 @@ test-python: setup ## run tests/python against mcp 1.x + fastmcp 3 and against m
 
 test-node: setup ## run tests/node against the TypeScript SDK 1.x and 2.x
 	npm test --silent
+
+test-interop: setup ## run every official client against every server
+	tests/interop/build
+	$(MCP2)/python -m pytest tests/interop $(PYTEST_ARGS)
+
+test-conformance: setup ## run the official conformance suite against the Python and the Node server
+	tests/conformance/setup
+	tests/conformance/run
 
 lint: lint-rust lint-python lint-node ## format checks, clippy, layering, ruff, mypy, stubtest, tsc
 
@@ -55,8 +64,14 @@ format: setup ## format Rust and Python
 	$(MCP2)/ruff format .
 	$(MCP2)/ruff check --fix .
 
-demo: setup ## watch a long call survive its connections
+demo: setup ## watch long calls survive their connections, in Python and in Node
 	@$(MCP2)/python demo $(DEMO_ARGS)
+
+demo-python: setup ## the demo's Python part alone
+	@$(MCP2)/python demo --language python $(DEMO_ARGS)
+
+demo-node: setup ## the demo's Node part alone
+	@$(MCP2)/python demo --language node $(DEMO_ARGS)
 
 bench: setup ## measure Tailrope against the stock transport, side by side
 	benches/run $(BENCH_ARGS)
@@ -65,5 +80,6 @@ lock: ## resolve requirements/*.in again and pin the result
 	scripts/lock
 
 clean: ## remove everything that was built or installed here
-	rm -rf .venv target node_modules bindings-node/*.node .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv target node_modules tests/conformance/node_modules tests/interop/rmcp-client/target \
+		bindings-node/*.node bindings-node/cjs dist .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

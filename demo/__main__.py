@@ -1,195 +1,45 @@
-"""Run a ten-second call over connections that keep closing, and count what arrives.
+"""Run a long call over connections that keep closing, and count what arrives.
 
-The server is a process of its own. The client is the SDK's, unmodified, with a progress callback. Between them a tap
-forwards bytes and reports what it sees; nothing in the summary comes from anywhere but these three observers.
+Server and client are processes of their own. The client is the SDK's, unmodified, with a progress callback. Between
+the two a tap forwards bytes and reports what it sees; nothing in the summary comes from anywhere but these three
+observers.
 """
 
 import argparse
 import asyncio
-import collections
 import contextlib
 import functools
-import heapq
-import itertools
 import json
 import os
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from asyncio.subprocess import PIPE, Process
+from dataclasses import dataclass
 from pathlib import Path
 
-from mcp import Client, MCPError
-from tap import Event, Exchange, Observer, Tap
-from timeline import CUT, TO_CLIENT, TO_SERVER, Timeline
+from story import Story
+from tap import Tap
 
-CALL_TIMEOUT_S = 60
-SETTLE_S = 0.05
-
-
-class Demo:
-    """Collects what the tool, the wire and the client's application report, and draws it."""
-
-    def __init__(self) -> None:
-        self.timeline = Timeline()
-        self.emitted: list[int] = []
-        self.received: list[int] = []
-        self.finished: str | None = None
-        self.tool_s = 0.0
-        self.open_s = 0.0
-        self.resumes = 0
-        self._tool_began = 0.0
-        self._opened_at: dict[int, float] = {}
-        self._call_ids: collections.Counter[str] = collections.Counter()
-        self._message_ids: collections.Counter[str] = collections.Counter()
-        self._emitted_at_resume = 0
-        self._has_result = False
-        self._revision = ""
-        self._pending: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = itertools.count()
-
-    # Facts reach this process over different ways. All carry a reading of the same monotonic clock, so holding each
-    # back for a moment is enough to report them in the order in which they happened.
-
-    def note(self, fact: Callable[[], None], at: float | None = None) -> None:
-        heapq.heappush(self._pending, (at or time.monotonic(), next(self._order), fact))
-
-    def report(self, until: float = float("inf")) -> None:
-        while self._pending and self._pending[0][0] <= until:
-            self.timeline.now, _, fact = heapq.heappop(self._pending)
-            fact()
-
-    async def keep_reporting(self) -> None:
-        while True:
-            await asyncio.sleep(SETTLE_S / 2)
-            self.report(time.monotonic() - SETTLE_S)
-
-    def observer(self) -> Observer:
-        return Observer(
-            lambda exchange: self.note(lambda: self.on_request(exchange)),
-            lambda exchange: self.note(lambda: self.on_response(exchange)),
-            lambda exchange, event: self.note(lambda: self.on_event(exchange, event)),
-            lambda exchange: self.note(lambda: self.on_end(exchange)),
-        )
-
-    # The server process: one line of JSON per fact.
-
-    def server_line(self, fact: dict[str, object]) -> None:
-        what = fact["what"]
-        if what == "emit":
-            self.emitted.append(int(str(fact["number"])))
-            self.timeline.emitted(self.emitted[-1])
-        elif what == "start":
-            self._tool_began = float(str(fact["at"]))
-            self.timeline.row(f"tool starts, {fact['run_s']} s of work")
-        elif what == "close":
-            self.timeline.row("tool closes the connection")
-        elif what == "finish":
-            self.tool_s = float(str(fact["at"])) - self._tool_began
-            self.finished = str(fact["result"])
-            self.timeline.row("tool ends, returns its result")
-
-    # The wire, as the tap decodes it.
-
-    def on_request(self, exchange: Exchange) -> None:
-        if exchange.method == "POST":
-            method = json.loads(exchange.body).get("method", "")
-            if method == "tools/call":
-                self._opened_at[exchange.number] = 0.0
-                self._revision = exchange.headers.get("mcp-protocol-version", "")
-                self.timeline.row(wire=TO_SERVER, right=f"POST tools/call ({self._revision})", colour="cyan")
-            elif method in ("server/discover", "initialize"):
-                self.timeline.row(wire=TO_SERVER, right=f"POST {method}", colour="dim")
-        elif exchange.headers.get("last-event-id") in self._call_ids:
-            # Only this call's own ids count: the standalone stream resumes by the same kind of request.
-            self._opened_at[exchange.number] = 0.0
-            self._emitted_at_resume = self.emitted[-1] if self.emitted else 0
-            self.resumes += 1
-            cursor = short(exchange.headers["last-event-id"])
-            self.timeline.row(wire=TO_SERVER, right=f"GET, Last-Event-ID {cursor}", colour="cyan")
-
-    def on_response(self, exchange: Exchange) -> None:
-        if exchange.number in self._opened_at:
-            if exchange.status != 200:
-                self.timeline.row(wire=TO_CLIENT, right=f"status {exchange.status}", colour="red")
-                return
-            self._opened_at[exchange.number] = self.timeline.now
-            self.timeline.set_open(True)
-        elif exchange.method == "POST" and exchange.status >= 400:
-            self.timeline.row(wire=TO_CLIENT, right=f"status {exchange.status}", colour="dim")
-
-    def on_event(self, exchange: Exchange, event: Event) -> None:
-        if exchange.number not in self._opened_at:
-            return
-        if event.event_id:
-            self._call_ids[event.event_id] += 1
-        if event.data:
-            if event.event_id:
-                self._message_ids[event.event_id] += 1
-            self._has_result = self._has_result or "result" in json.loads(event.data)
-        elif event.event_id:
-            pause = "" if event.retry_ms is None else f", retry {event.retry_ms:,} ms"
-            self.timeline.row("priming event", TO_CLIENT, f"id {short(event.event_id)}{pause}")
-
-    def on_end(self, exchange: Exchange) -> None:
-        opened_at = self._opened_at.pop(exchange.number, 0.0)
-        if not opened_at:
-            return
-        self.open_s += self.timeline.now - opened_at
-        self.timeline.set_open(bool(any(self._opened_at.values())))
-        after = "call complete" if self._has_result else "client waits, tool works on"
-        self.timeline.row(wire=CUT, right=f"closed: {after}", colour="dim")
-
-    # The client's application.
-
-    async def on_progress(self, progress: float, total: float | None, message: str | None) -> None:
-        self.note(lambda: self.on_received(int(progress)))
-
-    def on_received(self, number: int) -> None:
-        self.received.append(number)
-        is_late = self.resumes and self.received[-1] <= self._emitted_at_resume
-        self.timeline.received(self.received[-1], "replayed" if is_late else "receives")
-
-    def summary(self, result: str | None) -> bool:
-        """Print the closing lines; True when nothing was lost or repeated."""
-        sent = [str(number) for number in self.emitted] + ([self.finished] if self.finished is not None else [])
-        got = [str(number) for number in self.received] + ([result] if result is not None else [])
-        lost = collections.Counter(sent) - collections.Counter(got)
-        repeated = sum((collections.Counter(got) - collections.Counter(set(got))).values())
-        # What the client drops would hide here: the same event sent twice counts as repeated on the wire already.
-        repeated = max(repeated, sum(count - 1 for count in self._message_ids.values()))
-        in_order = self.received == sorted(self.received)
-        good = bool(self.emitted) and self.finished is not None and not lost and not repeated and in_order
-        # Where nothing was closed, nothing could be lost: that would show nothing.
-        good = good and self.resumes > 0
-
-        self.timeline.flush()
-        paint = self.timeline.paint
-        print()
-        if not self.resumes:
-            print("the call was never resumed")
-        if lost:
-            print(f"lost: {', '.join(list(lost)[:12])}{' ...' if len(lost) > 12 else ''}")
-        if not in_order:
-            print("events arrived out of order")
-        print(
-            f"one call, {self.resumes + 1} connections, {self.resumes} resumes, revision {self._revision or 'unknown'}"
-        )
-        print(
-            paint(
-                f"{len(sent):,} events emitted, {len(got):,} received, {lost.total():,} lost, {repeated:,} repeated; "
-                f"connection open {self.open_s:.1f} s of the {self.tool_s:.1f} s that the tool ran",
-                "green" if good else "red",
-            )
-        )
-        return good
+HERE = Path(__file__).parent
+# Longer than any client waits for its call.
+CLIENT_TIMEOUT_S = 90
+# Node may count a machine's sleep where Python does not; a difference that large is no delay of a pipe.
+CLOCK_DIFFERENCE_S = 5
 
 
-def short(event_id: str) -> str:
-    """Enough of an event id to tell two apart: the stream's part comes first, the position's last."""
-    position = event_id.partition(".")[0]
-    return position if len(position) <= 16 else f"{position[:4]}..{position[-10:]}"
+@dataclass
+class Language:
+    title: str
+    command: list[str]
+    suffix: str
+
+
+LANGUAGES = {
+    "python": Language("Python: mcp 2.x", [sys.executable], ".py"),
+    "node": Language("Node: @modelcontextprotocol/server and client 2.x", [os.environ.get("NODE", "node")], ".mjs"),
+}
 
 
 def free_port() -> int:
@@ -198,7 +48,15 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-async def wait_for_server(process: asyncio.subprocess.Process, port: int) -> None:
+async def start(language: Language, program: str, *arguments: str) -> Process:
+    command = [*language.command, str(HERE / (program + language.suffix)), *arguments]
+    try:
+        return await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE)
+    except FileNotFoundError:
+        raise SystemExit(f"{command[0]} is needed for this part of the demo") from None
+
+
+async def wait_for_server(process: Process, port: int) -> None:
     for _ in range(300):
         if process.returncode is not None:
             raise SystemExit(f"the server ended with status {process.returncode} before it listened")
@@ -212,14 +70,19 @@ async def wait_for_server(process: asyncio.subprocess.Process, port: int) -> Non
     raise SystemExit("the server did not listen within 30 s")
 
 
-async def read_server(process: asyncio.subprocess.Process, demo: Demo) -> None:
+async def read(process: Process, story: Story) -> None:
+    """Pass on what a process reports: one line of JSON per fact."""
     assert process.stdout is not None  # it is started with a pipe
+    offset: float | None = None
     async for line in process.stdout:
         fact = json.loads(line)
-        demo.note(functools.partial(demo.server_line, fact), fact["at"])
+        if offset is None:
+            offset = time.monotonic() - fact["at"]
+            offset = offset if abs(offset) > CLOCK_DIFFERENCE_S else 0.0
+        story.note(functools.partial(story.told, fact), fact["at"] + offset)
 
 
-async def stop(process: asyncio.subprocess.Process) -> None:
+async def stop(process: Process) -> None:
     if process.returncode is None:
         process.send_signal(signal.SIGTERM)
         try:
@@ -229,43 +92,34 @@ async def stop(process: asyncio.subprocess.Process) -> None:
             await process.wait()
 
 
-async def run(transport: str) -> bool:
-    demo = Demo()
+async def run(language: Language, transport: str) -> bool:
+    story = Story()
     port = free_port()
-    server = Path(__file__).with_name("server.py")
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, str(server), "--port", str(port), "--transport", transport, stdout=asyncio.subprocess.PIPE
-    )
-    reader = asyncio.create_task(read_server(process, demo))
-    reporter = asyncio.create_task(demo.keep_reporting())
-    result: str | None = None
+    server = await start(language, "server", "--port", str(port), "--transport", transport)
+    client = await start(language, "client", "--transport", transport)
+    readers = asyncio.gather(read(server, story), read(client, story))
+    reporter = asyncio.create_task(story.keep_reporting())
     try:
-        await wait_for_server(process, port)
-        async with Tap(port, demo.observer()) as tap:
-            demo.timeline.begin()
-            # With its defaults this client prefers 2026-07-28, where nothing can be resumed; the server's
-            # prefer_resumable=True steers it. The stock transport cannot, so there the client is told to.
-            client = Client(f"http://127.0.0.1:{tap.port}/mcp", mode="auto" if transport == "tailrope" else "legacy")
-            async with client:
-                try:
-                    async with asyncio.timeout(CALL_TIMEOUT_S):
-                        answer = await client.call_tool("index_files", {}, progress_callback=demo.on_progress)
-                    result = answer.content[0].text  # type: ignore[union-attr]
-                    demo.note(lambda: demo.timeline.row(right=f'call_tool() returns "{result}"', colour="bold"))
-                except (MCPError, OSError, TimeoutError) as error:
-                    text = f"call_tool() fails: {error or type(error).__name__}"
-                    demo.note(lambda: demo.timeline.row(right=text, colour="red"))
+        await wait_for_server(server, port)
+        async with Tap(port, story.observer()) as tap:
+            story.timeline.begin(f"{language.title}, {'Tailrope' if transport == 'tailrope' else 'stock'} transport")
+            assert client.stdin is not None  # it is started with a pipe
+            client.stdin.write(f"http://127.0.0.1:{tap.port}/mcp\n".encode())
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(client.wait(), CLIENT_TIMEOUT_S)
     finally:
-        await stop(process)
+        await stop(client)
+        await stop(server)
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(reader, 5)
+            await asyncio.wait_for(readers, 5)
         reporter.cancel()
-        demo.report()
-    return demo.summary(result)
+        story.report()
+    return story.summary()
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="demo", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--language", choices=(*LANGUAGES, "all"), default="all", help="default: one after the other")
     parser.add_argument(
         "--transport",
         choices=("tailrope", "stock"),
@@ -275,10 +129,12 @@ def main() -> int:
     args = parser.parse_args()
     # A proxy of the environment must not get between the two.
     os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1"
+    languages = list(LANGUAGES.values()) if args.language == "all" else [LANGUAGES[args.language]]
     try:
-        return 0 if asyncio.run(run(args.transport)) else 1
+        good = [asyncio.run(run(language, args.transport)) for language in languages]
     except KeyboardInterrupt:
         return 130
+    return 0 if all(good) else 1
 
 
 if __name__ == "__main__":

@@ -54,10 +54,10 @@ class Timeline:
     def paint(self, text: str, colour: str) -> str:
         return f"\x1b[{CODES[colour]}m{text}\x1b[0m" if self._has_colour and colour else text
 
-    def begin(self) -> None:
-        """Print the column heads; elapsed time counts from here."""
+    def begin(self, title: str) -> None:
+        """Print the title and the column heads; elapsed time counts from here."""
         self._began = time.monotonic()
-        print()
+        print(f"\n{self.paint(title, 'bold')}\n")
         print(self.paint(f"{'elapsed':>9}  {'server':<{LEFT_WIDTH}} {'wire':^{WIRE_WIDTH}}  client", "bold"))
 
     def row(self, left: str = "", wire: str = "", right: str = "", colour: str = "") -> None:

@@ -1,0 +1,57 @@
+// A resumable server with Hono, on the web-standard transport. Run it with `node hono.mjs`.
+import { randomUUID } from 'node:crypto';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+import { serve } from '@hono/node-server';
+import { McpServer } from '@modelcontextprotocol/server';
+import { Hono } from 'hono';
+import * as z from 'zod';
+
+// The one line: it used to name '@modelcontextprotocol/server'.
+import { WebStandardStreamableHTTPServerTransport } from 'tailrope/mcp';
+
+function buildServer() {
+  const server = new McpServer({ name: 'reports', version: '1.0.0' });
+  const description = 'Build a report page by page, without keeping a connection open all the while.';
+  const inputSchema = z.object({ pages: z.number().int() });
+  server.registerTool('build_report', { description, inputSchema }, async ({ pages }, ctx) => {
+    const progressToken = ctx.mcpReq._meta?.progressToken;
+    for (let page = 1; page <= pages; page++) {
+      await sleep(50);
+      if (progressToken !== undefined) {
+        const params = { progressToken, progress: page, total: pages, message: `page ${page}` };
+        await ctx.mcpReq.notify({ method: 'notifications/progress', params });
+      }
+      if (page === Math.floor(pages / 2)) {
+        // The client comes back by itself, here after half a second, and is sent what it missed.
+        ctx.http.closeSSE?.({ retryMs: 500 });
+      }
+    }
+    return { content: [{ type: 'text', text: `${pages} pages` }] };
+  });
+  return server;
+}
+
+const transports = new Map();
+
+async function openSession() {
+  const transport = new WebStandardStreamableHTTPServerTransport({
+    sessionIdGenerator: () => randomUUID(),
+    onsessioninitialized: (id) => transports.set(id, transport),
+  });
+  transport.onclose = () => transports.delete(transport.sessionId);
+  await buildServer().connect(transport);
+  return transport;
+}
+
+const app = new Hono();
+
+app.all('/mcp', async (c) => {
+  const sessionId = c.req.header('mcp-session-id');
+  const transport = sessionId === undefined ? await openSession() : transports.get(sessionId);
+  return transport === undefined ? c.body(null, 404) : transport.handleRequest(c.req.raw);
+});
+
+serve({ fetch: app.fetch, hostname: '127.0.0.1', port: Number(process.env.PORT ?? 3000) }, ({ port }) => {
+  console.log(`http://127.0.0.1:${port}/mcp`);
+});

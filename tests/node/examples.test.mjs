@@ -1,0 +1,115 @@
+// Every example runs as a user would run it and serves an official client through a call that closes its connection.
+import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { readdirSync } from 'node:fs';
+import { createInterface } from 'node:readline';
+import { test } from 'node:test';
+import { fileURLToPath } from 'node:url';
+
+import * as v1 from '@modelcontextprotocol/sdk/client/index.js';
+import * as v1Http from '@modelcontextprotocol/sdk/client/streamableHttp.js';
+import * as v2 from '@modelcontextprotocol/client';
+
+import { Peer, counts, ids, within } from './kit/raw.mjs';
+
+const EXAMPLES = fileURLToPath(new URL('../../examples/node/', import.meta.url));
+const PAGES = 20;
+const START_MS = 30_000;
+const CALL_MS = 30_000;
+const END_MS = 15_000;
+const timeout = 90_000;
+
+// Which client calls an example. A new file in the folder must be named here.
+const CLIENTS = {
+  drain: 2,
+  express: 2,
+  fastify: 2,
+  hono: 2,
+  'own-event-store': 2,
+  'resumable-handler': 2,
+  'server-v1': 1,
+  'server-v2': 2,
+};
+
+const upTo = (count) => Array.from({ length: count }, (_, index) => index + 1);
+
+/** Starts an example and waits until it says where it listens; it is killed if the test has not ended it. */
+async function start(t, name) {
+  const child = spawn(process.execPath, [`${EXAMPLES}${name}.mjs`], {
+    env: { ...process.env, PORT: '0' },
+    stdio: ['ignore', 'pipe', 'inherit'],
+  });
+  const exited = once(child, 'exit').then(([code, signal]) => code ?? signal);
+  t.after(() => {
+    child.kill('SIGKILL');
+    return exited;
+  });
+  const lines = createInterface(child.stdout)[Symbol.asyncIterator]();
+  const { value } = await within(lines.next(), START_MS, `start of ${name}`);
+  assert.match(value ?? '', /^http:\/\/127\.0\.0\.1:\d+\/mcp$/);
+  return { child, url: new URL(value), exited: () => within(exited, END_MS, `end of ${name}`) };
+}
+
+/** Calls the tool with an unmodified client: what it was told, and how often it came back for more. */
+async function call(line, url, clientOptions) {
+  const seen = { progress: [], resumes: 0 };
+  const counting = (input, init) => {
+    seen.resumes += new Headers(init?.headers).has('last-event-id') ? 1 : 0;
+    return fetch(input, init);
+  };
+  const Transport = (line === 1 ? v1Http : v2).StreamableHTTPClientTransport;
+  const client = new (line === 1 ? v1 : v2).Client({ name: 'examples', version: '1' }, clientOptions);
+  await client.connect(new Transport(url, { fetch: counting }));
+  const options = { onprogress: ({ progress }) => seen.progress.push(progress), timeout: CALL_MS };
+  const request = { name: 'build_report', arguments: { pages: PAGES } };
+  const result = await (line === 1 ? client.callTool(request, undefined, options) : client.callTool(request, options));
+  const revision = line === 1 ? undefined : client.getNegotiatedProtocolVersion();
+  await client.close();
+  return { ...seen, text: result.content[0].text, revision };
+}
+
+test('every example is run', () => {
+  const names = readdirSync(EXAMPLES).map((file) => file.replace(/\.mjs$/, ''));
+  assert.deepEqual(names.sort(), Object.keys(CLIENTS).sort());
+});
+
+for (const [name, line] of Object.entries(CLIENTS)) {
+  test(`${name} loses nothing over a close`, { timeout }, async (t) => {
+    const { url } = await start(t, name);
+    const { progress, text, resumes } = await call(line, url);
+    assert.deepEqual([progress, text], [upTo(PAGES), `${PAGES} pages`]);
+    assert.ok(resumes >= 1, 'the client never came back, so nothing was shown');
+  });
+}
+
+test('resumable-handler leaves 2026-07-28 to the SDK', { timeout }, async (t) => {
+  const { url } = await start(t, 'resumable-handler');
+  const seen = await call(2, url, { versionNegotiation: { mode: 'auto' } });
+  assert.deepEqual(seen, { progress: upTo(PAGES), resumes: 0, text: `${PAGES} pages`, revision: '2026-07-28' });
+});
+
+test('f44 drain ends its streams with an id and a retry, and the process with 0', { timeout }, async (t) => {
+  const { child, url, exited } = await start(t, 'drain');
+  const peer = await Peer.open(Number(url.port));
+  // Long enough that the tool itself closes nothing meanwhile.
+  const reply = await peer.call('build_report', { pages: 2_000 });
+  const events = await reply.some(2);
+  child.kill('SIGTERM');
+  events.push(...(await within(reply.rest(), END_MS)));
+  assert.equal(reply.broken, false);
+  assert.deepEqual(counts(events), upTo(counts(events).length));
+  assert.ok(events.every((event) => !event.isTerminal));
+  // The client knows where to go on, and when: not before the restart. Where it is, it has every event before.
+  const { id, retry } = events.reduce((known, event) => ({ ...known, ...event }));
+  assert.ok(id !== undefined && retry >= 5_000, JSON.stringify(events.at(-1)));
+  assert.equal(id, ids(events.filter((event) => event.message !== undefined)).at(-1));
+  assert.equal(await exited(), 0);
+});
+
+test('drain ends at once when nothing is open', { timeout }, async (t) => {
+  const { child, url, exited } = await start(t, 'drain');
+  assert.equal((await call(2, url)).text, `${PAGES} pages`);
+  child.kill('SIGTERM');
+  assert.equal(await exited(), 0);
+});
