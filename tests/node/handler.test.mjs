@@ -1,0 +1,184 @@
+// createResumableMcpHandler: sessions for the older revisions, the SDK for 2026-07-28, one factory for both.
+import assert from 'node:assert/strict';
+import { describe } from 'node:test';
+
+import { serve as serveHono } from '@hono/node-server';
+import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client';
+import { createMcpHandler } from '@modelcontextprotocol/server';
+import { createResumableMcpHandler, stats } from 'tailrope/mcp';
+
+import { Peer, counts, ids, request, until, upTo, within } from './kit/raw.mjs';
+import { listen } from './kit/servers.mjs';
+import { buildServer } from './kit/tools.mjs';
+import { ours, test } from './kit/test.mjs';
+
+const JSON_BODY = { accept: 'application/json, text/event-stream', 'content-type': 'application/json' };
+
+/** A handler behind node:http, as Node or as web-standard handler, that ends with its test. */
+async function serve(t, face, options) {
+  const made = [];
+  const factory = (context) => {
+    const server = buildServer('v2');
+    made.push({ era: context.era, clientId: context.authInfo?.clientId, server });
+    return server;
+  };
+  const handler = createResumableMcpHandler(factory, { retryInterval: 20, ...options });
+  let host;
+  if (face === 'node') {
+    host = await listen((req, res) => {
+      const user = req.headers['x-user'];
+      req.auth = user === undefined ? undefined : { token: user, clientId: user, scopes: [] };
+      return handler.node(req, res);
+    });
+  } else {
+    const server = serveHono({
+      port: 0,
+      hostname: '127.0.0.1',
+      fetch(req) {
+        const user = req.headers.get('x-user');
+        return handler.fetch(req, user ? { authInfo: { token: user, clientId: user, scopes: [] } } : undefined);
+      },
+    });
+    await until(() => server.listening);
+    host = {
+      port: server.address().port,
+      async close() {
+        server.closeAllConnections();
+        await new Promise((resolve) => server.close(resolve));
+      },
+    };
+  }
+  t.after(async () => {
+    await handler.close();
+    await host.close();
+  });
+  return { handler, made, port: host.port };
+}
+
+async function connect(t, port, options) {
+  const client = new Client({ name: 'client', version: '1' }, options);
+  await client.connect(new StreamableHTTPClientTransport(new URL(`http://127.0.0.1:${port}/mcp`)));
+  t.after(() => client.close());
+  return client;
+}
+
+for (const face of ['node', 'fetch']) {
+  describe(face, () => {
+    test('sessions of the older revisions are resumable', ours, async (t) => {
+      const { port, made } = await serve(t, face);
+      const peer = await Peer.open(port);
+      const first = await peer.script('emit 3', 'close', 'emit 3', 'return done');
+      const before = await first.rest();
+      const resumed = await peer.resume(before.at(-1).id);
+      const after = await resumed.rest();
+      assert.deepEqual(counts([...before, ...after]), upTo(6));
+      assert.equal(after.at(-1).message.result.content[0].text, 'done');
+      assert.equal(new Set(ids([...before, ...after])).size, ids([...before, ...after]).length);
+      assert.deepEqual(made.map(({ era }) => era), ['legacy']);
+    });
+
+    test('the newest revision is the SDKs own', ours, async (t) => {
+      const { port, made } = await serve(t, face);
+      const client = await connect(t, port, { versionNegotiation: { mode: 'auto' } });
+      assert.equal(client.getNegotiatedProtocolVersion(), '2026-07-28');
+      const result = await client.callTool({ name: 'script', arguments: { steps: ['close', 'return modern'] } });
+      assert.equal(result.content[0].text, 'modern');
+      assert.ok(made.length > 0 && made.every(({ era }) => era === 'modern'));
+    });
+
+    test('prefer resumable steers clients of both eras', ours, async (t) => {
+      const { port, made } = await serve(t, face, { preferResumable: true });
+      const client = await connect(t, port, { versionNegotiation: { mode: 'auto' } });
+      assert.equal(client.getNegotiatedProtocolVersion(), '2025-11-25');
+      const result = await client.callTool({ name: 'script', arguments: { steps: ['close', 'return resumed'] } });
+      assert.equal(result.content[0].text, 'resumed');
+      assert.deepEqual(made.map(({ era }) => era), ['legacy']);
+    });
+
+    test('answers that concern no session are those of the transports', ours, async (t) => {
+      const { port, made } = await serve(t, face);
+      const answered = async (method, headers, body) => {
+        const reply = await request(port, method, headers, body);
+        return [reply.status, JSON.parse(await reply.body()).error.code];
+      };
+      const list = '{"jsonrpc":"2.0","id":1,"method":"tools/list"}';
+      assert.deepEqual(await answered('GET', { accept: 'text/event-stream' }), [400, -32000]);
+      assert.deepEqual(await answered('POST', JSON_BODY, list), [400, -32000]);
+      assert.deepEqual(await answered('POST', { ...JSON_BODY, 'mcp-session-id': 'unknown' }, list), [404, -32001]);
+      assert.deepEqual(await answered('GET', { accept: 'text/event-stream', 'mcp-session-id': 'unknown' }), [404, -32001]);
+      assert.deepEqual(await answered('POST', { ...JSON_BODY, 'content-type': 'text/plain' }, list), [415, -32000]);
+      assert.deepEqual(await answered('POST', JSON_BODY, '{"jsonrpc"'), [400, -32700]);
+      assert.deepEqual(await answered('PUT', JSON_BODY, list), [405, -32000]);
+      assert.equal(made.length, 0);
+    });
+
+    test('an initialize that is refused leaves nothing behind', ours, async (t) => {
+      const { port, made } = await serve(t, face);
+      const before = stats().sessions;
+      const params = { protocolVersion: '2025-11-25', capabilities: {}, clientInfo: { name: 'c', version: '1' } };
+      const body = JSON.stringify({ jsonrpc: '2.0', id: 1, method: 'initialize', params });
+      const reply = await request(port, 'POST', { ...JSON_BODY, accept: 'text/html' }, body);
+      assert.equal(reply.status, 406);
+      await reply.body();
+      assert.equal(stats().sessions, before);
+      assert.equal(made.length, 1);
+      await until(() => made[0].server.server.transport === undefined);
+    });
+
+    test('i7 sessions belong to their principal', ours, async (t) => {
+      const { port, made } = await serve(t, face);
+      const owner = await Peer.open(port, undefined, { 'x-user': 'alice' });
+      assert.equal(made[0].clientId, 'alice');
+      const other = new Peer(port, undefined, { 'x-user': 'bob' });
+      other.sessionId = owner.sessionId;
+      assert.equal((await other.script('return mine')).status, 404);
+      const reply = await owner.script('return mine');
+      assert.equal((await reply.rest()).at(-1).message.result.content[0].text, 'mine');
+    });
+
+    test('ended sessions are forgotten', ours, async (t) => {
+      const { port } = await serve(t, face);
+      const peer = await Peer.open(port);
+      assert.equal((await peer.delete()).status, 200);
+      assert.equal((await peer.script('return late')).status, 404);
+    });
+
+    test('notify reaches sessions and subscriptions', ours, async (t) => {
+      const { handler, port } = await serve(t, face);
+      const peer = await Peer.open(port);
+      const listening = await peer.listen();
+      handler.notify.toolsChanged();
+      const [event] = (await listening.some(1)).filter(({ message }) => message !== undefined);
+      assert.equal(event.message.method, 'notifications/tools/list_changed');
+      listening.drop();
+    });
+
+    test('close ends sessions and refuses what comes later', ours, async (t) => {
+      const { handler, port } = await serve(t, face);
+      const before = stats().sessions;
+      const peer = await Peer.open(port);
+      const listening = await peer.listen();
+      await within(handler.close());
+      await listening.rest();
+      assert.equal(stats().sessions, before);
+    });
+  });
+}
+
+test('the option legacy is refused', ours, () => {
+  assert.throws(() => createResumableMcpHandler(() => buildServer('v2'), { legacy: 'stateless' }), TypeError);
+});
+
+test('the kill switch leaves the SDKs own handler', ours, async (t) => {
+  process.env.TAILROPE_DISABLE = '1';
+  t.after(() => delete process.env.TAILROPE_DISABLE);
+  const handler = createResumableMcpHandler(() => buildServer('v2'), {});
+  assert.deepEqual(
+    Object.keys(handler).filter((name) => name !== 'node').sort(),
+    Object.keys(createMcpHandler(() => buildServer('v2'))).sort(),
+  );
+  const host = await listen((req, res) => handler.node(req, res));
+  t.after(() => host.close());
+  const reply = await request(host.port, 'GET', { accept: 'text/event-stream' });
+  assert.equal(reply.status, 405);
+});

@@ -1,0 +1,124 @@
+// The published form: a package without native half, and one for this platform with it.
+import assert from 'node:assert/strict';
+import { execFileSync, spawnSync } from 'node:child_process';
+import { cpSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { after, before } from 'node:test';
+
+import { publint } from 'publint';
+import { formatMessage } from 'publint/utils';
+import * as esm from 'tailrope/mcp';
+
+import { listen } from './kit/servers.mjs';
+import { Peer, counts, upTo } from './kit/raw.mjs';
+import { ours, test } from './kit/test.mjs';
+import { buildServer, connectServer } from './kit/tools.mjs';
+
+const root = fileURLToPath(new URL('../../', import.meta.url));
+let folder;
+let packages;
+
+before(() => {
+  folder = mkdtempSync(join(tmpdir(), 'tailrope-packages-'));
+  execFileSync(process.execPath, [join(root, 'bindings-node/pack.mjs'), join(folder, 'npm')]);
+  packages = readdirSync(join(folder, 'npm'));
+});
+
+after(() => rmSync(folder, { recursive: true, force: true }));
+
+/** A program's folder in which these packages are installed, beside the SDKs. */
+function installed(name, ...names) {
+  const program = join(folder, name);
+  mkdirSync(join(program, 'node_modules'), { recursive: true });
+  for (const each of names) {
+    cpSync(join(folder, 'npm', each), join(program, 'node_modules', each), { recursive: true });
+  }
+  symlinkSync(join(root, 'node_modules/@modelcontextprotocol'), join(program, 'node_modules/@modelcontextprotocol'));
+  return program;
+}
+
+function run(program, file, source) {
+  writeFileSync(join(program, file), source);
+  const { status, stdout, stderr } = spawnSync(process.execPath, [file], { cwd: program, encoding: 'utf8' });
+  return { status, stdout: stdout.trim(), stderr };
+}
+
+const ENTRIES = ['tailrope', 'tailrope/mcp', 'tailrope/mcp-v1'];
+
+test('the packages are laid out as their consumers need', ours, async () => {
+  assert.equal(packages.length, 2);
+  for (const name of packages) {
+    const { messages, pkg } = await publint({ pkgDir: join(folder, 'npm', name), strict: true });
+    assert.deepEqual(messages.map((message) => formatMessage(message, pkg)), []);
+  }
+  const manifest = JSON.parse(readFileSync(join(folder, 'npm/tailrope/package.json'), 'utf8'));
+  const native = packages.find((name) => name !== 'tailrope');
+  assert.equal(manifest.optionalDependencies[native], manifest.version);
+  // Nothing is built where it is installed.
+  assert.equal(manifest.scripts, undefined);
+});
+
+test('both module forms load with the platforms package', ours, () => {
+  const program = installed('complete', ...packages);
+  const list = (lines) => `console.log(JSON.stringify([${lines.join(', ')}]));\n`;
+  const imported = run(program, 'a.mjs', list(ENTRIES.map((name) => `Object.keys(await import('${name}')).sort()`)));
+  const required = run(program, 'a.cjs', list(ENTRIES.map((name) => `Object.keys(require('${name}')).sort()`)));
+  assert.equal(imported.status, 0, imported.stderr);
+  assert.equal(required.status, 0, required.stderr);
+  assert.equal(required.stdout, imported.stdout);
+  assert.ok(JSON.parse(imported.stdout)[1].includes('NodeStreamableHTTPServerTransport'));
+});
+
+test('a missing native half is named', ours, () => {
+  const program = installed('partial', 'tailrope');
+  const source = "import('tailrope').catch((error) => console.log(error.code, error.message));\n";
+  const { stdout } = run(program, 'a.mjs', source);
+  const native = packages.find((name) => name !== 'tailrope');
+  assert.match(stdout, /^native_missing /);
+  assert.ok(stdout.includes(native));
+});
+
+test('both module forms in one process are one tailrope', ours, async (t) => {
+  const require = createRequire(import.meta.url);
+  const cjs = require('tailrope/mcp');
+  assert.notEqual(cjs.EventStore, esm.EventStore);
+  const transport = new cjs.NodeStreamableHTTPServerTransport({
+    sessionIdGenerator: () => 'one',
+    // A store of the other form is still one of ours.
+    eventStore: new esm.EventStore('memory:', { retryMs: 40 }),
+  });
+  await connectServer('v2', transport);
+  const host = await listen((req, res) => transport.handleRequest(req, res));
+  t.after(async () => {
+    await transport.close();
+    await host.close();
+  });
+  const peer = await Peer.open(host.port);
+  const first = await (await peer.script('emit 2', 'close', 'emit 2')).rest();
+  assert.equal(first[0].retry, 40);
+  const rest = await (await peer.resume(first.at(-1).id)).rest();
+  assert.deepEqual(counts([...first, ...rest]), upTo(4));
+  assert.equal(esm.stats().sessions, 1);
+  assert.deepEqual(cjs.stats(), esm.stats());
+});
+
+test('the SDKs own transport keeps its events in our store', ours, async (t) => {
+  const { NodeStreamableHTTPServerTransport } = await import('@modelcontextprotocol/node');
+  const store = new esm.EventStore('memory:', { maxEventsPerStream: 4 });
+  const transport = new NodeStreamableHTTPServerTransport({ sessionIdGenerator: () => 'stock', eventStore: store });
+  await buildServer('v2').connect(transport);
+  const host = await listen((req, res) => transport.handleRequest(req, res));
+  t.after(async () => {
+    await transport.close();
+    await host.close();
+  });
+  const peer = await Peer.open(host.port);
+  const first = await (await peer.script('emit 1', 'close', 'emit 2')).rest();
+  const rest = await (await peer.resume(first.at(-1).id)).untilTerminal();
+  assert.deepEqual(counts([...first, ...rest]), upTo(3));
+  // The bound has dropped the priming event by now.
+  await assert.rejects(store.replayEventsAfter(first[0].id, { send() {} }), /not found/i);
+});
