@@ -113,13 +113,15 @@ impl Engine {
 
     /// The options in force, by name.
     fn options<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let Options { pacing, limits, max_sessions, max_detached_ms, warn_event_bytes, .. } = self.engine.options();
+        let Options { pacing, limits, max_sessions, max_detached_ms, store_timeout_ms, warn_event_bytes, .. } =
+            self.engine.options();
         let options = PyDict::new(py);
         options.set_item("retry_ms", pacing.retry_ms)?;
         options.set_item("keep_alive_ms", pacing.keep_alive_ms)?;
         options.set_item("max_connection_ms", pacing.max_connection_ms)?;
         options.set_item("max_connection_bytes", pacing.max_connection_bytes)?;
         options.set_item("store_wait_ms", pacing.store_wait_ms)?;
+        options.set_item("store_timeout_ms", *store_timeout_ms)?;
         options.set_item("max_events_per_stream", limits.max_events_per_stream)?;
         options.set_item("max_bytes_per_stream", limits.max_bytes_per_stream)?;
         options.set_item("max_bytes_per_session", limits.max_bytes_per_session)?;
@@ -150,6 +152,7 @@ fn set_option(options: &mut Options, name: &str, value: &Bound<'_, PyAny>) -> Py
         "max_connection_ms" => options.pacing.max_connection_ms = number,
         "max_connection_bytes" => options.pacing.max_connection_bytes = number,
         "store_wait_ms" => options.pacing.store_wait_ms = number,
+        "store_timeout_ms" => options.store_timeout_ms = number,
         "max_events_per_stream" => options.limits.max_events_per_stream = size,
         "max_bytes_per_stream" => options.limits.max_bytes_per_stream = size,
         "max_bytes_per_session" => options.limits.max_bytes_per_session = size,

@@ -34,8 +34,12 @@ impl Bench {
     }
 
     pub(crate) fn session(&self, id: &str, revision: Revision) -> SessionHandle {
+        self.session_of(id, revision, &Dialect::MCP_PYTHON_2)
+    }
+
+    pub(crate) fn session_of(&self, id: &str, revision: Revision, dialect: &'static Dialect) -> SessionHandle {
         let wake = Arc::new(NoWake);
-        let session = self.engine.open_session(id, None, &Dialect::MCP_PYTHON_2, wake, 0).expect("a session can open");
+        let session = self.engine.open_session(id, None, dialect, wake, 0).expect("a session can open");
         session.assume_revision(revision);
         session
     }
@@ -167,6 +171,8 @@ pub(crate) struct SlowStore {
     inner: MemoryStore,
     pub(crate) waits: AtomicBool,
     pub(crate) fails: AtomicBool,
+    /// Calls off what is abandoned. Otherwise it is done late.
+    pub(crate) calls_off: AtomicBool,
     pending: Mutex<VecDeque<Pending>>,
 }
 
@@ -176,12 +182,21 @@ enum Pending {
     Read(StreamKey, Seq, ReadLimit, Ticket),
 }
 
+impl Pending {
+    fn ticket(&self) -> &Ticket {
+        match self {
+            Self::Open(.., ticket) | Self::Append(.., ticket) | Self::Read(.., ticket) => ticket,
+        }
+    }
+}
+
 impl SlowStore {
     pub(crate) fn new(limits: Limits) -> Arc<Self> {
         Arc::new(Self {
             inner: MemoryStore::new(limits),
             waits: AtomicBool::new(false),
             fails: AtomicBool::new(false),
+            calls_off: AtomicBool::new(false),
             pending: Mutex::default(),
         })
     }
@@ -271,6 +286,12 @@ impl EventStore for SlowStore {
             }
             (_, true) => Answer::Now(Err(failed())),
             _ => self.inner.append(now, key, events, chain, ticket),
+        }
+    }
+
+    fn abandon(&self, _key: &StreamKey, abandoned: &Ticket) {
+        if self.calls_off.load(Ordering::SeqCst) {
+            self.pending.lock().unwrap().retain(|pending| pending.ticket().number != abandoned.number);
         }
     }
 

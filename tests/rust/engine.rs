@@ -17,7 +17,7 @@ use tailrope_core::engine::{
 use tailrope_core::protocol::jsonrpc::read;
 use tailrope_core::protocol::{Cursor, Dialect, EventId, IdEncoder, RequestId, Revision};
 use tailrope_core::store::Limits;
-use tailrope_core::stream::CloseReason;
+use tailrope_core::stream::{CloseReason, Pacing};
 
 // Bytes
 
@@ -172,6 +172,7 @@ fn an_initialize_stream_has_the_asked_revision_and_later_ones_the_negotiated() {
         assert_eq!(answered.text.contains("retry: "), !json_answer, "{}", answered.text);
         assert_eq!(session.revision(), Some(Revision::V2025_06_18));
         let connection = call(&session, 1);
+        bench.advance(Pacing::default().first_comment_ms);
         assert_eq!(bench.read(&connection).frames(), [json!({"comment": "keep-alive"})]);
     }
 }

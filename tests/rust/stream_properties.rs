@@ -78,6 +78,8 @@ struct World {
     now: u64,
     // The store.
     log: Vec<Kept>,
+    /// Events of a lost append that are in the log all the same, as the next append will find.
+    late: Vec<Kept>,
     low: Seq,
     confirmed: Seq,
     appending: Option<(Seq, Vec<NewEvent>)>,
@@ -118,6 +120,7 @@ impl World {
         let rules = StreamRules { priming: new, early_close: new, standalone: dice.one_in(3) };
         let pacing = Pacing {
             coalesce_ms: dice.below(3) * 5,
+            first_comment_ms: dice.below(3) * 10,
             max_connection_ms: if dice.one_in(6) { 200 } else { 0 },
             max_connection_bytes: if dice.one_in(6) { 24 } else { 0 },
             max_unconfirmed: 6,
@@ -133,6 +136,7 @@ impl World {
             rules,
             now: 0,
             log: Vec::new(),
+            late: Vec::new(),
             low: 1,
             confirmed: 0,
             appending: None,
@@ -298,6 +302,15 @@ impl World {
 
     fn answer_append(&mut self, fail: bool) {
         let Some((first, events)) = self.appending.take() else { return };
+        if !self.late.is_empty() {
+            self.log.append(&mut self.late);
+            self.confirmed = self.head();
+            self.give(Input::Grown { head: self.confirmed }).unwrap();
+            return;
+        }
+        if fail && self.dice.one_in(2) {
+            return self.lose_append(events);
+        }
         if fail {
             self.give(Input::AppendFailed).unwrap();
             self.end_failed();
@@ -307,6 +320,18 @@ impl World {
         self.log.extend(events.into_iter().map(|event| Kept { payload: event.payload, kind: event.kind }));
         self.confirmed = self.head();
         self.give(Input::Appended).unwrap();
+    }
+
+    fn lose_append(&mut self, events: Vec<NewEvent>) {
+        for _ in &events {
+            assert!(self.appending.is_none(), "all of them are told before another append");
+            self.give(Input::AppendLost).unwrap();
+            self.end_failed();
+        }
+        // Nothing follows an end, so nobody finds out that one came through.
+        if self.dice.one_in(3) && events.iter().all(|event| event.kind != EventKind::Terminal) {
+            self.late = events.into_iter().map(|event| Kept { payload: event.payload, kind: event.kind }).collect();
+        }
     }
 
     fn answer_load(&mut self, at: usize, fail: bool) {
@@ -455,9 +480,9 @@ impl World {
                 match kind {
                     EventKind::Terminal => (self.ended, self.failed) = (false, true),
                     EventKind::Answer => {
-                        self.failed = true;
-                        // The terminal behind it is no terminal any more.
-                        self.ended &= !self.waiting.iter().any(|(_, kind)| *kind == EventKind::Terminal);
+                        // The terminal behind it is no terminal any more, and an end that was decided has not
+                        // spoken for it.
+                        (self.ended, self.failed) = (false, true);
                         for (_, kind) in &mut self.waiting {
                             *kind = if *kind == EventKind::Terminal { EventKind::Answer } else { *kind };
                         }

@@ -62,6 +62,7 @@ struct PacingSpec {
     retry_ms: u32,
     keep_alive_ms: u64,
     coalesce_ms: u64,
+    first_comment_ms: u64,
     max_connection_ms: u64,
     max_connection_bytes: u64,
     max_unconfirmed: usize,
@@ -78,6 +79,7 @@ impl Default for PacingSpec {
             retry_ms,
             keep_alive_ms,
             coalesce_ms,
+            first_comment_ms,
             max_connection_ms,
             max_connection_bytes,
             max_unconfirmed,
@@ -89,6 +91,7 @@ impl Default for PacingSpec {
             retry_ms,
             keep_alive_ms,
             coalesce_ms,
+            first_comment_ms,
             max_connection_ms,
             max_connection_bytes,
             max_unconfirmed,
@@ -106,6 +109,7 @@ impl PacingSpec {
             retry_ms: self.retry_ms,
             keep_alive_ms: self.keep_alive_ms,
             coalesce_ms: self.coalesce_ms,
+            first_comment_ms: self.first_comment_ms,
             max_connection_ms: self.max_connection_ms,
             max_connection_bytes: self.max_connection_bytes,
             max_unconfirmed: self.max_unconfirmed,
@@ -155,6 +159,8 @@ enum InputSpec {
     Terminate(String),
     Appended,
     AppendFailed,
+    AppendLost,
+    Grown(Seq),
     Page {
         conn: ConnectionId,
         seqs: Vec<Seq>,
@@ -234,6 +240,8 @@ impl Trace {
             InputSpec::Terminate(payload) => Input::Terminate { payload: payload.clone().into() },
             InputSpec::Appended => Input::Appended,
             InputSpec::AppendFailed => Input::AppendFailed,
+            InputSpec::AppendLost => Input::AppendLost,
+            InputSpec::Grown(head) => Input::Grown { head: *head },
             InputSpec::Page { conn, seqs, trimmed, tag_at } => {
                 let after = self.read_after[conn];
                 let event = |seq: &Seq| StoredEvent {

@@ -19,9 +19,6 @@ _engines: weakref.WeakSet[Runtime] = weakref.WeakSet()
 _loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Loop] = weakref.WeakKeyDictionary()
 _current = threading.local()
 
-DEFAULT_STORE_TIMEOUT_MS = 30_000
-"""How long one call of a user's own event store may take."""
-
 DEFAULT_DRAIN_MS = 5_000
 """The `retry` of a drain that names none: what a restart usually takes."""
 
@@ -69,16 +66,11 @@ class Runtime:
     """An engine with its options, made when it is first needed and again after a fork."""
 
     def __init__(self, options: dict[str, Any], host_store: Any = None) -> None:
-        self.options = {name: value for name, value in options.items() if name != "store_timeout_ms"}
+        self.options = options
         # The event store that a user wrote, which then holds the events; None where ours does.
         self.host_store = host_store
-        store_timeout_ms = options.get("store_timeout_ms", DEFAULT_STORE_TIMEOUT_MS)
-        if not isinstance(store_timeout_ms, int) or store_timeout_ms < 1:
-            msg = "store_timeout_ms must be a whole number that is at least 1"
-            raise ValueError(msg)
-        self.store_timeout_s = store_timeout_ms / 1_000
         # Wrong options are reported where they are given, not when the first session opens.
-        Engine(**self.options)
+        self.store_timeout_s = Engine(**options).options()["store_timeout_ms"] / 1_000
         self._engine: Engine | None = None
         self._pid = os.getpid()
         with _lock:

@@ -15,7 +15,6 @@ use super::cell::{Cell, Conn, State};
 use super::connection::Head;
 use super::stats::Counters;
 use crate::Ms;
-use crate::protocol::jsonrpc::INVALID_REQUEST;
 use crate::protocol::{EventId, IdEncoder, Origin, Refusal, StreamNonce, sse};
 use crate::session::{Step, SynthesizedEnd, end_payload};
 use crate::store::{HostReplay, HostStore, OwnIds, Record};
@@ -40,7 +39,7 @@ impl Cell {
             }
             match (located, own.host()) {
                 (Some((_, after)), _) => self.resume_log(state, now, conn, (nonce, after, 0, None), steps),
-                (None, Some(host)) => self.ask_replay(state, host, last_event_id, conn),
+                (None, Some(host)) => self.ask_replay(state, now, host, last_event_id, conn),
                 (None, None) => self.answer_unknown(state, now, conn, steps),
             }
             return Ok(conn);
@@ -49,7 +48,7 @@ impl Cell {
             None => {
                 Counters::add(&self.shared.counters.resumes_refused, 1);
                 tracing::info!(target: "tailrope", session = %self.id, "resume refused: no event id of ours");
-                Err(not_ours())
+                Err(self.dialect.wording.not_resumable())
             }
             Some(EventId::Tombstone(nonce, origin)) => {
                 let conn = attach(state, nonce, origin);
@@ -141,8 +140,10 @@ impl Cell {
             Origin::Unnamed => {
                 Counters::add(&counters.resumes_refused, 1);
                 // When the store could only be asked later, the answer has begun as a stream and just ends.
-                let body = if conn.head.is_none() { not_ours().body(self.dialect) } else { Vec::new() };
-                finish(conn, Head::json(400), &body);
+                if conn.head.is_none() {
+                    conn.refuse(&self.dialect.wording.not_resumable(), self.dialect);
+                }
+                conn.end = Some(CloseReason::Complete);
             }
         }
         state.touched.push(id);
@@ -151,38 +152,48 @@ impl Cell {
 
 /// What the host's own store replayed: outside the window, so in the store's own words.
 impl Cell {
-    fn ask_replay(&self, state: &mut State, host: &HostStore, last_event_id: &str, id: ConnectionId) {
+    fn ask_replay(&self, state: &mut State, now: Ms, host: &HostStore, last_event_id: &str, id: ConnectionId) {
         let number = host.replay(&self.id, last_event_id, id);
+        let wait = self.wait_for_replay(state, now, number);
         if let Some(conn) = state.conns.get_mut(&id) {
-            conn.replay = Some(number);
+            conn.replay = Some((number, wait));
         }
         state.asked_later = true;
     }
 
     pub(super) fn replayed(&self, number: u64, replay: Result<HostReplay, String>) {
-        self.change(|state, now, steps| {
-            let Some(host) = self.shared.store.own_ids().and_then(OwnIds::host) else { return };
-            let Some(conn) = host.take_replay(number) else { return };
-            match state.conns.get_mut(&conn) {
-                Some(conn) => conn.replay = None,
-                None => return,
-            }
-            match replay {
-                Ok(replay) => self.answer_replayed(state, now, conn, host, &replay, steps),
-                Err(error) => {
-                    // The client keeps its cursor, waits its retry and asks again.
-                    tracing::warn!(target: "tailrope", session = %self.id, %error, "event store did not replay");
-                    let mut bytes = Vec::new();
-                    self.write_echo(state, conn, &mut bytes);
-                    if let Some(conn) = state.conns.get_mut(&conn) {
-                        finish(conn, Head::EVENT_STREAM, &bytes);
-                        conn.end = Some(CloseReason::Fault);
-                    }
-                    self.shared.counters.closed(CloseReason::Fault);
-                    state.touched.push(conn);
+        self.change(|state, now, steps| self.take_replay(state, now, number, replay, steps));
+    }
+
+    pub(super) fn take_replay(
+        &self,
+        state: &mut State,
+        now: Ms,
+        number: u64,
+        replay: Result<HostReplay, String>,
+        steps: &mut Vec<Step>,
+    ) {
+        let Some(host) = self.shared.store.own_ids().and_then(OwnIds::host) else { return };
+        let Some(id) = host.take_replay(number) else { return };
+        let Some(conn) = state.conns.get_mut(&id) else { return };
+        if let Some((_, wait)) = conn.replay.take() {
+            state.waits.remove(&wait);
+        }
+        match replay {
+            Ok(replay) => self.answer_replayed(state, now, id, host, &replay, steps),
+            Err(error) => {
+                // The client keeps its cursor, waits its retry and asks again.
+                tracing::warn!(target: "tailrope", session = %self.id, %error, "event store did not replay");
+                let mut bytes = Vec::new();
+                self.write_echo(state, id, &mut bytes);
+                if let Some(conn) = state.conns.get_mut(&id) {
+                    finish(conn, Head::EVENT_STREAM, &bytes);
+                    conn.end = Some(CloseReason::Fault);
                 }
+                self.shared.counters.closed(CloseReason::Fault);
+                state.touched.push(id);
             }
-        });
+        }
     }
 
     fn answer_replayed(
@@ -233,7 +244,7 @@ impl Cell {
             if let Some(conn) = state.conns.get_mut(&id) {
                 conn.after_opening = before_window;
             }
-            return self.ask_replay(state, host, last_event_id, id);
+            return self.ask_replay(state, now, host, last_event_id, id);
         }
         let (after, head, finished) = match (&record, overlap) {
             (Some(record), Some((_, seq))) => (seq.saturating_sub(1), record.head, record.finished),
@@ -279,10 +290,6 @@ fn finish(conn: &mut Conn, head: Head, bytes: &[u8]) {
         conn.own().extend_from_slice(bytes);
     }
     conn.end = Some(CloseReason::Complete);
-}
-
-fn not_ours() -> Refusal {
-    Refusal::new(400, INVALID_REQUEST, "Bad Request: the stream of this Last-Event-ID cannot be resumed")
 }
 
 /// Tells a client that missed what a standalone stream said to fetch its lists again. Not in the log,

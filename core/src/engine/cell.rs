@@ -1,6 +1,6 @@
 //! One session in the engine: its lock, its connections, and what happens around a change.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, Weak};
 use super::connection::{Chunk, Connection, Head, Poll, Wake};
 use super::handle::{OutgoingMessage, SendOutcome, Sent};
 use super::stats::Counters;
+use super::waits::Wait;
 use super::{EngineError, Shared, lock};
 use crate::Ms;
-use crate::protocol::jsonrpc::{INTERNAL_ERROR, INVALID_REQUEST};
-use crate::protocol::{Dialect, Envelope, ErrorId, Kind, Origin, Refusal, RequestId, Revision, StreamNonce};
+use crate::protocol::{Dialect, Envelope, Kind, Origin, Refusal, RequestId, Revision, StreamNonce};
 use crate::session::{OutgoingKind, Route, Session, Step, SynthesizedEnd, end_payload};
 use crate::store::{Complete, Operation, Outcome, OwnIds, StoreError, StreamKey, Ticket};
 use crate::stream::{CloseReason, ConnectionId, Frame, Input, Refused};
@@ -40,8 +40,8 @@ pub(super) struct Conn {
     json: bool,
     /// It is not the stream that was asked for.
     pub(super) instead: bool,
-    /// The replay of the host's own store that it waits for.
-    pub(super) replay: Option<u64>,
+    /// The replay of the host's own store that it waits for, and what tells it apart from other waits.
+    pub(super) replay: Option<(u64, u64)>,
     /// When the client comes back, as it was told last on this connection.
     pub(super) retry_ms: Option<u32>,
 }
@@ -81,6 +81,12 @@ impl Conn {
         }
     }
 
+    /// Answers with a refusal. Nothing of the answer may be out yet.
+    pub(super) fn refuse(&mut self, refusal: &Refusal, dialect: &Dialect) {
+        self.head = Some(Head::json(refusal.status));
+        self.own().extend_from_slice(&refusal.body(dialect));
+    }
+
     /// A buffer at the end of the outbox.
     pub(super) fn own(&mut self) -> &mut Vec<u8> {
         if !matches!(self.outbox.last(), Some(Chunk::Own(_))) {
@@ -107,6 +113,8 @@ pub(super) struct State {
     pub(super) touched: Vec<ConnectionId>,
     /// The store was given something that it will answer later.
     pub(super) asked_later: bool,
+    /// What was asked of the store and is not answered, in the order of asking.
+    pub(super) waits: BTreeMap<u64, Wait>,
     next_token: u64,
     /// When the engine looks at the session next.
     scheduled: Ms,
@@ -166,6 +174,7 @@ impl Cell {
                 errors: HashMap::new(),
                 touched: Vec::new(),
                 asked_later: false,
+                waits: BTreeMap::new(),
                 next_token: 1,
                 scheduled: Ms::NEVER,
             }),
@@ -182,7 +191,7 @@ impl Cell {
 
     pub(super) fn ticket(&self, nonce: StreamNonce, operation: Operation) -> Ticket {
         let to: Weak<dyn Complete> = self.me.clone();
-        Ticket { to, nonce, operation }
+        Ticket { to, nonce, operation, number: self.shared.number() }
     }
 
     /// Runs a change under the lock; afterwards, without it, wakes whoever has something to do.
@@ -211,7 +220,7 @@ impl Cell {
             let (wake, key) = &self.wake;
             wakes.push((Arc::clone(wake), *key));
         }
-        let deadline = state.session.deadline();
+        let deadline = state.session.deadline().min(state.wait_deadline());
         if deadline < state.scheduled {
             // Under the session's lock, so that no later change of it is overtaken.
             self.shared.schedule(state.scheduled, deadline, self.number);
@@ -243,6 +252,7 @@ impl Cell {
             if at == state.scheduled {
                 state.scheduled = Ms::NEVER;
                 state.session.tick(now, steps);
+                self.give_up(state, now);
             }
         });
     }
@@ -257,9 +267,9 @@ impl Cell {
 
     fn check_open(&self, state: &State) -> Result<(), Refusal> {
         if state.session.has_ended() {
-            return Err(terminated());
+            return Err(self.dialect.wording.session_ended());
         }
-        self.shared.check().map_err(|_| Refusal::new(503, INTERNAL_ERROR, "Service Unavailable: the server is closing"))
+        self.shared.check().map_err(|_| self.dialect.wording.closing())
     }
 
     /// Registers a connection of a stream.
@@ -277,10 +287,11 @@ impl Cell {
         let conn = state.conns.remove(&id)?;
         let retry_ms = conn.retry_ms.unwrap_or_else(|| state.session.retry_ms());
         state.session.disconnected(now, more.then_some(retry_ms));
-        if let Some(number) = conn.replay
-            && let Some(host) = self.shared.store.own_ids().and_then(OwnIds::host)
-        {
-            host.forget_replay(&self.id, number);
+        if let Some((number, wait)) = conn.replay {
+            state.waits.remove(&wait);
+            if let Some(host) = self.shared.store.own_ids().and_then(OwnIds::host) {
+                host.forget_replay(&self.id, number);
+            }
         }
         self.shared.connections.fetch_sub(1, Ordering::Relaxed);
         Some(conn)
@@ -304,7 +315,7 @@ impl Cell {
             let opened = state.session.open_requests(now, nonce, requests, initialize, (id, me.shared.jitter()), steps);
             if let Err(duplicate) = opened {
                 me.detach(state, now, id, false);
-                return Err(in_flight_already(&duplicate));
+                return Err(me.dialect.wording.in_flight_already(&duplicate));
             }
             me.open_log(state, now, nonce);
             Ok(id)
@@ -323,7 +334,7 @@ impl Cell {
             me.check_open(state)?;
             let nonce = me.shared.nonce();
             let claimed = state.session.claim_requests(nonce, std::slice::from_ref(request));
-            claimed.map_err(|duplicate| in_flight_already(&duplicate))?;
+            claimed.map_err(|duplicate| me.dialect.wording.in_flight_already(&duplicate))?;
             if let Some(revision) = initialize {
                 state.session.initialize_asked(request, revision);
             }
@@ -563,9 +574,10 @@ impl Cell {
         }
         self.with(|state, now| {
             state.release_senders();
+            state.waits.clear();
             for (_, conn) in std::mem::take(&mut state.json) {
-                let error = Refusal::new(500, INTERNAL_ERROR, "Session terminated before the request completed");
-                self.answer_json(state, conn, Head::json(500), error.body(self.dialect));
+                let refusal = self.dialect.wording.session_ended_meanwhile();
+                self.answer_json(state, conn, Head::json(refusal.status), refusal.body(self.dialect));
             }
             // The logs go with the session, so its open connections get their last bytes now.
             let mut open: Vec<ConnectionId> = state.conns.keys().copied().collect();
@@ -604,8 +616,7 @@ impl Cell {
                 let tail = state.session.stream(nonce).and_then(|stream| stream.machine.tail()).cloned();
                 if conn.head.is_none() {
                     // The store has not said yet whether the resume is possible; now it is not.
-                    conn.head = Some(Head::json(404));
-                    conn.own().extend_from_slice(&terminated().body(self.dialect));
+                    conn.refuse(&self.dialect.wording.session_ended(), self.dialect);
                 } else if let Some(tail) = tail {
                     self.write(state, nonce, id, Frame::Tail(tail));
                 }
@@ -616,17 +627,17 @@ impl Cell {
 }
 
 impl Complete for Cell {
-    fn complete(&self, nonce: StreamNonce, operation: Operation, outcome: Outcome) {
-        self.with(|state, now| self.completed(state, now, nonce, operation, outcome));
+    fn complete(&self, ticket: &Ticket, outcome: Outcome) {
+        self.with(|state, now| {
+            if state.waits.remove(&ticket.number).is_some() {
+                self.completed(state, now, ticket.nonce, ticket.operation, outcome);
+            } else {
+                tracing::debug!(target: "tailrope", session = %self.id, ?outcome, "the store answered too late");
+            }
+            if state.session.has_ended() {
+                // What was under way when the session was dropped is not to bring its log back.
+                self.shared.store.drop_stream(&self.key(ticket.nonce));
+            }
+        });
     }
-}
-
-fn terminated() -> Refusal {
-    Refusal::new(404, INVALID_REQUEST, "Not Found: Session has been terminated")
-}
-
-fn in_flight_already(id: &RequestId) -> Refusal {
-    let message = format!("Invalid Request: request id {} is already in flight", id.to_json());
-    // The id in question belongs to the first request, whose answer must not be mistaken for this one.
-    Refusal { error_id: Some(ErrorId::Null), ..Refusal::new(400, INVALID_REQUEST, message) }
 }

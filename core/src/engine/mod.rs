@@ -44,6 +44,7 @@ mod connection;
 mod handle;
 mod perform;
 mod stats;
+mod waits;
 
 use std::collections::{BTreeSet, HashMap};
 use std::error::Error;
@@ -75,6 +76,9 @@ pub struct Options {
     pub max_sessions: usize,
     /// How long a session may have running requests and no contact, in milliseconds.
     pub max_detached_ms: u64,
+    /// How long the store may take for an operation, in milliseconds; then it counts as failed. 0 waits
+    /// for ever.
+    pub store_timeout_ms: u64,
     /// A larger event is logged as a warning: clients with small buffers drop it (F-60). Bytes.
     pub warn_event_bytes: usize,
     /// The store; the memory store when there is none.
@@ -90,6 +94,7 @@ impl Default for Options {
             limits: Limits::default(),
             max_sessions: 10_000,
             max_detached_ms: 60 * 60 * 1_000,
+            store_timeout_ms: 30_000,
             warn_event_bytes: 1 << 20,
             store: None,
             clock: None,
@@ -154,7 +159,9 @@ impl fmt::Display for EngineError {
             Self::Finished => f.write_str("the request has its end already"),
             Self::Full => f.write_str("too many events of this stream wait for the event store"),
             // SDKs put the text of a handler's exception into results, so it says nothing of the store.
-            Self::Store(StoreError::Failed(_)) => f.write_str("the event store did not store the event"),
+            Self::Store(StoreError::Failed(_) | StoreError::TimedOut { .. }) => {
+                f.write_str("the event store did not store the event")
+            }
             Self::Store(error) => error.fmt(f),
         }
     }

@@ -84,7 +84,7 @@ impl Cell {
             Answer::Now(Err(error)) => {
                 tracing::error!(target: "tailrope", session = %self.id, stream = %nonce.hex(), %error, "log not created");
             }
-            Answer::Later => self.opening(state, now, nonce),
+            Answer::Later => self.opening(state, now, &ticket),
         }
     }
 
@@ -94,13 +94,14 @@ impl Cell {
             && state.session.rules().priming
             && let Answer::Later = own.prime(&self.key(nonce), ticket)
         {
-            self.opening(state, now, nonce);
+            self.opening(state, now, ticket);
         }
     }
 
-    fn opening(&self, state: &mut State, now: Ms, nonce: StreamNonce) {
+    fn opening(&self, state: &mut State, now: Ms, ticket: &Ticket) {
         state.asked_later = true;
-        let _ = state.session.handle(now, nonce, Input::Opening, &mut Vec::new());
+        self.wait(state, now, ticket);
+        let _ = state.session.handle(now, ticket.nonce, Input::Opening, &mut Vec::new());
     }
 
     fn append(
@@ -131,7 +132,10 @@ impl Cell {
         let ticket = self.ticket(nonce, Operation::Append);
         match self.shared.store.append(now, &self.key(nonce), &stored, chain.0, &ticket) {
             Answer::Now(result) => self.appended(state, now, nonce, result, more),
-            Answer::Later => state.asked_later = true,
+            Answer::Later => {
+                state.asked_later = true;
+                self.wait(state, now, &ticket);
+            }
         }
     }
 
@@ -150,14 +154,18 @@ impl Cell {
                 }
                 if let Some(stream) = state.session.stream_mut(nonce) {
                     stream.chain = stream.chain_ahead;
+                    stream.is_unsure = false;
                     Counters::add(&self.shared.counters.events_stored, stream.machine.appending() as u64);
                 }
                 Input::Appended
             }
-            Err(error) => {
-                state.errors.insert(nonce, error);
-                Input::AppendFailed
-            }
+            Err(error) => match self.grown_to(state, nonce).filter(|_| error == StoreError::OutOfOrder) {
+                Some(head) => Input::Grown { head },
+                None => {
+                    state.errors.insert(nonce, error);
+                    Input::AppendFailed
+                }
+            },
         };
         let _ = state.session.handle(now, nonce, input, more);
     }
@@ -181,7 +189,7 @@ impl Cell {
         let ticket = self.ticket(nonce, Operation::Read(conn));
         let outcome = match self.shared.store.read(&self.key(nonce), after, limit, &ticket) {
             Answer::Now(result) => result,
-            Answer::Later => return,
+            Answer::Later => return self.wait(state, now, &ticket),
         };
         let input = self.page_input(conn, nonce, outcome);
         let _ = state.session.handle(now, nonce, input, more);
@@ -230,10 +238,6 @@ impl Cell {
             }
         }
         self.perform(state, now, steps);
-        if state.session.has_ended() {
-            // What was under way when the session was dropped is not to bring its log back.
-            self.shared.store.drop_stream(&self.key(nonce));
-        }
     }
 
     /// Encodes a frame into the connection's outbox.

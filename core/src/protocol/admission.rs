@@ -10,7 +10,8 @@
 
 use std::collections::HashSet;
 
-use super::jsonrpc::{self, Body, EnvelopeError, INVALID_PARAMS, INVALID_REQUEST, Kind};
+use super::jsonrpc::{self, Body, EnvelopeError, Form, Kind};
+use super::refusal::{ErrorId, Refusal, Wording};
 use super::revision::Revision;
 use super::sse::is_valid_event_id;
 
@@ -36,24 +37,6 @@ pub struct Context<'a> {
     pub json_response: bool,
 }
 
-/// The id of an error that answers no request (W-016).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ErrorId {
-    /// `null`.
-    Null,
-    /// A fixed string.
-    Text(&'static str),
-}
-
-impl ErrorId {
-    fn json(self) -> String {
-        match self {
-            Self::Null => "null".to_owned(),
-            Self::Text(text) => serde_json::Value::from(text).to_string(),
-        }
-    }
-}
-
 /// How `Accept` is read (W-011).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AcceptRule {
@@ -63,15 +46,6 @@ pub enum AcceptRule {
     Wildcards,
     /// The header contains the media type somewhere.
     Contained,
-}
-
-/// Whose texts and codes a refusal has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wording {
-    /// Of the `mcp` package on PyPI.
-    Python,
-    /// Of the `@modelcontextprotocol` packages on npm.
-    TypeScript,
 }
 
 /// Where the SDKs that we replace differ.
@@ -92,6 +66,8 @@ pub struct Dialect {
     pub supported_versions: Option<&'static [Revision]>,
     /// Arrays of messages are taken (W-013, W-014).
     pub batches: bool,
+    /// Messages are taken that have the members of their kind and no other.
+    pub exact_members: bool,
     /// Clients may post an error response whose id is null.
     pub null_id_errors: bool,
 }
@@ -111,6 +87,7 @@ impl Dialect {
             Revision::V2025_11_25,
         ]),
         batches: false,
+        exact_members: false,
         null_id_errors: false,
     };
 
@@ -123,6 +100,7 @@ impl Dialect {
         error_id: ErrorId::Null,
         supported_versions: None,
         batches: false,
+        exact_members: false,
         null_id_errors: true,
     };
 
@@ -136,6 +114,7 @@ impl Dialect {
         error_id: ErrorId::Null,
         supported_versions: None,
         batches: true,
+        exact_members: true,
         null_id_errors: false,
     };
 
@@ -154,40 +133,6 @@ pub enum Operation {
     Resume(String),
     /// End the session (W-086).
     Delete,
-}
-
-/// The answer to a request that is not admitted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    /// The HTTP status.
-    pub status: u16,
-    /// The JSON-RPC error code.
-    pub code: i32,
-    /// The JSON-RPC error message.
-    pub message: String,
-    /// The value of the `Allow` header, with 405.
-    pub allow: Option<&'static str>,
-    /// What stands for the id of the error, where it is not the dialect's choice.
-    pub error_id: Option<ErrorId>,
-}
-
-impl Refusal {
-    /// A refusal without an `Allow` header.
-    pub fn new(status: u16, code: i32, message: impl Into<String>) -> Self {
-        Self { status, code, message: message.into(), allow: None, error_id: None }
-    }
-
-    /// The body: a JSON-RPC error, as `application/json`.
-    pub fn body(&self, dialect: &Dialect) -> Vec<u8> {
-        let mut out = Vec::new();
-        jsonrpc::write_error_with_id_text(
-            &mut out,
-            &self.error_id.unwrap_or(dialect.error_id).json(),
-            self.code,
-            &self.message,
-        );
-        out
-    }
 }
 
 /// Examines a request. The body counts on POST only.
@@ -227,7 +172,7 @@ fn admit_any(
         "POST" => admit_post(head, body, context, dialect, check_session),
         "GET" => admit_get(head, dialect, check_session),
         "DELETE" => check_session().map(|()| Operation::Delete),
-        _ => Err(Refusal { allow: Some("GET, POST, DELETE"), ..dialect.wording.method_not_allowed() }),
+        _ => Err(dialect.wording.method_not_allowed()),
     }
 }
 
@@ -247,18 +192,20 @@ fn admit_post(
     } else if !accepts(JSON) || !accepts(EVENT_STREAM) {
         return Err(wording.not_acceptable("both application/json and text/event-stream"));
     }
-    if !wording.is_json(head.content_type) {
+    if !is_json(head.content_type, wording) {
         return Err(wording.unsupported_media_type());
     }
 
-    let body = jsonrpc::read(body).map_err(|error| wording.malformed(&error))?;
+    let max_batch = if dialect.batches { MAX_BATCH } else { usize::MAX };
+    let form = Form { max_batch, is_exact: dialect.exact_members };
+    let body = jsonrpc::read_as(body, form).map_err(|error| wording.malformed(&error))?;
     check_messages(&body, context, dialect)?;
 
     if !matches!(&body, Body::Single(envelope) if envelope.is_initialize()) {
         check_session()?;
     } else if dialect.initialize_once {
         if !context.session_id.is_empty() {
-            return Err(invalid("Server already initialized"));
+            return Err(wording.invalid("Server already initialized"));
         }
     } else if head.session_id.is_some_and(|id| !id.is_empty() && id != context.session_id) {
         // A client that lost its session starts a new one without the id (W-085); one that still
@@ -290,20 +237,17 @@ fn check_messages(body: &Body, context: &Context<'_>, dialect: &Dialect) -> Resu
         if !dialect.batches {
             return Err(wording.malformed(&EnvelopeError::NotAnObject));
         }
-        if envelopes.len() > MAX_BATCH {
-            return Err(invalid(&format!("Batch must not exceed {MAX_BATCH} messages")));
-        }
         if envelopes.iter().any(jsonrpc::Envelope::is_initialize) {
             return Err(match wording {
-                Wording::Python => invalid("initialize must not be part of a batch"),
-                Wording::TypeScript if !context.session_id.is_empty() => invalid("Server already initialized"),
-                Wording::TypeScript => invalid("Only one initialization request is allowed"),
+                Wording::Python => wording.invalid("initialize must not be part of a batch"),
+                Wording::TypeScript if !context.session_id.is_empty() => wording.invalid("Server already initialized"),
+                Wording::TypeScript => wording.invalid("Only one initialization request is allowed"),
             });
         }
         let mut seen = HashSet::new();
         let mut requests = envelopes.iter().filter(|envelope| envelope.kind == Kind::Request);
         if !requests.all(|envelope| seen.insert(&envelope.id)) {
-            return Err(invalid("two requests of the batch have the same id"));
+            return Err(wording.invalid("two requests of the batch have the same id"));
         }
     }
     let mut envelopes = body.envelopes().iter();
@@ -342,11 +286,6 @@ const EVENT_STREAM: &str = "text/event-stream";
 /// Messages in one body, where batches are taken.
 const MAX_BATCH: usize = 100;
 
-/// The code of most refusals of the npm packages.
-const REFUSED: i32 = -32000;
-/// Their code for a session that is unknown or ended.
-const SESSION_NOT_FOUND: i32 = -32001;
-
 fn accepts(accept: Option<&str>, media_type: &str, rule: AcceptRule) -> bool {
     let accept = accept.unwrap_or("");
     let mut entries = accept.split(',').map(str::trim);
@@ -366,101 +305,14 @@ fn accepts(accept: Option<&str>, media_type: &str, rule: AcceptRule) -> bool {
     }
 }
 
-fn invalid(reason: &str) -> Refusal {
-    Refusal::new(400, INVALID_REQUEST, format!("Invalid Request: {reason}"))
-}
-
-impl Wording {
-    fn refused(self, status: u16, message: impl Into<String>) -> Refusal {
-        let code = match self {
-            Self::Python => INVALID_REQUEST,
-            Self::TypeScript => REFUSED,
-        };
-        Refusal::new(status, code, message)
-    }
-
-    fn is_json(self, content_type: Option<&str>) -> bool {
-        let content_type = content_type.unwrap_or("");
-        let (essence, parameters) = content_type.split_once(';').unwrap_or((content_type, ""));
-        match self {
-            Self::Python => essence.split(',').any(|part| part.trim() == JSON),
-            // A comma joins two headers, and then nobody knows which one counts.
-            Self::TypeScript => {
-                essence.trim().eq_ignore_ascii_case(JSON) && (!parameters.contains(',') || parameters.contains('"'))
-            }
+fn is_json(content_type: Option<&str>, wording: Wording) -> bool {
+    let content_type = content_type.unwrap_or("");
+    let (essence, parameters) = content_type.split_once(';').unwrap_or((content_type, ""));
+    match wording {
+        Wording::Python => essence.split(',').any(|part| part.trim() == JSON),
+        // A comma joins two headers, and then nobody knows which one counts.
+        Wording::TypeScript => {
+            essence.trim().eq_ignore_ascii_case(JSON) && (!parameters.contains(',') || parameters.contains('"'))
         }
-    }
-
-    fn method_not_allowed(self) -> Refusal {
-        self.refused(
-            405,
-            match self {
-                Self::Python => "Method Not Allowed",
-                Self::TypeScript => "Method not allowed.",
-            },
-        )
-    }
-
-    fn not_acceptable(self, what: &str) -> Refusal {
-        self.refused(406, format!("Not Acceptable: Client must accept {what}"))
-    }
-
-    fn unsupported_media_type(self) -> Refusal {
-        self.refused(415, "Unsupported Media Type: Content-Type must be application/json")
-    }
-
-    fn no_session(self) -> Refusal {
-        self.refused(400, "Bad Request: Server not initialized")
-    }
-
-    fn session_id_missing(self) -> Refusal {
-        self.refused(
-            400,
-            match self {
-                Self::Python => "Bad Request: Missing session ID",
-                Self::TypeScript => "Bad Request: Mcp-Session-Id header is required",
-            },
-        )
-    }
-
-    fn session_not_found(self) -> Refusal {
-        match self {
-            Self::Python => Refusal::new(404, INVALID_REQUEST, "Not Found: Invalid or expired session ID"),
-            Self::TypeScript => Refusal::new(404, SESSION_NOT_FOUND, "Session not found"),
-        }
-    }
-
-    fn unsupported_version(self, version: &str, served: &str) -> Refusal {
-        let message = match self {
-            Self::Python => format!("{version}. Supported versions: {served}"),
-            Self::TypeScript => format!("{version} (supported versions: {served})"),
-        };
-        self.refused(400, format!("Bad Request: Unsupported protocol version: {message}"))
-    }
-
-    fn invalid_event_id(self) -> Refusal {
-        self.refused(
-            400,
-            match self {
-                Self::Python => "Bad Request: Invalid Last-Event-ID",
-                Self::TypeScript => "Invalid event ID format",
-            },
-        )
-    }
-
-    fn malformed(self, error: &EnvelopeError) -> Refusal {
-        if self == Self::TypeScript {
-            let what = match error {
-                EnvelopeError::NotUtf8 | EnvelopeError::NotJson(_) => "Invalid JSON",
-                _ => "Invalid JSON-RPC message",
-            };
-            return Refusal::new(400, jsonrpc::PARSE_ERROR, format!("Parse error: {what}"));
-        }
-        let label = match error.code() {
-            jsonrpc::PARSE_ERROR => "Parse error",
-            INVALID_PARAMS => "Validation error",
-            _ => return invalid(&error.to_string()),
-        };
-        Refusal::new(400, error.code(), format!("{label}: {error}"))
     }
 }

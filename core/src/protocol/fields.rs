@@ -18,6 +18,8 @@ pub(super) struct Members<'a> {
     pub(super) error: Option<&'a RawValue>,
     /// A member that came twice.
     pub(super) duplicate: Option<&'static str>,
+    /// There are members of other names.
+    pub(super) has_others: bool,
 }
 
 /// The parameters that the engine reads. Of a name that comes twice the last one counts, as in
@@ -27,30 +29,35 @@ pub(super) struct Params<'a> {
     pub(super) protocol_version: Option<&'a RawValue>,
     pub(super) request_id: Option<&'a RawValue>,
     pub(super) name: Option<&'a RawValue>,
+    pub(super) meta: Option<&'a RawValue>,
     pub(super) progress_token: Option<&'a RawValue>,
 }
 
 pub(super) fn members(text: &str) -> serde_json::Result<Members<'_>> {
     const NAMES: [&str; 6] = ["jsonrpc", "id", "method", "params", "result", "error"];
-    let ([jsonrpc, id, method, params, result, error], duplicate) = pick(text, &NAMES)?;
-    Ok(Members { jsonrpc, id, method, params, result, error, duplicate })
+    let Picked { values: [jsonrpc, id, method, params, result, error], duplicate, has_others } = pick(text, &NAMES)?;
+    Ok(Members { jsonrpc, id, method, params, result, error, duplicate, has_others })
 }
 
 /// `raw` is an object.
 pub(super) fn params_of(raw: &RawValue) -> serde_json::Result<Params<'_>> {
     const NAMES: [&str; 4] = ["protocolVersion", "requestId", "name", "_meta"];
-    let ([protocol_version, request_id, name, meta], _) = pick(raw.get(), &NAMES)?;
+    let [protocol_version, request_id, name, meta] = pick(raw.get(), &NAMES)?.values;
     let progress_token = match meta {
-        Some(meta) if meta.get().starts_with('{') => pick(meta.get(), &["progressToken"])?.0[0],
+        Some(meta) if meta.get().starts_with('{') => pick(meta.get(), &["progressToken"])?.values[0],
         _ => None,
     };
-    Ok(Params { protocol_version, request_id, name, progress_token })
+    Ok(Params { protocol_version, request_id, name, meta, progress_token })
 }
 
-type Picked<'a, const N: usize> = ([Option<&'a RawValue>; N], Option<&'static str>);
+struct Picked<'a, const N: usize> {
+    values: [Option<&'a RawValue>; N],
+    /// A name that came more than once.
+    duplicate: Option<&'static str>,
+    has_others: bool,
+}
 
-/// Reads an object and nothing after it. The last of equal names counts; the second part of the
-/// answer tells one that came more than once.
+/// Reads an object and nothing after it. The last of equal names counts.
 fn pick<'a, const N: usize>(text: &'a str, names: &'static [&'static str; N]) -> serde_json::Result<Picked<'a, N>> {
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let picked = deserializer.deserialize_map(PickVisitor { names })?;
@@ -72,6 +79,7 @@ impl<'de, const N: usize> Visitor<'de> for PickVisitor<N> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut values = [None; N];
         let mut duplicate = None;
+        let mut has_others = false;
         while let Some(place) = map.next_key_seed(NameSeed { names: self.names })? {
             match place {
                 Some(place) => {
@@ -80,11 +88,12 @@ impl<'de, const N: usize> Visitor<'de> for PickVisitor<N> {
                     }
                 }
                 None => {
+                    has_others = true;
                     map.next_value::<IgnoredAny>()?;
                 }
             }
         }
-        Ok((values, duplicate))
+        Ok(Picked { values, duplicate, has_others })
     }
 }
 

@@ -8,7 +8,7 @@ use std::ops::Range;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::fields::{Members, members, params_of};
+use super::fields::{Members, Params, members, params_of};
 use super::request_id::{RequestId, is_canonical_integer, write_json_string};
 
 /// The body is not JSON.
@@ -110,6 +110,11 @@ pub enum EnvelopeError {
     NotAnObject,
     /// An array without elements.
     EmptyBatch,
+    /// An array of more elements than are taken; none of them was looked at.
+    TooMany {
+        /// The bound.
+        max: usize,
+    },
     /// `jsonrpc` is absent or not `"2.0"`.
     Version,
     /// The id is null, a fraction, a boolean or a container (W-095).
@@ -122,6 +127,11 @@ pub enum EnvelopeError {
     Method,
     /// `params` is neither an object nor null.
     Params,
+    /// A member that its kind of message does not have, for a reader that takes no other.
+    Foreign,
+    /// `_meta` is not an object, or its `progressToken` neither a string nor a number, for such a
+    /// reader.
+    Meta,
     /// `result` is not an object.
     Result,
     /// `error` is not an object with an integer code and a message.
@@ -138,7 +148,7 @@ impl EnvelopeError {
     pub fn code(&self) -> i32 {
         match self {
             Self::NotUtf8 | Self::NotJson(_) => PARSE_ERROR,
-            Self::Id | Self::Duplicate(_) | Self::Ambiguous => INVALID_REQUEST,
+            Self::Id | Self::Duplicate(_) | Self::Ambiguous | Self::TooMany { .. } => INVALID_REQUEST,
             _ => INVALID_PARAMS,
         }
     }
@@ -149,6 +159,7 @@ impl fmt::Display for EnvelopeError {
         let text = match self {
             Self::NotJson(reason) => return f.write_str(reason),
             Self::Duplicate(name) => return write!(f, "the message names `{name}` twice"),
+            Self::TooMany { max } => return write!(f, "a batch must not have more than {max} messages"),
             Self::NotUtf8 => "the body is not UTF-8",
             Self::NotAnObject => "a message must be a JSON object",
             Self::EmptyBatch => "a batch must not be empty",
@@ -157,6 +168,8 @@ impl fmt::Display for EnvelopeError {
             Self::MissingId => "a response must have an id",
             Self::Method => "`method` must be a string",
             Self::Params => "`params` must be an object",
+            Self::Foreign => "a message must have the members of its kind and no other",
+            Self::Meta => "`_meta` must be an object, and its `progressToken` a string or a number",
             Self::Result => "`result` must be an object",
             Self::Error => "`error` must be an object with an integer `code` and a string `message`",
             Self::Ambiguous => "a message must have only one of `method`, `result` and `error`",
@@ -168,14 +181,29 @@ impl fmt::Display for EnvelopeError {
 
 impl std::error::Error for EnvelopeError {}
 
+/// How readers differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Form {
+    /// An array of more messages is not taken.
+    pub max_batch: usize,
+    /// A message has the members of its kind and no other, absent where they do not apply, and
+    /// `_meta` is an object. Otherwise what is unknown is skipped, and null is as good as absent.
+    pub is_exact: bool,
+}
+
 /// Reads the envelopes of a body.
 pub fn read(body: &[u8]) -> Result<Body, EnvelopeError> {
+    read_as(body, Form { max_batch: usize::MAX, is_exact: false })
+}
+
+/// Reads the envelopes of a body as a reader of this form does.
+pub fn read_as(body: &[u8], form: Form) -> Result<Body, EnvelopeError> {
     let text = std::str::from_utf8(body).map_err(|_| EnvelopeError::NotUtf8)?;
     let trimmed = text.trim_matches(JSON_BLANK);
     let start = text.len() - text.trim_start_matches(JSON_BLANK).len();
     match trimmed.as_bytes().first() {
-        Some(b'{') => read_one(trimmed, start).map(Body::Single),
-        Some(b'[') => read_batch(trimmed, start).map(Body::Batch),
+        Some(b'{') => read_one(trimmed, start, form).map(Body::Single),
+        Some(b'[') => read_batch(trimmed, start, form).map(Body::Batch),
         _ => Err(match serde_json::from_str::<&RawValue>(trimmed) {
             Ok(_) => EnvelopeError::NotAnObject,
             Err(error) => EnvelopeError::NotJson(error.to_string()),
@@ -183,12 +211,16 @@ pub fn read(body: &[u8]) -> Result<Body, EnvelopeError> {
     }
 }
 
+const CANCELLED: &str = "notifications/cancelled";
 const JSON_BLANK: [char; 4] = [' ', '\t', '\r', '\n'];
 
-fn read_batch(text: &str, start: usize) -> Result<Vec<Envelope>, EnvelopeError> {
+fn read_batch(text: &str, start: usize, form: Form) -> Result<Vec<Envelope>, EnvelopeError> {
     let elements: Vec<&RawValue> = serde_json::from_str(text).map_err(not_json)?;
     if elements.is_empty() {
         return Err(EnvelopeError::EmptyBatch);
+    }
+    if elements.len() > form.max_batch {
+        return Err(EnvelopeError::TooMany { max: form.max_batch });
     }
     let read_element = |element: &&RawValue| {
         let element = element.get();
@@ -196,14 +228,15 @@ fn read_batch(text: &str, start: usize) -> Result<Vec<Envelope>, EnvelopeError> 
             return Err(EnvelopeError::NotAnObject);
         }
         // The element borrows from the text, so its address tells its place.
-        read_one(element, start + (element.as_ptr() as usize - text.as_ptr() as usize))
+        read_one(element, start + (element.as_ptr() as usize - text.as_ptr() as usize), form)
     };
     elements.iter().map(read_element).collect()
 }
 
 /// `text` starts with a brace and has no blanks around it.
-fn read_one(text: &str, start: usize) -> Result<Envelope, EnvelopeError> {
-    let Members { jsonrpc, id, method, params, result, error, duplicate } = members(text).map_err(not_json)?;
+fn read_one(text: &str, start: usize, form: Form) -> Result<Envelope, EnvelopeError> {
+    let Members { jsonrpc, id, method, params, result, error, duplicate, has_others } =
+        members(text).map_err(not_json)?;
     if let Some(name) = duplicate {
         return Err(EnvelopeError::Duplicate(name));
     }
@@ -211,7 +244,11 @@ fn read_one(text: &str, start: usize) -> Result<Envelope, EnvelopeError> {
         return Err(EnvelopeError::Version);
     }
     // Some senders write every member and null for those that do not apply.
-    let (method, result, error) = (not_null(method), not_null(result), not_null(error));
+    let applies = |raw| if form.is_exact { raw } else { not_null(raw) };
+    let (method, params, result, error) = (applies(method), applies(params), applies(result), applies(error));
+    if form.is_exact && (has_others || (params.is_some() && method.is_none())) {
+        return Err(EnvelopeError::Foreign);
+    }
     let kind = match (method, result, error) {
         (Some(_), None, None) if id.is_some() => Kind::Request,
         (Some(_), None, None) => Kind::Notification,
@@ -230,8 +267,14 @@ fn read_one(text: &str, start: usize) -> Result<Envelope, EnvelopeError> {
         Some(raw) => Some(string(raw).ok_or(EnvelopeError::Method)?.into_owned()),
         None => None,
     };
-    if params.is_some_and(|raw| !matches!(raw.get().as_bytes(), [b'{', ..] | b"null")) {
+    if params.is_some_and(|raw| !raw.get().starts_with('{')) {
         return Err(EnvelopeError::Params);
+    }
+    let is_read = kind == Kind::Request || method.as_deref() == Some(CANCELLED);
+    // They were read as JSON before, so they read again.
+    let known = params.or(result).filter(|_| is_read || form.is_exact).and_then(|raw| params_of(raw).ok());
+    if form.is_exact && known.as_ref().is_some_and(|known| !has_good_meta(kind, known)) {
+        return Err(EnvelopeError::Meta);
     }
     if result.is_some_and(|raw| !raw.get().starts_with('{')) {
         return Err(EnvelopeError::Result);
@@ -239,20 +282,15 @@ fn read_one(text: &str, start: usize) -> Result<Envelope, EnvelopeError> {
     if error.is_some_and(|raw| !is_error_object(raw)) {
         return Err(EnvelopeError::Error);
     }
-    let fields = match (method.as_deref(), not_null(params)) {
-        (Some(method), Some(params)) => read_fields(kind, method, params),
+    let fields = match (method.as_deref(), known) {
+        (Some(method), Some(params)) => read_fields(kind, method, &params),
         _ => Fields::default(),
     };
     Ok(Envelope { kind, method, id, range: start..start + text.len(), fields })
 }
 
-fn read_fields(kind: Kind, method: &str, params: &RawValue) -> Fields {
+fn read_fields(kind: Kind, method: &str, params: &Params<'_>) -> Fields {
     let mut fields = Fields::default();
-    let wanted = kind == Kind::Request || method == "notifications/cancelled";
-    // The parameters were read as JSON before, so they read again.
-    let Some(params) = wanted.then(|| params_of(params).ok()).flatten() else {
-        return fields;
-    };
     let text = |raw: Option<&RawValue>| raw.and_then(string).map(Cow::into_owned);
     if kind == Kind::Request {
         fields.progress_token = params.progress_token.and_then(token);
@@ -261,7 +299,7 @@ fn read_fields(kind: Kind, method: &str, params: &RawValue) -> Fields {
             "tools/call" => fields.tool_name = text(params.name),
             _ => {}
         }
-    } else {
+    } else if method == CANCELLED {
         fields.cancelled_request = params.request_id.and_then(|raw| RequestId::from_json(raw.get()));
     }
     fields
@@ -292,6 +330,14 @@ fn string(raw: &RawValue) -> Option<Cow<'_, str>> {
         return Some(Cow::Borrowed(inner));
     }
     serde_json::from_str(raw).ok().map(Cow::Owned)
+}
+
+/// Whether `_meta` is an object, and asks for progress under a string or a number. Whether that is a
+/// fraction depends on who reads the number.
+fn has_good_meta(kind: Kind, params: &Params<'_>) -> bool {
+    let is_token = |raw: &RawValue| raw.get().starts_with(|first: char| matches!(first, '"' | '-' | '0'..='9'));
+    params.meta.is_none_or(|meta| meta.get().starts_with('{'))
+        && (kind == Kind::Response || params.progress_token.is_none_or(is_token))
 }
 
 fn is_error_object(raw: &RawValue) -> bool {

@@ -15,6 +15,7 @@
 //! | [`revision`] | what a revision allows | W-013, W-022, W-026, W-040, W-041, W-063, W-069, W-088, W-093 |
 //! | [`jsonrpc`], [`request_id`] | what a message is | W-002, W-012 to W-014, W-090, W-095 |
 //! | [`admission`] | which requests enter a session | W-011, W-015 to W-017, W-029, W-051, W-080 to W-094 |
+//! | [`refusal`] | what a request is answered that is not taken | W-016, W-029, W-083, W-084 |
 //! | [`sse`] | how events are written | W-040, W-042, W-109, W-114, F-61 |
 //! | [`sse_decoder`] | how events are read | W-100 to W-109, W-112, F-60, F-61, F-72 |
 //! | [`event_id`] | how a position is named | W-060 to W-062, W-067, W-114 |
@@ -24,16 +25,16 @@ mod base64url;
 pub mod event_id;
 mod fields;
 pub mod jsonrpc;
+pub mod refusal;
 pub mod request_id;
 pub mod revision;
 pub mod sse;
 pub mod sse_decoder;
 
-pub use admission::{
-    AcceptRule, Context, Dialect, ErrorId, Head, Operation, Refusal, Wording, admit, admit_with_versions,
-};
+pub use admission::{AcceptRule, Context, Dialect, Head, Operation, admit, admit_with_versions};
 pub use event_id::{Cursor, EventId, IdEncoder, MAX_EVENT_ID_LEN, MAX_SEQ, MAX_VISIT, Origin, StreamNonce};
 pub use jsonrpc::{Body, Envelope, EnvelopeError, Fields, InitializeResult, Kind, ListChanged};
+pub use refusal::{ErrorId, Refusal, Wording};
 pub use request_id::RequestId;
 pub use revision::{Revision, Rules};
 pub use sse_decoder::{Decoder, Event, EventTooLarge, Item};

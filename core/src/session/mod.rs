@@ -33,7 +33,7 @@ pub struct Session {
     list_changed: ListChanged,
     pacing: Pacing,
     /// Ordered, so that the same inputs give the same outputs.
-    streams: BTreeMap<StreamNonce, Stream>,
+    streams: BTreeMap<StreamNonce, Box<Stream>>,
     in_flight: HashMap<RequestId, StreamNonce>,
     /// Requests of the server that the client has not answered, and where they are logged.
     questions: HashMap<RequestId, (StreamNonce, Seq)>,
@@ -123,17 +123,17 @@ impl Session {
 
     /// The streams that have a machine.
     pub fn streams(&self) -> impl Iterator<Item = (&StreamNonce, &Stream)> {
-        self.streams.iter()
+        self.streams.iter().map(|(nonce, stream)| (nonce, &**stream))
     }
 
     /// One stream with its machine.
     pub fn stream(&self, nonce: StreamNonce) -> Option<&Stream> {
-        self.streams.get(&nonce)
+        self.streams.get(&nonce).map(|stream| &**stream)
     }
 
     /// One stream with its machine.
     pub fn stream_mut(&mut self, nonce: StreamNonce) -> Option<&mut Stream> {
-        self.streams.get_mut(&nonce)
+        self.streams.get_mut(&nonce).map(|stream| &mut **stream)
     }
 
     /// The standalone stream, once it exists.

@@ -148,6 +148,13 @@ impl Session {
         }
     }
 
+    /// The questions of a stream that stood behind this position stand that much further behind it.
+    pub fn move_questions(&mut self, nonce: StreamNonce, behind: Seq, by: u64) {
+        for (at, position) in self.questions.values_mut() {
+            *position += if *at == nonce && *position > behind { by } else { 0 };
+        }
+    }
+
     /// Reads from the server's own answer to `initialize` what the session was told.
     fn read_initialize(&mut self, id: Option<&RequestId>, payload: &[u8]) {
         if id.is_none() || id != self.initialize.as_ref() {

@@ -19,6 +19,8 @@ pub struct Stream {
     pub chain_ahead: Chain,
     /// What the ids say about the stream.
     pub origin: Origin,
+    /// The log may hold an append that counts as lost.
+    pub is_unsure: bool,
     /// Requests without a response. The terminal is the last one's.
     pub(super) open: Vec<RequestId>,
     /// Requests whose response was published, by its token.
@@ -36,6 +38,7 @@ impl Stream {
             chain,
             chain_ahead: chain,
             origin,
+            is_unsure: false,
             open: Vec::new(),
             answered: Vec::new(),
             failed: Vec::new(),
@@ -91,7 +94,7 @@ impl Session {
         let chain = Chain::start(&nonce.0);
         let mut stream = Stream::new(nonce, origin, Machine::new(rules, self.pacing, chain.tag()), chain);
         stream.open = requests.to_vec();
-        self.streams.insert(nonce, stream);
+        self.streams.insert(nonce, Box::new(stream));
         self.last_contact = now;
         let (conn, jitter) = conn;
         if let Some(retry_ms) = self.draining {
@@ -133,7 +136,7 @@ impl Session {
         }
         let chain = Chain::start(&nonce.0);
         let machine = Machine::new(self.stream_rules(true), self.pacing, chain.tag());
-        self.streams.insert(nonce, Stream::new(nonce, Origin::Standalone, machine, chain));
+        self.streams.insert(nonce, Box::new(Stream::new(nonce, Origin::Standalone, machine, chain)));
         self.standalone = Some(nonce);
         if let Some(retry_ms) = self.draining {
             let _ = self.handle(now, nonce, Input::Drain { retry_ms }, out);
@@ -146,7 +149,7 @@ impl Session {
         let rules = self.stream_rules(origin == Origin::Standalone);
         let start = Chain::start(&nonce.0);
         let machine = Machine::follow(rules, self.pacing, start.tag(), record);
-        self.streams.insert(nonce, Stream::new(nonce, origin, machine, chain));
+        self.streams.insert(nonce, Box::new(Stream::new(nonce, origin, machine, chain)));
         if let Some(retry_ms) = self.draining {
             let _ = self.handle(now, nonce, Input::Drain { retry_ms }, &mut Vec::new());
         }

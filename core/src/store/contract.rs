@@ -52,8 +52,8 @@ struct Inbox {
 }
 
 impl Complete for Inbox {
-    fn complete(&self, nonce: StreamNonce, operation: Operation, outcome: Outcome) {
-        lock(&self.outcomes).entry(nonce).or_default().push((operation, outcome));
+    fn complete(&self, ticket: &Ticket, outcome: Outcome) {
+        lock(&self.outcomes).entry(ticket.nonce).or_default().push((ticket.operation, outcome));
         self.arrived.notify_all();
     }
 }
@@ -138,7 +138,8 @@ impl<'a> Caller<'a> {
 
     fn ticket(&self, key: &StreamKey, operation: Operation) -> Ticket {
         let to: Arc<dyn Complete> = Arc::clone(&self.inbox) as Arc<dyn Complete>;
-        Ticket { to: Arc::downgrade(&to), nonce: key.nonce, operation }
+        // One operation of a stream at a time: nothing has to tell them apart.
+        Ticket { to: Arc::downgrade(&to), nonce: key.nonce, operation, number: 0 }
     }
 
     fn done(&self, key: &StreamKey, operation: Operation, answer: Answer<()>) -> Result<(), StoreError> {

@@ -21,6 +21,11 @@ pub enum StoreError {
     OutOfOrder,
     /// The store could not be reached, or failed.
     Failed(String),
+    /// The store did not answer in time. Whether it did what it was asked is not known.
+    TimedOut {
+        /// How long it was waited for, in milliseconds.
+        after_ms: u64,
+    },
 }
 
 impl StoreError {
@@ -31,6 +36,7 @@ impl StoreError {
             Self::Gone => "gone",
             Self::OutOfOrder => "out_of_order",
             Self::Failed(_) => "store_failed",
+            Self::TimedOut { .. } => "store_timed_out",
         }
     }
 }
@@ -44,6 +50,7 @@ impl fmt::Display for StoreError {
             Self::Gone => f.write_str("the stream's log is gone or has ended"),
             Self::OutOfOrder => f.write_str("the position is not the next one of the log"),
             Self::Failed(what) => write!(f, "the event store failed: {what}"),
+            Self::TimedOut { after_ms } => write!(f, "the event store did not answer in {after_ms} ms"),
         }
     }
 }

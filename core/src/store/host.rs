@@ -87,6 +87,15 @@ enum Pending {
     Replay { session: Arc<str>, conn: ConnectionId },
 }
 
+impl State {
+    fn call_off(&mut self, session: &str, number: u64) {
+        self.pending.remove(&number);
+        if let Some(session) = self.sessions.get_mut(session) {
+            session.queue.retain(|operation| operation.number != number);
+        }
+    }
+}
+
 impl Session {
     fn remember(&mut self, nonce: StreamNonce, seq: Seq, id: &str) {
         self.positions.insert(id.into(), (nonce, seq));
@@ -138,11 +147,7 @@ impl HostStore {
 
     /// Nobody waits for this replay any more.
     pub(crate) fn forget_replay(&self, session: &str, number: u64) {
-        let mut state = self.lock();
-        state.pending.remove(&number);
-        if let Some(session) = state.sessions.get_mut(session) {
-            session.queue.retain(|operation| operation.number != number);
-        }
+        self.lock().call_off(session, number);
     }
 
     fn enqueue(&self, session: &Arc<str>, request: HostRequest, pending: Pending) -> u64 {
@@ -254,6 +259,20 @@ impl EventStore for HostStore {
             Pending::Append { key: key.clone(), event: event.clone(), payload, chain, now, ticket: ticket.clone() };
         self.enqueue(&key.session, request, pending);
         Answer::Later
+    }
+
+    fn abandon(&self, key: &StreamKey, ticket: &Ticket) {
+        let mut state = self.lock();
+        let number = state.pending.iter().find_map(|(number, pending)| match pending {
+            Pending::Prime { ticket: of, .. } | Pending::Append { ticket: of, .. } => {
+                (of.number == ticket.number).then_some(*number)
+            }
+            Pending::Replay { .. } => None,
+        });
+        // A report that the host still makes of it finds nothing.
+        if let Some(number) = number {
+            state.call_off(&key.session, number);
+        }
     }
 
     fn finish(&self, now: Ms, key: &StreamKey, tail: Bytes) {

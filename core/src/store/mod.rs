@@ -75,7 +75,8 @@ pub struct Usage {
 pub enum Answer<T> {
     /// Done, or failed, before the call returned.
     Now(Result<T, StoreError>),
-    /// The outcome will be given to the ticket, exactly once.
+    /// The outcome will be given to the ticket, exactly once. One that takes longer than the engine
+    /// waits is ignored.
     Later,
 }
 
@@ -108,8 +109,8 @@ pub enum Outcome {
 
 /// Takes late outcomes.
 pub trait Complete: Send + Sync {
-    /// The operation on this stream has this outcome.
-    fn complete(&self, nonce: StreamNonce, operation: Operation, outcome: Outcome);
+    /// The operation of this ticket has this outcome.
+    fn complete(&self, ticket: &Ticket, outcome: Outcome);
 }
 
 /// The claim of a waiting operation on its outcome.
@@ -121,13 +122,15 @@ pub struct Ticket {
     pub nonce: StreamNonce,
     /// For which operation.
     pub operation: Operation,
+    /// Tells the operation from every other one of its engine.
+    pub number: u64,
 }
 
 impl Ticket {
     /// Hands the outcome over. No lock of the store may be held.
     pub fn complete(&self, outcome: Outcome) {
         if let Some(to) = self.to.upgrade() {
-            to.complete(self.nonce, self.operation, outcome);
+            to.complete(self, outcome);
         }
     }
 }
@@ -156,12 +159,20 @@ pub struct ReadLimit {
 /// 7. A failed operation changes nothing and harms no other (I9).
 /// 8. [`drop_session`](Self::drop_session) frees everything that the session held (I11).
 /// 9. No method blocks on another stream's operation; none calls the ticket while it holds a lock.
+/// 10. What was [abandoned](Self::abandon) and is stored all the same has its position: an append for
+///     that position is [`StoreError::OutOfOrder`], and [`record`](Self::record) tells the new head.
 pub trait EventStore: Send + Sync {
     /// Creates an empty log.
     fn open(&self, now: Ms, key: &StreamKey, ticket: &Ticket) -> Answer<()>;
 
     /// Adds events; `chain` is the running hash after the last one.
     fn append(&self, now: Ms, key: &StreamKey, events: &[StoredEvent], chain: u64, ticket: &Ticket) -> Answer<()>;
+
+    /// Nobody waits for this operation any more: it took too long. What can be called off is called
+    /// off; an append that is not done yet had better not be done.
+    fn abandon(&self, key: &StreamKey, ticket: &Ticket) {
+        let _ = (key, ticket);
+    }
 
     /// Ends a log with a payload that is not in it.
     fn finish(&self, now: Ms, key: &StreamKey, tail: Bytes);

@@ -45,6 +45,15 @@ pub enum Input {
     Appended,
     /// The store did not take the events of the last [`Output::Append`].
     AppendFailed,
+    /// Nobody knows whether the store took the events of the last [`Output::Append`], so none is tried
+    /// again: the first of them counts as not taken. Comes once for each of them.
+    AppendLost,
+    /// The log has grown to `head` by itself: an append that was lost came through after all. The
+    /// events of the last [`Output::Append`] follow it.
+    Grown {
+        /// The last stored position.
+        head: Seq,
+    },
     /// The store's answer to an [`Output::Load`].
     Page {
         /// The connection that the page was loaded for.
@@ -87,7 +96,7 @@ pub enum Input {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Ask the store to hold events, the first at `first`. Answered by one of
-    /// [`Input::Appended`] and [`Input::AppendFailed`].
+    /// [`Input::Appended`], [`Input::AppendFailed`] and [`Input::AppendLost`].
     Append {
         /// Position of the first event.
         first: Seq,

@@ -42,13 +42,21 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn new(conn: ConnectionId, jitter: u16, primed: (Seq, u32, u32), now: Ms, pacing: &Pacing) -> Self {
+    pub(super) fn new(
+        conn: ConnectionId,
+        jitter: u16,
+        primed: (Seq, u32, u32),
+        now: Ms,
+        pacing: &Pacing,
+        priming: bool,
+    ) -> Self {
+        let may_wait_ms = if priming { pacing.coalesce_ms } else { pacing.first_comment_ms };
         Self {
             conn,
             sent: primed.0,
             primed,
             opened: false,
-            open_due: now + pacing.coalesce_ms,
+            open_due: now + may_wait_ms,
             waiting: false,
             loading: None,
             close: None,

@@ -245,6 +245,8 @@ impl Machine {
             Input::Opened => self.log_opened(out),
             Input::Appended => self.appended(out),
             Input::AppendFailed => self.append_failed(out),
+            Input::AppendLost => self.append_lost(out),
+            Input::Grown { head } => self.grown(head, out),
             Input::Page { conn, page } => self.page(now, conn, page, out),
             Input::LoadFailed { conn } => self.load_failed(now, conn, out),
             Input::Ready { conn } => self.ready(now, conn, out),

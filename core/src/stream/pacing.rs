@@ -9,6 +9,8 @@ pub struct Pacing {
     pub keep_alive_ms: u64,
     /// How long the first bytes may wait for an event to go out with them.
     pub coalesce_ms: u64,
+    /// The same where they are a comment only, which no client waits for: revisions without priming.
+    pub first_comment_ms: u64,
     /// A connection is closed by the engine when it is older. 0 switches it off.
     pub max_connection_ms: u64,
     /// A connection is closed by the engine when it carried more. 0 switches it off.
@@ -30,6 +32,7 @@ impl Default for Pacing {
             retry_ms: 3_000,
             keep_alive_ms: 15_000,
             coalesce_ms: 5,
+            first_comment_ms: 100,
             max_connection_ms: 0,
             max_connection_bytes: 0,
             max_unconfirmed: 1_024,

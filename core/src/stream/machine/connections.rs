@@ -17,7 +17,7 @@ impl Machine {
     }
 
     pub(super) fn link_from(&self, now: Ms, conn: ConnectionId, jitter: u16, primed: (Seq, u32, u32)) -> Link {
-        let mut link = Link::new(conn, jitter, primed, now, &self.pacing);
+        let mut link = Link::new(conn, jitter, primed, now, &self.pacing, self.rules.priming);
         if !self.rules.early_close {
             link.age_due = Ms::NEVER;
         }

@@ -64,27 +64,63 @@ impl Machine {
                 self.queue.push_front(event);
             }
         } else if let Some(event) = self.appending.pop() {
-            self.singly = self.singly.saturating_sub(1);
-            let seq = self.durable + 1;
-            if let Some(close) = self.link.as_mut().and_then(|link| link.close.as_mut())
-                && close.seq >= seq
-            {
-                close.seq -= 1;
-            }
-            self.reopen_without(event.kind);
-            out.push(Output::Unstored { token: event.token, seq, kind: event.kind });
+            self.lose(&event, out);
         }
         self.pump(out);
         self.settle(out);
         self.wake(out);
     }
 
-    /// A response is lost, so the response behind it cannot be the end: that has to tell of the loss.
+    pub(super) fn append_lost(&mut self, out: &mut Vec<Output>) {
+        if self.appending.is_empty() {
+            return;
+        }
+        let event = self.appending.remove(0);
+        self.lose(&event, out);
+        // One by one, so that the end can speak for all responses among them.
+        if self.appending.is_empty() {
+            self.pump(out);
+            self.settle(out);
+            self.wake(out);
+        }
+    }
+
+    /// The event behind the last confirmed position is in no log; those behind it move up.
+    fn lose(&mut self, event: &NewEvent, out: &mut Vec<Output>) {
+        self.singly = self.singly.saturating_sub(1);
+        let seq = self.durable + 1;
+        if let Some(close) = self.link.as_mut().and_then(|link| link.close.as_mut())
+            && close.seq >= seq
+        {
+            close.seq -= 1;
+        }
+        self.reopen_without(event.kind);
+        out.push(Output::Unstored { token: event.token, seq, kind: event.kind });
+    }
+
+    pub(super) fn grown(&mut self, head: Seq, out: &mut Vec<Output>) {
+        let by = head.saturating_sub(self.durable);
+        for close in [&mut self.link, &mut self.parked].into_iter().flatten().filter_map(|link| link.close.as_mut()) {
+            if close.seq > self.durable {
+                close.seq += by;
+            }
+        }
+        self.durable += by;
+        if !self.appending.is_empty() {
+            out.push(Output::Append { first: self.durable + 1, events: self.appending.clone() });
+        }
+        self.wake(out);
+    }
+
+    /// A response is lost, so neither the response behind it nor an end that was decided can be the end:
+    /// that has to tell of the loss.
     pub(super) fn reopen_without(&mut self, kind: EventKind) {
         match kind {
             EventKind::Terminal => self.ending = Ending::Open,
+            EventKind::Answer if matches!(self.ending, Ending::Synthesized(_)) => self.ending = Ending::Open,
             EventKind::Answer => {
-                if let Some(last) = self.queue.back_mut().filter(|last| last.kind == EventKind::Terminal) {
+                let last = self.queue.back_mut().or_else(|| self.appending.last_mut());
+                if let Some(last) = last.filter(|last| last.kind == EventKind::Terminal) {
                     last.kind = EventKind::Answer;
                     self.ending = Ending::Open;
                 }

@@ -1,0 +1,205 @@
+//! What a request is answered that is not taken: status, code and words.
+//!
+//! Every refusal, in admission or by the engine after it, is made here, so that a session speaks as
+//! the SDK does that is replaced (W-016, W-029, W-083, W-084). Where that SDK has no such answer the
+//! words are ours, and the code is the one that it gives to the like.
+
+use super::admission::Dialect;
+use super::jsonrpc::{self, EnvelopeError, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST};
+use super::request_id::RequestId;
+
+/// The id of an error that answers no request (W-016).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorId {
+    /// `null`.
+    Null,
+    /// A fixed string.
+    Text(&'static str),
+}
+
+impl ErrorId {
+    fn json(self) -> String {
+        match self {
+            Self::Null => "null".to_owned(),
+            Self::Text(text) => serde_json::Value::from(text).to_string(),
+        }
+    }
+}
+
+/// The answer to a request that is not taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The HTTP status.
+    pub status: u16,
+    /// The JSON-RPC error code.
+    pub code: i32,
+    /// The JSON-RPC error message.
+    pub message: String,
+    /// The value of the `Allow` header, with 405.
+    pub allow: Option<&'static str>,
+    /// What stands for the id of the error, where it is not the dialect's choice.
+    pub error_id: Option<ErrorId>,
+}
+
+impl Refusal {
+    /// A refusal without an `Allow` header.
+    pub fn new(status: u16, code: i32, message: impl Into<String>) -> Self {
+        Self { status, code, message: message.into(), allow: None, error_id: None }
+    }
+
+    /// The body: a JSON-RPC error, as `application/json`.
+    pub fn body(&self, dialect: &Dialect) -> Vec<u8> {
+        let mut out = Vec::new();
+        jsonrpc::write_error_with_id_text(
+            &mut out,
+            &self.error_id.unwrap_or(dialect.error_id).json(),
+            self.code,
+            &self.message,
+        );
+        out
+    }
+}
+
+/// Whose texts and codes a refusal has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wording {
+    /// Of the `mcp` package on PyPI.
+    Python,
+    /// Of the `@modelcontextprotocol` packages on npm.
+    TypeScript,
+}
+
+/// The code of most refusals of the npm packages.
+const REFUSED: i32 = -32000;
+/// Their code for a session that is unknown or ended.
+const SESSION_NOT_FOUND: i32 = -32001;
+
+/// Of admission.
+impl Wording {
+    fn refused(self, status: u16, message: impl Into<String>) -> Refusal {
+        let code = match self {
+            Self::Python => INVALID_REQUEST,
+            Self::TypeScript => REFUSED,
+        };
+        Refusal::new(status, code, message)
+    }
+
+    /// Both SDKs have the same code and beginning for a message that is in order but not taken.
+    pub(super) fn invalid(self, reason: &str) -> Refusal {
+        Refusal::new(400, INVALID_REQUEST, format!("Invalid Request: {reason}"))
+    }
+
+    pub(super) fn method_not_allowed(self) -> Refusal {
+        let refusal = self.refused(
+            405,
+            match self {
+                Self::Python => "Method Not Allowed",
+                Self::TypeScript => "Method not allowed.",
+            },
+        );
+        Refusal { allow: Some("GET, POST, DELETE"), ..refusal }
+    }
+
+    pub(super) fn not_acceptable(self, what: &str) -> Refusal {
+        self.refused(406, format!("Not Acceptable: Client must accept {what}"))
+    }
+
+    pub(super) fn unsupported_media_type(self) -> Refusal {
+        self.refused(415, "Unsupported Media Type: Content-Type must be application/json")
+    }
+
+    pub(super) fn no_session(self) -> Refusal {
+        self.refused(400, "Bad Request: Server not initialized")
+    }
+
+    pub(super) fn session_id_missing(self) -> Refusal {
+        self.refused(
+            400,
+            match self {
+                Self::Python => "Bad Request: Missing session ID",
+                Self::TypeScript => "Bad Request: Mcp-Session-Id header is required",
+            },
+        )
+    }
+
+    pub(super) fn session_not_found(self) -> Refusal {
+        match self {
+            Self::Python => Refusal::new(404, INVALID_REQUEST, "Not Found: Invalid or expired session ID"),
+            Self::TypeScript => Refusal::new(404, SESSION_NOT_FOUND, "Session not found"),
+        }
+    }
+
+    pub(super) fn unsupported_version(self, version: &str, served: &str) -> Refusal {
+        let message = match self {
+            Self::Python => format!("{version}. Supported versions: {served}"),
+            Self::TypeScript => format!("{version} (supported versions: {served})"),
+        };
+        self.refused(400, format!("Bad Request: Unsupported protocol version: {message}"))
+    }
+
+    pub(super) fn invalid_event_id(self) -> Refusal {
+        self.refused(
+            400,
+            match self {
+                Self::Python => "Bad Request: Invalid Last-Event-ID",
+                Self::TypeScript => "Invalid event ID format",
+            },
+        )
+    }
+
+    pub(super) fn malformed(self, error: &EnvelopeError) -> Refusal {
+        if let EnvelopeError::TooMany { max } = error {
+            return self.invalid(&format!("Batch must not exceed {max} messages"));
+        }
+        if self == Self::TypeScript {
+            let what = match error {
+                EnvelopeError::NotUtf8 | EnvelopeError::NotJson(_) => "Invalid JSON",
+                _ => "Invalid JSON-RPC message",
+            };
+            return Refusal::new(400, jsonrpc::PARSE_ERROR, format!("Parse error: {what}"));
+        }
+        let label = match error.code() {
+            jsonrpc::PARSE_ERROR => "Parse error",
+            INVALID_PARAMS => "Validation error",
+            _ => return self.invalid(&error.to_string()),
+        };
+        Refusal::new(400, error.code(), format!("{label}: {error}"))
+    }
+}
+
+/// Of the engine, after admission.
+impl Wording {
+    /// The session has ended (W-084).
+    pub fn session_ended(self) -> Refusal {
+        match self {
+            Self::Python => Refusal::new(404, INVALID_REQUEST, "Not Found: Session has been terminated"),
+            Self::TypeScript => self.session_not_found(),
+        }
+    }
+
+    /// The session ended while the answer in JSON was awaited.
+    pub fn session_ended_meanwhile(self) -> Refusal {
+        Refusal::new(500, INTERNAL_ERROR, "Session terminated before the request completed")
+    }
+
+    /// Nothing is taken any more.
+    pub fn closing(self) -> Refusal {
+        Refusal::new(503, INTERNAL_ERROR, "Service Unavailable: the server is closing")
+    }
+
+    /// The cursor is not one of this session, and names no request that could be answered. The same
+    /// for every such cursor (I7).
+    pub fn not_resumable(self) -> Refusal {
+        match self {
+            Self::Python => self.refused(400, "Bad Request: the stream of this Last-Event-ID cannot be resumed"),
+            Self::TypeScript => self.invalid_event_id(),
+        }
+    }
+
+    /// A request with this id has no response yet (F-08).
+    pub fn in_flight_already(self, id: &RequestId) -> Refusal {
+        let refusal = self.invalid(&format!("request id {} is already in flight", id.to_json()));
+        // The id in question belongs to the first request, whose answer must not be mistaken for this one.
+        Refusal { error_id: Some(ErrorId::Null), ..refusal }
+    }
+}
