@@ -10,26 +10,33 @@ const KEEP_ALIVE = ': keepalive\n\n';
  * Writes what the engine has for a connection until it ends or the peer is gone.
  *
  * Nothing is polled while the reader is behind: what is not polled stays in the log. Subclasses say how bytes
- * leave: `open`, `head`, `write`, `end`, `whole`, `fail`, `release`, `idle`.
+ * leave: `open`, `head`, `flush`, `write`, `end`, `whole`, `fail`, `release`, `idle`.
  */
 export class Answer {
   /** Whether the runtime will call `pump` anyway. */
   scheduled = false;
-  sessionId;
   #connection;
-  #runtime;
-  #keepAliveMs;
+  #session;
+  #headFirst;
   #keepAlive;
+  #opened = false;
   #started = false;
   #full = false;
   #over = false;
   #done;
 
-  constructor(connection, { runtime, sessionId, keepAliveMs }) {
+  /**
+   * `session` is what the answers of one session share: runtime, sessionId, keepAliveMs, `open` (those that
+   * are), `onRefused`. With `headFirst` the head does not wait for the first bytes.
+   */
+  constructor(connection, session, headFirst) {
     this.#connection = connection;
-    this.#runtime = runtime;
-    this.sessionId = sessionId;
-    this.#keepAliveMs = keepAliveMs;
+    this.#session = session;
+    this.#headFirst = headFirst;
+  }
+
+  get sessionId() {
+    return this.#session.sessionId;
   }
 
   /** Resolves when everything is handed over, or the peer is gone. */
@@ -45,12 +52,7 @@ export class Answer {
 
   /** Starts writing, at the end of this turn of the event loop: what is answered at once is one write. */
   start() {
-    if (!this.open()) {
-      this.lost();
-      return;
-    }
-    this.#runtime.wait(this.#connection.key, this);
-    this.#runtime.schedule(this);
+    this.#session.runtime.schedule(this);
   }
 
   pump() {
@@ -68,33 +70,58 @@ export class Answer {
       const { data, end, waitMs } = this.#connection.poll(PAGE_BYTES);
       if (end) {
         this.#finish(data);
-      } else if (data) {
+        return;
+      }
+      // Most answers are known at once and need nobody to watch over them.
+      if (!this.#opened && !this.#open()) {
+        return;
+      }
+      if (data) {
         this.#begin();
+        this.#keepAlive ??= this.#every(this.#session.keepAliveMs);
         this.#full = !this.write(data);
       } else {
-        this.#runtime.arm(waitMs);
+        if (this.#headFirst && !this.#started && this.#connection.status !== 0) {
+          this.#begin();
+          this.flush();
+        }
+        this.#session.runtime.arm(waitMs);
         return;
       }
     }
   }
 
+  #open() {
+    this.#opened = true;
+    if (!this.open()) {
+      this.lost();
+      return false;
+    }
+    this.#session.open.add(this);
+    this.#session.runtime.wait(this.#connection.key, this);
+    return true;
+  }
+
   #begin() {
-    if (this.#started) {
-      return;
+    if (!this.#started) {
+      this.#started = true;
+      const { status, contentType } = this.#connection;
+      this.head(status, contentType);
     }
-    this.#started = true;
-    const { status, contentType } = this.#connection;
-    this.head(status, contentType);
-    const every = this.#keepAliveMs;
-    if (Number.isFinite(every) && every >= 1) {
-      this.#keepAlive = setInterval(() => {
-        // A reader that is behind is not waiting in silence.
-        if (this.idle()) {
-          this.write(KEEP_ALIVE);
-        }
-      }, Math.min(every, MAX_TIMER_MS));
-      this.#keepAlive.unref?.();
+  }
+
+  #every(keepAliveMs) {
+    if (!(Number.isFinite(keepAliveMs) && keepAliveMs >= 1)) {
+      return null;
     }
+    const timer = setInterval(() => {
+      // A reader that is behind is not waiting in silence.
+      if (this.idle()) {
+        this.#full = !this.write(KEEP_ALIVE);
+      }
+    }, Math.min(keepAliveMs, MAX_TIMER_MS));
+    timer.unref?.();
+    return timer;
   }
 
   #finish(data) {
@@ -104,6 +131,9 @@ export class Answer {
     } else {
       const { status, contentType } = this.#connection;
       this.whole(status || 200, contentType, data);
+      if (status >= 400) {
+        this.#session.onRefused(data.toString());
+      }
     }
     this.#done?.resolve();
   }
@@ -112,8 +142,14 @@ export class Answer {
   writable() {
     this.#full = false;
     if (!this.#over) {
-      this.#runtime.schedule(this);
+      this.#session.runtime.schedule(this);
     }
+  }
+
+  /** The session is over: what is left goes now, whether the reader asks for it or not. */
+  finish() {
+    this.#full = false;
+    this.pump();
   }
 
   /** The peer is gone. */
@@ -128,9 +164,12 @@ export class Answer {
     this.#over = true;
     // Also when the engine has ended it: what is held for the connection goes now, not with the object.
     this.#connection.lost();
-    clearInterval(this.#keepAlive);
-    this.#runtime.forget(this.#connection.key);
-    this.release();
+    if (this.#opened) {
+      clearInterval(this.#keepAlive);
+      this.#session.open.delete(this);
+      this.#session.runtime.forget(this.#connection.key);
+      this.release();
+    }
   }
 }
 

@@ -3,6 +3,7 @@ import { NodeStreamableHTTPServerTransport as NodeStock, toNodeHandler } from '@
 import {
   OAuthError,
   OAuthErrorCode,
+  ProtocolErrorCode,
   SUPPORTED_PROTOCOL_VERSIONS,
   WebStandardStreamableHTTPServerTransport as WebStock,
   bearerAuthChallengeResponse,
@@ -22,6 +23,19 @@ const sdk = {
   versions: SUPPORTED_PROTOCOL_VERSIONS,
   parseMessage: parseJSONRPCMessage,
   isInitializeRequest,
+  /** What `onerror` gets for a body that is not taken: why, as from the SDK's class. */
+  bodyError(refusal, body) {
+    if (JSON.parse(refusal.body).error.code !== ProtocolErrorCode.ParseError) {
+      return undefined;
+    }
+    try {
+      const value = typeof body === 'object' && !Buffer.isBuffer(body) ? body : JSON.parse(String(body));
+      (Array.isArray(value) ? value : [value]).forEach(parseJSONRPCMessage);
+    } catch (error) {
+      return error;
+    }
+    return undefined;
+  },
   extra: (exchange) => ({ authInfo: exchange.auth, request: exchange.webRequest() }),
   scopeChallengeResponse({ scopes, errorDescription }, authInfo) {
     const error = new OAuthError(OAuthErrorCode.InsufficientScope, errorDescription ?? 'Insufficient scope');

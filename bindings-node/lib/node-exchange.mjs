@@ -90,8 +90,8 @@ export class NodeExchange {
   }
 
   /** Answers with what a connection of the engine carries. */
-  stream(connection, context) {
-    const answer = new NodeAnswer(connection, context, this.#res);
+  stream(connection, session, headFirst) {
+    const answer = new NodeAnswer(connection, session, headFirst, this.#res);
     answer.start();
     return answer;
   }
@@ -117,8 +117,8 @@ export class NodeExchange {
 class NodeAnswer extends Answer {
   #res;
 
-  constructor(connection, context, res) {
-    super(connection, context);
+  constructor(connection, session, headFirst, res) {
+    super(connection, session, headFirst);
     this.#res = res;
   }
 
@@ -132,6 +132,10 @@ class NodeAnswer extends Answer {
 
   head(status, contentType) {
     this.#res.writeHead(status, this.#headers(contentType));
+  }
+
+  flush() {
+    this.#res.flushHeaders();
   }
 
   write(data) {

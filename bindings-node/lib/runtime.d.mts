@@ -30,6 +30,8 @@ export interface EngineOptions {
   maxDetachedMs?: number;
   /** How long a resumed connection waits for a store that cannot be read. Default 10,000. */
   storeWaitMs?: number;
+  /** How long one call of a user's own event store may take before it counts as failed. Default 30,000. */
+  storeTimeoutMs?: number;
 }
 
 /**
@@ -48,7 +50,7 @@ export interface CloseOptions {
   holdMs?: number;
 }
 
-export type LogLevel = 'error' | 'warn' | 'info';
+export type LogLevel = 'error' | 'warn' | 'info' | 'debug';
 
 /**
  * What Tailrope did and holds on this thread, by name. Counts of the present: `sessions`, `connections`,
@@ -64,5 +66,8 @@ export function stats(): Record<string, number>;
  */
 export function drain(options?: { retryMs?: number; budgetMs?: number }): Promise<boolean>;
 
-/** Sends the engines' log lines to `sink`. Without a sink, errors and warnings go to stderr. */
-export function setLog(sink: (level: LogLevel, line: string) => void): void;
+/**
+ * Sends the engines' log lines of this thread to `sink`, down to `level` (default `info`). Without a sink, errors
+ * and warnings go to stderr. Payloads are never logged.
+ */
+export function setLog(sink: (level: LogLevel, line: string) => void, level?: LogLevel): void;

@@ -18,11 +18,7 @@ const state = (globalThis[Symbol.for('tailrope')] ??= {
   hosted: new WeakMap(),
   options: {},
   shared: undefined,
-  log(level, line) {
-    if (level !== 'info') {
-      console.error(`tailrope: ${level}: ${line}`);
-    }
-  },
+  log: (level, line) => console.error(`tailrope: ${level}: ${line}`),
 });
 const { runtimes } = state;
 
@@ -32,10 +28,11 @@ export function isDisabled() {
 }
 
 /**
- * Sends the engines' log lines to `sink(level, line)`. The level is `error`, `warn` or `info`. Without a
- * sink, errors and warnings go to stderr.
+ * Sends the engines' log lines of this thread to `sink(level, line)`, down to `level`: `error`, `warn`, `info`
+ * or `debug`. Without a sink, errors and warnings go to stderr.
  */
-export function setLog(sink) {
+export function setLog(sink, level = 'info') {
+  Engine.setLogLevel(level);
   state.log = sink;
 }
 
@@ -61,17 +58,21 @@ export class Runtime {
 
   constructor(options = {}, hostStore = undefined) {
     const { sessionIdleMs = DEFAULT_SESSION_IDLE_MS, ...engineOptions } = options;
-    if (!(sessionIdleMs >= 0)) {
-      throw new TypeError('sessionIdleMs must be a number that is not negative');
+    for (const [name, value] of Object.entries(options)) {
+      if (typeof value !== 'number' || !(value >= 0)) {
+        const message = `${name} must be a number that is not negative`;
+        throw Object.assign(new TypeError(message), { code: 'invalid_argument' });
+      }
     }
     this.#sessionIdleMs = sessionIdleMs;
-    this.#sweepMs = Math.min(sessionIdleMs / 4 || MAX_SWEEP_MS, MAX_SWEEP_MS);
     this.hostStore = hostStore;
     // The engine must not keep alive what has been forgotten otherwise.
     const me = new WeakRef(this);
     const resolve = (keys) => me.deref()?.resolve(keys);
     // Comments on silent connections are written in JavaScript, each transport at its own interval.
     this.#engine = new Engine(hostStore !== undefined, { ...engineOptions, keepAliveMs: 0 }, resolve, writeLog);
+    const bounds = [sessionIdleMs || Infinity, this.#engine.options().maxDetachedMs, MAX_SWEEP_MS * 4];
+    this.#sweepMs = Math.max(Math.min(...bounds) / 4, 1);
     runtimes.add(me);
     if (runtimes.size % 64 === 0) {
       forgetCollected();
@@ -139,21 +140,26 @@ export class Runtime {
     this.#timer.unref();
   }
 
+  /** Makes sure that the engine is ticked when it asks for it, and sessions are looked at. */
+  armDue() {
+    this.arm(Math.min(this.#engine.dueInMs(), this.#sweepMs));
+  }
+
   #tick() {
     this.#dueAt = Infinity;
     this.#engine.tick();
     this.#sweep();
     // Ended sessions hold nothing that time would have to free.
     if (this.#transports.size > 0) {
-      this.arm(Math.min(this.#engine.dueInMs(), this.#sweepMs));
+      this.armDue();
     }
   }
 
-  /** Closes sessions that have been idle for too long (I11). */
+  /** Closes sessions that have been idle, or without their client, for too long (I11). */
   #sweep() {
-    const idleMs = this.#sessionIdleMs;
+    const idleMs = this.#sessionIdleMs === 0 ? undefined : this.#sessionIdleMs;
     const now = performance.now();
-    if (idleMs === 0 || now < this.#sweepAt) {
+    if (now < this.#sweepAt) {
       return;
     }
     this.#sweepAt = now + this.#sweepMs;
@@ -166,7 +172,7 @@ export class Runtime {
 
   opened(transport) {
     this.#transports.add(transport);
-    this.arm(this.#sweepMs);
+    this.armDue();
   }
 
   closed(transport) {
@@ -227,13 +233,11 @@ export function configure(options) {
  * What Tailrope did and holds on this thread, by name. Several engines are added up.
  */
 export function stats() {
-  const total = { ...sharedRuntime().engine.stats() };
+  const total = {};
+  sharedRuntime();
   for (const runtime of living()) {
-    if (runtime === state.shared) {
-      continue;
-    }
     for (const [name, value] of Object.entries(runtime.engine.stats())) {
-      total[name] += value;
+      total[name] = (total[name] ?? 0) + value;
     }
   }
   return total;

@@ -22,6 +22,9 @@ const YIELD_EVENTS = 128;
 const YIELD_BYTES = 64 << 10;
 const YIELD_MS = 1;
 
+/** Not under `--frozen-intrinsics`. */
+const canLimitStacks = Object.getOwnPropertyDescriptor(Error, 'stackTraceLimit')?.writable === true;
+
 /** One transport's session: opened by its first `initialize`. */
 export class SessionServer {
   #transport;
@@ -34,6 +37,7 @@ export class SessionServer {
   #scopeChallengeResolver;
   #session;
   #userStore;
+  #answers;
   #closed = false;
   #requests = 0;
   #unyieldedEvents = 0;
@@ -115,12 +119,16 @@ export class SessionServer {
         ? this.#runtime.engine.admit(exchange.head(), body, jsonResponse, this.#sdk.major, this.#versions)
         : this.#session.admit(exchange.head(), body, jsonResponse);
     if (admission instanceof Refusal) {
-      return this.#refused(exchange, admission);
+      return this.#refused(exchange, admission, parsedBody ?? body);
     }
     const operation = admission.operation;
     if (operation === 'listen' || operation === 'resume') {
       const connection = this.#session[operation](admission);
-      return connection instanceof Refusal ? this.#refused(exchange, connection) : this.#answer(connection, exchange);
+      if (connection instanceof Refusal) {
+        return this.#refused(exchange, connection);
+      }
+      // These may be silent for long: their clients learn at once that they are served.
+      return exchange.stream(connection, this.#answers, true);
     }
     if (operation === 'delete') {
       return this.#delete(exchange);
@@ -169,7 +177,12 @@ export class SessionServer {
       if (!this.#open(exchange)) {
         return this.#refuse(exchange, 503, INTERNAL_ERROR, 'Too many open sessions');
       }
-      await this.#options.onsessioninitialized?.(this.sessionId);
+      try {
+        await this.#options.onsessioninitialized?.(this.sessionId);
+      } catch (error) {
+        this.#transport.onerror?.(error);
+        return this.#answerError(exchange, 400, PARSE_ERROR, 'Parse error');
+      }
     }
     if (this.#scopeChallengeResolver !== undefined && (await this.#challenged(messages, exchange))) {
       return undefined;
@@ -183,7 +196,7 @@ export class SessionServer {
     if (opened instanceof Refusal) {
       return this.#refused(exchange, opened);
     }
-    const answer = several ? this.#joined(opened, exchange) : this.#answer(opened, exchange);
+    const answer = several ? this.#joined(opened, exchange) : exchange.stream(opened, this.#answers, false);
     session.received(admission);
     this.#dispatch(messages, exchange, session.canPoll && !jsonResponse);
     this.#settle(admission);
@@ -203,6 +216,13 @@ export class SessionServer {
       return false;
     }
     this.sessionId = sessionId;
+    this.#answers = {
+      runtime: this.#runtime,
+      sessionId,
+      keepAliveMs: this.#keepAliveMs,
+      open: new Set(),
+      onRefused: (body) => this.#transport.onerror?.(new Error(JSON.parse(body).error.message)),
+    };
     if (Object.hasOwn(this.#transport, 'sessionId')) {
       // The SDK's class has a field of this name, which hides our accessor.
       this.#transport.sessionId = sessionId;
@@ -233,14 +253,6 @@ export class SessionServer {
       }
     }
     return false;
-  }
-
-  #answer(connection, exchange) {
-    return exchange.stream(connection, {
-      runtime: this.#runtime,
-      sessionId: this.sessionId,
-      keepAliveMs: this.#keepAliveMs,
-    });
   }
 
   /** One body for all requests of a batch in JSON mode. */
@@ -278,13 +290,20 @@ export class SessionServer {
         extra.closeSSEStream = (options) => this.closeConnection(message.id, options);
         extra.closeStandaloneSSEStream = (options) => this.closeStandalone(options);
       }
+      const { stackTraceLimit } = Error;
       try {
+        // The SDKs ask of every request whether it is a response, by a schema check that fails with an error: its
+        // stack would be a sixth of what a call costs. Handlers start in a later microtask, with their stacks.
+        setStackTraceLimit(0);
         transport.onmessage?.(message, extra);
       } catch (error) {
+        setStackTraceLimit(stackTraceLimit);
         transport.onerror?.(error);
         if (isRequest(message)) {
           this.#session.cancelled(message.id);
         }
+      } finally {
+        setStackTraceLimit(stackTraceLimit);
       }
     }
   }
@@ -374,12 +393,15 @@ export class SessionServer {
     }
     this.#closed = true;
     this.#session?.end();
+    for (const answer of [...(this.#answers?.open ?? [])]) {
+      answer.finish();
+    }
     this.#userStore?.close();
     this.#runtime.closed(this);
   }
 
-  #refused(exchange, refusal) {
-    this.#transport.onerror?.(new Error(refusal.message));
+  #refused(exchange, refusal, requestBody) {
+    this.#transport.onerror?.(this.#sdk.bodyError?.(refusal, requestBody) ?? new Error(refusal.message));
     const { status, allow, body } = refusal;
     exchange.whole(status, { 'content-type': 'application/json', ...(allow && { allow }) }, body);
     return undefined;
@@ -387,6 +409,10 @@ export class SessionServer {
 
   #refuse(exchange, status, code, message) {
     this.#transport.onerror?.(new Error(message));
+    return this.#answerError(exchange, status, code, message);
+  }
+
+  #answerError(exchange, status, code, message) {
     const body = JSON.stringify({ jsonrpc: '2.0', error: { code, message }, id: null });
     exchange.whole(status, { 'content-type': 'application/json' }, body);
     return undefined;
@@ -400,6 +426,12 @@ function responseText(message) {
   } catch (cause) {
     const error = { code: INTERNAL_ERROR, message: `Response is not JSON: ${cause.message}` };
     return JSON.stringify({ jsonrpc: '2.0', id: message.id, error });
+  }
+}
+
+function setStackTraceLimit(limit) {
+  if (canLimitStacks) {
+    Error.stackTraceLimit = limit;
   }
 }
 

@@ -25,6 +25,11 @@ function resumable(Stock, sdk, handle) {
       return this.#sessions === undefined ? super.sessionId : this.#sessions.sessionId;
     }
 
+    set sessionId(value) {
+      // Stateless: the SDK's class keeps its own.
+      super.sessionId = value;
+    }
+
     setSupportedProtocolVersions(versions) {
       super.setSupportedProtocolVersions?.(versions);
       this.#sessions?.setVersions(versions);

@@ -82,8 +82,8 @@ export class WebExchange {
   }
 
   /** Answers with what a connection of the engine carries. */
-  stream(connection, context) {
-    const answer = new WebAnswer(connection, context, this);
+  stream(connection, session, headFirst) {
+    const answer = new WebAnswer(connection, session, headFirst, this);
     answer.start();
     return answer;
   }
@@ -124,8 +124,8 @@ class WebAnswer extends Answer {
   #exchange;
   #controller;
 
-  constructor(connection, context, exchange) {
-    super(connection, context);
+  constructor(connection, session, headFirst, exchange) {
+    super(connection, session, headFirst);
     this.#exchange = exchange;
   }
 
@@ -141,19 +141,21 @@ class WebAnswer extends Answer {
         start: (controller) => {
           this.#controller = controller;
         },
-        // Called when somebody reads and nothing is there: only then the log is read on (I10).
+        // Called when what was handed over has been read: only then the log is read on (I10).
         pull: () => this.writable(),
         cancel: () => this.lost(),
       },
-      { highWaterMark: 0 },
+      { highWaterMark: 1 },
     );
     this.#exchange.respond(new Response(body, { status, headers: this.#headers(contentType) }));
   }
 
   write(data) {
     this.#controller.enqueue(bytesOf(data));
-    return false;
+    return this.#controller.desiredSize > 0;
   }
+
+  flush() {}
 
   end(data) {
     if (data) {
@@ -175,7 +177,7 @@ class WebAnswer extends Answer {
   }
 
   idle() {
-    return this.#controller.desiredSize === 0;
+    return this.#controller.desiredSize > 0;
   }
 
   release() {

@@ -10,7 +10,7 @@ use tailrope_core::engine::{self, EngineError, Options};
 use tailrope_core::store::HostStore;
 
 use crate::admission::{Admission, Head, JsBody, Refusal};
-use crate::convert::{Error, Result, dialect, invalid, numbers, to_js_error};
+use crate::convert::{Error, Result, dialect, internal, invalid, number, numbers, to_js_error};
 use crate::log::Sink;
 use crate::session::Session;
 use crate::waiters::Waiters;
@@ -88,6 +88,12 @@ impl Engine {
         Ok(Session::new(handle, id, dialect, versions, key, &self.waiters))
     }
 
+    /// Sets what is logged on this thread: `error`, `warn`, `info` or `debug`, and what is worse.
+    #[napi]
+    pub fn set_log_level(level: String) -> Result<()> {
+        crate::log::set_level(&level)
+    }
+
     /// Does what time asks for.
     #[napi(catch_unwind)]
     pub fn tick(&self, env: &Env) {
@@ -98,7 +104,7 @@ impl Engine {
     /// Milliseconds until `tick` is due.
     #[napi]
     pub fn due_in_ms(&self) -> f64 {
-        crate::convert::number(self.engine.due_in_ms())
+        number(self.engine.due_in_ms())
     }
 
     /// Closes every connection with `retry_ms`, now and from now on.
@@ -118,13 +124,18 @@ impl Engine {
     /// What the engine did and holds: counts by name.
     #[napi]
     pub fn stats<'env>(&self, env: &'env Env) -> Result<Object<'env>> {
-        numbers(env, self.engine.stats().entries())
+        let mut counts = Object::new(env).map_err(internal)?;
+        for (name, value) in self.engine.stats().entries() {
+            counts.set(camel_case(name), number(value)).map_err(internal)?;
+        }
+        Ok(counts)
     }
 
     /// The options in force, by name.
     #[napi]
     pub fn options<'env>(&self, env: &'env Env) -> Result<Object<'env>> {
-        let Options { pacing, limits, max_sessions, max_detached_ms, warn_event_bytes, .. } = self.engine.options();
+        let Options { pacing, limits, max_sessions, max_detached_ms, store_timeout_ms, warn_event_bytes, .. } =
+            self.engine.options();
         numbers(
             env,
             [
@@ -133,6 +144,7 @@ impl Engine {
                 ("maxConnectionMs", pacing.max_connection_ms),
                 ("maxConnectionBytes", pacing.max_connection_bytes),
                 ("storeWaitMs", pacing.store_wait_ms),
+                ("storeTimeoutMs", *store_timeout_ms),
                 ("maxEventsPerStream", limits.max_events_per_stream as u64),
                 ("maxBytesPerStream", limits.max_bytes_per_stream as u64),
                 ("maxBytesPerSession", limits.max_bytes_per_session as u64),
@@ -146,6 +158,12 @@ impl Engine {
             ],
         )
     }
+}
+
+fn camel_case(name: &str) -> String {
+    let mut words = name.split('_');
+    let first = words.next().unwrap_or_default().to_owned();
+    words.fold(first, |name, word| name + &word[..1].to_uppercase() + &word[1..])
 }
 
 fn set_option(options: &mut Options, name: &str, value: f64) -> Result<()> {
@@ -167,6 +185,7 @@ fn set_option(options: &mut Options, name: &str, value: f64) -> Result<()> {
         "maxConnectionMs" => options.pacing.max_connection_ms = number,
         "maxConnectionBytes" => options.pacing.max_connection_bytes = number,
         "storeWaitMs" => options.pacing.store_wait_ms = number,
+        "storeTimeoutMs" => options.store_timeout_ms = number,
         "maxEventsPerStream" => options.limits.max_events_per_stream = size,
         "maxBytesPerStream" => options.limits.max_bytes_per_stream = size,
         "maxBytesPerSession" => options.limits.max_bytes_per_session = size,

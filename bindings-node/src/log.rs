@@ -4,7 +4,7 @@
 //! is held while JavaScript runs. They wait on the thread that they happened on, which is the one of
 //! the engine's owner.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fmt::{self, Write};
 use std::sync::Once;
@@ -13,34 +13,50 @@ use napi::bindgen_prelude::{Env, FnArgs, Function, FunctionRef};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber, span};
 
-use crate::convert::{Result, internal};
+use crate::convert::{Result, internal, invalid};
 
 /// Lines that may wait. Older ones go first.
 const MAX_LINES: usize = 1_000;
 
 thread_local! {
     static LINES: RefCell<VecDeque<(&'static str, String)>> = const { RefCell::new(VecDeque::new()) };
+    /// What is less is not formatted.
+    static LEVEL: Cell<Level> = const { Cell::new(Level::WARN) };
 }
 
 struct Lines;
 
-/// The names that Node's console has. What is below `info` is not formatted.
-fn js_level(level: Level) -> Option<&'static str> {
+/// The names that Node's console has.
+fn js_level(level: Level) -> &'static str {
     match level {
-        Level::ERROR => Some("error"),
-        Level::WARN => Some("warn"),
-        Level::INFO => Some("info"),
-        Level::DEBUG | Level::TRACE => None,
+        Level::ERROR => "error",
+        Level::WARN => "warn",
+        Level::INFO => "info",
+        Level::DEBUG | Level::TRACE => "debug",
     }
+}
+
+/// Sets what is written on this thread: `error`, `warn`, `info` or `debug`, and what is worse.
+pub(crate) fn set_level(level: &str) -> Result<()> {
+    let known = [Level::ERROR, Level::WARN, Level::INFO, Level::DEBUG];
+    let chosen = known.into_iter().find(|known| js_level(*known) == level);
+    let chosen = chosen.ok_or_else(|| invalid(format!("unknown log level {level}: error, warn, info or debug")))?;
+    LEVEL.with(|level| level.set(chosen));
+    Ok(())
 }
 
 impl Subscriber for Lines {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target() == "tailrope" && js_level(*metadata.level()).is_some()
+        metadata.target() == "tailrope" && LEVEL.try_with(|level| *metadata.level() <= level.get()).unwrap_or(false)
+    }
+
+    // The level changes at run time, so no callsite may be switched off for good.
+    fn register_callsite(&self, _metadata: &'static Metadata<'static>) -> tracing::subscriber::Interest {
+        tracing::subscriber::Interest::sometimes()
     }
 
     fn event(&self, event: &Event<'_>) {
-        let Some(level) = js_level(*event.metadata().level()) else { return };
+        let level = js_level(*event.metadata().level());
         let mut line = Line::default();
         event.record(&mut line);
         let text = format!("{}{}", line.message, line.fields);
