@@ -1,7 +1,7 @@
 """The parts of a call that no transport can save, each measured alone; `benches/run` subtracts them.
 
 `parts.py bare --port N`: uvicorn with an ASGI function that answers the bench client as fast as Python can,
-without an SDK. `parts.py sdk --flavor F`: the SDK with its tools, between two in-memory streams and without HTTP.
+without an SDK. `parts.py alone --flavor F`: the SDK with its tools, between two in-memory streams and without HTTP.
 """
 
 import argparse
@@ -124,7 +124,7 @@ async def sdk_alone(flavor: str, encode: bool, calls: int, events: int) -> tuple
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("part", choices=["bare", "sdk"])
+    parser.add_argument("part", choices=["bare", "alone"])
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--flavor", choices=sorted(FLAVORS), default="mcp2")
     args = parser.parse_args()

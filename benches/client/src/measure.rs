@@ -81,6 +81,7 @@ where
         session.call(next_id(), "echo", json!({"text": "warm"})).await?;
         opened.push(session);
     }
+    let cpu = set.pid.map(cpu_time).transpose()?;
     let start = Instant::now();
     let until = start + Duration::from_secs_f64(set.seconds);
     let workers: Vec<_> = opened.into_iter().map(|session| tokio::spawn(worker(session, until))).collect();
@@ -88,7 +89,21 @@ where
     for worker in workers {
         tally.merge(worker.await?);
     }
-    Ok(tally.report(measure, sessions, start.elapsed()))
+    let mut report = tally.report(measure, sessions, start.elapsed());
+    if let (Some(pid), Some(before)) = (set.pid, cpu) {
+        let used = cpu_time(pid)?.saturating_sub(before);
+        report["cpu_us"] = json!(used.as_secs_f64() * 1e6 / report["count"].as_f64().unwrap_or(0.0));
+    }
+    Ok(report)
+}
+
+/// The processor time that a process has used, all threads. Disturbed far less than rates by what else runs.
+fn cpu_time(pid: u32) -> Result<Duration> {
+    // Fields 14 and 15, counted behind the command, in the 10 ms ticks that Linux reports on every machine.
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let fields = stat.rsplit(") ").next().unwrap_or_default().split_whitespace().skip(11).take(2);
+    let ticks: u64 = fields.map(str::parse::<u64>).sum::<std::result::Result<u64, _>>()?;
+    Ok(Duration::from_millis(ticks * 10))
 }
 
 /// Tool calls without progress, one after the other in each session.
@@ -255,20 +270,18 @@ async fn poll_cycle(session: &mut Session, ends: Option<bool>) -> Result<bool> {
     Ok(ended)
 }
 
-fn rss_bytes(pid: u32) -> Result<f64> {
+/// Resident memory of the server once it is at rest.
+async fn rss_at_rest(set: Settings, rest: Duration) -> Result<f64> {
+    let pid = set.pid.ok_or("this measurement needs --pid")?;
+    sleep(rest).await;
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).ok_or("no VmRSS")?;
     let kib: f64 = line.split_whitespace().nth(1).ok_or("no VmRSS")?.parse()?;
     Ok(kib * 1024.0)
 }
 
-fn server_pid(set: Settings) -> Result<u32> {
-    set.pid.ok_or_else(|| "this measurement needs --pid".into())
-}
-
 /// Resident memory per session, and per open standalone GET. Meant for a fresh server process.
 pub(crate) async fn sessions_memory(set: Settings, sessions: usize) -> Result<Value> {
-    let pid = server_pid(set)?;
     let mut first = Session::open(set.port).await?;
     // Load the code paths and fill the pools once, so that the growth below is that of sessions and connections.
     for _ in 0..20 {
@@ -278,20 +291,17 @@ pub(crate) async fn sessions_memory(set: Settings, sessions: usize) -> Result<Va
         session.call(id, "echo", json!({"text": "warm"})).await?;
         session.delete().await?;
     }
-    sleep(Duration::from_millis(500)).await;
-    let start = rss_bytes(pid)?;
+    let start = rss_at_rest(set, Duration::from_millis(500)).await?;
     let mut opened = Vec::new();
     for _ in 0..sessions {
         opened.push(first.open_beside().await?);
     }
-    sleep(Duration::from_millis(500)).await;
-    let with_sessions = rss_bytes(pid)?;
+    let with_sessions = rss_at_rest(set, Duration::from_millis(500)).await?;
     let mut connections = Vec::new();
     for session in &mut opened {
         connections.push(session.get(None).await?);
     }
-    sleep(Duration::from_millis(500)).await;
-    let with_gets = rss_bytes(pid)?;
+    let with_gets = rss_at_rest(set, Duration::from_millis(500)).await?;
     let per = |bytes: f64| bytes / sessions as f64;
     Ok(json!({"measure": "memory", "sessions": sessions, "count": connections.len(),
         "session_bytes": per(with_sessions - start), "get_bytes": per(with_gets - with_sessions),
@@ -301,18 +311,15 @@ pub(crate) async fn sessions_memory(set: Settings, sessions: usize) -> Result<Va
 /// Resident memory per stored event: ten calls of `events` each, read live. Meant for a fresh server process.
 pub(crate) async fn events_memory(set: Settings) -> Result<Value> {
     const CALLS: usize = 10;
-    let pid = server_pid(set)?;
     let mut session = Session::open(set.port).await?;
     let (call, arguments) = emit_call(100);
     session.checked_call("emit", arguments, &call).await?;
-    sleep(Duration::from_millis(300)).await;
-    let start = rss_bytes(pid)?;
+    let start = rss_at_rest(set, Duration::from_millis(300)).await?;
     for _ in 0..CALLS {
         let (call, arguments) = emit_call(set.events);
         session.checked_call("emit", arguments, &call).await?;
     }
-    sleep(Duration::from_millis(300)).await;
-    let grown = rss_bytes(pid)? - start;
+    let grown = rss_at_rest(set, Duration::from_millis(300)).await? - start;
     let count = CALLS * set.events;
     Ok(json!({"measure": "event_memory", "count": count, "event_bytes": grown / count as f64,
         "start_rss_bytes": start, "faults": 0}))

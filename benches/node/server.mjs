@@ -1,0 +1,97 @@
+// The bench server: four small tools on raw node:http, behind the stock transport or Tailrope's.
+//
+// Started by `benches/serve`. Everything but the class of the transport and the event store that
+// comes with it is the same on both sides. Progress goes out by the most direct documented call of
+// each SDK, so that little of what is timed is neither the transport's nor the server's.
+import { randomUUID } from 'node:crypto';
+import http from 'node:http';
+import { parseArgs } from 'node:util';
+
+import { FLAVORS } from './tools.mjs';
+
+const RETRY_MS = 10;
+// Room for every run of the bench: an event trimmed in the middle of a measurement would make the
+// run fail, not slow.
+const LIMITS = {
+  maxEventsPerStream: 50_000,
+  maxBytesPerStream: 64 * 2 ** 20,
+  maxBytesPerSession: 2 ** 30,
+  maxBytes: 4 * 2 ** 30,
+  maxSessions: 50_000,
+};
+
+const TRANSPORTS = {
+  stock: {
+    async v2() {
+      const { NodeStreamableHTTPServerTransport } = await import('@modelcontextprotocol/node');
+      return [NodeStreamableHTTPServerTransport, await plainStore()];
+    },
+    async v1() {
+      const { StreamableHTTPServerTransport } = await import('@modelcontextprotocol/sdk/server/streamableHttp.js');
+      return [StreamableHTTPServerTransport, await plainStore()];
+    },
+  },
+  tailrope: {
+    async v2() {
+      const { EventStore, NodeStreamableHTTPServerTransport } = await import('tailrope/mcp');
+      return [NodeStreamableHTTPServerTransport, new EventStore('memory:', LIMITS)];
+    },
+    async v1() {
+      const { EventStore, StreamableHTTPServerTransport } = await import('tailrope/mcp-v1');
+      return [StreamableHTTPServerTransport, new EventStore('memory:', LIMITS)];
+    },
+  },
+};
+
+async function plainStore() {
+  const { PlainStore } = await import('./plain-store.mjs');
+  return new PlainStore();
+}
+
+/** The session map that the SDKs' documentation tells users to write. */
+function handler(Transport, eventStore, makeServer) {
+  const transports = new Map();
+  return async (req, res) => {
+    const sessionId = req.headers['mcp-session-id'];
+    let transport = transports.get(sessionId);
+    if (transport === undefined) {
+      if (sessionId !== undefined) {
+        res.writeHead(404).end();
+        return;
+      }
+      transport = new Transport({
+        sessionIdGenerator: () => randomUUID(),
+        eventStore,
+        retryInterval: RETRY_MS,
+        onsessioninitialized: (id) => {
+          transports.set(id, transport);
+        },
+      });
+      transport.onclose = () => transports.delete(transport.sessionId);
+      await makeServer().connect(transport);
+    }
+    await transport.handleRequest(req, res);
+  };
+}
+
+const { values: options } = parseArgs({
+  options: {
+    port: { type: 'string' },
+    transport: { type: 'string', default: 'tailrope' },
+    flavor: { type: 'string', default: 'v2' },
+  },
+});
+const chosen = TRANSPORTS[options.transport]?.[options.flavor];
+if (chosen === undefined || options.port === undefined) {
+  console.error('usage: benches/serve node --port N [--transport stock|tailrope] [--flavor v2|v1]');
+  process.exit(2);
+}
+const [Transport, eventStore] = await chosen();
+const handle = handler(Transport, eventStore, await FLAVORS[options.flavor]());
+const server = http.createServer((req, res) => {
+  handle(req, res).catch((error) => {
+    console.error(error);
+    res.destroy();
+  });
+});
+server.listen(Number(options.port), '127.0.0.1', () => console.log('READY'));
