@@ -35,7 +35,7 @@ test-node: setup ## run tests/node against the TypeScript SDK 1.x and 2.x
 	npm test --silent
 
 test-interop: setup ## run every official client against every server
-	tests/interop/build
+	tests/interop/build >/dev/null
 	$(MCP2)/python -m pytest tests/interop $(PYTEST_ARGS)
 
 test-conformance: setup ## run the official conformance suite against the Python and the Node server
@@ -46,6 +46,7 @@ lint: lint-rust lint-python lint-node ## format checks, clippy, layering, ruff, 
 
 lint-rust: setup
 	cargo fmt --all --check
+	cargo fmt --manifest-path tests/interop/rmcp-client/Cargo.toml --check
 	scripts/check-layers
 	cargo check --quiet -p tailrope-core --no-default-features
 	cargo clippy --quiet --workspace --all-targets -- -D warnings
@@ -80,6 +81,6 @@ lock: ## resolve requirements/*.in again and pin the result
 	scripts/lock
 
 clean: ## remove everything that was built or installed here
-	rm -rf .venv target node_modules tests/conformance/node_modules tests/interop/rmcp-client/target \
+	rm -rf .venv target node_modules tests/conformance/node_modules \
 		bindings-node/*.node bindings-node/cjs dist .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -1,0 +1,96 @@
+"""The unmodified official Python client of the installed line, driven by a test: python.py URL.
+
+Orders come on stdin and what the client shows its user goes to stdout, one JSON object in a line; ../driver.py says
+which there are. Nothing is configured but the address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from typing import Any
+
+LINE = int(version("mcp").split(".")[0])
+
+
+def show(**line: Any) -> None:
+    print(json.dumps(line), flush=True)
+
+
+async def on_log(params: Any) -> None:
+    show(log=params.data)
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[Any]:
+    """A client that has negotiated a revision; what it gives can call tools."""
+    if LINE == 1:
+        from mcp import ClientSession
+        from mcp.client.streamable_http import streamablehttp_client
+
+        async with (
+            streamablehttp_client(url) as (read, write, _),
+            ClientSession(read, write, logging_callback=on_log) as session,
+        ):
+            answer = await session.initialize()
+            show(connected=str(answer.protocolVersion))
+            yield session
+        return
+
+    from mcp import Client
+
+    # The mode is the default one: a server of ours sends such a client to a resumable revision.
+    async with Client(url, logging_callback=on_log) as client:
+        show(connected=str(client.protocol_version))
+        yield client
+
+
+async def any_request(client: Any, method: str) -> Any:
+    """A request that no server knows."""
+    if LINE == 1:
+        from mcp.types import EmptyResult, Request
+
+        return await client.send_request(Request(method=method, params=None), EmptyResult)
+    from mcp_types import EmptyResult, Request
+
+    return await client.session.send_request(Request(method=method, params=None), EmptyResult)
+
+
+async def ask(client: Any, order: dict[str, Any]) -> None:
+    name = order["call"]
+
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        show(call=name, progress=int(progress))
+
+    try:
+        if "method" in order:
+            await any_request(client, order["method"])
+            show(call=name, result=None)
+            return
+        result = await client.call_tool("script", {"steps": order["steps"]}, progress_callback=on_progress)
+    except Exception as fault:
+        show(call=name, error=str(fault))
+        return
+    failed = getattr(result, "isError", False) or getattr(result, "is_error", False)
+    show(call=name, **{"error" if failed else "result": result.content[0].text})
+
+
+async def main(url: str) -> None:
+    tasks = set()
+    async with connected(url) as client:
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            order = json.loads(line)
+            if "call" not in order:
+                break
+            tasks.add(asyncio.create_task(ask(client, order)))
+        for task in tasks:
+            task.cancel()
+    show(closed=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))

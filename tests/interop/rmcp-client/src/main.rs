@@ -1,0 +1,108 @@
+//! The unmodified `rmcp` client, driven by a test: `tailrope-interop-rmcp-client URL`.
+//!
+//! Orders come on stdin and what the client shows its user goes to stdout, one JSON object in a line; `driver.py`
+//! beside this crate says which there are. Nothing is configured but the address.
+
+// Logging left the newest revision, which this client does not speak here.
+#![allow(deprecated)]
+
+use std::collections::HashMap;
+use std::io::BufRead;
+use std::sync::{Arc, Mutex};
+
+use rmcp::model::{
+    CallToolRequestParams, ClientRequest, CustomRequest, LoggingMessageNotificationParam, ProgressNotificationParam,
+    ProgressToken, Request,
+};
+use rmcp::service::{NotificationContext, Peer, PeerRequestOptions};
+use rmcp::transport::StreamableHttpClientTransport;
+use rmcp::{ClientHandler, RoleClient, ServiceExt};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+/// The calls by the tokens that the client gave them.
+type Calls = Arc<Mutex<HashMap<ProgressToken, String>>>;
+
+fn show(line: &Value) {
+    println!("{line}");
+}
+
+struct Shown {
+    calls: Calls,
+}
+
+// Both methods print before they return their future: the client runs the futures on tasks of their own.
+impl ClientHandler for Shown {
+    async fn on_progress(&self, params: ProgressNotificationParam, _: NotificationContext<RoleClient>) {
+        let call = self.calls.lock().unwrap().get(&params.progress_token).cloned();
+        show(&json!({"call": call, "progress": params.progress as u64}));
+    }
+
+    async fn on_logging_message(&self, params: LoggingMessageNotificationParam, _: NotificationContext<RoleClient>) {
+        show(&json!({"log": params.data}));
+    }
+}
+
+/// The request that an order asks for: a call of the tool `script`, or any method.
+fn request(order: &Value) -> ClientRequest {
+    if let Some(method) = order["method"].as_str() {
+        return ClientRequest::CustomRequest(CustomRequest::new(method, None));
+    }
+    let arguments = json!({"steps": order["steps"]});
+    let params =
+        CallToolRequestParams::new("script").with_arguments(arguments.as_object().cloned().unwrap_or_default());
+    ClientRequest::CallToolRequest(Request::new(params))
+}
+
+async fn ask(client: &Peer<RoleClient>, calls: &Calls, name: &str, order: &Value) -> Value {
+    let handle = match client.send_cancellable_request(request(order), PeerRequestOptions::no_options()).await {
+        Ok(handle) => handle,
+        Err(fault) => return json!({"call": name, "error": fault.to_string()}),
+    };
+    calls.lock().unwrap().insert(handle.progress_token.clone(), name.to_owned());
+    match handle.await_response().await {
+        Ok(result) => {
+            let result = serde_json::to_value(result).unwrap_or_default();
+            let kind = if result["isError"] == true { "error" } else { "result" };
+            json!({"call": name, kind: result["content"][0]["text"]})
+        }
+        Err(fault) => json!({"call": name, "error": fault.to_string()}),
+    }
+}
+
+/// Standard input has no asynchronous face that is worth its features.
+fn orders() -> mpsc::UnboundedReceiver<Value> {
+    let (send, receive) = mpsc::unbounded_channel();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            let Ok(order) = serde_json::from_str(&line) else { break };
+            if send.send(order).is_err() {
+                break;
+            }
+        }
+    });
+    receive
+}
+
+async fn run(url: String) -> Result<(), Box<dyn std::error::Error>> {
+    let calls = Calls::default();
+    let shown = Shown { calls: Arc::clone(&calls) };
+    let mut client = shown.serve(StreamableHttpClientTransport::from_uri(url)).await?;
+    let revision = client.peer().peer_info().map(|info| info.protocol_version.to_string());
+    show(&json!({"connected": revision}));
+    let mut orders = orders();
+    while let Some(order) = orders.recv().await {
+        let Some(name) = order["call"].as_str().map(str::to_owned) else { break };
+        let (peer, calls) = (client.peer().clone(), Arc::clone(&calls));
+        tokio::spawn(async move { show(&ask(&peer, &calls, &name, &order).await) });
+    }
+    client.close().await?;
+    show(&json!({"closed": true}));
+    Ok(())
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let url = std::env::args().nth(1).ok_or("usage: tailrope-interop-rmcp-client URL")?;
+    // One thread: the client starts a task for each notification, and only here do they run in the order of arrival.
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(run(url))
+}
