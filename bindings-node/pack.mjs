@@ -7,6 +7,8 @@ import { copyFileSync, cpSync, mkdirSync, readFileSync, rmSync, writeFileSync } 
 import { dirname, join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
+import { platform as platformOf } from './lib/platform.mjs';
+
 const here = dirname(fileURLToPath(import.meta.url));
 const root = dirname(here);
 const out = resolve(process.argv[2] ?? join(root, 'dist', 'npm'));
@@ -20,14 +22,6 @@ const platforms = {
   'linux-x64-musl': { os: ['linux'], cpu: ['x64'], libc: ['musl'] },
   'win32-x64-msvc': { os: ['win32'], cpu: ['x64'] },
 };
-
-function thisPlatform() {
-  const { platform, arch, report } = process;
-  if (platform === 'linux') {
-    return `linux-${arch}-${report.getReport().header.glibcVersionRuntime ? 'gnu' : 'musl'}`;
-  }
-  return platform === 'win32' ? `win32-${arch}-msvc` : `${platform}-${arch}`;
-}
 
 function write(folder, manifest) {
   mkdirSync(folder, { recursive: true });
@@ -53,7 +47,7 @@ for (const folder of ['lib', 'cjs']) {
 }
 copyFileSync(join(root, 'README.md'), join(main, 'README.md'));
 
-const platform = thisPlatform();
+const platform = platformOf();
 if (platforms[platform] === undefined) {
   throw new Error(`no package is published for ${platform}`);
 }

@@ -1,18 +1,9 @@
 // Loads the native half: built in this folder, or from the package of this platform.
 import { createRequire } from 'node:module';
 
-const require = createRequire(import.meta.url);
+import { platform } from './platform.mjs';
 
-/** `linux-x64-gnu`, `darwin-arm64`, ...: what the packages with the native half are named after. */
-function platform() {
-  const { platform: os, arch, report } = process;
-  if (os === 'linux') {
-    // The network part of a report is slow and not needed.
-    report.excludeNetwork = true;
-    return `${os}-${arch}-${report.getReport().header.glibcVersionRuntime ? 'gnu' : 'musl'}`;
-  }
-  return os === 'win32' ? `${os}-${arch}-msvc` : `${os}-${arch}`;
-}
+const require = createRequire(import.meta.url);
 
 function load() {
   try {
