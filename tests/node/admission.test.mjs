@@ -56,6 +56,14 @@ function check(reply, text, want) {
   assert.equal(reply.headers.allow, want.allow);
 }
 
+test('every vector is run', () => {
+  const names = vectors.map(({ name }) => name);
+  assert.equal(new Set(names).size, names.length);
+  for (const line of LINES) {
+    assert.ok(vectors.filter(({ given }) => given.dialects.includes(dialects[line])).length >= 50);
+  }
+});
+
 for (const line of LINES) {
   for (const [name, Transport] of [
     ['tailrope', classes[line]],

@@ -1,192 +1,310 @@
-// What a request is answered with. (the table of answers, W-011 to W-017, W-080 to W-094)
+// Every row of the table of answers: status, body and what a client may conclude. (W-011 to W-017, W-080 to W-094,
+// I5, I7, I8)
 import assert from 'node:assert/strict';
-import { after, before, describe, test } from 'node:test';
+import { after, before } from 'node:test';
 
-import { Peer, counts, lastId, logs, results } from './kit/raw.mjs';
-import { LINES, marked, newGate, open, serve } from './kit/servers.mjs';
+import { Peer, counts, ids, lastId, logs, refusal, request, results, seen, unknownLike, upTo } from './kit/raw.mjs';
+import { at, newGate, open, packages, serve, serveFor } from './kit/servers.mjs';
+import { onEachLine, ours, test } from './kit/test.mjs';
 
-async function refusal(reply) {
-  const { error, id } = JSON.parse(await reply.body());
-  assert.equal(id, null);
-  return [reply.status, error.code, error.message];
+/** Runs a script to its end; gives the ids of its stream: priming, events, terminal. */
+async function finished(peer, id, ...steps) {
+  return ids(await (await peer.call('script', { steps }, id)).rest());
 }
 
-for (const line of LINES) {
-  describe(line, () => {
-    let server;
-    before(async () => {
-      server = await serve(line);
-    });
-    after(() => server.close());
+/** The first event of a resume: the client's own position under a new id, retry, empty data. */
+async function echoed(reply, cursor) {
+  assert.ok(reply.status === 200 && reply.isStream);
+  const first = await reply.block();
+  assert.ok(first.isPriming && first.retry !== undefined && first.id !== cursor);
+  return first.id;
+}
 
-    test('f16 result stays readable from every cursor', async () => {
-      const peer = await Peer.open(server.port);
-      const events = await (await peer.script('emit 3', 'return x')).rest();
-      for (const [seen, event] of events.slice(0, -1).entries()) {
-        const rest = await (await peer.resume(event.id)).rest();
-        assert.deepEqual([counts(rest), results(rest)], [[1, 2, 3].slice(seen), ['x']]);
-      }
-    });
-
-    test('cursor at the terminal is 204', async () => {
-      const peer = await Peer.open(server.port);
-      const events = await (await peer.script('return x')).rest();
-      const reply = await peer.resume(lastId(events));
-      assert.deepEqual([reply.status, await reply.body()], [204, '']);
-    });
-
-    test('f23 resumed connection ends after the response', async () => {
-      const peer = await Peer.open(server.port);
-      const gate = newGate();
-      const events = await (await peer.script('close', `gate ${gate}`, 'return x')).rest();
-      const resumed = await peer.resume(lastId(events));
-      assert.ok((await resumed.event()).isPriming);
-      open(gate);
-      assert.deepEqual(results(await resumed.rest()), ['x']);
-    });
-
-    test('f26 resume that delivers nothing gives a new id and retry', async () => {
-      const peer = await Peer.open(server.port);
-      const gate = newGate();
-      const events = await (await peer.script('close', `gate ${gate}`)).rest();
-      const resumed = await peer.resume(lastId(events));
-      const echo = await resumed.event();
-      assert.ok(echo.isPriming && echo.retry === 20 && echo.id !== lastId(events));
-      resumed.drop();
-      open(gate);
-    });
-
-    test('f19 lost stream fails the request it names', async () => {
-      const peer = await Peer.open(server.port);
-      const other = await Peer.open(server.port);
-      const events = await (await other.script('emit 1', 'return secret')).rest();
-      const reply = await peer.resume(events[0].id);
-      const [tombstone] = await reply.rest();
-      assert.equal(reply.status, 200);
-      assert.ok(tombstone.id.startsWith('z') && tombstone.message.error.code < 0);
-      assert.equal(tombstone.message.id, 1);
-      assert.equal((await peer.resume(tombstone.id)).status, 204);
-    });
-
-    test('f19 unknown cursor without a request is refused', async () => {
-      const peer = await Peer.open(server.port);
-      const reply = await peer.resume('no-cursor-of-ours');
-      assert.equal(reply.status, 400);
-      assert.ok(JSON.parse(await reply.body()).error.code < 0);
-    });
-
-    test('unknown session is 404 and missing session is 400', async () => {
-      const peer = await Peer.open(server.port);
-      const transport = server.transports.get(peer.sessionId);
-      // Straight to the transport of another session, which the test server's own routing would refuse.
-      server.transports.set('gone', transport);
-      server.transports.set(undefined, transport);
-      peer.sessionId = 'gone';
-      assert.deepEqual(await refusal(await peer.listen()), [404, -32001, 'Session not found']);
-      peer.sessionId = undefined;
-      const missing = [400, -32000, 'Bad Request: Mcp-Session-Id header is required'];
-      assert.deepEqual(await refusal(await peer.listen()), missing);
-      server.transports.delete(undefined);
-      const uninitialized = [400, -32000, 'Bad Request: Server not initialized'];
-      assert.deepEqual(await refusal(await peer.listen()), uninitialized);
-    });
-
-    test('f08 duplicate id in flight is refused and the first is untouched', async () => {
-      const peer = await Peer.open(server.port);
-      const gate = newGate();
-      const first = await peer.call('script', { steps: [`gate ${gate}`, 'return first'] }, 7);
-      await marked(`at ${gate}`);
-      const again = await peer.call('script', { steps: ['return again'] }, 7);
-      const [status, code] = await refusal(again);
-      assert.deepEqual([status, code], [400, -32600]);
-      open(gate);
-      assert.deepEqual(results(await first.rest()), ['first']);
-    });
-
-    test('f08 number and text ids are two requests', async () => {
-      const peer = await Peer.open(server.port);
-      const gate = newGate();
-      const one = await peer.call('script', { steps: [`gate ${gate}`, 'return number'] }, 5);
-      const two = await peer.call('script', { steps: [`gate ${gate}`, 'return text'] }, '5');
-      open(gate);
-      assert.deepEqual([results(await one.rest()), results(await two.rest())], [['number'], ['text']]);
-    });
-
-    test('f09 request id cannot name the standalone stream', async () => {
-      const peer = await Peer.open(server.port);
-      const stream = await peer.listen();
-      const reply = await peer.call('script', { steps: ['standalone note', 'return x'] }, '_GET_stream');
-      assert.deepEqual(logs(await stream.some(1)), ['note']);
-      assert.deepEqual(results(await reply.rest()), ['x']);
-      stream.drop();
-    });
-
-    test('close and progress work for the id zero', async () => {
-      const peer = await Peer.open(server.port);
-      const events = await (await peer.call('script', { steps: ['emit 1', 'close', 'emit 1', 'return x'] }, 0)).rest();
-      const rest = await (await peer.resume(lastId(events))).rest();
-      assert.deepEqual([counts(events), counts(rest), results(rest)], [[1], [2], ['x']]);
-    });
-
-    test('malformed requests are refused', async () => {
-      const peer = await Peer.open(server.port);
-      const refused = async (body, headers) => refusal(await peer.post(body, headers));
-      const call = { jsonrpc: '2.0', id: 1, method: 'ping' };
-      assert.deepEqual(await refused('{"a":'), [400, -32700, 'Parse error: Invalid JSON']);
-      const invalid = [400, -32700, 'Parse error: Invalid JSON-RPC message'];
-      for (const body of [
-        { jsonrpc: '1.0', id: 1, method: 'ping' },
-        { ...call, id: null },
-        { ...call, id: 1.5 },
-        { ...call, id: true },
-        { ...call, extra: 1 },
-        '{"jsonrpc":"2.0","id":9007199254740993,"method":"ping"}',
-        '{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}',
-        '[]',
-        '5',
-      ]) {
-        assert.deepEqual(await refused(body), invalid, JSON.stringify(body));
-      }
-      const both = 'Not Acceptable: Client must accept both application/json and text/event-stream';
-      assert.deepEqual(await refused(call, { accept: 'application/json' }), [406, -32000, both]);
-      const type = 'Unsupported Media Type: Content-Type must be application/json';
-      assert.deepEqual(await refused(call, { 'content-type': 'text/plain' }), [415, -32000, type]);
-      const [status, code, message] = await refused(call, { 'mcp-protocol-version': '1999-01-01' });
-      assert.deepEqual([status, code], [400, -32000]);
-      assert.match(message, /^Bad Request: Unsupported protocol version: 1999-01-01 \(supported versions: 2025-11-25, /);
-      const initialize = { jsonrpc: '2.0', id: 2, method: 'initialize', params: {} };
-      assert.deepEqual(await refused(initialize), [400, -32600, 'Invalid Request: Server already initialized']);
-      const many = Array.from({ length: 101 }, (_, id) => ({ ...call, id }));
-      assert.deepEqual(await refused(many), [400, -32600, 'Invalid Request: Batch must not exceed 100 messages']);
-      assert.equal(await peer.ask('return x'), 'x', 'and the session is as before');
-    });
-
-    test('sse headers are those of the sdk', async () => {
-      const peer = await Peer.open(server.port);
-      const reply = await peer.script('sleep 10', 'return x');
-      assert.equal(reply.headers['content-type'], 'text/event-stream');
-      assert.equal(reply.headers['cache-control'], 'no-cache, no-transform');
-      assert.equal(reply.headers['x-accel-buffering'], 'no');
-      assert.equal(reply.headers['mcp-session-id'], peer.sessionId);
-      await reply.rest();
-    });
-
-    test('deleted session is 404 for every method', async () => {
-      const peer = await Peer.open(server.port);
-      const transport = server.transports.get(peer.sessionId);
-      const stream = await peer.listen();
-      await stream.event();
-      const gate = newGate();
-      const running = await peer.script('emit 1', `gate ${gate}`);
-      await running.some(1);
-      assert.equal((await peer.delete()).status, 200);
-      assert.deepEqual(await stream.rest(), []);
-      assert.ok(results(await running.rest())[0].code < 0, 'the running call gets its end');
-      server.transports.set(peer.sessionId, transport);
-      for (const reply of [await peer.listen(), await peer.script('return x'), await peer.delete()]) {
-        assert.deepEqual(await refusal(reply), [404, -32001, 'Session not found']);
-      }
-      open(gate);
-    });
+onEachLine(serve, (line, server) => {
+  let stock;
+  before(async () => {
+    stock = await serve(line, { stock: true });
   });
-}
+  after(() => stock.close());
+
+  test('resume of a live stream', async () => {
+    const peer = await Peer.open(server().port);
+    const name = newGate();
+    const call = await peer.script('emit 3', `gate ${name}`, 'emit 1', 'return x');
+    const first = (await call.some(3)).find(({ message }) => message !== undefined);
+    call.drop();
+    const resumed = await peer.resume(first.id);
+    await echoed(resumed, first.id);
+    assert.deepEqual(counts(await resumed.some(2)), [2, 3]);
+    open(name);
+    const rest = await resumed.rest();
+    assert.deepEqual([counts(rest), results(rest)], [[4], ['x']]);
+  });
+
+  test('resume of a finished stream', async () => {
+    const peer = await Peer.open(server().port);
+    const stream = await finished(peer, 1, 'emit 2', 'return x');
+    for (const [position, cursor] of stream.slice(0, -1).entries()) {
+      const resumed = await peer.resume(cursor);
+      await echoed(resumed, cursor);
+      const rest = await resumed.rest();
+      assert.deepEqual([counts(rest), results(rest)], [[1, 2].slice(position), ['x']]);
+      // Message ids are the same for every reader.
+      assert.deepEqual(ids(rest), stream.slice(position + 1));
+    }
+  });
+
+  test('the echo is a cursor of the same position', async () => {
+    const peer = await Peer.open(server().port);
+    let cursor = (await finished(peer, 1, 'emit 3', 'return x'))[2];
+    for (let visit = 0; visit < 4; visit++) {
+      const resumed = await peer.resume(cursor);
+      cursor = await echoed(resumed, cursor);
+      resumed.drop();
+    }
+    const rest = await (await peer.resume(cursor)).rest();
+    assert.deepEqual([counts(rest), results(rest)], [[3], ['x']]);
+  });
+
+  test('cursor at the terminal is 204', async () => {
+    const peer = await Peer.open(server().port);
+    const stream = await finished(peer, 1, 'emit 2', 'return x');
+    for (let visit = 0; visit < 2; visit++) {
+      const reply = await peer.resume(stream.at(-1));
+      assert.deepEqual([reply.status, await reply.body(), reply.headers['content-type']], [204, '', undefined]);
+    }
+  });
+
+  test('trimmed cursor is a gap and is counted', ours, async (t) => {
+    const { stats } = packages[line];
+    const small = await serveFor(t, line, { engine: { maxEventsPerStream: 10 } });
+    const peer = await Peer.open(small.port);
+    const stream = await finished(peer, 1, 'emit 40', 'return x');
+    // The live reader may have fallen behind ten events too, and was told so.
+    const before = stats().gaps;
+    const resumed = await peer.resume(stream[0]);
+    await echoed(resumed, stream[0]);
+    const blocks = await resumed.blocks();
+    const [, first, missing] = /^gap (\d+) (\d+)$/.exec(blocks[0].comment).map(Number);
+    assert.equal(first, 1);
+    assert.deepEqual([counts(blocks), results(blocks)], [upTo(40, 1 + missing), ['x']]);
+    assert.ok(resumed.raw.includes(`: ${blocks[0].comment}\n\n`));
+    assert.equal(stats().gaps, before + 1);
+    // A cursor inside what is retained meets no gap.
+    const clean = await (await peer.resume(stream.at(-3))).rest();
+    assert.deepEqual([counts(clean), results(clean), stats().gaps], [[40], ['x'], before + 1]);
+  });
+
+  for (const id of [5, 0, 'five', '', 'ü', '5', -7]) {
+    test(`lost stream of a named request is a tombstone, ${JSON.stringify(id)}`, async () => {
+      const peer = await Peer.open(server().port);
+      const stream = await finished(peer, id, 'return x');
+      const reply = await peer.resume(unknownLike(stream[0]));
+      assert.ok(reply.status === 200 && reply.isStream);
+      const events = await reply.rest();
+      const [answer, ...more] = events.map(({ message }) => message).filter((message) => message !== undefined);
+      assert.deepEqual([answer.id, answer.result, more], [id, undefined, []]);
+      assert.ok(answer.error.code < 0);
+      const tombstone = events.at(-1).id;
+      assert.match(tombstone, /^[\x21-\x2b\x2d-\x7e]{1,120}$/);
+      // No look-up: any session gets the same.
+      for (const asking of [peer, await Peer.open(server().port)]) {
+        const again = await asking.resume(tombstone);
+        assert.deepEqual([again.status, await again.body()], [204, '']);
+      }
+    });
+  }
+
+  test('lost stream without a named request is 400', async () => {
+    const peer = await Peer.open(server().port);
+    // Tag and id take more than the bytes that an event id has for them.
+    const stream = await finished(peer, 'r'.repeat(80), 'return x');
+    assert.ok(stream.every((cursor) => cursor.length <= 120));
+    assert.deepEqual(results(await (await peer.resume(stream[0])).rest()), ['x'], 'it is resumed like any other');
+    assert.equal((await refusal(await peer.resume(unknownLike(stream[0]))))[0], 400);
+  });
+
+  test('unknown standalone cursor gives the own stream from its low mark', async () => {
+    const peer = await Peer.open(server().port);
+    const stream = await peer.listen();
+    await peer.ask('standalone one', 'standalone two');
+    const events = await stream.some(2);
+    stream.drop();
+    const reply = await peer.resume(unknownLike(lastId(events)));
+    assert.equal(reply.status, 200);
+    const found = await reply.settle();
+    assert.deepEqual(logs(found), ['one', 'two']);
+    // What the client knows of the server may be old: this server declares that its tools may change.
+    const methods = found.map(({ message }) => message?.method).filter((method) => method?.endsWith('list_changed'));
+    assert.deepEqual(methods, ['notifications/tools/list_changed']);
+    reply.drop();
+  });
+
+  for (const cursor of ['x', '1_1', 'a', 'a'.repeat(34), `${'a'.repeat(33)}.`, `b${'A'.repeat(32)}`, 'z', 'a;b']) {
+    test(`cursor not of our form is 400, ${cursor}`, async () => {
+      const peer = await Peer.open(server().port);
+      assert.equal((await refusal(await peer.resume(cursor)))[0], 400);
+    });
+  }
+
+  test('standalone get without cursor starts after what was handed over', async () => {
+    const peer = await Peer.open(server().port);
+    await peer.ask('standalone one', 'standalone two');
+    const first = await peer.listen();
+    // Nobody has had anything yet: from the low mark.
+    assert.deepEqual(logs(await first.some(2)), ['one', 'two']);
+    first.drop();
+    await peer.ask('standalone three');
+    const second = await peer.listen();
+    const found = logs(await second.settle());
+    assert.ok(!found.includes('one') && !found.includes('two'));
+    second.drop();
+  });
+
+  test('foreign equals unknown in status body and headers', async () => {
+    const [alice, bob] = [await Peer.open(server().port), await Peer.open(server().port)];
+    const name = newGate();
+    const done = await finished(alice, 1, 'emit 2', `return ${name}`);
+    const unnamed = await finished(alice, 'q'.repeat(90), `return ${name}`);
+    const listening = await alice.listen();
+    await alice.ask(`standalone ${name}`);
+    const standalone = lastId(await listening.some(1));
+    listening.drop();
+    for (const cursor of [done[0], done[1], done.at(-1), unnamed[0], unnamed.at(-1), standalone]) {
+      const foreign = await seen(await bob.resume(cursor));
+      assert.deepEqual(foreign, await seen(await bob.resume(unknownLike(cursor))));
+      assert.ok(!foreign[2].includes(name));
+    }
+    // Nor does bob's asking change anything for alice.
+    assert.deepEqual(results(await (await alice.resume(done[0])).rest()), [name]);
+  });
+
+  test('duplicate id in flight', async () => {
+    const peer = await Peer.open(server().port);
+    const name = newGate();
+    const first = await peer.call('script', { steps: [`gate ${name}`, 'return x'] }, 'same');
+    await at(name);
+    const [status, code] = await refusal(await peer.call('script', { steps: ['return y'] }, 'same'));
+    assert.deepEqual([status, code], [400, -32600]);
+    open(name);
+    assert.deepEqual(results(await first.rest()), ['x']);
+  });
+
+  test('unknown session is 404 and missing session is 400', async () => {
+    const peer = await Peer.open(server().port);
+    const [cursor] = await finished(peer, 1, 'return x');
+    const { transports } = server();
+    // Straight to the transport of another session, which the test server's own routing would refuse.
+    const transport = transports.get(peer.sessionId);
+    transports.set('gone', transport);
+    transports.set(undefined, transport);
+    const ask = async () => {
+      const replies = [await peer.script('return x'), await peer.get(), await peer.resume(cursor), await peer.delete()];
+      return Promise.all(replies.map(refusal));
+    };
+    peer.sessionId = 'gone';
+    const unknown = [404, -32001, 'Session not found'];
+    assert.deepEqual(await ask(), [unknown, unknown, unknown, unknown]);
+    peer.sessionId = undefined;
+    const missing = [400, -32000, 'Bad Request: Mcp-Session-Id header is required'];
+    assert.deepEqual(await ask(), [missing, missing, missing, missing]);
+    transports.delete('gone');
+    transports.delete(undefined);
+    const uninitialized = [400, -32000, 'Bad Request: Server not initialized'];
+    assert.deepEqual(await refusal(await peer.listen()), uninitialized);
+  });
+
+  for (const id of [null, 1.5, true, false, [], {}, [1]]) {
+    test(`request id that json rpc forbids is 400, ${JSON.stringify(id)}`, async () => {
+      const peer = await Peer.open(server().port);
+      assert.equal((await refusal(await peer.post({ jsonrpc: '2.0', id, method: 'ping' })))[0], 400);
+    });
+  }
+
+  for (const id of [0, -1, Number.MAX_SAFE_INTEGER, Number.MIN_SAFE_INTEGER]) {
+    test(`integer ids keep their digits, ${id}`, async () => {
+      const peer = await Peer.open(server().port);
+      const events = await (await peer.call('script', { steps: ['emit 1', 'return x'] }, id)).rest();
+      assert.ok(events.at(-1).data.includes(`"id":${id}`));
+      assert.deepEqual([counts(events), results(events)], [[1], ['x']]);
+      const again = await (await peer.resume(unknownLike(events[0].id))).rest();
+      assert.ok(again.at(-1).data.includes(`"id":${id}`));
+    });
+  }
+
+  test('integer ids that javascript cannot hold are refused', ours, async () => {
+    const peer = await Peer.open(server().port);
+    for (const id of ['9007199254740993', '1000000000000000000', '-9007199254740992']) {
+      assert.equal((await refusal(await peer.post(`{"jsonrpc":"2.0","id":${id},"method":"ping"}`)))[0], 400);
+    }
+  });
+
+  test('close and progress work for the id zero', async () => {
+    const peer = await Peer.open(server().port);
+    const events = await (await peer.call('script', { steps: ['emit 1', 'close', 'emit 1', 'return x'] }, 0)).rest();
+    const rest = await (await peer.resume(lastId(events))).rest();
+    assert.deepEqual([counts(events), counts(rest), results(rest)], [[1], [2], ['x']]);
+  });
+
+  const ping = '{"jsonrpc":"2.0","id":1,"method":"ping"}';
+  const hello = '{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}';
+  const plain = {
+    'no accept': ['POST', { accept: undefined }, ping],
+    'json only': ['POST', { accept: 'application/json' }, ping],
+    'text body': ['POST', { 'content-type': 'text/plain' }, ping],
+    'no type': ['POST', { 'content-type': undefined }, ping],
+    put: ['PUT', {}, '{}'],
+    patch: ['PATCH', {}, '{}'],
+    'get without sse': ['GET', { accept: 'application/json' }],
+    'unknown version': ['POST', { 'mcp-protocol-version': '1999-01-01' }, ping],
+    'unknown version of a get': ['GET', { 'mcp-protocol-version': '1999-01-01' }],
+    'unknown version of a delete': ['DELETE', { 'mcp-protocol-version': '1999-01-01' }],
+    'no json': ['POST', {}, '{"jsonrpc"'],
+    'no message': ['POST', {}, '{"jsonrpc":"2.0","id":{}}'],
+    'another version of json rpc': ['POST', {}, '{"jsonrpc":"1.0","id":1,"method":"ping"}'],
+    'a member too many': ['POST', {}, '{"jsonrpc":"2.0","id":1,"method":"ping","extra":1}'],
+    'initialize again': ['POST', {}, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":${hello}}`],
+    'a batch too long': ['POST', {}, `[${Array(101).fill(ping).join(',')}]`],
+  };
+  for (const [what, [method, change, body]] of Object.entries(plain)) {
+    test(`everything else is answered as the sdk does, ${what}`, ours, async () => {
+      const answers = [];
+      for (const { port } of [server(), stock]) {
+        const peer = await Peer.open(port);
+        const headers = {
+          accept: 'application/json, text/event-stream',
+          ...(body !== undefined && { 'content-type': 'application/json' }),
+          'mcp-session-id': peer.sessionId,
+          'mcp-protocol-version': peer.revision,
+          ...change,
+        };
+        const sent = Object.entries(headers).filter(([, value]) => value !== undefined);
+        const reply = await request(port, method, Object.fromEntries(sent), body);
+        const { 'content-type': type, allow, 'mcp-session-id': id } = reply.headers;
+        answers.push([reply.status, await reply.json(), type, allow, id !== undefined]);
+        assert.equal(await peer.ask('return x'), 'x', 'and the session is as before');
+      }
+      assert.ok(answers[1][0] >= 400);
+      assert.deepEqual(answers[0], answers[1]);
+    });
+  }
+
+  test('sse headers are those of the sdk', ours, async () => {
+    const headers = async ({ port }) => {
+      const peer = await Peer.open(port);
+      const found = [];
+      for (const reply of [await peer.script('sleep 10', 'return x'), await peer.listen()]) {
+        assert.equal(reply.headers['mcp-session-id'], peer.sessionId);
+        const { date, 'mcp-session-id': _, connection, 'transfer-encoding': __, ...rest } = reply.headers;
+        found.push(rest);
+        reply.drop();
+      }
+      return found;
+    };
+    const [mine, theirs] = [await headers(server()), await headers(stock)];
+    for (const [index, expected] of theirs.entries()) {
+      assert.equal(mine[index]['x-accel-buffering'], 'no');
+      assert.deepEqual(mine[index], { ...expected, 'x-accel-buffering': 'no' });
+    }
+  });
+});

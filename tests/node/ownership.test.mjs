@@ -1,157 +1,143 @@
-// Who reads what: takeovers, sessions, principals. (F-01 to F-03, F-30 to F-32, I4, I7)
+// Who holds a stream? The newest valid reader, at once. (F-30, F-31, F-32, I4)
 import assert from 'node:assert/strict';
-import { after, before, describe, test } from 'node:test';
 
-import { Peer, counts, lastId, logs, results } from './kit/raw.mjs';
-import { LINES, marked, newGate, open, packages, serve } from './kit/servers.mjs';
+import { Late, Peer, counts, lastId, logs, results, sleep } from './kit/raw.mjs';
+import { newGate, open, packages, serve } from './kit/servers.mjs';
+import { onEachLine, ours, test } from './kit/test.mjs';
 
-for (const line of LINES) {
-  describe(line, () => {
-    let server;
-    before(async () => {
-      server = await serve(line);
-    });
-    after(() => server.close());
-
-    test('f30 second standalone get takes over without 409', async () => {
-      const peer = await Peer.open(server.port);
-      const first = await peer.listen();
-      await first.event();
-      const second = await peer.listen();
-      assert.ok((await second.event()).isPriming);
-      await peer.ask('standalone hello');
-      assert.deepEqual(logs(await second.some(1)), ['hello']);
-      await first.quiet(30);
-      // The one before is parked, and promoted when the newest dies.
-      second.drop();
-      await new Promise((resolve) => setTimeout(resolve, 20));
-      await peer.ask('standalone again');
-      assert.deepEqual(logs(await first.some(2)), ['hello', 'again'], 'what it has not had itself');
-      first.drop();
-    });
-
-    test('f31 second resume of a live stream takes it over', async () => {
-      const peer = await Peer.open(server.port);
-      const gate = newGate();
-      const reply = await peer.script('emit 2', `gate ${gate}`, 'emit 2', 'return x');
-      const events = await reply.some(2);
-      const resumed = await peer.resume(lastId(events));
-      assert.deepEqual(await reply.rest(), [], 'ended cleanly, with nothing more');
-      assert.ok(!reply.broken);
-      open(gate);
-      const rest = await resumed.rest();
-      assert.deepEqual([counts(rest), results(rest)], [[3, 4], ['x']]);
-    });
-
-    test('f31 hundred takeovers lose nothing', async () => {
-      const peer = await Peer.open(server.port);
-      const gate = newGate();
-      let reply = await peer.script(`until ${gate}`);
-      let cursor;
-      const got = [];
-      for (let takeover = 0; takeover < 100; takeover++) {
-        const events = await reply.some(1);
-        got.push(...counts(events));
-        cursor = lastId(events);
-        reply = await peer.resume(cursor);
-      }
-      open(gate);
-      got.push(...counts(await reply.rest()));
-      assert.deepEqual(got, got.map((_, index) => index + 1));
-    });
-
-    test('f01 other sessions result is never replayed', async () => {
-      const [one, two] = [await Peer.open(server.port), await Peer.open(server.port)];
-      const events = await (await one.script('emit 2', 'return secret')).rest();
-      for (const { id } of events) {
-        assert.ok(!JSON.stringify(await (await two.resume(id)).blocks()).includes('secret'));
-      }
-    });
-
-    test('f03 foreign cursor of a running call is an unknown one', async () => {
-      const [one, two] = [await Peer.open(server.port), await Peer.open(server.port)];
-      const gate = newGate();
-      const running = await one.script('emit 1', `gate ${gate}`, 'return x');
-      const cursor = lastId(await running.some(1));
-      // The same form with another nonce: nobody's.
-      const unknown = `${cursor[0]}${'A'.repeat(16)}${cursor.slice(17)}`;
-      const answers = [];
-      for (const id of [cursor, unknown]) {
-        const reply = await two.resume(id);
-        const { date, ...headers } = reply.headers;
-        const blocks = await reply.blocks();
-        answers.push([reply.status, headers, blocks.map(({ message }) => message)]);
-      }
-      assert.deepEqual(answers[0], answers[1]);
-      open(gate);
-      assert.deepEqual(results(await running.rest()), ['x'], 'and the owner notices nothing');
-    });
-
-    test('f03 foreign standalone cursor gives the callers own stream', async () => {
-      const [one, two] = [await Peer.open(server.port), await Peer.open(server.port)];
-      const stream = await one.listen();
-      await one.ask('standalone mine');
-      const cursor = lastId(await stream.some(1));
-      await two.ask('standalone yours');
-      const resumed = await two.resume(cursor);
-      const seen = [];
-      while (logs(seen).length === 0) {
-        // `list_changed` comes first: what the client knows of the server may be old.
-        seen.push(await resumed.event());
-      }
-      assert.deepEqual(logs(seen), ['yours']);
-      resumed.drop();
-      stream.drop();
-    });
-
-    test('auth binds the session', async () => {
-      const alice = await Peer.open(server.port, undefined, { 'x-user': 'alice' });
-      const events = await (await alice.script('emit 1', 'return x')).rest();
-      for (const headers of [{ 'x-user': 'mallory' }, {}]) {
-        const thief = new Peer(server.port, undefined, headers);
-        thief.sessionId = alice.sessionId;
-        for (const reply of [await thief.resume(events[0].id), await thief.script('return y'), await thief.delete()]) {
-          assert.equal(reply.status, 404);
-        }
-      }
-      assert.equal(await alice.ask('return z'), 'z');
-    });
-
-    test('two sessions with one id stay apart', async () => {
-      const same = await serve(line, { sessionIdGenerator: () => 'same' });
-      const one = await Peer.open(same.port);
-      const first = same.transports.get('same');
-      same.transports.delete('same');
-      const two = await Peer.open(same.port);
-      const second = same.transports.get('same');
-      const events = await (await two.script('return two')).rest();
-      same.transports.set('same', first);
-      assert.equal(await one.ask('return one'), 'one');
-      const stolen = await (await one.resume(events[0].id)).blocks();
-      assert.ok(!JSON.stringify(stolen).includes('two'));
-      await second.close();
-      await same.close();
-    });
-
-    test('f54 deleting a session frees its log', async () => {
-      const { stats } = packages[line];
-      const before = stats();
-      const peer = await Peer.open(server.port);
-      await peer.ask('emit 100');
-      assert.ok(stats().events >= before.events + 100);
-      await peer.delete();
-      assert.deepEqual([stats().events, stats().sessions], [before.events, before.sessions]);
-    });
-
-    test('lost connection cancels nothing', async () => {
-      const peer = await Peer.open(server.port);
-      const gate = newGate();
-      const reply = await peer.script('emit 1', `gate ${gate}`, `mark over ${gate}`, 'return x');
-      const events = await reply.some(1);
-      reply.drop();
-      open(gate);
-      await marked(`over ${gate}`);
-      assert.deepEqual(results(await (await peer.resume(lastId(events))).rest()), ['x']);
-    });
+onEachLine(serve, (line, server) => {
+  test('f30 second standalone get takes over without 409', async () => {
+    const peer = await Peer.open(server().port);
+    const old = await peer.listen();
+    await peer.ask('standalone one');
+    assert.deepEqual(logs(await old.some(1)), ['one']);
+    const newest = await peer.get();
+    assert.equal(newest.status, 200);
+    await peer.ask('standalone two');
+    // What the old connection was handed is not sent again; what follows goes to the new one only.
+    assert.deepEqual(logs(await newest.some(1)), ['two']);
+    assert.deepEqual(logs(await old.settle(200)), []);
+    old.drop();
+    newest.drop();
   });
-}
+
+  test('f30 superseded standalone connection is parked and promoted', async () => {
+    const peer = await Peer.open(server().port);
+    const old = await peer.listen();
+    const newest = await peer.listen();
+    assert.ok((await newest.event()).isPriming);
+    // Parked: no event and no end, so that its client does not come back to evict the other.
+    await old.event();
+    await old.quiet(200);
+    newest.close();
+    let promoted;
+    for (let number = 0; promoted === undefined; number++) {
+      assert.ok(number < 50, 'the parked connection was never promoted');
+      // The server needs a moment to see the newest one go; nothing tells the client when it did.
+      await peer.ask(`standalone ${number}`);
+      promoted = await old.event(100).catch((error) => assert.ok(error instanceof Late));
+    }
+    old.drop();
+  });
+
+  test('f30 resume takes over from a dead socket', async () => {
+    const peer = await Peer.open(server().port);
+    const [name, second] = [newGate(), newGate()];
+    // The first connection is blackholed: open, but nobody reads it and nobody ends it.
+    const dead = await peer.script('emit 2', `gate ${name}`, 'emit 2', `gate ${second}`, 'emit 1', 'return x');
+    const alive = await peer.resume(lastId(await dead.some(2)));
+    assert.equal(alive.status, 200);
+    open(name);
+    assert.deepEqual(counts(await alive.some(2)), [3, 4]);
+    // Fenced: it was ended cleanly and had nothing more.
+    assert.deepEqual(counts(await dead.rest()), []);
+    open(second);
+    const events = await alive.untilTerminal();
+    assert.deepEqual([counts(events), results(events)], [[5], ['x']]);
+    await alive.ends();
+  });
+
+  test('f31 second resume of a live stream takes it over', async () => {
+    const peer = await Peer.open(server().port);
+    const [name, second] = [newGate(), newGate()];
+    const opened = await peer.script('emit 1', `gate ${name}`, 'emit 2', `gate ${second}`, 'emit 1', 'return x');
+    const cursor = lastId(await opened.some(1));
+    opened.drop();
+    const first = await peer.resume(cursor);
+    open(name);
+    assert.deepEqual(counts(await first.some(2)), [2, 3]);
+    const newest = await peer.resume(cursor);
+    // The whole suffix after the presented cursor, not what some other connection left over.
+    assert.deepEqual(counts(await newest.some(2)), [2, 3]);
+    assert.deepEqual(counts(await first.rest()), []);
+    open(second);
+    const events = await newest.untilTerminal();
+    assert.deepEqual([counts(events), results(events)], [[4], ['x']]);
+    await newest.ends();
+  });
+
+  test('f31 hundred takeovers lose nothing', async () => {
+    const peer = await Peer.open(server().port);
+    const name = newGate();
+    let reply = await peer.script(`until ${name}`);
+    const got = [];
+    for (let takeover = 0; takeover < 100; takeover++) {
+      const events = await reply.some(1);
+      got.push(...counts(events));
+      const old = reply;
+      reply = await peer.resume(lastId(events));
+      assert.equal(reply.status, 200);
+      // What the old one carried after our cursor comes again on the new one, by the cursor's meaning.
+      old.close();
+    }
+    open(name);
+    const events = await reply.untilTerminal();
+    got.push(...counts(events));
+    assert.deepEqual(got, got.map((_, index) => index + 1));
+    assert.deepEqual(results(events), [String(got.length)]);
+  });
+
+  test('f32 two standalone readers do not evict each other for ever', async () => {
+    const peer = await Peer.open(server().port);
+    const gets = [];
+    const stopAt = performance.now() + 1_000;
+    // A naive EventSource: whenever its standalone connection ends, it opens another.
+    const reader = async () => {
+      while (performance.now() < stopAt) {
+        const reply = await peer.get();
+        gets.push(reply.status);
+        while (!reply.ended && performance.now() < stopAt) {
+          await reply.settle(Math.max(1, stopAt - performance.now()));
+        }
+        reply.drop();
+        await sleep(20);
+      }
+    };
+    await Promise.all([reader(), reader()]);
+    assert.deepEqual([...new Set(gets)], [200]);
+    assert.ok(gets.length <= 4, `${gets.length} GETs in a second`);
+  });
+
+  test('f32 reader of a finished stream is told to stop', async () => {
+    const peer = await Peer.open(server().port);
+    const events = await (await peer.script('emit 1', 'return x')).rest();
+    for (let again = 0; again < 3; again++) {
+      const reply = await peer.resume(lastId(events));
+      assert.equal(reply.status, 204);
+      assert.equal(await reply.body(), '');
+    }
+  });
+
+  test('takeovers are counted', ours, async () => {
+    const { stats } = packages[line];
+    const before = stats().takeovers;
+    const peer = await Peer.open(server().port);
+    const name = newGate();
+    const opened = await peer.script('emit 1', `gate ${name}`, 'return x');
+    const newest = await peer.resume(lastId(await opened.some(1)));
+    await opened.rest();
+    assert.equal(stats().takeovers, before + 1);
+    open(name);
+    await newest.untilTerminal();
+  });
+});

@@ -1,117 +1,296 @@
-// Event stores that users wrote against the SDKs' interface. (I9, F-10, F-12)
+// A user's own EventStore under our transport: slow, failing, returning nonsense. (I9, F-58, F-59)
 import assert from 'node:assert/strict';
-import { describe, test } from 'node:test';
 
-import { Peer, counts, ids, lastId, results, sleep } from './kit/raw.mjs';
-import { LINES, newGate, open, packages, serve } from './kit/servers.mjs';
+import { connectLine } from './kit/clients.mjs';
+import { Peer, counts, ids, lastId, refusal, results, upTo, within } from './kit/raw.mjs';
+import { acting, at, marked, newGate, open, serveFor } from './kit/servers.mjs';
+import { BAD_IDS, LabStore } from './kit/stores.mjs';
+import { isStock, onEachLine, ours, test } from './kit/test.mjs';
 
-const upTo = (count) => Array.from({ length: count }, (_, index) => index + 1);
-
-/** What a user might write: one log for all streams, slow and failing where a test says so. */
-class LabStore {
-  events = [];
-  latency = () => 0;
-  fails = () => false;
-  replays = 0;
-
-  async storeEvent(streamId, message) {
-    await sleep(this.latency());
-    if (this.fails(message)) {
-      throw new Error('password=secret');
-    }
-    const id = `lab_${this.events.length}`;
-    this.events.push({ id, streamId, message });
-    return id;
+/** No detail of the store reaches a client. The stock transports hand it on, which is no fault of the table's. */
+function clean(reply) {
+  if (isStock) {
+    return;
   }
-
-  async replayEventsAfter(lastEventId, { send }) {
-    this.replays += 1;
-    const from = this.events.findIndex(({ id }) => id === lastEventId);
-    if (from === -1) {
-      throw new Error('no such event');
-    }
-    const { streamId } = this.events[from];
-    for (const event of this.events.slice(from + 1)) {
-      if (event.streamId === streamId) {
-        await sleep(0);
-        await send(event.id, event.message);
-      }
-    }
-    return streamId;
+  for (const secret of ['hunter2', '10.0.0.7', 'redis', ' at ']) {
+    assert.ok(!reply.raw.includes(secret), reply.raw);
   }
 }
 
-for (const line of LINES) {
-  describe(line, () => {
-    test('a users store keeps the events and its ids are on the wire', async () => {
-      const eventStore = new LabStore();
-      const server = await serve(line, { eventStore });
-      const peer = await Peer.open(server.port);
-      const events = await (await peer.script('emit 2', 'close', 'emit 2', 'return x')).rest();
-      assert.ok(events[0].isPriming && events[0].retry === 20);
-      assert.ok(ids(events).every((id) => id.startsWith('lab_')));
-      const rest = await (await peer.resume(lastId(events))).rest();
-      assert.deepEqual([counts([...events, ...rest]), results(rest)], [[1, 2, 3, 4], ['x']]);
-      assert.ok(eventStore.events.every(({ streamId }) => /^[0-9a-f]+$/.test(streamId.replace(/[-_.:]/g, ''))));
-      await server.close();
-    });
+async function works(peer) {
+  assert.equal(await peer.ask('emit 2', 'return fine'), 'fine');
+}
 
-    test('f12 wire order is emission order whatever the store latency', async () => {
-      const eventStore = new LabStore();
-      eventStore.latency = () => Math.random() * 6;
-      const server = await serve(line, { eventStore });
-      const peer = await Peer.open(server.port);
-      const events = await (await peer.script('emit 30', 'return x')).rest();
-      assert.deepEqual([counts(events), results(events)], [upTo(30), ['x']]);
-      await server.close();
-    });
+onEachLine(async () => undefined, (line) => {
+  async function lab(t, store = new LabStore(), options = {}) {
+    const server = await serveFor(t, line, { eventStore: store, ...options });
+    return { store, server, peer: await Peer.open(server.port) };
+  }
 
-    test('f10 resumes of a running emitter lose and repeat nothing', async () => {
-      const eventStore = new LabStore();
-      eventStore.latency = () => Math.random() * 3;
-      const server = await serve(line, { eventStore });
-      const peer = await Peer.open(server.port);
-      const gate = newGate();
-      let reply = await peer.script(`until ${gate}`);
-      const got = [];
-      for (let round = 0; round < 10; round++) {
-        const events = await reply.some(3);
-        got.push(...counts(events));
-        reply.drop();
-        reply = await peer.resume(lastId(events));
-      }
-      open(gate);
-      const rest = await reply.rest();
-      got.push(...counts(rest));
-      assert.deepEqual(got, upTo(got.length));
-      assert.deepEqual(results(rest), [String(got.length)]);
-      await server.close();
-    });
-
-    test('a store that fails harms one event', async () => {
-      const eventStore = new LabStore();
-      const server = await serve(line, { eventStore });
-      packages[line].setLog(() => {});
-      const peer = await Peer.open(server.port);
-      eventStore.fails = (message) => message.result?.content?.[0].text === 'poison';
-      const events = await (await peer.script('emit 1', 'return poison')).rest();
-      const [error] = results(events);
-      assert.ok(error.code < 0 && !JSON.stringify(events).includes('secret'));
-      assert.equal(await peer.ask('emit 1', 'return fine'), 'fine');
-      await server.close();
-    });
-
-    test('f01 one store serves several sessions and none reads another', async () => {
-      const eventStore = new LabStore();
-      const server = await serve(line, { eventStore });
-      const [one, two] = [await Peer.open(server.port), await Peer.open(server.port)];
-      const events = await (await one.script('emit 1', 'return secret')).rest();
-      await two.ask('return x');
-      for (const { id } of events) {
-        const reply = await two.resume(id);
-        assert.ok(!(await reply.body()).includes('secret'));
-      }
-      await server.close();
-    });
+  test('f58 failed notification raises in the handler and harms nothing else', async (t) => {
+    const { store, peer } = await lab(t);
+    store.plan({ fail: 'notification' });
+    const reply = await peer.script('try emit 1', 'try emit 1', 'try emit 1');
+    const events = await reply.untilTerminal();
+    const outcomes = JSON.parse(results(events)[0]);
+    assert.match(outcomes[0], /^raised/);
+    assert.deepEqual([outcomes.slice(1), counts(events)], [['ok', 'ok'], [2, 3]]);
+    clean(reply);
+    await works(peer);
   });
-}
+
+  test('f58 uncaught store fault fails that call only', async (t) => {
+    const { store, peer } = await lab(t);
+    store.plan({ fail: 'notification' });
+    const reply = await peer.script('emit 1', 'return x');
+    const { message } = (await reply.untilTerminal()).at(-1);
+    assert.ok(message.error !== undefined || message.result.isError);
+    // The SDKs put a tool's exception into the result, so what we raise must not quote the store.
+    clean(reply);
+    await works(peer);
+  });
+
+  test('f58 failing standalone notification leaves the stream working', async (t) => {
+    const { store, peer } = await lab(t);
+    const stream = await peer.listen();
+    store.plan({ fail: 'notification' });
+    const outcomes = JSON.parse(await peer.ask('try standalone one', 'try standalone two'));
+    assert.match(outcomes[0], /^raised/);
+    assert.equal((await stream.some(1)).at(-1).message.params.data, 'two');
+    await works(peer);
+    stream.drop();
+  });
+
+  test('f58 failed question fails in the handler', async (t) => {
+    const { store, peer } = await lab(t);
+    store.plan({ fail: 'request' });
+    const reply = await peer.script('try elicit name', 'return after');
+    assert.deepEqual(results(await reply.untilTerminal()), ['after']);
+    await works(peer);
+  });
+
+  test('f59 failed response is answered with an error', async (t) => {
+    const { store, peer } = await lab(t);
+    store.plan({ fail: 'terminal', times: 1_000 });
+    const reply = await peer.call('script', { steps: ['emit 1', 'return x'] }, 9);
+    const events = await reply.rest();
+    store.plan();
+    assert.deepEqual(counts(events), [1]);
+    const { id, error } = events.at(-1).message;
+    assert.ok(id === 9 && error.code < 0);
+    clean(reply);
+    await works(peer);
+  });
+
+  test('f59 failed response of a detached call is answered on resume', async (t) => {
+    const { store, peer } = await lab(t);
+    const name = newGate();
+    const reply = await peer.call('script', { steps: ['emit 1', `gate ${name}`, `return ${name}`] }, 9);
+    const cursor = lastId(await reply.some(1));
+    reply.drop();
+    await at(name);
+    store.plan({ fail: 'terminal' });
+    open(name);
+    await marked(`finished return ${name}`);
+    const resumed = await peer.resume(cursor);
+    const { message } = (await resumed.untilTerminal()).at(-1);
+    assert.ok(message.id === 9 && message.error !== undefined);
+    clean(resumed);
+  });
+
+  test('f59 stock client gets an error and goes on', async (t) => {
+    const { store, server } = await lab(t);
+    const client = await connectLine(t, line, server.port);
+    store.plan({ fail: 'terminal' });
+    await assert.rejects(within(client.script('return x'), 5_000), (error) => error.code < 0);
+    assert.equal(await client.script('return after'), 'after');
+  });
+
+  test('failed priming is refused or served but never silent', async (t) => {
+    const { store, peer } = await lab(t);
+    store.plan({ fail: 'priming' });
+    const reply = await peer.script('return x');
+    if (reply.isStream) {
+      await reply.untilTerminal();
+    } else {
+      assert.ok(reply.status >= 400);
+      await reply.json();
+    }
+    clean(reply);
+    store.plan();
+    await works(peer);
+  });
+
+  for (const badId of Object.keys(BAD_IDS)) {
+    test(`bad id of a notification is a store fault, ${badId}`, async (t) => {
+      const { store, peer } = await lab(t);
+      store.plan({ badId });
+      const events = await (await peer.script('try emit 1', 'try emit 1')).untilTerminal();
+      const outcomes = JSON.parse(results(events)[0]);
+      assert.match(outcomes[0], /^raised/);
+      assert.deepEqual([outcomes[1], counts(events)], ['ok', [2]]);
+      assert.ok(ids(events).every((id) => /^[\x21-\x7e]{1,512}$/.test(id)));
+      await works(peer);
+    });
+
+    test(`bad id of a response is a store fault, ${badId}`, async (t) => {
+      const { store, peer } = await lab(t);
+      store.plan({ badId, badOn: 'terminal' });
+      const { message } = (await (await peer.call('script', { steps: ['emit 1'] }, 4)).rest()).at(-1);
+      assert.ok(message.id === 4 && message.error !== undefined);
+      await works(peer);
+    });
+  }
+
+  test('the stores ids go on the wire', ours, async (t) => {
+    const { peer } = await lab(t);
+    const events = await (await peer.script('emit 3', 'return x')).untilTerminal();
+    assert.ok(events.filter(({ data }) => data).every(({ id }) => /^\d+$/.test(id)));
+  });
+
+  test('stream names are safe and apart', ours, async (t) => {
+    const { store, server, peer } = await lab(t);
+    for (const each of [peer, await Peer.open(server.port)]) {
+      await each.ask('return x');
+      await each.ask('return y');
+    }
+    // Two initialize streams and four calls, each a stream of its own.
+    assert.equal(store.names.size, 6);
+    for (const name of store.names) {
+      // Example stores split at `_`; sessions and nonces are hex, joined by something else.
+      assert.match(name, /^([0-9a-f]{16,}[^0-9a-zA-Z_]?[0-9a-f]{16,}|[0-9a-f]{32,})$/);
+    }
+  });
+
+  test('cursor outside the window is answered by the users replay', ours, async (t) => {
+    const { store, peer, cursor, name } = await outside(t);
+    const events = await (await peer.resume(cursor)).rest();
+    assert.equal(store.replays, 1);
+    assert.deepEqual([counts(events), results(events)], [upTo(10_101, 2), [name]]);
+  });
+
+  test('users replay is checked for ownership', ours, async (t) => {
+    const { server, cursor, name } = await outside(t);
+    const stranger = await Peer.open(server.port);
+    const reply = await stranger.resume(cursor);
+    const unknown = await stranger.resume('999999999');
+    assert.deepEqual(await refusal(reply), await refusal(unknown));
+    assert.equal(reply.status, 400);
+    assert.ok(!reply.raw.includes(name));
+  });
+
+  /** A finished call whose first cursor has left the engine's window of 10,000 events. */
+  async function outside(t) {
+    const found = await lab(t);
+    const name = newGate();
+    const reply = await found.peer.script('emit 1', `gate ${name}`, 'emit 10100', `return ${name}`);
+    const cursor = lastId(await reply.some(1));
+    reply.drop();
+    open(name);
+    await marked(`finished return ${name}`);
+    return { ...found, cursor, name };
+  }
+
+  test('store that fails during a resume gets comments then a clean end', ours, async (t) => {
+    const { store, peer, cursor } = await outside(t);
+    store.plan({ replayFails: true });
+    const reply = await peer.resume(cursor);
+    assert.equal(reply.status, 200);
+    // The engine asks the store again for ten seconds.
+    const blocks = [];
+    for (let block; (block = await reply.block(20_000)) !== undefined; ) {
+      blocks.push(block);
+    }
+    clean(reply);
+    assert.deepEqual(blocks.filter(({ comment, isPriming }) => comment === undefined && !isPriming), []);
+    // The next try, with the store back, is as if nothing had been.
+    store.plan();
+    const events = await (await peer.resume(ids(blocks)[0] ?? cursor)).rest();
+    assert.deepEqual(counts(events), upTo(10_101, 2));
+  });
+
+  test('slow store loses nothing on live resumes', async (t) => {
+    const { store, peer } = await lab(t);
+    store.plan({ latency: [5, 1, 0, 9] });
+    const name = newGate();
+    let reply = await peer.script(`until ${name}`);
+    const got = [];
+    for (let visit = 0; visit < 5; visit++) {
+      const events = await reply.some(4);
+      got.push(...counts(events));
+      reply = await peer.resume(lastId(events));
+    }
+    open(name);
+    const events = await reply.untilTerminal();
+    got.push(...counts(events));
+    assert.deepEqual([got, results(events)], [upTo(got.length), [String(got.length)]]);
+  });
+
+  test('store that hangs on one stream delays no other', async (t) => {
+    const { store, peer } = await lab(t);
+    const name = newGate();
+    store.plan({ gate: name });
+    const hanging = await peer.script('emit 1', 'return x');
+    await at(name);
+    assert.equal(await peer.ask('return y'), 'y');
+    open(name);
+    assert.deepEqual(results(await hanging.untilTerminal()), ['x']);
+  });
+
+  const settles = {
+    'throws what is no error': () => Promise.reject(7),
+    'throws nothing': () => Promise.reject(),
+    'throws at once': () => {
+      throw new Error('now');
+    },
+    'gives a lone surrogate': async () => '\udc80',
+    'gives an id without a promise': () => 12,
+  };
+  for (const [what, answer] of Object.entries(settles)) {
+    test(`i9 whatever a store does its event is settled, ${what}`, ours, async (t) => {
+      const store = new LabStore();
+      const storeEvent = store.storeEvent.bind(store);
+      let faults = 1;
+      store.storeEvent = (stream, message) => {
+        const isFault = message.method === 'notifications/progress' && faults-- > 0;
+        return isFault ? answer() : storeEvent(stream, message);
+      };
+      const { peer } = await lab(t, store);
+      const events = await (await peer.script('try emit 1', 'try emit 1')).untilTerminal();
+      const outcomes = JSON.parse(results(events)[0]);
+      assert.match(outcomes[0], /^raised/);
+      assert.equal(outcomes[1], 'ok');
+      await works(peer);
+    });
+  }
+
+  for (const bad of [7, '\udc80', {}]) {
+    test(`i9 a replay of nonsense is a store fault, ${JSON.stringify(bad)}`, ours, async (t) => {
+      const { store, peer } = await lab(t);
+      store.replayEventsAfter = async (_, { send }) => {
+        await send(bad, { jsonrpc: '2.0', method: 'notifications/x' });
+        return bad;
+      };
+      const reply = await peer.resume('999');
+      assert.ok([200, 400].includes(reply.status));
+      await within(reply.body(), 15_000);
+      await works(peer);
+    });
+  }
+
+  test('a send that waits for the store when its session ends is told', ours, async (t) => {
+    const { store, peer } = await lab(t);
+    const [name, hang] = [newGate(), newGate()];
+    const reply = await peer.call('act', { name });
+    const context = await acting(name);
+    store.plan({ gate: hang });
+    const sent = context.log('x').then(
+      () => 'stored',
+      () => 'told',
+    );
+    await at(hang);
+    await peer.delete();
+    assert.equal(await within(sent), 'told');
+    assert.ok(results(await reply.rest())[0].code < 0);
+  });
+});

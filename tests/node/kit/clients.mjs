@@ -1,16 +1,21 @@
 // The unmodified official clients behind one small face.
 import { Client as ClientV1 } from '@modelcontextprotocol/sdk/client/index.js';
 import { StreamableHTTPClientTransport as TransportV1 } from '@modelcontextprotocol/sdk/client/streamableHttp.js';
+import { ElicitRequestSchema } from '@modelcontextprotocol/sdk/types.js';
 import { Client as ClientV2, StreamableHTTPClientTransport as TransportV2 } from '@modelcontextprotocol/client';
 
 export const CLIENTS = ['client 1.32', 'client 2.4'];
 
 const info = { name: 'client', version: '1' };
+const options = { capabilities: { elicitation: {} } };
+const answer = async ({ params }) => ({ action: 'accept', content: { name: `re: ${params.message}` } });
 
-/** Connects a client; `gets` counts its GET requests. */
+/** Connects a client; `gets` counts its GET requests. It answers every question. */
 export async function connect(which, port, path = '/mcp') {
-  const [Client, Transport] = which === 'client 1.32' ? [ClientV1, TransportV1] : [ClientV2, TransportV2];
-  const client = new Client(info);
+  const isV1 = which === 'client 1.32';
+  const [Client, Transport] = isV1 ? [ClientV1, TransportV1] : [ClientV2, TransportV2];
+  const client = new Client(info, options);
+  client.setRequestHandler(isV1 ? ElicitRequestSchema : 'elicitation/create', answer);
   const face = { client, gets: 0, progress: [], logs: [] };
   const counting = (url, init) => {
     face.gets += init?.method === 'GET' ? 1 : 0;
@@ -21,15 +26,25 @@ export async function connect(which, port, path = '/mcp') {
       face.logs.push(params.data);
     }
   };
-  await client.connect(new Transport(new URL(`http://127.0.0.1:${port}${path}`), { fetch: counting }));
+  const transport = new Transport(new URL(`http://127.0.0.1:${port}${path}`), { fetch: counting });
+  await client.connect(transport);
+  face.revision = transport.protocolVersion;
   face.script = async (...steps) => {
     const options = { onprogress: ({ progress }) => face.progress.push(progress), timeout: 10_000 };
     const call = { name: 'script', arguments: { steps } };
-    const result = await (which === 'client 1.32'
-      ? client.callTool(call, undefined, options)
-      : client.callTool(call, options));
+    const result = await (isV1 ? client.callTool(call, undefined, options) : client.callTool(call, options));
+    if (result.isError) {
+      throw new Error(result.content[0].text);
+    }
     return result.content[0].text;
   };
   face.close = () => client.close();
   return face;
+}
+
+/** The official client of the same SDK line as the server, closed with its test. */
+export async function connectLine(t, line, port) {
+  const client = await connect(CLIENTS[line === 'v1' ? 0 : 1], port);
+  t.after(() => client.close());
+  return client;
 }

@@ -2,18 +2,39 @@
 // and nothing is retried. Every wait is bounded: a silent server is a failed test, not a hung one.
 import http from 'node:http';
 
-const WAIT_MS = 4_000;
+// What never comes on the stock transport is waited for only so long: its table is full of it.
+const WAIT_MS = process.env.TAILROPE_TEST_TRANSPORT === 'stock' ? 3_000 : 10_000;
+export const NEWEST = '2025-11-25';
+export const OLD = ['2025-03-26', '2025-06-18'];
 export const ACCEPT = 'application/json, text/event-stream';
+
+export class Late extends Error {}
 
 export function within(promise, ms = WAIT_MS, what = 'the server') {
   let timer;
   const late = new Promise((_, reject) => {
-    timer = setTimeout(() => reject(new Error(`${what} took longer than ${ms} ms`)), ms);
+    timer = setTimeout(() => reject(new Late(`${what} took longer than ${ms} ms`)), ms);
   });
   return Promise.race([promise, late]).finally(() => clearTimeout(timer));
 }
 
 export const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+
+/** Polls until `condition` gives something; for what the wire does not show. */
+export async function until(condition, ms = WAIT_MS) {
+  for (const end = performance.now() + ms; ; ) {
+    const found = await condition();
+    if (found) {
+      return found;
+    }
+    if (performance.now() > end) {
+      throw new Late(`not within ${ms} ms: ${condition}`);
+    }
+    await sleep(10);
+  }
+}
+
+export const upTo = (count, from = 1) => Array.from({ length: count - from + 1 }, (_, index) => index + from);
 
 function parseBlock(block) {
   const event = {};
@@ -39,13 +60,18 @@ function parseBlock(block) {
   return event;
 }
 
+/** The events of a whole body. */
+export const parseEvents = (text) => text.split('\n\n').slice(0, -1).map(parseBlock);
+
 /** One answer on its own connection. */
 export class Reply {
   #response;
   #text = '';
   #events = [];
+  #raw = '';
   #ended = false;
   #broken = false;
+  #dropped = false;
   #wake = () => {};
 
   constructor(response) {
@@ -70,9 +96,10 @@ export class Reply {
     if (this.#response.listenerCount('data') > 0) {
       return;
     }
-    const stream = this.headers['content-type'] === 'text/event-stream';
+    const stream = this.isStream;
     this.#response.on('data', (chunk) => {
       this.#text += chunk;
+      this.#raw += chunk;
       this.received += chunk.length;
       if (stream) {
         const blocks = this.#text.split('\n\n');
@@ -83,18 +110,22 @@ export class Reply {
     });
   }
 
-  async #next() {
+  /** The next event or comment. Undefined when the connection has ended; a connection that was cut throws. */
+  async block(ms) {
     this.#read();
     while (this.#events.length === 0 && !this.#ended) {
-      await within(new Promise((resolve) => (this.#wake = resolve)));
+      await within(new Promise((resolve) => (this.#wake = resolve)), ms);
+    }
+    if (this.#events.length === 0 && this.#broken && !this.#dropped) {
+      throw new Error('the connection was cut');
     }
     return this.#events.shift();
   }
 
   /** The next event; comments are skipped. Undefined when the connection has ended. */
-  async event() {
+  async event(ms) {
     for (;;) {
-      const event = await this.#next();
+      const event = await this.block(ms);
       if (event === undefined || event.comment === undefined) {
         return event;
       }
@@ -124,11 +155,47 @@ export class Reply {
   async blocks() {
     const blocks = [];
     for (;;) {
-      const block = await this.#next();
+      const block = await this.block();
       if (block === undefined) {
         return blocks;
       }
       blocks.push(block);
+    }
+  }
+
+  /** Everything up to the response, whether the connection ends after it or not. */
+  async untilTerminal() {
+    const events = [];
+    while (!events.at(-1)?.isTerminal) {
+      const event = await this.event();
+      if (event === undefined) {
+        throw new Error(`the connection ended without a response: ${JSON.stringify(events)}`);
+      }
+      events.push(event);
+    }
+    return events;
+  }
+
+  /** Everything until the connection ends, or nothing has come for so long. */
+  async settle(ms = 300) {
+    const events = [];
+    try {
+      for (let event; (event = await this.event(ms)) !== undefined; ) {
+        events.push(event);
+      }
+    } catch (error) {
+      if (!(error instanceof Late)) {
+        throw error;
+      }
+    }
+    return events;
+  }
+
+  /** Ends cleanly, with no further event. */
+  async ends() {
+    const event = await this.event();
+    if (event !== undefined) {
+      throw new Error(`expected the end, got ${JSON.stringify(event)}`);
     }
   }
 
@@ -141,12 +208,25 @@ export class Reply {
     }
   }
 
+  /** All of the body that came so far, as it is. */
+  get raw() {
+    return this.#raw;
+  }
+
+  get isStream() {
+    return this.headers['content-type']?.startsWith('text/event-stream') ?? false;
+  }
+
+  async json() {
+    return JSON.parse(await this.body());
+  }
+
   async body() {
     this.#read();
     while (!this.#ended) {
       await within(new Promise((resolve) => (this.#wake = resolve)));
     }
-    return this.#text;
+    return this.#raw;
   }
 
   get ended() {
@@ -157,7 +237,19 @@ export class Reply {
     return this.#broken;
   }
 
+  /** Cuts the connection at once, as a dying network path would. */
   drop() {
+    this.#dropped = true;
+    // Node 20 never ends a process that reset a socket whose answer was complete.
+    if (!this.#response.complete) {
+      this.#response.socket?.resetAndDestroy();
+    }
+    this.#response.destroy();
+  }
+
+  /** Closes the connection in the polite way. */
+  close() {
+    this.#dropped = true;
     this.#response.destroy();
   }
 }
@@ -178,7 +270,7 @@ export function request(port, method, headers, body) {
 export class Peer {
   #id = 0;
 
-  constructor(port, revision = '2025-11-25', headers = {}) {
+  constructor(port, revision = NEWEST, headers = {}) {
     this.port = port;
     this.revision = revision;
     this.headers = headers;
@@ -192,13 +284,18 @@ export class Peer {
       method: 'initialize',
       params: {
         protocolVersion: peer.revision,
-        capabilities: { elicitation: {} },
+        capabilities: { elicitation: {}, sampling: {} },
         clientInfo: { name: 'peer', version: '1' },
       },
     });
     peer.sessionId = reply.headers['mcp-session-id'];
-    peer.opening = await reply.rest();
-    const ready = await peer.post({ jsonrpc: '2.0', method: 'notifications/initialized' });
+    peer.opening = reply.isStream ? await reply.untilTerminal() : [];
+    const answer = reply.isStream ? peer.opening.at(-1).message : await reply.json();
+    if (reply.status !== 200 || answer.error !== undefined) {
+      throw new Error(`initialize: ${reply.status} ${JSON.stringify(answer)}`);
+    }
+    peer.revision = answer.result.protocolVersion;
+    const ready = await peer.notify('notifications/initialized');
     if (ready.status !== 202) {
       throw new Error(`initialized: ${ready.status}`);
     }
@@ -211,7 +308,26 @@ export class Peer {
       headers['mcp-session-id'] = this.sessionId;
       headers['mcp-protocol-version'] = this.revision;
     }
-    return { ...headers, ...more };
+    // A header that is undefined is not sent.
+    return Object.fromEntries(Object.entries({ ...headers, ...more }).filter(([, value]) => value !== undefined));
+  }
+
+  async #over(reply) {
+    const answer = await reply;
+    await answer.body();
+    return answer;
+  }
+
+  notify(method, params) {
+    return this.#over(this.post({ jsonrpc: '2.0', method, params }));
+  }
+
+  respond(id, result) {
+    return this.#over(this.post({ jsonrpc: '2.0', id, result }));
+  }
+
+  cancel(requestId) {
+    return this.notify('notifications/cancelled', { requestId, reason: 'test' });
   }
 
   post(message, headers = {}) {
@@ -219,29 +335,39 @@ export class Peer {
     return request(this.port, 'POST', this.#headers({ 'content-type': 'application/json', ...headers }), body);
   }
 
-  call(name, args, id = ++this.#id) {
+  call(name, args, id = ++this.#id, headers = {}) {
     const params = { name, arguments: args, _meta: { progressToken: id } };
-    return this.post({ jsonrpc: '2.0', id, method: 'tools/call', params });
+    return this.post({ jsonrpc: '2.0', id, method: 'tools/call', params }, headers);
   }
 
   script(...steps) {
     return this.call('script', { steps });
   }
 
+  /** The result of a script. */
   async ask(...steps) {
-    return results(await (await this.script(...steps)).rest())[0];
+    const reply = await this.script(...steps);
+    const events = reply.isStream ? await reply.untilTerminal() : [{ message: await reply.json() }];
+    return results(events)[0];
+  }
+
+  get(headers = {}) {
+    return request(this.port, 'GET', this.#headers(headers));
   }
 
   listen() {
-    return request(this.port, 'GET', this.#headers({}));
+    return this.get();
   }
 
   resume(lastEventId) {
-    return request(this.port, 'GET', this.#headers({ 'last-event-id': lastEventId }));
+    if (lastEventId === undefined) {
+      throw new Error('no cursor to resume with');
+    }
+    return this.get({ 'last-event-id': lastEventId });
   }
 
   delete() {
-    return request(this.port, 'DELETE', this.#headers({}));
+    return this.#over(request(this.port, 'DELETE', this.#headers({})));
   }
 }
 
@@ -264,3 +390,34 @@ export const results = (events) =>
 
 export const ids = (events) => events.map((event) => event.id).filter((id) => id !== undefined);
 export const lastId = (events) => ids(events).at(-1);
+
+const ALPHABET = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_';
+
+/** A cursor of the same form that names a stream which never was: the nonce is another one. */
+export function unknownLike(cursor) {
+  if (cursor.length < 33) {
+    return '999999999';
+  }
+  const other = [...cursor.slice(1, 17)].map((char) => ALPHABET[(ALPHABET.indexOf(char) + 17) % 64]);
+  return cursor[0] + other.join('') + cursor.slice(17);
+}
+
+/** Status, headers and body as another client could compare them: ids and the time of day masked. */
+export async function seen(reply, quietMs = 300) {
+  if (reply.isStream) {
+    await reply.settle(quietMs);
+  } else {
+    await reply.body();
+  }
+  const { date, 'mcp-session-id': _, ...headers } = reply.headers;
+  return [reply.status, headers, reply.raw.replaceAll(/^id: .*$/gm, 'id: *')];
+}
+
+/** The code and message of a refusal, which answers no request. */
+export async function refusal(reply) {
+  const { error, id } = await reply.json();
+  if (id !== null) {
+    throw new Error(`the refusal answers ${id}`);
+  }
+  return [reply.status, error.code, error.message];
+}

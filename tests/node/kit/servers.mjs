@@ -1,211 +1,147 @@
-// Servers for both SDK lines, with one tool: `script` runs the steps that a test wrote down.
+// Servers for both SDK lines on Tailrope's transports, or on the SDKs' own.
 import { randomUUID } from 'node:crypto';
 import http from 'node:http';
 
-import { McpServer as McpServerV1 } from '@modelcontextprotocol/sdk/server/mcp.js';
-import { McpServer as McpServerV2 } from '@modelcontextprotocol/server';
-import * as z from 'zod';
+import { NodeStreamableHTTPServerTransport } from '@modelcontextprotocol/node';
+import { StreamableHTTPServerTransport } from '@modelcontextprotocol/sdk/server/streamableHttp.js';
 
 import * as v2 from 'tailrope/mcp';
 import * as v1 from 'tailrope/mcp-v1';
 
-export const LINES = ['v1', 'v2'];
+import { until } from './raw.mjs';
+import { LabStore } from './stores.mjs';
+import { isStock } from './test.mjs';
+import { connectServer } from './tools.mjs';
 
-const gates = new Map();
-const marks = new Map();
+export { LINES } from './test.mjs';
+export { at, marked, newGate, open, passed } from './control.mjs';
+export { acting, connectServer } from './tools.mjs';
 
-function slot(map, name) {
-  if (!map.has(name)) {
-    let open;
-    const promise = new Promise((resolve) => (open = resolve));
-    map.set(name, { promise, open });
-  }
-  return map.get(name);
-}
+export const packages = { v1, v2 };
+export const stockClasses = { v1: StreamableHTTPServerTransport, v2: NodeStreamableHTTPServerTransport };
+export const classes = { v1: v1.StreamableHTTPServerTransport, v2: v2.NodeStreamableHTTPServerTransport };
 
-let gateCount = 0;
-export const newGate = () => `gate-${++gateCount}`;
-export const open = (name) => slot(gates, name).open();
-/** Resolves when a script came past `mark NAME`. */
-export const marked = (name) => slot(marks, name).promise;
-/** The marks that scripts came past. */
-export const passed = new Set();
+/** What the engines logged, `LEVEL LINE`: faults are provoked here, so nobody has to read it as it comes. */
+export const logged = [];
+v1.setLog((level, line) => logged.push(`${level} ${line}`), 'debug');
 
-function mark(name) {
-  passed.add(name);
-  slot(marks, name).open();
+const NOT_FOUND = '{"jsonrpc":"2.0","error":{"code":-32001,"message":"Session not found"},"id":null}';
+
+/** Whatever `handle` does, on a port. */
+export async function listen(handle) {
+  const server = http.createServer(handle);
+  await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
+  return {
+    port: server.address().port,
+    /** Takes no further connections. */
+    stop: () => server.close(),
+    async close() {
+      server.closeAllConnections();
+      await new Promise((resolve) => server.close(resolve));
+    },
+  };
 }
 
 /**
- * emit N [BYTES], gate NAME, mark NAME, close [retry=] [hold=], close_standalone, standalone TEXT,
- * elicit TEXT, sleep MS, return TEXT, wait_cancel.
+ * Starts a server of a line. Users come from the header `x-user`, as `client` or `client/subject`.
+ *
+ * The options are the transport's, and: `engine`, options of a store of the server's own; `cap`, how many
+ * events of a stream the stock transport's store keeps; `stock`, the SDK's own transport whatever is tested.
  */
-async function script(steps, ctx) {
-  let sent = 0;
-  let result = 'done';
-  for (const step of steps) {
-    const [word, ...rest] = step.split(' ');
-    if (word === 'emit') {
-      const message = rest[1] === undefined ? undefined : 'x'.repeat(Number(rest[1]));
-      for (let left = Number(rest[0]); left > 0; left--) {
-        await ctx.progress(++sent, message);
-      }
-    } else if (word === 'until') {
-      let over = false;
-      slot(gates, rest[0]).promise.then(() => (over = true));
-      while (!over) {
-        await ctx.progress(++sent);
-        await new Promise((resolve) => setTimeout(resolve, 1));
-      }
-      result = String(sent);
-    } else if (word === 'gate') {
-      mark(`at ${rest[0]}`);
-      await slot(gates, rest[0]).promise;
-    } else if (word === 'mark') {
-      mark(rest.join(' '));
-    } else if (word === 'close') {
-      const options = Object.fromEntries(rest.map((part) => part.split('=')));
-      ctx.close({
-        retryMs: options.retry === undefined ? undefined : Number(options.retry),
-        holdMs: options.hold === undefined ? undefined : Number(options.hold),
-      });
-    } else if (word === 'close_standalone') {
-      ctx.closeStandalone();
-    } else if (word === 'standalone') {
-      await ctx.standalone(rest.join(' '));
-    } else if (word === 'elicit') {
-      const answer = await ctx.elicit({ message: rest.join(' '), requestedSchema });
-      result = answer.content.name;
-    } else if (word === 'sleep') {
-      await new Promise((resolve) => setTimeout(resolve, Number(rest[0])));
-    } else if (word === 'wait_cancel') {
-      mark('waiting');
-      await new Promise((resolve) => ctx.signal.addEventListener('abort', resolve));
-    } else if (word === 'return') {
-      result = rest.join(' ');
-    } else {
-      throw new Error(`no step ${word}`);
-    }
-  }
-  return { content: [{ type: 'text', text: result }] };
-}
-
-const requestedSchema = { type: 'object', properties: { name: { type: 'string' } }, required: ['name'] };
-const info = { name: 'test', version: '1' };
-const capabilities = { capabilities: { logging: {} } };
-
-function progressParams(meta, progress, message) {
-  return { progressToken: meta?.progressToken ?? 0, progress, ...(message !== undefined && { message }) };
-}
-
-const builders = {
-  v1() {
-    const server = new McpServerV1(info, capabilities);
-    server.registerTool('script', { inputSchema: { steps: z.array(z.string()) } }, ({ steps }, extra) =>
-      script(steps, {
-        progress: (count, message) =>
-          extra.sendNotification({
-            method: 'notifications/progress',
-            params: progressParams(extra._meta, count, message),
-          }),
-        close: (options) => extra.closeSSEStream?.(options),
-        closeStandalone: () => extra.closeStandaloneSSEStream?.(),
-        standalone: (data) => server.server.sendLoggingMessage({ level: 'info', data }),
-        elicit: (params) => server.server.elicitInput(params, { relatedRequestId: extra.requestId }),
-        signal: extra.signal,
-      }),
-    );
-    server.registerTool('header', { inputSchema: { name: z.string() } }, ({ name }, extra) => ({
-      content: [{ type: 'text', text: `${extra.requestInfo.headers[name]} ${extra.requestInfo.url.pathname}` }],
-    }));
-    return server;
-  },
-  v2() {
-    const server = new McpServerV2(info, capabilities);
-    server.registerTool('script', { inputSchema: z.object({ steps: z.array(z.string()) }) }, ({ steps }, ctx) =>
-      script(steps, {
-        progress: (count, message) =>
-          ctx.mcpReq.notify({
-            method: 'notifications/progress',
-            params: progressParams(ctx.mcpReq._meta, count, message),
-          }),
-        close: (options) => ctx.http.closeSSE?.(options),
-        closeStandalone: () => ctx.http.closeStandaloneSSE?.(),
-        standalone: (data) =>
-          server.server.notification({ method: 'notifications/message', params: { level: 'info', data } }),
-        // `elicitInput` of this line asks on the standalone stream.
-        elicit: (params) => ctx.mcpReq.send({ method: 'elicitation/create', params: { mode: 'form', ...params } }),
-        signal: ctx.mcpReq.signal,
-      }),
-    );
-    server.registerTool('header', { inputSchema: z.object({ name: z.string() }) }, ({ name }, ctx) => ({
-      content: [{ type: 'text', text: `${ctx.http.req.headers.get(name)} ${new URL(ctx.http.req.url).pathname}` }],
-    }));
-    return server;
-  },
-};
-
-/** Connects a server with the tools to a transport. */
-export async function connectServer(line, transport) {
-  const server = builders[line]();
-  await server.connect(transport);
-  return server;
-}
-
-export const packages = { v1, v2 };
-export const classes = { v1: v1.StreamableHTTPServerTransport, v2: v2.NodeStreamableHTTPServerTransport };
-
-/** Starts a server of a line; `options` are the transport's. Users come from the header `x-user`. */
-export async function serve(line, options = {}) {
+export async function serve(line, { engine, cap, stock = isStock, ...options } = {}) {
   const transports = new Map();
   const requests = { POST: 0, GET: 0, DELETE: 0 };
+  const asked = new Map();
   const errors = [];
+  const Transport = stock ? stockClasses[line] : classes[line];
+  let store = options.eventStore;
+  if (store === undefined && stock) {
+    store = new LabStore({ cap });
+  } else if (store === undefined && engine !== undefined) {
+    store = new packages[line].EventStore('memory:', engine);
+  }
 
   async function handle(req, res) {
+    const sessionId = req.headers['mcp-session-id'];
     requests[req.method] += 1;
+    asked.set(`${req.method} ${sessionId}`, (asked.get(`${req.method} ${sessionId}`) ?? 0) + 1);
     const user = req.headers['x-user'];
     if (user !== undefined) {
-      req.auth = { token: user, clientId: user, scopes: [] };
+      const [clientId, subject] = user.split('/');
+      req.auth = { token: user, clientId, scopes: [], ...(subject !== undefined && { extra: { subject } }) };
     }
-    let transport = transports.get(req.headers['mcp-session-id']);
-    if (transport === undefined && req.headers['mcp-session-id'] !== undefined) {
-      res.writeHead(404).end();
+    let transport = transports.get(sessionId);
+    if (transport === undefined && sessionId !== undefined) {
+      const headers = { 'content-type': 'application/json', 'content-length': NOT_FOUND.length };
+      res.writeHead(404, headers).end(NOT_FOUND);
       return;
     }
     if (transport === undefined) {
-      transport = new classes[line]({
+      transport = new Transport({
         sessionIdGenerator: () => randomUUID(),
         retryInterval: 20,
         onsessioninitialized: (id) => transports.set(id, transport),
         onsessionclosed: (id) => transports.delete(id),
         ...options,
+        eventStore: store,
       });
       transport.onerror = (error) => errors.push(error);
+      // A session that its transport has ended is unknown from then on.
+      transport.onclose = () => {
+        if (transports.get(transport.sessionId) === transport) {
+          transports.delete(transport.sessionId);
+        }
+      };
       await connectServer(line, transport);
     }
     await transport.handleRequest(req, res);
   }
 
-  const server = http.createServer((req, res) => {
+  const host = await listen((req, res) => {
     handle(req, res).catch((error) => {
       errors.push(error);
       res.destroy();
     });
   });
-  await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
   return {
-    port: server.address().port,
+    ...host,
+    line,
+    isStock: stock,
+    store,
     transports,
     requests,
     errors,
-    /** Takes no further connections. */
-    stop: () => server.close(),
+    /**
+     * Waits until this server, which has an engine of its own, has no more than so many streams, or makes the
+     * stock transport's store forget all.
+     */
+    async lost(streams) {
+      if (stock) {
+        store.plan({ forget: true });
+      } else {
+        const { engine: own } = store[Symbol.for('tailrope.runtime')];
+        await until(() => own.stats().streams <= streams);
+      }
+    },
+    /** How many requests with this method the session has made. */
+    asked: (method, sessionId) => asked.get(`${method} ${sessionId}`) ?? 0,
+    /** Throws away what was noted of requests. */
+    forget() {
+      asked.clear();
+      errors.length = 0;
+    },
     async close() {
       for (const transport of transports.values()) {
         await transport.close();
       }
-      server.closeAllConnections();
-      await new Promise((resolve) => server.close(resolve));
+      await host.close();
     },
   };
+}
+
+/** A server that ends with its test. */
+export async function serveFor(t, line, options) {
+  const server = await serve(line, options);
+  t.after(() => server.close());
+  return server;
 }

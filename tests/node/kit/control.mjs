@@ -1,0 +1,87 @@
+// Gates and marks: a tool waits at a gate and a test opens it, a tool sets a mark and a test waits for it. So
+// tests order events exactly, where a pause would only make the wanted order likely.
+import { within } from './raw.mjs';
+
+const gates = new Map();
+const marks = new Map();
+let gateCount = 0;
+
+function slot(map, name, make) {
+  if (!map.has(name)) {
+    map.set(name, make());
+  }
+  return map.get(name);
+}
+
+function gateOf(name) {
+  return slot(gates, name, () => {
+    const gate = { isOpen: false };
+    gate.opened = new Promise((resolve) => (gate.open = resolve));
+    return gate;
+  });
+}
+
+const markOf = (name) => slot(marks, name, () => ({ count: 0, waiting: [] }));
+
+/** A name that no other test uses: servers are shared, gates are not. */
+export function newGate() {
+  const name = `gate-${++gateCount}`;
+  gateOf(name);
+  return name;
+}
+
+export function open(...names) {
+  for (const name of names) {
+    gateOf(name).isOpen = true;
+    gateOf(name).open();
+  }
+}
+
+/** Opens what a failed test left shut: its tools must not run on beside the next test. */
+export function openAll() {
+  open(...gates.keys());
+}
+
+export const isOpen = (name) => gateOf(name).isOpen;
+
+/** Waits at a gate. Rejects when `signal` aborts first. */
+export async function gate(name, signal) {
+  mark(`at ${name}`);
+  const { opened } = gateOf(name);
+  if (signal === undefined) {
+    return opened;
+  }
+  signal.throwIfAborted();
+  let stop;
+  const aborted = new Promise((_, reject) => (stop = () => reject(signal.reason)));
+  signal.addEventListener('abort', stop);
+  await Promise.race([opened, aborted]).finally(() => signal.removeEventListener('abort', stop));
+}
+
+/** The marks that were set. */
+export const passed = new Set();
+
+export function mark(name) {
+  passed.add(name);
+  const found = markOf(name);
+  found.count += 1;
+  found.waiting = found.waiting.filter(({ count, resolve }) => found.count < count || resolve());
+}
+
+/** Resolves when the mark has been set so often. */
+export function marked(name, count = 1) {
+  const found = markOf(name);
+  if (found.count >= count) {
+    return Promise.resolve();
+  }
+  const reached = new Promise((resolve) => found.waiting.push({ count, resolve }));
+  return within(reached, undefined, `the mark "${name}"`);
+}
+
+/** Resolves when a tool or a store waits at this gate. */
+export const at = (name, count) => marked(`at ${name}`, count);
+
+export function forgetMarks() {
+  marks.clear();
+  passed.clear();
+}

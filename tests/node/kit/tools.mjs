@@ -1,0 +1,208 @@
+// The tools of the test servers. `script` runs the steps that a test wrote down, so that a test reads as its own
+// story; `act` hands its context to the test, which does with it what it likes.
+import { McpServer as McpServerV1 } from '@modelcontextprotocol/sdk/server/mcp.js';
+import { CreateMessageResultSchema, ElicitResultSchema } from '@modelcontextprotocol/sdk/types.js';
+import { McpServer as McpServerV2 } from '@modelcontextprotocol/server';
+import * as z from 'zod';
+
+import { gate, isOpen, mark, marked, passed } from './control.mjs';
+import { sleep } from './raw.mjs';
+
+const requestedSchema = { type: 'object', properties: { name: { type: 'string' } }, required: ['name'] };
+
+const STEPS = {
+  async emit(rest) {
+    const [count, size] = rest.split(' ');
+    const message = size === undefined ? undefined : 'x'.repeat(Number(size));
+    for (let left = Number(count); left > 0; left--) {
+      await this.ctx.progress(++this.sent, message);
+    }
+  },
+  // All sends are started before the first may finish, in order.
+  async burst(rest) {
+    await Promise.all(Array.from({ length: Number(rest) }, () => this.ctx.progress(++this.sent)));
+  },
+  async until(name) {
+    while (!isOpen(name)) {
+      await this.ctx.progress(++this.sent);
+      await sleep(1);
+    }
+    this.result = String(this.sent);
+  },
+  gate(name) {
+    return gate(name, this.ctx.signal);
+  },
+  mark,
+  close(rest) {
+    const options = Object.fromEntries(rest.split(' ').map((part) => part.split('=')));
+    this.ctx.close({
+      retryMs: options.retry === undefined ? undefined : Number(options.retry),
+      holdMs: options.hold === undefined ? undefined : Number(options.hold),
+    });
+  },
+  close_standalone() {
+    this.ctx.closeStandalone();
+  },
+  standalone(text) {
+    return this.ctx.standalone(text);
+  },
+  log(text) {
+    return this.ctx.log(text);
+  },
+  changed() {
+    return this.ctx.changed();
+  },
+  async elicit(message) {
+    const { content } = await this.ctx.elicit({ mode: 'form', message, requestedSchema });
+    this.result = content.name;
+  },
+  async sample(text) {
+    const messages = [{ role: 'user', content: { type: 'text', text } }];
+    const { content } = await this.ctx.sample({ messages, maxTokens: 10 });
+    this.result = content.text;
+  },
+  sleep(rest) {
+    return sleep(Number(rest));
+  },
+  async wait_cancel() {
+    mark('waiting');
+    await new Promise((resolve) => this.ctx.signal.addEventListener('abort', resolve));
+  },
+  raise(text) {
+    throw new Error(text);
+  },
+  big(rest) {
+    this.result = 'b'.repeat(Number(rest));
+  },
+  return(text) {
+    this.result = text;
+  },
+};
+
+/**
+ * One call's steps: emit N [BYTES], burst N, until GATE, gate NAME, mark NAME, close [retry=] [hold=],
+ * close_standalone, standalone TEXT, log TEXT, changed, elicit TEXT, sample TEXT, sleep MS, wait_cancel,
+ * raise TEXT, big BYTES, return TEXT, and `try` before any of them.
+ */
+async function script(steps, ctx) {
+  const run = { ctx, sent: 0, result: undefined };
+  const outcomes = [];
+  ctx.signal.addEventListener('abort', () => mark(`cancelled ${steps.at(-1)}`));
+  for (const step of steps) {
+    const [, attempt, word, , rest = ''] = /^(try )?(\w+)( (.*))?$/s.exec(step);
+    if (attempt === undefined) {
+      await STEPS[word].call(run, rest);
+      continue;
+    }
+    try {
+      await STEPS[word].call(run, rest);
+      outcomes.push('ok');
+    } catch (error) {
+      outcomes.push(`raised ${error.name}: ${error.message}`);
+    }
+  }
+  mark(`finished ${steps.at(-1)}`);
+  return run.result ?? (outcomes.length > 0 ? JSON.stringify(outcomes) : 'done');
+}
+
+const actors = new Map();
+
+/** The context of the call of `act` by this name, once it runs. */
+export async function acting(name) {
+  await marked(`acting ${name}`);
+  return actors.get(name);
+}
+
+async function act(name, ctx) {
+  actors.set(name, ctx);
+  mark(`acting ${name}`);
+  await gate(name, ctx.signal);
+  return name;
+}
+
+const text = (words) => ({ content: [{ type: 'text', text: words }] });
+const info = { name: 'test', version: '1' };
+const capabilities = { capabilities: { logging: {} } };
+
+function progressParams(meta, progress, message) {
+  return { progressToken: meta?.progressToken ?? 0, progress, ...(message !== undefined && { message }) };
+}
+
+/** What the contexts of the two SDK lines have in common: how their handlers say and ask. */
+function face({ notify, ask, standalone, changed, meta, ...more }) {
+  return {
+    notify,
+    progress: (count, message) =>
+      notify({ method: 'notifications/progress', params: progressParams(meta, count, message) }),
+    log: (data) => notify({ method: 'notifications/message', params: { level: 'info', data } }),
+    elicit: (params) => ask({ method: 'elicitation/create', params }, ElicitResultSchema),
+    sample: (params) => ask({ method: 'sampling/createMessage', params }, CreateMessageResultSchema),
+    standalone,
+    changed,
+    ...more,
+  };
+}
+
+const builders = {
+  v1() {
+    const server = new McpServerV1(info, capabilities);
+    const contextOf = (extra) =>
+      face({
+        extra,
+        id: extra.requestId,
+        signal: extra.signal,
+        meta: extra._meta,
+        notify: (notification) => extra.sendNotification(notification),
+        ask: (request, schema) => extra.sendRequest(request, schema),
+        standalone: (data) => server.server.sendLoggingMessage({ level: 'info', data }),
+        changed: () => server.server.sendToolListChanged(),
+        close: (options) => extra.closeSSEStream?.(options),
+        closeStandalone: () => extra.closeStandaloneSSEStream?.(),
+        header: (name) => `${extra.requestInfo.headers[name]} ${extra.requestInfo.url.pathname}`,
+      });
+    return { server, contextOf, schema: (shape) => shape };
+  },
+  v2() {
+    const server = new McpServerV2(info, capabilities);
+    const contextOf = (ctx) =>
+      face({
+        extra: ctx,
+        id: ctx.mcpReq.id,
+        signal: ctx.mcpReq.signal,
+        meta: ctx.mcpReq._meta,
+        notify: (notification) => ctx.mcpReq.notify(notification),
+        // `elicitInput` of this line asks on the standalone stream.
+        ask: (request) => ctx.mcpReq.send(request),
+        standalone: (data) =>
+          server.server.notification({ method: 'notifications/message', params: { level: 'info', data } }),
+        changed: () => server.server.sendToolListChanged(),
+        close: (options) => ctx.http.closeSSE?.(options),
+        closeStandalone: () => ctx.http.closeStandaloneSSE?.(),
+        header: (name) => `${ctx.http.req.headers.get(name)} ${new URL(ctx.http.req.url).pathname}`,
+      });
+    return { server, contextOf, schema: (shape) => z.object(shape) };
+  },
+};
+
+/** A server with the tools. */
+export function buildServer(line) {
+  const { server, contextOf, schema } = builders[line]();
+  const tool = (name, shape, run) =>
+    server.registerTool(name, { inputSchema: schema(shape) }, async (args, extra) =>
+      text(await run(args, contextOf(extra))),
+    );
+  tool('script', { steps: z.array(z.string()) }, ({ steps }, ctx) => script(steps, ctx));
+  tool('act', { name: z.string() }, ({ name }, ctx) => act(name, ctx));
+  tool('header', { name: z.string() }, ({ name }, ctx) => ctx.header(name));
+  tool('request_id', { of: z.string() }, (_, ctx) => JSON.stringify(ctx.id));
+  return server;
+}
+
+/** Connects a server with the tools to a transport. */
+export async function connectServer(line, transport) {
+  const server = buildServer(line);
+  await server.connect(transport);
+  return server;
+}
+
+export { passed };
