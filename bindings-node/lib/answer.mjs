@@ -21,6 +21,7 @@ export class Answer {
   #keepAlive;
   #opened = false;
   #started = false;
+  #primed = false;
   #full = false;
   #over = false;
   #done;
@@ -78,7 +79,7 @@ export class Answer {
       }
       if (data) {
         this.#begin();
-        this.#keepAlive ??= this.#every(this.#session.keepAliveMs);
+        this.#primed = true;
         this.#full = !this.write(data);
       } else {
         if (this.#headFirst && !this.#started && this.#connection.status !== 0) {
@@ -107,6 +108,7 @@ export class Answer {
       this.#started = true;
       const { status, contentType } = this.#connection;
       this.head(status, contentType);
+      this.#keepAlive = this.#every(this.#session.keepAliveMs);
     }
   }
 
@@ -115,8 +117,8 @@ export class Answer {
       return null;
     }
     const timer = setInterval(() => {
-      // A reader that is behind is not waiting in silence.
-      if (this.idle()) {
+      // A reader that is behind is not waiting in silence; before the first bytes there is no comment (I5).
+      if (this.#primed && this.idle()) {
         this.#full = !this.write(KEEP_ALIVE);
       }
     }, Math.min(keepAliveMs, MAX_TIMER_MS));

@@ -46,6 +46,8 @@ function writeLog(level, line) {
 
 /** An engine with what waits for it. */
 export class Runtime {
+  /** Counts the turns of the event loop in which something was written. */
+  turn = 0;
   #engine;
   #sessionIdleMs;
   #waiting = new Map();
@@ -108,11 +110,15 @@ export class Runtime {
     }
     waiter.scheduled = true;
     if (this.#ready.push(waiter) === 1) {
-      setImmediate(() => this.#pump());
+      setImmediate(() => {
+        this.turn += 1;
+        this.flush();
+      });
     }
   }
 
-  #pump() {
+  /** Writes what this turn has so far. */
+  flush() {
     const ready = this.#ready;
     this.#ready = [];
     for (const waiter of ready) {

@@ -16,8 +16,9 @@ const PARSE_ERROR = -32700;
 const INTERNAL_ERROR = -32603;
 
 // A handler that sends without a pause lets the connections' writers run after so many events or
-// bytes, and at the first event after so long: a reader gets an event before the handler's next
-// pause (F-46), and the log's bounds are not reached before a reader that keeps up had its turn.
+// bytes, and at the first event after so long: others have their turn, and the log's bounds are not
+// reached before a reader that keeps up had its own. After a pause the first event is written at
+// once: a reader gets it before the handler's next pause (F-46), and the handler is not held up.
 const YIELD_EVENTS = 128;
 const YIELD_BYTES = 64 << 10;
 const YIELD_MS = 1;
@@ -42,7 +43,8 @@ export class SessionServer {
   #requests = 0;
   #unyieldedEvents = 0;
   #unyieldedBytes = 0;
-  #yieldedAt = 0;
+  #writtenAt = 0;
+  #writtenTurn;
   #yieldEvents;
   #yieldBytes;
 
@@ -359,15 +361,23 @@ export class SessionServer {
     }
     this.#unyieldedEvents += 1;
     this.#unyieldedBytes += payload.length;
+    const runtime = this.#runtime;
+    const isLate = performance.now() - this.#writtenAt >= YIELD_MS;
+    const hasPaused = runtime.turn !== this.#writtenTurn;
     if (
       this.#unyieldedEvents >= this.#yieldEvents ||
       this.#unyieldedBytes >= this.#yieldBytes ||
-      performance.now() - this.#yieldedAt >= YIELD_MS
+      (isLate && !hasPaused)
     ) {
       await new Promise((resolve) => setImmediate(resolve));
       this.#unyieldedEvents = this.#unyieldedBytes = 0;
-      this.#yieldedAt = performance.now();
+    } else if (isLate) {
+      runtime.flush();
+    } else {
+      return;
     }
+    this.#writtenAt = performance.now();
+    this.#writtenTurn = runtime.turn;
   }
 
   closeConnection(requestId, options) {

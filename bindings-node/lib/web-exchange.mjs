@@ -3,6 +3,8 @@ import { Answer } from './answer.mjs';
 import { bodyText, eventStreamHeaders } from './request.mjs';
 
 const encoder = new TextEncoder();
+/** What a stream takes before its reader asks, as a socket does. */
+const READ_AHEAD_BYTES = 16 << 10;
 
 export class WebExchange {
   #request;
@@ -141,11 +143,11 @@ class WebAnswer extends Answer {
         start: (controller) => {
           this.#controller = controller;
         },
-        // Called when what was handed over has been read: only then the log is read on (I10).
+        // Called when there is room again: only then the log is read on (I10).
         pull: () => this.writable(),
         cancel: () => this.lost(),
       },
-      { highWaterMark: 1 },
+      new ByteLengthQueuingStrategy({ highWaterMark: READ_AHEAD_BYTES }),
     );
     this.#exchange.respond(new Response(body, { status, headers: this.#headers(contentType) }));
   }
