@@ -13,7 +13,8 @@ use tailrope_core::engine::{
 };
 use tailrope_core::protocol::{Dialect, EventId, RequestId, Revision};
 use tailrope_core::store::{
-    Answer, EventStore, Limits, MemoryStore, Outcome, ReadLimit, Record, StoreError, StreamKey, Ticket, Usage,
+    Answer, EventStore, Limits, MemoryStore, Outcome, ReadLimit, Record, SessionRecord, StoreError, StreamKey, Ticket,
+    Usage,
 };
 use tailrope_core::stream::{CloseReason, Page, Seq, StoredEvent};
 
@@ -180,12 +181,15 @@ enum Pending {
     Open(Ms, StreamKey, Ticket),
     Append(Ms, StreamKey, Vec<StoredEvent>, u64, Ticket),
     Read(StreamKey, Seq, ReadLimit, Ticket),
+    Record(StreamKey, Ticket),
 }
 
 impl Pending {
     fn ticket(&self) -> &Ticket {
         match self {
-            Self::Open(.., ticket) | Self::Append(.., ticket) | Self::Read(.., ticket) => ticket,
+            Self::Open(.., ticket) | Self::Append(.., ticket) | Self::Read(.., ticket) | Self::Record(_, ticket) => {
+                ticket
+            }
         }
     }
 }
@@ -237,6 +241,13 @@ impl SlowStore {
                     _ => Err(failed()),
                 };
                 ticket.complete(Outcome::Page(page));
+            }
+            Pending::Record(key, ticket) => {
+                let record = match self.inner.record(&key, &ticket) {
+                    Answer::Now(record) if succeed => record,
+                    _ => Err(failed()),
+                };
+                ticket.complete(Outcome::Record(record));
             }
         }
         true
@@ -314,8 +325,23 @@ impl EventStore for SlowStore {
         }
     }
 
-    fn record(&self, key: &StreamKey) -> Option<Record> {
-        self.inner.record(key)
+    fn record(&self, key: &StreamKey, ticket: &Ticket) -> Answer<Option<Record>> {
+        match (self.does_wait(), self.does_fail()) {
+            (true, _) => {
+                self.put(Pending::Record(key.clone(), ticket.clone()));
+                Answer::Later
+            }
+            (_, true) => Answer::Now(Err(failed())),
+            _ => self.inner.record(key, ticket),
+        }
+    }
+
+    fn put_session(&self, now: Ms, session: &str, record: &SessionRecord) {
+        self.inner.put_session(now, session, record);
+    }
+
+    fn session(&self, now: Ms, session: &str, ticket: &Ticket) -> Answer<Option<SessionRecord>> {
+        self.inner.session(now, session, ticket)
     }
 
     fn settle(&self, key: &StreamKey, seq: Seq) {

@@ -1,11 +1,13 @@
 //! The memory store: the contract of all stores, and its own bounds (I11, F-20, F-54).
 
+mod threaded_store;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
 use tailrope_core::Ms;
 use tailrope_core::store::contract::{Caller, Event, Log, check, progress};
-use tailrope_core::store::{EventStore, HostStore, Limits, MemoryStore, ReadLimit, StoreError};
+use tailrope_core::store::{EventStore, HostStore, Limits, MemoryStore, ReadLimit, SessionRecord, StoreError};
 use tailrope_core::stream::{EventKind, Seq};
 
 /// What the store counts for a log and for an event besides their bytes.
@@ -35,6 +37,22 @@ fn positions(caller: &Caller<'_>, log: &Log, after: Seq) -> Vec<Seq> {
 #[test]
 fn the_memory_store_keeps_the_contract() {
     check(&|| Arc::new(MemoryStore::new(Limits::default())));
+}
+
+#[test]
+fn a_store_that_answers_on_another_thread_keeps_the_contract() {
+    check(&|| Arc::new(threaded_store::ThreadedStore::new(Limits::default())));
+}
+
+#[test]
+fn what_is_known_of_a_session_has_its_ages() {
+    let store = store(Limits::default());
+    let caller = Caller::new(&store, Ms(500));
+    store.put_session(Ms(100), "s", &SessionRecord::default());
+    store.put_session(Ms(400), "s", &SessionRecord::default());
+    let ages = caller.session("s").map(|record| (record.age_ms, record.unseen_ms));
+    assert_eq!(ages, Some((400, 100)), "put again it is seen again, and as old as before");
+    assert_eq!(store.usage(), store_usage_of_nothing(), "it is no log");
 }
 
 #[test]
@@ -74,7 +92,7 @@ fn a_stream_keeps_its_newest_events() {
         caller.push(&mut log, &[sized(10)]);
     }
     assert_eq!(positions(&caller, &log, 0), [8, 9, 10, 11, 12]);
-    assert_eq!(store.record(&log.key).map(|record| (record.low, record.head)), Some((8, 12)));
+    assert_eq!(caller.record(&log).map(|record| (record.low, record.head)), Some((8, 12)));
     assert_eq!((store.usage().events, store.usage().trimmed), (5, 7));
     // The position before the first one left still has a tag; the ones before it have none.
     let tag_at = |after| caller.read(&log, after, ReadLimit { up_to: 12, events: 1, bytes: 1 }).unwrap().tag_at;
@@ -144,7 +162,7 @@ fn an_unanswered_question_outlives_the_events_around_it() {
         caller.push(&mut log, &[sized(1)]);
     }
     assert_eq!(positions(&caller, &log, 0), [2, 8, 9, 10]);
-    assert_eq!(store.record(&log.key).map(|record| record.low), Some(8));
+    assert_eq!(caller.record(&log).map(|record| record.low), Some(8));
     assert_eq!(positions(&caller, &log, 2), [8, 9, 10]);
     store.settle(&log.key, 2);
     assert_eq!(positions(&caller, &log, 0), [8, 9, 10], "answered, it goes");
@@ -199,7 +217,7 @@ fn a_session_over_its_bytes_gives_up_its_oldest_finished_streams_first() {
     let mut other = caller.open("t", 99);
     caller.push(&mut other, &[sized(5_000)]);
     caller.push(&mut running, &[sized(1_000)]);
-    let kept: Vec<bool> = finished.iter().map(|log| store.record(&log.key).is_some()).collect();
+    let kept: Vec<bool> = finished.iter().map(|log| caller.record(log).is_some()).collect();
     assert!(kept.is_sorted() && !kept[0] && kept[7], "the oldest finished go first: {kept:?}");
     assert_eq!(positions(&caller, &running, 0), [1, 2, 3], "the running stream is whole");
     assert_eq!(positions(&caller, &other, 0), [1], "another session is not concerned");
@@ -238,7 +256,7 @@ fn the_store_over_its_bytes_gives_up_what_finished_first_in_any_session() {
             log
         })
         .collect();
-    let kept: Vec<bool> = logs.iter().map(|log| store.record(&log.key).is_some()).collect();
+    let kept: Vec<bool> = logs.iter().map(|log| caller.record(log).is_some()).collect();
     assert!(kept.is_sorted(), "the oldest finished go first, also within a millisecond: {kept:?}");
     assert!(kept.iter().filter(|kept| **kept).count() >= 30, "and no more of them than needed");
     let mut running = caller.open("running", 100);
@@ -273,11 +291,11 @@ fn retention_ends_some_time_after_the_terminal() {
     store.finish(Ms(150), &cancelled.key, Bytes::new());
     caller.at(Ms(400)).push(&mut late, &[terminal()]);
     assert_eq!(store.sweep(Ms(1_099)), Ms(1_100), "it says when to come back");
-    assert!(store.record(&early.key).is_some());
+    assert!(caller.record(&early).is_some());
     assert_eq!(store.sweep(Ms(1_100)), Ms(1_150));
-    assert!(store.record(&early.key).is_none() && store.record(&cancelled.key).is_some());
+    assert!(caller.record(&early).is_none() && caller.record(&cancelled).is_some());
     assert_eq!(store.sweep(Ms(5_000)), Ms::NEVER);
-    assert!(store.record(&late.key).is_none() && store.record(&running.key).is_some(), "a running stream stays");
+    assert!(caller.record(&late).is_none() && caller.record(&running).is_some(), "a running stream stays");
     assert_eq!((store.usage().sessions, store.usage().streams), (1, 1), "sessions without streams are gone");
 }
 

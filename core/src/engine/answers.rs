@@ -13,12 +13,13 @@
 
 use super::cell::{Cell, Conn, State};
 use super::connection::Head;
+use super::seeks::Position;
 use super::stats::Counters;
 use crate::Ms;
-use crate::protocol::{EventId, IdEncoder, Origin, Refusal, StreamNonce, sse};
+use crate::protocol::{Cursor, EventId, IdEncoder, Origin, Refusal, StreamNonce, sse};
 use crate::session::{Step, SynthesizedEnd, end_payload};
-use crate::store::{HostReplay, HostStore, OwnIds, Record};
-use crate::stream::{Chain, CloseReason, ConnectionId, Follow, Input, RejectReason};
+use crate::store::{HostReplay, HostStore, OwnIds};
+use crate::stream::{Chain, CloseReason, ConnectionId, Input, RejectReason};
 
 impl Cell {
     /// Answers a resume. `attach` registers the connection.
@@ -38,7 +39,9 @@ impl Cell {
                 conn.echo = Some(last_event_id.into());
             }
             match (located, own.host()) {
-                (Some((_, after)), _) => self.resume_log(state, now, conn, (nonce, after, 0, None), steps),
+                (Some((_, after)), _) => {
+                    self.resume_log(state, now, conn, Position { nonce, after, visit: 0, tag: None }, steps);
+                }
                 (None, Some(host)) => self.ask_replay(state, now, host, last_event_id, conn),
                 (None, None) => self.answer_unknown(state, now, conn, steps),
             }
@@ -56,36 +59,13 @@ impl Cell {
                 Ok(conn)
             }
             Some(EventId::Position(cursor)) => {
-                let conn = attach(state, cursor.nonce, cursor.origin);
-                let position = (cursor.nonce, cursor.seq, cursor.visit, Some(cursor.tag));
+                let conn = attach(state, cursor.nonce, cursor.origin.clone());
+                let Cursor { nonce, seq, visit, tag, .. } = cursor;
+                let position = Position { nonce, after: seq, visit, tag: Some(tag) };
                 self.resume_log(state, now, conn, position, steps);
                 Ok(conn)
             }
         }
-    }
-
-    fn resume_log(
-        &self,
-        state: &mut State,
-        now: Ms,
-        conn: ConnectionId,
-        (nonce, after, visit, tag): (StreamNonce, u64, u32, Option<u32>),
-        steps: &mut Vec<Step>,
-    ) {
-        let origin = state.conns.get(&conn).map_or(Origin::Unnamed, |conn| conn.origin.clone());
-        self.shared.sweep(now);
-        if state.session.stream(nonce).is_none() {
-            let Some(record) = self.shared.store.record(&self.key(nonce)) else {
-                return self.answer_unknown(state, now, conn, steps);
-            };
-            let Record { head, finished, tail, retry_ms, .. } = record;
-            let follow = Follow { head, finished, tail, retry_ms };
-            state.session.follow(now, nonce, origin, Chain(record.chain), follow);
-        } else if tag.is_some() && state.session.stream(nonce).is_some_and(|stream| stream.origin != origin) {
-            return self.answer_unknown(state, now, conn, steps);
-        }
-        let jitter = self.shared.jitter();
-        let _ = state.session.handle(now, nonce, Input::Resume { conn, after, visit, tag, jitter }, steps);
     }
 
     /// The machine does not take the cursor.
@@ -111,7 +91,7 @@ impl Cell {
         state.touched.push(id);
     }
 
-    fn answer_unknown(&self, state: &mut State, now: Ms, id: ConnectionId, steps: &mut Vec<Step>) {
+    pub(super) fn answer_unknown(&self, state: &mut State, now: Ms, id: ConnectionId, steps: &mut Vec<Step>) {
         let counters = &self.shared.counters;
         let Some(conn) = state.conns.get_mut(&id) else { return };
         tracing::info!(target: "tailrope", session = %self.id, connection = id, "resume not possible");
@@ -208,7 +188,7 @@ impl Cell {
         // A name of another session's stream is no stream here: look-ups are by session and nonce (I7).
         let nonce = replay.stream.as_deref().and_then(|name| HostStore::stream_of(&self.id, name));
         let Some(nonce) = nonce else { return self.answer_unknown(state, now, id, steps) };
-        let record = self.shared.store.record(&self.key(nonce));
+        let record = host.window(&self.key(nonce));
         let low = record.as_ref().map_or(0, |record| record.low);
         // The window knows ids that are cursors into it, the one before its first event included.
         let located = |id: &str| host.locate(&self.id, id).filter(|(stream, _)| *stream == nonce);
@@ -268,7 +248,7 @@ impl Cell {
             conn.nonce = nonce;
             conn.after_opening = before_window;
         }
-        self.resume_log(state, now, id, (nonce, after, 0, None), steps);
+        self.resume_log(state, now, id, Position { nonce, after, visit: 0, tag: None }, steps);
     }
 
     /// The client's own cursor with a retry, where its revision knows priming.

@@ -7,13 +7,14 @@ use std::sync::{Arc, Mutex, Weak};
 
 use super::connection::{Chunk, Connection, Head, Poll, Wake};
 use super::handle::{OutgoingMessage, SendOutcome, Sent};
+use super::seeks::Seek;
 use super::stats::Counters;
 use super::waits::Wait;
 use super::{EngineError, Shared, lock};
 use crate::Ms;
 use crate::protocol::{Dialect, Envelope, Kind, Origin, Refusal, RequestId, Revision, StreamNonce};
 use crate::session::{OutgoingKind, Route, Session, Step, SynthesizedEnd, end_payload};
-use crate::store::{Complete, Operation, Outcome, OwnIds, StoreError, StreamKey, Ticket};
+use crate::store::{Complete, Operation, Outcome, OwnIds, SessionRecord, StoreError, StreamKey, Ticket};
 use crate::stream::{CloseReason, ConnectionId, Frame, Input, Refused};
 
 /// What one page of a connection holds when nobody asked for another size.
@@ -44,6 +45,8 @@ pub(super) struct Conn {
     pub(super) replay: Option<(u64, u64)>,
     /// When the client comes back, as it was told last on this connection.
     pub(super) retry_ms: Option<u32>,
+    /// It was told its own position before its stream was known.
+    pub(super) primed: bool,
 }
 
 impl Conn {
@@ -65,6 +68,7 @@ impl Conn {
             instead: false,
             replay: None,
             retry_ms: None,
+            primed: false,
         }
     }
 
@@ -115,6 +119,10 @@ pub(super) struct State {
     pub(super) asked_later: bool,
     /// What was asked of the store and is not answered, in the order of asking.
     pub(super) waits: BTreeMap<u64, Wait>,
+    /// Connections whose stream the store has to tell first.
+    pub(super) seeks: BTreeMap<ConnectionId, Seek>,
+    /// Which version of what the store knows of the session it was given.
+    facts_put: u32,
     next_token: u64,
     /// When the engine looks at the session next.
     scheduled: Ms,
@@ -175,6 +183,8 @@ impl Cell {
                 touched: Vec::new(),
                 asked_later: false,
                 waits: BTreeMap::new(),
+                seeks: BTreeMap::new(),
+                facts_put: 0,
                 next_token: 1,
                 scheduled: Ms::NEVER,
             }),
@@ -220,7 +230,14 @@ impl Cell {
             let (wake, key) = &self.wake;
             wakes.push((Arc::clone(wake), *key));
         }
-        let deadline = state.session.deadline().min(state.wait_deadline());
+        if state.session.facts() != state.facts_put && !state.session.has_ended() {
+            state.facts_put = state.session.facts();
+            self.put_session(&state, now);
+        }
+        let mut deadline = state.session.deadline().min(state.wait_deadline());
+        if !state.seeks.is_empty() {
+            deadline = deadline.min(state.seek_deadline(self.shared.options.pacing.keep_alive_ms));
+        }
         if deadline < state.scheduled {
             // Under the session's lock, so that no later change of it is overtaken.
             self.shared.schedule(state.scheduled, deadline, self.number);
@@ -253,8 +270,21 @@ impl Cell {
                 state.scheduled = Ms::NEVER;
                 state.session.tick(now, steps);
                 self.give_up(state, now);
+                self.tick_seeks(state, now, steps);
             }
         });
+    }
+
+    /// Gives the store what it has to know of the session, for readers that come elsewhere.
+    fn put_session(&self, state: &State, now: Ms) {
+        let record = SessionRecord {
+            revision: state.session.revision(),
+            principal: state.session.principal().map(Into::into),
+            retry_ms: state.session.retry_ms(),
+            list_changed: *state.session.list_changed(),
+            ..SessionRecord::default()
+        };
+        self.shared.store.put_session(now, &self.id, &record);
     }
 
     pub(super) fn claim(&self, principal: Option<&str>) {
@@ -285,6 +315,7 @@ impl Cell {
     /// Forgets a connection. `more` when its stream may have something to come back for.
     fn detach(&self, state: &mut State, now: Ms, id: ConnectionId, more: bool) -> Option<Conn> {
         let conn = state.conns.remove(&id)?;
+        state.seeks.remove(&id);
         let retry_ms = conn.retry_ms.unwrap_or_else(|| state.session.retry_ms());
         state.session.disconnected(now, more.then_some(retry_ms));
         if let Some((number, wait)) = conn.replay {
@@ -406,7 +437,10 @@ impl Cell {
                 state.touched.retain(|touched| *touched != id);
             }
             let machine = state.conns.get(&id).and_then(|conn| state.session.stream(conn.nonce));
-            let wait_until = machine.map_or(Ms::NEVER, |stream| stream.machine.deadline());
+            let mut wait_until = machine.map_or(Ms::NEVER, |stream| stream.machine.deadline());
+            if !state.seeks.is_empty() {
+                wait_until = wait_until.min(state.seek_deadline(self.shared.options.pacing.keep_alive_ms));
+            }
             let Some(conn) = state.conns.get_mut(&id) else {
                 return Poll { head: None, chunks: Vec::new(), end: Some(CloseReason::Superseded), wait_until: now };
             };
@@ -558,6 +592,7 @@ impl Cell {
         self.change(|state, now, steps| {
             state.session.drain(now, retry_ms, steps);
             self.end_json(state, SynthesizedEnd::Draining);
+            self.drain_seeks(state, now);
         });
     }
 
@@ -575,6 +610,7 @@ impl Cell {
         self.with(|state, now| {
             state.release_senders();
             state.waits.clear();
+            state.seeks.clear();
             for (_, conn) in std::mem::take(&mut state.json) {
                 let refusal = self.dialect.wording.session_ended_meanwhile();
                 self.answer_json(state, conn, Head::json(refusal.status), refusal.body(self.dialect));
@@ -629,8 +665,8 @@ impl Cell {
 impl Complete for Cell {
     fn complete(&self, ticket: &Ticket, outcome: Outcome) {
         self.with(|state, now| {
-            if state.waits.remove(&ticket.number).is_some() {
-                self.completed(state, now, ticket.nonce, ticket.operation, outcome);
+            if let Some(wait) = state.waits.remove(&ticket.number) {
+                self.completed(state, now, ticket, wait.is_growth(), outcome);
             } else {
                 tracing::debug!(target: "tailrope", session = %self.id, ?outcome, "the store answered too late");
             }

@@ -43,6 +43,7 @@ mod clock;
 mod connection;
 mod handle;
 mod perform;
+mod seeks;
 mod stats;
 mod waits;
 

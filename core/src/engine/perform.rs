@@ -159,13 +159,13 @@ impl Cell {
                 }
                 Input::Appended
             }
-            Err(error) => match self.grown_to(state, nonce).filter(|_| error == StoreError::OutOfOrder) {
-                Some(head) => Input::Grown { head },
-                None => {
-                    state.errors.insert(nonce, error);
-                    Input::AppendFailed
-                }
-            },
+            Err(StoreError::OutOfOrder) if state.session.stream(nonce).is_some_and(|stream| stream.is_unsure) => {
+                return self.ask_growth(state, now, nonce, more);
+            }
+            Err(error) => {
+                state.errors.insert(nonce, error);
+                Input::AppendFailed
+            }
         };
         let _ = state.session.handle(now, nonce, input, more);
     }
@@ -210,16 +210,10 @@ impl Cell {
         }
     }
 
-    /// A late outcome of the store.
-    pub(super) fn completed(
-        &self,
-        state: &mut State,
-        now: Ms,
-        nonce: StreamNonce,
-        operation: Operation,
-        outcome: Outcome,
-    ) {
+    /// A late outcome of the store. `is_growth` when it is what the log of a lost append was asked for.
+    pub(super) fn completed(&self, state: &mut State, now: Ms, ticket: &Ticket, is_growth: bool, outcome: Outcome) {
         let mut steps = Vec::new();
+        let Ticket { nonce, operation, .. } = *ticket;
         match (operation, outcome) {
             (Operation::Open, Outcome::Done(result)) => {
                 if let Err(error) = result {
@@ -233,6 +227,10 @@ impl Cell {
                 let input = self.page_input(conn, nonce, result);
                 let _ = state.session.handle(now, nonce, input, &mut steps);
             }
+            (Operation::Record, Outcome::Record(result)) if is_growth => {
+                self.grown(state, now, nonce, result, &mut steps);
+            }
+            (Operation::Record, Outcome::Record(result)) => self.recorded(state, now, nonce, result, &mut steps),
             (operation, outcome) => {
                 tracing::error!(target: "tailrope", ?operation, ?outcome, "a store gave an outcome of another operation");
             }
@@ -247,8 +245,19 @@ impl Cell {
         if !matches!(frame, Frame::Priming { .. }) {
             out.flush_after_opening();
         }
+        let told_ms = out.retry_ms;
         if let Frame::Priming { retry_ms, .. } | Frame::Retry { ms: retry_ms } = frame {
             out.retry_ms = Some(retry_ms);
+        }
+        if let Frame::Priming { retry_ms, .. } = frame
+            && std::mem::take(&mut out.primed)
+        {
+            // It has its position already; the stream's own delay may be another than it was told.
+            if told_ms != Some(retry_ms) {
+                sse::write_retry(out.own(), retry_ms);
+            }
+            out.flush_after_opening();
+            return state.touched.push(conn);
         }
         match frame {
             Frame::Events(events) => out.outbox.extend(events.into_iter().map(|event| Chunk::Shared(event.frame))),

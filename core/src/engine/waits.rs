@@ -7,8 +7,9 @@
 use super::cell::{Cell, State};
 use crate::Ms;
 use crate::protocol::StreamNonce;
-use crate::store::{Operation, Outcome, StoreError, Ticket};
-use crate::stream::{Chain, Input, Seq};
+use crate::session::Step;
+use crate::store::{Answer, Operation, Outcome, Record, StoreError, Ticket};
+use crate::stream::{Chain, Input};
 
 /// Something that the store has still to answer.
 pub(super) struct Wait {
@@ -18,8 +19,16 @@ pub(super) struct Wait {
 
 enum Waited {
     Operation(Ticket),
+    /// A look-up of the log that a lost append may have made longer.
+    Growth(Ticket),
     /// A replay of the host's own store, by its number.
     Replay(u64),
+}
+
+impl Wait {
+    pub(super) fn is_growth(&self) -> bool {
+        matches!(self.what, Waited::Growth(_))
+    }
 }
 
 impl State {
@@ -54,7 +63,8 @@ impl Cell {
         while let Some(first) = state.waits.first_entry().filter(|first| first.get().due <= now) {
             let error = StoreError::TimedOut { after_ms: self.shared.options.store_timeout_ms };
             match first.remove().what {
-                Waited::Operation(ticket) => self.give_up_operation(state, now, &ticket, error),
+                Waited::Operation(ticket) => self.give_up_operation(state, now, &ticket, false, error),
+                Waited::Growth(ticket) => self.give_up_operation(state, now, &ticket, true, error),
                 Waited::Replay(number) => {
                     let mut steps = Vec::new();
                     self.take_replay(state, now, number, Err(error.to_string()), &mut steps);
@@ -64,15 +74,17 @@ impl Cell {
         }
     }
 
-    fn give_up_operation(&self, state: &mut State, now: Ms, ticket: &Ticket, error: StoreError) {
+    fn give_up_operation(&self, state: &mut State, now: Ms, ticket: &Ticket, is_growth: bool, error: StoreError) {
         let Ticket { nonce, operation, .. } = *ticket;
         self.shared.store.abandon(&self.key(nonce), ticket);
         let outcome = match operation {
             Operation::Append => return self.append_lost(state, now, nonce, &error),
             Operation::Open => Outcome::Done(Err(error)),
             Operation::Read(_) => Outcome::Page(Err(error)),
+            Operation::Record => Outcome::Record(Err(error)),
+            Operation::Session => Outcome::Session(Err(error)),
         };
-        self.completed(state, now, nonce, operation, outcome);
+        self.completed(state, now, ticket, is_growth, outcome);
     }
 
     fn append_lost(&self, state: &mut State, now: Ms, nonce: StreamNonce, error: &StoreError) {
@@ -86,15 +98,42 @@ impl Cell {
         }
     }
 
-    /// Where the log ends, when an append that was lost has made it longer than it was known to be.
-    pub(super) fn grown_to(&self, state: &mut State, nonce: StreamNonce) -> Option<Seq> {
-        let stream = state.session.stream_mut(nonce).filter(|stream| stream.is_unsure)?;
+    /// An append that was lost may have made the log longer than it was known to be: the store is asked
+    /// where it ends. The events that it refused wait for that.
+    pub(super) fn ask_growth(&self, state: &mut State, now: Ms, nonce: StreamNonce, more: &mut Vec<Step>) {
+        let ticket = self.ticket(nonce, Operation::Record);
+        match self.shared.store.record(&self.key(nonce), &ticket) {
+            Answer::Now(result) => self.grown(state, now, nonce, result, more),
+            Answer::Later => {
+                let wait = Wait { what: Waited::Growth(ticket.clone()), due: self.wait_due(now) };
+                state.waits.insert(ticket.number, wait);
+            }
+        }
+    }
+
+    pub(super) fn grown(
+        &self,
+        state: &mut State,
+        now: Ms,
+        nonce: StreamNonce,
+        result: Result<Option<Record>, StoreError>,
+        more: &mut Vec<Step>,
+    ) {
+        let Some(stream) = state.session.stream_mut(nonce) else { return };
         let known = stream.machine.durable();
-        let record = self.shared.store.record(&self.key(nonce)).filter(|record| record.head > known)?;
-        stream.chain = Chain(record.chain);
-        tracing::warn!(target: "tailrope", session = %self.id, stream = %nonce.hex(), from = known + 1,
-            to = record.head, "events that counted as not stored are in the log");
-        state.session.move_questions(nonce, known, record.head - known);
-        Some(record.head)
+        let input = match result {
+            Ok(Some(record)) if record.head > known => {
+                stream.chain = Chain(record.chain);
+                tracing::warn!(target: "tailrope", session = %self.id, stream = %nonce.hex(), from = known + 1,
+                    to = record.head, "events that counted as not stored are in the log");
+                state.session.move_questions(nonce, known, record.head - known);
+                Input::Grown { head: record.head }
+            }
+            other => {
+                state.errors.insert(nonce, other.err().unwrap_or(StoreError::OutOfOrder));
+                Input::AppendFailed
+            }
+        };
+        let _ = state.session.handle(now, nonce, input, more);
     }
 }

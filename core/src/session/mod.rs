@@ -47,6 +47,8 @@ pub struct Session {
     connections: usize,
     /// No stream is due before.
     next_due: Ms,
+    /// Counts changes of what others have to know of the session: principal, revision, retry, lists.
+    facts: u32,
 }
 
 impl Session {
@@ -68,6 +70,7 @@ impl Session {
             poll_until: now,
             connections: 0,
             next_due: Ms::NEVER,
+            facts: 0,
         }
     }
 
@@ -76,13 +79,30 @@ impl Session {
         self.principal.as_deref() == principal
     }
 
+    /// The principal that the session belongs to.
+    pub fn principal(&self) -> Option<&str> {
+        self.principal.as_deref()
+    }
+
+    /// Counts changes of what is kept of the session for readers elsewhere; 0 while its revision is not
+    /// negotiated, and so nothing is kept.
+    pub fn facts(&self) -> u32 {
+        self.facts
+    }
+
+    fn note_fact(&mut self, is_new: bool) {
+        self.facts = self.facts.wrapping_add(u32::from(is_new));
+    }
+
     /// Fixes the principal with the request that opens the session.
     pub fn claim(&mut self, principal: Option<&str>) {
+        self.note_fact(self.revision.is_some() && self.principal.as_deref() != principal);
         self.principal = principal.map(Into::into);
     }
 
     /// The reconnection delay of streams that are opened from now on, in milliseconds.
     pub fn set_retry_ms(&mut self, retry_ms: u32) {
+        self.note_fact(self.revision.is_some() && self.pacing.retry_ms != retry_ms);
         self.pacing.retry_ms = retry_ms;
     }
 
@@ -103,6 +123,7 @@ impl Session {
 
     /// The revision of a session whose `initialize` this engine has not seen.
     pub fn assume_revision(&mut self, revision: Revision) {
+        self.note_fact(self.revision.is_none());
         self.revision.get_or_insert(revision);
     }
 

@@ -164,6 +164,7 @@ impl Session {
         let Some(result) = jsonrpc::read_initialize_result(payload) else { return };
         self.revision = crate::protocol::Revision::parse(&result.protocol_version).or(self.revision);
         self.list_changed = result.list_changed;
+        self.note_fact(true);
     }
 
     /// A request without a stream of events was answered.

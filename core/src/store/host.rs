@@ -17,8 +17,8 @@ use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::{
-    Answer, EventStore, Limits, MemoryStore, Operation, Outcome, OwnIds, ReadLimit, Record, StoreError, StreamKey,
-    Ticket, Usage,
+    Answer, EventStore, Limits, MemoryStore, Operation, Outcome, OwnIds, ReadLimit, Record, SessionRecord, StoreError,
+    StreamKey, Ticket, Usage,
 };
 use crate::Ms;
 use crate::protocol::{StreamNonce, sse};
@@ -189,7 +189,7 @@ impl HostStore {
     }
 
     fn remember(&self, key: &StreamKey, seq: Seq, id: &str) {
-        let low = self.window.record(key).map_or(0, |record| record.low);
+        let low = self.window.known(key).map_or(0, |record| record.low);
         let mut state = self.lock();
         // A session that was dropped meanwhile stays dropped.
         if let Some(session) = state.sessions.get_mut(&key.session) {
@@ -204,6 +204,11 @@ impl HostStore {
         if let Pending::Prime { ticket, .. } | Pending::Append { ticket, .. } = pending {
             ticket.complete(Outcome::Done(Err(StoreError::Failed(what))));
         }
+    }
+
+    /// What the window holds of a log.
+    pub(crate) fn window(&self, key: &StreamKey) -> Option<Record> {
+        self.window.known(key)
     }
 
     /// The connection whose replay has this number, if it still waits.
@@ -287,8 +292,16 @@ impl EventStore for HostStore {
         self.window.read(key, after, limit, ticket)
     }
 
-    fn record(&self, key: &StreamKey) -> Option<Record> {
-        self.window.record(key)
+    fn record(&self, key: &StreamKey, ticket: &Ticket) -> Answer<Option<Record>> {
+        self.window.record(key, ticket)
+    }
+
+    fn put_session(&self, now: Ms, session: &str, record: &SessionRecord) {
+        self.window.put_session(now, session, record);
+    }
+
+    fn session(&self, now: Ms, session: &str, ticket: &Ticket) -> Answer<Option<SessionRecord>> {
+        self.window.session(now, session, ticket)
     }
 
     fn settle(&self, key: &StreamKey, seq: Seq) {
@@ -319,7 +332,7 @@ impl EventStore for HostStore {
         for (name, session) in &mut state.sessions {
             let key = |nonce| StreamKey { session: Arc::clone(name), nonce };
             let gone: Vec<StreamNonce> =
-                session.ids.keys().copied().filter(|nonce| self.window.record(&key(*nonce)).is_none()).collect();
+                session.ids.keys().copied().filter(|nonce| self.window.known(&key(*nonce)).is_none()).collect();
             for nonce in gone {
                 session.forget_before(nonce, Seq::MAX);
                 session.ids.remove(&nonce);
@@ -352,7 +365,7 @@ impl OwnIds for HostStore {
             (Arc::clone(session), *known.positions.get(id)?)
         };
         // The bounds of the session or the process may have trimmed the window since; the host has it all.
-        let record = self.window.record(&StreamKey { session, nonce })?;
+        let record = self.window.known(&StreamKey { session, nonce })?;
         (seq + 1 >= record.low).then_some((nonce, seq))
     }
 

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
-use super::{Answer, EventStore, Limits, ReadLimit, Record, StoreError, StreamKey, Ticket, Usage};
+use super::{Answer, EventStore, Limits, ReadLimit, Record, SessionRecord, StoreError, StreamKey, Ticket, Usage};
 use crate::Ms;
 use crate::protocol::StreamNonce;
 use crate::stream::{Chain, EventKind, Page, Seq, StoredEvent};
@@ -31,6 +31,14 @@ pub struct MemoryStore {
     bytes: AtomicU64,
     trimmed: AtomicU64,
     next_serial: AtomicU64,
+    records: Mutex<HashMap<Arc<str>, Known>>,
+}
+
+/// What is known of a session, with when it was created and seen last.
+struct Known {
+    record: SessionRecord,
+    created: Ms,
+    seen: Ms,
 }
 
 /// When a stream finished, and a number that orders those of one millisecond.
@@ -149,7 +157,23 @@ impl MemoryStore {
             bytes: AtomicU64::new(0),
             trimmed: AtomicU64::new(0),
             next_serial: AtomicU64::new(0),
+            records: Mutex::default(),
         }
+    }
+
+    /// [`record`](EventStore::record), which never waits here.
+    pub(super) fn known(&self, key: &StreamKey) -> Option<Record> {
+        let shard = self.shard(&key.session);
+        let log = shard.sessions.get(&key.session)?.streams.get(&key.nonce)?;
+        Some(Record {
+            head: log.head(),
+            low: log.low,
+            finished: log.finished.is_some(),
+            tail: log.tail.clone(),
+            chain: log.chain,
+            retry_ms: log.retry_ms,
+            owner_unseen_ms: None,
+        })
     }
 
     fn shard(&self, session: &str) -> MutexGuard<'_, Shard> {
@@ -418,17 +442,22 @@ impl EventStore for MemoryStore {
         Answer::ok(page)
     }
 
-    fn record(&self, key: &StreamKey) -> Option<Record> {
-        let shard = self.shard(&key.session);
-        let log = shard.sessions.get(&key.session)?.streams.get(&key.nonce)?;
-        Some(Record {
-            head: log.head(),
-            low: log.low,
-            finished: log.finished.is_some(),
-            tail: log.tail.clone(),
-            chain: log.chain,
-            retry_ms: log.retry_ms,
-        })
+    fn record(&self, key: &StreamKey, _ticket: &Ticket) -> Answer<Option<Record>> {
+        Answer::ok(self.known(key))
+    }
+
+    fn put_session(&self, now: Ms, session: &str, record: &SessionRecord) {
+        let mut records = lock(&self.records);
+        let created = records.get(session).map_or(now, |known| known.created);
+        records.insert(session.into(), Known { record: record.clone(), created, seen: now });
+    }
+
+    fn session(&self, now: Ms, session: &str, _ticket: &Ticket) -> Answer<Option<SessionRecord>> {
+        Answer::ok(lock(&self.records).get(session).map(|known| SessionRecord {
+            age_ms: now.since(known.created),
+            unseen_ms: now.since(known.seen),
+            ..known.record.clone()
+        }))
     }
 
     fn settle(&self, key: &StreamKey, seq: Seq) {
@@ -454,6 +483,7 @@ impl EventStore for MemoryStore {
     }
 
     fn drop_session(&self, session: &str) {
+        lock(&self.records).remove(session);
         let mut shard = self.shard(session);
         if let Some(logs) = shard.sessions.remove(session) {
             self.freed(logs.bytes);

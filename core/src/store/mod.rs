@@ -8,6 +8,7 @@ mod error;
 mod host;
 mod limits;
 mod memory;
+mod records;
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -18,6 +19,7 @@ pub use error::StoreError;
 pub use host::{HostOperation, HostReplay, HostRequest, HostStore};
 pub use limits::Limits;
 pub use memory::MemoryStore;
+pub use records::{Record, SessionRecord};
 
 use crate::Ms;
 use crate::protocol::StreamNonce;
@@ -36,23 +38,6 @@ impl fmt::Debug for StreamKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.session, self.nonce.hex())
     }
-}
-
-/// What a store knows of a stream besides its events.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Record {
-    /// The last stored position.
-    pub head: Seq,
-    /// The first position that was not trimmed away.
-    pub low: Seq,
-    /// The stream has its end.
-    pub finished: bool,
-    /// An end that is not in the log.
-    pub tail: Option<Bytes>,
-    /// The running hash at `head`.
-    pub chain: u64,
-    /// The reconnection delay that was set for this stream.
-    pub retry_ms: Option<u32>,
 }
 
 /// What a store holds at the moment.
@@ -96,6 +81,10 @@ pub enum Operation {
     Append,
     /// [`EventStore::read`] for this connection.
     Read(ConnectionId),
+    /// [`EventStore::record`].
+    Record,
+    /// [`EventStore::session`].
+    Session,
 }
 
 /// A late outcome.
@@ -105,6 +94,10 @@ pub enum Outcome {
     Done(Result<(), StoreError>),
     /// Of a read.
     Page(Result<Page, StoreError>),
+    /// Of a look-up of a log.
+    Record(Result<Option<Record>, StoreError>),
+    /// Of a look-up of a session.
+    Session(Result<Option<SessionRecord>, StoreError>),
 }
 
 /// Takes late outcomes.
@@ -118,7 +111,7 @@ pub trait Complete: Send + Sync {
 pub struct Ticket {
     /// Who waits.
     pub to: Weak<dyn Complete>,
-    /// For which stream.
+    /// For which stream. All zeros where it is for a session.
     pub nonce: StreamNonce,
     /// For which operation.
     pub operation: Operation,
@@ -161,6 +154,9 @@ pub struct ReadLimit {
 /// 9. No method blocks on another stream's operation; none calls the ticket while it holds a lock.
 /// 10. What was [abandoned](Self::abandon) and is stored all the same has its position: an append for
 ///     that position is [`StoreError::OutOfOrder`], and [`record`](Self::record) tells the new head.
+/// 11. What has no answer ([`finish`](Self::finish), [`settle`](Self::settle), drops and the like) is done
+///     before whatever the same caller asks afterwards. [`usage`](Self::usage) may lag behind it.
+/// 12. A session's record is found until the session is dropped; putting it again keeps its age.
 pub trait EventStore: Send + Sync {
     /// Creates an empty log.
     fn open(&self, now: Ms, key: &StreamKey, ticket: &Ticket) -> Answer<()>;
@@ -184,7 +180,14 @@ pub trait EventStore: Send + Sync {
     fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<Page>;
 
     /// What is known of a log; none when there is no such log.
-    fn record(&self, key: &StreamKey) -> Option<Record>;
+    fn record(&self, key: &StreamKey, ticket: &Ticket) -> Answer<Option<Record>>;
+
+    /// Keeps what is known of a session, in place of what was known before. The ages in `record` do
+    /// not count: the session is seen now, and created with its first record.
+    fn put_session(&self, now: Ms, session: &str, record: &SessionRecord);
+
+    /// What is known of a session; none when it is not known, or was dropped.
+    fn session(&self, now: Ms, session: &str, ticket: &Ticket) -> Answer<Option<SessionRecord>>;
 
     /// The question at this position was answered: it may be trimmed like any other event.
     fn settle(&self, key: &StreamKey, seq: Seq);

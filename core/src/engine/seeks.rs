@@ -1,0 +1,214 @@
+//! Resumes of streams that have no machine: the store is asked for the stream's record first.
+//!
+//! Nothing is known of the answer until the record is there, so its head waits. A store that cannot
+//! tell makes no refusal: clients give up after two of these and survive a failover otherwise. They
+//! get their own position back, then comments, and the store is asked again until `store_wait_ms`.
+
+use super::cell::{Cell, State};
+use super::connection::Head;
+use crate::Ms;
+use crate::protocol::{IdEncoder, MAX_VISIT, StreamNonce, sse};
+use crate::session::Step;
+use crate::store::{Answer, Operation, Record, StoreError};
+use crate::stream::{Chain, CloseReason, ConnectionId, Follow, Input, Seq};
+
+/// Pause before a store that could not tell is asked again.
+const ASK_AGAIN_MS: u64 = 250;
+
+/// A position that a connection wants to go on from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Position {
+    pub(super) nonce: StreamNonce,
+    pub(super) after: Seq,
+    pub(super) visit: u32,
+    /// None where the store makes the ids.
+    pub(super) tag: Option<u32>,
+}
+
+/// A connection whose stream has to be looked up.
+pub(super) struct Seek {
+    position: Position,
+    /// Since when the store cannot tell, and when it is asked again.
+    fault: Option<(Ms, Ms)>,
+    asking: bool,
+    last_write: Ms,
+}
+
+impl State {
+    /// When a look-up has something to do.
+    pub(super) fn seek_deadline(&self, keep_alive_ms: u64) -> Ms {
+        let due = |seek: &Seek| match seek.fault {
+            None => Ms::NEVER,
+            Some((_, again)) => comment_due(seek, keep_alive_ms).min(if seek.asking { Ms::NEVER } else { again }),
+        };
+        self.seeks.values().map(due).min().unwrap_or(Ms::NEVER)
+    }
+
+    fn seeks_of(&self, nonce: StreamNonce) -> Vec<ConnectionId> {
+        self.seeks.iter().filter(|(_, seek)| seek.position.nonce == nonce).map(|(conn, _)| *conn).collect()
+    }
+}
+
+impl Cell {
+    /// Continues a stream that may have no machine.
+    pub(super) fn resume_log(
+        &self,
+        state: &mut State,
+        now: Ms,
+        conn: ConnectionId,
+        position: Position,
+        steps: &mut Vec<Step>,
+    ) {
+        self.shared.sweep(now);
+        if state.session.stream(position.nonce).is_some() {
+            return self.resume_stream(state, now, conn, position, steps);
+        }
+        // One question is enough for all who want the stream: its answer serves them in their order.
+        let asking = state.seeks.values().any(|seek| seek.position.nonce == position.nonce && seek.asking);
+        state.seeks.insert(conn, Seek { position, fault: None, asking, last_write: now });
+        if !asking {
+            self.ask_record(state, now, position.nonce, steps);
+        }
+    }
+
+    fn resume_stream(&self, state: &mut State, now: Ms, conn: ConnectionId, position: Position, steps: &mut Vec<Step>) {
+        let Position { nonce, after, visit, tag } = position;
+        let origin = state.conns.get(&conn).map(|conn| &conn.origin);
+        if tag.is_some() && state.session.stream(nonce).is_some_and(|stream| Some(&stream.origin) != origin) {
+            return self.answer_unknown(state, now, conn, steps);
+        }
+        let jitter = self.shared.jitter();
+        let _ = state.session.handle(now, nonce, Input::Resume { conn, after, visit, tag, jitter }, steps);
+    }
+
+    fn ask_record(&self, state: &mut State, now: Ms, nonce: StreamNonce, steps: &mut Vec<Step>) {
+        let ticket = self.ticket(nonce, Operation::Record);
+        match self.shared.store.record(&self.key(nonce), &ticket) {
+            Answer::Now(result) => self.recorded(state, now, nonce, result, steps),
+            Answer::Later => {
+                for seek in state.seeks.values_mut().filter(|seek| seek.position.nonce == nonce) {
+                    seek.asking = true;
+                }
+                self.wait(state, now, &ticket);
+            }
+        }
+    }
+
+    /// The store has told what it knows of a stream that somebody wants to go on with, or could not.
+    pub(super) fn recorded(
+        &self,
+        state: &mut State,
+        now: Ms,
+        nonce: StreamNonce,
+        result: Result<Option<Record>, StoreError>,
+        steps: &mut Vec<Step>,
+    ) {
+        let record = match result {
+            Ok(record) => record,
+            Err(error) => {
+                tracing::warn!(target: "tailrope", session = %self.id, stream = %nonce.hex(), %error,
+                    "stream not looked up");
+                return state.seeks_of(nonce).into_iter().for_each(|conn| self.seek_failed(state, now, conn));
+            }
+        };
+        for conn in state.seeks_of(nonce) {
+            let Some(seek) = state.seeks.remove(&conn) else { continue };
+            let Some(origin) = state.conns.get(&conn).map(|conn| conn.origin.clone()) else { continue };
+            if state.session.stream(nonce).is_none() {
+                let Some(Record { head, finished, tail, retry_ms, chain, .. }) = record.clone() else {
+                    self.answer_unknown(state, now, conn, steps);
+                    continue;
+                };
+                let follow = Follow { head, finished, tail, retry_ms };
+                state.session.follow(now, nonce, origin, Chain(chain), follow);
+            }
+            self.resume_stream(state, now, conn, seek.position, steps);
+        }
+    }
+
+    /// The store could not tell: the answer begins all the same, and it is asked again in a while.
+    fn seek_failed(&self, state: &mut State, now: Ms, id: ConnectionId) {
+        self.begin_echo(state, now, id);
+        let store_wait_ms = self.shared.options.pacing.store_wait_ms;
+        let Some(seek) = state.seeks.get_mut(&id) else { return };
+        seek.asking = false;
+        let since = seek.fault.map_or(now, |(since, _)| since);
+        seek.fault = Some((since, now + ASK_AGAIN_MS));
+        if now.since(since) >= store_wait_ms {
+            self.end_seek(state, id, CloseReason::Fault);
+        }
+    }
+
+    /// The first bytes of an answer whose stream is not known yet: the client's own position.
+    fn begin_echo(&self, state: &mut State, now: Ms, id: ConnectionId) {
+        let State { session, seeks, conns, touched, .. } = state;
+        let (Some(seek), Some(conn)) = (seeks.get_mut(&id), conns.get_mut(&id)) else { return };
+        if conn.head.is_some() {
+            return;
+        }
+        conn.head = Some(Head::EVENT_STREAM);
+        seek.last_write = now;
+        touched.push(id);
+        if !session.rules().priming {
+            return sse::write_keep_alive(conn.own());
+        }
+        let retry_ms = session.retry_ms();
+        if let Some(echo) = conn.echo.take() {
+            sse::write_priming(conn.own(), |out| out.extend_from_slice(echo.as_bytes()), Some(retry_ms));
+        } else {
+            let Position { nonce, after, visit, tag } = &mut seek.position;
+            *visit = (*visit + 1) % (MAX_VISIT + 1);
+            let ids = IdEncoder::new(*nonce, &conn.origin);
+            let write_id = |out: &mut Vec<u8>| ids.encode(*after, *visit, tag.unwrap_or_default(), out);
+            sse::write_priming(conn.own(), write_id, Some(retry_ms));
+        }
+        conn.retry_ms = Some(retry_ms);
+        conn.primed = true;
+    }
+
+    fn end_seek(&self, state: &mut State, id: ConnectionId, why: CloseReason) {
+        state.seeks.remove(&id);
+        if let Some(conn) = state.conns.get_mut(&id) {
+            conn.end = Some(why);
+            self.shared.counters.closed(why);
+            state.touched.push(id);
+        }
+    }
+
+    /// Does what time asks for: asks again, writes comments.
+    pub(super) fn tick_seeks(&self, state: &mut State, now: Ms, steps: &mut Vec<Step>) {
+        if state.seeks.is_empty() {
+            return;
+        }
+        let keep_alive_ms = self.shared.options.pacing.keep_alive_ms;
+        let State { seeks, conns, touched, .. } = state;
+        let mut again = Vec::new();
+        for (id, seek) in seeks {
+            let Some((_, at)) = seek.fault else { continue };
+            if !seek.asking && at <= now && !again.contains(&seek.position.nonce) {
+                again.push(seek.position.nonce);
+            }
+            if let Some(conn) = conns.get_mut(id).filter(|_| comment_due(seek, keep_alive_ms) <= now) {
+                sse::write_keep_alive(conn.own());
+                seek.last_write = now;
+                touched.push(*id);
+            }
+        }
+        for nonce in again {
+            self.ask_record(state, now, nonce, steps);
+        }
+    }
+
+    /// The process is going away: who waits for a look-up is told when to come back.
+    pub(super) fn drain_seeks(&self, state: &mut State, now: Ms) {
+        let waiting: Vec<ConnectionId> = state.seeks.keys().copied().collect();
+        for id in waiting {
+            self.begin_echo(state, now, id);
+            self.end_seek(state, id, CloseReason::Drain);
+        }
+    }
+}
+
+fn comment_due(seek: &Seek, keep_alive_ms: u64) -> Ms {
+    if keep_alive_ms == 0 { Ms::NEVER } else { seek.last_write + keep_alive_ms }
+}

@@ -1,0 +1,250 @@
+//! A caller of a store, and the log that it should find there.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use crate::Ms;
+use crate::protocol::StreamNonce;
+use crate::store::{
+    Answer, Complete, EventStore, Operation, Outcome, ReadLimit, Record, SessionRecord, StoreError, StreamKey, Ticket,
+    Usage,
+};
+use crate::stream::{Chain, ConnectionId, EventKind, Page, Seq, StoredEvent};
+
+/// A store that has not answered for so long counts as hanging.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// One caller of a store: waits for late outcomes.
+pub struct Caller<'a> {
+    store: &'a dyn EventStore,
+    inbox: Arc<Inbox>,
+    now: Ms,
+}
+
+#[derive(Default)]
+struct Inbox {
+    outcomes: Mutex<HashMap<StreamNonce, Vec<(Operation, Outcome)>>>,
+    arrived: Condvar,
+}
+
+impl Complete for Inbox {
+    fn complete(&self, ticket: &Ticket, outcome: Outcome) {
+        lock(&self.outcomes).entry(ticket.nonce).or_default().push((ticket.operation, outcome));
+        self.arrived.notify_all();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<'a> Caller<'a> {
+    /// A caller whose clock stands at `now`.
+    pub fn new(store: &'a dyn EventStore, now: Ms) -> Self {
+        Self { store, inbox: Arc::default(), now }
+    }
+
+    /// The same caller at another time.
+    #[must_use]
+    pub fn at(&self, now: Ms) -> Self {
+        Self { store: self.store, inbox: Arc::clone(&self.inbox), now }
+    }
+
+    /// Creates the log and gives it back with nothing in it.
+    ///
+    /// # Panics
+    /// When the store does not create it.
+    pub fn open(&self, session: &str, number: u64) -> Log {
+        let log = Log::new(session, number);
+        let answer = self.store.open(self.now, &log.key, &self.ticket(&log.key, Operation::Open));
+        self.done(&log.key, Operation::Open, answer).expect("a log can be created");
+        log
+    }
+
+    /// Appends at a position, as the engine would.
+    pub fn append(&self, log: &Log, first: Seq, events: &[Event]) -> Result<(), StoreError> {
+        let (stored, chain) = log.stored(first, events);
+        let ticket = self.ticket(&log.key, Operation::Append);
+        let answer = self.store.append(self.now, &log.key, &stored, chain.0, &ticket);
+        self.done(&log.key, Operation::Append, answer)
+    }
+
+    /// Appends at the end of the log.
+    ///
+    /// # Panics
+    /// When the store does not take the events.
+    pub fn push(&self, log: &mut Log, events: &[Event]) {
+        let stored = self.append(log, log.head() + 1, events);
+        stored.unwrap_or_else(|error| panic!("rule 2: {} events at the head are taken: {error}", events.len()));
+        log.events.extend_from_slice(events);
+    }
+
+    /// Reads one page.
+    pub fn read(&self, log: &Log, after: Seq, limit: ReadLimit) -> Result<Page, StoreError> {
+        const CONN: ConnectionId = 7;
+        let operation = Operation::Read(CONN);
+        match self.store.read(&log.key, after, limit, &self.ticket(&log.key, operation)) {
+            Answer::Now(page) => page,
+            Answer::Later => match self.wait(log.key.nonce, operation) {
+                Outcome::Page(page) => page,
+                other => panic!("rule 9: a read ends with a page: {other:?}"),
+            },
+        }
+    }
+
+    /// Reads everything after a position, page by page.
+    ///
+    /// # Panics
+    /// When a page goes back, or the log cannot be read.
+    pub fn read_all(&self, log: &Log, after: Seq) -> Vec<StoredEvent> {
+        let mut events: Vec<StoredEvent> = Vec::new();
+        loop {
+            let at = events.last().map_or(after, |event| event.seq);
+            let limit = ReadLimit { up_to: Seq::MAX, events: 100, bytes: 64 << 10 };
+            let page = self.read(log, at, limit).expect("the log is readable");
+            if page.events.is_empty() {
+                return events;
+            }
+            for event in page.events {
+                assert!(event.seq > events.last().map_or(after, |last| last.seq), "rule 4: pages go forward");
+                events.push(event);
+            }
+        }
+    }
+
+    /// What the store knows of a log.
+    ///
+    /// # Panics
+    /// When the store fails.
+    pub fn record(&self, log: &Log) -> Option<Record> {
+        let operation = Operation::Record;
+        let result = match self.store.record(&log.key, &self.ticket(&log.key, operation)) {
+            Answer::Now(result) => result,
+            Answer::Later => match self.wait(log.key.nonce, operation) {
+                Outcome::Record(result) => result,
+                other => panic!("rule 9: a look-up ends with a record: {other:?}"),
+            },
+        };
+        result.expect("a log can be looked up")
+    }
+
+    /// What the store knows of a session.
+    ///
+    /// # Panics
+    /// When the store fails.
+    pub fn session(&self, session: &str) -> Option<SessionRecord> {
+        let (operation, nonce) = (Operation::Session, StreamNonce([0; 12]));
+        let ticket = self.ticket(&StreamKey { session: session.into(), nonce }, operation);
+        let result = match self.store.session(self.now, session, &ticket) {
+            Answer::Now(result) => result,
+            Answer::Later => match self.wait(nonce, operation) {
+                Outcome::Session(result) => result,
+                other => panic!("rule 9: a look-up ends with a record: {other:?}"),
+            },
+        };
+        result.expect("a session can be looked up")
+    }
+
+    /// Asserts what the store holds, once it has done what it was told.
+    ///
+    /// # Panics
+    /// When it still holds something else after a while.
+    pub fn assert_usage(&self, rule: &str, is_right: impl Fn(&Usage) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !is_right(&self.store.usage()) {
+            assert!(Instant::now() < deadline, "{rule}: {:?}", self.store.usage());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    pub(super) fn ticket(&self, key: &StreamKey, operation: Operation) -> Ticket {
+        let to: Arc<dyn Complete> = Arc::clone(&self.inbox) as Arc<dyn Complete>;
+        // One operation of a stream at a time: nothing has to tell them apart.
+        Ticket { to: Arc::downgrade(&to), nonce: key.nonce, operation, number: 0 }
+    }
+
+    pub(super) fn done(&self, key: &StreamKey, operation: Operation, answer: Answer<()>) -> Result<(), StoreError> {
+        match answer {
+            Answer::Now(result) => result,
+            Answer::Later => match self.wait(key.nonce, operation) {
+                Outcome::Done(result) => result,
+                other => panic!("rule 9: {operation:?} does not end with {other:?}"),
+            },
+        }
+    }
+
+    fn wait(&self, nonce: StreamNonce, operation: Operation) -> Outcome {
+        let outcomes = lock(&self.inbox.outcomes);
+        let here = |outcomes: &mut HashMap<StreamNonce, Vec<_>>| outcomes.get(&nonce).is_none_or(Vec::is_empty);
+        let waited = self.inbox.arrived.wait_timeout_while(outcomes, PATIENCE, here);
+        let (mut outcomes, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let own = outcomes.entry(nonce).or_default();
+        let (of, outcome) = own.pop().expect("rule 9: a store that says later answers some time");
+        assert!(of == operation && own.is_empty(), "rule 9: {operation:?} has one outcome");
+        outcome
+    }
+}
+
+/// What a log should hold.
+#[derive(Clone)]
+pub struct Log {
+    /// Its name.
+    pub key: StreamKey,
+    /// Its events, from position 1.
+    pub events: Vec<Event>,
+}
+
+/// An event of a check.
+pub type Event = (EventKind, Bytes);
+
+/// An ordinary event with some bytes.
+pub fn progress(text: &str) -> Event {
+    (EventKind::Progress, Bytes::copy_from_slice(text.as_bytes()))
+}
+
+impl Log {
+    /// The log with this number in this session, which nobody has created yet.
+    pub fn new(session: &str, number: u64) -> Self {
+        let mut nonce = [0xA5; 12];
+        nonce[4..].copy_from_slice(&number.to_be_bytes());
+        Self { key: StreamKey { session: session.into(), nonce: StreamNonce(nonce) }, events: Vec::new() }
+    }
+
+    /// The last position.
+    pub fn head(&self) -> Seq {
+        self.events.len() as Seq
+    }
+
+    pub(super) fn chain_at(&self, seq: Seq) -> Chain {
+        let events = self.events.iter().zip(0..seq);
+        events.fold(Chain::start(&self.key.nonce.0), |chain, ((_, payload), _)| chain.then(payload))
+    }
+
+    fn stored(&self, first: Seq, events: &[Event]) -> (Vec<StoredEvent>, Chain) {
+        let mut chain = self.chain_at(first - 1);
+        let stored = (first..).zip(events).map(|(seq, (kind, payload))| {
+            chain = chain.then(payload);
+            StoredEvent { seq, kind: *kind, tag: chain.tag(), frame: payload.as_ref().into() }
+        });
+        (stored.collect(), chain)
+    }
+
+    /// Asserts that the store gives exactly this log, from a position on.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn assert_stored(&self, caller: &Caller<'_>, after: Seq, rule: &str) {
+        let (want, chain) = self.stored(1, &self.events);
+        let after_index = usize::try_from(after).unwrap_or(usize::MAX).min(want.len());
+        let got = caller.read_all(self, after);
+        let positions: Vec<Seq> = got.iter().map(|event| event.seq).collect();
+        assert_eq!(positions, (after + 1..=self.head()).collect::<Vec<_>>(), "{rule}: positions of {:?}", self.key);
+        let same = |(got, want): (&StoredEvent, &StoredEvent)| got.frame == want.frame && got.tag == want.tag;
+        assert!(got.iter().zip(&want[after_index..]).all(same), "{rule}: bytes and tags of {:?}", self.key);
+        let Some(record) = caller.record(self) else { panic!("{rule}: {:?} has a record", self.key) };
+        assert_eq!((record.head, record.chain), (self.head(), chain.0), "{rule}: the record of {:?}", self.key);
+    }
+}
