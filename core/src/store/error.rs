@@ -19,6 +19,8 @@ pub enum StoreError {
     Gone,
     /// The position is not the next one of the log.
     OutOfOrder,
+    /// Another process writes the log.
+    Fenced,
     /// The store could not be reached, or failed.
     Failed(String),
     /// The store did not answer in time. Whether it did what it was asked is not known.
@@ -35,6 +37,7 @@ impl StoreError {
             Self::TooLarge { .. } => "too_large",
             Self::Gone => "gone",
             Self::OutOfOrder => "out_of_order",
+            Self::Fenced => "fenced",
             Self::Failed(_) => "store_failed",
             Self::TimedOut { .. } => "store_timed_out",
         }
@@ -49,6 +52,7 @@ impl fmt::Display for StoreError {
             }
             Self::Gone => f.write_str("the stream's log is gone or has ended"),
             Self::OutOfOrder => f.write_str("the position is not the next one of the log"),
+            Self::Fenced => f.write_str("another process writes the stream's log"),
             Self::Failed(what) => write!(f, "the event store failed: {what}"),
             Self::TimedOut { after_ms } => write!(f, "the event store did not answer in {after_ms} ms"),
         }

@@ -8,7 +8,10 @@ mod error;
 mod host;
 mod limits;
 mod memory;
+mod open;
 mod records;
+#[cfg(feature = "sqlite")]
+mod sqlite;
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -19,7 +22,10 @@ pub use error::StoreError;
 pub use host::{HostOperation, HostReplay, HostRequest, HostStore};
 pub use limits::Limits;
 pub use memory::MemoryStore;
+pub use open::{Durability, OpenError, StoreOptions, WallClock, open};
 pub use records::{Record, SessionRecord};
+#[cfg(feature = "sqlite")]
+pub use sqlite::SqliteStore;
 
 use crate::Ms;
 use crate::protocol::StreamNonce;

@@ -1,0 +1,199 @@
+//! The event store in a SQLite file: it survives its process, and processes of one machine share it.
+//!
+//! Two threads do everything, so that no caller ever waits for the disk. The writer takes what waits
+//! and commits it as one transaction: under load hundreds of appends share one commit. The reader
+//! answers from what is committed. A write-ahead log lets them, and other processes, work side by side.
+//!
+//! A caller's `now` is not used: files outlive the clocks of engines. Times are the system's.
+
+mod batch;
+mod queue;
+mod reader;
+mod schema;
+mod trim;
+mod writer;
+
+use std::fmt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use queue::{Look, Shared, Write};
+use rusqlite::params;
+use writer::fault as failed;
+
+use super::{
+    Answer, EventStore, Limits, OpenError, ReadLimit, Record, SessionRecord, StoreError, StoreOptions, StreamKey,
+    Ticket, Usage, WallClock,
+};
+use crate::Ms;
+use crate::stream::{Page, Seq, StoredEvent};
+
+/// What an event takes in the file besides its frame.
+const EVENT_OVERHEAD: i64 = 24;
+/// What a log takes in the file without events.
+const LOG_OVERHEAD: i64 = 160;
+
+/// What both threads know.
+struct Context {
+    limits: Limits,
+    owner_lost_ms: u64,
+    /// This store object among all that ever had the file open.
+    owner: i64,
+    clock: Option<WallClock>,
+}
+
+impl Context {
+    /// Unix time in milliseconds.
+    fn now(&self) -> i64 {
+        let now = match &self.clock {
+            Some(clock) => clock(),
+            None => unix_ms(),
+        };
+        i64::try_from(now).unwrap_or(i64::MAX)
+    }
+}
+
+fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// An event store in a file, with write-ahead log. See [`open`](super::open).
+///
+/// Dropping it writes what waits; that may take as long as the disk does.
+pub struct SqliteStore {
+    shared: Arc<Shared>,
+    max_event_bytes: usize,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl fmt::Debug for SqliteStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteStore").field("usage", &self.shared.usage()).finish_non_exhaustive()
+    }
+}
+
+impl SqliteStore {
+    /// Opens the file, or creates it. This waits for the disk.
+    ///
+    /// # Errors
+    /// [`OpenError`] when the path is wrong or cannot be written, when the file is not ours, damaged
+    /// or of another version.
+    pub fn open(path: &Path, options: &StoreOptions) -> Result<Self, OpenError> {
+        let shown = super::open::shown(&format!("sqlite:{}", path.display()));
+        let mut db = schema::open_writer(path, options.durability, &shown)?;
+        let StoreOptions { limits, owner_lost_ms, .. } = *options;
+        let mut context = Context { limits, owner_lost_ms, owner: 0, clock: options.wall_clock.clone() };
+        db.execute("INSERT INTO owner (beat) VALUES (?1)", params![context.now()])
+            .map_err(|error| OpenError::new(&shown, failed(&error).to_string()))?;
+        context.owner = db.last_insert_rowid();
+        let reading = schema::open_reader(path, &shown)?;
+        let shared = Arc::new(Shared::default());
+        let context = Arc::new(context);
+        let (for_writer, for_reader) =
+            ((Arc::clone(&shared), Arc::clone(&context)), (Arc::clone(&shared), Arc::clone(&context)));
+        let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
+            let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+            thread.map_err(|error| OpenError::new(&shown, format!("no thread for it: {error}")))
+        };
+        let threads = vec![
+            spawn("tailrope-write", Box::new(move || writer::run(&mut db, &for_writer.0, &for_writer.1)))?,
+            spawn("tailrope-read", Box::new(move || reader::run(&reading, &for_reader.0, &for_reader.1)))?,
+        ];
+        Ok(Self { shared, max_event_bytes: limits.max_event_bytes, threads: Mutex::new(threads) })
+    }
+
+    fn later<T>(queued: Result<(), StoreError>) -> Answer<T> {
+        match queued {
+            Ok(()) => Answer::Later,
+            Err(error) => Answer::Now(Err(error)),
+        }
+    }
+
+    /// Queues what has no answer.
+    fn tell(&self, write: Write) {
+        if let Err(error) = self.shared.write(write) {
+            tracing::error!(target: "tailrope", %error, "event store did not do what it was told");
+        }
+    }
+}
+
+impl EventStore for SqliteStore {
+    fn open(&self, _now: Ms, key: &StreamKey, ticket: &Ticket) -> Answer<()> {
+        Self::later(self.shared.write(Write::Open { key: key.clone(), ticket: ticket.clone() }))
+    }
+
+    fn append(&self, _now: Ms, key: &StreamKey, events: &[StoredEvent], chain: u64, ticket: &Ticket) -> Answer<()> {
+        if let Some(event) = events.iter().find(|event| event.frame.len() > self.max_event_bytes) {
+            let bytes = event.frame.len();
+            return Answer::Now(Err(StoreError::TooLarge { bytes, max: self.max_event_bytes }));
+        }
+        let (key, events, ticket) = (key.clone(), events.to_vec(), ticket.clone());
+        Self::later(self.shared.write(Write::Append { key, events, chain, ticket }))
+    }
+
+    fn abandon(&self, _key: &StreamKey, ticket: &Ticket) {
+        self.shared.call_off(ticket);
+    }
+
+    fn finish(&self, _now: Ms, key: &StreamKey, tail: Bytes) {
+        self.tell(Write::Finish { key: key.clone(), tail });
+    }
+
+    fn set_retry(&self, key: &StreamKey, retry_ms: u32) {
+        self.tell(Write::SetRetry { key: key.clone(), retry_ms });
+    }
+
+    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<Page> {
+        Self::later(self.shared.look(Look::Read { key: key.clone(), after, limit, ticket: ticket.clone() }))
+    }
+
+    fn record(&self, key: &StreamKey, ticket: &Ticket) -> Answer<Option<Record>> {
+        Self::later(self.shared.look(Look::Record { key: key.clone(), ticket: ticket.clone() }))
+    }
+
+    fn put_session(&self, _now: Ms, session: &str, record: &SessionRecord) {
+        self.tell(Write::PutSession { session: session.into(), record: record.clone() });
+    }
+
+    fn session(&self, _now: Ms, session: &str, ticket: &Ticket) -> Answer<Option<SessionRecord>> {
+        Self::later(self.shared.look(Look::Session { session: session.into(), ticket: ticket.clone() }))
+    }
+
+    fn settle(&self, key: &StreamKey, seq: Seq) {
+        self.tell(Write::Settle { key: key.clone(), seq });
+    }
+
+    fn drop_stream(&self, key: &StreamKey) {
+        self.tell(Write::DropStream { key: key.clone() });
+    }
+
+    fn drop_session(&self, session: &str) {
+        self.tell(Write::DropSession { session: session.into() });
+    }
+
+    /// The writer does it by itself, with every sign of life, and on request.
+    fn sweep(&self, _now: Ms) -> Ms {
+        self.tell(Write::Sweep);
+        Ms::NEVER
+    }
+
+    fn usage(&self) -> Usage {
+        self.shared.usage()
+    }
+}
+
+impl Drop for SqliteStore {
+    fn drop(&mut self) {
+        self.shared.close();
+        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        // An outcome may have let go of the last engine: then this is one of the threads.
+        let me = std::thread::current().id();
+        for thread in threads.into_iter().filter(|thread| thread.thread().id() != me) {
+            let _ = thread.join();
+        }
+    }
+}

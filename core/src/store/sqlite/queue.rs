@@ -1,0 +1,226 @@
+//! What waits for the two threads of a store.
+//!
+//! Writes go to the writer. A read may go to the reader at once when no write is under way; otherwise
+//! it queues behind the writes that came before it, so that it sees them (rule 11).
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use crate::store::{ReadLimit, SessionRecord, StoreError, StreamKey, Ticket, Usage};
+use crate::stream::{Seq, StoredEvent};
+
+/// Operations of one transaction.
+const BATCH: usize = 256;
+/// Bytes of one transaction, about.
+const BATCH_BYTES: usize = 4 << 20;
+/// What may wait. Streams hold their own senders back long before; this bounds very many streams.
+const MAX_WAITING: usize = 65_536;
+const MAX_WAITING_BYTES: usize = 64 << 20;
+
+/// A change. Those with a ticket are answered.
+pub(super) enum Write {
+    Open { key: StreamKey, ticket: Ticket },
+    Append { key: StreamKey, events: Vec<StoredEvent>, chain: u64, ticket: Ticket },
+    Finish { key: StreamKey, tail: Bytes },
+    SetRetry { key: StreamKey, retry_ms: u32 },
+    Settle { key: StreamKey, seq: Seq },
+    DropStream { key: StreamKey },
+    DropSession { session: Arc<str> },
+    PutSession { session: Arc<str>, record: SessionRecord },
+    Sweep,
+}
+
+impl Write {
+    pub(super) fn ticket(&self) -> Option<&Ticket> {
+        match self {
+            Self::Open { ticket, .. } | Self::Append { ticket, .. } => Some(ticket),
+            _ => None,
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Append { events, .. } => events.iter().map(|event| event.frame.len()).sum(),
+            Self::Finish { tail, .. } => tail.len(),
+            _ => 0,
+        }
+    }
+}
+
+/// A question.
+pub(super) enum Look {
+    Read { key: StreamKey, after: Seq, limit: ReadLimit, ticket: Ticket },
+    Record { key: StreamKey, ticket: Ticket },
+    Session { session: Arc<str>, ticket: Ticket },
+}
+
+pub(super) enum Job {
+    Write(Write),
+    Look(Look),
+}
+
+/// What the writer does next.
+pub(super) enum Turn {
+    Batch(Vec<Write>, Vec<Look>),
+    /// Nothing came until then.
+    Idle,
+    Closed,
+}
+
+#[derive(Default)]
+struct Jobs {
+    waiting: VecDeque<Job>,
+    bytes: usize,
+    /// The writer is at a batch that is not committed.
+    writing: bool,
+    closed: bool,
+}
+
+#[derive(Default)]
+struct Looks {
+    waiting: VecDeque<Look>,
+    closed: bool,
+}
+
+/// What the callers of a store and its threads share.
+#[derive(Default)]
+pub(super) struct Shared {
+    jobs: Mutex<Jobs>,
+    jobs_came: Condvar,
+    looks: Mutex<Looks>,
+    looks_came: Condvar,
+    usage: Mutex<Usage>,
+}
+
+impl Shared {
+    /// Queues a change.
+    ///
+    /// # Errors
+    /// When too much waits already. What has no answer is never refused: it is small, and lost for good.
+    pub(super) fn write(&self, write: Write) -> Result<(), StoreError> {
+        let mut jobs = lock(&self.jobs);
+        let full = jobs.waiting.len() >= MAX_WAITING || jobs.bytes >= MAX_WAITING_BYTES;
+        if jobs.closed || (full && write.ticket().is_some()) {
+            return Err(too_much(&jobs));
+        }
+        jobs.bytes += write.bytes();
+        jobs.waiting.push_back(Job::Write(write));
+        drop(jobs);
+        self.jobs_came.notify_one();
+        Ok(())
+    }
+
+    /// Queues a question.
+    ///
+    /// # Errors
+    /// When too much waits already.
+    pub(super) fn look(&self, look: Look) -> Result<(), StoreError> {
+        let mut jobs = lock(&self.jobs);
+        if jobs.closed || jobs.waiting.len() >= MAX_WAITING {
+            return Err(too_much(&jobs));
+        }
+        if jobs.waiting.is_empty() && !jobs.writing {
+            drop(jobs);
+            self.hand_over(std::iter::once(look));
+            return Ok(());
+        }
+        jobs.waiting.push_back(Job::Look(look));
+        Ok(())
+    }
+
+    /// Takes a change back that the writer has not begun.
+    pub(super) fn call_off(&self, ticket: &Ticket) {
+        let mut jobs = lock(&self.jobs);
+        let Jobs { waiting, bytes, .. } = &mut *jobs;
+        waiting.retain(|job| {
+            let Job::Write(write) = job else { return true };
+            let is_it = |of: &Ticket| of.number == ticket.number && of.to.ptr_eq(&ticket.to);
+            let called_off = write.ticket().is_some_and(is_it);
+            *bytes -= if called_off { write.bytes() } else { 0 };
+            !called_off
+        });
+    }
+
+    /// For the writer: waits for something to do. The batch before is committed.
+    pub(super) fn next_turn(&self, until: Instant) -> Turn {
+        let mut jobs = lock(&self.jobs);
+        jobs.writing = false;
+        while jobs.waiting.is_empty() {
+            if jobs.closed {
+                return Turn::Closed;
+            }
+            let now = Instant::now();
+            if now >= until {
+                return Turn::Idle;
+            }
+            jobs = self.jobs_came.wait_timeout(jobs, until - now).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        jobs.writing = true;
+        let (mut writes, mut looks, mut bytes) = (Vec::new(), Vec::new(), 0);
+        while writes.len() < BATCH && bytes < BATCH_BYTES {
+            match jobs.waiting.pop_front() {
+                Some(Job::Write(write)) => {
+                    bytes += write.bytes();
+                    writes.push(write);
+                }
+                Some(Job::Look(look)) => looks.push(look),
+                None => break,
+            }
+        }
+        jobs.bytes -= bytes;
+        Turn::Batch(writes, looks)
+    }
+
+    /// Gives questions to the reader.
+    pub(super) fn hand_over(&self, questions: impl Iterator<Item = Look>) {
+        lock(&self.looks).waiting.extend(questions);
+        self.looks_came.notify_one();
+    }
+
+    /// For the reader: waits for questions; none when the store is closed.
+    pub(super) fn next_looks(&self) -> Option<Vec<Look>> {
+        let mut looks = lock(&self.looks);
+        while looks.waiting.is_empty() {
+            if looks.closed {
+                return None;
+            }
+            looks = self.looks_came.wait(looks).unwrap_or_else(PoisonError::into_inner);
+        }
+        let count = looks.waiting.len().min(64);
+        Some(looks.waiting.drain(..count).collect())
+    }
+
+    /// The writer does what waits, and ends.
+    pub(super) fn close(&self) {
+        lock(&self.jobs).closed = true;
+        self.jobs_came.notify_all();
+    }
+
+    /// The reader does what waits, and ends.
+    pub(super) fn close_looks(&self) {
+        lock(&self.looks).closed = true;
+        self.looks_came.notify_all();
+    }
+
+    pub(super) fn usage(&self) -> Usage {
+        *lock(&self.usage)
+    }
+
+    pub(super) fn publish(&self, usage: Usage) {
+        *lock(&self.usage) = usage;
+    }
+}
+
+fn too_much(jobs: &Jobs) -> StoreError {
+    if jobs.closed {
+        return StoreError::Failed("the store is closed".to_owned());
+    }
+    StoreError::Failed(format!("{} operations with {} bytes wait already", jobs.waiting.len(), jobs.bytes))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,188 @@
+//! The file: how it is opened, made and recognised.
+//!
+//! A session has its streams, a stream its events; `owner` has a row for every store object that has
+//! the file open, in whichever process, with its last sign of life. A stream is written by its owner
+//! only. `total` is one row that counts everything, so that the bounds hold for all processes together.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
+
+use crate::store::{Durability, OpenError};
+
+/// Tells our files from those of others: "tail" in ASCII.
+const APPLICATION_ID: i32 = 0x7461_696C;
+/// The version of the tables below.
+const VERSION: i32 = 1;
+
+const TABLES: &str = "
+CREATE TABLE owner (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    beat INTEGER NOT NULL,
+    closed INTEGER NOT NULL DEFAULT 0
+);
+CREATE TABLE session (
+    id INTEGER PRIMARY KEY,
+    name TEXT NOT NULL UNIQUE,
+    owner INTEGER NOT NULL,
+    streams INTEGER NOT NULL DEFAULT 0,
+    bytes INTEGER NOT NULL DEFAULT 0,
+    created INTEGER,
+    revision TEXT,
+    principal TEXT,
+    retry_ms INTEGER NOT NULL DEFAULT 0,
+    list_changed INTEGER NOT NULL DEFAULT 0
+);
+CREATE INDEX session_owner ON session (owner);
+CREATE TABLE stream (
+    id INTEGER PRIMARY KEY,
+    session INTEGER NOT NULL,
+    nonce BLOB NOT NULL,
+    owner INTEGER NOT NULL,
+    head INTEGER NOT NULL,
+    low INTEGER NOT NULL,
+    low_tag INTEGER NOT NULL,
+    low_at INTEGER NOT NULL,
+    chain INTEGER NOT NULL,
+    events INTEGER NOT NULL,
+    bytes INTEGER NOT NULL,
+    finished INTEGER,
+    tail BLOB,
+    retry_ms INTEGER,
+    UNIQUE (session, nonce)
+);
+CREATE INDEX stream_finished ON stream (finished) WHERE finished IS NOT NULL;
+CREATE TABLE event (
+    stream INTEGER NOT NULL,
+    seq INTEGER NOT NULL,
+    kind INTEGER NOT NULL,
+    pinned INTEGER NOT NULL,
+    tag INTEGER NOT NULL,
+    at INTEGER NOT NULL,
+    frame BLOB NOT NULL,
+    PRIMARY KEY (stream, seq)
+) WITHOUT ROWID;
+CREATE TABLE total (sessions INTEGER NOT NULL, streams INTEGER NOT NULL, events INTEGER NOT NULL, bytes INTEGER NOT NULL);
+INSERT INTO total VALUES (0, 0, 0, 0);
+";
+
+/// How long another process may hold the file before an operation fails.
+pub(super) const BUSY: Duration = Duration::from_secs(5);
+
+/// Opens the file for writing and brings it to the present form.
+pub(super) fn open_writer(path: &Path, durability: Durability, shown: &str) -> Result<Connection, OpenError> {
+    if path.is_dir() {
+        return Err(OpenError::new(shown, "it is a directory"));
+    }
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    if parent.is_some_and(|parent| !parent.is_dir()) {
+        return Err(OpenError::new(shown, "its directory does not exist"));
+    }
+    create_private(path);
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut db = Connection::open_with_flags(path, flags).map_err(|error| refusal(shown, &error))?;
+    prepare(&mut db, durability, shown).map_err(|error| match error {
+        Unusable::Sql(error) => refusal(shown, &error),
+        Unusable::Open(error) => error,
+    })?;
+    Ok(db)
+}
+
+/// Opens a file that [`open_writer`] has brought to the present form.
+pub(super) fn open_reader(path: &Path, shown: &str) -> Result<Connection, OpenError> {
+    // Readers of a write-ahead log write its index.
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let open = || {
+        let db = Connection::open_with_flags(path, flags)?;
+        db.busy_handler(Some(wait_for_others))?;
+        db.pragma_update(None, "query_only", true)?;
+        Ok(db)
+    };
+    open().map_err(|error| refusal(shown, &error))
+}
+
+enum Unusable {
+    Sql(rusqlite::Error),
+    Open(OpenError),
+}
+
+impl From<rusqlite::Error> for Unusable {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Sql(error)
+    }
+}
+
+fn prepare(db: &mut Connection, durability: Durability, shown: &str) -> Result<(), Unusable> {
+    db.busy_handler(Some(wait_for_others))?;
+    db.set_prepared_statement_cache_capacity(64);
+    check(db, shown)?;
+    // Only before there are tables: freed pages can be given back to the file system later.
+    db.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
+    let mode: String = db.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))?;
+    if mode != "wal" {
+        return Err(Unusable::Open(OpenError::new(shown, "its file system has no write-ahead log for SQLite")));
+    }
+    db.pragma_update(None, "synchronous", if durability == Durability::Power { "FULL" } else { "NORMAL" })?;
+    db.pragma_update(None, "journal_size_limit", 64 << 20)?;
+    let create = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    // Another process may have made the tables meanwhile.
+    if check(&create, shown)? {
+        create.execute_batch(TABLES)?;
+        create.pragma_update(None, "application_id", APPLICATION_ID)?;
+        create.pragma_update(None, "user_version", VERSION)?;
+    }
+    create.commit()?;
+    Ok(())
+}
+
+/// Whether the file is empty. A file that is not ours, or of another version, is refused.
+fn check(db: &Connection, shown: &str) -> Result<bool, Unusable> {
+    let number = |name| db.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
+    let (id, version) = (number("application_id")?, number("user_version")?);
+    if (id, version) == (APPLICATION_ID, VERSION) {
+        return Ok(false);
+    }
+    if id == APPLICATION_ID {
+        let what = format!("it has version {version} of the tables; this release knows version {VERSION}");
+        return Err(Unusable::Open(OpenError::new(shown, what)));
+    }
+    let tables: i64 = db.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    if tables > 0 || id != 0 {
+        return Err(Unusable::Open(OpenError::new(shown, "it is a database of something else")));
+    }
+    Ok(true)
+}
+
+/// A new file is for its user only: it will hold what sessions said.
+fn create_private(path: &Path) {
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    // Whatever is wrong with it, opening it tells better.
+    let _ = options.open(path);
+}
+
+/// Waits for another process that writes. Short naps: its transactions take about a millisecond, and
+/// the pauses that SQLite itself makes grow to a hundred.
+fn wait_for_others(tries: i32) -> bool {
+    const NAP: Duration = Duration::from_micros(500);
+    std::thread::sleep(NAP);
+    u128::from(tries.unsigned_abs()) < BUSY.as_micros() / NAP.as_micros()
+}
+
+/// Why the file cannot be used, in words that name no more of it than `shown`.
+fn refusal(shown: &str, error: &rusqlite::Error) -> OpenError {
+    let what = match error.sqlite_error_code() {
+        Some(ErrorCode::NotADatabase) => "it is no SQLite database".to_owned(),
+        Some(ErrorCode::DatabaseCorrupt) => "the database is damaged".to_owned(),
+        Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => "it cannot be written".to_owned(),
+        Some(ErrorCode::CannotOpen) => "it cannot be opened or created; check its directory's permissions".to_owned(),
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => "another process keeps it locked".to_owned(),
+        Some(ErrorCode::DiskFull) => "the disk is full".to_owned(),
+        Some(code) => format!("SQLite said {code:?}"),
+        None => "SQLite failed".to_owned(),
+    };
+    OpenError::new(shown, what)
+}

@@ -1,0 +1,216 @@
+//! The bounds (I11): what goes when a stream, a session or the file is over them, and what is over.
+
+use rusqlite::{OptionalExtension, Result, params};
+
+use super::batch::{Batch, Row, cost};
+
+/// Streams, or sessions, that one transaction of retention removes at most: others want to write, too.
+const SWEEP: i64 = 256;
+
+impl Batch<'_> {
+    /// Brings everything that this transaction wrote to back into its bounds, and the tables up to date.
+    pub(super) fn close(&mut self) -> Result<()> {
+        self.trim_streams()?;
+        let written = std::mem::take(&mut self.written);
+        let mut sessions: Vec<i64> = written.iter().map(|(_, session)| *session).collect();
+        sessions.sort_unstable();
+        sessions.dedup();
+        for session in sessions {
+            self.trim_session(session, &written)?;
+        }
+        self.trim_all(&written)?;
+        self.write_back()
+    }
+
+    /// Brings every stream that was written to back into its own bounds, and the tables up to date.
+    pub(super) fn trim_streams(&mut self) -> Result<()> {
+        for row in self.grown_rows() {
+            self.written.push((row.id, row.session));
+            self.trim_stream(row)?;
+        }
+        self.write_back()
+    }
+
+    fn trim_stream(&mut self, mut row: Row) -> Result<()> {
+        let limits = self.context.limits;
+        let (max_events, max_bytes) = (signed(limits.max_events_per_stream), signed(limits.max_bytes_per_stream));
+        let oldest = self.now.saturating_sub(limits.max_age_ms.try_into().unwrap_or(i64::MAX));
+        let is_over = move |row: &Row| {
+            row.events > max_events || row.bytes > max_bytes || (row.low < row.head && row.low_at < oldest)
+        };
+        if is_over(&row) {
+            self.shrink(&mut row, is_over)?;
+            self.replace_row(row);
+        }
+        Ok(())
+    }
+
+    /// Moves `low` on while a stream is over; then events that outlived the prefix go, oldest first. The
+    /// newest event always stays.
+    fn shrink(&mut self, row: &mut Row, is_over: impl Fn(&Row) -> bool) -> Result<()> {
+        let (before, from) = ((row.events, row.bytes), row.low);
+        {
+            let mut select = self.db.prepare_cached(
+                "SELECT seq, pinned, tag, at, length(frame) FROM event WHERE stream = ?1 AND seq >= ?2 ORDER BY seq",
+            )?;
+            let mut events = select.query(params![row.id, from])?;
+            while let Some(event) = events.next()? {
+                let seq: i64 = event.get(0)?;
+                row.low_at = event.get(3)?;
+                if seq >= row.head || !is_over(row) {
+                    break;
+                }
+                self.totals.trimmed += 1;
+                row.low = seq + 1;
+                row.low_tag = event.get(2)?;
+                if !event.get::<_, bool>(1)? {
+                    row.events -= 1;
+                    row.bytes -= cost(event.get(4)?);
+                }
+            }
+        }
+        if row.low > from {
+            self.db
+                .prepare_cached("DELETE FROM event WHERE stream = ?1 AND seq >= ?2 AND seq < ?3 AND pinned = 0")?
+                .execute(params![row.id, from, row.low])?;
+        }
+        while is_over(row) && row.low == row.head {
+            let mut delete = self.db.prepare_cached(
+                "DELETE FROM event WHERE stream = ?1 AND seq = (SELECT min(seq) FROM event WHERE stream = ?1 AND seq < ?2)
+                 RETURNING length(frame)",
+            )?;
+            let mut freed = delete.query(params![row.id, row.low])?;
+            let Some(event) = freed.next()? else { break };
+            row.events -= 1;
+            row.bytes -= cost(event.get(0)?);
+        }
+        self.count(row.session, 0, row.events - before.0, row.bytes - before.1);
+        Ok(())
+    }
+
+    /// The session's streams that finished first go first, then the oldest events of its largest.
+    fn trim_session(&mut self, session: i64, written: &[(i64, i64)]) -> Result<()> {
+        let max = signed(self.context.limits.max_bytes_per_session);
+        let held = |batch: &Self| {
+            let mut select = batch.db.prepare_cached("SELECT bytes FROM session WHERE id = ?1")?;
+            select.query_row(params![session], |row| row.get::<_, i64>(0))
+        };
+        // The session may be gone with its last stream.
+        if held(self).optional()?.is_none_or(|bytes| bytes <= max) {
+            return Ok(());
+        }
+        let finished = self.finished("session = ?1 AND", session)?;
+        // An eighth more than needed, so that the next events do not look through all streams again.
+        let mut over = held(self)? - (max - max / 8);
+        for (id, of, events, bytes) in finished.into_iter().filter(|stream| !is_one_of(stream.0, written)) {
+            if over <= 0 {
+                break;
+            }
+            self.remove_stream(id, of, events, bytes)?;
+            over -= bytes;
+        }
+        self.write_back()?;
+        while held(self)? > max && self.shrink_largest("session = ?1 AND", session)? {}
+        Ok(())
+    }
+
+    /// The same for the file, over all processes.
+    fn trim_all(&mut self, written: &[(i64, i64)]) -> Result<()> {
+        let max = signed(self.context.limits.max_bytes);
+        let before: i64 = self.db.prepare_cached("SELECT bytes FROM total")?.query_row([], |row| row.get(0))?;
+        if before + self.totals.bytes <= max {
+            return Ok(());
+        }
+        for (id, of, events, bytes) in self.finished("?1 = 0 AND", 0)? {
+            if before + self.totals.bytes <= max - max / 64 {
+                break;
+            }
+            if !is_one_of(id, written) {
+                self.remove_stream(id, of, events, bytes)?;
+            }
+        }
+        self.write_back()?;
+        while before + self.totals.bytes > max && self.shrink_largest("?1 = 0 AND", 0)? {}
+        Ok(())
+    }
+
+    /// Finished streams, oldest first: id, session, events, bytes.
+    fn finished(&self, which: &str, value: i64) -> Result<Vec<(i64, i64, i64, i64)>> {
+        let mut select = self.db.prepare_cached(&format!(
+            "SELECT id, session, events, bytes FROM stream WHERE {which} finished IS NOT NULL ORDER BY finished, id
+             LIMIT 1024"
+        ))?;
+        let rows = select.query_map(params![value], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?;
+        rows.collect()
+    }
+
+    /// Frees a quarter of the largest stream; false when nothing may go.
+    fn shrink_largest(&mut self, which: &str, value: i64) -> Result<bool> {
+        let columns = Row::COLUMNS;
+        let largest = self
+            .db
+            .prepare_cached(&format!(
+                "SELECT {columns} FROM stream WHERE {which} events > 1 ORDER BY bytes DESC LIMIT 1"
+            ))?
+            .query_row(params![value], Row::read)
+            .optional()?;
+        let Some(mut row) = largest else { return Ok(false) };
+        let (goal, held) = (row.bytes - row.bytes / 4, row.bytes);
+        self.shrink(&mut row, |row| row.bytes > goal || row.bytes == held)?;
+        let freed = row.bytes < held;
+        self.db
+            .prepare_cached(
+                "UPDATE stream SET low = ?2, low_tag = ?3, low_at = ?4, events = ?5, bytes = ?6 WHERE id = ?1",
+            )?
+            .execute(params![row.id, row.low, row.low_tag, row.low_at, row.events, row.bytes])?;
+        self.write_back()?;
+        Ok(freed)
+    }
+
+    /// Removes what is over: finished streams after their retention, and sessions that their owner left
+    /// without dropping them, when even their events would be too old.
+    pub(super) fn sweep(&mut self) -> Result<()> {
+        self.trim_streams()?;
+        let limits = self.context.limits;
+        let before = |ms: u64| self.now.saturating_sub(i64::try_from(ms).unwrap_or(i64::MAX));
+        let (finished, unseen) = (before(limits.retention_ms), before(limits.max_age_ms));
+        let over: Vec<(i64, i64, i64, i64)> = {
+            let mut select = self.db.prepare_cached(
+                "SELECT id, session, events, bytes FROM stream WHERE finished <= ?1 ORDER BY finished LIMIT ?2",
+            )?;
+            let rows = select
+                .query_map(params![finished, SWEEP], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?;
+            rows.collect::<Result<_>>()?
+        };
+        for (id, session, events, bytes) in over {
+            self.remove_stream(id, session, events, bytes)?;
+        }
+        self.write_back()?;
+        let left: Vec<i64> = {
+            let mut select = self.db.prepare_cached(
+                "SELECT session.id FROM owner JOIN session ON session.owner = owner.id
+                 WHERE owner.beat < ?1 AND owner.id <> ?2 LIMIT ?3",
+            )?;
+            let rows = select.query_map(params![unseen, self.context.owner, SWEEP], |row| row.get(0))?;
+            rows.collect::<Result<_>>()?
+        };
+        for session in left {
+            self.remove_session(session)?;
+        }
+        self.db
+            .prepare_cached(
+                "DELETE FROM owner WHERE beat < ?1 AND id <> ?2
+                 AND NOT EXISTS (SELECT 1 FROM session WHERE session.owner = owner.id)",
+            )?
+            .execute(params![unseen, self.context.owner])?;
+        Ok(())
+    }
+}
+
+fn is_one_of(id: i64, written: &[(i64, i64)]) -> bool {
+    written.iter().any(|(stream, _)| *stream == id)
+}
+
+fn signed(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}

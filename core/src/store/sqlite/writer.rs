@@ -1,0 +1,155 @@
+//! The only thread that writes: takes what waits, does it in one transaction, answers.
+
+use std::time::{Duration, Instant};
+
+use rusqlite::{Connection, ErrorCode, Result, TransactionBehavior, params};
+
+use super::batch::{Batch, Totals, Verdict};
+use super::queue::{Look, Shared, Turn, Write};
+use super::{Context, failed};
+use crate::store::{Outcome, StoreError, Usage};
+
+/// Free pages that are given back to the file system at a time.
+const VACUUM_PAGES: u32 = 256;
+
+/// The writer's thread: ends when the store is closed and everything is written.
+pub(super) fn run(db: &mut Connection, shared: &Shared, context: &Context) {
+    let pause = Duration::from_millis((context.owner_lost_ms / 3).max(10));
+    let mut trimmed = 0;
+    let mut beat_due = Instant::now() + pause;
+    loop {
+        match shared.next_turn(beat_due) {
+            Turn::Batch(writes, looks) => {
+                let verdicts = commit(db, shared, context, &writes, &mut trimmed);
+                answer(shared, writes, looks, verdicts);
+            }
+            Turn::Idle => {}
+            Turn::Closed => break,
+        }
+        // Under load, too: a writer that is busy is alive.
+        if Instant::now() >= beat_due {
+            beat(db, shared, context, &mut trimmed);
+            beat_due = Instant::now() + pause;
+        }
+    }
+    if let Err(error) = say_closed(db, context) {
+        tracing::warn!(target: "tailrope", %error, "event store not closed properly");
+    }
+    shared.close_looks();
+}
+
+/// Hands the questions that waited to the reader, and tells everybody what became of their writes.
+fn answer(shared: &Shared, writes: Vec<Write>, looks: Vec<Look>, verdicts: Vec<Verdict>) {
+    if !looks.is_empty() {
+        shared.hand_over(looks.into_iter());
+    }
+    for (write, verdict) in writes.into_iter().zip(verdicts) {
+        match (write.ticket(), verdict) {
+            (Some(ticket), verdict) => ticket.complete(Outcome::Done(verdict)),
+            (None, Err(error)) => {
+                tracing::error!(target: "tailrope", %error, "event store did not do what it was told")
+            }
+            (None, Ok(())) => {}
+        }
+    }
+}
+
+/// Commits the writes together; when that fails, one by one, so that a bad one harms no other (I9).
+fn commit(
+    db: &mut Connection,
+    shared: &Shared,
+    context: &Context,
+    writes: &[Write],
+    trimmed: &mut u64,
+) -> Vec<Verdict> {
+    match transact(db, shared, context, writes, trimmed) {
+        Ok(verdicts) => verdicts,
+        Err(error) if writes.len() > 1 && !is_for_all(&error) => {
+            let single = |write| commit(db, shared, context, std::slice::from_ref(write), trimmed).pop();
+            writes.iter().filter_map(single).collect()
+        }
+        Err(error) => writes.iter().map(|_| Err(failed(&error))).collect(),
+    }
+}
+
+/// Whether trying one by one would only take long.
+fn is_for_all(error: &rusqlite::Error) -> bool {
+    use ErrorCode::{CannotOpen, DatabaseBusy, DatabaseCorrupt, DatabaseLocked, NotADatabase, ReadOnly};
+    let code = error.sqlite_error_code();
+    code.is_some_and(|code| {
+        [CannotOpen, DatabaseBusy, DatabaseCorrupt, DatabaseLocked, NotADatabase, ReadOnly].contains(&code)
+    })
+}
+
+fn transact(
+    db: &mut Connection,
+    shared: &Shared,
+    context: &Context,
+    writes: &[Write],
+    trimmed: &mut u64,
+) -> Result<Vec<Verdict>> {
+    if writes.is_empty() {
+        return Ok(Vec::new());
+    }
+    // Dropped without a commit, it is rolled back.
+    let transaction = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let mut batch = Batch::new(&transaction, context, context.now());
+    let verdicts = writes.iter().map(|write| batch.write(write)).collect::<Result<Vec<_>>>()?;
+    batch.close()?;
+    let totals = batch.totals;
+    let usage = count(&transaction, totals, *trimmed)?;
+    transaction.commit()?;
+    *trimmed = usage.trimmed;
+    shared.publish(usage);
+    Ok(verdicts)
+}
+
+/// Brings `total` up to date.
+fn count(db: &Connection, totals: Totals, trimmed: u64) -> Result<Usage> {
+    let read = |row: &rusqlite::Row<'_>| {
+        let column = |at| row.get::<_, i64>(at).map(|count| count.max(0).cast_unsigned());
+        Ok(Usage {
+            sessions: column(0)?,
+            streams: column(1)?,
+            events: column(2)?,
+            bytes: column(3)?,
+            trimmed: trimmed + totals.trimmed,
+        })
+    };
+    if (Totals { trimmed: 0, ..totals }) == Totals::default() {
+        return db.prepare_cached("SELECT sessions, streams, events, bytes FROM total")?.query_row([], read);
+    }
+    let Totals { sessions, streams, events, bytes, .. } = totals;
+    db.prepare_cached(
+        "UPDATE total SET sessions = sessions + ?1, streams = streams + ?2, events = events + ?3, bytes = bytes + ?4
+         RETURNING sessions, streams, events, bytes",
+    )?
+    .query_row(params![sessions, streams, events, bytes], read)
+}
+
+/// A sign of life, and what time asks for.
+fn beat(db: &mut Connection, shared: &Shared, context: &Context, trimmed: &mut u64) {
+    let done = db
+        .prepare_cached("UPDATE owner SET beat = ?2 WHERE id = ?1")
+        .and_then(|mut update| update.execute(params![context.owner, context.now()]))
+        .and_then(|_| transact(db, shared, context, &[Write::Sweep], trimmed))
+        .and_then(|_| db.execute_batch(&format!("PRAGMA incremental_vacuum({VACUUM_PAGES})")));
+    if let Err(error) = done {
+        tracing::warn!(target: "tailrope", %error, "event store gave no sign of life");
+    }
+}
+
+fn say_closed(db: &Connection, context: &Context) -> Result<()> {
+    db.execute("UPDATE owner SET closed = 1, beat = ?2 WHERE id = ?1", params![context.owner, context.now()])?;
+    Ok(())
+}
+
+/// What a store fault is called where it must say nothing of the file.
+pub(super) fn fault(error: &rusqlite::Error) -> StoreError {
+    StoreError::Failed(match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => "another process kept the file locked".to_owned(),
+        Some(ErrorCode::DiskFull) => "the disk is full".to_owned(),
+        Some(code) => format!("SQLite said {code:?}: {error}"),
+        None => error.to_string(),
+    })
+}

@@ -1,0 +1,509 @@
+//! The SQLite store: the contract of all stores, its bounds, its file, and the processes that share it.
+
+mod folder;
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use folder::Folder;
+use tailrope_core::Ms;
+use tailrope_core::store::contract::{Caller, Event, Log, check, progress};
+use tailrope_core::store::{
+    Durability, EventStore, Limits, ReadLimit, SessionRecord, SqliteStore, StoreError, StoreOptions, open,
+};
+use tailrope_core::stream::{EventKind, Seq};
+
+fn at(path: &Path, options: &StoreOptions) -> SqliteStore {
+    SqliteStore::open(path, options).expect("the file can be opened")
+}
+
+fn limited(limits: Limits) -> StoreOptions {
+    StoreOptions { limits, ..StoreOptions::default() }
+}
+
+fn sized(bytes: usize) -> Event {
+    progress(&"x".repeat(bytes))
+}
+
+fn question() -> Event {
+    (EventKind::Question, Bytes::from_static(b"question"))
+}
+
+fn terminal() -> Event {
+    (EventKind::Terminal, Bytes::from_static(b"terminal"))
+}
+
+fn positions(caller: &Caller<'_>, log: &Log, after: Seq) -> Vec<Seq> {
+    caller.read_all(log, after).iter().map(|event| event.seq).collect()
+}
+
+#[test]
+fn it_keeps_the_contract() {
+    let folder = Folder::new();
+    let files = AtomicU64::new(0);
+    check(&|| {
+        let file = folder.path(&format!("{}.db", files.fetch_add(1, Ordering::Relaxed)));
+        Arc::new(at(&file, &StoreOptions::default()))
+    });
+}
+
+#[test]
+fn it_keeps_the_contract_when_every_commit_waits_for_the_disk() {
+    let folder = Folder::new();
+    let files = AtomicU64::new(0);
+    let options = StoreOptions { durability: Durability::Power, ..StoreOptions::default() };
+    check(&|| Arc::new(at(&folder.path(&format!("{}.db", files.fetch_add(1, Ordering::Relaxed))), &options)));
+}
+
+// Bounds (I11)
+
+#[test]
+fn a_stream_keeps_its_newest_events() {
+    let folder = Folder::new();
+    let limits = Limits { max_events_per_stream: 5, ..Limits::default() };
+    let store = at(&folder.path("a.db"), &limited(limits));
+    let caller = Caller::new(&store, Ms(0));
+    let mut log = caller.open("s", 1);
+    for _ in 0..12 {
+        caller.push(&mut log, &[sized(10)]);
+    }
+    assert_eq!(positions(&caller, &log, 0), [8, 9, 10, 11, 12]);
+    assert_eq!(caller.record(&log).map(|record| (record.low, record.head)), Some((8, 12)));
+    assert_eq!((store.usage().events, store.usage().trimmed), (5, 7));
+    let tag_at = |after| caller.read(&log, after, ReadLimit { up_to: 12, events: 1, bytes: 1 }).unwrap().tag_at;
+    assert!(tag_at(7).is_some() && tag_at(12).is_some());
+    assert_eq!((tag_at(6), tag_at(0)), (None, None));
+    let mut batch = caller.open("s", 2);
+    caller.push(&mut batch, &vec![sized(1); 9]);
+    assert_eq!(positions(&caller, &batch, 0), [5, 6, 7, 8, 9], "a batch larger than the bound leaves its end");
+}
+
+#[test]
+fn a_stream_keeps_its_bytes_and_its_newest_event_whatever_its_size() {
+    let folder = Folder::new();
+    let max = 1_000;
+    let store = at(&folder.path("a.db"), &limited(Limits { max_bytes_per_stream: max, ..Limits::default() }));
+    let caller = Caller::new(&store, Ms(0));
+    let mut log = caller.open("s", 1);
+    for _ in 0..50 {
+        caller.push(&mut log, &[sized(100)]);
+        assert!(store.usage().bytes <= max as u64);
+    }
+    assert!(store.usage().events >= 3);
+    caller.push(&mut log, &[sized(5_000)]);
+    assert_eq!(positions(&caller, &log, 0), [51]);
+    caller.push(&mut log, &[sized(10)]);
+    assert_eq!(positions(&caller, &log, 0), [52]);
+}
+
+#[test]
+fn an_event_that_is_too_large_is_refused_and_named() {
+    let folder = Folder::new();
+    let store = at(&folder.path("a.db"), &limited(Limits { max_event_bytes: 100, ..Limits::default() }));
+    let caller = Caller::new(&store, Ms(0));
+    let mut log = caller.open("s", 1);
+    let refused = caller.append(&log, 1, &[sized(10), sized(101)]);
+    assert_eq!(refused, Err(StoreError::TooLarge { bytes: 101, max: 100 }));
+    caller.push(&mut log, &[sized(100)]);
+}
+
+#[test]
+fn an_unanswered_question_outlives_the_events_around_it() {
+    let folder = Folder::new();
+    let store = at(&folder.path("a.db"), &limited(Limits { max_events_per_stream: 4, ..Limits::default() }));
+    let caller = Caller::new(&store, Ms(0));
+    let mut log = caller.open("s", 1);
+    caller.push(&mut log, &[sized(1), question(), sized(1), question()]);
+    store.settle(&log.key, 4);
+    for _ in 0..6 {
+        caller.push(&mut log, &[sized(1)]);
+    }
+    assert_eq!(positions(&caller, &log, 0), [2, 8, 9, 10]);
+    assert_eq!(caller.record(&log).map(|record| record.low), Some(8));
+    assert_eq!(positions(&caller, &log, 2), [8, 9, 10]);
+    store.settle(&log.key, 2);
+    assert_eq!(positions(&caller, &log, 0), [8, 9, 10], "answered, it goes");
+    caller.assert_usage("I11", |usage| usage.events == 3);
+}
+
+#[test]
+fn questions_that_nobody_answers_yield_last_but_they_do_yield() {
+    let folder = Folder::new();
+    let max = 2_000;
+    let store = at(&folder.path("a.db"), &limited(Limits { max_bytes_per_stream: max, ..Limits::default() }));
+    let caller = Caller::new(&store, Ms(0));
+    let mut log = caller.open("s", 1);
+    for _ in 0..200 {
+        caller.push(&mut log, &[question()]);
+        assert!(store.usage().bytes <= max as u64, "{:?}", store.usage());
+    }
+    let kept = positions(&caller, &log, 0);
+    assert!(kept.len() > 10 && *kept.last().unwrap() == 200, "the newest are kept: {kept:?}");
+}
+
+#[test]
+fn a_session_over_its_bytes_gives_up_its_oldest_finished_streams_first() {
+    let folder = Folder::new();
+    let time = Arc::new(AtomicU64::new(1_000));
+    let clock = Arc::clone(&time);
+    let options = StoreOptions {
+        limits: Limits { max_bytes_per_session: 6_000, ..Limits::default() },
+        wall_clock: Some(Arc::new(move || clock.load(Ordering::SeqCst))),
+        ..StoreOptions::default()
+    };
+    let store = at(&folder.path("a.db"), &options);
+    let caller = Caller::new(&store, Ms(0));
+    let mut running = caller.open("s", 0);
+    caller.push(&mut running, &[sized(500), sized(500)]);
+    let mut finished = Vec::new();
+    for number in 1..=8 {
+        time.fetch_add(1, Ordering::SeqCst);
+        let mut log = caller.open("s", number);
+        caller.push(&mut log, &[sized(400), terminal()]);
+        finished.push(log);
+    }
+    let mut other = caller.open("t", 99);
+    caller.push(&mut other, &[sized(5_000)]);
+    caller.push(&mut running, &[sized(1_000)]);
+    let kept: Vec<bool> = finished.iter().map(|log| caller.record(log).is_some()).collect();
+    assert!(kept.is_sorted() && !kept[0] && kept[7], "the oldest finished go first: {kept:?}");
+    assert_eq!(positions(&caller, &running, 0), [1, 2, 3], "the running stream is whole");
+    assert_eq!(positions(&caller, &other, 0), [1], "another session is not concerned");
+    for _ in 0..100 {
+        caller.push(&mut running, &[sized(100)]);
+    }
+    let kept = positions(&caller, &running, 0);
+    assert!(*kept.last().unwrap() == 103 && kept.len() < 60, "then events of the largest go: {kept:?}");
+    assert!(kept.windows(2).all(|pair| pair[1] == pair[0] + 1));
+    assert!(store.usage().bytes <= 6_000 + 5_000 + 400);
+}
+
+#[test]
+fn the_file_keeps_its_bytes_and_drops_give_everything_back() {
+    let folder = Folder::new();
+    let max = 100_000;
+    let store = at(&folder.path("a.db"), &limited(Limits { max_bytes: max, ..Limits::default() }));
+    let caller = Caller::new(&store, Ms(0));
+    for number in 0..300 {
+        let session = format!("session {}", number % 20);
+        let mut log = caller.open(&session, number);
+        caller.push(&mut log, &[sized(500), sized(500)]);
+        match number % 4 {
+            0 => caller.push(&mut log, &[terminal()]),
+            1 => store.finish(Ms(0), &log.key, Bytes::from_static(b"end")),
+            2 => store.drop_stream(&log.key),
+            _ => {}
+        }
+        caller.assert_usage("I11", |usage| usage.bytes <= max as u64);
+        if caller.record(&log).is_some() {
+            let kept = positions(&caller, &log, 0);
+            assert!(kept.windows(2).all(|pair| pair[1] == pair[0] + 1), "{kept:?}");
+        }
+    }
+    for number in 0..20 {
+        store.drop_session(&format!("session {number}"));
+    }
+    caller.assert_usage("F-54", |usage| (usage.sessions, usage.streams, usage.events, usage.bytes) == (0, 0, 0, 0));
+}
+
+#[test]
+fn age_and_retention_take_what_they_are_over() {
+    let folder = Folder::new();
+    let time = Arc::new(AtomicU64::new(1_000_000));
+    let clock = Arc::clone(&time);
+    let options = StoreOptions {
+        limits: Limits { max_age_ms: 60_000, retention_ms: 5_000, ..Limits::default() },
+        wall_clock: Some(Arc::new(move || clock.load(Ordering::SeqCst))),
+        ..StoreOptions::default()
+    };
+    let store = at(&folder.path("a.db"), &options);
+    let caller = Caller::new(&store, Ms(0));
+    let mut log = caller.open("s", 1);
+    caller.push(&mut log, &[sized(1), sized(1)]);
+    time.fetch_add(30_000, Ordering::SeqCst);
+    caller.push(&mut log, &[sized(1)]);
+    time.fetch_add(32_000, Ordering::SeqCst);
+    caller.push(&mut log, &[sized(1)]);
+    assert_eq!(positions(&caller, &log, 0), [3, 4]);
+    time.fetch_add(900_000, Ordering::SeqCst);
+    caller.push(&mut log, &[terminal()]);
+    assert_eq!(positions(&caller, &log, 0), [5], "the newest always stays");
+    let mut running = caller.open("s", 2);
+    caller.push(&mut running, &[sized(1)]);
+    time.fetch_add(4_999, Ordering::SeqCst);
+    store.sweep(Ms(0));
+    assert!(caller.record(&log).is_some(), "I6: readable until retention ends");
+    time.fetch_add(1, Ordering::SeqCst);
+    store.sweep(Ms(0));
+    assert!(caller.record(&log).is_none() && caller.record(&running).is_some());
+    store.put_session(Ms(0), "s", &SessionRecord::default());
+    assert_eq!(caller.session("s").map(|record| record.age_ms), Some(0));
+    time.fetch_add(900_000, Ordering::SeqCst);
+    store.sweep(Ms(0));
+    assert_eq!(caller.session("s").map(|record| record.age_ms), Some(900_000), "its owner is there");
+    drop(store);
+    let later = at(&folder.path("a.db"), &options);
+    let caller = Caller::new(&later, Ms(0));
+    assert!(caller.session("s").is_some_and(|record| record.unseen_ms == u64::MAX), "its owner said goodbye");
+    time.fetch_add(60_001, Ordering::SeqCst);
+    later.sweep(Ms(0));
+    assert_eq!((caller.session("s"), caller.record(&running)), (None, None), "a session that was left goes in time");
+    caller.assert_usage("F-54", |usage| usage.streams == 0 && usage.sessions == 0 && usage.bytes == 0);
+}
+
+// The file
+
+#[test]
+fn reopening_finds_everything() {
+    let folder = Folder::new();
+    let file = folder.path("a.db");
+    let options = StoreOptions::default();
+    let store = at(&file, &options);
+    let caller = Caller::new(&store, Ms(0));
+    let mut log = caller.open("s", 1);
+    caller.push(&mut log, &[sized(10), question(), sized(0)]);
+    store.set_retry(&log.key, 700);
+    let known = SessionRecord { principal: Some("alice".into()), retry_ms: 9, ..SessionRecord::default() };
+    store.put_session(Ms(0), "s", &known);
+    let mut ended = caller.open("s", 2);
+    caller.push(&mut ended, &[sized(10)]);
+    store.finish(Ms(0), &ended.key, Bytes::from_static(b"tail"));
+    let usage = {
+        caller.record(&ended);
+        store.usage()
+    };
+    drop(store);
+    let store = at(&file, &options);
+    let caller = Caller::new(&store, Ms(7));
+    log.assert_stored(&caller, 0, "I6");
+    ended.assert_stored(&caller, 0, "I6");
+    let record = caller.record(&log).unwrap();
+    assert_eq!((record.retry_ms, record.finished, record.owner_unseen_ms), (Some(700), false, Some(u64::MAX)));
+    assert_eq!(caller.record(&ended).unwrap().tail, Some(Bytes::from_static(b"tail")));
+    assert_eq!(caller.session("s").map(|record| (record.principal, record.retry_ms)), Some((known.principal, 9)));
+    // Who is gone appends nothing; whoever reads its stream may end it.
+    assert_eq!(caller.append(&log, 4, &[sized(1)]), Err(StoreError::Fenced));
+    store.finish(Ms(0), &log.key, Bytes::from_static(b"gone"));
+    assert!(caller.record(&log).is_some_and(|record| record.finished && record.owner_unseen_ms.is_none()), "I13");
+    assert_eq!(store.usage().events, usage.events);
+}
+
+#[test]
+fn a_file_that_cannot_be_used_is_refused_with_what_is_wrong() {
+    let folder = Folder::new();
+    let text = folder.path("text.db");
+    std::fs::write(&text, "no database, but long enough to be looked at as one".repeat(100)).unwrap();
+    let other = folder.path("other.db");
+    let newer = folder.path("newer.db");
+    for (file, sql) in [(&other, "CREATE TABLE t (x)"), (&newer, "PRAGMA user_version = 99")] {
+        if file == &newer {
+            drop(at(file, &StoreOptions::default()));
+        }
+        rusqlite::Connection::open(file).unwrap().execute_batch(sql).unwrap();
+    }
+    let damaged = folder.path("damaged.db");
+    drop(at(&damaged, &StoreOptions::default()));
+    let mut bytes = std::fs::read(&damaged).unwrap();
+    bytes[100..4_000].fill(0xFF);
+    std::fs::write(&damaged, bytes).unwrap();
+    let cases = [
+        (text, "no SQLite database"),
+        (other, "something else"),
+        (newer, "version 99"),
+        (damaged, "damaged"),
+        (folder.path("no/such/folder.db"), "directory does not exist"),
+        (folder.path("."), "is a directory"),
+    ];
+    for (file, what) in cases {
+        let error = open(&format!("sqlite:{}", file.display()), &StoreOptions::default()).err();
+        let text = error.map(|error| error.to_string()).unwrap_or_default();
+        assert!(text.contains(what), "{file:?}: {text:?}");
+    }
+}
+
+#[test]
+fn addresses_are_refused_with_what_was_tried_and_what_there_is() {
+    let folder = Folder::new();
+    let options = StoreOptions::default();
+    for (address, what) in [
+        ("events.db", "the kinds are memory: and sqlite:PATH"),
+        ("mysql://me:pass@host/db", "no kind of store called \"mysql\""),
+        ("sqlite:", "the path of the file is missing"),
+        ("sqlite::memory:", "the path of the file is missing"),
+        ("sqlite://host/events.db", "a file is on this machine"),
+        ("memory:here", "its whole address is memory:"),
+    ] {
+        let error = open(address, &options).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(error.contains(what) && !error.contains("pass"), "{address}: {error}");
+    }
+    assert!(open("memory:", &options).is_ok());
+    let absolute = format!("sqlite://{}", folder.path("a.db").display());
+    assert!(open(&absolute, &options).is_ok() && folder.path("a.db").exists());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_new_file_is_its_users_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new();
+    let _store = at(&folder.path("a.db"), &StoreOptions::default());
+    for file in ["a.db", "a.db-wal"] {
+        let mode = std::fs::metadata(folder.path(file)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o077, 0, "{file}: {mode:o}");
+    }
+}
+
+// Processes
+
+/// A process that appends to one stream and says each position that the store has. It is this binary.
+struct Writer {
+    child: Child,
+    says: BufReader<ChildStdout>,
+}
+
+impl Writer {
+    fn start(file: &Path, session: &str, events: u64) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "write_as_a_process", "--ignored", "--nocapture", "--test-threads=1"])
+            .env("TAILROPE_TEST_FILE", file)
+            .env("TAILROPE_TEST_SESSION", session)
+            .env("TAILROPE_TEST_EVENTS", events.to_string())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("this binary runs");
+        let says = BufReader::new(child.stdout.take().unwrap());
+        Self { child, says }
+    }
+
+    /// The next position that it got an answer for; none when it has ended.
+    fn next(&mut self) -> Option<Seq> {
+        let mut line = String::new();
+        while self.says.read_line(&mut line).unwrap() > 0 {
+            if let Some(seq) = line.trim().strip_prefix("stored ") {
+                return Some(seq.parse().unwrap());
+            }
+            line.clear();
+        }
+        None
+    }
+
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+fn payload(session: &str, seq: Seq) -> Event {
+    progress(&format!("{session} {seq} {}", "x".repeat((seq % 50) as usize)))
+}
+
+/// What the process with this session has written up to a position.
+fn written(session: &str, head: Seq) -> Log {
+    let mut log = Log::new(session, 1);
+    log.events = (1..=head).map(|seq| payload(session, seq)).collect();
+    log
+}
+
+#[test]
+#[ignore = "it is the process that other tests here start, and kill"]
+fn write_as_a_process() {
+    let var = |name: &str| std::env::var(format!("TAILROPE_TEST_{name}"));
+    let (Ok(file), Ok(session), Ok(events)) = (var("FILE"), var("SESSION"), var("EVENTS")) else { return };
+    let options = StoreOptions { owner_lost_ms: 300, ..StoreOptions::default() };
+    let store = at(Path::new(&file), &options);
+    let caller = Caller::new(&store, Ms(0));
+    let mut log = caller.open(&session, 1);
+    store.put_session(Ms(0), &session, &SessionRecord { principal: Some("alice".into()), ..SessionRecord::default() });
+    let mut out = std::io::stdout();
+    for seq in 1..=events.parse().unwrap() {
+        caller.push(&mut log, &[payload(&session, seq)]);
+        writeln!(out, "\nstored {seq}").unwrap();
+        out.flush().unwrap();
+    }
+}
+
+#[test]
+fn what_was_acknowledged_survives_a_kill_of_its_process() {
+    let folder = Folder::new();
+    let file = folder.path("a.db");
+    for round in 0..12 {
+        let session = format!("round {round}");
+        let mut writer = Writer::start(&file, &session, u64::MAX);
+        let mut acknowledged = 0;
+        while acknowledged < 1 + round * 7 {
+            acknowledged = writer.next().expect("it writes until it is killed");
+        }
+        writer.kill();
+        let store = at(&file, &StoreOptions::default());
+        let caller = Caller::new(&store, Ms(0));
+        for earlier in 0..=round {
+            let session = format!("round {earlier}");
+            let record = caller.record(&Log::new(&session, 1)).expect("the log is there");
+            assert!(earlier != round || record.head >= acknowledged, "{} of {acknowledged}", record.head);
+            assert!(record.head > earlier * 7);
+            written(&session, record.head).assert_stored(&caller, 0, "I1, after kill -9");
+            assert!(caller.session(&session).is_some_and(|record| record.principal.as_deref() == Some("alice")));
+        }
+        assert_eq!(store.usage().streams, 0, "nothing was written here yet");
+    }
+}
+
+#[test]
+fn two_processes_write_and_a_third_reads_along() {
+    let folder = Folder::new();
+    let file = folder.path("a.db");
+    let events = 400;
+    let mut writers = ["one", "two"].map(|session| Writer::start(&file, session, events));
+    let first = writers.each_mut().map(|writer| writer.next().expect("it writes"));
+    assert_eq!(first, [1, 1], "one does not wait for the end of the other");
+    let store = at(&file, &StoreOptions::default());
+    let caller = Caller::new(&store, Ms(0));
+    let mut heads = [1, 1];
+    while heads != [events; 2] {
+        for ((head, writer), session) in heads.iter_mut().zip(&mut writers).zip(["one", "two"]) {
+            *head = writer.next().unwrap_or(*head).max(*head);
+            let log = written(session, *head);
+            let after = *head - 1;
+            let got = caller.read_all(&log, after);
+            assert!(got.iter().zip(*head..).all(|(event, seq)| event.seq == seq), "dense");
+            assert!(!got.is_empty() && *got[0].frame == *log.events.last().unwrap().1, "what it got an answer for");
+        }
+    }
+    for (writer, session) in writers.iter_mut().zip(["one", "two"]) {
+        assert_eq!(writer.next(), None);
+        assert!(writer.child.wait().unwrap().success());
+        written(session, events).assert_stored(&caller, 0, "I2, two processes");
+    }
+}
+
+#[test]
+fn a_stream_has_one_process_that_writes_it_until_that_is_gone() {
+    let folder = Folder::new();
+    let file = folder.path("a.db");
+    let mut writer = Writer::start(&file, "s", u64::MAX);
+    writer.next();
+    let store = at(&file, &StoreOptions { owner_lost_ms: 3_000, ..StoreOptions::default() });
+    let caller = Caller::new(&store, Ms(0));
+    let log = caller.open("s", 1);
+    let unseen = || caller.record(&log).expect("it is there").owner_unseen_ms.expect("it is another's");
+    assert!(unseen() < 3_000);
+    let head = caller.record(&log).unwrap().head;
+    let same_place = caller.append(&written("s", head), head + 1, &[sized(1)]);
+    assert_eq!(same_place, Err(StoreError::Fenced), "its log was opened here, too, and stays its own");
+    store.finish(Ms(0), &log.key, Bytes::from_static(b"lost"));
+    assert!(!caller.record(&log).unwrap().finished, "it is alive");
+    writer.kill();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while unseen() < 3_000 {
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    store.finish(Ms(0), &log.key, Bytes::from_static(b"lost"));
+    let record = caller.record(&log).unwrap();
+    assert_eq!((record.finished, record.tail.as_deref()), (true, Some(&b"lost"[..])), "I13");
+}
