@@ -6,7 +6,7 @@
 use std::io::Write;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tailrope_core::Ms;
 use tailrope_core::protocol::StreamNonce;
@@ -64,12 +64,13 @@ fn measure(store: &dyn EventStore, count: u64) -> String {
         operation,
         number,
     };
-    let base = Instant::now().elapsed().as_nanos() as u64 ^ u64::from(std::process::id()) << 32;
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970");
+    let run = since.as_nanos() as u64;
     let mut streams: Vec<Stream> = (0..count)
         .map(|number| {
             let mut nonce = [0; 12];
-            nonce[..8].copy_from_slice(&(base ^ Instant::now().elapsed().as_nanos() as u64).to_be_bytes());
-            nonce[8..].copy_from_slice(&((count as u32) << 16 | number as u32).to_be_bytes());
+            nonce[..8].copy_from_slice(&run.to_be_bytes());
+            nonce[8..].copy_from_slice(&(number as u32).to_be_bytes());
             let key = StreamKey { session: format!("bench {count} {}", number % 8).into(), nonce: StreamNonce(nonce) };
             let stream = Stream { key, head: 0, chain: Chain::start(&nonce), asked: Instant::now() };
             let answer = store.open(Ms(0), &stream.key, &ticket(&stream, number, Operation::Open));

@@ -41,7 +41,8 @@ impl Write {
         }
     }
 
-    fn bytes(&self) -> usize {
+    /// Of payloads.
+    pub(super) fn bytes(&self) -> usize {
         match self {
             Self::Append { events, .. } => events.iter().map(|event| event.frame.len()).sum(),
             Self::Finish { tail, .. } => tail.len(),
@@ -85,9 +86,17 @@ struct Looks {
     closed: bool,
 }
 
+#[derive(Default)]
+struct Checkpoint {
+    due: bool,
+    closed: bool,
+}
+
 /// What the callers of a store and its threads share.
 #[derive(Default)]
 pub(super) struct Shared {
+    checkpoint: Mutex<Checkpoint>,
+    checkpoint_due: Condvar,
     jobs: Mutex<Jobs>,
     jobs_came: Condvar,
     looks: Mutex<Looks>,
@@ -199,10 +208,28 @@ impl Shared {
         self.jobs_came.notify_all();
     }
 
-    /// The reader does what waits, and ends.
+    /// The reader does what waits, and ends; so does whoever shortens the log.
     pub(super) fn close_looks(&self) {
         lock(&self.looks).closed = true;
         self.looks_came.notify_all();
+        lock(&self.checkpoint).closed = true;
+        self.checkpoint_due.notify_all();
+    }
+
+    /// Enough was written.
+    pub(super) fn ask_checkpoint(&self) {
+        lock(&self.checkpoint).due = true;
+        self.checkpoint_due.notify_one();
+    }
+
+    /// Waits until enough was written; false when the store is closed.
+    pub(super) fn next_checkpoint(&self) -> bool {
+        let mut checkpoint = lock(&self.checkpoint);
+        while !checkpoint.due && !checkpoint.closed {
+            checkpoint = self.checkpoint_due.wait(checkpoint).unwrap_or_else(PoisonError::into_inner);
+        }
+        checkpoint.due = false;
+        !checkpoint.closed
     }
 
     pub(super) fn usage(&self) -> Usage {

@@ -125,6 +125,8 @@ fn prepare(db: &mut Connection, durability: Durability, shown: &str) -> Result<(
     }
     db.pragma_update(None, "synchronous", if durability == Durability::Power { "FULL" } else { "NORMAL" })?;
     db.pragma_update(None, "journal_size_limit", 64 << 20)?;
+    // It has its own thread.
+    db.pragma_update(None, "wal_autocheckpoint", 0)?;
     let create = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
     // Another process may have made the tables meanwhile.
     if check(&create, shown)? {

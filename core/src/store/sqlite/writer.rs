@@ -5,10 +5,13 @@ use std::time::{Duration, Instant};
 use rusqlite::{Connection, ErrorCode, Result, TransactionBehavior, params};
 
 use super::batch::{Batch, Totals, Verdict};
+use super::checkpoint::EVERY_BYTES;
 use super::queue::{Look, Shared, Turn, Write};
 use super::{Context, failed};
 use crate::store::{Outcome, StoreError, Usage};
 
+/// A page of the file.
+const PAGE: usize = 4_096;
 /// Free pages that are given back to the file system at a time.
 const VACUUM_PAGES: u32 = 256;
 
@@ -16,11 +19,18 @@ const VACUUM_PAGES: u32 = 256;
 pub(super) fn run(db: &mut Connection, shared: &Shared, context: &Context) {
     let pause = Duration::from_millis((context.owner_lost_ms / 3).max(10));
     let mut trimmed = 0;
+    let mut written = 0;
     let mut beat_due = Instant::now() + pause;
     loop {
         match shared.next_turn(beat_due) {
             Turn::Batch(writes, looks) => {
                 let verdicts = commit(db, shared, context, &writes, &mut trimmed);
+                // Every page that a commit touches goes into the log whole.
+                written += writes.iter().map(|write| PAGE + 2 * write.bytes()).sum::<usize>();
+                if written >= EVERY_BYTES {
+                    written = 0;
+                    shared.ask_checkpoint();
+                }
                 answer(shared, writes, looks, verdicts);
             }
             Turn::Idle => {}
