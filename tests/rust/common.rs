@@ -182,14 +182,17 @@ enum Pending {
     Append(Ms, StreamKey, Vec<StoredEvent>, u64, Ticket),
     Read(StreamKey, Seq, ReadLimit, Ticket),
     Record(StreamKey, Ticket),
+    Session(Ms, String, Ticket),
 }
 
 impl Pending {
     fn ticket(&self) -> &Ticket {
         match self {
-            Self::Open(.., ticket) | Self::Append(.., ticket) | Self::Read(.., ticket) | Self::Record(_, ticket) => {
-                ticket
-            }
+            Self::Open(.., ticket)
+            | Self::Append(.., ticket)
+            | Self::Read(.., ticket)
+            | Self::Record(_, ticket)
+            | Self::Session(.., ticket) => ticket,
         }
     }
 }
@@ -241,6 +244,13 @@ impl SlowStore {
                     _ => Err(failed()),
                 };
                 ticket.complete(Outcome::Page(page));
+            }
+            Pending::Session(at, session, ticket) => {
+                let record = match self.inner.session(at, &session, &ticket) {
+                    Answer::Now(record) if succeed => record,
+                    _ => Err(failed()),
+                };
+                ticket.complete(Outcome::Session(record));
             }
             Pending::Record(key, ticket) => {
                 let record = match self.inner.record(&key, &ticket) {
@@ -341,7 +351,14 @@ impl EventStore for SlowStore {
     }
 
     fn session(&self, now: Ms, session: &str, ticket: &Ticket) -> Answer<Option<SessionRecord>> {
-        self.inner.session(now, session, ticket)
+        match (self.does_wait(), self.does_fail()) {
+            (true, _) => {
+                self.put(Pending::Session(now, session.to_owned(), ticket.clone()));
+                Answer::Later
+            }
+            (_, true) => Answer::Now(Err(failed())),
+            _ => self.inner.session(now, session, ticket),
+        }
     }
 
     fn settle(&self, key: &StreamKey, seq: Seq) {

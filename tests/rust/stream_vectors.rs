@@ -161,6 +161,10 @@ enum InputSpec {
     AppendFailed,
     AppendLost,
     Grown(Seq),
+    /// The end, if it is not in the log.
+    Ended {
+        tail: Option<String>,
+    },
     Page {
         conn: ConnectionId,
         seqs: Vec<Seq>,
@@ -242,6 +246,7 @@ impl Trace {
             InputSpec::AppendFailed => Input::AppendFailed,
             InputSpec::AppendLost => Input::AppendLost,
             InputSpec::Grown(head) => Input::Grown { head: *head },
+            InputSpec::Ended { tail } => Input::Ended { tail: tail.clone().map(Into::into) },
             InputSpec::Page { conn, seqs, trimmed, tag_at } => {
                 let after = self.read_after[conn];
                 let event = |seq: &Seq| StoredEvent {

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use super::connection::{Chunk, Connection, Head, Poll, Wake};
+use super::following::Followed;
 use super::handle::{OutgoingMessage, SendOutcome, Sent};
 use super::seeks::Seek;
 use super::stats::Counters;
@@ -121,6 +122,8 @@ pub(super) struct State {
     pub(super) waits: BTreeMap<u64, Wait>,
     /// Connections whose stream the store has to tell first.
     pub(super) seeks: BTreeMap<ConnectionId, Seek>,
+    /// Streams that another process writes.
+    pub(super) followed: BTreeMap<StreamNonce, Followed>,
     /// Which version of what the store knows of the session it was given.
     facts_put: u32,
     next_token: u64,
@@ -146,6 +149,9 @@ pub(super) struct Cell {
     pub(super) dialect: &'static Dialect,
     me: Weak<Self>,
     wake: (Arc<dyn Wake>, u64),
+    /// The logs are not this engine's to drop: the session lives elsewhere, or its store goes on.
+    keeps_logs: AtomicBool,
+    adopted: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -173,6 +179,8 @@ impl Cell {
             dialect,
             me: me.clone(),
             wake,
+            keeps_logs: AtomicBool::new(false),
+            adopted: AtomicBool::new(false),
             state: Mutex::new(State {
                 session,
                 conns: HashMap::new(),
@@ -184,6 +192,7 @@ impl Cell {
                 asked_later: false,
                 waits: BTreeMap::new(),
                 seeks: BTreeMap::new(),
+                followed: BTreeMap::new(),
                 facts_put: 0,
                 next_token: 1,
                 scheduled: Ms::NEVER,
@@ -230,13 +239,16 @@ impl Cell {
             let (wake, key) = &self.wake;
             wakes.push((Arc::clone(wake), *key));
         }
-        if state.session.facts() != state.facts_put && !state.session.has_ended() {
+        if state.session.facts() != state.facts_put && !state.session.has_ended() && !self.is_adopted() {
             state.facts_put = state.session.facts();
             self.put_session(&state, now);
         }
         let mut deadline = state.session.deadline().min(state.wait_deadline());
         if !state.seeks.is_empty() {
             deadline = deadline.min(state.seek_deadline(self.shared.options.pacing.keep_alive_ms));
+        }
+        if !state.followed.is_empty() {
+            deadline = deadline.min(state.follow_deadline());
         }
         if deadline < state.scheduled {
             // Under the session's lock, so that no later change of it is overtaken.
@@ -271,8 +283,20 @@ impl Cell {
                 state.session.tick(now, steps);
                 self.give_up(state, now);
                 self.tick_seeks(state, now, steps);
+                self.tick_followed(state, now, steps);
             }
         });
+    }
+
+    /// Makes this the view of a session that was opened elsewhere.
+    pub(super) fn adopt(&self, record: &SessionRecord) {
+        self.keeps_logs.store(true, Ordering::SeqCst);
+        self.adopted.store(true, Ordering::SeqCst);
+        lock(&self.state).session.adopt(record.revision, record.retry_ms, record.list_changed);
+    }
+
+    fn is_adopted(&self) -> bool {
+        self.adopted.load(Ordering::Relaxed)
     }
 
     /// Gives the store what it has to know of the session, for readers that come elsewhere.
@@ -300,6 +324,11 @@ impl Cell {
             return Err(self.dialect.wording.session_ended());
         }
         self.shared.check().map_err(|_| self.dialect.wording.closing())
+    }
+
+    /// A session that lives elsewhere takes no requests here.
+    fn check_owned(&self) -> Result<(), Refusal> {
+        if self.is_adopted() { Err(self.dialect.wording.session_ended()) } else { Ok(()) }
     }
 
     /// Registers a connection of a stream.
@@ -339,6 +368,7 @@ impl Cell {
         wake: Arc<dyn Wake>,
         key: u64,
     ) -> Result<Connection, Refusal> {
+        me.check_owned()?;
         let conn = me.change(|state, now, steps| {
             me.check_open(state)?;
             let nonce = me.shared.nonce();
@@ -361,6 +391,7 @@ impl Cell {
         wake: Arc<dyn Wake>,
         key: u64,
     ) -> Result<Connection, Refusal> {
+        me.check_owned()?;
         let conn = me.with(|state, now| {
             me.check_open(state)?;
             let nonce = me.shared.nonce();
@@ -461,6 +492,9 @@ impl Cell {
             Counters::add(&self.shared.counters.connections_lost, 1);
             let _ = state.session.handle(now, nonce, Input::Lost { conn: id }, steps);
         });
+        if self.is_adopted() && lock(&self.state).conns.is_empty() {
+            self.release();
+        }
     }
 
     pub(super) fn received(&self, envelopes: &[Envelope]) {
@@ -596,6 +630,24 @@ impl Cell {
         });
     }
 
+    /// Nobody reads a session of another process here any more: whoever comes next looks it up anew. A
+    /// reader who found it just before is served all the same.
+    fn release(&self) {
+        let mut sessions = lock(&self.shared.sessions);
+        let is_this = sessions.get(&self.id).is_some_and(|cell| cell.number == self.number);
+        let released = if is_this { sessions.remove(&self.id) } else { None };
+        drop(sessions);
+        drop(released);
+    }
+
+    /// Ends the session with the process; what a durable store has of it stays readable.
+    pub(super) fn leave(&self) {
+        if self.shared.store.outlives_process() {
+            self.keeps_logs.store(true, Ordering::SeqCst);
+        }
+        self.end();
+    }
+
     pub(super) fn end(&self) {
         let ended = self.change(|state, now, steps| {
             let ended = !state.session.has_ended();
@@ -611,6 +663,7 @@ impl Cell {
             state.release_senders();
             state.waits.clear();
             state.seeks.clear();
+            state.followed.clear();
             for (_, conn) in std::mem::take(&mut state.json) {
                 let refusal = self.dialect.wording.session_ended_meanwhile();
                 self.answer_json(state, conn, Head::json(refusal.status), refusal.body(self.dialect));
@@ -622,7 +675,9 @@ impl Cell {
                 self.write_last(state, now, id);
             }
         });
-        self.shared.store.drop_session(&self.id);
+        if !self.keeps_logs.load(Ordering::SeqCst) {
+            self.shared.store.drop_session(&self.id);
+        }
         lock(&self.shared.sessions).remove(&self.id);
         lock(&self.shared.timed).remove(&self.number);
         let scheduled = lock(&self.state).scheduled;
@@ -662,6 +717,14 @@ impl Cell {
     }
 }
 
+impl Drop for Cell {
+    fn drop(&mut self) {
+        if self.is_adopted() {
+            lock(&self.shared.timed).remove(&self.number);
+        }
+    }
+}
+
 impl Complete for Cell {
     fn complete(&self, ticket: &Ticket, outcome: Outcome) {
         self.with(|state, now| {
@@ -670,7 +733,7 @@ impl Complete for Cell {
             } else {
                 tracing::debug!(target: "tailrope", session = %self.id, ?outcome, "the store answered too late");
             }
-            if state.session.has_ended() {
+            if state.session.has_ended() && !self.keeps_logs.load(Ordering::SeqCst) {
                 // What was under way when the session was dropped is not to bring its log back.
                 self.shared.store.drop_stream(&self.key(ticket.nonce));
             }

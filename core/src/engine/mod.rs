@@ -37,22 +37,25 @@
 //! # Ok::<(), tailrope_core::engine::EngineError>(())
 //! ```
 
+mod adopting;
 mod answers;
 mod cell;
 mod clock;
 mod connection;
+mod following;
 mod handle;
 mod perform;
 mod seeks;
 mod stats;
 mod waits;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::error::Error;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+pub use adopting::Adoption;
 use cell::Cell;
 use clock::Randomness;
 pub use clock::{Clock, ManualClock, SystemClock};
@@ -80,6 +83,9 @@ pub struct Options {
     /// How long the store may take for an operation, in milliseconds; then it counts as failed. 0 waits
     /// for ever.
     pub store_timeout_ms: u64,
+    /// A stream whose writing process gave no sign for so long gets its end from whoever serves its
+    /// reader, in milliseconds (I13).
+    pub owner_lost_ms: u64,
     /// A larger event is logged as a warning: clients with small buffers drop it (F-60). Bytes.
     pub warn_event_bytes: usize,
     /// The store; the memory store when there is none.
@@ -96,6 +102,7 @@ impl Default for Options {
             max_sessions: 10_000,
             max_detached_ms: 60 * 60 * 1_000,
             store_timeout_ms: 30_000,
+            owner_lost_ms: 10_000,
             warn_event_bytes: 1 << 20,
             store: None,
             clock: None,
@@ -181,6 +188,8 @@ struct Shared {
     deadlines: Mutex<BTreeSet<(Ms, u64)>>,
     /// The sessions behind the numbers.
     timed: Mutex<HashMap<u64, Weak<Cell>>>,
+    /// Sessions that are looked up, with when that takes too long.
+    look_ups: Mutex<VecDeque<(Ms, Weak<adopting::LookUp>)>>,
     next_sweep: AtomicU64,
     next_number: AtomicU64,
     connections: AtomicU64,
@@ -261,6 +270,7 @@ impl Engine {
             sessions: Mutex::default(),
             deadlines: Mutex::default(),
             timed: Mutex::default(),
+            look_ups: Mutex::default(),
             next_sweep: AtomicU64::new(0),
             next_number: AtomicU64::new(1),
             connections: AtomicU64::new(0),
@@ -325,6 +335,7 @@ impl Engine {
     pub fn next_deadline(&self) -> Ms {
         // Streams finish in quick succession; they need no tick each.
         let sweep = Ms(self.0.next_sweep.load(Ordering::Relaxed)) + SWEEP_PAUSE_MS;
+        let sweep = sweep.min(self.0.look_up_deadline());
         lock(&self.0.deadlines).first().map_or(sweep, |(at, _)| sweep.min(*at))
     }
 
@@ -351,6 +362,7 @@ impl Engine {
                 cell.tick(at);
             }
         }
+        self.0.give_up_look_ups(now);
         self.0.sweep(now);
     }
 
@@ -377,12 +389,13 @@ impl Engine {
         self.0.draining_ms.load(Ordering::Relaxed) != 0
     }
 
-    /// Ends every session. The engine takes nothing afterwards.
+    /// Ends every session. The engine takes nothing afterwards. What a store that outlives the process has
+    /// of the sessions stays there for their clients.
     pub fn close(&self) {
         self.0.closed.store(true, Ordering::SeqCst);
         let cells: Vec<Arc<Cell>> = lock(&self.0.sessions).values().cloned().collect();
         for cell in cells {
-            cell.end();
+            cell.leave();
         }
     }
 

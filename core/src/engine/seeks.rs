@@ -6,6 +6,7 @@
 
 use super::cell::{Cell, State};
 use super::connection::Head;
+use super::following::Followed;
 use crate::Ms;
 use crate::protocol::{IdEncoder, MAX_VISIT, StreamNonce, sse};
 use crate::session::Step;
@@ -60,11 +61,12 @@ impl Cell {
         steps: &mut Vec<Step>,
     ) {
         self.shared.sweep(now);
-        if state.session.stream(position.nonce).is_some() {
+        if state.session.stream(position.nonce).is_some() && !state.followed.contains_key(&position.nonce) {
             return self.resume_stream(state, now, conn, position, steps);
         }
         // One question is enough for all who want the stream: its answer serves them in their order.
-        let asking = state.seeks.values().any(|seek| seek.position.nonce == position.nonce && seek.asking);
+        let asking = state.seeks.values().any(|seek| seek.position.nonce == position.nonce && seek.asking)
+            || state.followed.get(&position.nonce).is_some_and(|followed| followed.asking);
         state.seeks.insert(conn, Seek { position, fault: None, asking, last_write: now });
         if !asking {
             self.ask_record(state, now, position.nonce, steps);
@@ -81,13 +83,16 @@ impl Cell {
         let _ = state.session.handle(now, nonce, Input::Resume { conn, after, visit, tag, jitter }, steps);
     }
 
-    fn ask_record(&self, state: &mut State, now: Ms, nonce: StreamNonce, steps: &mut Vec<Step>) {
+    pub(super) fn ask_record(&self, state: &mut State, now: Ms, nonce: StreamNonce, steps: &mut Vec<Step>) {
         let ticket = self.ticket(nonce, Operation::Record);
         match self.shared.store.record(&self.key(nonce), &ticket) {
             Answer::Now(result) => self.recorded(state, now, nonce, result, steps),
             Answer::Later => {
                 for seek in state.seeks.values_mut().filter(|seek| seek.position.nonce == nonce) {
                     seek.asking = true;
+                }
+                if let Some(followed) = state.followed.get_mut(&nonce) {
+                    followed.asking = true;
                 }
                 self.wait(state, now, &ticket);
             }
@@ -108,21 +113,33 @@ impl Cell {
             Err(error) => {
                 tracing::warn!(target: "tailrope", session = %self.id, stream = %nonce.hex(), %error,
                     "stream not looked up");
+                if let Some(followed) = state.followed.get_mut(&nonce) {
+                    *followed = Followed { due: now + ASK_AGAIN_MS, asking: false };
+                }
                 return state.seeks_of(nonce).into_iter().for_each(|conn| self.seek_failed(state, now, conn));
             }
         };
+        if state.followed.contains_key(&nonce) {
+            self.catch_up(state, now, nonce, record.as_ref(), steps);
+        }
         for conn in state.seeks_of(nonce) {
             let Some(seek) = state.seeks.remove(&conn) else { continue };
             let Some(origin) = state.conns.get(&conn).map(|conn| conn.origin.clone()) else { continue };
             if state.session.stream(nonce).is_none() {
-                let Some(Record { head, finished, tail, retry_ms, chain, .. }) = record.clone() else {
+                let Some(record) = &record else {
                     self.answer_unknown(state, now, conn, steps);
                     continue;
                 };
+                let Record { head, finished, tail, retry_ms, chain, .. } = record.clone();
                 let follow = Follow { head, finished, tail, retry_ms };
                 state.session.follow(now, nonce, origin, Chain(chain), follow);
+                self.follow(state, now, nonce, record);
             }
             self.resume_stream(state, now, conn, seek.position, steps);
+            // The end of a stream that was left comes behind what it has.
+            if state.followed.contains_key(&nonce) {
+                self.catch_up(state, now, nonce, record.as_ref(), steps);
+            }
         }
     }
 

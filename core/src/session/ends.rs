@@ -25,6 +25,8 @@ pub enum SynthesizedEnd {
         /// The bound in bytes.
         max: usize,
     },
+    /// The process that ran it is gone.
+    OwnerLost,
     /// The stream cannot be resumed: expired, purged or never there.
     Lost,
 }
@@ -34,7 +36,12 @@ impl SynthesizedEnd {
     pub fn code(self) -> i32 {
         match self {
             Self::Cancelled => REQUEST_CANCELLED,
-            Self::SessionEnded | Self::Draining | Self::Unstored | Self::TooLarge { .. } | Self::Lost => INTERNAL_ERROR,
+            Self::SessionEnded
+            | Self::Draining
+            | Self::Unstored
+            | Self::TooLarge { .. }
+            | Self::OwnerLost
+            | Self::Lost => INTERNAL_ERROR,
         }
     }
 
@@ -49,6 +56,7 @@ impl SynthesizedEnd {
                 return format!("The response of {bytes} bytes is larger than the {max} bytes that the server keeps")
                     .into();
             }
+            Self::OwnerLost => "The server process that ran this request is gone",
             Self::Lost => "The stream of this request is no longer available",
         };
         text.into()
@@ -59,6 +67,13 @@ impl SynthesizedEnd {
 pub fn end_payload(request: &RequestId, end: SynthesizedEnd) -> Bytes {
     let mut out = Vec::with_capacity(128);
     write_error(&mut out, Some(request), end.code(), &end.message());
+    out.into()
+}
+
+/// The error for requests that cannot be named.
+pub fn nameless_end(end: SynthesizedEnd) -> Bytes {
+    let mut out = Vec::with_capacity(128);
+    write_error(&mut out, None, end.code(), &end.message());
     out.into()
 }
 

@@ -10,7 +10,7 @@ mod streams;
 
 use std::collections::{BTreeMap, HashMap};
 
-pub use ends::{SynthesizedEnd, end_payload};
+pub use ends::{SynthesizedEnd, end_payload, nameless_end};
 pub use routing::{OutgoingKind, Route};
 pub use streams::Stream;
 
@@ -82,6 +82,13 @@ impl Session {
     /// The principal that the session belongs to.
     pub fn principal(&self) -> Option<&str> {
         self.principal.as_deref()
+    }
+
+    /// Takes over what is known of a session that was opened elsewhere.
+    pub fn adopt(&mut self, revision: Option<Revision>, retry_ms: u32, list_changed: ListChanged) {
+        self.revision = revision;
+        self.pacing.retry_ms = retry_ms;
+        self.list_changed = list_changed;
     }
 
     /// Counts changes of what is kept of the session for readers elsewhere; 0 while its revision is not

@@ -68,6 +68,13 @@ impl Session {
         }
     }
 
+    /// Drops the machine of a stream that is written elsewhere and that nobody reads here.
+    pub fn let_go(&mut self, nonce: StreamNonce) {
+        if self.streams.get(&nonce).is_some_and(|stream| !stream.machine.has_readers()) {
+            self.streams.remove(&nonce);
+        }
+    }
+
     /// Opens the stream of a POST that carries these requests, with its first connection.
     ///
     /// # Errors

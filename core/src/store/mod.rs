@@ -210,6 +210,17 @@ pub trait EventStore: Send + Sync {
     /// What is held at the moment.
     fn usage(&self) -> Usage;
 
+    /// Late outcomes may come from threads that the host does not know. Only then does a host make
+    /// itself ready to be woken from there.
+    fn answers_elsewhere(&self) -> bool {
+        false
+    }
+
+    /// What it holds is there for whoever opens it next.
+    fn outlives_process(&self) -> bool {
+        false
+    }
+
     /// The store makes the event ids itself; ours are not on its wire.
     fn own_ids(&self) -> Option<&dyn OwnIds> {
         None

@@ -54,6 +54,11 @@ pub enum Input {
         /// The last stored position.
         head: Seq,
     },
+    /// The log has got its end from somebody else who writes it, at its present head.
+    Ended {
+        /// The end, if it is not in the log.
+        tail: Option<Bytes>,
+    },
     /// The store's answer to an [`Output::Load`].
     Page {
         /// The connection that the page was loaded for.

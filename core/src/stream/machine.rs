@@ -247,6 +247,7 @@ impl Machine {
             Input::AppendFailed => self.append_failed(out),
             Input::AppendLost => self.append_lost(out),
             Input::Grown { head } => self.grown(head, out),
+            Input::Ended { tail } => self.ended(tail, out),
             Input::Page { conn, page } => self.page(now, conn, page, out),
             Input::LoadFailed { conn } => self.load_failed(now, conn, out),
             Input::Ready { conn } => self.ready(now, conn, out),

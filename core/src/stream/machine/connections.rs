@@ -178,9 +178,14 @@ impl Machine {
         self.wake(out);
     }
 
+    /// Whether anybody reads the stream, or is about to.
+    pub fn has_readers(&self) -> bool {
+        self.link.is_some() || self.parked.is_some() || !self.arriving.is_empty()
+    }
+
     /// Whether the end is stored and nobody is connected.
     pub fn is_done(&self) -> bool {
-        self.finished && self.link.is_none() && self.parked.is_none() && self.arriving.is_empty()
+        self.finished && !self.has_readers()
     }
 
     pub(super) fn forget_if_done(&self, out: &mut Vec<Output>) {

@@ -112,6 +112,16 @@ impl Machine {
         self.wake(out);
     }
 
+    pub(super) fn ended(&mut self, tail: Option<Bytes>, out: &mut Vec<Output>) {
+        if self.is_ending() {
+            return;
+        }
+        self.ending = tail.map_or(Ending::Answered, Ending::Synthesized);
+        self.finished = true;
+        self.wake(out);
+        self.forget_if_done(out);
+    }
+
     /// A response is lost, so neither the response behind it nor an end that was decided can be the end:
     /// that has to tell of the loss.
     pub(super) fn reopen_without(&mut self, kind: EventKind) {

@@ -1,0 +1,169 @@
+//! Sessions that live in another process, or lived in one: their readers are served from the store.
+
+use std::sync::{Arc, Mutex, Weak};
+
+use super::cell::Cell;
+use super::connection::Wake;
+use super::{Engine, EngineError, SessionHandle, Shared, lock};
+use crate::Ms;
+use crate::protocol::{Dialect, StreamNonce};
+use crate::store::{Answer, Complete, Operation, Outcome, SessionRecord, StoreError, Ticket};
+
+/// A session that is looked up in the store.
+#[derive(Clone)]
+pub struct Adoption(Arc<LookUp>);
+
+impl std::fmt::Debug for Adoption {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Adoption").field("id", &self.0.id).finish_non_exhaustive()
+    }
+}
+
+pub(super) struct LookUp {
+    shared: Arc<Shared>,
+    id: Arc<str>,
+    principal: Option<Box<str>>,
+    dialect: &'static Dialect,
+    wake: (Arc<dyn Wake>, u64),
+    outcome: Mutex<Option<Result<Option<SessionRecord>, StoreError>>>,
+}
+
+impl LookUp {
+    fn decide(&self, outcome: Result<Option<SessionRecord>, StoreError>) {
+        {
+            let mut decided = lock(&self.outcome);
+            if decided.is_some() {
+                return;
+            }
+            *decided = Some(outcome);
+        }
+        let (wake, key) = &self.wake;
+        wake.wake(*key);
+    }
+
+    /// The store has not answered in time.
+    pub(super) fn give_up(&self) {
+        self.decide(Err(StoreError::TimedOut { after_ms: self.shared.options.store_timeout_ms }));
+    }
+}
+
+impl Complete for LookUp {
+    fn complete(&self, _ticket: &Ticket, outcome: Outcome) {
+        if let Outcome::Session(result) = outcome {
+            self.decide(result);
+        }
+    }
+}
+
+impl Adoption {
+    /// The session, once the store has told; none while it has not. The inner none is for a session that
+    /// is not known, or is somebody else's: no caller can tell these apart (I7).
+    ///
+    /// # Errors
+    /// [`EngineError::Store`] when the store could not tell, [`EngineError::Closed`],
+    /// [`EngineError::TooManySessions`].
+    pub fn take(&self) -> Option<Result<Option<SessionHandle>, EngineError>> {
+        let look_up = &*self.0;
+        let record = match lock(&look_up.outcome).clone()? {
+            Ok(record) => record,
+            Err(error) => return Some(Err(EngineError::Store(error))),
+        };
+        let Some(record) = record.filter(|record| record.principal == look_up.principal) else { return Some(Ok(None)) };
+        Some(look_up.adopt(&record).map(Some))
+    }
+}
+
+impl LookUp {
+    fn adopt(&self, record: &SessionRecord) -> Result<SessionHandle, EngineError> {
+        let shared = &self.shared;
+        shared.check()?;
+        let now = shared.clock.now();
+        let principal = self.principal.as_deref();
+        let cell = Cell::new(Arc::clone(shared), Arc::clone(&self.id), now, principal, self.dialect, self.wake.clone());
+        cell.adopt(record);
+        {
+            let mut sessions = lock(&shared.sessions);
+            // Another reader of the same session was faster.
+            if let Some(open) = sessions.get(&self.id) {
+                return Ok(SessionHandle::new(Arc::clone(open)));
+            }
+            let max = shared.options.max_sessions;
+            if sessions.len() >= max {
+                return Err(EngineError::TooManySessions { max });
+            }
+            lock(&shared.timed).insert(cell.number, Arc::downgrade(&cell));
+            sessions.insert(Arc::clone(&self.id), Arc::clone(&cell));
+        }
+        let draining_ms = shared.draining_ms.load(std::sync::atomic::Ordering::SeqCst);
+        if draining_ms != 0 {
+            cell.drain(draining_ms);
+        }
+        tracing::debug!(target: "tailrope", session = %self.id, "session of another process served");
+        Ok(SessionHandle::new(cell))
+    }
+}
+
+impl Engine {
+    /// Looks up a session that this engine has not opened. `wake` is told, with `key`, when
+    /// [`Adoption::take`] has its outcome; it may have it at once.
+    ///
+    /// Such a session serves connections that resume or listen, and takes no requests. With its last
+    /// connection the engine forgets it, so that the next reader looks it up anew.
+    ///
+    /// # Errors
+    /// [`EngineError::Closed`], [`EngineError::Forked`].
+    pub fn adopt_session(
+        &self,
+        id: &str,
+        principal: Option<&str>,
+        dialect: &'static Dialect,
+        wake: Arc<dyn Wake>,
+        key: u64,
+    ) -> Result<Adoption, EngineError> {
+        let shared = &self.0;
+        shared.check()?;
+        let look_up = Arc::new(LookUp {
+            shared: Arc::clone(shared),
+            id: id.into(),
+            principal: principal.map(Into::into),
+            dialect,
+            wake: (wake, key),
+            outcome: Mutex::default(),
+        });
+        let to: Weak<dyn Complete> = Arc::downgrade(&(Arc::clone(&look_up) as Arc<dyn Complete>));
+        let ticket = Ticket { to, nonce: StreamNonce([0; 12]), operation: Operation::Session, number: shared.number() };
+        let now = shared.clock.now();
+        match shared.store.session(now, id, &ticket) {
+            Answer::Now(result) => *lock(&look_up.outcome) = Some(result),
+            Answer::Later if shared.options.store_timeout_ms == 0 => {}
+            Answer::Later => {
+                let due = now + shared.options.store_timeout_ms;
+                lock(&shared.look_ups).push_back((due, Arc::downgrade(&look_up)));
+            }
+        }
+        Ok(Adoption(look_up))
+    }
+}
+
+impl Shared {
+    /// When a look-up of a session has taken too long.
+    pub(super) fn look_up_deadline(&self) -> Ms {
+        lock(&self.look_ups).front().map_or(Ms::NEVER, |(due, _)| *due)
+    }
+
+    pub(super) fn give_up_look_ups(&self, now: Ms) {
+        loop {
+            let late = {
+                let mut look_ups = lock(&self.look_ups);
+                match look_ups.front() {
+                    Some((due, _)) if *due <= now => look_ups.pop_front(),
+                    _ => None,
+                }
+            };
+            let Some((_, late)) = late else { return };
+            if let Some(late) = late.upgrade() {
+                late.give_up();
+            }
+        }
+    }
+}

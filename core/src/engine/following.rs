@@ -1,0 +1,99 @@
+//! Streams that another process writes: the log is followed while somebody reads it here.
+//!
+//! It is the same machine; its head is moved by what the store tells instead of by its own appends.
+//! The store is asked again and again, so a hint that is lost delays but never harms.
+
+use super::cell::{Cell, State};
+use crate::Ms;
+use crate::protocol::{Origin, StreamNonce};
+use crate::session::{Step, SynthesizedEnd, end_payload, nameless_end};
+use crate::store::Record;
+use crate::stream::{Chain, Input};
+
+/// Pause between two looks at a log that is followed.
+pub(super) const FOLLOW_MS: u64 = 100;
+
+/// A stream that is followed.
+pub(super) struct Followed {
+    pub(super) due: Ms,
+    pub(super) asking: bool,
+}
+
+impl State {
+    /// When the next look at a log is due.
+    pub(super) fn follow_deadline(&self) -> Ms {
+        self.followed.values().filter(|followed| !followed.asking).map(|f| f.due).min().unwrap_or(Ms::NEVER)
+    }
+}
+
+impl Cell {
+    /// From now on the stream, whose machine was just made from this record, is followed if it has to be.
+    pub(super) fn follow(&self, state: &mut State, now: Ms, nonce: StreamNonce, record: &Record) {
+        if record.owner_unseen_ms.is_some() && !record.finished {
+            state.followed.insert(nonce, Followed { due: now + FOLLOW_MS, asking: false });
+        }
+    }
+
+    /// Gives the machine of a stream that is followed what its log has got.
+    pub(super) fn catch_up(
+        &self,
+        state: &mut State,
+        now: Ms,
+        nonce: StreamNonce,
+        record: Option<&Record>,
+        steps: &mut Vec<Step>,
+    ) {
+        let Some(stream) = state.session.stream_mut(nonce) else {
+            state.followed.remove(&nonce);
+            return;
+        };
+        let lost = |end| match &stream.origin {
+            Origin::Request(request) => Some(end_payload(request, end)),
+            Origin::Unnamed => Some(nameless_end(end)),
+            Origin::Standalone => None,
+        };
+        let mut inputs = Vec::new();
+        match record {
+            None => inputs.push(Input::Ended { tail: lost(SynthesizedEnd::Lost) }),
+            Some(record) => {
+                let owner_lost_ms = self.shared.options.owner_lost_ms;
+                let is_left = record.owner_unseen_ms.is_some_and(|unseen_ms| unseen_ms >= owner_lost_ms);
+                if record.head > stream.machine.durable() {
+                    inputs.push(Input::Grown { head: record.head });
+                }
+                if record.finished {
+                    inputs.push(Input::Ended { tail: record.tail.clone() });
+                } else if let Some(payload) = lost(SynthesizedEnd::OwnerLost).filter(|_| is_left) {
+                    tracing::warn!(target: "tailrope", session = %self.id, stream = %nonce.hex(),
+                        "the process that ran the request is gone");
+                    inputs.push(Input::Terminate { payload });
+                }
+                stream.chain = Chain(record.chain);
+                stream.chain_ahead = stream.chain;
+            }
+        }
+        for input in inputs {
+            let _ = state.session.handle(now, nonce, input, steps);
+        }
+        if state.session.stream(nonce).is_none_or(|stream| stream.machine.is_finished()) {
+            state.followed.remove(&nonce);
+        } else if let Some(followed) = state.followed.get_mut(&nonce) {
+            *followed = Followed { due: now + FOLLOW_MS, asking: false };
+        }
+    }
+
+    /// Looks at the logs whose time has come. Those that nobody reads any more are let go of.
+    pub(super) fn tick_followed(&self, state: &mut State, now: Ms, steps: &mut Vec<Step>) {
+        let due: Vec<StreamNonce> =
+            state.followed.iter().filter(|(_, f)| !f.asking && f.due <= now).map(|(nonce, _)| *nonce).collect();
+        for nonce in due {
+            let is_read = state.session.stream(nonce).is_some_and(|stream| stream.machine.has_readers());
+            if is_read {
+                self.ask_record(state, now, nonce, steps);
+            } else {
+                state.followed.remove(&nonce);
+                state.session.let_go(nonce);
+            }
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Sessions whose process is another one, or is gone: two engines with a store object each, on one file.
+
+mod common;
+mod folder;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use common::{Answered, Bell, Bench, NEW, OLD, SlowStore, call, id, listen, notify, read_now, respond, resume};
+use folder::Folder;
+use serde_json::{Value, json};
+use tailrope_core::engine::{Connection, EngineError, NoWake, Options, SessionHandle};
+use tailrope_core::protocol::{Dialect, Revision};
+use tailrope_core::store::{Limits, StoreError, StoreOptions, open};
+use tailrope_core::stream::CloseReason;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// An engine of one process. Its own clock says nothing of the other's.
+fn process(folder: &Folder, age_ms: u64) -> Bench {
+    process_at(folder, age_ms, StoreOptions::default())
+}
+
+fn process_at(folder: &Folder, age_ms: u64, options: StoreOptions) -> Bench {
+    let store = open(&format!("sqlite:{}", folder.path("a.db").display()), &options).unwrap();
+    let bench = Bench::new(Options { store: Some(store), ..Options::default() });
+    bench.advance(age_ms);
+    bench
+}
+
+fn open_session(bench: &Bench, name: &str, revision: Revision) -> SessionHandle {
+    let wake = Arc::new(NoWake);
+    let session = bench.engine.open_session(name, Some("alice"), &Dialect::MCP_PYTHON_2, wake, 0).unwrap();
+    session.assume_revision(revision);
+    session
+}
+
+fn adopt(bench: &Bench, name: &str, principal: Option<&str>) -> Result<Option<SessionHandle>, EngineError> {
+    let adoption = bench.engine.adopt_session(name, principal, &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 0).unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(outcome) = adoption.take() {
+            return outcome;
+        }
+        assert!(Instant::now() < deadline, "the store tells of the session");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Reads while time passes, until the answer is as it is wanted.
+fn read_until(bench: &Bench, connection: &Connection, wanted: impl Fn(&Answered) -> bool) -> Answered {
+    let mut all = Answered::default();
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        bench.advance(5);
+        let more = read_now(connection);
+        all.status = all.status.or(more.status);
+        all.content_type = all.content_type.or(more.content_type);
+        all.text.push_str(&more.text);
+        all.end = more.end;
+        if wanted(&all) {
+            return all;
+        }
+        assert!(all.end.is_none() && Instant::now() < deadline, "{all:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// What an answer carries besides first bytes and comments.
+fn events(answered: &Answered) -> Vec<Value> {
+    let is_event = |frame: &Value| frame.get("event").or_else(|| frame.get("tombstone")).is_some();
+    answered.frames().into_iter().filter(is_event).collect()
+}
+
+fn has(count: usize) -> impl Fn(&Answered) -> bool {
+    move |answered| events(answered).len() >= count
+}
+
+fn ended(answered: &Answered) -> bool {
+    answered.end.is_some()
+}
+
+#[test]
+fn i7_a_session_is_found_by_its_principal_alone() {
+    let folder = Folder::new();
+    let (here, there) = (process(&folder, 0), process(&folder, 50_000));
+    let session = open_session(&here, "s", NEW);
+    // Whatever follows is behind the record in the queue of the store.
+    let connection = call(&session, 1);
+    read_until(&here, &connection, |answered| !answered.text.is_empty());
+    assert!(adopt(&there, "s", Some("bob")).unwrap().is_none());
+    assert!(adopt(&there, "s", None).unwrap().is_none());
+    assert!(adopt(&there, "unknown", Some("alice")).unwrap().is_none());
+    let found = adopt(&there, "s", Some("alice")).unwrap().expect("it is alice's");
+    assert_eq!(found.revision(), Some(NEW));
+    assert!(there.engine.session("s", Some("bob")).is_none() && there.engine.session("s", Some("alice")).is_some());
+    let refused = found.call(&[id(9)], None, Arc::new(NoWake), 0).expect_err("it takes no requests here");
+    assert_eq!(refused.status, 404);
+    session.end();
+    assert!(adopt(&process(&folder, 0), "s", Some("alice")).unwrap().is_none(), "ended, it is unknown everywhere");
+}
+
+#[test]
+fn i3_a_stream_is_resumed_and_followed_in_another_process() {
+    for revision in [NEW, OLD] {
+        let folder = Folder::new();
+        let (here, there) = (process(&folder, 0), process(&folder, 50_000));
+        let session = open_session(&here, "s", revision);
+        let first = call(&session, 1);
+        notify(&session, 1, "a").unwrap();
+        notify(&session, 1, "b").unwrap();
+        let cursor = read_until(&here, &first, has(2)).ids().pop().unwrap();
+        first.lost();
+        notify(&session, 1, "c").unwrap();
+        let seen = adopt(&there, "s", Some("alice")).unwrap().unwrap();
+        let second = resume(&seen, &cursor);
+        let suffix = read_until(&there, &second, has(1));
+        assert_eq!((suffix.status, events(&suffix)), (Some(200), vec![json!({"event": 3, "is": "c"})]));
+        notify(&session, 1, "d").unwrap();
+        let live = read_until(&there, &second, has(1));
+        assert_eq!(events(&live), [json!({"event": 4, "is": "d"})]);
+        // It goes back and forth: no position is lost on either.
+        let third = resume(&session, &live.last_id());
+        notify(&session, 1, "e").unwrap();
+        assert_eq!(events(&read_until(&here, &third, has(1))), [json!({"event": 5, "is": "e"})]);
+        respond(&session, 1).unwrap();
+        let rest = read_until(&there, &second, ended);
+        let want = [json!({"event": 5, "is": "e"}), json!({"event": 6, "is": {"result": 1}})];
+        assert_eq!((events(&rest), rest.end), (want.to_vec(), Some(CloseReason::Complete)), "I6");
+        let complete = resume(&seen, &rest.last_id());
+        assert_eq!(read_until(&there, &complete, ended).status, Some(204));
+        drop((second, complete));
+        assert_eq!((there.engine.stats().sessions, there.engine.stats().connections), (0, 0), "I11");
+        assert!(adopt(&there, "s", Some("alice")).unwrap().is_some(), "the session itself goes on");
+    }
+}
+
+#[test]
+fn a_cursor_that_is_ahead_of_what_was_followed_is_looked_up_anew() {
+    let folder = Folder::new();
+    let (here, there) = (process(&folder, 0), process(&folder, 50_000));
+    let session = open_session(&here, "s", NEW);
+    let first = call(&session, 1);
+    let cursor = read_until(&here, &first, |answered| !answered.text.is_empty()).last_id();
+    let seen = adopt(&there, "s", Some("alice")).unwrap().unwrap();
+    let idle = resume(&seen, &cursor);
+    read_until(&there, &idle, |answered| !answered.text.is_empty());
+    for _ in 0..5 {
+        notify(&session, 1, "a").unwrap();
+    }
+    let ahead = read_until(&here, &first, has(5)).last_id();
+    notify(&session, 1, "b").unwrap();
+    // The machine over there has not looked since; time has not moved.
+    let back = resume(&seen, &ahead);
+    assert_eq!(events(&read_until(&there, &back, has(1))), [json!({"event": 6, "is": "b"})]);
+    assert_eq!(read_until(&there, &idle, ended).end, Some(CloseReason::Superseded), "I4");
+}
+
+#[test]
+fn i13_after_a_restart_everything_is_readable_and_what_ran_gets_an_end() {
+    for is_graceful in [true, false] {
+        let folder = Folder::new();
+        let (done, running) = {
+            let before = process(&folder, 0);
+            let session = open_session(&before, "s", NEW);
+            let connections = [1, 2].map(|number| call(&session, number));
+            for number in [1, 2] {
+                notify(&session, number, "a").unwrap();
+            }
+            respond(&session, 1).unwrap();
+            let ids = [2, 1].map(|count| count).into_iter().zip(&connections);
+            let ids: Vec<String> =
+                ids.map(|(count, connection)| read_until(&before, connection, has(count)).ids()[0].clone()).collect();
+            if is_graceful {
+                before.engine.close();
+            }
+            (ids[0].clone(), ids[1].clone())
+        };
+        // By this clock whoever gives no sign, or gave it as long ago as the other engine did, is gone.
+        let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
+        let later = StoreOptions { wall_clock: Some(Arc::new(move || now() + 20_000)), ..StoreOptions::default() };
+        let after = process_at(&folder, 0, later);
+        let session = adopt(&after, "s", Some("alice")).unwrap().expect("it is known");
+        let finished = resume(&session, &done);
+        let answered = read_until(&after, &finished, ended);
+        let want = [json!({"event": 1, "is": "a"}), json!({"event": 2, "is": {"result": 1}})];
+        assert_eq!(events(&answered), want);
+        for _ in 0..2 {
+            let left = resume(&session, &running);
+            let answered = read_until(&after, &left, ended);
+            let want = [json!({"event": 1, "is": "a"}), json!({"tombstone": {"error": -32603, "id": 2}})];
+            assert_eq!((events(&answered), answered.end), (want.to_vec(), Some(CloseReason::Complete)));
+            let text = if is_graceful { "session ended before" } else { "process that ran this request is gone" };
+            assert!(answered.text.contains(text), "{}", answered.text);
+        }
+    }
+}
+
+#[test]
+fn i7_a_foreign_cursor_and_an_unknown_one_are_answered_alike_elsewhere() {
+    let folder = Folder::new();
+    let (here, there) = (process(&folder, 0), process(&folder, 0));
+    let sessions = ["s", "other"].map(|name| open_session(&here, name, NEW));
+    let connections = sessions.each_ref().map(|session| call(session, 1));
+    let cursors = connections
+        .each_ref()
+        .map(|connection| read_until(&here, connection, |answered| !answered.text.is_empty()).last_id());
+    let mut unknown = cursors[0].clone().into_bytes();
+    unknown[3..9].fill(b'x');
+    let seen = adopt(&there, "s", Some("alice")).unwrap().unwrap();
+    let answers = [cursors[1].clone(), String::from_utf8(unknown).unwrap()].map(|cursor| {
+        let answered = read_until(&there, &resume(&seen, &cursor), ended);
+        (answered.status, answered.content_type, answered.frames())
+    });
+    assert_eq!(answers[0], answers[1]);
+    assert_eq!(answers[0].2, [json!({"tombstone": {"error": -32603, "id": 1}})]);
+}
+
+#[test]
+fn a_listener_elsewhere_is_served() {
+    let folder = Folder::new();
+    let (here, there) = (process(&folder, 0), process(&folder, 0));
+    let session = open_session(&here, "s", NEW);
+    let first = listen(&session);
+    read_until(&here, &first, |answered| !answered.text.is_empty());
+    let seen = adopt(&there, "s", Some("alice")).unwrap().unwrap();
+    let second = listen(&seen);
+    let answered = read_until(&there, &second, |answered| !answered.text.is_empty());
+    assert_eq!(answered.frames(), [json!({"priming": 0, "retry_ms": 3000})]);
+}
+
+#[test]
+fn i9_a_session_that_the_store_does_not_tell_of_is_an_error_in_time() {
+    let store = SlowStore::new(Limits::default());
+    let bench = Bench::new(Options { store: Some(Arc::clone(&store) as _), ..Options::default() });
+    store.set(true, false);
+    let bell = Arc::new(Bell::default());
+    let adopt = || bench.engine.adopt_session("s", None, &Dialect::MCP_PYTHON_2, Arc::clone(&bell) as _, 7).unwrap();
+    let (late, told) = (adopt(), adopt());
+    assert!(late.take().is_none());
+    store.answer_nth(1, true);
+    assert!(matches!(told.take(), Some(Ok(None))) && late.take().is_none());
+    assert_eq!(bell.0.load(Ordering::SeqCst), 1);
+    assert!(bench.engine.next_deadline().0 <= 30_000, "the tick comes in time");
+    bench.advance(30_000);
+    assert_eq!(bell.0.load(Ordering::SeqCst), 2, "who waits is woken");
+    let timed_out = EngineError::Store(StoreError::TimedOut { after_ms: 30_000 });
+    assert_eq!(late.take().map(Result::err), Some(Some(timed_out)));
+    store.answer_all();
+    assert!(matches!(late.take(), Some(Err(_))), "what comes later changes nothing");
+    store.set(false, true);
+    assert!(matches!(adopt().take(), Some(Err(EngineError::Store(_)))));
+}
