@@ -25,7 +25,7 @@ setup: ## make .venv/mcp1 and .venv/mcp2, build the wheel, install it in both (f
 test: setup test-rust test-python test-node test-interop test-conformance ## run every test
 
 test-rust: ## run the tests of the engine
-	cargo test --workspace --exclude tailrope-python --exclude tailrope-node
+	cargo test --workspace --exclude tailrope-python --exclude tailrope-node --features tailrope-core/sqlite
 
 test-python: setup ## run tests/python against mcp 1.x + fastmcp 3 and against mcp 2.x + fastmcp 4
 	$(MCP1)/python -m pytest tests/python $(PYTEST_ARGS)
@@ -49,7 +49,8 @@ lint-rust: setup
 	cargo fmt --manifest-path tests/interop/rmcp-client/Cargo.toml --check
 	scripts/check-layers
 	cargo check --quiet -p tailrope-core --no-default-features
-	cargo clippy --quiet --workspace --all-targets -- -D warnings
+	cargo clippy --quiet -p tailrope-core --all-targets -- -D warnings
+	cargo clippy --quiet --workspace --all-targets --features tailrope-core/sqlite -- -D warnings
 
 lint-python: setup
 	$(MCP2)/ruff format --check .
