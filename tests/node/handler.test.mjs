@@ -105,7 +105,8 @@ for (const face of ['node', 'fetch']) {
       assert.deepEqual(await answered('GET', { accept: 'text/event-stream' }), [400, -32000]);
       assert.deepEqual(await answered('POST', JSON_BODY, list), [400, -32000]);
       assert.deepEqual(await answered('POST', { ...JSON_BODY, 'mcp-session-id': 'unknown' }, list), [404, -32001]);
-      assert.deepEqual(await answered('GET', { accept: 'text/event-stream', 'mcp-session-id': 'unknown' }), [404, -32001]);
+      const stream = { accept: 'text/event-stream', 'mcp-session-id': 'unknown' };
+      assert.deepEqual(await answered('GET', stream), [404, -32001]);
       assert.deepEqual(await answered('POST', { ...JSON_BODY, 'content-type': 'text/plain' }, list), [415, -32000]);
       assert.deepEqual(await answered('POST', JSON_BODY, '{"jsonrpc"'), [400, -32700]);
       assert.deepEqual(await answered('PUT', JSON_BODY, list), [405, -32000]);

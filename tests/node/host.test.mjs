@@ -94,11 +94,11 @@ onEachLine(serve, (line, server) => {
     const peer = await Peer.open(strict.port, undefined, { host: 'good', origin: 'http://good' });
     const events = await (await peer.script('emit 1', 'return x')).rest();
     for (const [header, words] of [
-      ['host', 'Invalid Host header: http://evil'],
-      ['origin', 'Invalid Origin header: http://evil'],
+      ['host', 'Invalid Host header: evil'],
+      ['origin', 'Invalid Origin header: evil'],
     ]) {
       const good = peer.headers[header];
-      peer.headers[header] = 'http://evil';
+      peer.headers[header] = 'evil';
       const replies = [await peer.script('x'), await peer.get(), await peer.resume(events[0].id), await peer.delete()];
       for (const reply of replies) {
         const { error } = await reply.json();
@@ -249,6 +249,33 @@ onEachLine(serve, (line, server) => {
       assert.ok(rest[0].isPriming);
     });
   }
+
+  test('disabled by the environment is stock', ours, async (t) => {
+    process.env.TAILROPE_DISABLE = '1';
+    t.after(() => delete process.env.TAILROPE_DISABLE);
+    const disabled = await serveFor(t, line);
+    const peer = await Peer.open(disabled.port);
+    const events = await (await peer.script('emit 1', 'return x')).rest();
+    assert.deepEqual(events.map(({ id }) => id), [undefined, undefined], 'without a store the SDK sends no ids');
+    assert.deepEqual(results(events), ['x']);
+  });
+
+  test('the kill switch leaves a server with our store working', ours, async (t) => {
+    process.env.TAILROPE_DISABLE = '1';
+    t.after(() => delete process.env.TAILROPE_DISABLE);
+    const disabled = await serveFor(t, line, { engine: { maxEventsPerStream: 5 } });
+    const { sessions } = packages[line].stats();
+    const peer = await Peer.open(disabled.port);
+    assert.equal(packages[line].stats().sessions, sessions);
+    const name = newGate();
+    const reply = await peer.script('emit 2', `gate ${name}`, 'emit 1', `return ${name}`);
+    const cursor = lastId(await reply.some(2));
+    reply.drop();
+    open(name);
+    await marked(`finished return ${name}`);
+    const rest = await (await peer.resume(cursor)).untilTerminal();
+    assert.deepEqual([counts(rest), results(rest)], [[3], [name]]);
+  });
 
   test('wrong options are refused at once', ours, () => {
     assert.throws(() => new EventStore('redis:'), /unknown event store/);

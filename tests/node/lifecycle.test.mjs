@@ -167,7 +167,8 @@ onEachLine(serve, (line, server) => {
       if (known) {
         server().transports.set(peer.sessionId, transport);
       }
-      const replies = [await peer.get(), await peer.resume(lastId(events)), await peer.script('x'), await peer.delete()];
+      const cursor = lastId(events);
+      const replies = [await peer.get(), await peer.resume(cursor), await peer.script('x'), await peer.delete()];
       for (const reply of replies) {
         assert.equal(reply.status, 404);
         assert.ok((await reply.body()).includes('"code":-32001,"message":"Session not found"'));

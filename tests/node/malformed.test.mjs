@@ -175,8 +175,8 @@ onEachLine(serve, (line, server) => {
         (error) => (error instanceof Late ? 'hangs' : error.message),
       );
       if (fault !== undefined) {
-        const { what, method, body: content } = wanted;
-        wrong.push(`#${number} ${what} ${method} ${JSON.stringify(wanted.headers)} ${String(content).slice(0, 80)}: ${fault}`);
+        const { what, method, headers: laid, body: content } = wanted;
+        wrong.push(`#${number} ${what} ${method} ${JSON.stringify(laid)} ${String(content).slice(0, 80)}: ${fault}`);
       }
     }
     assert.equal(wrong.length, 0, `${wrong.length} of ${CASES}:\n${wrong.slice(0, 40).join('\n')}`);

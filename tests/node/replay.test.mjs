@@ -2,7 +2,8 @@
 import assert from 'node:assert/strict';
 
 import { connectLine } from './kit/clients.mjs';
-import { Peer, counts, ids, lastId, logs, refusal, results, sleep, unknownLike, until, upTo, within } from './kit/raw.mjs';
+import { Peer, counts, ids, lastId, logs, refusal, results, sleep } from './kit/raw.mjs';
+import { unknownLike, until, upTo, within } from './kit/raw.mjs';
 import { at, marked, newGate, open, packages, serve, serveFor } from './kit/servers.mjs';
 import { LabStore } from './kit/stores.mjs';
 import { isStock, onEachLine, test } from './kit/test.mjs';

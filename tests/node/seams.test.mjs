@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 
 import { OLD, Peer, counts, lastId, logs, results, until, upTo } from './kit/raw.mjs';
 import { acting, logged, marked, newGate, open, packages, serve, serveFor } from './kit/servers.mjs';
+import { LabStore } from './kit/stores.mjs';
 import { onEachLine, ours, test } from './kit/test.mjs';
 
 const STATS = [
@@ -14,7 +15,7 @@ const STATS = [
 ];
 
 onEachLine(serve, (line, server) => {
-  const { EventStore, closeSSEStream, closeStandaloneSSEStream, stats } = packages[line];
+  const { EventStore, configure, closeSSEStream, closeStandaloneSSEStream, stats } = packages[line];
 
   /** A running call that does what the test does with its context. */
   async function act(peer, id) {
@@ -104,7 +105,8 @@ onEachLine(serve, (line, server) => {
   });
 
   test('a store engages its server alone', ours, async (t) => {
-    const engaged = await serveFor(t, line, { eventStore: new EventStore('memory:', { retryMs: 44 }), retryInterval: undefined });
+    const eventStore = new EventStore('memory:', { retryMs: 44 });
+    const engaged = await serveFor(t, line, { eventStore, retryInterval: undefined });
     const other = await serveFor(t, line, { stock: true });
     const { sessions } = stats();
     const [mine, theirs] = [await Peer.open(engaged.port), await Peer.open(other.port)];
@@ -150,6 +152,32 @@ onEachLine(serve, (line, server) => {
     await peers[2].delete();
     await assert.rejects(Peer.open(peers[0].port), /503/);
     await Peer.open(peers[2].port);
+  });
+
+  test('configure again replaces the options of user stores too', ours, async (t) => {
+    t.after(() => configure({}));
+    const eventStore = new LabStore();
+    for (const [options, retry] of [
+      [{ retryMs: 1_111 }, 1_111],
+      [{ retryMs: 2_222 }, 2_222],
+    ]) {
+      configure(options);
+      for (const store of [eventStore, undefined]) {
+        const { port } = await serveFor(t, line, { eventStore: store, retryInterval: undefined });
+        const peer = await Peer.open(port);
+        assert.equal(peer.opening[0].retry, retry);
+      }
+    }
+  });
+
+  test('configure with a wrong option changes nothing', ours, async (t) => {
+    t.after(() => configure({}));
+    configure({ retryMs: 1_234 });
+    for (const wrong of [{ retryMs: -1 }, { nonsense: 1 }, { storeTimeoutMs: 0 }, { storeTimeoutMs: '1' }]) {
+      assert.throws(() => configure(wrong), new RegExp(Object.keys(wrong)[0]));
+    }
+    const { port } = await serveFor(t, line, { retryInterval: undefined });
+    assert.equal((await Peer.open(port)).opening[0].retry, 1_234);
   });
 
   test('session over max sessions is 503', ours, async (t) => {

@@ -52,7 +52,8 @@ const LINES = { v1: 'sdk 1.x', v2: 'server 2.x' };
 /** Runs the fault tests of a line once: fault -> [passed, all]. */
 async function run(transport, line) {
   const files = readdirSync(here).filter((name) => name.endsWith('.test.mjs') && name !== 'examples.test.mjs');
-  const options = ['--test', '--test-force-exit', `--test-reporter=${here}kit/report.mjs`, '--test-name-pattern=^f\\d\\d '];
+  const reporter = `--test-reporter=${here}kit/report.mjs`;
+  const options = ['--test', '--test-force-exit', reporter, '--test-name-pattern=^f\\d\\d '];
   const child = spawn(process.execPath, [...options, ...files], {
     cwd: here,
     env: { ...process.env, TAILROPE_TEST_TRANSPORT: transport, TAILROPE_TEST_LINES: line },
@@ -113,7 +114,9 @@ Tailrope:
 node tests/node/table.mjs
 \`\`\`
 
-The command writes this file; do not edit it. This run had ${versions()}.
+The command writes this file; do not edit it. This run had
+
+- ${versions()}
 
 \`**fails** 2/3\`: two of the fault's three tests fail: they saw what the row names, or waited in vain for what they
 expect. \`ok\`: all pass; of a stock transport that says no more than that they did not provoke the fault. \`-\`: none of

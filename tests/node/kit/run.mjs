@@ -1,6 +1,7 @@
 // One test server in a process of its own: node run.mjs LINE [OPTIONS JSON]. Prints `READY PORT`, then answers
-// lines on stdin: `state` with the server's state, `held` with what it holds, `open GATE`, `drain MS` with whether everything was closed,
-// `close` closes the listener and leaves the rest to the process. SIGTERM and SIGINT end it as a host would.
+// lines on stdin: `state` with the server's state, `held` with what it holds, `open GATE`, `drain MS` with whether
+// everything was closed; `close` closes the listener and leaves the rest to the process. SIGTERM and SIGINT end it
+// as a host would.
 import { readFileSync, readdirSync } from 'node:fs';
 import { createInterface } from 'node:readline';
 

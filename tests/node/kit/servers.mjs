@@ -2,6 +2,7 @@
 import { randomUUID } from 'node:crypto';
 import http from 'node:http';
 
+import { serve as serveFetch } from '@hono/node-server';
 import { NodeStreamableHTTPServerTransport } from '@modelcontextprotocol/node';
 import { StreamableHTTPServerTransport } from '@modelcontextprotocol/sdk/server/streamableHttp.js';
 
@@ -10,7 +11,7 @@ import * as v1 from 'tailrope/mcp-v1';
 
 import { until } from './raw.mjs';
 import { LabStore } from './stores.mjs';
-import { isStock } from './test.mjs';
+import { isStock, isWeb } from './test.mjs';
 import { connectServer } from './tools.mjs';
 
 export { LINES } from './test.mjs';
@@ -20,6 +21,10 @@ export { acting, connectServer } from './tools.mjs';
 export const packages = { v1, v2 };
 export const stockClasses = { v1: StreamableHTTPServerTransport, v2: NodeStreamableHTTPServerTransport };
 export const classes = { v1: v1.StreamableHTTPServerTransport, v2: v2.NodeStreamableHTTPServerTransport };
+export const webClasses = {
+  v1: v1.WebStandardStreamableHTTPServerTransport,
+  v2: v2.WebStandardStreamableHTTPServerTransport,
+};
 
 /** What the engines logged, `LEVEL LINE`: faults are provoked here, so nobody has to read it as it comes. */
 export const logged = [];
@@ -31,6 +36,17 @@ const NOT_FOUND = '{"jsonrpc":"2.0","error":{"code":-32001,"message":"Session no
 export async function listen(handle) {
   const server = http.createServer(handle);
   await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
+  return hosted(server);
+}
+
+/** Whatever `fetch` makes of a web-standard request, on a port. */
+function listenFetch(fetch) {
+  return new Promise((resolve) => {
+    const server = serveFetch({ fetch, port: 0, hostname: '127.0.0.1' }, () => resolve(hosted(server)));
+  });
+}
+
+function hosted(server) {
   return {
     port: server.address().port,
     /** Takes no further connections. */
@@ -51,9 +67,9 @@ export async function listen(handle) {
 export async function serve(line, { engine, cap, stock = isStock, ...options } = {}) {
   const transports = new Map();
   const requests = { POST: 0, GET: 0, DELETE: 0 };
-  const asked = new Map();
   const errors = [];
-  const Transport = stock ? stockClasses[line] : classes[line];
+  const web = isWeb && !stock;
+  const Transport = (stock ? stockClasses : web ? webClasses : classes)[line];
   let store = options.eventStore;
   if (store === undefined && stock) {
     store = new LabStore({ cap });
@@ -61,48 +77,61 @@ export async function serve(line, { engine, cap, stock = isStock, ...options } =
     store = new packages[line].EventStore('memory:', engine);
   }
 
-  async function handle(req, res) {
-    const sessionId = req.headers['mcp-session-id'];
-    requests[req.method] += 1;
-    asked.set(`${req.method} ${sessionId}`, (asked.get(`${req.method} ${sessionId}`) ?? 0) + 1);
-    const user = req.headers['x-user'];
-    if (user !== undefined) {
-      const [clientId, subject] = user.split('/');
-      req.auth = { token: user, clientId, scopes: [], ...(subject !== undefined && { extra: { subject } }) };
+  async function make() {
+    const transport = new Transport({
+      sessionIdGenerator: () => randomUUID(),
+      retryInterval: 20,
+      onsessioninitialized: (id) => transports.set(id, transport),
+      onsessionclosed: (id) => transports.delete(id),
+      ...options,
+      eventStore: store,
+    });
+    transport.onerror = (error) => errors.push(error);
+    // A session that its transport has ended is unknown from then on.
+    transport.onclose = () => {
+      if (transports.get(transport.sessionId) === transport) {
+        transports.delete(transport.sessionId);
+      }
+    };
+    await connectServer(line, transport);
+    return transport;
+  }
+
+  /** The transport of a request and who sends it; no transport for a session that is unknown. */
+  async function route(method, sessionId, user) {
+    requests[method] += 1;
+    const transport = transports.get(sessionId) ?? (sessionId === undefined ? await make() : undefined);
+    if (user === undefined) {
+      return { transport };
     }
-    let transport = transports.get(sessionId);
-    if (transport === undefined && sessionId !== undefined) {
+    const [clientId, subject] = user.split('/');
+    return { transport, auth: { token: user, clientId, scopes: [], ...(subject && { extra: { subject } }) } };
+  }
+
+  async function handle(req, res) {
+    const { transport, auth } = await route(req.method, req.headers['mcp-session-id'], req.headers['x-user']);
+    if (transport === undefined) {
       const headers = { 'content-type': 'application/json', 'content-length': NOT_FOUND.length };
       res.writeHead(404, headers).end(NOT_FOUND);
       return;
     }
-    if (transport === undefined) {
-      transport = new Transport({
-        sessionIdGenerator: () => randomUUID(),
-        retryInterval: 20,
-        onsessioninitialized: (id) => transports.set(id, transport),
-        onsessionclosed: (id) => transports.delete(id),
-        ...options,
-        eventStore: store,
-      });
-      transport.onerror = (error) => errors.push(error);
-      // A session that its transport has ended is unknown from then on.
-      transport.onclose = () => {
-        if (transports.get(transport.sessionId) === transport) {
-          transports.delete(transport.sessionId);
-        }
-      };
-      await connectServer(line, transport);
-    }
+    req.auth = auth;
     await transport.handleRequest(req, res);
   }
 
-  const host = await listen((req, res) => {
-    handle(req, res).catch((error) => {
-      errors.push(error);
-      res.destroy();
-    });
-  });
+  async function handleFetch(request) {
+    const header = (name) => request.headers.get(name) ?? undefined;
+    const { transport, auth } = await route(request.method, header('mcp-session-id'), header('x-user'));
+    if (transport === undefined) {
+      return new Response(NOT_FOUND, { status: 404, headers: { 'content-type': 'application/json' } });
+    }
+    return transport.handleRequest(request, { authInfo: auth });
+  }
+
+  const failed = (error) => void errors.push(error);
+  const host = web
+    ? await listenFetch((request) => handleFetch(request).catch((error) => Promise.reject(failed(error))))
+    : await listen((req, res) => handle(req, res).catch((error) => res.destroy(failed(error))));
   return {
     ...host,
     line,
@@ -123,11 +152,8 @@ export async function serve(line, { engine, cap, stock = isStock, ...options } =
         await until(() => own.stats().streams <= streams);
       }
     },
-    /** How many requests with this method the session has made. */
-    asked: (method, sessionId) => asked.get(`${method} ${sessionId}`) ?? 0,
     /** Throws away what was noted of requests. */
     forget() {
-      asked.clear();
       errors.length = 0;
     },
     async close() {

@@ -8,6 +8,8 @@ import { openAll } from './control.mjs';
 
 export const TRANSPORT = process.env.TAILROPE_TEST_TRANSPORT ?? 'tailrope';
 export const isStock = TRANSPORT === 'stock';
+/** `TAILROPE_TEST_TRANSPORT=web`: the web-standard classes, behind a server that speaks `fetch`. */
+export const isWeb = TRANSPORT === 'web';
 
 const wanted = (process.env.TAILROPE_TEST_LINES ?? 'v1,v2').split(',');
 export const LINES = ['v1', 'v2'].filter((line) => wanted.includes(line));
