@@ -147,7 +147,7 @@ async function engineAlone() {
   };
   const answer = (connection, id) => {
     session.respond(id, `{"jsonrpc":"2.0","id":${id},"result":{"content":[{"type":"text","text":"hello"}]}}`);
-    while (connection.poll(1 << 18).end === undefined);
+    while (!connection.poll(1 << 18).end);
     connection.lost();
   };
   const initialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"${REVISION}"}}`;

@@ -5,6 +5,8 @@ import { withResolvers } from './request.mjs';
 const PAGE_BYTES = 256 << 10;
 const MAX_TIMER_MS = 2 ** 31 - 1;
 const KEEP_ALIVE = ': keepalive\n\n';
+/** By the number that comes with a head. */
+const CONTENT_TYPES = [undefined, 'text/event-stream', 'application/json'];
 
 /**
  * Writes what the engine has for a connection until it ends or the peer is gone.
@@ -68,9 +70,9 @@ export class Answer {
 
   #pump() {
     while (!this.#full && !this.#over) {
-      const { data, end, waitMs } = this.#connection.poll(PAGE_BYTES);
+      const { head, data, end, waitMs } = this.#connection.poll(PAGE_BYTES);
       if (end) {
-        this.#finish(data);
+        this.#finish(head, data);
         return;
       }
       // Most answers are known at once and need nobody to watch over them.
@@ -78,12 +80,12 @@ export class Answer {
         return;
       }
       if (data) {
-        this.#begin();
+        this.#begin(head);
         this.#primed = true;
         this.#full = !this.write(data);
       } else {
-        if (this.#headFirst && !this.#started && this.#connection.status !== 0) {
-          this.#begin();
+        if (this.#headFirst && !this.#started && head !== 0) {
+          this.#begin(head);
           this.flush();
         }
         this.#session.runtime.arm(waitMs);
@@ -103,11 +105,10 @@ export class Answer {
     return true;
   }
 
-  #begin() {
+  #begin(head) {
     if (!this.#started) {
       this.#started = true;
-      const { status, contentType } = this.#connection;
-      this.head(status, contentType);
+      this.head(statusOf(head), CONTENT_TYPES[head >> 16]);
       this.#keepAlive = this.#every(this.#session.keepAliveMs);
     }
   }
@@ -126,13 +127,13 @@ export class Answer {
     return timer;
   }
 
-  #finish(data) {
-    this.#end();
+  #finish(head, data) {
+    this.#release();
     if (this.#started) {
       this.end(data);
     } else {
-      const { status, contentType } = this.#connection;
-      this.whole(status || 200, contentType, data);
+      const status = statusOf(head) || 200;
+      this.whole(status, CONTENT_TYPES[head >> 16], data);
       if (status >= 400) {
         this.#session.onRefused(data.toString());
       }
@@ -163,9 +164,12 @@ export class Answer {
   }
 
   #end() {
-    this.#over = true;
-    // Also when the engine has ended it: what is held for the connection goes now, not with the object.
+    this.#release();
     this.#connection.lost();
+  }
+
+  #release() {
+    this.#over = true;
     if (this.#opened) {
       clearInterval(this.#keepAlive);
       this.#session.open.delete(this);
@@ -173,6 +177,10 @@ export class Answer {
       this.release();
     }
   }
+}
+
+function statusOf(head) {
+  return head & 0xffff;
 }
 
 /**

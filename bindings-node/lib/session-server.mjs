@@ -15,6 +15,16 @@ const SESSION_NOT_FOUND = -32001;
 const PARSE_ERROR = -32700;
 const INTERNAL_ERROR = -32603;
 
+// The facts of an admission, one number.
+const OPERATION = 7;
+const LISTEN = 1;
+const RESUME = 2;
+const DELETE = 3;
+const MESSAGE = 4;
+const IS_INITIALIZE = 8;
+const CANCELS = 16;
+const ANSWERS = 32;
+
 // A handler that sends without a pause lets the connections' writers run after so many events or
 // bytes, and at the first event after so long: others have their turn, and the log's bounds are not
 // reached before a reader that keeps up had its own. After a pause the first event is written at
@@ -37,6 +47,9 @@ export class SessionServer {
   #versions;
   #scopeChallengeResolver;
   #session;
+  /** Who opened the session: what is asked most, and need not cross to the engine. */
+  #principal;
+  #canBePolled = false;
   #userStore;
   #answers;
   #closed = false;
@@ -85,7 +98,7 @@ export class SessionServer {
 
   /** Answers a request that needs no stream; otherwise starts the answer that is to be waited for. */
   async #admit(exchange) {
-    if (this.#closed || this.#session?.belongsTo(principalOf(exchange.auth)) === false) {
+    if (this.#closed || !this.#isOfSession(principalOf(exchange.auth))) {
       return this.#refuse(exchange, 404, SESSION_NOT_FOUND, 'Session not found');
     }
     const forbidden = this.#forbidden(exchange);
@@ -123,26 +136,38 @@ export class SessionServer {
     if (admission instanceof Refusal) {
       return this.#refused(exchange, admission, parsedBody ?? body);
     }
-    const operation = admission.operation;
-    if (operation === 'listen' || operation === 'resume') {
-      const connection = this.#session[operation](admission);
+    const { facts } = admission;
+    const operation = facts & OPERATION;
+    if (operation === LISTEN || operation === RESUME) {
+      const connection = operation === LISTEN ? this.#session.listen(admission) : this.#session.resume(admission);
       if (connection instanceof Refusal) {
         return this.#refused(exchange, connection);
       }
       // These may be silent for long: their clients learn at once that they are served.
       return exchange.stream(connection, this.#answers, true);
     }
-    if (operation === 'delete') {
+    if (operation === DELETE) {
       return this.#delete(exchange);
     }
     const messages = this.#parse(parsedBody ?? body);
     if (messages === undefined) {
       return this.#refuse(exchange, 400, PARSE_ERROR, 'Parse error: Invalid JSON-RPC message');
     }
-    if (operation === 'message') {
-      return this.#message(admission, messages, exchange);
+    if (operation === MESSAGE) {
+      return this.#message(admission, facts, messages, exchange);
     }
-    return this.#request(admission, messages, exchange, jsonResponse);
+    return this.#request(admission, facts, messages, exchange, jsonResponse);
+  }
+
+  #isOfSession(principal) {
+    return this.#session === undefined || principal === this.#principal || this.#session.belongsTo(principal);
+  }
+
+  /** By the revision, which does not change once it is negotiated. */
+  #canPoll(facts) {
+    const canPoll = this.#canBePolled || this.#session.canPoll;
+    this.#canBePolled = canPoll && !(facts & IS_INITIALIZE);
+    return canPoll;
   }
 
   #forbidden(exchange) {
@@ -171,8 +196,8 @@ export class SessionServer {
     }
   }
 
-  async #request(admission, messages, exchange, jsonResponse) {
-    if (admission.isInitialize) {
+  async #request(admission, facts, messages, exchange, jsonResponse) {
+    if (facts & IS_INITIALIZE) {
       if (!this.#sdk.isInitializeRequest(messages[0])) {
         return this.#refuse(exchange, 400, REFUSED, 'Bad Request: Server not initialized');
       }
@@ -199,9 +224,13 @@ export class SessionServer {
       return this.#refused(exchange, opened);
     }
     const answer = several ? this.#joined(opened, exchange) : exchange.stream(opened, this.#answers, false);
-    session.received(admission);
-    this.#dispatch(messages, exchange, session.canPoll && !jsonResponse);
-    this.#settle(admission);
+    if (facts & ANSWERS) {
+      session.received(admission);
+    }
+    this.#dispatch(messages, exchange, !jsonResponse && this.#canPoll(facts));
+    if (facts & CANCELS) {
+      this.#settle(admission);
+    }
     return answer;
   }
 
@@ -229,7 +258,8 @@ export class SessionServer {
       // The SDK's class has a field of this name, which hides our accessor.
       this.#transport.sessionId = sessionId;
     }
-    this.#session.claim(principalOf(exchange.auth));
+    this.#principal = principalOf(exchange.auth);
+    this.#session.claim(this.#principal);
     if (this.#runtime.hostStore !== undefined) {
       this.#userStore = new UserStore(this.#runtime, this.#session);
     }
@@ -276,11 +306,13 @@ export class SessionServer {
     return { done };
   }
 
-  #message(admission, messages, exchange) {
+  #message(admission, facts, messages, exchange) {
     this.#session.received(admission);
     exchange.whole(202, {});
     this.#dispatch(messages, exchange, false);
-    this.#settle(admission);
+    if (facts & CANCELS) {
+      this.#settle(admission);
+    }
     return undefined;
   }
 

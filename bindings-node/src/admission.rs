@@ -87,24 +87,37 @@ impl Admission {
     }
 }
 
+// One number instead of a getter for each fact: a crossing costs more than what it asks for.
+const LISTEN: u32 = 1;
+const RESUME: u32 = 2;
+const DELETE: u32 = 3;
+const MESSAGE: u32 = 4;
+const REQUEST: u32 = 5;
+const IS_INITIALIZE: u32 = 8;
+const CANCELS: u32 = 16;
+const ANSWERS: u32 = 32;
+
 #[napi]
 impl Admission {
-    /// `request`, `message` (notifications and answers), `listen`, `resume` or `delete`.
+    /// What the request does: `operation` in the lowest three bits (1 listen, 2 resume, 3 delete,
+    /// 4 message: notifications and answers only, 5 request), 8 when it opens a session, 16 when
+    /// `cancelledRequests` names any, 32 when it answers requests of the server.
     #[napi(getter)]
-    pub fn operation(&self) -> &'static str {
-        match &self.operation {
-            Operation::Post(body) if body.has_request() => "request",
-            Operation::Post(_) => "message",
-            Operation::Listen => "listen",
-            Operation::Resume(_) => "resume",
-            Operation::Delete => "delete",
-        }
-    }
-
-    /// Whether the request opens a session.
-    #[napi(getter)]
-    pub fn is_initialize(&self) -> bool {
-        self.initialize().is_some()
+    pub fn facts(&self) -> u32 {
+        let operation = match &self.operation {
+            Operation::Post(body) if body.has_request() => REQUEST,
+            Operation::Post(_) => MESSAGE,
+            Operation::Listen => LISTEN,
+            Operation::Resume(_) => RESUME,
+            Operation::Delete => DELETE,
+        };
+        let envelopes = self.envelopes();
+        let answers = envelopes.iter().any(|envelope| matches!(envelope.kind, Kind::Response | Kind::ErrorResponse));
+        let cancels = envelopes.iter().any(|envelope| envelope.fields.cancelled_request.is_some());
+        operation
+            | if self.initialize().is_some() { IS_INITIALIZE } else { 0 }
+            | if cancels { CANCELS } else { 0 }
+            | if answers { ANSWERS } else { 0 }
     }
 
     /// The requests that the `notifications/cancelled` of the body name.

@@ -6,7 +6,6 @@ use std::rc::Rc;
 use napi::bindgen_prelude::{BufferSlice, Either, Env};
 use napi_derive::napi;
 use tailrope_core::engine::{self, Head, Poll};
-use tailrope_core::stream::CloseReason;
 
 use crate::convert::{Result, internal, number};
 use crate::waiters::Waiters;
@@ -27,15 +26,29 @@ impl Connection {
     pub(crate) fn new(connection: engine::Connection, key: u32, waiters: &Rc<Waiters>) -> Self {
         Self { connection, key, waiters: Rc::clone(waiters), head: Cell::new(None) }
     }
+
+    fn packed_head(&self) -> u32 {
+        self.head.get().map_or(0, |head| {
+            let kind = match head.content_type {
+                None => 0,
+                Some("text/event-stream") => 1,
+                Some(_) => 2,
+            };
+            u32::from(head.status) | kind << 16
+        })
+    }
 }
 
 /// What a connection's writer has to do.
 #[napi(object, object_from_js = false)]
 pub struct Polled<'env> {
+    /// How the answer starts: the HTTP status, and 65,536 for an event stream, 131,072 for JSON. 0 while
+    /// the store has not said.
+    pub head: u32,
     /// Write this; absent when there is nothing to write.
     pub data: Option<Either<String, BufferSlice<'env>>>,
-    /// Why the connection ends after the data, if it does.
-    pub end: Option<&'static str>,
+    /// The connection ends after the data.
+    pub end: bool,
     /// When the engine's tick will wake the key at the latest.
     pub wait_ms: f64,
 }
@@ -58,19 +71,7 @@ impl Connection {
         let data = if poll.is_empty() { None } else { Some(join(env, &poll)?) };
         let wait_ms = number(poll.wait_until.0.saturating_sub(self.connection.now().0));
         self.waiters.flush(env);
-        Ok(Polled { data, end: poll.end.map(CloseReason::as_str), wait_ms })
-    }
-
-    /// The HTTP status; 0 while the store has not said how the answer starts.
-    #[napi(getter)]
-    pub fn status(&self) -> u16 {
-        self.head.get().map_or(0, |head| head.status)
-    }
-
-    /// The value of `Content-Type`; absent when there is no body.
-    #[napi(getter)]
-    pub fn content_type(&self) -> Option<&'static str> {
-        self.head.get().and_then(|head| head.content_type)
+        Ok(Polled { head: self.packed_head(), data, end: poll.end.is_some(), wait_ms })
     }
 
     /// The peer is gone.

@@ -222,6 +222,24 @@ def python(code: str, wait_s: float = 20) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.ours
+def test_a_tick_that_is_due_at_once_is_armed_again_on_uvloop() -> None:
+    done = python(
+        """
+import uvloop
+from tailrope._runtime import Runtime, current_loop
+async def main():
+    runtime = Runtime({})
+    here = current_loop()
+    # uvloop's handle of a call that is due already is not the one of a timer.
+    for wait_ms in (0, 0, 5, 0): here.arm(runtime, wait_ms)
+    await asyncio.sleep(0.05)
+uvloop.run(main())
+"""
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.ours
 def test_several_event_loops_in_threads() -> None:
     done = python(
         """

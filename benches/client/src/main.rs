@@ -59,8 +59,17 @@ fn parse(arguments: &[String]) -> Result<(Settings, Vec<String>)> {
     Ok((set, measures))
 }
 
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> std::process::ExitCode {
+fn main() -> std::process::ExitCode {
+    match tokio::runtime::Builder::new_current_thread().enable_all().event_interval(7).build() {
+        Ok(runtime) => runtime.block_on(measure_all()),
+        Err(e) => {
+            eprintln!("{e}");
+            1.into()
+        }
+    }
+}
+
+async fn measure_all() -> std::process::ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let (set, measures) = match parse(&arguments) {
         Ok(parsed) => parsed,

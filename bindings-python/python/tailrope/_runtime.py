@@ -30,7 +30,7 @@ class Loop:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._timers: dict[Runtime, asyncio.TimerHandle] = {}
+        self._timers: dict[Runtime, tuple[float, asyncio.Handle]] = {}
         # The native side must not keep a closed loop alive through its wake-up.
         me = weakref.ref(self)
 
@@ -46,12 +46,13 @@ class Loop:
     def arm(self, runtime: Runtime, wait_ms: int) -> None:
         """Makes sure that the engine is ticked within `wait_ms`."""
         due = self.loop.time() + min(wait_ms, 60_000) / 1_000
-        timer = self._timers.get(runtime)
-        if timer is not None:
-            if timer.when() <= due:
+        armed = self._timers.get(runtime)
+        if armed is not None:
+            # The handle cannot be asked: uvloop's, of a time that has come, has no `when`.
+            if armed[0] <= due:
                 return
-            timer.cancel()
-        self._timers[runtime] = self.loop.call_at(due, self._tick, runtime)
+            armed[1].cancel()
+        self._timers[runtime] = (due, self.loop.call_at(due, self._tick, runtime))
 
     def _tick(self, runtime: Runtime) -> None:
         del self._timers[runtime]
