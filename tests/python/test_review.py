@@ -206,7 +206,7 @@ async def test_i11_an_engine_without_sessions_is_let_go() -> None:
     tailrope.uninstall()
     here = _runtime.current_loop()
     for known in list(here._timers):
-        here._timers[known].cancel()
+        here._timers[known][1].cancel()
         here._tick(known)
     del known
     gc.collect()
@@ -462,7 +462,7 @@ async def test_a_logger_that_is_silenced_by_a_high_level_serves(level: int) -> N
         async with transport() as (made, _inbox, _outbox):
             here = _runtime.current_loop()
             here.arm(made._runtime, 0)
-            here._timers[made._runtime].cancel()
+            here._timers[made._runtime][1].cancel()
             here._tick(made._runtime)
     finally:
         logger.setLevel(before)
