@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 
 RETRY_MS = 10
 Report = Callable[[float, float, str | None], Awaitable[None]]
-# Room for every run of the bench, far above what the issue asks for (10,000 events per stream, 20,000 streams):
+# Room for every run of the bench, far above what it needs (10,000 events per stream, 20,000 streams):
 # an event trimmed in the middle of a measurement would make the run fail, not slow.
 LIMITS = {
     "max_events_per_stream": 50_000,

@@ -1,5 +1,6 @@
 //! The SQLite store: the contract of all stores, its bounds, its file and its faults.
 
+mod events;
 mod folder;
 
 use std::path::Path;
@@ -8,13 +9,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use events::{positions, question, sized, terminal};
 use folder::Folder;
 use tailrope_core::Ms;
-use tailrope_core::store::contract::{Caller, Event, Log, check, progress};
+use tailrope_core::store::contract::{Caller, check};
 use tailrope_core::store::{
     Durability, EventStore, Limits, ReadLimit, SessionRecord, SqliteStore, StoreError, StoreOptions, open,
 };
-use tailrope_core::stream::{EventKind, Seq};
 
 fn at(path: &Path, options: &StoreOptions) -> SqliteStore {
     SqliteStore::open(path, options).expect("the file can be opened")
@@ -22,22 +23,6 @@ fn at(path: &Path, options: &StoreOptions) -> SqliteStore {
 
 fn limited(limits: Limits) -> StoreOptions {
     StoreOptions { limits, ..StoreOptions::default() }
-}
-
-fn sized(bytes: usize) -> Event {
-    progress(&"x".repeat(bytes))
-}
-
-fn question() -> Event {
-    (EventKind::Question, Bytes::from_static(b"question"))
-}
-
-fn terminal() -> Event {
-    (EventKind::Terminal, Bytes::from_static(b"terminal"))
-}
-
-fn positions(caller: &Caller<'_>, log: &Log, after: Seq) -> Vec<Seq> {
-    caller.read_all(log, after).iter().map(|event| event.seq).collect()
 }
 
 #[test]

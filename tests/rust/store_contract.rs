@@ -1,14 +1,15 @@
 //! The memory store: the contract of all stores, and its own bounds (I11, F-20, F-54).
 
+mod events;
 mod threaded_store;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
+use events::{positions, question, sized, terminal};
 use tailrope_core::Ms;
-use tailrope_core::store::contract::{Caller, Event, Log, check, progress};
+use tailrope_core::store::contract::{Caller, Log, check};
 use tailrope_core::store::{EventStore, HostStore, Limits, MemoryStore, ReadLimit, SessionRecord, StoreError};
-use tailrope_core::stream::{EventKind, Seq};
 
 /// What the store counts for a log and for an event besides their bytes.
 const LOG: u64 = 384;
@@ -16,22 +17,6 @@ const EVENT: u64 = 56;
 
 fn store(limits: Limits) -> MemoryStore {
     MemoryStore::new(limits)
-}
-
-fn sized(bytes: usize) -> Event {
-    progress(&"x".repeat(bytes))
-}
-
-fn question() -> Event {
-    (EventKind::Question, Bytes::from_static(b"question"))
-}
-
-fn terminal() -> Event {
-    (EventKind::Terminal, Bytes::from_static(b"terminal"))
-}
-
-fn positions(caller: &Caller<'_>, log: &Log, after: Seq) -> Vec<Seq> {
-    caller.read_all(log, after).iter().map(|event| event.seq).collect()
 }
 
 #[test]

@@ -81,22 +81,9 @@ impl LookUp {
         let principal = self.principal.as_deref();
         let cell = Cell::new(Arc::clone(shared), Arc::clone(&self.id), now, principal, self.dialect, self.wake.clone());
         cell.adopt(record);
-        {
-            let mut sessions = lock(&shared.sessions);
-            // Another reader of the same session was faster.
-            if let Some(open) = sessions.get(&self.id) {
-                return Ok(SessionHandle::new(Arc::clone(open)));
-            }
-            let max = shared.options.max_sessions;
-            if sessions.len() >= max {
-                return Err(EngineError::TooManySessions { max });
-            }
-            lock(&shared.timed).insert(cell.number, Arc::downgrade(&cell));
-            sessions.insert(Arc::clone(&self.id), Arc::clone(&cell));
-        }
-        let draining_ms = shared.draining_ms.load(std::sync::atomic::Ordering::SeqCst);
-        if draining_ms != 0 {
-            cell.drain(draining_ms);
+        // Another reader of the same session was faster.
+        if let Some(open) = shared.register(&cell)? {
+            return Ok(SessionHandle::new(open));
         }
         tracing::debug!(target: "tailrope", session = %self.id, "session of another process served");
         Ok(SessionHandle::new(cell))

@@ -222,6 +222,32 @@ impl Shared {
         }
     }
 
+    /// Makes a session one that can be found. The one that has its id already, if there is one.
+    fn register(&self, cell: &Arc<Cell>) -> Result<Option<Arc<Cell>>, EngineError> {
+        {
+            let mut sessions = lock(&self.sessions);
+            if let Some(open) = sessions.get(&cell.id) {
+                return Ok(Some(Arc::clone(open)));
+            }
+            let max = self.options.max_sessions;
+            if sessions.len() >= max {
+                return Err(EngineError::TooManySessions { max });
+            }
+            lock(&self.timed).insert(cell.number, Arc::downgrade(cell));
+            sessions.insert(Arc::clone(&cell.id), Arc::clone(cell));
+        }
+        // After it can be found, so that a drain or a close that begins now misses no session.
+        let draining_ms = self.draining_ms.load(Ordering::SeqCst);
+        if draining_ms != 0 {
+            cell.drain(draining_ms);
+        }
+        if let Err(error) = self.check() {
+            cell.leave();
+            return Err(error);
+        }
+        Ok(None)
+    }
+
     /// Lets retention take what it is over. Cheap while nothing is due.
     fn sweep(&self, now: Ms) {
         if now.0 >= self.next_sweep.load(Ordering::Relaxed) {
@@ -296,28 +322,9 @@ impl Engine {
         let shared = &self.0;
         shared.check()?;
         let now = shared.clock.now();
-        let id: Arc<str> = id.into();
-        let cell = Cell::new(Arc::clone(shared), Arc::clone(&id), now, principal, dialect, (wake, key));
-        {
-            let mut sessions = lock(&shared.sessions);
-            let max = shared.options.max_sessions;
-            if sessions.contains_key(&id) {
-                return Err(EngineError::SessionExists);
-            }
-            if sessions.len() >= max {
-                return Err(EngineError::TooManySessions { max });
-            }
-            lock(&shared.timed).insert(cell.number, Arc::downgrade(&cell));
-            sessions.insert(id, Arc::clone(&cell));
-        }
-        // After it can be found, so that a drain or a close that begins now misses no session.
-        let draining_ms = shared.draining_ms.load(Ordering::SeqCst);
-        if draining_ms != 0 {
-            cell.drain(draining_ms);
-        }
-        if let Err(error) = shared.check() {
-            cell.end();
-            return Err(error);
+        let cell = Cell::new(Arc::clone(shared), id.into(), now, principal, dialect, (wake, key));
+        if shared.register(&cell)?.is_some() {
+            return Err(EngineError::SessionExists);
         }
         Counters::add(&shared.counters.sessions_opened, 1);
         tracing::debug!(target: "tailrope", session = %cell.id, "session opened");
