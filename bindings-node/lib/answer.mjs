@@ -1,5 +1,5 @@
 // Hands what the engine has for a connection to an HTTP answer.
-import { withResolvers } from './request.mjs';
+import { eventStreamHeaders, withResolvers } from './request.mjs';
 
 /** What is handed over at once. A stalled reader holds no more than this and the socket's buffers. */
 const PAGE_BYTES = 256 << 10;
@@ -38,8 +38,14 @@ export class Answer {
     this.#headFirst = headFirst;
   }
 
-  get sessionId() {
-    return this.#session.sessionId;
+  headers(contentType) {
+    const headers = { 'mcp-session-id': this.#session.sessionId };
+    if (contentType === 'text/event-stream') {
+      eventStreamHeaders(headers);
+    } else if (contentType) {
+      headers['content-type'] = contentType;
+    }
+    return headers;
   }
 
   /** Resolves when everything is handed over, or the peer is gone. */

@@ -2,13 +2,10 @@
 import { randomUUID } from 'node:crypto';
 
 import { NodeExchange } from './node-exchange.mjs';
+import { REFUSED, SESSION_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION, answerError, tooLargeMessage } from './refusal.mjs';
 import { maxBodyBytes } from './request.mjs';
 import { isDisabled } from './runtime.mjs';
 import { WebExchange } from './web-exchange.mjs';
-
-const SESSION_NOT_FOUND = -32001;
-const REFUSED = -32000;
-const UNSUPPORTED_PROTOCOL_VERSION = -32022;
 
 const LIST_CHANGES = {
   tools_list_changed: { capability: 'tools', send: 'sendToolListChanged' },
@@ -149,8 +146,7 @@ class Handler {
       return false;
     }
     if (tooLarge) {
-      const message = `Payload Too Large: Request body must not exceed ${this.#maxBodyBytes} bytes`;
-      this.#refuse(exchange, 413, REFUSED, message);
+      this.#refuse(exchange, 413, REFUSED, tooLargeMessage(this.#maxBodyBytes));
       return false;
     }
     exchange.text = text;
@@ -261,7 +257,6 @@ class Handler {
     } catch {
       // Reporting only.
     }
-    const error = { code, message, ...(data !== undefined && { data }) };
-    exchange.whole(status, { 'content-type': 'application/json' }, JSON.stringify({ jsonrpc: '2.0', error, id }));
+    answerError(exchange, status, { code, message, ...(data !== undefined && { data }) }, id);
   }
 }

@@ -1,6 +1,6 @@
 // One HTTP exchange of node:http: what is read from an IncomingMessage and written to a ServerResponse.
 import { Answer } from './answer.mjs';
-import { bodyText, eventStreamHeaders, requestInfoOf, webRequest } from './request.mjs';
+import { bodyText, requestInfoOf, webRequest } from './request.mjs';
 
 export class NodeExchange {
   #req;
@@ -79,14 +79,9 @@ export class NodeExchange {
 
   /** Answers with what is known as a whole. */
   whole(status, headers, body = '') {
-    if (this.#res.destroyed) {
-      return;
+    if (!this.#res.destroyed) {
+      writeWhole(this.#res, status, headers, body);
     }
-    if (status !== 204) {
-      headers['content-length'] = Buffer.byteLength(body);
-    }
-    this.#res.writeHead(status, headers);
-    this.#res.end(body);
   }
 
   /** Answers with what a connection of the engine carries. */
@@ -131,7 +126,7 @@ class NodeAnswer extends Answer {
   }
 
   head(status, contentType) {
-    this.#res.writeHead(status, this.#headers(contentType));
+    this.#res.writeHead(status, this.headers(contentType));
   }
 
   flush() {
@@ -147,12 +142,7 @@ class NodeAnswer extends Answer {
   }
 
   whole(status, contentType, data = '') {
-    const headers = this.#headers(contentType);
-    if (status !== 204) {
-      headers['content-length'] = Buffer.byteLength(data);
-    }
-    this.#res.writeHead(status, headers);
-    this.#res.end(data);
+    writeWhole(this.#res, status, this.headers(contentType), data);
   }
 
   fail() {
@@ -172,16 +162,20 @@ class NodeAnswer extends Answer {
   #lost = () => this.lost();
   #drained = () => this.writable();
 
-  #headers(contentType) {
-    const headers = { 'mcp-session-id': this.sessionId };
-    if (contentType === 'text/event-stream') {
-      eventStreamHeaders(headers);
-      if (this.#res.req.httpVersionMajor < 2) {
-        headers.connection = 'keep-alive';
-      }
-    } else if (contentType) {
-      headers['content-type'] = contentType;
+  headers(contentType) {
+    const headers = super.headers(contentType);
+    if (contentType === 'text/event-stream' && this.#res.req.httpVersionMajor < 2) {
+      headers.connection = 'keep-alive';
     }
     return headers;
   }
+}
+
+/** An answer that is known as a whole leaves in one write. */
+function writeWhole(res, status, headers, body) {
+  if (status !== 204) {
+    headers['content-length'] = Buffer.byteLength(body);
+  }
+  res.writeHead(status, headers);
+  res.end(body);
 }

@@ -48,6 +48,8 @@ function writeLog(level, line) {
 export class Runtime {
   /** Counts the turns of the event loop in which something was written. */
   turn = 0;
+  /** The options in force, by name. */
+  options;
   #engine;
   #sessionIdleMs;
   #waiting = new Map();
@@ -73,7 +75,8 @@ export class Runtime {
     const resolve = (keys) => me.deref()?.resolve(keys);
     // Comments on silent connections are written in JavaScript, each transport at its own interval.
     this.#engine = new Engine(hostStore !== undefined, { ...engineOptions, keepAliveMs: 0 }, resolve, writeLog);
-    const bounds = [sessionIdleMs || Infinity, this.#engine.options().maxDetachedMs, MAX_SWEEP_MS * 4];
+    this.options = this.#engine.options();
+    const bounds = [sessionIdleMs || Infinity, this.options.maxDetachedMs, MAX_SWEEP_MS * 4];
     this.#sweepMs = Math.max(Math.min(...bounds) / 4, 1);
     runtimes.add(me);
     if (runtimes.size % 64 === 0) {
@@ -186,7 +189,7 @@ export class Runtime {
   }
 
   drain(retryMs) {
-    this.#engine.drain(retryMs ?? Math.max(DEFAULT_DRAIN_MS, this.#engine.options().retryMs));
+    this.#engine.drain(retryMs ?? Math.max(DEFAULT_DRAIN_MS, this.options.retryMs));
   }
 }
 

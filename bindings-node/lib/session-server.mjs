@@ -3,17 +3,12 @@ import { setImmediate } from 'node:timers';
 
 import { Part } from './answer.mjs';
 import { Refusal } from './native.mjs';
+import { INTERNAL_ERROR, PARSE_ERROR, REFUSED, SESSION_NOT_FOUND, answerError, tooLargeMessage } from './refusal.mjs';
 import { maxBodyBytes, principalOf } from './request.mjs';
 import { runtimeFor } from './store.mjs';
 import { UserStore } from './user-store.mjs';
 
 const DEFAULT_KEEP_ALIVE_MS = 15_000;
-
-// What the SDKs' transports answer in these words.
-const REFUSED = -32000;
-const SESSION_NOT_FOUND = -32001;
-const PARSE_ERROR = -32700;
-const INTERNAL_ERROR = -32603;
 
 // The facts of an admission, one number.
 const OPERATION = 7;
@@ -71,9 +66,9 @@ export class SessionServer {
     this.#keepAliveMs = options.keepAliveMs ?? DEFAULT_KEEP_ALIVE_MS;
     this.#maxBodyBytes = maxBodyBytes(options.maxRequestBodySize);
     this.#versions = options.supportedProtocolVersions ?? sdk.versions;
-    const bounds = this.#runtime.engine.options();
-    this.#yieldEvents = Math.min(YIELD_EVENTS, Math.max(1, bounds.maxEventsPerStream >> 2));
-    this.#yieldBytes = Math.min(YIELD_BYTES, bounds.maxBytesPerStream / 4);
+    const { maxEventsPerStream, maxBytesPerStream } = this.#runtime.options;
+    this.#yieldEvents = Math.min(YIELD_EVENTS, Math.max(1, maxEventsPerStream >> 2));
+    this.#yieldBytes = Math.min(YIELD_BYTES, maxBytesPerStream / 4);
   }
 
   setVersions(versions) {
@@ -118,8 +113,7 @@ export class SessionServer {
           return exchange.abandon();
         }
         if (tooLarge) {
-          const message = `Payload Too Large: Request body must not exceed ${this.#maxBodyBytes} bytes`;
-          return this.#refuse(exchange, 413, REFUSED, message);
+          return this.#refuse(exchange, 413, REFUSED, tooLargeMessage(this.#maxBodyBytes));
         }
         body = text;
       }
@@ -208,7 +202,7 @@ export class SessionServer {
         await this.#options.onsessioninitialized?.(this.sessionId);
       } catch (error) {
         this.#transport.onerror?.(error);
-        return this.#answerError(exchange, 400, PARSE_ERROR, 'Parse error');
+        return answerError(exchange, 400, { code: PARSE_ERROR, message: 'Parse error' });
       }
     }
     if (this.#scopeChallengeResolver !== undefined && (await this.#challenged(messages, exchange))) {
@@ -451,13 +445,7 @@ export class SessionServer {
 
   #refuse(exchange, status, code, message) {
     this.#transport.onerror?.(new Error(message));
-    return this.#answerError(exchange, status, code, message);
-  }
-
-  #answerError(exchange, status, code, message) {
-    const body = JSON.stringify({ jsonrpc: '2.0', error: { code, message }, id: null });
-    exchange.whole(status, { 'content-type': 'application/json' }, body);
-    return undefined;
+    return answerError(exchange, status, { code, message });
   }
 }
 

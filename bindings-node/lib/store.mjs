@@ -21,7 +21,7 @@ export class EventStore {
   }
 
   #log() {
-    this.#stock ??= new StockLog(this[runtime].engine.options());
+    this.#stock ??= new StockLog(this[runtime].options);
     return this.#stock;
   }
 

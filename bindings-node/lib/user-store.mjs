@@ -19,7 +19,7 @@ export class UserStore {
     this.#store = runtime.hostStore;
     this.#session = session;
     this.#runtime = runtime;
-    this.#maxReplayBytes = runtime.engine.options().maxBytesPerStream;
+    this.#maxReplayBytes = runtime.options.maxBytesPerStream;
     runtime.wait(session.key, this);
   }
 

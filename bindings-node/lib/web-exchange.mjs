@@ -1,6 +1,6 @@
 // One HTTP exchange of the web platform: a Request is read, a Response is made.
 import { Answer } from './answer.mjs';
-import { bodyText, eventStreamHeaders } from './request.mjs';
+import { bodyText } from './request.mjs';
 
 const encoder = new TextEncoder();
 /** What a stream takes before its reader asks, as a socket does. */
@@ -149,7 +149,7 @@ class WebAnswer extends Answer {
       },
       new ByteLengthQueuingStrategy({ highWaterMark: READ_AHEAD_BYTES }),
     );
-    this.#exchange.respond(new Response(body, { status, headers: this.#headers(contentType) }));
+    this.#exchange.respond(new Response(body, { status, headers: this.headers(contentType) }));
   }
 
   write(data) {
@@ -167,7 +167,7 @@ class WebAnswer extends Answer {
   }
 
   whole(status, contentType, data) {
-    this.#exchange.respond(new Response(data ?? null, { status, headers: this.#headers(contentType) }));
+    this.#exchange.respond(new Response(data ?? null, { status, headers: this.headers(contentType) }));
   }
 
   fail(error) {
@@ -198,16 +198,6 @@ class WebAnswer extends Answer {
       }
     }
   };
-
-  #headers(contentType) {
-    const headers = { 'mcp-session-id': this.sessionId };
-    if (contentType === 'text/event-stream') {
-      eventStreamHeaders(headers);
-    } else if (contentType) {
-      headers['content-type'] = contentType;
-    }
-    return headers;
-  }
 }
 
 function bytesOf(data) {

@@ -1,0 +1,17 @@
+// Answers to what is not served, made outside the engine, in the words of the SDKs' transports.
+
+export const REFUSED = -32000;
+export const SESSION_NOT_FOUND = -32001;
+export const UNSUPPORTED_PROTOCOL_VERSION = -32022;
+export const INTERNAL_ERROR = -32603;
+export const PARSE_ERROR = -32700;
+
+/** Answers an exchange with a JSON-RPC error. */
+export function answerError(exchange, status, error, id = null) {
+  const body = JSON.stringify({ jsonrpc: '2.0', error, id });
+  exchange.whole(status, { 'content-type': 'application/json' }, body);
+}
+
+export function tooLargeMessage(maxBytes) {
+  return `Payload Too Large: Request body must not exceed ${maxBytes} bytes`;
+}
