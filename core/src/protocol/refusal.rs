@@ -187,6 +187,11 @@ impl Wording {
         Refusal::new(503, INTERNAL_ERROR, "Service Unavailable: the server is closing")
     }
 
+    /// Whether there is such a session is known to the event store alone, which cannot tell now.
+    pub fn session_not_told(self) -> Refusal {
+        Refusal::new(503, INTERNAL_ERROR, "Service Unavailable: the session cannot be looked up now")
+    }
+
     /// The cursor is not one of this session, and names no request that could be answered. The same
     /// for every such cursor (I7).
     pub fn not_resumable(self) -> Refusal {

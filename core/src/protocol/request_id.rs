@@ -56,6 +56,25 @@ impl RequestId {
         }
     }
 
+    /// Several ids as a JSON array.
+    pub fn encode_all(ids: &[Self]) -> Vec<u8> {
+        let mut out = vec![b'['];
+        for (at, id) in ids.iter().enumerate() {
+            if at > 0 {
+                out.push(b',');
+            }
+            id.write_json(&mut out);
+        }
+        out.push(b']');
+        out
+    }
+
+    /// Reads what [`encode_all`](Self::encode_all) wrote; `None` for anything else.
+    pub fn decode_all(json: &[u8]) -> Option<Vec<Self>> {
+        let ids: Vec<&serde_json::value::RawValue> = serde_json::from_slice(json).ok()?;
+        ids.into_iter().map(|id| Self::from_json(id.get())).collect()
+    }
+
     /// The digits or the text, without a mark of which it is: for logs, never for look-ups.
     pub fn as_text(&self) -> &str {
         match self {

@@ -3,12 +3,15 @@
 //! For the tests of stores: [`check`] panics with the number of the rule that is broken.
 
 mod caller;
+mod shared;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 
+use caller::about;
 pub use caller::{Caller, Event, Log, progress};
+pub use shared::check_shared;
 
 use super::{EventStore, Operation, ReadLimit, Record, SessionRecord, StoreError, Usage};
 use crate::Ms;
@@ -60,7 +63,7 @@ fn rule_2_positions_are_dense_and_a_repeated_append_changes_nothing(store: &dyn 
     let caller = Caller::new(store, Ms(0));
     let mut log = caller.open("s", 1);
     let batch = [progress("a"), progress("b"), progress("c")];
-    assert_eq!(caller.append(&log, 2, &batch), Err(StoreError::OutOfOrder), "rule 2: the first position is 1");
+    assert_eq!(caller.append(&log, 2, &batch), Err(StoreError::RolledBack), "rule 2: position 1 was never stored");
     caller.push(&mut log, &batch);
     let usage = store.usage();
     assert_eq!(caller.append(&log, 1, &batch), Ok(()), "rule 2: the same batch again is a success");
@@ -73,13 +76,23 @@ fn rule_2_positions_are_dense_and_a_repeated_append_changes_nothing(store: &dyn 
     );
     assert_eq!(
         caller.append(&log, 5, &[progress("e")]),
-        Err(StoreError::OutOfOrder),
+        Err(StoreError::RolledBack),
         "rule 2: no position is left out"
+    );
+    let mut other = log.clone();
+    other.events[1] = progress("not b");
+    assert_eq!(
+        caller.append(&other, 4, &[progress("d")]),
+        Err(StoreError::RolledBack),
+        "rule 2: nothing goes on after events that the log does not hold"
     );
     caller.push(&mut log, &[progress("d")]);
     // Opening again is what a second node does.
-    let answer = store.open(Ms(0), &log.key, &caller.ticket(&log.key, Operation::Open));
+    let again = Bytes::from_static(b"again");
+    let answer = store.open(Ms(0), &log.key, &again, &caller.ticket(&log.key, Operation::Open));
     assert_eq!(caller.done(&log.key, Operation::Open, answer), Ok(()), "rule 2: a log can be opened twice");
+    let kept = caller.record(&log).map(|record| record.about);
+    assert_eq!(kept, Some(about(1)), "rule 2: and keeps what it was opened with first");
     log.assert_stored(&caller, 0, "rule 2");
 }
 
@@ -149,7 +162,9 @@ fn rule_4_pages_keep_their_bounds(store: &dyn EventStore) {
     };
     assert_eq!(page(0, 20, 3, 1 << 20), [1, 2, 3], "rule 4: events");
     assert_eq!(page(5, 7, 100, 1 << 20), [6, 7], "rule 4: last position");
-    assert_eq!(page(0, 20, 100, 350), [1, 2, 3], "rule 4: bytes");
+    // A store may count what it adds to a frame.
+    let by_bytes = page(0, 20, 100, 350);
+    assert!(!by_bytes.is_empty() && [1, 2, 3].starts_with(&by_bytes), "rule 4: bytes: {by_bytes:?}");
     assert_eq!(page(4, 20, 100, 1), [5], "rule 4: at least one event");
     assert_eq!(page(20, 20, 100, 1 << 20), [0; 0], "rule 4: nothing is after the head");
     assert_eq!(page(7, 7, 100, 1 << 20), [0; 0], "rule 4: an empty range");
@@ -206,7 +221,8 @@ fn rule_6_a_synthesized_end_is_kept_with_the_log(store: &dyn EventStore) {
     let tail = Bytes::from_static(b"cancelled");
     store.finish(Ms(0), &log.key, tail.clone());
     let chain = log.chain_at(1).0;
-    let want = Record { head: 1, low: 1, finished: true, tail: Some(tail), chain, ..Record::default() };
+    let want =
+        Record { head: 1, low: 1, finished: true, tail: Some(tail), chain, about: about(1), ..Record::default() };
     assert_eq!(caller.record(&log), Some(want), "rule 6");
     assert_eq!(caller.append(&log, 2, &[progress("late")]), Err(StoreError::Gone), "rule 6: nothing more");
     log.assert_stored(&caller, 0, "rule 6");
@@ -310,6 +326,7 @@ fn rule_12_a_session_is_known_until_it_is_dropped(store: &dyn EventStore) {
         principal: Some("alice \u{fc}\0".into()),
         retry_ms: 700,
         list_changed,
+        standalone: Some(log.key.nonce),
         ..SessionRecord::default()
     };
     let nobody = SessionRecord::default();

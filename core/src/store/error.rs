@@ -19,6 +19,8 @@ pub enum StoreError {
     Gone,
     /// The position is not the next one of the log.
     OutOfOrder,
+    /// The log is not what was stored before: the store lost events, or was set back.
+    RolledBack,
     /// Another process writes the log.
     Fenced,
     /// The store could not be reached, or failed.
@@ -37,6 +39,7 @@ impl StoreError {
             Self::TooLarge { .. } => "too_large",
             Self::Gone => "gone",
             Self::OutOfOrder => "out_of_order",
+            Self::RolledBack => "rolled_back",
             Self::Fenced => "fenced",
             Self::Failed(_) => "store_failed",
             Self::TimedOut { .. } => "store_timed_out",
@@ -52,6 +55,7 @@ impl fmt::Display for StoreError {
             }
             Self::Gone => f.write_str("the stream's log is gone or has ended"),
             Self::OutOfOrder => f.write_str("the position is not the next one of the log"),
+            Self::RolledBack => f.write_str("the event store lost events that it had stored"),
             Self::Fenced => f.write_str("another process writes the stream's log"),
             Self::Failed(what) => write!(f, "the event store failed: {what}"),
             Self::TimedOut { after_ms } => write!(f, "the event store did not answer in {after_ms} ms"),

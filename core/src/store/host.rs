@@ -17,8 +17,8 @@ use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::{
-    Answer, EventStore, Limits, MemoryStore, Operation, Outcome, OwnIds, ReadLimit, Record, SessionRecord, StoreError,
-    StreamKey, Ticket, Usage,
+    Answer, Append, EventStore, Limits, MemoryStore, Operation, Outcome, OwnIds, ReadLimit, Record, SessionRecord,
+    StoreError, StreamKey, Ticket, Usage,
 };
 use crate::Ms;
 use crate::protocol::{StreamNonce, sse};
@@ -83,7 +83,7 @@ struct Session {
 
 enum Pending {
     Prime { key: StreamKey, ticket: Ticket },
-    Append { key: StreamKey, event: StoredEvent, payload: Bytes, chain: u64, now: Ms, ticket: Ticket },
+    Append { key: StreamKey, event: StoredEvent, payload: Bytes, chains: (u64, u64), now: Ms, ticket: Ticket },
     Replay { session: Arc<str>, conn: ConnectionId },
 }
 
@@ -170,12 +170,13 @@ impl HostStore {
                 self.remember(&key, 0, id);
                 ticket.complete(Outcome::Done(Ok(())));
             }
-            Pending::Append { key, mut event, payload, chain, now, ticket } => {
+            Pending::Append { key, mut event, payload, chains, now, ticket } => {
                 let mut frame = Vec::with_capacity(payload.len() + id.len() + 16);
                 sse::write_message(&mut frame, |out| out.extend_from_slice(id.as_bytes()), &payload);
                 event.frame = frame.into();
                 let seq = event.seq;
-                let result = match self.window.append(now, &key, &[event], chain, &ticket) {
+                let append = Append { events: &[event], chain_before: chains.0, chain: chains.1 };
+                let result = match self.window.append(now, &key, &append, &ticket) {
                     Answer::Now(result) => result,
                     Answer::Later => unreachable!("the memory store answers at once"),
                 };
@@ -243,25 +244,25 @@ impl HostStore {
 }
 
 impl EventStore for HostStore {
-    fn open(&self, now: Ms, key: &StreamKey, ticket: &Ticket) -> Answer<()> {
+    fn open(&self, now: Ms, key: &StreamKey, about: &Bytes, ticket: &Ticket) -> Answer<()> {
         self.lock().sessions.entry(Arc::clone(&key.session)).or_default();
-        self.window.open(now, key, ticket)
+        self.window.open(now, key, about, ticket)
     }
 
-    fn append(&self, now: Ms, key: &StreamKey, events: &[StoredEvent], chain: u64, ticket: &Ticket) -> Answer<()> {
+    fn append(&self, now: Ms, key: &StreamKey, append: &Append<'_>, ticket: &Ticket) -> Answer<()> {
         // The host stores one event at a time, so each failure is of one event.
-        let [event] = events else {
+        let [event] = append.events else {
             return Answer::Now(Err(StoreError::Failed("events are stored one by one".to_owned())));
         };
-        if event.frame.len() > self.max_event_bytes {
-            let (bytes, max) = (event.frame.len(), self.max_event_bytes);
-            return Answer::Now(Err(StoreError::TooLarge { bytes, max }));
+        if let Err(error) = append.check_size(self.max_event_bytes) {
+            return Answer::Now(Err(error));
         }
+        let chains = (append.chain_before, append.chain);
         let payload = Bytes::copy_from_slice(sse::payload_of(&event.frame));
         let request =
             HostRequest::Store { stream: Self::stream_name(&key.session, key.nonce), payload: Some(payload.clone()) };
         let pending =
-            Pending::Append { key: key.clone(), event: event.clone(), payload, chain, now, ticket: ticket.clone() };
+            Pending::Append { key: key.clone(), event: event.clone(), payload, chains, now, ticket: ticket.clone() };
         self.enqueue(&key.session, request, pending);
         Answer::Later
     }

@@ -12,7 +12,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
-use super::{Answer, EventStore, Limits, ReadLimit, Record, SessionRecord, StoreError, StreamKey, Ticket, Usage};
+use super::append::LogState;
+use super::{
+    Answer, Append, EventStore, Limits, ReadLimit, Record, SessionRecord, StoreError, StreamKey, Ticket, Usage,
+};
 use crate::Ms;
 use crate::protocol::StreamNonce;
 use crate::stream::{Chain, EventKind, Page, Seq, StoredEvent};
@@ -90,11 +93,12 @@ struct Log {
     bytes: usize,
     finished: Option<Place>,
     tail: Option<Bytes>,
+    about: Bytes,
     retry_ms: Option<u32>,
 }
 
 impl Log {
-    fn new(key: &StreamKey) -> Self {
+    fn new(key: &StreamKey, about: Bytes) -> Self {
         let chain = Chain::start(&key.nonce.0);
         Self {
             events: VecDeque::new(),
@@ -102,9 +106,10 @@ impl Log {
             low: 1,
             low_tag: chain.tag(),
             chain: chain.0,
-            bytes: LOG_OVERHEAD,
+            bytes: LOG_OVERHEAD + about.len(),
             finished: None,
             tail: None,
+            about,
             retry_ms: None,
         }
     }
@@ -171,6 +176,8 @@ impl MemoryStore {
             finished: log.finished.is_some(),
             tail: log.tail.clone(),
             chain: log.chain,
+            about: log.about.clone(),
+            claims: 0,
             retry_ms: log.retry_ms,
             owner_unseen_ms: None,
         })
@@ -332,16 +339,16 @@ impl MemoryStore {
 }
 
 impl EventStore for MemoryStore {
-    fn open(&self, _now: Ms, key: &StreamKey, _ticket: &Ticket) -> Answer<()> {
+    fn open(&self, _now: Ms, key: &StreamKey, about: &Bytes, _ticket: &Ticket) -> Answer<()> {
         let mut shard = self.shard(&key.session);
         let logs = match shard.sessions.get_mut(&key.session) {
             Some(logs) => logs,
             None => shard.sessions.entry(Arc::clone(&key.session)).or_default(),
         };
         if let Entry::Vacant(place) = logs.streams.entry(key.nonce) {
-            place.insert(Log::new(key));
-            logs.bytes += LOG_OVERHEAD;
-            self.grown(LOG_OVERHEAD);
+            let bytes = place.insert(Log::new(key, about.clone())).bytes;
+            logs.bytes += bytes;
+            self.grown(bytes);
             self.trim_session(&mut shard, key);
         }
         drop(shard);
@@ -351,27 +358,20 @@ impl EventStore for MemoryStore {
         Answer::ok(())
     }
 
-    fn append(&self, now: Ms, key: &StreamKey, events: &[StoredEvent], chain: u64, _ticket: &Ticket) -> Answer<()> {
-        if let Some(event) = events.iter().find(|event| event.frame.len() > self.limits.max_event_bytes) {
-            let bytes = event.frame.len();
-            return Answer::Now(Err(StoreError::TooLarge { bytes, max: self.limits.max_event_bytes }));
+    fn append(&self, now: Ms, key: &StreamKey, append: &Append<'_>, _ticket: &Ticket) -> Answer<()> {
+        if let Err(error) = append.check_size(self.limits.max_event_bytes) {
+            return Answer::Now(Err(error));
         }
         let mut guard = self.shard(&key.session);
         let shard = &mut *guard;
         let Some(logs) = shard.sessions.get_mut(&key.session) else { return Answer::Now(Err(StoreError::Gone)) };
         let Some(log) = logs.streams.get_mut(&key.nonce) else { return Answer::Now(Err(StoreError::Gone)) };
-        let (Some(first), Some(last)) = (events.first(), events.last()) else { return Answer::ok(()) };
-        if log.head() == last.seq && log.chain == chain {
-            return Answer::ok(());
-        }
-        if log.finished.is_some() {
-            return Answer::Now(Err(StoreError::Gone));
-        }
-        if log.head() + 1 != first.seq {
-            return Answer::Now(Err(StoreError::OutOfOrder));
+        let (head, chain, is_finished) = (log.head(), log.chain, log.finished.is_some());
+        if let Some(verdict) = append.judge(LogState { head, chain, is_finished, is_mine: true }) {
+            return Answer::Now(verdict);
         }
         let mut added = 0;
-        for event in events {
+        for event in append.events {
             let StoredEvent { kind, tag, .. } = *event;
             let pinned = matches!(kind, EventKind::Question | EventKind::Terminal);
             let entry = Logged { frame: Arc::clone(&event.frame), tag, at: seconds(now), kind, pinned };
@@ -379,8 +379,8 @@ impl EventStore for MemoryStore {
             log.events.push_back(entry);
         }
         log.bytes += added;
-        log.chain = chain;
-        if last.kind == EventKind::Terminal {
+        log.chain = append.chain;
+        if append.events.last().is_some_and(|last| last.kind == EventKind::Terminal) {
             self.set_finished(now, key, log, &mut shard.finished);
             log.events.shrink_to_fit();
         }

@@ -3,33 +3,51 @@
 //! A store keeps logs by (session, stream, seq) and knows nothing of HTTP or JSON-RPC. The written
 //! contract is on [`EventStore`]; [`contract`] puts any store through it.
 
+mod append;
 pub mod contract;
 mod error;
 mod host;
 mod limits;
 mod memory;
 mod open;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod records;
+#[cfg(feature = "redis")]
+mod redis;
+mod sealed;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+#[cfg(feature = "testing")]
+pub mod threaded;
+mod watchers;
 
 use std::fmt;
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 
+pub use append::Append;
 pub use error::StoreError;
 pub use host::{HostOperation, HostReplay, HostRequest, HostStore};
 pub use limits::Limits;
 pub use memory::MemoryStore;
-pub use open::{Durability, OpenError, StoreOptions, WallClock, open};
+pub use open::{Durability, OpenError, StoreOptions, WallClock, open, shown_address};
+#[cfg(feature = "postgres")]
+pub use postgres::PostgresStore;
 pub use records::{Record, SessionRecord};
+#[cfg(feature = "redis")]
+pub use redis::RedisStore;
+pub use sealed::{EncryptionKey, SealedStore};
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteStore;
+#[cfg(feature = "testing")]
+pub use threaded::ThreadedStore;
+pub use watchers::{Watch, Watcher, Watchers};
 
 use crate::Ms;
 use crate::protocol::StreamNonce;
-use crate::stream::{ConnectionId, Page, Seq, StoredEvent};
+use crate::stream::{ConnectionId, Page, Seq};
 
 /// The name of one stream. Both halves are always needed: no look-up by stream alone (I7).
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -91,6 +109,8 @@ pub enum Operation {
     Record,
     /// [`EventStore::session`].
     Session,
+    /// [`EventStore::claim`].
+    Claim,
 }
 
 /// A late outcome.
@@ -104,6 +124,8 @@ pub enum Outcome {
     Record(Result<Option<Record>, StoreError>),
     /// Of a look-up of a session.
     Session(Result<Option<SessionRecord>, StoreError>),
+    /// Of a claim.
+    Claimed(Result<u64, StoreError>),
 }
 
 /// Takes late outcomes.
@@ -148,8 +170,10 @@ pub struct ReadLimit {
 /// A durable ordered log per stream.
 ///
 /// 1. A log is named by session *and* stream; two sessions never share one (I7).
-/// 2. Positions are dense from 1. [`append`](Self::append) takes `first` = head + 1 or refuses;
-///    the same batch at the same position a second time is a success that changes nothing.
+/// 2. Positions are dense from 1. [`append`](Self::append) takes `first` = head + 1 after the same
+///    `chain_before` or refuses; the same batch at the same position a second time is a success that
+///    changes nothing. A log that holds less than that, or something else, has lost what it was said to
+///    hold: [`StoreError::RolledBack`].
 /// 3. An event is readable when its append succeeded, and not before (I1).
 /// 4. Events are read back in order, byte for byte.
 /// 5. Trimming moves `low` and is by prefix only. Terminals and unanswered questions survive it:
@@ -163,12 +187,15 @@ pub struct ReadLimit {
 /// 11. What has no answer ([`finish`](Self::finish), [`settle`](Self::settle), drops and the like) is done
 ///     before whatever the same caller asks afterwards. [`usage`](Self::usage) may lag behind it.
 /// 12. A session's record is found until the session is dropped; putting it again keeps its age.
+/// 13. A store that several processes use tells the watchers of a log at other store objects when it
+///     was appended to, finished, claimed or dropped. It may tell too often and late, but not never.
 pub trait EventStore: Send + Sync {
-    /// Creates an empty log.
-    fn open(&self, now: Ms, key: &StreamKey, ticket: &Ticket) -> Answer<()>;
+    /// Creates an empty log. `about` is kept with it for whoever finds it later; a log that is there
+    /// already keeps its own.
+    fn open(&self, now: Ms, key: &StreamKey, about: &Bytes, ticket: &Ticket) -> Answer<()>;
 
-    /// Adds events; `chain` is the running hash after the last one.
-    fn append(&self, now: Ms, key: &StreamKey, events: &[StoredEvent], chain: u64, ticket: &Ticket) -> Answer<()>;
+    /// Adds events at the end of a log.
+    fn append(&self, now: Ms, key: &StreamKey, append: &Append<'_>, ticket: &Ticket) -> Answer<()>;
 
     /// Nobody waits for this operation any more: it took too long. What can be called off is called
     /// off; an append that is not done yet had better not be done.
@@ -194,6 +221,23 @@ pub trait EventStore: Send + Sync {
 
     /// What is known of a session; none when it is not known, or was dropped.
     fn session(&self, now: Ms, session: &str, ticket: &Ticket) -> Answer<Option<SessionRecord>>;
+
+    /// A reader of the log is here now, and nowhere else (I4): [`Record::claims`] grows by one. Tells the
+    /// new count.
+    fn claim(&self, key: &StreamKey, ticket: &Ticket) -> Answer<u64> {
+        let _ = (key, ticket);
+        Answer::ok(0)
+    }
+
+    /// From now on the watcher is told of changes that were made elsewhere (rule 13).
+    fn watch(&self, key: &StreamKey, watcher: &Watcher) {
+        let _ = (key, watcher);
+    }
+
+    /// The watcher has heard enough of this log.
+    fn unwatch(&self, key: &StreamKey, watcher: &Watcher) {
+        let _ = (key, watcher);
+    }
 
     /// The question at this position was answered: it may be trimmed like any other event.
     fn settle(&self, key: &StreamKey, seq: Seq);

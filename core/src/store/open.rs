@@ -4,9 +4,13 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
+#[cfg(feature = "postgres")]
+use super::PostgresStore;
+#[cfg(feature = "redis")]
+use super::RedisStore;
 #[cfg(feature = "sqlite")]
 use super::SqliteStore;
-use super::{EventStore, Limits, MemoryStore};
+use super::{EncryptionKey, EventStore, Limits, MemoryStore, SealedStore};
 
 /// What a durable store promises when it says that an event is stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,13 +35,22 @@ pub struct StoreOptions {
     pub durability: Durability,
     /// Whose process has given no sign of life for so long counts as gone, in milliseconds.
     pub owner_lost_ms: u64,
+    /// Payloads are encrypted with the first of these before they get to the store, and read with any of them.
+    /// Not encrypted when there is none.
+    pub encryption_keys: Vec<EncryptionKey>,
     /// The clock of durable stores; the system's when there is none.
     pub wall_clock: Option<WallClock>,
 }
 
 impl Default for StoreOptions {
     fn default() -> Self {
-        Self { limits: Limits::default(), durability: Durability::default(), owner_lost_ms: 10_000, wall_clock: None }
+        Self {
+            limits: Limits::default(),
+            durability: Durability::default(),
+            owner_lost_ms: 10_000,
+            encryption_keys: Vec::new(),
+            wall_clock: None,
+        }
     }
 }
 
@@ -50,6 +63,11 @@ impl fmt::Debug for StoreOptions {
             .field("owner_lost_ms", owner_lost_ms)
             .finish_non_exhaustive()
     }
+}
+
+/// An address without what may be secret in it: for logs, and for whoever asks which store it is.
+pub fn shown_address(address: &str) -> String {
+    shown(address)
 }
 
 /// A store could not be opened. The text names the address without what is secret in it.
@@ -79,20 +97,59 @@ impl fmt::Display for OpenError {
 
 impl Error for OpenError {}
 
-/// Opens the store with this address. This may wait for the disk.
+/// Opens the store with this address. This may wait for the disk, or for the network.
 ///
 /// | address | store |
 /// |---|---|
 /// | `memory:` | in this process's memory |
 /// | `sqlite:PATH`, `sqlite:///ABSOLUTE/PATH` | in a file that processes of one machine share (feature `sqlite`) |
+/// | `redis://[USER:PASSWORD@]HOST[:PORT][/DB]` | at a Redis or Valkey server (feature `redis`) |
+/// | `redis+cluster://[USER:PASSWORD@]HOST,HOST...` | in a cluster, some servers of which are named |
+/// | `redis+sentinel://[USER:PASSWORD@]HOST,HOST.../SERVICE[/DB]` | at the server that sentinels say is in charge |
+/// | `rediss://`, `rediss+cluster://`, `rediss+sentinel://` | the same with TLS |
+/// | `postgres://USER:PASSWORD@HOST:PORT/DATABASE?OPTIONS` | in a PostgreSQL database, for processes on any machine (feature `postgres`) |
+///
+/// Redis addresses may end in options, `?NAME=VALUE&NAME=VALUE`:
+///
+/// | option | default | |
+/// |---|---|---|
+/// | `namespace` | `tailrope` | what all keys begin with |
+/// | `connect_timeout_ms` | 5,000 | how long connecting may take, and opening the store |
+/// | `timeout_ms` | 10,000 | how long an operation is tried before it fails |
+/// | `ca` | the system's | with TLS: a file with the certificates to trust, in PEM form |
+/// | `sentinel_user`, `sentinel_password` | | for the sentinels, where they ask for it |
+///
+/// A character that has a meaning in an address is written with a percent sign: `p%40ss` for `p@ss`.
 ///
 /// # Errors
 /// [`OpenError`] when there is no such kind of store, or this one cannot be used.
 pub fn open(address: &str, options: &StoreOptions) -> Result<Arc<dyn EventStore>, OpenError> {
-    const KNOWN: &str = if cfg!(feature = "sqlite") { "memory: and sqlite:PATH" } else { "memory:" };
+    let store = open_plain(address, options)?;
+    Ok(match SealedStore::new(Arc::clone(&store), &options.encryption_keys) {
+        Some(sealed) => Arc::new(sealed),
+        None => store,
+    })
+}
+
+/// The kinds of store in this build.
+fn kinds() -> String {
+    [
+        "memory:",
+        #[cfg(feature = "sqlite")]
+        "sqlite:PATH",
+        #[cfg(feature = "redis")]
+        "redis://HOST",
+        #[cfg(feature = "postgres")]
+        "postgres://HOST/DATABASE",
+    ]
+    .join(", ")
+}
+
+fn open_plain(address: &str, options: &StoreOptions) -> Result<Arc<dyn EventStore>, OpenError> {
+    let known = kinds();
     let refuse = |what: String| Err(OpenError::new(&shown(address), what));
     let Some((scheme, rest)) = address.split_once(':') else {
-        return refuse(format!("an address is a kind of store, a colon and a place; the kinds are {KNOWN}"));
+        return refuse(format!("an address is a kind of store, a colon and a place; the kinds are {known}"));
     };
     match scheme {
         "memory" if rest.is_empty() => Ok(Arc::new(MemoryStore::new(options.limits))),
@@ -106,24 +163,61 @@ pub fn open(address: &str, options: &StoreOptions) -> Result<Arc<dyn EventStore>
                     return refuse("a file is on this machine: sqlite:PATH or sqlite:///ABSOLUTE/PATH".to_owned());
                 }
             };
+            if path.contains('?') {
+                return refuse("the address of a SQLite file takes no options; they are arguments".to_owned());
+            }
             if path.is_empty() || path.starts_with(':') {
                 return refuse("the path of the file is missing: sqlite:PATH".to_owned());
             }
             Ok(Arc::new(SqliteStore::open(std::path::Path::new(path), options)?))
         }
+        #[cfg(feature = "testing")]
+        "test-threaded" => {
+            let delay_ms = if rest.is_empty() { Some("0") } else { rest.strip_prefix("?delay_ms=") };
+            match delay_ms.and_then(|delay_ms| delay_ms.parse().ok()) {
+                Some(delay_ms) => Ok(Arc::new(super::ThreadedStore::new(options.limits, delay_ms))),
+                None => refuse("its address is test-threaded: or test-threaded:?delay_ms=N".to_owned()),
+            }
+        }
         #[cfg(not(feature = "sqlite"))]
-        "sqlite" => refuse(format!("this build has no SQLite; the kinds of store are {KNOWN}")),
-        _ => refuse(format!("there is no kind of store called {scheme:?}; the kinds are {KNOWN}")),
+        "sqlite" => refuse(format!("this build has no SQLite; the kinds of store are {known}")),
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => Ok(Arc::new(PostgresStore::open(address, options)?)),
+        #[cfg(not(feature = "postgres"))]
+        "postgres" | "postgresql" => refuse(format!("this build has no PostgreSQL; the kinds of store are {known}")),
+        #[cfg(feature = "redis")]
+        _ if scheme.starts_with("redis") => Ok(Arc::new(RedisStore::open(address, options)?)),
+        #[cfg(not(feature = "redis"))]
+        _ if scheme.starts_with("redis") => refuse(format!("this build has no Redis; the kinds of store are {known}")),
+        _ if !is_kind(scheme) => refuse(format!("it names no kind of store; the kinds are {known}")),
+        _ => refuse(format!("there is no kind of store called {scheme:?}; the kinds are {known}")),
     }
 }
 
-/// An address without what may be secret in it: user and password, and what follows a question mark.
+/// An address without what may be secret in it: the user and password, what follows a question mark, and
+/// the place as a whole where it cannot be told from these.
 pub(super) fn shown(address: &str) -> String {
-    let address = address.split_once('?').map_or(address, |(place, _)| place);
-    let Some((scheme, rest)) = address.split_once("://") else { return address.to_owned() };
-    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-    format!("{scheme}://{host}{path}")
+    // What names no kind of store is a list of settings, or a path whose kind was forgotten.
+    let Some((scheme, rest)) = address.split_once(':').filter(|(kind, _)| is_kind(kind)) else {
+        return if address.contains(['=', '@', ':', ' ']) { "...".to_owned() } else { address.to_owned() };
+    };
+    if ["memory", "sqlite", "test-threaded"].contains(&scheme) {
+        return address.split_once('?').map_or(address, |(place, _)| place).to_owned();
+    }
+    let hidden = || format!("{scheme}:...");
+    let Some(rest) = rest.strip_prefix("//") else { return hidden() };
+    // Passwords are written with all kinds of characters that should have been escaped.
+    let place = match rest.rsplit_once('@') {
+        None => rest,
+        Some((before, _)) if before.contains(['?', '#']) => return hidden(),
+        Some((_, place)) => place,
+    };
+    let end = place.find(['?', '#']).unwrap_or(place.len());
+    format!("{scheme}://{}", &place[..end])
+}
+
+fn is_kind(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
 }
 
 #[cfg(test)]
@@ -135,9 +229,17 @@ mod tests {
         for (address, want) in [
             ("memory:", "memory:"),
             ("redis://user:pa@ss@host:6379/0?password=x", "redis://host:6379/0"),
+            ("redis://user:pa/s?s@host:6379/0?password=x", "redis:..."),
             ("postgres://host/db", "postgres://host/db"),
             ("sqlite:events.db?key=secret", "sqlite:events.db"),
             ("sqlite:///a@b/events.db", "sqlite:///a@b/events.db"),
+            ("redis://:pa/ss@host:6379/0", "redis://host:6379/0"),
+            ("redis://:pa?ss@host:6379/0", "redis:..."),
+            ("redis://host/0?password=p@ss", "redis:..."),
+            ("redis:user:pass@host", "redis:..."),
+            ("host=db user=me password=pass", "..."),
+            ("host=db password=pass:word", "..."),
+            ("events.db", "events.db"),
         ] {
             assert_eq!(shown(address), want);
         }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::protocol::{ListChanged, Revision};
+use crate::protocol::{ListChanged, Revision, StreamNonce};
 use crate::stream::Seq;
 
 /// What a store knows of a stream besides its events.
@@ -18,6 +18,10 @@ pub struct Record {
     pub tail: Option<Bytes>,
     /// The running hash at `head`.
     pub chain: u64,
+    /// What it was opened with.
+    pub about: Bytes,
+    /// How often a reader was [claimed](super::EventStore::claim).
+    pub claims: u64,
     /// The reconnection delay that was set for this stream.
     pub retry_ms: Option<u32>,
     /// The log is written by somebody else, who gave the last sign so many milliseconds ago. None for
@@ -37,6 +41,8 @@ pub struct SessionRecord {
     pub retry_ms: u32,
     /// The lists that the server said it announces changes of.
     pub list_changed: ListChanged,
+    /// The stream of the session that belongs to no request.
+    pub standalone: Option<StreamNonce>,
     /// Milliseconds since the session was created. Times are told as ages: processes have no common
     /// clock that an engine could compare with its own.
     pub age_ms: u64,

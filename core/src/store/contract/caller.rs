@@ -9,13 +9,13 @@ use bytes::Bytes;
 use crate::Ms;
 use crate::protocol::StreamNonce;
 use crate::store::{
-    Answer, Complete, EventStore, Operation, Outcome, ReadLimit, Record, SessionRecord, StoreError, StreamKey, Ticket,
-    Usage,
+    Answer, Append, Complete, EventStore, Operation, Outcome, ReadLimit, Record, SessionRecord, StoreError, StreamKey,
+    Ticket, Usage,
 };
 use crate::stream::{Chain, ConnectionId, EventKind, Page, Seq, StoredEvent};
 
 /// A store that has not answered for so long counts as hanging.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// One caller of a store: waits for late outcomes.
 pub struct Caller<'a> {
@@ -59,16 +59,27 @@ impl<'a> Caller<'a> {
     /// When the store does not create it.
     pub fn open(&self, session: &str, number: u64) -> Log {
         let log = Log::new(session, number);
-        let answer = self.store.open(self.now, &log.key, &self.ticket(&log.key, Operation::Open));
-        self.done(&log.key, Operation::Open, answer).expect("a log can be created");
+        self.open_as(&log);
         log
+    }
+
+    /// Creates this log.
+    ///
+    /// # Panics
+    /// When the store does not create it.
+    pub fn open_as(&self, log: &Log) {
+        let number = u64::from_be_bytes(std::array::from_fn(|at| log.key.nonce.0[at + 4]));
+        let about = about(number);
+        let answer = self.store.open(self.now, &log.key, &about, &self.ticket(&log.key, Operation::Open));
+        self.done(&log.key, Operation::Open, answer).expect("a log can be created");
     }
 
     /// Appends at a position, as the engine would.
     pub fn append(&self, log: &Log, first: Seq, events: &[Event]) -> Result<(), StoreError> {
         let (stored, chain) = log.stored(first, events);
         let ticket = self.ticket(&log.key, Operation::Append);
-        let answer = self.store.append(self.now, &log.key, &stored, chain.0, &ticket);
+        let append = Append { events: &stored, chain_before: log.chain_at(first - 1).0, chain: chain.0 };
+        let answer = self.store.append(self.now, &log.key, &append, &ticket);
         self.done(&log.key, Operation::Append, answer)
     }
 
@@ -80,6 +91,18 @@ impl<'a> Caller<'a> {
         let stored = self.append(log, log.head() + 1, events);
         stored.unwrap_or_else(|error| panic!("rule 2: {} events at the head are taken: {error}", events.len()));
         log.events.extend_from_slice(events);
+    }
+
+    /// Claims the log for a reader.
+    pub fn claim(&self, log: &Log) -> Result<u64, StoreError> {
+        let operation = Operation::Claim;
+        match self.store.claim(&log.key, &self.ticket(&log.key, operation)) {
+            Answer::Now(result) => result,
+            Answer::Later => match self.wait(log.key.nonce, operation) {
+                Outcome::Claimed(result) => result,
+                other => panic!("rule 9: a claim ends with its number: {other:?}"),
+            },
+        }
     }
 
     /// Reads one page.
@@ -199,6 +222,11 @@ pub struct Log {
 
 /// An event of a check.
 pub type Event = (EventKind, Bytes);
+
+/// What a log of this number is opened with.
+pub(super) fn about(number: u64) -> Bytes {
+    format!("about \0 {number}").into()
+}
 
 /// An ordinary event with some bytes.
 pub fn progress(text: &str) -> Event {

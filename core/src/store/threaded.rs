@@ -1,0 +1,205 @@
+//! A store that answers on threads of its own, for the tests of hosts: the memory store behind a delay.
+//!
+//! Whatever has an answer is answered later, by a thread that the host does not know. Payloads order faults:
+//! an event that holds [`FAILS`] is not stored, one that holds [`HANGS`] gets no answer, and a page with one
+//! that holds [`UNREADABLE`] or [`STALLS`] cannot be read, or is not answered.
+
+use std::collections::HashSet;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::{
+    Answer, Append, EventStore, Limits, MemoryStore, Outcome, ReadLimit, Record, SessionRecord, StoreError, StreamKey,
+    Ticket, Usage,
+};
+use crate::Ms;
+use crate::protocol::StreamNonce;
+use crate::stream::{Page, Seq, StoredEvent};
+
+/// An event with this in it is not stored.
+pub const FAILS: &str = "store-fails";
+/// An event with this in it gets no answer.
+pub const HANGS: &str = "store-hangs";
+/// A page with such an event in it cannot be read.
+pub const UNREADABLE: &str = "store-unreadable";
+/// A page with such an event in it gets no answer.
+pub const STALLS: &str = "store-stalls";
+
+/// What a driver's error may carry; no client may ever see it (I9).
+const SECRET: &str = "redis://user:hunter2@10.0.0.7:6379 is gone";
+
+/// Streams share these; the operations of one stream stay in order.
+const THREADS: usize = 2;
+
+type Work = Box<dyn FnOnce(&MemoryStore) + Send>;
+
+/// The memory store, answering later and elsewhere.
+pub struct ThreadedStore {
+    memory: Arc<MemoryStore>,
+    delay: Duration,
+    threads: OnceLock<Vec<Sender<(Instant, Work)>>>,
+    abandoned: Arc<Mutex<HashSet<u64>>>,
+}
+
+impl ThreadedStore {
+    /// A store that answers after `delay_ms`. Its threads start with the first operation and end with it.
+    pub fn new(limits: Limits, delay_ms: u64) -> Self {
+        Self {
+            memory: Arc::new(MemoryStore::new(limits)),
+            delay: Duration::from_millis(delay_ms),
+            threads: OnceLock::new(),
+            abandoned: Arc::default(),
+        }
+    }
+
+    fn later(&self, nonce: StreamNonce, ticket: &Ticket, work: impl FnOnce(&MemoryStore, &Ticket) + Send + 'static) {
+        let ticket = ticket.clone();
+        let abandoned = Arc::clone(&self.abandoned);
+        self.queue(nonce, move |memory| {
+            if !lock(&abandoned).remove(&ticket.number) {
+                work(memory, &ticket);
+            }
+        });
+    }
+
+    /// In order with what was asked for the same stream before.
+    fn queue(&self, nonce: StreamNonce, work: impl FnOnce(&MemoryStore) + Send + 'static) {
+        let work: Work = Box::new(work);
+        let threads = self.threads.get_or_init(|| (0..THREADS).map(|_| self.start()).collect());
+        let thread = &threads[usize::from(nonce.0[0]) % THREADS];
+        thread.send((Instant::now() + self.delay, work)).expect("a store's thread lives as long as the store");
+    }
+
+    fn start(&self) -> Sender<(Instant, Work)> {
+        let (sender, jobs): (_, Receiver<(Instant, Work)>) = channel();
+        let memory = Arc::clone(&self.memory);
+        // Not joined: the last one to let go of the store may be its own thread.
+        thread::spawn(move || {
+            for (due, work) in jobs {
+                thread::sleep(due.saturating_duration_since(Instant::now()));
+                work(&memory);
+            }
+        });
+        sender
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn holds(events: &[StoredEvent], word: &str) -> bool {
+    events.iter().any(|event| event.frame.windows(word.len()).any(|part| part == word.as_bytes()))
+}
+
+fn result<T>(answer: Answer<T>) -> Result<T, StoreError> {
+    match answer {
+        Answer::Now(result) => result,
+        Answer::Later => unreachable!("the memory store answers at once"),
+    }
+}
+
+impl EventStore for ThreadedStore {
+    fn open(&self, now: Ms, key: &StreamKey, about: &Bytes, ticket: &Ticket) -> Answer<()> {
+        let (name, about) = (key.clone(), about.clone());
+        self.later(key.nonce, ticket, move |memory, ticket| {
+            ticket.complete(Outcome::Done(result(memory.open(now, &name, &about, ticket))));
+        });
+        Answer::Later
+    }
+
+    fn append(&self, now: Ms, key: &StreamKey, append: &Append<'_>, ticket: &Ticket) -> Answer<()> {
+        let Append { events, chain_before, chain } = *append;
+        let (name, events) = (key.clone(), events.to_vec());
+        self.later(key.nonce, ticket, move |memory, ticket| {
+            if holds(&events, HANGS) {
+                return;
+            }
+            let outcome = if holds(&events, FAILS) {
+                Err(StoreError::Failed(SECRET.to_owned()))
+            } else {
+                result(memory.append(now, &name, &Append { events: &events, chain_before, chain }, ticket))
+            };
+            ticket.complete(Outcome::Done(outcome));
+        });
+        Answer::Later
+    }
+
+    fn abandon(&self, _key: &StreamKey, ticket: &Ticket) {
+        lock(&self.abandoned).insert(ticket.number);
+    }
+
+    fn finish(&self, now: Ms, key: &StreamKey, tail: Bytes) {
+        let name = key.clone();
+        self.queue(key.nonce, move |memory| memory.finish(now, &name, tail));
+    }
+
+    fn set_retry(&self, key: &StreamKey, retry_ms: u32) {
+        let name = key.clone();
+        self.queue(key.nonce, move |memory| memory.set_retry(&name, retry_ms));
+    }
+
+    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<Page> {
+        let name = key.clone();
+        self.later(key.nonce, ticket, move |memory, ticket| {
+            let page = result(memory.read(&name, after, limit, ticket));
+            let holds = |word| page.as_ref().is_ok_and(|page| holds(&page.events, word));
+            if holds(STALLS) {
+                return;
+            }
+            let outcome = if holds(UNREADABLE) { Err(StoreError::Failed(SECRET.to_owned())) } else { page };
+            ticket.complete(Outcome::Page(outcome));
+        });
+        Answer::Later
+    }
+
+    fn record(&self, key: &StreamKey, ticket: &Ticket) -> Answer<Option<Record>> {
+        let name = key.clone();
+        self.later(key.nonce, ticket, move |memory, ticket| {
+            ticket.complete(Outcome::Record(result(memory.record(&name, ticket))));
+        });
+        Answer::Later
+    }
+
+    fn put_session(&self, now: Ms, session: &str, record: &SessionRecord) {
+        self.memory.put_session(now, session, record);
+    }
+
+    fn session(&self, now: Ms, session: &str, ticket: &Ticket) -> Answer<Option<SessionRecord>> {
+        let name = session.to_owned();
+        self.later(ticket.nonce, ticket, move |memory, ticket| {
+            ticket.complete(Outcome::Session(result(memory.session(now, &name, ticket))));
+        });
+        Answer::Later
+    }
+
+    fn settle(&self, key: &StreamKey, seq: Seq) {
+        let name = key.clone();
+        self.queue(key.nonce, move |memory| memory.settle(&name, seq));
+    }
+
+    fn drop_stream(&self, key: &StreamKey) {
+        let name = key.clone();
+        self.queue(key.nonce, move |memory| memory.drop_stream(&name));
+    }
+
+    fn drop_session(&self, session: &str) {
+        self.memory.drop_session(session);
+    }
+
+    fn sweep(&self, now: Ms) -> Ms {
+        self.memory.sweep(now)
+    }
+
+    fn usage(&self) -> Usage {
+        self.memory.usage()
+    }
+
+    fn answers_elsewhere(&self) -> bool {
+        true
+    }
+}
