@@ -9,11 +9,13 @@ use rusqlite::{Connection, OptionalExtension, Result, params};
 use super::queue::Write;
 use super::{Context, EVENT_OVERHEAD, LOG_OVERHEAD};
 use crate::protocol::StreamNonce;
-use crate::store::{SessionRecord, StoreError, StreamKey};
-use crate::stream::{Chain, EventKind, Seq, StoredEvent};
+use crate::store::append::LogState;
+use crate::store::{Append, SessionRecord, StoreError, StreamKey};
+use crate::stream::{Chain, EventKind, Seq};
 
-/// What a write came to: refused for its own sake, or done. An error of SQLite fails the transaction.
-pub(super) type Verdict = std::result::Result<(), StoreError>;
+/// What a write came to: refused for its own sake, or done; a claim with its number. An error of SQLite
+/// fails the transaction.
+pub(super) type Verdict = std::result::Result<u64, StoreError>;
 
 /// What the `total` row and the counter of trimmed positions change by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,8 +94,11 @@ impl<'a> Batch<'a> {
 
     pub(super) fn write(&mut self, write: &Write) -> Result<Verdict> {
         match write {
-            Write::Open { key, .. } => self.open(key)?,
-            Write::Append { key, events, chain, .. } => return self.append(key, events, *chain),
+            Write::Open { key, about, .. } => self.open(key, about)?,
+            Write::Append { key, events, chains, .. } => {
+                return self.append(key, &Append { events, chain_before: chains.0, chain: chains.1 });
+            }
+            Write::Claim { key, .. } => return self.claim(key),
             Write::Finish { key, tail } => self.finish(key, tail)?,
             Write::SetRetry { key, retry_ms } => self.set_retry(key, *retry_ms)?,
             Write::Settle { key, seq } => self.settle(key, *seq)?,
@@ -102,21 +107,22 @@ impl<'a> Batch<'a> {
             Write::PutSession { session, record } => self.put_session(session, record)?,
             Write::Sweep => self.sweep()?,
         }
-        Ok(Ok(()))
+        Ok(Ok(0))
     }
 
-    fn open(&mut self, key: &StreamKey) -> Result<()> {
+    fn open(&mut self, key: &StreamKey, about: &Bytes) -> Result<()> {
         if self.row(key)?.is_some() {
             return Ok(());
         }
         let session = self.session_or_new(&key.session)?;
         let chain = Chain::start(&key.nonce.0);
         let mut insert = self.db.prepare_cached(
-            "INSERT INTO stream (session, nonce, owner, head, low, low_tag, low_at, chain, events, bytes)
-             VALUES (?1, ?2, ?3, 0, 1, ?4, ?5, ?6, 0, ?7)",
+            "INSERT INTO stream (session, nonce, owner, head, low, low_tag, low_at, chain, events, bytes, about)
+             VALUES (?1, ?2, ?3, 0, 1, ?4, ?5, ?6, 0, ?7, ?8)",
         )?;
-        let (owner, bytes) = (self.context.owner, LOG_OVERHEAD);
-        let values = params![session, key.nonce.0, owner, chain.tag(), self.now, chain.0.cast_signed(), bytes];
+        let (owner, bytes) = (self.context.owner, LOG_OVERHEAD + i64::try_from(about.len()).unwrap_or(i64::MAX));
+        let values =
+            params![session, key.nonce.0, owner, chain.tag(), self.now, chain.0.cast_signed(), bytes, &**about];
         let row = Row {
             id: insert.insert(values)?,
             session,
@@ -137,46 +143,51 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    fn append(&mut self, key: &StreamKey, events: &[StoredEvent], chain: u64) -> Result<Verdict> {
+    fn append(&mut self, key: &StreamKey, append: &Append<'_>) -> Result<Verdict> {
         let (db, now, me) = (self.db, self.now, self.context.owner);
         let Some(row) = self.row(key)? else { return Ok(Err(StoreError::Gone)) };
-        let (Some(first), Some(last)) = (events.first(), events.last()) else { return Ok(Ok(())) };
-        let chain = chain.cast_signed();
-        if row.head == position(last.seq) && row.chain == chain {
-            return Ok(Ok(()));
-        }
-        if row.finished.is_some() {
-            return Ok(Err(StoreError::Gone));
-        }
-        if row.owner != me {
-            return Ok(Err(StoreError::Fenced));
-        }
-        if row.head + 1 != position(first.seq) {
-            return Ok(Err(StoreError::OutOfOrder));
+        let state = LogState {
+            head: row.head.cast_unsigned(),
+            chain: row.chain.cast_unsigned(),
+            is_finished: row.finished.is_some(),
+            is_mine: row.owner == me,
+        };
+        if let Some(verdict) = append.judge(state) {
+            return Ok(verdict.map(|()| 0));
         }
         let mut insert = db.prepare_cached(
             "INSERT INTO event (stream, seq, kind, pinned, tag, at, frame) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
         )?;
         let mut bytes = 0;
-        for event in events {
+        for event in append.events {
             let pinned = matches!(event.kind, EventKind::Question | EventKind::Terminal);
             let seq = position(event.seq);
             insert.execute(params![row.id, seq, event.kind as u8, pinned, event.tag, now, &*event.frame])?;
             bytes += cost(i64::try_from(event.frame.len()).unwrap_or(i64::MAX));
         }
-        let count = i64::try_from(events.len()).unwrap_or(i64::MAX);
+        let count = i64::try_from(append.events.len()).unwrap_or(i64::MAX);
         if row.low > row.head {
             row.low_at = now;
         }
         row.head += count;
         row.events += count;
         row.bytes += bytes;
-        row.chain = chain;
-        row.finished = (last.kind == EventKind::Terminal).then_some(now);
+        row.chain = append.chain.cast_signed();
+        row.finished = append.events.last().filter(|last| last.kind == EventKind::Terminal).map(|_| now);
         (row.changed, row.grown) = (true, true);
         let session = row.session;
         self.count(session, 0, count, bytes);
-        Ok(Ok(()))
+        Ok(Ok(0))
+    }
+
+    fn claim(&mut self, key: &StreamKey) -> Result<Verdict> {
+        let db = self.db;
+        let Some(row) = self.row(key)? else { return Ok(Err(StoreError::Gone)) };
+        let claims: i64 = db
+            .prepare_cached("UPDATE stream SET claims = claims + 1 WHERE id = ?1 RETURNING claims")?
+            .query_row(params![row.id], |row| row.get(0))?;
+        db.prepare_cached("UPDATE total SET claims = claims + 1")?.execute([])?;
+        Ok(Ok(claims.cast_unsigned()))
     }
 
     fn finish(&mut self, key: &StreamKey, tail: &Bytes) -> Result<()> {
@@ -249,11 +260,12 @@ impl<'a> Batch<'a> {
         let lists = u8::from(lists.tools) | u8::from(lists.prompts) << 1 | u8::from(lists.resources) << 2;
         let mut update = self.db.prepare_cached(
             "UPDATE session SET owner = ?2, created = coalesce(created, ?3), revision = ?4, principal = ?5,
-             retry_ms = ?6, list_changed = ?7 WHERE id = ?1",
+             retry_ms = ?6, list_changed = ?7, standalone = ?8 WHERE id = ?1",
         )?;
         let revision = record.revision.map(|revision| revision.as_str());
-        let owner = self.context.owner;
-        update.execute(params![session, owner, self.now, revision, record.principal, record.retry_ms, lists])?;
+        let (owner, standalone) = (self.context.owner, record.standalone.map(|nonce| nonce.0));
+        let SessionRecord { principal, retry_ms, .. } = record;
+        update.execute(params![session, owner, self.now, revision, principal, retry_ms, lists, standalone])?;
         Ok(())
     }
 

@@ -12,6 +12,7 @@ mod queue;
 mod reader;
 mod schema;
 mod trim;
+mod watching;
 mod writer;
 
 use std::fmt;
@@ -23,14 +24,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use queue::{Look, Shared, Write};
 use rusqlite::params;
+use watching::Watching;
 use writer::fault as failed;
 
 use super::{
-    Answer, EventStore, Limits, OpenError, ReadLimit, Record, SessionRecord, StoreError, StoreOptions, StreamKey,
-    Ticket, Usage, WallClock,
+    Answer, Append, EventStore, Limits, OpenError, ReadLimit, Record, SessionRecord, StoreError, StoreOptions,
+    StreamKey, Ticket, Usage, WallClock, Watcher,
 };
 use crate::Ms;
-use crate::stream::{Page, Seq, StoredEvent};
+use crate::stream::{Page, Seq};
 
 /// What an event takes in the file besides its frame, as measured with events of 300 bytes.
 const EVENT_OVERHEAD: i64 = 72;
@@ -67,6 +69,7 @@ fn unix_ms() -> u64 {
 /// Dropping it writes what waits; that may take as long as the disk does.
 pub struct SqliteStore {
     shared: Arc<Shared>,
+    watching: Arc<Watching>,
     max_event_bytes: usize,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -93,12 +96,15 @@ impl SqliteStore {
         context.owner = db.last_insert_rowid();
         let reading = schema::open_reader(path, &shown)?;
         let shortening = schema::open_reader(path, &shown)?;
+        let watching = schema::open_reader(path, &shown)?;
         let shared = Arc::new(Shared::default());
         let context = Arc::new(context);
-        let (for_writer, for_reader, for_log) = (
+        let watched = Arc::new(Watching::default());
+        let (for_writer, for_reader, for_log, for_watch) = (
             (Arc::clone(&shared), Arc::clone(&context)),
             (Arc::clone(&shared), Arc::clone(&context)),
             Arc::clone(&shared),
+            (Arc::clone(&watched), Arc::clone(&context)),
         );
         let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
             let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run);
@@ -108,8 +114,9 @@ impl SqliteStore {
             spawn("tailrope-write", Box::new(move || writer::run(&mut db, &for_writer.0, &for_writer.1)))?,
             spawn("tailrope-read", Box::new(move || reader::run(&reading, &for_reader.0, &for_reader.1)))?,
             spawn("tailrope-wal", Box::new(move || checkpoint::run(&shortening, &for_log)))?,
+            spawn("tailrope-watch", Box::new(move || watching::run(&watching, &for_watch.0, &for_watch.1)))?,
         ];
-        Ok(Self { shared, max_event_bytes: limits.max_event_bytes, threads: Mutex::new(threads) })
+        Ok(Self { shared, watching: watched, max_event_bytes: limits.max_event_bytes, threads: Mutex::new(threads) })
     }
 
     fn later<T>(queued: Result<(), StoreError>) -> Answer<T> {
@@ -128,17 +135,17 @@ impl SqliteStore {
 }
 
 impl EventStore for SqliteStore {
-    fn open(&self, _now: Ms, key: &StreamKey, ticket: &Ticket) -> Answer<()> {
-        Self::later(self.shared.write(Write::Open { key: key.clone(), ticket: ticket.clone() }))
+    fn open(&self, _now: Ms, key: &StreamKey, about: &Bytes, ticket: &Ticket) -> Answer<()> {
+        Self::later(self.shared.write(Write::Open { key: key.clone(), about: about.clone(), ticket: ticket.clone() }))
     }
 
-    fn append(&self, _now: Ms, key: &StreamKey, events: &[StoredEvent], chain: u64, ticket: &Ticket) -> Answer<()> {
-        if let Some(event) = events.iter().find(|event| event.frame.len() > self.max_event_bytes) {
-            let bytes = event.frame.len();
-            return Answer::Now(Err(StoreError::TooLarge { bytes, max: self.max_event_bytes }));
+    fn append(&self, _now: Ms, key: &StreamKey, append: &Append<'_>, ticket: &Ticket) -> Answer<()> {
+        if let Err(error) = append.check_size(self.max_event_bytes) {
+            return Answer::Now(Err(error));
         }
+        let Append { events, chain_before, chain } = *append;
         let (key, events, ticket) = (key.clone(), events.to_vec(), ticket.clone());
-        Self::later(self.shared.write(Write::Append { key, events, chain, ticket }))
+        Self::later(self.shared.write(Write::Append { key, events, chains: (chain_before, chain), ticket }))
     }
 
     fn abandon(&self, _key: &StreamKey, ticket: &Ticket) {
@@ -167,6 +174,18 @@ impl EventStore for SqliteStore {
 
     fn session(&self, _now: Ms, session: &str, ticket: &Ticket) -> Answer<Option<SessionRecord>> {
         Self::later(self.shared.look(Look::Session { session: session.into(), ticket: ticket.clone() }))
+    }
+
+    fn claim(&self, key: &StreamKey, ticket: &Ticket) -> Answer<u64> {
+        Self::later(self.shared.write(Write::Claim { key: key.clone(), ticket: ticket.clone() }))
+    }
+
+    fn watch(&self, key: &StreamKey, watcher: &Watcher) {
+        self.watching.watch(key, watcher);
+    }
+
+    fn unwatch(&self, key: &StreamKey, watcher: &Watcher) {
+        self.watching.unwatch(key, watcher);
     }
 
     fn settle(&self, key: &StreamKey, seq: Seq) {
@@ -203,11 +222,13 @@ impl EventStore for SqliteStore {
 impl Drop for SqliteStore {
     fn drop(&mut self) {
         self.shared.close();
+        self.watching.close();
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
-        // An outcome may have let go of the last engine: then this is one of the threads.
+        // An outcome may have let go of the last engine: then this is one of the threads, which the others wait
+        // for, and all of them end when it goes on.
         let me = std::thread::current().id();
-        for thread in threads.into_iter().filter(|thread| thread.thread().id() != me) {
-            let _ = thread.join();
+        if threads.iter().all(|thread| thread.thread().id() != me) {
+            threads.into_iter().for_each(|thread| drop(thread.join()));
         }
     }
 }

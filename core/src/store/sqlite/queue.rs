@@ -22,8 +22,9 @@ const MAX_WAITING_BYTES: usize = 64 << 20;
 
 /// A change. Those with a ticket are answered.
 pub(super) enum Write {
-    Open { key: StreamKey, ticket: Ticket },
-    Append { key: StreamKey, events: Vec<StoredEvent>, chain: u64, ticket: Ticket },
+    Open { key: StreamKey, about: Bytes, ticket: Ticket },
+    Append { key: StreamKey, events: Vec<StoredEvent>, chains: (u64, u64), ticket: Ticket },
+    Claim { key: StreamKey, ticket: Ticket },
     Finish { key: StreamKey, tail: Bytes },
     SetRetry { key: StreamKey, retry_ms: u32 },
     Settle { key: StreamKey, seq: Seq },
@@ -36,7 +37,7 @@ pub(super) enum Write {
 impl Write {
     pub(super) fn ticket(&self) -> Option<&Ticket> {
         match self {
-            Self::Open { ticket, .. } | Self::Append { ticket, .. } => Some(ticket),
+            Self::Open { ticket, .. } | Self::Append { ticket, .. } | Self::Claim { ticket, .. } => Some(ticket),
             _ => None,
         }
     }
@@ -46,6 +47,7 @@ impl Write {
         match self {
             Self::Append { events, .. } => events.iter().map(|event| event.frame.len()).sum(),
             Self::Finish { tail, .. } => tail.len(),
+            Self::Open { about, .. } => about.len(),
             _ => 0,
         }
     }

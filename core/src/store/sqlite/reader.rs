@@ -8,7 +8,7 @@ use rusqlite::{Connection, OptionalExtension, Result, params};
 use super::batch::position;
 use super::queue::{Look, Shared};
 use super::{Context, failed};
-use crate::protocol::{ListChanged, Revision};
+use crate::protocol::{ListChanged, Revision, StreamNonce};
 use crate::store::{Outcome, ReadLimit, Record, SessionRecord, StoreError, StreamKey, Ticket};
 use crate::stream::{EventKind, Page, Seq, StoredEvent};
 
@@ -90,7 +90,7 @@ fn page(db: &Connection, key: &StreamKey, after: Seq, limit: ReadLimit) -> Resul
 
 fn record(db: &Connection, context: &Context, now: i64, key: &StreamKey) -> Result<Option<Record>> {
     let mut select = db.prepare_cached(
-        "SELECT head, low, finished, tail, chain, stream.retry_ms, stream.owner
+        "SELECT head, low, finished, tail, chain, stream.retry_ms, stream.owner, about, claims
          FROM session JOIN stream ON stream.session = session.id WHERE name = ?1 AND nonce = ?2",
     )?;
     let row = select.query_row(params![&*key.session, key.nonce.0], |row| {
@@ -100,6 +100,8 @@ fn record(db: &Connection, context: &Context, now: i64, key: &StreamKey) -> Resu
             finished: row.get::<_, Option<i64>>(2)?.is_some(),
             tail: row.get::<_, Option<Vec<u8>>>(3)?.map(Bytes::from),
             chain: row.get::<_, i64>(4)?.cast_unsigned(),
+            about: row.get::<_, Vec<u8>>(7)?.into(),
+            claims: row.get::<_, i64>(8)?.cast_unsigned(),
             retry_ms: row.get(5)?,
             owner_unseen_ms: None,
         };
@@ -112,7 +114,7 @@ fn record(db: &Connection, context: &Context, now: i64, key: &StreamKey) -> Resu
 
 fn session_record(db: &Connection, context: &Context, now: i64, name: &str) -> Result<Option<SessionRecord>> {
     let mut select = db.prepare_cached(
-        "SELECT revision, principal, retry_ms, list_changed, created, owner FROM session
+        "SELECT revision, principal, retry_ms, list_changed, created, owner, standalone FROM session
          WHERE name = ?1 AND created IS NOT NULL",
     )?;
     let row = select.query_row(params![name], |row| {
@@ -122,6 +124,7 @@ fn session_record(db: &Connection, context: &Context, now: i64, name: &str) -> R
             principal: row.get(1)?,
             retry_ms: row.get(2)?,
             list_changed: ListChanged { tools: lists & 1 != 0, prompts: lists & 2 != 0, resources: lists & 4 != 0 },
+            standalone: row.get::<_, Option<[u8; 12]>>(6)?.map(StreamNonce),
             age_ms: now.saturating_sub(row.get(4)?).max(0).cast_unsigned(),
             unseen_ms: 0,
         };

@@ -5,7 +5,7 @@
 //! only. `total` is one row that counts everything, so that the bounds hold for all processes together.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
@@ -32,7 +32,8 @@ CREATE TABLE session (
     revision TEXT,
     principal TEXT,
     retry_ms INTEGER NOT NULL DEFAULT 0,
-    list_changed INTEGER NOT NULL DEFAULT 0
+    list_changed INTEGER NOT NULL DEFAULT 0,
+    standalone BLOB
 );
 CREATE INDEX session_owner ON session (owner);
 CREATE TABLE stream (
@@ -49,6 +50,8 @@ CREATE TABLE stream (
     bytes INTEGER NOT NULL,
     finished INTEGER,
     tail BLOB,
+    about BLOB NOT NULL,
+    claims INTEGER NOT NULL DEFAULT 0,
     retry_ms INTEGER,
     UNIQUE (session, nonce)
 );
@@ -63,12 +66,21 @@ CREATE TABLE event (
     frame BLOB NOT NULL,
     PRIMARY KEY (stream, seq)
 ) WITHOUT ROWID;
-CREATE TABLE total (sessions INTEGER NOT NULL, streams INTEGER NOT NULL, events INTEGER NOT NULL, bytes INTEGER NOT NULL);
-INSERT INTO total VALUES (0, 0, 0, 0);
+CREATE TABLE total (
+    sessions INTEGER NOT NULL DEFAULT 0,
+    streams INTEGER NOT NULL DEFAULT 0,
+    events INTEGER NOT NULL DEFAULT 0,
+    bytes INTEGER NOT NULL DEFAULT 0,
+    claims INTEGER NOT NULL DEFAULT 0
+);
+INSERT INTO total DEFAULT VALUES;
 ";
 
 /// How long another process may hold the file before an operation fails.
 pub(super) const BUSY: Duration = Duration::from_secs(5);
+
+/// Pause before another try.
+const NAP: Duration = Duration::from_micros(500);
 
 /// Opens the file for writing and brings it to the present form.
 pub(super) fn open_writer(path: &Path, durability: Durability, shown: &str) -> Result<Connection, OpenError> {
@@ -81,12 +93,21 @@ pub(super) fn open_writer(path: &Path, durability: Durability, shown: &str) -> R
     }
     create_private(path);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let mut db = Connection::open_with_flags(path, flags).map_err(|error| refusal(shown, &error))?;
-    prepare(&mut db, durability, shown).map_err(|error| match error {
-        Unusable::Sql(error) => refusal(shown, &error),
-        Unusable::Open(error) => error,
-    })?;
-    Ok(db)
+    let begun = Instant::now();
+    loop {
+        let mut db = Connection::open_with_flags(path, flags).map_err(|error| refusal(shown, &error))?;
+        match prepare(&mut db, durability, shown) {
+            Ok(()) => return Ok(db),
+            // Where two processes switch a new file to its log at once, SQLite asks no busy handler.
+            Err(Unusable::Sql(error)) if is_busy(&error) && begun.elapsed() < BUSY => std::thread::sleep(NAP),
+            Err(Unusable::Sql(error)) => return Err(refusal(shown, &error)),
+            Err(Unusable::Open(error)) => return Err(error),
+        }
+    }
+}
+
+fn is_busy(error: &rusqlite::Error) -> bool {
+    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 
 /// Opens a file that [`open_writer`] has brought to the present form.
@@ -169,7 +190,6 @@ fn create_private(path: &Path) {
 /// Waits for another process that writes. Short naps: its transactions take about a millisecond, and
 /// the pauses that SQLite itself makes grow to a hundred.
 fn wait_for_others(tries: i32) -> bool {
-    const NAP: Duration = Duration::from_micros(500);
     std::thread::sleep(NAP);
     u128::from(tries.unsigned_abs()) < BUSY.as_micros() / NAP.as_micros()
 }

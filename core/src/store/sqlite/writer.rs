@@ -8,7 +8,7 @@ use super::batch::{Batch, Totals, Verdict};
 use super::checkpoint::EVERY_BYTES;
 use super::queue::{Look, Shared, Turn, Write};
 use super::{Context, failed};
-use crate::store::{Outcome, StoreError, Usage};
+use crate::store::{Operation, Outcome, StoreError, Usage};
 
 /// A page of the file.
 const PAGE: usize = 4_096;
@@ -55,11 +55,14 @@ fn answer(shared: &Shared, writes: Vec<Write>, looks: Vec<Look>, verdicts: Vec<V
     }
     for (write, verdict) in writes.into_iter().zip(verdicts) {
         match (write.ticket(), verdict) {
-            (Some(ticket), verdict) => ticket.complete(Outcome::Done(verdict)),
+            (Some(ticket), verdict) if ticket.operation == Operation::Claim => {
+                ticket.complete(Outcome::Claimed(verdict));
+            }
+            (Some(ticket), verdict) => ticket.complete(Outcome::Done(verdict.map(|_| ()))),
             (None, Err(error)) => {
                 tracing::error!(target: "tailrope", %error, "event store did not do what it was told")
             }
-            (None, Ok(())) => {}
+            (None, Ok(_)) => {}
         }
     }
 }

@@ -1,0 +1,140 @@
+//! Tells watchers what other processes did to the file.
+//!
+//! SQLite has a number that changes with every commit of anybody; looking at it takes microseconds. Only
+//! then the watched logs are looked at, and only what other processes write can have changed for a
+//! watcher: logs of this process only by a claim.
+
+use std::collections::HashMap;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rusqlite::{Connection, OptionalExtension, Result, params};
+
+use super::Context;
+use crate::store::{StreamKey, Watcher, Watchers};
+
+/// Pause between two looks at the number.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// The watchers, and whether the thread is needed.
+#[derive(Default)]
+pub(super) struct Watching {
+    watchers: Watchers,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Logs that are watched, or not watched any more, since the last look; in this order.
+    changes: Vec<(StreamKey, bool)>,
+    closed: bool,
+}
+
+impl Watching {
+    pub(super) fn watch(&self, key: &StreamKey, watcher: &Watcher) {
+        if self.watchers.watch(key, watcher) {
+            self.lock().changes.push((key.clone(), true));
+            self.changed.notify_one();
+        }
+    }
+
+    pub(super) fn unwatch(&self, key: &StreamKey, watcher: &Watcher) {
+        if self.watchers.unwatch(key, watcher) {
+            self.lock().changes.push((key.clone(), false));
+        }
+    }
+
+    pub(super) fn close(&self) {
+        self.lock().closed = true;
+        self.changed.notify_one();
+    }
+
+    /// Waits while nothing is watched, and a pause. Returns what changed; none when the store is closed.
+    fn next(&self) -> Option<Vec<(StreamKey, bool)>> {
+        let mut state = self.lock();
+        while self.watchers.is_empty() && !state.closed {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if !state.closed && state.changes.is_empty() {
+            state = self.changed.wait_timeout(state, PAUSE).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        if state.closed { None } else { Some(std::mem::take(&mut state.changes)) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a watcher wants to know of a log: head, whether it is finished, claims. None when it is gone.
+type Seen = Option<(i64, bool, i64)>;
+
+struct Watched {
+    seen: Seen,
+    is_mine: bool,
+}
+
+/// The thread: ends when the store is closed.
+pub(super) fn run(db: &Connection, watching: &Watching, context: &Context) {
+    let mut known: HashMap<StreamKey, Watched> = HashMap::new();
+    let (mut version, mut claims) = (0, 0);
+    while let Some(changes) = watching.next() {
+        let changed = look(db, context, changes, &mut known, (&mut version, &mut claims)).unwrap_or_else(|error| {
+            // Looked at again soon, and followers look for themselves from time to time.
+            tracing::warn!(target: "tailrope", %error, "the logs of other processes were not looked at");
+            version = 0;
+            Vec::new()
+        });
+        for key in changed {
+            watching.watchers.changed(&key);
+        }
+    }
+}
+
+/// The logs that changed since the last look.
+fn look(
+    db: &Connection,
+    context: &Context,
+    changes: Vec<(StreamKey, bool)>,
+    known: &mut HashMap<StreamKey, Watched>,
+    (version, claims): (&mut i64, &mut i64),
+) -> Result<Vec<StreamKey>> {
+    let mut changed = Vec::new();
+    for (key, is_watched) in changes {
+        if is_watched {
+            // Whoever watches has looked before; what came between is told.
+            known.insert(key.clone(), see(db, context, &key)?);
+            changed.push(key);
+        } else {
+            known.remove(&key);
+        }
+    }
+    let now = db.pragma_query_value(None, "data_version", |row| row.get(0))?;
+    if now == *version {
+        return Ok(changed);
+    }
+    let claims_now: i64 = db.prepare_cached("SELECT claims FROM total")?.query_row([], |row| row.get(0))?;
+    let all = claims_now != *claims;
+    for (key, watched) in known.iter_mut().filter(|(_, watched)| all || !watched.is_mine) {
+        let found = see(db, context, key)?;
+        if found.seen != watched.seen {
+            *watched = found;
+            changed.push(key.clone());
+        }
+    }
+    (*version, *claims) = (now, claims_now);
+    Ok(changed)
+}
+
+fn see(db: &Connection, context: &Context, key: &StreamKey) -> Result<Watched> {
+    let mut select = db.prepare_cached(
+        "SELECT head, finished IS NOT NULL, claims, stream.owner FROM session JOIN stream ON stream.session = session.id
+         WHERE name = ?1 AND nonce = ?2",
+    )?;
+    let row = select.query_row(params![&*key.session, key.nonce.0], |row| {
+        Ok(((row.get(0)?, row.get(1)?, row.get(2)?), row.get::<_, i64>(3)?))
+    });
+    let row: Option<((i64, bool, i64), i64)> = row.optional()?;
+    Ok(Watched { is_mine: row.is_some_and(|(_, owner)| owner == context.owner), seen: row.map(|(seen, _)| seen) })
+}
