@@ -1,0 +1,195 @@
+//! The writes of one transaction as the parameters of the function that does them.
+
+use std::collections::HashMap;
+
+use tokio_postgres::types::{ToSql, Type};
+
+use super::EVENT_OVERHEAD;
+use super::queue::Write;
+use crate::protocol::StreamNonce;
+use crate::stream::{Chain, StoredEvent};
+
+/// Columns: one row for each write, in the order of sessions and streams; and one for each event.
+#[derive(Default)]
+pub(super) struct Encoded<'a> {
+    /// Which write a row is.
+    pub(super) order: Vec<usize>,
+    kinds: Vec<i16>,
+    names: Vec<&'a [u8]>,
+    nonces: Vec<Option<&'a [u8]>>,
+    a: Vec<i64>,
+    b: Vec<i64>,
+    c: Vec<i64>,
+    counts: Vec<i32>,
+    /// Where the events of the write begin, from 1.
+    ats: Vec<i32>,
+    sizes: Vec<i64>,
+    bodies: Vec<Option<Body<'a>>>,
+    notes: Vec<Option<&'a str>>,
+    event_kinds: Vec<i16>,
+    event_tags: Vec<i32>,
+    event_offsets: Vec<i32>,
+    event_lengths: Vec<i32>,
+}
+
+/// Of several events one after the other.
+#[derive(Debug)]
+enum Body<'a> {
+    Shared(&'a [u8]),
+    Joined(Vec<u8>),
+}
+
+impl ToSql for Body<'_> {
+    fn to_sql(
+        &self,
+        of: &Type,
+        out: &mut bytes::BytesMut,
+    ) -> Result<tokio_postgres::types::IsNull, Box<dyn std::error::Error + Sync + Send>> {
+        match self {
+            Self::Shared(bytes) => bytes.to_sql(of, out),
+            Self::Joined(bytes) => bytes.as_slice().to_sql(of, out),
+        }
+    }
+
+    fn accepts(of: &Type) -> bool {
+        <&[u8] as ToSql>::accepts(of)
+    }
+
+    tokio_postgres::types::to_sql_checked!();
+}
+
+/// What one write says, besides its names.
+#[derive(Default)]
+struct Row<'a> {
+    kind: i16,
+    nonce: Option<&'a StreamNonce>,
+    a: i64,
+    b: i64,
+    c: i64,
+    body: Option<&'a [u8]>,
+    events: &'a [StoredEvent],
+    note: Option<&'a str>,
+}
+
+impl<'a> Encoded<'a> {
+    pub(super) fn new(writes: &'a [Write]) -> Self {
+        let mut encoded = Self { order: order(writes), ..Self::default() };
+        for at in encoded.order.clone() {
+            encoded.push(writes[at].session().as_bytes(), &row(&writes[at]));
+        }
+        encoded
+    }
+
+    fn push(&mut self, session: &'a [u8], row: &Row<'a>) {
+        self.kinds.push(row.kind);
+        self.names.push(session);
+        self.nonces.push(row.nonce.map(|nonce| nonce.0.as_slice()));
+        self.a.push(row.a);
+        self.b.push(row.b);
+        self.c.push(row.c);
+        self.counts.push(small(row.events.len()));
+        self.ats.push(small(self.event_kinds.len() + 1));
+        let mut offset = 0;
+        for event in row.events {
+            self.event_kinds.push(event.kind as i16);
+            self.event_tags.push(event.tag.cast_signed());
+            self.event_offsets.push(small(offset));
+            self.event_lengths.push(small(event.frame.len()));
+            offset += event.frame.len();
+        }
+        self.sizes.push(EVENT_OVERHEAD * i64::from(small(row.events.len())) + i64::from(small(offset)));
+        self.bodies.push(match row.events {
+            [] => row.body.map(Body::Shared),
+            [event] => Some(Body::Shared(&event.frame)),
+            several => Some(Body::Joined(several.iter().flat_map(|event| event.frame.iter().copied()).collect())),
+        });
+        self.notes.push(row.note);
+    }
+
+    pub(super) fn parameters(&self) -> [(&(dyn ToSql + Sync), Type); 15] {
+        [
+            (&self.kinds, Type::INT2_ARRAY),
+            (&self.names, Type::BYTEA_ARRAY),
+            (&self.nonces, Type::BYTEA_ARRAY),
+            (&self.a, Type::INT8_ARRAY),
+            (&self.b, Type::INT8_ARRAY),
+            (&self.c, Type::INT8_ARRAY),
+            (&self.counts, Type::INT4_ARRAY),
+            (&self.ats, Type::INT4_ARRAY),
+            (&self.sizes, Type::INT8_ARRAY),
+            (&self.bodies, Type::BYTEA_ARRAY),
+            (&self.notes, Type::TEXT_ARRAY),
+            (&self.event_kinds, Type::INT2_ARRAY),
+            (&self.event_tags, Type::INT4_ARRAY),
+            (&self.event_offsets, Type::INT4_ARRAY),
+            (&self.event_lengths, Type::INT4_ARRAY),
+        ]
+    }
+}
+
+fn row(write: &Write) -> Row<'_> {
+    let of = |kind| Row { kind, nonce: write.key().map(|key| &key.nonce), ..Row::default() };
+    match write {
+        Write::Open { key, about, .. } => {
+            let chain = Chain::start(&key.nonce.0);
+            let tag = i64::from(chain.tag().cast_signed());
+            Row { a: tag, c: chain.0.cast_signed(), body: Some(about), ..of(1) }
+        }
+        Write::Append { events, chains, .. } => Row {
+            a: events.first().map_or(0, |first| position(first.seq)),
+            b: chains.0.cast_signed(),
+            c: chains.1.cast_signed(),
+            events,
+            ..of(2)
+        },
+        Write::Finish { tail, .. } => Row { body: Some(tail), ..of(3) },
+        Write::SetRetry { retry_ms, .. } => Row { a: i64::from(*retry_ms), ..of(4) },
+        Write::Settle { seq, .. } => Row { a: position(*seq), ..of(5) },
+        Write::DropStream { .. } => of(6),
+        Write::DropSession { .. } => of(7),
+        Write::PutSession { record, .. } => {
+            let lists = record.list_changed;
+            let lists = i64::from(lists.tools) | i64::from(lists.prompts) << 1 | i64::from(lists.resources) << 2;
+            Row {
+                a: i64::from(record.retry_ms),
+                b: lists,
+                nonce: record.standalone.as_ref(),
+                body: record.principal.as_ref().map(|principal| principal.as_bytes()),
+                note: record.revision.map(|revision| revision.as_str()),
+                ..of(8)
+            }
+        }
+        Write::Claim { .. } => of(9),
+    }
+}
+
+/// By session; within one by stream, but nothing passes what is for the whole session. All store objects
+/// lock rows in this order.
+fn order(writes: &[Write]) -> Vec<usize> {
+    let mut parts: HashMap<&str, usize> = HashMap::new();
+    let mut places: Vec<_> = writes
+        .iter()
+        .enumerate()
+        .map(|(at, write)| {
+            let session: &str = write.session();
+            let part = parts.entry(session).or_default();
+            let nonce = write.key().map(|key| key.nonce.0);
+            *part += usize::from(nonce.is_none());
+            let place = (session, *part, nonce, at);
+            *part += usize::from(nonce.is_none());
+            place
+        })
+        .collect();
+    places.sort_unstable();
+    places.into_iter().map(|(.., at)| at).collect()
+}
+
+/// A position as PostgreSQL has it. Event ids hold 40 bits of it.
+pub(super) fn position(seq: u64) -> i64 {
+    i64::try_from(seq).unwrap_or(i64::MAX)
+}
+
+/// Counts within one transaction.
+fn small(count: usize) -> i32 {
+    i32::try_from(count).unwrap_or(i32::MAX)
+}

@@ -1,0 +1,223 @@
+//! The tasks of [`Wake`](super::wake::Wake): one says what was written, one listens, one looks.
+
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use tokio_postgres::types::Type;
+use tokio_postgres::{AsyncMessage, Client};
+
+use super::Context;
+use super::address::Server;
+use super::link::{Fault, Kind};
+use super::queue::Shared;
+use super::wake::SharedLink;
+use crate::store::StreamKey;
+
+/// Pause between two notifications.
+const GAP: Duration = Duration::from_millis(3);
+/// Pause between two looks at the watched logs where notifications come through.
+const RARELY: Duration = Duration::from_secs(1);
+/// The same where they do not.
+const OFTEN: Duration = Duration::from_millis(12);
+/// Watched logs that one look asks for.
+const AT_A_TIME: usize = 512;
+/// Within this time an own notification comes back, or none ever will.
+const ECHO: Duration = Duration::from_secs(3);
+/// Pause before that is tried again.
+const RETRY: Duration = Duration::from_secs(60);
+
+/// Says what was written. Ends when the store is closed.
+pub(super) async fn tell(link: SharedLink, shared: Arc<Shared>, context: Arc<Context>) {
+    loop {
+        let payloads = shared.wake.take(context.owner);
+        if payloads.is_empty() {
+            if shared.is_written() {
+                return;
+            }
+            shared.wake.news_came.notified().await;
+            continue;
+        }
+        let told = async {
+            let client = link.lock().await.client(Duration::ZERO).await?;
+            let told = client.query_typed(&context.statements.tell, &[(&payloads, Type::TEXT_ARRAY)]).await;
+            told.map(|_| ()).map_err(|error| Fault::of(&error))
+        };
+        let late = || Fault::new(Kind::Lost, "the server did not answer in time");
+        let told = tokio::time::timeout(context.timeout, told).await.unwrap_or_else(|_| Err(late()));
+        if told.is_err() {
+            if shared.is_closed() {
+                return;
+            }
+            let mut link = link.lock().await;
+            link.lost();
+            let wait = link.wait().unwrap_or(Duration::from_millis(50));
+            drop(link);
+            shared.wake.unheard();
+            tokio::time::sleep(wait).await;
+        }
+        tokio::time::sleep(GAP).await;
+    }
+}
+
+/// Looks at the watched logs. Ends when the store is closed.
+pub(super) async fn look(link: SharedLink, shared: Arc<Shared>, context: Arc<Context>) {
+    let mut known: HashMap<StreamKey, Seen> = HashMap::new();
+    while !shared.is_closed() {
+        let keys = shared.wake.watchers.keys();
+        if keys.is_empty() {
+            known.clear();
+            shared.wake.watched.notified().await;
+            continue;
+        }
+        let asked = Instant::now();
+        let late = || Fault::new(Kind::Lost, "the server did not answer in time");
+        let found = tokio::time::timeout(context.timeout, see(&link, &context, &keys)).await;
+        let pause = match found.unwrap_or_else(|_| Err(late())) {
+            Ok(found) => {
+                known.retain(|key, _| found.contains_key(key));
+                for (key, seen) in found {
+                    if known.get(&key) != Some(&seen) {
+                        shared.wake.watchers.changed(&key);
+                        known.insert(key, seen);
+                    }
+                }
+                let is_listening = shared.wake.is_listening.load(Ordering::Relaxed);
+                if is_listening { RARELY } else { OFTEN.max(4 * asked.elapsed()) }
+            }
+            Err(fault) => {
+                let mut link = link.lock().await;
+                if fault.kind == Kind::Lost {
+                    link.lost();
+                }
+                link.wait().unwrap_or(Duration::from_millis(50))
+            }
+        };
+        // Whoever begins to watch is told soon, but not each in a look of its own.
+        if tokio::time::timeout(pause, shared.wake.watched.notified()).await.is_ok() {
+            tokio::time::sleep(GAP).await;
+        }
+    }
+}
+
+/// What a watcher wants to know of a log: head, whether it is finished, claims. What this store object
+/// writes itself does not count. None when the log is gone.
+type Seen = Option<(i64, bool, i64)>;
+
+async fn see(link: &SharedLink, context: &Context, keys: &[StreamKey]) -> Result<HashMap<StreamKey, Seen>, Fault> {
+    let client = link.lock().await.client(Duration::ZERO).await?;
+    let mut found: HashMap<StreamKey, Seen> = keys.iter().map(|key| (key.clone(), None)).collect();
+    for keys in keys.chunks(AT_A_TIME) {
+        see_some(&client, context, keys, &mut found).await?;
+    }
+    Ok(found)
+}
+
+async fn see_some(
+    client: &Client,
+    context: &Context,
+    keys: &[StreamKey],
+    found: &mut HashMap<StreamKey, Seen>,
+) -> Result<(), Fault> {
+    let names: Vec<&[u8]> = keys.iter().map(|key| key.session.as_bytes()).collect();
+    let nonces: Vec<&[u8]> = keys.iter().map(|key| key.nonce.0.as_slice()).collect();
+    let rows = client
+        .query_typed(
+            &context.statements.heads,
+            &[(&context.owner, Type::INT8), (&names, Type::BYTEA_ARRAY), (&nonces, Type::BYTEA_ARRAY)],
+        )
+        .await
+        .map_err(|error| Fault::of(&error))?;
+    for row in rows {
+        let at = usize::try_from(row.get::<_, i64>(0) - 1).unwrap_or(usize::MAX);
+        let (head, is_finished, claims, is_mine) = (row.get(2), row.get(3), row.get(4), row.get(5));
+        if let Some(key) = keys.get(at) {
+            found.insert(key.clone(), Some(if is_mine { (-1, false, claims) } else { (head, is_finished, claims) }));
+        }
+    }
+    Ok(())
+}
+
+/// Listens. Ends when the store is closed.
+pub(super) async fn listen(server: Server, shared: Arc<Shared>, context: Arc<Context>) {
+    let (mut pause, mut is_told) = (Duration::from_millis(50), false);
+    while !shared.is_closed() {
+        let wait = match heed(&server, &shared, &context).await {
+            Ok(true) => {
+                (pause, is_told) = (Duration::from_millis(50), false);
+                pause
+            }
+            Ok(false) => {
+                tracing::info!(
+                    target: "tailrope",
+                    "no notifications come through: watched logs are looked at instead. Behind a pooler name a \
+                     direct address with listen="
+                );
+                RETRY
+            }
+            Err(fault) => {
+                if !is_told && !shared.is_closed() {
+                    tracing::warn!(target: "tailrope", error = fault.text, "the event store hears no notifications");
+                }
+                is_told = true;
+                pause = (2 * pause).min(Duration::from_secs(2));
+                pause
+            }
+        };
+        let _ = tokio::time::timeout(wait, shared.wake.closed.notified()).await;
+    }
+}
+
+/// Listens on one connection as long as it lasts; false when it was connected and nothing came through.
+async fn heed(server: &Server, shared: &Arc<Shared>, context: &Arc<Context>) -> Result<bool, Fault> {
+    let late = || Fault::new(Kind::Lost, "the server did not answer in time");
+    let connecting = tokio::time::timeout(2 * server.connect_timeout, server.config.connect(server.tls.clone()));
+    let connected = connecting.await.map_err(|_| late())?;
+    let (client, mut connection) = connected.map_err(|error| Fault::of(&error))?;
+    let (hearing, of) = (Arc::clone(shared), Arc::clone(context));
+    let mut driver = tokio::spawn(async move {
+        while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
+            if let AsyncMessage::Notification(notification) = message {
+                hearing.wake.heard(of.owner, notification.payload());
+            }
+        }
+    });
+    let wake = &shared.wake;
+    let echoes = || wake.echoes.load(Ordering::Relaxed);
+    let before = echoes();
+    let listen = format!("LISTEN \"{}\"", context.channel);
+    let listening = tokio::time::timeout(context.timeout, client.batch_execute(&listen)).await.map_err(|_| late())?;
+    listening.map_err(|error| Fault::of(&error))?;
+    let asked = Instant::now();
+    wake.hello();
+    while echoes() == before {
+        if driver.is_finished() || shared.is_closed() {
+            driver.abort();
+            return Err(late());
+        }
+        if asked.elapsed() > ECHO {
+            let _ = tokio::time::timeout(GAP * 100, client.batch_execute("UNLISTEN *")).await;
+            driver.abort();
+            return Ok(false);
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    wake.is_listening.store(true, Ordering::Relaxed);
+    // What was said before is lost.
+    wake.watchers.all_changed();
+    let beat = Duration::from_millis((context.owner_lost_ms / 4).clamp(500, 60_000));
+    let mut heard = (echoes(), Instant::now());
+    while !shared.is_closed() && tokio::time::timeout(beat.min(ECHO), &mut driver).await.is_err() {
+        if echoes() != heard.0 {
+            heard = (echoes(), Instant::now());
+        } else if heard.1.elapsed() > 3 * beat + ECHO {
+            break;
+        }
+    }
+    wake.is_listening.store(false, Ordering::Relaxed);
+    wake.watched.notify_one();
+    driver.abort();
+    Ok(true)
+}

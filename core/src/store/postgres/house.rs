@@ -1,0 +1,168 @@
+//! What time and bounds ask for: signs of life, retention, what is over the bound of everything.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Row};
+
+use super::link::{Fault, Kind, Link};
+use super::queue::{Shared, lock};
+use super::usage::Tally;
+use super::{Context, EVENT_OVERHEAD};
+
+/// Streams, or sessions, that one transaction removes at most: others want to write, too.
+const AT_MOST: i32 = 256;
+/// Events that one transaction deletes, about.
+const EVENTS_AT_MOST: i64 = 5_000;
+
+/// The task: ends when the store is closed.
+pub(super) async fn run(mut link: Link, shared: Arc<Shared>, context: Arc<Context>) {
+    let pause = Duration::from_millis((context.owner_lost_ms / 4).clamp(10, 60_000));
+    let mut house = House { lane: shared.lanes.len(), is_stuck: false, shared, context };
+    let mut beat_due = Instant::now();
+    while !house.shared.is_closed() {
+        let patience = pause.min(house.context.timeout);
+        let is_beat_due = Instant::now() >= beat_due;
+        let asked = house.shared.sweeps_asked();
+        let Ok(client) = link.client(patience).await else {
+            house.shared.swept(asked);
+            let wait = link.wait().unwrap_or(patience);
+            let _ = tokio::time::timeout(wait, house.shared.house.notified()).await;
+            continue;
+        };
+        let limit = house.context.timeout;
+        let more = match tokio::time::timeout(limit, house.work(&client, asked, is_beat_due)).await {
+            Ok(Ok(more)) => more,
+            Ok(Err(fault)) => {
+                tracing::warn!(target: "tailrope", error = fault.text, "event store gave no sign of life");
+                match fault.kind {
+                    Kind::Lost => link.lost(),
+                    Kind::Refuses => link.refuses(fault, Duration::ZERO),
+                    Kind::Conflict | Kind::Other => {}
+                }
+                false
+            }
+            Err(_) => {
+                link.give_up();
+                false
+            }
+        };
+        house.shared.swept(asked);
+        if is_beat_due {
+            beat_due = Instant::now() + pause;
+        }
+        if !more {
+            let wait = beat_due.saturating_duration_since(Instant::now());
+            let _ = tokio::time::timeout(wait, house.shared.house.notified()).await;
+        }
+    }
+    house.shared.swept(u64::MAX);
+}
+
+struct House {
+    /// The number of its row in `tally`.
+    lane: usize,
+    /// Nothing more could be freed: not tried again before the next sign of life.
+    is_stuck: bool,
+    shared: Arc<Shared>,
+    context: Arc<Context>,
+}
+
+impl House {
+    /// One round. True when there is more to do at once.
+    async fn work(&mut self, client: &Client, asked: u64, is_beat_due: bool) -> Result<bool, Fault> {
+        if is_beat_due {
+            self.beat(client).await?;
+            self.is_stuck = false;
+        }
+        let mut more = self.sweep(client).await?;
+        self.shared.swept(asked);
+        more |= self.trim(client).await?;
+        let trash = self.ask(client, &self.context.statements.empty_trash, &[(&EVENTS_AT_MOST, Type::INT8)]).await?;
+        more |= trash.get::<_, bool>(0);
+        Ok(more)
+    }
+
+    async fn beat(&self, client: &Client) -> Result<(), Fault> {
+        let context = &self.context;
+        let lost_ms = i64::try_from(context.owner_lost_ms).unwrap_or(i64::MAX);
+        let row = self
+            .ask(
+                client,
+                &context.statements.beat,
+                &[(&context.owner, Type::INT8), (&context.clock(), Type::INT8), (&lost_ms, Type::INT8)],
+            )
+            .await?;
+        lock(&self.shared.book).others = tally(&row);
+        self.shared.wake.beat(row.get::<_, i64>(4) == 0);
+        Ok(())
+    }
+
+    async fn sweep(&self, client: &Client) -> Result<bool, Fault> {
+        let context = &self.context;
+        let [retention_ms, max_age_ms] = context.sweep_ms;
+        let row = self
+            .ask(
+                client,
+                &context.statements.sweep,
+                &[
+                    (&context.owner, Type::INT8),
+                    (&self.number(), Type::INT4),
+                    (&context.clock(), Type::INT8),
+                    (&retention_ms, Type::INT8),
+                    (&max_age_ms, Type::INT8),
+                    (&AT_MOST, Type::INT4),
+                ],
+            )
+            .await?;
+        lock(&self.shared.book).set(self.lane, tally(&row), 0);
+        Ok(row.get(4))
+    }
+
+    /// A little more than needed goes, so that it is not done for every event.
+    async fn trim(&mut self, client: &Client) -> Result<bool, Fault> {
+        let context = &self.context;
+        let max = context.max_bytes;
+        let held = lock(&self.shared.book).bytes();
+        if held <= max || self.is_stuck {
+            return Ok(false);
+        }
+        let to_free = held - (max - max / 64);
+        let row = self
+            .ask(
+                client,
+                &context.statements.trim_all,
+                &[
+                    (&context.owner, Type::INT8),
+                    (&self.number(), Type::INT4),
+                    (&to_free, Type::INT8),
+                    (&AT_MOST, Type::INT4),
+                    (&EVENT_OVERHEAD, Type::INT8),
+                ],
+            )
+            .await?;
+        let mut book = lock(&self.shared.book);
+        book.set(self.lane, tally(&row), row.get(4));
+        let freed: i64 = row.get(5);
+        self.is_stuck = freed == 0;
+        Ok(freed > 0 && book.bytes() > max)
+    }
+
+    fn number(&self) -> i32 {
+        i32::try_from(self.lane).unwrap_or(i32::MAX)
+    }
+
+    async fn ask(
+        &self,
+        client: &Client,
+        statement: &str,
+        parameters: &[(&(dyn ToSql + Sync), Type)],
+    ) -> Result<Row, Fault> {
+        client.query_typed_one(statement, parameters).await.map_err(|error| Fault::of(&error))
+    }
+}
+
+fn tally(row: &Row) -> Tally {
+    Tally { sessions: row.get(0), streams: row.get(1), events: row.get(2), bytes: row.get(3) }
+}

@@ -1,0 +1,226 @@
+//! A connection that writes: takes what waits, does it in one transaction, answers.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Row};
+
+use super::Context;
+use super::batch::Encoded;
+use super::link::{Fault, Kind, Link};
+use super::queue::{Batch, Shared, Write, lock};
+use super::reader::{complete, failed};
+use super::usage::Tally;
+use crate::store::{Operation, Outcome, StoreError};
+
+/// What a write came to; a claim with its number.
+pub(super) type Verdict = Result<u64, StoreError>;
+
+/// How long what waits is written on when the store is closed.
+const LAST: Duration = Duration::from_secs(2);
+/// Tries of a transaction that others were in the way of.
+const TRIES: usize = 5;
+
+/// The task: ends when the store is closed and everything is written.
+pub(super) async fn run(lane: usize, mut link: Link, shared: Arc<Shared>, context: Arc<Context>) {
+    loop {
+        let batch = shared.next_batch(lane);
+        if batch.is_empty() {
+            if shared.is_closed() {
+                return;
+            }
+            shared.lanes[lane].came.notified().await;
+            continue;
+        }
+        let patience = if shared.is_closed() { LAST } else { context.timeout };
+        let Batch { writes, looks } = batch;
+        let (verdicts, fault) = perform(lane, &mut link, &shared, &context, &writes, patience).await;
+        let kept = answer(lane, &shared, writes, verdicts, fault.is_some());
+        let Some(fault) = fault.filter(|_| !kept.is_empty()) else {
+            shared.hand_over(looks);
+            continue;
+        };
+        for look in looks {
+            complete(&shared, &look, failed(&look.what, &fault));
+        }
+        if shared.is_closed() {
+            tracing::error!(target: "tailrope", lost = kept.len(), "event store closed without its server");
+            return;
+        }
+        shared.put_back(lane, kept);
+        // New operations make an attempt of their own, or fail while the link pauses.
+        let pause = link.wait().unwrap_or(Duration::from_millis(50));
+        let _ = tokio::time::timeout(pause, shared.lanes[lane].came.notified()).await;
+    }
+}
+
+/// Tells everybody what became of their writes. Returns what has no answer and can still be done: the
+/// server is gone, or refuses everybody.
+fn answer(lane: usize, shared: &Shared, writes: Vec<Write>, verdicts: Vec<Verdict>, keep: bool) -> Vec<Write> {
+    let (mut kept, mut done) = (Vec::new(), Vec::new());
+    for (write, verdict) in writes.into_iter().zip(verdicts) {
+        if keep && write.ticket().is_none() && verdict.is_err() {
+            kept.push(write);
+        } else {
+            done.push((write, verdict));
+        }
+    }
+    // Before the answers: what is asked because of them need not wait.
+    shared.done(lane, done.iter().map(|(write, _)| write));
+    for (write, verdict) in done {
+        match (write.ticket(), verdict) {
+            (Some(ticket), verdict) if ticket.operation == Operation::Claim => {
+                ticket.complete(Outcome::Claimed(verdict));
+            }
+            (Some(ticket), verdict) => ticket.complete(Outcome::Done(verdict.map(|_| ()))),
+            (None, Err(StoreError::Fenced)) => {
+                tracing::warn!(target: "tailrope", stream = ?write.key(), "not ended: another process writes it");
+            }
+            (None, Err(error)) => {
+                tracing::error!(target: "tailrope", %error, "event store did not do what it was told");
+            }
+            (None, Ok(_)) => {}
+        }
+    }
+    kept
+}
+
+/// Commits the writes together; when one of them is at fault one by one, so that it harms no other (I9).
+/// A fault that is everybody's is returned, too.
+async fn perform(
+    lane: usize,
+    link: &mut Link,
+    shared: &Shared,
+    context: &Context,
+    writes: &[Write],
+    patience: Duration,
+) -> (Vec<Verdict>, Option<Fault>) {
+    if writes.is_empty() {
+        return (Vec::new(), None);
+    }
+    let fault = match transact(lane, link, shared, context, writes, patience).await {
+        Ok(verdicts) => return (verdicts, None),
+        Err(fault) => fault,
+    };
+    let error = StoreError::from(&fault);
+    if matches!(fault.kind, Kind::Lost | Kind::Refuses) {
+        return (writes.iter().map(|_| Err(error.clone())).collect(), Some(fault));
+    }
+    if writes.len() == 1 {
+        return (vec![Err(error)], None);
+    }
+    let mut verdicts = Vec::with_capacity(writes.len());
+    for write in writes.chunks(1) {
+        match transact(lane, link, shared, context, write, patience).await {
+            Ok(one) => verdicts.extend(one),
+            Err(fault) => {
+                verdicts.push(Err(StoreError::from(&fault)));
+                if matches!(fault.kind, Kind::Lost | Kind::Refuses) {
+                    let error = StoreError::from(&fault);
+                    verdicts.resize_with(writes.len(), || Err(error.clone()));
+                    return (verdicts, Some(fault));
+                }
+            }
+        }
+    }
+    (verdicts, None)
+}
+
+/// One transaction. What may have been committed when the connection was lost is tried again: the log
+/// tells whether it was.
+async fn transact(
+    lane: usize,
+    link: &mut Link,
+    shared: &Shared,
+    context: &Context,
+    writes: &[Write],
+    patience: Duration,
+) -> Result<Vec<Verdict>, Fault> {
+    let encoded = Encoded::new(writes);
+    let (started, mut again, mut tries) = (Instant::now(), false, 0);
+    loop {
+        tries += 1;
+        let left = patience.saturating_sub(started.elapsed());
+        let client = link.client(left).await?;
+        let asked = apply(&client, context, lane, again, &encoded);
+        match tokio::time::timeout(patience, asked).await {
+            Ok(Ok(row)) => return Ok(conclude(lane, shared, context, &encoded, writes, &row)),
+            Ok(Err(fault)) => match fault.kind {
+                Kind::Lost if started.elapsed() < patience => {
+                    link.lost();
+                    again = true;
+                }
+                Kind::Lost => {
+                    link.lost();
+                    return Err(fault);
+                }
+                Kind::Refuses => {
+                    link.refuses(fault.clone(), context.timeout);
+                    return Err(fault);
+                }
+                Kind::Conflict if tries < TRIES => {}
+                Kind::Conflict | Kind::Other => return Err(fault),
+            },
+            Err(_) => {
+                link.give_up();
+                return Err(Fault::new(Kind::Other, "the server did not answer in time"));
+            }
+        }
+    }
+}
+
+async fn apply(
+    client: &Client,
+    context: &Context,
+    lane: usize,
+    again: bool,
+    encoded: &Encoded<'_>,
+) -> Result<Row, Fault> {
+    let lane = i32::try_from(lane).unwrap_or(i32::MAX);
+    let clock = context.clock();
+    let before: [(&(dyn ToSql + Sync), Type); 7] = [
+        (&context.owner, Type::INT8),
+        (&lane, Type::INT4),
+        (&clock, Type::INT8),
+        (&context.waits_for_disk, Type::BOOL),
+        (&again, Type::BOOL),
+        (&context.lock_ms, Type::TEXT),
+        (&context.bounds, Type::INT8_ARRAY),
+    ];
+    let parameters: Vec<_> = before.into_iter().chain(encoded.parameters()).collect();
+    client.query_typed_one(&context.statements.apply, &parameters).await.map_err(|error| Fault::of(&error))
+}
+
+fn conclude(
+    lane: usize,
+    shared: &Shared,
+    context: &Context,
+    encoded: &Encoded<'_>,
+    writes: &[Write],
+    row: &Row,
+) -> Vec<Verdict> {
+    let (verdicts, results): (Vec<i16>, Vec<i64>) = (row.get(0), row.get(1));
+    let tally = Tally { sessions: row.get(2), streams: row.get(3), events: row.get(4), bytes: row.get(5) };
+    let bytes = {
+        let mut book = lock(&shared.book);
+        book.set(lane, tally, row.get(6));
+        book.bytes()
+    };
+    if bytes > context.max_bytes {
+        shared.house.notify_one();
+    }
+    let mut found: Vec<Verdict> = writes.iter().map(|_| Ok(0)).collect();
+    for ((at, verdict), result) in encoded.order.iter().zip(verdicts).zip(results) {
+        found[*at] = match verdict {
+            0 => Ok(result.cast_unsigned()),
+            1 => Err(StoreError::Gone),
+            2 => Err(StoreError::Fenced),
+            3 => Err(StoreError::RolledBack),
+            4 => Err(StoreError::OutOfOrder),
+            _ => Err(StoreError::Failed("another process was in the way".to_owned())),
+        };
+    }
+    shared.wake.wrote(writes.iter().zip(&found).filter(|(_, verdict)| verdict.is_ok()).map(|(write, _)| write));
+    found
+}

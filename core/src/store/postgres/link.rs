@@ -1,0 +1,195 @@
+//! One connection that comes back: connects when it is needed, with pauses that grow while that fails.
+
+use std::error::Error as _;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustls::Error as TlsError;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, Error};
+
+use super::address::Server;
+use crate::store::StoreError;
+
+/// Pauses between attempts.
+const SHORTEST: Duration = Duration::from_millis(50);
+const LONGEST: Duration = Duration::from_secs(2);
+
+/// Why something did not happen, in words that name no address, password or data.
+#[derive(Clone, Debug)]
+pub(super) struct Fault {
+    pub(super) text: String,
+    pub(super) kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The connection is gone. What was under way may have been done.
+    Lost,
+    /// The server does nothing of that kind for anybody now.
+    Refuses,
+    /// Two transactions were in each other's way. The next try goes through.
+    Conflict,
+    /// It has to do with what was asked.
+    Other,
+}
+
+impl Fault {
+    pub(super) fn new(kind: Kind, text: impl Into<String>) -> Self {
+        Self { text: text.into(), kind }
+    }
+
+    /// Says what an error is, without its details: they may repeat what was sent.
+    pub(super) fn of(error: &Error) -> Self {
+        let Some(code) = error.code() else { return Self::new(Kind::Lost, describe(error)) };
+        let (kind, what) = match *code {
+            SqlState::READ_ONLY_SQL_TRANSACTION => (Kind::Refuses, "the server is read-only"),
+            SqlState::DISK_FULL => (Kind::Refuses, "the server's disk is full"),
+            SqlState::TOO_MANY_CONNECTIONS => (Kind::Lost, "the server has too many connections"),
+            SqlState::INVALID_PASSWORD | SqlState::INVALID_AUTHORIZATION_SPECIFICATION => {
+                (Kind::Lost, "the server refuses the user or the password")
+            }
+            SqlState::INVALID_CATALOG_NAME => (Kind::Lost, "there is no such database"),
+            SqlState::ADMIN_SHUTDOWN | SqlState::CRASH_SHUTDOWN => (Kind::Lost, "the server ended the connection"),
+            SqlState::CANNOT_CONNECT_NOW => (Kind::Lost, "the server is starting or stopping"),
+            SqlState::INSUFFICIENT_PRIVILEGE => (Kind::Refuses, "the user has not the rights that it takes"),
+            SqlState::UNDEFINED_TABLE | SqlState::UNDEFINED_FUNCTION | SqlState::INVALID_SCHEMA_NAME => {
+                (Kind::Refuses, "the tables are gone, or of another version")
+            }
+            SqlState::LOCK_NOT_AVAILABLE => (Kind::Other, "somebody else kept the log locked"),
+            SqlState::T_R_DEADLOCK_DETECTED | SqlState::T_R_SERIALIZATION_FAILURE => {
+                (Kind::Conflict, "another process was in the way")
+            }
+            SqlState::QUERY_CANCELED => (Kind::Other, "the server gave up"),
+            _ => match &code.code()[..2] {
+                "08" | "57" => (Kind::Lost, "the server ended the connection"),
+                "53" => (Kind::Refuses, "the server is out of resources"),
+                "28" => (Kind::Lost, "the server refuses the user or the password"),
+                _ => (Kind::Other, "the server refused it"),
+            },
+        };
+        Self::new(kind, format!("{what} ({})", code.code()))
+    }
+}
+
+impl From<&Fault> for StoreError {
+    fn from(fault: &Fault) -> Self {
+        Self::Failed(fault.text.clone())
+    }
+}
+
+fn describe(error: &Error) -> String {
+    let mut source = error.source();
+    while let Some(cause) = source {
+        if let Some(io) = cause.downcast_ref::<io::Error>() {
+            let tls = io.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>());
+            return match (tls, io.kind()) {
+                (Some(TlsError::InvalidCertificate(_)), _) => "the server's certificate is not trusted".to_owned(),
+                (Some(_), _) => "an encrypted connection did not come about".to_owned(),
+                (None, kind) => format!("the connection failed ({kind})"),
+            };
+        }
+        source = cause.source();
+    }
+    if error.is_closed() {
+        return "the connection is closed".to_owned();
+    }
+    // Of the client itself: names what failed, and no value.
+    format!("the connection failed ({error})")
+}
+
+/// See the module.
+pub(super) struct Link {
+    server: Server,
+    client: Option<Arc<Client>>,
+    pause: Duration,
+    not_before: Option<Instant>,
+    down: Option<(Instant, Fault)>,
+}
+
+impl Link {
+    pub(super) fn new(server: Server) -> Self {
+        Self { server, client: None, pause: SHORTEST, not_before: None, down: None }
+    }
+
+    /// The connection. One that was gone for less than `patience` is waited for.
+    pub(super) async fn client(&mut self, patience: Duration) -> Result<Arc<Client>, Fault> {
+        loop {
+            if let Some(client) = self.client.as_ref().filter(|client| !client.is_closed()) {
+                return Ok(Arc::clone(client));
+            }
+            if let Some(wait) = self.wait() {
+                match &self.down {
+                    Some((since, fault)) if since.elapsed() + wait > patience => return Err(fault.clone()),
+                    _ => tokio::time::sleep(wait).await,
+                }
+            }
+            match connect(&self.server).await {
+                Ok(client) => {
+                    if self.down.take().is_some() {
+                        tracing::info!(target: "tailrope", "the event store's server is back");
+                    }
+                    self.pause = SHORTEST;
+                    self.not_before = None;
+                    self.client = Some(Arc::new(client));
+                }
+                Err(fault) => self.failed(fault),
+            }
+        }
+    }
+
+    /// Until the next attempt.
+    pub(super) fn wait(&self) -> Option<Duration> {
+        self.not_before.map(|at| at.saturating_duration_since(Instant::now())).filter(|wait| !wait.is_zero())
+    }
+
+    fn failed(&mut self, fault: Fault) {
+        if self.down.is_none() {
+            tracing::warn!(target: "tailrope", error = fault.text, "the event store's server cannot be reached");
+        }
+        let since = self.down.as_ref().map_or_else(Instant::now, |(since, _)| *since);
+        self.down = Some((since, fault));
+        self.not_before = Some(Instant::now() + self.pause);
+        self.pause = (self.pause * 2).min(LONGEST);
+    }
+
+    /// The connection is of no use any more.
+    pub(super) fn lost(&mut self) {
+        self.client = None;
+    }
+
+    /// The server was reached and does nothing: the next attempt is made with a new connection, which
+    /// may lead elsewhere, and until then nobody waits.
+    pub(super) fn refuses(&mut self, fault: Fault, patience: Duration) {
+        self.client = None;
+        self.failed(fault);
+        if let Some((since, _)) = &mut self.down {
+            *since = since.checked_sub(patience).unwrap_or(*since);
+        }
+    }
+
+    /// Asks the server to stop what this connection does, and lets it go.
+    pub(super) fn give_up(&mut self) {
+        let Some(client) = self.client.take() else { return };
+        let (token, tls) = (client.cancel_token(), self.server.tls.clone());
+        let limit = self.server.connect_timeout;
+        tokio::spawn(async move {
+            let _ = tokio::time::timeout(limit, token.cancel_query(tls)).await;
+        });
+    }
+}
+
+/// Connects, and lets the connection run.
+pub(super) async fn connect(server: &Server) -> Result<Client, Fault> {
+    // Each host has its own limit, a handshake has none.
+    let hosts = u32::try_from(server.config.get_hosts().len()).unwrap_or(1);
+    let limit = server.connect_timeout * (hosts + 1);
+    let connecting = tokio::time::timeout(limit, server.config.connect(server.tls.clone())).await;
+    let late = Fault::new(Kind::Lost, "the server did not answer in time");
+    let (client, connection) = connecting.map_err(|_| late)?.map_err(|error| Fault::of(&error))?;
+    tokio::spawn(async move {
+        let _ = connection.await;
+    });
+    Ok(client)
+}

@@ -1,0 +1,334 @@
+//! The event store in a PostgreSQL database, for processes on any machine.
+//!
+//! One thread with a small runtime does everything that is asked, so that no caller ever waits for the
+//! network. Sessions are spread over a few connections; what waits for one of them is written as one
+//! transaction by one call of a function, so that hundreds of appends share a commit and a round trip.
+//! No statement relies on the state of a connection: a pooler may give each transaction another one.
+//!
+//! A caller's `now` is not used: times are the database's.
+
+mod address;
+mod batch;
+mod hints;
+mod house;
+mod lane;
+mod link;
+mod queue;
+mod reader;
+mod schema;
+mod tls;
+mod usage;
+mod wake;
+
+use std::fmt;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use address::{Address, Listen};
+use bytes::Bytes;
+use link::Link;
+use queue::{Shared, What, Write, lock};
+use schema::Statements;
+use tokio_postgres::types::Type;
+
+use super::{
+    Answer, Append, Durability, EventStore, OpenError, ReadLimit, Record, SessionRecord, StoreError, StoreOptions,
+    StreamKey, Ticket, Usage, WallClock, Watcher,
+};
+use crate::Ms;
+use crate::stream::{Page, Seq};
+
+/// What an event takes in the database besides its frame, as measured with events of 300 bytes.
+const EVENT_OVERHEAD: i64 = 112;
+/// What a log takes in the database without events.
+const LOG_OVERHEAD: i64 = 480;
+/// How long opening may take besides connecting.
+const OPENING: Duration = Duration::from_secs(30);
+
+/// What all tasks know.
+struct Context {
+    /// This store object among all that ever used the namespace.
+    owner: i64,
+    owner_lost_ms: u64,
+    wall_clock: Option<WallClock>,
+    waits_for_disk: bool,
+    /// How long a lock of somebody else is waited for, as a setting of the server.
+    lock_ms: String,
+    /// What `apply` is told of the bounds.
+    bounds: Vec<i64>,
+    max_bytes: i64,
+    /// Retention of finished streams, and of sessions that were left.
+    sweep_ms: [i64; 2],
+    timeout: Duration,
+    statements: Statements,
+    channel: String,
+}
+
+impl Context {
+    fn new(owner: i64, address: &Address, options: &StoreOptions) -> Self {
+        let StoreOptions { limits, durability, owner_lost_ms, ref wall_clock, .. } = *options;
+        let signed = |limit: usize| i64::try_from(limit).unwrap_or(i64::MAX);
+        // Some are subtracted from times.
+        let ms = |ms: u64| i64::try_from(ms).unwrap_or(i64::MAX).min(i64::MAX / 4);
+        let bounds = vec![
+            signed(limits.max_events_per_stream),
+            signed(limits.max_bytes_per_stream),
+            signed(limits.max_bytes_per_session),
+            ms(limits.max_age_ms),
+            ms(owner_lost_ms),
+            EVENT_OVERHEAD,
+            LOG_OVERHEAD,
+        ];
+        Self {
+            owner,
+            owner_lost_ms,
+            wall_clock: wall_clock.clone(),
+            waits_for_disk: durability == Durability::Power,
+            lock_ms: (address.timeout / 4).as_millis().max(1).to_string(),
+            bounds,
+            max_bytes: signed(limits.max_bytes),
+            sweep_ms: [ms(limits.retention_ms), ms(limits.max_age_ms)],
+            timeout: address.timeout,
+            statements: Statements::new(&address.namespace),
+            channel: schema::channel(&address.namespace),
+        }
+    }
+
+    /// What takes the place of the database's clock.
+    fn clock(&self) -> Option<i64> {
+        clock(self.wall_clock.as_ref())
+    }
+}
+
+fn clock(wall_clock: Option<&WallClock>) -> Option<i64> {
+    wall_clock.map(|clock| i64::try_from(clock()).unwrap_or(i64::MAX))
+}
+
+/// An event store in a PostgreSQL database. See [`open`](super::open).
+///
+/// Dropping it writes what waits, for two seconds at most.
+pub struct PostgresStore {
+    shared: Arc<Shared>,
+    max_event_bytes: usize,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresStore").field("usage", &self.usage()).finish_non_exhaustive()
+    }
+}
+
+impl PostgresStore {
+    /// Connects, and makes the tables where there are none. This waits for the server.
+    ///
+    /// # Errors
+    /// [`OpenError`] when the address is wrong, the server cannot be reached or used, or its tables are of
+    /// another version.
+    pub fn open(address: &str, options: &StoreOptions) -> Result<Self, OpenError> {
+        let shown = super::open::shown(address);
+        let refuse = |what: String| OpenError::new(&shown, what);
+        let parsed = Address::parse(address).map_err(refuse)?;
+        let shared = Arc::new(Shared::new(parsed.connections));
+        let (opened, outcome) = channel();
+        let (of_thread, options) = (Arc::clone(&shared), options.clone());
+        let max_event_bytes = options.limits.max_event_bytes;
+        let thread = std::thread::Builder::new()
+            .name("tailrope-postgres".to_owned())
+            .spawn(move || run(parsed, &of_thread, &options, &opened))
+            .map_err(|error| refuse(format!("no thread for it: {error}")))?;
+        match outcome.recv() {
+            Ok(Ok(())) => Ok(Self { shared, max_event_bytes, thread: Mutex::new(Some(thread)) }),
+            Ok(Err(what)) => Err(refuse(what)),
+            Err(_) => Err(refuse("its thread ended".to_owned())),
+        }
+    }
+
+    fn later<T>(queued: Result<(), StoreError>) -> Answer<T> {
+        match queued {
+            Ok(()) => Answer::Later,
+            Err(error) => Answer::Now(Err(error)),
+        }
+    }
+
+    /// Queues what has no answer.
+    fn tell(&self, write: Write) {
+        if let Err(error) = self.shared.write(write) {
+            tracing::error!(target: "tailrope", %error, "event store did not do what it was told");
+        }
+    }
+}
+
+/// The thread: ends when the store is closed and everything is written.
+fn run(address: Address, shared: &Arc<Shared>, options: &StoreOptions, opened: &Sender<Result<(), String>>) {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            let _ = opened.send(Err(format!("no runtime for it: {error}")));
+            return;
+        }
+    };
+    runtime.block_on(async {
+        match prepare(&address, options).await {
+            Ok(owner) => {
+                let context = Arc::new(Context::new(owner, &address, options));
+                let _ = opened.send(Ok(()));
+                serve(address, shared, &context).await;
+            }
+            Err(what) => {
+                let _ = opened.send(Err(what));
+            }
+        }
+    });
+    // Connections that are about to be closed need not be waited for.
+    runtime.shutdown_background();
+}
+
+async fn prepare(address: &Address, options: &StoreOptions) -> Result<i64, String> {
+    let client = link::connect(&address.server).await.map_err(|fault| fault.text)?;
+    let clock = clock(options.wall_clock.as_ref());
+    let preparing = tokio::time::timeout(OPENING, schema::prepare(&client, &address.namespace, clock));
+    preparing.await.unwrap_or_else(|_| Err("the server did not answer in time".to_owned()))
+}
+
+async fn serve(address: Address, shared: &Arc<Shared>, context: &Arc<Context>) {
+    let Address { server, listen, .. } = address;
+    let link = || Link::new(server.clone());
+    let both = || (Arc::clone(shared), Arc::clone(context));
+    let lanes: Vec<_> = (0..shared.lanes.len())
+        .map(|lane| {
+            let (shared, context) = both();
+            tokio::spawn(lane::run(lane, link(), shared, context))
+        })
+        .collect();
+    let (of_reader, of_house, of_tell, of_look, of_listen) = (both(), both(), both(), both(), both());
+    let reader = tokio::spawn(reader::run(link(), of_reader.0, of_reader.1));
+    let house = tokio::spawn(house::run(link(), of_house.0, of_house.1));
+    let hints = Arc::new(tokio::sync::Mutex::new(link()));
+    let tell = tokio::spawn(hints::tell(Arc::clone(&hints), of_tell.0, of_tell.1));
+    tokio::spawn(hints::look(Arc::clone(&hints), of_look.0, of_look.1));
+    match listen {
+        Listen::Main => drop(tokio::spawn(hints::listen(server.clone(), of_listen.0, of_listen.1))),
+        Listen::Elsewhere(server) => drop(tokio::spawn(hints::listen(*server, of_listen.0, of_listen.1))),
+        Listen::Off => {}
+    }
+    for lane in lanes {
+        let _ = lane.await;
+    }
+    shared.close_looks();
+    shared.wake.close();
+    let _ = reader.await;
+    let _ = house.await;
+    let last = async {
+        let _ = tell.await;
+        say_goodbye(&mut *hints.lock().await, context).await;
+    };
+    let _ = tokio::time::timeout(Duration::from_secs(1), last).await;
+}
+
+/// Whoever reads the logs of this store object need not wait until it counts as gone.
+async fn say_goodbye(link: &mut Link, context: &Context) {
+    if let Ok(client) = link.client(Duration::ZERO).await {
+        let who = [
+            (&context.owner as &(dyn tokio_postgres::types::ToSql + Sync), Type::INT8),
+            (&context.clock(), Type::INT8),
+        ];
+        let _ = client.query_typed(&context.statements.goodbye, &who).await;
+    }
+}
+
+impl EventStore for PostgresStore {
+    fn open(&self, _now: Ms, key: &StreamKey, about: &Bytes, ticket: &Ticket) -> Answer<()> {
+        Self::later(self.shared.write(Write::Open { key: key.clone(), about: about.clone(), ticket: ticket.clone() }))
+    }
+
+    fn append(&self, _now: Ms, key: &StreamKey, append: &Append<'_>, ticket: &Ticket) -> Answer<()> {
+        if let Err(error) = append.check_size(self.max_event_bytes) {
+            return Answer::Now(Err(error));
+        }
+        Self::later(self.shared.write(Write::append(key, append, ticket)))
+    }
+
+    fn abandon(&self, key: &StreamKey, ticket: &Ticket) {
+        self.shared.call_off(key, ticket);
+    }
+
+    fn finish(&self, _now: Ms, key: &StreamKey, tail: Bytes) {
+        self.tell(Write::Finish { key: key.clone(), tail });
+    }
+
+    fn set_retry(&self, key: &StreamKey, retry_ms: u32) {
+        self.tell(Write::SetRetry { key: key.clone(), retry_ms });
+    }
+
+    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<Page> {
+        Self::later(self.shared.look(What::Read { key: key.clone(), after, limit }, ticket))
+    }
+
+    fn record(&self, key: &StreamKey, ticket: &Ticket) -> Answer<Option<Record>> {
+        Self::later(self.shared.look(What::Record { key: key.clone() }, ticket))
+    }
+
+    fn put_session(&self, _now: Ms, session: &str, record: &SessionRecord) {
+        self.tell(Write::PutSession { session: session.into(), record: record.clone() });
+    }
+
+    fn session(&self, _now: Ms, session: &str, ticket: &Ticket) -> Answer<Option<SessionRecord>> {
+        Self::later(self.shared.look(What::Session { session: session.into() }, ticket))
+    }
+
+    fn claim(&self, key: &StreamKey, ticket: &Ticket) -> Answer<u64> {
+        Self::later(self.shared.write(Write::Claim { key: key.clone(), ticket: ticket.clone() }))
+    }
+
+    fn watch(&self, key: &StreamKey, watcher: &Watcher) {
+        self.shared.wake.watch(key, watcher);
+    }
+
+    fn unwatch(&self, key: &StreamKey, watcher: &Watcher) {
+        self.shared.wake.unwatch(key, watcher);
+    }
+
+    fn settle(&self, key: &StreamKey, seq: Seq) {
+        self.tell(Write::Settle { key: key.clone(), seq });
+    }
+
+    fn drop_stream(&self, key: &StreamKey) {
+        self.tell(Write::DropStream { key: key.clone() });
+    }
+
+    fn drop_session(&self, session: &str) {
+        self.tell(Write::DropSession { session: session.into() });
+    }
+
+    /// The housekeeper does it by itself, with every sign of life, and on request.
+    fn sweep(&self, _now: Ms) -> Ms {
+        self.shared.ask_sweep();
+        Ms::NEVER
+    }
+
+    fn usage(&self) -> Usage {
+        lock(&self.shared.book).usage()
+    }
+
+    fn answers_elsewhere(&self) -> bool {
+        true
+    }
+
+    fn outlives_process(&self) -> bool {
+        true
+    }
+}
+
+impl Drop for PostgresStore {
+    fn drop(&mut self) {
+        self.shared.close();
+        // An outcome may have let go of the last engine: then this is the thread.
+        let thread = lock(&self.thread).take();
+        if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
+            let _ = thread.join();
+        }
+    }
+}

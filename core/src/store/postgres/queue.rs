@@ -1,0 +1,370 @@
+//! What waits for the thread of a store, and what its callers and its tasks share.
+//!
+//! Sessions are spread over lanes; a lane is a connection that writes. What waits in a lane is written as
+//! one transaction. A question goes to the reader at once, unless a change of the same session that came
+//! before it is still under way: then it waits behind that (rule 11).
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+
+use super::usage::Book;
+use super::wake::Wake;
+use crate::store::{Append, ReadLimit, SessionRecord, StoreError, StreamKey, Ticket};
+use crate::stream::{Seq, StoredEvent};
+
+/// Operations of one transaction.
+const BATCH: usize = 256;
+/// Bytes of one transaction, about.
+const BATCH_BYTES: usize = 4 << 20;
+/// What may wait. Streams hold their own senders back long before; this bounds very many streams.
+const MAX_WAITING: usize = 65_536;
+const MAX_WAITING_BYTES: usize = 64 << 20;
+
+/// A change. Those with a ticket are answered.
+pub(super) enum Write {
+    Open { key: StreamKey, about: Bytes, ticket: Ticket },
+    Append { key: StreamKey, events: Vec<StoredEvent>, chains: (u64, u64), ticket: Ticket },
+    Claim { key: StreamKey, ticket: Ticket },
+    Finish { key: StreamKey, tail: Bytes },
+    SetRetry { key: StreamKey, retry_ms: u32 },
+    Settle { key: StreamKey, seq: Seq },
+    DropStream { key: StreamKey },
+    DropSession { session: Arc<str> },
+    PutSession { session: Arc<str>, record: SessionRecord },
+}
+
+impl Write {
+    pub(super) fn append(key: &StreamKey, append: &Append<'_>, ticket: &Ticket) -> Self {
+        let chains = (append.chain_before, append.chain);
+        Self::Append { key: key.clone(), events: append.events.to_vec(), chains, ticket: ticket.clone() }
+    }
+
+    pub(super) fn ticket(&self) -> Option<&Ticket> {
+        match self {
+            Self::Open { ticket, .. } | Self::Append { ticket, .. } | Self::Claim { ticket, .. } => Some(ticket),
+            _ => None,
+        }
+    }
+
+    /// The stream that it is for; none when it is for a session.
+    pub(super) fn key(&self) -> Option<&StreamKey> {
+        match self {
+            Self::Open { key, .. }
+            | Self::Append { key, .. }
+            | Self::Claim { key, .. }
+            | Self::Finish { key, .. }
+            | Self::SetRetry { key, .. }
+            | Self::Settle { key, .. }
+            | Self::DropStream { key } => Some(key),
+            Self::DropSession { .. } | Self::PutSession { .. } => None,
+        }
+    }
+
+    pub(super) fn session(&self) -> &Arc<str> {
+        match self {
+            Self::DropSession { session } | Self::PutSession { session, .. } => session,
+            of_stream => match of_stream.key() {
+                Some(key) => &key.session,
+                None => unreachable!("what is for no session is for a stream"),
+            },
+        }
+    }
+
+    /// Of payloads.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Append { events, .. } => events.iter().map(|event| event.frame.len()).sum(),
+            Self::Finish { tail, .. } => tail.len(),
+            Self::Open { about, .. } => about.len(),
+            _ => 0,
+        }
+    }
+}
+
+/// A question.
+pub(super) struct Look {
+    pub(super) what: What,
+    pub(super) ticket: Ticket,
+    pub(super) asked: Instant,
+}
+
+pub(super) enum What {
+    Read { key: StreamKey, after: Seq, limit: ReadLimit },
+    Record { key: StreamKey },
+    Session { session: Arc<str> },
+}
+
+impl What {
+    fn session(&self) -> &Arc<str> {
+        match self {
+            Self::Read { key, .. } | Self::Record { key } => &key.session,
+            Self::Session { session } => session,
+        }
+    }
+}
+
+enum Job {
+    Write(Write),
+    Look(Look),
+}
+
+#[derive(Default)]
+struct Jobs {
+    waiting: VecDeque<Job>,
+    /// Changes by session that are not done, those under way included.
+    undone: HashMap<Arc<str>, usize>,
+}
+
+#[derive(Default)]
+pub(super) struct Lane {
+    jobs: Mutex<Jobs>,
+    pub(super) came: Notify,
+}
+
+/// What one transaction does, and what is asked behind it.
+#[derive(Default)]
+pub(super) struct Batch {
+    pub(super) writes: Vec<Write>,
+    pub(super) looks: Vec<Look>,
+}
+
+impl Batch {
+    pub(super) fn is_empty(&self) -> bool {
+        self.writes.is_empty() && self.looks.is_empty()
+    }
+}
+
+#[derive(Default)]
+struct Sweeps {
+    asked: u64,
+    done: u64,
+    /// What was asked after a sweep was, with the number of that sweep.
+    behind: Vec<(u64, Look)>,
+}
+
+/// What the callers of a store and its tasks share.
+pub(super) struct Shared {
+    pub(super) lanes: Vec<Lane>,
+    /// Over all lanes.
+    waiting: AtomicUsize,
+    bytes: AtomicUsize,
+    closed: AtomicBool,
+    /// Closed, and no lane is at work any more.
+    written: AtomicBool,
+    looks: Mutex<VecDeque<Look>>,
+    pub(super) looks_came: Notify,
+    sweeps: Mutex<Sweeps>,
+    /// For the housekeeper: a sweep was asked for, too much is held, or it is over.
+    pub(super) house: Notify,
+    pub(super) book: Mutex<Book>,
+    pub(super) wake: Wake,
+    hasher: std::hash::RandomState,
+}
+
+impl Shared {
+    pub(super) fn new(lanes: usize) -> Self {
+        Self {
+            lanes: (0..lanes).map(|_| Lane::default()).collect(),
+            waiting: AtomicUsize::new(0),
+            bytes: AtomicUsize::new(0),
+            closed: AtomicBool::new(false),
+            written: AtomicBool::new(false),
+            looks: Mutex::default(),
+            looks_came: Notify::new(),
+            sweeps: Mutex::default(),
+            house: Notify::new(),
+            book: Mutex::new(Book::new(lanes + 1)),
+            wake: Wake::default(),
+            hasher: std::hash::RandomState::new(),
+        }
+    }
+
+    fn lane(&self, session: &str) -> &Lane {
+        &self.lanes[self.hasher.hash_one(session) as usize % self.lanes.len()]
+    }
+
+    /// Queues a change.
+    ///
+    /// # Errors
+    /// When too much waits already. What has no answer is refused later: it is small, and lost for good.
+    pub(super) fn write(&self, write: Write) -> Result<(), StoreError> {
+        let (count, bytes) = (self.waiting.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed));
+        let max = if write.ticket().is_some() { MAX_WAITING } else { 2 * MAX_WAITING };
+        if self.is_closed() || count >= max || (write.ticket().is_some() && bytes >= MAX_WAITING_BYTES) {
+            return Err(self.too_much());
+        }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(write.bytes(), Ordering::Relaxed);
+        let lane = self.lane(write.session());
+        let mut jobs = lock(&lane.jobs);
+        *jobs.undone.entry(Arc::clone(write.session())).or_default() += 1;
+        jobs.waiting.push_back(Job::Write(write));
+        drop(jobs);
+        lane.came.notify_one();
+        Ok(())
+    }
+
+    /// Queues a question.
+    ///
+    /// # Errors
+    /// When too much waits already.
+    pub(super) fn look(&self, what: What, ticket: &Ticket) -> Result<(), StoreError> {
+        if self.is_closed() || self.waiting.load(Ordering::Relaxed) >= MAX_WAITING {
+            return Err(self.too_much());
+        }
+        let look = Look { what, ticket: ticket.clone(), asked: Instant::now() };
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let lane = self.lane(look.what.session());
+        let mut jobs = lock(&lane.jobs);
+        if jobs.undone.contains_key(look.what.session()) {
+            jobs.waiting.push_back(Job::Look(look));
+            return Ok(());
+        }
+        drop(jobs);
+        let mut sweeps = lock(&self.sweeps);
+        if sweeps.asked > sweeps.done {
+            let number = sweeps.asked;
+            sweeps.behind.push((number, look));
+            return Ok(());
+        }
+        drop(sweeps);
+        self.hand_over([look]);
+        Ok(())
+    }
+
+    /// Takes a change back that is not under way.
+    pub(super) fn call_off(&self, key: &StreamKey, ticket: &Ticket) {
+        let is_it =
+            |write: &Write| write.ticket().is_some_and(|of| of.number == ticket.number && of.to.ptr_eq(&ticket.to));
+        let mut jobs = lock(&self.lane(&key.session).jobs);
+        let at = jobs.waiting.iter().position(|job| matches!(job, Job::Write(write) if is_it(write)));
+        if let Some(Job::Write(write)) = at.and_then(|at| jobs.waiting.remove(at)) {
+            jobs.done(&write);
+            self.leave(&write);
+        }
+    }
+
+    /// For a lane: what waits, up to the size of a transaction.
+    pub(super) fn next_batch(&self, lane: usize) -> Batch {
+        let mut jobs = lock(&self.lanes[lane].jobs);
+        let (mut batch, mut bytes) = (Batch::default(), 0);
+        while batch.writes.len() < BATCH && bytes < BATCH_BYTES {
+            match jobs.waiting.pop_front() {
+                Some(Job::Write(write)) => {
+                    bytes += write.bytes();
+                    batch.writes.push(write);
+                }
+                Some(Job::Look(look)) => batch.looks.push(look),
+                None => break,
+            }
+        }
+        batch
+    }
+
+    /// For a lane: these changes are done, or will never be.
+    pub(super) fn done<'a>(&self, lane: usize, writes: impl Iterator<Item = &'a Write>) {
+        let mut jobs = lock(&self.lanes[lane].jobs);
+        for write in writes {
+            jobs.done(write);
+            self.leave(write);
+        }
+    }
+
+    /// For a lane: these come first when the server is back.
+    pub(super) fn put_back(&self, lane: usize, writes: Vec<Write>) {
+        let mut jobs = lock(&self.lanes[lane].jobs);
+        for write in writes.into_iter().rev() {
+            jobs.waiting.push_front(Job::Write(write));
+        }
+    }
+
+    /// Gives questions to the reader.
+    pub(super) fn hand_over(&self, questions: impl IntoIterator<Item = Look>) {
+        lock(&self.looks).extend(questions);
+        self.looks_came.notify_one();
+    }
+
+    pub(super) fn next_looks(&self) -> Vec<Look> {
+        lock(&self.looks).drain(..).collect()
+    }
+
+    pub(super) fn look_done(&self) {
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn ask_sweep(&self) {
+        lock(&self.sweeps).asked += 1;
+        self.house.notify_one();
+    }
+
+    /// For the housekeeper: the sweeps that one which begins now answers.
+    pub(super) fn sweeps_asked(&self) -> u64 {
+        lock(&self.sweeps).asked
+    }
+
+    /// For the housekeeper: the sweeps up to this one are done, or failed.
+    pub(super) fn swept(&self, up_to: u64) {
+        let mut sweeps = lock(&self.sweeps);
+        sweeps.done = up_to;
+        let behind: Vec<Look> =
+            sweeps.behind.extract_if(.., |(number, _)| *number <= up_to).map(|(_, look)| look).collect();
+        drop(sweeps);
+        self.hand_over(behind);
+    }
+
+    /// The lanes do what waits, and end.
+    pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        self.lanes.iter().for_each(|lane| lane.came.notify_one());
+        self.house.notify_one();
+        self.wake.close();
+    }
+
+    /// The lanes have ended: the reader does what waits, and ends, too.
+    pub(super) fn close_looks(&self) {
+        self.written.store(true, Ordering::SeqCst);
+        self.looks_came.notify_one();
+    }
+
+    pub(super) fn is_written(&self) -> bool {
+        self.written.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    fn leave(&self, write: &Write) {
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.bytes.fetch_sub(write.bytes(), Ordering::Relaxed);
+    }
+
+    fn too_much(&self) -> StoreError {
+        if self.is_closed() {
+            return StoreError::Failed("the store is closed".to_owned());
+        }
+        let (count, bytes) = (self.waiting.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed));
+        StoreError::Failed(format!("{count} operations with {bytes} bytes wait already"))
+    }
+}
+
+impl Jobs {
+    fn done(&mut self, write: &Write) {
+        if let Some(count) = self.undone.get_mut(write.session()) {
+            *count -= 1;
+            if *count == 0 {
+                self.undone.remove(write.session());
+            }
+        }
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

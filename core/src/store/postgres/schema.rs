@@ -1,0 +1,137 @@
+//! The tables: how they are made and recognised.
+
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::Type;
+use tokio_postgres::{Client, Error};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::link::Fault;
+
+/// The version of the tables and functions.
+const VERSION: i32 = 1;
+
+const TABLES: &str = include_str!("tables.sql");
+const FUNCTIONS: &str = include_str!("functions.sql");
+const APPLY: &str = include_str!("apply.sql");
+
+/// The channel of the notifications of one namespace.
+pub(super) fn channel(namespace: &str) -> String {
+    format!("tailrope:{namespace}")
+}
+
+/// What a store object says over and over.
+pub(super) struct Statements {
+    pub(super) apply: String,
+    pub(super) page: String,
+    pub(super) record: String,
+    pub(super) session: String,
+    pub(super) heads: String,
+    pub(super) tell: String,
+    pub(super) beat: String,
+    pub(super) sweep: String,
+    pub(super) empty_trash: String,
+    pub(super) trim_all: String,
+    pub(super) goodbye: String,
+}
+
+impl Statements {
+    pub(super) fn new(namespace: &str) -> Self {
+        let call = |function: &str, count: usize| {
+            let parameters: Vec<String> = (1..=count).map(|at| format!("${at}")).collect();
+            format!("SELECT * FROM \"{namespace}\".{function}({})", parameters.join(", "))
+        };
+        Self {
+            apply: call("apply", 22),
+            page: call("page", 6),
+            record: call("record", 4),
+            session: call("session_record", 3),
+            heads: call("heads", 3),
+            tell: call("tell", 1),
+            beat: call("beat", 3),
+            sweep: call("sweep", 6),
+            empty_trash: call("empty_trash", 1),
+            trim_all: call("trim_all", 5),
+            goodbye: call("goodbye", 2),
+        }
+    }
+}
+
+/// Makes the tables where there are none, and becomes an owner of logs. Many may do so at once.
+pub(super) async fn prepare(client: &Client, namespace: &str, clock: Option<i64>) -> Result<i64, String> {
+    if !is_there(client, namespace).await? {
+        let created = create(client, namespace).await;
+        let end = if created.is_ok() { "COMMIT" } else { "ROLLBACK" };
+        let ended = client.batch_execute(end).await.map_err(|error| say(&error));
+        created.and(ended)?;
+    }
+    let owner = format!(
+        "INSERT INTO \"{namespace}\".owner (beat) VALUES (coalesce($1, \"{namespace}\".now_ms())) RETURNING id"
+    );
+    let row = client.query_typed_one(&owner, &[(&clock, Type::INT8)]).await.map_err(|error| say(&error))?;
+    Ok(row.get(0))
+}
+
+fn say(error: &Error) -> String {
+    Fault::of(error).text
+}
+
+/// Whether the statement finds something of this name.
+async fn exists(client: &Client, statement: &str, name: &str) -> Result<bool, String> {
+    let rows = client.query_typed(statement, &[(&name, Type::TEXT)]).await.map_err(|error| say(&error))?;
+    Ok(!rows.is_empty())
+}
+
+/// Whether the tables are there. Others of the same names are refused.
+async fn is_there(client: &Client, namespace: &str) -> Result<bool, String> {
+    let about = format!("\"{namespace}\".about");
+    // Functions like to_regclass look into a cache, which in a transaction that waited for a lock is old.
+    const FIND: &str =
+        "SELECT FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+        WHERE n.nspname = $1 AND c.relname = 'about'";
+    if !exists(client, FIND, namespace).await? {
+        return Ok(false);
+    }
+    let other = || format!("the schema {namespace} is of something else");
+    let rows = client.query_typed(&format!("SELECT version FROM {about}"), &[]).await.map_err(|error| {
+        let is_other = error.code() == Some(&SqlState::UNDEFINED_COLUMN);
+        if is_other { other() } else { say(&error) }
+    })?;
+    match rows.first().map(|row| row.try_get::<_, i32>(0)) {
+        Some(Ok(VERSION)) => Ok(true),
+        Some(Ok(version)) => Err(format!(
+            "the schema {namespace} has version {version} of the tables; this release knows version {VERSION}"
+        )),
+        _ => Err(other()),
+    }
+}
+
+/// In a transaction that the caller ends.
+async fn create(client: &Client, namespace: &str) -> Result<(), String> {
+    let lock = xxh3_64(format!("tailrope schema {namespace}").as_bytes()).cast_signed();
+    let begin = format!(
+        "BEGIN; SET LOCAL lock_timeout = '20s'; SET LOCAL client_min_messages = warning;
+         SELECT pg_advisory_xact_lock({lock})"
+    );
+    client.batch_execute(&begin).await.map_err(|error| say(&error))?;
+    // Another process may have made them meanwhile.
+    if is_there(client, namespace).await? {
+        return Ok(());
+    }
+    // A user who may not make schemas can be given one.
+    if !exists(client, "SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1", namespace).await? {
+        let create = format!("CREATE SCHEMA \"{namespace}\"");
+        client.batch_execute(&create).await.map_err(|error| say(&error))?;
+    }
+    let (ns, channel) = (format!("\"{namespace}\""), channel(namespace));
+    for text in [TABLES, FUNCTIONS, APPLY] {
+        let statements = text.replace("{ns}", &ns).replace("{channel}", &channel);
+        client.batch_execute(&statements).await.map_err(|error| match error.code() {
+            Some(&SqlState::DUPLICATE_TABLE | &SqlState::DUPLICATE_FUNCTION | &SqlState::DUPLICATE_OBJECT) => {
+                format!("the schema {namespace} is of something else")
+            }
+            _ => say(&error),
+        })?;
+    }
+    let version = format!("INSERT INTO {ns}.about VALUES ({VERSION})");
+    client.batch_execute(&version).await.map_err(|error| say(&error))
+}

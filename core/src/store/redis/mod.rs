@@ -1,0 +1,179 @@
+//! The event store in Redis or Valkey: it survives its process, and processes of any machine share it.
+//!
+//! One thread with one connection for each server does everything that is asked. What callers ask of one
+//! session goes to the server as one run of a script, so that it is done completely or not at all, in order
+//! and checked against what others did; what waits meanwhile is the next run. Everything that is written has
+//! an expiry, which is set again while its owner is there.
+//!
+//! A caller's `now` is not used, nor another clock: times are the server's.
+
+mod address;
+mod held;
+mod hints;
+mod nodes;
+mod opening;
+mod queue;
+mod script;
+mod tags;
+mod tls;
+mod worker;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use bytes::Bytes;
+
+use held::Held;
+use hints::Hints;
+use queue::{Ask, Queue};
+
+use super::{
+    Answer, Append, EventStore, OpenError, ReadLimit, Record, SessionRecord, StoreOptions, StreamKey, Ticket, Usage,
+    Watcher,
+};
+use crate::Ms;
+use crate::stream::{Page, Seq};
+
+/// An event store in Redis or Valkey. See [`open`](super::open).
+///
+/// [`usage`](EventStore::usage) tells what this store object wrote, not what others did. Bytes of everything
+/// (`max_bytes`) are for the server to bound (`maxmemory`). Dropping the store waits until what was asked is
+/// done, up to five seconds.
+pub struct RedisStore {
+    queue: Arc<Queue>,
+    held: Arc<Held>,
+    hints: Arc<Hints>,
+    max_event_bytes: usize,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStore").field("usage", &self.held.usage()).finish_non_exhaustive()
+    }
+}
+
+impl RedisStore {
+    /// Connects to the servers of this address. This waits for the network.
+    ///
+    /// # Errors
+    /// [`OpenError`] when the address is wrong, or the servers cannot be reached or used.
+    pub fn open(address: &str, options: &StoreOptions) -> Result<Self, OpenError> {
+        opening::open(address, options).map_err(|what| OpenError::new(&address::shown(address), what))
+    }
+
+    fn ask<T>(&self, session: &Arc<str>, ask: Ask, ticket: &Ticket) -> Answer<T> {
+        match self.queue.push(session, ask, Some(ticket)) {
+            Ok(()) => Answer::Later,
+            Err(error) => Answer::Now(Err(error)),
+        }
+    }
+
+    /// Asks for what has no answer.
+    fn tell(&self, session: &Arc<str>, ask: Ask) {
+        if let Err(error) = self.queue.push(session, ask, None) {
+            tracing::error!(target: "tailrope", %error, "event store did not do what it was told");
+        }
+    }
+}
+
+impl EventStore for RedisStore {
+    fn open(&self, _now: Ms, key: &StreamKey, about: &Bytes, ticket: &Ticket) -> Answer<()> {
+        self.ask(&key.session, Ask::Open { nonce: key.nonce, about: about.clone() }, ticket)
+    }
+
+    fn append(&self, _now: Ms, key: &StreamKey, append: &Append<'_>, ticket: &Ticket) -> Answer<()> {
+        if let Err(error) = append.check_size(self.max_event_bytes) {
+            return Answer::Now(Err(error));
+        }
+        if append.events.is_empty() {
+            return Answer::ok(());
+        }
+        let Append { events, chain_before, chain } = *append;
+        let chains = (chain_before, chain);
+        self.ask(&key.session, Ask::Append { nonce: key.nonce, events: events.to_vec(), chains }, ticket)
+    }
+
+    fn abandon(&self, key: &StreamKey, ticket: &Ticket) {
+        self.queue.call_off(&key.session, ticket);
+    }
+
+    fn finish(&self, _now: Ms, key: &StreamKey, tail: Bytes) {
+        self.tell(&key.session, Ask::Finish { nonce: key.nonce, tail, lost_owner: None });
+    }
+
+    fn set_retry(&self, key: &StreamKey, retry_ms: u32) {
+        self.tell(&key.session, Ask::SetRetry { nonce: key.nonce, retry_ms });
+    }
+
+    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<Page> {
+        self.ask(&key.session, Ask::Read { nonce: key.nonce, after, limit }, ticket)
+    }
+
+    fn record(&self, key: &StreamKey, ticket: &Ticket) -> Answer<Option<Record>> {
+        self.ask(&key.session, Ask::Record { nonce: key.nonce }, ticket)
+    }
+
+    fn put_session(&self, _now: Ms, session: &str, record: &SessionRecord) {
+        let session: Arc<str> = session.into();
+        self.held.put(&session);
+        self.tell(&session, Ask::PutSession { record: record.clone() });
+    }
+
+    fn session(&self, _now: Ms, session: &str, ticket: &Ticket) -> Answer<Option<SessionRecord>> {
+        self.ask(&session.into(), Ask::Session, ticket)
+    }
+
+    fn claim(&self, key: &StreamKey, ticket: &Ticket) -> Answer<u64> {
+        self.ask(&key.session, Ask::Claim { nonce: key.nonce }, ticket)
+    }
+
+    fn watch(&self, key: &StreamKey, watcher: &Watcher) {
+        self.hints.watch(key, watcher);
+    }
+
+    fn unwatch(&self, key: &StreamKey, watcher: &Watcher) {
+        self.hints.unwatch(key, watcher);
+    }
+
+    fn settle(&self, key: &StreamKey, seq: Seq) {
+        self.tell(&key.session, Ask::Settle { nonce: key.nonce, seq });
+    }
+
+    fn drop_stream(&self, key: &StreamKey) {
+        self.tell(&key.session, Ask::DropStream { nonce: key.nonce });
+    }
+
+    fn drop_session(&self, session: &str) {
+        self.tell(&session.into(), Ask::DropSession);
+    }
+
+    /// The server applies retention; the thread of the store follows it.
+    fn sweep(&self, _now: Ms) -> Ms {
+        Ms::NEVER
+    }
+
+    fn usage(&self) -> Usage {
+        self.held.usage()
+    }
+
+    fn answers_elsewhere(&self) -> bool {
+        true
+    }
+
+    fn outlives_process(&self) -> bool {
+        true
+    }
+}
+
+impl Drop for RedisStore {
+    fn drop(&mut self) {
+        self.queue.close();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // An outcome may have let go of the last engine: then this is the thread.
+        if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Opening: the thread begins with finding out whether the servers can be used.
+
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use ::redis::{Value, cmd};
+use tokio::time::sleep;
+
+use super::RedisStore;
+use super::address::Address;
+use super::held::Held;
+use super::hints::{self, Hints, Listening};
+use super::nodes::{Fault, Nodes};
+use super::queue::Queue;
+use super::script;
+use super::tags::Tags;
+use super::worker::{self, Core};
+use crate::store::{Durability, StoreOptions};
+
+/// The oldest server with everything that the script uses.
+const OLDEST: (u32, u32) = (6, 2);
+/// Since then channels of a cluster belong to slots.
+const SHARDED_CHANNELS: (u32, u32) = (7, 0);
+/// Pause before a server that could not be used is tried again.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What the store and its thread share.
+struct Shared {
+    queue: Arc<Queue>,
+    held: Arc<Held>,
+    hints: Arc<Hints>,
+}
+
+/// Opens a store.
+///
+/// # Errors
+/// What was tried, and why it did not work.
+pub(super) fn open(address: &str, options: &StoreOptions) -> Result<RedisStore, String> {
+    let address = Address::parse(address)?;
+    let nodes = Nodes::new(address)?;
+    let mut me = [0; 8];
+    getrandom::fill(&mut me).map_err(|error| format!("no random numbers: {error}"))?;
+    let me: Arc<str> = format!("{:016x}", u64::from_be_bytes(me)).into();
+    let shared = Shared { queue: Arc::default(), held: Arc::new(Held::new(&options.limits)), hints: Arc::default() };
+    let store = RedisStore {
+        queue: Arc::clone(&shared.queue),
+        held: Arc::clone(&shared.held),
+        hints: Arc::clone(&shared.hints),
+        max_event_bytes: options.limits.max_event_bytes,
+        thread: Mutex::default(),
+    };
+    let (tell, told) = channel();
+    let options = options.clone();
+    let run = move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
+        match runtime {
+            Ok(runtime) => {
+                runtime.block_on(start(Arc::new(nodes), me, shared, &options, &tell));
+                // A name that is being looked up is not waited for.
+                runtime.shutdown_background();
+            }
+            Err(error) => drop(tell.send(Err(format!("no runtime for it: {error}")))),
+        }
+    };
+    let thread = std::thread::Builder::new().name("tailrope-redis".to_owned()).spawn(run);
+    let thread = thread.map_err(|error| format!("no thread for it: {error}"))?;
+    // From here on dropping the store ends the thread.
+    *store.thread.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(thread);
+    told.recv().unwrap_or_else(|_| Err("its thread ended".to_owned()))?;
+    Ok(store)
+}
+
+async fn start(
+    nodes: Arc<Nodes>,
+    me: Arc<str>,
+    shared: Shared,
+    options: &StoreOptions,
+    tell: &Sender<Result<(), String>>,
+) {
+    let tags = Tags::new(&nodes.address.namespace);
+    let until = Instant::now() + nodes.address.connect_timeout;
+    let (sha, is_sharded) = loop {
+        match prepare(&nodes, options).await {
+            Ok(prepared) => break prepared,
+            Err(Fault::Passing { .. }) if Instant::now() + PAUSE < until => {
+                nodes.doubt();
+                sleep(PAUSE).await;
+            }
+            Err(fault) => return drop(tell.send(Err(fault.what().to_owned()))),
+        }
+    };
+    let Shared { queue, held, hints } = shared;
+    let core = Core {
+        nodes: Arc::clone(&nodes),
+        queue,
+        held,
+        tags: tags.clone(),
+        me: Arc::clone(&me),
+        sha,
+        owner_lost_ms: options.owner_lost_ms,
+    };
+    // Before anything is written: whoever finds it looks for its owner.
+    while let Err(fault) = core.sign().await {
+        if matches!(fault, Fault::Lasting(_)) || Instant::now() + PAUSE >= until {
+            return drop(tell.send(Err(fault.what().to_owned())));
+        }
+        sleep(PAUSE).await;
+    }
+    let listening = tokio::spawn(hints::run(Listening { nodes, hints, tags, me, is_sharded }));
+    let _ = tell.send(Ok(()));
+    worker::run(Arc::new(core)).await;
+    listening.abort();
+}
+
+/// Looks at every server that there is, and gives it the script. Returns its name, and whether channels
+/// belong to slots.
+async fn prepare(nodes: &Nodes, options: &StoreOptions) -> Result<(String, bool), Fault> {
+    nodes.locate(0).await?;
+    let mut is_sharded = nodes.is_cluster();
+    let mut lives = Vec::new();
+    for place in nodes.places() {
+        let live = nodes.connection(&place).await?;
+        let mut connection = live.connection.clone();
+        let mut ask = async |question: redis::Cmd| {
+            let answer = tokio::time::timeout(nodes.address.connect_timeout, connection.send_packed_command(&question));
+            let answer = answer.await.map_err(|_| passing("the server does not answer"))?;
+            let answer = answer.and_then(Value::extract_error);
+            answer.map_err(|error| match error.code() {
+                Some("LOADING" | "MASTERDOWN" | "BUSY") | None => passing("the server is not ready"),
+                Some(code) => Fault::Lasting(format!(
+                    "the server refused a question ({code}: {})",
+                    error.detail().unwrap_or_default()
+                )),
+            })
+        };
+        let info = ask(cmd("INFO")).await?;
+        is_sharded &= examine(&info, nodes.is_cluster(), options.durability)? >= SHARDED_CHANNELS;
+        lives.push(live);
+    }
+    let text = script::text(&options.limits, is_sharded);
+    let greeting = cmd("SCRIPT").arg("LOAD").arg(text).to_owned();
+    let mut sha = String::new();
+    for live in lives {
+        let mut connection = live.connection.clone();
+        let answer = tokio::time::timeout(nodes.address.connect_timeout, connection.send_packed_command(&greeting));
+        let answer = answer.await.map_err(|_| passing("the server does not answer"))?;
+        match answer.and_then(Value::extract_error) {
+            Ok(Value::BulkString(name)) => sha = String::from_utf8_lossy(&name).into_owned(),
+            Ok(_) => return Err(Fault::Lasting("the server does not take scripts".to_owned())),
+            Err(error) => {
+                let (code, detail) = (error.code().unwrap_or_default(), error.detail().unwrap_or_default());
+                return Err(Fault::Lasting(format!("the server does not take our script ({code}: {detail})")));
+            }
+        }
+    }
+    let _ = nodes.greeting.set(greeting);
+    Ok((sha, is_sharded))
+}
+
+fn passing(what: &str) -> Fault {
+    Fault::Passing { what: what.to_owned(), sent: false }
+}
+
+/// Whether a server can be used, by what it tells of itself. Returns its version.
+fn examine(info: &Value, is_cluster: bool, durability: Durability) -> Result<(u32, u32), Fault> {
+    let info = match info {
+        Value::BulkString(text) => String::from_utf8_lossy(text),
+        Value::VerbatimString { text, .. } | Value::SimpleString(text) => text.into(),
+        _ => return Err(Fault::Lasting("the server tells nothing of itself (INFO)".to_owned())),
+    };
+    let field = |name: &str| {
+        let mut lines = info.lines().filter_map(|line| line.trim().split_once(':'));
+        lines.find(|(key, _)| *key == name).map(|(_, value)| value)
+    };
+    let told = field("redis_version").unwrap_or_default();
+    let mut parts = told.split('.').map(|part| part.parse().unwrap_or(0));
+    let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
+    if version < OLDEST {
+        let (major, minor) = OLDEST;
+        return Err(Fault::Lasting(format!(
+            "the server has version {told:?}; Redis {major}.{minor} or Valkey are needed"
+        )));
+    }
+    match (field("redis_mode"), is_cluster) {
+        (Some("cluster"), false) => {
+            return Err(Fault::Lasting("the server is one of a cluster: its address is redis+cluster://".to_owned()));
+        }
+        (Some("sentinel"), _) => {
+            return Err(Fault::Lasting("this is a sentinel: its address is redis+sentinel://HOST/SERVICE".to_owned()));
+        }
+        (Some("standalone"), true) => return Err(Fault::Lasting("the server is not one of a cluster".to_owned())),
+        _ => {}
+    }
+    if field("role") == Some("slave") {
+        return Err(passing("the server is a replica, which takes no writes"));
+    }
+    if let Some(policy) = field("maxmemory_policy").filter(|policy| *policy != "noeviction") {
+        let bounded = field("maxmemory").is_some_and(|bytes| bytes != "0");
+        if bounded {
+            tracing::warn!(
+                target: "tailrope",
+                policy,
+                "the event store's server evicts keys when its memory is full: events may go before their time"
+            );
+        }
+    }
+    if durability == Durability::Power && field("aof_enabled") == Some("0") {
+        tracing::warn!(
+            target: "tailrope",
+            "the event store's server has no append-only file: a power failure there takes what it has not saved"
+        );
+    }
+    Ok(version)
+}

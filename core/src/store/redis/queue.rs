@@ -1,0 +1,228 @@
+//! What waits for the thread of a store: for each session what was asked, in order.
+//!
+//! A session's operations go to the server together, one batch after the other, so that they are done in
+//! the order in which they were asked whatever happens on the way (rule 11). Sessions do not wait for each
+//! other.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+
+use crate::protocol::StreamNonce;
+use crate::store::{ReadLimit, SessionRecord, StoreError, Ticket};
+use crate::stream::{Seq, StoredEvent};
+
+/// Operations of one batch. The server does nothing else meanwhile.
+const BATCH: usize = 128;
+/// Bytes of one batch, about.
+const BATCH_BYTES: usize = 1 << 20;
+/// What may wait. Streams hold their own senders back long before; this bounds very many streams.
+const MAX_WAITING: usize = 65_536;
+const MAX_WAITING_BYTES: usize = 64 << 20;
+
+/// What is asked.
+pub(super) enum Ask {
+    Open { nonce: StreamNonce, about: Bytes },
+    Append { nonce: StreamNonce, events: Vec<StoredEvent>, chains: (u64, u64) },
+    Claim { nonce: StreamNonce },
+    Read { nonce: StreamNonce, after: Seq, limit: ReadLimit },
+    Record { nonce: StreamNonce },
+    Session,
+    Finish { nonce: StreamNonce, tail: Bytes, lost_owner: Option<Box<str>> },
+    SetRetry { nonce: StreamNonce, retry_ms: u32 },
+    Settle { nonce: StreamNonce, seq: Seq },
+    DropStream { nonce: StreamNonce },
+    DropSession,
+    PutSession { record: SessionRecord },
+    Touch { nonces: Vec<StreamNonce> },
+}
+
+impl Ask {
+    /// The one log that it is about.
+    pub(super) fn nonce(&self) -> Option<StreamNonce> {
+        match self {
+            Self::Open { nonce, .. }
+            | Self::Append { nonce, .. }
+            | Self::Claim { nonce }
+            | Self::Read { nonce, .. }
+            | Self::Record { nonce }
+            | Self::Finish { nonce, .. }
+            | Self::SetRetry { nonce, .. }
+            | Self::Settle { nonce, .. }
+            | Self::DropStream { nonce } => Some(*nonce),
+            Self::Session | Self::DropSession | Self::PutSession { .. } | Self::Touch { .. } => None,
+        }
+    }
+
+    /// Of payloads.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Append { events, .. } => events.iter().map(|event| event.frame.len()).sum(),
+            Self::Finish { tail, .. } => tail.len(),
+            Self::Open { about, .. } => about.len(),
+            _ => 0,
+        }
+    }
+}
+
+/// Who asked, and since when it waits.
+pub(super) struct Op {
+    pub(super) ask: Ask,
+    /// None where nobody waits for an answer.
+    pub(super) ticket: Option<Ticket>,
+    pub(super) since: Instant,
+}
+
+struct Lane {
+    waiting: VecDeque<Op>,
+    /// Operations that are on their way and had better not be tried again.
+    called_off: Vec<Ticket>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Sessions with something to do.
+    lanes: HashMap<Arc<str>, Lane>,
+    /// Those of them that nobody has begun with.
+    ready: Vec<Arc<str>>,
+    operations: usize,
+    bytes: usize,
+    closed: bool,
+}
+
+/// What the callers of a store and its thread share.
+#[derive(Default)]
+pub(super) struct Queue {
+    state: Mutex<State>,
+    pub(super) came: Notify,
+}
+
+impl Queue {
+    /// Queues an operation.
+    ///
+    /// # Errors
+    /// When too much waits already. What has no answer is never refused: it is small, and lost for good.
+    pub(super) fn push(&self, session: &Arc<str>, ask: Ask, ticket: Option<&Ticket>) -> Result<(), StoreError> {
+        let op = Op { ask, ticket: ticket.cloned(), since: Instant::now() };
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        if state.closed {
+            return Err(StoreError::Failed("the store is closed".to_owned()));
+        }
+        let full = state.operations >= MAX_WAITING || state.bytes >= MAX_WAITING_BYTES;
+        if full && op.ticket.is_some() {
+            let State { operations, bytes, .. } = state;
+            return Err(StoreError::Failed(format!("{operations} operations with {bytes} bytes wait already")));
+        }
+        state.operations += 1;
+        state.bytes += op.ask.bytes();
+        if let Some(lane) = state.lanes.get_mut(session) {
+            lane.waiting.push_back(op);
+            return Ok(());
+        }
+        state.lanes.insert(Arc::clone(session), Lane { waiting: VecDeque::from([op]), called_off: Vec::new() });
+        state.ready.push(Arc::clone(session));
+        drop(guard);
+        self.came.notify_one();
+        Ok(())
+    }
+
+    /// Takes an operation back that is not done yet.
+    pub(super) fn call_off(&self, session: &str, ticket: &Ticket) {
+        let mut guard = self.lock();
+        let State { lanes, operations, bytes, .. } = &mut *guard;
+        let Some(lane) = lanes.get_mut(session) else { return };
+        let before = lane.waiting.len();
+        lane.waiting.retain(|op| {
+            let is_it = op.ticket.as_ref().is_some_and(|of| is_same(of, ticket));
+            *bytes -= if is_it { op.ask.bytes() } else { 0 };
+            !is_it
+        });
+        *operations -= before - lane.waiting.len();
+        if before == lane.waiting.len() {
+            lane.called_off.push(ticket.clone());
+        }
+    }
+
+    /// Sessions that have something to do and nobody who does it.
+    pub(super) fn take_ready(&self) -> Vec<Arc<str>> {
+        std::mem::take(&mut self.lock().ready)
+    }
+
+    /// The next batch of a session that was [ready](Self::take_ready). None when there is nothing to do any
+    /// more: the session is ready again with the next operation.
+    ///
+    /// `ends` says of an operation that nothing may be in a batch after it.
+    pub(super) fn next_batch(&self, session: &str, ends: impl Fn(&Op) -> bool) -> Option<Vec<Op>> {
+        let mut state = self.lock();
+        let lane = state.lanes.get_mut(session)?;
+        lane.called_off.clear();
+        let (mut batch, mut bytes) = (Vec::new(), 0);
+        while batch.len() < BATCH && bytes < BATCH_BYTES {
+            let Some(op) = lane.waiting.pop_front() else { break };
+            bytes += op.ask.bytes();
+            let is_last = ends(&op);
+            batch.push(op);
+            if is_last {
+                break;
+            }
+        }
+        if batch.is_empty() {
+            state.lanes.remove(session);
+            return None;
+        }
+        Some(batch)
+    }
+
+    /// Whether an operation of the present batch was called off.
+    pub(super) fn is_called_off(&self, session: &str, op: &Op) -> bool {
+        let state = self.lock();
+        let Some(ticket) = &op.ticket else { return false };
+        state.lanes.get(session).is_some_and(|lane| lane.called_off.iter().any(|of| is_same(of, ticket)))
+    }
+
+    /// These operations are over.
+    pub(super) fn done<'a>(&self, ops: impl Iterator<Item = &'a Op>) {
+        let (mut operations, mut bytes) = (0, 0);
+        for op in ops {
+            operations += 1;
+            bytes += op.ask.bytes();
+        }
+        let mut state = self.lock();
+        state.operations -= operations;
+        state.bytes -= bytes;
+    }
+
+    /// An operation that was over is not.
+    pub(super) fn again(&self, op: &Op) {
+        let mut state = self.lock();
+        state.operations += 1;
+        state.bytes += op.ask.bytes();
+    }
+
+    /// Takes nothing any more.
+    pub(super) fn close(&self) {
+        self.lock().closed = true;
+        self.came.notify_one();
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+
+    /// Whether everything is done.
+    pub(super) fn is_empty(&self) -> bool {
+        self.lock().lanes.is_empty()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn is_same(a: &Ticket, b: &Ticket) -> bool {
+    a.number == b.number && a.to.ptr_eq(&b.to)
+}

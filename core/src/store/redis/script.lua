@@ -1,0 +1,539 @@
+-- What callers asked of one session, in order, all at once or not at all. Every key has the session's hash tag.
+--
+--   <prefix>s:<session>           hash: what is known of the session; b = bytes of its logs
+--   <prefix>i:<session>           sorted set: its logs. Score: when it ended, in microseconds; for one that runs the
+--                                 time until which it is kept, in milliseconds and negative
+--   <prefix>m:<nonce>:<session>   hash: a log. h head, l low, t tag at l - 1, k chain, o owner, f when it ended, T tail,
+--                                 a about, r retry, c claims, b bytes, n events, w when the event at l was stored,
+--                                 e when the expiry was set, q fields of p
+--   <prefix>e:<nonce>:<session>   list: its events from l to h. Each is kind, tag, frame, and when it was stored. (A
+--                                 stream of the server's would take 4 KiB with its first entry.)
+--   <prefix>p:<nonce>:<session>   hash: questions without an answer by position, empty while they are in e; and what
+--                                 outlived the trimmed prefix
+--   <prefix>w                     channel: sender and nonces of logs that changed
+--
+-- KEYS: s, and for servers of a cluster what else has to be there. ARGV: prefix, sender, then for each operation its letter, the number of its arguments, and these.
+-- Returns: positions trimmed; logs that were trimmed or removed besides (nonce, events, bytes); an answer for each
+-- operation, the first word of which is 0 or says why not.
+local GONE, FENCED, OUT_OF_ORDER, ROLLED_BACK, FAILED = 1, 2, 3, 4, 5
+local HEADER, STAMP = 9, 11
+local call, sub = redis.call, string.sub
+local prefix, me, skey = ARGV[1], ARGV[2], KEYS[1]
+local session = sub(skey, #prefix + 3)
+local ikey = prefix .. 'i:' .. session
+local clock = call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local now_us = clock[1] * 1000000 + clock[2]
+local at, trimmed, is_over = 2, 0, false
+local others, changed, written = {}, {}, {}
+
+local function arg()
+  at = at + 1
+  return ARGV[at]
+end
+
+local function number()
+  return tonumber(arg())
+end
+
+local stamp = string.format('%011x', now)
+
+local function stored_at(value)
+  return tonumber(sub(value, -STAMP), 16)
+end
+
+local function cost(value)
+  return #value - HEADER - STAMP + EVENT_COST
+end
+
+local function load(nonce)
+  local name = nonce .. ':' .. session
+  local key = prefix .. 'm:' .. name
+  local v = call('HMGET', key, 'h', 'l', 't', 'k', 'o', 'f', 'b', 'n', 'w', 'e', 'q')
+  if not v[1] then
+    return nil, false
+  end
+  local m = {
+    nonce = nonce, key = key, events = prefix .. 'e:' .. name, pinned = prefix .. 'p:' .. name,
+    h = tonumber(v[1]), l = tonumber(v[2]), t = v[3], k = v[4], o = v[5], f = tonumber(v[6]),
+    b = tonumber(v[7]), n = tonumber(v[8]), w = tonumber(v[9]), e = tonumber(v[10]), q = tonumber(v[11])
+  }
+  m.low, m.held = m.l, m.b
+  -- It is kept a little longer than its events, so that it can be counted out.
+  if m.f and now >= m.f + RETENTION_MS then
+    return nil, true
+  end
+  return m
+end
+
+local function keep_session()
+  call('PEXPIRE', skey, SESSION_MS)
+  call('PEXPIRE', ikey, SESSION_MS)
+end
+
+local function count(bytes)
+  local total = call('HINCRBY', skey, 'b', bytes)
+  if total == bytes then
+    call('PEXPIRE', skey, SESSION_MS)
+  end
+  is_over = is_over or total > MAX_BYTES_PER_SESSION
+  return total
+end
+
+-- A log that runs is kept for another while.
+local function keep(m)
+  m.e = now
+  call('HSET', m.key, 'e', now)
+  call('PEXPIRE', m.key, LOG_MS)
+  call('PEXPIRE', m.events, EVENTS_MS)
+  if m.q > 0 then
+    call('PEXPIRE', m.pinned, EVENTS_MS)
+  end
+  call('ZADD', ikey, -(now + LOG_MS), m.nonce)
+  keep_session()
+end
+
+local function keep_finished(m)
+  call('PEXPIRE', m.key, RETENTION_MS + GRACE_MS)
+  call('PEXPIRE', m.events, RETENTION_MS)
+  if m.q > 0 then
+    call('PEXPIRE', m.pinned, RETENTION_MS)
+  end
+  call('ZADD', ikey, now_us, m.nonce)
+  keep_session()
+end
+
+local function save(m)
+  if m.l == m.low then
+    call('HSET', m.key, 'h', m.h, 'k', m.k, 'b', m.b, 'n', m.n, 'w', m.w, 'q', m.q)
+  else
+    call('HSET', m.key, 'h', m.h, 'k', m.k, 'b', m.b, 'n', m.n, 'w', m.w, 'q', m.q, 'l', m.l, 't', m.t)
+  end
+  if m.b ~= m.held then
+    count(m.b - m.held)
+    m.held = m.b
+  end
+end
+
+-- The server evicted the events: the log goes on behind them, it does not start again.
+local function lost(m)
+  trimmed = trimmed + m.h + 1 - m.l
+  call('UNLINK', m.pinned)
+  m.l, m.t, m.n, m.b, m.q = m.h + 1, sub(m.k, 9), 0, LOG_COST, 0
+end
+
+-- Moves `l` on while the log is over; then what outlived the prefix goes, oldest first. The newest event stays.
+local function shrink(m, over)
+  local before, step, more = m.l, 2, over(m)
+  while more and m.l < m.h do
+    local got = call('LRANGE', m.events, m.l - before, m.l - before + step - 1)
+    if #got == 0 then
+      return lost(m)
+    end
+    for _, value in ipairs(got) do
+      m.w = stored_at(value)
+      if m.l >= m.h or not over(m) then
+        more = false
+        break
+      end
+      local kind = sub(value, 1, 1)
+      trimmed = trimmed + 1
+      m.l, m.t = m.l + 1, sub(value, 2, HEADER)
+      if kind == '3' or (kind == '2' and call('HEXISTS', m.pinned, m.l - 1) == 1) then
+        m.q = m.q + call('HSET', m.pinned, m.l - 1, value)
+        call('PEXPIRE', m.pinned, EVENTS_MS)
+      else
+        m.n, m.b = m.n - 1, m.b - cost(value)
+      end
+    end
+    step = math.min(step * 2, 64)
+  end
+  if m.l > before then
+    call('LTRIM', m.events, m.l - before, -1)
+  end
+  if m.q > 0 and m.l == m.h and over(m) then
+    local seqs = {}
+    for _, field in ipairs(call('HKEYS', m.pinned)) do
+      seqs[#seqs + 1] = tonumber(field)
+    end
+    table.sort(seqs)
+    for _, seq in ipairs(seqs) do
+      if seq >= m.l or not over(m) then
+        break
+      end
+      local value = call('HGET', m.pinned, seq)
+      call('HDEL', m.pinned, seq)
+      m.q, m.n, m.b = m.q - 1, m.n - 1, m.b - cost(value)
+    end
+  end
+end
+
+local function is_log_over(m)
+  return m.n > MAX_EVENTS_PER_STREAM or m.b > MAX_BYTES_PER_STREAM or (m.l < m.h and m.w < now - MAX_AGE_MS)
+end
+
+-- Removes a log. Returns its bytes; none when they are not known, and the session's have to be summed up again.
+local function remove(nonce)
+  local name = nonce .. ':' .. session
+  local bytes = tonumber(call('HGET', prefix .. 'm:' .. name, 'b'))
+  call('UNLINK', prefix .. 'm:' .. name, prefix .. 'e:' .. name, prefix .. 'p:' .. name)
+  call('ZREM', ikey, nonce)
+  others[#others + 1], others[#others + 2], others[#others + 3] = nonce, -1, 0
+  if bytes then
+    count(-bytes)
+    return bytes
+  end
+  local total = 0
+  for _, other in ipairs(call('ZRANGE', ikey, 0, -1)) do
+    total = total + (tonumber(call('HGET', prefix .. 'm:' .. other .. ':' .. session, 'b')) or 0)
+  end
+  call('HSET', skey, 'b', total)
+  keep_session()
+end
+
+-- Logs whose time is over leave the session, a few at a time.
+local function purge()
+  local over = call('ZRANGEBYSCORE', ikey, '(0', now_us - RETENTION_MS * 1000, 'LIMIT', 0, 16)
+  for _, nonce in ipairs(over) do
+    remove(nonce)
+  end
+  for _, nonce in ipairs(call('ZRANGEBYSCORE', ikey, -now, '(0', 'LIMIT', 0, 16)) do
+    remove(nonce)
+  end
+end
+
+-- The session's logs that ended first go first, then the oldest events of its largest.
+local function trim_session()
+  local total = tonumber(call('HGET', skey, 'b')) or 0
+  if total <= MAX_BYTES_PER_SESSION then
+    return
+  end
+  -- An eighth more than needed, so that the next events do not look through all logs again.
+  local goal = MAX_BYTES_PER_SESSION - math.floor(MAX_BYTES_PER_SESSION / 8)
+  for _, nonce in ipairs(call('ZRANGEBYSCORE', ikey, '(0', '+inf')) do
+    if total <= goal then
+      break
+    end
+    if not written[nonce] then
+      remove(nonce)
+      changed[#changed + 1] = nonce
+      total = tonumber(call('HGET', skey, 'b'))
+    end
+  end
+  while total > MAX_BYTES_PER_SESSION do
+    local largest, most = nil, 0
+    for _, nonce in ipairs(call('ZRANGE', ikey, 0, -1)) do
+      local v = call('HMGET', prefix .. 'm:' .. nonce .. ':' .. session, 'b', 'n')
+      local bytes = tonumber(v[1]) or 0
+      if bytes > most and tonumber(v[2]) > 1 then
+        largest, most = nonce, bytes
+      end
+    end
+    local m = largest and load(largest)
+    if not m then
+      return
+    end
+    local held, quarter = m.b, m.b - m.b / 4
+    shrink(m, function(log) return log.b > quarter or log.b == held end)
+    if m.b >= held then
+      return
+    end
+    save(m)
+    others[#others + 1], others[#others + 2], others[#others + 3] = largest, m.n, m.b
+    total = total - (held - m.b)
+  end
+end
+
+local ops = {}
+
+-- open: nonce, about, chain
+function ops.O()
+  local nonce, about, chain = arg(), arg(), arg()
+  local m, is_expired = load(nonce)
+  if m then
+    return {0, m.n, m.b, m.o == me and 1 or 0}
+  end
+  if is_expired then
+    remove(nonce)
+  end
+  purge()
+  local name = nonce .. ':' .. session
+  m = {
+    nonce = nonce, key = prefix .. 'm:' .. name, events = prefix .. 'e:' .. name, pinned = prefix .. 'p:' .. name,
+    q = 0, b = LOG_COST + #about
+  }
+  call('HSET', m.key, 'h', 0, 'l', 1, 't', sub(chain, 9), 'k', chain, 'o', me, 'b', m.b, 'n', 0, 'w', now, 'q', 0,
+    'a', about, 'c', 0)
+  call('UNLINK', m.events, m.pinned)
+  count(m.b)
+  keep(m)
+  written[nonce] = true
+  return {0, 0, m.b, 1}
+end
+
+-- append: nonce, first, chain before, chain after, values
+function ops.A(count_of_args)
+  local nonce, first, before, chain = arg(), number(), arg(), arg()
+  local added = count_of_args - 4
+  local last = first + added - 1
+  local m = load(nonce)
+  if not m then
+    return {GONE}
+  elseif m.h == last and m.k == chain then
+    return {0, m.n, m.b, m.f and 1 or 0}
+  elseif m.f then
+    return {GONE}
+  elseif m.o ~= me then
+    return {FENCED}
+  elseif m.h + 1 < first or (m.h + 1 == first and m.k ~= before) then
+    return {ROLLED_BACK}
+  elseif m.h + 1 > first then
+    return {OUT_OF_ORDER}
+  end
+  local kind
+  for seq = first, last do
+    local value = arg() .. stamp
+    if m.h >= m.l and call('RPUSHX', m.events, value) == 0 then
+      lost(m)
+    end
+    if m.h < m.l then
+      call('RPUSH', m.events, value)
+      call('PEXPIRE', m.events, EVENTS_MS)
+      m.w = now
+    end
+    kind = sub(value, 1, 1)
+    if kind == '2' then
+      m.q = m.q + call('HSET', m.pinned, seq, '')
+      call('PEXPIRE', m.pinned, EVENTS_MS)
+    end
+    m.h, m.n, m.b = seq, m.n + 1, m.b + cost(value)
+  end
+  m.k = chain
+  if is_log_over(m) then
+    shrink(m, is_log_over)
+  end
+  save(m)
+  if kind == '3' then
+    call('HSET', m.key, 'f', now)
+    keep_finished(m)
+  elseif now - m.e > REFRESH_MS then
+    keep(m)
+  end
+  changed[#changed + 1] = nonce
+  written[nonce] = true
+  return {0, m.n, m.b, kind == '3' and 1 or 0}
+end
+
+-- claim: nonce
+function ops.C()
+  local m = load(arg())
+  if not m then
+    return {GONE}
+  end
+  changed[#changed + 1] = m.nonce
+  return {0, call('HINCRBY', m.key, 'c', 1)}
+end
+
+-- finish: nonce, tail, an owner that is lost
+function ops.F()
+  local nonce, tail, lost_owner = arg(), arg(), arg()
+  local m = load(nonce)
+  if not m then
+    return {GONE}
+  elseif m.f then
+    return {0, m.n, m.b, 1}
+  elseif m.o ~= me and m.o ~= lost_owner then
+    return {FENCED, m.o}
+  end
+  call('HSET', m.key, 'f', now, 'T', tail, 'o', me)
+  m.b = m.b + #tail
+  save(m)
+  keep_finished(m)
+  changed[#changed + 1] = nonce
+  return {0, m.n, m.b, 1}
+end
+
+-- set_retry: nonce, milliseconds
+function ops.R()
+  local m = load(arg())
+  if m then
+    call('HSET', m.key, 'r', arg())
+  end
+  return {0}
+end
+
+-- settle: nonce, position
+function ops.S()
+  local m, seq = load(arg()), number()
+  if not m or m.q == 0 then
+    return {0}
+  end
+  local value = call('HGET', m.pinned, seq)
+  if value and sub(value, 1, 1) ~= '3' then
+    call('HDEL', m.pinned, seq)
+    m.q = m.q - 1
+    if value ~= '' then
+      m.n, m.b = m.n - 1, m.b - cost(value)
+    end
+    save(m)
+  end
+  return {0, m.n, m.b, m.f and 1 or 0}
+end
+
+-- drop_stream: nonce
+function ops.D()
+  local nonce = arg()
+  local m, is_expired = load(nonce)
+  if m or is_expired then
+    remove(nonce)
+    changed[#changed + 1] = nonce
+    if call('ZCARD', ikey) == 0 and call('HEXISTS', skey, 'c') == 0 then
+      call('UNLINK', skey)
+    end
+  end
+  return {0}
+end
+
+-- drop_session
+function ops.X()
+  for _, nonce in ipairs(call('ZRANGE', ikey, 0, -1)) do
+    local name = nonce .. ':' .. session
+    call('UNLINK', prefix .. 'm:' .. name, prefix .. 'e:' .. name, prefix .. 'p:' .. name)
+    changed[#changed + 1] = nonce
+  end
+  call('UNLINK', skey, ikey)
+  return {0}
+end
+
+-- put_session: revision, principal, retry, lists, standalone
+function ops.P()
+  call('HSETNX', skey, 'c', now)
+  call('HSET', skey, 'v', arg(), 'p', arg(), 'r', arg(), 'l', arg(), 's', arg(), 'o', me)
+  keep_session()
+  return {0}
+end
+
+-- session
+function ops.L()
+  local v = call('HMGET', skey, 'c', 'v', 'p', 'r', 'l', 's', 'o')
+  if not v[1] then
+    return {GONE}
+  end
+  return {0, math.max(now - v[1], 0), v[2], v[3], v[4], v[5], v[6], v[7]}
+end
+
+-- record: nonce
+function ops.I()
+  local m = load(arg())
+  if not m then
+    return {GONE}
+  end
+  if m.l <= m.h and call('EXISTS', m.events) == 0 then
+    lost(m)
+    save(m)
+  end
+  local v = call('HMGET', m.key, 'T', 'a', 'c', 'r')
+  return {0, m.h, m.l, m.k, m.o, m.f and 1 or 0, v[1], v[2], tonumber(v[3]), v[4]}
+end
+
+-- read: nonce, after, up to, events, bytes
+function ops.G()
+  local m, after, up_to, max_events, max_bytes = load(arg()), number(), number(), number(), number()
+  if not m then
+    return {GONE}
+  end
+  local tag, entries, bytes, has_room = false, {}, 0, true
+  local function take(seq, value)
+    local size = #value - HEADER - STAMP
+    has_room = has_room and #entries < 2 * max_events and (bytes == 0 or bytes + size <= max_bytes)
+    if has_room then
+      bytes = bytes + size
+      entries[#entries + 1], entries[#entries + 2] = seq, value
+    end
+  end
+  -- Places in the list are counted from the nearer end.
+  local function place(seq)
+    return seq - m.l < m.h - seq and seq - m.l or seq - m.h - 1
+  end
+  if m.l <= m.h and after <= m.h then
+    local value = call('LINDEX', m.events, place(math.max(after, m.l)))
+    if not value then
+      lost(m)
+      save(m)
+    elseif after >= m.l then
+      tag = sub(value, 2, HEADER)
+    end
+  end
+  local start, stop, step = math.max(after + 1, m.l), math.min(up_to, m.h), 4
+  if after + 1 == m.l then
+    tag = m.t
+  elseif after + 1 < m.l and m.q > 0 then
+    local all, seqs, values = call('HGETALL', m.pinned), {}, {}
+    for field = 1, #all, 2 do
+      local seq = tonumber(all[field])
+      if all[field + 1] ~= '' and seq > after and seq <= up_to and seq < m.l then
+        seqs[#seqs + 1], values[seq] = seq, all[field + 1]
+      end
+    end
+    table.sort(seqs)
+    for _, seq in ipairs(seqs) do
+      take(seq, values[seq])
+    end
+  end
+  while has_room and start <= stop and #entries < 2 * max_events do
+    local last = math.min(start + math.min(step, max_events) - 1, stop)
+    local got = call('LRANGE', m.events, place(start), place(last))
+    if #got == 0 then
+      break
+    end
+    for _, value in ipairs(got) do
+      take(start, value)
+      start = start + 1
+    end
+    step = math.min(step * 4, 64)
+  end
+  return {0, m.h, m.l, tag, entries}
+end
+
+-- The owner is still there: nonces of its logs that run
+function ops.T(count_of_args)
+  local gone = {}
+  for _ = 1, count_of_args do
+    local nonce = arg()
+    local m = load(nonce)
+    if not m then
+      gone[#gone + 1] = nonce
+    elseif not m.f and m.o == me then
+      keep(m)
+    end
+  end
+  keep_session()
+  return {0, gone}
+end
+
+-- What is wrong with the server as a whole is told as its error, so that everything is tried again elsewhere.
+local FOR_ALL = {'READONLY', 'NOREPLICAS', 'MASTERDOWN', 'CLUSTERDOWN', 'TRYAGAIN'}
+local results = {}
+while at < #ARGV do
+  local op, args = arg(), number()
+  local following = at + args
+  local ok, result = pcall(ops[op], args)
+  if not ok then
+    local text = type(result) == 'table' and result.err or tostring(result)
+    for _, word in ipairs(FOR_ALL) do
+      if string.find(text, word, 1, true) then
+        return redis.error_reply(word .. ' ' .. text)
+      end
+    end
+    result = {FAILED, text}
+  end
+  results[#results + 1] = result
+  at = following
+end
+if is_over then
+  trim_session()
+end
+if #changed > 0 then
+  call(PUBLISH, prefix .. 'w', me .. table.concat(changed))
+end
+return {trimmed, others, results}

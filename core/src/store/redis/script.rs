@@ -1,0 +1,344 @@
+//! What is asked of the server, and what it says: the arguments of the script, and its answers.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use ::redis::{Cmd, Value};
+use bytes::Bytes;
+
+use super::queue::{Ask, Op};
+use crate::protocol::{ListChanged, Revision, StreamNonce};
+use crate::store::{Limits, Record, SessionRecord, StoreError};
+use crate::stream::{Chain, EventKind, Page, Seq, StoredEvent};
+
+const TEXT: &str = include_str!("script.lua");
+/// Kind and tag before the frame of an event.
+const HEADER: usize = 9;
+/// When it was stored, after the frame.
+const STAMP: usize = 11;
+/// What an event takes in the server's memory besides its frame, as measured with events of 300 bytes.
+const EVENT_COST: u64 = 60;
+/// What a log takes without events: its keys, and its place in those of its session.
+const LOG_COST: u64 = 600;
+
+/// How long keys are kept, in milliseconds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lives {
+    /// A running log's expiry is set again when it is older than this.
+    pub(super) refresh_ms: u64,
+    events_ms: u64,
+    log_ms: u64,
+    grace_ms: u64,
+    session_ms: u64,
+}
+
+impl Lives {
+    pub(super) fn new(limits: &Limits) -> Self {
+        // Far less than what a server takes as an expiry, and more than anybody waits.
+        const LONGEST_MS: u64 = 10 * 365 * 86_400_000;
+        let (age, retention) = (limits.max_age_ms.min(LONGEST_MS), limits.retention_ms.min(LONGEST_MS));
+        let events_ms = age + age / 2 + 1_000;
+        let log_ms = events_ms + age / 4 + 1_000;
+        let grace_ms = retention.min(60_000) + 1_000;
+        let session_ms = log_ms.max(retention + grace_ms) + age / 4;
+        Self { refresh_ms: age / 8, events_ms, log_ms, grace_ms, session_ms }
+    }
+}
+
+/// The script with its constants.
+pub(super) fn text(limits: &Limits, is_sharded: bool) -> String {
+    // A double of Lua holds integers up to here.
+    const LARGEST: u64 = 1 << 53;
+    let lives = Lives::new(limits);
+    let mut text = String::with_capacity(TEXT.len() + 512);
+    let size = |limit: usize| limit as u64;
+    for (name, value) in [
+        ("EVENT_COST", EVENT_COST),
+        ("LOG_COST", LOG_COST),
+        ("MAX_EVENTS_PER_STREAM", size(limits.max_events_per_stream)),
+        ("MAX_BYTES_PER_STREAM", size(limits.max_bytes_per_stream)),
+        ("MAX_BYTES_PER_SESSION", size(limits.max_bytes_per_session)),
+        ("MAX_AGE_MS", limits.max_age_ms),
+        ("RETENTION_MS", limits.retention_ms.min(lives.session_ms)),
+        ("GRACE_MS", lives.grace_ms),
+        ("REFRESH_MS", lives.refresh_ms),
+        ("EVENTS_MS", lives.events_ms),
+        ("LOG_MS", lives.log_ms),
+        ("SESSION_MS", lives.session_ms),
+    ] {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "local {name} = {}", value.min(LARGEST));
+    }
+    let _ = writeln!(text, "local PUBLISH = '{}'", if is_sharded { "SPUBLISH" } else { "PUBLISH" });
+    text + TEXT
+}
+
+/// Adds an operation to the script's arguments.
+pub(super) fn add(cmd: &mut Cmd, op: &Op) {
+    match &op.ask {
+        Ask::Open { nonce, about } => {
+            let chain = Chain::start(&nonce.0).0;
+            cmd.arg("O").arg(3).arg(hex(nonce)).arg(&about[..]).arg(chain_text(chain));
+        }
+        Ask::Append { nonce, events, chains } => {
+            cmd.arg("A").arg(4 + events.len()).arg(hex(nonce));
+            cmd.arg(events.first().map_or(0, |event| event.seq));
+            cmd.arg(chain_text(chains.0)).arg(chain_text(chains.1));
+            let mut value = Vec::new();
+            for event in events {
+                value.clear();
+                value.extend_from_slice(format!("{}{:08x}", event.kind as u8, event.tag).as_bytes());
+                value.extend_from_slice(&event.frame);
+                cmd.arg(&value[..]);
+            }
+        }
+        Ask::Claim { nonce } => {
+            cmd.arg("C").arg(1).arg(hex(nonce));
+        }
+        Ask::Read { nonce, after, limit } => {
+            // Doubles again; positions have 40 bits.
+            let bound = |value: u64| value.min(1 << 50);
+            cmd.arg("G").arg(5).arg(hex(nonce)).arg(bound(*after)).arg(bound(limit.up_to));
+            cmd.arg(bound(limit.events as u64)).arg(bound(limit.bytes as u64));
+        }
+        Ask::Record { nonce } => {
+            cmd.arg("I").arg(1).arg(hex(nonce));
+        }
+        Ask::Session => {
+            cmd.arg("L").arg(0);
+        }
+        Ask::Finish { nonce, tail, lost_owner } => {
+            cmd.arg("F").arg(3).arg(hex(nonce)).arg(&tail[..]).arg(lost_owner.as_deref().unwrap_or(""));
+        }
+        Ask::SetRetry { nonce, retry_ms } => {
+            cmd.arg("R").arg(2).arg(hex(nonce)).arg(*retry_ms);
+        }
+        Ask::Settle { nonce, seq } => {
+            cmd.arg("S").arg(2).arg(hex(nonce)).arg(*seq);
+        }
+        Ask::DropStream { nonce } => {
+            cmd.arg("D").arg(1).arg(hex(nonce));
+        }
+        Ask::DropSession => {
+            cmd.arg("X").arg(0);
+        }
+        Ask::PutSession { record } => {
+            let lists = record.list_changed;
+            let lists = u8::from(lists.tools) | u8::from(lists.prompts) << 1 | u8::from(lists.resources) << 2;
+            cmd.arg("P").arg(5).arg(record.revision.map_or("", |revision| revision.as_str()));
+            // A principal may be empty, and is another one than none then.
+            cmd.arg(record.principal.as_ref().map_or_else(String::new, |principal| format!("={principal}")));
+            cmd.arg(record.retry_ms).arg(lists).arg(record.standalone.as_ref().map(hex).unwrap_or_default());
+        }
+        Ask::Touch { nonces } => {
+            cmd.arg("T").arg(nonces.len());
+            for nonce in nonces {
+                cmd.arg(hex(nonce));
+            }
+        }
+    }
+}
+
+pub(super) fn hex(nonce: &StreamNonce) -> String {
+    nonce.hex()
+}
+
+/// What [`hex`] wrote.
+pub(super) fn nonce(text: &[u8]) -> Option<StreamNonce> {
+    let mut nonce = [0; 12];
+    if text.len() != 2 * nonce.len() {
+        return None;
+    }
+    for (byte, pair) in nonce.iter_mut().zip(text.chunks_exact(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(StreamNonce(nonce))
+}
+
+fn chain_text(chain: u64) -> String {
+    format!("{chain:016x}")
+}
+
+/// A log that was trimmed besides, with its events and bytes; none when it was removed.
+pub(super) type Other = (StreamNonce, Option<(u64, u64)>);
+
+/// Everything that one run of the script says.
+pub(super) struct Reply {
+    /// Positions.
+    pub(super) trimmed: u64,
+    pub(super) others: Vec<Other>,
+    /// One for each operation.
+    pub(super) results: Vec<Result<Words, Refusal>>,
+}
+
+/// Why an operation was not done.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    Gone,
+    /// Another store object owns the log; which one is told where it is asked.
+    Fenced(Option<Box<str>>),
+    Other(StoreError),
+}
+
+impl Refusal {
+    pub(super) fn error(self) -> StoreError {
+        match self {
+            Self::Gone => StoreError::Gone,
+            Self::Fenced(_) => StoreError::Fenced,
+            Self::Other(error) => error,
+        }
+    }
+}
+
+/// An answer without its first word.
+pub(super) struct Words(std::vec::IntoIter<Value>);
+
+impl Words {
+    /// An answer that says nothing.
+    pub(super) fn none() -> Self {
+        Self(Vec::new().into_iter())
+    }
+
+    fn next(&mut self) -> Value {
+        self.0.next().unwrap_or_default()
+    }
+
+    pub(super) fn number(&mut self) -> Option<u64> {
+        number(&self.next())
+    }
+
+    fn bytes(&mut self) -> Option<Vec<u8>> {
+        match self.next() {
+            Value::BulkString(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    fn text(&mut self) -> Option<String> {
+        self.bytes().and_then(|bytes| String::from_utf8(bytes).ok())
+    }
+
+    /// Events, bytes and whether it has ended, of a log that was written.
+    pub(super) fn log(&mut self) -> Option<(u64, u64, bool)> {
+        Some((self.number()?, self.number()?, self.number() == Some(1)))
+    }
+
+    /// The logs that are named in a list.
+    pub(super) fn nonces(&mut self) -> Vec<StreamNonce> {
+        let Value::Array(list) = self.next() else { return Vec::new() };
+        let named = list.iter().filter_map(|value| match value {
+            Value::BulkString(text) => nonce(text),
+            _ => None,
+        });
+        named.collect()
+    }
+
+    pub(super) fn page(&mut self) -> Option<Page> {
+        let (head, low) = (self.number()?, self.number()?);
+        let tag_at = self.text().and_then(|tag| u32::from_str_radix(&tag, 16).ok());
+        let Value::Array(list) = self.next() else { return None };
+        let mut list = list.into_iter();
+        let mut events = Vec::with_capacity(list.len() / 2);
+        while let (Some(seq), Some(Value::BulkString(value))) = (list.next(), list.next()) {
+            events.push(event(number(&seq)?, &value)?);
+        }
+        Some(Page { events, head, low, tag_at })
+    }
+
+    /// A log, and its owner.
+    pub(super) fn record(&mut self) -> Option<(Record, Box<str>)> {
+        let (head, low) = (self.number()?, self.number()?);
+        let chain = u64::from_str_radix(&self.text()?, 16).ok()?;
+        let owner = self.text()?.into_boxed_str();
+        let record = Record {
+            head,
+            low,
+            chain,
+            finished: self.number()? == 1,
+            tail: self.bytes().map(Bytes::from),
+            about: self.bytes()?.into(),
+            claims: self.number()?,
+            retry_ms: self.number().and_then(|retry_ms| retry_ms.try_into().ok()),
+            owner_unseen_ms: None,
+        };
+        Some((record, owner))
+    }
+
+    /// A session, and its owner.
+    pub(super) fn session(&mut self) -> Option<(SessionRecord, Box<str>)> {
+        let age_ms = self.number()?;
+        let revision = Revision::parse(&self.text()?);
+        let principal = self.text()?.strip_prefix('=').map(Into::into);
+        let retry_ms = self.number()?.try_into().ok()?;
+        let lists = self.number()?;
+        let list_changed = ListChanged { tools: lists & 1 != 0, prompts: lists & 2 != 0, resources: lists & 4 != 0 };
+        let standalone = nonce(&self.bytes()?);
+        let owner = self.text()?.into_boxed_str();
+        let record = SessionRecord { revision, principal, retry_ms, list_changed, standalone, age_ms, unseen_ms: 0 };
+        Some((record, owner))
+    }
+}
+
+fn number(value: &Value) -> Option<u64> {
+    match value {
+        Value::Int(number) => (*number).try_into().ok(),
+        Value::BulkString(text) => std::str::from_utf8(text).ok()?.parse().ok(),
+        _ => None,
+    }
+}
+
+fn event(seq: Seq, value: &[u8]) -> Option<StoredEvent> {
+    let (header, frame) = value.split_at_checked(HEADER)?;
+    let frame = &frame[..frame.len().checked_sub(STAMP)?];
+    let kind = match header[0] {
+        b'1' => EventKind::Answer,
+        b'2' => EventKind::Question,
+        b'3' => EventKind::Terminal,
+        _ => EventKind::Progress,
+    };
+    let tag = u32::from_str_radix(std::str::from_utf8(&header[1..]).ok()?, 16).ok()?;
+    Some(StoredEvent { seq, kind, tag, frame: Arc::from(frame) })
+}
+
+/// Takes what the script returned apart; none when it is nothing that our script returns.
+pub(super) fn reply(value: Value) -> Option<Reply> {
+    let Value::Array(parts) = value else { return None };
+    let [trimmed, Value::Array(others), Value::Array(results)] = <[Value; 3]>::try_from(parts).ok()? else {
+        return None;
+    };
+    let others = others.chunks_exact(3).filter_map(|log| {
+        let Value::BulkString(name) = &log[0] else { return None };
+        Some((nonce(name)?, number(&log[1]).zip(number(&log[2]))))
+    });
+    Some(Reply {
+        trimmed: number(&trimmed)?,
+        others: others.collect(),
+        results: results.into_iter().map(result).collect(),
+    })
+}
+
+fn result(value: Value) -> Result<Words, Refusal> {
+    let Value::Array(words) = value else {
+        return Err(Refusal::Other(StoreError::Failed("the server gave no answer".to_owned())));
+    };
+    let mut words = Words(words.into_iter());
+    match words.number() {
+        Some(0) => Ok(words),
+        Some(1) => Err(Refusal::Gone),
+        Some(2) => Err(Refusal::Fenced(words.text().map(Into::into))),
+        Some(3) => Err(Refusal::Other(StoreError::OutOfOrder)),
+        Some(4) => Err(Refusal::Other(StoreError::RolledBack)),
+        _ => Err(Refusal::Other(StoreError::Failed(failure(&words.text().unwrap_or_default())))),
+    }
+}
+
+/// What is wrong, in words that say nothing of where the server is.
+fn failure(text: &str) -> String {
+    if text.contains("OOM") {
+        return "the server's memory is full (maxmemory)".to_owned();
+    }
+    if text.contains("MISCONF") {
+        return "the server takes no writes because it cannot save them".to_owned();
+    }
+    format!("the server said: {text}")
+}

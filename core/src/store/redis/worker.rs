@@ -1,0 +1,399 @@
+//! The thread of a store: brings what was asked to the servers, and the answers back.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ::redis::{Cmd, Value, cmd};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use super::held::Held;
+use super::nodes::{Fault, Nodes, slot_of};
+use super::queue::{Ask, Op, Queue};
+use super::script::{self, Refusal, Words};
+use super::tags::Tags;
+use crate::protocol::StreamNonce;
+use crate::store::{Operation, Outcome, Record, SessionRecord, StoreError, Ticket};
+
+/// Pauses before a batch is tried again, in milliseconds.
+const BACK_OFF: [u64; 6] = [5, 20, 50, 100, 200, 400];
+/// How long a store that is closed goes on with what waits.
+const CLOSING: Duration = Duration::from_secs(5);
+
+/// What the tasks of a store share.
+pub(super) struct Core {
+    pub(super) nodes: Arc<Nodes>,
+    pub(super) queue: Arc<Queue>,
+    pub(super) held: Arc<Held>,
+    pub(super) tags: Tags,
+    /// This store object among all.
+    pub(super) me: Arc<str>,
+    /// The script's name at the servers.
+    pub(super) sha: String,
+    pub(super) owner_lost_ms: u64,
+}
+
+/// Until the store is closed and everything is done.
+pub(super) async fn run(core: Arc<Core>) {
+    let mut lanes = JoinSet::new();
+    let beat = tokio::spawn(beat(Arc::clone(&core)));
+    let mut closing = None;
+    loop {
+        for session in core.queue.take_ready() {
+            lanes.spawn(serve(Arc::clone(&core), session));
+        }
+        while lanes.try_join_next().is_some() {}
+        if core.queue.is_closed() {
+            let until = *closing.get_or_insert_with(|| Instant::now() + CLOSING.min(core.nodes.address.timeout));
+            if core.queue.is_empty() || Instant::now() >= until {
+                break;
+            }
+            let _ = timeout(Duration::from_millis(20), core.queue.came.notified()).await;
+        } else {
+            core.queue.came.notified().await;
+        }
+    }
+    beat.abort();
+    core.say_closed().await;
+}
+
+/// Does what is asked of one session, until nothing is.
+async fn serve(core: Arc<Core>, session: Arc<str>) {
+    // Nothing may be done before it is known whether such an end counts.
+    let ends = |op: &Op| matches!(&op.ask, Ask::Finish { nonce, .. } if !core.held.has(&session, *nonce));
+    while let Some(batch) = core.queue.next_batch(&session, ends) {
+        core.perform(&session, batch).await;
+    }
+}
+
+impl Core {
+    async fn perform(self: &Arc<Self>, session: &Arc<str>, mut batch: Vec<Op>) {
+        let tag = Tags::of(session);
+        let (prefix, slot) = (self.tags.prefix(tag), slot_of(&Tags::text(tag)));
+        let limit = self.nodes.address.timeout;
+        let (mut tries, mut was_sent) = (0, false);
+        let mut what = "the servers did not get to it in time".to_owned();
+        loop {
+            // What has no answer is lost for good when it fails: it is tried at least once.
+            let is_over = |op: &Op| {
+                (op.since.elapsed() >= limit && (tries > 0 || op.ticket.is_some()))
+                    || self.queue.is_called_off(session, op)
+            };
+            let (over, left) = batch.into_iter().partition(is_over);
+            self.fail(over, |op| match &op.ask {
+                Ask::Append { .. } if was_sent => StoreError::TimedOut { after_ms: milliseconds(op.since.elapsed()) },
+                _ => StoreError::Failed(what.clone()),
+            });
+            batch = left;
+            if batch.is_empty() {
+                return;
+            }
+            if tries > 0 {
+                sleep(Duration::from_millis(BACK_OFF[tries.min(BACK_OFF.len()) - 1])).await;
+            }
+            tries += 1;
+            let mut command = cmd("EVALSHA");
+            let keys = self.keys(&prefix, session, &batch);
+            command.arg(&self.sha).arg(keys.len()).arg(keys).arg(&prefix).arg(&*self.me);
+            batch.iter().for_each(|op| script::add(&mut command, op));
+            // Half of the time, so that a server that came back is asked once more.
+            match self.nodes.call(slot, &command, limit / 2).await {
+                Ok(value) => return self.answer(session, batch, value, was_sent).await,
+                Err(Fault::Lasting(what)) => return self.fail(batch, |_| StoreError::Failed(what.clone())),
+                Err(Fault::Passing { what: passing, sent }) => {
+                    was_sent |= sent;
+                    what = passing;
+                }
+            }
+        }
+    }
+
+    /// The keys that a server of a cluster has to have, all of them, to do a batch. Otherwise the script
+    /// finds its keys itself.
+    fn keys(&self, prefix: &str, session: &str, batch: &[Op]) -> Vec<String> {
+        let mut keys = vec![format!("{prefix}s:{session}")];
+        if self.nodes.is_cluster() {
+            keys.push(format!("{prefix}i:{session}"));
+            for nonce in batch.iter().filter_map(|op| op.ask.nonce()) {
+                let name = nonce.hex();
+                keys.extend(["m", "e", "p"].map(|kind| format!("{prefix}{kind}:{name}:{session}")));
+            }
+        }
+        keys
+    }
+
+    fn fail(&self, ops: Vec<Op>, why: impl Fn(&Op) -> StoreError) {
+        self.queue.done(ops.iter());
+        for op in ops {
+            let error = why(&op);
+            match &op.ticket {
+                Some(ticket) => ticket.complete(refused(ticket.operation, error)),
+                None => {
+                    tracing::error!(target: "tailrope", %error, "event store did not do what it was told");
+                }
+            }
+        }
+    }
+
+    async fn answer(self: &Arc<Self>, session: &Arc<str>, batch: Vec<Op>, value: Value, was_sent: bool) {
+        let Some(mut reply) = script::reply(value).filter(|reply| reply.results.len() == batch.len()) else {
+            self.fail(batch, |_| StoreError::Failed("the server's answer is not understood".to_owned()));
+            return;
+        };
+        if was_sent {
+            accept_earlier(&batch, &mut reply.results);
+        }
+        self.queue.done(batch.iter());
+        let script::Reply { trimmed, others, results } = reply;
+        self.held.removed(session, &others);
+        let mut outcomes = Vec::with_capacity(batch.len());
+        let mut unsure = None;
+        for (op, result) in batch.into_iter().zip(results) {
+            if let Some(outcome) = self.note(session, &op, result, &mut unsure) {
+                outcomes.extend(op.ticket.map(|ticket| (ticket, outcome)));
+            }
+        }
+        self.held.trimmed(session, trimmed, &others);
+        for (ticket, outcome) in outcomes {
+            ticket.complete(outcome);
+        }
+        if let Some((ask, owner)) = unsure {
+            self.finish_of_other(session, ask, owner).await;
+        }
+    }
+
+    /// Takes note of what an operation changed. Returns its outcome where that is known already.
+    fn note(
+        self: &Arc<Self>,
+        session: &Arc<str>,
+        op: &Op,
+        result: Result<Words, Refusal>,
+        unsure: &mut Option<(Ask, Box<str>)>,
+    ) -> Option<Outcome> {
+        let garbled = || StoreError::Failed("the server's answer is not understood".to_owned());
+        match &op.ask {
+            Ask::Open { nonce, .. } => {
+                let opened = result.map_err(Refusal::error).map(|mut words| {
+                    if let Some((events, bytes, true)) = words.log() {
+                        self.held.opened(session, *nonce, (events, bytes));
+                    }
+                });
+                Some(Outcome::Done(opened))
+            }
+            Ask::Append { nonce, .. } => {
+                if let Err(Refusal::Gone) = &result {
+                    self.held.refused(session, *nonce);
+                }
+                let stored = result.map_err(Refusal::error).map(|mut words| {
+                    if let Some((events, bytes, is_finished)) = words.log() {
+                        self.held.wrote(session, *nonce, (events, bytes), is_finished);
+                    }
+                });
+                Some(Outcome::Done(stored))
+            }
+            Ask::Claim { .. } => {
+                let count = result.map_err(Refusal::error).and_then(|mut words| words.number().ok_or_else(garbled));
+                Some(Outcome::Claimed(count))
+            }
+            Ask::Read { .. } => {
+                let page = result.map_err(Refusal::error).and_then(|mut words| words.page().ok_or_else(garbled));
+                Some(Outcome::Page(page))
+            }
+            Ask::Record { .. } => match result {
+                Ok(mut words) => match words.record() {
+                    Some((record, owner)) if *owner == *self.me => Some(Outcome::Record(Ok(Some(record)))),
+                    Some((record, owner)) => {
+                        self.tell_later(op.ticket.clone(), owner, move |unseen| {
+                            Outcome::Record(unseen.map(|ms| Some(Record { owner_unseen_ms: Some(ms), ..record })))
+                        });
+                        None
+                    }
+                    None => Some(Outcome::Record(Err(garbled()))),
+                },
+                Err(Refusal::Gone) => Some(Outcome::Record(Ok(None))),
+                Err(refusal) => Some(Outcome::Record(Err(refusal.error()))),
+            },
+            Ask::Session => match result {
+                Ok(mut words) => match words.session() {
+                    Some((record, owner)) if *owner == *self.me => Some(Outcome::Session(Ok(Some(record)))),
+                    Some((record, owner)) => {
+                        self.tell_later(op.ticket.clone(), owner, move |unseen| {
+                            Outcome::Session(unseen.map(|ms| Some(SessionRecord { unseen_ms: ms, ..record })))
+                        });
+                        None
+                    }
+                    None => Some(Outcome::Session(Err(garbled()))),
+                },
+                Err(Refusal::Gone) => Some(Outcome::Session(Ok(None))),
+                Err(refusal) => Some(Outcome::Session(Err(refusal.error()))),
+            },
+            Ask::Finish { nonce, tail, lost_owner } => {
+                match result {
+                    Ok(mut words) => {
+                        if let Some((events, bytes, _)) = words.log() {
+                            self.held.wrote(session, *nonce, (events, bytes), true);
+                        }
+                    }
+                    Err(Refusal::Fenced(Some(owner))) if lost_owner.is_none() => {
+                        let (nonce, tail) = (*nonce, tail.clone());
+                        *unsure = Some((Ask::Finish { nonce, tail, lost_owner: Some(owner.clone()) }, owner));
+                    }
+                    Err(Refusal::Gone) => {}
+                    Err(refusal) => log_refusal(&refusal.error()),
+                }
+                None
+            }
+            Ask::Settle { nonce, .. } => {
+                if let Some((events, bytes, is_finished)) = result.ok().and_then(|mut words| words.log()) {
+                    self.held.wrote(session, *nonce, (events, bytes), is_finished);
+                }
+                None
+            }
+            Ask::DropStream { nonce } => {
+                self.held.gone(session, *nonce);
+                None
+            }
+            Ask::DropSession => {
+                self.held.dropped(session);
+                None
+            }
+            Ask::Touch { .. } => {
+                let gone = result.map(|mut words| words.nonces()).unwrap_or_default();
+                gone.into_iter().for_each(|nonce| self.held.gone(session, nonce));
+                None
+            }
+            Ask::PutSession { .. } | Ask::SetRetry { .. } => {
+                if let Err(refusal) = result {
+                    log_refusal(&refusal.error());
+                }
+                None
+            }
+        }
+    }
+
+    /// The end of somebody else's log counts when that owner is gone.
+    async fn finish_of_other(self: &Arc<Self>, session: &Arc<str>, ask: Ask, owner: Box<str>) {
+        match self.unseen_ms(&owner).await {
+            Ok(unseen) if unseen >= self.owner_lost_ms => {
+                let op = Op { ask, ticket: None, since: Instant::now() };
+                self.queue.again(&op);
+                Box::pin(self.perform(session, vec![op])).await;
+            }
+            Ok(_) => tracing::warn!(target: "tailrope", "a log was not ended: another process writes it"),
+            Err(error) => log_refusal(&error),
+        }
+    }
+
+    /// Answers a question when it is known how long an owner was not seen.
+    fn tell_later(
+        self: &Arc<Self>,
+        ticket: Option<Ticket>,
+        owner: Box<str>,
+        outcome: impl FnOnce(Result<u64, StoreError>) -> Outcome + Send + 'static,
+    ) {
+        let core = Arc::clone(self);
+        tokio::spawn(async move {
+            let unseen = core.unseen_ms(&owner).await;
+            if let Some(ticket) = ticket {
+                ticket.complete(outcome(unseen));
+            }
+        });
+    }
+
+    /// How long an owner's sign of life is kept: longer than anybody asks for.
+    fn sign_ms(&self) -> u64 {
+        self.owner_lost_ms.saturating_mul(4).clamp(60_000, 86_400_000)
+    }
+
+    /// Milliseconds since an owner gave a sign; for ever when there is none.
+    async fn unseen_ms(&self, owner: &str) -> Result<u64, StoreError> {
+        let left = self.ask(owner, cmd("PTTL").arg(self.tags.owner(owner))).await;
+        match left.map_err(|fault| StoreError::Failed(fault.what().to_owned()))? {
+            Value::Int(left) => Ok(u64::try_from(left).map_or(u64::MAX, |left| self.sign_ms().saturating_sub(left))),
+            _ => Err(StoreError::Failed("the server's answer is not understood".to_owned())),
+        }
+    }
+
+    /// Asks for something that is not a session's, and again until the time is over.
+    async fn ask(&self, tag: &str, command: &Cmd) -> Result<Value, Fault> {
+        let (since, limit) = (Instant::now(), self.nodes.address.timeout);
+        let mut tries = 0;
+        loop {
+            match self.nodes.call(slot_of(tag), command, limit / 2).await {
+                Err(Fault::Passing { .. }) if since.elapsed() < limit => {
+                    sleep(Duration::from_millis(BACK_OFF[tries.min(BACK_OFF.len() - 1)])).await;
+                    tries += 1;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// One sign of life.
+    pub(super) async fn sign(&self) -> Result<(), Fault> {
+        let mut set = cmd("SET");
+        set.arg(self.tags.owner(&self.me)).arg(1).arg("PX").arg(self.sign_ms());
+        let limit = self.nodes.address.timeout / 2;
+        self.nodes.call(slot_of(&self.me), &set, limit).await.map(|_| ())
+    }
+
+    async fn say_closed(&self) {
+        let forget = cmd("DEL").arg(self.tags.owner(&self.me)).to_owned();
+        let _ = self.nodes.call(slot_of(&self.me), &forget, Duration::from_secs(1)).await;
+    }
+}
+
+/// Gives signs of life, and keeps what is in use from expiring.
+async fn beat(core: Arc<Core>) {
+    let pause = Duration::from_millis((core.owner_lost_ms / 4).max(10));
+    let mut failed = false;
+    loop {
+        match core.sign().await {
+            Ok(()) => failed = false,
+            Err(fault) if !failed => {
+                failed = true;
+                tracing::warn!(target: "tailrope", what = fault.what(), "event store gave no sign of life");
+            }
+            Err(_) => {}
+        }
+        for (session, nonces) in core.held.sweep() {
+            // Refused only by a store that is closed.
+            let _ = core.queue.push(&session, Ask::Touch { nonces }, None);
+        }
+        // After a new connection at once: the server may have lost the sign.
+        let wait = if failed { pause.min(Duration::from_millis(250)) } else { pause };
+        let _ = timeout(wait, core.nodes.connected.notified()).await;
+    }
+}
+
+/// A batch was done already and its answer was lost: of several appends to one log only the last knows
+/// itself again, and those before it must have been stored, too.
+fn accept_earlier(batch: &[Op], results: &mut [Result<Words, Refusal>]) {
+    let mut stored: Vec<StreamNonce> = Vec::new();
+    for (op, result) in batch.iter().zip(results).rev() {
+        let Ask::Append { nonce, .. } = &op.ask else { continue };
+        match result {
+            Ok(_) => stored.push(*nonce),
+            Err(Refusal::Other(StoreError::OutOfOrder)) if stored.contains(nonce) => *result = Ok(Words::none()),
+            Err(_) => {}
+        }
+    }
+}
+
+fn log_refusal(error: &StoreError) {
+    tracing::error!(target: "tailrope", %error, "event store did not do what it was told");
+}
+
+fn refused(operation: Operation, error: StoreError) -> Outcome {
+    match operation {
+        Operation::Read(_) => Outcome::Page(Err(error)),
+        Operation::Record => Outcome::Record(Err(error)),
+        Operation::Session => Outcome::Session(Err(error)),
+        Operation::Claim => Outcome::Claimed(Err(error)),
+        _ => Outcome::Done(Err(error)),
+    }
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    time.as_millis().try_into().unwrap_or(u64::MAX)
+}
