@@ -25,17 +25,25 @@ pub(super) struct LookUp {
     principal: Option<Box<str>>,
     dialect: &'static Dialect,
     wake: (Arc<dyn Wake>, u64),
-    outcome: Mutex<Option<Result<Option<SessionRecord>, StoreError>>>,
+    told: Mutex<Told>,
+}
+
+/// What the store said of the session.
+enum Told {
+    NotYet,
+    Outcome(Result<Option<SessionRecord>, StoreError>),
+    /// The caller has it.
+    Taken,
 }
 
 impl LookUp {
     fn decide(&self, outcome: Result<Option<SessionRecord>, StoreError>) {
         {
-            let mut decided = lock(&self.outcome);
-            if decided.is_some() {
+            let mut told = lock(&self.told);
+            if !matches!(*told, Told::NotYet) {
                 return;
             }
-            *decided = Some(outcome);
+            *told = Told::Outcome(outcome);
         }
         let (wake, key) = &self.wake;
         wake.wake(*key);
@@ -56,15 +64,29 @@ impl Complete for LookUp {
 }
 
 impl Adoption {
-    /// The session, once the store has told; none while it has not. The inner none is for a session that
-    /// is not known, or is somebody else's: no caller can tell these apart (I7).
+    /// The session, once the store has told; none while it has not, and again when the session was taken: it
+    /// is held until its taker lets go of it, so there is one taker. The inner none is for a session that is
+    /// not known, or is somebody else's: no caller can tell these apart (I7).
     ///
     /// # Errors
     /// [`EngineError::Store`] when the store could not tell, [`EngineError::Closed`],
-    /// [`EngineError::TooManySessions`].
+    /// [`EngineError::Forked`], [`EngineError::TooManySessions`].
     pub fn take(&self) -> Option<Result<Option<SessionHandle>, EngineError>> {
         let look_up = &*self.0;
-        let record = match lock(&look_up.outcome).clone()? {
+        if look_up.shared.is_forked() {
+            return Some(Err(EngineError::Forked));
+        }
+        let outcome = {
+            let mut told = lock(&look_up.told);
+            match std::mem::replace(&mut *told, Told::Taken) {
+                Told::Outcome(outcome) => outcome,
+                other => {
+                    *told = other;
+                    return None;
+                }
+            }
+        };
+        let record = match outcome {
             Ok(record) => record,
             Err(error) => return Some(Err(EngineError::Store(error))),
         };
@@ -95,7 +117,8 @@ impl Engine {
     /// [`Adoption::take`] has its outcome; it may have it at once.
     ///
     /// Such a session serves connections that resume or listen, and takes no requests. With its last
-    /// connection the engine forgets it, so that the next reader looks it up anew.
+    /// connection the engine forgets it, so that the next reader looks it up anew; a host that opens none
+    /// [lets go](SessionHandle::let_go) of it.
     ///
     /// # Errors
     /// [`EngineError::Closed`], [`EngineError::Forked`].
@@ -115,13 +138,13 @@ impl Engine {
             principal: principal.map(Into::into),
             dialect,
             wake: (wake, key),
-            outcome: Mutex::default(),
+            told: Mutex::new(Told::NotYet),
         });
         let to: Weak<dyn Complete> = Arc::downgrade(&(Arc::clone(&look_up) as Arc<dyn Complete>));
         let ticket = Ticket { to, nonce: StreamNonce([0; 12]), operation: Operation::Session, number: shared.number() };
         let now = shared.clock.now();
         match shared.store.session(now, id, &ticket) {
-            Answer::Now(result) => *lock(&look_up.outcome) = Some(result),
+            Answer::Now(result) => *lock(&look_up.told) = Told::Outcome(result),
             Answer::Later if shared.options.store_timeout_ms == 0 => {}
             Answer::Later => {
                 let due = now + shared.options.store_timeout_ms;

@@ -11,7 +11,8 @@
 //! An id of another session is not found in this one: it takes the path of an unknown id, byte for
 //! byte (I7).
 
-use super::cell::{Cell, Conn, State};
+use super::cell::{Cell, State};
+use super::conn::Conn;
 use super::connection::Head;
 use super::seeks::Position;
 use super::stats::Counters;
@@ -40,7 +41,7 @@ impl Cell {
             }
             match (located, own.host()) {
                 (Some((_, after)), _) => {
-                    self.resume_log(state, now, conn, Position { nonce, after, visit: 0, tag: None }, steps);
+                    self.resume_log(state, now, conn, Position::of_cursor(nonce, after, 0, None), steps);
                 }
                 (None, Some(host)) => self.ask_replay(state, now, host, last_event_id, conn),
                 (None, None) => self.answer_unknown(state, now, conn, steps),
@@ -61,7 +62,7 @@ impl Cell {
             Some(EventId::Position(cursor)) => {
                 let conn = attach(state, cursor.nonce, cursor.origin.clone());
                 let Cursor { nonce, seq, visit, tag, .. } = cursor;
-                let position = Position { nonce, after: seq, visit, tag: Some(tag) };
+                let position = Position::of_cursor(nonce, seq, visit, Some(tag));
                 self.resume_log(state, now, conn, position, steps);
                 Ok(conn)
             }
@@ -113,6 +114,11 @@ impl Cell {
                     conn.nonce = nonce;
                 }
                 let start = Chain::start(&nonce.0).tag();
+                if state.session.stream(nonce).is_none() {
+                    // It is written elsewhere, and nobody has read it here.
+                    let position = Position::of_cursor(nonce, 0, 0, Some(start));
+                    return self.resume_log(state, now, id, position, steps);
+                }
                 let jitter = self.shared.jitter();
                 let resume = Input::Resume { conn: id, after: 0, visit: 0, tag: Some(start), jitter };
                 let _ = state.session.handle(now, nonce, resume, steps);
@@ -248,7 +254,7 @@ impl Cell {
             conn.nonce = nonce;
             conn.after_opening = before_window;
         }
-        self.resume_log(state, now, id, Position { nonce, after, visit: 0, tag: None }, steps);
+        self.resume_log(state, now, id, Position::of_cursor(nonce, after, 0, None), steps);
     }
 
     /// The client's own cursor with a retry, where its revision knows priming.

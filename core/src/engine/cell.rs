@@ -5,109 +5,27 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use super::connection::{Chunk, Connection, Head, Poll, Wake};
+use super::conn::Conn;
+use super::connection::{Connection, Head, Poll, Wake};
 use super::following::Followed;
 use super::handle::{OutgoingMessage, SendOutcome, Sent};
-use super::seeks::Seek;
+use super::seeks::{Position, Seek};
 use super::stats::Counters;
 use super::waits::Wait;
+use super::watching::Watched;
 use super::{EngineError, Shared, lock};
 use crate::Ms;
 use crate::protocol::{Dialect, Envelope, Kind, Origin, Refusal, RequestId, Revision, StreamNonce};
 use crate::session::{OutgoingKind, Route, Session, Step, SynthesizedEnd, end_payload};
 use crate::store::{Complete, Operation, Outcome, OwnIds, SessionRecord, StoreError, StreamKey, Ticket};
-use crate::stream::{CloseReason, ConnectionId, Frame, Input, Refused};
+use crate::stream::{CloseReason, ConnectionId, Input, Refused};
 
 /// What one page of a connection holds when nobody asked for another size.
 pub(super) const PAGE_BYTES: usize = 64 << 10;
-/// What a connection is still given when its session ends.
-const LAST_BYTES: usize = 1 << 20;
-
-pub(super) struct Conn {
-    pub(super) nonce: StreamNonce,
-    pub(super) outbox: Vec<Chunk>,
-    pub(super) head: Option<Head>,
-    pub(super) end: Option<CloseReason>,
-    pub(super) wake: Arc<dyn Wake>,
-    pub(super) key: u64,
-    /// Its writer is inside `poll`, or was woken and has not polled since: it needs no wake-up.
-    awake: bool,
-    /// What the cursor of a resume says about its stream.
-    pub(super) origin: Origin,
-    /// The event id to repeat, where the store makes the ids.
-    pub(super) echo: Option<Box<str>>,
-    /// Goes out right after the first bytes.
-    pub(super) after_opening: Vec<u8>,
-    pub(super) page_bytes: usize,
-    json: bool,
-    /// It is not the stream that was asked for.
-    pub(super) instead: bool,
-    /// The replay of the host's own store that it waits for, and what tells it apart from other waits.
-    pub(super) replay: Option<(u64, u64)>,
-    /// When the client comes back, as it was told last on this connection.
-    pub(super) retry_ms: Option<u32>,
-    /// It was told its own position before its stream was known.
-    pub(super) primed: bool,
-}
-
-impl Conn {
-    fn new(nonce: StreamNonce, origin: Origin, wake: Arc<dyn Wake>, key: u64) -> Self {
-        Self {
-            nonce,
-            outbox: Vec::new(),
-            head: None,
-            end: None,
-            wake,
-            key,
-            // Whoever opens a connection polls it first.
-            awake: true,
-            origin,
-            echo: None,
-            after_opening: Vec::new(),
-            page_bytes: PAGE_BYTES,
-            json: false,
-            instead: false,
-            replay: None,
-            retry_ms: None,
-            primed: false,
-        }
-    }
-
-    /// The connection of a new stream: that there will be one is known at once.
-    fn open(nonce: StreamNonce, origin: Origin, wake: Arc<dyn Wake>, key: u64) -> Self {
-        Self { head: Some(Head::EVENT_STREAM), ..Self::new(nonce, origin, wake, key) }
-    }
-
-    /// Lets what goes with the first bytes out.
-    pub(super) fn flush_after_opening(&mut self) {
-        if !self.after_opening.is_empty() {
-            let bytes = std::mem::take(&mut self.after_opening);
-            self.own().extend_from_slice(&bytes);
-        }
-    }
-
-    /// Answers with a refusal. Nothing of the answer may be out yet.
-    pub(super) fn refuse(&mut self, refusal: &Refusal, dialect: &Dialect) {
-        self.head = Some(Head::json(refusal.status));
-        self.own().extend_from_slice(&refusal.body(dialect));
-    }
-
-    /// A buffer at the end of the outbox.
-    pub(super) fn own(&mut self) -> &mut Vec<u8> {
-        if !matches!(self.outbox.last(), Some(Chunk::Own(_))) {
-            self.outbox.push(Chunk::Own(Vec::new()));
-        }
-        match self.outbox.last_mut() {
-            Some(Chunk::Own(bytes)) => bytes,
-            _ => unreachable!("an own chunk was just put at the end"),
-        }
-    }
-}
-
 pub(super) struct State {
     pub(super) session: Session,
     pub(super) conns: HashMap<ConnectionId, Conn>,
-    json: HashMap<RequestId, ConnectionId>,
+    pub(super) json: HashMap<RequestId, ConnectionId>,
     /// Late outcomes that the host has not taken yet.
     pub(super) outcomes: Vec<SendOutcome>,
     /// Outcomes of the change under way. A response that the store did not take is
@@ -124,22 +42,13 @@ pub(super) struct State {
     pub(super) seeks: BTreeMap<ConnectionId, Seek>,
     /// Streams that another process writes.
     pub(super) followed: BTreeMap<StreamNonce, Followed>,
+    /// Streams that other processes may read or write.
+    pub(super) watched: HashMap<StreamNonce, Watched>,
     /// Which version of what the store knows of the session it was given.
-    facts_put: u32,
+    pub(super) facts_put: u32,
     next_token: u64,
     /// When the engine looks at the session next.
-    scheduled: Ms,
-}
-
-impl State {
-    /// Whoever waits for the store is told now; what the store still says is of no use.
-    fn release_senders(&mut self) {
-        for event in self.session.streams().flat_map(|(_, stream)| stream.machine.waiting()) {
-            let ended = if event.kind.is_response() { Ok(()) } else { Err(EngineError::SessionEnded) };
-            self.outcomes.push((event.token, ended));
-            self.asked_later = true;
-        }
-    }
+    pub(super) scheduled: Ms,
 }
 
 pub(super) struct Cell {
@@ -147,12 +56,12 @@ pub(super) struct Cell {
     pub(super) id: Arc<str>,
     pub(super) number: u64,
     pub(super) dialect: &'static Dialect,
-    me: Weak<Self>,
+    pub(super) me: Weak<Self>,
     wake: (Arc<dyn Wake>, u64),
     /// The logs are not this engine's to drop: the session lives elsewhere, or its store goes on.
-    keeps_logs: AtomicBool,
+    pub(super) keeps_logs: AtomicBool,
     adopted: AtomicBool,
-    state: Mutex<State>,
+    pub(super) state: Mutex<State>,
 }
 
 impl fmt::Debug for Cell {
@@ -193,6 +102,7 @@ impl Cell {
                 waits: BTreeMap::new(),
                 seeks: BTreeMap::new(),
                 followed: BTreeMap::new(),
+                watched: HashMap::new(),
                 facts_put: 0,
                 next_token: 1,
                 scheduled: Ms::NEVER,
@@ -218,6 +128,7 @@ impl Cell {
         let now = self.now();
         let mut state = lock(&self.state);
         let value = change(&mut state, now);
+        self.show_standalone(&mut state, now);
         let mut wakes = Vec::new();
         let touched = std::mem::take(&mut state.touched);
         for id in &touched {
@@ -292,11 +203,23 @@ impl Cell {
     pub(super) fn adopt(&self, record: &SessionRecord) {
         self.keeps_logs.store(true, Ordering::SeqCst);
         self.adopted.store(true, Ordering::SeqCst);
-        lock(&self.state).session.adopt(record.revision, record.retry_ms, record.list_changed);
+        let SessionRecord { revision, retry_ms, list_changed, standalone, .. } = *record;
+        lock(&self.state).session.adopt(revision, retry_ms, list_changed, standalone);
     }
 
     fn is_adopted(&self) -> bool {
         self.adopted.load(Ordering::Relaxed)
+    }
+
+    /// A listener elsewhere finds the standalone stream in the session's record, so it has to be there.
+    fn show_standalone(&self, state: &mut State, now: Ms) {
+        let session = &state.session;
+        let is_new = session.facts() != state.facts_put && session.standalone().is_none();
+        if is_new && !session.has_ended() && !self.is_adopted() && self.shared.store.outlives_process() {
+            let mut steps = Vec::new();
+            self.standalone(state, now, &mut steps);
+            self.perform(state, now, steps);
+        }
     }
 
     /// Gives the store what it has to know of the session, for readers that come elsewhere.
@@ -306,17 +229,31 @@ impl Cell {
             principal: state.session.principal().map(Into::into),
             retry_ms: state.session.retry_ms(),
             list_changed: *state.session.list_changed(),
+            standalone: state.session.standalone(),
             ..SessionRecord::default()
         };
         self.shared.store.put_session(now, &self.id, &record);
     }
 
     pub(super) fn claim(&self, principal: Option<&str>) {
-        self.with(|state, _| state.session.claim(principal));
+        self.with_or((), |state, _| state.session.claim(principal));
     }
 
     pub(super) fn belongs_to(&self, principal: Option<&str>) -> bool {
-        lock(&self.state).session.belongs_to(principal)
+        !self.is_forked() && lock(&self.state).session.belongs_to(principal)
+    }
+
+    pub(super) fn is_forked(&self) -> bool {
+        self.shared.is_forked()
+    }
+
+    /// As [`with`](Self::with); in the child of a fork nothing but this value.
+    pub(super) fn with_or<T>(&self, forked: T, change: impl FnOnce(&mut State, Ms) -> T) -> T {
+        if self.is_forked() { forked } else { self.with(change) }
+    }
+
+    fn check_forked(&self) -> Result<(), Refusal> {
+        if self.is_forked() { Err(self.dialect.wording.closing()) } else { Ok(()) }
     }
 
     fn check_open(&self, state: &State) -> Result<(), Refusal> {
@@ -368,6 +305,7 @@ impl Cell {
         wake: Arc<dyn Wake>,
         key: u64,
     ) -> Result<Connection, Refusal> {
+        me.check_forked()?;
         me.check_owned()?;
         let conn = me.change(|state, now, steps| {
             me.check_open(state)?;
@@ -391,6 +329,7 @@ impl Cell {
         wake: Arc<dyn Wake>,
         key: u64,
     ) -> Result<Connection, Refusal> {
+        me.check_forked()?;
         me.check_owned()?;
         let conn = me.with(|state, now| {
             me.check_open(state)?;
@@ -412,13 +351,20 @@ impl Cell {
     }
 
     pub(super) fn listen(me: &Arc<Self>, wake: Arc<dyn Wake>, key: u64) -> Result<Connection, Refusal> {
+        me.check_forked()?;
         let conn = me.change(|state, now, steps| {
             me.check_open(state)?;
+            if let Some(nonce) = state.session.standalone().filter(|_| me.is_adopted()) {
+                let conn = me.attach(state, now, Conn::new(nonce, Origin::Standalone, wake, key));
+                me.resume_log(state, now, conn, Position::start(nonce), steps);
+                return Ok(conn);
+            }
             let nonce = me.standalone(state, now, steps);
             let conn = me.attach(state, now, Conn::open(nonce, Origin::Standalone, wake, key));
             let jitter = me.shared.jitter();
             // The standalone stream has no end, so its machine always takes a reader.
             let _ = state.session.handle(now, nonce, Input::Open { conn, jitter }, steps);
+            me.claim_log(state, now, nonce, steps);
             Ok(conn)
         })?;
         Ok(Self::connection(me, conn))
@@ -440,6 +386,7 @@ impl Cell {
         wake: Arc<dyn Wake>,
         key: u64,
     ) -> Result<Connection, Refusal> {
+        me.check_forked()?;
         let conn = me.change(|state, now, steps| {
             me.check_open(state)?;
             if let Some(revision) = revision {
@@ -452,10 +399,11 @@ impl Cell {
     }
 
     pub(super) fn poll(&self, id: ConnectionId, max_bytes: usize) -> Poll {
-        self.with(|state, now| {
+        let over = |now| Poll { head: None, chunks: Vec::new(), end: Some(CloseReason::Superseded), wait_until: now };
+        self.with_or(over(Ms(0)), |state, now| {
             let Some(conn) = state.conns.get_mut(&id) else {
                 // Fenced, or its session ended, and it was told before.
-                return Poll { head: None, chunks: Vec::new(), end: Some(CloseReason::Superseded), wait_until: now };
+                return over(now);
             };
             conn.awake = true;
             if conn.outbox.is_empty() && conn.end.is_none() && !conn.json {
@@ -472,9 +420,9 @@ impl Cell {
             if !state.seeks.is_empty() {
                 wait_until = wait_until.min(state.seek_deadline(self.shared.options.pacing.keep_alive_ms));
             }
-            let Some(conn) = state.conns.get_mut(&id) else {
-                return Poll { head: None, chunks: Vec::new(), end: Some(CloseReason::Superseded), wait_until: now };
-            };
+            // It may be the store that is waited for.
+            wait_until = wait_until.min(state.wait_deadline());
+            let Some(conn) = state.conns.get_mut(&id) else { return over(now) };
             conn.awake = false;
             let poll = Poll { head: conn.head, chunks: std::mem::take(&mut conn.outbox), end: conn.end, wait_until };
             if let Some(why) = poll.end {
@@ -485,6 +433,9 @@ impl Cell {
     }
 
     pub(super) fn lost(&self, id: ConnectionId) {
+        if self.is_forked() {
+            return;
+        }
         self.change(|state, now, steps| {
             let Some(nonce) = state.conns.get(&id).map(|conn| conn.nonce) else { return };
             let unfinished = state.session.stream(nonce).is_some();
@@ -492,13 +443,18 @@ impl Cell {
             Counters::add(&self.shared.counters.connections_lost, 1);
             let _ = state.session.handle(now, nonce, Input::Lost { conn: id }, steps);
         });
-        if self.is_adopted() && lock(&self.state).conns.is_empty() {
+        self.let_go();
+    }
+
+    /// An adopted session that has no connection is forgotten.
+    pub(super) fn let_go(&self) {
+        if self.is_adopted() && !self.is_forked() && lock(&self.state).conns.is_empty() {
             self.release();
         }
     }
 
     pub(super) fn received(&self, envelopes: &[Envelope]) {
-        self.with(|state, now| {
+        self.with_or((), |state, now| {
             state.session.contact(now);
             for envelope in envelopes.iter().filter(|e| matches!(e.kind, Kind::Response | Kind::ErrorResponse)) {
                 if let Some((nonce, seq)) = envelope.id.as_ref().and_then(|id| state.session.settle_question(id)) {
@@ -553,25 +509,10 @@ impl Cell {
         if kind == OutgoingKind::Request { Err(EngineError::Finished) } else { Ok(Sent::Dropped) }
     }
 
-    /// Every call that waits for an answer in JSON gets this end.
-    fn end_json(&self, state: &mut State, end: SynthesizedEnd) {
-        for (id, conn) in std::mem::take(&mut state.json) {
-            let body = end_payload(&id, end);
-            state.session.answered_outside(&id, &body);
-            self.answer_json(state, conn, Head::json(200), body.to_vec());
-        }
-    }
-
-    fn answer_json(&self, state: &mut State, conn: ConnectionId, head: Head, body: Vec<u8>) {
-        if let Some(conn) = state.conns.get_mut(&conn) {
-            conn.head = Some(head);
-            conn.outbox.push(Chunk::Own(body));
-            conn.end = Some(CloseReason::Complete);
-        }
-        state.touched.push(conn);
-    }
-
     pub(super) fn close_connection(&self, request: &RequestId, retry_ms: Option<u32>, hold_ms: Option<u64>) -> bool {
+        if self.is_forked() {
+            return false;
+        }
         self.change(|state, now, steps| {
             let Some((_, nonce)) = state.session.find_request(request) else { return false };
             self.close_stream(state, now, nonce, (retry_ms, hold_ms), steps)
@@ -594,6 +535,9 @@ impl Cell {
     }
 
     pub(super) fn close_standalone(&self, retry_ms: Option<u32>, hold_ms: Option<u64>) -> bool {
+        if self.is_forked() {
+            return false;
+        }
         self.change(|state, now, steps| {
             if state.session.has_ended() {
                 return false;
@@ -604,6 +548,9 @@ impl Cell {
     }
 
     pub(super) fn cancelled(&self, request: &RequestId) -> bool {
+        if self.is_forked() {
+            return false;
+        }
         self.change(|state, now, steps| {
             if let Some(conn) = state.json.remove(request) {
                 let body = end_payload(request, SynthesizedEnd::Cancelled);
@@ -616,111 +563,24 @@ impl Cell {
     }
 
     pub(super) fn idle_in_ms(&self, idle_ms: Option<u64>) -> Option<u64> {
+        if self.is_forked() {
+            return None;
+        }
         let max_detached_ms = self.shared.options.max_detached_ms;
         let now = self.now();
         let at = lock(&self.state).session.idle_at(idle_ms, max_detached_ms);
         (at != Ms::NEVER).then(|| at.since(now))
     }
-
-    pub(super) fn drain(&self, retry_ms: u32) {
-        self.change(|state, now, steps| {
-            state.session.drain(now, retry_ms, steps);
-            self.end_json(state, SynthesizedEnd::Draining);
-            self.drain_seeks(state, now);
-        });
-    }
-
-    /// Nobody reads a session of another process here any more: whoever comes next looks it up anew. A
-    /// reader who found it just before is served all the same.
-    fn release(&self) {
-        let mut sessions = lock(&self.shared.sessions);
-        let is_this = sessions.get(&self.id).is_some_and(|cell| cell.number == self.number);
-        let released = if is_this { sessions.remove(&self.id) } else { None };
-        drop(sessions);
-        drop(released);
-    }
-
-    /// Ends the session with the process; what a durable store has of it stays readable.
-    pub(super) fn leave(&self) {
-        if self.shared.store.outlives_process() {
-            self.keeps_logs.store(true, Ordering::SeqCst);
-        }
-        self.end();
-    }
-
-    pub(super) fn end(&self) {
-        let ended = self.change(|state, now, steps| {
-            let ended = !state.session.has_ended();
-            if ended {
-                state.session.end(now, SynthesizedEnd::SessionEnded, steps);
-            }
-            ended
-        });
-        if !ended {
-            return;
-        }
-        self.with(|state, now| {
-            state.release_senders();
-            state.waits.clear();
-            state.seeks.clear();
-            state.followed.clear();
-            for (_, conn) in std::mem::take(&mut state.json) {
-                let refusal = self.dialect.wording.session_ended_meanwhile();
-                self.answer_json(state, conn, Head::json(refusal.status), refusal.body(self.dialect));
-            }
-            // The logs go with the session, so its open connections get their last bytes now.
-            let mut open: Vec<ConnectionId> = state.conns.keys().copied().collect();
-            open.sort_unstable();
-            for id in open {
-                self.write_last(state, now, id);
-            }
-        });
-        if !self.keeps_logs.load(Ordering::SeqCst) {
-            self.shared.store.drop_session(&self.id);
-        }
-        lock(&self.shared.sessions).remove(&self.id);
-        lock(&self.shared.timed).remove(&self.number);
-        let scheduled = lock(&self.state).scheduled;
-        self.shared.schedule(scheduled, Ms::NEVER, self.number);
-        tracing::debug!(target: "tailrope", session = %self.id, "session ended");
-    }
-
-    fn write_last(&self, state: &mut State, now: Ms, id: ConnectionId) {
-        let mut written = 0;
-        while let Some(conn) = state.conns.get_mut(&id).filter(|conn| conn.end.is_none() && written < LAST_BYTES) {
-            conn.page_bytes = PAGE_BYTES;
-            let (nonce, chunks) = (conn.nonce, conn.outbox.len());
-            let mut steps = Vec::new();
-            let _ = state.session.handle(now, nonce, Input::Ready { conn: id }, &mut steps);
-            self.perform(state, now, steps);
-            let Some(conn) = state.conns.get(&id) else { return };
-            if conn.outbox.len() == chunks {
-                break;
-            }
-            written += conn.outbox[chunks..].iter().map(|chunk| chunk.as_ref().len()).sum::<usize>();
-        }
-        if let Some(conn) = state.conns.get_mut(&id) {
-            if conn.end.is_none() {
-                conn.end = Some(CloseReason::Ended);
-                self.shared.counters.closed(CloseReason::Ended);
-                let nonce = conn.nonce;
-                let tail = state.session.stream(nonce).and_then(|stream| stream.machine.tail()).cloned();
-                if conn.head.is_none() {
-                    // The store has not said yet whether the resume is possible; now it is not.
-                    conn.refuse(&self.dialect.wording.session_ended(), self.dialect);
-                } else if let Some(tail) = tail {
-                    self.write(state, nonce, id, Frame::Tail(tail));
-                }
-            }
-            state.touched.push(id);
-        }
-    }
 }
 
 impl Drop for Cell {
     fn drop(&mut self) {
-        if self.is_adopted() {
+        if self.is_adopted() && !self.is_forked() {
             lock(&self.shared.timed).remove(&self.number);
+        }
+        let watched = std::mem::take(&mut lock(&self.state).watched);
+        for nonce in watched.into_keys() {
+            self.shared.store.unwatch(&self.key(nonce), &self.watcher());
         }
     }
 }

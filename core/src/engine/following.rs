@@ -5,16 +5,19 @@
 
 use super::cell::{Cell, State};
 use crate::Ms;
-use crate::protocol::{Origin, StreamNonce};
-use crate::session::{Step, SynthesizedEnd, end_payload, nameless_end};
+use crate::protocol::{Origin, RequestId, StreamNonce};
+use crate::session::{Step, SynthesizedEnd, end_payload, ends_payload, nameless_end};
 use crate::store::Record;
 use crate::stream::{Chain, Input};
 
-/// Pause between two looks at a log that is followed.
-pub(super) const FOLLOW_MS: u64 = 100;
+/// Pause between two looks at a log that is followed. Hints come before: this is for those that are lost,
+/// and for owners that give no sign any more.
+pub(super) const FOLLOW_MS: u64 = 1_000;
 
 /// A stream that is followed.
 pub(super) struct Followed {
+    /// Requests that the stream was opened for.
+    pub(super) requests: Vec<RequestId>,
     pub(super) due: Ms,
     pub(super) asking: bool,
 }
@@ -30,7 +33,10 @@ impl Cell {
     /// From now on the stream, whose machine was just made from this record, is followed if it has to be.
     pub(super) fn follow(&self, state: &mut State, now: Ms, nonce: StreamNonce, record: &Record) {
         if record.owner_unseen_ms.is_some() && !record.finished {
-            state.followed.insert(nonce, Followed { due: now + FOLLOW_MS, asking: false });
+            let requests = RequestId::decode_all(&record.about).unwrap_or_default();
+            // Looked at again at once: there were no hints yet when it was looked at.
+            state.followed.insert(nonce, Followed { requests, due: now, asking: false });
+            self.watch(state, nonce, record.claims);
         }
     }
 
@@ -43,13 +49,17 @@ impl Cell {
         record: Option<&Record>,
         steps: &mut Vec<Step>,
     ) {
-        let Some(stream) = state.session.stream_mut(nonce) else {
-            state.followed.remove(&nonce);
-            return;
+        let State { session, followed, .. } = state;
+        let (Some(stream), Some(known)) = (session.stream_mut(nonce), followed.get(&nonce)) else {
+            followed.remove(&nonce);
+            return self.unwatch(state, nonce);
         };
         let lost = |end| match &stream.origin {
             Origin::Request(request) => Some(end_payload(request, end)),
-            Origin::Unnamed => Some(nameless_end(end)),
+            Origin::Unnamed if known.requests.is_empty() => Some(nameless_end(end)),
+            Origin::Unnamed => {
+                Some(ends_payload(&known.requests.iter().map(|id| (id.clone(), end)).collect::<Vec<_>>()))
+            }
             Origin::Standalone => None,
         };
         let mut inputs = Vec::new();
@@ -78,7 +88,7 @@ impl Cell {
         if state.session.stream(nonce).is_none_or(|stream| stream.machine.is_finished()) {
             state.followed.remove(&nonce);
         } else if let Some(followed) = state.followed.get_mut(&nonce) {
-            *followed = Followed { due: now + FOLLOW_MS, asking: false };
+            (followed.due, followed.asking) = (now + FOLLOW_MS, false);
         }
     }
 
@@ -93,6 +103,7 @@ impl Cell {
             } else {
                 state.followed.remove(&nonce);
                 state.session.let_go(nonce);
+                self.unwatch(state, nonce);
             }
         }
     }

@@ -82,7 +82,7 @@ impl SessionHandle {
 
     /// Gives the session's streams another reconnection delay than the engine's, in milliseconds.
     pub fn set_retry_ms(&self, retry_ms: u32) {
-        self.0.with(|state, _| state.session.set_retry_ms(retry_ms));
+        self.0.with_or((), |state, _| state.session.set_retry_ms(retry_ms));
     }
 
     /// Examines an HTTP request of this session.
@@ -101,12 +101,12 @@ impl SessionHandle {
 
     /// Sets the revision of a session whose `initialize` the engine does not see.
     pub fn assume_revision(&self, revision: Revision) {
-        self.0.with(|state, _| state.session.assume_revision(revision));
+        self.0.with_or((), |state, _| state.session.assume_revision(revision));
     }
 
     /// The revision that was negotiated, or asked for by an `initialize` without an answer yet.
     pub fn revision(&self) -> Option<Revision> {
-        self.0.with(|state, _| state.session.revision())
+        self.0.with_or(None, |state, _| state.session.revision())
     }
 
     /// Opens the stream of a POST that carries these requests. `initialize` is the revision that an
@@ -177,7 +177,7 @@ impl SessionHandle {
 
     /// The outcomes of messages that were [`Sent::Pending`].
     pub fn take_outcomes(&self) -> Vec<SendOutcome> {
-        self.0.with(|state, _| std::mem::take(&mut state.outcomes))
+        self.0.with_or(Vec::new(), |state, _| std::mem::take(&mut state.outcomes))
     }
 
     /// Operations that the host's own store has to do for this session; each is reported with its
@@ -229,12 +229,12 @@ impl SessionHandle {
 
     /// The request in flight that this id means: exactly, or by its text if only one has it.
     pub fn find_request(&self, id: &RequestId) -> Option<RequestId> {
-        self.0.with(|state, _| state.session.find_request(id).map(|(found, _)| found.clone()))
+        self.0.with_or(None, |state, _| state.session.find_request(id).map(|(found, _)| found.clone()))
     }
 
     /// Requests without a response.
     pub fn in_flight(&self) -> usize {
-        self.0.with(|state, _| state.session.in_flight())
+        self.0.with_or(0, |state, _| state.session.in_flight())
     }
 
     /// Milliseconds until the session counts as idle; none while something holds it (I11).
@@ -245,6 +245,12 @@ impl SessionHandle {
     /// Ends the session: requests in flight get an error, connections close, logs are freed.
     pub fn end(&self) {
         self.0.end();
+    }
+
+    /// The host opened no connection of a session that it [adopted](super::Engine::adopt_session): it is
+    /// forgotten, unless others read it here. Does nothing with other sessions.
+    pub fn let_go(&self) {
+        self.0.let_go();
     }
 
     /// The engine's time.

@@ -41,13 +41,18 @@ mod adopting;
 mod answers;
 mod cell;
 mod clock;
+mod conn;
 mod connection;
+mod ends;
 mod following;
 mod handle;
+mod hook_log;
+mod lost_logs;
 mod perform;
 mod seeks;
 mod stats;
 mod waits;
+mod watching;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::error::Error;
@@ -61,6 +66,7 @@ use clock::Randomness;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use connection::{Chunk, Connection, Head, NoWake, Poll, Wake};
 pub use handle::{OutgoingMessage, SendOutcome, Sent, SessionHandle};
+pub use hook_log::{HookLog, HookReplay, OnReplayed, OnStored};
 use stats::Counters;
 pub use stats::Stats;
 
@@ -212,8 +218,13 @@ impl Shared {
         u16::from_le_bytes(self.randomness.take())
     }
 
+    /// In the child of a fork no lock may be touched: a thread of the store may have held it.
+    fn is_forked(&self) -> bool {
+        self.forked.load(Ordering::Relaxed)
+    }
+
     fn check(&self) -> Result<(), EngineError> {
-        if self.forked.load(Ordering::Relaxed) {
+        if self.is_forked() {
             Err(EngineError::Forked)
         } else if self.closed.load(Ordering::Relaxed) {
             Err(EngineError::Closed)
@@ -333,6 +344,9 @@ impl Engine {
 
     /// The open session with this id, if this principal may see it.
     pub fn session(&self, id: &str, principal: Option<&str>) -> Option<SessionHandle> {
+        if self.0.is_forked() {
+            return None;
+        }
         let cell = lock(&self.0.sessions).get(id).cloned()?;
         let found = cell.belongs_to(principal);
         found.then(|| SessionHandle::new(cell))
@@ -386,9 +400,20 @@ impl Engine {
         }
     }
 
-    /// Whether no session is open. Then nothing is held, and [`tick`](Self::tick) has nothing to do.
+    /// Whether no session is open or looked up. Then nothing is held, and [`tick`](Self::tick) has nothing
+    /// to do.
     pub fn is_idle(&self) -> bool {
-        lock(&self.0.sessions).is_empty()
+        lock(&self.0.sessions).is_empty() && lock(&self.0.look_ups).is_empty()
+    }
+
+    /// Whether connections and sessions are woken on threads that the host does not know.
+    pub fn answers_elsewhere(&self) -> bool {
+        self.0.store.answers_elsewhere()
+    }
+
+    /// Whether what the store holds is there for whoever opens it next.
+    pub fn outlives_process(&self) -> bool {
+        self.0.store.outlives_process()
     }
 
     /// Whether a drain has begun.
@@ -406,9 +431,26 @@ impl Engine {
         }
     }
 
-    /// Called in the child of a fork, where no lock may be touched: every later use is refused.
+    /// The host goes away without ending its sessions: nothing is taken any more, and nobody is woken for
+    /// them. What only this process held is freed with the last handle.
+    pub fn release(&self) {
+        self.0.closed.store(true, Ordering::SeqCst);
+        let sessions = std::mem::take(&mut *lock(&self.0.sessions));
+        sessions.values().for_each(|cell| cell.keep_logs());
+        lock(&self.0.timed).clear();
+        lock(&self.0.deadlines).clear();
+        lock(&self.0.look_ups).clear();
+        // Each refers to the engine: without the lock that the last of them would want.
+        drop(sessions);
+    }
+
+    /// Called in the child of a fork, where no lock may be touched, as a thread that is not there may hold
+    /// it: every later use is refused.
     pub fn mark_forked(&self) {
-        self.0.forked.store(true, Ordering::Relaxed);
+        if !self.0.forked.swap(true, Ordering::Relaxed) {
+            // A store that goes away waits for its threads, which are not there.
+            std::mem::forget(Arc::clone(&self.0));
+        }
     }
 
     /// What the engine did and holds.

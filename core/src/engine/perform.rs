@@ -9,8 +9,8 @@ use super::handle::Sent;
 use super::stats::Counters;
 use crate::Ms;
 use crate::protocol::{StreamNonce, sse};
-use crate::session::{Step, SynthesizedEnd};
-use crate::store::{Answer, Operation, Outcome, ReadLimit, StoreError, Ticket};
+use crate::session::{Step, Stream, SynthesizedEnd};
+use crate::store::{Answer, Append, Operation, Outcome, ReadLimit, StoreError, Ticket};
 use crate::stream::{CloseReason, ConnectionId, Frame, Input, NewEvent, Output, Seq, StoredEvent};
 
 /// Events in one page. The byte bound is what usually ends a page.
@@ -52,6 +52,7 @@ impl Cell {
                     Counters::add(&counters.resumes_accepted, u64::from(!conn.instead));
                 }
                 state.touched.push(conn);
+                self.claim_log(state, now, nonce, more);
             }
             Output::Reject { conn, why } => self.answer_reject(state, now, conn, why, more),
             Output::Send { conn, frame } => self.write(state, nonce, conn, frame),
@@ -71,7 +72,12 @@ impl Cell {
                 state.touched.push(conn);
             }
             Output::Finish { tail } => self.shared.store.finish(now, &self.key(nonce), tail),
-            Output::Forget => state.session.forget(nonce),
+            Output::Forget => {
+                state.session.forget(nonce);
+                if state.session.stream(nonce).is_none() {
+                    self.unwatch(state, nonce);
+                }
+            }
         }
     }
 
@@ -79,7 +85,11 @@ impl Cell {
     pub(super) fn open_log(&self, state: &mut State, now: Ms, nonce: StreamNonce) {
         Counters::add(&self.shared.counters.streams_opened, 1);
         let ticket = self.ticket(nonce, Operation::Open);
-        match self.shared.store.open(now, &self.key(nonce), &ticket) {
+        // What is in memory is gone with whoever would ask.
+        let is_kept = self.shared.store.outlives_process();
+        let about = state.session.stream(nonce).filter(|_| is_kept).map(Stream::about).unwrap_or_default();
+        self.watch(state, nonce, 0);
+        match self.shared.store.open(now, &self.key(nonce), &about, &ticket) {
             Answer::Now(Ok(())) => self.prime(state, now, nonce, &ticket),
             Answer::Now(Err(error)) => {
                 tracing::error!(target: "tailrope", session = %self.id, stream = %nonce.hex(), %error, "log not created");
@@ -114,6 +124,7 @@ impl Cell {
         more: &mut Vec<Step>,
     ) {
         let Some(stream) = state.session.stream_mut(nonce) else { return };
+        let chain_before = stream.chain.0;
         let mut chain = stream.chain;
         let mut scratch = Vec::with_capacity(events.iter().map(|event| event.payload.len() + 128).sum());
         let mut stored = Vec::with_capacity(events.len());
@@ -130,7 +141,8 @@ impl Cell {
         }
         stream.chain_ahead = chain;
         let ticket = self.ticket(nonce, Operation::Append);
-        match self.shared.store.append(now, &self.key(nonce), &stored, chain.0, &ticket) {
+        let append = Append { events: &stored, chain_before, chain: chain.0 };
+        match self.shared.store.append(now, &self.key(nonce), &append, &ticket) {
             Answer::Now(result) => self.appended(state, now, nonce, result, more),
             Answer::Later => {
                 state.asked_later = true;
@@ -163,6 +175,9 @@ impl Cell {
                 return self.ask_growth(state, now, nonce, more);
             }
             Err(error) => {
+                if matches!(error, StoreError::RolledBack | StoreError::Gone) {
+                    self.log_lost(state, now, nonce, &error, more);
+                }
                 state.errors.insert(nonce, error);
                 Input::AppendFailed
             }
@@ -231,6 +246,7 @@ impl Cell {
                 self.grown(state, now, nonce, result, &mut steps);
             }
             (Operation::Record, Outcome::Record(result)) => self.recorded(state, now, nonce, result, &mut steps),
+            (Operation::Claim, Outcome::Claimed(result)) => self.claimed(state, now, nonce, result, &mut steps),
             (operation, outcome) => {
                 tracing::error!(target: "tailrope", ?operation, ?outcome, "a store gave an outcome of another operation");
             }

@@ -6,7 +6,6 @@
 
 use super::cell::{Cell, State};
 use super::connection::Head;
-use super::following::Followed;
 use crate::Ms;
 use crate::protocol::{IdEncoder, MAX_VISIT, StreamNonce, sse};
 use crate::session::Step;
@@ -24,6 +23,20 @@ pub(super) struct Position {
     pub(super) visit: u32,
     /// None where the store makes the ids.
     pub(super) tag: Option<u32>,
+    /// There is no cursor: the stream is read from what is left of its start.
+    pub(super) fresh: bool,
+}
+
+impl Position {
+    /// A cursor's position.
+    pub(super) fn of_cursor(nonce: StreamNonce, after: Seq, visit: u32, tag: Option<u32>) -> Self {
+        Self { nonce, after, visit, tag, fresh: false }
+    }
+
+    /// Where a listener without a cursor begins.
+    pub(super) fn start(nonce: StreamNonce) -> Self {
+        Self { nonce, after: 0, visit: 0, tag: Some(Chain::start(&nonce.0).tag()), fresh: true }
+    }
 }
 
 /// A connection whose stream has to be looked up.
@@ -74,12 +87,20 @@ impl Cell {
     }
 
     fn resume_stream(&self, state: &mut State, now: Ms, conn: ConnectionId, position: Position, steps: &mut Vec<Step>) {
-        let Position { nonce, after, visit, tag } = position;
+        let Position { nonce, after, visit, tag, fresh } = position;
         let origin = state.conns.get(&conn).map(|conn| &conn.origin);
         if tag.is_some() && state.session.stream(nonce).is_some_and(|stream| Some(&stream.origin) != origin) {
             return self.answer_unknown(state, now, conn, steps);
         }
         let jitter = self.shared.jitter();
+        if fresh {
+            if let Some(conn) = state.conns.get_mut(&conn) {
+                conn.head = Some(Head::EVENT_STREAM);
+            }
+            let _ = state.session.handle(now, nonce, Input::Open { conn, jitter }, steps);
+            state.touched.push(conn);
+            return self.claim_log(state, now, nonce, steps);
+        }
         let _ = state.session.handle(now, nonce, Input::Resume { conn, after, visit, tag, jitter }, steps);
     }
 
@@ -113,12 +134,15 @@ impl Cell {
             Err(error) => {
                 tracing::warn!(target: "tailrope", session = %self.id, stream = %nonce.hex(), %error,
                     "stream not looked up");
+                self.note_claims(state, now, nonce, None, steps);
                 if let Some(followed) = state.followed.get_mut(&nonce) {
-                    *followed = Followed { due: now + ASK_AGAIN_MS, asking: false };
+                    (followed.due, followed.asking) = (now + ASK_AGAIN_MS, false);
                 }
                 return state.seeks_of(nonce).into_iter().for_each(|conn| self.seek_failed(state, now, conn));
             }
         };
+        // First: a reader that is fenced gets nothing of what the record tells besides (I4).
+        self.note_claims(state, now, nonce, record.as_ref(), steps);
         if state.followed.contains_key(&nonce) {
             self.catch_up(state, now, nonce, record.as_ref(), steps);
         }
@@ -127,6 +151,9 @@ impl Cell {
             let Some(origin) = state.conns.get(&conn).map(|conn| conn.origin.clone()) else { continue };
             if state.session.stream(nonce).is_none() {
                 let Some(record) = &record else {
+                    if state.session.standalone() == Some(nonce) {
+                        state.session.forget_standalone();
+                    }
                     self.answer_unknown(state, now, conn, steps);
                     continue;
                 };
@@ -173,7 +200,7 @@ impl Cell {
         if let Some(echo) = conn.echo.take() {
             sse::write_priming(conn.own(), |out| out.extend_from_slice(echo.as_bytes()), Some(retry_ms));
         } else {
-            let Position { nonce, after, visit, tag } = &mut seek.position;
+            let Position { nonce, after, visit, tag, .. } = &mut seek.position;
             *visit = (*visit + 1) % (MAX_VISIT + 1);
             let ids = IdEncoder::new(*nonce, &conn.origin);
             let write_id = |out: &mut Vec<u8>| ids.encode(*after, *visit, tag.unwrap_or_default(), out);

@@ -70,6 +70,10 @@ counters! {
     events_missed,
     /// Readers that took a stream over from another connection.
     takeovers,
+    /// Streams whose reader here was replaced by one in another process.
+    takeovers_elsewhere,
+    /// Streams whose stored events the store lost.
+    logs_lost,
     /// Connections that ended because their stream was complete.
     closes_complete,
     /// Connections that the host closed.

@@ -83,6 +83,7 @@ impl Cell {
             Operation::Read(_) => Outcome::Page(Err(error)),
             Operation::Record => Outcome::Record(Err(error)),
             Operation::Session => Outcome::Session(Err(error)),
+            Operation::Claim => Outcome::Claimed(Err(error)),
         };
         self.completed(state, now, ticket, is_growth, outcome);
     }

@@ -27,6 +27,8 @@ pub enum SynthesizedEnd {
     },
     /// The process that ran it is gone.
     OwnerLost,
+    /// The store lost what it had of the stream.
+    StoreLost,
     /// The stream cannot be resumed: expired, purged or never there.
     Lost,
 }
@@ -41,6 +43,7 @@ impl SynthesizedEnd {
             | Self::Unstored
             | Self::TooLarge { .. }
             | Self::OwnerLost
+            | Self::StoreLost
             | Self::Lost => INTERNAL_ERROR,
         }
     }
@@ -57,6 +60,7 @@ impl SynthesizedEnd {
                     .into();
             }
             Self::OwnerLost => "The server process that ran this request is gone",
+            Self::StoreLost => "The server lost stored events of this request",
             Self::Lost => "The stream of this request is no longer available",
         };
         text.into()
@@ -78,7 +82,7 @@ pub fn nameless_end(end: SynthesizedEnd) -> Bytes {
 }
 
 /// The error response for one request, or an array of them for several requests of a batch.
-pub(super) fn ends_payload(ends: &[(RequestId, SynthesizedEnd)]) -> Bytes {
+pub fn ends_payload(ends: &[(RequestId, SynthesizedEnd)]) -> Bytes {
     let [(only, end)] = ends else {
         let mut out = Vec::with_capacity(128 * ends.len());
         for (at, (id, end)) in ends.iter().enumerate() {

@@ -10,7 +10,7 @@ mod streams;
 
 use std::collections::{BTreeMap, HashMap};
 
-pub use ends::{SynthesizedEnd, end_payload, nameless_end};
+pub use ends::{SynthesizedEnd, end_payload, ends_payload, nameless_end};
 pub use routing::{OutgoingKind, Route};
 pub use streams::Stream;
 
@@ -85,7 +85,14 @@ impl Session {
     }
 
     /// Takes over what is known of a session that was opened elsewhere.
-    pub fn adopt(&mut self, revision: Option<Revision>, retry_ms: u32, list_changed: ListChanged) {
+    pub fn adopt(
+        &mut self,
+        revision: Option<Revision>,
+        retry_ms: u32,
+        list_changed: ListChanged,
+        standalone: Option<StreamNonce>,
+    ) {
+        self.standalone = standalone;
         self.revision = revision;
         self.pacing.retry_ms = retry_ms;
         self.list_changed = list_changed;

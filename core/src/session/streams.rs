@@ -1,5 +1,7 @@
 //! The streams of a session: opening, inputs, ends.
 
+use bytes::Bytes;
+
 use super::ends::{SynthesizedEnd, ends_payload};
 use super::{Session, Step};
 use crate::Ms;
@@ -43,6 +45,11 @@ impl Stream {
             answered: Vec::new(),
             failed: Vec::new(),
         }
+    }
+
+    /// What is kept with the log: the requests that wait for their end.
+    pub fn about(&self) -> Bytes {
+        RequestId::encode_all(&self.open).into()
     }
 }
 
@@ -145,10 +152,20 @@ impl Session {
         let machine = Machine::new(self.stream_rules(true), self.pacing, chain.tag());
         self.streams.insert(nonce, Box::new(Stream::new(nonce, Origin::Standalone, machine, chain)));
         self.standalone = Some(nonce);
+        // Before the revision is negotiated nothing is kept of the session.
+        self.note_fact(self.facts != 0);
         if let Some(retry_ms) = self.draining {
             let _ = self.handle(now, nonce, Input::Drain { retry_ms }, out);
         }
         (nonce, true)
+    }
+
+    /// The standalone stream is gone for good: the next message to it begins another.
+    pub fn forget_standalone(&mut self) {
+        if let Some(nonce) = self.standalone.take() {
+            self.streams.remove(&nonce);
+            self.questions.retain(|_, (at, _)| *at != nonce);
+        }
     }
 
     /// Gives a stream that is known from the store a machine again.
@@ -189,7 +206,7 @@ impl Session {
     }
 
     /// Ends every request of a stream that is open.
-    fn end_stream(&mut self, now: Ms, nonce: StreamNonce, end: SynthesizedEnd, out: &mut Vec<Step>) {
+    pub fn end_stream(&mut self, now: Ms, nonce: StreamNonce, end: SynthesizedEnd, out: &mut Vec<Step>) {
         let Some(stream) = self.streams.get_mut(&nonce) else { return };
         for id in std::mem::take(&mut stream.open) {
             self.in_flight.remove(&id);

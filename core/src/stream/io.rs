@@ -88,6 +88,8 @@ pub enum Input {
         /// The `retry` that covers the restart.
         retry_ms: u32,
     },
+    /// A reader in another process has the stream now.
+    Taken,
     /// The connection is gone.
     Lost {
         /// The connection.

@@ -85,8 +85,9 @@ enum Ending {
 struct Arrival {
     conn: ConnectionId,
     after: Seq,
-    /// What the store was asked for.
+    /// What the store is asked for.
     up_to: Seq,
+    loading: bool,
     visit: u32,
     tag: Option<u32>,
     jitter: u16,
@@ -239,7 +240,7 @@ impl Machine {
             Input::CloseRequested { retry_ms, hold_ms } => return self.close_requested(retry_ms, hold_ms, out),
             Input::Open { conn, jitter } => self.open(now, conn, jitter, out),
             Input::Resume { conn, after, visit, tag, jitter } => {
-                self.arrive(Arrival { conn, after, up_to: self.durable, visit, tag, jitter }, out);
+                self.arrive(Arrival { conn, after, up_to: self.durable, loading: false, visit, tag, jitter }, out);
             }
             Input::Opening => self.opening = true,
             Input::Opened => self.log_opened(out),
@@ -252,6 +253,7 @@ impl Machine {
             Input::LoadFailed { conn } => self.load_failed(now, conn, out),
             Input::Ready { conn } => self.ready(now, conn, out),
             Input::Drain { retry_ms } => self.drain(retry_ms, out),
+            Input::Taken => self.taken(out),
             Input::Lost { conn } => self.lost(conn, out),
             Input::Tick => self.tick(now, out),
         }

@@ -24,17 +24,17 @@ impl Machine {
         link
     }
 
-    pub(super) fn arrive(&mut self, arrival: Arrival, out: &mut Vec<Output>) {
+    pub(super) fn arrive(&mut self, mut arrival: Arrival, out: &mut Vec<Output>) {
         let Arrival { conn, after, .. } = arrival;
         if after > self.durable {
             out.push(Output::Reject { conn, why: RejectReason::Unknown });
             return self.forget_if_done(out);
         }
-        let up_to = arrival.up_to;
-        self.arriving.push(arrival);
         if !self.opening {
-            out.push(Output::Load { conn, after, up_to });
+            arrival.loading = true;
+            out.push(Output::Load { conn, after, up_to: arrival.up_to });
         }
+        self.arriving.push(arrival);
     }
 
     /// Takes the arrival of this connection off the list, with how many came before it.
@@ -80,12 +80,25 @@ impl Machine {
             // A parked connection needs its cursor too: it may be promoted, or dropped by a proxy.
             self.write_opening(now, out);
         }
-        let Some(old) = self.link.replace(link) else { return };
+        if let Some(old) = self.link.replace(link) {
+            self.fence(old, out);
+        }
+    }
+
+    fn fence(&mut self, old: Link, out: &mut Vec<Output>) {
         // One that was to be closed anyway is not kept.
         let park = self.rules.standalone && old.close.is_none();
         let superseded = if park { self.parked.replace(old) } else { Some(old) };
         if let Some(superseded) = superseded {
             out.push(Output::Close { conn: superseded.conn, why: CloseReason::Superseded });
+        }
+    }
+
+    /// A reader in another process got the stream: the one here is fenced as by a newer one here (I4).
+    pub(super) fn taken(&mut self, out: &mut Vec<Output>) {
+        if let Some(old) = self.link.take() {
+            self.fence(old, out);
+            self.forget_if_done(out);
         }
     }
 

@@ -11,7 +11,8 @@ impl Machine {
         self.opening = false;
         self.pump(out);
         self.settle(out);
-        for arrival in &self.arriving {
+        for arrival in self.arriving.iter_mut().filter(|arrival| !arrival.loading) {
+            arrival.loading = true;
             out.push(Output::Load { conn: arrival.conn, after: arrival.after, up_to: arrival.up_to });
         }
         for link in [&mut self.link, &mut self.parked].into_iter().flatten() {

@@ -1,0 +1,89 @@
+//! What a session keeps of one of its connections.
+
+use std::sync::Arc;
+
+use super::cell::PAGE_BYTES;
+use super::connection::{Chunk, Head, Wake};
+use crate::protocol::{Dialect, Origin, Refusal, StreamNonce};
+use crate::stream::CloseReason;
+
+pub(super) struct Conn {
+    pub(super) nonce: StreamNonce,
+    pub(super) outbox: Vec<Chunk>,
+    pub(super) head: Option<Head>,
+    pub(super) end: Option<CloseReason>,
+    pub(super) wake: Arc<dyn Wake>,
+    pub(super) key: u64,
+    /// Its writer is inside `poll`, or was woken and has not polled since: it needs no wake-up.
+    pub(super) awake: bool,
+    /// What the cursor of a resume says about its stream.
+    pub(super) origin: Origin,
+    /// The event id to repeat, where the store makes the ids.
+    pub(super) echo: Option<Box<str>>,
+    /// Goes out right after the first bytes.
+    pub(super) after_opening: Vec<u8>,
+    pub(super) page_bytes: usize,
+    pub(super) json: bool,
+    /// It is not the stream that was asked for.
+    pub(super) instead: bool,
+    /// The replay of the host's own store that it waits for, and what tells it apart from other waits.
+    pub(super) replay: Option<(u64, u64)>,
+    /// When the client comes back, as it was told last on this connection.
+    pub(super) retry_ms: Option<u32>,
+    /// It was told its own position before its stream was known.
+    pub(super) primed: bool,
+}
+
+impl Conn {
+    pub(super) fn new(nonce: StreamNonce, origin: Origin, wake: Arc<dyn Wake>, key: u64) -> Self {
+        Self {
+            nonce,
+            outbox: Vec::new(),
+            head: None,
+            end: None,
+            wake,
+            key,
+            // Whoever opens a connection polls it first.
+            awake: true,
+            origin,
+            echo: None,
+            after_opening: Vec::new(),
+            page_bytes: PAGE_BYTES,
+            json: false,
+            instead: false,
+            replay: None,
+            retry_ms: None,
+            primed: false,
+        }
+    }
+
+    /// The connection of a new stream: that there will be one is known at once.
+    pub(super) fn open(nonce: StreamNonce, origin: Origin, wake: Arc<dyn Wake>, key: u64) -> Self {
+        Self { head: Some(Head::EVENT_STREAM), ..Self::new(nonce, origin, wake, key) }
+    }
+
+    /// Lets what goes with the first bytes out.
+    pub(super) fn flush_after_opening(&mut self) {
+        if !self.after_opening.is_empty() {
+            let bytes = std::mem::take(&mut self.after_opening);
+            self.own().extend_from_slice(&bytes);
+        }
+    }
+
+    /// Answers with a refusal. Nothing of the answer may be out yet.
+    pub(super) fn refuse(&mut self, refusal: &Refusal, dialect: &Dialect) {
+        self.head = Some(Head::json(refusal.status));
+        self.own().extend_from_slice(&refusal.body(dialect));
+    }
+
+    /// A buffer at the end of the outbox.
+    pub(super) fn own(&mut self) -> &mut Vec<u8> {
+        if !matches!(self.outbox.last(), Some(Chunk::Own(_))) {
+            self.outbox.push(Chunk::Own(Vec::new()));
+        }
+        match self.outbox.last_mut() {
+            Some(Chunk::Own(bytes)) => bytes,
+            _ => unreachable!("an own chunk was just put at the end"),
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! How sessions end here: by a drain, with the process, or for good.
+
+use std::sync::atomic::Ordering;
+
+use super::cell::{Cell, PAGE_BYTES, State};
+use super::connection::{Chunk, Head};
+use super::{EngineError, lock};
+use crate::Ms;
+use crate::session::{SynthesizedEnd, end_payload};
+use crate::stream::{CloseReason, ConnectionId, Frame, Input};
+
+/// What a connection is still given when its session ends.
+const LAST_BYTES: usize = 1 << 20;
+
+impl State {
+    /// Whoever waits for the store is told now; what the store still says is of no use.
+    fn release_senders(&mut self) {
+        for event in self.session.streams().flat_map(|(_, stream)| stream.machine.waiting()) {
+            let ended = if event.kind.is_response() { Ok(()) } else { Err(EngineError::SessionEnded) };
+            self.outcomes.push((event.token, ended));
+            self.asked_later = true;
+        }
+    }
+}
+
+impl Cell {
+    pub(super) fn drain(&self, retry_ms: u32) {
+        self.change(|state, now, steps| {
+            state.session.drain(now, retry_ms, steps);
+            self.end_json(state, SynthesizedEnd::Draining);
+            self.drain_seeks(state, now);
+        });
+    }
+
+    /// Nobody reads a session of another process here any more: whoever comes next looks it up anew. A
+    /// reader who found it just before is served all the same.
+    pub(super) fn release(&self) {
+        let mut sessions = lock(&self.shared.sessions);
+        let is_this = sessions.get(&self.id).is_some_and(|cell| cell.number == self.number);
+        let released = if is_this { sessions.remove(&self.id) } else { None };
+        drop(sessions);
+        drop(released);
+    }
+
+    /// What a durable store has of the session stays readable, also when it ends.
+    pub(super) fn keep_logs(&self) {
+        if self.shared.store.outlives_process() {
+            self.keeps_logs.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Ends the session with the process.
+    pub(super) fn leave(&self) {
+        self.keep_logs();
+        self.end();
+    }
+
+    pub(super) fn end(&self) {
+        if self.is_forked() {
+            return;
+        }
+        if self.shared.draining_ms.load(Ordering::SeqCst) != 0 {
+            // Hosts end their sessions when the process goes away; the clients come back for what is stored.
+            self.keep_logs();
+        }
+        let ended = self.change(|state, now, steps| {
+            let ended = !state.session.has_ended();
+            if ended {
+                state.session.end(now, SynthesizedEnd::SessionEnded, steps);
+            }
+            ended
+        });
+        if !ended {
+            return;
+        }
+        self.with(|state, now| {
+            state.release_senders();
+            state.seeks.clear();
+            state.followed.clear();
+            self.unwatch_all(state);
+            for (_, conn) in std::mem::take(&mut state.json) {
+                let refusal = self.dialect.wording.session_ended_meanwhile();
+                self.answer_json(state, conn, Head::json(refusal.status), refusal.body(self.dialect));
+            }
+            // The logs go with the session, so its open connections get their last bytes now.
+            let mut open: Vec<ConnectionId> = state.conns.keys().copied().collect();
+            open.sort_unstable();
+            for id in open {
+                self.write_last(state, now, id);
+            }
+            // Whatever was asked of the store, also for the last bytes, nobody waits for any more.
+            state.waits.clear();
+        });
+        if !self.keeps_logs.load(Ordering::SeqCst) {
+            self.shared.store.drop_session(&self.id);
+        }
+        lock(&self.shared.sessions).remove(&self.id);
+        lock(&self.shared.timed).remove(&self.number);
+        let scheduled = lock(&self.state).scheduled;
+        self.shared.schedule(scheduled, Ms::NEVER, self.number);
+        tracing::debug!(target: "tailrope", session = %self.id, "session ended");
+    }
+
+    fn write_last(&self, state: &mut State, now: Ms, id: ConnectionId) {
+        let mut written = 0;
+        while let Some(conn) = state.conns.get_mut(&id).filter(|conn| conn.end.is_none() && written < LAST_BYTES) {
+            conn.page_bytes = PAGE_BYTES;
+            let (nonce, chunks) = (conn.nonce, conn.outbox.len());
+            let mut steps = Vec::new();
+            let _ = state.session.handle(now, nonce, Input::Ready { conn: id }, &mut steps);
+            self.perform(state, now, steps);
+            let Some(conn) = state.conns.get(&id) else { return };
+            if conn.outbox.len() == chunks {
+                break;
+            }
+            written += conn.outbox[chunks..].iter().map(|chunk| chunk.as_ref().len()).sum::<usize>();
+        }
+        if let Some(conn) = state.conns.get_mut(&id) {
+            if conn.end.is_none() {
+                conn.end = Some(CloseReason::Ended);
+                self.shared.counters.closed(CloseReason::Ended);
+                let nonce = conn.nonce;
+                let tail = state.session.stream(nonce).and_then(|stream| stream.machine.tail()).cloned();
+                if conn.head.is_none() {
+                    // The store has not said yet whether the resume is possible; now it is not.
+                    conn.refuse(&self.dialect.wording.session_ended(), self.dialect);
+                } else if let Some(tail) = tail {
+                    self.write(state, nonce, id, Frame::Tail(tail));
+                }
+            }
+            state.touched.push(id);
+        }
+    }
+
+    /// Every call that waits for an answer in JSON gets this end.
+    pub(super) fn end_json(&self, state: &mut State, end: SynthesizedEnd) {
+        for (id, conn) in std::mem::take(&mut state.json) {
+            let body = end_payload(&id, end);
+            state.session.answered_outside(&id, &body);
+            self.answer_json(state, conn, Head::json(200), body.to_vec());
+        }
+    }
+
+    pub(super) fn answer_json(&self, state: &mut State, conn: ConnectionId, head: Head, body: Vec<u8>) {
+        if let Some(conn) = state.conns.get_mut(&conn) {
+            conn.head = Some(head);
+            conn.outbox.push(Chunk::Own(body));
+            conn.end = Some(CloseReason::Complete);
+        }
+        state.touched.push(conn);
+    }
+}

@@ -1,0 +1,412 @@
+//! Our stores behind the event store hooks of the SDKs, for servers that keep the SDK's own transport.
+//!
+//! Such a transport names a stream, stores a message, and asks for what came after an id. It tells of no
+//! session, and two sessions may give two streams one name; so the host says a scope where it knows one,
+//! and every stream gets a log under an unguessable name, which its ids carry. An id is all that finds it
+//! again, in this process or in the next one.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use bytes::Bytes;
+
+use super::{Engine, Shared, lock};
+use crate::protocol::{EventId, IdEncoder, Origin, StreamNonce};
+use crate::store::{Answer, Append, Complete, Operation, Outcome, ReadLimit, Record, StoreError, StreamKey, Ticket};
+use crate::stream::{Chain, EventKind, Page, Seq, StoredEvent};
+
+/// Streams that are remembered at once. One that was forgotten goes on in another log.
+const MAX_STREAMS: usize = 10_000;
+/// Events of one page.
+const PAGE_EVENTS: usize = 1_024;
+/// Bytes of one page.
+const PAGE_BYTES: usize = 1 << 20;
+
+/// Takes the id of a stored message.
+pub type OnStored = Box<dyn FnOnce(Result<String, StoreError>) + Send>;
+/// Takes what came after an id; none when the id means nothing here, or what it means is not all there.
+pub type OnReplayed = Box<dyn FnOnce(Result<Option<HookReplay>, StoreError>) + Send>;
+
+/// The messages of a stream after an id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HookReplay {
+    /// The name that the SDK gave the stream.
+    pub stream: String,
+    /// Ids and messages, in order.
+    pub events: Vec<(String, Bytes)>,
+}
+
+/// Keeps the messages of an SDK's own transport in the engine's store.
+///
+/// Callbacks come on any thread, at once or later, and exactly once unless the store never answers: bound
+/// them with the engine's `store_timeout_ms`.
+#[derive(Clone)]
+pub struct HookLog(Arc<Hooked>);
+
+impl std::fmt::Debug for HookLog {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HookLog").finish_non_exhaustive()
+    }
+}
+
+struct Hooked {
+    me: Weak<Self>,
+    shared: Arc<Shared>,
+    state: Mutex<State>,
+    next_use: AtomicU64,
+}
+
+/// A scope, and what the SDK calls a stream in it.
+type Place = (Arc<str>, Arc<str>);
+
+#[derive(Default)]
+struct State {
+    streams: HashMap<Place, Stream>,
+    waits: HashMap<u64, Waiting>,
+}
+
+/// A message for a log.
+struct Message {
+    kind: EventKind,
+    payload: Bytes,
+    done: OnStored,
+    /// Its log was gone before: it is the second try, in another one.
+    again: bool,
+}
+
+struct Stream {
+    key: StreamKey,
+    ids: IdEncoder,
+    head: Seq,
+    chain: Chain,
+    queue: VecDeque<Message>,
+    opened: bool,
+    /// The store is at its log, or at its next message.
+    busy: bool,
+    used: u64,
+}
+
+impl Stream {
+    fn new(scope: &str, nonce: StreamNonce) -> Self {
+        Self {
+            key: StreamKey { session: session_of(scope), nonce },
+            ids: IdEncoder::new(nonce, &Origin::Unnamed),
+            head: 0,
+            chain: Chain::start(&nonce.0),
+            queue: VecDeque::new(),
+            opened: false,
+            busy: false,
+            used: 0,
+        }
+    }
+}
+
+/// Which session of the store holds a scope. No session id has a blank in it.
+fn session_of(scope: &str) -> Arc<str> {
+    format!("hook {scope}").into()
+}
+
+enum Waiting {
+    Opening(Place),
+    Appending(Place, u64, Message),
+    Replaying(Replaying),
+}
+
+struct Replaying {
+    key: StreamKey,
+    ids: IdEncoder,
+    after: Seq,
+    tag: u32,
+    /// What the log's record told: the stream's name and the last position then.
+    known: Option<(String, Seq)>,
+    events: Vec<(String, Bytes)>,
+    bytes: usize,
+    done: OnReplayed,
+}
+
+/// What the store is asked next for a stream.
+enum Step {
+    Open(StreamKey),
+    Append(StreamKey, StoredEvent, (u64, u64)),
+}
+
+impl Engine {
+    /// A log for an SDK's own transport, in this engine's store.
+    pub fn hook_log(&self) -> HookLog {
+        HookLog(Arc::new_cyclic(|me| Hooked {
+            me: me.clone(),
+            shared: Arc::clone(&self.0),
+            state: Mutex::default(),
+            next_use: AtomicU64::new(0),
+        }))
+    }
+}
+
+impl HookLog {
+    /// Stores a message of the stream that the SDK calls `stream`. An empty payload is a position without a
+    /// message, as primings are. Nothing is stored behind an [`EventKind::Terminal`]: what comes all the same
+    /// begins another log.
+    ///
+    /// `done` gets the id: visible ASCII, at most 60 characters.
+    pub fn store(&self, scope: &str, stream: &str, kind: EventKind, payload: Bytes, done: OnStored) {
+        let hooked = &*self.0;
+        hooked.shared.sweep(hooked.shared.clock.now());
+        let place: Place = (scope.into(), stream.into());
+        {
+            let mut state = lock(&hooked.state);
+            if !state.streams.contains_key(&place) {
+                state.make_room();
+                state.streams.insert(place.clone(), Stream::new(scope, hooked.shared.nonce()));
+            }
+            let Some(log) = state.streams.get_mut(&place) else { return };
+            log.used = hooked.next_use.fetch_add(1, Ordering::Relaxed);
+            log.queue.push_back(Message { kind, payload, done, again: false });
+        }
+        hooked.pump(&place);
+    }
+
+    /// Tells what a scope holds after an id. The whole rest of the stream, or nothing: what was trimmed away
+    /// in between makes the id one that means nothing (I8).
+    pub fn replay(&self, scope: &str, after: &str, done: OnReplayed) {
+        let cursor = match EventId::parse(after) {
+            Some(EventId::Position(cursor)) if cursor.origin == Origin::Unnamed => cursor,
+            _ => return done(Ok(None)),
+        };
+        let key = StreamKey { session: session_of(scope), nonce: cursor.nonce };
+        let ids = IdEncoder::new(cursor.nonce, &Origin::Unnamed);
+        let (after, tag) = (cursor.seq, cursor.tag);
+        let replay = Replaying { key, ids, after, tag, known: None, events: Vec::new(), bytes: 0, done };
+        self.0.look_up(replay);
+    }
+
+    /// Forgets everything of a scope, as its session ended.
+    pub fn drop_scope(&self, scope: &str) {
+        let mut left = Vec::new();
+        lock(&self.0.state).streams.retain(|(of, _), log| {
+            let is_other = **of != *scope;
+            if !is_other {
+                left.extend(std::mem::take(&mut log.queue));
+            }
+            is_other
+        });
+        self.0.shared.store.drop_session(&session_of(scope));
+        left.into_iter().for_each(|message| (message.done)(Err(StoreError::Gone)));
+    }
+}
+
+impl State {
+    /// Forgets the stream that was used longest ago, of those that nothing waits for.
+    fn make_room(&mut self) {
+        if self.streams.len() < MAX_STREAMS {
+            return;
+        }
+        let idle = self.streams.iter().filter(|(_, log)| !log.busy && log.queue.is_empty());
+        if let Some(place) = idle.min_by_key(|(_, log)| log.used).map(|(place, _)| place.clone()) {
+            self.streams.remove(&place);
+        }
+    }
+
+    /// What the stream's log needs next: to be created, or its next message.
+    fn next(&mut self, place: &Place, number: u64) -> Option<Step> {
+        let log = self.streams.get_mut(place).filter(|log| !log.busy && !log.queue.is_empty())?;
+        log.busy = true;
+        let key = log.key.clone();
+        if !log.opened {
+            self.waits.insert(number, Waiting::Opening(place.clone()));
+            return Some(Step::Open(key));
+        }
+        let message = log.queue.pop_front()?;
+        let chain = log.chain.then(&message.payload);
+        let frame = message.payload.as_ref().into();
+        let event = StoredEvent { seq: log.head + 1, kind: message.kind, tag: chain.tag(), frame };
+        let chains = (log.chain.0, chain.0);
+        self.waits.insert(number, Waiting::Appending(place.clone(), chain.0, message));
+        Some(Step::Append(key, event, chains))
+    }
+}
+
+impl Hooked {
+    fn ticket(&self, nonce: StreamNonce, operation: Operation, number: u64) -> Ticket {
+        let to: Weak<dyn Complete> = self.me.clone();
+        Ticket { to, nonce, operation, number }
+    }
+
+    /// Asks the store for what the stream needs, until it has to wait.
+    fn pump(&self, place: &Place) {
+        loop {
+            let (now, number) = (self.shared.clock.now(), self.shared.number());
+            let Some(step) = lock(&self.state).next(place, number) else { return };
+            let store = &self.shared.store;
+            let answer = match step {
+                Step::Open(key) => {
+                    let about = Bytes::copy_from_slice(place.1.as_bytes());
+                    store.open(now, &key, &about, &self.ticket(key.nonce, Operation::Open, number))
+                }
+                Step::Append(key, event, (chain_before, chain)) => {
+                    let append = Append { events: &[event], chain_before, chain };
+                    store.append(now, &key, &append, &self.ticket(key.nonce, Operation::Append, number))
+                }
+            };
+            let Answer::Now(result) = answer else { return };
+            self.wrote(number, result);
+        }
+    }
+
+    /// An open or an append has its outcome.
+    fn wrote(&self, number: u64, result: Result<(), StoreError>) -> Option<Place> {
+        let mut state = lock(&self.state);
+        let (place, told) = match state.waits.remove(&number)? {
+            Waiting::Opening(place) => {
+                let log = state.streams.get_mut(&place)?;
+                log.busy = false;
+                log.opened = result.is_ok();
+                let failed =
+                    result.err().and_then(|error| log.queue.pop_front().map(|message| (message.done, Err(error))));
+                (place, failed)
+            }
+            Waiting::Appending(place, chain, message) => {
+                let nonce = self.shared.nonce();
+                let Some(log) = state.streams.get_mut(&place) else {
+                    // Its scope was dropped meanwhile.
+                    drop(state);
+                    (message.done)(Err(StoreError::Gone));
+                    return None;
+                };
+                log.busy = false;
+                let told = match result {
+                    // The log had its end, or the store lost it: the message begins another one.
+                    Err(StoreError::Gone | StoreError::RolledBack) if !message.again => {
+                        let (queue, used) = (std::mem::take(&mut log.queue), log.used);
+                        *log = Stream { queue, used, ..Stream::new(&place.0, nonce) };
+                        log.queue.push_front(Message { again: true, ..message });
+                        None
+                    }
+                    Err(error) => Some((message.done, Err(error))),
+                    Ok(()) => {
+                        log.head += 1;
+                        log.chain = Chain(chain);
+                        let id = id_of(&log.ids, log.head, log.chain.tag());
+                        if message.kind == EventKind::Terminal && log.queue.is_empty() {
+                            state.streams.remove(&place);
+                        }
+                        Some((message.done, Ok(id)))
+                    }
+                };
+                (place, told)
+            }
+            waiting @ Waiting::Replaying(_) => {
+                state.waits.insert(number, waiting);
+                return None;
+            }
+        };
+        drop(state);
+        if let Some((done, result)) = told {
+            done(result);
+        }
+        Some(place)
+    }
+
+    fn look_up(&self, replay: Replaying) {
+        let number = self.shared.number();
+        let key = replay.key.clone();
+        lock(&self.state).waits.insert(number, Waiting::Replaying(replay));
+        let ticket = self.ticket(key.nonce, Operation::Record, number);
+        if let Answer::Now(result) = self.shared.store.record(&key, &ticket) {
+            self.recorded(number, result);
+        }
+    }
+
+    fn take_replay(&self, number: u64) -> Option<Replaying> {
+        match lock(&self.state).waits.remove(&number)? {
+            Waiting::Replaying(replay) => Some(replay),
+            Waiting::Opening(_) | Waiting::Appending(..) => None,
+        }
+    }
+
+    fn recorded(&self, number: u64, result: Result<Option<Record>, StoreError>) {
+        let Some(mut replay) = self.take_replay(number) else { return };
+        match result {
+            Err(error) => (replay.done)(Err(error)),
+            Ok(Some(record)) if record.low <= replay.after + 1 && replay.after <= record.head => {
+                replay.known = Some((String::from_utf8_lossy(&record.about).into_owned(), record.head));
+                self.read_on(replay);
+            }
+            Ok(_) => (replay.done)(Ok(None)),
+        }
+    }
+
+    /// Reads page after page, until the store has to wait.
+    fn read_on(&self, replay: Replaying) {
+        let mut replay = replay;
+        loop {
+            let number = self.shared.number();
+            let head = replay.known.as_ref().map_or(0, |(_, head)| *head);
+            let limit = ReadLimit { up_to: head, events: PAGE_EVENTS, bytes: PAGE_BYTES };
+            let (key, after) = (replay.key.clone(), replay.after);
+            lock(&self.state).waits.insert(number, Waiting::Replaying(replay));
+            let ticket = self.ticket(key.nonce, Operation::Read(0), number);
+            let Answer::Now(page) = self.shared.store.read(&key, after, limit, &ticket) else { return };
+            match self.paged(number, page) {
+                Some(more) => replay = more,
+                None => return,
+            }
+        }
+    }
+
+    /// Takes a page. Gives the replay back when there is more to read.
+    fn paged(&self, number: u64, page: Result<Page, StoreError>) -> Option<Replaying> {
+        let mut replay = self.take_replay(number)?;
+        let (stream, head) = replay.known.clone()?;
+        let page = match page {
+            Ok(page) => page,
+            Err(error) => {
+                // A log that retention took meanwhile is one that is not known.
+                (replay.done)(if error == StoreError::Gone { Ok(None) } else { Err(error) });
+                return None;
+            }
+        };
+        let is_whole = page.low <= replay.after + 1 && page.tag_at == Some(replay.tag);
+        for event in &page.events {
+            replay.bytes += event.frame.len();
+            (replay.after, replay.tag) = (event.seq, event.tag);
+            if !event.frame.is_empty() {
+                let id = id_of(&replay.ids, event.seq, event.tag);
+                replay.events.push((id, Bytes::copy_from_slice(&event.frame)));
+            }
+        }
+        if !is_whole || replay.bytes > self.shared.options.limits.max_bytes_per_stream {
+            (replay.done)(Ok(None));
+        } else if page.events.is_empty() || replay.after >= head {
+            (replay.done)(Ok(Some(HookReplay { stream, events: replay.events })));
+        } else {
+            return Some(replay);
+        }
+        None
+    }
+}
+
+fn id_of(ids: &IdEncoder, seq: Seq, tag: u32) -> String {
+    let mut id = Vec::with_capacity(40);
+    ids.encode(seq, 0, tag, &mut id);
+    String::from_utf8_lossy(&id).into_owned()
+}
+
+impl Complete for Hooked {
+    fn complete(&self, ticket: &Ticket, outcome: Outcome) {
+        match outcome {
+            Outcome::Done(result) => {
+                if let Some(place) = self.wrote(ticket.number, result) {
+                    self.pump(&place);
+                }
+            }
+            Outcome::Record(result) => self.recorded(ticket.number, result),
+            Outcome::Page(page) => {
+                if let Some(replay) = self.paged(ticket.number, page) {
+                    self.read_on(replay);
+                }
+            }
+            Outcome::Session(_) | Outcome::Claimed(_) => {}
+        }
+    }
+}
