@@ -8,12 +8,18 @@ const here = dirname(fileURLToPath(import.meta.url));
 const root = dirname(here);
 const files = { darwin: 'libtailrope_node.dylib', win32: 'tailrope_node.dll' };
 
-execFileSync('cargo', ['build', '--release', '--locked', '-p', 'tailrope-node'], { cwd: root, stdio: 'inherit' });
+// The tests need more than what is published, and sooner: what is published has the profile `dist`.
+const { TAILROPE_CARGO_FEATURES: features, TAILROPE_CARGO_PROFILE: profile = 'dist' } = process.env;
+const more = features ? ['--features', features] : [];
+execFileSync('cargo', ['build', '--profile', profile, '--locked', '-p', 'tailrope-node', ...more], {
+  cwd: root,
+  stdio: 'inherit',
+});
 const metadata = execFileSync('cargo', ['metadata', '--format-version', '1', '--no-deps', '--locked'], {
   cwd: root,
   maxBuffer: 64 << 20,
 });
-const built = join(JSON.parse(metadata).target_directory, 'release', files[process.platform] ?? 'libtailrope_node.so');
+const built = join(JSON.parse(metadata).target_directory, profile, files[process.platform] ?? 'libtailrope_node.so');
 const target = join(here, 'tailrope.node');
 // A process that has the old file loaded keeps it: overwriting it in place would crash that process.
 copyFileSync(built, `${target}.new`);

@@ -30,7 +30,7 @@ export class Answer {
 
   /**
    * `session` is what the answers of one session share: runtime, sessionId, keepAliveMs, `open` (those that
-   * are), `onRefused`. With `headFirst` the head does not wait for the first bytes.
+   * are), `onRefused`, `isGuest` where it lives elsewhere. With `headFirst` the head does not wait for the first bytes.
    */
   constructor(connection, session, headFirst) {
     this.#connection = connection;
@@ -82,7 +82,8 @@ export class Answer {
         return;
       }
       // Most answers are known at once and need nobody to watch over them.
-      if (!this.#opened && !this.#open()) {
+      const isFirst = !this.#opened;
+      if (isFirst && !this.#open()) {
         return;
       }
       if (data) {
@@ -94,7 +95,14 @@ export class Answer {
           this.#begin(head);
           this.flush();
         }
+        if (isFirst && this.#session.runtime.answersElsewhere) {
+          // A wake-up that came from elsewhere before there was anybody to wait for it.
+          continue;
+        }
         this.#session.runtime.arm(waitMs);
+        if (this.#session.isGuest) {
+          this.#session.runtime.armDue();
+        }
         return;
       }
     }

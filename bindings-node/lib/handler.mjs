@@ -36,6 +36,7 @@ class Handler {
   #modern;
   #modernNode;
   #unopened;
+  #stored;
   #onerror;
   #maxBodyBytes;
   #preferResumable;
@@ -78,6 +79,7 @@ class Handler {
     this.#modernNode = sdk.toNodeHandler(this.#modern, { onerror: shared.onerror, maxRequestBodySize });
     // Says what a transport says to a request that opens no session.
     this.#unopened = new ExchangeTransport(this.#transportOptions);
+    this.#stored = sdk.storedSessions({ ...this.#transportOptions, onerror: shared.onerror });
     this.#unsubscribe = this.#modern.bus.subscribe((event) => this.#listChanged(event));
   }
 
@@ -183,6 +185,9 @@ class Handler {
     }
     if (this.#opens(exchange.parsedBody)) {
       return this.#open(exchange);
+    }
+    if (await this.#stored.serve(exchange)) {
+      return undefined;
     }
     if (sessionId !== undefined) {
       return this.#refuse(exchange, 404, SESSION_NOT_FOUND, 'Session not found');

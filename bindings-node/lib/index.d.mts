@@ -1,7 +1,7 @@
-import type { CloseOptions, EngineOptions } from './runtime.mjs';
+import type { CloseOptions, EngineOptions, Store } from './runtime.mjs';
 
-export { configure, drain, setLog, stats } from './runtime.mjs';
-export type { CloseOptions, EngineOptions, LogLevel } from './runtime.mjs';
+export { configure, drain, openStore, setLog, stats } from './runtime.mjs';
+export type { CloseOptions, ConfigureOptions, EngineOptions, LogLevel, Store, StoreOptions } from './runtime.mjs';
 
 /** What a handler gets from the SDKs: `extra` of 1.x, `ctx` of 2.x. */
 export interface HandlerContext {
@@ -12,13 +12,22 @@ export interface HandlerContext {
 
 /** See `tailrope/mcp` and `tailrope/mcp-v1`, which have it typed by their SDK. */
 export class EventStore {
-  constructor(store?: 'memory:', options?: EngineOptions);
+  constructor(store?: string | Store, options?: EngineOptions);
   storeEvent(streamId: string, message: unknown): Promise<string>;
   getStreamIdForEventId(eventId: string): Promise<string | undefined>;
   replayEventsAfter(
     lastEventId: string,
     sender: { send: (eventId: string, message: any) => Promise<void> },
   ): Promise<string>;
+  scoped(sessionId: string): {
+    storeEvent(streamId: string, message: unknown): Promise<string>;
+    getStreamIdForEventId(eventId: string): Promise<string | undefined>;
+    replayEventsAfter(
+      lastEventId: string,
+      sender: { send: (eventId: string, message: any) => Promise<void> },
+    ): Promise<string>;
+    drop(): void;
+  };
 }
 
 /**

@@ -2,13 +2,19 @@ import {
   type EventStore as SdkEventStore,
   StreamableHTTPServerTransport as NodeStock,
 } from '@modelcontextprotocol/sdk/server/streamableHttp.js';
-import { WebStandardStreamableHTTPServerTransport as WebStock } from '@modelcontextprotocol/sdk/server/webStandardStreamableHttp.js';
+import {
+  WebStandardStreamableHTTPServerTransport as WebStock,
+  type WebStandardStreamableHTTPServerTransportOptions,
+} from '@modelcontextprotocol/sdk/server/webStandardStreamableHttp.js';
+import type { AuthInfo } from '@modelcontextprotocol/sdk/server/auth/types.js';
 import type { JSONRPCMessage, RequestId } from '@modelcontextprotocol/sdk/types.js';
 
-import type { CloseOptions, EngineOptions } from './runtime.mjs';
+import type { IncomingMessage, ServerResponse } from 'node:http';
 
-export { configure, drain, setLog, stats } from './runtime.mjs';
-export type { CloseOptions, EngineOptions, LogLevel } from './runtime.mjs';
+import type { CloseOptions, EngineOptions, Store } from './runtime.mjs';
+
+export { configure, drain, openStore, setLog, stats } from './runtime.mjs';
+export type { CloseOptions, ConfigureOptions, EngineOptions, LogLevel, Store, StoreOptions } from './runtime.mjs';
 
 /**
  * The SDK's class on Tailrope's engine: same options, same methods. With a `sessionIdGenerator` its sessions
@@ -29,14 +35,32 @@ export class WebStandardStreamableHTTPServerTransport extends WebStock {
   closeStandaloneSSEStream(options?: CloseOptions): void;
 }
 
+/** The options of the transports: those that count are the ones about GETs. */
+export interface StoredSessionOptions extends WebStandardStreamableHTTPServerTransportOptions {
+  /** Gets what was refused, and why a store could not tell. */
+  onerror?: (error: Error) => void;
+}
+
 /**
- * A bounded event store with an engine, and so bounds, of its own, to be passed as `eventStore`. One store
- * may serve all sessions of a server. Where the SDK's own transport serves, it keeps that transport's events,
- * within what that transport can do.
+ * For routers that make the transports themselves: serves a GET of a session that no transport here has from the
+ * event store, where that outlives processes. The session may live in another process, or have lived in one. Resolves
+ * to true when the answer is handed over, and to false, with nothing answered, when the session is not known or
+ * belongs to somebody else: answer as for any unknown session. Other requests than GETs are never served.
  */
-export class EventStore implements SdkEventStore {
-  /** `store` is the address of the store: `memory:`. */
-  constructor(store?: 'memory:', options?: EngineOptions);
+export function serveStoredSession(
+  req: IncomingMessage & { auth?: AuthInfo },
+  res: ServerResponse,
+  options?: StoredSessionOptions,
+): Promise<boolean>;
+
+/** The same for the web platform: resolves to the response, or to nothing. */
+export function fetchStoredSession(
+  request: Request,
+  options?: StoredSessionOptions & { authInfo?: AuthInfo },
+): Promise<Response | undefined>;
+
+/** What an SDK's own transport asks of a store. */
+export interface ScopedEventStore extends SdkEventStore {
   storeEvent(streamId: string, message: JSONRPCMessage): Promise<string>;
   getStreamIdForEventId(eventId: string): Promise<string | undefined>;
   /** Rejects when the event was dropped, or never was. */
@@ -44,6 +68,33 @@ export class EventStore implements SdkEventStore {
     lastEventId: string,
     sender: { send: (eventId: string, message: JSONRPCMessage) => Promise<void> },
   ): Promise<string>;
+  /** Forgets everything of the session, when it has ended. */
+  drop(): void;
+}
+
+/**
+ * A bounded event store with an engine, and so bounds, of its own, to be passed as `eventStore`. One store
+ * may serve all sessions of a server. Where the SDK's own transport serves, it keeps that transport's events,
+ * within what that transport can do.
+ */
+export class EventStore implements SdkEventStore {
+  /**
+   * `store` is the address of a store, which is opened, or one that is open, which has its own `StoreOptions`
+   * already. Default `memory:`. Throws what `openStore` throws.
+   */
+  constructor(store?: string | Store, options?: EngineOptions);
+  storeEvent(streamId: string, message: JSONRPCMessage): Promise<string>;
+  getStreamIdForEventId(eventId: string): Promise<string | undefined>;
+  /** Rejects when the event was dropped, or never was. */
+  replayEventsAfter(
+    lastEventId: string,
+    sender: { send: (eventId: string, message: JSONRPCMessage) => Promise<void> },
+  ): Promise<string>;
+  /**
+   * The part of this store that belongs to one session, for a transport of the SDK's own, which does not say whose
+   * events it asks for: ids of other sessions mean nothing there. Tailrope's transports need no such thing.
+   */
+  scoped(sessionId: string): ScopedEventStore;
 }
 
 /**

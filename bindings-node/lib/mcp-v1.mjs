@@ -7,6 +7,7 @@ import {
   isInitializeRequest,
 } from '@modelcontextprotocol/sdk/types.js';
 
+import { storedSessionServers } from './stored-sessions.mjs';
 import { resumableNode, resumableWeb } from './transport.mjs';
 
 const sdk = {
@@ -21,6 +22,9 @@ export class StreamableHTTPServerTransport extends resumableNode(NodeStock, sdk)
 
 export class WebStandardStreamableHTTPServerTransport extends resumableWeb(WebStock, sdk) {}
 
+export const { serveStoredSession, fetchStoredSession } = storedSessionServers(sdk);
+
 export { closeSSEStream, closeStandaloneSSEStream } from './close.mjs';
+export { openStore } from './open-store.mjs';
 export { EventStore } from './store.mjs';
 export { configure, drain, setLog, stats } from './runtime.mjs';

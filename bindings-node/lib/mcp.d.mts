@@ -12,10 +12,10 @@ import {
 } from '@modelcontextprotocol/server';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 
-import type { CloseOptions, EngineOptions } from './runtime.mjs';
+import type { CloseOptions, EngineOptions, Store } from './runtime.mjs';
 
-export { configure, drain, setLog, stats } from './runtime.mjs';
-export type { CloseOptions, EngineOptions, LogLevel } from './runtime.mjs';
+export { configure, drain, openStore, setLog, stats } from './runtime.mjs';
+export type { CloseOptions, ConfigureOptions, EngineOptions, LogLevel, Store, StoreOptions } from './runtime.mjs';
 
 /**
  * The SDK's class on Tailrope's engine: same options, same methods. With a `sessionIdGenerator` its sessions
@@ -35,6 +35,30 @@ export class WebStandardStreamableHTTPServerTransport extends WebStock {
   /** Closes the connection of the standalone stream without terminating the stream. */
   closeStandaloneSSEStream(options?: CloseOptions): void;
 }
+
+/** The options of the transports: those that count are the ones about GETs. */
+export interface StoredSessionOptions extends WebStandardStreamableHTTPServerTransportOptions {
+  /** Gets what was refused, and why a store could not tell. */
+  onerror?: (error: Error) => void;
+}
+
+/**
+ * For routers that make the transports themselves: serves a GET of a session that no transport here has from the
+ * event store, where that outlives processes. The session may live in another process, or have lived in one. Resolves
+ * to true when the answer is handed over, and to false, with nothing answered, when the session is not known or
+ * belongs to somebody else: answer as for any unknown session. Other requests than GETs are never served.
+ */
+export function serveStoredSession(
+  req: IncomingMessage & { auth?: AuthInfo },
+  res: ServerResponse,
+  options?: StoredSessionOptions,
+): Promise<boolean>;
+
+/** The same for the web platform: resolves to the response, or to nothing. */
+export function fetchStoredSession(
+  request: Request,
+  options?: StoredSessionOptions & { authInfo?: AuthInfo },
+): Promise<Response | undefined>;
 
 /** The options of the SDK's `createMcpHandler`, and those of the transport that serves the sessions. */
 export interface ResumableMcpHandlerOptions
@@ -71,14 +95,8 @@ export function createResumableMcpHandler(
   options?: ResumableMcpHandlerOptions,
 ): ResumableMcpHandler;
 
-/**
- * A bounded event store with an engine, and so bounds, of its own, to be passed as `eventStore`. One store
- * may serve all sessions of a server. Where the SDK's own transport serves, it keeps that transport's events,
- * within what that transport can do.
- */
-export class EventStore implements SdkEventStore {
-  /** `store` is the address of the store: `memory:`. */
-  constructor(store?: 'memory:', options?: EngineOptions);
+/** What an SDK's own transport asks of a store. */
+export interface ScopedEventStore extends SdkEventStore {
   storeEvent(streamId: string, message: JSONRPCMessage): Promise<string>;
   getStreamIdForEventId(eventId: string): Promise<string | undefined>;
   /** Rejects when the event was dropped, or never was. */
@@ -86,6 +104,33 @@ export class EventStore implements SdkEventStore {
     lastEventId: string,
     sender: { send: (eventId: string, message: JSONRPCMessage) => Promise<void> },
   ): Promise<string>;
+  /** Forgets everything of the session, when it has ended. */
+  drop(): void;
+}
+
+/**
+ * A bounded event store with an engine, and so bounds, of its own, to be passed as `eventStore`. One store
+ * may serve all sessions of a server. Where the SDK's own transport serves, it keeps that transport's events,
+ * within what that transport can do.
+ */
+export class EventStore implements SdkEventStore {
+  /**
+   * `store` is the address of a store, which is opened, or one that is open, which has its own `StoreOptions`
+   * already. Default `memory:`. Throws what `openStore` throws.
+   */
+  constructor(store?: string | Store, options?: EngineOptions);
+  storeEvent(streamId: string, message: JSONRPCMessage): Promise<string>;
+  getStreamIdForEventId(eventId: string): Promise<string | undefined>;
+  /** Rejects when the event was dropped, or never was. */
+  replayEventsAfter(
+    lastEventId: string,
+    sender: { send: (eventId: string, message: JSONRPCMessage) => Promise<void> },
+  ): Promise<string>;
+  /**
+   * The part of this store that belongs to one session, for a transport of the SDK's own, which does not say whose
+   * events it asks for: ids of other sessions mean nothing there. Tailrope's transports need no such thing.
+   */
+  scoped(sessionId: string): ScopedEventStore;
 }
 
 /**

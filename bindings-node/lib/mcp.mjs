@@ -16,6 +16,7 @@ import {
 } from '@modelcontextprotocol/server';
 
 import { resumableHandler } from './handler.mjs';
+import { StoredSessions, storedSessionServers } from './stored-sessions.mjs';
 import { resumableExchange, resumableNode, resumableWeb } from './transport.mjs';
 
 const sdk = {
@@ -54,15 +55,19 @@ export class NodeStreamableHTTPServerTransport extends resumableNode(NodeStock, 
 
 export class WebStandardStreamableHTTPServerTransport extends resumableWeb(WebStock, sdk) {}
 
+export const { serveStoredSession, fetchStoredSession } = storedSessionServers(sdk);
+
 export const createResumableMcpHandler = resumableHandler(resumableExchange(WebStock, sdk), {
   versions: SUPPORTED_PROTOCOL_VERSIONS,
   classifyInboundRequest,
   createMcpHandler,
   isInitializeRequest,
   isJsonContentType,
+  storedSessions: (options) => new StoredSessions(sdk, options),
   toNodeHandler,
 });
 
 export { closeSSEStream, closeStandaloneSSEStream } from './close.mjs';
+export { openStore } from './open-store.mjs';
 export { EventStore } from './store.mjs';
 export { configure, drain, setLog, stats } from './runtime.mjs';

@@ -21,4 +21,4 @@ function load() {
   }
 }
 
-export const { Engine, Refusal } = load();
+export const { Engine, Refusal, Store } = load();

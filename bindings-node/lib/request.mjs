@@ -1,6 +1,8 @@
 // What both kinds of HTTP exchange share, and what handlers see of a request.
 import { isUtf8 } from 'node:buffer';
 
+/** How long a connection may be silent before a comment is written. */
+export const DEFAULT_KEEP_ALIVE_MS = 15_000;
 const DEFAULT_MAX_BODY_BYTES = 4 << 20;
 
 export function maxBodyBytes(value) {
@@ -38,6 +40,22 @@ export function principalOf(auth) {
   return JSON.stringify([auth.clientId ?? null, subject]);
 }
 
+/** Why a request from this host or origin is not served, where the transport's options restrict these. */
+export function forbidden(exchange, { enableDnsRebindingProtection, allowedHosts, allowedOrigins }) {
+  if (!enableDnsRebindingProtection) {
+    return undefined;
+  }
+  const host = exchange.header('host');
+  const origin = exchange.header('origin');
+  if (allowedHosts?.length > 0 && !allowedHosts.includes(host)) {
+    return `Invalid Host header: ${host ?? null}`;
+  }
+  if (allowedOrigins?.length > 0 && origin && !allowedOrigins.includes(origin)) {
+    return `Invalid Origin header: ${origin}`;
+  }
+  return undefined;
+}
+
 function urlOf(req) {
   const scheme = req.socket?.encrypted ? 'https' : 'http';
   return new URL(req.url ?? '/', `${scheme}://${req.headers.host ?? 'localhost'}`);
@@ -53,6 +71,11 @@ export function requestInfoOf(req) {
       return url;
     },
   };
+}
+
+/** What the SDKs give a store where a stream begins without a message. */
+export function isPriming(message) {
+  return message === undefined || message === null || Object.keys(message).length === 0;
 }
 
 const incoming = Symbol('incoming');

@@ -1,11 +1,5 @@
-/** Options of an engine. What is not named keeps its default. Durations are in milliseconds, sizes in bytes. */
-export interface EngineOptions {
-  /** How long a client waits before it comes back; a transport's `retryInterval` wins. Default 3,000. */
-  retryMs?: number;
-  /** The engine closes a connection at this age; the client resumes. 0 (the default) switches it off. */
-  maxConnectionMs?: number;
-  /** The engine closes a connection that carried this much; the client resumes. 0 (the default) switches it off. */
-  maxConnectionBytes?: number;
+/** What can be set on an event store. What is not named keeps its default. */
+export interface StoreOptions {
   /** Events kept for one stream. Default 10,000. */
   maxEventsPerStream?: number;
   /** Bytes kept for one stream. Default 8 MiB. */
@@ -16,32 +10,85 @@ export interface EngineOptions {
   maxBytes?: number;
   /** A larger event is refused. Default 8 MiB. */
   maxEventBytes?: number;
+  /** How long a finished stream stays readable. Default 600,000 (10 minutes). */
+  retentionMs?: number;
+  /** Events older than this are trimmed when their stream is written again. Default 3,600,000 (1 hour). */
+  maxAgeMs?: number;
+  /**
+   * What a durable store promises of an event that is stored: it survives the end of the process (`process`, the
+   * default), or also a power failure (`power`), for which every commit waits for the disk.
+   */
+  durability?: 'process' | 'power';
+  /**
+   * Payloads are encrypted at rest with the first of these keys and read with any: 64 hexadecimal digits each, as
+   * `openssl rand -hex 32` writes them.
+   */
+  encryptionKeys?: string[];
+  /**
+   * A process that has given no sign of life for so long counts as gone: the requests that it ran get their error
+   * from whoever serves their readers. Default 10,000.
+   */
+  ownerLostMs?: number;
+}
+
+/**
+ * An open event store. Engines of its thread may share it; workers open their own. Nothing has to be closed: it
+ * goes with the last that uses it.
+ */
+export interface Store {
+  /** Where it is, without user, password and settings. */
+  readonly address: string;
+  toJSON(): { address: string };
+}
+
+/**
+ * Opens an event store: `memory:`, or `sqlite:PATH` for a file that the processes of one machine share and that
+ * survives them. Returns when the store can be used, so it may wait for a disk, or some seconds for a network.
+ *
+ * @throws an `Error` with code `store_not_opened` that says what was tried, or `invalid_argument` for an unknown
+ * option or a value out of range. Neither shows what is secret in an address.
+ */
+export function openStore(address: string, options?: StoreOptions): Store;
+
+/**
+ * Options of an engine, and of its store where that is opened with it. What is not named keeps its default. Durations
+ * are in milliseconds, sizes in bytes.
+ */
+export interface EngineOptions extends StoreOptions {
+  /** How long a client waits before it comes back; a transport's `retryInterval` wins. Default 3,000. */
+  retryMs?: number;
+  /** The engine closes a connection at this age; the client resumes. 0 (the default) switches it off. */
+  maxConnectionMs?: number;
+  /** The engine closes a connection that carried this much; the client resumes. 0 (the default) switches it off. */
+  maxConnectionBytes?: number;
   /** A larger event is logged as a warning: clients with small buffers drop it. Default 1 MiB. */
   warnEventBytes?: number;
   /** Sessions open at once. Default 10,000. */
   maxSessions?: number;
   /** A session that nothing holds for so long is closed. 0 switches it off. Default 1,800,000 (30 minutes). */
   sessionIdleMs?: number;
-  /** How long a finished stream stays readable. Default 600,000 (10 minutes). */
-  retentionMs?: number;
-  /** Events older than this are trimmed when their stream is written again. Default 3,600,000 (1 hour). */
-  maxAgeMs?: number;
   /** How long requests may run without any contact to their client. Default 3,600,000 (1 hour). */
   maxDetachedMs?: number;
   /** How long a resumed connection waits for a store that cannot be read. Default 10,000. */
   storeWaitMs?: number;
-  /** How long one call of a user's own event store may take before it counts as failed. Default 30,000. */
+  /** How long a store may take for an operation before it counts as failed. Default 30,000. */
   storeTimeoutMs?: number;
+}
+
+export interface ConfigureOptions extends EngineOptions {
+  /**
+   * The store of transports that name no event store: its address, or one that is open, which has its own
+   * `StoreOptions` already. Default `memory:`.
+   */
+  store?: string | Store;
 }
 
 /**
  * Sets the options of this thread's engines: of the shared one, which serves transports that name no event store,
  * and of those over users' own event stores. To be called before the transports are made; called again, it
- * replaces the options for new ones.
- *
- * @throws an `Error` with code `invalid_argument` for an unknown option or a value out of range.
+ * replaces the options for new ones. Throws what `openStore` throws, and then changes nothing.
  */
-export function configure(options: EngineOptions): void;
+export function configure(options: ConfigureOptions): void;
 
 export interface CloseOptions {
   /** How long the stream's clients wait before they come back, now and on later closes, in milliseconds. */

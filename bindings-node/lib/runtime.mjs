@@ -4,11 +4,18 @@
 import { clearTimeout, setImmediate, setTimeout } from 'node:timers';
 
 import { Engine } from './native.mjs';
+import { boundsOf, checkNumbers, storeOf } from './open-store.mjs';
 
+/** The store in this process, and bounded. */
+export const MEMORY = 'memory:';
 /** When a session that nothing holds ends. */
 const DEFAULT_SESSION_IDLE_MS = 30 * 60_000;
 /** The `retry` of a drain that names none: what a restart usually takes. */
 const DEFAULT_DRAIN_MS = 5_000;
+/** How often the engine is ticked at least while it follows logs that other processes write. */
+const FOLLOW_MS = 1_000;
+/** What the engines of one store count together. */
+const OF_STORE = ['streams', 'events', 'bytes'];
 /** How often sessions are looked at for idleness, at most. */
 const MAX_SWEEP_MS = 60_000;
 
@@ -50,6 +57,12 @@ export class Runtime {
   turn = 0;
   /** The options in force, by name. */
   options;
+  /** Whether the engine's store may answer later, and wakes from threads of its own. */
+  answersElsewhere;
+  /** Whether sessions may live in other processes, or have lived in ones that are gone. */
+  outlivesProcess;
+  /** The store, unless it is a user's own. */
+  store;
   #engine;
   #sessionIdleMs;
   #waiting = new Map();
@@ -59,26 +72,37 @@ export class Runtime {
   #sweepMs;
   #sweepAt = 0;
   #transports = new Set();
+  #guests = 0;
 
-  constructor(options = {}, hostStore = undefined) {
-    const { sessionIdleMs = DEFAULT_SESSION_IDLE_MS, ...engineOptions } = options;
-    for (const [name, value] of Object.entries(options)) {
-      if (typeof value !== 'number' || !(value >= 0)) {
-        const message = `${name} must be a number that is not negative`;
-        throw Object.assign(new TypeError(message), { code: 'invalid_argument' });
-      }
+  constructor(options = {}, { hostStore } = {}) {
+    const { sessionIdleMs = DEFAULT_SESSION_IDLE_MS, store = MEMORY, ...others } = options;
+    checkNumbers({ sessionIdleMs });
+    let engineOptions;
+    if (hostStore === undefined) {
+      [this.store, engineOptions] = storeOf(store, others);
+    } else {
+      engineOptions = boundsOf(others);
     }
     this.#sessionIdleMs = sessionIdleMs;
     this.hostStore = hostStore;
     // The engine must not keep alive what has been forgotten otherwise.
     const me = new WeakRef(this);
     const resolve = (keys) => me.deref()?.resolve(keys);
+    const signal = () => me.deref()?.engine.flush();
     // Comments on silent connections are written in JavaScript, each transport at its own interval.
-    this.#engine = new Engine(hostStore !== undefined, { ...engineOptions, keepAliveMs: 0 }, resolve, writeLog);
+    const bounds = { ...engineOptions, keepAliveMs: 0 };
+    this.#engine = new Engine(this.store, bounds, resolve, writeLog, signal);
     this.options = this.#engine.options();
-    const bounds = [sessionIdleMs || Infinity, this.options.maxDetachedMs, MAX_SWEEP_MS * 4];
-    this.#sweepMs = Math.max(Math.min(...bounds) / 4, 1);
+    this.answersElsewhere = this.#engine.answersElsewhere();
+    this.outlivesProcess = this.#engine.outlivesProcess();
+    const times = [sessionIdleMs || Infinity, this.options.maxDetachedMs, MAX_SWEEP_MS * 4];
+    this.#sweepMs = Math.max(Math.min(...times) / 4, 1);
     runtimes.add(me);
+    if (this.outlivesProcess && !state.leaves) {
+      state.leaves = true;
+      // Not called for every end of a process; then others find out that nobody writes any more.
+      process.on('exit', leave);
+    }
     if (runtimes.size % 64 === 0) {
       forgetCollected();
     }
@@ -151,7 +175,8 @@ export class Runtime {
 
   /** Makes sure that the engine is ticked when it asks for it, and sessions are looked at. */
   armDue() {
-    this.arm(Math.min(this.#engine.dueInMs(), this.#sweepMs));
+    const atLeast = this.#guests > 0 ? Math.min(FOLLOW_MS, this.#sweepMs) : this.#sweepMs;
+    this.arm(Math.min(this.#engine.dueInMs(), atLeast));
   }
 
   #tick() {
@@ -159,7 +184,7 @@ export class Runtime {
     this.#engine.tick();
     this.#sweep();
     // Ended sessions hold nothing that time would have to free.
-    if (this.#transports.size > 0) {
+    if (this.#transports.size + this.#guests > 0) {
       this.armDue();
     }
   }
@@ -188,6 +213,16 @@ export class Runtime {
     this.#transports.delete(transport);
   }
 
+  /** A reader of a session that lives elsewhere is served from now on. */
+  guestCame() {
+    this.#guests += 1;
+    this.armDue();
+  }
+
+  guestLeft() {
+    this.#guests -= 1;
+  }
+
   drain(retryMs) {
     this.#engine.drain(retryMs ?? Math.max(DEFAULT_DRAIN_MS, this.options.retryMs));
   }
@@ -198,6 +233,15 @@ function* living() {
     const runtime = reference.deref();
     if (runtime !== undefined) {
       yield runtime;
+    }
+  }
+}
+
+/** The process ends: what it was given to store is written, and what runs gets its end. */
+function leave() {
+  for (const runtime of living()) {
+    if (runtime.outlivesProcess) {
+      runtime.engine.leave();
     }
   }
 }
@@ -220,7 +264,8 @@ export function sharedRuntime() {
 export function runtimeOfUserStore(store) {
   let runtime = state.hosted.get(store);
   if (runtime === undefined) {
-    runtime = new Runtime(state.options, store);
+    const { store: _, ...options } = state.options;
+    runtime = new Runtime(options, { hostStore: store });
     state.hosted.set(store, runtime);
   }
   return runtime;
@@ -243,10 +288,15 @@ export function configure(options) {
  */
 export function stats() {
   const total = {};
+  const counted = new Set();
   sharedRuntime();
   for (const runtime of living()) {
+    const isCounted = counted.has(runtime.store);
     for (const [name, value] of Object.entries(runtime.engine.stats())) {
-      total[name] = (total[name] ?? 0) + value;
+      total[name] = (total[name] ?? 0) + (isCounted && OF_STORE.includes(name) ? 0 : value);
+    }
+    if (runtime.store !== undefined) {
+      counted.add(runtime.store);
     }
   }
   return total;

@@ -3,12 +3,11 @@ import { setImmediate } from 'node:timers';
 
 import { Part } from './answer.mjs';
 import { Refusal } from './native.mjs';
+import { Outcomes } from './outcomes.mjs';
 import { INTERNAL_ERROR, PARSE_ERROR, REFUSED, SESSION_NOT_FOUND, answerError, tooLargeMessage } from './refusal.mjs';
-import { maxBodyBytes, principalOf } from './request.mjs';
+import { DEFAULT_KEEP_ALIVE_MS, forbidden, maxBodyBytes, principalOf } from './request.mjs';
 import { runtimeFor } from './store.mjs';
 import { UserStore } from './user-store.mjs';
-
-const DEFAULT_KEEP_ALIVE_MS = 15_000;
 
 // The facts of an admission, one number.
 const OPERATION = 7;
@@ -45,7 +44,7 @@ export class SessionServer {
   /** Who opened the session: what is asked most, and need not cross to the engine. */
   #principal;
   #canBePolled = false;
-  #userStore;
+  #outcomes;
   #answers;
   #closed = false;
   #requests = 0;
@@ -96,9 +95,9 @@ export class SessionServer {
     if (this.#closed || !this.#isOfSession(principalOf(exchange.auth))) {
       return this.#refuse(exchange, 404, SESSION_NOT_FOUND, 'Session not found');
     }
-    const forbidden = this.#forbidden(exchange);
-    if (forbidden !== undefined) {
-      return this.#refuse(exchange, 403, REFUSED, forbidden);
+    const why = forbidden(exchange, this.#options);
+    if (why !== undefined) {
+      return this.#refuse(exchange, 403, REFUSED, why);
     }
     const { parsedBody } = exchange;
     let body = exchange.text;
@@ -164,22 +163,6 @@ export class SessionServer {
     return canPoll;
   }
 
-  #forbidden(exchange) {
-    const { enableDnsRebindingProtection, allowedHosts, allowedOrigins } = this.#options;
-    if (!enableDnsRebindingProtection) {
-      return undefined;
-    }
-    const host = exchange.header('host');
-    const origin = exchange.header('origin');
-    if (allowedHosts?.length > 0 && !allowedHosts.includes(host)) {
-      return `Invalid Host header: ${host ?? null}`;
-    }
-    if (allowedOrigins?.length > 0 && origin && !allowedOrigins.includes(origin)) {
-      return `Invalid Origin header: ${origin}`;
-    }
-    return undefined;
-  }
-
   /** The messages as the SDK has them; nothing when the SDK does not take one of them. */
   #parse(body) {
     try {
@@ -232,8 +215,10 @@ export class SessionServer {
     const sessionId = this.#options.sessionIdGenerator();
     const { engine } = this.#runtime;
     const { major } = this.#sdk;
+    const { retryInterval } = this.#options;
+    this.#principal = principalOf(exchange.auth);
     try {
-      this.#session = engine.openSession(String(sessionId), major, this.#versions, this.#options.retryInterval);
+      this.#session = engine.openSession(String(sessionId), this.#principal, major, this.#versions, retryInterval);
     } catch (error) {
       if (error.code !== 'too_many_sessions') {
         throw error;
@@ -252,10 +237,10 @@ export class SessionServer {
       // The SDK's class has a field of this name, which hides our accessor.
       this.#transport.sessionId = sessionId;
     }
-    this.#principal = principalOf(exchange.auth);
-    this.#session.claim(this.#principal);
     if (this.#runtime.hostStore !== undefined) {
-      this.#userStore = new UserStore(this.#runtime, this.#session);
+      this.#outcomes = new UserStore(this.#runtime, this.#session);
+    } else if (this.#runtime.answersElsewhere) {
+      this.#outcomes = new Outcomes(this.#runtime, this.#session);
     }
     this.#runtime.opened(this);
     return true;
@@ -377,7 +362,7 @@ export class SessionServer {
       number = session.ask(message.id, related, payload);
     }
     if (number !== undefined && number !== null) {
-      const stored = this.#userStore.outcome(number);
+      const stored = this.#outcomes.outcome(number);
       // The engine answers the client for a response that was not stored.
       await (isResponse ? stored.catch(() => {}) : stored);
       return;
@@ -432,7 +417,7 @@ export class SessionServer {
     for (const answer of [...(this.#answers?.open ?? [])]) {
       answer.finish();
     }
-    this.#userStore?.close();
+    this.#outcomes?.close();
     this.#runtime.closed(this);
   }
 

@@ -1,4 +1,6 @@
 // A user's own event store at work under our transport.
+import { Outcomes } from './outcomes.mjs';
+import { isPriming } from './request.mjs';
 
 class ReplayTooLarge extends Error {}
 
@@ -6,24 +8,19 @@ class ReplayTooLarge extends Error {}
  * A user's own store at work for one session. The engine says what to store and in which order; here
  * it is only done. What takes longer than `storeTimeoutMs` counts as failed: the engine waits no longer.
  */
-export class UserStore {
-  scheduled = false;
+export class UserStore extends Outcomes {
   #store;
   #session;
-  #runtime;
   #maxReplayBytes;
-  #outcomes = new Map();
-  #closed = false;
 
   constructor(runtime, session) {
+    super(runtime, session);
     this.#store = runtime.hostStore;
     this.#session = session;
-    this.#runtime = runtime;
     this.#maxReplayBytes = runtime.options.maxBytesPerStream;
-    runtime.wait(session.key, this);
   }
 
-  pump() {
+  perform() {
     for (const { number, stream, payload, lastEventId } of this.#session.takeOperations()) {
       if (stream !== undefined) {
         this.#storeEvent(number, stream, payload);
@@ -31,8 +28,6 @@ export class UserStore {
         this.#replay(number, lastEventId);
       }
     }
-    this.#settle();
-    this.#runtime.armDue();
   }
 
   async #storeEvent(number, stream, payload) {
@@ -81,46 +76,6 @@ export class UserStore {
       }
     }
   }
-
-  /** Waits until the store has answered for one message. Rejects when it was not stored. */
-  outcome(number) {
-    return new Promise((resolve, reject) => {
-      if (this.#closed) {
-        resolve();
-        return;
-      }
-      this.#outcomes.set(number, { resolve, reject });
-      // Now, not in a turn to come: the store is called when its event is sent, as the SDKs do.
-      this.pump();
-    });
-  }
-
-  #settle() {
-    for (const { number, code, message } of this.#session.takeOutcomes()) {
-      const waiting = this.#outcomes.get(number);
-      this.#outcomes.delete(number);
-      if (code === undefined) {
-        waiting?.resolve();
-      } else {
-        waiting?.reject(Object.assign(new Error(message), { code }));
-      }
-    }
-  }
-
-  /** The session has ended: nothing is stored for it any more. */
-  close() {
-    this.#closed = true;
-    this.#runtime.forget(this.#session.key);
-    this.#settle();
-    for (const { resolve } of this.#outcomes.values()) {
-      resolve();
-    }
-    this.#outcomes.clear();
-  }
-}
-
-function isPriming(message) {
-  return message === undefined || message === null || Object.keys(message).length === 0;
 }
 
 function describe(error) {

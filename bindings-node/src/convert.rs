@@ -5,6 +5,7 @@ use napi::Status;
 use napi::bindgen_prelude::{Either, Env, Object};
 use tailrope_core::engine::EngineError;
 use tailrope_core::protocol::{Dialect, RequestId};
+use tailrope_core::store::OpenError;
 
 /// What a native function throws: an `Error` whose `code` is stable and the same in every language.
 #[derive(Debug)]
@@ -40,6 +41,11 @@ pub(crate) fn to_js_error(error: &EngineError) -> Error {
     Error::new(Code(error.code()), error.to_string())
 }
 
+/// Why there is no such event store, with its code.
+pub(crate) fn not_opened(error: &OpenError) -> Error {
+    Error::new(Code(error.code()), error.to_string())
+}
+
 /// A JSON-RPC id as JavaScript has it: a number or a string. `1` and `"1"` are two ids.
 pub(crate) type JsRequestId = Either<f64, String>;
 
@@ -72,6 +78,23 @@ pub(crate) fn payload(value: String) -> Bytes {
 /// Counts and durations are numbers in JavaScript, exact far beyond what occurs.
 pub(crate) fn number(value: u64) -> f64 {
     value as f64
+}
+
+/// The value of an option: a whole number that is not negative, or not zero.
+pub(crate) fn whole(name: &str, value: f64, may_be_zero: bool) -> Result<u64> {
+    if !(value >= 0.0 && value.fract() == 0.0) {
+        return Err(invalid(format!("{name} must be a whole number that is not negative")));
+    }
+    if value == 0.0 && !may_be_zero {
+        return Err(invalid(format!("{name} must be at least 1")));
+    }
+    // Larger values end at the largest.
+    Ok(value as u64)
+}
+
+/// A size that an option tells; larger ones end at the largest.
+pub(crate) fn size(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
 }
 
 /// An object of numbers, in this order.

@@ -10,9 +10,12 @@ use tailrope_core::engine::{self, EngineError, Options};
 use tailrope_core::store::HostStore;
 
 use crate::admission::{Admission, Head, JsBody, Refusal};
-use crate::convert::{Error, Result, dialect, internal, invalid, number, numbers, to_js_error};
+use crate::adoption::Adoption;
+use crate::convert::{Result, dialect, internal, invalid, number, numbers, size, to_js_error, whole};
+use crate::hook_log::HookLog;
 use crate::log::Sink;
 use crate::session::Session;
+use crate::store::{Store, flush, set_limit};
 use crate::waiters::Waiters;
 
 /// An engine with its event store.
@@ -27,23 +30,54 @@ impl Engine {
     /// An engine with these options; what is not named keeps its default. Options are whole numbers
     /// that are not negative; unknown names throw.
     ///
-    /// With `host_store` the events go to a store of the host: see `Session.takeOperations`.
-    /// `resolve` is called with woken keys, `log` with a level and a line.
+    /// The events go to `store`, whose bounds are its own; without one to a store of the host: see
+    /// `Session.takeOperations`. `resolve` is called with woken keys, `log` with a level and a line, and
+    /// `signal` when `flush` has to be called.
     #[napi(constructor)]
     pub fn new(
-        host_store: bool,
+        env: &Env,
+        store: Option<&Store>,
         options: HashMap<String, f64>,
         resolve: Function<'_, Vec<u32>, ()>,
         log: Function<'_, FnArgs<(String, String)>, ()>,
+        signal: Function<'_, (), ()>,
     ) -> Result<Self> {
         let mut chosen = Options::default();
         for (name, value) in options {
-            set_option(&mut chosen, &name, value)?;
+            set_option(&mut chosen, &name, value, store.is_some())?;
         }
-        if host_store {
-            chosen.store = Some(Arc::new(HostStore::new(chosen.limits)));
+        chosen.store = Some(match store {
+            None => Arc::new(HostStore::new(chosen.limits)),
+            Some(store) => {
+                chosen.limits = store.limits;
+                chosen.owner_lost_ms = store.owner_lost_ms;
+                Arc::clone(&store.store)
+            }
+        });
+        let engine = engine::Engine::new(chosen);
+        let waiters = Waiters::new(resolve, Sink::new(log)?)?;
+        if engine.answers_elsewhere() {
+            waiters.open_signal(env, engine.clone(), &signal)?;
         }
-        Ok(Self { engine: engine::Engine::new(chosen), waiters: Waiters::new(resolve, Sink::new(log)?)? })
+        Ok(Self { engine, waiters })
+    }
+
+    /// Whether messages may be stored later: see `Session.takeOutcomes`.
+    #[napi]
+    pub fn answers_elsewhere(&self) -> bool {
+        self.engine.answers_elsewhere()
+    }
+
+    /// Whether sessions may live in other processes: see `adoptSession`.
+    #[napi]
+    pub fn outlives_process(&self) -> bool {
+        self.engine.outlives_process()
+    }
+
+    /// Tells what other threads have woken.
+    #[napi(catch_unwind)]
+    pub fn flush(&self, env: &Env) {
+        self.waiters.flush_signalled(env);
     }
 
     /// Examines a request to a transport that has no session yet: an `Admission` of the `initialize`
@@ -60,21 +94,23 @@ impl Engine {
         Ok(head.admit(body, "", json_response, dialect(sdk_major)?, &versions))
     }
 
-    /// Opens a session. `sdk_major` is the SDK line whose answers are given, `versions` are the
-    /// values of the version header that are served. `retry_ms` is the session's own, where the host
-    /// has one.
+    /// Opens a session of this principal. `sdk_major` is the SDK line whose answers are given, `versions`
+    /// are the values of the version header that are served. `retry_ms` is the session's own, where the
+    /// host has one.
     #[napi(catch_unwind)]
     pub fn open_session(
         &self,
         env: &Env,
         id: String,
+        principal: Option<String>,
         sdk_major: u32,
         versions: Vec<String>,
         retry_ms: Option<u32>,
     ) -> Result<Session> {
         let dialect = dialect(sdk_major)?;
         let key = self.waiters.key();
-        let open = |name: &str| self.engine.open_session(name, None, dialect, self.waiters.wake(), u64::from(key));
+        let principal = principal.as_deref();
+        let open = |name: &str| self.engine.open_session(name, principal, dialect, self.waiters.wake(), u64::from(key));
         // The host's ids are unique within a transport only; two of them with one id stay apart.
         let opened = match open(&id) {
             Err(EngineError::SessionExists) => open(&format!("{id} {key}")),
@@ -86,6 +122,32 @@ impl Engine {
             handle.set_retry_ms(retry_ms);
         }
         Ok(Session::new(handle, id, dialect, versions, key, &self.waiters))
+    }
+
+    /// Looks up a session that lives in another process, or lived in one, for this principal. The key of
+    /// the `Adoption` is woken when it can be taken.
+    #[napi(catch_unwind)]
+    pub fn adopt_session(
+        &self,
+        env: &Env,
+        id: String,
+        principal: Option<String>,
+        sdk_major: u32,
+        versions: Vec<String>,
+    ) -> Result<Adoption> {
+        let dialect = dialect(sdk_major)?;
+        let key = self.waiters.key();
+        let wake = self.waiters.wake();
+        let looked_up = self.engine.adopt_session(&id, principal.as_deref(), dialect, wake, u64::from(key));
+        self.waiters.flush(env);
+        let adoption = looked_up.map_err(|error| to_js_error(&error))?;
+        Ok(Adoption::new(adoption, id, dialect, versions, key, &self.waiters))
+    }
+
+    /// A log for an SDK's own transport, in the engine's store.
+    #[napi(catch_unwind)]
+    pub fn hook_log(&self) -> HookLog {
+        HookLog::new(self.engine.hook_log(), &self.waiters)
     }
 
     /// Sets what is logged on this thread: `error`, `warn`, `info` or `debug`, and what is worse.
@@ -114,10 +176,14 @@ impl Engine {
         self.waiters.flush(env);
     }
 
-    /// Ends every session; nothing is taken afterwards.
+    /// The process ends, and every session with it; nothing is taken afterwards. What a store that outlives
+    /// the process has of them stays there for their clients, and what it was given is written.
     #[napi(catch_unwind)]
-    pub fn close(&self, env: &Env) {
+    pub fn leave(&self, env: &Env) {
         self.engine.close();
+        if let Some(store) = &self.engine.options().store {
+            flush(&**store);
+        }
         self.waiters.flush(env);
     }
 
@@ -134,8 +200,16 @@ impl Engine {
     /// The options in force, by name.
     #[napi]
     pub fn options<'env>(&self, env: &'env Env) -> Result<Object<'env>> {
-        let Options { pacing, limits, max_sessions, max_detached_ms, store_timeout_ms, warn_event_bytes, .. } =
-            self.engine.options();
+        let Options {
+            pacing,
+            limits,
+            max_sessions,
+            max_detached_ms,
+            store_timeout_ms,
+            owner_lost_ms,
+            warn_event_bytes,
+            ..
+        } = self.engine.options();
         numbers(
             env,
             [
@@ -154,6 +228,7 @@ impl Engine {
                 ("maxAgeMs", limits.max_age_ms),
                 ("maxSessions", *max_sessions as u64),
                 ("maxDetachedMs", *max_detached_ms),
+                ("ownerLostMs", *owner_lost_ms),
                 ("warnEventBytes", *warn_event_bytes as u64),
             ],
         )
@@ -166,36 +241,23 @@ fn camel_case(name: &str) -> String {
     words.fold(first, |name, word| name + &word[..1].to_uppercase() + &word[1..])
 }
 
-fn set_option(options: &mut Options, name: &str, value: f64) -> Result<()> {
-    if !(value >= 0.0 && value.fract() == 0.0) {
-        return Err(invalid(format!("{name} must be a whole number that is not negative")));
-    }
+fn set_option(options: &mut Options, name: &str, value: f64, has_store: bool) -> Result<()> {
     // Zero means "off" where there is something to switch off; a bound of nothing would serve nobody.
     let may_be_zero = ["keepAliveMs", "maxConnectionMs", "maxConnectionBytes", "storeWaitMs", "retryMs"];
-    if value == 0.0 && !may_be_zero.contains(&name) {
-        return Err(invalid(format!("{name} must be at least 1")));
-    }
-    // Larger values end at the largest.
-    let number = value as u64;
-    let size = value as usize;
-    let too_large = |_| -> Error { invalid(format!("{name} is too large")) };
+    let number = whole(name, value, may_be_zero.contains(&name))?;
     match name {
-        "retryMs" => options.pacing.retry_ms = u32::try_from(number).map_err(too_large)?,
+        "retryMs" => {
+            options.pacing.retry_ms = u32::try_from(number).map_err(|_| invalid(format!("{name} is too large")))?;
+        }
         "keepAliveMs" => options.pacing.keep_alive_ms = number,
         "maxConnectionMs" => options.pacing.max_connection_ms = number,
         "maxConnectionBytes" => options.pacing.max_connection_bytes = number,
         "storeWaitMs" => options.pacing.store_wait_ms = number,
         "storeTimeoutMs" => options.store_timeout_ms = number,
-        "maxEventsPerStream" => options.limits.max_events_per_stream = size,
-        "maxBytesPerStream" => options.limits.max_bytes_per_stream = size,
-        "maxBytesPerSession" => options.limits.max_bytes_per_session = size,
-        "maxBytes" => options.limits.max_bytes = size,
-        "maxEventBytes" => options.limits.max_event_bytes = size,
-        "retentionMs" => options.limits.retention_ms = number,
-        "maxAgeMs" => options.limits.max_age_ms = number,
-        "maxSessions" => options.max_sessions = size,
+        "maxSessions" => options.max_sessions = size(number),
         "maxDetachedMs" => options.max_detached_ms = number,
-        "warnEventBytes" => options.warn_event_bytes = size,
+        "warnEventBytes" => options.warn_event_bytes = size(number),
+        _ if !has_store && set_limit(&mut options.limits, name, number) => {}
         _ => return Err(invalid(format!("unknown option {name}"))),
     }
     Ok(())

@@ -2,12 +2,16 @@
 //! handle of `tailrope-core`, and every rule about events and cursors is in there.
 //!
 //! Everything happens on the JavaScript thread that calls, and all state hangs on the objects that
-//! it made, so several workers in a process do not meet.
+//! it made, so several workers in a process do not meet. Threads that stores have wake a JavaScript
+//! thread and do nothing else to it.
 
 mod admission;
+mod adoption;
 mod connection;
 mod convert;
 mod engine;
+mod hook_log;
 mod log;
 mod session;
+mod store;
 mod waiters;

@@ -2,12 +2,14 @@
 //!
 //! Events are formatted where they happen and written when the native call returns, so that no lock
 //! is held while JavaScript runs. They wait on the thread that they happened on, which is the one of
-//! the engine's owner.
+//! the engine's owner. Those of other threads, which a store has, wait together: they are written by the
+//! first engine that is woken from there, as far as its thread wants them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fmt::{self, Write};
-use std::sync::Once;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 use napi::bindgen_prelude::{Env, FnArgs, Function, FunctionRef};
 use tracing::field::{Field, Visit};
@@ -18,10 +20,30 @@ use crate::convert::{Result, internal, invalid};
 /// Lines that may wait. Older ones go first.
 const MAX_LINES: usize = 1_000;
 
+/// Lines with their levels.
+type Queue = VecDeque<(Level, String)>;
+
 thread_local! {
-    static LINES: RefCell<VecDeque<(&'static str, String)>> = const { RefCell::new(VecDeque::new()) };
-    /// What is less is not formatted.
-    static LEVEL: Cell<Level> = const { Cell::new(Level::WARN) };
+    static LINES: RefCell<Queue> = const { RefCell::new(VecDeque::new()) };
+    /// What is less is not formatted. None on threads without JavaScript.
+    static LEVEL: Cell<Option<Level>> = const { Cell::new(None) };
+}
+
+/// The lines of threads without JavaScript.
+static OTHERS: Mutex<Queue> = Mutex::new(VecDeque::new());
+/// How far down any thread with JavaScript wants to know: the position in `LEVELS`.
+static MOST: AtomicU8 = AtomicU8::new(1);
+const LEVELS: [Level; 4] = [Level::ERROR, Level::WARN, Level::INFO, Level::DEBUG];
+
+fn others() -> MutexGuard<'static, Queue> {
+    OTHERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn push(lines: &mut Queue, line: (Level, String)) {
+    if lines.len() >= MAX_LINES {
+        lines.pop_front();
+    }
+    lines.push_back(line);
 }
 
 struct Lines;
@@ -38,16 +60,22 @@ fn js_level(level: Level) -> &'static str {
 
 /// Sets what is written on this thread: `error`, `warn`, `info` or `debug`, and what is worse.
 pub(crate) fn set_level(level: &str) -> Result<()> {
-    let known = [Level::ERROR, Level::WARN, Level::INFO, Level::DEBUG];
-    let chosen = known.into_iter().find(|known| js_level(*known) == level);
-    let chosen = chosen.ok_or_else(|| invalid(format!("unknown log level {level}: error, warn, info or debug")))?;
-    LEVEL.with(|level| level.set(chosen));
+    let chosen = LEVELS.into_iter().zip(0..).find(|(known, _)| js_level(*known) == level);
+    let unknown = || invalid(format!("unknown log level {level}: error, warn, info or debug"));
+    let (chosen, position) = chosen.ok_or_else(unknown)?;
+    MOST.fetch_max(position, Ordering::Relaxed);
+    LEVEL.set(Some(chosen));
     Ok(())
 }
 
 impl Subscriber for Lines {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target() == "tailrope" && LEVEL.try_with(|level| *metadata.level() <= level.get()).unwrap_or(false)
+        if metadata.target() != "tailrope" {
+            return false;
+        }
+        let here = LEVEL.try_with(Cell::get).unwrap_or_default();
+        let level = here.unwrap_or_else(|| LEVELS[usize::from(MOST.load(Ordering::Relaxed))]);
+        *metadata.level() <= level
     }
 
     // The level changes at run time, so no callsite may be switched off for good.
@@ -56,18 +84,15 @@ impl Subscriber for Lines {
     }
 
     fn event(&self, event: &Event<'_>) {
-        let level = js_level(*event.metadata().level());
+        let level = *event.metadata().level();
         let mut line = Line::default();
         event.record(&mut line);
         let text = format!("{}{}", line.message, line.fields);
+        if LEVEL.try_with(Cell::get).unwrap_or_default().is_none() {
+            return push(&mut others(), (level, text));
+        }
         // Fails only while the thread ends; then nobody reads it.
-        let _ = LINES.try_with(|lines| {
-            let mut lines = lines.borrow_mut();
-            if lines.len() >= MAX_LINES {
-                lines.pop_front();
-            }
-            lines.push_back((level, text));
-        });
+        let _ = LINES.try_with(|lines| push(&mut lines.borrow_mut(), (level, text)));
     }
 
     fn new_span(&self, _span: &span::Attributes<'_>) -> span::Id {
@@ -111,6 +136,9 @@ impl Sink {
             // Somebody else may take the process's events already.
             let _ = tracing::subscriber::set_global_default(Lines);
         });
+        if LEVEL.get().is_none() {
+            LEVEL.set(Some(Level::WARN));
+        }
         Ok(Self(log.create_ref().map_err(internal)?))
     }
 
@@ -122,7 +150,15 @@ impl Sink {
         }
         let Ok(log) = self.0.borrow_back(env) else { return };
         for (level, line) in lines {
-            let _ = log.call(FnArgs { data: (level.to_owned(), line) });
+            let _ = log.call(FnArgs { data: (js_level(level).to_owned(), line) });
         }
+    }
+
+    /// Writes the waiting lines of threads without JavaScript.
+    pub(crate) fn flush_others(&self, env: &Env) {
+        let mut lines = std::mem::take(&mut *others());
+        lines.retain(|(level, _)| LEVEL.get().is_some_and(|wanted| *level <= wanted));
+        LINES.with(|waiting| waiting.borrow_mut().append(&mut lines));
+        self.flush(env);
     }
 }

@@ -250,12 +250,6 @@ impl Session {
         self.waiters.flush(env);
     }
 
-    /// Binds the session to the principal of the request that opens it.
-    #[napi]
-    pub fn claim(&self, principal: Option<String>) {
-        self.handle.claim(principal.as_deref());
-    }
-
     /// Whether this principal may use the session.
     #[napi]
     pub fn belongs_to(&self, principal: Option<String>) -> bool {
@@ -308,6 +302,12 @@ impl Session {
     #[napi(getter)]
     pub fn in_flight(&self) -> u32 {
         u32::try_from(self.handle.in_flight()).unwrap_or(u32::MAX)
+    }
+
+    /// Lets go of a session that lives elsewhere, unless somebody reads it here.
+    #[napi(catch_unwind)]
+    pub fn let_go(&self) {
+        self.handle.let_go();
     }
 
     /// Ends the session: requests in flight get an error, connections close, logs are freed.

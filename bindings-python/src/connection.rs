@@ -5,7 +5,7 @@ use pyo3::types::PyBytes;
 use tailrope_core::engine::{self, Poll};
 use tailrope_core::stream::CloseReason;
 
-use crate::waiters::{Key, flush};
+use crate::waiters::{Key, calling};
 
 /// A connection of a stream. Its writer polls it, writes what it gets, and waits for its key.
 #[pyclass(frozen, module = "tailrope._native")]
@@ -30,18 +30,16 @@ impl Connection {
     /// nothing to write. `end` names the reason when the connection ends after the data. `wait_ms` is
     /// when the engine's tick will wake the key at the latest.
     fn poll<'py>(&self, py: Python<'py>, max_bytes: usize) -> PyResult<Polled<'py>> {
-        let poll = self.connection.poll(max_bytes);
+        let poll = calling(py, || self.connection.poll(max_bytes));
         let data = if poll.is_empty() { None } else { Some(join(py, &poll)?) };
         let (status, content_type) = poll.head.map_or((0, None), |head| (head.status, head.content_type));
         let wait_ms = poll.wait_until.0.saturating_sub(self.connection.now().0);
-        flush(py);
         Ok((status, content_type, data, poll.end.map(CloseReason::as_str), wait_ms))
     }
 
     /// The peer is gone.
     fn lost(&self, py: Python<'_>) {
-        self.connection.lost();
-        flush(py);
+        calling(py, || self.connection.lost());
     }
 }
 

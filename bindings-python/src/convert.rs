@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyInt, PyString};
 use tailrope_core::engine::EngineError;
 use tailrope_core::protocol::{Dialect, RequestId};
+use tailrope_core::store::OpenError;
 
 create_exception!(
     tailrope,
@@ -16,9 +17,18 @@ create_exception!(
 
 /// An engine error as a Python exception with its code.
 pub(crate) fn to_py_err(py: Python<'_>, error: &EngineError) -> PyErr {
-    let raised = TailropeError::new_err(error.to_string());
+    raised(py, error.to_string(), error.code())
+}
+
+/// The same for a store that cannot be opened.
+pub(crate) fn not_opened(py: Python<'_>, error: &OpenError) -> PyErr {
+    raised(py, error.to_string(), error.code())
+}
+
+fn raised(py: Python<'_>, text: String, code: &'static str) -> PyErr {
+    let raised = TailropeError::new_err(text);
     // An exception object takes any attribute; if not, the message still says it all.
-    let _ = raised.value(py).setattr("code", error.code());
+    let _ = raised.value(py).setattr("code", code);
     raised
 }
 

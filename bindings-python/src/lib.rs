@@ -2,11 +2,16 @@
 //! a handle of `tailrope-core`, and every rule about events and cursors is in there.
 
 mod admission;
+mod adoption;
 mod connection;
 mod convert;
 mod engine;
+mod hook_log;
+mod inbox;
 mod log;
+mod options;
 mod session;
+mod store;
 mod waiters;
 
 use pyo3::prelude::*;
@@ -17,17 +22,23 @@ mod _native {
     #[pymodule_export]
     use crate::admission::{Admission, Refusal};
     #[pymodule_export]
+    use crate::adoption::{Adoption, session_not_told};
+    #[pymodule_export]
     use crate::connection::Connection;
     #[pymodule_export]
     use crate::convert::TailropeError;
     #[pymodule_export]
     use crate::engine::{Engine, envelope_id};
     #[pymodule_export]
-    use crate::log::set_log_level;
+    use crate::hook_log::{HookLog, Pending};
+    #[pymodule_export]
+    use crate::log::{before_fork, forked, set_log_level};
     #[pymodule_export]
     use crate::session::Session;
     #[pymodule_export]
-    use crate::waiters::Waiters;
+    use crate::store::{Store, open_store};
+    #[pymodule_export]
+    use crate::waiters::{Signal, Waiters};
 
     use super::*;
 

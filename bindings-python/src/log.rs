@@ -1,25 +1,34 @@
 //! The engine's log on its way to Python's `logging`, under the name `tailrope`.
 //!
 //! Events are formatted where they happen and written when the native call returns, so that no lock
-//! is held while Python code runs.
+//! is held while Python code runs. What a store's thread logs is written by the next such return.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pyo3::intern;
 use pyo3::prelude::*;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber, span};
 
+/// Lines with their levels.
+type Queue = VecDeque<(u8, String)>;
+
 /// Lines that may wait. Older ones go first.
 const MAX_LINES: usize = 1_000;
 
-static LINES: Mutex<VecDeque<(u8, String)>> = Mutex::new(VecDeque::new());
+static LINES: Mutex<Queue> = Mutex::new(VecDeque::new());
 static ANY: AtomicBool = AtomicBool::new(false);
 /// The numeric level of Python's `logging`; lower ones are not formatted.
 static MIN_LEVEL: AtomicU8 = AtomicU8::new(30);
+
+thread_local! {
+    /// The lock of the lines, held by the thread that forks.
+    static HELD: RefCell<Option<MutexGuard<'static, Queue>>> = const { RefCell::new(None) };
+}
 
 struct Lines;
 
@@ -47,7 +56,7 @@ impl Subscriber for Lines {
         let mut line = Line::default();
         event.record(&mut line);
         let text = format!("{}{}", line.message, line.fields);
-        let mut lines = LINES.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = lines();
         if lines.len() >= MAX_LINES {
             lines.pop_front();
         }
@@ -92,6 +101,23 @@ pub(crate) fn install() {
     let _ = tracing::subscriber::set_global_default(Lines);
 }
 
+fn lines() -> MutexGuard<'static, Queue> {
+    LINES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// To be called before this thread forks: a store's thread that is logging would leave the child a lock
+/// that nobody opens.
+#[pyfunction]
+pub(crate) fn before_fork() {
+    HELD.set(Some(lines()));
+}
+
+/// To be called after the fork, in both processes.
+#[pyfunction]
+pub(crate) fn forked() {
+    drop(HELD.take());
+}
+
 /// Sets the numeric level of Python's `logging` below which nothing is formatted. Any number is one.
 #[pyfunction]
 pub(crate) fn set_log_level(level: i64) {
@@ -103,7 +129,7 @@ pub(crate) fn flush(py: Python<'_>) {
     if !ANY.swap(false, Ordering::AcqRel) {
         return;
     }
-    let lines = std::mem::take(&mut *LINES.lock().unwrap_or_else(PoisonError::into_inner));
+    let lines = std::mem::take(&mut *lines());
     let logger = py.import("logging").and_then(|logging| logging.call_method1("getLogger", ("tailrope",)));
     let Ok(logger) = logger else { return };
     for (level, line) in lines {

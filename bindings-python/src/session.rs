@@ -10,7 +10,7 @@ use tailrope_core::store::{self, HostReplay, HostRequest};
 use crate::admission::{Admission, Headers, Refusal, header_pairs};
 use crate::connection::Connection;
 use crate::convert::{payload, request_id, to_py_err};
-use crate::waiters::{Key, Waiters, flush};
+use crate::waiters::{Key, Waiters, calling};
 
 /// An open session.
 #[pyclass(frozen, module = "tailrope._native")]
@@ -92,13 +92,11 @@ impl Session {
             .filter(|envelope| envelope.kind == Kind::Request)
             .filter_map(|envelope| envelope.id.clone())
             .collect();
-        let opened = match requests.as_slice() {
+        let opened = calling(py, || match requests.as_slice() {
             [only] if json_response => self.handle.call_json(only, initialize, wake, key.number),
             several => self.handle.call(several, initialize, wake, key.number),
-        };
-        let opened = either(py, self.answer(opened.map(|connection| Connection { connection, key })));
-        flush(py);
-        opened
+        });
+        either(py, self.answer(opened.map(|connection| Connection { connection, key })))
     }
 
     /// Opens a connection to the standalone stream: a `Connection`, or a `Refusal`.
@@ -107,9 +105,8 @@ impl Session {
             self.handle.assume_revision(revision);
         }
         let (key, wake) = waiters.shared.key();
-        let opened = self.answer(self.handle.listen(wake, key.number).map(|connection| Connection { connection, key }));
-        flush(py);
-        either(py, opened)
+        let opened = calling(py, || self.handle.listen(wake, key.number));
+        either(py, self.answer(opened.map(|connection| Connection { connection, key })))
     }
 
     /// Continues the stream of the admitted `Last-Event-ID`: a `Connection`, or a `Refusal`.
@@ -118,16 +115,13 @@ impl Session {
             return Err(pyo3::exceptions::PyValueError::new_err("the request is not a resume"));
         };
         let (key, wake) = waiters.shared.key();
-        let resumed = self.handle.resume(last_event_id, admission.revision, wake, key.number);
-        let opened = self.answer(resumed.map(|connection| Connection { connection, key }));
-        flush(py);
-        either(py, opened)
+        let resumed = calling(py, || self.handle.resume(last_event_id, admission.revision, wake, key.number));
+        either(py, self.answer(resumed.map(|connection| Connection { connection, key })))
     }
 
     /// Notes what the client sent that is not a request.
     fn received(&self, py: Python<'_>, admission: &Admission) {
-        self.handle.received(admission.envelopes());
-        flush(py);
+        calling(py, || self.handle.received(admission.envelopes()));
     }
 
     /// Sends a notification. `related` is the request that it belongs to; None sends it on the
@@ -187,28 +181,24 @@ impl Session {
 
     /// The host's own store stored the event and gave it this id.
     fn stored(&self, py: Python<'_>, number: u64, event_id: &str) {
-        self.handle.stored(number, event_id);
-        flush(py);
+        calling(py, || self.handle.stored(number, event_id));
     }
 
     /// The host's own store did not store the event. `what` is for the server's log.
     fn not_stored(&self, py: Python<'_>, number: u64, what: String) {
-        self.handle.not_stored(number, what);
-        flush(py);
+        calling(py, || self.handle.not_stored(number, what));
     }
 
     /// What the host's own store replayed.
     fn replayed(&self, py: Python<'_>, number: u64, stream: Option<String>, events: Vec<Replayed>) {
         let event = |(id, payload): Replayed| (id.map(Into::into), payload.map(Into::into));
         let replay = HostReplay { stream, events: events.into_iter().map(event).collect() };
-        self.handle.replayed(number, Ok(replay));
-        flush(py);
+        calling(py, || self.handle.replayed(number, Ok(replay)));
     }
 
     /// The host's own store did not replay. `what` is for the server's log.
     fn not_replayed(&self, py: Python<'_>, number: u64, what: String) {
-        self.handle.replayed(number, Err(what));
-        flush(py);
+        calling(py, || self.handle.replayed(number, Err(what)));
     }
 
     /// Binds the session to the principal of the request that opens it.
@@ -235,22 +225,21 @@ impl Session {
         retry_ms: Option<u32>,
         hold_ms: Option<u64>,
     ) -> PyResult<bool> {
-        let closed = self.handle.close_connection(&request_id(request)?, retry_ms, hold_ms);
-        flush(py);
+        let request = request_id(request)?;
+        let closed = calling(py, || self.handle.close_connection(&request, retry_ms, hold_ms));
         Ok(closed)
     }
 
     /// Closes the connection of the standalone stream, likewise.
     fn close_standalone(&self, py: Python<'_>, retry_ms: Option<u32>, hold_ms: Option<u64>) -> PyResult<bool> {
-        let closed = self.handle.close_standalone(retry_ms, hold_ms);
-        flush(py);
+        let closed = calling(py, || self.handle.close_standalone(retry_ms, hold_ms));
         Ok(closed)
     }
 
     /// The request will get no response: it gets its end now. False when it has one.
     fn cancelled(&self, py: Python<'_>, request: &Bound<'_, PyAny>) -> PyResult<bool> {
-        let ended = self.handle.cancelled(&request_id(request)?);
-        flush(py);
+        let request = request_id(request)?;
+        let ended = calling(py, || self.handle.cancelled(&request));
         Ok(ended)
     }
 
@@ -265,10 +254,14 @@ impl Session {
         self.handle.in_flight()
     }
 
+    /// No connection was opened of a session that was adopted: it is forgotten, unless others read it here.
+    fn let_go(&self) {
+        self.handle.let_go();
+    }
+
     /// Ends the session: requests in flight get an error, connections close, logs are freed.
     fn end(&self, py: Python<'_>) {
-        self.handle.end();
-        flush(py);
+        calling(py, || self.handle.end());
     }
 }
 
@@ -284,8 +277,8 @@ impl Session {
         let id = id.map(request_id).transpose()?;
         let related = related.map(request_id).transpose()?;
         let payload = bytes::Bytes::copy_from_slice(payload(payload_json)?);
-        let sent = self.handle.send(OutgoingMessage { kind, id: id.as_ref(), related: related.as_ref(), payload });
-        flush(py);
+        let message = OutgoingMessage { kind, id: id.as_ref(), related: related.as_ref(), payload };
+        let sent = calling(py, || self.handle.send(message));
         match sent {
             Ok(Sent::Pending(number)) => Ok(Some(number)),
             Ok(Sent::Stored | Sent::Dropped) => Ok(None),

@@ -2,17 +2,20 @@
 //!
 //! The core wakes a key; the key's future is resolved at the end of the native call that caused it,
 //! when no lock is held. While the loop runs on this thread that is a direct call, otherwise it goes
-//! through `call_soon_threadsafe`. No Rust thread is involved, so none ever attaches to the
-//! interpreter.
+//! through `call_soon_threadsafe`. What the threads of a store wake reaches the loop by a signal that
+//! it watches, see inbox.rs: no Rust thread ever attaches to the interpreter.
 
 use std::collections::HashMap;
+use std::process::id;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use tailrope_core::engine::Wake;
+
+use crate::inbox::{InCall, Inbox};
 
 /// Loops with keys that were woken and not resolved yet.
 static DIRTY: Mutex<Vec<Arc<Shared>>> = Mutex::new(Vec::new());
@@ -23,16 +26,10 @@ pub(crate) struct Shared {
     event_loop: usize,
     /// Called from elsewhere; arranges for `resolve` on the loop's thread, and says whether it could.
     notify: Py<PyAny>,
-    state: Mutex<State>,
-    next_key: AtomicU64,
-}
-
-#[derive(Default)]
-struct State {
-    listed: bool,
-    woken: Vec<u64>,
+    inbox: Arc<Inbox>,
     /// One for each key in use, so that what is woken late leaves nothing behind.
-    slots: HashMap<u64, Slot>,
+    slots: Mutex<HashMap<u64, Slot>>,
+    next_key: AtomicU64,
 }
 
 #[derive(Default)]
@@ -57,20 +54,11 @@ impl Drop for Key {
     }
 }
 
-/// What the core gets: a loop that can be woken.
-struct Waker(Arc<Shared>);
-
-impl Wake for Waker {
-    fn wake(&self, key: u64) {
-        let listed = {
-            let mut state = lock(&self.0.state);
-            state.woken.push(key);
-            std::mem::replace(&mut state.listed, true)
-        };
-        if !listed {
-            lock(&DIRTY).push(Arc::clone(&self.0));
-            ANY_DIRTY.store(true, Ordering::Release);
-        }
+/// The loop of this inbox has woken keys, of which the end of a native call tells it.
+pub(crate) fn list_dirty(inbox: &Inbox) {
+    if let Some(shared) = inbox.owner.upgrade() {
+        lock(&DIRTY).push(shared);
+        ANY_DIRTY.store(true, Ordering::Release);
     }
 }
 
@@ -78,24 +66,22 @@ impl Shared {
     /// A new key, and how the core wakes it.
     pub(crate) fn key(self: &Arc<Self>) -> (Key, Arc<dyn Wake>) {
         let number = self.next_key.fetch_add(1, Ordering::Relaxed);
-        lock(&self.state).slots.insert(number, Slot::Idle);
-        (Key { shared: Arc::clone(self), number }, Arc::new(Waker(Arc::clone(self))))
+        lock(&self.slots).insert(number, Slot::Idle);
+        (Key { shared: Arc::clone(self), number }, Arc::clone(&self.inbox) as _)
     }
 
     fn forget(&self, key: u64) {
         // What waits there is dropped after the lock.
-        let slot = lock(&self.state).slots.remove(&key);
+        let slot = lock(&self.slots).remove(&key);
         drop(slot);
     }
 
-    /// Resolves the futures of all woken keys. On the loop's thread only.
-    fn resolve(&self, py: Python<'_>) {
+    /// Resolves the futures of these keys. On the loop's thread only.
+    fn resolve(&self, py: Python<'_>, woken: Vec<u64>) {
         let mut futures = Vec::new();
         {
-            let mut state = lock(&self.state);
-            state.listed = false;
-            let State { woken, slots, .. } = &mut *state;
-            for key in woken.drain(..) {
+            let mut slots = lock(&self.slots);
+            for key in woken {
                 let Some(slot) = slots.get_mut(&key) else { continue };
                 *slot = match std::mem::take(slot) {
                     Slot::Waiting(future) => {
@@ -116,12 +102,8 @@ impl Shared {
 
     /// The loop is gone: lets go of everything that waits there.
     fn abandon(&self) {
-        let slots = {
-            let mut state = lock(&self.state);
-            state.listed = false;
-            state.woken.clear();
-            state.slots.values_mut().map(std::mem::take).collect::<Vec<_>>()
-        };
+        self.inbox.take();
+        let slots = lock(&self.slots).values_mut().map(std::mem::take).collect::<Vec<_>>();
         drop(slots);
     }
 }
@@ -134,9 +116,18 @@ fn set_done(future: &Bound<'_, PyAny>) -> PyResult<()> {
     Ok(())
 }
 
+/// Runs a call into the core. What it woke is told when it returns.
+pub(crate) fn calling<T>(py: Python<'_>, call: impl FnOnce() -> T) -> T {
+    let in_call = InCall::begin();
+    let value = call();
+    drop(in_call);
+    flush(py);
+    value
+}
+
 /// Resolves what the native call that is about to return has woken, and writes what it logged. Faults
 /// of one loop are not those of another, and not the caller's.
-pub(crate) fn flush(py: Python<'_>) {
+fn flush(py: Python<'_>) {
     crate::log::flush(py);
     if !ANY_DIRTY.load(Ordering::Acquire) {
         return;
@@ -149,7 +140,7 @@ pub(crate) fn flush(py: Python<'_>) {
     let running = running_loop(py);
     for shared in dirty {
         if running == Some(shared.event_loop) {
-            shared.resolve(py);
+            shared.resolve(py, shared.inbox.take());
             continue;
         }
         let notified = shared.notify.call0(py).and_then(|told| told.is_truthy(py));
@@ -178,28 +169,29 @@ pub(crate) struct Waiters {
 impl Waiters {
     #[new]
     fn new(py: Python<'_>, notify: Py<PyAny>) -> Self {
-        Self {
-            shared: Arc::new(Shared {
-                event_loop: running_loop(py).unwrap_or_default(),
-                notify,
-                state: Mutex::default(),
-                next_key: AtomicU64::new(1),
-            }),
-        }
+        let event_loop = running_loop(py).unwrap_or_default();
+        let shared = Arc::new_cyclic(|me| Shared {
+            event_loop,
+            notify,
+            inbox: Arc::new(Inbox::new(me.clone())),
+            slots: Mutex::default(),
+            next_key: AtomicU64::new(1),
+        });
+        Self { shared }
     }
 
     /// Lets `future` wait for `key`. False when the key was woken since it was last waited for: then
     /// there is something to do already.
     fn park(&self, key: u64, future: Py<PyAny>) -> bool {
-        let mut state = lock(&self.shared.state);
-        let slot = state.slots.entry(key).or_default();
+        let mut slots = lock(&self.shared.slots);
+        let slot = slots.entry(key).or_default();
         if matches!(slot, Slot::Woken) {
             *slot = Slot::Idle;
             return false;
         }
         // A future that is replaced is dropped after the lock.
         let replaced = std::mem::replace(slot, Slot::Waiting(future));
-        drop(state);
+        drop(slots);
         drop(replaced);
         true
     }
@@ -211,19 +203,80 @@ impl Waiters {
 
     /// Wakes a key from the host's side.
     fn wake(&self, py: Python<'_>, key: u64) {
-        Waker(Arc::clone(&self.shared)).wake(key);
-        flush(py);
+        calling(py, || self.shared.inbox.wake(key));
     }
 
     /// Resolves the futures of all woken keys. On the loop's thread only.
     fn resolve(&self, py: Python<'_>) {
-        self.shared.resolve(py);
+        self.shared.resolve(py, self.shared.inbox.take());
+    }
+
+    /// Prepares the loop for wake-ups on threads that are not Python's. With `watched` by a descriptor,
+    /// where the system has one for it: `Signal.descriptor` is None where it has not.
+    fn open_signal(&self, watched: bool) -> PyResult<Signal> {
+        let descriptor = self.shared.inbox.open_signal(watched)?;
+        Ok(Signal {
+            shared: Arc::downgrade(&self.shared),
+            inbox: Arc::clone(&self.shared.inbox),
+            descriptor,
+            pid: id(),
+            closed: AtomicBool::new(false),
+        })
     }
 
     /// How many keys are in use.
     #[getter]
     fn in_use(&self) -> usize {
-        lock(&self.shared.state).slots.len()
+        lock(&self.shared.slots).len()
+    }
+}
+
+/// What the threads of a store signal to one loop. It ends with the object, which the loop's selector holds:
+/// so it ends with the loop.
+#[pyclass(frozen, module = "tailrope._native")]
+pub(crate) struct Signal {
+    shared: Weak<Shared>,
+    inbox: Arc<Inbox>,
+    descriptor: Option<i32>,
+    pid: u32,
+    closed: AtomicBool,
+}
+
+#[pymethods]
+impl Signal {
+    /// What the loop watches for reading; None where a thread has to wait instead.
+    #[getter]
+    fn descriptor(&self) -> Option<i32> {
+        self.descriptor
+    }
+
+    /// Resolves the futures of all woken keys. On the loop's thread only.
+    fn resolve(&self, py: Python<'_>) {
+        // First the signal, then the keys: what is woken meanwhile is among them, or signals again.
+        let woken = self.inbox.take_signalled();
+        if let Some(shared) = self.shared.upgrade() {
+            shared.resolve(py, woken);
+        }
+        flush(py);
+    }
+
+    /// Waits for a signal, for loops that watch no descriptors. False when there will be none.
+    fn wait(&self, py: Python<'_>) -> bool {
+        py.detach(|| self.inbox.wait_signal())
+    }
+
+    /// Ends it: nobody comes any more.
+    fn close(&self) {
+        // After a fork a thread that is not there may hold the lock; the descriptor ends with the child.
+        if self.pid == id() && !self.closed.swap(true, Ordering::Relaxed) {
+            self.inbox.close_signal();
+        }
+    }
+}
+
+impl Drop for Signal {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 

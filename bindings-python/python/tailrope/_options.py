@@ -1,21 +1,21 @@
-"""The options of `install()` and of the event store, in one place."""
+"""The options of `install()` and of event stores, in one place."""
 
 from __future__ import annotations
 
-from typing import TypedDict
+from collections.abc import Sequence
+from typing import Literal, TypedDict
 
 
-class Options(TypedDict, total=False):
-    """Options of an engine. What is not named keeps its default. Durations are in milliseconds."""
+class StoreOptions(TypedDict, total=False):
+    """Options of an event store. What is not named keeps its default. Durations are in milliseconds.
 
-    retry_ms: int
-    """How long a client waits before it comes back. Default 3,000."""
-    keep_alive_ms: int
-    """Longest silence on an open connection before a comment is written; 0 switches it off. Default 15,000."""
-    max_connection_ms: int
-    """The engine closes a connection at this age; the client resumes. 0 (the default) switches it off."""
-    max_connection_bytes: int
-    """The engine closes a connection that carried this much; the client resumes. 0 (the default) switches it off."""
+    A store that several processes use has one set of bounds for all of them: give each the same.
+    """
+
+    durability: Literal["process", "power"]
+    """What a stored event survives: the end of the `process` (the default), or a `power` failure."""
+    encryption_keys: Sequence[str]
+    """Payloads are encrypted at rest with the first key and read with any: 64 hexadecimal digits each. Default none."""
     max_events_per_stream: int
     """Events kept for one stream. Default 10,000."""
     max_bytes_per_stream: int
@@ -26,27 +26,43 @@ class Options(TypedDict, total=False):
     """Bytes kept in all. Default 512 MiB."""
     max_event_bytes: int
     """A larger event is refused. Default 8 MiB."""
-    warn_event_bytes: int
-    """A larger event is logged as a warning: clients with small buffers drop it. Default 1 MiB."""
-    max_sessions: int
-    """Sessions open at once. Default 10,000."""
     retention_ms: int
     """How long a finished stream stays readable. Default 600,000 (10 minutes)."""
     max_age_ms: int
     """Events older than this are trimmed when their stream is written again. Default 3,600,000 (1 hour)."""
+    owner_lost_ms: int
+    """Requests whose process has given no sign for so long get an error as their end. Default 10,000."""
+
+
+class Options(StoreOptions, total=False):
+    """Options of an engine, and of its store where that is named by an address. Durations are in milliseconds."""
+
+    retry_ms: int
+    """How long a client waits before it comes back. Default 3,000."""
+    keep_alive_ms: int
+    """Longest silence on an open connection before a comment is written; 0 switches it off. Default 15,000."""
+    max_connection_ms: int
+    """The engine closes a connection at this age; the client resumes. 0 (the default) switches it off."""
+    max_connection_bytes: int
+    """The engine closes a connection that carried this much; the client resumes. 0 (the default) switches it off."""
+    warn_event_bytes: int
+    """A larger event is logged as a warning: clients with small buffers drop it. Default 1 MiB."""
+    max_sessions: int
+    """Sessions open at once. Default 10,000."""
     max_detached_ms: int
     """How long requests may run without any contact to their client. Default 3,600,000 (1 hour)."""
     store_wait_ms: int
     """How long a resumed connection waits for a store that cannot be read. Default 10,000."""
     store_timeout_ms: int
-    """How long one call of a user's own event store may take. Default 30,000."""
+    """How long one operation of the event store may take. Default 30,000."""
 
+
+STORE_OPTIONS = StoreOptions.__optional_keys__
 
 MEMORY = "memory:"
 
 
-def check_store(store: str) -> None:
-    """Refuses addresses of stores that do not exist."""
-    if store != MEMORY:
-        msg = f"unknown event store {store!r}: {MEMORY!r} is the one there is"
+def check_transport(transport: str) -> None:
+    if transport not in ("tailrope", "stock"):
+        msg = f"transport must be 'tailrope' or 'stock', not {transport!r}"
         raise ValueError(msg)

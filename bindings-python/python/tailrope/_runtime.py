@@ -8,9 +8,25 @@ import logging
 import os
 import threading
 import weakref
-from typing import Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Unpack
 
-from tailrope._native import Engine, TailropeError, Waiters, set_log_level
+from tailrope._native import (
+    Engine,
+    Signal,
+    Store,
+    TailropeError,
+    Waiters,
+    before_fork,
+    forked,
+    set_log_level,
+)
+from tailrope._native import open_store as _open_store
+from tailrope._options import MEMORY, STORE_OPTIONS
+
+if TYPE_CHECKING:
+    from tailrope._native import HookLog
+    from tailrope._options import StoreOptions
 
 logger = logging.getLogger("tailrope")
 
@@ -19,6 +35,11 @@ _engines: weakref.WeakSet[Runtime] = weakref.WeakSet()
 _loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Loop] = weakref.WeakKeyDictionary()
 _current = threading.local()
 
+MAX_PAUSE_MS = 60_000
+"""An engine with sessions is ticked at least so often."""
+SHARED_PAUSE_MS = 1_000
+"""The same where the store outlives the process: what others do, or stop doing, sets times that no call here sees."""
+
 DEFAULT_DRAIN_MS = 5_000
 """The `retry` of a drain that names none: what a restart usually takes."""
 
@@ -26,11 +47,13 @@ DEFAULT_DRAIN_MS = 5_000
 class Loop:
     """What Tailrope keeps for one event loop: who waits there, and the timers of the engines served there."""
 
-    __slots__ = ("__weakref__", "_timers", "loop", "waiters")
+    __slots__ = ("__weakref__", "_is_signalled", "_timers", "_waiting", "loop", "waiters")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self._timers: dict[Runtime, tuple[float, asyncio.Handle]] = {}
+        self._is_signalled = False
+        self._waiting: tuple[Signal, threading.Thread] | None = None
         # The native side must not keep a closed loop alive through its wake-up.
         me = weakref.ref(self)
 
@@ -43,9 +66,34 @@ class Loop:
 
         self.waiters = Waiters(notify)
 
+    def open_signal(self) -> None:
+        """Lets the threads of event stores wake what waits here, from now on."""
+        if self._is_signalled:
+            return
+        self._is_signalled = True
+        signal = self.waiters.open_signal(True)
+        if signal.descriptor is not None:
+            with suppress(NotImplementedError):
+                # Only the loop holds the signal: it is closed with the loop.
+                self.loop.add_reader(signal.descriptor, signal.resolve)
+                return
+        # A loop that watches no descriptors, as on Windows.
+        signal.close()
+        signal = self.waiters.open_signal(False)
+        thread = threading.Thread(target=_wait, args=(self.loop, signal), name="tailrope-signal", daemon=True)
+        self._waiting = (signal, thread)
+        thread.start()
+
+    def close_signal(self) -> None:
+        """Ends the thread that waits for this loop, if there is one."""
+        if self._waiting is not None:
+            signal, thread = self._waiting
+            signal.close()
+            thread.join(1)
+
     def arm(self, runtime: Runtime, wait_ms: int) -> None:
         """Makes sure that the engine is ticked within `wait_ms`."""
-        due = self.loop.time() + min(wait_ms, 60_000) / 1_000
+        due = self.loop.time() + min(wait_ms, runtime.max_pause_ms) / 1_000
         armed = self._timers.get(runtime)
         if armed is not None:
             # The handle cannot be asked: uvloop's, of a time that has come, has no `when`.
@@ -63,17 +111,60 @@ class Loop:
             self.arm(runtime, max(runtime.engine.due_in_ms(), 1))
 
 
-class Runtime:
-    """An engine with its options, made when it is first needed and again after a fork."""
+def _wait(loop: asyncio.AbstractEventLoop, signal: Signal) -> None:
+    while signal.wait():
+        try:
+            loop.call_soon_threadsafe(signal.resolve)
+        except RuntimeError:
+            # The loop is closed.
+            signal.close()
 
-    def __init__(self, options: dict[str, Any], host_store: Any = None) -> None:
-        self.options = options
+
+def open_store(address: str, **options: Unpack[StoreOptions]) -> Store:
+    """Opens an event store, for `install(store=...)` and `tailrope.mcp.EventStore(store=...)`.
+
+    Waits for the disk or the network, so that a store that cannot be used is known at the start. What a store was
+    given is written by the time the process exits; nothing has to be closed. A child of a fork opens its own.
+
+    Args:
+        address: `memory:`, in this process; `sqlite:PATH`, in a file that the processes of one machine share.
+        options: its bounds and what it promises, see `tailrope._options.StoreOptions`.
+
+    Raises:
+        TailropeError: there is no such kind of store, or this one cannot be used (code `store_not_opened`). The
+            text names the address without user, password and options.
+        ValueError: an unknown or wrong option.
+    """
+    return _open_store(address, **options)
+
+
+class Runtime:
+    """An engine with its options, made when it is first needed and again after a fork.
+
+    Its store is opened at once: whoever names one that cannot be used is told where the name is given.
+    """
+
+    def __init__(self, options: dict[str, Any], host_store: Any = None, store: str | Store = MEMORY) -> None:
+        of_store = {name: value for name, value in options.items() if name in STORE_OPTIONS}
         # The event store that a user wrote, which then holds the events; None where ours does.
         self.host_store = host_store
+        if host_store is not None:
+            for of_ours in ("durability", "encryption_keys"):
+                of_store.pop(of_ours, None)
+        elif isinstance(store, Store) and of_store:
+            msg = f"{', '.join(of_store)}: options of the store, which is open already: give them to open_store()"
+            raise ValueError(msg)
+        self.options = {name: value for name, value in options.items() if name not in STORE_OPTIONS}
         # Wrong options are reported where they are given, not when the first session opens.
-        self.store_timeout_s = Engine(**options).options()["store_timeout_ms"] / 1_000
+        self.store_timeout_s = Engine(**self.options).options()["store_timeout_ms"] / 1_000
+        self.max_pause_ms = MAX_PAUSE_MS
+        self.store: Store | None = None
+        if host_store is not None:
+            self.options |= of_store
+        else:
+            self.store = store if isinstance(store, Store) else _open_store(store, **of_store)
         self._engine: Engine | None = None
-        self._pid = os.getpid()
+        self._hook_log: HookLog | None = None
         with _lock:
             _engines.add(self)
 
@@ -84,8 +175,28 @@ class Runtime:
             with _lock:
                 if self._engine is None:
                     set_log_level(logger.getEffectiveLevel())
-                    self._engine = Engine(self.host_store is not None, **self.options)
+                    engine = Engine(self.host_store is not None, self.store, **self.options)
+                    self.max_pause_ms = SHARED_PAUSE_MS if engine.outlives_process() else MAX_PAUSE_MS
+                    self._engine = engine
         return self._engine
+
+    @property
+    def hook_log(self) -> HookLog:
+        """The log of the SDK's own transports that this engine's store serves."""
+        if self._hook_log is None:
+            self._hook_log = self.engine.hook_log()
+        return self._hook_log
+
+    def here(self) -> Loop:
+        """What belongs to the running loop, ready for this engine.
+
+        Raises:
+            TailropeError: the running loop is not asyncio's (code `not_asyncio`).
+        """
+        here = current_loop()
+        if self.engine.answers_elsewhere():
+            here.open_signal()
+        return here
 
     def stats(self) -> dict[str, int]:
         return self._engine.stats() if self._engine is not None else {}
@@ -97,15 +208,19 @@ class Runtime:
     def _retry_ms(self) -> int:
         return int(self.engine.options()["retry_ms"])
 
-    def close(self) -> None:
+    def leave(self) -> None:
         if self._engine is not None:
-            self._engine.close()
+            self._engine.leave()
+
+    def flush(self) -> None:
+        if self._engine is not None:
+            self._engine.flush()
 
     def after_fork(self) -> None:
         # The child gets an engine of its own; whoever still holds the old one is told so.
         if self._engine is not None:
             self._engine.mark_forked()
-            self._engine = None
+            self._engine = self._hook_log = None
 
 
 def current_loop() -> Loop:
@@ -129,7 +244,7 @@ def current_loop() -> Loop:
         if here is None:
             # What is kept for a loop refers to it, so it does not go by itself.
             for closed in [known for known in _loops if known.is_closed()]:
-                del _loops[closed]
+                _loops.pop(closed).close_signal()
             here = _loops[loop] = Loop(loop)
     _current.pair = (loop, here)
     return here
@@ -187,7 +302,14 @@ async def drain(*, retry_ms: int | None = None, budget_ms: int = 1_000) -> bool:
     return True
 
 
+def flush_stores() -> None:
+    """Waits until the stores that outlive the process have written what they were given."""
+    for runtime in runtimes():
+        runtime.flush()
+
+
 def _after_fork() -> None:
+    forked()
     global _lock
     # Another thread may have held the lock when this process was forked off.
     _lock = threading.Lock()
@@ -198,10 +320,12 @@ def _after_fork() -> None:
 
 
 def _at_exit() -> None:
+    for here in list(_loops.values()):
+        here.close_signal()
     for runtime in runtimes():
-        runtime.close()
+        runtime.leave()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(before=before_fork, after_in_parent=forked, after_in_child=_after_fork)
 atexit.register(_at_exit)

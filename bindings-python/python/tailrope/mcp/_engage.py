@@ -7,6 +7,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from tailrope._runtime import Runtime
+from tailrope.mcp._hooks import Hooks
 from tailrope.mcp._store import EventStore, unwrap
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ stores: weakref.WeakSet[EventStore] = weakref.WeakSet()
 
 _installed: dict[str, Any] | None = None
 _default: Runtime | None = None
+_stock: EventStore | None = None
+"""What serves the SDK's own transports, where `install(transport="stock")` left them in place."""
 _user_stores: list[tuple[weakref.ref[Any], Runtime]] = []
 
 
@@ -25,20 +28,40 @@ def is_disabled() -> bool:
     return os.environ.get("TAILROPE_DISABLE", "") not in ("", "0")
 
 
-def set_installed(options: dict[str, Any] | None) -> None:
-    """Engages every server of the process with these options; None engages none."""
-    global _installed, _default
-    # Raises before anything has changed.
-    runtime = None if options is None else Runtime(options)
-    _installed, _default = options, runtime
+def set_installed(runtime: Runtime | None, options: dict[str, Any]) -> None:
+    """Engages every server of the process with this engine; None engages none. Users' own stores get `options`."""
+    global _installed, _default, _stock
+    _installed, _default, _stock = None if runtime is None else options, runtime, None
     _user_stores.clear()
+
+
+def set_stock(store: EventStore) -> None:
+    """Leaves the SDK's transports in place, with this store behind those that were given none."""
+    global _installed, _default, _stock
+    _installed, _default, _stock = None, None, store
+    _user_stores.clear()
+
+
+def hooks_for(
+    event_store: SdkEventStore | None, session_id: str, retry_ms: int | None
+) -> tuple[SdkEventStore | None, int | None]:
+    """The event store and the retry of a transport of the SDK's own. A store of ours is told the session."""
+    if is_disabled():
+        return event_store, retry_ms
+    if event_store is None and _stock is not None:
+        event_store = _stock
+        if retry_ms is None:
+            retry_ms = _stock.runtime.engine.options()["retry_ms"]
+    if isinstance(event_store, EventStore):
+        event_store = event_store.scoped(session_id)
+    return event_store, retry_ms
 
 
 def default_runtime() -> Runtime:
     """The engine of the process."""
     global _default
     if _default is None:
-        _default = Runtime({} if _installed is None else _installed)
+        _default = Runtime({})
     return _default
 
 
@@ -51,9 +74,9 @@ def runtime_for(event_store: SdkEventStore | None, *, explicit: bool) -> Runtime
     if is_disabled():
         return None
     inner = unwrap(event_store)
-    if isinstance(inner, EventStore):
-        return inner.runtime
-    if _installed is None and not explicit:
+    if isinstance(inner, Hooks):
+        return None if inner.stock else inner.runtime
+    if _stock is not None or (_installed is None and not explicit):
         return None
     return default_runtime() if inner is None else _runtime_of(inner)
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 import mcp.server.streamable_http as sdk_transport
 import mcp.server.streamable_http_manager
 
-from tailrope._native import TailropeError, envelope_id
-from tailrope._options import MEMORY, Options, check_store
+from tailrope._native import Store, TailropeError, envelope_id
+from tailrope._options import MEMORY, Options, check_transport
 from tailrope._runtime import Runtime
-from tailrope.mcp import _engage, _sdk, _uvicorn
+from tailrope.mcp import _elsewhere, _engage, _sdk, _uvicorn
+from tailrope.mcp._store import EventStore
 from tailrope.mcp._transport import StreamableHTTPServerTransport
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ sdk_manager: Any = mcp.server.streamable_http_manager
 """Where the seam is. Untyped: a name that the module imports is what gets replaced."""
 
 SUPPORTED = "mcp 1.30 and later 1.x, mcp 2.x"
-LEGACY_REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 UNSUPPORTED_PROTOCOL_VERSION = -32022
 
 _PARAMETERS = (
@@ -52,7 +52,8 @@ class _SeamTransport(StreamableHTTPServerTransport):
 
 def install(
     *,
-    store: str = MEMORY,
+    store: str | Store = MEMORY,
+    transport: Literal["tailrope", "stock"] = "tailrope",
     prefer_resumable: bool = False,
     on_unsupported: Literal["raise", "stock"] = "raise",
     **options: Unpack[Options],
@@ -65,27 +66,37 @@ def install(
     TAILROPE_DISABLE=1 is in the environment.
 
     Args:
-        store: the event store: `memory:`, in this process and bounded.
+        store: the event store: an address, see `tailrope.open_store`, or a store that is open. With one that
+            outlives the process, connections of sessions that live in other processes, or lived before a restart,
+            are resumed here.
+        transport: `tailrope`, or `stock` to leave the SDK's transports in place, with the store behind those that
+            were given none: within what these can do.
         prefer_resumable: answer requests of revision 2026-07-28, where nothing can be resumed, with the
             older revisions as supported, so that clients of both eras fall back to 2025-11-25. For servers
             whose application is made after this call.
         on_unsupported: what to do when the installed SDK is not one that Tailrope knows: `raise`, or
             leave everything `stock` with a warning.
-        options: bounds and times, see `tailrope._options.Options`; durations are in milliseconds.
+        options: bounds and times, see `tailrope._options.Options`; durations are in milliseconds. Those of the
+            store are given to `open_store()` where that opened it.
 
     Raises:
-        ValueError: an unknown option or store.
-        TailropeError: the SDK is not supported (code `unsupported_sdk`).
+        ValueError: an unknown or wrong option.
+        TailropeError: the SDK is not supported (code `unsupported_sdk`), or the store cannot be opened (code
+            `store_not_opened`).
     """
     global _prefer_resumable
-    check_store(store)
+    check_transport(transport)
     if on_unsupported not in ("raise", "stock"):
         msg = f"on_unsupported must be 'raise' or 'stock', not {on_unsupported!r}"
         raise ValueError(msg)
     if _engage.is_disabled():
         logger.warning("TAILROPE_DISABLE is set: servers stay with the SDK's own transport")
         return
-    Runtime(dict(options))  # raises for wrong options, before anything has changed
+    # Raises before anything has changed.
+    if transport == "stock":
+        stock = EventStore(store, transport="stock", **options)
+    else:
+        runtime = Runtime(dict(options), store=store)
     try:
         patch_seam()
     except TailropeError as error:
@@ -93,7 +104,10 @@ def install(
             raise
         warnings.warn(f"{error} Servers stay with the SDK's own transport.", RuntimeWarning, stacklevel=2)
         return
-    _engage.set_installed(dict(options))
+    if transport == "stock":
+        _engage.set_stock(stock)
+    else:
+        _engage.set_installed(runtime, dict(options))
     _prefer_resumable = prefer_resumable
 
 
@@ -103,7 +117,7 @@ def uninstall() -> None:
     Servers that were given a `tailrope.mcp.EventStore` keep it.
     """
     global _stock_class, _stock_init, _prefer_resumable
-    _engage.set_installed(None)
+    _engage.set_installed(None, {})
     _prefer_resumable = False
     if _stock_class is not None and not _engage.stores:
         sdk_manager.StreamableHTTPServerTransport = _stock_class
@@ -134,7 +148,7 @@ def patch_seam() -> None:
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         stock_init(self, *args, **kwargs)
-        self.asgi_app = _Front(self.asgi_app)
+        self.asgi_app = _Front(self, self.asgi_app)
 
     sdk_manager.StreamableHTTPServerTransport = _SeamTransport
     manager.__init__ = init
@@ -157,12 +171,17 @@ def _seam_difference() -> str | None:
 
 
 class _Front:
-    """In front of a session manager: steers clients of both eras to a revision that can resume."""
+    """In front of a session manager: steers clients of both eras to a revision that can resume, and serves readers
+    of sessions that the manager does not have and the event store knows."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, manager: Any, app: ASGIApp) -> None:
+        self._manager = manager
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        session_id = _elsewhere.wanted_session(self._manager, scope)
+        if session_id is not None and await _elsewhere.serve(self._manager, session_id, scope, receive, send):
+            return
         requested = _modern_revision(scope) if _prefer_resumable and scope["type"] == "http" else None
         if requested is None:
             await self._app(scope, receive, send)
@@ -178,7 +197,7 @@ class _Front:
         error = {
             "code": UNSUPPORTED_PROTOCOL_VERSION,
             "message": "Unsupported protocol version",
-            "data": {"supported": list(LEGACY_REVISIONS), "requested": requested},
+            "data": {"supported": list(_sdk.LEGACY_REVISIONS), "requested": requested},
         }
         answer = json.dumps({"jsonrpc": "2.0", "id": envelope_id(body), "error": error}).encode()
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
@@ -192,10 +211,4 @@ MAX_STEERED_BYTES = 4 << 20
 
 def _modern_revision(scope: Scope) -> str | None:
     """The revision of a request that is not of the eras with sessions."""
-    if scope["method"] != "POST":
-        return None
-    for name, value in scope["headers"]:
-        if name == b"mcp-protocol-version":
-            revision: str = value.decode("latin-1")
-            return None if revision in LEGACY_REVISIONS else revision
-    return None
+    return _sdk.unknown_revision(scope) if scope["method"] == "POST" else None

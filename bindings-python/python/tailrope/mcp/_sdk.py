@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from starlette.requests import Request
+    from starlette.types import Scope
 
 logger = logging.getLogger("tailrope")
 
@@ -21,6 +22,9 @@ VERSION = version("mcp")
 MAJOR = int(VERSION.split(".", 1)[0])
 
 INTERNAL_ERROR = -32603
+
+LEGACY_REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+"""Those that have sessions."""
 
 NOTIFICATION, REQUEST, RESPONSE = "notification", "request", "response"
 """The kinds of outgoing message."""
@@ -164,12 +168,27 @@ def metadata(
     )
 
 
+def header(scope: Scope, wanted: bytes) -> str | None:
+    """A header of a request, as the SDK reads it: the first of its name, which is lower-case."""
+    for name, value in scope["headers"]:
+        if name == wanted:
+            return bytes(value).decode("latin-1")
+    return None
+
+
+def unknown_revision(scope: Scope) -> str | None:
+    """The revision that a request names, unless it is one with sessions."""
+    revision = header(scope, b"mcp-protocol-version")
+    return None if revision in LEGACY_REVISIONS else revision
+
+
 CANCELS_SETTLE_HERE = MAJOR < 2
 """1.x tells nobody that a cancelled request will have no response; the transport ends it itself."""
 
 __all__ = [
     "CANCELS_SETTLE_HERE",
     "INTERNAL_ERROR",
+    "LEGACY_REVISIONS",
     "MAJOR",
     "NOTIFICATION",
     "REQUEST",
@@ -177,9 +196,11 @@ __all__ = [
     "VERSION",
     "ValidationError",
     "dump",
+    "header",
     "metadata",
     "outgoing",
     "parse",
     "related_request",
+    "unknown_revision",
     "unwrap",
 ]

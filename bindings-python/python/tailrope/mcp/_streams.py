@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mcp.shared.message import SessionMessage
 
     from tailrope._native import Session
-    from tailrope.mcp._user_store import UserStore
+    from tailrope.mcp._outcomes import Outcomes
 
 MAX_INBOX = 256
 """Messages that may wait for the SDK's dispatcher before a POST has to wait, too."""
@@ -120,13 +120,13 @@ class Outbox:
         self,
         session: Session,
         options: dict[str, int],
-        user_store: UserStore | None,
+        outcomes: Outcomes | None,
         after_response: Callable[[], None],
     ) -> None:
         self._session = session
         self._yield_events = min(YIELD_EVENTS, max(1, options["max_events_per_stream"] // 4))
         self._yield_bytes = min(YIELD_BYTES, options["max_bytes_per_stream"] // 4)
-        self._user_store = user_store
+        self._outcomes = outcomes
         self._after_response = after_response
         self._closed = False
         self._unyielded_events = 0
@@ -155,8 +155,8 @@ class Outbox:
                 self._after_response()
             else:
                 number = session.ask(message.id, _sdk.related_request(item), payload)
-            if number is not None and self._user_store is not None:
-                await self._user_store.outcome(number, raises=kind is not _sdk.RESPONSE)
+            if number is not None and self._outcomes is not None:
+                await self._outcomes.outcome(number, raises=kind is not _sdk.RESPONSE)
                 return
         except TailropeError as error:
             if error.code in ("session_ended", "closed"):

@@ -17,10 +17,11 @@ from mcp.shared.message import SessionMessage
 from starlette.requests import ClientDisconnect, Request
 
 from tailrope._native import Connection, Refusal, TailropeError
-from tailrope._runtime import current_loop
 from tailrope.mcp import _engage, _sdk
 from tailrope.mcp._answer import write_connection, write_refusal, write_whole
 from tailrope.mcp._close import Closer
+from tailrope.mcp._hooks import Hooks
+from tailrope.mcp._outcomes import Outcomes
 from tailrope.mcp._streams import Inbox, Outbox
 from tailrope.mcp._user_store import UserStore
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from tailrope._native import Admission, Session
-    from tailrope._runtime import Runtime
+    from tailrope._runtime import Loop, Runtime
 
 logger = logging.getLogger("tailrope")
 
@@ -57,6 +58,11 @@ class StreamableHTTPServerTransport(StockTransport):
         retry_interval: int | None = None,
         idle_timeout: float | None = None,
     ) -> None:
+        self._runtime: Runtime | None = None
+        if mcp_session_id is not None:
+            self._runtime = _engage.runtime_for(event_store, explicit=self._explicit)
+            if self._runtime is None:
+                event_store, retry_interval = _engage.hooks_for(event_store, mcp_session_id, retry_interval)
         super().__init__(
             mcp_session_id,
             is_json_response_enabled=is_json_response_enabled,
@@ -65,27 +71,29 @@ class StreamableHTTPServerTransport(StockTransport):
             retry_interval=retry_interval,
             idle_timeout=idle_timeout,
         )
-        self._runtime: Runtime | None = None
         self._session: Session | None = None
-        if mcp_session_id is None or (runtime := _engage.runtime_for(event_store, explicit=self._explicit)) is None:
+        if mcp_session_id is None or self._runtime is None:
             return
-        self._runtime = runtime
         self._session_id = mcp_session_id.encode("ascii")
         self._claimed = False
         self._is_refused = False
         self._inbox = Inbox()
-        self._user_store: UserStore | None = None
+        self._outcomes: Outcomes | None = None
 
     @asynccontextmanager
     async def connect(self) -> AsyncGenerator[tuple[Any, Any], None]:
         """The streams for the SDK's dispatcher, as from the SDK's class."""
         runtime = self._runtime
         if runtime is None:
-            async with super().connect() as streams:
-                yield streams
+            try:
+                async with super().connect() as streams:
+                    yield streams
+            finally:
+                if isinstance(self._event_store, Hooks) and self._event_store.scope == self.mcp_session_id:
+                    self._event_store.drop()
             return
         assert self.mcp_session_id is not None  # or no engine would serve it
-        here = current_loop()
+        here = runtime.here()
         if self._idle_timeout is not None:
             self.idle_scope = anyio.CancelScope()
         try:
@@ -105,14 +113,16 @@ class StreamableHTTPServerTransport(StockTransport):
             # Retention needs the tick also where no connection ever waits.
             here.arm(runtime, runtime.engine.due_in_ms())
             if runtime.host_store is not None:
-                self._user_store = UserStore(runtime, session, here)
-            async with Outbox(session, runtime.engine.options(), self._user_store, self._refresh_idle) as outbox:
+                self._outcomes = UserStore(runtime, session, here)
+            elif runtime.engine.answers_elsewhere():
+                self._outcomes = Outcomes(runtime, session, here)
+            async with Outbox(session, runtime.engine.options(), self._outcomes, self._refresh_idle) as outbox:
                 yield self._inbox, outbox
         finally:
             self._inbox.close()
             session.end()
-            if self._user_store is not None:
-                self._user_store.close()
+            if self._outcomes is not None:
+                self._outcomes.close()
 
     async def terminate(self) -> None:
         """Ends the session. Requests in flight get an error, later ones are answered 404."""
@@ -159,9 +169,10 @@ class StreamableHTTPServerTransport(StockTransport):
         self._requests_in_flight += 1
         try:
             # Nothing of the request is held on to while its connection is open, for an hour maybe.
-            connection = await self._admit(self._session, scope, receive, send)
+            here = self._runtime.here()
+            connection = await self._admit(self._session, here, scope, receive, send)
             if connection is not None:
-                await write_connection(connection, self._runtime, current_loop(), receive, send, self._session_id)
+                await write_connection(connection, self._runtime, here, receive, send, self._session_id)
         finally:
             self._requests_in_flight -= 1
             self._refresh_idle()
@@ -173,7 +184,9 @@ class StreamableHTTPServerTransport(StockTransport):
         idle_in_ms = self._session.idle_in_ms(round(self._idle_timeout * 1_000))
         self.idle_scope.deadline = math.inf if idle_in_ms is None else anyio.current_time() + idle_in_ms / 1_000
 
-    async def _admit(self, session: Session, scope: Scope, receive: Receive, send: Send) -> Connection | None:
+    async def _admit(
+        self, session: Session, here: Loop, scope: Scope, receive: Receive, send: Send
+    ) -> Connection | None:
         """Answers a request that needs no stream; otherwise opens the connection that is to be written."""
         request = Request(scope, receive)
         method: str = scope["method"]
@@ -196,14 +209,14 @@ class StreamableHTTPServerTransport(StockTransport):
         opened: Connection | Refusal | None
         match admission.operation:
             case "request":
-                opened = await self._request(session, admission, request, body, send)
+                opened = await self._request(session, here, admission, request, body, send)
             case "message":
                 await self._message(session, admission, request, body, send)
                 opened = None
             case "listen":
-                opened = session.listen(admission, current_loop().waiters)
+                opened = session.listen(admission, here.waiters)
             case "resume":
-                opened = session.resume(admission, current_loop().waiters)
+                opened = session.resume(admission, here.waiters)
             case "delete":
                 await self.terminate()
                 await write_whole(send, 200, self._json_headers(), b"")
@@ -215,7 +228,7 @@ class StreamableHTTPServerTransport(StockTransport):
 
     def _may_use(self, session: Session, scope: Scope) -> bool:
         """Whether the request's principal is the session's. The first request binds it (I7)."""
-        principal = _principal(scope)
+        principal = principal_of(scope)
         if not self._claimed:
             self._claimed = True
             session.claim(principal)
@@ -229,14 +242,14 @@ class StreamableHTTPServerTransport(StockTransport):
             return None, f"Validation error: {error}"
 
     async def _request(
-        self, session: Session, admission: Admission, request: Request, body: bytes, send: Send
+        self, session: Session, here: Loop, admission: Admission, request: Request, body: bytes, send: Send
     ) -> Connection | Refusal | None:
         message, fault = self._parse(body)
         if fault is not None:
             await self._write_invalid(fault, request.scope, request.receive, send)
             return None
         json_response = self.is_json_response_enabled
-        connection = session.call(admission, current_loop().waiters, json_response)
+        connection = session.call(admission, here.waiters, json_response)
         if isinstance(connection, Refusal):
             return connection
         closer = Closer(session, _sdk.unwrap(message).id)
@@ -295,7 +308,7 @@ class StreamableHTTPServerTransport(StockTransport):
         return [(b"content-type", b"application/json"), (b"mcp-session-id", self._session_id)]
 
 
-def _principal(scope: Scope) -> str | None:
+def principal_of(scope: Scope) -> str | None:
     """Who sends the request, as the SDK's session manager tells users apart."""
     user = scope.get("user")
     if not isinstance(user, AuthenticatedUser):

@@ -10,10 +10,9 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from tailrope.mcp import _sdk
+from tailrope.mcp._outcomes import Outcomes
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
     from mcp.server.streamable_http import EventMessage
 
     from tailrope._native import Session
@@ -22,39 +21,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tailrope")
 
 
-class UserStore:
+class UserStore(Outcomes):
     """A user's store at work for one session."""
 
     def __init__(self, runtime: Runtime, session: Session, here: Loop) -> None:
         self._store: Any = runtime.host_store
         self._timeout_s = runtime.store_timeout_s
         self._max_replay_bytes = runtime.engine.options()["max_bytes_per_stream"]
-        self._session = session
-        self._here = here
-        self._outcomes: dict[int, asyncio.Future[None]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._start(self._run())
+        super().__init__(runtime, session, here)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._here.loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _run(self) -> None:
-        key, waiters = self._session.key, self._here.waiters
-        try:
-            while True:
-                for number, stream, payload, last_event_id in self._session.take_operations():
-                    if stream is not None:
-                        self._start(self._store_event(number, stream, payload))
-                    elif last_event_id is not None:
-                        self._start(self._replay(number, last_event_id))
-                self._settle()
-                future: asyncio.Future[None] = self._here.loop.create_future()
-                if waiters.park(key, future):
-                    await future
-        finally:
-            waiters.forget(key)
+    def _perform(self) -> None:
+        for number, stream, payload, last_event_id in self._session.take_operations():
+            if stream is not None:
+                self._start(self._store_event(number, stream, payload))
+            elif last_event_id is not None:
+                self._start(self._replay(number, last_event_id))
 
     async def _store_event(self, number: int, stream: str, payload: bytes | None) -> None:
         try:
@@ -100,41 +81,6 @@ class UserStore:
                 raise
             logger.exception("event store failed to replay")
             self._session.not_replayed(number, _describe(error))
-
-    async def outcome(self, number: int, *, raises: bool) -> None:
-        """Waits until the store has answered for one message.
-
-        Raises:
-            TailropeError: it was not stored, and `raises` is set.
-        """
-        future = self._outcomes[number] = self._here.loop.create_future()
-        try:
-            self._settle()
-            await future
-        except RuntimeError:
-            if raises:
-                raise
-        finally:
-            self._outcomes.pop(number, None)
-
-    def _settle(self) -> None:
-        for number, error in self._session.take_outcomes():
-            future = self._outcomes.get(number)
-            if future is None or future.done():
-                continue
-            if error is None:
-                future.set_result(None)
-            else:
-                future.set_exception(error)
-
-    def close(self) -> None:
-        """The session has ended: nothing is stored for it any more."""
-        self._settle()
-        for task in list(self._tasks):
-            task.cancel()
-        for future in self._outcomes.values():
-            if not future.done():
-                future.set_result(None)
 
 
 class _ReplayTooLarge(Exception):

@@ -1,0 +1,91 @@
+// Event stores by their address, and which options are a store's.
+import { Store } from './native.mjs';
+
+const STORE_OPTIONS = new Set([
+  'durability',
+  'encryptionKeys',
+  'maxAgeMs',
+  'maxBytes',
+  'maxBytesPerSession',
+  'maxBytesPerStream',
+  'maxEventBytes',
+  'maxEventsPerStream',
+  'ownerLostMs',
+  'retentionMs',
+]);
+
+const shown = {
+  toString() {
+    return `Store(${this.address})`;
+  },
+  toJSON() {
+    return { address: this.address };
+  },
+  [Symbol.for('nodejs.util.inspect.custom')]() {
+    return this instanceof Store ? this.toString() : 'Store {}';
+  },
+};
+for (const name of Reflect.ownKeys(shown)) {
+  Object.defineProperty(Store.prototype, name, { value: shown[name], configurable: true, writable: true });
+}
+
+/** Throws what every wrong option throws. */
+export function invalid(message) {
+  throw Object.assign(new TypeError(message), { code: 'invalid_argument' });
+}
+
+/** Of options that are numbers; what else they may be the native half says. */
+export function checkNumbers(options) {
+  for (const [name, value] of Object.entries(options)) {
+    if (typeof value !== 'number' || !(value >= 0)) {
+      invalid(`${name} must be a number that is not negative`);
+    }
+  }
+}
+
+/** Whether this is a store that `openStore` made. */
+export function isStore(value) {
+  return value instanceof Store;
+}
+
+/** Opens an event store. Waits for it. */
+export function openStore(address, options = {}) {
+  if (typeof address !== 'string') {
+    invalid('the address of an event store is a string');
+  }
+  const { durability, encryptionKeys, ...numbers } = options;
+  checkNumbers(numbers);
+  const others = {};
+  if (durability !== undefined) {
+    others.durability = typeof durability === 'string' ? durability : invalid("durability must be 'process' or 'power'");
+  }
+  if (encryptionKeys !== undefined) {
+    const areKeys = Array.isArray(encryptionKeys) && encryptionKeys.every((key) => typeof key === 'string');
+    others.encryptionKeys = areKeys ? encryptionKeys : invalid('encryptionKeys must be a list of strings');
+  }
+  return new Store(address, { ...numbers, ...others });
+}
+
+/**
+ * The store that `store` and the options of it among `options` mean, and the other options: those of an engine.
+ * An address is opened; a store that is open has its options already.
+ */
+export function storeOf(store, options) {
+  const entries = Object.entries(options);
+  const isOfStore = ([name]) => STORE_OPTIONS.has(name);
+  const own = entries.filter(isOfStore);
+  const rest = Object.fromEntries(entries.filter((entry) => !isOfStore(entry)));
+  checkNumbers(rest);
+  if (!isStore(store)) {
+    return [openStore(store, Object.fromEntries(own)), rest];
+  }
+  if (own.length > 0) {
+    invalid(`${own[0][0]} is an option of the event store, which is open already: give it to openStore()`);
+  }
+  return [store, rest];
+}
+
+/** What holds of a store's options where a user's own store keeps the events: the bounds. */
+export function boundsOf({ durability, encryptionKeys, ownerLostMs, ...options }) {
+  return options;
+}

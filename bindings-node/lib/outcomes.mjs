@@ -1,0 +1,62 @@
+// What becomes of messages whose event store answers later.
+
+/** The late outcomes of one session's messages. */
+export class Outcomes {
+  scheduled = false;
+  #session;
+  #runtime;
+  #waiting = new Map();
+  #closed = false;
+
+  constructor(runtime, session) {
+    this.#session = session;
+    this.#runtime = runtime;
+    runtime.wait(session.key, this);
+  }
+
+  pump() {
+    this.perform();
+    this.#settle();
+    // What the store does not answer in time is given up at a tick.
+    this.#runtime.armDue();
+  }
+
+  /** Starts what the session asks its host to do. */
+  perform() {}
+
+  /** Waits until the store has answered for one message. Rejects when it was not stored. */
+  outcome(number) {
+    return new Promise((resolve, reject) => {
+      if (this.#closed) {
+        resolve();
+        return;
+      }
+      this.#waiting.set(number, { resolve, reject });
+      // Now, not in a turn to come: the store is called when its event is sent, as the SDKs do.
+      this.pump();
+    });
+  }
+
+  #settle() {
+    for (const { number, code, message } of this.#session.takeOutcomes()) {
+      const waiting = this.#waiting.get(number);
+      this.#waiting.delete(number);
+      if (code === undefined) {
+        waiting?.resolve();
+      } else {
+        waiting?.reject(Object.assign(new Error(message), { code }));
+      }
+    }
+  }
+
+  /** The session has ended: nothing is stored for it any more. */
+  close() {
+    this.#closed = true;
+    this.#runtime.forget(this.#session.key);
+    this.#settle();
+    for (const { resolve } of this.#waiting.values()) {
+      resolve();
+    }
+    this.#waiting.clear();
+  }
+}

@@ -1,0 +1,175 @@
+// Readers of sessions that no transport of this process has: they are served from the event store.
+import { clearInterval, setInterval } from 'node:timers';
+
+import { Refusal } from './native.mjs';
+import { NodeExchange } from './node-exchange.mjs';
+import { REFUSED, answerError } from './refusal.mjs';
+import { DEFAULT_KEEP_ALIVE_MS, forbidden, principalOf, withResolvers } from './request.mjs';
+import { isDisabled } from './runtime.mjs';
+import { runtimeFor } from './store.mjs';
+import { WebExchange } from './web-exchange.mjs';
+
+const OPERATION = 7;
+const LISTEN = 1;
+/** How often at least it is asked whether a store has told. */
+const HOLD_MS = 1_000;
+
+/** Waits until the store has told of a session. */
+class LookUp {
+  scheduled = false;
+  #adoption;
+  #runtime;
+  #told = withResolvers();
+  /** Somebody waits for a promise of ours: it holds the process, as threads of a store do not. */
+  #hold = setInterval(() => this.pump(), HOLD_MS);
+
+  constructor(adoption, runtime) {
+    this.#adoption = adoption;
+    this.#runtime = runtime;
+    runtime.wait(adoption.key, this);
+    // It may have been told before there was anybody to wait for it.
+    this.pump();
+  }
+
+  get told() {
+    return this.#told.promise;
+  }
+
+  pump() {
+    try {
+      const session = this.#adoption.take();
+      if (session === null || session === undefined) {
+        return;
+      }
+      this.#told.resolve(session);
+    } catch (error) {
+      this.#told.reject(error);
+    }
+    clearInterval(this.#hold);
+    this.#runtime.forget(this.#adoption.key);
+  }
+}
+
+/**
+ * Serves GETs of sessions that live in another process, or lived in one. `options` are those of the transports,
+ * and `onerror`.
+ */
+export class StoredSessions {
+  #sdk;
+  #options;
+
+  constructor(sdk, options = {}) {
+    this.#sdk = sdk;
+    this.#options = options;
+  }
+
+  /**
+   * Answers an exchange and resolves to true when the answer is handed over, or the peer is gone. False, and
+   * nothing is answered, when this is nothing to be served from a store: no GET, or its session is not known, or
+   * is somebody else's (I7).
+   */
+  async serve(exchange) {
+    const sessionId = exchange.header('mcp-session-id');
+    if (exchange.method !== 'GET' || sessionId === undefined || isDisabled()) {
+      return false;
+    }
+    const runtime = runtimeFor(this.#options.eventStore);
+    if (!runtime.outlivesProcess) {
+      return false;
+    }
+    runtime.guestCame();
+    try {
+      return await this.#serve(runtime, sessionId, exchange);
+    } finally {
+      runtime.guestLeft();
+    }
+  }
+
+  async #serve(runtime, sessionId, exchange) {
+    const { major, versions } = this.#sdk;
+    const principal = principalOf(exchange.auth);
+    const served = this.#options.supportedProtocolVersions ?? versions;
+    const adoption = runtime.engine.adoptSession(sessionId, principal, major, served);
+    let session;
+    try {
+      session = await new LookUp(adoption, runtime).told;
+    } catch (error) {
+      // What the store said is for the server (I9).
+      this.#report(error);
+      this.#refuse(exchange, adoption.refusal);
+      return true;
+    }
+    if (session === false) {
+      return false;
+    }
+    try {
+      await this.#answer(runtime, sessionId, session, exchange);
+    } finally {
+      session.letGo();
+    }
+    return true;
+  }
+
+  async #answer(runtime, sessionId, session, exchange) {
+    const why = forbidden(exchange, this.#options);
+    if (why !== undefined) {
+      this.#report(new Error(why));
+      return answerError(exchange, 403, { code: REFUSED, message: why });
+    }
+    const admission = session.admit(exchange.head(), '', this.#options.enableJsonResponse === true);
+    if (admission instanceof Refusal) {
+      return this.#refused(exchange, admission);
+    }
+    const isListen = (admission.facts & OPERATION) === LISTEN;
+    const connection = isListen ? session.listen(admission) : session.resume(admission);
+    if (connection instanceof Refusal) {
+      return this.#refused(exchange, connection);
+    }
+    const answers = {
+      runtime,
+      sessionId,
+      keepAliveMs: this.#options.keepAliveMs ?? DEFAULT_KEEP_ALIVE_MS,
+      open: new Set(),
+      onRefused: (body) => this.#report(new Error(JSON.parse(body).error.message)),
+      isGuest: true,
+    };
+    await exchange.stream(connection, answers, true).done;
+  }
+
+  #refused(exchange, refusal) {
+    this.#report(new Error(refusal.message));
+    this.#refuse(exchange, refusal);
+  }
+
+  #refuse(exchange, { status, allow, body }) {
+    exchange.whole(status, { 'content-type': 'application/json', ...(allow && { allow }) }, body);
+  }
+
+  #report(error) {
+    try {
+      this.#options.onerror?.(error);
+    } catch {
+      // Reporting only.
+    }
+  }
+}
+
+/** What hand-written routers call for an SDK line. */
+export function storedSessionServers(sdk) {
+  return {
+    /** For node:http, express and what is built on it. Resolves to whether it was answered. */
+    serveStoredSession(req, res, options) {
+      return new StoredSessions(sdk, options).serve(new NodeExchange(req, res));
+    },
+
+    /** For the web platform. Resolves to the response, if there is one. */
+    fetchStoredSession(request, { authInfo, ...options } = {}) {
+      const exchange = new WebExchange(request, { authInfo });
+      const served = new StoredSessions(sdk, options).serve(exchange);
+      return new Promise((resolve, reject) => {
+        exchange.response.then(resolve, reject);
+        served.then((isServed) => isServed || resolve(undefined), reject);
+      });
+    },
+  };
+}

@@ -1,0 +1,68 @@
+//! A session that lives in another process, or lived in one.
+
+use std::rc::Rc;
+
+use napi::bindgen_prelude::{Either, Env};
+use napi_derive::napi;
+use tailrope_core::engine;
+use tailrope_core::protocol::Dialect;
+
+use crate::admission::Refusal;
+use crate::convert::{Result, to_js_error};
+use crate::session::Session;
+use crate::waiters::Waiters;
+
+/// The look-up of a session in the store.
+#[napi]
+pub struct Adoption {
+    adoption: engine::Adoption,
+    id: String,
+    dialect: &'static Dialect,
+    versions: Vec<String>,
+    key: u32,
+    waiters: Rc<Waiters>,
+}
+
+impl Adoption {
+    pub(crate) fn new(
+        adoption: engine::Adoption,
+        id: String,
+        dialect: &'static Dialect,
+        versions: Vec<String>,
+        key: u32,
+        waiters: &Rc<Waiters>,
+    ) -> Self {
+        Self { adoption, id, dialect, versions, key, waiters: Rc::clone(waiters) }
+    }
+}
+
+#[napi]
+impl Adoption {
+    /// What the waiters know it as.
+    #[napi(getter)]
+    pub fn key(&self) -> u32 {
+        self.key
+    }
+
+    /// The answer when the store cannot tell.
+    #[napi(getter)]
+    pub fn refusal(&self) -> Refusal {
+        Refusal::new(&self.dialect.wording.session_not_told(), self.dialect)
+    }
+
+    /// The `Session`; false when it is not known, or somebody else's; nothing while the store has not
+    /// told. Throws when it could not. The session serves readers and takes no requests.
+    #[napi(catch_unwind)]
+    pub fn take(&self, env: &Env) -> Result<Option<Either<Session, bool>>> {
+        let taken = self.adoption.take();
+        self.waiters.flush(env);
+        Ok(match taken.transpose().map_err(|error| to_js_error(&error))? {
+            None => None,
+            Some(None) => Some(Either::B(false)),
+            Some(Some(handle)) => {
+                let (id, versions) = (self.id.clone(), self.versions.clone());
+                Some(Either::A(Session::new(handle, id, self.dialect, versions, self.key, &self.waiters)))
+            }
+        })
+    }
+}

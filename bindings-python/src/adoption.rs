@@ -1,0 +1,47 @@
+//! Sessions that live in another process, or lived in one.
+
+use pyo3::prelude::*;
+use tailrope_core::engine;
+use tailrope_core::protocol::Dialect;
+
+use crate::admission::Refusal;
+use crate::convert::{dialect, to_py_err};
+use crate::session::Session;
+use crate::waiters::{Key, calling};
+
+/// A session that is looked up in the event store.
+#[pyclass(frozen, module = "tailrope._native")]
+pub(crate) struct Adoption {
+    pub(crate) adoption: engine::Adoption,
+    pub(crate) dialect: &'static Dialect,
+    pub(crate) key: Key,
+}
+
+#[pymethods]
+impl Adoption {
+    /// What the loop's waiters know it as.
+    #[getter]
+    fn key(&self) -> u64 {
+        self.key.number
+    }
+
+    /// Whether the store has told, and the session if there is one for this principal. Raises TailropeError
+    /// when the store cannot tell.
+    fn take(&self, py: Python<'_>) -> PyResult<(bool, Option<Session>)> {
+        match calling(py, || self.adoption.take()) {
+            None => Ok((false, None)),
+            Some(Ok(found)) => {
+                let session = |handle| Session { handle, dialect: self.dialect, key: None };
+                Ok((true, found.map(session)))
+            }
+            Some(Err(error)) => Err(to_py_err(py, &error)),
+        }
+    }
+}
+
+/// The answer when it cannot be looked up whether there is such a session.
+#[pyfunction]
+pub(crate) fn session_not_told(sdk_major: u8) -> PyResult<Refusal> {
+    let dialect = dialect(sdk_major)?;
+    Ok(Refusal::new(&dialect.wording.session_not_told(), dialect))
+}

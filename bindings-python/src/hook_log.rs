@@ -1,0 +1,118 @@
+//! The messages of an SDK's own transport in our stores.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use tailrope_core::engine::{self, EngineError, HookReplay, Wake};
+use tailrope_core::store::StoreError;
+use tailrope_core::stream::EventKind;
+
+use crate::convert::{payload, to_py_err};
+use crate::waiters::{Key, Waiters, calling};
+
+/// A log by the names that an SDK gives its streams, in scopes.
+#[pyclass(frozen, module = "tailrope._native")]
+pub(crate) struct HookLog {
+    pub(crate) log: engine::HookLog,
+}
+
+type Outcome = Arc<Mutex<Option<Result<Found, StoreError>>>>;
+
+enum Found {
+    Stored(String),
+    Replayed(Option<HookReplay>),
+}
+
+/// An operation of a log. Its key is woken when it has its outcome.
+#[pyclass(frozen, module = "tailrope._native")]
+pub(crate) struct Pending {
+    outcome: Outcome,
+    key: Key,
+}
+
+/// A new operation, and what takes its outcome, on any thread.
+fn pending(waiters: &Waiters) -> (Pending, impl FnOnce(Result<Found, StoreError>) + Send + 'static) {
+    let (key, wake): (Key, Arc<dyn Wake>) = waiters.shared.key();
+    let (number, outcome) = (key.number, Outcome::default());
+    let told = Arc::clone(&outcome);
+    let tell = move |result| {
+        if let Err(error) = &result {
+            tracing::warn!(target: "tailrope", %error, "event store failed the SDK's transport");
+        }
+        *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+        wake.wake(number);
+    };
+    (Pending { outcome, key }, tell)
+}
+
+#[pymethods]
+impl HookLog {
+    /// Stores a message of a stream: a `notification`, a `request` or a `response`. An empty payload is a
+    /// position without a message, as primings are.
+    fn store(
+        &self,
+        py: Python<'_>,
+        waiters: &Waiters,
+        scope: &str,
+        stream: &str,
+        kind: &str,
+        payload_json: &Bound<'_, PyAny>,
+    ) -> PyResult<Pending> {
+        let kind = match kind {
+            "notification" => EventKind::Progress,
+            "request" => EventKind::Question,
+            "response" => EventKind::Terminal,
+            other => return Err(PyValueError::new_err(format!("no kind of message: {other}"))),
+        };
+        let bytes = bytes::Bytes::copy_from_slice(payload(payload_json)?);
+        let (pending, tell) = pending(waiters);
+        let done = Box::new(move |result: Result<String, StoreError>| tell(result.map(Found::Stored)));
+        calling(py, || self.log.store(scope, stream, kind, bytes, done));
+        Ok(pending)
+    }
+
+    /// Asks for what a scope holds after an id.
+    fn replay(&self, py: Python<'_>, waiters: &Waiters, scope: &str, last_event_id: &str) -> Pending {
+        let (pending, tell) = pending(waiters);
+        let done = Box::new(move |result: Result<Option<HookReplay>, StoreError>| tell(result.map(Found::Replayed)));
+        calling(py, || self.log.replay(scope, last_event_id, done));
+        pending
+    }
+
+    /// Forgets what a scope holds.
+    fn drop_scope(&self, py: Python<'_>, scope: &str) {
+        calling(py, || self.log.drop_scope(scope));
+    }
+}
+
+#[pymethods]
+impl Pending {
+    /// What the loop's waiters know it as.
+    #[getter]
+    fn key(&self) -> u64 {
+        self.key.number
+    }
+
+    /// Whether the store has told, and what: the id of what was stored; or the stream that an id belongs to with
+    /// the ids and messages after it, None when the id means nothing. Raises TailropeError when it failed.
+    fn take<'py>(&self, py: Python<'py>) -> PyResult<(bool, Option<Bound<'py, PyAny>>)> {
+        let told = self.outcome.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let found = match told {
+            None => return Ok((false, None)),
+            // Its words say nothing of the store (I9).
+            Some(Err(error)) => return Err(to_py_err(py, &EngineError::Store(error))),
+            Some(Ok(found)) => found,
+        };
+        let value = match found {
+            Found::Stored(id) => Some(id.into_pyobject(py)?.into_any()),
+            Found::Replayed(None) => None,
+            Found::Replayed(Some(HookReplay { stream, events })) => {
+                let events: Vec<_> = events.into_iter().map(|(id, payload)| (id, PyBytes::new(py, &payload))).collect();
+                Some((stream, events).into_pyobject(py)?.into_any())
+            }
+        };
+        Ok((true, value))
+    }
+}

@@ -1,0 +1,205 @@
+//! Keys that were woken, on their way to one event loop.
+//!
+//! The core wakes on any thread: inside a native call, or on a thread of a store. The first are told when
+//! the call returns, see `calling`. For the others the loop has a signal: an eventfd that its selector
+//! watches, or where loops watch no descriptors a thread that waits. Nothing here touches the interpreter.
+
+use std::cell::Cell;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, Weak};
+
+use tailrope_core::engine::Wake;
+
+use crate::waiters::{Shared, list_dirty};
+
+thread_local! {
+    static IN_CALL: Cell<bool> = const { Cell::new(false) };
+}
+
+/// While it lives, this thread is inside a native call that tells what it woke when it returns.
+pub(crate) struct InCall(bool);
+
+impl InCall {
+    pub(crate) fn begin() -> Self {
+        Self(IN_CALL.replace(true))
+    }
+}
+
+impl Drop for InCall {
+    fn drop(&mut self) {
+        IN_CALL.set(self.0);
+    }
+}
+
+/// What the core gets: a loop that can be woken. Holds no Python object, so any thread may drop it.
+pub(crate) struct Inbox {
+    pub(crate) owner: Weak<Shared>,
+    state: Mutex<State>,
+    /// For loops without a descriptor to watch.
+    arrived: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    woken: Vec<u64>,
+    /// A native call will tell the loop.
+    listed: bool,
+    /// The signal was given and the loop has not come for it.
+    armed: bool,
+    signal: Signal,
+}
+
+#[derive(Default)]
+enum Signal {
+    /// No store of the loop's engines answers elsewhere.
+    #[default]
+    None,
+    #[cfg(unix)]
+    Descriptor(descriptor::Descriptor),
+    Thread,
+    /// Nobody waits there any more.
+    Closed,
+}
+
+impl Inbox {
+    pub(crate) fn new(owner: Weak<Shared>) -> Self {
+        Self { owner, state: Mutex::default(), arrived: Condvar::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // What is behind the lock is consistent between calls, also after a panic elsewhere.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The keys that were woken since the last time.
+    pub(crate) fn take(&self) -> Vec<u64> {
+        let mut state = self.lock();
+        state.listed = false;
+        std::mem::take(&mut state.woken)
+    }
+
+    /// The same, for whom the signal was for. What is woken from now on gives it again.
+    pub(crate) fn take_signalled(&self) -> Vec<u64> {
+        let mut state = self.lock();
+        #[cfg(unix)]
+        if let Signal::Descriptor(descriptor) = &state.signal {
+            descriptor.clear();
+        }
+        state.armed = false;
+        state.listed = false;
+        std::mem::take(&mut state.woken)
+    }
+
+    /// Wakes from other threads give a signal from now on. With `watched` it is a descriptor.
+    pub(crate) fn open_signal(&self, watched: bool) -> std::io::Result<Option<i32>> {
+        #[cfg(unix)]
+        if watched {
+            let descriptor = descriptor::Descriptor::new()?;
+            let number = descriptor.number();
+            self.lock().signal = Signal::Descriptor(descriptor);
+            return Ok(Some(number));
+        }
+        if !watched {
+            self.lock().signal = Signal::Thread;
+        }
+        Ok(None)
+    }
+
+    /// Nobody comes for signals any more.
+    pub(crate) fn close_signal(&self) {
+        let mut state = self.lock();
+        state.woken.clear();
+        let closed = std::mem::replace(&mut state.signal, Signal::Closed);
+        drop(state);
+        drop(closed);
+        self.arrived.notify_all();
+    }
+
+    /// Waits for the signal, where it is no descriptor. False when it was closed.
+    pub(crate) fn wait_signal(&self) -> bool {
+        let waits = |state: &mut State| !state.armed && !matches!(state.signal, Signal::Closed);
+        let state = self.arrived.wait_while(self.lock(), waits).unwrap_or_else(PoisonError::into_inner);
+        !matches!(state.signal, Signal::Closed)
+    }
+}
+
+impl Wake for Inbox {
+    fn wake(&self, key: u64) {
+        let mut state = self.lock();
+        if matches!(state.signal, Signal::Closed) {
+            return;
+        }
+        state.woken.push(key);
+        if state.listed || state.armed {
+            // Whoever comes finds this key, too.
+            return;
+        }
+        if IN_CALL.get() || matches!(state.signal, Signal::None) {
+            state.listed = true;
+            drop(state);
+            list_dirty(self);
+            return;
+        }
+        state.armed = true;
+        match &state.signal {
+            #[cfg(unix)]
+            Signal::Descriptor(descriptor) => descriptor.give(),
+            _ => self.arrived.notify_all(),
+        }
+    }
+}
+
+#[cfg(unix)]
+mod descriptor {
+    use std::io::{self, Read, Write};
+    use std::os::fd::AsRawFd;
+
+    #[cfg(target_os = "linux")]
+    type End = std::fs::File;
+    #[cfg(not(target_os = "linux"))]
+    type End = std::os::unix::net::UnixStream;
+
+    /// An eventfd on Linux, a pair of sockets elsewhere.
+    pub(super) struct Descriptor {
+        reader: End,
+        /// None where it is the same one.
+        writer: Option<End>,
+    }
+
+    impl Descriptor {
+        #[cfg(target_os = "linux")]
+        pub(super) fn new() -> io::Result<Self> {
+            use std::os::fd::FromRawFd;
+
+            // SAFETY: the call takes no pointers.
+            let number = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+            if number < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            // SAFETY: the descriptor was just opened, and nobody else has it.
+            Ok(Self { reader: unsafe { End::from_raw_fd(number) }, writer: None })
+        }
+
+        #[cfg(not(target_os = "linux"))]
+        pub(super) fn new() -> io::Result<Self> {
+            let (reader, writer) = End::pair()?;
+            reader.set_nonblocking(true)?;
+            writer.set_nonblocking(true)?;
+            Ok(Self { reader, writer: Some(writer) })
+        }
+
+        pub(super) fn number(&self) -> i32 {
+            self.reader.as_raw_fd()
+        }
+
+        pub(super) fn give(&self) {
+            let mut end = self.writer.as_ref().unwrap_or(&self.reader);
+            // Fails only where it is readable already.
+            let _ = end.write(&1_u64.to_ne_bytes());
+        }
+
+        pub(super) fn clear(&self) {
+            // Fails only where there is nothing to read.
+            let _ = (&self.reader).read(&mut [0; 8]);
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Event stores, by their address.
+
+use std::process::id;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use tailrope_core::Ms;
+use tailrope_core::protocol::StreamNonce;
+use tailrope_core::store::{
+    self, Answer, Complete, EventStore, Operation, Outcome, StoreOptions, Ticket, shown_address,
+};
+
+use crate::convert::not_opened;
+use crate::options::store_options;
+
+/// An event store that is open. Engines of one process may share it. What it was given is written by the
+/// time the process exits; nothing has to be closed.
+#[pyclass(frozen, module = "tailrope")]
+pub(crate) struct Store {
+    /// Where it is; may have a password in it, so nothing shows it.
+    place: String,
+    pub(crate) options: StoreOptions,
+    /// The store, and the process that opened it. Locked with the interpreter held and never across a wait,
+    /// so that no fork finds it locked.
+    open: Mutex<Option<(u32, Arc<dyn EventStore>)>>,
+}
+
+impl Store {
+    /// The store of this process: a child of a fork opens its own.
+    pub(crate) fn here(&self, py: Python<'_>) -> PyResult<Arc<dyn EventStore>> {
+        if let Some((pid, store)) = &*lock(&self.open)
+            && *pid == id()
+        {
+            return Ok(Arc::clone(store));
+        }
+        let opened = open(py, &self.place, &self.options)?;
+        let before = lock(&self.open).replace((id(), Arc::clone(&opened)));
+        forget_foreign(before);
+        Ok(opened)
+    }
+}
+
+#[pymethods]
+impl Store {
+    /// The address, without user, password and options.
+    #[getter]
+    fn address(&self) -> String {
+        shown_address(&self.place)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<tailrope.Store {}>", self.address())
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        forget_foreign(lock(&self.open).take());
+    }
+}
+
+/// A store that goes away waits for its threads, which are not there in the child of a fork.
+fn forget_foreign(open: Option<(u32, Arc<dyn EventStore>)>) {
+    if let Some((pid, store)) = open
+        && pid != id()
+    {
+        std::mem::forget(store);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// This may wait for a disk or a network; others run meanwhile.
+fn open(py: Python<'_>, place: &str, options: &StoreOptions) -> PyResult<Arc<dyn EventStore>> {
+    let opened = py.detach(|| store::open(place, options));
+    crate::log::flush(py);
+    opened.map_err(|error| not_opened(py, &error))
+}
+
+/// Opens the event store with this address. This may wait for a disk or a network.
+#[pyfunction]
+#[pyo3(signature = (address, **options))]
+pub(crate) fn open_store(py: Python<'_>, address: String, options: Option<&Bound<'_, PyDict>>) -> PyResult<Store> {
+    let options = store_options(options)?;
+    let opened = open(py, &address, &options)?;
+    Ok(Store { place: address, options, open: Mutex::new(Some((id(), opened))) })
+}
+
+/// How long a process that ends waits for a store to write what it was given.
+const FLUSH: Duration = Duration::from_secs(5);
+
+/// A question whose answer comes behind everything that was asked before (rule 11 of stores).
+#[derive(Default)]
+struct Behind {
+    answered: Mutex<bool>,
+    told: Condvar,
+}
+
+impl Complete for Behind {
+    fn complete(&self, _ticket: &Ticket, _outcome: Outcome) {
+        *lock(&self.answered) = true;
+        self.told.notify_all();
+    }
+}
+
+/// Waits until the store has done what it was asked.
+pub(crate) fn flush(py: Python<'_>, store: &Arc<dyn EventStore>) {
+    let behind = Arc::new(Behind::default());
+    let to: Weak<dyn Complete> = Arc::downgrade(&(Arc::clone(&behind) as Arc<dyn Complete>));
+    let ticket = Ticket { to, nonce: StreamNonce([0; 12]), operation: Operation::Session, number: 0 };
+    py.detach(|| {
+        if matches!(store.session(Ms(0), "", &ticket), Answer::Later) {
+            let waited = behind.told.wait_timeout_while(lock(&behind.answered), FLUSH, |answered| !*answered);
+            if waited.is_ok_and(|(_, late)| late.timed_out()) {
+                tracing::warn!(target: "tailrope", "the event store did not write everything before the process ended");
+            }
+        }
+    });
+}
