@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { readdirSync } from 'node:fs';
+import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
@@ -11,7 +12,8 @@ import * as v1 from '@modelcontextprotocol/sdk/client/index.js';
 import * as v1Http from '@modelcontextprotocol/sdk/client/streamableHttp.js';
 import * as v2 from '@modelcontextprotocol/client';
 
-import { Peer, counts, ids, within } from './kit/raw.mjs';
+import { folderFor } from './kit/addresses.mjs';
+import { Peer, counts, ids, results, within } from './kit/raw.mjs';
 
 const EXAMPLES = fileURLToPath(new URL('../../examples/node/', import.meta.url));
 const PAGES = 20;
@@ -23,6 +25,7 @@ const timeout = 90_000;
 // Which client calls an example. A new file in the folder must be named here.
 const CLIENTS = {
   drain: 2,
+  durable: 2,
   express: 2,
   fastify: 2,
   hono: 2,
@@ -35,9 +38,9 @@ const CLIENTS = {
 const upTo = (count) => Array.from({ length: count }, (_, index) => index + 1);
 
 /** Starts an example and waits until it says where it listens; it is killed if the test has not ended it. */
-async function start(t, name) {
+async function start(t, name, store = `sqlite:${join(folderFor(t), 'events.db')}`) {
   const child = spawn(process.execPath, [`${EXAMPLES}${name}.mjs`], {
-    env: { ...process.env, PORT: '0' },
+    env: { ...process.env, PORT: '0', STORE: store },
     stdio: ['ignore', 'pipe', 'inherit'],
   });
   const exited = once(child, 'exit').then(([code, signal]) => code ?? signal);
@@ -112,4 +115,26 @@ test('drain ends at once when nothing is open', { timeout }, async (t) => {
   assert.equal((await call(2, url)).text, `${PAGES} pages`);
   child.kill('SIGTERM');
   assert.equal(await exited(), 0);
+});
+
+test('durable gives clients what they missed after a kill, and beside a running process', { timeout }, async (t) => {
+  const store = `sqlite:${join(folderFor(t), 'events.db')}`;
+  const { child, url, exited } = await start(t, 'durable', store);
+  const peer = await Peer.open(Number(url.port));
+  const reply = await peer.call('build_report', { pages: 4 });
+  const events = await reply.rest();
+  const readOn = async (port) => {
+    const other = new Peer(port, peer.revision);
+    other.sessionId = peer.sessionId;
+    return (await other.resume(events[0].id)).rest();
+  };
+  const beside = await start(t, 'durable', store);
+  const seen = [await readOn(Number(beside.url.port))];
+  child.kill('SIGKILL');
+  assert.equal(await exited(), 'SIGKILL');
+  const after = await start(t, 'durable', store);
+  seen.push(await readOn(Number(after.url.port)));
+  for (const rest of seen) {
+    assert.deepEqual([counts(rest), results(rest)], [upTo(4), ['4 pages']]);
+  }
 });

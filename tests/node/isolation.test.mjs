@@ -153,7 +153,8 @@ onEachLine(serve, (line, server) => {
       assert.equal(reply.status, 200);
       await bob.ask('standalone b1');
       assert.ok(logs(await reply.settle()).includes('b1'));
-      assert.ok(!reply.raw.includes('a2'));
+      // In quotes: two letters may well be in an id.
+      assert.ok(!reply.raw.includes('"a2"'));
       reply.drop();
     }
   });

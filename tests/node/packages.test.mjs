@@ -107,7 +107,7 @@ test('both module forms in one process are one tailrope', ours, async (t) => {
 
 test('the SDKs own transport keeps its events in our store', ours, async (t) => {
   const { NodeStreamableHTTPServerTransport } = await import('@modelcontextprotocol/node');
-  const store = new esm.EventStore('memory:', { maxEventsPerStream: 4 });
+  const store = new esm.EventStore('memory:', { maxEventsPerStream: 3 });
   const transport = new NodeStreamableHTTPServerTransport({ sessionIdGenerator: () => 'stock', eventStore: store });
   await buildServer('v2').connect(transport);
   const host = await listen((req, res) => transport.handleRequest(req, res));
@@ -119,6 +119,6 @@ test('the SDKs own transport keeps its events in our store', ours, async (t) => 
   const first = await (await peer.script('emit 1', 'close', 'emit 2')).rest();
   const rest = await (await peer.resume(first.at(-1).id)).untilTerminal();
   assert.deepEqual(counts([...first, ...rest]), upTo(3));
-  // The bound has dropped the priming event by now.
+  // The bound has dropped the first event after it by now.
   await assert.rejects(store.replayEventsAfter(first[0].id, { send() {} }), /not found/i);
 });

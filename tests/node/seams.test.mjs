@@ -9,8 +9,8 @@ import { onEachLine, ours, test } from './kit/test.mjs';
 const STATS = [
   ...['sessions', 'connections', 'streams', 'events', 'bytes'],
   ...['sessionsOpened', 'streamsOpened', 'connectionsOpened', 'connectionsLost'],
-  ...['eventsStored', 'eventsUnstored', 'eventsMissed', 'messagesLate'],
-  ...['resumesAccepted', 'resumesComplete', 'resumesLost', 'resumesRefused', 'gaps', 'takeovers'],
+  ...['eventsStored', 'eventsUnstored', 'eventsMissed', 'logsLost', 'messagesLate'],
+  ...['resumesAccepted', 'resumesComplete', 'resumesLost', 'resumesRefused', 'gaps', 'takeovers', 'takeoversElsewhere'],
   ...['Complete', 'Asked', 'Polled', 'Limit', 'Drain', 'Fault', 'Ended'].map((why) => `closes${why}`),
 ];
 

@@ -13,12 +13,23 @@ import {
   configure,
   createResumableMcpHandler,
   drain,
+  fetchStoredSession,
+  openStore,
+  serveStoredSession,
   setLog,
   stats,
 } from 'tailrope/mcp';
 import * as v1 from 'tailrope/mcp-v1';
 
-configure({ retryMs: 1_000 });
+configure({ retryMs: 1_000, store: 'sqlite:events.db', durability: 'power', ownerLostMs: 5_000 });
+const store: tailrope.Store = openStore('memory:', { maxBytes: 1 << 20, durability: 'process' });
+configure({ store });
+const eventStore = new EventStore(store);
+const scoped = eventStore.scoped('session');
+await new McpServer({ name: 'typed', version: '1' }).connect(
+  new WebStandardStreamableHTTPServerTransport({ sessionIdGenerator: () => 'session', eventStore: scoped }),
+);
+scoped.drop();
 
 const transport = new NodeStreamableHTTPServerTransport({
   sessionIdGenerator: () => randomUUID(),
@@ -32,6 +43,13 @@ server.registerTool('poll', {}, (ctx) => {
 });
 await server.connect(transport);
 createServer((req, res) => void transport.handleRequest(req, res));
+createServer(async (req, res) => {
+  const served: boolean = await serveStoredSession(req, res, { eventStore, onerror: console.error });
+  await v1.serveStoredSession(req, res, { eventStore: new v1.EventStore(store), allowedHosts: [] });
+  console.log(served, store.address);
+});
+const stored: Response | undefined = await fetchStoredSession(new Request('http://localhost/mcp'), { eventStore });
+console.log(stored?.status);
 transport.closeSSEStream(1, { retryMs: 5 });
 
 const web = new WebStandardStreamableHTTPServerTransport({ sessionIdGenerator: () => randomUUID() });

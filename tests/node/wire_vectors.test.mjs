@@ -6,7 +6,7 @@ import { describe } from 'node:test';
 
 import { SUPPORTED_PROTOCOL_VERSIONS, parseJSONRPCMessage } from '@modelcontextprotocol/server';
 
-import { Engine, Refusal } from '../../bindings-node/lib/native.mjs';
+import { Engine, Refusal, Store } from '../../bindings-node/lib/native.mjs';
 import { ACCEPT, NEWEST, OLD, until } from './kit/raw.mjs';
 import { ours, test } from './kit/test.mjs';
 
@@ -28,10 +28,11 @@ const GET = { method: 'GET', accept: 'text/event-stream', sessionId: 's' };
 const engines = [];
 
 /** A session of an engine of its own. `store` answers what a store of the host is asked for. */
-function openSession({ options = {}, store, retryMs, revision = NEWEST, result } = {}) {
-  const engine = new Engine(store !== undefined, { keepAliveMs: 0, ...options }, () => {}, () => {});
+function openSession({ bounds = {}, store, retryMs, revision = NEWEST, result } = {}) {
+  const memory = store === undefined ? new Store('memory:', bounds) : undefined;
+  const engine = new Engine(memory, { keepAliveMs: 0 }, ...Array(3).fill(() => {}));
   engines.push(engine);
-  const session = engine.openSession('s', 2, VERSIONS, retryMs);
+  const session = engine.openSession('s', undefined, 2, VERSIONS, retryMs);
   const serve = () => session.takeOperations().forEach((operation) => store(session, operation));
   const params = { protocolVersion: revision, capabilities: {}, clientInfo: { name: 'v', version: '1' } };
   const initialize = JSON.stringify({ jsonrpc: '2.0', id: 'init', method: 'initialize', params });
@@ -198,7 +199,7 @@ const writes = {
     return written(host, host.listen());
   },
   async gap({ first, count }) {
-    const host = openSession({ options: { maxEventsPerStream: 1 } });
+    const host = openSession({ bounds: { maxEventsPerStream: 1 } });
     const connection = host.listen();
     const notify = () => host.session.notify(undefined, '{"jsonrpc":"2.0","method":"x"}');
     for (let position = 1; position < first; position++) {

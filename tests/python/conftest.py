@@ -1,7 +1,8 @@
 """Server processes for the tests, one per flavour and configuration, shared as long as that is useful.
 
 `TAILROPE_TEST_TRANSPORT=stock` runs the same tests against the SDK's own transport; failures are then data for
-the table in docs/stock-faults.md, not errors of ours.
+the table in docs/stock-faults.md, not errors of ours. `TAILROPE_TEST_STORE` is the address of the event store where
+a test names none.
 """
 
 from __future__ import annotations
@@ -234,7 +235,16 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "ours: about Tailrope itself, meaningless on the stock transport")
 
 
+OTHER = pytest.mark.skip(reason="another SDK on a store behind the network: TAILROPE_EVERY_STORE=1 runs it")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        # The seam and SQLite are tested under every SDK, the ways to other stores under one.
+        params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        is_other = params.get("place") in ("redis", "postgres") and params.get("flavor", FLAVORS[0]) != "mcp2"
+        if is_other and not os.environ.get("TAILROPE_EVERY_STORE"):
+            item.add_marker(OTHER)
     if TRANSPORT == "stock":
         for item in items:
             if item.get_closest_marker("ours"):

@@ -20,6 +20,7 @@ PAGES = 20
 CALL_TIMEOUT_S = 20
 # Which SDK lines an example is written for. A new file in the folder must be named here.
 LINES = {
+    "durable_sqlite": {2},
     "fastapi_mount": {2},
     "hypercorn_drain": {2},
     "own_event_store": {2},
@@ -40,10 +41,11 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def running(name: str) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+def running(name: str, folder: Path) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
     """Start an example, wait until it listens, kill it if the test has not ended it."""
     port = free_port()
-    process = subprocess.Popen([sys.executable, str(EXAMPLES / f"{name}.py")], env=os.environ | {"PORT": str(port)})
+    environment = os.environ | {"PORT": str(port), "STORE": f"sqlite:{folder / 'events.db'}"}
+    process = subprocess.Popen([sys.executable, str(EXAMPLES / f"{name}.py")], env=environment)
     try:
         deadline = time.monotonic() + 20
         while True:
@@ -84,10 +86,10 @@ async def call(url: str) -> tuple[list[int], str]:
 
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize("name", sorted(LINES))
-def test_example_loses_nothing(name: str) -> None:
+def test_example_loses_nothing(name: str, tmp_path: Path) -> None:
     if SDK_LINE not in LINES[name]:
         pytest.skip(f"written for mcp {min(LINES[name])}.x; this environment has mcp {SDK_LINE}.x")
-    with running(name) as (port, process):
+    with running(name, tmp_path) as (port, process):
         progress, text = asyncio.run(asyncio.wait_for(call(f"http://127.0.0.1:{port}/mcp"), CALL_TIMEOUT_S))
         assert progress == list(range(1, PAGES + 1))
         assert text == f"{PAGES} pages"

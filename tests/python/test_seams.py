@@ -249,6 +249,7 @@ STATS = {
     *("sessions_opened", "streams_opened", "connections_opened", "connections_lost"),
     *("events_stored", "events_unstored", "events_missed", "messages_late"),
     *("resumes_accepted", "resumes_complete", "resumes_lost", "resumes_refused", "gaps", "takeovers"),
+    *("takeovers_elsewhere", "logs_lost"),
     *(f"closes_{why}" for why in ("complete", "asked", "polled", "limit", "drain", "fault", "ended")),
 }
 

@@ -13,8 +13,8 @@ use tailrope_core::engine::{
 };
 use tailrope_core::protocol::{Dialect, EventId, RequestId, Revision};
 use tailrope_core::store::{
-    Answer, EventStore, Limits, MemoryStore, Outcome, ReadLimit, Record, SessionRecord, StoreError, StreamKey, Ticket,
-    Usage,
+    Answer, Append, Complete, EventStore, Limits, MemoryStore, Operation, Outcome, ReadLimit, Record, SessionRecord,
+    StoreError, StreamKey, Ticket, Usage,
 };
 use tailrope_core::stream::{CloseReason, Page, Seq, StoredEvent};
 
@@ -177,9 +177,16 @@ pub(crate) struct SlowStore {
     pending: Mutex<VecDeque<Pending>>,
 }
 
+/// Who does not wait for anything.
+struct Nobody;
+
+impl Complete for Nobody {
+    fn complete(&self, _: &Ticket, _: Outcome) {}
+}
+
 enum Pending {
-    Open(Ms, StreamKey, Ticket),
-    Append(Ms, StreamKey, Vec<StoredEvent>, u64, Ticket),
+    Open(Ms, StreamKey, Bytes, Ticket),
+    Append(Ms, StreamKey, Vec<StoredEvent>, (u64, u64), Ticket),
     Read(StreamKey, Seq, ReadLimit, Ticket),
     Record(StreamKey, Ticket),
     Session(Ms, String, Ticket),
@@ -213,6 +220,16 @@ impl SlowStore {
         self.fails.store(fails, Ordering::SeqCst);
     }
 
+    /// What the store knows of a log, however slow it is told to be.
+    pub(crate) fn record_now(&self, key: &StreamKey) -> Option<Record> {
+        let nobody: std::sync::Weak<Nobody> = std::sync::Weak::new();
+        let ticket = Ticket { to: nobody, nonce: key.nonce, operation: Operation::Record, number: 0 };
+        match self.inner.record(key, &ticket) {
+            Answer::Now(record) => record.expect("the memory store does not fail"),
+            Answer::Later => unreachable!("the memory store answers at once"),
+        }
+    }
+
     pub(crate) fn pending(&self) -> usize {
         self.pending.lock().unwrap().len()
     }
@@ -229,13 +246,13 @@ impl SlowStore {
             Answer::Later => unreachable!("the memory store answers at once"),
         };
         match pending {
-            Pending::Open(at, key, ticket) => {
-                let result = if succeed { now(self.inner.open(at, &key, &ticket)) } else { Err(failed()) };
+            Pending::Open(at, key, about, ticket) => {
+                let result = if succeed { now(self.inner.open(at, &key, &about, &ticket)) } else { Err(failed()) };
                 ticket.complete(Outcome::Done(result));
             }
-            Pending::Append(at, key, events, chain, ticket) => {
-                let result =
-                    if succeed { now(self.inner.append(at, &key, &events, chain, &ticket)) } else { Err(failed()) };
+            Pending::Append(at, key, events, (chain_before, chain), ticket) => {
+                let append = Append { events: &events, chain_before, chain };
+                let result = if succeed { now(self.inner.append(at, &key, &append, &ticket)) } else { Err(failed()) };
                 ticket.complete(Outcome::Done(result));
             }
             Pending::Read(key, after, limit, ticket) => {
@@ -288,25 +305,26 @@ fn failed() -> StoreError {
 }
 
 impl EventStore for SlowStore {
-    fn open(&self, now: Ms, key: &StreamKey, ticket: &Ticket) -> Answer<()> {
+    fn open(&self, now: Ms, key: &StreamKey, about: &Bytes, ticket: &Ticket) -> Answer<()> {
         match (self.does_wait(), self.does_fail()) {
             (true, _) => {
-                self.put(Pending::Open(now, key.clone(), ticket.clone()));
+                self.put(Pending::Open(now, key.clone(), about.clone(), ticket.clone()));
                 Answer::Later
             }
             (_, true) => Answer::Now(Err(failed())),
-            _ => self.inner.open(now, key, ticket),
+            _ => self.inner.open(now, key, about, ticket),
         }
     }
 
-    fn append(&self, now: Ms, key: &StreamKey, events: &[StoredEvent], chain: u64, ticket: &Ticket) -> Answer<()> {
+    fn append(&self, now: Ms, key: &StreamKey, append: &Append<'_>, ticket: &Ticket) -> Answer<()> {
         match (self.does_wait(), self.does_fail()) {
             (true, _) => {
-                self.put(Pending::Append(now, key.clone(), events.to_vec(), chain, ticket.clone()));
+                let chains = (append.chain_before, append.chain);
+                self.put(Pending::Append(now, key.clone(), append.events.to_vec(), chains, ticket.clone()));
                 Answer::Later
             }
             (_, true) => Answer::Now(Err(failed())),
-            _ => self.inner.append(now, key, events, chain, ticket),
+            _ => self.inner.append(now, key, append, ticket),
         }
     }
 
@@ -404,6 +422,11 @@ pub(crate) fn resume(session: &SessionHandle, last_event_id: &str) -> Connection
 
 pub(crate) fn notify(session: &SessionHandle, number: i64, name: &str) -> Result<Sent, EngineError> {
     session.send(OutgoingMessage::notification(Some(&id(number)), &notification(name)))
+}
+
+/// A notification that belongs to no request.
+pub(crate) fn broadcast(session: &SessionHandle, name: &str) -> Result<Sent, EngineError> {
+    session.send(OutgoingMessage::notification(None, &notification(name)))
 }
 
 pub(crate) fn respond(session: &SessionHandle, number: i64) -> Result<Sent, EngineError> {

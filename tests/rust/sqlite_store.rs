@@ -4,17 +4,19 @@ mod events;
 mod folder;
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
 use events::{positions, question, sized, terminal};
 use folder::Folder;
 use tailrope_core::Ms;
-use tailrope_core::store::contract::{Caller, check};
+use tailrope_core::store::contract::{Caller, Log, check, check_shared};
 use tailrope_core::store::{
-    Durability, EventStore, Limits, ReadLimit, SessionRecord, SqliteStore, StoreError, StoreOptions, open,
+    Complete, Durability, EventStore, Limits, Operation, Outcome, ReadLimit, SessionRecord, SqliteStore, StoreError,
+    StoreOptions, Ticket, open,
 };
 
 fn at(path: &Path, options: &StoreOptions) -> SqliteStore {
@@ -41,6 +43,16 @@ fn it_keeps_the_contract_when_every_commit_waits_for_the_disk() {
     let files = AtomicU64::new(0);
     let options = StoreOptions { durability: Durability::Power, ..StoreOptions::default() };
     check(&|| Arc::new(at(&folder.path(&format!("{}.db", files.fetch_add(1, Ordering::Relaxed))), &options)));
+}
+
+#[test]
+fn two_processes_on_one_file_keep_the_contract() {
+    let folder = Folder::new();
+    let files = AtomicU64::new(0);
+    check_shared(&|| {
+        let file = folder.path(&format!("{}.db", files.fetch_add(1, Ordering::Relaxed)));
+        (Arc::new(at(&file, &StoreOptions::default())), Arc::new(at(&file, &StoreOptions::default())))
+    });
 }
 
 // Bounds (I11)
@@ -276,6 +288,36 @@ fn reopening_finds_everything() {
     assert_eq!(store.usage().events, usage.events);
 }
 
+/// Lets go of the store when the store answers.
+struct Last(Mutex<Option<SqliteStore>>, Mutex<Sender<()>>);
+
+impl Complete for Last {
+    fn complete(&self, _ticket: &Ticket, _outcome: Outcome) {
+        drop(self.0.lock().unwrap().take());
+        self.1.lock().unwrap().send(()).unwrap();
+    }
+}
+
+#[test]
+fn a_store_that_its_own_thread_lets_go_of_is_closed() {
+    let folder = Folder::new();
+    for operation in [Operation::Open, Operation::Record] {
+        let (gone, told) = channel();
+        let last = Arc::new(Last(Mutex::new(None), Mutex::new(gone)));
+        let to: Weak<dyn Complete> = Arc::downgrade(&(Arc::clone(&last) as Arc<dyn Complete>));
+        let log = Log::new("s", 1);
+        let ticket = Ticket { to, nonce: log.key.nonce, operation, number: 1 };
+        let mut kept = last.0.lock().unwrap();
+        let store = kept.insert(at(&folder.path("a.db"), &StoreOptions::default()));
+        match operation {
+            Operation::Open => drop(store.open(Ms(0), &log.key, &Bytes::new(), &ticket)),
+            _ => drop(store.record(&log.key, &ticket)),
+        }
+        drop(kept);
+        told.recv_timeout(Duration::from_secs(30)).expect("its threads do not wait for each other");
+    }
+}
+
 #[test]
 fn a_file_that_cannot_be_used_is_refused_with_what_is_wrong() {
     let folder = Folder::new();
@@ -314,9 +356,10 @@ fn addresses_are_refused_with_what_was_tried_and_what_there_is() {
     let folder = Folder::new();
     let options = StoreOptions::default();
     for (address, what) in [
-        ("events.db", "the kinds are memory: and sqlite:PATH"),
+        ("events.db", "the kinds are memory:, sqlite:PATH"),
         ("mysql://me:pass@host/db", "no kind of store called \"mysql\""),
         ("sqlite:", "the path of the file is missing"),
+        ("sqlite:events.db?key=pass", "takes no options"),
         ("sqlite::memory:", "the path of the file is missing"),
         ("sqlite://host/events.db", "a file is on this machine"),
         ("memory:here", "its whole address is memory:"),

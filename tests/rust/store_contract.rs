@@ -12,7 +12,8 @@ use tailrope_core::store::contract::{Caller, Log, check};
 use tailrope_core::store::{EventStore, HostStore, Limits, MemoryStore, ReadLimit, SessionRecord, StoreError};
 
 /// What the store counts for a log and for an event besides their bytes.
-const LOG: u64 = 384;
+// With the nine bytes that the caller opens a log with.
+const LOG: u64 = 384 + 9;
 const EVENT: u64 = 56;
 
 fn store(limits: Limits) -> MemoryStore {
@@ -38,6 +39,17 @@ fn what_is_known_of_a_session_has_its_ages() {
     let ages = caller.session("s").map(|record| (record.age_ms, record.unseen_ms));
     assert_eq!(ages, Some((400, 100)), "put again it is seen again, and as old as before");
     assert_eq!(store.usage(), store_usage_of_nothing(), "it is no log");
+}
+
+#[test]
+#[cfg(feature = "testing")]
+fn the_threaded_store_of_hosts_keeps_the_contract() {
+    use tailrope_core::store::{StoreOptions, open};
+
+    for address in ["test-threaded:", "test-threaded:?delay_ms=1"] {
+        check(&|| open(address, &StoreOptions::default()).unwrap());
+    }
+    assert!(open("test-threaded:?delay_ms=x", &StoreOptions::default()).is_err());
 }
 
 #[test]

@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use tailrope_core::Ms;
 use tailrope_core::store::{
-    Answer, EventStore, Limits, MemoryStore, Outcome, ReadLimit, Record, SessionRecord, StoreError, StreamKey, Ticket,
-    Usage,
+    Answer, Append, EventStore, Limits, MemoryStore, Outcome, ReadLimit, Record, SessionRecord, StoreError, StreamKey,
+    Ticket, Usage,
 };
-use tailrope_core::stream::{Page, Seq, StoredEvent};
+use tailrope_core::stream::{Page, Seq};
 
 type Job = Box<dyn FnOnce(&MemoryStore) + Send>;
 
@@ -48,14 +48,18 @@ impl ThreadedStore {
 }
 
 impl EventStore for ThreadedStore {
-    fn open(&self, now: Ms, key: &StreamKey, ticket: &Ticket) -> Answer<()> {
-        let key = key.clone();
-        self.ask(ticket, move |store, ticket| store.open(now, &key, ticket), Outcome::Done)
+    fn open(&self, now: Ms, key: &StreamKey, about: &Bytes, ticket: &Ticket) -> Answer<()> {
+        let (key, about) = (key.clone(), about.clone());
+        self.ask(ticket, move |store, ticket| store.open(now, &key, &about, ticket), Outcome::Done)
     }
 
-    fn append(&self, now: Ms, key: &StreamKey, events: &[StoredEvent], chain: u64, ticket: &Ticket) -> Answer<()> {
+    fn append(&self, now: Ms, key: &StreamKey, append: &Append<'_>, ticket: &Ticket) -> Answer<()> {
+        let Append { events, chain_before, chain } = *append;
         let (key, events) = (key.clone(), events.to_vec());
-        self.ask(ticket, move |store, ticket| store.append(now, &key, &events, chain, ticket), Outcome::Done)
+        let ask = move |store: &MemoryStore, ticket: &Ticket| {
+            store.append(now, &key, &Append { events: &events, chain_before, chain }, ticket)
+        };
+        self.ask(ticket, ask, Outcome::Done)
     }
 
     fn finish(&self, now: Ms, key: &StreamKey, tail: Bytes) {

@@ -10,16 +10,21 @@ const info = { name: 'client', version: '1' };
 const options = { capabilities: { elicitation: {} } };
 const answer = async ({ params }) => ({ action: 'accept', content: { name: `re: ${params.message}` } });
 
-/** Connects a client; `gets` counts its GET requests. It answers every question. */
-export async function connect(which, port, path = '/mcp') {
+/**
+ * Connects a client; `gets` counts its GET requests. It answers every question. `route` tells the port for a
+ * method, where that is not `port`.
+ */
+export async function connect(which, port, path = '/mcp', route = undefined) {
   const isV1 = which === 'client 1.32';
   const [Client, Transport] = isV1 ? [ClientV1, TransportV1] : [ClientV2, TransportV2];
   const client = new Client(info, options);
   client.setRequestHandler(isV1 ? ElicitRequestSchema : 'elicitation/create', answer);
   const face = { client, gets: 0, progress: [], logs: [] };
-  const counting = (url, init) => {
+  const counting = async (url, init) => {
     face.gets += init?.method === 'GET' ? 1 : 0;
-    return fetch(url, init);
+    const to = new URL(url);
+    to.port = (await route?.(init?.method)) ?? to.port;
+    return fetch(to, init);
   };
   client.fallbackNotificationHandler = async ({ method, params }) => {
     if (method === 'notifications/message') {

@@ -61,10 +61,11 @@ function hosted(server) {
 /**
  * Starts a server of a line. Users come from the header `x-user`, as `client` or `client/subject`.
  *
- * The options are the transport's, and: `engine`, options of a store of the server's own; `cap`, how many
- * events of a stream the stock transport's store keeps; `stock`, the SDK's own transport whatever is tested.
+ * The options are the transport's, and: `engine` and `address`, options and address of a store of the server's
+ * own; `cap`, how many events of a stream the stock transport's store keeps; `stock`, the SDK's own transport
+ * whatever is tested.
  */
-export async function serve(line, { engine, cap, stock = isStock, ...options } = {}) {
+export async function serve(line, { engine, address, cap, stock = isStock, ...options } = {}) {
   const transports = new Map();
   const requests = { POST: 0, GET: 0, DELETE: 0 };
   const errors = [];
@@ -73,8 +74,8 @@ export async function serve(line, { engine, cap, stock = isStock, ...options } =
   let store = options.eventStore;
   if (store === undefined && stock) {
     store = new LabStore({ cap });
-  } else if (store === undefined && engine !== undefined) {
-    store = new packages[line].EventStore('memory:', engine);
+  } else if (store === undefined && (engine ?? address) !== undefined) {
+    store = new packages[line].EventStore(address, engine);
   }
 
   async function make() {
@@ -108,14 +109,19 @@ export async function serve(line, { engine, cap, stock = isStock, ...options } =
     return { transport, auth: { token: user, clientId, scopes: [], ...(subject && { extra: { subject } }) } };
   }
 
+  const stored = { ...options, eventStore: store, onerror: (error) => errors.push(error) };
+
   async function handle(req, res) {
     const { transport, auth } = await route(req.method, req.headers['mcp-session-id'], req.headers['x-user']);
+    req.auth = auth;
     if (transport === undefined) {
+      if (!stock && (await packages[line].serveStoredSession(req, res, stored))) {
+        return;
+      }
       const headers = { 'content-type': 'application/json', 'content-length': NOT_FOUND.length };
       res.writeHead(404, headers).end(NOT_FOUND);
       return;
     }
-    req.auth = auth;
     await transport.handleRequest(req, res);
   }
 
@@ -123,7 +129,8 @@ export async function serve(line, { engine, cap, stock = isStock, ...options } =
     const header = (name) => request.headers.get(name) ?? undefined;
     const { transport, auth } = await route(request.method, header('mcp-session-id'), header('x-user'));
     if (transport === undefined) {
-      return new Response(NOT_FOUND, { status: 404, headers: { 'content-type': 'application/json' } });
+      const answer = await packages[line].fetchStoredSession(request, { ...stored, authInfo: auth });
+      return answer ?? new Response(NOT_FOUND, { status: 404, headers: { 'content-type': 'application/json' } });
     }
     return transport.handleRequest(request, { authInfo: auth });
   }

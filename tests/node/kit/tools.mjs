@@ -1,5 +1,7 @@
 // The tools of the test servers. `script` runs the steps that a test wrote down, so that a test reads as its own
 // story; `act` hands its context to the test, which does with it what it likes.
+import { openSync, writeSync } from 'node:fs';
+
 import { McpServer as McpServerV1 } from '@modelcontextprotocol/sdk/server/mcp.js';
 import { CreateMessageResultSchema, ElicitResultSchema } from '@modelcontextprotocol/sdk/types.js';
 import { McpServer as McpServerV2 } from '@modelcontextprotocol/server';
@@ -16,7 +18,14 @@ const STEPS = {
     const message = size === undefined ? undefined : 'x'.repeat(Number(size));
     for (let left = Number(count); left > 0; left--) {
       await this.ctx.progress(++this.sent, message);
+      if (this.notes !== undefined) {
+        writeSync(this.notes, String(this.sent).padStart(8), 0);
+      }
     }
+  },
+  // From now on `emit` notes in this file how many events are stored, for whoever comes after this process.
+  note(file) {
+    this.notes = openSync(file, 'w');
   },
   // All sends are started before the first may finish, in order.
   async burst(rest) {
@@ -80,7 +89,7 @@ const STEPS = {
 };
 
 /**
- * One call's steps: emit N [BYTES], burst N, until GATE, gate NAME, mark NAME, close [retry=] [hold=],
+ * One call's steps: emit N [BYTES], note FILE, burst N, until GATE, gate NAME, mark NAME, close [retry=] [hold=],
  * close_standalone, standalone TEXT, log TEXT, changed, elicit TEXT, sample TEXT, sleep MS, wait_cancel,
  * raise TEXT, big BYTES, return TEXT, and `try` before any of them.
  */

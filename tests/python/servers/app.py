@@ -1,9 +1,9 @@
 """Start one test server: python -m servers.app --flavor mcp2 --transport tailrope --port 0 [--options JSON].
 
 Prints `READY PORT` when it listens. Options: install (arguments of tailrope.install), store (none, lab, tailrope),
-cap (events per stream of the lab store), retry_ms, mount (starlette, fastapi), server (uvicorn, hypercorn),
-loop (asyncio, uvloop), log (level of the logger `tailrope`), servers (several in one process, by path, each with the
-options of an event store of its own or none), and those of the builders in flavors.py.
+address (of the store tailrope), cap (events per stream of the lab store), retry_ms, mount (starlette, fastapi), server
+(uvicorn, hypercorn), loop (asyncio, uvloop), log (level of the logger `tailrope`), servers (several in one process, by
+path, each with the options of an event store of its own or none), and those of the builders in flavors.py.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import json
 import logging
+import os
 import socket
 import sys
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -44,9 +45,10 @@ def build(flavor: str, transport: str, options: dict[str, Any]) -> App:
         import tailrope.mcp
 
         if kind == "tailrope":
-            store = tailrope.mcp.EventStore("memory:", retry_ms=retry_ms)
+            store = tailrope.mcp.EventStore(options.get("address", "memory:"), retry_ms=retry_ms)
         elif kind != "absent":
-            tailrope.install(**{"retry_ms": retry_ms, **options.get("install", {})})
+            address = os.environ.get("TAILROPE_TEST_STORE", "memory:")
+            tailrope.install(**{"retry_ms": retry_ms, "store": address, **options.get("install", {})})
         if kind == "lab":
             store = CONTROL.store = LabStore(options.get("cap"))
         # The SDK's own interval must not be needed for ours to be sent.

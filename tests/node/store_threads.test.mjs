@@ -1,0 +1,163 @@
+// A store that answers on threads of its own: nobody sleeps through its answers, in any thread of JavaScript.
+import assert from 'node:assert/strict';
+import { readdirSync } from 'node:fs';
+import { describe } from 'node:test';
+import { Worker } from 'node:worker_threads';
+
+import { spawnServer } from './kit/process.mjs';
+import { Peer, counts, ids, lastId, logs, results, until, upTo, within } from './kit/raw.mjs';
+import { LINES, logged, newGate, open, serveFor } from './kit/servers.mjs';
+import { ours, test } from './kit/test.mjs';
+
+const STORE = 'test-threaded:?delay_ms=2';
+const SECRET = /hunter2|10\.0\.0\.7|redis/;
+
+async function opened(t, line, engine = {}) {
+  const { port } = await serveFor(t, line, { address: STORE, engine });
+  return Peer.open(port);
+}
+
+for (const line of LINES) {
+  describe(line, () => {
+    test('i3 closes, polls and cuts lose nothing', ours, async (t) => {
+      const peer = await opened(t, line);
+      const gate = newGate();
+      const steps = ['emit 3', 'close retry=20 hold=0', 'emit 20', `gate ${gate}`, 'emit 2', 'return x'];
+      const events = await (await peer.script(...steps)).rest();
+      assert.ok(events[0].isPriming);
+      for (let polls = 0; results(events).length === 0; polls++) {
+        const reply = await peer.resume(lastId(events));
+        assert.equal(reply.status, 200);
+        events.push(...(await reply.rest()));
+        if (polls === 5) {
+          open(gate);
+        }
+      }
+      assert.deepEqual(counts(events), upTo(25));
+      for (let round = 0; round < 10; round++) {
+        const name = newGate();
+        const reply = await peer.script(`until ${name}`);
+        const got = await reply.some(3);
+        reply.drop();
+        const resumed = await peer.resume(lastId(got));
+        got.push(...(await resumed.some(3)));
+        open(name);
+        got.push(...(await resumed.rest()));
+        const numbers = counts(got);
+        assert.deepEqual(numbers, upTo(numbers.length));
+        assert.deepEqual(results(got), [String(numbers.length)]);
+      }
+    });
+
+    test('i2 many senders at once keep their order', ours, async (t) => {
+      const peer = await opened(t, line);
+      const replies = await Promise.all(Array.from({ length: 8 }, (_, n) => peer.script('burst 50', `return ${n}`)));
+      const answered = [];
+      for (const reply of replies) {
+        const events = await reply.rest();
+        assert.deepEqual(counts(events), upTo(50));
+        assert.equal(new Set(ids(events)).size, ids(events).length);
+        answered.push(...results(events));
+      }
+      assert.deepEqual(answered.sort(), ['0', '1', '2', '3', '4', '5', '6', '7']);
+    });
+
+    test('i4 the standalone stream moves to its newest reader', ours, async (t) => {
+      const peer = await opened(t, line);
+      const first = await peer.listen();
+      await peer.ask('standalone one', 'return x');
+      const events = await first.some(1);
+      const second = await peer.resume(lastId(events));
+      await peer.ask('standalone two', 'return x');
+      assert.deepEqual(logs(await second.some(1)), ['two']);
+      await first.quiet(200);
+    });
+
+    test('f58 f59 a fault harms one event, and says nothing of the store', ours, async (t) => {
+      const peer = await opened(t, line);
+      const events = await (await peer.script('try log one', 'try log store-fails', 'try log two')).rest();
+      const outcomes = JSON.parse(results(events)[0]);
+      assert.deepEqual([outcomes[0], outcomes[2]], ['ok', 'ok']);
+      assert.match(outcomes[1], /^raised/);
+      assert.deepEqual(logs(events), ['one', 'two']);
+      const lost = await (await peer.script('emit 1', 'return store-fails')).rest();
+      assert.ok(lost.at(-1).message.error.code < 0, JSON.stringify(lost));
+      assert.doesNotMatch(JSON.stringify([events, lost]), SECRET);
+      assert.equal(await peer.ask('return after'), 'after');
+    });
+
+    test('i9 a store that does not answer is given up in time', ours, async (t) => {
+      const peer = await opened(t, line, { storeTimeoutMs: 300 });
+      const events = await (await peer.script('try log store-hangs', 'emit 1')).rest();
+      assert.match(results(events)[0], /raised/);
+      assert.deepEqual(counts(events), [1]);
+    });
+
+    for (const fault of ['store-unreadable', 'store-stalls']) {
+      test(`i8 a log that cannot be read ends the connection: ${fault}`, ours, async (t) => {
+        const peer = await opened(t, line, { storeTimeoutMs: 300, storeWaitMs: 600 });
+        const events = await (await peer.script(`log ${fault}`, 'return x')).rest();
+        assert.ok(events[0].isPriming && results(events).length === 0, JSON.stringify(events));
+        assert.equal(await peer.ask('return after'), 'after');
+      });
+    }
+
+    test('an idle engine does not hold the process, and exit under load is clean', ours, async (t) => {
+      const idle = await spawnServer(line, { address: STORE });
+      t.after(() => idle.close());
+      await (await Peer.open(idle.port)).ask('emit 1', 'return x');
+      await idle.ask('close');
+      assert.equal(await within(idle.exited, 5_000), 0);
+      for (let round = 0; round < 5; round++) {
+        const child = await spawnServer(line, { address: 'test-threaded:?delay_ms=1' });
+        const peer = await Peer.open(child.port);
+        const replies = await Promise.all(Array.from({ length: 8 }, () => peer.script('emit 100000')));
+        await Promise.all(replies.map((reply) => reply.some(2)));
+        child.close();
+        assert.equal(await within(child.exited, 10_000), 0);
+        replies.forEach((reply) => reply.drop());
+      }
+    });
+  });
+}
+
+test('what the threads of a store log is written on a thread of JavaScript', ours, async (t) => {
+  const peer = await opened(t, 'v2');
+  await peer.ask('try log store-fails');
+  assert.ok(logged.some((text) => /^error event not stored.*hunter2/.test(text)), logged.join('\n'));
+});
+
+const countThreads = () => readdirSync('/proc/self/task').length;
+const onlyLinux = process.platform === 'linux' ? ours : { skip: 'threads are counted in /proc' };
+
+test('workers end under load, and leave no thread of their stores', onlyLinux, async () => {
+  const source = `
+    import { parentPort, workerData } from 'node:worker_threads';
+    const { serve } = await import(workerData);
+    parentPort.postMessage((await serve('v2', { address: 'test-threaded:?delay_ms=1' })).port);
+  `;
+  const code = new URL(`data:text/javascript,${encodeURIComponent(source)}`);
+  const workerData = new URL('kit/servers.mjs', import.meta.url).href;
+  const run = async () => {
+    const workers = [0, 1].map(() => new Worker(code, { workerData }));
+    const ports = await Promise.all(
+      workers.map((worker) => within(new Promise((resolve) => worker.once('message', resolve)), 20_000)),
+    );
+    const peers = await Promise.all(ports.map((port) => Peer.open(port)));
+    const answers = await Promise.all(peers.map((peer, index) => peer.ask('emit 20', `return ${index}`)));
+    assert.deepEqual(answers, ['0', '1']);
+    // Each of them is woken while its first poll returns, sooner or later.
+    const calls = await Promise.all(
+      peers.flatMap((peer) => Array.from({ length: 20 }, () => peer.script('emit 20000'))),
+    );
+    await Promise.all(calls.map((reply) => reply.some(1)));
+    await Promise.all(workers.map((worker) => worker.terminate()));
+    calls.forEach((reply) => reply.drop());
+  };
+  await run();
+  const before = countThreads();
+  for (let round = 0; round < 8; round++) {
+    await run();
+  }
+  await until(() => countThreads() <= before);
+});

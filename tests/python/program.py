@@ -1,0 +1,78 @@
+"""Programs that serve without a socket: what a process, its loops, its forks and its end do with open streams."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from conftest import HERE
+
+PROGRAM = """
+import asyncio, json, os, sys, threading
+sys.path.insert(0, {here!r})
+import tailrope
+from servers.app import build
+from servers.flavors import installed
+
+FLAVOR = installed()[0]
+
+class Recorder:
+    def __init__(self): self.sent = []
+    async def __call__(self, message): self.sent.append(message)
+
+async def call(app, method, body=None, headers=()):
+    sent = Recorder()
+    payload = json.dumps(body).encode() if body is not None else b""
+    waiting = asyncio.Event()
+    parts = iter([{{"type": "http.request", "body": payload, "more_body": False}}])
+    async def receive():
+        for part in parts: return part
+        await waiting.wait()
+        return {{"type": "http.disconnect"}}
+    base = [(b"host", b"127.0.0.1:1"), (b"accept", b"application/json, text/event-stream"),
+            (b"content-type", b"application/json"), *headers]
+    scope = {{"type": "http", "asgi": {{"version": "3.0"}}, "http_version": "1.1", "method": method, "scheme": "http",
+             "path": "/mcp", "raw_path": b"/mcp", "query_string": b"", "root_path": "", "headers": base,
+             "client": ("127.0.0.1", 2), "server": ("127.0.0.1", 1), "state": {{}}}}
+    await app(scope, receive, sent)
+    return sent.sent
+
+class Life:
+    def __init__(self, app): self.app, self.inbox, self.outbox = app, asyncio.Queue(), asyncio.Queue()
+    async def __aenter__(self):
+        self.task = asyncio.create_task(self.app({{"type": "lifespan", "asgi": {{"version": "3.0"}}, "state": {{}}}},
+                                                 self.inbox.get, self.outbox.put))
+        await self.inbox.put({{"type": "lifespan.startup"}})
+        assert (await self.outbox.get())["type"] == "lifespan.startup.complete"
+    async def __aexit__(self, *_):
+        await self.inbox.put({{"type": "lifespan.shutdown"}})
+        assert (await self.outbox.get())["type"] == "lifespan.shutdown.complete"
+        await self.task
+
+OPEN = {{"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {{"protocolVersion": "2025-11-25",
+        "capabilities": {{}}, "clientInfo": {{"name": "x", "version": "1"}}}}}}
+
+async def opened(app):
+    sent = await call(app, "POST", OPEN)
+    session = dict(sent[0]["headers"])[b"mcp-session-id"]
+    return [(b"mcp-session-id", session), (b"mcp-protocol-version", b"2025-11-25")]
+
+async def tool(app, keys, name, **arguments):
+    params = {{"name": name, "arguments": arguments, "_meta": {{"progressToken": 1}}}}
+    body = {{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}}
+    sent = await call(app, "POST", body, keys)
+    return b"".join(part.get("body", b"") for part in sent[1:])
+
+async def serve(text, options={{}}):
+    app = build(FLAVOR, "tailrope", options)
+    async with Life(app):
+        keys = await opened(app)
+        await call(app, "POST", {{"jsonrpc": "2.0", "method": "notifications/initialized"}}, keys)
+        body = await tool(app, keys, "echo", text=text)
+        assert text.encode() in body and b"id: " in body, body
+"""
+
+
+def python(code: str, wait_s: float = 20, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-X", "faulthandler", "-c", PROGRAM.format(here=str(HERE)) + code, *arguments]
+    return subprocess.run(command, cwd=HERE, capture_output=True, text=True, timeout=wait_s, check=False)

@@ -1,0 +1,307 @@
+"""A store that answers on threads of its own: nobody sleeps through its answers, on any loop, in any process."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from client import stock_client
+from conftest import Farm, Server, gate
+from peer import counts, ids, last_id, logs, results
+from program import python
+from raw import Reply
+
+pytestmark = pytest.mark.ours
+
+STORE = "test-threaded:?delay_ms=2"
+SECRETS = (b"hunter2", b"10.0.0.7", b"redis")
+
+
+def clean(*replies: Reply) -> None:
+    """No detail of the store reaches a client."""
+    for reply in replies:
+        assert not any(secret in bytes(reply.raw) for secret in SECRETS), bytes(reply.raw)
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def threaded(farm: Farm, request: pytest.FixtureRequest) -> Server:
+    return farm.get(loop=request.param, install={"store": STORE, "store_timeout_ms": 500})
+
+
+async def test_i3_closes_polls_and_cuts_lose_nothing(threaded: Server) -> None:
+    peer = await threaded.peer()
+    name = gate()
+    steps = ["emit 3", "close retry=20 hold=0", "emit 20", f"gate {name}", "emit 2", "return x"]
+    events = await (await peer.call("script", {"steps": steps})).rest()
+    assert events[0].is_priming
+    polls = 0
+    while not results(events):
+        reply = await peer.resume(last_id(events))
+        assert reply.status == 200
+        events += await reply.rest()
+        polls += 1
+        if polls == 5:
+            await threaded.open(name)
+    assert counts(events) == list(range(1, 26)) and results(events) == ["x"]
+    for _ in range(10):
+        name = gate()
+        reply = await peer.call("script", {"steps": [f"until {name}"]})
+        events = await reply.some(3)
+        reply.drop()
+        resumed = await peer.resume(last_id(events))
+        events += await resumed.some(3)
+        await threaded.open(name)
+        events += await resumed.until_terminal()
+        assert counts(events) == list(range(1, len(counts(events)) + 1))
+
+
+async def test_i2_many_senders_at_once_keep_their_order(threaded: Server) -> None:
+    peer = await threaded.peer()
+    replies = [await peer.call("script", {"steps": ["burst 50", f"return {number}"]}) for number in range(8)]
+    for number, reply in enumerate(replies):
+        events = await reply.rest()
+        assert counts(events) == list(range(1, 51)) and results(events) == [str(number)]
+        assert len(set(ids(events))) == len(ids(events))
+
+
+async def test_i4_standalone_stream_moves_to_its_newest_reader(threaded: Server) -> None:
+    peer = await threaded.peer()
+    first = await peer.listen()
+    await peer.ask("script", {"steps": ["standalone one", "return x"]})
+    events = await first.some(1)
+    second = await peer.resume(last_id(events))
+    await peer.ask("script", {"steps": ["standalone two", "return x"]})
+    assert logs(await second.some(1)) == ["two"]
+    await first.quiet(0.2)
+
+
+async def test_stock_client_is_served(threaded: Server) -> None:
+    async with stock_client(threaded.port) as client, asyncio.timeout(20):
+        assert await client.script(*["emit 2", "close", "emit 1"] * 5, "return x") == "x"
+        assert client.progress == list(range(1, 16))
+
+
+async def test_f58_fault_is_raised_in_the_handler_and_harms_nothing_else(threaded: Server) -> None:
+    peer = await threaded.peer()
+    reply = await peer.call("script", {"steps": ["try log one", "try log store-fails", "try log two"]})
+    events = await reply.rest()
+    (outcomes,) = results(events)
+    assert outcomes.startswith('["ok", "raised') and outcomes.endswith('"ok"]'), outcomes
+    assert logs(events) == ["one", "two"]
+    clean(reply)
+
+
+async def test_f59_response_that_is_not_stored_is_answered_with_an_error(threaded: Server) -> None:
+    peer = await threaded.peer()
+    reply = await peer.call("script", {"steps": ["emit 1", "return store-fails"]}, id=9)
+    events = await reply.rest()
+    assert counts(events) == [1] and events[-1].message["id"] == 9 and events[-1].message["error"]["code"] < 0
+    clean(reply)
+    assert await peer.ask("echo", {"text": "after"}) == "after"
+
+
+async def test_i9_store_that_does_not_answer_is_given_up_in_time(threaded: Server) -> None:
+    peer = await threaded.peer()
+    reply = await peer.call("script", {"steps": ["try log store-hangs", "emit 1"]})
+    # Nothing else happens in the process that could wake anybody.
+    events = await reply.rest()
+    assert counts(events) == [1] and results(events)[0].startswith('["raised'), results(events)
+
+
+@pytest.mark.parametrize("fault", ["store-unreadable", "store-stalls"])
+async def test_i8_log_that_cannot_be_read_ends_the_connection_cleanly(farm: Farm, fault: str) -> None:
+    server = farm.get(install={"store": STORE, "store_timeout_ms": 300, "store_wait_ms": 600})
+    peer = await server.peer()
+    reply = await peer.call("script", {"steps": [f"log {fault}", "return x"]})
+    events = await reply.rest(10)
+    assert events[0].is_priming and not results(events)
+    clean(reply)
+    assert await peer.ask("echo", {"text": "after"}) == "after"
+
+
+async def test_f44_sigterm_under_load_ends_the_process(farm: Farm) -> None:
+    server = farm.fresh(install={"store": STORE})
+    try:
+        peer = await server.peer()
+        replies = [await peer.call("script", {"steps": ["emit 100000"]}) for _ in range(5)]
+        for reply in replies:
+            await reply.some(3)
+        server.process.send_signal(signal.SIGTERM)
+        code = await asyncio.to_thread(server.exit_code, 10)
+        assert code in (0, -signal.SIGTERM, 128 + signal.SIGTERM), server.log()
+        assert "panicked" not in server.log() and "Fatal" not in server.log(), server.log()
+    finally:
+        server.kill()
+
+
+SIGNALS = """
+def signals():
+    names = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if fd not in ("0", "1", "2")
+             and os.path.exists(f"/proc/self/fd/{fd}")]
+    return sum("eventfd" in name for name in names), len(names)
+STORE = {"install": {"store": "test-threaded:?delay_ms=1"}}
+"""
+
+
+def test_descriptor_is_opened_only_where_it_is_needed_and_closed_with_its_loop() -> None:
+    done = python(
+        SIGNALS
+        + """
+async def both(options):
+    await serve("x", options)
+    await serve("y", options)
+    return signals()[0]
+assert asyncio.run(both({})) == 0
+before = signals()
+for _ in range(5):
+    assert asyncio.run(both(STORE)) == 1
+assert signals() == before, (before, signals())
+import uvloop
+plain = uvloop.run(both({}))
+before = signals()
+for _ in range(5):
+    assert uvloop.run(both(STORE)) == plain + 1
+assert signals() == before, (before, signals())
+"""
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_one_store_serves_several_loops_at_once() -> None:
+    done = python(
+        """
+import tailrope.mcp
+from servers.app import BUILDERS, Ops, controlled
+store = tailrope.mcp.EventStore("test-threaded:?delay_ms=1")
+faults = []
+async def run(number):
+    app = controlled(BUILDERS[FLAVOR]({}, store, None, Ops(True)))
+    async with Life(app):
+        keys = await opened(app)
+        for turn in range(20):
+            body = await asyncio.wait_for(tool(app, keys, "script", steps=["emit 5", f"return {number}-{turn}"]), 20)
+            assert body.count(b"notifications/progress") == 5 and f"{number}-{turn}".encode() in body, body
+def start(number):
+    try:
+        for _ in range(2): asyncio.run(run(number))
+    except BaseException as fault:
+        import traceback; traceback.print_exc()
+        faults.append(fault)
+threads = [threading.Thread(target=start, args=(number,)) for number in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert not faults, faults
+""",
+        60,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_loops_that_watch_no_descriptors_are_woken_by_a_thread() -> None:
+    done = python(
+        SIGNALS
+        + """
+class Loop(asyncio.SelectorEventLoop):
+    def add_reader(self, *args): raise NotImplementedError
+for turn in range(3):
+    with asyncio.Runner(loop_factory=Loop) as runner:
+        runner.run(serve(f"turn {turn}", STORE))
+        assert [thread.name for thread in threading.enumerate()].count("tailrope-signal") == 1
+asyncio.run(serve("last", STORE))
+assert not [thread for thread in threading.enumerate() if thread.name == "tailrope-signal"]
+runner = asyncio.Runner(loop_factory=Loop)
+runner.run(serve("left open", STORE))
+print("served")
+"""
+    )
+    assert done.returncode == 0 and "served" in done.stdout, done.stderr
+    assert "Fatal" not in done.stderr and "panicked" not in done.stderr, done.stderr
+
+
+LOAD = (
+    SIGNALS
+    + """
+async def loaded():
+    app = build(FLAVOR, "tailrope", STORE)
+    life = Life(app)
+    await life.__aenter__()
+    tasks = []
+    for _ in range(8):
+        keys = await opened(app)
+        tasks.append(asyncio.ensure_future(tool(app, keys, "script", steps=["emit 1000000"])))
+    await asyncio.sleep(0.05)
+    return tasks
+"""
+)
+
+
+@pytest.mark.timeout(180)
+def test_fork_under_load_leaves_a_child_that_serves() -> None:
+    code = (
+        LOAD
+        + """
+import gc, time
+async def main():
+    tasks = await loaded()
+    for turn in range(10):
+        await asyncio.sleep(0.005)
+        pid = os.fork()
+        if pid == 0:
+            # What the parent held is let go of here, and touches no lock that the parent's threads have.
+            child = threading.Thread(target=in_child)
+            child.start(); child.join()
+            os._exit(0 if good else 1)
+        # A child that hangs is a failed test.
+        deadline = time.monotonic() + 20
+        while not (done := os.waitpid(pid, os.WNOHANG))[0]:
+            assert time.monotonic() < deadline, "the child hangs"
+            await asyncio.sleep(0.01)
+        assert done[1] == 0, done
+    print("served")
+    os._exit(0)
+good = []
+def in_child():
+    gc.collect()
+    asyncio.run(serve("child", STORE))
+    good.append(1)
+asyncio.run(main())
+"""
+    )
+    done = python(code, 120)
+    assert done.returncode == 0 and "served" in done.stdout, done.stderr[-3000:]
+
+
+@pytest.mark.timeout(240)
+def test_interpreter_exit_under_load_is_clean() -> None:
+    code = (
+        LOAD
+        + """
+async def main():
+    tasks = await loaded()
+    if MODE == "exit": sys.exit(0)
+asyncio.run(main())
+"""
+    )
+    thread = """
+class Loop(asyncio.SelectorEventLoop):
+    def add_reader(self, *args): raise NotImplementedError
+"""
+
+    def once(number: int) -> Any:
+        mode = ("return", "exit")[number % 2]
+        program = code
+        if number % 4 > 1:
+            program = thread + code.replace("asyncio.run(main())", "asyncio.Runner(loop_factory=Loop).run(main())")
+        return python(f"MODE = {mode!r}\n{program}", 60)
+
+    started = time.monotonic()
+    with ThreadPoolExecutor(2) as pool:
+        runs = list(pool.map(once, range(24)))
+    for number, done in enumerate(runs):
+        assert done.returncode == 0, (number, done.returncode, done.stderr[-2000:])
+        assert "panicked" not in done.stderr and "Fatal Python error" not in done.stderr, done.stderr
+    assert time.monotonic() - started < 200

@@ -1,0 +1,92 @@
+//! A network that can fail: stands between a store and its server.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+#[derive(Default)]
+struct Faults {
+    /// New connections are closed at once.
+    refuses: AtomicBool,
+    /// Nothing is forwarded, and nothing is closed.
+    is_silent: AtomicBool,
+    /// What the server says to the next connection that says something is lost, and the connection with it.
+    loses_answer: AtomicBool,
+    connections: Mutex<Vec<TcpStream>>,
+}
+
+pub(crate) struct Proxy {
+    faults: Arc<Faults>,
+    pub(crate) port: u16,
+}
+
+impl Proxy {
+    pub(crate) fn new(to: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
+        let port = listener.local_addr().expect("it has an address").port();
+        let faults = Arc::new(Faults::default());
+        let of_thread = Arc::clone(&faults);
+        // Ends with the process: it is blocked in accept.
+        std::thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                if of_thread.refuses.load(Ordering::SeqCst) {
+                    continue;
+                }
+                let Ok(server) = TcpStream::connect(to) else { continue };
+                let _ = (client.set_nodelay(true), server.set_nodelay(true));
+                let twin = |stream: &TcpStream| stream.try_clone().expect("a socket can be shared");
+                of_thread.connections.lock().unwrap().extend([twin(&client), twin(&server)]);
+                let armed = Arc::new(AtomicBool::new(false));
+                copy(twin(&client), twin(&server), Arc::clone(&of_thread), Arc::clone(&armed), true);
+                copy(server, client, Arc::clone(&of_thread), armed, false);
+            }
+        });
+        Self { faults, port }
+    }
+
+    pub(crate) fn set_refuses(&self, refuses: bool) {
+        self.faults.refuses.store(refuses, Ordering::SeqCst);
+    }
+
+    pub(crate) fn set_silent(&self, is_silent: bool) {
+        self.faults.is_silent.store(is_silent, Ordering::SeqCst);
+    }
+
+    /// The next request reaches the server, its answer reaches nobody.
+    pub(crate) fn lose_answer(&self) {
+        self.faults.loses_answer.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn has_lost_answer(&self) -> bool {
+        !self.faults.loses_answer.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn cut(&self) {
+        for connection in self.faults.connections.lock().unwrap().drain(..) {
+            let _ = connection.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+fn copy(mut from: TcpStream, mut to: TcpStream, faults: Arc<Faults>, armed: Arc<AtomicBool>, is_request: bool) {
+    std::thread::spawn(move || {
+        let mut buffer = vec![0; 64 << 10];
+        while let Ok(count @ 1..) = from.read(&mut buffer) {
+            while faults.is_silent.load(Ordering::SeqCst) {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            // Only what is large is an append of the test.
+            if is_request && count > 4_000 && faults.loses_answer.swap(false, Ordering::SeqCst) {
+                armed.store(true, Ordering::SeqCst);
+            }
+            if !is_request && armed.load(Ordering::SeqCst) {
+                break;
+            }
+            if to.write_all(&buffer[..count]).is_err() {
+                break;
+            }
+        }
+        let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+    });
+}

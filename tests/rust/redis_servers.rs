@@ -1,0 +1,171 @@
+//! The servers that `tests/services/with` started, and others that a test starts for itself.
+
+#![allow(dead_code, reason = "each test uses some of it")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::folder::Folder;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Alone,
+    Cluster,
+    Sentinel,
+    Tls,
+}
+
+/// The value of a variable that names a server.
+///
+/// # Panics
+/// With what sets it, when nobody did.
+pub(crate) fn variable(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| {
+        panic!(
+            "{name} is not set; this sets it: tests/services/with redis redis-cluster redis-sentinel redis-tls -- \
+             cargo test -p tailrope-core --features redis --test redis_store"
+        )
+    })
+}
+
+/// The address of the servers of a kind.
+pub(crate) fn address(kind: Kind) -> String {
+    match kind {
+        Kind::Alone => variable("TAILROPE_TEST_REDIS"),
+        Kind::Cluster => variable("TAILROPE_TEST_REDIS_CLUSTER"),
+        Kind::Sentinel => variable("TAILROPE_TEST_REDIS_SENTINEL"),
+        Kind::Tls => {
+            let (address, ca) = (variable("TAILROPE_TEST_REDIS_TLS"), variable("TAILROPE_TEST_REDIS_TLS_CA"));
+            format!("{address}?ca={ca}")
+        }
+    }
+}
+
+/// The same with a namespace in which there is nothing yet.
+pub(crate) fn fresh(kind: Kind) -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let address = address(kind);
+    let mark = if address.contains('?') { '&' } else { '?' };
+    let (process, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    format!("{address}{mark}namespace=test-{process}-{number}")
+}
+
+/// Where the server of a plain address is.
+pub(crate) fn place(address: &str) -> String {
+    let rest = address.rsplit("://").next().unwrap_or_default();
+    rest.split([',', '/', '?']).next().unwrap_or_default().to_owned()
+}
+
+/// Says something to a server, and returns what it says: lines, with those of lists one after the other.
+pub(crate) fn say(place: &str, words: &[&str]) -> Vec<String> {
+    let stream = TcpStream::connect(place).expect("the server is there");
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let mut text = format!("*{}\r\n", words.len());
+    for word in words {
+        text += &format!("${}\r\n{word}\r\n", word.len());
+    }
+    (&stream).write_all(text.as_bytes()).unwrap();
+    let mut said = Vec::new();
+    hear(&mut BufReader::new(&stream), &mut said);
+    said
+}
+
+fn hear(from: &mut impl BufRead, said: &mut Vec<String>) {
+    let mut line = String::new();
+    if from.read_line(&mut line).unwrap_or(0) == 0 {
+        return;
+    }
+    let (mark, rest) = line.trim_end().split_at(1);
+    match mark {
+        "$" => {
+            let length: usize = rest.parse().unwrap_or(0);
+            let mut bytes = vec![0; length + 2];
+            if rest != "-1" {
+                from.read_exact(&mut bytes).unwrap();
+                bytes.truncate(length);
+                said.push(String::from_utf8_lossy(&bytes).into_owned());
+            }
+        }
+        "*" => (0..rest.parse().unwrap_or(0)).for_each(|_| hear(from, said)),
+        _ => said.push(rest.to_owned()),
+    }
+}
+
+/// The keys of a namespace.
+pub(crate) fn keys(place: &str, namespace: &str) -> Vec<String> {
+    say(place, &["KEYS", &format!("{namespace}:*")])
+}
+
+/// A server of a test's own, which may come to harm.
+pub(crate) struct Server {
+    process: Option<Child>,
+    folder: Folder,
+    pub(crate) port: u16,
+    options: Vec<String>,
+}
+
+impl Server {
+    pub(crate) fn start(options: &[&str]) -> Self {
+        // Where this is set, the programs are there.
+        variable("TAILROPE_TEST_REDIS");
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let options = options.iter().map(ToString::to_string).collect();
+        let mut server = Self { process: None, folder: Folder::new(), port, options };
+        server.again();
+        server
+    }
+
+    /// Starts it, with what it saved before.
+    pub(crate) fn again(&mut self) {
+        let program = std::env::var("TAILROPE_TEST_REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
+        let mut command = Command::new(program);
+        command.args(["--bind", "127.0.0.1", "--port", &self.port.to_string(), "--save", "", "--loglevel", "warning"]);
+        command.args(["--enable-debug-command", "yes", "--dir"]).arg(self.folder.path("")).args(&self.options);
+        let process = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        self.process = Some(process.expect("redis-server starts"));
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let ready = |said: Vec<String>| said == ["PONG"] || said.iter().any(|said| said.starts_with("NOAUTH"));
+        while TcpStream::connect(self.place()).is_err() || !ready(self.say(&["PING"])) {
+            assert!(Instant::now() < deadline, "redis-server answers");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Takes its power away.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.kill().unwrap();
+            process.wait().unwrap();
+        }
+    }
+
+    /// Stops it where it is, or lets it go on.
+    pub(crate) fn signal(&self, name: &str) {
+        let id = self.process.as_ref().expect("it runs").id().to_string();
+        assert!(Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap().success());
+    }
+
+    pub(crate) fn place(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    pub(crate) fn address(&self, options: &str) -> String {
+        format!("redis://{}{options}", self.place())
+    }
+
+    pub(crate) fn say(&self, words: &[&str]) -> Vec<String> {
+        say(&self.place(), words)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if self.process.is_some() {
+            self.signal("CONT");
+        }
+        self.kill();
+    }
+}

@@ -1,0 +1,57 @@
+"""What the modules of servers share: free ports, and waiting until a server answers."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+# A server that has not answered for so long will not.
+PATIENCE_S = 30
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nobody uses now, all different."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    try:
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def program(name: str, package: str) -> str:
+    """Where a program is.
+
+    Raises RuntimeError, naming the package that has it, when it is nowhere.
+    """
+    path = shutil.which(name)
+    if path is None:
+        raise RuntimeError(f"{name} is not there; Debian has it in the package {package}")
+    return path
+
+
+def start(command: list[str | Path], log: Path) -> subprocess.Popen[bytes]:
+    """Starts a server in a process group of its own: a Ctrl-C in the terminal is ours to handle."""
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, process_group=0, cwd=log.parent
+        )
+
+
+def wait_until(what: str, is_true: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
+    """Waits until a server is ready.
+
+    Raises RuntimeError with the end of its log when it ends, or takes too long.
+    """
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_true():
+        ended = process.poll()
+        if ended is not None or time.monotonic() > deadline:
+            last = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+            state = "it took too long" if ended is None else f"it ended with {ended}"
+            raise RuntimeError(f"{what}: {state}\n{last}")
+        time.sleep(0.02)
