@@ -6,6 +6,11 @@ SHELL := /bin/bash
 MCP1 := .venv/mcp1/bin
 MCP2 := .venv/mcp2/bin
 PACKAGE := bindings-python/python/tailrope
+# Every store, and the one for the tests of hosts.
+STORES := --features tailrope-core/postgres,tailrope-core/redis,tailrope-core/sqlite,tailrope-core/testing
+# Real servers while a command runs: all kinds for the engine, one of each for the packages.
+EVERY_SERVER := tests/services/with redis redis-cluster redis-sentinel redis-tls postgres postgres-tls pgbouncer --
+SERVERS := tests/services/with redis postgres --
 # Only the checks of the binding crate look at an interpreter; linking against one is left to the wheel.
 export PYO3_PYTHON := $(CURDIR)/$(MCP2)/python
 # Extra arguments: make test-python PYTEST_ARGS="-k resume", make bench BENCH_ARGS="--quick", make demo DEMO_ARGS=...
@@ -14,7 +19,7 @@ BENCH_ARGS ?=
 DEMO_ARGS ?=
 
 .PHONY: help setup test test-rust test-python test-node test-interop test-conformance lint lint-rust lint-python \
-	lint-node format demo demo-python demo-node bench lock clean
+	test-python-mcp1 test-python-mcp2 lint-node format demo demo-python demo-node bench bench-stores lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -24,15 +29,17 @@ setup: ## make .venv/mcp1 and .venv/mcp2, build the wheel, install it in both (f
 
 test: setup test-rust test-python test-node test-interop test-conformance ## run every test
 
-test-rust: ## run the tests of the engine
-	cargo test --workspace --exclude tailrope-python --exclude tailrope-node --features tailrope-core/sqlite
+test-rust: ## run the tests of the engine and of its stores, with real Redis and PostgreSQL servers
+	$(EVERY_SERVER) cargo test --workspace --exclude tailrope-python --exclude tailrope-node $(STORES)
 
 test-python: setup ## run tests/python against mcp 1.x + fastmcp 3 and against mcp 2.x + fastmcp 4
-	$(MCP1)/python -m pytest tests/python $(PYTEST_ARGS)
-	$(MCP2)/python -m pytest tests/python $(PYTEST_ARGS)
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-python-mcp1 test-python-mcp2
+
+test-python-mcp1 test-python-mcp2: test-python-%:
+	$(SERVERS) .venv/$*/bin/python -m pytest tests/python $(PYTEST_ARGS)
 
 test-node: setup ## run tests/node against the TypeScript SDK 1.x and 2.x
-	npm test --silent
+	$(SERVERS) npm test --silent
 
 test-interop: setup ## run every official client against every server
 	tests/interop/build >/dev/null
@@ -50,7 +57,7 @@ lint-rust: setup
 	scripts/check-layers
 	cargo check --quiet -p tailrope-core --no-default-features
 	cargo clippy --quiet -p tailrope-core --all-targets -- -D warnings
-	cargo clippy --quiet --workspace --all-targets --features tailrope-core/sqlite -- -D warnings
+	cargo clippy --quiet --workspace --all-targets $(STORES) -- -D warnings
 
 lint-python: setup
 	$(MCP2)/ruff format --check .
@@ -77,6 +84,9 @@ demo-node: setup ## the demo's Node part alone
 
 bench: setup ## measure Tailrope against the stock transport, side by side
 	benches/run $(BENCH_ARGS)
+
+bench-stores: setup ## measure the event stores, beside what their servers do for anybody
+	$(SERVERS) benches/stores $(BENCH_ARGS)
 
 lock: ## resolve requirements/*.in again and pin the result
 	scripts/lock

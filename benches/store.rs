@@ -1,30 +1,45 @@
-//! How fast a store takes events: `cargo run --release --example store_bench --features sqlite -- ADDRESS...`
+//! How fast event stores are, through the Rust API: `store_bench [--seconds N] [--power] ADDRESS...`
 //!
-//! Each stream has one append under way, as a stream of the engine has: the next one follows its answer.
-//! Times are from the call to the answer, on the thread that makes the next call.
+//! Prints one JSON object for each address. Each stream has one append of 300 bytes under way, as a stream of
+//! the engine has: the next one follows its answer. Times are from the call to the answer, on the thread that
+//! makes the next call.
 
 use std::io::Write;
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use bytes::Bytes;
+use serde_json::{Value, json};
 use tailrope_core::Ms;
 use tailrope_core::protocol::StreamNonce;
 use tailrope_core::store::{
-    Answer, Complete, Durability, EventStore, Limits, Operation, Outcome, ReadLimit, StoreOptions, StreamKey, Ticket,
-    open,
+    Answer, Append, Complete, Durability, EventStore, Limits, Operation, Outcome, ReadLimit, StoreOptions, StreamKey,
+    Ticket, Watch, Watcher, open,
 };
 use tailrope_core::stream::{Chain, EventKind, StoredEvent};
 
 const FRAME: usize = 300;
-const RUN: Duration = Duration::from_secs(5);
+const READS: usize = 2_000;
+const WAKES: usize = 1_000;
+/// An answer that takes longer is a fault of the store.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Tells which stream has its answer.
 struct Inbox(Mutex<Sender<(u64, Outcome)>>);
 
 impl Complete for Inbox {
     fn complete(&self, ticket: &Ticket, outcome: Outcome) {
-        let _ = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).send((ticket.number, outcome));
+        let _ = self.0.lock().unwrap_or_else(PoisonError::into_inner).send((ticket.number, outcome));
+    }
+}
+
+/// Tells when the hint of a change came.
+struct Hints(Mutex<Sender<Instant>>);
+
+impl Watch for Hints {
+    fn changed(&self, _nonce: StreamNonce) {
+        let _ = self.0.lock().unwrap_or_else(PoisonError::into_inner).send(Instant::now());
     }
 }
 
@@ -35,111 +50,172 @@ struct Stream {
     asked: Instant,
 }
 
-fn main() {
-    let mut out = std::io::stdout();
-    for address in std::env::args().skip(1) {
-        for durability in [Durability::Process, Durability::Power] {
-            if address == "memory:" && durability == Durability::Power {
-                continue;
-            }
-            let limits = Limits { max_bytes: 1 << 40, max_bytes_per_session: 1 << 40, ..Limits::default() };
-            let options = StoreOptions { limits, durability, ..StoreOptions::default() };
-            let store = open(&address, &options).unwrap_or_else(|error| panic!("{error}"));
-            for streams in [1, 64] {
-                let line = measure(&*store, streams);
-                writeln!(out, "{address} {durability:?}, {streams} streams: {line}").expect("there is an output");
-            }
-            let usage = store.usage();
-            writeln!(out, "  holds {} events, {} bytes", usage.events, usage.bytes).expect("there is an output");
-        }
-    }
+/// A store with its streams and whoever waits for its answers.
+struct Load<'a> {
+    store: &'a dyn EventStore,
+    inbox: Arc<dyn Complete>,
+    came: Receiver<(u64, Outcome)>,
+    streams: Vec<Stream>,
+    frame: Arc<[u8]>,
 }
 
-fn measure(store: &dyn EventStore, count: u64) -> String {
-    let (answers, came) = channel();
-    let inbox: Arc<dyn Complete> = Arc::new(Inbox(Mutex::new(answers)));
-    let ticket = |stream: &Stream, number, operation| Ticket {
-        to: Arc::downgrade(&inbox),
-        nonce: stream.key.nonce,
-        operation,
-        number,
-    };
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970");
-    let run = since.as_nanos() as u64;
-    let mut streams: Vec<Stream> = (0..count)
-        .map(|number| {
+impl<'a> Load<'a> {
+    fn new(store: &'a dyn EventStore, count: u64) -> Self {
+        let (answers, came) = channel();
+        let inbox: Arc<dyn Complete> = Arc::new(Inbox(Mutex::new(answers)));
+        let frame = vec![b'x'; FRAME].into();
+        let mut load = Self { store, inbox, came, streams: Vec::new(), frame };
+        let run = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970").as_nanos() as u64;
+        for number in 0..count {
             let mut nonce = [0; 12];
             nonce[..8].copy_from_slice(&run.to_be_bytes());
             nonce[8..].copy_from_slice(&(number as u32).to_be_bytes());
             let key = StreamKey { session: format!("bench {count} {}", number % 8).into(), nonce: StreamNonce(nonce) };
-            let stream = Stream { key, head: 0, chain: Chain::start(&nonce), asked: Instant::now() };
-            let answer = store.open(Ms(0), &stream.key, &ticket(&stream, number, Operation::Open));
-            if matches!(answer, Answer::Later) {
-                came.recv().expect("the log is created");
+            let ticket = load.ticket(&key, number, Operation::Open);
+            if matches!(store.open(Ms(0), &key, &Bytes::new(), &ticket), Answer::Later) {
+                load.wait();
             }
-            stream
-        })
-        .collect();
-    let frame: Arc<[u8]> = vec![b'x'; FRAME].into();
-    let mut took: Vec<u32> = Vec::with_capacity(1 << 22);
-    let begun = Instant::now();
-    let mut ready: Vec<u64> = (0..count).collect();
-    let mut under_way = 0;
-    while begun.elapsed() < RUN || under_way > 0 {
-        while let Some(number) = ready.pop() {
-            if begun.elapsed() >= RUN {
-                break;
+            load.streams.push(Stream { key, head: 0, chain: Chain::start(&nonce), asked: Instant::now() });
+        }
+        load
+    }
+
+    fn ticket(&self, key: &StreamKey, number: u64, operation: Operation) -> Ticket {
+        Ticket { to: Arc::downgrade(&self.inbox), nonce: key.nonce, operation, number }
+    }
+
+    fn wait(&self) -> u64 {
+        let (number, outcome) = self.came.recv_timeout(PATIENCE).expect("the store answers");
+        let is_ok = matches!(outcome, Outcome::Done(Ok(())) | Outcome::Page(Ok(_)));
+        assert!(is_ok, "{outcome:?}");
+        number
+    }
+
+    /// Appends to one stream. Whether it is done already.
+    fn append(&mut self, number: u64) -> bool {
+        let at = number as usize;
+        let ticket = self.ticket(&self.streams[at].key, number, Operation::Append);
+        let stream = &mut self.streams[at];
+        let chain_before = stream.chain.0;
+        stream.head += 1;
+        stream.chain = stream.chain.then(&self.frame);
+        stream.asked = Instant::now();
+        let (kind, tag, frame) = (EventKind::Progress, stream.chain.tag(), Arc::clone(&self.frame));
+        let event = StoredEvent { seq: stream.head, kind, tag, frame };
+        let append = Append { events: &[event], chain_before, chain: stream.chain.0 };
+        match self.store.append(Ms(0), &stream.key, &append, &ticket) {
+            Answer::Now(result) => {
+                result.expect("it is stored");
+                true
             }
-            let stream = &mut streams[number as usize];
-            stream.head += 1;
-            stream.chain = stream.chain.then(&frame);
-            stream.asked = Instant::now();
-            let event = StoredEvent {
-                seq: stream.head,
-                kind: EventKind::Progress,
-                tag: stream.chain.tag(),
-                frame: Arc::clone(&frame),
-            };
-            match store.append(Ms(0), &stream.key, &[event], stream.chain.0, &ticket(stream, number, Operation::Append))
-            {
-                Answer::Now(result) => {
-                    result.expect("it is stored");
-                    took.push(stream.asked.elapsed().as_nanos() as u32);
-                    ready.push(number);
+            Answer::Later => false,
+        }
+    }
+
+    fn appends(&mut self, run: Duration) -> Value {
+        let mut took: Vec<u32> = Vec::with_capacity(1 << 22);
+        let begun = Instant::now();
+        let mut ready: Vec<u64> = (0..self.streams.len() as u64).collect();
+        let mut under_way = 0;
+        while begun.elapsed() < run || under_way > 0 {
+            while let Some(number) = ready.pop() {
+                if begun.elapsed() >= run {
+                    break;
                 }
-                Answer::Later => under_way += 1,
+                if self.append(number) {
+                    took.push(self.streams[number as usize].asked.elapsed().as_nanos() as u32);
+                    ready.push(number);
+                } else {
+                    under_way += 1;
+                }
+            }
+            if under_way > 0 {
+                let number = self.wait();
+                took.push(self.streams[number as usize].asked.elapsed().as_nanos() as u32);
+                under_way -= 1;
+                ready.push(number);
             }
         }
-        if under_way > 0 {
-            let (number, outcome) = came.recv().expect("it is answered");
-            assert!(matches!(outcome, Outcome::Done(Ok(()))), "{outcome:?}");
-            took.push(streams[number as usize].asked.elapsed().as_nanos() as u32);
-            under_way -= 1;
-            ready.push(number);
+        let per_second = took.len() as f64 / begun.elapsed().as_secs_f64();
+        json!({"per_second": per_second.round(), "us": percentiles(took)})
+    }
+
+    fn reads(&self) -> Value {
+        let mut took = Vec::new();
+        for round in 0..READS {
+            let stream = &self.streams[round % self.streams.len()];
+            let limit = ReadLimit { up_to: stream.head, events: 20, bytes: 1 << 20 };
+            let ticket = self.ticket(&stream.key, 0, Operation::Read(1));
+            let asked = Instant::now();
+            if matches!(self.store.read(&stream.key, stream.head.saturating_sub(20), limit, &ticket), Answer::Later) {
+                self.wait();
+            }
+            took.push(asked.elapsed().as_nanos() as u32);
+        }
+        percentiles(took)
+    }
+}
+
+/// From the call of an append here to the hint at another store object, as at another process.
+fn wakes(here: &dyn EventStore, there: &dyn EventStore) -> Value {
+    let (hints, came) = channel();
+    let hints: Arc<dyn Watch> = Arc::new(Hints(Mutex::new(hints)));
+    let watcher: Watcher = Arc::downgrade(&hints);
+    let mut load = Load::new(here, 1);
+    there.watch(&load.streams[0].key, &watcher);
+    let mut took = Vec::new();
+    for round in 0..WAKES {
+        // Events come when they come, not at the pace of whoever looks for them.
+        std::thread::sleep(Duration::from_micros(500 + (round as u64 * 7_919) % 7_000));
+        while came.try_recv().is_ok() {}
+        if !load.append(0) {
+            load.wait();
+        }
+        match came.recv_timeout(PATIENCE) {
+            Ok(at) => took.push(at.saturating_duration_since(load.streams[0].asked).as_nanos() as u32),
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => panic!("an append is told elsewhere"),
         }
     }
-    let per_second = took.len() as f64 / begun.elapsed().as_secs_f64();
+    there.unwatch(&load.streams[0].key, &watcher);
+    percentiles(took)
+}
+
+fn percentiles(mut took: Vec<u32>) -> Value {
     took.sort_unstable();
-    let at = |part: f64| f64::from(took[((took.len() - 1) as f64 * part) as usize]) / 1_000.0;
-    let mut read = Vec::new();
-    for round in 0..2_000 {
-        let stream = &streams[round % streams.len()];
-        let limit = ReadLimit { up_to: stream.head, events: 20, bytes: 1 << 20 };
-        let asked = Instant::now();
-        let answer =
-            store.read(&stream.key, stream.head.saturating_sub(20), limit, &ticket(stream, 0, Operation::Read(1)));
-        if matches!(answer, Answer::Later) {
-            came.recv().expect("it is read");
+    let at = |part: f64| (f64::from(took[((took.len() - 1) as f64 * part) as usize]) / 100.0).round() / 10.0;
+    json!({"p50": at(0.5), "p99": at(0.99)})
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1).peekable();
+    let (mut run, mut durability) = (Duration::from_secs(5), Durability::Process);
+    while let Some(option) = arguments.next_if(|argument| argument.starts_with("--")) {
+        match option.as_str() {
+            "--power" => durability = Durability::Power,
+            "--seconds" => {
+                let seconds = arguments.next().and_then(|text| text.parse().ok());
+                run = Duration::from_secs_f64(seconds.expect("--seconds takes a number"));
+            }
+            other => panic!("{other} is no option: --seconds N and --power are"),
         }
-        read.push(asked.elapsed().as_nanos() as u32);
     }
-    read.sort_unstable();
-    let read_at = |part: f64| f64::from(read[((read.len() - 1) as f64 * part) as usize]) / 1_000.0;
-    format!(
-        "{per_second:.0} appends/s, p50 {:.1} us, p99 {:.1} us; 20 events after a cursor: p50 {:.1} us, p99 {:.1} us",
-        at(0.5),
-        at(0.99),
-        read_at(0.5),
-        read_at(0.99)
-    )
+    let mut out = std::io::stdout();
+    for address in arguments {
+        let limits = Limits { max_bytes: 1 << 40, max_bytes_per_session: 1 << 40, ..Limits::default() };
+        let options = StoreOptions { limits, durability, ..StoreOptions::default() };
+        let store = open(&address, &options).unwrap_or_else(|error| panic!("{error}"));
+        let mut result = json!({"kind": address.split(':').next(), "power": durability == Durability::Power});
+        for streams in [1, 64] {
+            let mut load = Load::new(&*store, streams);
+            result[format!("append_{streams}")] = load.appends(run);
+            if streams == 64 {
+                result["read_20"] = json!({"us": load.reads()});
+            }
+        }
+        if store.outlives_process() {
+            let there = open(&address, &options).unwrap_or_else(|error| panic!("{error}"));
+            result["wake"] = json!({"us": wakes(&*store, &*there)});
+        }
+        writeln!(out, "{result}").expect("there is an output");
+    }
 }

@@ -136,9 +136,10 @@ async function schema(flavor) {
 
 /** The calls into the engine that an echo and an event make. */
 async function engineAlone() {
-  const { Engine } = await import('../../bindings-node/lib/native.mjs');
-  const engine = new Engine(false, { keepAliveMs: 0, maxEventsPerStream: 50_000 }, () => {}, () => {});
-  const session = engine.openSession('alone', 2, [REVISION], 10);
+  const { Engine, Store } = await import('../../bindings-node/lib/native.mjs');
+  const store = new Store('memory:', { maxEventsPerStream: 50_000 });
+  const engine = new Engine(store, { keepAliveMs: 0 }, ...Array(3).fill(() => {}));
+  const session = engine.openSession('alone', undefined, 2, [REVISION], 10);
   const head = { method: 'POST', accept: 'application/json, text/event-stream', contentType: 'application/json' };
   const ask = (admission) => {
     const connection = session.call(admission, false);

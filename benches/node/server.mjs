@@ -34,11 +34,11 @@ const TRANSPORTS = {
   tailrope: {
     async v2() {
       const { EventStore, NodeStreamableHTTPServerTransport } = await import('tailrope/mcp');
-      return [NodeStreamableHTTPServerTransport, new EventStore('memory:', LIMITS)];
+      return [NodeStreamableHTTPServerTransport, new EventStore(options.store, LIMITS)];
     },
     async v1() {
       const { EventStore, StreamableHTTPServerTransport } = await import('tailrope/mcp-v1');
-      return [StreamableHTTPServerTransport, new EventStore('memory:', LIMITS)];
+      return [StreamableHTTPServerTransport, new EventStore(options.store, LIMITS)];
     },
   },
 };
@@ -79,11 +79,12 @@ const { values: options } = parseArgs({
     port: { type: 'string' },
     transport: { type: 'string', default: 'tailrope' },
     flavor: { type: 'string', default: 'v2' },
+    store: { type: 'string', default: 'memory:' },
   },
 });
 const chosen = TRANSPORTS[options.transport]?.[options.flavor];
 if (chosen === undefined || options.port === undefined) {
-  console.error('usage: benches/serve node --port N [--transport stock|tailrope] [--flavor v2|v1]');
+  console.error('usage: benches/serve node --port N [--transport stock|tailrope] [--flavor v2|v1] [--store ADDRESS]');
   process.exit(2);
 }
 const [Transport, eventStore] = await chosen();

@@ -138,11 +138,12 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--transport", choices=["stock", "tailrope"], default="tailrope")
     parser.add_argument("--flavor", choices=sorted(FLAVORS), default="mcp2")
+    parser.add_argument("--store", default="memory:", help="where Tailrope keeps events")
     args = parser.parse_args()
     if args.transport == "tailrope":
         import tailrope
 
-        tailrope.install(retry_ms=RETRY_MS, **LIMITS)
+        tailrope.install(store=args.store, retry_ms=RETRY_MS, **LIMITS)
     serve(build_app(args.flavor, args.transport), args.port)
 
 
