@@ -109,8 +109,7 @@ fn i11_a_look_up_gives_its_session_once() {
     let (here, there) = (process(&folder, 0), process(&folder, 0));
     let _session = open_session(&here, "s", NEW);
     adopt_known(&there).let_go();
-    let adoption =
-        there.engine.adopt_session("s", Some("alice"), &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 0).unwrap();
+    let adoption = there.engine.adopt_session("s", Some("alice"), &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 0).unwrap();
     let deadline = Instant::now() + PATIENCE;
     let session = loop {
         if let Some(outcome) = adoption.take() {

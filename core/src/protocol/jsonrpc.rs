@@ -412,11 +412,20 @@ pub fn write_error(out: &mut Vec<u8>, id: Option<&RequestId>, code: i32, message
 
 /// Appends an error response whose id is given as JSON text.
 pub fn write_error_with_id_text(out: &mut Vec<u8>, id_json: &str, code: i32, message: &str) {
+    write_error_with_data(out, id_json, code, message, None);
+}
+
+/// As [`write_error_with_id_text`], with `error.data`, which is JSON text too.
+pub fn write_error_with_data(out: &mut Vec<u8>, id_json: &str, code: i32, message: &str, data: Option<&str>) {
     out.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
     out.extend_from_slice(id_json.as_bytes());
     out.extend_from_slice(br#","error":{"code":"#);
     out.extend_from_slice(code.to_string().as_bytes());
     out.extend_from_slice(br#","message":"#);
     write_json_string(out, message);
+    if let Some(data) = data {
+        out.extend_from_slice(br#","data":"#);
+        out.extend_from_slice(data.as_bytes());
+    }
     out.extend_from_slice(b"}}");
 }

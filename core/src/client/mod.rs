@@ -1,0 +1,27 @@
+//! The client's half of one stream: how it comes back when its connection ends (W-043, W-044, W-063, W-066).
+//!
+//! A server's close is to a client what a network failure is: it waits as long as it was told, asks with GET
+//! for what follows the last event id that it has, and goes on until every request of the stream is answered.
+//! [`ResumableStream`] decides when to connect, what to deliver and when to give up; whoever drives it makes the
+//! connections. Cursor and `retry` belong to the stream and outlive connections that deliver nothing.
+//!
+//! Pure, like [`protocol`](crate::protocol): time and randomness come in with each input.
+//!
+//! | module | what it decides | requirements |
+//! |---|---|---|
+//! | `stream` | the states of a stream, and what each input does | W-044, W-063, W-066, W-104 to W-113, F-70 to F-73, F-80 |
+//! | `pacing` | how long to wait, and when to give up | W-043, W-112, F-73 to F-76 |
+//! | `seen` | which events came before | F-70 |
+//! | `failure` | what the requests of a stream that is lost are told | W-085, F-79, F-80 |
+//! | `token` | how a stream is handed to a later process | W-113, F-71 |
+
+mod failure;
+mod pacing;
+mod seen;
+mod stream;
+mod token;
+
+pub use failure::{Failure, failure_payloads};
+pub use pacing::{Options, OptionsError};
+pub use stream::{Input, Message, Opening, ResumableStream, Step};
+pub use token::{Token, TokenError};
