@@ -34,6 +34,9 @@ PYTHON = ("python-v1", "python-v2")
 TYPESCRIPT = ("typescript-v1", "typescript-v2")
 RUST = ("rust-v3",)
 CLIENTS = (*PYTHON, *TYPESCRIPT, *RUST)
+# The same clients with Tailrope's half.
+WITH_LINE = "+line"
+LINED = tuple(client + WITH_LINE for client in RUST)
 REVISION = "2025-11-25"
 # Servers and their gates are shared by all tests.
 _gates = itertools.count(1)
@@ -51,6 +54,8 @@ def build_rust() -> None:
 
 
 def command(client: str, url: str) -> list[str]:
+    if client.endswith(WITH_LINE):
+        return [*command(client.removesuffix(WITH_LINE), url), "--line"]
     if client in PYTHON:
         return [python(client), str(HERE / "drivers" / "python.py"), url]
     if client in TYPESCRIPT:

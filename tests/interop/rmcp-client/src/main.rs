@@ -1,7 +1,7 @@
-//! The unmodified `rmcp` client, driven by a test: `tailrope-interop-rmcp-client URL`.
+//! The unmodified `rmcp` client, driven by a test: `tailrope-interop-rmcp-client URL [--line]`.
 //!
 //! Orders come on stdin and what the client shows its user goes to stdout, one JSON object in a line; `driver.py`
-//! beside this crate says which there are. Nothing is configured but the address.
+//! beside this crate says which there are. Nothing is configured but the address, and with `--line` the HTTP client.
 
 // Logging left the newest revision, which this client does not speak here.
 #![allow(deprecated)]
@@ -16,8 +16,10 @@ use rmcp::model::{
 };
 use rmcp::service::{NotificationContext, Peer, PeerRequestOptions};
 use rmcp::transport::StreamableHttpClientTransport;
+use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
 use rmcp::{ClientHandler, RoleClient, ServiceExt};
 use serde_json::{Value, json};
+use tailrope_client::{Options, Resumable};
 use tokio::sync::mpsc;
 
 /// The calls by the tokens that the client gave them.
@@ -84,10 +86,17 @@ fn orders() -> mpsc::UnboundedReceiver<Value> {
     receive
 }
 
-async fn run(url: String) -> Result<(), Box<dyn std::error::Error>> {
+async fn run(url: String, has_line: bool) -> Result<(), Box<dyn std::error::Error>> {
     let calls = Calls::default();
     let shown = Shown { calls: Arc::clone(&calls) };
-    let mut client = shown.serve(StreamableHttpClientTransport::from_uri(url)).await?;
+    let mut client = if has_line {
+        let http = Resumable::new(reqwest::Client::new(), Options::default())?
+            .statuses(|error: &reqwest::Error| error.status().map(|status| status.as_u16()));
+        let config = StreamableHttpClientTransportConfig::with_uri(url);
+        shown.serve(StreamableHttpClientTransport::with_client(http, config)).await?
+    } else {
+        shown.serve(StreamableHttpClientTransport::from_uri(url)).await?
+    };
     let revision = client.peer().peer_info().map(|info| info.protocol_version.to_string());
     show(&json!({"connected": revision}));
     let mut orders = orders();
@@ -102,7 +111,8 @@ async fn run(url: String) -> Result<(), Box<dyn std::error::Error>> {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let url = std::env::args().nth(1).ok_or("usage: tailrope-interop-rmcp-client URL")?;
+    let url = std::env::args().nth(1).ok_or("usage: tailrope-interop-rmcp-client URL [--line]")?;
+    let has_line = std::env::args().nth(2).is_some_and(|option| option == "--line");
     // One thread: the client starts a task for each notification, and only here do they run in the order of arrival.
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(run(url))
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(run(url, has_line))
 }
