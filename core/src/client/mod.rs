@@ -10,17 +10,20 @@
 //! | module | what it decides | requirements |
 //! |---|---|---|
 //! | `stream` | the states of a stream, and what each input does | W-044, W-063, W-066, W-104 to W-113, F-70 to F-73, F-80 |
+//! | `exchange` | which HTTP exchanges are streams | W-025, W-069 |
 //! | `pacing` | how long to wait, and when to give up | W-043, W-112, F-73 to F-76 |
 //! | `seen` | which events came before | F-70 |
 //! | `failure` | what the requests of a stream that is lost are told | W-085, F-79, F-80 |
 //! | `token` | how a stream is handed to a later process | W-113, F-71 |
 
+mod exchange;
 mod failure;
 mod pacing;
 mod seen;
 mod stream;
 mod token;
 
+pub use exchange::{Posted, refused, takes_answer, takes_request};
 pub use failure::{Failure, failure_payloads};
 pub use pacing::{Options, OptionsError};
 pub use stream::{Input, Message, Opening, ResumableStream, Step};

@@ -432,7 +432,7 @@ impl ResumableStream {
     }
 }
 
-fn is_event_stream(content_type: &str) -> bool {
+pub(super) fn is_event_stream(content_type: &str) -> bool {
     let media_type = content_type.split_once(';').map_or(content_type, |(media_type, _)| media_type);
     media_type.trim().eq_ignore_ascii_case("text/event-stream")
 }

@@ -1,7 +1,7 @@
 //! Writing server-sent events (W-040, W-042, W-109, W-114).
 //!
 //! Lines end with LF, every field has a colon and a blank, `id` comes before `data`, and a payload
-//! is one line. Blocks are never given an `event` field: clients treat an unnamed one as `message`.
+//! is one line. Our own blocks are never given an `event` field: clients treat an unnamed one as `message`.
 
 use std::io::Write as _;
 
@@ -32,6 +32,18 @@ pub fn write_anonymous(out: &mut Vec<u8>, payload: &[u8]) {
     out.reserve(payload.len() + 8);
     out.extend_from_slice(b"data: ");
     write_payload(out, payload);
+    out.extend_from_slice(b"\n\n");
+}
+
+/// Appends an event of a type of its own, without an id. The type is of one line. The data, which need not be JSON,
+/// keeps its lines.
+pub fn write_typed(out: &mut Vec<u8>, event: &str, data: &str) {
+    out.extend_from_slice(b"event: ");
+    out.extend_from_slice(event.as_bytes());
+    for line in data.split('\n') {
+        out.extend_from_slice(b"\ndata: ");
+        out.extend_from_slice(line.as_bytes());
+    }
     out.extend_from_slice(b"\n\n");
 }
 
