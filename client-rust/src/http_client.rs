@@ -13,8 +13,8 @@ use hyper::body::Incoming;
 use hyper_util::client::legacy::connect::{Connect as Connector, HttpConnector};
 use hyper_util::client::legacy::{Client, Error as ClientError};
 use hyper_util::rt::TokioExecutor;
-use tailrope_core::client::{Opening, Options, OptionsError, Token};
-use tailrope_core::protocol::{Envelope, Kind, RequestId, Revision, jsonrpc};
+use tailrope_core::client::{self, Opening, Options, OptionsError, Token, takes_answer, takes_request};
+use tailrope_core::protocol::RequestId;
 
 use crate::driver::{Body, Cancel, Connect, Connected, Events};
 
@@ -129,9 +129,8 @@ impl<C: Connector + Clone + Send + Sync + 'static> HttpClient<C> {
     /// # Errors
     /// It could not be sent. Nobody knows then whether the server got it.
     pub async fn post(&self, headers: &HeaderMap, message: Bytes) -> Result<Posted, HttpError> {
-        let read = jsonrpc::read(&message);
-        let envelopes = read.as_ref().map(|body| body.envelopes()).unwrap_or_default();
-        self.cancel(envelopes);
+        let client::Posted { requests, cancelled } = client::Posted::read(&message);
+        self.cancel(&cancelled);
         let mut request = Request::builder().method(Method::POST).uri(&self.uri);
         if let Some(all) = request.headers_mut() {
             all.extend(headers.clone());
@@ -139,13 +138,11 @@ impl<C: Connector + Clone + Send + Sync + 'static> HttpClient<C> {
             all.insert(ACCEPT, BOTH);
             self.refreshed(all);
         }
-        let request = request.body(Full::new(message.clone())).map_err(HttpError::Request)?;
+        let request = request.body(Full::new(message)).map_err(HttpError::Request)?;
         let answer = self.http.request(request).await.map_err(HttpError::Http)?;
-        let requests: Vec<_> = envelopes.iter().filter(|one| one.kind == Kind::Request).collect();
-        let ids: Vec<_> = requests.iter().filter_map(|one| one.id.clone()).collect();
-        let is_stream = answer.status() == 200
-            && text(answer.headers().get(CONTENT_TYPE)).is_some_and(|found| found.starts_with("text/event-stream"));
-        if ids.is_empty() || !is_stream || !is_resumable(headers) {
+        let is_taken = takes_request("POST", None, text(headers.get(PROTOCOL_VERSION)));
+        let is_stream = takes_answer(answer.status().as_u16(), text(answer.headers().get(CONTENT_TYPE)));
+        if requests.is_empty() || !is_taken || !is_stream {
             return Ok(Posted::Answer(answer));
         }
         let mut headers = self.for_resumes(headers);
@@ -153,11 +150,15 @@ impl<C: Connector + Clone + Send + Sync + 'static> HttpClient<C> {
         if let Some(session) = answer.headers().get(SESSION_ID) {
             headers.insert(SESSION_ID, session.clone());
         }
-        let (events, cancel) =
-            Events::run(Opening::Posted(ids.clone()), self.options.clone(), self.connect(headers), Some(body(answer)));
+        let (events, cancel) = Events::run(
+            Opening::Posted(requests.clone()),
+            self.options.clone(),
+            self.connect(headers),
+            Some(body(answer)),
+        );
         let mut cancels = self.cancels.lock().unwrap_or_else(PoisonError::into_inner);
         cancels.retain(|(_, cancel)| !cancel.is_closed());
-        cancels.push((ids, cancel));
+        cancels.push((requests, cancel));
         Ok(Posted::Events(events))
     }
 
@@ -181,8 +182,8 @@ impl<C: Connector + Clone + Send + Sync + 'static> HttpClient<C> {
         Events::run(Opening::Saved(token), self.options.clone(), self.connect(all), None).0
     }
 
-    fn cancel(&self, envelopes: &[Envelope]) {
-        for request in envelopes.iter().filter_map(|one| one.fields.cancelled_request.as_ref()) {
+    fn cancel(&self, cancelled: &[RequestId]) {
+        for request in cancelled {
             let cancels = self.cancels.lock().unwrap_or_else(PoisonError::into_inner);
             for (_, cancel) in cancels.iter().filter(|(ids, _)| ids.contains(request)) {
                 // The stream has ended otherwise.
@@ -246,12 +247,6 @@ impl<C: Connector + Clone + Send + Sync + 'static> Connect for Get<C> {
 
 fn text(value: Option<&HeaderValue>) -> Option<&str> {
     value.and_then(|value| value.to_str().ok())
-}
-
-/// 2026-07-28 knows no resumption (W-069).
-fn is_resumable(headers: &HeaderMap) -> bool {
-    let revision = text(headers.get(PROTOCOL_VERSION)).and_then(Revision::parse);
-    revision.is_none_or(|revision| revision.rules().resumable)
 }
 
 fn body(answer: Response<Incoming>) -> Body {

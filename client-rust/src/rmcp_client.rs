@@ -11,8 +11,8 @@ use http::{HeaderName, HeaderValue};
 use rmcp::model::ClientJsonRpcMessage;
 use rmcp::transport::streamable_http_client::{StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse};
 use sse_stream::{Error as SseError, Sse};
-use tailrope_core::client::{Opening, Options, OptionsError, failure_payloads};
-use tailrope_core::protocol::{Kind, RequestId, Revision, jsonrpc};
+use tailrope_core::client::{Opening, Options, OptionsError, Posted, failure_payloads, takes_request};
+use tailrope_core::protocol::RequestId;
 
 use crate::driver::{Body, Cancel, Connect, Connected, Event, Events};
 
@@ -91,7 +91,7 @@ impl<C: StreamableHttpClient + Sync> Resumable<C> {
         message: ClientJsonRpcMessage,
         max_event_bytes: Option<usize>,
     ) -> Result<StreamableHttpPostResponse, StreamableHttpError<C::Error>> {
-        let (requests, cancelled) = read(&message);
+        let Posted { requests, cancelled } = Posted::read(&serde_json::to_vec(&message).unwrap_or_default());
         {
             let cancels = self.cancels.lock().unwrap_or_else(PoisonError::into_inner);
             for (id, (_, cancel)) in cancelled
@@ -157,11 +157,9 @@ struct Asked {
 }
 
 impl Asked {
-    /// 2026-07-28 knows no resumption (W-069).
     fn is_resumable(&self) -> bool {
         let version = self.headers.iter().find(|(name, _)| name.as_str() == "mcp-protocol-version");
-        let revision = version.and_then(|(_, value)| value.to_str().ok()).and_then(Revision::parse);
-        revision.is_none_or(|revision| revision.rules().resumable)
+        takes_request("POST", None, version.and_then(|(_, value)| value.to_str().ok()))
     }
 }
 
@@ -227,15 +225,6 @@ impl<C: StreamableHttpClient + Sync> Connect for Get<C> {
 fn answer(status: u16, retry_after_s: Option<u64>, body: Body) -> Connected {
     let retry_after_ms = retry_after_s.map(|seconds| seconds.saturating_mul(1_000));
     Connected::Answer { status, content_type: Some("text/event-stream".to_owned()), retry_after_ms, body }
-}
-
-/// The ids of a message's requests, and those that it cancels.
-fn read(message: &ClientJsonRpcMessage) -> (Vec<RequestId>, Vec<RequestId>) {
-    let text = serde_json::to_vec(message).unwrap_or_default();
-    let Ok(body) = jsonrpc::read(&text) else { return Default::default() };
-    let requests = body.envelopes().iter().filter(|one| one.kind == Kind::Request);
-    let cancelled = body.envelopes().iter().filter_map(|one| one.fields.cancelled_request.clone());
-    (requests.filter_map(|one| one.id.clone()).collect(), cancelled.collect())
 }
 
 /// The inner client has read the events; the stream reads bytes.
