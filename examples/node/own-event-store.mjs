@@ -10,6 +10,7 @@ import http from 'node:http';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
 
 import { McpServer } from '@modelcontextprotocol/server';
 import * as z from 'zod';
@@ -20,16 +21,18 @@ import { NodeStreamableHTTPServerTransport } from 'tailrope/mcp';
 const EVENTS_PER_FILE = 10_000;
 
 /** Appends each event of all streams to a file and reads it back from there; only the places are in memory. */
-class JsonLinesEventStore {
+export class JsonLinesEventStore {
   #directory;
+  #eventsPerFile;
   #files = [];
   #fileCount = 0;
   /** By event id: its stream, and where its line is. A Map keeps the order in which events came. */
   #places = new Map();
   #writes = Promise.resolve();
 
-  constructor(directory) {
+  constructor(directory, eventsPerFile = EVENTS_PER_FILE) {
     this.#directory = directory;
+    this.#eventsPerFile = eventsPerFile;
   }
 
   storeEvent(streamId, message) {
@@ -51,7 +54,7 @@ class JsonLinesEventStore {
   }
 
   async #writableFile() {
-    if (this.#files.length === 0 || this.#files.at(-1).eventIds.length >= EVENTS_PER_FILE) {
+    if (this.#files.length === 0 || this.#files.at(-1).eventIds.length >= this.#eventsPerFile) {
       const name = path.join(this.#directory, `events-${++this.#fileCount}.jsonl`);
       this.#files.push({ name, handle: await open(name, 'wx+'), size: 0, eventIds: [] });
     }
@@ -115,40 +118,46 @@ function buildServer() {
   return server;
 }
 
-const directory = process.env.EVENTS_DIR ?? (await mkdtemp(path.join(tmpdir(), 'events-')));
-// One store for all sessions of the server.
-const eventStore = new JsonLinesEventStore(directory);
-const transports = new Map();
+/** A server with one store for all its sessions. */
+function serverWith(eventStore) {
+  const transports = new Map();
 
-async function transportFor(sessionId) {
-  if (sessionId !== undefined) {
-    return transports.get(sessionId);
+  async function transportFor(sessionId) {
+    if (sessionId !== undefined) {
+      return transports.get(sessionId);
+    }
+    const transport = new NodeStreamableHTTPServerTransport({
+      sessionIdGenerator: () => randomUUID(),
+      onsessioninitialized: (id) => transports.set(id, transport),
+      eventStore,
+    });
+    transport.onclose = () => transports.delete(transport.sessionId);
+    await buildServer().connect(transport);
+    return transport;
   }
-  const transport = new NodeStreamableHTTPServerTransport({
-    sessionIdGenerator: () => randomUUID(),
-    onsessioninitialized: (id) => transports.set(id, transport),
-    eventStore,
+
+  async function serve(req, res) {
+    const transport = req.url === '/mcp' ? await transportFor(req.headers['mcp-session-id']) : undefined;
+    if (transport === undefined) {
+      res.writeHead(404).end();
+      return;
+    }
+    await transport.handleRequest(req, res);
+  }
+
+  return http.createServer((req, res) => {
+    serve(req, res).catch((error) => {
+      console.error(error);
+      res.destroy();
+    });
   });
-  transport.onclose = () => transports.delete(transport.sessionId);
-  await buildServer().connect(transport);
-  return transport;
 }
 
-async function serve(req, res) {
-  const transport = req.url === '/mcp' ? await transportFor(req.headers['mcp-session-id']) : undefined;
-  if (transport === undefined) {
-    res.writeHead(404).end();
-    return;
-  }
-  await transport.handleRequest(req, res);
-}
-
-const server = http.createServer((req, res) => {
-  serve(req, res).catch((error) => {
-    console.error(error);
-    res.destroy();
+// Who imports the store wants no server.
+if (process.argv[1] === fileURLToPath(import.meta.url)) {
+  const directory = process.env.EVENTS_DIR ?? (await mkdtemp(path.join(tmpdir(), 'events-')));
+  const server = serverWith(new JsonLinesEventStore(directory));
+  server.listen(Number(process.env.PORT ?? 3000), '127.0.0.1', () => {
+    console.log(`http://127.0.0.1:${server.address().port}/mcp`);
   });
-});
-server.listen(Number(process.env.PORT ?? 3000), '127.0.0.1', () => {
-  console.log(`http://127.0.0.1:${server.address().port}/mcp`);
-});
+}

@@ -21,9 +21,10 @@ KEPT_EVENTS = 10_000
 
 
 class SqliteEventStore(EventStore):
-    """Keeps the newest `KEPT_EVENTS` events of all streams in one table."""
+    """Keeps the newest `kept_events` events of all streams in one table."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, kept_events: int = KEPT_EVENTS) -> None:
+        self._kept_events = kept_events
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute(
@@ -46,7 +47,7 @@ class SqliteEventStore(EventStore):
         row = self._db.execute(
             "INSERT INTO events (event_id, stream, message) VALUES (?, ?, ?)", (event_id, stream_id, text)
         )
-        self._db.execute("DELETE FROM events WHERE seq <= ?", ((row.lastrowid or 0) - KEPT_EVENTS,))
+        self._db.execute("DELETE FROM events WHERE seq <= ?", ((row.lastrowid or 0) - self._kept_events,))
 
     async def replay_events_after(self, last_event_id: EventId, send_callback: EventCallback) -> StreamId | None:
         async with self._lock:
