@@ -4,7 +4,6 @@
 import assert from 'node:assert/strict';
 import { execFile, spawnSync } from 'node:child_process';
 import { writeFileSync } from 'node:fs';
-import { open } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
@@ -14,12 +13,11 @@ import { EventStore } from 'tailrope/mcp';
 import { JsonLinesEventStore } from '../../examples/node/own-event-store.mjs';
 import { DURABLE, folderFor } from './kit/addresses.mjs';
 import { CASES, Run } from './kit/store-rules.mjs';
-import { LabStore } from './kit/stores.mjs';
+import { LabStore, fullDisk } from './kit/stores.mjs';
 import { ours, test } from './kit/test.mjs';
 
 const BOUND = 50;
 const LARGEST = 2 << 20;
-let write;
 const path = (name) => fileURLToPath(new URL(name, import.meta.url));
 
 function refusing(address) {
@@ -50,20 +48,6 @@ function slowUsers(t, bound) {
   const { store } = users(t, bound);
   store.plan({ latency: [3, 0, 1] });
   return { store };
-}
-
-/** What every file of this process does on a disk that is full: it takes a part, and fails. */
-async function fullDisk(isFaulty) {
-  const file = await open(path('.'));
-  const methods = Object.getPrototypeOf(file);
-  await file.close();
-  write ??= methods.write;
-  methods.write = !isFaulty
-    ? write
-    : async function (bytes, offset, length, position) {
-        await write.call(this, bytes, offset, length >> 1, position);
-        throw Object.assign(new Error('ENOSPC: no space left on device, write'), { code: 'ENOSPC' });
-      };
 }
 
 /** The store of examples/node. */

@@ -1,18 +1,35 @@
 // A user's own EventStore under our transport: slow, failing, returning nonsense. (I9, F-58, F-59)
 import assert from 'node:assert/strict';
 
+import { configure } from 'tailrope/mcp';
+
+import { JsonLinesEventStore } from '../../examples/node/own-event-store.mjs';
+import { folderFor } from './kit/addresses.mjs';
 import { connectLine } from './kit/clients.mjs';
 import { Peer, counts, ids, lastId, refusal, results, upTo, within } from './kit/raw.mjs';
 import { acting, at, marked, newGate, open, serveFor } from './kit/servers.mjs';
-import { BAD_IDS, LabStore } from './kit/stores.mjs';
+import { BAD_IDS, LabStore, fullDisk } from './kit/stores.mjs';
 import { isStock, onEachLine, ours, test } from './kit/test.mjs';
+
+const USERS = {
+  lab: {
+    make: (t, cap) => new LabStore({ cap }),
+    faulty: (store, isFaulty) => store.plan(isFaulty ? { fail: 'notification', times: 99 } : {}),
+  },
+  example: {
+    make: (t, cap) => new JsonLinesEventStore(folderFor(t), cap),
+    faulty: (store, isFaulty) => fullDisk(isFaulty),
+  },
+};
+
+const told = (events) => events.filter(({ isPriming }) => !isPriming).map(({ id, message }) => ({ id, message }));
 
 /** No detail of the store reaches a client. The stock transports hand it on, which is no fault of the table's. */
 function clean(reply) {
   if (isStock) {
     return;
   }
-  for (const secret of ['hunter2', '10.0.0.7', 'redis', ' at ']) {
+  for (const secret of ['hunter2', '10.0.0.7', 'redis', 'ENOSPC', ' at ']) {
     assert.ok(!reply.raw.includes(secret), reply.raw);
   }
 }
@@ -162,39 +179,103 @@ onEachLine(async () => undefined, (line) => {
     }
   });
 
-  test('cursor outside the window is answered by the users replay', ours, async (t) => {
-    const { store, peer, cursor, name } = await outside(t);
-    const events = await (await peer.resume(cursor)).rest();
-    assert.equal(store.replays, 1);
-    assert.deepEqual([counts(events), results(events)], [upTo(10_101, 2), [name]]);
-  });
+  // Over each event store that a user wrote, with a window of five events in the engine.
+  for (const [kind, { make, faulty }] of Object.entries(USERS)) {
+    async function users(t, cap) {
+      configure({ maxEventsPerStream: 5 });
+      t.after(() => configure({}));
+      return lab(t, make(t, cap));
+    }
 
-  test('users replay is checked for ownership', ours, async (t) => {
-    const { server, cursor, name } = await outside(t);
-    const stranger = await Peer.open(server.port);
-    const reply = await stranger.resume(cursor);
-    const unknown = await stranger.resume('999999999');
-    assert.deepEqual(await refusal(reply), await refusal(unknown));
-    assert.equal(reply.status, 400);
-    assert.ok(!reply.raw.includes(name));
-  });
+    test(`i2 i3 every cursor into a users store gets its exact suffix, ${kind}`, ours, async (t) => {
+      const { peer, cursors, name } = await outside(t, await users(t));
+      const events = await (await peer.resume(cursors[0])).rest();
+      assert.deepEqual([counts(events), results(events)], [upTo(41), [name]]);
+      const whole = told(events);
+      // Those before the last five are the store's to replay, the others are in the window.
+      for (const index of [0, 1, 20, 35, 36, 37, 39, 40]) {
+        const rest = told(await (await peer.resume(whole[index].id)).rest());
+        assert.deepEqual(rest, whole.slice(index + 1), String(index));
+      }
+      assert.equal((await peer.resume(whole.at(-1).id)).status, 204);
+    });
 
-  /** A finished call whose first cursor has left the engine's window of 10,000 events. */
-  async function outside(t) {
-    const found = await lab(t);
+    test(`cursor outside the window is answered by the users replay, ${kind}`, ours, async (t) => {
+      const { store, peer, cursors, name } = await outside(t, await users(t));
+      const events = await (await peer.resume(cursors[1])).rest();
+      assert.equal(store.replays ?? 1, 1);
+      assert.deepEqual([counts(events), results(events)], [upTo(41, 2), [name]]);
+    });
+
+    test(`users replay is checked for ownership, ${kind}`, ours, async (t) => {
+      const { server, peer, cursors, name } = await outside(t, await users(t));
+      const stranger = await Peer.open(server.port);
+      const found = ids(await (await peer.resume(cursors[0])).rest());
+      // Outside the window and in it.
+      for (const cursor of [...cursors, ...found.slice(-2)]) {
+        const reply = await stranger.resume(cursor);
+        const unknown = await stranger.resume('999999999');
+        assert.deepEqual(await refusal(reply), await refusal(unknown));
+        assert.equal(reply.status, 400);
+        assert.ok(!reply.raw.includes(name));
+      }
+    });
+
+    test(`i8 what a users store dropped is told and never a part, ${kind}`, ours, async (t) => {
+      const { peer, cursors, name } = await outside(t, await users(t, 20), 'emit 80');
+      const unknown = await peer.resume('999999999');
+      const refused = await refusal(unknown);
+      for (const cursor of cursors) {
+        assert.deepEqual(await refusal(await peer.resume(cursor)), refused);
+      }
+      assert.equal(unknown.status, 400);
+      // What is left of it is whole; the session works.
+      assert.equal(await peer.ask('return after'), 'after');
+      const whole = told(await (await peer.script('emit 10', `return ${name}`)).rest());
+      assert.deepEqual(told(await (await peer.resume(whole[0].id)).rest()), whole.slice(1));
+    });
+
+    test(`i9 users store that fails for a while harms the events of that while, ${kind}`, ours, async (t) => {
+      const { store, peer } = await users(t);
+      const [before, after] = [newGate(), newGate()];
+      const twice = ['try emit 1', 'try emit 1'];
+      const reply = await peer.script('try emit 2', `gate ${before}`, ...twice, `gate ${after}`, ...twice);
+      await at(before);
+      t.after(() => faulty(store, false));
+      await faulty(store, true);
+      open(before);
+      await at(after);
+      await faulty(store, false);
+      open(after);
+      const events = await reply.untilTerminal();
+      const outcomes = JSON.parse(results(events)[0]).map((outcome) => outcome.replace(/^raised.*/s, 'raised'));
+      assert.deepEqual(outcomes, ['ok', 'raised', 'raised', 'ok', 'ok']);
+      assert.deepEqual(counts(events), [1, 2, 5, 6]);
+      clean(reply);
+      const whole = told(events);
+      for (const [index, { id }] of whole.slice(0, -1).entries()) {
+        assert.deepEqual(told(await (await peer.resume(id)).rest()), whole.slice(index + 1), String(index));
+      }
+    });
+  }
+
+  /** A finished call whose first cursors, that of its priming event and the next, are not in the engine's window. */
+  async function outside(t, found, steps = 'emit 40') {
     const name = newGate();
-    const reply = await found.peer.script('emit 1', `gate ${name}`, 'emit 10100', `return ${name}`);
-    const cursor = lastId(await reply.some(1));
+    const reply = await found.peer.script('emit 1', `gate ${name}`, steps, `return ${name}`);
+    const first = await reply.event();
+    assert.ok(first.isPriming);
+    const cursors = [first.id, lastId(await reply.some(1))];
     reply.drop();
     open(name);
     await marked(`finished return ${name}`);
-    return { ...found, cursor, name };
+    return { ...found, cursors, name };
   }
 
   test('store that fails during a resume gets comments then a clean end', ours, async (t) => {
-    const { store, peer, cursor } = await outside(t);
+    const { store, peer, cursors } = await outside(t, await lab(t), 'emit 10100');
     store.plan({ replayFails: true });
-    const reply = await peer.resume(cursor);
+    const reply = await peer.resume(cursors[1]);
     assert.equal(reply.status, 200);
     // The engine asks the store again for ten seconds.
     const blocks = [];
@@ -205,7 +286,7 @@ onEachLine(async () => undefined, (line) => {
     assert.deepEqual(blocks.filter(({ comment, isPriming }) => comment === undefined && !isPriming), []);
     // The next try, with the store back, is as if nothing had been.
     store.plan();
-    const events = await (await peer.resume(ids(blocks)[0] ?? cursor)).rest();
+    const events = await (await peer.resume(ids(blocks)[0] ?? cursors[1])).rest();
     assert.deepEqual(counts(events), upTo(10_101, 2));
   });
 

@@ -14,6 +14,7 @@ import importlib.util
 import inspect
 import json
 import re
+import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from tailrope.mcp import _sdk
 CASES: list[dict[str, Any]] = json.loads((Path(__file__).parents[1] / "vectors" / "event_store.json").read_text())[
     "cases"
 ]
+REFUSE = Path(__file__).parents[1] / "services" / "refuse"
 WIRE_ID = re.compile(r"[\x21-\x7e]{1,512}")
 PATIENCE_S = 30.0
 
@@ -247,6 +249,17 @@ def same(found: list[tuple[str | None, Message]], wanted: list[tuple[str, Messag
 def brief(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= 500 else f"{text[:300]} ... {text[-100:]}"
+
+
+def refusing(address: str) -> Callable[[bool], Awaitable[None]]:
+    """Makes the store at an address fail, or work again."""
+
+    async def faulty(is_faulty: bool) -> None:
+        command = [sys.executable, str(REFUSE), "yes" if is_faulty else "no", address]
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+
+    return faulty
 
 
 async def check_all(make: Callable[[], Any]) -> int:

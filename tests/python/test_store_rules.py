@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import pytest
 import tailrope.mcp
 from mcp.server.streamable_http import EventMessage, EventStore
 from servers.stores import LabStore
-from store_rules import CASES, Run, Subject, load
+from store_rules import CASES, Run, Subject, load, refusing
 from test_stores import named
 
 pytestmark = pytest.mark.ours
@@ -27,15 +27,6 @@ ROOT = Path(__file__).parents[2]
 OWN = ROOT / "examples" / "python" / "own_event_store.py"
 BOUND = 50
 LARGEST = 2 << 20
-
-
-def refusing(address: str) -> Callable[[bool], Awaitable[None]]:
-    async def faulty(is_faulty: bool) -> None:
-        command = [sys.executable, str(ROOT / "tests/services/refuse"), "yes" if is_faulty else "no", address]
-        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60)
-        assert done.returncode == 0, done.stderr
-
-    return faulty
 
 
 async def by_payload(is_faulty: bool) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import re
+from pathlib import Path
+from typing import Any
 
 import pytest
-from client import stock_client
+from client import LINE, stock_client
 from conftest import Farm, Server, gate
-from peer import Peer, counts, last_id, results
-from raw import Reply
+from peer import Peer, counts, last_id, results, seen
+from raw import Event, Reply
+from store_rules import refusing
 
-SECRETS = (b"hunter2", b"10.0.0.7", b"redis", b"Traceback")
+SECRETS = (b"hunter2", b"10.0.0.7", b"redis", b"sqlite", b"Traceback")
 
 
 def clean(*replies: Reply) -> None:
@@ -171,42 +174,137 @@ async def test_stream_names_are_safe_and_apart(lab: Server) -> None:
         assert re.fullmatch(r"[0-9a-f]{16,}[^0-9a-zA-Z_]?[0-9a-f]{16,}|[0-9a-f]{32,}", name), name
 
 
-async def outside(farm: Farm, **plan: object) -> tuple[Server, Peer, str, str]:
-    """A finished call whose first cursor has left the engine's window of five events."""
-    server = farm.get(store="lab", install={"max_events_per_stream": 5, "store_wait_ms": 300, "store_timeout_ms": 300})
-    await server.plan()
+async def outside(server: Server, *steps: str) -> tuple[Peer, list[str], str]:
+    """A finished call whose first cursors, that of its priming event and the next, are not in the engine's window."""
     peer = await server.peer()
     name = gate()
-    reply = await peer.call("script", {"steps": ["emit 1", f"gate {name}", "emit 40", f"return {name}"]})
-    cursor = last_id(await reply.some(1))
+    reply = await peer.call("script", {"steps": ["emit 1", f"gate {name}", *(steps or ["emit 40"]), f"return {name}"]})
+    first = await reply.event()
+    assert first is not None and first.is_priming
+    cursors = [str(first.id), last_id(await reply.some(1))]
     reply.drop()
     await server.open(name)
     await server.mark(f"finished return {name}")
-    await server.plan(**plan)
-    return server, peer, cursor, name
+    return peer, cursors, name
 
 
-async def test_cursor_outside_the_window_is_answered_by_the_users_replay(farm: Farm) -> None:
-    server, peer, cursor, name = await outside(farm)
-    before = (await server.state())["store"]["replays"]
+# The engine's window of the stream.
+SMALL = {"max_events_per_stream": 5, "store_wait_ms": 300, "store_timeout_ms": 10_000}
+OF_MCP2 = pytest.mark.skipif(LINE < 2, reason="the example is written for mcp 2.x")
+
+
+class Users:
+    """Servers over an event store that a user wrote."""
+
+    def __init__(self, kind: str, farm: Farm, folder: Path) -> None:
+        self.kind, self.farm, self.folder = kind, farm, folder
+
+    def get(self, **options: Any) -> Server:
+        if self.kind == "example":
+            options["address"] = self.file(**options)
+        return self.farm.get(store=self.kind, install=SMALL, **options)
+
+    def file(self, cap: int = 0) -> str:
+        return str(self.folder / f"{cap}.db")
+
+    async def faulty(self, server: Server, is_faulty: bool) -> None:
+        if self.kind == "lab":
+            await server.plan(**({"fail": "notification", "times": 99} if is_faulty else {}))
+        else:
+            await refusing(f"sqlite:{self.file()}")(is_faulty)
+
+
+@pytest.fixture(scope="module", params=["lab", pytest.param("example", marks=OF_MCP2)])
+def users(request: pytest.FixtureRequest, farm: Farm, tmp_path_factory: pytest.TempPathFactory) -> Users:
+    return Users(request.param, farm, tmp_path_factory.mktemp("users"))
+
+
+def told(events: list[Event]) -> list[tuple[str | None, Any]]:
+    return [(event.id, event.message) for event in events if not event.is_priming]
+
+
+@pytest.mark.ours
+async def test_i2_i3_every_cursor_into_a_users_store_gets_its_exact_suffix(users: Users) -> None:
+    peer, cursors, name = await outside(users.get())
+    events = await (await peer.resume(cursors[0])).rest()
+    assert counts(events) == list(range(1, 42)) and results(events) == [name]
+    whole = told(events)
+    # Those before the last five are the store's to replay, the others are in the window.
+    for index in (0, 1, 20, 35, 36, 37, 39, 40):
+        assert told(await (await peer.resume(str(whole[index][0]))).rest()) == whole[index + 1 :], index
+    complete = await peer.resume(str(whole[-1][0]))
+    assert complete.status == 204
+
+
+@pytest.mark.ours
+async def test_cursor_outside_the_window_is_answered_by_the_users_replay(users: Users) -> None:
+    server = users.get()
+    peer, (_, cursor), name = await outside(server)
+    before = (await server.state()).get("store")
     events = await (await peer.resume(cursor)).rest()
-    assert (await server.state())["store"]["replays"] == before + 1
+    if before is not None:
+        assert (await server.state())["store"]["replays"] == before["replays"] + 1
     assert counts(events) == list(range(2, 42)) and results(events) == [name]
 
 
-async def test_users_replay_is_checked_for_ownership(farm: Farm) -> None:
-    server, _, cursor, name = await outside(farm)
+@pytest.mark.ours
+async def test_users_replay_is_checked_for_ownership(users: Users) -> None:
+    server = users.get()
+    peer, cursors, name = await outside(server)
     stranger = await server.peer()
-    reply = await stranger.resume(cursor)
-    unknown = await stranger.resume("999999999")
-    assert reply.status == unknown.status == 400
-    assert await reply.json() == await unknown.json()
-    assert name.encode() not in bytes(reply.raw)
+    events = await (await peer.resume(cursors[0])).rest()
+    # Outside the window and in it.
+    for cursor in (*cursors, str(events[-2].id), str(events[-1].id)):
+        answers = [await seen(await stranger.resume(one)) for one in (cursor, "999999999")]
+        assert answers[0] == answers[1] and answers[0][0] == 400, cursor
+        assert name not in str(answers)
+
+
+@pytest.mark.ours
+async def test_i8_what_a_users_store_dropped_is_told_and_never_a_part(users: Users) -> None:
+    peer, cursors, name = await outside(users.get(cap=20), "emit 80")
+    unknown = await seen(await peer.resume("999999999"))
+    for cursor in cursors:
+        assert await seen(await peer.resume(cursor)) == unknown
+    assert unknown[0] == 400
+    # What is left of it is whole; the session works.
+    assert await peer.ask("echo", {"text": "after"}) == "after"
+    reply = await peer.call("script", {"steps": ["emit 10", f"return {name}"]})
+    whole = told(await reply.rest())
+    assert told(await (await peer.resume(str(whole[0][0]))).rest()) == whole[1:]
+
+
+@pytest.mark.ours
+async def test_i9_users_store_that_fails_for_a_while_harms_the_events_of_that_while(users: Users) -> None:
+    server = users.get()
+    peer = await server.peer()
+    before, after = gate(), gate()
+    steps = ["try emit 2", f"gate {before}", *["try emit 1"] * 2, f"gate {after}", *["try emit 1"] * 2]
+    reply = await peer.call("script", {"steps": steps})
+    await server.at(before)
+    await users.faulty(server, True)
+    try:
+        await server.open(before)
+        await server.at(after)
+    finally:
+        await users.faulty(server, False)
+    await server.open(after)
+    events = await reply.until_terminal()
+    (outcomes,) = results(events)
+    assert re.fullmatch(r'\["ok", "raised[^"]*", "raised[^"]*", "ok", "ok"\]', outcomes), outcomes
+    assert counts(events) == [1, 2, 5, 6]
+    clean(reply)
+    whole = told(events)
+    for index in range(len(whole) - 1):
+        assert told(await (await peer.resume(str(whole[index][0]))).rest()) == whole[index + 1 :], index
 
 
 @pytest.mark.ours
 async def test_store_that_fails_during_a_resume_gets_comments_then_a_clean_end(farm: Farm) -> None:
-    server, peer, cursor, _ = await outside(farm, replay_fails=True)
+    server = farm.get(store="lab", install={**SMALL, "store_timeout_ms": 300})
+    await server.plan()
+    peer, (_, cursor), _ = await outside(server)
+    await server.plan(replay_fails=True)
     reply = await peer.resume(cursor)
     assert reply.status == 200
     blocks = [block async for block in reply.blocks()]

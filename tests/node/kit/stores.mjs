@@ -2,6 +2,8 @@
 //
 // It is also the store of the stock transports: a list for each stream and a look-up by id, one object for all
 // sessions, as a data base would be.
+import { open } from 'node:fs/promises';
+
 import { gate, mark } from './control.mjs';
 import { sleep } from './raw.mjs';
 
@@ -141,4 +143,20 @@ export class LabStore {
     }
     return streamId;
   }
+}
+
+let write;
+
+/** What every file of this process does on a disk that is full: it takes a part, and fails. */
+export async function fullDisk(isFaulty) {
+  const file = await open(new URL('.', import.meta.url));
+  const methods = Object.getPrototypeOf(file);
+  await file.close();
+  write ??= methods.write;
+  methods.write = !isFaulty
+    ? write
+    : async function (bytes, offset, length, position) {
+        await write.call(this, bytes, offset, length >> 1, position);
+        throw Object.assign(new Error('ENOSPC: no space left on device, write'), { code: 'ENOSPC' });
+      };
 }

@@ -1,7 +1,8 @@
 """Start one test server: python -m servers.app --flavor mcp2 --transport tailrope --port 0 [--options JSON].
 
-Prints `READY PORT` when it listens. Options: install (arguments of tailrope.install), store (none, lab, tailrope),
-address (of the store tailrope), cap (events per stream of the lab store), retry_ms, mount (starlette, fastapi), server
+Prints `READY PORT` when it listens. Options: install (arguments of tailrope.install), store (none, lab, example,
+tailrope), address (of the store tailrope, or the file of the example's), cap (events per stream of the lab store, or of
+all in the example's), retry_ms, mount (starlette, fastapi), server
 (uvicorn, hypercorn), loop (asyncio, uvloop), log (level of the logger `tailrope`), servers (several in one process, by
 path, each with the options of an event store of its own or none), and those of the builders in flavors.py.
 """
@@ -16,6 +17,7 @@ import os
 import socket
 import sys
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from .control import CONTROL, App, controlled
@@ -44,6 +46,9 @@ def build(flavor: str, transport: str, options: dict[str, Any]) -> App:
         import tailrope
         import tailrope.mcp
 
+        if kind == "example":
+            # It is a server, too, which installs without options; ours come after.
+            store = example(options)
         if kind == "tailrope":
             store = tailrope.mcp.EventStore(options.get("address", "memory:"), retry_ms=retry_ms)
         elif kind != "absent":
@@ -55,6 +60,15 @@ def build(flavor: str, transport: str, options: dict[str, Any]) -> App:
         retry_ms = None
     app = BUILDERS[flavor](options, store, retry_ms, Ops(transport == "tailrope"))
     return controlled(mounted(app, options.get("mount")))
+
+
+def example(options: dict[str, Any]) -> Any:
+    """The event store of examples/python/own_event_store.py."""
+    from store_rules import load
+
+    path = Path(__file__).parents[3] / "examples" / "python" / "own_event_store.py"
+    bound = {} if "cap" not in options else {"kept_events": options["cap"]}
+    return load(str(path), "SqliteEventStore")(options["address"], **bound)
 
 
 def side_by_side(flavor: str, options: dict[str, Any]) -> Any:
