@@ -284,6 +284,20 @@ impl SlowStore {
         while self.answer(true) {}
     }
 
+    /// Does the oldest append, and says that it got no answer in its own time: as a store does whose server
+    /// took the append and was not heard. False when the oldest operation is no append.
+    pub(crate) fn answer_unheard(&self) -> bool {
+        let Some(Pending::Append(at, key, events, (chain_before, chain), ticket)) =
+            self.pending.lock().unwrap().pop_front()
+        else {
+            return false;
+        };
+        let append = Append { events: &events, chain_before, chain };
+        assert!(matches!(self.inner.append(at, &key, &append, &ticket), Answer::Now(Ok(()))), "it is taken");
+        ticket.complete(Outcome::Done(Err(StoreError::TimedOut { after_ms: 10_000 })));
+        true
+    }
+
     fn does_wait(&self) -> bool {
         self.waits.load(Ordering::SeqCst)
     }

@@ -131,6 +131,31 @@ fn i2_i3_the_log_goes_on_behind_an_append_that_came_through_after_all() {
 }
 
 #[test]
+fn f58_the_log_goes_on_behind_an_append_that_the_store_itself_gave_up() {
+    let (bench, store) = slow(Options::default());
+    let session = bench.session("s", NEW);
+    let connection = call(&session, 1);
+    let cursor = bench.read(&connection).last_id();
+    store.set(true, false);
+    for name in ["a", "b", "c"] {
+        notify(&session, 1, name).unwrap();
+    }
+    // The others go together, once the first one is stored.
+    assert!(store.answer(true) && store.answer_unheard());
+    let outcomes: Vec<_> = session.take_outcomes().into_iter().map(|(_, outcome)| outcome).collect();
+    let unheard = Err(EngineError::Store(StoreError::TimedOut { after_ms: 10_000 }));
+    assert_eq!(outcomes, [Ok(()), unheard.clone(), unheard]);
+    assert_eq!(store.pending(), 0, "what may be stored is not stored again");
+    store.set(false, false);
+    assert_eq!(notify(&session, 1, "d"), Ok(Sent::Stored));
+    assert_eq!(respond(&session, 1), Ok(Sent::Stored));
+    let events: Vec<_> = (1..).zip(["a", "b", "c", "d"]).map(|(seq, name)| json!({"event": seq, "is": name})).collect();
+    let again = bench.read(&resume(&session, &cursor)).frames();
+    assert_eq!((&again[1..5], &again[5..]), (&events[..], &[json!({"event": 5, "is": {"result": 1}})][..]));
+    assert_eq!(bench.engine.stats().events_unstored, 2);
+}
+
+#[test]
 fn a_question_behind_an_append_that_came_through_is_settled_where_it_is() {
     let store = SlowStore::new(Limits { max_events_per_stream: 3, ..Limits::default() });
     let bench = Bench::new(Options { store: Some(Arc::clone(&store) as _), ..Options::default() });

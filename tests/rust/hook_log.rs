@@ -166,3 +166,22 @@ fn i9_a_fault_harms_one_message_and_a_lost_log_none() {
     let again = put(&log, "s", "1", "c");
     assert_eq!((replay(&log, "s", &first), texts(replay(&log, "s", &again))), (None, Some(("1".into(), vec![]))));
 }
+
+#[test]
+fn f58_a_log_goes_on_behind_a_message_that_the_store_took_and_was_not_heard() {
+    let (bench, memory) = slow(Options::default());
+    let log = bench.engine.hook_log();
+    let first = put(&log, "s", "1", "a");
+    memory.set(true, false);
+    let (told, outcome) = channel();
+    let done = Box::new(move |result| told.send(result).expect("somebody waits"));
+    log.store("s", "1", EventKind::Progress, "unheard".into(), done);
+    assert!(memory.answer_unheard());
+    let outcome: Result<String, StoreError> = outcome.recv_timeout(PATIENCE).expect("it is told");
+    assert_eq!(outcome, Err(StoreError::TimedOut { after_ms: 10_000 }));
+    memory.set(false, false);
+    put(&log, "s", "1", "b");
+    put(&log, "s", "1", "c");
+    // It is in the log, so it is replayed, in its place.
+    assert_eq!(texts(replay(&log, "s", &first)), Some(("1".into(), ["unheard", "b", "c"].map(str::to_owned).into())));
+}

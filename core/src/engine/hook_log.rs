@@ -110,6 +110,8 @@ fn session_of(scope: &str) -> Arc<str> {
 enum Waiting {
     Opening(Place),
     Appending(Place, u64, Message),
+    /// The log is longer than it was known to be: where it ends, and the message that found it out.
+    Growing(Place, Message),
     Replaying(Replaying),
 }
 
@@ -282,6 +284,18 @@ impl Hooked {
                         log.queue.push_front(Message { again: true, ..message });
                         None
                     }
+                    // A message that counted as failed was stored all the same: the log goes on behind it.
+                    Err(StoreError::OutOfOrder) if !message.again => {
+                        log.busy = true;
+                        let (key, number) = (log.key.clone(), self.shared.number());
+                        state.waits.insert(number, Waiting::Growing(place, Message { again: true, ..message }));
+                        drop(state);
+                        let ticket = self.ticket(key.nonce, Operation::Record, number);
+                        return match self.shared.store.record(&key, &ticket) {
+                            Answer::Now(result) => self.grown(number, result),
+                            Answer::Later => None,
+                        };
+                    }
                     Err(error) => Some((message.done, Err(error))),
                     Ok(()) => {
                         log.head += 1;
@@ -295,7 +309,7 @@ impl Hooked {
                 };
                 (place, told)
             }
-            waiting @ Waiting::Replaying(_) => {
+            waiting @ (Waiting::Growing(..) | Waiting::Replaying(_)) => {
                 state.waits.insert(number, waiting);
                 return None;
             }
@@ -303,6 +317,41 @@ impl Hooked {
         drop(state);
         if let Some((done, result)) = told {
             done(result);
+        }
+        Some(place)
+    }
+
+    /// It is known where a log ends that is longer than it should be.
+    fn grown(&self, number: u64, result: Result<Option<Record>, StoreError>) -> Option<Place> {
+        let nonce = self.shared.nonce();
+        let mut state = lock(&self.state);
+        let Some(Waiting::Growing(place, message)) = state.waits.remove(&number) else { return None };
+        let Some(log) = state.streams.get_mut(&place) else {
+            // Its scope was dropped meanwhile.
+            drop(state);
+            (message.done)(Err(StoreError::Gone));
+            return None;
+        };
+        log.busy = false;
+        let failed = match result {
+            Ok(Some(record)) if record.head > log.head => {
+                log.head = record.head;
+                log.chain = Chain(record.chain);
+                log.queue.push_front(message);
+                None
+            }
+            Ok(None) => {
+                let (queue, used) = (std::mem::take(&mut log.queue), log.used);
+                *log = Stream { queue, used, ..Stream::new(&place.0, nonce) };
+                log.queue.push_front(message);
+                None
+            }
+            Ok(Some(_)) => Some((message.done, StoreError::OutOfOrder)),
+            Err(error) => Some((message.done, error)),
+        };
+        drop(state);
+        if let Some((done, error)) = failed {
+            done(Err(error));
         }
         Some(place)
     }
@@ -320,7 +369,7 @@ impl Hooked {
     fn take_replay(&self, number: u64) -> Option<Replaying> {
         match lock(&self.state).waits.remove(&number)? {
             Waiting::Replaying(replay) => Some(replay),
-            Waiting::Opening(_) | Waiting::Appending(..) => None,
+            Waiting::Opening(_) | Waiting::Appending(..) | Waiting::Growing(..) => None,
         }
     }
 
@@ -400,7 +449,14 @@ impl Complete for Hooked {
                     self.pump(&place);
                 }
             }
-            Outcome::Record(result) => self.recorded(ticket.number, result),
+            Outcome::Record(result) => {
+                let is_growth = matches!(lock(&self.state).waits.get(&ticket.number), Some(Waiting::Growing(..)));
+                if !is_growth {
+                    self.recorded(ticket.number, result);
+                } else if let Some(place) = self.grown(ticket.number, result) {
+                    self.pump(&place);
+                }
+            }
             Outcome::Page(page) => {
                 if let Some(replay) = self.paged(ticket.number, page) {
                     self.read_on(replay);

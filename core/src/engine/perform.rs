@@ -174,6 +174,8 @@ impl Cell {
             Err(StoreError::OutOfOrder) if state.session.stream(nonce).is_some_and(|stream| stream.is_unsure) => {
                 return self.ask_growth(state, now, nonce, more);
             }
+            // The store gave up before the engine did.
+            Err(error @ StoreError::TimedOut { .. }) => return self.append_lost(state, now, nonce, &error),
             Err(error) => {
                 if matches!(error, StoreError::RolledBack | StoreError::Gone) {
                     self.log_lost(state, now, nonce, &error, more);

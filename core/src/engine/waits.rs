@@ -88,7 +88,8 @@ impl Cell {
         self.completed(state, now, ticket, is_growth, outcome);
     }
 
-    fn append_lost(&self, state: &mut State, now: Ms, nonce: StreamNonce, error: &StoreError) {
+    /// What was sent to the store and got no answer may be in the log: it counts as failed and is not sent again.
+    pub(super) fn append_lost(&self, state: &mut State, now: Ms, nonce: StreamNonce, error: &StoreError) {
         let Some(stream) = state.session.stream_mut(nonce) else { return };
         stream.is_unsure = true;
         for _ in 0..stream.machine.appending() {

@@ -182,8 +182,10 @@ pub struct ReadLimit {
 /// 7. A failed operation changes nothing and harms no other (I9).
 /// 8. [`drop_session`](Self::drop_session) frees everything that the session held (I11).
 /// 9. No method blocks on another stream's operation; none calls the ticket while it holds a lock.
-/// 10. What was [abandoned](Self::abandon) and is stored all the same has its position: an append for
-///     that position is [`StoreError::OutOfOrder`], and [`record`](Self::record) tells the new head.
+/// 10. What was [abandoned](Self::abandon), or got no answer in the store's own time
+///     ([`StoreError::TimedOut`]), and is stored all the same has its position: an append for that
+///     position is [`StoreError::OutOfOrder`], and [`record`](Self::record) tells the new head. Where an
+///     append may have been stored, it is never said to have [`Failed`](StoreError::Failed).
 /// 11. What has no answer ([`finish`](Self::finish), [`settle`](Self::settle), drops and the like) is done
 ///     before whatever the same caller asks afterwards. [`usage`](Self::usage) may lag behind it.
 /// 12. A session's record is found until the session is dropped; putting it again keeps its age.
