@@ -103,19 +103,18 @@ async fn perform(
         Ok(verdicts) => return (verdicts, None),
         Err(fault) => fault,
     };
-    let error = StoreError::from(&fault);
     if matches!(fault.kind, Kind::Lost | Kind::Refuses) {
-        return (writes.iter().map(|_| Err(error.clone())).collect(), Some(fault));
+        return (writes.iter().map(|write| Err(not_done(write, &fault))).collect(), Some(fault));
     }
-    if writes.len() == 1 {
-        return (vec![Err(error)], None);
+    if let [write] = writes {
+        return (vec![Err(not_done(write, &fault))], None);
     }
     let mut verdicts = Vec::with_capacity(writes.len());
     for write in writes.chunks(1) {
         match transact(lane, link, shared, context, write, patience).await {
             Ok(one) => verdicts.extend(one),
             Err(fault) => {
-                verdicts.push(Err(StoreError::from(&fault)));
+                verdicts.push(Err(not_done(&write[0], &fault)));
                 if matches!(fault.kind, Kind::Lost | Kind::Refuses) {
                     let error = StoreError::from(&fault);
                     verdicts.resize_with(writes.len(), || Err(error.clone()));
@@ -125,6 +124,17 @@ async fn perform(
         }
     }
     (verdicts, None)
+}
+
+/// What a fault means for a write. An append that was sent may be in the log.
+fn not_done(write: &Write, fault: &Fault) -> StoreError {
+    match (write, fault.unheard) {
+        (Write::Append { .. }, Some(time)) => {
+            tracing::warn!(target: "tailrope", error = fault.text, "an append was not heard of");
+            StoreError::TimedOut { after_ms: time.as_millis().try_into().unwrap_or(u64::MAX) }
+        }
+        _ => StoreError::from(fault),
+    }
 }
 
 /// One transaction. What may have been committed when the connection was lost is tried again: the log
@@ -139,10 +149,12 @@ async fn transact(
 ) -> Result<Vec<Verdict>, Fault> {
     let encoded = Encoded::new(writes);
     let (started, mut again, mut tries) = (Instant::now(), false, 0);
+    // A try that was not heard of may have been the one that was done.
+    let told = |fault: Fault, again: bool| if again { fault.unheard_for(started.elapsed()) } else { fault };
     loop {
         tries += 1;
         let left = patience.saturating_sub(started.elapsed());
-        let client = link.client(left).await?;
+        let client = link.client(left).await.map_err(|fault| told(fault, again))?;
         let asked = apply(&client, context, lane, again, &encoded);
         match tokio::time::timeout(patience, asked).await {
             Ok(Ok(row)) => return Ok(conclude(lane, shared, context, &encoded, writes, &row)),
@@ -153,18 +165,18 @@ async fn transact(
                 }
                 Kind::Lost => {
                     link.lost();
-                    return Err(fault);
+                    return Err(told(fault, true));
                 }
                 Kind::Refuses => {
                     link.refuses(fault.clone(), context.timeout);
-                    return Err(fault);
+                    return Err(told(fault, again));
                 }
                 Kind::Conflict if tries < TRIES => {}
-                Kind::Conflict | Kind::Other => return Err(fault),
+                Kind::Conflict | Kind::Other => return Err(told(fault, again)),
             },
             Err(_) => {
                 link.give_up();
-                return Err(Fault::new(Kind::Other, "the server did not answer in time"));
+                return Err(told(Fault::new(Kind::Other, "the server did not answer in time"), true));
             }
         }
     }

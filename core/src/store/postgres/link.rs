@@ -21,6 +21,8 @@ const LONGEST: Duration = Duration::from_secs(2);
 pub(super) struct Fault {
     pub(super) text: String,
     pub(super) kind: Kind,
+    /// For how long nothing was heard of what was sent: it may have been done.
+    pub(super) unheard: Option<Duration>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +39,11 @@ pub(super) enum Kind {
 
 impl Fault {
     pub(super) fn new(kind: Kind, text: impl Into<String>) -> Self {
-        Self { text: text.into(), kind }
+        Self { text: text.into(), kind, unheard: None }
+    }
+
+    pub(super) fn unheard_for(self, time: Duration) -> Self {
+        Self { unheard: Some(time), ..self }
     }
 
     /// Says what an error is, without its details: they may repeat what was sent.
