@@ -2,7 +2,7 @@
 
 `TAILROPE_TEST_TRANSPORT=stock` runs the same tests against the SDK's own transport; failures are then data for
 the table in docs/stock-faults.md, not errors of ours. `TAILROPE_TEST_STORE` is the address of the event store where
-a test names none.
+a test names none, such as `redis://127.0.0.1:6379?namespace={}`: each server gets a name of its own in place of `{}`.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ import logging
 import os
 import socket
 import sys
+import uuid
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,8 @@ def build(flavor: str, transport: str, options: dict[str, Any]) -> App:
         if kind == "tailrope":
             store = tailrope.mcp.EventStore(options.get("address", "memory:"), retry_ms=retry_ms)
         elif kind != "absent":
-            address = os.environ.get("TAILROPE_TEST_STORE", "memory:")
+            # Counters and bounds are those of a store, so each server has one of its own.
+            address = os.environ.get("TAILROPE_TEST_STORE", "memory:").replace("{}", f"t{uuid.uuid4().hex[:12]}")
             tailrope.install(**{"retry_ms": retry_ms, "store": address, **options.get("install", {})})
         if kind == "lab":
             store = CONTROL.store = LabStore(options.get("cap"))
