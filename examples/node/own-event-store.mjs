@@ -46,7 +46,11 @@ export class JsonLinesEventStore {
     const eventId = randomBytes(16).toString('base64url');
     const line = Buffer.from(`${JSON.stringify({ eventId, streamId, message })}\n`);
     const file = await this.#writableFile();
-    await file.handle.write(line, 0, line.length, file.size);
+    const { bytesWritten } = await file.handle.write(line, 0, line.length, file.size);
+    if (bytesWritten < line.length) {
+      // The next line is written over what is there of this one.
+      throw new Error('the disk is full');
+    }
     this.#places.set(eventId, { streamId, file, offset: file.size, length: line.length });
     file.size += line.length;
     file.eventIds.push(eventId);

@@ -147,16 +147,14 @@ export class LabStore {
 
 let write;
 
-/** What every file of this process does on a disk that is full: it takes a part, and fails. */
-export async function fullDisk(isFaulty) {
+/** What every file of this process does on a disk that has become full: it takes a part of what is written. */
+export async function fullDisk(isFull) {
   const file = await open(new URL('.', import.meta.url));
   const methods = Object.getPrototypeOf(file);
   await file.close();
   write ??= methods.write;
-  methods.write = !isFaulty
-    ? write
-    : async function (bytes, offset, length, position) {
-        await write.call(this, bytes, offset, length >> 1, position);
-        throw Object.assign(new Error('ENOSPC: no space left on device, write'), { code: 'ENOSPC' });
-      };
+  const writePart = function (bytes, offset, length, position) {
+    return write.call(this, bytes, offset, length >> 1, position);
+  };
+  methods.write = isFull ? writePart : write;
 }
