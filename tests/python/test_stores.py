@@ -127,26 +127,21 @@ async def test_i3_reader_elsewhere_gets_all_that_the_owner_appends(pair: tuple[S
 async def test_i4_newest_reader_has_the_stream_wherever_it_is(pair: tuple[Server, Server]) -> None:
     here, there = pair
     peer = await here.peer()
-    first, second, third = gate(), gate(), gate()
-    steps = ["emit 1", f"gate {first}", "emit 1", f"gate {second}", "emit 1", f"gate {third}", "return x"]
-    owner = await peer.call("script", {"steps": steps})
-    events = await owner.some(1)
-    elsewhere = await at(peer, there).resume(last_id(events))
-    assert await elsewhere.event() is not None
-    # Fenced and ended cleanly, with nothing more.
-    assert counts(await owner.rest(WAIT_S)) == []
-    await here.open(first)
-    events += await elsewhere.some(1, WAIT_S)
-    back = await peer.resume(last_id(events))
-    assert await back.event() is not None
-    await here.open(second)
-    events += await back.some(1, WAIT_S)
-    assert counts(await elsewhere.rest(WAIT_S)) == []
-    last = await at(peer, there).resume(last_id(events))
-    await here.open(third)
-    events += await last.until_terminal(WAIT_S)
-    dense(events, 1, 3)
-    assert results(events) == ["x"]
+    name = gate()
+    reply = await peer.call("script", {"steps": [f"until {name}"]})
+    events: list[Event] = []
+    fenced = []
+    for number in range(1, 9):
+        events += await reply.some(5, WAIT_S)
+        # Nobody waits until it is fenced: who has read from the newer one is behind its claim.
+        fenced.append(asyncio.create_task(reply.rest(WAIT_S)))
+        reply = await at(peer, pair[number % 2]).resume(last_id(events))
+    await here.open(name)
+    events += await reply.until_terminal(WAIT_S)
+    dense(events, 1, counts(events)[-1])
+    assert results(events) == [str(counts(events)[-1])]
+    for left in await asyncio.gather(*fenced):
+        assert results(left) == [], "I4: an older reader is fenced, however quickly they follow"
     complete = await at(peer, there).resume(last_id(events))
     assert complete.status == 204
 

@@ -44,6 +44,8 @@ pub(super) struct State {
     pub(super) followed: BTreeMap<StreamNonce, Followed>,
     /// Streams that other processes may read or write.
     pub(super) watched: HashMap<StreamNonce, Watched>,
+    /// Connections whose claim has no number yet: nothing of the stream goes out on them.
+    pub(super) held: BTreeMap<ConnectionId, Ticket>,
     /// Which version of what the store knows of the session it was given.
     pub(super) facts_put: u32,
     next_token: u64,
@@ -103,6 +105,7 @@ impl Cell {
                 seeks: BTreeMap::new(),
                 followed: BTreeMap::new(),
                 watched: HashMap::new(),
+                held: BTreeMap::new(),
                 facts_put: 0,
                 next_token: 1,
                 scheduled: Ms::NEVER,
@@ -282,6 +285,7 @@ impl Cell {
     fn detach(&self, state: &mut State, now: Ms, id: ConnectionId, more: bool) -> Option<Conn> {
         let conn = state.conns.remove(&id)?;
         state.seeks.remove(&id);
+        self.call_off_claim(state, id);
         let retry_ms = conn.retry_ms.unwrap_or_else(|| state.session.retry_ms());
         state.session.disconnected(now, more.then_some(retry_ms));
         if let Some((number, wait)) = conn.replay {
@@ -364,7 +368,7 @@ impl Cell {
             let jitter = me.shared.jitter();
             // The standalone stream has no end, so its machine always takes a reader.
             let _ = state.session.handle(now, nonce, Input::Open { conn, jitter }, steps);
-            me.claim_log(state, now, nonce, steps);
+            me.claim_log(state, now, nonce, conn, steps);
             Ok(conn)
         })?;
         Ok(Self::connection(me, conn))
@@ -424,6 +428,9 @@ impl Cell {
             wait_until = wait_until.min(state.wait_deadline());
             let Some(conn) = state.conns.get_mut(&id) else { return over(now) };
             conn.awake = false;
+            if state.held.contains_key(&id) {
+                return Poll { head: conn.head, chunks: Vec::new(), end: None, wait_until };
+            }
             let poll = Poll { head: conn.head, chunks: std::mem::take(&mut conn.outbox), end: conn.end, wait_until };
             if let Some(why) = poll.end {
                 self.detach(state, now, id, why != CloseReason::Complete);

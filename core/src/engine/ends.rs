@@ -29,6 +29,7 @@ impl Cell {
             state.session.drain(now, retry_ms, steps);
             self.end_json(state, SynthesizedEnd::Draining);
             self.drain_seeks(state, now);
+            self.release_held(state);
         });
     }
 
@@ -76,6 +77,7 @@ impl Cell {
         self.with(|state, now| {
             state.release_senders();
             state.seeks.clear();
+            state.held.clear();
             state.followed.clear();
             self.unwatch_all(state);
             for (_, conn) in std::mem::take(&mut state.json) {

@@ -52,7 +52,7 @@ impl Cell {
                     Counters::add(&counters.resumes_accepted, u64::from(!conn.instead));
                 }
                 state.touched.push(conn);
-                self.claim_log(state, now, nonce, more);
+                self.claim_log(state, now, nonce, conn, more);
             }
             Output::Reject { conn, why } => self.answer_reject(state, now, conn, why, more),
             Output::Send { conn, frame } => self.write(state, nonce, conn, frame),
@@ -61,12 +61,13 @@ impl Cell {
                 counters.closed(why);
                 tracing::debug!(target: "tailrope", session = %self.id, stream = %nonce.hex(), connection = conn,
                     why = why.as_str(), "connection closed");
-                if let Some(conn) = state.conns.get_mut(&conn) {
-                    conn.head.get_or_insert(Head::EVENT_STREAM);
-                    conn.end = Some(why);
+                if let Some(out) = state.conns.get_mut(&conn) {
+                    out.head.get_or_insert(Head::EVENT_STREAM);
+                    out.end = Some(why);
                     if why == CloseReason::Superseded {
                         // Another reader has the stream: not even what is ready goes out here (I4).
-                        conn.outbox.clear();
+                        out.outbox.clear();
+                        state.held.remove(&conn);
                     }
                 }
                 state.touched.push(conn);
@@ -248,7 +249,7 @@ impl Cell {
                 self.grown(state, now, nonce, result, &mut steps);
             }
             (Operation::Record, Outcome::Record(result)) => self.recorded(state, now, nonce, result, &mut steps),
-            (Operation::Claim, Outcome::Claimed(result)) => self.claimed(state, now, nonce, result, &mut steps),
+            (Operation::Claim, Outcome::Claimed(result)) => self.claimed(state, now, ticket, result, &mut steps),
             (operation, outcome) => {
                 tracing::error!(target: "tailrope", ?operation, ?outcome, "a store gave an outcome of another operation");
             }

@@ -99,7 +99,7 @@ impl Cell {
             }
             let _ = state.session.handle(now, nonce, Input::Open { conn, jitter }, steps);
             state.touched.push(conn);
-            return self.claim_log(state, now, nonce, steps);
+            return self.claim_log(state, now, nonce, conn, steps);
         }
         let _ = state.session.handle(now, nonce, Input::Resume { conn, after, visit, tag, jitter }, steps);
     }

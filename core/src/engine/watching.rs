@@ -3,25 +3,27 @@
 //! A stream whose writer is here is watched, too: a client that comes back may land on another process.
 //! Its reader there [claims](crate::store::EventStore::claim) the log, and the connection here is fenced
 //! (I4). Every reader but the first of a POST claims, so that the order of the claims is that of the
-//! readers, wherever they are.
+//! readers, wherever they are. Whoever claims is held until the claim has its number: a client that was
+//! given nothing yet cannot have gone on to another process, where a claim that is late would fence it.
 
 use std::sync::Weak;
+use std::sync::atomic::Ordering;
 
 use super::cell::{Cell, State};
 use super::stats::Counters;
 use crate::Ms;
 use crate::protocol::StreamNonce;
 use crate::session::Step;
-use crate::store::{Answer, Operation, Record, StoreError, Watch, Watcher};
-use crate::stream::Input;
+use crate::store::{Answer, Operation, Record, StoreError, Ticket, Watch, Watcher};
+use crate::stream::{ConnectionId, Input};
 
 /// A stream that other processes may read or write.
 #[derive(Default)]
 pub(super) struct Watched {
     /// The claims that are known of.
     claims: u64,
-    /// Claims for readers here that are under way.
-    claiming: u32,
+    /// The tickets of claims for readers here that are under way.
+    claiming: Vec<u64>,
     /// The record was asked for because of a hint.
     asking: bool,
     /// Another hint came meanwhile.
@@ -32,7 +34,7 @@ impl Watch for Cell {
     fn changed(&self, nonce: StreamNonce) {
         self.change(|state, now, steps| {
             let Some(watched) = state.watched.get_mut(&nonce) else { return };
-            if watched.asking || watched.claiming > 0 {
+            if watched.asking || !watched.claiming.is_empty() {
                 watched.again = true;
             } else {
                 watched.asking = true;
@@ -82,7 +84,7 @@ impl Cell {
         watched.asking = false;
         let taken = match record {
             Some(record) if record.claims > watched.claims => {
-                if watched.claiming > 0 {
+                if !watched.claiming.is_empty() {
                     // Whose claim is the newer one is known when ours has its number.
                     watched.again = true;
                     return;
@@ -104,13 +106,26 @@ impl Cell {
     }
 
     /// A reader of the stream is here now, and those elsewhere are told.
-    pub(super) fn claim_log(&self, state: &mut State, now: Ms, nonce: StreamNonce, steps: &mut Vec<Step>) {
+    pub(super) fn claim_log(
+        &self,
+        state: &mut State,
+        now: Ms,
+        nonce: StreamNonce,
+        conn: ConnectionId,
+        steps: &mut Vec<Step>,
+    ) {
         let Some(watched) = state.watched.get_mut(&nonce) else { return };
-        watched.claiming += 1;
         let ticket = self.ticket(nonce, Operation::Claim);
+        watched.claiming.push(ticket.number);
         match self.shared.store.claim(&self.key(nonce), &ticket) {
-            Answer::Now(result) => self.claimed(state, now, nonce, result, steps),
-            Answer::Later => self.wait(state, now, &ticket),
+            Answer::Now(result) => self.claimed(state, now, &ticket, result, steps),
+            Answer::Later => {
+                self.wait(state, now, &ticket);
+                // Whom a drain sends away does not wait for being the one reader.
+                if state.conns.contains_key(&conn) && self.shared.draining_ms.load(Ordering::Relaxed) == 0 {
+                    state.held.insert(conn, ticket);
+                }
+            }
         }
     }
 
@@ -118,22 +133,45 @@ impl Cell {
         &self,
         state: &mut State,
         now: Ms,
-        nonce: StreamNonce,
+        ticket: &Ticket,
         result: Result<u64, StoreError>,
         steps: &mut Vec<Step>,
     ) {
-        let Some(watched) = state.watched.get_mut(&nonce) else { return };
-        watched.claiming = watched.claiming.saturating_sub(1);
-        match result {
-            Ok(claims) => watched.claims = watched.claims.max(claims),
-            Err(error) => {
-                // A reader elsewhere goes on writing to a connection that its client has left.
-                tracing::warn!(target: "tailrope", session = %self.id, stream = %nonce.hex(), %error, "not claimed");
-            }
+        let Ticket { nonce, number, .. } = *ticket;
+        let State { held, touched, .. } = state;
+        held.retain(|conn, claim| {
+            let is_released = claim.number == number;
+            touched.extend(is_released.then_some(*conn));
+            !is_released
+        });
+        if let Err(error) = &result {
+            // A reader elsewhere goes on writing to a connection that its client has left.
+            tracing::warn!(target: "tailrope", session = %self.id, stream = %nonce.hex(), %error, "not claimed");
         }
-        if watched.claiming == 0 && !watched.asking && std::mem::take(&mut watched.again) {
+        let Some(watched) = state.watched.get_mut(&nonce) else { return };
+        watched.claims = watched.claims.max(result.unwrap_or_default());
+        // A store does what is asked for a log in order: one before it that was called off has no answer.
+        watched.claiming.retain(|claim| *claim > number);
+        if watched.claiming.is_empty() && !watched.asking && std::mem::take(&mut watched.again) {
             watched.asking = true;
             self.ask_record(state, now, nonce, steps);
+        }
+    }
+
+    /// A connection that is held needs its claim no more: one that is not stored yet had better not be, as
+    /// it would fence who came to another process meanwhile. If it is stored all the same, it counts.
+    pub(super) fn call_off_claim(&self, state: &mut State, conn: ConnectionId) {
+        if let Some(ticket) = state.held.remove(&conn) {
+            self.shared.store.abandon(&self.key(ticket.nonce), &ticket);
+        }
+    }
+
+    /// The process is going away: nobody is held any more.
+    pub(super) fn release_held(&self, state: &mut State) {
+        while let Some((conn, _)) = state.held.first_key_value() {
+            let conn = *conn;
+            self.call_off_claim(state, conn);
+            state.touched.push(conn);
         }
     }
 }
