@@ -26,15 +26,37 @@ impl Machine {
 
     pub(super) fn arrive(&mut self, mut arrival: Arrival, out: &mut Vec<Output>) {
         let Arrival { conn, after, .. } = arrival;
-        if after > self.durable {
+        if after > self.published() {
             out.push(Output::Reject { conn, why: RejectReason::Unknown });
             return self.forget_if_done(out);
         }
-        if !self.opening {
+        // A reader in another process may have an event before this one knows that it is stored.
+        if !self.opening && after <= self.durable {
             arrival.loading = true;
             out.push(Output::Load { conn, after, up_to: arrival.up_to });
         }
         self.arriving.push(arrival);
+    }
+
+    /// The store has told something: arrivals that waited for it go on.
+    pub(super) fn load_arrivals(&mut self, out: &mut Vec<Output>) {
+        if self.opening || self.arriving.iter().all(|arrival| arrival.loading) {
+            return;
+        }
+        let (durable, published) = (self.durable, self.published());
+        self.arriving.retain_mut(|arrival| {
+            let conn = arrival.conn;
+            let is_known = arrival.loading || arrival.after <= published;
+            if !is_known {
+                out.push(Output::Reject { conn, why: RejectReason::Unknown });
+            } else if !arrival.loading && arrival.after <= durable {
+                arrival.loading = true;
+                arrival.up_to = durable;
+                out.push(Output::Load { conn, after: arrival.after, up_to: durable });
+            }
+            is_known
+        });
+        self.forget_if_done(out);
     }
 
     /// Takes the arrival of this connection off the list, with how many came before it.

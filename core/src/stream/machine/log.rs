@@ -11,10 +11,7 @@ impl Machine {
         self.opening = false;
         self.pump(out);
         self.settle(out);
-        for arrival in self.arriving.iter_mut().filter(|arrival| !arrival.loading) {
-            arrival.loading = true;
-            out.push(Output::Load { conn: arrival.conn, after: arrival.after, up_to: arrival.up_to });
-        }
+        self.load_arrivals(out);
         for link in [&mut self.link, &mut self.parked].into_iter().flatten() {
             wake(link, out);
         }
@@ -56,6 +53,7 @@ impl Machine {
         self.pump(out);
         self.settle(out);
         self.wake(out);
+        self.load_arrivals(out);
     }
 
     pub(super) fn append_failed(&mut self, out: &mut Vec<Output>) {
@@ -70,6 +68,7 @@ impl Machine {
         self.pump(out);
         self.settle(out);
         self.wake(out);
+        self.load_arrivals(out);
     }
 
     pub(super) fn append_lost(&mut self, out: &mut Vec<Output>) {
@@ -83,6 +82,7 @@ impl Machine {
             self.pump(out);
             self.settle(out);
             self.wake(out);
+            self.load_arrivals(out);
         }
     }
 
@@ -111,6 +111,7 @@ impl Machine {
             out.push(Output::Append { first: self.durable + 1, events: self.appending.clone() });
         }
         self.wake(out);
+        self.load_arrivals(out);
     }
 
     pub(super) fn ended(&mut self, tail: Option<Bytes>, out: &mut Vec<Output>) {
