@@ -1,0 +1,42 @@
+"""Plays a scenario to a client and judges what came of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from drivers import Drivers
+from outcome import Fault, judge
+from raw_server.script import load
+from raw_server.server import RawServer
+
+SCENARIOS = load()
+# A stock client that waits for longer is taken to wait for ever.
+STOCK_MS = 5_000
+
+
+@dataclass
+class Played:
+    faults: list[Fault]
+    report: dict[str, Any]
+    record: list[dict[str, Any]]
+
+    def story(self) -> str:
+        lines = [f"{word}: {details}" for word, details in self.faults]
+        lines += ["the client said:", json.dumps(self.report), "the server was asked:"]
+        for entry in self.record:
+            shown = {key: value for key, value in entry.items() if value is not None and key not in ("headers", "params")}
+            lines.append(json.dumps(shown))
+        return "\n".join(lines)
+
+
+async def play(drivers: Drivers, name: str, client: str, line: dict[str, Any] | None) -> Played:
+    scenario = SCENARIOS[name]
+    plan = scenario["plan"]
+    if line is None:
+        plan = {**plan, "limit_ms": min(plan.get("limit_ms", STOCK_MS), STOCK_MS)}
+    async with RawServer(scenario) as server:
+        report = await drivers.get(client, line).run(server.url, plan)
+        record = server.record()
+    return Played(judge(scenario, report, record), report, record)

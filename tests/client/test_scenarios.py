@@ -1,0 +1,34 @@
+"""Every stock client through every scenario of the scripted server, with the one line and without it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from drivers import CLIENTS, HERE, Drivers
+from outcome import words
+from scenarios import SCENARIOS, play
+
+# What the published clients do by themselves: written by table.py, with docs/stock-clients.md.
+STOCK = json.loads((HERE / "stock.json").read_text())
+SLOW = "a-server-that-is-down-for-a-minute"
+
+every_client = pytest.mark.parametrize("client", CLIENTS)
+every_scenario = pytest.mark.parametrize(
+    "scenario", [pytest.param(name, marks=pytest.mark.first if name == SLOW else ()) for name in SCENARIOS]
+)
+
+
+@every_scenario
+@every_client
+async def test_with_the_line(drivers: Drivers, scenario: str, client: str) -> None:
+    played = await play(drivers, scenario, client, {})
+    assert not played.faults, played.story()
+
+
+@every_scenario
+@every_client
+async def test_without_the_line(drivers: Drivers, scenario: str, client: str) -> None:
+    """A test here that fails is good news, or a new fault: the client was changed. Run table.py then."""
+    played = await play(drivers, scenario, client, None)
+    assert words(played.faults) == STOCK[scenario][client], played.story()
