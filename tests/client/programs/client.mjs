@@ -19,9 +19,20 @@ const within = (ms, promise, late) => {
   return Promise.race([promise, end]).finally(() => clearTimeout(timer));
 };
 
+/** A promise with the function that resolves it. */
+function gate() {
+  let open;
+  const opened = new Promise((resolve) => (open = resolve));
+  return { opened, open };
+}
+
 class Run {
   constructor(line, url, plan, ours) {
     Object.assign(this, { line, url, plan, ours, started: performance.now(), heard: () => {} });
+    const streams = (plan.calls ?? []).map(({ stream }) => stream);
+    this.begun = Object.fromEntries(streams.map((name) => [name, gate()]));
+    this.over = Object.fromEntries(streams.map((name) => [name, gate()]));
+    this.anyBegun = gate();
     this.report = { calls: {}, progress: {}, logs: [], asked: [], errors: [] };
   }
 
@@ -43,13 +54,19 @@ class Run {
 
   async call(connected, call) {
     const name = call.stream;
+    await this.over[call.after]?.opened;
     await sleep(call.at_ms ?? 0);
     const seen = (this.report.progress[name] ??= []);
-    const options = { onprogress: ({ progress }) => seen.push(progress), timeout: LONG_MS };
+    const onprogress = ({ progress }) => {
+      seen.push(progress);
+      this.begun[name].open();
+      this.anyBegun.open();
+    };
+    const options = { onprogress, timeout: LONG_MS };
     if (call.cancel_after_ms !== undefined) {
       const aborter = new AbortController();
       options.signal = aborter.signal;
-      setTimeout(() => aborter.abort(), call.cancel_after_ms);
+      this.begun[name].opened.then(() => setTimeout(() => aborter.abort(), call.cancel_after_ms));
     }
     const params = { name: call.tool ?? 'run', arguments: call.arguments ?? { stream: name } };
     let outcome;
@@ -59,6 +76,7 @@ class Run {
     } catch (error) {
       outcome = options.signal?.aborted ? { cancelled: true } : { error: error.message };
     }
+    this.over[name].open();
     if (!this.isOver) {
       this.report.calls[name] = { ...outcome, at_ms: Math.round(performance.now() - this.started) };
     }
@@ -72,26 +90,32 @@ class Run {
     return true;
   }
 
+  async closeEarly() {
+    await this.anyBegun.opened;
+    await sleep(this.plan.close_after_ms);
+    return false;
+  }
+
   async run() {
     const { plan, report } = this;
-    let closing = performance.now();
+    let closingAt = performance.now();
     try {
       const connected = await connect(this.line, this.url, this.ours, this.hooks);
       report.revision = connected.revision;
-      const limit = plan.close_after_ms ?? plan.limit_ms ?? LIMIT_MS;
-      if (await within(limit, this.stay(connected), false)) {
+      const closing = plan.close_after_ms === undefined ? [] : [this.closeEarly()];
+      if (await within(plan.limit_ms ?? LIMIT_MS, Promise.race([this.stay(connected), ...closing]), false)) {
         await sleep(plan.settle_ms ?? SETTLE_MS);
       }
       this.isOver = true;
       for (const { stream } of plan.calls ?? []) {
         report.calls[stream] ??= { waiting: true, at_ms: Math.round(performance.now() - this.started) };
       }
-      closing = performance.now();
+      closingAt = performance.now();
       await connected.close();
     } catch (error) {
       report.fault = `${error.name}: ${error.message}`;
     }
-    report.closed_ms = Math.round(performance.now() - closing);
+    report.closed_ms = Math.round(performance.now() - closingAt);
     return report;
   }
 }

@@ -4,11 +4,12 @@ Without URL and PLAN it takes orders on stdin, {"name", "url", "plan"}, one JSON
 side and prints each report, with its name, when it is done; it ends with its input. With --line, the client has our
 HTTP transport, with these options. A plan:
 
-    calls      [{"stream", "at_ms", "cancel_after_ms"} or {"stream", "tool", "arguments"}]
+    calls      [{"stream"} or {"stream", "tool", "arguments"}], each with "at_ms", or "after" (another stream, whose call is
+               over then), and "cancel_after_ms" (counted from its first progress notification)
     limit_ms   what is still waiting then is reported as such
     logs       how many log notifications to wait for
     settle_ms  how long to stay afterwards, so that what the client still asks for can be seen
-    close_after_ms  close the client then, whatever happens
+    close_after_ms  close the client so long after the first progress notification, whatever happens
 
 The report: `revision`; `calls`, by stream {"result"} or {"failure"} or {"error"} or {"cancelled"} or {"waiting"}, with
 `at_ms`; `progress`, by stream, `logs` and `asked` in order; `closed_ms`, how long closing took; `fault`, if it could not
@@ -39,6 +40,10 @@ class Run:
         self.started = time.monotonic()
         self.report: dict[str, Any] = {"calls": {}, "progress": {}, "logs": [], "asked": []}
         self.heard = asyncio.Event()
+        streams = [call["stream"] for call in plan.get("calls", [])]
+        self.begun = {name: asyncio.Event() for name in streams}
+        self.over = {name: asyncio.Event() for name in streams}
+        self.any_begun = asyncio.Event()
 
     def now_ms(self) -> int:
         return round((time.monotonic() - self.started) * 1_000)
@@ -54,11 +59,15 @@ class Run:
 
     async def call(self, client: Any, call: dict[str, Any]) -> None:
         name = call["stream"]
+        if "after" in call:
+            await self.over[call["after"]].wait()
         await asyncio.sleep(call.get("at_ms", 0) / 1_000)
         seen = self.report["progress"].setdefault(name, [])
 
         async def on_progress(progress: float, total: float | None, message: str | None) -> None:
             seen.append(int(progress))
+            self.begun[name].set()
+            self.any_begun.set()
 
         arguments = call.get("arguments", {"stream": name})
         asking = asyncio.ensure_future(
@@ -66,6 +75,7 @@ class Run:
         )
         try:
             if "cancel_after_ms" in call:
+                await self.begun[name].wait()
                 await asyncio.wait([asking], timeout=call["cancel_after_ms"] / 1_000)
                 if not asking.done():
                     asking.cancel()
@@ -78,6 +88,7 @@ class Run:
         except Exception as fault:
             outcome = {"error": str(fault)}
         self.report["calls"][name] = {**outcome, "at_ms": self.now_ms()}
+        self.over[name].set()
 
     async def stay(self, client: Any) -> None:
         async with asyncio.TaskGroup() as group:
@@ -87,18 +98,26 @@ class Run:
             self.heard.clear()
             await self.heard.wait()
 
+    async def close_early(self) -> None:
+        if "close_after_ms" not in self.plan:
+            await asyncio.Event().wait()
+        await self.any_begun.wait()
+        await asyncio.sleep(self.plan["close_after_ms"] / 1_000)
+
     async def run(self) -> dict[str, Any]:
-        limit_ms = self.plan.get("close_after_ms", self.plan.get("limit_ms", LIMIT_MS))
         closing = time.monotonic()
         try:
             async with connected(self.url, self.line, self.on_log, self.on_ask) as client:
                 self.report["revision"] = client.revision
-                try:
-                    await asyncio.wait_for(self.stay(client), limit_ms / 1_000)
-                except TimeoutError:
-                    pass
-                else:
+                staying = asyncio.create_task(self.stay(client))
+                closing_early = asyncio.create_task(self.close_early())
+                limit_s = self.plan.get("limit_ms", LIMIT_MS) / 1_000
+                await asyncio.wait([staying, closing_early], timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+                if staying.done():
                     await asyncio.sleep(self.plan.get("settle_ms", SETTLE_MS) / 1_000)
+                for task in (staying, closing_early):
+                    task.cancel()
+                await asyncio.wait([staying, closing_early])
                 closing = time.monotonic()
         except Exception as fault:
             self.report["fault"] = f"{type(fault).__name__}: {fault}"

@@ -86,6 +86,7 @@ class RawServer:
         if request.method == "POST":
             return await self._post(connection, entry, request.json())
         if self._is_lost:
+            self._note_stream(entry)
             return refused(connection, entry, 404, "session not found")
         if request.method == "GET":
             return await self._get(connection, entry, cursor)
@@ -145,6 +146,12 @@ class RawServer:
         if stream is None or position is None:
             return refused(connection, entry, 400, "unknown event id")
         return await self._play(connection, entry, stream, position)
+
+    def _note_stream(self, entry: Entry) -> None:
+        """Whose cursor it is, though nothing comes of it."""
+        if (stream := self._streams.get((entry.cursor or "").rpartition(".")[0])) is not None:
+            entry.stream, entry.number = stream.name, stream.connections
+            stream.connections += 1
 
     async def _play(self, connection: Connection, entry: Entry, stream: Stream, position: int) -> bool:
         entry.stream, entry.number = stream.name, stream.connections
