@@ -17,7 +17,7 @@ import pytest
 # Hosts and taps are those of the matrix of clients and servers.
 sys.path.append(str(Path(__file__).resolve().parents[1] / "interop"))
 
-from drivers import Drivers  # noqa: E402
+from drivers import Drivers
 
 AT_ONCE = 32
 LIMIT_S = 130

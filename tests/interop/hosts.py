@@ -13,6 +13,8 @@ from urllib.parse import urlencode
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 SERVERS = ("python-v1", "python-v2", "node-v1", "node-v2")
+# The SDKs' own transports, with an event store in memory.
+STOCK_SERVERS = ("python-v2-stock", "node-v2-stock")
 RETRY_MS = 50
 START_S = 30.0
 # How long the streams of a forgetful server stay readable.
@@ -25,7 +27,13 @@ def python(line: str) -> str:
 
 def command(server: str, is_forgetful: bool) -> tuple[list[str], Path]:
     """The command that starts a server, and its working directory."""
-    package, line = server.split("-")
+    package, line, *stock = server.split("-")
+    if stock and package == "node":
+        return ["node", str(HERE / "node_host.mjs"), line, "stock"], ROOT
+    if stock:
+        options = json.dumps({"retry_ms": RETRY_MS})
+        words = [python(line), "-m", "servers.app", "--flavor", f"mcp{line[-1]}", "--transport", "stock"]
+        return [*words, "--options", options], ROOT / "tests" / "python"
     if package == "node":
         store = [json.dumps({"retentionMs": SHORT_MS})] if is_forgetful else []
         return ["node", str(HERE / "node_host.mjs"), line, *store], ROOT

@@ -1,5 +1,6 @@
 // A Tailrope server of the Node package as a user writes it, on raw node:http: node node_host.mjs LINE [STORE JSON].
-// Prints `READY PORT`. STORE holds the options of an event store of the server's own.
+// Prints `READY PORT`. STORE holds the options of an event store of the server's own; `stock` instead of it makes a
+// server of the SDK's own transport, with an event store in memory for each session (v2).
 //
 // Its tool `script` runs steps and its control paths are called as those of the Python servers (tests/python/servers),
 // so that one test speaks to both.
@@ -97,8 +98,11 @@ async function script(steps, call) {
 }
 
 const [line, store] = process.argv.slice(2);
-const { Transport, connect, EventStore, stats } = await lines[line]();
-const eventStore = store && new EventStore('memory:', JSON.parse(store));
+const isStock = store === 'stock';
+const { Transport: Ours, connect, EventStore, stats } = await lines[line]();
+const Transport = isStock ? (await import('@modelcontextprotocol/node')).NodeStreamableHTTPServerTransport : Ours;
+const { LabStore } = await import('../node/kit/stores.mjs');
+const eventStore = store && !isStock ? new EventStore('memory:', JSON.parse(store)) : undefined;
 const transports = new Map();
 
 function control(url) {
@@ -127,7 +131,7 @@ async function handle(req, res) {
       retryInterval: RETRY_MS,
       onsessioninitialized: (opened) => transports.set(opened, transport),
       onsessionclosed: (closed) => transports.delete(closed),
-      eventStore,
+      eventStore: isStock ? new LabStore() : eventStore,
     });
     await connect(transport);
   }

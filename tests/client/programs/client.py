@@ -4,16 +4,17 @@ Without URL and PLAN it takes orders on stdin, {"name", "url", "plan"}, one JSON
 side and prints each report, with its name, when it is done; it ends with its input. With --line, the client has our
 HTTP transport, with these options. A plan:
 
-    calls      [{"stream"} or {"stream", "tool", "arguments"}], each with "at_ms", or "after" (another stream, whose call is
+    calls      [{"stream"} or {"stream", "tool", "arguments"}], each with "at_ms", or "after" (a stream, whose call is
                over then), and "cancel_after_ms" (counted from its first progress notification)
     limit_ms   what is still waiting then is reported as such
     logs       how many log notifications to wait for
     settle_ms  how long to stay afterwards, so that what the client still asks for can be seen
+    legacy     do not negotiate a revision that has no resumption
     close_after_ms  close the client so long after the first progress notification, whatever happens
 
-The report: `revision`; `calls`, by stream {"result"} or {"failure"} or {"error"} or {"cancelled"} or {"waiting"}, with
-`at_ms`; `progress`, by stream, `logs` and `asked` in order; `closed_ms`, how long closing took; `fault`, if it could not
-even connect.
+The report: `revision`; `calls`, by stream {"result"} or {"failure"} or {"error"} or {"cancelled"} or {"waiting"},
+with `at_ms`; `progress`, by stream, `logs` and `asked` in order; `closed_ms`, how long closing took; `fault`, what
+broke the client.
 """
 
 from __future__ import annotations
@@ -107,7 +108,8 @@ class Run:
     async def run(self) -> dict[str, Any]:
         closing = time.monotonic()
         try:
-            async with connected(self.url, self.line, self.on_log, self.on_ask) as client:
+            is_legacy = self.plan.get("legacy", False)
+            async with connected(self.url, self.line, self.on_log, self.on_ask, is_legacy) as client:
                 self.report["revision"] = client.revision
                 staying = asyncio.create_task(self.stay(client))
                 closing_early = asyncio.create_task(self.close_early())

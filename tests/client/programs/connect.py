@@ -41,8 +41,13 @@ def resumable_client(options: dict[str, Any]) -> httpx.AsyncClient:
 
 
 @asynccontextmanager
-async def connected(url: str, line: dict[str, Any] | None, on_log: Any, on_ask: Any) -> AsyncIterator[Connected]:
-    """A client that has negotiated a revision. `line` holds our options; None is the stock client."""
+async def connected(
+    url: str, line: dict[str, Any] | None, on_log: Any, on_ask: Any, is_legacy: bool = False
+) -> AsyncIterator[Connected]:
+    """A client that has negotiated a revision. `line` holds our options; None is the stock client.
+
+    `is_legacy` keeps line 2.x from a revision that has no resumption, where the server has it.
+    """
     async with AsyncExitStack() as stack:
         http_client = None
         if line is not None:
@@ -65,7 +70,8 @@ async def connected(url: str, line: dict[str, Any] | None, on_log: Any, on_ask: 
         async def nothing() -> None:
             pass
 
-        client = Client(transport, logging_callback=on_log, sampling_callback=on_ask)
+        mode = "legacy" if is_legacy else "auto"
+        client = Client(transport, mode=mode, logging_callback=on_log, sampling_callback=on_ask)
         await stack.enter_async_context(client)
         yield Connected(str(client.protocol_version), client.call_tool, client.list_tools, nothing)
 
