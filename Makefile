@@ -18,7 +18,7 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 DEMO_ARGS ?=
 
-.PHONY: help setup test test-rust test-python test-node test-interop test-conformance lint lint-rust lint-python \
+.PHONY: help setup test test-rust test-python test-node test-interop test-client test-conformance lint lint-rust lint-python \
 	test-python-mcp1 test-python-mcp2 lint-node format demo demo-python demo-node bench bench-stores lock clean
 
 help: ## list the targets
@@ -48,6 +48,11 @@ test-node: setup ## run tests/node against the TypeScript SDK 1.x and 2.x
 test-interop: setup ## run every official client against every server
 	tests/interop/build >/dev/null
 	$(MCP2)/python -m pytest tests/interop $(PYTEST_ARGS)
+
+test-client: setup ## run stock clients with the one line and without it, against raw, stock and our servers
+	tests/conformance/setup
+	$(MCP2)/python -m pytest tests/client $(PYTEST_ARGS)
+	tests/conformance/run-clients
 
 test-conformance: setup ## run the official conformance suite against the Python and the Node server
 	tests/conformance/setup
