@@ -28,7 +28,9 @@ class Played:
         lines = [f"{word}: {details}" for word, details in self.faults]
         lines += ["the client said:", json.dumps(self.report), "the server was asked:"]
         for entry in self.record:
-            shown = {key: value for key, value in entry.items() if value is not None and key not in ("headers", "params")}
+            shown = {
+                key: value for key, value in entry.items() if value is not None and key not in ("headers", "params")
+            }
             lines.append(json.dumps(shown))
         return "\n".join(lines)
 

@@ -51,15 +51,23 @@ async def run(clients: Iterable[str], line: dict[str, object] | None) -> Cells:
 
 
 def version(client: str) -> str:
-    code = "import importlib.metadata as m, platform; print('mcp', m.version('mcp') + ', Python', platform.python_version())"
-    return subprocess.run([interpreter(client), "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    code = "import importlib.metadata as m, platform as p; print(f'{m.version(\"mcp\")}, Python {p.python_version()}')"
+    done = subprocess.run([interpreter(client), "-c", code], capture_output=True, text=True, check=True)
+    return f"mcp {done.stdout.strip()}"
 
 
 def versions() -> list[str]:
-    packages = [f"{name} {json.loads((ROOT / 'node_modules' / name / 'package.json').read_text())['version']}" for name in PACKAGES]
+    packages = [
+        f"{name} {json.loads((ROOT / 'node_modules' / name / 'package.json').read_text())['version']}"
+        for name in PACKAGES
+    ]
     node = subprocess.run(["node", "--version"], capture_output=True, text=True, check=True).stdout.strip()
     ours = json.loads((ROOT / "package.json").read_text())["version"]
     return [*map(version, PYTHON), f"{', '.join(packages)}, Node {node.removeprefix('v')}", f"tailrope {ours}"]
+
+
+def title(name: str) -> str:
+    return name.replace("-s-", "'s ").replace("-", " ")
 
 
 def with_line(cells: dict[str, str]) -> str:
@@ -71,7 +79,7 @@ def page(stock: Cells, ours: Cells) -> str:
     lines = [
         "# What stock clients do when connections end",
         "",
-        "Each row is a scenario of `tests/vectors/client_scenarios.json`: what a scripted server does to a client, over",
+        "Each row is a scenario of `tests/vectors/client_scenarios.json`: what a scripted server does to a client over",
         "real sockets, and what its user has to see. Each was run with the official clients as they are published, and",
         "with the one line of Tailrope (all four clients):",
         "",
@@ -97,7 +105,7 @@ def page(stock: Cells, ours: Cells) -> str:
         found = [stock[name].get(client, "-") for client in NAMES]
         shown = [cell if cell in ("ok", "-") else f"**{cell}**" for cell in found]
         last = with_line(ours[name]) if ours.get(name) else "-"
-        lines.append(f"| {name.replace('-s-', "'s-").replace('-', ' ')} | " + " | ".join(shown) + f" | {last} |")
+        lines.append(f"| {title(name)} | " + " | ".join(shown) + f" | {last} |")
     return "\n".join(lines) + "\n"
 
 

@@ -28,7 +28,7 @@ Steps, each a string:
     lose              forget the session: everything is answered 404 from now on
     status CODE [NAME=VALUE]  no stream but this status, with a JSON-RPC error; must be the first step
     vanish            reset before a byte of the answer; must be the first step
-    close, cut, reset  end the body; end the connection without the body's end; reset it. A list that ends otherwise closes
+    close, cut, reset  end the body; end the connection, but not the body; reset it. A list that ends otherwise closes
 """
 
 from __future__ import annotations

@@ -290,5 +290,3 @@ def refused(connection: Connection, entry: Entry, status: int, why: str, extra: 
     else:
         connection.answer(status, {**JSON, **(extra or {})}, body)
     return True
-
-
