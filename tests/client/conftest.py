@@ -20,7 +20,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "interop"))
 from drivers import Drivers
 
 AT_ONCE = 32
-LIMIT_S = 130
+LIMIT_S = 260
 
 
 class Ahead:
@@ -85,7 +85,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         # What pytest waits for may have been begun late.
-        item.add_marker(pytest.mark.timeout(LIMIT_S + 120))
+        item.add_marker(pytest.mark.timeout(2 * LIMIT_S))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

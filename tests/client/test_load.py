@@ -11,17 +11,18 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from drivers import CLIENTS, HERE, MOST_LINE, PYTHON, ROOT, command
+from drivers import CLIENTS, HERE, MOST_LINE, ROOT, command
 from outcome import CLOCK_MS
 
 HERD = 1_000
 HERD_RETRY_MS = 1_000
 # Later by up to its whole length; a window of some width shows the spread better than the default one.
 HERD_JITTER = 1.0
-RESUMES = 10_000
-EVERY = 1_000
+# The lines share what is below them; what recursed for each reconnect would be over in both by then.
+RESUMES = {"mcp1": 2_000, "mcp2": 10_000, "ts1": 2_000, "ts2": 10_000}
+SAMPLES = 10
 MIB = 1 << 20
-PROGRAM_S = 120
+PROGRAM_S = 240
 
 
 class RawProcess:
@@ -95,18 +96,18 @@ async def test_f75_a_thousand_clients_of_a_closing_server_return_spread_over_the
 @pytest.mark.first
 @pytest.mark.parametrize("client", CLIENTS)
 async def test_ten_thousand_resumes_of_one_stream_hold_neither_memory_nor_sockets(client: str) -> None:
-    log = [{"each": "progress", "from": 1, "to": RESUMES}, "result x"]
-    steps = [{"times": RESUMES, "steps": ["prime changed", "send 1"]}, ["prime changed", "send rest"]]
+    count = RESUMES[client]
+    log = [{"each": "progress", "from": 1, "to": count}, "result x"]
+    steps = [{"times": count, "steps": ["prime changed", "send 1"]}, ["prime changed", "send rest"]]
     scenario = {"streams": {"a": {"log": log, "retry_ms": 0, "connections": steps}}}
     async with raw_process(scenario, "--quiet") as server:
-        report = await program([*command(client, "soak"), "--line", "{}", server.url, str(EVERY)])
+        report = await program([*command(client, "soak"), "--line", "{}", server.url, str(count // SAMPLES)])
         state = await server.ask("state")
     assert report.get("result") == "x", report
-    assert (report["progress"], state["resumes"]) == (RESUMES, {"a": RESUMES})
+    assert (report["progress"], state["resumes"]) == (count, {"a": count})
     # One for the stream, one or two for what else the client asks, and what its HTTP library keeps.
     assert state["most_sockets"] <= 6, state
     assert max(report["descriptors"]) <= report["descriptors"][0] + 4, report
-    # What an interpreter and a JIT need in the beginning is had after some thousand.
-    start = 2 if client in PYTHON else 3
-    grown = max(report["rss"][start:]) - report["rss"][start]
-    assert grown < 12 * MIB, f"{grown / MIB:.1f} MiB: {report}"
+    # The least of some samples: garbage comes and goes. A kilobyte for each resume would be too much.
+    grown = min(report["rss"][-3:]) - min(report["rss"][2:5])
+    assert grown < 6 * MIB, f"{grown / MIB:.1f} MiB: {report}"

@@ -105,21 +105,26 @@ class Run:
         await self.any_begun.wait()
         await asyncio.sleep(self.plan["close_after_ms"] / 1_000)
 
+    async def stay_within(self, client: Any) -> None:
+        """Until the plan is done, its limit, or its early end."""
+        tasks = [asyncio.create_task(self.stay(client)), asyncio.create_task(self.close_early())]
+        limit_s = self.plan.get("limit_ms", LIMIT_MS) / 1_000
+        try:
+            await asyncio.wait(tasks, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+            if tasks[0].done():
+                await asyncio.sleep(self.plan.get("settle_ms", SETTLE_MS) / 1_000)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
     async def run(self) -> dict[str, Any]:
         closing = time.monotonic()
         try:
             is_legacy = self.plan.get("legacy", False)
             async with connected(self.url, self.line, self.on_log, self.on_ask, is_legacy) as client:
                 self.report["revision"] = client.revision
-                staying = asyncio.create_task(self.stay(client))
-                closing_early = asyncio.create_task(self.close_early())
-                limit_s = self.plan.get("limit_ms", LIMIT_MS) / 1_000
-                await asyncio.wait([staying, closing_early], timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
-                if staying.done():
-                    await asyncio.sleep(self.plan.get("settle_ms", SETTLE_MS) / 1_000)
-                for task in (staying, closing_early):
-                    task.cancel()
-                await asyncio.wait([staying, closing_early])
+                await self.stay_within(client)
                 closing = time.monotonic()
         except Exception as fault:
             self.report["fault"] = f"{type(fault).__name__}: {fault}"

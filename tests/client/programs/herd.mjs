@@ -19,7 +19,8 @@ async function one(id) {
   const body = JSON.stringify({ jsonrpc: '2.0', id, method: 'tools/call', params });
   try {
     const answer = await ours(url, { method: 'POST', headers, body });
-    answered += (await answer.text()).split('"result"').length - 1;
+    const text = await answer.text();
+    answered += text.split('"result"').length - 1;
   } catch (error) {
     faults.push(String(error.cause ?? error));
   }

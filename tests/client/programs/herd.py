@@ -23,7 +23,7 @@ async def main(url: str, count: int, options: dict[str, Any]) -> None:
     answered = 0
 
     def on_resume(resume: Any) -> None:
-        delays.append(resume["delay_ms"])
+        delays.append(resume.delay_ms)
 
     inner = httpx.AsyncHTTPTransport(limits=httpx.Limits(max_connections=None, max_keepalive_connections=0))
     transport = ResumableTransport(inner, on_resume=on_resume, **options)
