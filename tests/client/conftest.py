@@ -19,8 +19,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "interop"))
 
 from drivers import Drivers
 
-AT_ONCE = 32
-LIMIT_S = 260
+AT_ONCE = 24
+LIMIT_S = 300
 
 
 class Ahead:

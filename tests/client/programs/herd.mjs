@@ -6,8 +6,12 @@ const [, url, count, options] = process.argv.slice(2);
 const delays = [];
 const faults = [];
 let answered = 0;
-const onResume = ({ delayMs }) => delays.push(delayMs);
-const ours = await resumable({ ...JSON.parse(options), onResume });
+const schedule = (delayMs, wake) => {
+  delays.push(delayMs);
+  const timer = setTimeout(wake, delayMs);
+  return () => clearTimeout(timer);
+};
+const ours = await resumable({ ...JSON.parse(options), schedule });
 const headers = {
   accept: 'application/json, text/event-stream',
   'content-type': 'application/json',

@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Callable
 from typing import Any
 
-from connect import TIMEOUT, httpx
+from connect import httpx
 
 HEADERS = {"accept": "application/json, text/event-stream", "mcp-session-id": "raw-session"}
 
@@ -22,11 +23,12 @@ async def main(url: str, count: int, options: dict[str, Any]) -> None:
     faults: list[str] = []
     answered = 0
 
-    def on_resume(resume: Any) -> None:
-        delays.append(resume.delay_ms)
+    def schedule(delay_ms: float, wake: Callable[[], object]) -> Callable[[], object]:
+        delays.append(delay_ms)
+        return asyncio.get_running_loop().call_later(delay_ms / 1_000, wake).cancel
 
     inner = httpx.AsyncHTTPTransport(limits=httpx.Limits(max_connections=None, max_keepalive_connections=0))
-    transport = ResumableTransport(inner, on_resume=on_resume, **options)
+    transport = ResumableTransport(inner, schedule=schedule, **options)
 
     async def one(number: int) -> None:
         nonlocal answered
@@ -39,7 +41,7 @@ async def main(url: str, count: int, options: dict[str, Any]) -> None:
         except httpx.HTTPError as fault:
             faults.append(repr(fault))
 
-    async with httpx.AsyncClient(transport=transport, timeout=TIMEOUT) as client:
+    async with httpx.AsyncClient(transport=transport, timeout=None) as client:
         await asyncio.gather(*map(one, range(count)))
     print(json.dumps({"answered": answered, "delays": delays, "faults": faults[:5]}))
 
