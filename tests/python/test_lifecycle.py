@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from conftest import Farm, Server, gate
+from conftest import STORE, Farm, Server, gate
 from peer import Peer, last_id, logs, results
 
 IDLE_S = 0.4
@@ -134,7 +134,9 @@ async def test_f54_age_and_size_bounds_hold_without_any_call(farm: Farm) -> None
     reply = await peer.call("script", {"steps": ["emit 50 1000", "return x"]})
     events = await reply.rest()
     # Nothing is asked of the session meanwhile, only of the counters.
-    await server.until_stats(lambda stats: stats["bytes"] == 0)
+    await server.until_stats(lambda stats: stats["events"] == 0)
+    # A store that others share has a few bytes for the session itself, and for its standalone stream.
+    assert (await server.stats())["bytes"] < (1 if STORE == "memory:" else 1_000)
     lost = await peer.resume(events[0].id)
     assert lost.status == 200
     answer = await lost.rest()
@@ -146,6 +148,8 @@ async def test_f54_age_and_size_bounds_hold_without_any_call(farm: Farm) -> None
     ("limit", "most"), [("max_bytes_per_stream", 60_000), ("max_bytes_per_session", 60_000), ("max_bytes", 60_000)]
 )
 async def test_f54_bytes_are_bounded(farm: Farm, limit: str, most: int) -> None:
+    if limit == "max_bytes" and STORE.startswith("redis"):
+        pytest.skip("the bound of all is the server's own maxmemory")
     server = farm.get(install={limit: most})
     peer = await server.peer()
     name = gate()
@@ -155,7 +159,9 @@ async def test_f54_bytes_are_bounded(farm: Farm, limit: str, most: int) -> None:
         assert results(events) == [name]
         room = most if limit != "max_bytes_per_stream" else most * 3
         # The terminals are kept beyond the bound; they are small here.
-        assert (await server.stats())["bytes"] <= room + 5000
+        # Other stores trim what is over the bound of all beside their appends.
+        wait_s = 0.0 if STORE == "memory:" else 5.0
+        await server.until_stats(lambda stats, room=room: stats["bytes"] <= room + 5000, wait_s)
     # The call's own end is what yields last: the newest terminal is still there.
     again = await peer.resume(events[-2].id)
     assert results(await again.until_terminal()) == [name]

@@ -155,13 +155,14 @@ async def both(options):
     await serve("x", options)
     await serve("y", options)
     return signals()[0]
-assert asyncio.run(both({})) == 0
+MEMORY = {"install": {"store": "memory:"}}
+assert asyncio.run(both(MEMORY)) == 0
 before = signals()
 for _ in range(5):
     assert asyncio.run(both(STORE)) == 1
 assert signals() == before, (before, signals())
 import uvloop
-plain = uvloop.run(both({}))
+plain = uvloop.run(both(MEMORY))
 before = signals()
 for _ in range(5):
     assert uvloop.run(both(STORE)) == plain + 1
