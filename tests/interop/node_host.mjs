@@ -101,7 +101,7 @@ const [line, store] = process.argv.slice(2);
 const isStock = store === 'stock';
 const { Transport: Ours, connect, EventStore, stats } = await lines[line]();
 const Transport = isStock ? (await import('@modelcontextprotocol/node')).NodeStreamableHTTPServerTransport : Ours;
-const { LabStore } = await import('../node/kit/stores.mjs');
+const LabStore = isStock ? (await import('../node/kit/stores.mjs')).LabStore : undefined;
 const eventStore = store && !isStock ? new EventStore('memory:', JSON.parse(store)) : undefined;
 const transports = new Map();
 
