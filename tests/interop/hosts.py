@@ -61,10 +61,15 @@ class Host:
         log = tempfile.TemporaryFile("w+")  # noqa: SIM115
         process = await asyncio.create_subprocess_exec(*words, cwd=cwd, stdout=asyncio.subprocess.PIPE, stderr=log)
         host = cls(process, log)
-        assert process.stdout is not None
-        async with asyncio.timeout(START_S):
-            line = (await process.stdout.readline()).decode()
-        assert line.startswith("READY"), f"{server} did not start: {line!r}\n{host.log()}"
+        try:
+            assert process.stdout is not None
+            async with asyncio.timeout(START_S):
+                line = (await process.stdout.readline()).decode()
+            assert line.startswith("READY"), f"{server} did not start: {line!r}\n{host.log()}"
+        except BaseException:
+            # Nobody else knows of it.
+            await host.stop()
+            raise
         host.port = int(line.split()[1])
         return host
 
