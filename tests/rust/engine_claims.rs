@@ -5,7 +5,7 @@ mod folder;
 mod processes;
 
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,8 @@ use tailrope_core::stream::{CloseReason, Page, Seq};
 /// A process whose claims wait until the test lets them through.
 fn process_with_slow_claims(folder: &Folder) -> (Bench, Arc<SlowClaims>) {
     let inner = store_in(folder, StoreOptions::default());
-    let store = Arc::new(SlowClaims { inner, asked: Mutex::default() });
+    let (asked, records, watchers) = Default::default();
+    let store = Arc::new(SlowClaims { inner, asked, hold_records: AtomicBool::new(false), records, watchers });
     (Bench::new(Options { store: Some(Arc::clone(&store) as _), ..Options::default() }), store)
 }
 
@@ -283,10 +284,42 @@ fn i10_what_is_held_is_bounded() {
     assert!(most <= 64 << 10, "{most} bytes at once");
 }
 
+#[test]
+fn i6_what_a_hint_asked_before_the_end_does_not_answer_a_resume_after_it() {
+    let folder = Folder::new();
+    let (bench, store) = process_with_slow_claims(&folder);
+    let session = open_session(&bench, "s", NEW);
+    let cursor = interrupted_call(&bench, &session);
+    store.hold_records.store(true, Ordering::SeqCst);
+    let watchers = std::mem::take(&mut *store.watchers.lock().unwrap());
+    watchers.iter().for_each(|(key, watcher)| watcher.upgrade().expect("it is open").changed(key.nonce));
+    let stored = bench.engine.stats().events_stored;
+    respond(&session, 1).unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while bench.engine.stats().events_stored == stored {
+        assert!(Instant::now() < deadline, "the response is stored");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // Its stream is over and has no machine: it is looked up.
+    let connection = resume(&session, &cursor);
+    while let Some((ticket, outcome)) = { store.records.lock().unwrap().pop_front() } {
+        ticket.complete(outcome);
+    }
+    let rest = read_until(&bench, &connection, ended);
+    assert_eq!(
+        (events(&rest), rest.end),
+        (vec![json!({"event": 2, "is": {"result": 1}})], Some(CloseReason::Complete))
+    );
+}
+
 /// Another store, whose claims are done when the test says so.
 struct SlowClaims {
     inner: Arc<dyn EventStore>,
     asked: Mutex<VecDeque<(StreamKey, Ticket)>>,
+    hold_records: AtomicBool,
+    /// Answers to look-ups that the engine does not have yet.
+    records: Mutex<VecDeque<(Ticket, Outcome)>>,
+    watchers: Mutex<Vec<(StreamKey, Watcher)>>,
 }
 
 /// Takes the outcome of a claim in the place of who asked for it.
@@ -298,6 +331,14 @@ impl Complete for Relay {
     }
 }
 
+/// What the store says to this question, which it answers later.
+fn outcome_of(ticket: &Ticket, ask: impl FnOnce(&Ticket) -> bool) -> Outcome {
+    let (told, outcome) = mpsc::channel();
+    let relay: Arc<dyn Complete> = Arc::new(Relay(Mutex::new(told)));
+    assert!(ask(&Ticket { to: Arc::downgrade(&relay), ..ticket.clone() }), "SQLite answers later");
+    outcome.recv_timeout(PATIENCE).expect("the store answers")
+}
+
 impl SlowClaims {
     fn asked(&self) -> usize {
         self.asked.lock().unwrap().len()
@@ -306,13 +347,7 @@ impl SlowClaims {
     /// Does the oldest claim, and leaves it to the test to say so.
     fn done(&self) -> (Ticket, Outcome) {
         let (key, ticket) = self.asked.lock().unwrap().pop_front().expect("a claim is asked for");
-        let (told, outcome) = mpsc::channel();
-        let relay: Arc<dyn Complete> = Arc::new(Relay(Mutex::new(told)));
-        let relayed = Ticket { to: Arc::downgrade(&relay), ..ticket.clone() };
-        let outcome = match self.inner.claim(&key, &relayed) {
-            Answer::Now(result) => Outcome::Claimed(result),
-            Answer::Later => outcome.recv_timeout(PATIENCE).expect("the store answers"),
-        };
+        let outcome = outcome_of(&ticket, |ticket| matches!(self.inner.claim(&key, ticket), Answer::Later));
         assert!(matches!(outcome, Outcome::Claimed(Ok(_))), "{outcome:?}");
         (ticket, outcome)
     }
@@ -361,7 +396,12 @@ impl EventStore for SlowClaims {
     }
 
     fn record(&self, key: &StreamKey, ticket: &Ticket) -> Answer<Option<Record>> {
-        self.inner.record(key, ticket)
+        if !self.hold_records.load(Ordering::SeqCst) {
+            return self.inner.record(key, ticket);
+        }
+        let outcome = outcome_of(ticket, |ticket| matches!(self.inner.record(key, ticket), Answer::Later));
+        self.records.lock().unwrap().push_back((ticket.clone(), outcome));
+        Answer::Later
     }
 
     fn put_session(&self, now: Ms, session: &str, record: &SessionRecord) {
@@ -373,6 +413,7 @@ impl EventStore for SlowClaims {
     }
 
     fn watch(&self, key: &StreamKey, watcher: &Watcher) {
+        self.watchers.lock().unwrap().push((key.clone(), watcher.clone()));
         self.inner.watch(key, watcher);
     }
 

@@ -248,7 +248,7 @@ impl Cell {
             (Operation::Record, Outcome::Record(result)) if is_growth => {
                 self.grown(state, now, nonce, result, &mut steps);
             }
-            (Operation::Record, Outcome::Record(result)) => self.recorded(state, now, nonce, result, &mut steps),
+            (Operation::Record, Outcome::Record(result)) => self.recorded(state, now, ticket, result, &mut steps),
             (Operation::Claim, Outcome::Claimed(result)) => self.claimed(state, now, ticket, result, &mut steps),
             (operation, outcome) => {
                 tracing::error!(target: "tailrope", ?operation, ?outcome, "a store gave an outcome of another operation");

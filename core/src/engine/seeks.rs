@@ -9,7 +9,7 @@ use super::connection::Head;
 use crate::Ms;
 use crate::protocol::{IdEncoder, MAX_VISIT, StreamNonce, sse};
 use crate::session::Step;
-use crate::store::{Answer, Operation, Record, StoreError};
+use crate::store::{Answer, Operation, Record, StoreError, Ticket};
 use crate::stream::{Chain, CloseReason, ConnectionId, Follow, Input, Seq};
 
 /// Pause before a store that could not tell is asked again.
@@ -42,6 +42,8 @@ impl Position {
 /// A connection whose stream has to be looked up.
 pub(super) struct Seek {
     position: Position,
+    /// What was asked before this says nothing of it: the stream may have got its end since.
+    asked: u64,
     /// Since when the store cannot tell, and when it is asked again.
     fault: Option<(Ms, Ms)>,
     asking: bool,
@@ -58,8 +60,10 @@ impl State {
         self.seeks.values().map(due).min().unwrap_or(Ms::NEVER)
     }
 
-    fn seeks_of(&self, nonce: StreamNonce) -> Vec<ConnectionId> {
-        self.seeks.iter().filter(|(_, seek)| seek.position.nonce == nonce).map(|(conn, _)| *conn).collect()
+    /// Those whom the answer to the question with this number serves.
+    fn seeks_of(&self, nonce: StreamNonce, number: u64) -> Vec<ConnectionId> {
+        let is_served = |seek: &Seek| seek.position.nonce == nonce && seek.asked <= number;
+        self.seeks.iter().filter(|(_, seek)| is_served(seek)).map(|(conn, _)| *conn).collect()
     }
 }
 
@@ -80,7 +84,10 @@ impl Cell {
         // One question is enough for all who want the stream: its answer serves them in their order.
         let asking = state.seeks.values().any(|seek| seek.position.nonce == position.nonce && seek.asking)
             || state.followed.get(&position.nonce).is_some_and(|followed| followed.asking);
-        state.seeks.insert(conn, Seek { position, fault: None, asking, last_write: now });
+        let of_others =
+            state.seeks.values().filter(|seek| seek.position.nonce == position.nonce).map(|seek| seek.asked);
+        let asked = if asking { of_others.max().unwrap_or_default() } else { self.shared.number() };
+        state.seeks.insert(conn, Seek { position, asked, fault: None, asking, last_write: now });
         if !asking {
             self.ask_record(state, now, position.nonce, steps);
         }
@@ -107,7 +114,7 @@ impl Cell {
     pub(super) fn ask_record(&self, state: &mut State, now: Ms, nonce: StreamNonce, steps: &mut Vec<Step>) {
         let ticket = self.ticket(nonce, Operation::Record);
         match self.shared.store.record(&self.key(nonce), &ticket) {
-            Answer::Now(result) => self.recorded(state, now, nonce, result, steps),
+            Answer::Now(result) => self.recorded(state, now, &ticket, result, steps),
             Answer::Later => {
                 for seek in state.seeks.values_mut().filter(|seek| seek.position.nonce == nonce) {
                     seek.asking = true;
@@ -125,10 +132,11 @@ impl Cell {
         &self,
         state: &mut State,
         now: Ms,
-        nonce: StreamNonce,
+        ticket: &Ticket,
         result: Result<Option<Record>, StoreError>,
         steps: &mut Vec<Step>,
     ) {
+        let Ticket { nonce, number, .. } = *ticket;
         let record = match result {
             Ok(record) => record,
             Err(error) => {
@@ -138,7 +146,7 @@ impl Cell {
                 if let Some(followed) = state.followed.get_mut(&nonce) {
                     (followed.due, followed.asking) = (now + ASK_AGAIN_MS, false);
                 }
-                return state.seeks_of(nonce).into_iter().for_each(|conn| self.seek_failed(state, now, conn));
+                return state.seeks_of(nonce, number).into_iter().for_each(|conn| self.seek_failed(state, now, conn));
             }
         };
         // First: a reader that is fenced gets nothing of what the record tells besides (I4).
@@ -146,7 +154,7 @@ impl Cell {
         if state.followed.contains_key(&nonce) {
             self.catch_up(state, now, nonce, record.as_ref(), steps);
         }
-        for conn in state.seeks_of(nonce) {
+        for conn in state.seeks_of(nonce, number) {
             let Some(seek) = state.seeks.remove(&conn) else { continue };
             let Some(origin) = state.conns.get(&conn).map(|conn| conn.origin.clone()) else { continue };
             if state.session.stream(nonce).is_none() {
