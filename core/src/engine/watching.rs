@@ -138,15 +138,19 @@ impl Cell {
         steps: &mut Vec<Step>,
     ) {
         let Ticket { nonce, number, .. } = *ticket;
-        let State { held, touched, .. } = state;
-        held.retain(|conn, claim| {
-            let is_released = claim.number == number;
-            touched.extend(is_released.then_some(*conn));
-            !is_released
-        });
-        if let Err(error) = &result {
-            // A reader elsewhere goes on writing to a connection that its client has left.
-            tracing::warn!(target: "tailrope", session = %self.id, stream = %nonce.hex(), %error, "not claimed");
+        let released = state.held.iter().find(|(_, claim)| claim.number == number).map(|(conn, _)| *conn);
+        if let Some(conn) = released {
+            state.held.remove(&conn);
+            state.touched.push(conn);
+        }
+        match &result {
+            // One that was called off has no answer.
+            Err(StoreError::TimedOut { .. }) if released.is_none() => {}
+            Err(error) => {
+                // A reader elsewhere goes on writing to a connection that its client has left.
+                tracing::warn!(target: "tailrope", session = %self.id, stream = %nonce.hex(), %error, "not claimed");
+            }
+            Ok(_) => {}
         }
         let Some(watched) = state.watched.get_mut(&nonce) else { return };
         watched.claims = watched.claims.max(result.unwrap_or_default());
