@@ -251,6 +251,29 @@ fn age_and_retention_take_what_they_are_over() {
     caller.assert_usage("F-54", |usage| usage.streams == 0 && usage.sessions == 0 && usage.bytes == 0);
 }
 
+#[test]
+fn retention_goes_on_while_there_is_more_than_one_transaction_may_remove() {
+    let folder = Folder::new();
+    // Nothing but what is asked for: the next sign of life is minutes away.
+    let time = Arc::new(AtomicU64::new(1_000_000));
+    let clock = Arc::clone(&time);
+    let options = StoreOptions {
+        limits: Limits { retention_ms: 5_000, ..Limits::default() },
+        owner_lost_ms: 3_600_000,
+        wall_clock: Some(Arc::new(move || clock.load(Ordering::SeqCst))),
+        ..StoreOptions::default()
+    };
+    let store = at(&folder.path("a.db"), &options);
+    let caller = Caller::new(&store, Ms(0));
+    for number in 0..1_000 {
+        let mut log = caller.open("s", number);
+        caller.push(&mut log, &[terminal()]);
+    }
+    time.fetch_add(5_000, Ordering::SeqCst);
+    store.sweep(Ms(0));
+    caller.assert_usage("I11: all of it goes", |usage| usage.streams == 0);
+}
+
 // The file
 
 #[test]

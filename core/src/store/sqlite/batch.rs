@@ -80,6 +80,8 @@ pub(super) struct Batch<'a> {
     pub(super) totals: Totals,
     /// Streams that were written to, with their sessions.
     pub(super) written: Vec<(i64, i64)>,
+    /// Retention removed as much as one transaction may: there may be more.
+    pub(super) is_more_over: bool,
     rows: HashMap<StreamKey, Option<Row>>,
     sessions: HashMap<Arc<str>, Option<i64>>,
     /// Changes of the sessions' `streams` and `bytes`.
@@ -89,7 +91,7 @@ pub(super) struct Batch<'a> {
 impl<'a> Batch<'a> {
     pub(super) fn new(db: &'a Connection, context: &'a Context, now: i64) -> Self {
         let (totals, written, rows, sessions, growth) = Default::default();
-        Self { db, context, now, totals, written, rows, sessions, growth }
+        Self { db, context, now, totals, written, is_more_over: false, rows, sessions, growth }
     }
 
     pub(super) fn write(&mut self, write: &Write) -> Result<Verdict> {

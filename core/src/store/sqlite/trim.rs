@@ -182,6 +182,7 @@ impl Batch<'_> {
                 .query_map(params![finished, SWEEP], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?;
             rows.collect::<Result<_>>()?
         };
+        self.is_more_over |= over.len() as i64 == SWEEP;
         for (id, session, events, bytes) in over {
             self.remove_stream(id, session, events, bytes)?;
         }
@@ -194,6 +195,7 @@ impl Batch<'_> {
             let rows = select.query_map(params![unseen, self.context.owner, SWEEP], |row| row.get(0))?;
             rows.collect::<Result<_>>()?
         };
+        self.is_more_over |= left.len() as i64 == SWEEP;
         for session in left {
             self.remove_session(session)?;
         }

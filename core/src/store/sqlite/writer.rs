@@ -15,16 +15,25 @@ const PAGE: usize = 4_096;
 /// Free pages that are given back to the file system at a time.
 const VACUUM_PAGES: u32 = 256;
 
+/// What the writer knows from one transaction to the next.
+#[derive(Clone, Copy, Default)]
+struct Kept {
+    /// Positions that were trimmed, over all transactions.
+    trimmed: u64,
+    /// Retention has more to remove than one transaction may.
+    is_more_over: bool,
+}
+
 /// The writer's thread: ends when the store is closed and everything is written.
 pub(super) fn run(db: &mut Connection, shared: &Shared, context: &Context) {
     let pause = Duration::from_millis((context.owner_lost_ms / 3).max(10));
-    let mut trimmed = 0;
+    let mut kept = Kept::default();
     let mut written = 0;
     let mut beat_due = Instant::now() + pause;
     loop {
-        match shared.next_turn(beat_due) {
+        match shared.next_turn(if kept.is_more_over { Instant::now() } else { beat_due }) {
             Turn::Batch(writes, looks) => {
-                let verdicts = commit(db, shared, context, &writes, &mut trimmed);
+                let verdicts = commit(db, shared, context, &writes, &mut kept);
                 // Every page that a commit touches goes into the log whole.
                 written += writes.iter().map(|write| PAGE + 2 * write.bytes()).sum::<usize>();
                 if written >= EVERY_BYTES {
@@ -38,8 +47,11 @@ pub(super) fn run(db: &mut Connection, shared: &Shared, context: &Context) {
         }
         // Under load, too: a writer that is busy is alive.
         if Instant::now() >= beat_due {
-            beat(db, shared, context, &mut trimmed);
+            beat(db, shared, context, &mut kept);
             beat_due = Instant::now() + pause;
+        } else if kept.is_more_over {
+            // A portion between two batches of the callers, for as long as there is more.
+            sweep(db, shared, context, &mut kept);
         }
     }
     if let Err(error) = say_closed(db, context) {
@@ -68,17 +80,11 @@ fn answer(shared: &Shared, writes: Vec<Write>, looks: Vec<Look>, verdicts: Vec<V
 }
 
 /// Commits the writes together; when that fails, one by one, so that a bad one harms no other (I9).
-fn commit(
-    db: &mut Connection,
-    shared: &Shared,
-    context: &Context,
-    writes: &[Write],
-    trimmed: &mut u64,
-) -> Vec<Verdict> {
-    match transact(db, shared, context, writes, trimmed) {
+fn commit(db: &mut Connection, shared: &Shared, context: &Context, writes: &[Write], kept: &mut Kept) -> Vec<Verdict> {
+    match transact(db, shared, context, writes, kept) {
         Ok(verdicts) => verdicts,
         Err(error) if writes.len() > 1 && !is_for_all(&error) => {
-            let single = |write| commit(db, shared, context, std::slice::from_ref(write), trimmed).pop();
+            let single = |write| commit(db, shared, context, std::slice::from_ref(write), kept).pop();
             writes.iter().filter_map(single).collect()
         }
         Err(error) => writes.iter().map(|_| Err(failed(&error))).collect(),
@@ -99,7 +105,7 @@ fn transact(
     shared: &Shared,
     context: &Context,
     writes: &[Write],
-    trimmed: &mut u64,
+    kept: &mut Kept,
 ) -> Result<Vec<Verdict>> {
     if writes.is_empty() {
         return Ok(Vec::new());
@@ -110,9 +116,11 @@ fn transact(
     let verdicts = writes.iter().map(|write| batch.write(write)).collect::<Result<Vec<_>>>()?;
     batch.close()?;
     let totals = batch.totals;
-    let usage = count(&transaction, totals, *trimmed)?;
+    let is_sweep = writes.iter().any(|write| matches!(write, Write::Sweep));
+    let is_more_over = if is_sweep { batch.is_more_over } else { kept.is_more_over };
+    let usage = count(&transaction, totals, kept.trimmed)?;
     transaction.commit()?;
-    *trimmed = usage.trimmed;
+    *kept = Kept { trimmed: usage.trimmed, is_more_over };
     shared.publish(usage);
     Ok(verdicts)
 }
@@ -140,12 +148,20 @@ fn count(db: &Connection, totals: Totals, trimmed: u64) -> Result<Usage> {
     .query_row(params![sessions, streams, events, bytes], read)
 }
 
+/// More of what time asks for. What fails is tried again with the next sign of life.
+fn sweep(db: &mut Connection, shared: &Shared, context: &Context, kept: &mut Kept) {
+    kept.is_more_over = false;
+    if let Err(error) = transact(db, shared, context, &[Write::Sweep], kept) {
+        tracing::warn!(target: "tailrope", %error, "event store did not apply its retention");
+    }
+}
+
 /// A sign of life, and what time asks for.
-fn beat(db: &mut Connection, shared: &Shared, context: &Context, trimmed: &mut u64) {
+fn beat(db: &mut Connection, shared: &Shared, context: &Context, kept: &mut Kept) {
     let done = db
         .prepare_cached("UPDATE owner SET beat = ?2 WHERE id = ?1")
         .and_then(|mut update| update.execute(params![context.owner, context.now()]))
-        .and_then(|_| transact(db, shared, context, &[Write::Sweep], trimmed))
+        .and_then(|_| transact(db, shared, context, &[Write::Sweep], kept))
         .and_then(|_| db.execute_batch(&format!("PRAGMA incremental_vacuum({VACUUM_PAGES})")));
     if let Err(error) = done {
         tracing::warn!(target: "tailrope", %error, "event store gave no sign of life");
