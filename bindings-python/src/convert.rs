@@ -25,7 +25,7 @@ pub(crate) fn not_opened(py: Python<'_>, error: &OpenError) -> PyErr {
     raised(py, error.to_string(), error.code())
 }
 
-fn raised(py: Python<'_>, text: String, code: &'static str) -> PyErr {
+pub(crate) fn raised(py: Python<'_>, text: String, code: &'static str) -> PyErr {
     let raised = TailropeError::new_err(text);
     // An exception object takes any attribute; if not, the message still says it all.
     let _ = raised.value(py).setattr("code", code);

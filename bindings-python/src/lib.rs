@@ -3,6 +3,7 @@
 
 mod admission;
 mod adoption;
+mod client;
 mod connection;
 mod convert;
 mod engine;
@@ -23,6 +24,10 @@ mod _native {
     use crate::admission::{Admission, Refusal};
     #[pymodule_export]
     use crate::adoption::{Adoption, session_not_told};
+    #[pymodule_export]
+    use crate::client::{
+        ClientOptions, ClientStream, classify, client_refusal, client_takes_answer, client_takes_request,
+    };
     #[pymodule_export]
     use crate::connection::Connection;
     #[pymodule_export]

@@ -1,0 +1,355 @@
+"""One stream that outlives its connections: drives the machine of the core with real connections.
+
+It holds no decision about events, cursors, statuses or waits. There is one loop, turned by whoever reads: while nobody
+reads, nothing is read from the connection either. Nothing here is a task of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Protocol
+
+import anyio
+
+from tailrope.client._library import retry_after_ms
+from tailrope.client._options import Gap, Resume
+
+if TYPE_CHECKING:
+    from tailrope._native import ClientStream, _ClientOutput
+    from tailrope.client._options import Settings
+
+logger = logging.getLogger("tailrope.client")
+
+MAX_REDIRECTS = 5
+REDIRECTS = (301, 302, 303, 307, 308)
+
+Connect = Callable[[str | None], Awaitable[Any]]
+Delivery = bytes | tuple[str, str | None]
+
+
+def now_ms() -> int:
+    """The machine's clock."""
+    return time.monotonic_ns() // 1_000_000
+
+
+def moment() -> tuple[int, int]:
+    """Time and randomness, which come in with each input."""
+    return now_ms(), random.getrandbits(32)
+
+
+class Host(Protocol):
+    """What a stream needs of the transport, or of whoever else makes its connections."""
+
+    settings: Settings
+    library: Any
+
+    async def connect(self, stream: Stream, last_event_id: str | None) -> Any:
+        """The answer to a GET of this stream, its body unread."""
+
+    def read_out(self, connection: Connection) -> None:
+        """Read the rest of a connection that has no more to give, so that it can be used again."""
+
+    def ended(self, stream: Stream) -> None:
+        """The stream is done."""
+
+
+class Connection:
+    """One answer whose body is read piece by piece."""
+
+    __slots__ = ("_chunks", "response")
+
+    def __init__(self, response: Any) -> None:
+        self.response = response
+        self._chunks = response.aiter_bytes()
+
+    async def read(self) -> bytes | None:
+        """The next piece; None at the end."""
+        return await anext(self._chunks, None)
+
+    async def close(self) -> None:
+        """Let go of it at once, also where the task is being cancelled: half closed it would keep its socket."""
+        with anyio.CancelScope(shield=True):
+            with contextlib.suppress(Exception):
+                await self._chunks.aclose()
+            with contextlib.suppress(Exception):
+                await self.response.aclose()
+
+
+class Stream:
+    """One stream at its client. `read` gives out what came until the stream is done."""
+
+    __slots__ = (
+        "__weakref__",
+        "_alarm",
+        "_connect_to",
+        "_connection",
+        "_fault",
+        "_host",
+        "_is_connecting",
+        "_ready",
+        "_refusal",
+        "_waiting_since",
+        "_wake",
+        "failure",
+        "is_aborted",
+        "is_first",
+        "is_opened",
+        "key",
+        "machine",
+        "request",
+        "session_id",
+    )
+
+    def __init__(self, host: Host, machine: ClientStream, request: Any, session_id: str | None) -> None:
+        self._host = host
+        self.machine = machine
+        self.request = request
+        self.session_id = session_id
+        self.key: tuple[str, str | None] = ("", session_id)
+        self.is_opened = False
+        # The next connection is the first of a stream that the SDK began with a GET.
+        self.is_first = False
+        self.is_aborted = False
+        self.failure: tuple[str, str] | None = None
+        self._connection: Connection | None = None
+        self._fault: Exception | None = None
+        self._ready: list[Delivery] = []
+        self._is_connecting = False
+        self._connect_to: str | None = None
+        self._refusal: Connection | None = None
+        self._waiting_since: int | None = None
+        self._alarm: asyncio.Timeout | None = None
+        self._wake: asyncio.Future[None] | None = None
+        self._take(machine.start())
+
+    # The reader's side.
+
+    def attach(self, response: Any) -> None:
+        """The stream of a POST begins with the POST's own answer."""
+        self.is_opened = True
+        self._connection = Connection(response)
+
+    async def open(self) -> Any:
+        """Until the first answer of a stream that begins with a GET: that answer, or the refusal that the caller is to
+        see. Raises what went wrong where there was never an answer."""
+        try:
+            while not self.is_opened and not self.machine.is_done:
+                await self._turn()
+        except BaseException:
+            await self.aclose()
+            raise
+        if (found := self._connection or self._refusal) is not None:
+            self._refusal = None
+            return found.response
+        if self._fault is not None:
+            raise self._fault
+        raise RuntimeError("the stream was closed before it was opened")
+
+    async def read(self) -> Delivery | None:
+        """What is to be handed over next; None at the end. A read that is cancelled ends the stream."""
+        # The time in which nobody read was no silence of the server's.
+        self._take(self.machine.bytes(b"", *moment()))
+        try:
+            while not self._ready and not self.machine.is_done:
+                await self._turn()
+        except BaseException:
+            await self.aclose()
+            raise
+        return self._ready.pop(0) if self._ready else None
+
+    async def aclose(self) -> None:
+        """Nobody waits for the stream any more. One that is done already has its connection read out elsewhere."""
+        if not self.machine.is_done:
+            self.is_aborted = True
+            self._take(self.machine.abort(*moment()))
+            self.interrupt()
+        await self._let_go()
+        self._host.ended(self)
+
+    def cancelled(self, request: int | str) -> None:
+        """Nobody waits for this request any more."""
+        self._take(self.machine.cancelled(request, *moment()))
+        if self.machine.is_done:
+            self.interrupt()
+
+    def token(self) -> str | None:
+        """What it takes to continue the stream elsewhere; None while it has no cursor, or is done."""
+        return self.machine.token(self.session_id, self.request.headers.get("mcp-protocol-version"))
+
+    def interrupt(self) -> None:
+        """Whoever turns the loop looks at it anew."""
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+        if self._alarm is not None:
+            with contextlib.suppress(RuntimeError):
+                self._alarm.reschedule(asyncio.get_running_loop().time())
+
+    # The loop.
+
+    async def _turn(self) -> None:
+        if self._is_connecting:
+            await self._connect()
+        elif self._connection is not None:
+            await self._read()
+        else:
+            await self._wait()
+
+    async def _connect(self) -> None:
+        self._is_connecting, last_event_id = False, self._connect_to
+        await self._let_go()
+        since, self._waiting_since = self._waiting_since, None
+        if since is not None and (told := self._host.settings.on_resume) is not None:
+            attempt, waited_ms = self.machine.attempts + 1, now_ms() - since
+            self._tell(told, Resume(last_event_id, attempt, waited_ms, self.machine.requests))
+        self._fault = None
+        try:
+            async with asyncio.timeout(None) as self._alarm:
+                response = await self._host.connect(self, last_event_id)
+        except Exception as fault:
+            if self.machine.is_done:
+                return
+            logger.debug("no connection for a stream: %r", fault)
+            self._fault = fault
+            self._take(self.machine.broken(*moment()))
+            return
+        finally:
+            self._alarm = None
+        self._connection = Connection(response)
+        if self.machine.is_done:
+            await self._let_go()
+            return
+        was_opened = self.is_opened
+        headers = response.headers
+        head = (response.status_code, headers.get("content-type"), retry_after_ms(headers))
+        is_dropped = self._take(self.machine.head(*head, *moment()))
+        if is_dropped and was_opened:
+            await self._let_go()
+        elif is_dropped:
+            # May be what the caller is to see.
+            self._connection, self._refusal = None, self._connection
+
+    async def _read(self) -> None:
+        connection, deadline = self._connection, self.machine.deadline
+        assert connection is not None
+        limit_s = None if deadline is None else max(0, deadline - now_ms() + 1) / 1_000
+        try:
+            async with asyncio.timeout(limit_s) as self._alarm:
+                chunk = await connection.read()
+        except Exception as fault:
+            # What was interrupted cannot be read on, whatever the reason.
+            await self._let_go()
+            if self.machine.is_done or (isinstance(fault, TimeoutError) and self._take(self.machine.tick(*moment()))):
+                return
+            logger.debug("a connection of a stream broke: %r", fault)
+            self._take(self.machine.broken(*moment()))
+            return
+        finally:
+            self._alarm = None
+        if chunk is None:
+            await self._let_go()
+            self._take(self.machine.end(*moment()))
+        elif self._take(self.machine.bytes(chunk, *moment())):
+            await self._let_go()
+
+    async def _wait(self) -> None:
+        deadline = self.machine.deadline
+        if deadline is None:
+            raise RuntimeError("a stream has nothing to wait for")
+        # Clocks are cut to whole milliseconds: one more is never too early.
+        delay_ms = max(0, deadline - now_ms()) + 1
+        if self._waiting_since is None:
+            self._waiting_since = now_ms()
+        loop = asyncio.get_running_loop()
+        wake = self._wake = loop.create_future()
+
+        def fire() -> None:
+            if not wake.done():
+                wake.set_result(None)
+
+        cancel: Callable[[], object] | None
+        if (schedule := self._host.settings.schedule) is None:
+            cancel = loop.call_later(delay_ms / 1_000, fire).cancel
+        else:
+            cancel = schedule(delay_ms, lambda: _from_any_thread(loop, fire))
+        try:
+            await wake
+        finally:
+            self._wake = None
+            if cancel is not None:
+                cancel()
+        self._take(self.machine.tick(*moment()))
+
+    def _take(self, output: _ClientOutput) -> bool:
+        """Note what is to be done. Returns whether the connection is to be let go of."""
+        frames, steps = output
+        if frames:
+            self._ready.append(frames)
+        is_dropped = False
+        for step in steps:
+            if step[0] == "deliver":
+                self._ready.append((step[1], step[2]))
+            elif step[0] == "connect":
+                self._is_connecting, self._connect_to = True, step[1]
+            elif step[0] == "opened":
+                self.is_opened = True
+            elif step[0] == "gap":
+                self._gap(Gap(step[1], step[2]))
+            elif step[0] == "cursor_lost":
+                self._gap(Gap(None, None))
+            elif step[0] == "disconnect":
+                is_dropped = True
+            elif step[0] == "finished":
+                self._finished(is_dropped)
+            else:
+                self._failed(step[1], step[2])
+        return is_dropped
+
+    def _finished(self, is_dropped: bool) -> None:
+        if self._connection is not None and not is_dropped:
+            connection, self._connection = self._connection, None
+            self._host.read_out(connection)
+        self._host.ended(self)
+
+    def _failed(self, kind: str, text: str) -> None:
+        self.failure = kind, text
+        logger.debug("a stream failed: %s: %s", kind, text)
+        self._host.ended(self)
+
+    async def _let_go(self) -> None:
+        connections, self._connection, self._refusal = (self._connection, self._refusal), None, None
+        for connection in connections:
+            if connection is not None:
+                await connection.close()
+
+    def _gap(self, gap: Gap) -> None:
+        if (told := self._host.settings.on_gap) is not None:
+            self._tell(told, gap)
+
+    @staticmethod
+    def _tell(told: Callable[[Any], object], what: Any) -> None:
+        try:
+            told(what)
+        except Exception:
+            # A stream does not end because somebody who watches it stumbles.
+            logger.exception("%s failed", getattr(told, "__qualname__", told))
+
+
+async def headers_of(settings: Settings) -> Iterable[tuple[str, str]]:
+    """What the `headers` option has to say now."""
+    headers = settings.headers
+    if callable(headers):
+        found = headers()
+        headers = await found if inspect.isawaitable(found) else found
+    return () if headers is None else tuple(headers.items())
+
+
+def _from_any_thread(loop: asyncio.AbstractEventLoop, fire: Callable[[], None]) -> None:
+    # Who wakes late finds the loop closed, and nobody there.
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(fire)
