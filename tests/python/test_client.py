@@ -1,0 +1,717 @@
+"""The client's half: what an SDK, or a program without one, sees of streams whose connections end. (F-70 to F-80)"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import gzip
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import tailrope.client
+from client import LINE, CallFailed, Stock
+from conftest import Farm
+from raw import Decoder
+from scripted import Exchange, Handler, Scripted, scripted
+from tailrope.client import Gap, ResumableTransport, Resume, TailropeError
+from tailrope.client._library import library_of
+
+LIBRARY = library_of(None)
+PRIMING = "id: a\nretry: 5\ndata: \n\n"
+GET = {"accept": "text/event-stream"}
+
+
+def event(message: Any, id: str | None = None) -> str:
+    return ("" if id is None else f"id: {id}\n") + f"data: {json.dumps(message)}\n\n"
+
+
+def result(id: Any = 1, value: Any = "x") -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": id, "result": {"value": value}}
+
+
+def note(value: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": value}}
+
+
+def call(*ids: Any) -> Any:
+    found = [{"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": "t"}} for id in ids or (1,)]
+    return found if len(found) > 1 else found[0]
+
+
+@asynccontextmanager
+async def lab(handler: Handler, **options: Any) -> AsyncIterator[tuple[Scripted, Any, ResumableTransport]]:
+    """A scripted server, a client of the installed library, and its transport. Nothing is left of either at the end."""
+    options = {"jitter": 0, "initial_delay_ms": 5, **options}
+    transport = ResumableTransport(**options)
+    async with scripted(handler) as server:
+        before = asyncio.all_tasks()
+        async with asyncio.timeout(50), LIBRARY.AsyncClient(transport=transport, timeout=10) as client:
+            yield server, client, transport
+        assert len(transport.streams) == 0
+        await server.until(lambda: server.open == 0)
+        await server.until(lambda: not [task for task in asyncio.all_tasks() - before if not is_of(task, server)])
+
+
+def is_of(task: asyncio.Task[Any], server: Scripted) -> bool:
+    return "Scripted.serve" in repr(task.get_coro())
+
+
+async def post(client: Any, url: str, message: Any, **headers: str) -> Any:
+    names = {name.replace("_", "-"): value for name, value in headers.items()}
+    request = client.build_request("POST", url, json=message, headers=names)
+    return await client.send(request, stream=True)
+
+
+async def get(client: Any, url: str, **headers: str) -> Any:
+    names = GET | {name.replace("_", "-"): value for name, value in headers.items()}
+    return await client.send(client.build_request("GET", url, headers=names), stream=True)
+
+
+async def messages(response: Any) -> AsyncIterator[Any]:
+    decoder = Decoder()
+    async for chunk in response.aiter_bytes():
+        for found in decoder.feed(chunk):
+            assert found.id is None and found.retry is None
+            yield found.message
+
+
+async def whole(response: Any) -> list[Any]:
+    try:
+        return [message async for message in messages(response)]
+    finally:
+        await response.aclose()
+
+
+def by_method(on_post: Handler, on_get: Handler) -> Handler:
+    async def handler(exchange: Exchange) -> None:
+        await (on_post if exchange.method == "POST" else on_get)(exchange)
+
+    return handler
+
+
+async def primed_and_closed(exchange: Exchange) -> None:
+    await exchange.head()
+    await exchange.send(PRIMING)
+    await exchange.end()
+
+
+async def primed_and_broken(exchange: Exchange) -> None:
+    await exchange.head()
+    await exchange.send(PRIMING)
+    exchange.drop()
+
+
+async def answered(exchange: Exchange) -> None:
+    await exchange.head()
+    await exchange.send(event(result(), "b"))
+    await exchange.end()
+
+
+async def refused(exchange: Exchange) -> None:
+    await exchange.answer(404, b"{}", content_type="application/json")
+
+
+@pytest.mark.parametrize("first", [primed_and_closed, primed_and_broken])
+async def test_call_whose_connection_breaks_is_answered(first: Handler) -> None:
+    resumes: list[Resume] = []
+    async with lab(by_method(first, answered), on_resume=resumes.append) as (server, client, _):
+        assert await whole(await post(client, server.url, call())) == [result()]
+        assert [exchange.last_event_id for exchange in server.gets] == ["a"]
+        assert server.gets[0].headers["accept"] == "text/event-stream"
+        assert not [name for name in server.gets[0].headers if name.startswith("content-")]
+    (resume,) = resumes
+    assert (resume.last_event_id, resume.attempt, resume.requests) == ("a", 1, (1,)) and resume.delay_ms >= 5
+
+
+async def test_ids_do_not_reach_the_sdk() -> None:
+    async def on_post(exchange: Exchange) -> None:
+        await exchange.head(x_other="kept", mcp_session_id="s")
+        await exchange.send(PRIMING + ": a comment\n\n" + event(note(1), "b") + "event: other\ndata: 1\ndata: 2\n\n")
+        await exchange.send(event(result(), "c"))
+        await exchange.end()
+
+    async with lab(on_post) as (server, client, _):
+        response = await post(client, server.url, call())
+        assert response.headers["x-other"] == "kept" and response.headers["mcp-session-id"] == "s"
+        body = await response.aread()
+        want = event(note(1)) + "event: other\ndata: 1\ndata: 2\n\n" + event(result())
+        assert body.decode().replace(" ", "") == want.replace(" ", "")
+
+
+async def test_standalone_stream_comes_back() -> None:
+    async def on_get(exchange: Exchange) -> None:
+        number = len(server.gets)
+        await exchange.head()
+        await exchange.send(f"id: {number}\nretry: 5\n" + event(note(number)))
+        if number < 5:
+            await (exchange.end() if number % 2 else to_drop(exchange))
+        else:
+            await exchange.gone()
+
+    async with lab(on_get) as (server, client, transport):
+        response = await get(client, server.url)
+        found = messages(response)
+        assert [(await anext(found))["params"]["data"] for _ in range(5)] == [1, 2, 3, 4, 5]
+        assert [exchange.last_event_id for exchange in server.gets] == [None, "1", "2", "3", "4"]
+        assert len(transport.streams) == 1
+        await response.aclose()
+
+
+async def to_drop(exchange: Exchange) -> None:
+    exchange.drop()
+
+
+async def test_first_get_is_tried_again() -> None:
+    async def on_get(exchange: Exchange) -> None:
+        number = len(server.gets)
+        if number == 1:
+            exchange.drop()
+        elif number < 4:
+            await exchange.answer((503, 409)[number - 2])
+        else:
+            await exchange.head()
+            await exchange.send(event(note("x")))
+            await exchange.gone()
+
+    async with lab(on_get) as (server, client, _):
+        response = await get(client, server.url)
+        assert response.status_code == 200 and len(server.gets) == 4
+        assert await anext(messages(response)) == note("x")
+        await response.aclose()
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 405, 307])
+async def test_refusal_of_a_first_get_reaches_the_sdk(status: int) -> None:
+    async def on_get(exchange: Exchange) -> None:
+        await exchange.answer(status, b"why", x_why="because", location="/other")
+
+    async with lab(on_get) as (server, client, _):
+        response = await get(client, server.url)
+        assert (response.status_code, response.headers["x-why"], await response.aread()) == (status, "because", b"why")
+        assert len(server.gets) == 1
+
+
+async def test_first_get_without_a_server_is_the_networks_error() -> None:
+    async with lab(refused, max_attempts=2) as (_, client, _):
+        with pytest.raises(LIBRARY.ConnectError):
+            await get(client, "http://127.0.0.1:9/mcp")
+
+
+async def test_failed_stream_answers_its_requests() -> None:
+    async def on_post(exchange: Exchange) -> None:
+        await exchange.head()
+        await exchange.send(PRIMING + event(result("1"), "b"))
+        exchange.drop()
+
+    async with lab(by_method(on_post, refused)) as (server, client, _):
+        first, *errors = await whole(await post(client, server.url, call(1, "1")))
+        assert first == result("1")
+        (error,) = errors
+        assert error["id"] == 1 and error["error"]["data"] == {"tailrope": "session_lost"}
+
+
+async def test_failed_standalone_stream_is_an_error_of_the_body() -> None:
+    async def on_get(exchange: Exchange) -> None:
+        if len(server.gets) == 1:
+            await primed_and_closed(exchange)
+        else:
+            await exchange.answer(405)
+
+    async with lab(on_get) as (server, client, _):
+        response = await get(client, server.url)
+        with pytest.raises(LIBRARY.ReadError) as raised:
+            await whole(response)
+        assert isinstance(raised.value, TailropeError) and raised.value.code == "no_stream"
+
+
+@pytest.mark.parametrize("how", ["cancel", "close", "client"])
+async def test_abort_in_a_wait_is_at_once(how: str) -> None:
+    async def on_post(exchange: Exchange) -> None:
+        await exchange.head()
+        await exchange.send("id: a\nretry: 3600000\ndata: \n\n")
+        await exchange.end()
+
+    async with lab(by_method(on_post, answered)) as (server, client, transport):
+        response = await post(client, server.url, call())
+        reading = asyncio.ensure_future(whole(response))
+        await server.until(lambda: server.exchanges and server.exchanges[0].ended_ms)
+        await asyncio.sleep(0.05)
+        began = time.monotonic()
+        if how == "cancel":
+            reading.cancel()
+        elif how == "close":
+            await response.aclose()
+        else:
+            await client.aclose()
+        await asyncio.wait([reading])
+        assert time.monotonic() - began < 5
+        assert len(transport.streams) == 0 and not server.gets
+        if how == "client":
+            assert isinstance(reading.exception(), LIBRARY.ReadError)
+
+
+@pytest.mark.parametrize("where", ["read", "connect"])
+async def test_abort_lets_go_of_the_connection(where: str) -> None:
+    async def silent(exchange: Exchange) -> None:
+        await exchange.gone()
+
+    async def primed(exchange: Exchange) -> None:
+        await exchange.head()
+        await exchange.send(PRIMING)
+        await (exchange.gone() if where == "read" else exchange.end())
+
+    async with lab(by_method(primed, silent)) as (server, client, transport):
+        reading = asyncio.ensure_future(whole(await post(client, server.url, call())))
+        await server.until(lambda: len(server.exchanges) == (1 if where == "read" else 2))
+        await asyncio.sleep(0.05)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        assert len(transport.streams) == 0
+        await server.until(lambda: server.open == 0)
+
+
+@pytest.mark.parametrize("where", ["wait", "read"])
+async def test_cancelled_request_is_not_resumed(where: str) -> None:
+    async def on_post(exchange: Exchange) -> None:
+        if b"cancelled" in exchange.body:
+            return await exchange.answer(202)
+        await exchange.head()
+        await exchange.send(f"id: a\nretry: {300 if where == 'wait' else 5}\ndata: \n\n")
+        await (exchange.end() if where == "wait" else exchange.gone())
+
+    async with lab(by_method(on_post, answered)) as (server, client, transport):
+        reading = asyncio.ensure_future(whole(await post(client, server.url, call(7), mcp_session_id="s")))
+        await asyncio.sleep(0.1)
+        cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}}
+        # Another session's request of that id is another request.
+        other = await post(client, server.url, cancel, mcp_session_id="other")
+        await other.aclose()
+        assert len(transport.streams) == 1
+        response = await post(client, server.url, cancel, mcp_session_id="s")
+        assert response.status_code == 202
+        await response.aclose()
+        assert await reading == []
+        await asyncio.sleep(0.4)
+        assert not server.gets
+
+
+async def test_resumes_carry_the_newest_headers() -> None:
+    async def on_post(exchange: Exchange) -> None:
+        if exchange.headers.get("authorization") == "Bearer 2":
+            return await exchange.answer(202)
+        await exchange.head()
+        await exchange.send("id: a\nretry: 200\ndata: \n\n")
+        await exchange.end()
+
+    async with lab(by_method(on_post, answered)) as (server, client, _):
+        own = {"authorization": "Bearer 1", "mcp_session_id": "s", "mcp_protocol_version": "2025-11-25"}
+        response = await post(client, server.url, call(), x_own="kept", **own)
+        newer = await post(client, server.url, note(1), authorization="Bearer 2", mcp_session_id="s")
+        await newer.aclose()
+        assert await whole(response) == [result()]
+        headers = server.gets[0].headers
+        assert headers["authorization"] == "Bearer 2" and headers["x-own"] == "kept"
+        assert headers["mcp-session-id"] == "s" and headers["mcp-protocol-version"] == "2025-11-25"
+
+
+async def test_session_of_an_initialize_is_that_of_its_answer() -> None:
+    async def on_post(exchange: Exchange) -> None:
+        await exchange.head(mcp_session_id="fresh")
+        await exchange.send(PRIMING)
+        exchange.drop()
+
+    async with lab(by_method(on_post, answered)) as (server, client, _):
+        assert await whole(await post(client, server.url, call())) == [result()]
+        assert server.gets[0].headers["mcp-session-id"] == "fresh"
+
+
+async def test_headers_option_is_asked_before_each_resume() -> None:
+    asked = 0
+
+    async def headers() -> dict[str, str]:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            raise RuntimeError("no token now")
+        return {"Authorization": f"Bearer {asked}"}
+
+    async def on_get(exchange: Exchange) -> None:
+        await (primed_and_closed if len(server.gets) < 2 else answered)(exchange)
+
+    async with lab(by_method(primed_and_closed, on_get), headers=headers) as (server, client, _):
+        assert await whole(await post(client, server.url, call(), authorization="Bearer 0")) == [result()]
+        told = [exchange.headers["authorization"] for exchange in server.exchanges]
+        assert told == ["Bearer 0", "Bearer 1", "Bearer 3"]
+
+
+async def test_two_sessions_share_no_headers() -> None:
+    async with lab(by_method(primed_and_closed, answered)) as (server, client, _):
+        first = await post(client, server.url, call(), authorization="Bearer 1", mcp_session_id="one")
+        second = await post(client, server.url, call(), authorization="Bearer 2", mcp_session_id="two")
+        assert [await whole(first), await whole(second)] == [[result()], [result()]]
+        told = [(get.headers["mcp-session-id"], get.headers["authorization"]) for get in server.gets]
+        assert told == [("one", "Bearer 1"), ("two", "Bearer 2")]
+
+
+async def test_redirects_of_resumes_stay_on_the_origin() -> None:
+    async def elsewhere(exchange: Exchange) -> None:
+        await answered(exchange)
+
+    async def on_get(exchange: Exchange) -> None:
+        if exchange.target == "/moved":
+            await exchange.answer(302, location=f"{other.url}?x")
+        else:
+            await exchange.answer(307, location="/moved")
+
+    async with scripted(elsewhere) as other, lab(by_method(primed_and_closed, on_get)) as (server, client, _):
+        (error,) = await whole(await post(client, server.url, call(), authorization="Bearer 1"))
+        assert error["error"]["data"] == {"tailrope": "unexpected_answer"}
+        assert [exchange.target for exchange in server.gets] == ["/mcp", "/moved"]
+        assert server.gets[1].headers["authorization"] == "Bearer 1" and server.gets[1].last_event_id == "a"
+        assert not other.exchanges
+
+
+@pytest.mark.parametrize("version", ["2026-07-28", "2027-01-01"])
+async def test_revision_without_resumption_passes(version: str) -> None:
+    async with lab(by_method(primed_and_closed, answered)) as (server, client, _):
+        response = await post(client, server.url, call(), mcp_protocol_version=version)
+        assert (await response.aread()).decode() == PRIMING
+        assert not server.gets
+
+
+async def test_other_exchanges_pass() -> None:
+    async def on_request(exchange: Exchange) -> None:
+        if exchange.method == "POST":
+            await exchange.answer(200, b'{"a":1}', content_type="application/json")
+        else:
+            await exchange.answer(204 if exchange.method == "DELETE" else 503)
+
+    async with lab(on_request) as (server, client, transport):
+        assert (await client.post(server.url, json=call())).json() == {"a": 1}
+        assert (await client.delete(server.url)).status_code == 204
+        # No stream is wanted, so nothing is tried again.
+        assert (await client.get(server.url, headers={"accept": "application/json"})).status_code == 503
+
+        async def body() -> AsyncIterator[bytes]:
+            yield json.dumps(call()).encode()
+
+        size = {"content-length": str(len(json.dumps(call())))}
+        assert (await client.post(server.url, content=body(), headers=size)).json() == {"a": 1}
+        assert len(server.exchanges) == 4 and len(transport.streams) == 0
+
+
+async def test_answered_connection_is_used_again() -> None:
+    async def on_post(exchange: Exchange) -> None:
+        await exchange.head()
+        await exchange.send(PRIMING + event(result(), "b"))
+        await asyncio.sleep(0.05)
+        await exchange.send(": the rest\n\n")
+        await exchange.end()
+
+    async with lab(on_post) as (server, client, transport):
+        for _ in range(5):
+            response = await post(client, server.url, call())
+            assert await anext(messages(response)) == result()
+            await response.aclose()
+            assert len(transport.streams) == 0
+            await asyncio.sleep(0.15)
+        assert server.connections == 1
+
+
+async def test_answered_connection_that_stays_open_is_let_go_of() -> None:
+    async def on_post(exchange: Exchange) -> None:
+        await exchange.head()
+        await exchange.send(PRIMING + event(result(), "b"))
+        await exchange.gone()
+
+    async with lab(on_post) as (server, client, _):
+        assert await whole(await post(client, server.url, call())) == [result()]
+        await server.until(lambda: server.open == 0, wait_s=4)
+
+
+async def test_body_is_read_as_the_reader_reads() -> None:
+    sent = 0
+
+    async def on_post(exchange: Exchange) -> None:
+        nonlocal sent
+        await exchange.head()
+        await exchange.send(PRIMING)
+        for number in range(2_000):
+            await exchange.send(event(note("x" * 50_000), f"e{number}"))
+            sent += 1
+        await exchange.send(event(result(), "last"))
+        await exchange.end()
+
+    async with lab(on_post) as (server, client, _):
+        response = await post(client, server.url, call())
+        chunks = response.aiter_bytes()
+        received = (await anext(chunks)).count(b"data: ")
+        while True:
+            before = sent
+            await asyncio.sleep(0.5)
+            if sent == before:
+                break
+        # What fits into the buffers of two sockets: nothing is read for a reader that does not ask.
+        assert sent < 1_000
+        async for chunk in chunks:
+            received += chunk.count(b"data: ")
+        assert received == 2_001
+        await response.aclose()
+
+
+async def test_thousands_of_resumes_leave_nothing_behind() -> None:
+    resumes = 2_000
+    sizes: list[int] = []
+    number = 0
+
+    async def on_get(exchange: Exchange) -> None:
+        nonlocal number
+        number += 1
+        server.exchanges.clear()
+        if number in (500, resumes):
+            gc.collect()
+            sizes.append(len(gc.get_objects()))
+            assert len(asyncio.all_tasks()) < 10 and server.open <= 2
+        await exchange.head()
+        if number == resumes:
+            await exchange.send(event(result(), "end"))
+        else:
+            await exchange.send(f"id: {number}\nretry: 0\ndata: \n\n")
+        # Each fourth breaks.
+        await (exchange.end() if number % 4 else to_drop(exchange))
+
+    async with lab(by_method(primed_and_closed, on_get)) as (server, client, _):
+        assert await whole(await post(client, server.url, call())) == [result()]
+        assert number == resumes
+    assert sizes[1] - sizes[0] < 200, sizes
+
+
+async def test_gaps_are_told() -> None:
+    async def on_get(exchange: Exchange) -> None:
+        if len(server.gets) == 2:
+            return await exchange.answer(400)
+        await exchange.head()
+        await exchange.send("id: a\nretry: 5\ndata: \n\n: gap 3 4\n\n")
+        await (exchange.end() if len(server.gets) == 1 else exchange.gone())
+
+    gaps: list[Gap] = []
+
+    def on_gap(gap: Gap) -> None:
+        gaps.append(gap)
+        raise RuntimeError("a watcher's own fault")
+
+    async with lab(on_get, on_gap=on_gap) as (server, client, _):
+        response = await get(client, server.url)
+        reading = asyncio.ensure_future(whole(response))
+        await server.until(lambda: len(gaps) == 3)
+        assert gaps == [Gap(3, 4), Gap(None, None), Gap(3, 4)]
+        assert [exchange.last_event_id for exchange in server.gets] == [None, "a", None]
+        reading.cancel()
+        await asyncio.wait([reading])
+
+
+async def test_exported_stream_is_resumed_elsewhere() -> None:
+    async def on_post(exchange: Exchange) -> None:
+        await exchange.head()
+        await exchange.send(PRIMING + event(note(1), "b"))
+        await exchange.gone()
+
+    async def on_get(exchange: Exchange) -> None:
+        await exchange.head()
+        await exchange.send(event(note(2), "c") + event(result(), "d"))
+        await exchange.end()
+
+    async with lab(by_method(on_post, on_get)) as (server, client, transport):
+        response = await post(client, server.url, call(), mcp_session_id="s", mcp_protocol_version="2025-11-25")
+        found = messages(response)
+        assert await anext(found) == note(1)
+        (token,) = transport.streams.export()
+        await response.aclose()
+        assert transport.streams.export() == []
+        other = ResumableTransport()
+        async with other.resume(token, server.url, {"authorization": "Bearer x"}) as resumed:
+            assert [message async for message in resumed] == [note(2), result()]
+            assert resumed.token is None and resumed.session_id == "s"
+        await other.aclose()
+        headers = server.gets[0].headers
+        assert (headers["last-event-id"], headers["mcp-session-id"]) == ("b", "s")
+        assert (headers["mcp-protocol-version"], headers["authorization"]) == ("2025-11-25", "Bearer x")
+
+
+@pytest.mark.parametrize("given", ["own", "client", "resumable"])
+async def test_stream_without_sdk(given: str) -> None:
+    async def on_get(exchange: Exchange) -> None:
+        await exchange.head()
+        await exchange.send(event([note(1), result()], "c"))
+        await exchange.end()
+
+    async with lab(by_method(primed_and_broken, on_get)) as (server, resumable, _):
+        async with LIBRARY.AsyncClient() as plain:
+            client = {"own": None, "client": plain, "resumable": resumable}[given]
+            found = tailrope.client.stream(server.url, message=call(), headers={"x-own": "1"}, client=client)
+            async with found as messages:
+                assert [message async for message in messages] == [note(1), result()]
+        assert [exchange.headers["x-own"] for exchange in server.exchanges] == ["1", "1"]
+
+
+async def test_stream_failure_has_its_code() -> None:
+    async def on_post(exchange: Exchange) -> None:
+        if b'"id": 2' in exchange.body or b'"id":2' in exchange.body:
+            return await exchange.answer(401)
+        if b'"id":3' in exchange.body or b'"id": 3' in exchange.body:
+            return await exchange.answer(200, json.dumps(result(3)).encode(), content_type="application/json")
+        await primed_and_broken(exchange)
+
+    async with lab(by_method(on_post, refused)) as (server, _, _):
+        for id, code in ((1, "session_lost"), (2, "unauthorized")):
+            async with tailrope.client.stream(server.url, message=call(id), initial_delay_ms=1) as messages:
+                with pytest.raises(TailropeError) as raised:
+                    await anext(messages)
+            assert raised.value.code == code
+        async with tailrope.client.stream(server.url, message=call(3)) as messages:
+            assert [message async for message in messages] == [result(3)]
+        with pytest.raises(ValueError, match="either"):
+            tailrope.client.stream(server.url)
+
+
+async def test_schedule_is_the_hosts() -> None:
+    waits: list[int] = []
+    cancelled: list[int] = []
+
+    def schedule(delay_ms: int, wake: Any) -> Any:
+        waits.append(delay_ms)
+        timer = asyncio.get_running_loop().call_later(delay_ms / 1_000, wake)
+        return lambda: (cancelled.append(delay_ms), timer.cancel())
+
+    async with lab(by_method(primed_and_closed, answered), schedule=schedule) as (server, client, _):
+        assert await whole(await post(client, server.url, call())) == [result()]
+        assert len(waits) == len(cancelled) == 1 and 0 < waits[0] <= 6
+
+
+async def test_compressed_stream_is_read() -> None:
+    async def on_post(exchange: Exchange) -> None:
+        await exchange.head(content_encoding="gzip")
+        await exchange.send(gzip.compress((PRIMING + event(result(), "b")).encode()))
+        await exchange.end()
+
+    async with lab(on_post) as (server, client, _):
+        assert await whole(await post(client, server.url, call())) == [result()]
+
+
+async def test_connection_that_is_silent_is_given_up() -> None:
+    async def on_post(exchange: Exchange) -> None:
+        await exchange.head()
+        await exchange.send(PRIMING)
+        await exchange.gone()
+
+    async with lab(by_method(on_post, answered), max_silence_ms=100) as (server, client, _):
+        response = await post(client, server.url, call())
+        assert await whole(response) == [result()]
+
+
+def test_without_an_asyncio_loop_it_says_so() -> None:
+    request = LIBRARY.Request("POST", "http://127.0.0.1:9/mcp", json=call())
+    with pytest.raises(TailropeError, match="asyncio"):
+        ResumableTransport().handle_async_request(request).send(None)
+
+
+# The stock clients, with the one line.
+
+
+@asynccontextmanager
+async def stock(url: str, how: str = "client", **options: Any) -> AsyncIterator[Stock]:
+    """The official client of the installed SDK line on our HTTP client."""
+    if LINE == 1:
+        from mcp import ClientSession
+        from mcp.client import streamable_http
+
+        if how == "factory":
+            factory = tailrope.client.http_client_factory(**options)
+            transport = streamable_http.streamablehttp_client(url, httpx_client_factory=factory)
+        else:
+            transport = streamable_http.streamable_http_client(url, http_client=tailrope.client.http_client(**options))
+
+        async def log(params: Any) -> None:
+            face.logs.append(params.data)
+
+        async with transport as (read, write, _), ClientSession(read, write, logging_callback=log) as session:
+            answer = await session.initialize()
+            face = Stock(session.call_tool, str(answer.protocolVersion))
+            yield face
+        return
+
+    from mcp import Client
+    from mcp.client.streamable_http import streamable_http_client
+
+    async def log_v2(params: Any) -> None:
+        face.logs.append(params.data)
+
+    async with tailrope.client.http_client(**options) as http:
+        transport_v2 = streamable_http_client(url, http_client=http)
+        async with Client(transport_v2, mode="legacy", logging_callback=log_v2) as client:
+            face = Stock(client.call_tool, str(client.protocol_version))
+            yield face
+
+
+@asynccontextmanager
+async def cutting(port: int, after_bytes: int) -> AsyncIterator[tuple[str, list[int]]]:
+    """A proxy that cuts the answers to tool calls and to resumes in the middle, after so many bytes."""
+    cuts: list[int] = []
+
+    async def serve(exchange: Exchange) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            names = {**exchange.headers, "connection": "close"}
+            head = [f"{exchange.method} {exchange.target} HTTP/1.1", *(f"{name}: {names[name]}" for name in names)]
+            writer.write("\r\n".join([*head, "", ""]).encode() + exchange.body)
+            is_cut = b"tools/call" in exchange.body or exchange.last_event_id is not None
+            left = after_bytes if is_cut else 1 << 30
+            while left and (data := await reader.read(min(left, 1 << 16))):
+                left -= len(data)
+                exchange.writer.write(data)
+                await exchange.writer.drain()
+            if not left:
+                cuts.append(after_bytes)
+            exchange.drop()
+        finally:
+            writer.close()
+
+    async with scripted(serve) as proxy:
+        yield proxy.url, cuts
+
+
+@pytest.mark.ours
+@pytest.mark.parametrize("how", ["client", "factory"] if LINE == 1 else ["client"])
+async def test_stock_client_survives_breaks(farm: Farm, how: str) -> None:
+    server = farm.get(retry_ms=20)
+    options = {"initial_delay_ms": 20, "jitter": 0}
+    async with cutting(server.port, 2_000) as (url, cuts), stock(url, how, **options) as client:
+        async with asyncio.timeout(20):
+            steps = ["emit 30", "close", "emit 10", "close_standalone", "standalone s", "return x"]
+            assert await client.script(*steps) == "x"
+            assert client.progress == list(range(1, 41))
+            while client.logs != ["s"]:
+                await asyncio.sleep(0.02)
+        assert len(cuts) >= 3
+
+
+@pytest.mark.ours
+async def test_stock_client_fails_in_time(farm: Farm) -> None:
+    server = farm.fresh(retry_ms=20)
+    try:
+        async with stock(f"http://127.0.0.1:{server.port}/mcp", max_attempts=3) as client:
+            calling = asyncio.ensure_future(client.script("emit 1", "sleep 60000"))
+            async with asyncio.timeout(10):
+                while not client.progress:
+                    await asyncio.sleep(0.01)
+            server.kill()
+            with pytest.raises(CallFailed, match="tries to resume"):
+                await asyncio.wait_for(calling, 15)
+    finally:
+        if server.process.poll() is None:
+            server.kill()
