@@ -579,6 +579,19 @@ async def test_stream_failure_has_its_code() -> None:
             tailrope.client.stream(server.url)
 
 
+async def test_proxies_of_the_environment_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "no_proxy", "NO_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    async with scripted(by_method(primed_and_closed, answered)) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url.removesuffix("/mcp"))
+        monkeypatch.setenv("no_proxy", "localhost")
+        async with lab(by_method(primed_and_closed, answered)) as (server, client, _):
+            assert await whole(await post(client, "http://mcp.example/mcp", call())) == [result()]
+            assert [exchange.target for exchange in proxy.exchanges] == ["http://mcp.example/mcp"] * 2
+            assert await whole(await post(client, server.url.replace("127.0.0.1", "localhost"), call())) == [result()]
+            assert len(server.exchanges) == 2 and len(proxy.exchanges) == 2
+
+
 async def test_schedule_is_the_hosts() -> None:
     waits: list[int] = []
     cancelled: list[int] = []

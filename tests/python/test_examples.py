@@ -1,4 +1,5 @@
-"""Every example runs as a user would run it and serves a stock client through a call that closes its connection."""
+"""Every example runs as a user would run it. A server serves a stock client through a call that closes its connection;
+a client makes such a call."""
 
 import asyncio
 import contextlib
@@ -24,10 +25,15 @@ LINES = {
     "fastapi_mount": {2},
     "hypercorn_drain": {2},
     "own_event_store": {2},
+    "resumable_client_mcp1": {1},
+    "resumable_client_mcp2": {2},
     "server_fastmcp": {1, 2},
     "server_mcp1": {1},
     "server_mcp2": {2},
 }
+
+# Those that are clients, with the server that each is for.
+CLIENTS = {"resumable_client_mcp1": "server_mcp1", "resumable_client_mcp2": "server_mcp2"}
 
 
 def test_every_example_is_run() -> None:
@@ -85,7 +91,7 @@ async def call(url: str) -> tuple[list[int], str]:
 
 
 @pytest.mark.timeout(90)
-@pytest.mark.parametrize("name", sorted(LINES))
+@pytest.mark.parametrize("name", sorted(set(LINES) - set(CLIENTS)))
 def test_example_loses_nothing(name: str, tmp_path: Path) -> None:
     if SDK_LINE not in LINES[name]:
         pytest.skip(f"written for mcp {min(LINES[name])}.x; this environment has mcp {SDK_LINE}.x")
@@ -97,3 +103,18 @@ def test_example_loses_nothing(name: str, tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         # Nothing is connected any more; a server that still hangs would hang in production too.
         process.wait(timeout=10)
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("name", sorted(CLIENTS))
+def test_example_client_loses_nothing(name: str, tmp_path: Path) -> None:
+    if SDK_LINE not in LINES[name]:
+        pytest.skip(f"written for mcp {min(LINES[name])}.x; this environment has mcp {SDK_LINE}.x")
+    with running(CLIENTS[name], tmp_path) as (port, _):
+        command = [sys.executable, str(EXAMPLES / f"{name}.py"), f"http://127.0.0.1:{port}/mcp"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=CALL_TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if line.startswith("page")] == [f"page {page}" for page in range(1, PAGES + 1)]
+    assert len([line for line in lines if line.startswith("back after")]) == 1
+    assert lines[-1] == f"{PAGES} pages" and not done.stderr

@@ -311,7 +311,8 @@ class Stream:
         return is_dropped
 
     def _finished(self, is_dropped: bool) -> None:
-        if self._connection is not None and not is_dropped:
+        # One that is being read is let go of by its reader.
+        if self._connection is not None and self._alarm is None and not is_dropped:
             connection, self._connection = self._connection, None
             self._host.read_out(connection)
         self._host.ended(self)
