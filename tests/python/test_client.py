@@ -8,111 +8,32 @@ import gzip
 import json
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import tailrope.client
-from client import LINE, CallFailed, Stock
-from conftest import Farm
-from raw import Decoder
-from scripted import Exchange, Handler, Scripted, scripted
+from scripted import Exchange, Handler, scripted
+from streams import (
+    LIBRARY,
+    PRIMING,
+    answered,
+    by_method,
+    call,
+    event,
+    get,
+    lab,
+    messages,
+    note,
+    post,
+    primed_and_broken,
+    primed_and_closed,
+    refused,
+    result,
+    to_drop,
+    whole,
+)
 from tailrope.client import Gap, ResumableTransport, Resume, TailropeError
-from tailrope.client._library import library_of
-
-LIBRARY = library_of(None)
-PRIMING = "id: a\nretry: 5\ndata: \n\n"
-GET = {"accept": "text/event-stream"}
-
-
-def event(message: Any, id: str | None = None) -> str:
-    return ("" if id is None else f"id: {id}\n") + f"data: {json.dumps(message)}\n\n"
-
-
-def result(id: Any = 1, value: Any = "x") -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": id, "result": {"value": value}}
-
-
-def note(value: Any) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": value}}
-
-
-def call(*ids: Any) -> Any:
-    found = [{"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": "t"}} for id in ids or (1,)]
-    return found if len(found) > 1 else found[0]
-
-
-@asynccontextmanager
-async def lab(handler: Handler, **options: Any) -> AsyncIterator[tuple[Scripted, Any, ResumableTransport]]:
-    """A scripted server, a client of the installed library, and its transport. Nothing is left of either at the end."""
-    options = {"jitter": 0, "initial_delay_ms": 5, **options}
-    transport = ResumableTransport(**options)
-    async with scripted(handler) as server:
-        before = asyncio.all_tasks()
-        async with asyncio.timeout(50), LIBRARY.AsyncClient(transport=transport, timeout=10) as client:
-            yield server, client, transport
-        assert len(transport.streams) == 0
-        await server.until(lambda: server.open == 0)
-        await server.until(lambda: not [task for task in asyncio.all_tasks() - before if not is_of(task, server)])
-
-
-def is_of(task: asyncio.Task[Any], server: Scripted) -> bool:
-    return "Scripted.serve" in repr(task.get_coro())
-
-
-async def post(client: Any, url: str, message: Any, **headers: str) -> Any:
-    names = {name.replace("_", "-"): value for name, value in headers.items()}
-    request = client.build_request("POST", url, json=message, headers=names)
-    return await client.send(request, stream=True)
-
-
-async def get(client: Any, url: str, **headers: str) -> Any:
-    names = GET | {name.replace("_", "-"): value for name, value in headers.items()}
-    return await client.send(client.build_request("GET", url, headers=names), stream=True)
-
-
-async def messages(response: Any) -> AsyncIterator[Any]:
-    decoder = Decoder()
-    async for chunk in response.aiter_bytes():
-        for found in decoder.feed(chunk):
-            assert found.id is None and found.retry is None
-            yield found.message
-
-
-async def whole(response: Any) -> list[Any]:
-    try:
-        return [message async for message in messages(response)]
-    finally:
-        await response.aclose()
-
-
-def by_method(on_post: Handler, on_get: Handler) -> Handler:
-    async def handler(exchange: Exchange) -> None:
-        await (on_post if exchange.method == "POST" else on_get)(exchange)
-
-    return handler
-
-
-async def primed_and_closed(exchange: Exchange) -> None:
-    await exchange.head()
-    await exchange.send(PRIMING)
-    await exchange.end()
-
-
-async def primed_and_broken(exchange: Exchange) -> None:
-    await exchange.head()
-    await exchange.send(PRIMING)
-    exchange.drop()
-
-
-async def answered(exchange: Exchange) -> None:
-    await exchange.head()
-    await exchange.send(event(result(), "b"))
-    await exchange.end()
-
-
-async def refused(exchange: Exchange) -> None:
-    await exchange.answer(404, b"{}", content_type="application/json")
+from tailrope.client._library import retry_after_ms
 
 
 @pytest.mark.parametrize("first", [primed_and_closed, primed_and_broken])
@@ -124,7 +45,7 @@ async def test_call_whose_connection_breaks_is_answered(first: Handler) -> None:
         assert server.gets[0].headers["accept"] == "text/event-stream"
         assert not [name for name in server.gets[0].headers if name.startswith("content-")]
     (resume,) = resumes
-    assert (resume.last_event_id, resume.attempt, resume.requests) == ("a", 1, (1,)) and resume.delay_ms >= 5
+    assert (resume.last_event_id, resume.attempt, resume.requests) == ("a", 1, (1,)) and resume.delay_ms == 5
 
 
 async def test_ids_do_not_reach_the_sdk() -> None:
@@ -159,10 +80,6 @@ async def test_standalone_stream_comes_back() -> None:
         assert [exchange.last_event_id for exchange in server.gets] == [None, "1", "2", "3", "4"]
         assert len(transport.streams) == 1
         await response.aclose()
-
-
-async def to_drop(exchange: Exchange) -> None:
-    exchange.drop()
 
 
 async def test_first_get_is_tried_again() -> None:
@@ -633,98 +550,15 @@ def test_without_an_asyncio_loop_it_says_so() -> None:
         ResumableTransport().handle_async_request(request).send(None)
 
 
-# The stock clients, with the one line.
-
-
-@asynccontextmanager
-async def stock(url: str, how: str = "client", **options: Any) -> AsyncIterator[Stock]:
-    """The official client of the installed SDK line on our HTTP client."""
-    if LINE == 1:
-        from mcp import ClientSession
-        from mcp.client import streamable_http
-
-        if how == "factory":
-            factory = tailrope.client.http_client_factory(**options)
-            transport = streamable_http.streamablehttp_client(url, httpx_client_factory=factory)
-        else:
-            transport = streamable_http.streamable_http_client(url, http_client=tailrope.client.http_client(**options))
-
-        async def log(params: Any) -> None:
-            face.logs.append(params.data)
-
-        async with transport as (read, write, _), ClientSession(read, write, logging_callback=log) as session:
-            answer = await session.initialize()
-            face = Stock(session.call_tool, str(answer.protocolVersion))
-            yield face
-        return
-
-    from mcp import Client
-    from mcp.client.streamable_http import streamable_http_client
-
-    async def log_v2(params: Any) -> None:
-        face.logs.append(params.data)
-
-    async with tailrope.client.http_client(**options) as http:
-        transport_v2 = streamable_http_client(url, http_client=http)
-        async with Client(transport_v2, mode="legacy", logging_callback=log_v2) as client:
-            face = Stock(client.call_tool, str(client.protocol_version))
-            yield face
-
-
-@asynccontextmanager
-async def cutting(port: int, after_bytes: int) -> AsyncIterator[tuple[str, list[int]]]:
-    """A proxy that cuts the answers to tool calls and to resumes in the middle, after so many bytes."""
-    cuts: list[int] = []
-
-    async def serve(exchange: Exchange) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        try:
-            names = {**exchange.headers, "connection": "close"}
-            head = [f"{exchange.method} {exchange.target} HTTP/1.1", *(f"{name}: {names[name]}" for name in names)]
-            writer.write("\r\n".join([*head, "", ""]).encode() + exchange.body)
-            is_cut = b"tools/call" in exchange.body or exchange.last_event_id is not None
-            left = after_bytes if is_cut else 1 << 30
-            while left and (data := await reader.read(min(left, 1 << 16))):
-                left -= len(data)
-                exchange.writer.write(data)
-                await exchange.writer.drain()
-            if not left:
-                cuts.append(after_bytes)
-            exchange.drop()
-        finally:
-            writer.close()
-
-    async with scripted(serve) as proxy:
-        yield proxy.url, cuts
-
-
-@pytest.mark.ours
-@pytest.mark.parametrize("how", ["client", "factory"] if LINE == 1 else ["client"])
-async def test_stock_client_survives_breaks(farm: Farm, how: str) -> None:
-    server = farm.get(retry_ms=20)
-    options = {"initial_delay_ms": 20, "jitter": 0}
-    async with cutting(server.port, 2_000) as (url, cuts), stock(url, how, **options) as client:
-        async with asyncio.timeout(20):
-            steps = ["emit 30", "close", "emit 10", "close_standalone", "standalone s", "return x"]
-            assert await client.script(*steps) == "x"
-            assert client.progress == list(range(1, 41))
-            while client.logs != ["s"]:
-                await asyncio.sleep(0.02)
-        assert len(cuts) >= 3
-
-
-@pytest.mark.ours
-async def test_stock_client_fails_in_time(farm: Farm) -> None:
-    server = farm.fresh(retry_ms=20)
-    try:
-        async with stock(f"http://127.0.0.1:{server.port}/mcp", max_attempts=3) as client:
-            calling = asyncio.ensure_future(client.script("emit 1", "sleep 60000"))
-            async with asyncio.timeout(10):
-                while not client.progress:
-                    await asyncio.sleep(0.01)
-            server.kill()
-            with pytest.raises(CallFailed, match="tries to resume"):
-                await asyncio.wait_for(calling, 15)
-    finally:
-        if server.process.poll() is None:
-            server.kill()
+def test_retry_after_is_seconds_or_a_date() -> None:
+    date = "Wed, 21 Oct 2026 07:28:00 GMT"
+    for headers, want in [
+        ({"retry-after": "3"}, 3_000),
+        ({"retry-after": "Wed, 21 Oct 2026 07:28:09 GMT", "date": date}, 9_000),
+        ({"retry-after": "Wed, 21 Oct 2026 07:27:09 GMT", "date": date}, 0),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "-3"}, None),
+        ({}, None),
+    ]:
+        assert retry_after_ms(headers) == want, headers
+    assert retry_after_ms({"retry-after": "9" * 400}) is not None

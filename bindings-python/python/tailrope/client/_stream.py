@@ -38,11 +38,6 @@ def now_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-def moment() -> tuple[int, int]:
-    """Time and randomness, which come in with each input."""
-    return now_ms(), random.getrandbits(32)
-
-
 class Host(Protocol):
     """What a stream needs of the transport, or of whoever else makes its connections."""
 
@@ -87,14 +82,15 @@ class Stream:
     __slots__ = (
         "__weakref__",
         "_alarm",
+        "_at_ms",
         "_connect_to",
         "_connection",
+        "_delay_ms",
         "_fault",
         "_host",
         "_is_connecting",
         "_ready",
         "_refusal",
-        "_waiting_since",
         "_wake",
         "failure",
         "is_aborted",
@@ -123,7 +119,8 @@ class Stream:
         self._is_connecting = False
         self._connect_to: str | None = None
         self._refusal: Connection | None = None
-        self._waiting_since: int | None = None
+        self._at_ms = now_ms()
+        self._delay_ms: int | None = None
         self._alarm: asyncio.Timeout | None = None
         self._wake: asyncio.Future[None] | None = None
         self._take(machine.start())
@@ -154,7 +151,7 @@ class Stream:
     async def read(self) -> Delivery | None:
         """What is to be handed over next; None at the end. A read that is cancelled ends the stream."""
         # The time in which nobody read was no silence of the server's.
-        self._take(self.machine.bytes(b"", *moment()))
+        self._take(self.machine.bytes(b"", *self._moment()))
         try:
             while not self._ready and not self.machine.is_done:
                 await self._turn()
@@ -167,20 +164,25 @@ class Stream:
         """Nobody waits for the stream any more. One that is done already has its connection read out elsewhere."""
         if not self.machine.is_done:
             self.is_aborted = True
-            self._take(self.machine.abort(*moment()))
+            self._take(self.machine.abort(*self._moment()))
             self.interrupt()
         await self._let_go()
         self._host.ended(self)
 
     def cancelled(self, request: int | str) -> None:
         """Nobody waits for this request any more."""
-        self._take(self.machine.cancelled(request, *moment()))
+        self._take(self.machine.cancelled(request, *self._moment()))
         if self.machine.is_done:
             self.interrupt()
 
     def token(self) -> str | None:
         """What it takes to continue the stream elsewhere; None while it has no cursor, or is done."""
         return self.machine.token(self.session_id, self.request.headers.get("mcp-protocol-version"))
+
+    def _moment(self) -> tuple[int, int]:
+        """Time and randomness, which come in with each input."""
+        self._at_ms = now_ms()
+        return self._at_ms, random.getrandbits(32)
 
     def interrupt(self) -> None:
         """Whoever turns the loop looks at it anew."""
@@ -203,10 +205,10 @@ class Stream:
     async def _connect(self) -> None:
         self._is_connecting, last_event_id = False, self._connect_to
         await self._let_go()
-        since, self._waiting_since = self._waiting_since, None
-        if since is not None and (told := self._host.settings.on_resume) is not None:
-            attempt, waited_ms = self.machine.attempts + 1, now_ms() - since
-            self._tell(told, Resume(last_event_id, attempt, waited_ms, self.machine.requests))
+        delay_ms, self._delay_ms = self._delay_ms, None
+        if delay_ms is not None and (told := self._host.settings.on_resume) is not None:
+            attempt = self.machine.attempts + 1
+            self._tell(told, Resume(last_event_id, attempt, delay_ms, self.machine.requests))
         self._fault = None
         try:
             async with asyncio.timeout(None) as self._alarm:
@@ -216,7 +218,7 @@ class Stream:
                 return
             logger.debug("no connection for a stream: %r", fault)
             self._fault = fault
-            self._take(self.machine.broken(*moment()))
+            self._take(self.machine.broken(*self._moment()))
             return
         finally:
             self._alarm = None
@@ -227,7 +229,7 @@ class Stream:
         was_opened = self.is_opened
         headers = response.headers
         head = (response.status_code, headers.get("content-type"), retry_after_ms(headers))
-        is_dropped = self._take(self.machine.head(*head, *moment()))
+        is_dropped = self._take(self.machine.head(*head, *self._moment()))
         if is_dropped and was_opened:
             await self._let_go()
         elif is_dropped:
@@ -244,17 +246,19 @@ class Stream:
         except Exception as fault:
             # What was interrupted cannot be read on, whatever the reason.
             await self._let_go()
-            if self.machine.is_done or (isinstance(fault, TimeoutError) and self._take(self.machine.tick(*moment()))):
+            if self.machine.is_done or (
+                isinstance(fault, TimeoutError) and self._take(self.machine.tick(*self._moment()))
+            ):
                 return
             logger.debug("a connection of a stream broke: %r", fault)
-            self._take(self.machine.broken(*moment()))
+            self._take(self.machine.broken(*self._moment()))
             return
         finally:
             self._alarm = None
         if chunk is None:
             await self._let_go()
-            self._take(self.machine.end(*moment()))
-        elif self._take(self.machine.bytes(chunk, *moment())):
+            self._take(self.machine.end(*self._moment()))
+        elif self._take(self.machine.bytes(chunk, *self._moment())):
             await self._let_go()
 
     async def _wait(self) -> None:
@@ -263,8 +267,8 @@ class Stream:
             raise RuntimeError("a stream has nothing to wait for")
         # Clocks are cut to whole milliseconds: one more is never too early.
         delay_ms = max(0, deadline - now_ms()) + 1
-        if self._waiting_since is None:
-            self._waiting_since = now_ms()
+        if self._delay_ms is None:
+            self._delay_ms = deadline - self._at_ms
         loop = asyncio.get_running_loop()
         wake = self._wake = loop.create_future()
 
@@ -283,7 +287,7 @@ class Stream:
             self._wake = None
             if cancel is not None:
                 cancel()
-        self._take(self.machine.tick(*moment()))
+        self._take(self.machine.tick(*self._moment()))
 
     def _take(self, output: _ClientOutput) -> bool:
         """Note what is to be done. Returns whether the connection is to be let go of."""
