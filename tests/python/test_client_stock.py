@@ -92,6 +92,16 @@ async def test_stock_client_survives_breaks(farm: Farm, how: str) -> None:
 
 
 @pytest.mark.ours
+async def test_stock_client_survives_ten_closes_that_deliver_nothing(farm: Farm) -> None:
+    server = farm.get(retry_ms=20)
+    async with stock(f"http://127.0.0.1:{server.port}/mcp", jitter=0) as client:
+        before = (await server.state())["requests"]["GET"]
+        assert await client.script("close hold=0", "sleep 1500", "emit 2", "return x") == "x"
+        assert (await server.state())["requests"]["GET"] - before >= 10
+        assert client.progress == [1, 2]
+
+
+@pytest.mark.ours
 async def test_stock_client_fails_in_time(farm: Farm) -> None:
     server = farm.fresh(retry_ms=20)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Literal, TypedDict
 
@@ -60,6 +61,11 @@ class Options(StoreOptions, total=False):
 STORE_OPTIONS = StoreOptions.__optional_keys__
 
 MEMORY = "memory:"
+
+
+def is_disabled() -> bool:
+    """The kill switch: with TAILROPE_DISABLE=1 in the environment everything is stock."""
+    return os.environ.get("TAILROPE_DISABLE", "") not in ("", "0")
 
 
 def check_transport(transport: str) -> None:

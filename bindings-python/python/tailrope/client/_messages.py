@@ -52,13 +52,25 @@ class Messages:
         self._is_closed = False
 
     @classmethod
+    def listening(cls, send: Send, library: Any, settings: Settings, url: str, headers: GivenHeaders) -> Messages:
+        """The messages of the standalone stream."""
+        machine = ClientStream.standalone(settings.native, now_ms(), True)
+        return cls._begun(machine, send, library, settings, url, headers)
+
+    @classmethod
     def resumed(
         cls, send: Send, library: Any, settings: Settings, token: str, url: Any, headers: GivenHeaders
     ) -> Messages:
         """A stream that was saved as a token. Raises ValueError for what is no token."""
+        machine = ClientStream.saved(token, settings.native, now_ms(), True)
+        return cls._begun(machine, send, library, settings, url, headers)
+
+    @classmethod
+    def _begun(
+        cls, machine: ClientStream, send: Send, library: Any, settings: Settings, url: Any, headers: GivenHeaders
+    ) -> Messages:
         if callable(headers):
             settings, headers = replace(settings, headers=headers), None
-        machine = ClientStream.saved(token, settings.native, now_ms(), True)
         own = library.Headers(headers or {})
         for name, value in ((SESSION, machine.session_id), (VERSION, machine.protocol_version)):
             if value is not None:
@@ -199,7 +211,8 @@ def stream(
     client: Any = None,
     **options: Unpack[StreamOptions],
 ) -> Messages:
-    """The messages that the server sends for `message`, which is POSTed to `url` once, or for the stream of a `token`.
+    """The messages that the server sends for `message`, which is POSTed to `url` once, or those of the stream of a
+    `token`; with neither those of the standalone stream.
 
     `client`, an `AsyncClient` of either library, makes the connections; without one a client with the SDK's timeouts is
     made, and closed at the end. Options are those of `StreamOptions`. Raises ValueError for a wrong argument; what the
@@ -209,8 +222,8 @@ def stream(
             async for message in messages:
                 ...
     """
-    if (message is None) == (token is None):
-        raise ValueError("either message or token has to be given")
+    if message is not None and token is not None:
+        raise ValueError("a stream begins with a message or with a token, not with both")
     library, settings = library_of(client), checked(options)
     owned = None
     if client is None:
@@ -224,6 +237,8 @@ def stream(
 
     if token is not None:
         messages = Messages.resumed(send, library, settings, token, url, headers)
+    elif message is None:
+        messages = Messages.listening(send, library, settings, url, headers)
     else:
         messages = Messages.posted(send, library, settings, url, message, headers)
     messages._client, messages._owned = client, owned

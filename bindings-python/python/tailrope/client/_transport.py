@@ -9,6 +9,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Unpack
 
 from tailrope._native import ClientStream, classify, client_takes_answer, client_takes_request
+from tailrope._options import is_disabled
 from tailrope.client._library import body_class, default_transport, failed, library_of, stream_error
 from tailrope.client._options import ClientOptions, Headers, HeadersCallback, checked
 from tailrope.client._stream import MAX_REDIRECTS, REDIRECTS, Connection, Stream, headers_of, now_ms
@@ -53,6 +54,17 @@ class Streams:
         """What it takes to continue each of them in another process: one token a stream that has a cursor. A token
         holds no credentials."""
         return [token for stream in self._open if (token := stream.token()) is not None]
+
+
+class Unanswered:
+    """A POST whose answer has not begun, and which of its requests nobody waits for any more."""
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
+        self.ids: list[int | str] = []
+
+    def cancelled(self, request: int | str) -> None:
+        self.ids.append(request)
 
 
 class Source:
@@ -111,12 +123,13 @@ class ResumableTransport(Base):  # type: ignore[misc]
         self.streams = Streams()
         self._inner = default_transport(self.library) if inner is None else inner
         self._newest: dict[Key, dict[str, str]] = {}
+        self._unanswered: set[Unanswered] = set()
         self._lingering: set[asyncio.Task[None]] = set()
 
     async def handle_async_request(self, request: Any) -> Any:
         headers = request.headers
         is_ours = client_takes_request(request.method, headers.get("accept"), headers.get(VERSION))
-        if not is_ours or request.extensions.get(DIRECT):
+        if not is_ours or request.extensions.get(DIRECT) or is_disabled():
             if request.method == "DELETE":
                 self._newest.pop(key_of(request, headers.get(SESSION)), None)
             return await self._inner.handle_async_request(request)
@@ -132,17 +145,28 @@ class ResumableTransport(Base):  # type: ignore[misc]
             return await self._inner.handle_async_request(request)
         requests, cancelled = classify(body)
         key = key_of(request, request.headers.get(SESSION))
-        for id in cancelled:
-            for stream in list(self.streams._open):
-                if stream.key == key:
-                    stream.cancelled(id)
-        response = await self._inner.handle_async_request(request)
-        if requests is None or not client_takes_answer(response.status_code, response.headers.get("content-type")):
+        open_or_not: list[Stream | Unanswered] = [*self.streams._open, *self._unanswered]
+        for waiting in open_or_not:
+            if waiting.key == key:
+                for id in cancelled:
+                    waiting.cancelled(id)
+        if requests is None:
+            return await self._inner.handle_async_request(request)
+        unanswered = Unanswered(key)
+        self._unanswered.add(unanswered)
+        try:
+            response = await self._inner.handle_async_request(request)
+        finally:
+            self._unanswered.discard(unanswered)
+        if not client_takes_answer(response.status_code, response.headers.get("content-type")):
             return response
         machine = ClientStream.posted(requests, self.settings.native, now_ms(), False)
         stream = self._stream(machine, request)
         stream.attach(response)
-        return self._answer(stream, response)
+        answer = self._answer(stream, response)
+        for id in unanswered.ids:
+            stream.cancelled(id)
+        return answer
 
     async def _get(self, request: Any) -> Any:
         cursor = request.headers.get(LAST_EVENT_ID)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from tailrope._options import is_disabled
 from tailrope._runtime import Runtime
 from tailrope.mcp._hooks import Hooks
 from tailrope.mcp._store import EventStore, unwrap
@@ -21,11 +21,6 @@ _default: Runtime | None = None
 _stock: EventStore | None = None
 """What serves the SDK's own transports, where `install(transport="stock")` left them in place."""
 _user_stores: list[tuple[weakref.ref[Any], Runtime]] = []
-
-
-def is_disabled() -> bool:
-    """The kill switch: with TAILROPE_DISABLE=1 in the environment everything is stock."""
-    return os.environ.get("TAILROPE_DISABLE", "") not in ("", "0")
 
 
 def set_installed(runtime: Runtime | None, options: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ import mcp.server.streamable_http as sdk_transport
 import mcp.server.streamable_http_manager
 
 from tailrope._native import Store, TailropeError, envelope_id
-from tailrope._options import MEMORY, Options, check_transport
+from tailrope._options import MEMORY, Options, check_transport, is_disabled
 from tailrope._runtime import Runtime
 from tailrope.mcp import _elsewhere, _engage, _sdk, _uvicorn
 from tailrope.mcp._store import EventStore
@@ -89,7 +89,7 @@ def install(
     if on_unsupported not in ("raise", "stock"):
         msg = f"on_unsupported must be 'raise' or 'stock', not {on_unsupported!r}"
         raise ValueError(msg)
-    if _engage.is_disabled():
+    if is_disabled():
         logger.warning("TAILROPE_DISABLE is set: servers stay with the SDK's own transport")
         return
     # Raises before anything has changed.
@@ -133,7 +133,7 @@ def patch_seam() -> None:
         TailropeError: the SDK's seam is not the one that our class fits into (code `unsupported_sdk`).
     """
     global _stock_class, _stock_init
-    if _stock_class is not None or _engage.is_disabled():
+    if _stock_class is not None or is_disabled():
         return
     if (difference := _seam_difference()) is not None:
         error = TailropeError(

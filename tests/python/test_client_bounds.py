@@ -1,0 +1,108 @@
+"""What the client's half holds, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+
+from scripted import Exchange
+from streams import (
+    PRIMING,
+    by_method,
+    call,
+    event,
+    lab,
+    messages,
+    note,
+    post,
+    primed_and_closed,
+    result,
+    to_drop,
+    whole,
+)
+
+
+async def test_answered_connection_is_used_again() -> None:
+    async def on_post(exchange: Exchange) -> None:
+        await exchange.head()
+        await exchange.send(PRIMING + event(result(), "b"))
+        await asyncio.sleep(0.05)
+        await exchange.send(": the rest\n\n")
+        await exchange.end()
+
+    async with lab(on_post) as (server, client, transport):
+        for _ in range(5):
+            response = await post(client, server.url, call())
+            assert await anext(messages(response)) == result()
+            await response.aclose()
+            assert len(transport.streams) == 0
+            await asyncio.sleep(0.15)
+        assert server.connections == 1
+
+
+async def test_answered_connection_that_stays_open_is_let_go_of() -> None:
+    async def on_post(exchange: Exchange) -> None:
+        await exchange.head()
+        await exchange.send(PRIMING + event(result(), "b"))
+        await exchange.gone()
+
+    async with lab(on_post) as (server, client, _):
+        assert await whole(await post(client, server.url, call())) == [result()]
+        await server.until(lambda: server.open == 0, wait_s=4)
+
+
+async def test_body_is_read_as_the_reader_reads() -> None:
+    sent = 0
+
+    async def on_post(exchange: Exchange) -> None:
+        nonlocal sent
+        await exchange.head()
+        await exchange.send(PRIMING)
+        for number in range(2_000):
+            await exchange.send(event(note("x" * 50_000), f"e{number}"))
+            sent += 1
+        await exchange.send(event(result(), "last"))
+        await exchange.end()
+
+    async with lab(on_post) as (server, client, _):
+        response = await post(client, server.url, call())
+        chunks = response.aiter_bytes()
+        received = (await anext(chunks)).count(b"data: ")
+        while True:
+            before = sent
+            await asyncio.sleep(0.5)
+            if sent == before:
+                break
+        # What fits into the buffers of two sockets: nothing is read for a reader that does not ask.
+        assert sent < 1_000
+        async for chunk in chunks:
+            received += chunk.count(b"data: ")
+        assert received == 2_001
+        await response.aclose()
+
+
+async def test_thousands_of_resumes_leave_nothing_behind() -> None:
+    resumes = 2_000
+    sizes: list[int] = []
+    number = 0
+
+    async def on_get(exchange: Exchange) -> None:
+        nonlocal number
+        number += 1
+        server.exchanges.clear()
+        if number in (500, resumes):
+            gc.collect()
+            sizes.append(len(gc.get_objects()))
+            assert len(asyncio.all_tasks()) < 10 and server.open <= 2
+        await exchange.head()
+        if number == resumes:
+            await exchange.send(event(result(), "end"))
+        else:
+            await exchange.send(f"id: {number}\nretry: 0\ndata: \n\n")
+        # Each fourth breaks.
+        await (exchange.end() if number % 4 else to_drop(exchange))
+
+    async with lab(by_method(primed_and_closed, on_get)) as (server, client, _):
+        assert await whole(await post(client, server.url, call())) == [result()]
+        assert number == resumes
+    assert sizes[1] - sizes[0] < 200, sizes
