@@ -21,4 +21,4 @@ function load() {
   }
 }
 
-export const { Engine, Refusal, Store } = load();
+export const { ClientOptions, ClientStream, Engine, Refusal, Store } = load();

@@ -88,6 +88,11 @@ fn join<'env>(env: &'env Env, poll: &Poll) -> Result<Either<String, BufferSlice<
     for chunk in &poll.chunks {
         bytes.extend_from_slice(chunk.as_ref());
     }
+    text_or_bytes(env, bytes)
+}
+
+/// Frames, in the form that crosses at the lower cost.
+pub(crate) fn text_or_bytes(env: &Env, bytes: Vec<u8>) -> Result<Either<String, BufferSlice<'_>>> {
     if bytes.len() > MAX_STRING_BYTES {
         return Ok(Either::B(BufferSlice::from_data(env, bytes).map_err(internal)?));
     }

@@ -97,6 +97,13 @@ pub(crate) fn size(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 
+/// A name of the core as JavaScript spells it.
+pub(crate) fn camel_case(name: &str) -> String {
+    let mut words = name.split('_');
+    let first = words.next().unwrap_or_default().to_owned();
+    words.fold(first, |name, word| name + &word[..1].to_uppercase() + &word[1..])
+}
+
 /// An object of numbers, in this order.
 pub(crate) fn numbers<'env>(
     env: &'env Env,

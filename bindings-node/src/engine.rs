@@ -11,7 +11,7 @@ use tailrope_core::store::HostStore;
 
 use crate::admission::{Admission, Head, JsBody, Refusal};
 use crate::adoption::Adoption;
-use crate::convert::{Result, dialect, internal, invalid, number, numbers, size, to_js_error, whole};
+use crate::convert::{Result, camel_case, dialect, internal, invalid, number, numbers, size, to_js_error, whole};
 use crate::hook_log::HookLog;
 use crate::log::Sink;
 use crate::session::Session;
@@ -233,12 +233,6 @@ impl Engine {
             ],
         )
     }
-}
-
-fn camel_case(name: &str) -> String {
-    let mut words = name.split('_');
-    let first = words.next().unwrap_or_default().to_owned();
-    words.fold(first, |name, word| name + &word[..1].to_uppercase() + &word[1..])
 }
 
 fn set_option(options: &mut Options, name: &str, value: f64, has_store: bool) -> Result<()> {

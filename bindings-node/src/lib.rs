@@ -7,6 +7,7 @@
 
 mod admission;
 mod adoption;
+mod client;
 mod connection;
 mod convert;
 mod engine;

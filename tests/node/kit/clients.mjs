@@ -12,9 +12,9 @@ const answer = async ({ params }) => ({ action: 'accept', content: { name: `re: 
 
 /**
  * Connects a client; `gets` counts its GET requests. It answers every question. `route` tells the port for a
- * method, where that is not `port`.
+ * method, where that is not `port`; `wrap` makes the `fetch` that the client gets of the one that counts.
  */
-export async function connect(which, port, path = '/mcp', route = undefined) {
+export async function connect(which, port, path = '/mcp', route = undefined, wrap = (fetch) => fetch) {
   const isV1 = which === 'client 1.32';
   const [Client, Transport] = isV1 ? [ClientV1, TransportV1] : [ClientV2, TransportV2];
   const client = new Client(info, options);
@@ -31,7 +31,7 @@ export async function connect(which, port, path = '/mcp', route = undefined) {
       face.logs.push(params.data);
     }
   };
-  const transport = new Transport(new URL(`http://127.0.0.1:${port}${path}`), { fetch: counting });
+  const transport = new Transport(new URL(`http://127.0.0.1:${port}${path}`), { fetch: wrap(counting) });
   await client.connect(transport);
   face.revision = transport.protocolVersion;
   face.script = async (...steps) => {

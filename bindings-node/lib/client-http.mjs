@@ -1,0 +1,116 @@
+// Requests and answers of the client's half: HTTP as `fetch` has it, and nothing of streams.
+
+/** How long what remains of a connection is read once nobody needs it, so that it can be kept alive. */
+export const LINGER_MS = 1_000;
+const MAX_REDIRECTS = 5;
+const LARGEST_REST_BYTES = 64 << 10;
+
+/** What `fetch` is given, taken apart: nothing is sent and no body is read. */
+export function requestOf(input, init) {
+  const request = typeof input === 'object' && typeof input.url === 'string' ? input : undefined;
+  return {
+    input,
+    init,
+    url: new URL(request?.url ?? input),
+    method: (init?.method ?? request?.method ?? 'GET').toUpperCase(),
+    headers: new Headers(init?.headers ?? request?.headers),
+    signal: init?.signal ?? request?.signal ?? undefined,
+  };
+}
+
+/** The body of a request where it can be read without taking it away: text or bytes. */
+export async function bodyOf({ input, init }) {
+  const body = init?.body ?? undefined;
+  if (typeof body === 'string') {
+    return body;
+  }
+  if (body instanceof ArrayBuffer) {
+    return new Uint8Array(body);
+  }
+  if (ArrayBuffer.isView(body)) {
+    return new Uint8Array(body.buffer, body.byteOffset, body.byteLength);
+  }
+  if (body === undefined && typeof input.clone === 'function') {
+    return new Uint8Array(await input.clone().arrayBuffer());
+  }
+  // A stream or a form: no message of MCP's clients.
+  return undefined;
+}
+
+/** Header values are bytes; an event id is text. */
+export const headerOf = (text) => Buffer.from(text, 'utf8').toString('latin1');
+export const textOf = (header) => Buffer.from(header, 'latin1').toString('utf8');
+
+/** What a resume takes over from the request that began its stream. */
+export function inherited({ headers, init }) {
+  const kept = new Headers(headers);
+  for (const name of headers.keys()) {
+    if (name.startsWith('content-') || name === 'last-event-id') {
+      kept.delete(name);
+    }
+  }
+  // Where to connect through, and the like; the rest is each connection's own.
+  const { body, duplex, headers: _, method, redirect, signal, ...settings } = init ?? {};
+  return { headers: kept, settings };
+}
+
+/** Adds what `headers` names, an object or what a function returns. */
+export async function overlay(headers, more) {
+  const values = typeof more === 'function' ? await more() : more;
+  if (values) {
+    new Headers(values).forEach((value, name) => headers.set(name, value));
+  }
+}
+
+/**
+ * GET. Redirects are followed within the origin: credentials are for nobody else, and headers that carry them cannot
+ * be told from others. Where one leads elsewhere it is the answer.
+ */
+export async function get(fetch, url, init) {
+  for (let hops = 0; ; hops += 1) {
+    const response = await fetch(url, { ...init, method: 'GET', redirect: 'manual' });
+    const location = [301, 302, 303, 307, 308].includes(response.status) ? response.headers.get('location') : null;
+    if (location === null || hops === MAX_REDIRECTS) {
+      return response;
+    }
+    const target = URL.canParse(location, url) ? new URL(location, url) : undefined;
+    if (target?.origin !== new URL(url).origin) {
+      return response;
+    }
+    readOut(response);
+    url = target;
+  }
+}
+
+/** `Retry-After` in milliseconds. */
+export function retryAfterMs(headers) {
+  const text = headers.get('retry-after')?.trim() ?? '';
+  const ms = /^\d+$/.test(text) ? Number(text) * 1_000 : Date.parse(text) - Date.now();
+  return ms > 0 ? Math.min(ms, Number.MAX_SAFE_INTEGER) : undefined;
+}
+
+/** Reads an answer that nobody wants, for a while, so that its connection can be used again. */
+export async function readOut(response) {
+  if (!response.body) {
+    return;
+  }
+  const reader = response.body.getReader();
+  const letGo = () => void reader.cancel().catch(() => {});
+  const timer = setTimeout(letGo, LINGER_MS).unref();
+  try {
+    for (let size = 0; ; ) {
+      const { done, value } = await reader.read();
+      if (done) {
+        return;
+      }
+      size += value.byteLength;
+      if (size > LARGEST_REST_BYTES) {
+        letGo();
+      }
+    }
+  } catch {
+    // It broke: nothing is left to read.
+  } finally {
+    clearTimeout(timer);
+  }
+}

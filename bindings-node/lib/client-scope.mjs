@@ -1,0 +1,100 @@
+// What passes through one `resumableFetch`: which streams are open, and what is known of their sessions.
+import { headerOf } from './client-http.mjs';
+
+const SESSION = 'mcp-session-id';
+const NEWEST = ['authorization', 'mcp-protocol-version'];
+
+/** A session at one address, while requests or streams of it are under way. */
+class Scope {
+  streams = new Set();
+  /** For each POST that has no answer yet, what was cancelled meanwhile. */
+  posts = new Set();
+  newest = new Map();
+  holders = 0;
+
+  constructor(key, sessionId) {
+    this.key = key;
+    this.sessionId = sessionId;
+  }
+
+  /** Takes what a request carries: what it carries is newer than what is known. */
+  note(headers) {
+    for (const name of NEWEST) {
+      const value = headers.get(name);
+      if (value !== null) {
+        this.newest.set(name, value);
+      }
+    }
+  }
+
+  /** Puts what is newest over the headers of a resume. */
+  renew(headers) {
+    if (this.sessionId !== undefined) {
+      headers.set(SESSION, this.sessionId);
+    }
+    for (const [name, value] of this.newest) {
+      headers.set(name, value);
+    }
+  }
+
+  /** Nobody waits for this request any more. */
+  cancel(request) {
+    for (const stream of [...this.streams]) {
+      stream.cancelled(request);
+    }
+    for (const cancelled of this.posts) {
+      cancelled.push(request);
+    }
+  }
+}
+
+export class Scopes {
+  #scopes = new Map();
+
+  /**
+   * The scope of a request. Clients that share a `fetch` and not a session share no credentials. To be left as often as
+   * it is entered.
+   */
+  enter(url, headers, sessionId = headers.get(SESSION) ?? undefined) {
+    const key = `${url.origin}${url.pathname}\n${sessionId ?? ''}`;
+    let scope = this.#scopes.get(key);
+    if (scope === undefined) {
+      scope = new Scope(key, sessionId);
+      this.#scopes.set(key, scope);
+    }
+    scope.holders += 1;
+    scope.note(headers);
+    return scope;
+  }
+
+  leave(scope) {
+    scope.holders -= 1;
+    if (scope.holders === 0) {
+      this.#scopes.delete(scope.key);
+    }
+  }
+
+  /** The scope of a stream whose answer tells its session, as that to `initialize` does. */
+  told(scope, url, headers, answer) {
+    const sessionId = answer.headers.get(SESSION) ?? undefined;
+    return scope.sessionId === undefined && sessionId !== undefined ? this.enter(url, headers, sessionId) : undefined;
+  }
+
+  *streams() {
+    for (const { streams } of this.#scopes.values()) {
+      yield* streams;
+    }
+  }
+}
+
+/** The headers that a saved stream's session wants. */
+export function savedHeaders({ sessionId, protocolVersion }) {
+  const headers = new Headers();
+  if (sessionId !== undefined && sessionId !== null) {
+    headers.set(SESSION, headerOf(sessionId));
+  }
+  if (protocolVersion !== undefined && protocolVersion !== null) {
+    headers.set('mcp-protocol-version', headerOf(protocolVersion));
+  }
+  return headers;
+}

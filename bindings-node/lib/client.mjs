@@ -1,0 +1,236 @@
+// The client's half, for clients that take a `fetch`, and for programs that have no client at all.
+import { bodyOf, overlay, requestOf, textOf } from './client-http.mjs';
+import { Scopes, savedHeaders } from './client-scope.mjs';
+import { MessageSink, ResponseSink, each } from './client-sinks.mjs';
+import { ResumedStream, TailropeError } from './client-stream.mjs';
+import { ClientOptions, ClientStream } from './native.mjs';
+
+export { TailropeError };
+
+const NUMBERS = new Set([
+  'initialDelayMs',
+  'maxDelayMs',
+  'growth',
+  'jitter',
+  'giveUpAfterMs',
+  'maxAttempts',
+  'maxSilenceMs',
+  'maxEventBytes',
+]);
+const CALLBACKS = new Set(['onResume', 'onGap', 'schedule']);
+const ACCEPT = 'application/json, text/event-stream';
+
+/** Takes options apart: those of the native half, checked, and those of ours. */
+function settingsOf(fetch, options) {
+  if (typeof fetch !== 'function') {
+    throw new TailropeError('invalid_argument', 'fetch must be a function');
+  }
+  const numbers = {};
+  const settings = { fetch };
+  for (const [name, value] of Object.entries(options)) {
+    if (value === undefined) {
+      continue;
+    }
+    if (CALLBACKS.has(name) ? typeof value !== 'function' : name === 'headers' && !/^(function|object)$/.test(typeof value)) {
+      throw new TailropeError('invalid_argument', `${name} must be a function`);
+    }
+    if (NUMBERS.has(name) && typeof value !== 'number' && value !== null) {
+      throw new TailropeError('invalid_argument', `${name} must be a number`);
+    }
+    if (CALLBACKS.has(name) || name === 'headers') {
+      settings[name] = value;
+    } else {
+      // The native half tells names that it does not know.
+      numbers[name] = NUMBERS.has(name) ? value : null;
+    }
+  }
+  return { settings, native: new ClientOptions(numbers) };
+}
+
+/** What one `resumableFetch` does. */
+class Instance {
+  #settings;
+  #options;
+  #scopes = new Scopes();
+
+  constructor(fetch, options) {
+    ({ settings: this.#settings, native: this.#options } = settingsOf(fetch, options));
+  }
+
+  async fetch(input, init) {
+    const { fetch } = this.#settings;
+    const request = requestOf(input, init);
+    const { method, headers, url } = request;
+    const scope = this.#scopes.enter(url, headers);
+    let isHeld = false;
+    try {
+      if (!takes(method, headers)) {
+        return await fetch(input, init);
+      }
+      if (method === 'GET') {
+        const sink = new ResponseSink();
+        isHeld = true;
+        this.#run(this.#opened(request, false), sink, request, scope, { isFirst: true });
+        return await sink.response;
+      }
+      const body = await bodyOf(request);
+      const posted = body === undefined ? {} : ClientStream.classify(body);
+      posted.cancelled?.forEach((id) => scope.cancel(id));
+      const { answer, cancelled } = await this.#send(scope, request);
+      if (!posted.requests || !answer.body || !takesAnswer(answer)) {
+        return answer;
+      }
+      const sink = new ResponseSink();
+      isHeld = true;
+      const stream = this.#posted(posted.requests, sink, request, scope, answer);
+      cancelled.forEach((id) => stream.cancelled(id));
+      return await sink.response;
+    } finally {
+      if (!isHeld) {
+        this.#scopes.leave(scope);
+      }
+    }
+  }
+
+  /** The answer to a POST, and what was cancelled before it came. */
+  async #send(scope, { input, init }) {
+    const cancelled = [];
+    scope.posts.add(cancelled);
+    try {
+      return { answer: await this.#settings.fetch(input, init), cancelled };
+    } finally {
+      scope.posts.delete(cancelled);
+    }
+  }
+
+  /** The native half of a stream that begins with a GET. */
+  #opened({ headers }, wantsMessages) {
+    const cursor = headers.get('last-event-id');
+    const now = performance.now();
+    return cursor
+      ? { native: ClientStream.continued(textOf(cursor), this.#options, wantsMessages, now) }
+      : { native: ClientStream.standalone(this.#options, wantsMessages, now), isStandalone: true };
+  }
+
+  /** Runs a stream that began with a POST. */
+  #posted(requests, sink, request, scope, answer) {
+    const native = ClientStream.posted(requests, this.#options, sink.wantsMessages, performance.now());
+    const told = this.#scopes.told(scope, request.url, request.headers, answer);
+    if (told !== undefined) {
+      this.#scopes.leave(scope);
+    }
+    return this.#run({ native }, sink, request, told ?? scope, {}, answer);
+  }
+
+  /** Runs a stream, and leaves its scope at the end. */
+  #run({ native, isStandalone = false }, sink, request, scope, how, answer) {
+    const stream = new ResumedStream(native, sink, request, scope, this.#settings, { isStandalone, ...how });
+    void stream.run(answer).finally(() => this.#scopes.leave(scope));
+    return stream;
+  }
+
+  /** The messages of a stream that was saved. */
+  async *resume(token, { url, headers, signal } = {}) {
+    const sink = new MessageSink();
+    const native = ClientStream.saved(token, this.#options, true, performance.now());
+    const sent = savedHeaders(native);
+    await overlay(sent, headers);
+    const request = requestOf(url, { headers: sent, signal });
+    const isStandalone = JSON.parse(native.requests).length === 0;
+    yield* this.#messages(sink, this.#run({ native, isStandalone }, sink, request, this.#scopes.enter(request.url, sent)));
+  }
+
+  /** The messages that answer a message, or those of the standalone stream. */
+  async *stream(url, message, signal) {
+    const { fetch, headers: more } = this.#settings;
+    const headers = new Headers({ accept: message === undefined ? 'text/event-stream' : ACCEPT });
+    if (message !== undefined) {
+      headers.set('content-type', 'application/json');
+    }
+    await overlay(headers, more);
+    const body = message === undefined || typeof message === 'string' ? message : JSON.stringify(message);
+    const init = { method: body === undefined ? 'GET' : 'POST', headers, body, signal };
+    const request = requestOf(url, init);
+    if (!takes(request.method, headers)) {
+      const revision = headers.get('mcp-protocol-version');
+      throw new TailropeError('not_resumable', `revision ${revision} of the protocol has no resumption`);
+    }
+    const sink = new MessageSink();
+    if (body === undefined) {
+      const scope = this.#scopes.enter(request.url, headers);
+      yield* this.#messages(sink, this.#run(this.#opened(request, true), sink, request, scope, { isFirst: true }));
+      return;
+    }
+    const { requests } = ClientStream.classify(body);
+    const answer = await fetch(url, init);
+    if (requests && answer.body && takesAnswer(answer)) {
+      const scope = this.#scopes.enter(request.url, headers);
+      yield* this.#messages(sink, this.#posted(requests, sink, request, scope, answer));
+    } else {
+      yield* whole(answer);
+    }
+  }
+
+  /** Hands on what the sink gets. Whoever stops listening ends the stream. */
+  async *#messages(sink, stream) {
+    try {
+      yield* sink.messages();
+    } finally {
+      if (!stream.isDone) {
+        stream.abort();
+      }
+    }
+  }
+
+  tokens() {
+    return [...this.#scopes.streams()].flatMap((stream) => stream.token() ?? []);
+  }
+
+  get size() {
+    return [...this.#scopes.streams()].filter((stream) => !stream.isDone).length;
+  }
+}
+
+function takes(method, headers) {
+  const header = (name) => headers.get(name) ?? undefined;
+  return ClientStream.takesRequest(method, header('accept'), header('mcp-protocol-version'));
+}
+
+function takesAnswer({ status, headers }) {
+  return ClientStream.takesAnswer(status, headers.get('content-type') ?? undefined);
+}
+
+/** The messages of an answer to a POST that is no stream. */
+async function* whole(answer) {
+  if (answer.status === 202) {
+    await answer.body?.cancel();
+    return;
+  }
+  if (answer.status === 200 && /^application\/json\b/i.test(answer.headers.get('content-type') ?? '')) {
+    yield* each(await answer.json());
+    return;
+  }
+  await answer.body?.cancel();
+  const { code, message } = ClientStream.refused(answer.status);
+  throw Object.assign(new TailropeError(code, message), { status: answer.status });
+}
+
+export function resumableFetch(fetch = globalThis.fetch, options = {}) {
+  const instance = new Instance(fetch, options);
+  return Object.assign((input, init) => instance.fetch(input, init), {
+    streams: {
+      export: () => instance.tokens(),
+      get size() {
+        return instance.size;
+      },
+    },
+    resume: (token, options) => instance.resume(token, options),
+  });
+}
+
+export async function* stream(url, { message, token, headers, fetch = globalThis.fetch, signal, ...options } = {}) {
+  const instance = new Instance(fetch, { ...options, headers });
+  yield* token === undefined
+    ? instance.stream(url, message, signal)
+    : instance.resume(token, { url, signal });
+}

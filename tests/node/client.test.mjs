@@ -1,0 +1,709 @@
+// `resumableFetch` and `stream` against a server that does what each test says. (W-043, W-063, W-066, W-069, W-113,
+// F-70 to F-80)
+import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import http from 'node:http';
+import { gzipSync } from 'node:zlib';
+
+import { TailropeError, resumableFetch, stream } from 'tailrope/client';
+
+import { CLIENTS, connect } from './kit/clients.mjs';
+import { sleep, until, upTo, within } from './kit/raw.mjs';
+import { ScriptedServer, event, listenTo, note, post, primed, result } from './kit/scripted.mjs';
+import { listen, serve } from './kit/servers.mjs';
+import { LINES, ours, test } from './kit/test.mjs';
+
+const parse = (text) => (text.match(/(?<=^data: ).*$/gm) ?? []).map((line) => JSON.parse(line));
+const QUICK = { jitter: 0, initialDelayMs: 1 };
+const withoutSlack = (options = {}) => resumableFetch(undefined, { ...QUICK, ...options });
+
+/** A call whose stream is open, with its first exchange. */
+async function called(t, options, headers, id = 1) {
+  const server = await ScriptedServer.open(t);
+  const fetch = options?.resume ? options : withoutSlack(options);
+  const stop = new AbortController();
+  t.after(() => stop.abort());
+  const asked = fetch(server.url, { ...post(id, headers), signal: stop.signal });
+  const exchange = (await server.next()).head();
+  const response = await within(asked);
+  return { server, fetch, stop, exchange, response };
+}
+
+/** A standalone stream that is open, with its first exchange. */
+async function listening(t, options, headers) {
+  const server = await ScriptedServer.open(t);
+  const fetch = withoutSlack(options);
+  const stop = new AbortController();
+  t.after(() => stop.abort());
+  const asked = fetch(server.url, { ...listenTo(headers), signal: stop.signal });
+  const exchange = (await server.next()).head();
+  const response = await within(asked);
+  return { server, fetch, stop, exchange, response };
+}
+
+for (const how of ['end', 'break']) {
+  test(`call whose connection breaks is answered: ${how}`, async (t) => {
+    const resumes = [];
+    const { server, fetch, exchange, response } = await called(t, { onResume: (resume) => resumes.push(resume) });
+    assert.deepEqual([response.status, response.url, response.ok], [200, server.url, true]);
+    assert.equal(response.headers.get('content-type'), 'text/event-stream');
+    exchange.text(primed('ä', 5) + event('b', note(1)))[how]();
+    const text = response.text();
+    const second = await server.next();
+    assert.deepEqual([second.method, second.lastEventId, second.headers.accept], ['GET', 'b', 'text/event-stream']);
+    assert.equal(second.headers['content-type'], undefined);
+    second.head()[how]();
+    const third = await server.next();
+    assert.equal(third.lastEventId, 'b');
+    third.head().end(event('c', result(1)));
+    assert.deepEqual(parse(await within(text)), [note(1), result(1)]);
+    assert.equal(resumes.length, 2);
+    assert.deepEqual(resumes.map(({ attempt, requests }) => [attempt, requests]), [[1, [1]], [2, [1]]]);
+    assert.ok(resumes[0].delayMs >= 5);
+    await until(() => fetch.streams.size === 0);
+  });
+}
+
+test('ids do not reach the sdk, and go back as they came', async (t) => {
+  const { server, exchange, response } = await called(t);
+  const text = response.text();
+  exchange.text(primed('über,ключ')).end();
+  const next = await server.next();
+  assert.equal(next.lastEventId, 'über,ключ');
+  next.head().end(event('z', result(1)));
+  assert.doesNotMatch(await within(text), /^(id|retry)/m);
+});
+
+test('standalone stream comes back', async (t) => {
+  const { server, stop, exchange, response } = await listening(t);
+  const reader = response.body.getReader();
+  exchange.text(primed('a')).end();
+  const second = await server.next();
+  assert.equal(second.lastEventId, 'a');
+  second.head().text(event('b', note(1)));
+  assert.deepEqual(parse(new TextDecoder().decode((await within(reader.read())).value)), [note(1)]);
+  stop.abort();
+  await assert.rejects(within(reader.read()), { name: 'AbortError' });
+  await within(second.closed);
+});
+
+test('first get is tried again', async (t) => {
+  const server = await ScriptedServer.open(t);
+  const asked = withoutSlack()(server.url, listenTo({ authorization: 'Bearer a' }));
+  (await server.next()).break();
+  for (const status of [503, 408, 409, 425, 429]) {
+    (await server.next()).json(status, {});
+  }
+  const last = await server.next();
+  assert.equal(last.headers.authorization, 'Bearer a');
+  last.head();
+  const response = await within(asked);
+  assert.equal(response.status, 200);
+  await response.body.cancel();
+  await within(last.closed);
+});
+
+for (const status of [400, 401, 404, 405, 307]) {
+  test(`refusal of a first get reaches the sdk: ${status}`, async (t) => {
+    const server = await ScriptedServer.open(t);
+    const asked = withoutSlack()(server.url, { ...listenTo(), redirect: 'manual' });
+    (await server.next()).json(status, { status });
+    const response = await within(asked);
+    assert.deepEqual([response.status, await response.json()], [status, { status }]);
+    assert.equal(server.waiting, 0);
+  });
+}
+
+test('a first get that is refused for too long gets the last refusal', async (t) => {
+  const server = await ScriptedServer.open(t);
+  const asked = withoutSlack({ maxAttempts: 2 })(server.url, listenTo());
+  (await server.next()).json(503, { try: 1 });
+  (await server.next()).json(503, { try: 2 });
+  const response = await within(asked);
+  assert.deepEqual([response.status, await response.json()], [503, { try: 2 }]);
+});
+
+test('first get without a server is the networks error', async (t) => {
+  const server = await ScriptedServer.open(t);
+  await server.close();
+  const asked = withoutSlack({ maxAttempts: 2 })(server.url, listenTo());
+  await assert.rejects(within(asked), (error) => error instanceof TypeError && error.cause.code === 'ECONNREFUSED');
+});
+
+test('failed stream answers its requests', async (t) => {
+  const { server, fetch, exchange, response } = await called(t, {}, undefined, 'x');
+  exchange.text(primed('a')).end();
+  (await server.next()).json(404, {});
+  const [answer, ...more] = parse(await within(response.text()));
+  assert.deepEqual(more, []);
+  assert.deepEqual([answer.id, answer.error.code, answer.error.data], ['x', -32000, { tailrope: 'session_lost' }]);
+  assert.deepEqual([fetch.streams.size, fetch.streams.export()], [0, []]);
+});
+
+test('failed standalone stream is an error of the body', async (t) => {
+  const { server, exchange, response } = await listening(t);
+  exchange.text(primed('a')).end();
+  (await server.next()).json(404, {});
+  const failed = { name: 'TailropeError', code: 'session_lost' };
+  await assert.rejects(within(response.text()), failed);
+});
+
+for (const how of ['signal', 'cancel']) {
+  test(`abort in a wait is at once: ${how}`, async (t) => {
+    const { server, fetch, stop, exchange, response } = await called(t);
+    const reader = response.body.getReader();
+    const read = reader.read();
+    exchange.text(primed('a', 60_000)).end();
+    await until(() => fetch.streams.export().length === 1);
+    await within(exchange.closed);
+    if (how === 'signal') {
+      stop.abort(new Error('enough'));
+      await assert.rejects(within(read), /enough/);
+    } else {
+      await within(reader.cancel());
+      assert.equal((await within(read)).done, true);
+    }
+    await until(() => fetch.streams.size === 0);
+    assert.equal(server.waiting, 0);
+  });
+}
+
+for (const where of ['read', 'connect', 'first']) {
+  test(`abort lets go of the connection: ${where}`, async (t) => {
+    const server = await ScriptedServer.open(t);
+    const fetch = withoutSlack();
+    const stop = new AbortController();
+    const asked = fetch(server.url, { ...(where === 'first' ? listenTo() : post(1)), signal: stop.signal });
+    let exchange = await server.next();
+    const outcome = asked.then((response) => response.text());
+    if (where !== 'first') {
+      exchange.head().text(primed('a'));
+    }
+    if (where === 'connect') {
+      exchange.end();
+      exchange = await server.next();
+    } else if (where === 'read') {
+      await until(() => fetch.streams.export().length === 1);
+    }
+    stop.abort();
+    await assert.rejects(within(outcome), { name: 'AbortError' });
+    await within(exchange.closed);
+    await until(() => fetch.streams.size === 0);
+  });
+}
+
+for (const where of ['wait', 'read', 'unanswered']) {
+  test(`cancelled request is not resumed: ${where}`, async (t) => {
+    const server = await ScriptedServer.open(t);
+    const fetch = withoutSlack();
+    const asked = fetch(server.url, post(7, { 'mcp-session-id': 's' }));
+    const exchange = await server.next();
+    if (where !== 'unanswered') {
+      exchange.head().text(primed('a', 60_000));
+      await until(() => fetch.streams.export().length === 1);
+    }
+    if (where === 'wait') {
+      exchange.end();
+      await within(exchange.closed);
+    }
+    const params = { requestId: 7 };
+    const body = JSON.stringify({ jsonrpc: '2.0', method: 'notifications/cancelled', params });
+    const cancel = async (session) => {
+      const told = fetch(server.url, { method: 'POST', body, headers: { 'mcp-session-id': session } });
+      (await server.next()).head(202, {}).end();
+      assert.equal((await within(told)).status, 202);
+    };
+    // Another session's request has the same id.
+    await cancel('t');
+    if (where !== 'unanswered') {
+      assert.equal(fetch.streams.size, 1);
+    }
+    await cancel('s');
+    if (where === 'unanswered') {
+      exchange.head();
+    }
+    assert.equal(await within((await within(asked)).text()), '');
+    assert.equal(fetch.streams.size, 0);
+  });
+}
+
+test('resumes carry the newest headers', async (t) => {
+  const begun = { authorization: 'Bearer 1', 'mcp-session-id': 's', 'mcp-protocol-version': '2025-06-18', 'x-own': 'o' };
+  const { server, fetch, exchange } = await called(t, {}, begun);
+  const passed = fetch(server.url, { method: 'POST', body: '{}', headers: { ...begun, authorization: 'Bearer 2' } });
+  (await server.next()).head(202, {}).end();
+  await within(passed);
+  exchange.text(primed('a')).end();
+  const { headers } = await server.next();
+  assert.equal(headers.authorization, 'Bearer 2');
+  assert.equal(headers['mcp-session-id'], 's');
+  assert.equal(headers['mcp-protocol-version'], '2025-06-18');
+  assert.equal(headers['x-own'], 'o');
+});
+
+test('session of an initialize is that of its answer', async (t) => {
+  const server = await ScriptedServer.open(t);
+  const fetch = withoutSlack();
+  const asked = fetch(server.url, post(0));
+  const first = await server.next();
+  first.head(200, { 'content-type': 'text/event-stream', 'mcp-session-id': 'new' }).text(primed('a')).end();
+  const response = await within(asked);
+  const next = await server.next();
+  assert.equal(next.headers['mcp-session-id'], 'new');
+  next.head().end(event('b', result(0)));
+  assert.deepEqual(parse(await within(response.text())), [result(0)]);
+});
+
+test('headers option is asked before each resume', async (t) => {
+  let count = 0;
+  const headers = async () => {
+    count += 1;
+    if (count === 2) {
+      throw new Error('no token now');
+    }
+    return { authorization: `Bearer ${count}` };
+  };
+  const { server, exchange } = await called(t, { headers }, { authorization: 'Bearer 0' });
+  assert.equal(exchange.headers.authorization, 'Bearer 0');
+  exchange.text(primed('a')).end();
+  const second = await server.next();
+  assert.equal(second.headers.authorization, 'Bearer 1');
+  second.head().text(primed('b')).end();
+  // The second time failed, and was a try like any other.
+  assert.equal((await server.next()).headers.authorization, 'Bearer 3');
+});
+
+test('two sessions share no headers', async (t) => {
+  const { server, fetch, exchange } = await called(t, {}, { 'mcp-session-id': 's', authorization: 'Bearer s' });
+  const passed = fetch(server.url, post(1, { 'mcp-session-id': 't', authorization: 'Bearer t' }));
+  (await server.next()).json(200, result(1));
+  await within(passed);
+  exchange.text(primed('a')).end();
+  const { headers } = await server.next();
+  assert.deepEqual([headers['mcp-session-id'], headers.authorization], ['s', 'Bearer s']);
+});
+
+test('redirects of resumes stay on the origin', async (t) => {
+  const { server, exchange, response } = await called(t, {}, { authorization: 'Bearer a' });
+  const other = await ScriptedServer.open(t);
+  exchange.text(primed('a')).end();
+  (await server.next()).head(307, { location: '/moved' }).end();
+  const moved = await server.next();
+  assert.deepEqual([moved.path, moved.lastEventId, moved.headers.authorization], ['/moved', 'a', 'Bearer a']);
+  moved.head().text(primed('b')).end();
+  const again = await server.next();
+  assert.equal(again.path, '/mcp');
+  again.head(302, { location: other.url }).end();
+  const [answer] = parse(await within(response.text()));
+  assert.equal(answer.error.data.tailrope, 'unexpected_answer');
+  assert.equal(other.connections, 0);
+});
+
+for (const version of ['2026-07-28', '2027-01-01']) {
+  test(`revision without resumption passes: ${version}`, async () => {
+    for (const init of [post(1, { 'mcp-protocol-version': version }), listenTo({ 'mcp-protocol-version': version })]) {
+      const answer = new Response(primed('a'), { headers: { 'content-type': 'text/event-stream' } });
+      const seen = [];
+      const fetch = resumableFetch(async (...given) => {
+        seen.push(given);
+        return answer;
+      });
+      assert.equal(await fetch('http://127.0.0.1/mcp', init), answer);
+      assert.equal(seen[0][1], init);
+    }
+  });
+}
+
+test('other exchanges pass', async () => {
+  const stream = { 'content-type': 'text/event-stream' };
+  const json = { 'content-type': 'application/json' };
+  const response = JSON.stringify(result(1));
+  for (const [init, status, headers] of [
+    [undefined, 200, json],
+    [{ headers: { accept: 'application/json' } }, 200, json],
+    [{ method: 'DELETE' }, 200, stream],
+    [post(1), 200, json],
+    [post(1), 202, {}],
+    [post(1), 401, stream],
+    [post(1), 500, {}],
+    [{ ...post(1), body: response }, 200, stream],
+    [{ ...post(1), body: 'no json' }, 200, stream],
+    [{ method: 'POST', body: new URLSearchParams('a=b') }, 200, stream],
+  ]) {
+    const answer = new Response('{}', { status, headers });
+    assert.equal(await resumableFetch(async () => answer)('http://127.0.0.1/mcp', init), answer);
+  }
+  const gone = new Error('gone');
+  const failing = resumableFetch(() => Promise.reject(gone));
+  await assert.rejects(failing('http://127.0.0.1/mcp', post(1)), gone);
+});
+
+test('requests may be of any form that fetch takes', async (t) => {
+  const server = await ScriptedServer.open(t);
+  const fetch = withoutSlack();
+  const { body, ...init } = post(1);
+  const bytes = new TextEncoder().encode(body);
+  for (const [input, more] of [
+    [new Request(server.url, { ...init, body })],
+    [new URL(server.url), { ...init, body: bytes }],
+    [server.url, { ...init, body: bytes.buffer }],
+  ]) {
+    const asked = fetch(input, more);
+    const exchange = await server.next();
+    assert.equal(exchange.body, body);
+    exchange.head().text(primed('a')).end();
+    (await server.next()).head().end(event('b', result(1)));
+    assert.deepEqual(parse(await within((await within(asked)).text())), [result(1)]);
+  }
+});
+
+test('answered connection is used again', async (t) => {
+  const { server, fetch, exchange, response } = await called(t);
+  exchange.text(event('a', result(1)));
+  assert.deepEqual(parse(await within(response.text())), [result(1)]);
+  // The server ends a little later than the answer does.
+  await sleep(20);
+  exchange.end(': bye\n\n');
+  await sleep(20);
+  for (let id = 2; id < 5; id += 1) {
+    const asked = fetch(server.url, post(id));
+    (await server.next()).head().end(event('a', result(id)));
+    await within((await within(asked)).text());
+    await sleep(20);
+  }
+  assert.equal(server.connections, 1);
+});
+
+test('answered connection that stays open is let go of', async (t) => {
+  const { exchange, response } = await called(t);
+  exchange.text(event('a', result(1)));
+  assert.deepEqual(parse(await within(response.text())), [result(1)]);
+  await within(exchange.closed);
+});
+
+test('body is read as the reader reads', async (t) => {
+  const { server, exchange, response } = await called(t, { maxSilenceMs: 200 });
+  const big = note('x'.repeat(64 << 10));
+  let sent = 0;
+  exchange.text(primed('a'));
+  const isFull = () => exchange.buffered > 4 << 20;
+  for (; !isFull() && sent < 1_000; sent += 1) {
+    exchange.write(event(`b${sent}`, big));
+    await sleep(0);
+  }
+  assert.ok(isFull(), 'all of it was taken');
+  // Nobody reads: that is no silence of the server.
+  await sleep(400);
+  assert.equal(server.waiting, 0);
+  exchange.end(event('c', result(1)));
+  const messages = parse(await within(response.text(), 20_000));
+  assert.deepEqual([messages.length, messages.at(-1)], [sent + 1, result(1)]);
+  assert.equal(server.waiting, 0);
+});
+
+test('thousands of resumes leave nothing behind', async (t) => {
+  const RESUMES = 2_500;
+  const stop = new AbortController();
+  let listeners = 0;
+  for (const [name, by] of [['addEventListener', 1], ['removeEventListener', -1]]) {
+    const stock = stop.signal[name].bind(stop.signal);
+    stop.signal[name] = (...args) => {
+      listeners += by;
+      return stock(...args);
+    };
+  }
+  const server = await ScriptedServer.open(t);
+  const warnings = [];
+  const warned = (warning) => warnings.push(warning);
+  process.on('warning', warned);
+  t.after(() => process.off('warning', warned));
+  const fetch = withoutSlack();
+  const asked = fetch(server.url, { ...post(1), signal: stop.signal });
+  (await server.next()).head().text(primed('0', 0)).end();
+  const response = await within(asked);
+  const size = async () => {
+    await sleep(10);
+    globalThis.gc?.();
+    return process.memoryUsage().heapUsed;
+  };
+  let before;
+  for (let count = 1; count <= RESUMES; count += 1) {
+    const exchange = await server.next();
+    assert.equal(exchange.lastEventId, String(count - 1));
+    exchange.head().text(primed(count, 0));
+    exchange.end();
+    if (count === RESUMES / 5) {
+      before = await size();
+    }
+  }
+  const grown = (await size()) - before;
+  assert.ok(server.sockets.size <= 4, `${server.sockets.size} sockets`);
+  assert.ok(grown < 16 << 20, `${grown} bytes more`);
+  (await server.next()).head().end(event('z', result(1)));
+  assert.deepEqual(parse(await within(response.text())), [result(1)]);
+  await until(() => fetch.streams.size === 0);
+  await until(() => listeners <= 1);
+  assert.deepEqual(warnings, []);
+});
+
+test('gaps are told', async (t) => {
+  const gaps = [];
+  const { server, exchange } = await listening(t, { onGap: (gap) => gaps.push(gap) });
+  exchange.text(': gap 4 17\n\n' + primed('a')).end();
+  (await server.next()).json(400, {});
+  assert.equal((await server.next()).lastEventId, undefined);
+  assert.deepEqual(gaps, [{ first: 4, count: 17 }, { first: null, count: null }]);
+});
+
+test('callback that throws harms no stream', async (t) => {
+  const warning = once(process, 'warning');
+  const fault = new Error('a fault of the callback');
+  const onResume = () => {
+    throw fault;
+  };
+  const { server, exchange, response } = await called(t, { onResume });
+  exchange.text(primed('a')).end();
+  (await server.next()).head().end(event('b', result(1)));
+  assert.deepEqual(parse(await within(response.text())), [result(1)]);
+  assert.deepEqual(await within(warning), [fault]);
+});
+
+test('exported stream is resumed elsewhere', async (t) => {
+  const begun = { 'mcp-session-id': 's', 'mcp-protocol-version': '2025-11-25', authorization: 'secret' };
+  const { server, fetch, stop, exchange } = await called(t, {}, begun);
+  exchange.text(primed('a') + event('b', note(1)));
+  const [token] = await until(() => {
+    const tokens = fetch.streams.export();
+    return tokens[0]?.includes('"b"') && tokens;
+  });
+  assert.doesNotMatch(token, /secret|\n/);
+  stop.abort();
+  const messages = [];
+  const read = (async () => {
+    const where = { url: server.url, headers: { authorization: 'other' } };
+    for await (const message of withoutSlack().resume(token, where)) {
+      messages.push(message);
+    }
+  })();
+  const resumed = await server.next();
+  assert.equal(resumed.lastEventId, 'b');
+  assert.equal(resumed.headers['mcp-session-id'], 's');
+  assert.equal(resumed.headers['mcp-protocol-version'], '2025-11-25');
+  assert.equal(resumed.headers.authorization, 'other');
+  resumed.head().text(event('c', note(2))).end();
+  (await server.next()).head().end(event('d', result(1)));
+  await within(read);
+  assert.deepEqual(messages, [note(2), result(1)]);
+  await assert.rejects(fetch.resume('no token', { url: server.url }).next(), { code: 'invalid_argument' });
+});
+
+test('stream without sdk', async (t) => {
+  const server = await ScriptedServer.open(t);
+  const message = { jsonrpc: '2.0', id: 1, method: 'work' };
+  const read = (async () => {
+    const messages = [];
+    for await (const each of stream(server.url, { message, headers: { 'x-own': 'o' }, ...QUICK })) {
+      messages.push(each);
+    }
+    return messages;
+  })();
+  const first = await server.next();
+  assert.deepEqual(JSON.parse(first.body), message);
+  assert.equal(first.headers['x-own'], 'o');
+  assert.match(first.headers.accept, /application\/json.*text\/event-stream/);
+  first.head().text(primed('a') + event('b', [note(1), note(2)])).end();
+  const next = await server.next();
+  assert.deepEqual([next.lastEventId, next.headers['x-own']], ['b', 'o']);
+  next.head().end(event('c', result(1)));
+  assert.deepEqual(await within(read), [note(1), note(2), result(1)]);
+
+  const whole = Array.fromAsync?.(stream(server.url, { message }));
+  if (whole !== undefined) {
+    (await server.next()).json(200, result(1));
+    assert.deepEqual(await within(whole), [result(1)]);
+  }
+});
+
+test('stream that nobody reads on is let go of', async (t) => {
+  const server = await ScriptedServer.open(t);
+  const messages = stream(server.url, QUICK);
+  const first = messages.next();
+  const exchange = await server.next();
+  assert.equal(exchange.method, 'GET');
+  exchange.head().text(event('a', note(1)));
+  assert.deepEqual((await within(first)).value, note(1));
+  await within(messages.return());
+  await within(exchange.closed);
+});
+
+test('stream failure has its code', async (t) => {
+  const server = await ScriptedServer.open(t);
+  const message = { jsonrpc: '2.0', id: 1, method: 'work' };
+  const refused = stream(server.url, { message }).next();
+  (await server.next()).json(401, {});
+  await assert.rejects(within(refused), { name: 'TailropeError', code: 'unauthorized', status: 401 });
+  const lost = stream(server.url, { message, ...QUICK }).next();
+  (await server.next()).head().text(primed('a')).end();
+  (await server.next()).json(400, {});
+  await assert.rejects(within(lost), (error) => error instanceof TailropeError && error.code === 'stream_lost');
+  const modern = stream(server.url, { message, headers: { 'mcp-protocol-version': '2026-07-28' } }).next();
+  await assert.rejects(within(modern), { code: 'not_resumable' });
+  const gone = stream(server.url, { message, ...QUICK, maxAttempts: 1 }).next();
+  (await server.next()).head().text(primed('a')).end();
+  (await server.next()).break();
+  await assert.rejects(within(gone), ({ code, cause }) => code === 'gave_up' && cause instanceof TypeError);
+});
+
+test('schedule is the hosts', async (t) => {
+  const scheduled = [];
+  const cancelled = [];
+  const schedule = (delayMs, wake) => {
+    scheduled.push({ delayMs, wake });
+    return () => cancelled.push(delayMs);
+  };
+  const { server, stop, exchange, response } = await called(t, { schedule });
+  exchange.text(primed('a', 100)).end();
+  const [{ delayMs, wake }] = await until(() => scheduled.length > 0 && scheduled);
+  assert.ok(delayMs > 50 && delayMs <= 101, String(delayMs));
+  // Too early: it is asked again for the rest.
+  wake();
+  const second = await until(() => scheduled[1]);
+  await sleep(second.delayMs + 1);
+  second.wake();
+  (await server.next()).head().text(primed('b', 60_000)).end();
+  await until(() => scheduled.length > 2);
+  stop.abort();
+  await assert.rejects(within(response.text()), { name: 'AbortError' });
+  await until(() => cancelled.length === 1);
+});
+
+test('compressed stream is read', async (t) => {
+  const server = await ScriptedServer.open(t);
+  const asked = withoutSlack()(server.url, post(1));
+  const headers = { 'content-type': 'text/event-stream', 'content-encoding': 'gzip' };
+  (await server.next()).head(200, headers).end(gzipSync(event('a', note(1)) + event('b', result(1))));
+  assert.deepEqual(parse(await within((await within(asked)).text())), [note(1), result(1)]);
+});
+
+test('connection that is silent is given up', async (t) => {
+  const { server, exchange, response } = await called(t, { maxSilenceMs: 50 });
+  exchange.text(primed('a'));
+  const next = await server.next();
+  await within(exchange.closed);
+  next.head().end(event('b', result(1)));
+  assert.deepEqual(parse(await within(response.text())), [result(1)]);
+});
+
+test('options out of range are named', () => {
+  for (const [options, message] of [
+    [{ growth: 0.5 }, /^growth /],
+    [{ jitter: '1' }, /^jitter /],
+    [{ maxDelayMs: null }, /^maxDelayMs /],
+    [{ maxAttempts: -1 }, /^maxAttempts /],
+    [{ maxEventBytes: 0 }, /^maxEventBytes /],
+    [{ onGap: 1 }, /^onGap /],
+    [{ retryMs: 1 }, /retryMs/],
+  ]) {
+    assert.throws(() => resumableFetch(undefined, options), { message, code: 'invalid_argument' });
+  }
+  assert.throws(() => resumableFetch({}), { code: 'invalid_argument' });
+  const unbounded = { giveUpAfterMs: null, maxAttempts: null, maxSilenceMs: null, growth: undefined };
+  assert.equal(resumableFetch(undefined, unbounded).streams.size, 0);
+});
+
+test('a call that waits holds its process, a standalone stream does not', async (t) => {
+  const server = await ScriptedServer.open(t);
+  const run = (init) => {
+    const source = `import { resumableFetch } from 'tailrope/client';
+      const answer = await resumableFetch()(${JSON.stringify(server.url)}, ${JSON.stringify(init)});
+      answer.text().then((text) => console.log(text.length > 0));`;
+    const stdio = ['ignore', 'pipe', 'inherit'];
+    const child = spawn(process.execPath, ['--input-type=module', '-e', source], { cwd: new URL('.', import.meta.url), stdio });
+    t.after(() => child.kill('SIGKILL'));
+    const text = child.stdout.toArray().then((chunks) => Buffer.concat(chunks).toString().trim());
+    return once(child, 'close').then(async ([code]) => [code, await text]);
+  };
+  const listens = run(listenTo());
+  (await server.next()).head().text(primed('a', 600_000)).end();
+  assert.deepEqual(await within(listens), [0, '']);
+  const calls = run(post(1));
+  (await server.next()).head().text(primed('a', 300)).end();
+  (await server.next()).head().end(event('b', result(1)));
+  assert.deepEqual(await within(calls), [0, 'true']);
+});
+
+/** A proxy that cuts the answers to tool calls and to resumes in the middle, after so many bytes. */
+async function cutting(port, bytes) {
+  const cuts = [];
+  const host = await listen((req, res) => {
+    const chunks = [];
+    req.on('data', (chunk) => chunks.push(chunk));
+    req.on('end', () => {
+      const body = Buffer.concat(chunks);
+      const isCut = body.includes('tools/call') || req.headers['last-event-id'] !== undefined;
+      const { method, url: path, headers } = req;
+      const behind = http.request({ host: '127.0.0.1', port, method, path, headers, agent: false }, (answer) => {
+        res.writeHead(answer.statusCode, answer.headers);
+        res.flushHeaders();
+        let left = isCut ? bytes : Infinity;
+        answer.on('data', (chunk) => {
+          res.write(chunk.subarray(0, left));
+          left -= chunk.length;
+          if (left <= 0) {
+            cuts.push(path);
+            behind.destroy();
+            res.socket.end();
+          }
+        });
+        answer.on('end', () => res.end());
+        answer.on('error', () => res.destroy());
+      });
+      behind.on('error', () => res.destroy());
+      res.on('close', () => behind.destroy());
+      behind.end(body);
+    });
+  });
+  return { ...host, cuts };
+}
+
+/** A stock client with the one line, behind a proxy that cuts. */
+async function stock(t, which, line, options) {
+  const server = await serve(line);
+  t.after(() => server.close());
+  const proxy = await cutting(server.port, 2_000);
+  t.after(() => proxy.close());
+  const client = await connect(which, proxy.port, '/mcp', undefined, (fetch) => resumableFetch(fetch, options));
+  t.after(() => client.close());
+  return { server, proxy, client };
+}
+
+for (const which of CLIENTS) {
+  const line = LINES.at(which === CLIENTS[0] ? 0 : -1);
+
+  test(`stock client survives breaks: ${which}`, ours, async (t) => {
+    const { proxy, client } = await stock(t, which, line, QUICK);
+    const steps = ['emit 30', 'close', 'emit 10', 'close_standalone', 'standalone s', 'return x'];
+    assert.equal(await within(client.script(...steps), 20_000), 'x');
+    assert.deepEqual(client.progress, upTo(40));
+    await until(() => client.logs.length > 0);
+    assert.deepEqual(client.logs, ['s']);
+    assert.ok(proxy.cuts.length >= 3, `${proxy.cuts.length} cuts`);
+  });
+
+  test(`stock client survives ten closes that deliver nothing: ${which}`, ours, async (t) => {
+    const { client } = await stock(t, which, line, QUICK);
+    const before = client.gets;
+    assert.equal(await client.script('close hold=0', 'sleep 1500', 'emit 2', 'return x'), 'x');
+    assert.ok(client.gets >= before + 10, `${client.gets - before} polls`);
+    assert.deepEqual(client.progress, [1, 2]);
+  });
+
+  test(`stock client fails in time: ${which}`, ours, async (t) => {
+    const { proxy, client } = await stock(t, which, line, { ...QUICK, maxAttempts: 3 });
+    const call = assert.rejects(client.script('emit 1', 'sleep 5000'), /tries to resume/);
+    await until(() => client.progress.length > 0);
+    await proxy.close();
+    await within(call);
+  });
+}
