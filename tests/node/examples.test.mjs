@@ -35,6 +35,9 @@ const CLIENTS = {
   'server-v2': 2,
 };
 
+// Which server the examples of clients call, and what their users see of a call that is resumed.
+const CALLED = { 'resumable-client': 'server-v2', 'resumable-client-v1': 'server-v1' };
+
 const upTo = (count) => Array.from({ length: count }, (_, index) => index + 1);
 
 /** Starts an example and waits until it says where it listens; it is killed if the test has not ended it. */
@@ -74,7 +77,7 @@ async function call(line, url, clientOptions) {
 
 test('every example is run', () => {
   const names = readdirSync(EXAMPLES).map((file) => file.replace(/\.mjs$/, ''));
-  assert.deepEqual(names.sort(), Object.keys(CLIENTS).sort());
+  assert.deepEqual(names.sort(), [...Object.keys(CLIENTS), ...Object.keys(CALLED)].sort());
 });
 
 for (const [name, line] of Object.entries(CLIENTS)) {
@@ -83,6 +86,21 @@ for (const [name, line] of Object.entries(CLIENTS)) {
     const { progress, text, resumes } = await call(line, url);
     assert.deepEqual([progress, text], [upTo(PAGES), `${PAGES} pages`]);
     assert.ok(resumes >= 1, 'the client never came back, so nothing was shown');
+  });
+}
+
+for (const [name, server] of Object.entries(CALLED)) {
+  test(`${name} loses nothing over a close`, { timeout }, async (t) => {
+    const { url } = await start(t, server);
+    const child = spawn(process.execPath, [`${EXAMPLES}${name}.mjs`, url.href], { stdio: ['ignore', 'pipe', 'inherit'] });
+    t.after(() => child.kill('SIGKILL'));
+    const exited = once(child, 'exit');
+    const text = Buffer.concat(await within(child.stdout.toArray(), CALL_MS, name)).toString();
+    const pages = [...text.matchAll(/^page (\d+) of 20$/gm)].map(([, page]) => Number(page));
+    assert.deepEqual(pages, upTo(PAGES), text);
+    assert.match(text, /^20 pages$/m);
+    assert.match(text, /^resume after \S+/m);
+    assert.deepEqual(await within(exited, END_MS, `end of ${name}`), [0, null]);
   });
 }
 

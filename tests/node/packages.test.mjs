@@ -46,7 +46,7 @@ function run(program, file, source) {
   return { status, stdout: stdout.trim(), stderr };
 }
 
-const ENTRIES = ['tailrope', 'tailrope/mcp', 'tailrope/mcp-v1'];
+const ENTRIES = ['tailrope', 'tailrope/client', 'tailrope/mcp', 'tailrope/mcp-v1'];
 
 test('the packages are laid out as their consumers need', ours, async () => {
   assert.equal(packages.length, 2);
@@ -69,7 +69,7 @@ test('both module forms load with the platforms package', ours, () => {
   assert.equal(imported.status, 0, imported.stderr);
   assert.equal(required.status, 0, required.stderr);
   assert.equal(required.stdout, imported.stdout);
-  assert.ok(JSON.parse(imported.stdout)[1].includes('NodeStreamableHTTPServerTransport'));
+  assert.ok(JSON.parse(imported.stdout)[2].includes('NodeStreamableHTTPServerTransport'));
 });
 
 test('a missing native half is named', ours, () => {

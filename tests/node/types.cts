@@ -1,5 +1,6 @@
 // Compiled, not run: the CommonJS form has the same types.
 import tailrope = require('tailrope');
+import client = require('tailrope/client');
 import mcp = require('tailrope/mcp');
 import v1 = require('tailrope/mcp-v1');
 
@@ -9,4 +10,5 @@ const handler: mcp.ResumableMcpHandler = mcp.createResumableMcpHandler(() => {
   throw new Error('not called');
 });
 const counts: Record<string, number> = tailrope.stats();
-console.log(transport, transportV1, handler, counts);
+const resumable: client.ResumableFetch = client.resumableFetch(fetch, { onGap: ({ count }) => console.log(count) });
+console.log(transport, transportV1, handler, counts, resumable.streams.size);

@@ -2,9 +2,13 @@
 import { randomUUID } from 'node:crypto';
 import { createServer } from 'node:http';
 
+import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client';
+import { Client as ClientV1 } from '@modelcontextprotocol/sdk/client/index.js';
+import { StreamableHTTPClientTransport as ClientTransportV1 } from '@modelcontextprotocol/sdk/client/streamableHttp.js';
 import { McpServer as McpServerV1 } from '@modelcontextprotocol/sdk/server/mcp.js';
 import { McpServer } from '@modelcontextprotocol/server';
 import * as tailrope from 'tailrope';
+import { type Resume, type ResumeOptions, TailropeError, resumableFetch, stream } from 'tailrope/client';
 import {
   EventStore,
   NodeStreamableHTTPServerTransport,
@@ -82,3 +86,24 @@ setLog((level, line) => console.log(level, line));
 const connections: number | undefined = stats().connections;
 const drained: boolean = await drain({ retryMs: 1_000 });
 console.log(connections, drained, transport.sessionId, transportV1.sessionId);
+
+const resume: ResumeOptions = { maxAttempts: null, jitter: 0.5, headers: async () => ({ authorization: 'Bearer t' }) };
+const resumable = resumableFetch(fetch, { ...resume, onResume: ({ requests }: Resume) => console.log(requests) });
+const url = new URL('http://localhost/mcp');
+await new Client({ name: 'typed', version: '1' }).connect(new StreamableHTTPClientTransport(url, { fetch: resumable }));
+await new ClientV1({ name: 'typed', version: '1' }).connect(new ClientTransportV1(url, { fetch: resumableFetch() }));
+const tokens: string[] = resumable.streams.export();
+for await (const message of resumable.resume(tokens[0]!, { url, signal: AbortSignal.timeout(1_000) })) {
+  console.log(message.result);
+}
+try {
+  for await (const message of stream(url, { message: { jsonrpc: '2.0', id: 1, method: 'ping' }, schedule: setTimer })) {
+    console.log(message.result, resumable.streams.size);
+  }
+} catch (error) {
+  console.log(error instanceof TailropeError && error.code === 'session_lost');
+}
+function setTimer(delayMs: number, wake: () => void) {
+  const timer = setTimeout(wake, delayMs);
+  return () => clearTimeout(timer);
+}
