@@ -70,6 +70,12 @@ export interface ResumeOptions {
   schedule?: (delayMs: number, wake: () => void) => (() => void) | void;
 }
 
+/** The messages of a stream, as they come: parsed JSON, over as many connections as it takes. */
+export interface Messages extends AsyncGenerator<any, void, undefined> {
+  /** What it takes to continue the stream in any process, see `streams.export()`; absent while it has no cursor. */
+  readonly token: string | undefined;
+}
+
 export interface ResumableFetch {
   (input: string | URL | Request, init?: RequestInit): Promise<Response>;
   /** The streams that are open. */
@@ -85,14 +91,14 @@ export interface ResumableFetch {
   resume(
     token: string,
     where: { url: string | URL; headers?: ResumeOptions['headers']; signal?: AbortSignal },
-  ): AsyncGenerator<any, void, undefined>;
+  ): Messages;
 }
 
 /**
  * A `fetch` under which MCP streams do not end when their connections do:
  * `new StreamableHTTPClientTransport(url, { fetch: resumableFetch() })`. Everything that is no resumable stream
  * passes through untouched. A stream that fails gives each of its requests a JSON-RPC error with the kind in
- * `error.data.tailrope` (F-80).
+ * `error.data.tailrope` (F-80). With TAILROPE_DISABLE=1 in the environment everything passes through.
  *
  * @throws `TailropeError` or `Error` with code `invalid_argument` for an unknown option or a value out of range.
  */
@@ -113,4 +119,4 @@ export interface StreamOptions extends ResumeOptions {
  *
  * @throws `TailropeError` when the stream fails or the server refuses the message.
  */
-export function stream(url: string | URL, options?: StreamOptions): AsyncGenerator<any, void, undefined>;
+export function stream(url: string | URL, options?: StreamOptions): Messages;

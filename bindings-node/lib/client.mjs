@@ -4,6 +4,7 @@ import { Scopes, savedHeaders } from './client-scope.mjs';
 import { MessageSink, ResponseSink, each } from './client-sinks.mjs';
 import { ResumedStream, TailropeError } from './client-stream.mjs';
 import { ClientOptions, ClientStream } from './native.mjs';
+import { isDisabled } from './platform.mjs';
 
 export { TailropeError };
 
@@ -59,6 +60,9 @@ class Instance {
 
   async fetch(input, init) {
     const { fetch } = this.#settings;
+    if (isDisabled()) {
+      return fetch(input, init);
+    }
     const request = requestOf(input, init);
     const { method, headers, url } = request;
     const scope = this.#scopes.enter(url, headers);
@@ -130,18 +134,19 @@ class Instance {
   }
 
   /** The messages of a stream that was saved. */
-  async *resume(token, { url, headers, signal } = {}) {
+  async *resume(token, { url, headers, signal } = {}, started) {
     const sink = new MessageSink();
     const native = ClientStream.saved(token, this.#options, true, performance.now());
     const sent = savedHeaders(native);
     await overlay(sent, headers);
     const request = requestOf(url, { headers: sent, signal });
     const isStandalone = JSON.parse(native.requests).length === 0;
-    yield* this.#messages(sink, this.#run({ native, isStandalone }, sink, request, this.#scopes.enter(request.url, sent)));
+    const scope = this.#scopes.enter(request.url, sent);
+    yield* messages(sink, this.#run({ native, isStandalone }, sink, request, scope), started);
   }
 
   /** The messages that answer a message, or those of the standalone stream. */
-  async *stream(url, message, signal) {
+  async *stream(url, message, signal, started) {
     const { fetch, headers: more } = this.#settings;
     const headers = new Headers({ accept: message === undefined ? 'text/event-stream' : ACCEPT });
     if (message !== undefined) {
@@ -158,27 +163,17 @@ class Instance {
     const sink = new MessageSink();
     if (body === undefined) {
       const scope = this.#scopes.enter(request.url, headers);
-      yield* this.#messages(sink, this.#run(this.#opened(request, true), sink, request, scope, { isFirst: true }));
+      const opened = this.#opened(request, true);
+      yield* messages(sink, this.#run(opened, sink, request, scope, { isFirst: true }), started);
       return;
     }
     const { requests } = ClientStream.classify(body);
     const answer = await fetch(url, init);
     if (requests && answer.body && takesAnswer(answer)) {
       const scope = this.#scopes.enter(request.url, headers);
-      yield* this.#messages(sink, this.#posted(requests, sink, request, scope, answer));
+      yield* messages(sink, this.#posted(requests, sink, request, scope, answer), started);
     } else {
       yield* whole(answer);
-    }
-  }
-
-  /** Hands on what the sink gets. Whoever stops listening ends the stream. */
-  async *#messages(sink, stream) {
-    try {
-      yield* sink.messages();
-    } finally {
-      if (!stream.isDone) {
-        stream.abort();
-      }
     }
   }
 
@@ -189,6 +184,27 @@ class Instance {
   get size() {
     return [...this.#scopes.streams()].filter((stream) => !stream.isDone).length;
   }
+}
+
+/** Hands on what the sink gets. Whoever stops listening ends the stream. */
+async function* messages(sink, stream, started) {
+  started(stream);
+  try {
+    yield* sink.messages();
+  } finally {
+    if (!stream.isDone) {
+      stream.abort();
+    }
+  }
+}
+
+/** What `generate` makes, and the token of the stream that it starts. */
+function withToken(generate) {
+  let stream;
+  const generated = generate((started) => {
+    stream = started;
+  });
+  return Object.defineProperty(generated, 'token', { get: () => stream?.token(), configurable: true });
 }
 
 function takes(method, headers) {
@@ -224,13 +240,15 @@ export function resumableFetch(fetch = globalThis.fetch, options = {}) {
         return instance.size;
       },
     },
-    resume: (token, options) => instance.resume(token, options),
+    resume: (token, where) => withToken((started) => instance.resume(token, where, started)),
   });
 }
 
-export async function* stream(url, { message, token, headers, fetch = globalThis.fetch, signal, ...options } = {}) {
+export function stream(url, { message, token, headers, fetch = globalThis.fetch, signal, ...options } = {}) {
   const instance = new Instance(fetch, { ...options, headers });
-  yield* token === undefined
-    ? instance.stream(url, message, signal)
-    : instance.resume(token, { url, signal });
+  return withToken((started) =>
+    token === undefined
+      ? instance.stream(url, message, signal, started)
+      : instance.resume(token, { url, signal }, started),
+  );
 }

@@ -4,7 +4,7 @@ import { randomUUID } from 'node:crypto';
 import { NodeExchange } from './node-exchange.mjs';
 import { REFUSED, SESSION_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION, answerError, tooLargeMessage } from './refusal.mjs';
 import { maxBodyBytes } from './request.mjs';
-import { isDisabled } from './runtime.mjs';
+import { isDisabled } from './platform.mjs';
 import { WebExchange } from './web-exchange.mjs';
 
 const LIST_CHANGES = {

@@ -29,11 +29,6 @@ const state = (globalThis[Symbol.for('tailrope')] ??= {
 });
 const { runtimes } = state;
 
-/** The kill switch: with TAILROPE_DISABLE=1 in the environment everything is stock. */
-export function isDisabled() {
-  return !['', '0', undefined].includes(process.env.TAILROPE_DISABLE);
-}
-
 /**
  * Sends the engines' log lines of this thread to `sink(level, line)`, down to `level`: `error`, `warn`, `info`
  * or `debug`. Without a sink, errors and warnings go to stderr.

@@ -5,7 +5,7 @@ import { Refusal } from './native.mjs';
 import { NodeExchange } from './node-exchange.mjs';
 import { REFUSED, answerError } from './refusal.mjs';
 import { DEFAULT_KEEP_ALIVE_MS, forbidden, principalOf, withResolvers } from './request.mjs';
-import { isDisabled } from './runtime.mjs';
+import { isDisabled } from './platform.mjs';
 import { runtimeFor } from './store.mjs';
 import { WebExchange } from './web-exchange.mjs';
 

@@ -1,6 +1,6 @@
 // The transports that take the place of the SDKs' classes, for both SDK lines.
 import { NodeExchange } from './node-exchange.mjs';
-import { isDisabled } from './runtime.mjs';
+import { isDisabled } from './platform.mjs';
 import { SessionServer } from './session-server.mjs';
 import { WebExchange } from './web-exchange.mjs';
 
