@@ -7,9 +7,8 @@ import { LINGER_MS, get, headerOf, inherited, overlay, readOut, retryAfterMs, te
 const LONGEST_TIMER_MS = 2 ** 31 - 1;
 const NOTHING = new Uint8Array(0);
 
-// Rounded so that a wait is never shorter than it was told to be (W-043): inputs that begin one are late, what ends
-// it is early.
-const now = () => Math.ceil(performance.now());
+// Rounded so that a wait is never shorter than it was told to be (W-043): inputs that begin one are late (`#now`), what
+// ends it is early.
 const passed = () => Math.floor(performance.now());
 const jitter = () => Math.floor(Math.random() * 2 ** 32);
 
@@ -40,7 +39,9 @@ export class ResumedStream {
   #next;
   #isFirst;
   #isOpened;
-  #waitedMs = 0;
+  /** When the last input was, and how long the wait is that it began. */
+  #at = 0;
+  #delayMs;
   /** Ends the wait for time; ends that for the sink's reader. */
   #wake;
   #go;
@@ -95,7 +96,7 @@ export class ResumedStream {
       await this.#readRest();
     } catch (error) {
       // A fault of a replaced `schedule`, or of ours.
-      this.#native.abort(now(), jitter());
+      this.#native.abort(this.#now(), jitter());
       this.#stop();
       this.#sink.failed(error);
       this.#sink.refused(undefined, error, error);
@@ -114,7 +115,7 @@ export class ResumedStream {
       this.#stop();
       return;
     }
-    this.#take(this.#native.abort(now(), jitter()));
+    this.#take(this.#native.abort(this.#now(), jitter()));
     this.#sink.aborted(reason);
     this.#wake?.();
     this.#go?.();
@@ -122,11 +123,16 @@ export class ResumedStream {
 
   /** Nobody waits for this request any more; its id is JSON text. */
   cancelled(request) {
-    this.#take(this.#native.cancelled(now(), jitter(), request));
+    this.#take(this.#native.cancelled(this.#now(), jitter(), request));
     if (this.#native.isDone) {
       this.#wake?.();
       this.#go?.();
     }
+  }
+
+  #now() {
+    this.#at = Math.ceil(performance.now());
+    return this.#at;
   }
 
   async #loop() {
@@ -225,6 +231,16 @@ export class ResumedStream {
     }
   }
 
+  #tellResume(lastEventId = null) {
+    const delayMs = this.#delayMs;
+    this.#delayMs = undefined;
+    // A stream that was saved begins without a wait: that is none.
+    if (delayMs !== undefined && this.#settings.onResume !== undefined) {
+      const { attempts, requests } = this.#native;
+      this.#tell('onResume', { lastEventId, attempt: attempts + 1, delayMs, requests: JSON.parse(requests) });
+    }
+  }
+
   async #connect() {
     const { lastEventId } = this.#next;
     this.#next = undefined;
@@ -237,7 +253,7 @@ export class ResumedStream {
       if (this.#connection === connection) {
         this.#connection = undefined;
         this.#lastError = error;
-        this.#take(this.#native.broken(now(), jitter()));
+        this.#take(this.#native.broken(this.#now(), jitter()));
       }
       return;
     }
@@ -255,7 +271,7 @@ export class ResumedStream {
     this.#refusal = this.#isOpened ? undefined : answer;
     this.#lastError = undefined;
     const type = headers.get('content-type') ?? undefined;
-    this.#take(this.#native.head(now(), jitter(), status, type, retryAfterMs(headers)));
+    this.#take(this.#native.head(this.#now(), jitter(), status, type, retryAfterMs(headers)));
     const isTaken = !this.#isOpened && this.#refusal === undefined;
     this.#refusal = undefined;
     if (this.#connection === connection) {
@@ -272,11 +288,7 @@ export class ResumedStream {
       this.#isFirst = false;
       return fetch(input, { ...init, signal });
     }
-    const delayMs = this.#waitedMs;
-    this.#waitedMs = 0;
-    const { attempts, requests } = this.#native;
-    const ids = JSON.parse(requests);
-    this.#tell('onResume', { lastEventId: lastEventId ?? null, attempt: attempts + 1, delayMs, requests: ids });
+    this.#tellResume(lastEventId);
     const headers = new Headers(this.#inherited.headers);
     headers.set('accept', 'text/event-stream');
     this.#scope.renew(headers);
@@ -316,12 +328,12 @@ export class ResumedStream {
     if (fault !== undefined) {
       this.#connection = undefined;
       this.#lastError = fault.error;
-      this.#take(this.#native.broken(now(), jitter()));
+      this.#take(this.#native.broken(this.#now(), jitter()));
     } else if (chunk.done) {
       this.#connection = undefined;
-      this.#take(this.#native.end(now(), jitter()));
+      this.#take(this.#native.end(this.#now(), jitter()));
     } else {
-      this.#take(this.#native.bytes(now(), jitter(), chunk.value));
+      this.#take(this.#native.bytes(this.#now(), jitter(), chunk.value));
     }
   }
 
@@ -333,7 +345,7 @@ export class ResumedStream {
     this.#go = undefined;
     if (this.#connection === connection) {
       // It was not listened to: that is no silence of the server.
-      this.#take(this.#native.bytes(now(), jitter(), NOTHING));
+      this.#take(this.#native.bytes(this.#now(), jitter(), NOTHING));
     }
   }
 
@@ -361,7 +373,7 @@ export class ResumedStream {
     this.#silence = undefined;
     const { schedule = this.#timer } = this.#settings;
     const delayMs = Math.max(0, this.#native.deadline - passed());
-    this.#waitedMs ||= delayMs;
+    this.#delayMs ??= this.#native.deadline - this.#at;
     let cancel;
     await new Promise((resolve) => {
       this.#wake = resolve;

@@ -3,18 +3,15 @@
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import http from 'node:http';
 import v8 from 'node:v8';
 import vm from 'node:vm';
 import { gzipSync } from 'node:zlib';
 
 import { TailropeError, resumableFetch, stream } from 'tailrope/client';
 
-import { CLIENTS, connect } from './kit/clients.mjs';
-import { sleep, until, upTo, within } from './kit/raw.mjs';
+import { sleep, until, within } from './kit/raw.mjs';
 import { ScriptedServer, event, listenTo, note, post, primed, result } from './kit/scripted.mjs';
-import { listen, serve } from './kit/servers.mjs';
-import { LINES, ours, test } from './kit/test.mjs';
+import { test } from './kit/test.mjs';
 
 const parse = (text) => (text.match(/(?<=^data: ).*$/gm) ?? []).map((line) => JSON.parse(line));
 const QUICK = { jitter: 0, initialDelayMs: 1 };
@@ -62,7 +59,8 @@ for (const how of ['end', 'break']) {
     assert.deepEqual(parse(await within(text)), [note(1), result(1)]);
     assert.equal(resumes.length, 2);
     assert.deepEqual(resumes.map(({ attempt, requests }) => [attempt, requests]), [[1, [1]], [2, [1]]]);
-    assert.ok(resumes[0].delayMs >= 5);
+    // The second connection brought nothing: the wait grows, from 50 ms at least, by an eighth or by half.
+    assert.deepEqual(resumes.map(({ delayMs }) => delayMs), [5, how === 'end' ? 56 : 75]);
     await until(() => fetch.streams.size === 0);
   });
 }
@@ -411,7 +409,7 @@ test('body is read as the reader reads', async (t) => {
   assert.equal(server.waiting, 0);
 });
 
-test('thousands of resumes leave nothing behind', async (t) => {
+test('thousands of resumes leave nothing behind', { timeout: 120_000 }, async (t) => {
   const RESUMES = 2_000;
   const stop = new AbortController();
   let listeners = 0;
@@ -646,78 +644,3 @@ test('a call that waits holds its process, a standalone stream does not', async 
   (await server.next()).head().end(event('b', result(1)));
   assert.deepEqual(await within(calls), [0, 'true']);
 });
-
-/** A proxy that cuts the answers to tool calls and to resumes in the middle, after so many bytes. */
-async function cutting(port, bytes) {
-  const cuts = [];
-  const host = await listen((req, res) => {
-    const chunks = [];
-    req.on('data', (chunk) => chunks.push(chunk));
-    req.on('end', () => {
-      const body = Buffer.concat(chunks);
-      const isCut = body.includes('tools/call') || req.headers['last-event-id'] !== undefined;
-      const { method, url: path, headers } = req;
-      const behind = http.request({ host: '127.0.0.1', port, method, path, headers, agent: false }, (answer) => {
-        res.writeHead(answer.statusCode, answer.headers);
-        res.flushHeaders();
-        let left = isCut ? bytes : Infinity;
-        answer.on('data', (chunk) => {
-          res.write(chunk.subarray(0, left));
-          left -= chunk.length;
-          if (left <= 0) {
-            cuts.push(path);
-            behind.destroy();
-            res.socket.end();
-          }
-        });
-        answer.on('end', () => res.end());
-        answer.on('error', () => res.destroy());
-      });
-      behind.on('error', () => res.destroy());
-      res.on('close', () => behind.destroy());
-      behind.end(body);
-    });
-  });
-  return { ...host, cuts };
-}
-
-/** A stock client with the one line, behind a proxy that cuts. */
-async function stock(t, which, line, options) {
-  const server = await serve(line);
-  t.after(() => server.close());
-  const proxy = await cutting(server.port, 2_000);
-  t.after(() => proxy.close());
-  const client = await connect(which, proxy.port, '/mcp', undefined, (fetch) => resumableFetch(fetch, options));
-  t.after(() => client.close());
-  return { server, proxy, client };
-}
-
-for (const which of CLIENTS) {
-  const line = LINES.at(which === CLIENTS[0] ? 0 : -1);
-
-  test(`stock client survives breaks: ${which}`, ours, async (t) => {
-    const { proxy, client } = await stock(t, which, line, QUICK);
-    const steps = ['emit 30', 'close', 'emit 10', 'close_standalone', 'standalone s', 'return x'];
-    assert.equal(await within(client.script(...steps), 20_000), 'x');
-    assert.deepEqual(client.progress, upTo(40));
-    await until(() => client.logs.length > 0);
-    assert.deepEqual(client.logs, ['s']);
-    assert.ok(proxy.cuts.length >= 3, `${proxy.cuts.length} cuts`);
-  });
-
-  test(`stock client survives ten closes that deliver nothing: ${which}`, ours, async (t) => {
-    const { client } = await stock(t, which, line, QUICK);
-    const before = client.gets;
-    assert.equal(await client.script('close hold=0', 'sleep 1500', 'emit 2', 'return x'), 'x');
-    assert.ok(client.gets >= before + 10, `${client.gets - before} polls`);
-    assert.deepEqual(client.progress, [1, 2]);
-  });
-
-  test(`stock client fails in time: ${which}`, ours, async (t) => {
-    const { proxy, client } = await stock(t, which, line, { ...QUICK, maxAttempts: 3 });
-    const call = assert.rejects(client.script('emit 1', 'sleep 5000'), /tries to resume/);
-    await until(() => client.progress.length > 0);
-    await proxy.close();
-    await within(call);
-  });
-}
