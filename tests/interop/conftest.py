@@ -66,7 +66,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if session.config.option.collectonly or not items:
         return
     # Here, because a first build takes longer than a test may.
-    if any(item.callspec.params["client"] in RUST for item in items):
+    if any(item.callspec.params["client"].startswith(RUST) for item in items):
         try:
             build_rust()
         except CalledProcessError:

@@ -36,7 +36,7 @@ RUST = ("rust-v3",)
 CLIENTS = (*PYTHON, *TYPESCRIPT, *RUST)
 # The same clients with Tailrope's half.
 WITH_LINE = "+line"
-LINED = tuple(client + WITH_LINE for client in RUST)
+LINED = tuple(client + WITH_LINE for client in CLIENTS)
 REVISION = "2025-11-25"
 # Servers and their gates are shared by all tests.
 _gates = itertools.count(1)

@@ -1,7 +1,7 @@
-"""The unmodified official Python client of the installed line, driven by a test: python.py URL.
+"""The unmodified official Python client of the installed line, driven by a test: python.py URL [--line].
 
 Orders come on stdin and what the client shows its user goes to stdout, one JSON object in a line; ../driver.py says
-which there are. Nothing is configured but the address.
+which there are. Nothing is configured but the address, and with `--line` the HTTP client.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
 from typing import Any
+
+import tailrope.client
 
 LINE = int(version("mcp").split(".")[0])
 
@@ -26,14 +28,15 @@ async def on_log(params: Any) -> None:
 
 
 @asynccontextmanager
-async def connected(url: str) -> AsyncIterator[Any]:
+async def connected(url: str, has_line: bool) -> AsyncIterator[Any]:
     """A client that has negotiated a revision; what it gives can call tools."""
     if LINE == 1:
         from mcp import ClientSession
         from mcp.client.streamable_http import streamablehttp_client
 
+        line = {"httpx_client_factory": tailrope.client.http_client_factory()} if has_line else {}
         async with (
-            streamablehttp_client(url) as (read, write, _),
+            streamablehttp_client(url, **line) as (read, write, _),
             ClientSession(read, write, logging_callback=on_log) as session,
         ):
             answer = await session.initialize()
@@ -42,9 +45,15 @@ async def connected(url: str) -> AsyncIterator[Any]:
         return
 
     from mcp import Client
+    from mcp.client.streamable_http import streamable_http_client
 
     # The mode is the default one: a server of ours sends such a client to a resumable revision.
-    async with Client(url, logging_callback=on_log) as client:
+    async with AsyncExitStack() as stack:
+        server: Any = url
+        if has_line:
+            http_client = await stack.enter_async_context(tailrope.client.http_client())
+            server = streamable_http_client(url, http_client=http_client)
+        client = await stack.enter_async_context(Client(server, logging_callback=on_log))
         show(connected=str(client.protocol_version))
         yield client
 
@@ -79,9 +88,9 @@ async def ask(client: Any, order: dict[str, Any]) -> None:
     show(call=name, **{"error" if failed else "result": result.content[0].text})
 
 
-async def main(url: str) -> None:
+async def main(url: str, has_line: bool) -> None:
     tasks = set()
-    async with connected(url) as client:
+    async with connected(url, has_line) as client:
         while line := await asyncio.to_thread(sys.stdin.readline):
             order = json.loads(line)
             if "call" not in order:
@@ -93,4 +102,4 @@ async def main(url: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1]))
+    asyncio.run(main(sys.argv[1], "--line" in sys.argv[2:]))

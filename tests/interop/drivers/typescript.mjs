@@ -1,9 +1,11 @@
-// An unmodified official TypeScript client, driven by a test: node typescript.mjs LINE URL, LINE being v1 or v2.
+// An unmodified official TypeScript client, driven by a test: node typescript.mjs LINE URL [--line], LINE being v1 or
+// v2.
 //
 // Orders come on stdin and what the client shows its user goes to stdout, one JSON object in a line; ../driver.py says
-// which there are. Nothing is configured but the address.
+// which there are. Nothing is configured but the address, and with `--line` the `fetch`.
 import { createInterface } from 'node:readline';
 
+import { resumableFetch } from 'tailrope/client';
 import * as z from 'zod';
 
 const MODULES = {
@@ -20,7 +22,7 @@ const LONG_MS = 600_000;
 
 const show = (line) => console.log(JSON.stringify(line));
 
-const [line, url] = process.argv.slice(2);
+const [line, url, ours] = process.argv.slice(2);
 const { Client, StreamableHTTPClientTransport } = Object.assign({}, ...(await MODULES[line]()));
 
 const client = new Client({ name: 'interop', version: '1' });
@@ -29,7 +31,7 @@ client.fallbackNotificationHandler = async ({ method, params }) => {
     show({ log: params.data });
   }
 };
-const transport = new StreamableHTTPClientTransport(new URL(url));
+const transport = new StreamableHTTPClientTransport(new URL(url), ours === '--line' ? { fetch: resumableFetch() } : {});
 await client.connect(transport);
 show({ connected: transport.protocolVersion });
 
