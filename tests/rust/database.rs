@@ -1,4 +1,5 @@
 //! The PostgreSQL servers of tests: a namespace for each, and what an administrator does to them.
+#![allow(dead_code, reason = "each test uses a part")]
 
 use std::future::Future;
 use std::sync::Mutex;
@@ -93,10 +94,13 @@ pub(crate) struct Administrator {
 
 impl Administrator {
     pub(crate) fn new() -> Self {
+        Self::at(&told("TAILROPE_TEST_POSTGRES"))
+    }
+
+    pub(crate) fn at(address: &str) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        let address = told("TAILROPE_TEST_POSTGRES");
         let client = runtime.block_on(async {
-            let (client, connection) = tokio_postgres::connect(&address, NoTls).await.expect("the server is there");
+            let (client, connection) = tokio_postgres::connect(address, NoTls).await.expect("the server is there");
             tokio::spawn(connection);
             client
         });

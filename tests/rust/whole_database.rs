@@ -1,4 +1,5 @@
 //! Databases of the tests that do something to all of one.
+#![allow(dead_code, reason = "each test uses a part")]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,9 +24,18 @@ impl Database {
 
     /// The address of the store in it.
     pub(crate) fn address(&self, options: &str) -> String {
+        format!("{}?namespace=store{options}", self.place())
+    }
+
+    fn place(&self) -> String {
         let address = told("TAILROPE_TEST_POSTGRES");
         let (server, _) = address.rsplit_once('/').expect("it names a database");
-        format!("{server}/{}?namespace=store{options}", self.name)
+        format!("{server}/{}", self.name)
+    }
+
+    /// Somebody who looks into it.
+    pub(crate) fn inside(&self) -> Administrator {
+        Administrator::at(&self.place())
     }
 
     /// Ends every connection to it. Returns how many there were.

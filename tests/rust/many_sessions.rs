@@ -1,0 +1,363 @@
+//! Short sessions that no client ever deletes, over every store: what is held reaches a plateau (I11).
+//!
+//! The driver does what hosts do: it ticks the engine, and ends a session that has been idle for too long.
+//! Time is compressed by the options. From time to time the process goes away without ending anything, so
+//! that the store has to forget what was left in it. `TAILROPE_SESSIONS=1000000` runs so many sessions as
+//! fast as the store takes them, and prints what was held at each tenth.
+
+mod common;
+mod database;
+mod folder;
+mod redis_servers;
+mod whole_database;
+
+use std::collections::{HashMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use common::{NEW, broadcast, listen, notify, respond};
+use folder::Folder;
+use redis_servers::{Server, say};
+use tailrope_core::engine::{Connection, Engine, Options, SessionHandle, Wake};
+use tailrope_core::protocol::Dialect;
+use tailrope_core::store::{EventStore, Limits, StoreOptions, open};
+use tailrope_core::stream::Pacing;
+use whole_database::Database;
+
+/// In `make test`.
+const FEW: u64 = 3_000;
+/// How long these take: several times as long as anything may stay.
+const FEW_TAKE: Duration = Duration::from_secs(12);
+/// A client that opens sessions faster than this is more than a machine of tests has.
+const MOST_PER_S: u64 = 20_000;
+/// Sessions whose calls run at once.
+const RUNNING: usize = 256;
+/// Everything that makes something go. The stores add up to two seconds of their own.
+const SHORT_MS: u64 = 500;
+/// Processes that follow each other: two in each tenth.
+const PROCESSES: u64 = 20;
+/// The later tenths may hold this much more than the earlier ones, for each session of a second...
+const FACTOR: f64 = 1.5;
+/// ... and this much in any case, where a measure is of memory or of a file, in kB.
+const SLACK_KB: u64 = 24 << 10;
+
+/// One at a time: what is measured is the process.
+static ALONE: Mutex<()> = Mutex::new(());
+
+type Sizes = Vec<(&'static str, u64)>;
+
+#[test]
+fn i11_memory_reaches_a_plateau() {
+    run("memory", "memory:", Vec::new);
+}
+
+#[test]
+fn i11_a_sqlite_file_reaches_a_plateau() {
+    let folder = Folder::new();
+    let file = folder.path("a.db");
+    let size = |end: &str| {
+        let path = PathBuf::from(format!("{}{end}", file.display()));
+        std::fs::metadata(path).map_or(0, |data| data.len()) >> 10
+    };
+    run("SQLite", &format!("sqlite:{}", file.display()), || {
+        let db = rusqlite::Connection::open(&file).unwrap();
+        db.busy_timeout(Duration::from_secs(20)).unwrap();
+        let number = |sql: &str| db.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap().cast_unsigned();
+        let pages = number("SELECT page_count - freelist_count FROM pragma_page_count, pragma_freelist_count");
+        let mut sizes = vec![("pages_kb", pages * number("PRAGMA page_size") >> 10)];
+        sizes.extend([("file_kb", size("")), ("wal_kb", size("-wal"))]);
+        for (table, sql) in [
+            ("rows_owner", "SELECT count(*) FROM owner"),
+            ("rows_session", "SELECT count(*) FROM session"),
+            ("rows_stream", "SELECT count(*) FROM stream"),
+            ("rows_event", "SELECT count(*) FROM event"),
+        ] {
+            sizes.push((table, number(sql)));
+        }
+        sizes
+    });
+}
+
+#[test]
+fn i11_redis_keys_reach_a_plateau() {
+    let server = Server::start(&[]);
+    let place = server.place();
+    run("Redis", &server.address(""), || {
+        let keys = say(&place, &["DBSIZE"])[0].parse().unwrap();
+        let memory = say(&place, &["INFO", "memory"]).concat();
+        let used = memory.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap();
+        vec![("keys", keys), ("used_memory_kb", used.trim().parse::<u64>().unwrap() >> 10)]
+    });
+}
+
+#[test]
+fn i11_postgres_rows_reach_a_plateau() {
+    let database = Database::new();
+    run("PostgreSQL", &database.address(""), || {
+        let administrator = database.inside();
+        let tables = [
+            ("rows_owner", "owner"),
+            ("rows_session", "session"),
+            ("rows_stream", "stream"),
+            ("rows_event", "event"),
+            ("rows_trash", "trash"),
+        ];
+        let count = |table: &str| administrator.number(&format!("SELECT count(*) FROM store.{table}"));
+        let mut sizes: Sizes = tables.iter().map(|(name, table)| (*name, count(table).cast_unsigned())).collect();
+        let bytes = administrator.number(
+            "SELECT sum(pg_total_relation_size(oid)) FROM pg_class WHERE relkind = 'r' AND relnamespace = 'store'::regnamespace",
+        );
+        sizes.push(("tables_kb", bytes.cast_unsigned() >> 10));
+        sizes
+    });
+}
+
+/// Runs the sessions over the store with this address, and looks at each tenth what is held.
+fn run(name: &str, address: &str, sizes: impl Fn() -> Sizes) {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let asked = std::env::var("TAILROPE_SESSIONS").ok().map(|count| count.parse().expect("a number of sessions"));
+    let count: u64 = asked.unwrap_or(FEW);
+    let pause = if asked.is_none() { FEW_TAKE / u32::try_from(count).unwrap() } else { Duration::ZERO };
+    let pause = pause.max(Duration::from_secs(1) / u32::try_from(MOST_PER_S).unwrap());
+    let began = Instant::now();
+    let mut process = Process::new(address);
+    let (mut samples, mut since) = (Vec::new(), Instant::now());
+    let mut next = Instant::now();
+    for number in 1..=count {
+        process.wait_until(next);
+        // A machine that was busy is not to be made up for.
+        next = (next + pause).max(Instant::now());
+        process.open(number);
+        if number % (count / 10) == 0 {
+            let per_s = (count / 10) as f64 / since.elapsed().as_secs_f64();
+            let held = process.sizes().into_iter().chain(sizes()).collect();
+            samples.push(Sample { per_s, held });
+            if asked.is_some() {
+                eprintln!("{name} {number}: {per_s:.0}/s {:?}", samples[samples.len() - 1].held);
+            }
+        }
+        if process.outlives && number % (count / PROCESSES) == 0 && number < count {
+            process = process.replaced(address);
+        }
+        if number % (count / 10) == 0 {
+            since = Instant::now();
+        }
+    }
+    eprintln!("{name}: {count} sessions in {:.1} s", began.elapsed().as_secs_f64());
+    check(name, &samples);
+}
+
+struct Sample {
+    per_s: f64,
+    held: Sizes,
+}
+
+/// What the second half holds is what the tenths before it held. Where sessions came faster, more of them
+/// are there at a time.
+fn check(name: &str, samples: &[Sample]) {
+    let (steady, later) = (&samples[2..5], &samples[5..]);
+    let steady_per_s = steady.iter().map(|sample| sample.per_s).fold(f64::MAX, f64::min);
+    for (at, (what, _)) in samples[0].held.iter().enumerate() {
+        let held = |sample: &Sample| sample.held[at].1;
+        let most = steady.iter().map(held).max().unwrap();
+        for sample in later {
+            let slack = if what.ends_with("_kb") { SLACK_KB } else { FEW / 10 };
+            let allowed = (most as f64 * FACTOR * (sample.per_s / steady_per_s).max(1.0)) as u64 + slack;
+            let all: Vec<u64> = samples.iter().map(held).collect();
+            assert!(held(sample) <= allowed, "{name}: {what} is no plateau, {allowed} allowed: {all:?}");
+        }
+    }
+}
+
+/// What a host is to the engine.
+struct Process {
+    engine: Engine,
+    outlives: bool,
+    began: Instant,
+    bell: Arc<Bell>,
+    /// Calls that are not answered to their end.
+    running: HashMap<u64, Running>,
+    /// When to look whether a session is idle.
+    watched: VecDeque<(Instant, SessionHandle)>,
+}
+
+struct Running {
+    session: SessionHandle,
+    connection: Connection,
+    /// It is cut after its first event, and resumed.
+    is_cut: bool,
+}
+
+#[derive(Default)]
+struct Bell {
+    rung: Mutex<Vec<u64>>,
+    came: Condvar,
+}
+
+impl Wake for Bell {
+    fn wake(&self, key: u64) {
+        self.rung.lock().unwrap().push(key);
+        self.came.notify_one();
+    }
+}
+
+impl Bell {
+    fn wait(&self, at_most: Duration) {
+        let rung = self.rung.lock().unwrap();
+        drop(self.came.wait_timeout_while(rung, at_most, |rung| rung.is_empty()).unwrap());
+    }
+}
+
+impl Process {
+    fn new(address: &str) -> Self {
+        let limits = Limits { retention_ms: SHORT_MS, max_age_ms: SHORT_MS, ..Limits::default() };
+        let options = StoreOptions { limits, owner_lost_ms: 1_000, ..StoreOptions::default() };
+        let store: Arc<dyn EventStore> = open(address, &options).expect("the store can be used");
+        let outlives = store.outlives_process();
+        let engine = Engine::new(Options {
+            limits,
+            // A machine of tests may stall for longer than a stream stays readable here.
+            pacing: Pacing { store_wait_ms: SHORT_MS, ..Pacing::default() },
+            max_detached_ms: SHORT_MS,
+            max_sessions: 100_000,
+            owner_lost_ms: 1_000,
+            store: Some(store),
+            ..Options::default()
+        });
+        let bell = Arc::default();
+        Self { engine, outlives, began: Instant::now(), bell, running: HashMap::new(), watched: VecDeque::new() }
+    }
+
+    /// The process is killed, and another comes.
+    fn replaced(mut self, address: &str) -> Self {
+        self.finish(0);
+        let stats = self.engine.stats();
+        assert_eq!((stats.events_unstored, stats.logs_lost, stats.resumes_lost), (0, 0, 0), "{stats:?}");
+        self.engine.release();
+        drop(self);
+        Self::new(address)
+    }
+
+    /// One short session: what its client and its handler do.
+    fn open(&mut self, number: u64) {
+        let name = format!("short {number} of process {}", std::process::id());
+        let wake = Arc::clone(&self.bell) as _;
+        let session = self.engine.open_session(&name, None, &Dialect::MCP_PYTHON_2, wake, 0).expect("there is room");
+        session.assume_revision(NEW);
+        let connection = session.call(&[common::id(1)], None, Arc::clone(&self.bell) as _, number).expect("it is open");
+        for step in ["one", "two", "three"] {
+            notify(&session, 1, step).unwrap();
+        }
+        match number % 16 {
+            // The handler never comes to its end.
+            0 => connection.lost(),
+            // The client is gone before the response.
+            1..=3 => {
+                connection.lost();
+                respond(&session, 1).unwrap();
+            }
+            // It listens for a while.
+            4 => {
+                let listener = listen(&session);
+                broadcast(&session, "heard").unwrap();
+                respond(&session, 1).unwrap();
+                drop(listener);
+            }
+            rest => {
+                respond(&session, 1).unwrap();
+                let running = Running { session: session.clone(), connection, is_cut: rest == 5 };
+                self.running.insert(number, running);
+                self.read(number);
+            }
+        }
+        self.watched.push_back((Instant::now() + Duration::from_millis(SHORT_MS), session));
+        self.finish(RUNNING);
+        self.do_what_is_due();
+    }
+
+    /// Reads what there is for calls that have something, and waits until no more than so many run.
+    fn finish(&mut self, left: usize) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let rung = std::mem::take(&mut *self.bell.rung.lock().unwrap());
+            rung.into_iter().for_each(|number| self.read(number));
+            if self.running.len() <= left {
+                return;
+            }
+            if Instant::now() >= deadline {
+                let left: Vec<_> =
+                    self.running.iter().map(|(number, call)| (number, call.connection.poll(1))).collect();
+                panic!("calls come to their end: {left:?}, {:?}", self.engine.stats());
+            }
+            self.pause();
+        }
+    }
+
+    fn read(&mut self, number: u64) {
+        while let Some(Running { session, connection, is_cut }) = self.running.get_mut(&number) {
+            let poll = connection.poll(if *is_cut { 1 } else { 64 << 10 });
+            if poll.end.is_some() {
+                self.running.remove(&number);
+            } else if poll.is_empty() {
+                return;
+            } else if std::mem::take(is_cut) {
+                let cursor = poll.text().lines().rev().find_map(|line| line.strip_prefix("id: ").map(str::to_owned));
+                let cursor = cursor.expect("it is primed");
+                connection.lost();
+                *connection = session.resume(&cursor, None, Arc::clone(&self.bell) as _, number).expect("it is open");
+            }
+        }
+    }
+
+    fn pause(&self) {
+        self.bell.wait(Duration::from_millis(2));
+        self.engine.tick();
+    }
+
+    fn do_what_is_due(&mut self) {
+        if self.engine.due_in_ms() == 0 {
+            self.engine.tick();
+        }
+        let now = Instant::now();
+        while self.watched.front().is_some_and(|(due, _)| *due <= now) {
+            let Some((_, session)) = self.watched.pop_front() else { break };
+            for (_, outcome) in session.take_outcomes() {
+                outcome.unwrap_or_else(|error| panic!("{}: {error:?} after {:?}", session.id(), self.began.elapsed()));
+            }
+            match session.idle_in_ms(Some(SHORT_MS)) {
+                Some(0) => session.end(),
+                other => {
+                    let wait = Duration::from_millis(other.unwrap_or(SHORT_MS).max(1));
+                    self.watched.push_back((now + wait, session));
+                }
+            }
+        }
+    }
+
+    fn wait_until(&mut self, until: Instant) {
+        loop {
+            self.do_what_is_due();
+            self.finish(RUNNING);
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            std::thread::sleep(left.min(Duration::from_millis(2)));
+        }
+    }
+
+    fn sizes(&self) -> Sizes {
+        let stats = self.engine.stats();
+        let mut sizes = vec![("rss_kb", rss_kb()), ("watched", self.watched.len() as u64)];
+        let of_interest = ["sessions", "connections", "streams", "events", "bytes"];
+        sizes.extend(stats.entries().into_iter().filter(|(name, _)| of_interest.contains(name)));
+        sizes
+    }
+}
+
+fn rss_kb() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok()).unwrap_or_default()
+}
