@@ -65,7 +65,7 @@ fn i11_a_sqlite_file_reaches_a_plateau() {
         db.busy_timeout(Duration::from_secs(20)).unwrap();
         let number = |sql: &str| db.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap().cast_unsigned();
         let pages = number("SELECT page_count - freelist_count FROM pragma_page_count, pragma_freelist_count");
-        let mut sizes = vec![("pages_kb", pages * number("PRAGMA page_size") >> 10)];
+        let mut sizes = vec![("pages_kb", (pages * number("PRAGMA page_size")) >> 10)];
         sizes.extend([("file_kb", size("")), ("wal_kb", size("-wal"))]);
         for (table, sql) in [
             ("rows_owner", "SELECT count(*) FROM owner"),
