@@ -36,10 +36,12 @@ def call(*ids: Any) -> Any:
 
 
 @asynccontextmanager
-async def lab(handler: Handler, **options: Any) -> AsyncIterator[tuple[Scripted, Any, ResumableTransport]]:
+async def lab(
+    handler: Handler, inner: Any = None, **options: Any
+) -> AsyncIterator[tuple[Scripted, Any, ResumableTransport]]:
     """A scripted server, a client of the installed library, and its transport. Nothing is left of either at the end."""
     options = {"jitter": 0, "initial_delay_ms": 5, **options}
-    transport = ResumableTransport(**options)
+    transport = ResumableTransport(inner, **options)
     async with scripted(handler) as server:
         before = asyncio.all_tasks()
         async with asyncio.timeout(50), LIBRARY.AsyncClient(transport=transport, timeout=10) as client:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import gc
 
+import anyio
+import pytest
 from scripted import Exchange
 from streams import (
+    LIBRARY,
     PRIMING,
     by_method,
     call,
@@ -106,3 +109,47 @@ async def test_thousands_of_resumes_leave_nothing_behind() -> None:
         assert await whole(await post(client, server.url, call())) == [result()]
         assert number == resumes
     assert sizes[1] - sizes[0] < 200, sizes
+
+
+@pytest.mark.parametrize("how", ["task", "scope"])
+async def test_streams_cancelled_at_any_time_leave_nothing_behind(how: str) -> None:
+    async def on_post(exchange: Exchange) -> None:
+        if b'"last"' in exchange.body:
+            await exchange.head()
+            await exchange.send(event(result("last")))
+            return await exchange.end()
+        await asyncio.sleep(0.002)
+        await primed_and_closed(exchange)
+
+    async def on_get(exchange: Exchange) -> None:
+        number = len(server.exchanges)
+        if number % 3 == 0:
+            return exchange.drop()
+        await asyncio.sleep(0.002)
+        await exchange.head()
+        await exchange.send(f"id: {number}\nretry: 2\n" + event(note(number)))
+        await (exchange.end() if number % 3 == 1 else exchange.gone())
+
+    async def streaming(after_s: float) -> None:
+        async def run() -> None:
+            await whole(await post(client, server.url, call(), mcp_session_id="s"))
+
+        if how == "scope":
+            with anyio.move_on_after(after_s):
+                await run()
+            return
+        task = asyncio.ensure_future(run())
+        await asyncio.wait([task], timeout=after_s)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled(), task
+
+    # A place that a cancelled stream kept in the pool would be missing in the end.
+    inner = LIBRARY.AsyncHTTPTransport(limits=LIBRARY.Limits(max_connections=8))
+    async with lab(by_method(on_post, on_get), inner, growth=1) as (server, client, transport):
+        for number in range(0, 200, 8):
+            await asyncio.gather(*(streaming((number + more) / 4_000) for more in range(8)))
+        assert len(transport.streams) == 0
+        await server.until(lambda: server.open <= 8)
+        for _ in range(8):
+            assert await whole(await post(client, server.url, call("last"))) == [result("last")]
