@@ -3,7 +3,10 @@
     import tailrope.client
     from mcp.client.streamable_http import streamable_http_client
 
-    async with streamable_http_client(url, http_client=tailrope.client.http_client()) as streams:
+    async with (
+        tailrope.client.http_client() as http_client,
+        streamable_http_client(url, http_client=http_client) as streams,
+    ):
         ...
 
 The SDK sees one answer to each request, which does not end when connections end. Cursors, waits and new connections are
