@@ -1,45 +1,15 @@
-// `resumableFetch` and `stream` against a server that does what each test says. (W-043, W-063, W-066, W-069, W-113,
-// F-70 to F-80)
+// `resumableFetch` against a server that does what each test says. (W-043, W-063, W-066, W-069, F-70 to F-80)
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import v8 from 'node:v8';
-import vm from 'node:vm';
 import { gzipSync } from 'node:zlib';
 
-import { TailropeError, resumableFetch, stream } from 'tailrope/client';
+import { resumableFetch } from 'tailrope/client';
 
 import { sleep, until, within } from './kit/raw.mjs';
 import { ScriptedServer, event, listenTo, note, post, primed, result } from './kit/scripted.mjs';
+import { called, listening, parse, withoutSlack } from './kit/streams.mjs';
 import { test } from './kit/test.mjs';
-
-const parse = (text) => (text.match(/(?<=^data: ).*$/gm) ?? []).map((line) => JSON.parse(line));
-const QUICK = { jitter: 0, initialDelayMs: 1 };
-const withoutSlack = (options = {}) => resumableFetch(undefined, { ...QUICK, ...options });
-
-/** A call whose stream is open, with its first exchange. */
-async function called(t, options, headers, id = 1) {
-  const server = await ScriptedServer.open(t);
-  const fetch = options?.resume ? options : withoutSlack(options);
-  const stop = new AbortController();
-  t.after(() => stop.abort());
-  const asked = fetch(server.url, { ...post(id, headers), signal: stop.signal });
-  const exchange = (await server.next()).head();
-  const response = await within(asked);
-  return { server, fetch, stop, exchange, response };
-}
-
-/** A standalone stream that is open, with its first exchange. */
-async function listening(t, options, headers) {
-  const server = await ScriptedServer.open(t);
-  const fetch = withoutSlack(options);
-  const stop = new AbortController();
-  t.after(() => stop.abort());
-  const asked = fetch(server.url, { ...listenTo(headers), signal: stop.signal });
-  const exchange = (await server.next()).head();
-  const response = await within(asked);
-  return { server, fetch, stop, exchange, response };
-}
 
 for (const how of ['end', 'break']) {
   test(`call whose connection breaks is answered: ${how}`, async (t) => {
@@ -365,97 +335,6 @@ test('requests may be of any form that fetch takes', async (t) => {
   }
 });
 
-test('answered connection is used again', async (t) => {
-  const { server, fetch, exchange, response } = await called(t);
-  exchange.text(event('a', result(1)));
-  assert.deepEqual(parse(await within(response.text())), [result(1)]);
-  // The server ends a little later than the answer does.
-  await sleep(20);
-  exchange.end(': bye\n\n');
-  await sleep(20);
-  for (let id = 2; id < 5; id += 1) {
-    const asked = fetch(server.url, post(id));
-    (await server.next()).head().end(event('a', result(id)));
-    await within((await within(asked)).text());
-    await sleep(20);
-  }
-  assert.equal(server.connections, 1);
-});
-
-test('answered connection that stays open is let go of', async (t) => {
-  const { exchange, response } = await called(t);
-  exchange.text(event('a', result(1)));
-  assert.deepEqual(parse(await within(response.text())), [result(1)]);
-  await within(exchange.closed);
-});
-
-test('body is read as the reader reads', async (t) => {
-  const { server, exchange, response } = await called(t, { maxSilenceMs: 200 });
-  const big = note('x'.repeat(64 << 10));
-  let sent = 0;
-  exchange.text(primed('a'));
-  const isFull = () => exchange.buffered > 4 << 20;
-  for (; !isFull() && sent < 1_000; sent += 1) {
-    exchange.write(event(`b${sent}`, big));
-    await sleep(0);
-  }
-  assert.ok(isFull(), 'all of it was taken');
-  // Nobody reads: that is no silence of the server.
-  await sleep(400);
-  assert.equal(server.waiting, 0);
-  exchange.end(event('c', result(1)));
-  const messages = parse(await within(response.text(), 20_000));
-  assert.deepEqual([messages.length, messages.at(-1)], [sent + 1, result(1)]);
-  assert.equal(server.waiting, 0);
-});
-
-test('thousands of resumes leave nothing behind', { timeout: 120_000 }, async (t) => {
-  const RESUMES = 2_000;
-  const stop = new AbortController();
-  let listeners = 0;
-  for (const [name, by] of [['addEventListener', 1], ['removeEventListener', -1]]) {
-    const stock = stop.signal[name].bind(stop.signal);
-    stop.signal[name] = (...args) => {
-      listeners += by;
-      return stock(...args);
-    };
-  }
-  const server = await ScriptedServer.open(t);
-  const warnings = [];
-  const warned = (warning) => warnings.push(warning);
-  process.on('warning', warned);
-  t.after(() => process.off('warning', warned));
-  const fetch = withoutSlack();
-  const asked = fetch(server.url, { ...post(1), signal: stop.signal });
-  (await server.next()).head().text(primed('0', 0)).end();
-  const response = await within(asked);
-  v8.setFlagsFromString('--expose-gc');
-  const gc = vm.runInNewContext('gc');
-  const size = async () => {
-    await sleep(10);
-    gc();
-    return process.memoryUsage().heapUsed;
-  };
-  let before;
-  for (let count = 1; count <= RESUMES; count += 1) {
-    const exchange = await server.next();
-    assert.equal(exchange.lastEventId, String(count - 1));
-    exchange.head().text(primed(count, 0));
-    exchange.end();
-    if (count === RESUMES / 4) {
-      before = await size();
-    }
-  }
-  const grown = (await size()) - before;
-  assert.ok(server.sockets.size <= 4, `${server.sockets.size} sockets`);
-  assert.ok(grown < 1 << 20, `${grown} bytes more`);
-  (await server.next()).head().end(event('z', result(1)));
-  assert.deepEqual(parse(await within(response.text())), [result(1)]);
-  await until(() => fetch.streams.size === 0);
-  await until(() => listeners <= 1);
-  assert.deepEqual(warnings, []);
-});
-
 test('gaps are told', async (t) => {
   const gaps = [];
   const { server, exchange } = await listening(t, { onGap: (gap) => gaps.push(gap) });
@@ -476,95 +355,6 @@ test('callback that throws harms no stream', async (t) => {
   (await server.next()).head().end(event('b', result(1)));
   assert.deepEqual(parse(await within(response.text())), [result(1)]);
   assert.deepEqual(await within(warning), [fault]);
-});
-
-test('exported stream is resumed elsewhere', async (t) => {
-  const begun = { 'mcp-session-id': 's', 'mcp-protocol-version': '2025-11-25', authorization: 'secret' };
-  const { server, fetch, stop, exchange } = await called(t, {}, begun);
-  exchange.text(primed('a') + event('b', note(1)));
-  const [token] = await until(() => {
-    const tokens = fetch.streams.export();
-    return tokens[0]?.includes('"b"') && tokens;
-  });
-  assert.doesNotMatch(token, /secret|\n/);
-  stop.abort();
-  const messages = [];
-  const read = (async () => {
-    const where = { url: server.url, headers: { authorization: 'other' } };
-    for await (const message of withoutSlack().resume(token, where)) {
-      messages.push(message);
-    }
-  })();
-  const resumed = await server.next();
-  assert.equal(resumed.lastEventId, 'b');
-  assert.equal(resumed.headers['mcp-session-id'], 's');
-  assert.equal(resumed.headers['mcp-protocol-version'], '2025-11-25');
-  assert.equal(resumed.headers.authorization, 'other');
-  resumed.head().text(event('c', note(2))).end();
-  (await server.next()).head().end(event('d', result(1)));
-  await within(read);
-  assert.deepEqual(messages, [note(2), result(1)]);
-  await assert.rejects(fetch.resume('no token', { url: server.url }).next(), { code: 'invalid_argument' });
-});
-
-test('stream without sdk', async (t) => {
-  const server = await ScriptedServer.open(t);
-  const message = { jsonrpc: '2.0', id: 1, method: 'work' };
-  const read = (async () => {
-    const messages = [];
-    for await (const each of stream(server.url, { message, headers: { 'x-own': 'o' }, ...QUICK })) {
-      messages.push(each);
-    }
-    return messages;
-  })();
-  const first = await server.next();
-  assert.deepEqual(JSON.parse(first.body), message);
-  assert.equal(first.headers['x-own'], 'o');
-  assert.match(first.headers.accept, /application\/json.*text\/event-stream/);
-  first.head().text(primed('a') + event('b', [note(1), note(2)])).end();
-  const next = await server.next();
-  assert.deepEqual([next.lastEventId, next.headers['x-own']], ['b', 'o']);
-  next.head().end(event('c', result(1)));
-  assert.deepEqual(await within(read), [note(1), note(2), result(1)]);
-
-  const whole = Array.fromAsync?.(stream(server.url, { message }));
-  if (whole !== undefined) {
-    (await server.next()).json(200, result(1));
-    assert.deepEqual(await within(whole), [result(1)]);
-  }
-});
-
-test('stream that nobody reads on is let go of', async (t) => {
-  const server = await ScriptedServer.open(t);
-  const messages = stream(server.url, QUICK);
-  assert.equal(messages.token, undefined);
-  const first = messages.next();
-  const exchange = await server.next();
-  assert.equal(exchange.method, 'GET');
-  exchange.head().text(event('a', note(1)));
-  assert.deepEqual((await within(first)).value, note(1));
-  assert.equal(JSON.parse(messages.token).lastEventId, 'a');
-  await within(messages.return());
-  assert.equal(messages.token, undefined);
-  await within(exchange.closed);
-});
-
-test('stream failure has its code', async (t) => {
-  const server = await ScriptedServer.open(t);
-  const message = { jsonrpc: '2.0', id: 1, method: 'work' };
-  const refused = stream(server.url, { message }).next();
-  (await server.next()).json(401, {});
-  await assert.rejects(within(refused), { name: 'TailropeError', code: 'unauthorized', status: 401 });
-  const lost = stream(server.url, { message, ...QUICK }).next();
-  (await server.next()).head().text(primed('a')).end();
-  (await server.next()).json(400, {});
-  await assert.rejects(within(lost), (error) => error instanceof TailropeError && error.code === 'stream_lost');
-  const modern = stream(server.url, { message, headers: { 'mcp-protocol-version': '2026-07-28' } }).next();
-  await assert.rejects(within(modern), { code: 'not_resumable' });
-  const gone = stream(server.url, { message, ...QUICK, maxAttempts: 1 }).next();
-  (await server.next()).head().text(primed('a')).end();
-  (await server.next()).break();
-  await assert.rejects(within(gone), ({ code, cause }) => code === 'gave_up' && cause instanceof TypeError);
 });
 
 test('schedule is the hosts', async (t) => {
@@ -643,4 +433,29 @@ test('a call that waits holds its process, a standalone stream does not', async 
   (await server.next()).head().text(primed('a', 300)).end();
   (await server.next()).head().end(event('b', result(1)));
   assert.deepEqual(await within(calls), [0, 'true']);
+});
+
+test('retry after is seconds or a date', async (t) => {
+  const delays = [];
+  const schedule = (delayMs, wake) => {
+    delays.push(delayMs);
+    const timer = setTimeout(wake, delayMs > 1_000 ? 0 : delayMs);
+    return () => clearTimeout(timer);
+  };
+  for (const [value, least, most] of [
+    // It grows with the try that failed, up to 30 s; what was told is waited all the same.
+    ['7', 10_400, 10_501],
+    [new Date(Date.now() + 60_000).toUTCString(), 50_000, 60_001],
+    ['soon', 0, 76],
+  ]) {
+    const { server, stop, exchange, response } = await called(t, { schedule });
+    exchange.text(primed('a')).end();
+    const refused = (await server.next()).head(429, { 'retry-after': value });
+    delays.length = 0;
+    refused.end();
+    const [delayMs] = await until(() => delays.length > 0 && delays);
+    assert.ok(delayMs >= least && delayMs <= most, `${value}: ${delayMs}`);
+    stop.abort();
+    await assert.rejects(within(response.text()), { name: 'AbortError' });
+  }
 });

@@ -79,6 +79,10 @@ export class ScriptedServer {
   #wanted = [];
   sockets = new Set();
   connections = 0;
+  /** Exchanges that are not over. */
+  open = 0;
+  /** Takes every request where it is set; then there is no `next`. */
+  handle;
 
   static async open(t) {
     const self = new ScriptedServer();
@@ -110,7 +114,9 @@ export class ScriptedServer {
       return;
     }
     const exchange = new Exchange(req, res, body);
-    const wanted = this.#wanted.shift();
+    this.open += 1;
+    void exchange.closed.then(() => (this.open -= 1));
+    const wanted = this.handle ?? this.#wanted.shift();
     if (wanted === undefined) {
       this.#arrived.push(exchange);
     } else {

@@ -1,0 +1,146 @@
+// What streams hold and leave behind: connections, memory, listeners. (F-70, F-73)
+import assert from 'node:assert/strict';
+import v8 from 'node:v8';
+import vm from 'node:vm';
+
+import { sleep, until, within } from './kit/raw.mjs';
+import { ScriptedServer, event, listenTo, note, post, primed, result } from './kit/scripted.mjs';
+import { called, parse, withoutSlack } from './kit/streams.mjs';
+import { test } from './kit/test.mjs';
+
+test('answered connection is used again', async (t) => {
+  const { server, fetch, exchange, response } = await called(t);
+  exchange.text(event('a', result(1)));
+  assert.deepEqual(parse(await within(response.text())), [result(1)]);
+  // The server ends a little later than the answer does.
+  await sleep(20);
+  exchange.end(': bye\n\n');
+  await sleep(20);
+  for (let id = 2; id < 5; id += 1) {
+    const asked = fetch(server.url, post(id));
+    (await server.next()).head().end(event('a', result(id)));
+    await within((await within(asked)).text());
+    await sleep(20);
+  }
+  assert.equal(server.connections, 1);
+});
+
+test('answered connection that stays open is let go of', async (t) => {
+  const { exchange, response } = await called(t);
+  exchange.text(event('a', result(1)));
+  assert.deepEqual(parse(await within(response.text())), [result(1)]);
+  await within(exchange.closed);
+});
+
+test('body is read as the reader reads', async (t) => {
+  const { server, exchange, response } = await called(t, { maxSilenceMs: 200 });
+  const big = note('x'.repeat(64 << 10));
+  let sent = 0;
+  exchange.text(primed('a'));
+  const isFull = () => exchange.buffered > 4 << 20;
+  for (; !isFull() && sent < 1_000; sent += 1) {
+    exchange.write(event(`b${sent}`, big));
+    await sleep(0);
+  }
+  assert.ok(isFull(), 'all of it was taken');
+  // Nobody reads: that is no silence of the server.
+  await sleep(400);
+  assert.equal(server.waiting, 0);
+  exchange.end(event('c', result(1)));
+  const messages = parse(await within(response.text(), 20_000));
+  assert.deepEqual([messages.length, messages.at(-1)], [sent + 1, result(1)]);
+  assert.equal(server.waiting, 0);
+});
+
+test('thousands of resumes leave nothing behind', { timeout: 120_000 }, async (t) => {
+  const RESUMES = 2_000;
+  const stop = new AbortController();
+  let listeners = 0;
+  for (const [name, by] of [['addEventListener', 1], ['removeEventListener', -1]]) {
+    const stock = stop.signal[name].bind(stop.signal);
+    stop.signal[name] = (...args) => {
+      listeners += by;
+      return stock(...args);
+    };
+  }
+  const server = await ScriptedServer.open(t);
+  const warnings = [];
+  const warned = (warning) => warnings.push(warning);
+  process.on('warning', warned);
+  t.after(() => process.off('warning', warned));
+  const fetch = withoutSlack();
+  const asked = fetch(server.url, { ...post(1), signal: stop.signal });
+  (await server.next()).head().text(primed('0', 0)).end();
+  const response = await within(asked);
+  v8.setFlagsFromString('--expose-gc');
+  const gc = vm.runInNewContext('gc');
+  const size = async () => {
+    await sleep(10);
+    gc();
+    return process.memoryUsage().heapUsed;
+  };
+  let before;
+  for (let count = 1; count <= RESUMES; count += 1) {
+    const exchange = await server.next();
+    assert.equal(exchange.lastEventId, String(count - 1));
+    exchange.head().text(primed(count, 0));
+    exchange.end();
+    if (count === RESUMES / 4) {
+      before = await size();
+    }
+  }
+  const grown = (await size()) - before;
+  assert.ok(server.sockets.size <= 4, `${server.sockets.size} sockets`);
+  assert.ok(grown < 1 << 20, `${grown} bytes more`);
+  (await server.next()).head().end(event('z', result(1)));
+  assert.deepEqual(parse(await within(response.text())), [result(1)]);
+  await until(() => fetch.streams.size === 0);
+  await until(() => listeners <= 1);
+  assert.deepEqual(warnings, []);
+});
+
+for (const how of ['signal', 'cancel']) {
+  test(`streams cancelled at any time leave nothing behind: ${how}`, { timeout: 120_000 }, async (t) => {
+    const server = await ScriptedServer.open(t);
+    const fetch = withoutSlack();
+    let served = 0;
+    server.handle = (exchange) => {
+      served += 1;
+      exchange.head().text(primed(served, served % 7));
+      if (served % 3 > 0) {
+        exchange.end();
+      }
+    };
+    const one = async (number) => {
+      const stop = new AbortController();
+      const init = number % 2 === 0 ? post(number) : listenTo();
+      const text = (async () => {
+        const response = await fetch(server.url, { ...init, signal: stop.signal });
+        if (how === 'signal') {
+          return response.text();
+        }
+        const reader = response.body.getReader();
+        const read = reader.read();
+        await sleep(number % 40);
+        await reader.cancel();
+        return read;
+      })();
+      if (how === 'signal') {
+        await sleep(number % 40);
+        stop.abort();
+        await assert.rejects(within(text), { name: 'AbortError' });
+      } else {
+        assert.equal((await within(text)).done, true);
+      }
+    };
+    const numbers = Array.from({ length: 200 }, (_, number) => number);
+    await Promise.all(numbers.map(one));
+    await until(() => fetch.streams.size === 0);
+    // Nobody comes back, once what was under way has arrived, and nothing stays open.
+    await until(async () => {
+      const before = served;
+      await sleep(100);
+      return served === before && server.open === 0;
+    });
+  });
+}

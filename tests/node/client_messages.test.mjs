@@ -1,0 +1,104 @@
+// Streams without an SDK: those that another process left, and `stream`. (W-113, F-71)
+import assert from 'node:assert/strict';
+
+import { TailropeError, resumableFetch, stream } from 'tailrope/client';
+
+import { until, within } from './kit/raw.mjs';
+import { ScriptedServer, event, note, primed, result } from './kit/scripted.mjs';
+import { QUICK, called, withoutSlack } from './kit/streams.mjs';
+import { test } from './kit/test.mjs';
+
+test('exported stream is resumed elsewhere', async (t) => {
+  const begun = { 'mcp-session-id': 's', 'mcp-protocol-version': '2025-11-25', authorization: 'secret' };
+  const { server, fetch, stop, exchange } = await called(t, {}, begun);
+  exchange.text(primed('a') + event('b', note(1)));
+  const [token] = await until(() => {
+    const tokens = fetch.streams.export();
+    return tokens[0]?.includes('"b"') && tokens;
+  });
+  assert.doesNotMatch(token, /secret|\n/);
+  stop.abort();
+  const messages = [];
+  const read = (async () => {
+    const where = { url: server.url, headers: { authorization: 'other' } };
+    for await (const message of withoutSlack().resume(token, where)) {
+      messages.push(message);
+    }
+  })();
+  const resumed = await server.next();
+  assert.equal(resumed.lastEventId, 'b');
+  assert.equal(resumed.headers['mcp-session-id'], 's');
+  assert.equal(resumed.headers['mcp-protocol-version'], '2025-11-25');
+  assert.equal(resumed.headers.authorization, 'other');
+  resumed.head().text(event('c', note(2))).end();
+  (await server.next()).head().end(event('d', result(1)));
+  await within(read);
+  assert.deepEqual(messages, [note(2), result(1)]);
+  await assert.rejects(fetch.resume('no token', { url: server.url }).next(), { code: 'invalid_argument' });
+});
+
+for (const given of ['none', 'own', 'resumable']) {
+  test(`stream without sdk: ${given}`, async (t) => {
+    const server = await ScriptedServer.open(t);
+    const message = { jsonrpc: '2.0', id: 1, method: 'work' };
+    const own = (...args) => fetch(...args);
+    const options = { none: {}, own: { fetch: own }, resumable: { fetch: resumableFetch(own, QUICK) } }[given];
+    const all = async (messages) => {
+      const texts = [];
+      for await (const each of messages) {
+        texts.push(each);
+      }
+      return texts;
+    };
+    const read = all(stream(server.url, { message, headers: { 'x-own': 'o' }, ...QUICK, ...options }));
+    const first = await server.next();
+    assert.deepEqual(JSON.parse(first.body), message);
+    assert.equal(first.headers['x-own'], 'o');
+    assert.match(first.headers.accept, /application\/json.*text\/event-stream/);
+    first.head().text(primed('a') + event('b', [note(1), note(2)])).end();
+    const next = await server.next();
+    assert.deepEqual([next.lastEventId, next.headers['x-own']], ['b', 'o']);
+    next.head().end(event('c', result(1)));
+    assert.deepEqual(await within(read), [note(1), note(2), result(1)]);
+
+    const whole = all(stream(server.url, { message, ...options }));
+    (await server.next()).json(200, result(1));
+    assert.deepEqual(await within(whole), [result(1)]);
+    const accepted = all(stream(server.url, { message: '{"jsonrpc":"2.0","method":"n"}', ...options }));
+    (await server.next()).head(202, {}).end();
+    assert.deepEqual(await within(accepted), []);
+  });
+}
+
+test('stream that nobody reads on is let go of', async (t) => {
+  const server = await ScriptedServer.open(t);
+  const messages = stream(server.url, QUICK);
+  assert.equal(messages.token, undefined);
+  const first = messages.next();
+  const exchange = await server.next();
+  assert.equal(exchange.method, 'GET');
+  exchange.head().text(event('a', note(1)));
+  assert.deepEqual((await within(first)).value, note(1));
+  assert.equal(JSON.parse(messages.token).lastEventId, 'a');
+  await within(messages.return());
+  assert.equal(messages.token, undefined);
+  await within(exchange.closed);
+});
+
+test('stream failure has its code', async (t) => {
+  const server = await ScriptedServer.open(t);
+  const message = { jsonrpc: '2.0', id: 1, method: 'work' };
+  const refused = stream(server.url, { message }).next();
+  (await server.next()).json(401, {});
+  await assert.rejects(within(refused), { name: 'TailropeError', code: 'unauthorized', status: 401 });
+  const lost = stream(server.url, { message, ...QUICK }).next();
+  (await server.next()).head().text(primed('a')).end();
+  (await server.next()).json(400, {});
+  await assert.rejects(within(lost), (error) => error instanceof TailropeError && error.code === 'stream_lost');
+  const modern = stream(server.url, { message, headers: { 'mcp-protocol-version': '2026-07-28' } }).next();
+  await assert.rejects(within(modern), { code: 'not_resumable' });
+  const gone = stream(server.url, { message, ...QUICK, maxAttempts: 1 }).next();
+  (await server.next()).head().text(primed('a')).end();
+  (await server.next()).break();
+  await assert.rejects(within(gone), ({ code, cause }) => code === 'gave_up' && cause instanceof TypeError);
+});
