@@ -63,13 +63,15 @@ test('first get is tried again', async (t) => {
   const asked = withoutSlack()(server.url, listenTo({ authorization: 'Bearer a' }));
   (await server.next()).break();
   for (const status of [503, 408, 409, 425, 429]) {
-    (await server.next()).json(status, {});
+    (await server.next()).json(status, { why: 'x'.repeat(60 << 10) });
   }
   const last = await server.next();
   assert.equal(last.headers.authorization, 'Bearer a');
   last.head();
   const response = await within(asked);
   assert.equal(response.status, 200);
+  // What was refused was read, so its connection was used again.
+  assert.ok(server.connections <= 2, `${server.connections} connections`);
   await response.body.cancel();
   await within(last.closed);
 });

@@ -52,6 +52,25 @@ test('body is read as the reader reads', async (t) => {
   assert.equal(server.waiting, 0);
 });
 
+test('time in which nobody reads is no silence', async (t) => {
+  const SILENCE_MS = 1_500;
+  const { server, exchange, response } = await called(t, { maxSilenceMs: SILENCE_MS });
+  const reader = response.body.getReader();
+  exchange.text(primed('a') + event('b', note('x'.repeat(1 << 20))));
+  await until(() => exchange.buffered === 0);
+  await sleep(SILENCE_MS * 1.2);
+  const decoder = new TextDecoder();
+  let text = '';
+  while (!text.endsWith('\n\n')) {
+    text += decoder.decode((await within(reader.read())).value, { stream: true });
+  }
+  // Only now it listens again.
+  await sleep(SILENCE_MS / 10);
+  assert.equal(server.waiting, 0);
+  exchange.end(event('c', result(1)));
+  assert.deepEqual(parse(decoder.decode((await within(reader.read())).value)), [result(1)]);
+});
+
 test('thousands of resumes leave nothing behind', { timeout: 120_000 }, async (t) => {
   const RESUMES = 2_000;
   const stop = new AbortController();
