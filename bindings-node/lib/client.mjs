@@ -32,8 +32,11 @@ function settingsOf(fetch, options) {
     if (value === undefined) {
       continue;
     }
-    if (CALLBACKS.has(name) ? typeof value !== 'function' : name === 'headers' && !/^(function|object)$/.test(typeof value)) {
+    if (CALLBACKS.has(name) && typeof value !== 'function') {
       throw new TailropeError('invalid_argument', `${name} must be a function`);
+    }
+    if (name === 'headers' && !/^(function|object)$/.test(typeof value)) {
+      throw new TailropeError('invalid_argument', 'headers must be values or a function');
     }
     if (NUMBERS.has(name) && typeof value !== 'number' && value !== null) {
       throw new TailropeError('invalid_argument', `${name} must be a number`);

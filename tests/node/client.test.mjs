@@ -422,8 +422,8 @@ test('a call that waits holds its process, a standalone stream does not', async 
     const source = `import { resumableFetch } from 'tailrope/client';
       const answer = await resumableFetch()(${JSON.stringify(server.url)}, ${JSON.stringify(init)});
       answer.text().then((text) => console.log(text.length > 0));`;
-    const stdio = ['ignore', 'pipe', 'inherit'];
-    const child = spawn(process.execPath, ['--input-type=module', '-e', source], { cwd: new URL('.', import.meta.url), stdio });
+    const options = { cwd: new URL('.', import.meta.url), stdio: ['ignore', 'pipe', 'inherit'] };
+    const child = spawn(process.execPath, ['--input-type=module', '-e', source], options);
     t.after(() => child.kill('SIGKILL'));
     const text = child.stdout.toArray().then((chunks) => Buffer.concat(chunks).toString().trim());
     return once(child, 'close').then(async ([code]) => [code, await text]);

@@ -246,7 +246,8 @@ async function playOverSockets(t, vector) {
     await within(played.read);
     assert.deepEqual([played.response.status, played.text], [405, '']);
   } else {
-    await until(() => played.error !== undefined || (played.text.length >= delivered.length && played.gaps.length >= gaps.length));
+    const isTold = () => played.text.length >= delivered.length && played.gaps.length >= gaps.length;
+    await until(() => played.error !== undefined || isTold());
     await played.stop();
     assert.equal(played.text, delivered);
   }
