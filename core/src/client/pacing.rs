@@ -158,14 +158,14 @@ impl Pacing {
         reason = "waits are positive; those that a double cannot hold exactly are centuries"
     )]
     pub(super) fn delay(&self, at_least_ms: u64, jitter: u32) -> u64 {
-        let floor = self.retry_ms.unwrap_or(self.options.initial_delay_ms).max(at_least_ms);
+        let floor = self.retry_ms.unwrap_or(self.options.initial_delay_ms);
         let backed_off = if self.attempts == 0 {
             floor
         } else {
             let base = floor.max(MIN_BACKOFF_MS) as f64;
             (base * self.grown).min(self.options.max_delay_ms as f64) as u64
         };
-        let delay = floor.max(backed_off);
+        let delay = floor.max(backed_off).max(at_least_ms);
         let spread = delay as f64 * self.options.jitter * (f64::from(jitter) / f64::from(u32::MAX));
         delay.saturating_add(spread as u64)
     }

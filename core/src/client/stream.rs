@@ -325,6 +325,7 @@ impl ResumableStream {
     }
 
     fn moved(&mut self, id: &str) {
+        let id = if is_sendable(id) { id } else { "" };
         if self.cursor != id {
             id.clone_into(&mut self.cursor);
             if !id.is_empty() {
@@ -435,6 +436,12 @@ impl ResumableStream {
 pub(super) fn is_event_stream(content_type: &str) -> bool {
     let media_type = content_type.split_once(';').map_or(content_type, |(media_type, _)| media_type);
     media_type.trim().eq_ignore_ascii_case("text/event-stream")
+}
+
+/// Whether `Last-Event-ID` can carry the id as it is: no control characters, and no blanks around it, which readers of
+/// headers drop.
+fn is_sendable(id: &str) -> bool {
+    !id.bytes().any(|byte| byte.is_ascii_control()) && id.trim_matches([' ', '\t']) == id
 }
 
 /// The gap that a comment announces.
