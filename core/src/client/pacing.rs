@@ -22,12 +22,13 @@ pub struct Options {
     /// How much later than the wait, at most, as a share of it; 0 to 10. Clients that were told to come back
     /// together return spread over it (F-75). Default 0.25.
     pub jitter: f64,
-    /// No further try when the tries since the last progress took so long; none: never. Default 600,000.
+    /// No further try when the tries since the last progress took so long; none: never. The time that their connections were
+    /// open does not count, and a connection that was open for `max_delay_ms` is progress. Default 600,000.
     pub give_up_after_ms: Option<u64>,
     /// How many tries without progress are made; none: any number. Default 100.
     pub max_attempts: Option<u32>,
-    /// A connection that can be resumed and is silent for so long counts as broken; none: it may be silent. Default
-    /// 300,000.
+    /// A connection that can be resumed and is silent for so long counts as broken, as does one that gets no answer; none:
+    /// it may be silent. Default 300,000.
     pub max_silence_ms: Option<u64>,
     /// What one event may hold, in bytes (F-60). Default 64 MiB.
     pub max_event_bytes: usize,
@@ -134,6 +135,29 @@ impl Pacing {
         (self.grown, self.attempts, self.since) = (1.0, 0, None);
     }
 
+    /// A connection was open for so long. Whether that is progress by itself: a server that keeps a connection that long
+    /// keeps the stream, and idle streams are not to be given up.
+    pub(super) fn was_open(&mut self, open_ms: u64) -> bool {
+        let is_kept = open_ms >= self.options.max_delay_ms;
+        if is_kept {
+            self.progressed();
+        } else if let Some(since) = &mut self.since {
+            // Tries take time; what lies between them does not count.
+            *since = *since + open_ms;
+        }
+        is_kept
+    }
+
+    /// Whether a wait that an answer asks for is longer than there is time.
+    pub(super) fn is_too_long(&self, at_least_ms: u64) -> bool {
+        self.options.give_up_after_ms.is_some_and(|limit| at_least_ms > limit)
+    }
+
+    /// For how long nothing has come of any try.
+    pub(super) fn tried_ms(&self, now: Ms) -> u64 {
+        self.since.map_or(0, |since| now.since(since))
+    }
+
     /// Counts a connection that brought nothing. Returns for how long that has gone on, when it is not to go on.
     pub(super) fn failed(&mut self, now: Ms, how: Fruitless) -> Option<u64> {
         self.attempts = self.attempts.saturating_add(1);
@@ -143,7 +167,8 @@ impl Pacing {
         };
         // What is beyond this makes no difference to a wait that has a bound.
         self.grown = (self.grown * growth).min(1e12);
-        let for_ms = now.since(*self.since.get_or_insert(now));
+        self.since.get_or_insert(now);
+        let for_ms = self.tried_ms(now);
         let is_out_of_time = self.options.give_up_after_ms.is_some_and(|limit| for_ms >= limit);
         let is_out_of_tries = self.options.max_attempts.is_some_and(|limit| self.attempts >= limit);
         (is_out_of_time || is_out_of_tries).then_some(for_ms)

@@ -130,7 +130,12 @@ pub struct ResumableStream {
     is_opened: bool,
     /// This connection brought an id that is new, or a message.
     has_progressed: bool,
+    /// This connection brought a message.
+    has_delivered: bool,
+    /// When something last came, or the connection was asked for.
     heard_at: Ms,
+    /// Since when this connection is open.
+    opened_at: Option<Ms>,
 }
 
 impl ResumableStream {
@@ -141,10 +146,7 @@ impl ResumableStream {
             Opening::Posted(requests) => (String::new(), None, requests, false),
             Opening::Standalone => (String::new(), None, Vec::new(), true),
             Opening::Continued(cursor) => (cursor, None, Vec::new(), false),
-            Opening::Saved(token) => {
-                let is_standalone = token.requests.is_empty();
-                (token.last_event_id, token.retry_ms, token.requests, is_standalone)
-            }
+            Opening::Saved(token) => (token.last_event_id, token.retry_ms, token.requests, token.is_standalone),
         };
         let decoder = Decoder::new(options.max_event_bytes).resumed_from(&cursor);
         let mut stream = Self {
@@ -159,10 +161,12 @@ impl ResumableStream {
             is_answered: false,
             is_opened: is_posted,
             has_progressed: is_posted,
+            has_delivered: is_posted,
             heard_at: now,
+            opened_at: None,
         };
         if !is_posted {
-            stream.connect(steps);
+            stream.connect(now, steps);
         }
         stream
     }
@@ -199,6 +203,7 @@ impl ResumableStream {
             last_event_id: self.cursor.clone(),
             retry_ms: self.retry_ms(),
             requests: self.requests.clone(),
+            is_standalone: self.is_standalone,
             session_id: None,
             protocol_version: None,
         })
@@ -208,8 +213,10 @@ impl ResumableStream {
     pub fn deadline(&self) -> Ms {
         match self.state {
             State::Waiting { until } => until,
-            State::Open if self.is_resumable() => self.silence_deadline(),
-            State::Open | State::Connecting | State::Done => Ms::NEVER,
+            State::Open if !self.is_resumable() => Ms::NEVER,
+            // A head that does not come is silence, too.
+            State::Open | State::Connecting => self.silence_deadline(),
+            State::Done => Ms::NEVER,
         }
     }
 
@@ -230,8 +237,8 @@ impl ResumableStream {
                     steps.push(Step::Disconnect);
                 }
             }
-            (State::Waiting { until }, Input::Tick) if until <= now => self.connect(steps),
-            (State::Open, Input::Tick) if self.deadline() <= now => {
+            (State::Waiting { until }, Input::Tick) if until <= now => self.connect(now, steps),
+            (State::Open | State::Connecting, Input::Tick) if self.deadline() <= now => {
                 steps.push(Step::Disconnect);
                 self.ended(now, jitter, Fruitless::Failed, steps);
             }
@@ -248,9 +255,11 @@ impl ResumableStream {
         self.is_standalone || !self.cursor.is_empty()
     }
 
-    fn connect(&mut self, steps: &mut Vec<Step>) {
+    fn connect(&mut self, now: Ms, steps: &mut Vec<Step>) {
         self.state = State::Connecting;
-        self.has_progressed = false;
+        self.heard_at = now;
+        self.opened_at = None;
+        (self.has_progressed, self.has_delivered) = (false, false);
         let last_event_id = (!self.cursor.is_empty()).then(|| self.cursor.clone());
         steps.push(Step::Connect { last_event_id });
     }
@@ -291,10 +300,15 @@ impl ResumableStream {
     fn open(&mut self, now: Ms, steps: &mut Vec<Step>) {
         self.state = State::Open;
         self.heard_at = now;
+        self.opened_at = Some(now);
         self.decoder = Decoder::new(self.pacing.options().max_event_bytes).resumed_from(&self.cursor);
-        if self.is_opened {
+        if self.cursor.is_empty() {
+            // Nothing is sent again without a cursor.
+            self.seen = Seen::default();
+        } else if self.is_opened {
             self.seen.resumed();
-        } else {
+        }
+        if !self.is_opened {
             self.is_opened = true;
             steps.push(Step::Opened);
         }
@@ -325,13 +339,19 @@ impl ResumableStream {
     }
 
     fn moved(&mut self, id: &str) {
-        let id = if is_sendable(id) { id } else { "" };
-        if self.cursor != id {
-            id.clone_into(&mut self.cursor);
-            if !id.is_empty() {
-                self.progressed();
-            }
+        if self.set_cursor(id) {
+            self.progressed();
         }
+    }
+
+    /// Whether the stream has a cursor that it had not.
+    fn set_cursor(&mut self, id: &str) -> bool {
+        let id = if is_sendable(id) { id } else { "" };
+        let is_new = self.cursor != id;
+        if is_new {
+            id.clone_into(&mut self.cursor);
+        }
+        is_new && !id.is_empty()
     }
 
     fn progressed(&mut self) {
@@ -341,11 +361,12 @@ impl ResumableStream {
 
     fn event(&mut self, event: sse_decoder::Event, steps: &mut Vec<Step>) {
         let sse_decoder::Event { event, data, id, last_id } = event;
-        self.moved(&last_id);
         if data.is_empty() {
             // A priming event (W-111).
+            self.moved(&last_id);
             return;
         }
+        self.set_cursor(&last_id);
         let is_message = event == "message";
         if let Some(id) = id.filter(|id| is_message && !id.is_empty())
             && self.seen.is_repeated(&id, &data)
@@ -353,6 +374,7 @@ impl ResumableStream {
             return;
         }
         self.progressed();
+        self.has_delivered = true;
         if is_message {
             self.settle(data.as_bytes());
         }
@@ -364,9 +386,7 @@ impl ResumableStream {
 
     /// Takes the requests that a message answers from those that wait.
     fn settle(&mut self, data: &[u8]) {
-        // What is no message is for the host's client to complain about.
-        let Ok(body) = jsonrpc::read(data) else { return };
-        for envelope in body.envelopes() {
+        for envelope in jsonrpc::read_leniently(data) {
             if !matches!(envelope.kind, Kind::Response | Kind::ErrorResponse) {
                 continue;
             }
@@ -391,15 +411,20 @@ impl ResumableStream {
         if self.state == State::Open && !self.is_resumable() {
             return self.fail(Failure::NotResumable, steps);
         }
+        if let Some(opened_at) = self.opened_at {
+            self.has_progressed |= self.pacing.was_open(now.since(opened_at));
+        }
         if self.has_progressed {
-            self.wait(now, jitter, 0);
+            self.wait(now, jitter, if self.has_delivered { 0 } else { MIN_WAIT_MS });
         } else {
             self.fruitless(now, jitter, how, 0, steps);
         }
     }
 
     fn fruitless(&mut self, now: Ms, jitter: u32, how: Fruitless, at_least_ms: u64, steps: &mut Vec<Step>) {
-        match self.pacing.failed(now, how) {
+        let given_up = self.pacing.failed(now, how);
+        let given_up = given_up.or_else(|| self.pacing.is_too_long(at_least_ms).then(|| self.pacing.tried_ms(now)));
+        match given_up {
             Some(for_ms) => self.fail(Failure::GaveUp { attempts: self.pacing.attempts(), for_ms }, steps),
             None => self.wait(now, jitter, at_least_ms),
         }
@@ -437,6 +462,9 @@ pub(super) fn is_event_stream(content_type: &str) -> bool {
     let media_type = content_type.split_once(';').map_or(content_type, |(media_type, _)| media_type);
     media_type.trim().eq_ignore_ascii_case("text/event-stream")
 }
+
+/// The least wait after a connection that brought no message, whatever the stream told: it may go on like that.
+const MIN_WAIT_MS: u64 = 50;
 
 /// Whether `Last-Event-ID` can carry the id as it is: no control characters, and no blanks around it, which readers of
 /// headers drop.

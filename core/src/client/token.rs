@@ -17,8 +17,10 @@ pub struct Token {
     pub last_event_id: String,
     /// The stream's reconnection time, if it told one.
     pub retry_ms: Option<u64>,
-    /// The requests that are not answered; none on a standalone stream.
+    /// The requests that are not answered, as far as they are known; none on a standalone stream.
     pub requests: Vec<RequestId>,
+    /// Whether it is the standalone stream, which goes on from where it is when its cursor is refused.
+    pub is_standalone: bool,
     /// The session, if there is one (W-082).
     pub session_id: Option<String>,
     /// The revision that was negotiated, if it is known (W-092).
@@ -46,6 +48,8 @@ struct Text<'a> {
     retry_ms: Option<u64>,
     #[serde(borrow)]
     requests: Vec<&'a RawValue>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    standalone: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     session_id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -70,11 +74,15 @@ impl Token {
         if !visible(&read.session_id) || !visible(&read.protocol_version) {
             return Err(TokenError("a header is empty or not of one line".into()));
         }
+        if read.standalone && !read.requests.is_empty() {
+            return Err(TokenError("a standalone stream answers no requests".into()));
+        }
         let requests: Option<Vec<_>> = read.requests.iter().map(|id| RequestId::from_json(id.get())).collect();
         Ok(Self {
             last_event_id: read.last_event_id,
             retry_ms: read.retry_ms,
             requests: requests.ok_or_else(|| TokenError("a request id is neither a string nor an integer".into()))?,
+            is_standalone: read.standalone,
             session_id: read.session_id,
             protocol_version: read.protocol_version,
         })
@@ -90,6 +98,7 @@ impl fmt::Display for Token {
             last_event_id: self.last_event_id.clone(),
             retry_ms: self.retry_ms,
             requests: raw.map_err(|_| fmt::Error)?,
+            standalone: self.is_standalone,
             session_id: self.session_id.clone(),
             protocol_version: self.protocol_version.clone(),
         };

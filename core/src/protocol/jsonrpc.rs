@@ -211,6 +211,22 @@ pub fn read_as(body: &[u8], form: Form) -> Result<Body, EnvelopeError> {
     }
 }
 
+/// The messages of a body of which some may be none: a reader is to make the best of what its peer sent.
+pub fn read_leniently(body: &[u8]) -> Vec<Envelope> {
+    match read(body) {
+        Ok(Body::Single(envelope)) => vec![envelope],
+        Ok(Body::Batch(envelopes)) => envelopes,
+        Err(_) => {
+            let elements: Vec<&RawValue> = serde_json::from_slice(body).unwrap_or_default();
+            let one = |element: &RawValue| match read(element.get().as_bytes()) {
+                Ok(Body::Single(envelope)) => Some(envelope),
+                _ => None,
+            };
+            elements.into_iter().filter_map(one).collect()
+        }
+    }
+}
+
 const CANCELLED: &str = "notifications/cancelled";
 const JSON_BLANK: [char; 4] = [' ', '\t', '\r', '\n'];
 
