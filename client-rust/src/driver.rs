@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::future::pending;
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -63,8 +64,46 @@ pub enum Event {
     },
 }
 
-/// Stops waiting for single requests of a stream.
-pub(crate) type Cancel = mpsc::UnboundedSender<RequestId>;
+/// Requests of a stream that nobody waits for any more.
+pub(crate) type Cancelled = mpsc::UnboundedReceiver<RequestId>;
+
+/// The requests that streams wait for, or that are on their way, by endpoint and session: ids are unique in a session
+/// only.
+#[derive(Clone, Default)]
+pub(crate) struct Cancels(Arc<Mutex<Vec<Waiting>>>);
+
+struct Waiting {
+    scope: (String, Option<String>),
+    requests: Vec<RequestId>,
+    cancel: mpsc::UnboundedSender<RequestId>,
+}
+
+impl Cancels {
+    /// From now on cancellations of these requests reach the receiver, until it is dropped.
+    pub(crate) fn register(&self, uri: &str, session: Option<&str>, requests: &[RequestId]) -> Cancelled {
+        let (cancel, cancelled) = mpsc::unbounded_channel();
+        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.retain(|one| !one.cancel.is_closed());
+        let scope = (uri.to_owned(), session.map(str::to_owned));
+        waiting.push(Waiting { scope, requests: requests.to_vec(), cancel });
+        cancelled
+    }
+
+    pub(crate) fn cancel(&self, uri: &str, session: Option<&str>, requests: &[RequestId]) {
+        let waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for one in waiting.iter().filter(|one| one.scope.0 == uri && one.scope.1.as_deref() == session) {
+            for request in requests.iter().filter(|request| one.requests.contains(request)) {
+                // The stream has ended otherwise.
+                let _ = one.cancel.send(request.clone());
+            }
+        }
+    }
+}
+
+/// For streams whose requests nobody can name.
+pub(crate) fn never_cancelled() -> Cancelled {
+    mpsc::unbounded_channel().1
+}
 
 /// The events of one stream, over all its connections. Dropping it lets go of the stream at once, also in a wait.
 pub struct Events {
@@ -80,15 +119,21 @@ impl fmt::Debug for Events {
 }
 
 impl Events {
-    /// What continues the stream in another process, as of the events that were taken; none while it has no cursor,
-    /// or has ended. The session and its revision are for the caller to add.
+    /// What continues the stream in another process, never ahead of the events that were taken: the last of them may come
+    /// again. None while there is no cursor, or when the stream has ended. The session and its revision are for the
+    /// caller to add.
     pub fn token(&self) -> Option<Token> {
         self.token.borrow().clone()
     }
 
     /// Runs the stream. `body` is that of a POST that was answered with a stream.
-    pub(crate) fn run(opening: Opening, options: Options, connect: impl Connect, body: Option<Body>) -> (Self, Cancel) {
-        let (cancel, cancelled) = mpsc::unbounded_channel();
+    pub(crate) fn run(
+        opening: Opening,
+        options: Options,
+        connect: impl Connect,
+        body: Option<Body>,
+        cancelled: Cancelled,
+    ) -> Self {
         let (save, token) = tokio::sync::watch::channel(None);
         let started = Instant::now();
         let mut steps = Vec::new();
@@ -104,7 +149,7 @@ impl Events {
         };
         driver.perform(steps);
         let events = unfold(driver, |mut driver| async move { driver.next().await.map(|event| (event, driver)) });
-        (Self { events: events.boxed(), token }, cancel)
+        Self { events: events.boxed(), token }
     }
 }
 
@@ -128,7 +173,7 @@ struct Driver<C> {
     started: Instant,
     connection: Connection,
     ready: VecDeque<Event>,
-    cancelled: mpsc::UnboundedReceiver<RequestId>,
+    cancelled: Cancelled,
     save: tokio::sync::watch::Sender<Option<Token>>,
 }
 
@@ -143,8 +188,12 @@ impl<C: Connect> Driver<C> {
     async fn next(&mut self) -> Option<Event> {
         loop {
             if let Some(event) = self.ready.pop_front() {
+                if self.ready.is_empty() {
+                    self.save_token();
+                }
                 return Some(event);
             }
+            self.save_token();
             if self.machine.is_done() {
                 return None;
             }
@@ -228,6 +277,9 @@ impl<C: Connect> Driver<C> {
                 }
             }
         }
+    }
+
+    fn save_token(&self) {
         let token = self.machine.token();
         self.save.send_if_modified(|saved| {
             let is_new = *saved != token;

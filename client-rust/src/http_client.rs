@@ -1,7 +1,7 @@
 //! Posting and listening over hyper.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, FutureExt as _};
@@ -14,9 +14,8 @@ use hyper_util::client::legacy::connect::{Connect as Connector, HttpConnector};
 use hyper_util::client::legacy::{Client, Error as ClientError};
 use hyper_util::rt::TokioExecutor;
 use tailrope_core::client::{self, Opening, Options, OptionsError, Token, takes_answer, takes_request};
-use tailrope_core::protocol::RequestId;
 
-use crate::driver::{Body, Cancel, Connect, Connected, Events};
+use crate::driver::{Body, Cancels, Connect, Connected, Events, never_cancelled};
 
 const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
 const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
@@ -26,7 +25,6 @@ const SESSION_ID: &str = "mcp-session-id";
 
 type Http<C> = Client<C, Full<Bytes>>;
 type Refresh = Arc<dyn Fn(&mut HeaderMap) + Send + Sync>;
-type Cancels = Arc<Mutex<Vec<(Vec<RequestId>, Cancel)>>>;
 
 /// Why a message was not posted, or a stream not begun.
 #[derive(Debug)]
@@ -130,7 +128,10 @@ impl<C: Connector + Clone + Send + Sync + 'static> HttpClient<C> {
     /// It could not be sent. Nobody knows then whether the server got it.
     pub async fn post(&self, headers: &HeaderMap, message: Bytes) -> Result<Posted, HttpError> {
         let client::Posted { requests, cancelled } = client::Posted::read(&message);
-        self.cancel(&cancelled);
+        let address = self.uri.to_string();
+        self.cancels.cancel(&address, text(headers.get(SESSION_ID)), &cancelled);
+        // Before it is sent: it may be cancelled before it is answered.
+        let cancelled = self.cancels.register(&address, text(headers.get(SESSION_ID)), &requests);
         let mut request = Request::builder().method(Method::POST).uri(&self.uri);
         if let Some(all) = request.headers_mut() {
             all.extend(headers.clone());
@@ -150,22 +151,15 @@ impl<C: Connector + Clone + Send + Sync + 'static> HttpClient<C> {
         if let Some(session) = answer.headers().get(SESSION_ID) {
             headers.insert(SESSION_ID, session.clone());
         }
-        let (events, cancel) = Events::run(
-            Opening::Posted(requests.clone()),
-            self.options.clone(),
-            self.connect(headers),
-            Some(body(answer)),
-        );
-        let mut cancels = self.cancels.lock().unwrap_or_else(PoisonError::into_inner);
-        cancels.retain(|(_, cancel)| !cancel.is_closed());
-        cancels.push((requests, cancel));
+        let (opening, connect) = (Opening::Posted(requests), self.connect(headers));
+        let events = Events::run(opening, self.options.clone(), connect, Some(body(answer)), cancelled);
         Ok(Posted::Events(events))
     }
 
     /// Listens to the session's standalone stream.
     pub fn listen(&self, headers: &HeaderMap) -> Events {
         let connect = self.connect(self.for_resumes(headers));
-        Events::run(Opening::Standalone, self.options.clone(), connect, None).0
+        Events::run(Opening::Standalone, self.options.clone(), connect, None, never_cancelled())
     }
 
     /// Continues a stream that another process saved. The token's session and revision are sent unless `headers` say
@@ -179,17 +173,9 @@ impl<C: Connector + Clone + Send + Sync + 'static> HttpClient<C> {
                 all.insert(name, value);
             }
         }
-        Events::run(Opening::Saved(token), self.options.clone(), self.connect(all), None).0
-    }
-
-    fn cancel(&self, cancelled: &[RequestId]) {
-        for request in cancelled {
-            let cancels = self.cancels.lock().unwrap_or_else(PoisonError::into_inner);
-            for (_, cancel) in cancels.iter().filter(|(ids, _)| ids.contains(request)) {
-                // The stream has ended otherwise.
-                let _ = cancel.send(request.clone());
-            }
-        }
+        let session = text(all.get(SESSION_ID)).map(str::to_owned);
+        let cancelled = self.cancels.register(&self.uri.to_string(), session.as_deref(), &token.requests);
+        Events::run(Opening::Saved(token), self.options.clone(), self.connect(all), None, cancelled)
     }
 
     fn refreshed(&self, headers: &mut HeaderMap) {
@@ -225,8 +211,10 @@ impl<C: Connector + Clone + Send + Sync + 'static> Connect for Get<C> {
         if let Some(refresh) = &self.refresh {
             refresh(&mut headers);
         }
-        // An id is text of one line, in bytes that a header may hold.
-        if let Some(id) = last_event_id.and_then(|id| HeaderValue::from_bytes(id.as_bytes()).ok()) {
+        if let Some(id) = last_event_id {
+            let Ok(id) = HeaderValue::from_bytes(id.as_bytes()) else {
+                return std::future::ready(Connected::Broken).boxed();
+            };
             headers.insert("last-event-id", id);
         }
         let mut request = Request::new(Full::new(Bytes::new()));

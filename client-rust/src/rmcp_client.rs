@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, FutureExt as _};
@@ -12,18 +12,19 @@ use rmcp::model::ClientJsonRpcMessage;
 use rmcp::transport::streamable_http_client::{StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse};
 use sse_stream::{Error as SseError, Sse};
 use tailrope_core::client::{Opening, Options, OptionsError, Posted, failure_payloads, takes_request};
-use tailrope_core::protocol::RequestId;
 
-use crate::driver::{Body, Cancel, Connect, Connected, Event, Events};
+use crate::driver::{Body, Cancels, Connect, Connected, Event, Events, never_cancelled};
 
 type SseEvents = BoxStream<'static, Result<Sse, SseError>>;
 type Headers = HashMap<HeaderName, HeaderValue>;
-type Cancels = Arc<Mutex<Vec<(Vec<RequestId>, Cancel)>>>;
 
 /// Reads the HTTP status out of an error of the inner client.
 pub type StatusOf<E> = fn(&E) -> Option<u16>;
 
 /// Stands before an HTTP client: the transport sees one stream for each call, however often connections end.
+///
+/// The inner client reads the events, so two things are not seen here: comments (`max_silence_ms` has no effect: a
+/// half-open connection is found by the inner client's time-outs or TCP's keep-alive) and a gap that they announce.
 ///
 /// ```ignore
 /// let client = Resumable::new(reqwest::Client::new(), Options::default())?
@@ -40,7 +41,7 @@ pub struct Resumable<C: StreamableHttpClient> {
 impl<C: StreamableHttpClient> Clone for Resumable<C> {
     fn clone(&self) -> Self {
         let Self { inner, options, status_of, cancels } = self;
-        Self { inner: inner.clone(), options: options.clone(), status_of: *status_of, cancels: Arc::clone(cancels) }
+        Self { inner: inner.clone(), options: options.clone(), status_of: *status_of, cancels: cancels.clone() }
     }
 }
 
@@ -78,7 +79,8 @@ impl<C: StreamableHttpClient + Sync> Resumable<C> {
     }
 
     fn options(&self, max_event_bytes: Option<usize>) -> Options {
-        let mut options = self.options.clone();
+        // Keep-alives are comments, and those the inner client drops: here a connection that is kept alive is silent.
+        let mut options = Options { max_silence_ms: None, ..self.options.clone() };
         if let Some(max_event_bytes) = max_event_bytes {
             options.max_event_bytes = options.max_event_bytes.min(max_event_bytes);
         }
@@ -92,19 +94,14 @@ impl<C: StreamableHttpClient + Sync> Resumable<C> {
         max_event_bytes: Option<usize>,
     ) -> Result<StreamableHttpPostResponse, StreamableHttpError<C::Error>> {
         let Posted { requests, cancelled } = Posted::read(&serde_json::to_vec(&message).unwrap_or_default());
-        {
-            let cancels = self.cancels.lock().unwrap_or_else(PoisonError::into_inner);
-            for (id, (_, cancel)) in cancelled
-                .iter()
-                .flat_map(|id| cancels.iter().filter(|(ids, _)| ids.contains(id)).map(move |found| (id, found)))
-            {
-                // The stream has ended otherwise.
-                let _ = cancel.send(id.clone());
-            }
-        }
+        let (address, session) = (Arc::clone(&request.uri), request.session_id.clone());
+        self.cancels.cancel(&address, session.as_deref(), &cancelled);
+        // Before it is sent: it may be cancelled before it is answered.
+        let cancelled = self.cancels.register(&address, session.as_deref(), &requests);
         let Asked { uri, session_id, auth, headers } = request.clone();
         let posted = match max_event_bytes {
             Some(max) => {
+                let max = inner_bound(max);
                 self.inner.post_message_with_max_sse_event_size(uri, message, session_id, auth, headers, max).await
             }
             None => self.inner.post_message(uri, message, session_id, auth, headers).await,
@@ -116,12 +113,9 @@ impl<C: StreamableHttpClient + Sync> Resumable<C> {
                     request.session_id = Some(session.as_str().into());
                 }
                 let connect = self.connect(&request, max_event_bytes);
-                let opening = Opening::Posted(requests.clone());
+                let opening = Opening::Posted(requests);
                 let options = self.options(max_event_bytes);
-                let (events, cancel) = Events::run(opening, options, connect, Some(body(events)));
-                let mut cancels = self.cancels.lock().unwrap_or_else(PoisonError::into_inner);
-                cancels.retain(|(_, cancel)| !cancel.is_closed());
-                cancels.push((requests, cancel));
+                let events = Events::run(opening, options, connect, Some(body(events)), cancelled);
                 Ok(StreamableHttpPostResponse::Sse(written(events), session))
             }
             other => other,
@@ -142,7 +136,7 @@ impl<C: StreamableHttpClient + Sync> Resumable<C> {
         }
         connect.first = Some(events);
         let opening = last_event_id.map_or(Opening::Standalone, Opening::Continued);
-        let (events, _) = Events::run(opening, self.options(max_event_bytes), connect, None);
+        let events = Events::run(opening, self.options(max_event_bytes), connect, None, never_cancelled());
         Ok(written(events))
     }
 }
@@ -182,6 +176,7 @@ impl<C: StreamableHttpClient> Get<C> {
         async move {
             match max_event_bytes {
                 Some(max) => {
+                    let max = inner_bound(max);
                     inner.get_stream_with_max_sse_event_size(uri, session_id, last_event_id, auth, headers, max).await
                 }
                 None => inner.get_stream(uri, session_id, last_event_id, auth, headers).await,
@@ -220,6 +215,12 @@ impl<C: StreamableHttpClient + Sync> Connect for Get<C> {
         }
         .boxed()
     }
+}
+
+/// The inner client counts what is around the data as well. Ours is the bound that is to be found first: what it ends is
+/// not asked for again.
+fn inner_bound(max_event_bytes: usize) -> usize {
+    max_event_bytes.saturating_mul(2).saturating_add(64 << 10)
 }
 
 fn answer(status: u16, retry_after_s: Option<u64>, body: Body) -> Connected {

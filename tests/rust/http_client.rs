@@ -103,6 +103,11 @@ async fn serve(mut socket: TcpStream, all: &Mutex<Vec<Got>>, turns: &Mutex<VecDe
         let Some(turn) = next else { return };
         let content_type = turn.content_type.map(|found| format!("content-type: {found}\r\n")).unwrap_or_default();
         let body = if turn.status == 204 { "" } else { "transfer-encoding: chunked\r\n" };
+        if turn.status == 0 {
+            // No answer at all.
+            let _ = socket.read(&mut [0; 1]).await;
+            return;
+        }
         let head = format!("HTTP/1.1 {} X\r\n{content_type}{}{body}\r\n", turn.status, turn.headers);
         if socket.write_all(head.as_bytes()).await.is_err() {
             return;
@@ -365,6 +370,48 @@ async fn w_113_a_saved_stream_is_resumed_with_its_session() {
     let asked = &server.got()[1];
     assert_eq!(asked.last_event_id.as_deref(), Some("a"));
     assert!(asked.head.contains("mcp-session-id: s-1\r\n") && asked.head.contains("mcp-protocol-version: 2025-11-25"));
+}
+
+#[tokio::test]
+async fn f_71_a_token_is_never_ahead_of_what_was_taken() {
+    let note = |id: &str| format!("id: {id}\ndata: {{\"jsonrpc\":\"2.0\",\"method\":\"{id}\"}}\n\n");
+    let all = ["id: a\ndata: \n\n", &note("b"), &note("c"), RESULT].concat();
+    let server = Server::start(vec![turn(&[&all], End::Close)]).await;
+    let mut events = call(&client(&server, Options::default()), &HeaderMap::new()).await;
+    let cursor = |events: &Events| events.token().map(|token| token.last_event_id);
+    for _ in 0..3 {
+        assert_eq!(cursor(&events), None, "they came in one piece; none may be taken for read");
+        events.next().await.unwrap();
+    }
+    assert_eq!(events.next().await, None);
+}
+
+#[tokio::test]
+async fn i7_a_cancellation_in_one_session_ends_no_call_of_another() {
+    let accepted = Turn { status: 202, ..refusal(202) };
+    let server = Server::start(vec![
+        turn(&["id: a\nretry: 300\ndata: \n\n"], End::Close),
+        accepted,
+        turn(&[RESULT], End::Close),
+    ])
+    .await;
+    let client = client(&server, Options::default());
+    let of = |session: &str| HeaderMap::from_iter([("mcp-session-id".parse().unwrap(), session.parse().unwrap())]);
+    let mut events = call(&client, &of("one")).await;
+    assert!(timeout(Duration::from_millis(20), events.next()).await.is_err());
+    let cancel = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#;
+    client.post(&of("two"), cancel.into()).await.unwrap();
+    assert_eq!(data(&all(&mut events).await).len(), 1);
+}
+
+#[tokio::test]
+async fn f_80_an_answer_that_never_comes_is_given_up() {
+    let mute = Turn { status: 0, ..turn(&[], End::Hold) };
+    let server = Server::start(vec![turn(&["id: a\nretry: 1\ndata: \n\n"], End::Close), mute.clone(), mute]).await;
+    let options = Options { max_silence_ms: Some(100), max_attempts: Some(2), ..Options::default() };
+    let mut events = call(&client(&server, options), &HeaderMap::new()).await;
+    let got = all(&mut events).await;
+    assert!(matches!(&got[..], [Event::Failed { failure: Failure::GaveUp { attempts: 2, .. }, .. }]), "{got:?}");
 }
 
 #[tokio::test]

@@ -464,7 +464,7 @@ pub(super) fn is_event_stream(content_type: &str) -> bool {
 }
 
 /// The least wait after a connection that brought no message, whatever the stream told: it may go on like that.
-const MIN_WAIT_MS: u64 = 50;
+const MIN_WAIT_MS: u64 = 5;
 
 /// Whether `Last-Event-ID` can carry the id as it is: no control characters, and no blanks around it, which readers of
 /// headers drop.
