@@ -1,24 +1,18 @@
 """Collects what the tool, the wire and the client's application report, and draws it."""
 
-import asyncio
 import collections
-import heapq
-import itertools
 import json
-import time
-from collections.abc import Callable
 
+from notes import Notes
 from tap import Event, Exchange, Observer
-from timeline import CUT, TO_CLIENT, TO_SERVER, Timeline
-
-SETTLE_S = 0.05
+from timeline import CUT, TO_CLIENT, TO_SERVER
 
 
-class Story:
+class Story(Notes):
     """Collects what the tool, the wire and the client's application report, and draws it."""
 
     def __init__(self) -> None:
-        self.timeline = Timeline()
+        super().__init__()
         self.emitted: list[int] = []
         self.received: list[int] = []
         self.finished: str | None = None
@@ -35,24 +29,6 @@ class Story:
         self._has_result = False
         self._is_waiting = False  # the call's connection was closed, and the client has not come back for it
         self._revision = ""
-        self._pending: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = itertools.count()
-
-    # Facts reach this process over different ways. All carry a reading of the same monotonic clock, so holding each
-    # back for a moment is enough to report them in the order in which they happened.
-
-    def note(self, fact: Callable[[], None], at: float | None = None) -> None:
-        heapq.heappush(self._pending, (at or time.monotonic(), next(self._order), fact))
-
-    def report(self, until: float = float("inf")) -> None:
-        while self._pending and self._pending[0][0] <= until:
-            self.timeline.now, _, fact = heapq.heappop(self._pending)
-            fact()
-
-    async def keep_reporting(self) -> None:
-        while True:
-            await asyncio.sleep(SETTLE_S / 2)
-            self.report(time.monotonic() - SETTLE_S)
 
     def observer(self) -> Observer:
         return Observer(
