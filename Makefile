@@ -19,7 +19,7 @@ BENCH_ARGS ?=
 DEMO_ARGS ?=
 
 .PHONY: help setup test test-rust test-python test-node test-interop test-client test-conformance lint lint-rust lint-python \
-	test-python-mcp1 test-python-mcp2 lint-node format demo demo-python demo-node bench bench-stores lock clean
+	test-python-mcp1 test-python-mcp2 lint-node format demo demo-python demo-node demo-client bench bench-stores lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -82,14 +82,17 @@ format: setup ## format Rust and Python
 	$(MCP2)/ruff format .
 	$(MCP2)/ruff check --fix .
 
-demo: setup ## watch long calls survive their connections, in Python and in Node
+demo: setup ## watch long calls survive their connections, in Python and in Node, for servers and for clients
 	@$(MCP2)/python demo $(DEMO_ARGS)
 
-demo-python: setup ## the demo's Python part alone
+demo-python: setup ## the demo in Python alone
 	@$(MCP2)/python demo --language python $(DEMO_ARGS)
 
-demo-node: setup ## the demo's Node part alone
+demo-node: setup ## the demo in Node alone
 	@$(MCP2)/python demo --language node $(DEMO_ARGS)
+
+demo-client: setup ## the demo's part for clients alone: a hostile server, without our line and with it
+	@$(MCP2)/python demo --part client $(DEMO_ARGS)
 
 bench: setup ## measure Tailrope against the stock transport, side by side
 	benches/run $(BENCH_ARGS)

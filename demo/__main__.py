@@ -1,8 +1,11 @@
-"""Run a long call over connections that keep closing, and count what arrives.
+"""Run long calls over connections that keep ending, and count what arrives.
 
-Server and client are processes of their own. The client is the SDK's, unmodified, with a progress callback. Between
-the two a tap forwards bytes and reports what it sees; nothing in the summary comes from anywhere but these three
-observers.
+The server's part: server and client are processes of their own. The client is the SDK's, unmodified, with a progress
+callback. Between the two a tap forwards bytes and reports what it sees; nothing in the summary comes from anywhere but
+these three observers.
+
+The client's part: the same client meets a hostile server, as it is and then with Tailrope's line. The observers are
+the server, which lives in this process, and the client's application.
 """
 
 import argparse
@@ -19,6 +22,9 @@ from asyncio.subprocess import PIPE, Process
 from dataclasses import dataclass
 from pathlib import Path
 
+from hostile import Hostile, improvise
+from notes import Notes
+from ordeal import Ordeal
 from story import Story
 from tap import Tap
 
@@ -27,6 +33,10 @@ HERE = Path(__file__).parent
 CLIENT_TIMEOUT_S = 90
 # Node may count a machine's sleep where Python does not; a difference that large is no delay of a pipe.
 CLOCK_DIFFERENCE_S = 5
+# Its story has everything that the hostile server does; either stock client fails, each at something else.
+SEED = 20
+# How long the clients of the hostile server wait for news; a client that comes back has some sooner.
+SILENCE_S = 4
 
 
 @dataclass
@@ -70,7 +80,7 @@ async def wait_for_server(process: Process, port: int) -> None:
     raise SystemExit("the server did not listen within 30 s")
 
 
-async def read(process: Process, story: Story) -> None:
+async def read(process: Process, story: Notes) -> None:
     """Pass on what a process reports: one line of JSON per fact."""
     assert process.stdout is not None  # it is started with a pipe
     offset: float | None = None
@@ -92,7 +102,7 @@ async def stop(process: Process) -> None:
             await process.wait()
 
 
-async def run(language: Language, transport: str) -> bool:
+async def run_server_part(language: Language, transport: str) -> bool:
     story = Story()
     port = free_port()
     server = await start(language, "server", "--port", str(port), "--transport", transport)
@@ -117,6 +127,50 @@ async def run(language: Language, transport: str) -> bool:
     return story.summary()
 
 
+async def meet(client: Process, title: str, seed: int) -> Ordeal:
+    """Let one client make its call to the hostile server."""
+    story = Ordeal()
+    reader = asyncio.create_task(read(client, story))
+    reporter = asyncio.create_task(story.keep_reporting())
+
+    def report(what: str, **fields: object) -> None:
+        story.note(functools.partial(story.told, {"what": what, **fields}))
+
+    try:
+        async with Hostile(improvise(seed), report) as server:
+            story.timeline.begin(title)
+            assert client.stdin is not None  # it is started with a pipe
+            client.stdin.write(f"{server.url}\n".encode())
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(client.wait(), CLIENT_TIMEOUT_S)
+    finally:
+        await stop(client)
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(reader, 5)
+        reporter.cancel()
+        story.report()
+        story.timeline.flush()
+    return story
+
+
+async def run_client_part(language: Language, seed: int) -> bool:
+    patience = ("--silence-s", str(SILENCE_S))
+    # Both start now, and wait for the address, so that nobody has to watch a start.
+    clients = [await start(language, "client", *patience, *line) for line in ((), ("--line",))]
+    try:
+        server = f"a hostile server (seed {seed})"
+        without = await meet(clients[0], f"{language.title}, stock client, {server}", seed)
+        ours = await meet(clients[1], f"{language.title}, stock client with Tailrope's line, {server}", seed)
+    finally:
+        for client in clients:
+            await stop(client)
+    paint = ours.timeline.paint
+    print()
+    print(paint(f"without the line: {without.outcome()}", "" if without.is_whole() else "red"))
+    print(paint(f"   with the line: {ours.outcome()}", "green" if ours.is_whole() else "red"))
+    return ours.is_whole()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="demo", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--language", choices=(*LANGUAGES, "all"), default="all", help="default: one after the other")
@@ -126,12 +180,19 @@ def main() -> int:
         default="tailrope",
         help="stock: the SDK's own transport with a plain in-memory event store, to see the difference",
     )
+    parser.add_argument("--part", choices=("server", "client"), help="one part alone; --transport is the server's")
+    parser.add_argument("--seed", type=int, default=SEED, help=f"of what the hostile server does; default: {SEED}")
     args = parser.parse_args()
+    part = args.part or ("server" if args.transport == "stock" else None)
     # A proxy of the environment must not get between the two.
     os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1"
     languages = list(LANGUAGES.values()) if args.language == "all" else [LANGUAGES[args.language]]
     try:
-        good = [asyncio.run(run(language, args.transport)) for language in languages]
+        good = []
+        if part != "client":
+            good += [asyncio.run(run_server_part(language, args.transport)) for language in languages]
+        if part != "server":
+            good += [asyncio.run(run_client_part(language, args.seed)) for language in languages]
     except KeyboardInterrupt:
         return 130
     return 0 if all(good) else 1

@@ -36,7 +36,9 @@ class Run:
 
     def __init__(self, at: float) -> None:
         self.emitted, self.received = Numbers(), Numbers()
+        self.verb = "emits"
         self.label = ""
+        self.colour = "green"
         self.at = at
 
 
@@ -60,6 +62,10 @@ class Timeline:
         print(f"\n{self.paint(title, 'bold')}\n")
         print(self.paint(f"{'elapsed':>9}  {'server':<{LEFT_WIDTH}} {'wire':^{WIRE_WIDTH}}  client", "bold"))
 
+    def restart_clock(self) -> None:
+        """Let elapsed time count from what is about to be reported."""
+        self._began = self.now
+
     def row(self, left: str = "", wire: str = "", right: str = "", colour: str = "") -> None:
         self.flush()
         print(self._line(left, wire or self._gutter(), right, colour, self.now), flush=True)
@@ -69,12 +75,16 @@ class Timeline:
         self.flush()
         self._is_open = is_open
 
-    def emitted(self, number: int) -> None:
-        self._current("").emitted.add(number)
+    def emitted(self, number: int, verb: str = "emits") -> None:
+        run = self._current("")
+        run.verb = verb
+        run.emitted.add(number)
         self._redraw()
 
-    def received(self, number: int, label: str) -> None:
-        self._current(label).received.add(number)
+    def received(self, number: int, label: str, colour: str = "green") -> None:
+        run = self._current(label)
+        run.colour = colour
+        run.received.add(number)
         self._redraw()
 
     def flush(self) -> None:
@@ -100,10 +110,10 @@ class Timeline:
             print("\r\x1b[K" + self._run_line(self._run, columns), end="", flush=True)
 
     def _run_line(self, run: Run, columns: int | None = None) -> str:
-        left = f"emits {run.emitted}" if run.emitted else ""
+        left = f"{run.verb} {run.emitted}" if run.emitted else ""
         right = f"{run.label} {run.received}" if run.received else ""
         wire = TO_CLIENT if right else self._gutter()
-        return self._line(left, wire, right, "green" if right else "yellow", run.at, columns)
+        return self._line(left, wire, right, run.colour if right else "yellow", run.at, columns)
 
     def _gutter(self) -> str:
         return "┃" if self._is_open else "·"
