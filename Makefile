@@ -31,7 +31,7 @@ setup: ## make .venv/mcp1 and .venv/mcp2, build the wheel, install it in both (f
 TWO_AT_A_TIME := $(MAKE) --no-print-directory --jobs=2 --output-sync=target
 
 test: setup test-rust ## run every test
-	@$(TWO_AT_A_TIME) test-python-mcp1 test-python-mcp2 test-node test-interop test-conformance
+	@$(TWO_AT_A_TIME) test-python-mcp1 test-python-mcp2 test-node test-client test-interop test-conformance
 
 test-rust: ## run the tests of the engine and of its stores, with real Redis and PostgreSQL servers
 	$(EVERY_SERVER) cargo test --workspace --exclude tailrope-python --exclude tailrope-node $(STORES)
