@@ -50,6 +50,8 @@ class Scope {
 
 export class Scopes {
   #scopes = new Map();
+  /** Streams that are done and have readers that lack some of it. Who reads them keeps them. */
+  #unread = new Set();
 
   /**
    * The scope of a request. Clients that share a `fetch` and not a session share no credentials. To be left as often as
@@ -83,6 +85,23 @@ export class Scopes {
   *streams() {
     for (const { streams } of this.#scopes.values()) {
       yield* streams;
+    }
+    for (const ref of this.#unread) {
+      const stream = ref.deref();
+      if (stream?.token() === undefined) {
+        this.#unread.delete(ref);
+      } else {
+        yield stream;
+      }
+    }
+  }
+
+  /** Nothing comes of the stream any more. */
+  done(stream) {
+    if (stream.token() !== undefined) {
+      // Those that were read, or dropped, go.
+      for (const _ of this.streams());
+      this.#unread.add(new WeakRef(stream));
     }
   }
 }

@@ -42,6 +42,8 @@ export class ResumedStream {
   /** When the last input was, and how long the wait is that it began. */
   #at = 0;
   #delayMs;
+  /** The token of what the sink's reader has, while more has come. */
+  #taken;
   /** Ends the wait for time; ends that for the sink's reader. */
   #wake;
   #go;
@@ -61,10 +63,22 @@ export class ResumedStream {
     this.#settings = settings;
     this.#isStandalone = isStandalone;
     this.#isFirst = isFirst;
+    this.#taken = this.#position();
   }
 
-  /** The stream as text, while it can be continued. */
+  /**
+   * The stream as text, while it can be continued: from what its reader has, which may be behind what has come. A stream
+   * that is done can be continued until its reader has all of it.
+   */
   token() {
+    if (this.#sink.isOver) {
+      return undefined;
+    }
+    return this.#sink.isTaken ? this.#position() : this.#taken;
+  }
+
+  /** As far as it has come. */
+  #position() {
     const { sessionId, newest } = this.#scope;
     const version = newest.get('mcp-protocol-version');
     return this.#native.token(sessionId && textOf(sessionId), version && textOf(version)) ?? undefined;
@@ -92,7 +106,6 @@ export class ResumedStream {
         onAbort();
       }
       await this.#loop();
-      streams.delete(this);
       await this.#readRest();
     } catch (error) {
       // A fault of a replaced `schedule`, or of ours.
@@ -333,6 +346,9 @@ export class ResumedStream {
       this.#connection = undefined;
       this.#take(this.#native.end(this.#now(), jitter()));
     } else {
+      if (this.#sink.isTaken) {
+        this.#taken = this.#position();
+      }
       this.#take(this.#native.bytes(this.#now(), jitter(), chunk.value));
     }
   }

@@ -72,7 +72,11 @@ export interface ResumeOptions {
 
 /** The messages of a stream, as they come: parsed JSON, over as many connections as it takes. */
 export interface Messages extends AsyncGenerator<any, void, undefined> {
-  /** What it takes to continue the stream in any process, see `streams.export()`; absent while it has no cursor. */
+  /**
+   * What it takes to continue the stream in any process, see `streams.export()`; absent while it has no cursor. It is never
+   * ahead of what was handed out, and moves on when `next()` is called and nothing is left: a message that was not asked
+   * past may come again.
+   */
   readonly token: string | undefined;
 }
 
@@ -80,7 +84,10 @@ export interface ResumableFetch {
   (input: string | URL | Request, init?: RequestInit): Promise<Response>;
   /** The streams that are open. */
   readonly streams: {
-    /** A token for each that can be continued: text of one line, without credentials, for `resume` in any process. */
+    /**
+     * A token for each that can be continued: text of one line, without credentials, for `resume` in any process. It
+     * stands for what the body's reader has read before its last read, so nothing is lost and the last may come again.
+     */
     export(): string[];
     readonly size: number;
   };

@@ -132,7 +132,10 @@ class Instance {
   /** Runs a stream, and leaves its scope at the end. */
   #run({ native, isStandalone = false }, sink, request, scope, how, answer) {
     const stream = new ResumedStream(native, sink, request, scope, this.#settings, { isStandalone, ...how });
-    void stream.run(answer).finally(() => this.#scopes.leave(scope));
+    void stream.run(answer).finally(() => {
+      this.#scopes.leave(scope);
+      this.#scopes.done(stream);
+    });
     return stream;
   }
 

@@ -118,6 +118,29 @@ test('thousands of resumes leave nothing behind', { timeout: 120_000 }, async (t
   assert.deepEqual(warnings, []);
 });
 
+test('answers that nobody reads are not kept', async (t) => {
+  const server = await ScriptedServer.open(t);
+  const fetch = withoutSlack();
+  v8.setFlagsFromString('--expose-gc');
+  const gc = vm.runInNewContext('gc');
+  const left = async (id) => {
+    const asked = fetch(server.url, post(id));
+    const exchange = (await server.next()).head().text(primed('a'));
+    await asked;
+    await until(() => fetch.streams.export().length === id);
+    exchange.end(event('b', result(id)));
+    await until(() => fetch.streams.size === 0);
+  };
+  for (let id = 1; id <= 20; id += 1) {
+    await left(id);
+  }
+  assert.equal(fetch.streams.export().length, 20);
+  await until(() => {
+    gc();
+    return fetch.streams.export().length === 0;
+  });
+});
+
 for (const how of ['signal', 'cancel']) {
   test(`streams cancelled at any time leave nothing behind: ${how}`, { timeout: 120_000 }, async (t) => {
     const server = await ScriptedServer.open(t);

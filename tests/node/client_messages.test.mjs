@@ -5,19 +5,21 @@ import { TailropeError, resumableFetch, stream } from 'tailrope/client';
 
 import { until, within } from './kit/raw.mjs';
 import { ScriptedServer, event, note, primed, result } from './kit/scripted.mjs';
-import { QUICK, called, withoutSlack } from './kit/streams.mjs';
+import { QUICK, called, parse, withoutSlack } from './kit/streams.mjs';
 import { test } from './kit/test.mjs';
 
 test('exported stream is resumed elsewhere', async (t) => {
   const begun = { 'mcp-session-id': 's', 'mcp-protocol-version': '2025-11-25', authorization: 'secret' };
-  const { server, fetch, stop, exchange } = await called(t, {}, begun);
+  const { server, fetch, stop, exchange, response } = await called(t, {}, begun);
   exchange.text(primed('a') + event('b', note(1)));
-  const [token] = await until(() => {
-    const tokens = fetch.streams.export();
-    return tokens[0]?.includes('"b"') && tokens;
-  });
+  const reader = response.body.getReader();
+  await within(reader.read());
+  const end = assert.rejects(reader.read(), { name: 'AbortError' });
+  const [token] = fetch.streams.export();
+  assert.match(token, /"b"/);
   assert.doesNotMatch(token, /secret|\n/);
   stop.abort();
+  await within(end);
   const messages = [];
   const read = (async () => {
     const where = { url: server.url, headers: { authorization: 'other' } };
@@ -35,6 +37,67 @@ test('exported stream is resumed elsewhere', async (t) => {
   await within(read);
   assert.deepEqual(messages, [note(2), result(1)]);
   await assert.rejects(fetch.resume('no token', { url: server.url }).next(), { code: 'invalid_argument' });
+});
+
+const cursorOf = (token) => token && JSON.parse(token).lastEventId;
+
+test('token of a response is not ahead of its reader', async (t) => {
+  const { server, fetch, exchange, response } = await called(t);
+  const cursor = () => cursorOf(fetch.streams.export()[0]);
+  const reader = response.body.getReader();
+  const read = async () => parse(new TextDecoder().decode((await within(reader.read())).value));
+  exchange.text(primed('a'));
+  await until(() => cursor() === 'a');
+  exchange.text(event('b', note(1)) + event('c', note(2)));
+  assert.deepEqual(await read(), [note(1), note(2)]);
+  assert.equal(cursor(), 'a');
+  const next = read();
+  assert.equal(cursor(), 'c');
+  exchange.text(event('d', note(3)));
+  assert.deepEqual(await next, [note(3)]);
+  // The response comes, and nobody takes it for now.
+  exchange.end(event('e', result(1)));
+  await until(() => fetch.streams.size === 0);
+  await within(exchange.closed);
+  assert.equal(cursor(), 'c');
+  const [token] = fetch.streams.export();
+  assert.deepEqual(JSON.parse(token).requests, [1]);
+  assert.deepEqual(await read(), [result(1)]);
+  assert.deepEqual(fetch.streams.export(), []);
+  assert.equal((await within(reader.read())).done, true);
+  assert.equal(server.waiting, 0);
+});
+
+test('token of messages is not ahead of them', async (t) => {
+  const server = await ScriptedServer.open(t);
+  const messages = stream(server.url, { message: { jsonrpc: '2.0', id: 1, method: 'work' }, ...QUICK });
+  const first = messages.next();
+  const exchange = (await server.next()).head().text(primed('a'));
+  await until(() => cursorOf(messages.token) === 'a');
+  exchange.text(event('b', [note(1), note(2)]) + event('c', note(3)) + event('d', result(1)));
+  assert.deepEqual((await within(first)).value, note(1));
+  for (const message of [note(2), note(3), result(1)]) {
+    assert.equal(cursorOf(messages.token), 'a');
+    assert.deepEqual((await within(messages.next())).value, message);
+  }
+  assert.equal(cursorOf(messages.token), 'a');
+  assert.equal((await within(messages.next())).done, true);
+  assert.equal(messages.token, undefined);
+});
+
+test('token of messages moves on with them', async (t) => {
+  const server = await ScriptedServer.open(t);
+  const messages = stream(server.url, QUICK);
+  const first = messages.next();
+  const exchange = (await server.next()).head().text(event('a', note(1)));
+  assert.deepEqual((await within(first)).value, note(1));
+  assert.equal(messages.token, undefined);
+  const second = messages.next();
+  await until(() => cursorOf(messages.token) === 'a');
+  exchange.text(event('b', note(2)));
+  assert.deepEqual((await within(second)).value, note(2));
+  assert.equal(cursorOf(messages.token), 'a');
+  await within(messages.return());
 });
 
 for (const given of ['none', 'own', 'resumable']) {
@@ -79,7 +142,6 @@ test('stream that nobody reads on is let go of', async (t) => {
   assert.equal(exchange.method, 'GET');
   exchange.head().text(event('a', note(1)));
   assert.deepEqual((await within(first)).value, note(1));
-  assert.equal(JSON.parse(messages.token).lastEventId, 'a');
   await within(messages.return());
   assert.equal(messages.token, undefined);
   await within(exchange.closed);
