@@ -257,11 +257,19 @@ export class ResumedStream {
   async #connect() {
     const { lastEventId } = this.#next;
     this.#next = undefined;
-    const connection = { controller: new AbortController() };
+    const connection = { controller: new AbortController(), isAwaited: true };
     this.#connection = connection;
+    // What was asked may not stop when it is told to.
+    const stopped = new Promise((resolve) => {
+      connection.controller.signal.addEventListener('abort', () => resolve());
+    });
+    this.#watch();
     let answer;
     try {
-      answer = await this.#ask(lastEventId ?? undefined, connection.controller.signal);
+      const { signal } = connection.controller;
+      const asked = this.#ask(lastEventId ?? undefined, signal);
+      asked.then((late) => signal.aborted && late.body?.cancel().catch(() => {}), () => {});
+      answer = await Promise.race([asked, stopped]);
     } catch (error) {
       if (this.#connection === connection) {
         this.#connection = undefined;
@@ -269,12 +277,15 @@ export class ResumedStream {
         this.#take(this.#native.broken(this.#now(), jitter()));
       }
       return;
+    } finally {
+      connection.isAwaited = false;
+      this.#unwatch();
     }
-    if (this.#connection !== connection) {
-      answer.body?.cancel().catch(() => {});
-      return;
+    if (this.#connection === connection) {
+      this.#answered(connection, answer);
+    } else {
+      answer?.body?.cancel().catch(() => {});
     }
-    this.#answered(connection, answer);
   }
 
   #answered(connection, answer) {
@@ -327,12 +338,12 @@ export class ResumedStream {
     let chunk;
     let fault;
     try {
-      connection.isReading = true;
+      connection.isAwaited = true;
       chunk = await connection.reader.read();
     } catch (error) {
       fault = { error };
     } finally {
-      connection.isReading = false;
+      connection.isAwaited = false;
     }
     if (this.#connection !== connection || this.#native.isDone) {
       connection.isOver = fault !== undefined || chunk.done;
@@ -365,28 +376,36 @@ export class ResumedStream {
     }
   }
 
-  /** Sees to it that the connection's silence ends. */
+  /** Sees to it that the connection's silence ends, and the wait for its answer. */
   #watch() {
     const { deadline } = this.#native;
     if (this.#silence !== undefined || deadline === Infinity) {
       return;
     }
     const check = () => {
+      if (this.#silence !== timer) {
+        return;
+      }
       this.#silence = undefined;
-      if (this.#connection?.isReading && this.#native.deadline <= passed()) {
+      if (this.#connection?.isAwaited && this.#native.deadline <= passed()) {
         this.#take(this.#native.tick(passed(), jitter()));
-      } else if (this.#connection?.isReading) {
+      } else if (this.#connection?.isAwaited) {
         this.#watch();
       }
     };
     // Bytes that arrived while the process was busy or asleep are read before the clock is looked at.
     const timer = setTimeout(() => setImmediate(check), Math.min(deadline - passed(), LONGEST_TIMER_MS));
-    this.#silence = timer.unref();
+    this.#silence = timer;
+    timer.unref();
+  }
+
+  #unwatch() {
+    clearTimeout(this.#silence);
+    this.#silence = undefined;
   }
 
   async #wait() {
-    clearTimeout(this.#silence);
-    this.#silence = undefined;
+    this.#unwatch();
     const { schedule = this.#timer } = this.#settings;
     const delayMs = Math.max(0, this.#native.deadline - passed());
     this.#delayMs ??= this.#native.deadline - this.#at;

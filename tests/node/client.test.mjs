@@ -399,6 +399,37 @@ test('connection that is silent is given up', async (t) => {
   assert.deepEqual(parse(await within(response.text())), [result(1)]);
 });
 
+for (const how of ['fetch', 'headers']) {
+  test(`connection that is never answered is given up: ${how}`, async (t) => {
+    const options = { maxSilenceMs: 50, maxAttempts: 3 };
+    let asked = 0;
+    if (how === 'headers') {
+      options.headers = () => {
+        asked += 1;
+        return new Promise(() => {});
+      };
+    }
+    const { server, fetch, exchange, response } = await called(t, options);
+    exchange.text(primed('a')).end();
+    const [answer] = parse(await within(response.text()));
+    assert.equal(answer.error.data.tailrope, 'gave_up');
+    assert.equal(fetch.streams.size, 0);
+    // Each was let go of.
+    await until(() => server.open === 0);
+    assert.equal(how === 'headers' ? asked : server.waiting, 3);
+  });
+}
+
+test('first get that is never answered is tried again', async (t) => {
+  const server = await ScriptedServer.open(t);
+  const asked = withoutSlack({ maxSilenceMs: 50 })(server.url, listenTo());
+  await within((await server.next()).closed);
+  (await server.next()).head();
+  const response = await within(asked);
+  assert.equal(response.status, 200);
+  await response.body.cancel();
+});
+
 test('options out of range are named', () => {
   for (const [options, message] of [
     [{ growth: 0.5 }, /^growth /],
