@@ -17,8 +17,14 @@ class Scope {
     this.sessionId = sessionId;
   }
 
-  /** Takes what a request carries: what it carries is newer than what is known. */
+  /**
+   * Takes what a request of a stream carries: it is newer than what is known. Without a session nobody can tell whose
+   * it is.
+   */
   note(headers) {
+    if (this.sessionId === undefined) {
+      return;
+    }
     for (const name of NEWEST) {
       const value = headers.get(name);
       if (value !== null) {
@@ -65,7 +71,6 @@ export class Scopes {
       this.#scopes.set(key, scope);
     }
     scope.holders += 1;
-    scope.note(headers);
     return scope;
   }
 
@@ -79,7 +84,12 @@ export class Scopes {
   /** The scope of a stream whose answer tells its session, as that to `initialize` does. */
   told(scope, url, headers, answer) {
     const sessionId = answer.headers.get(SESSION) ?? undefined;
-    return scope.sessionId === undefined && sessionId !== undefined ? this.enter(url, headers, sessionId) : undefined;
+    if (scope.sessionId !== undefined || sessionId === undefined) {
+      return undefined;
+    }
+    const told = this.enter(url, headers, sessionId);
+    told.note(headers);
+    return told;
   }
 
   *streams() {

@@ -5,6 +5,7 @@ import { LINGER_MS, get, headerOf, inherited, overlay, readOut, retryAfterMs, te
 
 /** What timers take at most. */
 const LONGEST_TIMER_MS = 2 ** 31 - 1;
+const REVISION = 'mcp-protocol-version';
 const NOTHING = new Uint8Array(0);
 
 // Rounded so that a wait is never shorter than it was told to be (W-043): inputs that begin one are late (`#now`), what
@@ -80,7 +81,7 @@ export class ResumedStream {
   /** As far as it has come. */
   #position() {
     const { sessionId, newest } = this.#scope;
-    const version = newest.get('mcp-protocol-version');
+    const version = newest.get(REVISION) ?? this.#inherited.headers.get(REVISION);
     return this.#native.token(sessionId && textOf(sessionId), version && textOf(version)) ?? undefined;
   }
 

@@ -74,6 +74,7 @@ class Instance {
       if (!takes(method, headers)) {
         return await fetch(input, init);
       }
+      scope.note(headers);
       if (method === 'GET') {
         const sink = new ResponseSink();
         isHeld = true;
@@ -148,6 +149,7 @@ class Instance {
     const request = requestOf(url, { headers: sent, signal });
     const isStandalone = JSON.parse(native.requests).length === 0;
     const scope = this.#scopes.enter(request.url, sent);
+    scope.note(sent);
     yield* messages(sink, this.#run({ native, isStandalone }, sink, request, scope), started);
   }
 
@@ -169,6 +171,7 @@ class Instance {
     const sink = new MessageSink();
     if (body === undefined) {
       const scope = this.#scopes.enter(request.url, headers);
+      scope.note(headers);
       const opened = this.#opened(request, true);
       yield* messages(sink, this.#run(opened, sink, request, scope, { isFirst: true }), started);
       return;
@@ -177,6 +180,7 @@ class Instance {
     const answer = await fetch(url, init);
     if (requests && answer.body && takesAnswer(answer)) {
       const scope = this.#scopes.enter(request.url, headers);
+      scope.note(headers);
       yield* messages(sink, this.#posted(requests, sink, request, scope, answer), started);
     } else {
       yield* whole(answer);

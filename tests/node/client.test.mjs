@@ -256,6 +256,35 @@ test('two sessions share no headers', async (t) => {
   assert.deepEqual([headers['mcp-session-id'], headers.authorization], ['s', 'Bearer s']);
 });
 
+test('clients without a session share no headers', async (t) => {
+  const begun = { authorization: 'Bearer a', 'mcp-protocol-version': '2025-11-25' };
+  const { server, fetch, exchange } = await called(t, { headers: { 'x-more': 'm' } }, begun);
+  const other = { authorization: 'Bearer b', 'mcp-protocol-version': '2025-06-18' };
+  const passed = fetch(server.url, post(1, other));
+  (await server.next()).json(200, result(1));
+  await within(passed);
+  exchange.text(primed('a')).end();
+  const { headers } = await server.next();
+  assert.deepEqual([headers.authorization, headers['mcp-protocol-version']], ['Bearer a', '2025-11-25']);
+  assert.equal(headers['x-more'], 'm');
+  await until(() => fetch.streams.export().length === 1);
+  assert.equal(JSON.parse(fetch.streams.export()[0]).protocolVersion, '2025-11-25');
+});
+
+test('requests that are not taken leave no headers', async (t) => {
+  const begun = { authorization: 'Bearer a', 'mcp-session-id': 's', 'mcp-protocol-version': '2025-11-25' };
+  const { server, fetch, exchange } = await called(t, {}, begun);
+  const other = { ...begun, authorization: 'Bearer b', 'mcp-protocol-version': '2026-07-28' };
+  for (const init of [post(1, other), { method: 'DELETE', headers: { ...begun, authorization: 'Bearer c' } }]) {
+    const passed = fetch(server.url, init);
+    (await server.next()).json(200, result(1));
+    await within(passed);
+  }
+  exchange.text(primed('a')).end();
+  const { headers } = await server.next();
+  assert.deepEqual([headers.authorization, headers['mcp-protocol-version']], ['Bearer a', '2025-11-25']);
+});
+
 test('redirects of resumes stay on the origin', async (t) => {
   const { server, exchange, response } = await called(t, {}, { authorization: 'Bearer a' });
   const other = await ScriptedServer.open(t);
