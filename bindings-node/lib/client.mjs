@@ -131,8 +131,8 @@ class Instance {
   }
 
   /** Runs a stream, and leaves its scope at the end. */
-  #run({ native, isStandalone = false }, sink, request, scope, how, answer) {
-    const stream = new ResumedStream(native, sink, request, scope, this.#settings, { isStandalone, ...how });
+  #run({ native, isStandalone = false, settings = this.#settings }, sink, request, scope, how, answer) {
+    const stream = new ResumedStream(native, sink, request, scope, settings, { isStandalone, ...how });
     void stream.run(answer).finally(() => {
       this.#scopes.leave(scope);
       this.#scopes.done(stream);
@@ -145,12 +145,16 @@ class Instance {
     const sink = new MessageSink();
     const native = ClientStream.saved(token, this.#options, true, performance.now());
     const sent = savedHeaders(native);
-    await overlay(sent, headers);
+    const isAsked = typeof headers === 'function';
+    if (!isAsked) {
+      await overlay(sent, headers);
+    }
+    const settings = isAsked ? { ...this.#settings, headers } : this.#settings;
     const request = requestOf(url, { headers: sent, signal });
     const isStandalone = JSON.parse(native.requests).length === 0;
     const scope = this.#scopes.enter(request.url, sent);
     scope.note(sent);
-    yield* messages(sink, this.#run({ native, isStandalone }, sink, request, scope), started);
+    yield* messages(sink, this.#run({ native, isStandalone, settings }, sink, request, scope), started);
   }
 
   /** The messages that answer a message, or those of the standalone stream. */

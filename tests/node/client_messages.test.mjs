@@ -133,6 +133,29 @@ for (const given of ['none', 'own', 'resumable']) {
   });
 }
 
+test('headers of a resumed stream are asked before each connection', async (t) => {
+  const server = await ScriptedServer.open(t);
+  const token = JSON.stringify({ tailrope: 1, lastEventId: 'a', requests: [1], sessionId: 's' });
+  let asked = 0;
+  const headers = async () => {
+    asked += 1;
+    return { authorization: `Bearer ${asked}` };
+  };
+  const messages = withoutSlack().resume(token, { url: server.url, headers });
+  assert.equal(asked, 0);
+  const first = messages.next();
+  for (const authorization of ['Bearer 1', 'Bearer 2']) {
+    const exchange = await server.next();
+    assert.deepEqual([exchange.headers.authorization, exchange.headers['mcp-session-id']], [authorization, 's']);
+    exchange.head().end();
+  }
+  const last = await server.next();
+  assert.equal(last.headers.authorization, 'Bearer 3');
+  last.head().end(event('b', result(1)));
+  assert.deepEqual((await within(first)).value, result(1));
+  assert.equal((await within(messages.next())).done, true);
+});
+
 test('stream that nobody reads on is let go of', async (t) => {
   const server = await ScriptedServer.open(t);
   const messages = stream(server.url, QUICK);
