@@ -212,13 +212,76 @@ async function* messages(sink, stream, started) {
   }
 }
 
-/** What `generate` makes, and the token of the stream that it starts. */
-function withToken(generate) {
-  let stream;
-  const generated = generate((started) => {
-    stream = started;
-  });
-  return Object.defineProperty(generated, 'token', { get: () => stream?.token(), configurable: true });
+/** What a generator makes, which can be left while it waits. */
+class Messages {
+  #generated;
+  #stop = new AbortController();
+  #stream;
+  #saved;
+  #isLeft = false;
+
+  /** `generate` is given a signal that ends the stream, and what to tell when it has started. */
+  constructor(generate, signal, saved) {
+    this.#saved = saved;
+    this.#generated = this.#follow(signal, () =>
+      generate(this.#stop.signal, (stream) => {
+        this.#stream = stream;
+      }),
+    );
+  }
+
+  /** Listens to the caller's signal for as long as the stream takes. */
+  async *#follow(signal, generate) {
+    const onAbort = () => this.#stop.abort(signal.reason);
+    signal?.addEventListener('abort', onAbort, { once: true });
+    if (signal?.aborted) {
+      onAbort();
+    }
+    try {
+      yield* generate();
+    } finally {
+      signal?.removeEventListener('abort', onAbort);
+    }
+  }
+
+  get token() {
+    return this.#isLeft ? undefined : this.#stream === undefined ? this.#saved : this.#stream.token();
+  }
+
+  async next() {
+    try {
+      return await this.#generated.next();
+    } catch (error) {
+      this.#saved = undefined;
+      if (this.#isLeft) {
+        return { done: true, value: undefined };
+      }
+      throw error;
+    }
+  }
+
+  async return(value) {
+    this.#isLeft = true;
+    this.#stop.abort();
+    // It is over when what was asked before is.
+    await this.#generated.return().catch(() => {});
+    return { done: true, value: await value };
+  }
+
+  async throw(error) {
+    await this.return();
+    throw error;
+  }
+
+  [Symbol.asyncIterator]() {
+    return this;
+  }
+}
+
+if (Symbol.asyncDispose !== undefined) {
+  Messages.prototype[Symbol.asyncDispose] = async function dispose() {
+    await this.return();
+  };
 }
 
 function takes(method, headers) {
@@ -254,15 +317,14 @@ export function resumableFetch(fetch = globalThis.fetch, options = {}) {
         return instance.size;
       },
     },
-    resume: (token, where) => withToken((started) => instance.resume(token, where, started)),
+    resume: (token, where) =>
+      new Messages((signal, started) => instance.resume(token, { ...where, signal }, started), where?.signal, token),
   });
 }
 
 export function stream(url, { message, token, headers, fetch = globalThis.fetch, signal, ...options } = {}) {
   const instance = new Instance(fetch, { ...options, headers });
-  return withToken((started) =>
-    token === undefined
-      ? instance.stream(url, message, signal, started)
-      : instance.resume(token, { url, signal }, started),
-  );
+  return token === undefined
+    ? new Messages((stop, started) => instance.stream(url, message, stop, started), signal)
+    : new Messages((stop, started) => instance.resume(token, { url, signal: stop }, started), signal, token);
 }

@@ -142,6 +142,7 @@ test('headers of a resumed stream are asked before each connection', async (t) =
     return { authorization: `Bearer ${asked}` };
   };
   const messages = withoutSlack().resume(token, { url: server.url, headers });
+  assert.equal(messages.token, token);
   assert.equal(asked, 0);
   const first = messages.next();
   for (const authorization of ['Bearer 1', 'Bearer 2']) {
@@ -155,6 +156,31 @@ test('headers of a resumed stream are asked before each connection', async (t) =
   assert.deepEqual((await within(first)).value, result(1));
   assert.equal((await within(messages.next())).done, true);
 });
+
+for (const where of ['post', 'read', 'wait', 'json']) {
+  test(`leaving a stream that waits aborts it: ${where}`, async (t) => {
+    const server = await ScriptedServer.open(t);
+    const messages = stream(server.url, { message: { jsonrpc: '2.0', id: 1, method: 'work' }, ...QUICK });
+    const next = messages.next();
+    const exchange = await server.next();
+    if (where === 'json') {
+      exchange.head(200, { 'content-type': 'application/json' }).text('{');
+    } else if (where !== 'post') {
+      exchange.head().text(primed('a', 60_000));
+      await until(() => messages.token !== undefined);
+    }
+    if (where === 'wait') {
+      exchange.end();
+      await within(exchange.closed);
+    }
+    assert.deepEqual(await within(messages.return('left')), { done: true, value: 'left' });
+    assert.deepEqual(await within(next), { done: true, value: undefined });
+    assert.deepEqual(await within(messages.next()), { done: true, value: undefined });
+    assert.equal(messages.token, undefined);
+    await within(exchange.closed);
+    assert.equal(server.waiting, 0);
+  });
+}
 
 test('stream that nobody reads on is let go of', async (t) => {
   const server = await ScriptedServer.open(t);
