@@ -1,5 +1,5 @@
 // The client's half, for clients that take a `fetch`, and for programs that have no client at all.
-import { bodyOf, overlay, requestOf, textOf } from './client-http.mjs';
+import { bodyOf, overlay, readOut, requestOf, textOf } from './client-http.mjs';
 import { Scopes, savedHeaders } from './client-scope.mjs';
 import { MessageSink, ResponseSink, each } from './client-sinks.mjs';
 import { ResumedStream, TailropeError } from './client-stream.mjs';
@@ -187,7 +187,7 @@ class Instance {
       scope.note(headers);
       yield* messages(sink, this.#posted(requests, sink, request, scope, answer), started);
     } else {
-      yield* whole(answer);
+      yield* whole(answer, requests !== undefined);
     }
   }
 
@@ -294,16 +294,19 @@ function takesAnswer({ status, headers }) {
 }
 
 /** The messages of an answer to a POST that is no stream. */
-async function* whole(answer) {
-  if (answer.status === 202) {
-    await answer.body?.cancel();
+async function* whole(answer, hasRequests) {
+  const type = answer.headers.get('content-type') ?? '';
+  if (answer.ok && /^application\/json\b/i.test(type)) {
+    const text = await answer.text();
+    yield* text.trim() === '' ? [] : each(JSON.parse(text));
     return;
   }
-  if (answer.status === 200 && /^application\/json\b/i.test(answer.headers.get('content-type') ?? '')) {
-    yield* each(await answer.json());
+  // What was no request has no answer: whatever a stream says is for nobody.
+  const isForNobody = answer.ok && !hasRequests && (type === '' || takesAnswer(answer));
+  void readOut(answer);
+  if (answer.status === 202 || isForNobody) {
     return;
   }
-  await answer.body?.cancel();
   const { code, message } = ClientStream.refused(answer.status);
   throw Object.assign(new TailropeError(code, message), { status: answer.status });
 }

@@ -182,6 +182,29 @@ for (const where of ['post', 'read', 'wait', 'json']) {
   });
 }
 
+test('message without requests has no answer', async (t) => {
+  const server = await ScriptedServer.open(t);
+  const all = async () => {
+    const found = [];
+    for await (const each of stream(server.url, { message: { jsonrpc: '2.0', method: 'n' }, ...QUICK })) {
+      found.push(each);
+    }
+    return found;
+  };
+  const ended = all();
+  (await server.next()).head().end(event('a', note(1)));
+  assert.deepEqual(await within(ended), []);
+  // One that goes on is let go of, and nobody comes back for it.
+  const open = all();
+  const exchange = (await server.next()).head().text(event('a', note(1)));
+  assert.deepEqual(await within(open), []);
+  await within(exchange.closed);
+  const empty = all();
+  (await server.next()).head(204, {}).end();
+  assert.deepEqual(await within(empty), []);
+  assert.equal(server.waiting, 0);
+});
+
 test('stream that nobody reads on is let go of', async (t) => {
   const server = await ScriptedServer.open(t);
   const messages = stream(server.url, QUICK);
@@ -202,6 +225,11 @@ test('stream failure has its code', async (t) => {
   const refused = stream(server.url, { message }).next();
   (await server.next()).json(401, {});
   await assert.rejects(within(refused), { name: 'TailropeError', code: 'unauthorized', status: 401 });
+  for (const each of [message, { jsonrpc: '2.0', method: 'n' }]) {
+    const html = stream(server.url, { message: each }).next();
+    (await server.next()).head(200, { 'content-type': 'text/html' }).end('<p>sign in</p>');
+    await assert.rejects(within(html), { name: 'TailropeError', code: 'unexpected_answer', status: 200 });
+  }
   const lost = stream(server.url, { message, ...QUICK }).next();
   (await server.next()).head().text(primed('a')).end();
   (await server.next()).json(400, {});
