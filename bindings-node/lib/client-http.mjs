@@ -82,10 +82,12 @@ export async function get(fetch, url, init) {
   }
 }
 
-/** `Retry-After` in milliseconds. */
+/** `Retry-After` in milliseconds. A date is one by the clock of whoever wrote it, where it tells that. */
 export function retryAfterMs(headers) {
   const text = headers.get('retry-after')?.trim() ?? '';
-  const ms = /^\d+$/.test(text) ? Number(text) * 1_000 : Date.parse(text) - Date.now();
+  const told = Date.parse(headers.get('date') ?? '');
+  const now = Number.isNaN(told) ? Date.now() : told;
+  const ms = /^\d+$/.test(text) ? Number(text) * 1_000 : Date.parse(text) - now;
   return ms > 0 ? Math.min(ms, Number.MAX_SAFE_INTEGER) : undefined;
 }
 

@@ -504,15 +504,18 @@ test('retry after is seconds or a date', async (t) => {
     const timer = setTimeout(wake, delayMs > 1_000 ? 0 : delayMs);
     return () => clearTimeout(timer);
   };
-  for (const [value, least, most] of [
-    // It grows with the try that failed, up to 30 s; what was told is waited all the same.
-    ['7', 10_400, 10_501],
-    [new Date(Date.now() + 60_000).toUTCString(), 50_000, 60_001],
-    ['soon', 0, 76],
+  for (const [value, least, most, date] of [
+    ['7', 6_900, 7_002],
+    [new Date(Date.now() + 60_000).toUTCString(), 50_000, 60_002],
+    // By the server's clock, whatever that says.
+    ['Wed, 21 Oct 2015 07:28:20 GMT', 19_900, 20_002, 'Wed, 21 Oct 2015 07:28:00 GMT'],
+    ['Wed, 21 Oct 2015 07:28:20 GMT', 0, 77, 'Wed, 21 Oct 2015 07:29:00 GMT'],
+    [new Date(Date.now() + 60_000).toUTCString(), 50_000, 60_002, 'yesterday'],
+    ['soon', 0, 77],
   ]) {
     const { server, stop, exchange, response } = await called(t, { schedule });
     exchange.text(primed('a')).end();
-    const refused = (await server.next()).head(429, { 'retry-after': value });
+    const refused = (await server.next()).head(429, { 'retry-after': value, ...(date && { date }) });
     delays.length = 0;
     refused.end();
     const [delayMs] = await until(() => delays.length > 0 && delays);
