@@ -125,11 +125,11 @@ export class ResponseSink {
     this.#settle();
   }
 
-  #settle(ending = this.#ending) {
-    this.#ending = ending;
-    if (ending !== undefined && this.#chunks.length === 0 && !this.isOver) {
+  #settle(ending) {
+    this.#ending ??= ending;
+    if (this.#ending !== undefined && this.#chunks.length === 0 && !this.isOver) {
       this.isOver = true;
-      ending();
+      this.#ending();
     }
   }
 

@@ -13,6 +13,10 @@ const NOTHING = new Uint8Array(0);
 const passed = () => Math.floor(performance.now());
 const jitter = () => Math.floor(Math.random() * 2 ** 32);
 
+function warn(error, of = 'schedule') {
+  process.emitWarning(error instanceof Error ? error : new Error(`${of}: ${error}`));
+}
+
 /** Why a stream ended before it was complete; `code` is the kind, the same in all languages. */
 export class TailropeError extends Error {
   constructor(code, message, options) {
@@ -109,9 +113,12 @@ export class ResumedStream {
       await this.#loop();
       await this.#readRest();
     } catch (error) {
-      // A fault of a replaced `schedule`, or of ours.
-      this.#native.abort(this.#now(), jitter());
+      // A fault of a replaced `schedule`, or of ours: nobody else tells those that wait.
+      warn(error);
+      this.#lastError = error;
+      this.#take(this.#native.abandon(this.#now(), jitter()));
       this.#stop();
+      // Where it was done already.
       this.#sink.failed(error);
       this.#sink.refused(undefined, error, error);
     } finally {
@@ -241,7 +248,7 @@ export class ResumedStream {
       this.#settings[name]?.(what);
     } catch (error) {
       // The stream is not to suffer from it, and somebody should know.
-      process.emitWarning(error instanceof Error ? error : new Error(`${name}: ${error}`));
+      warn(error, name);
     }
   }
 

@@ -291,6 +291,17 @@ impl ClientStream {
         self.handle(env, now, jitter, Input::Abort)
     }
 
+    /// The host cannot go on: it ends the stream as one that nothing comes of any more.
+    #[napi(catch_unwind)]
+    pub fn abandon<'env>(&mut self, env: &'env Env, now: f64, jitter: u32) -> Result<Option<ClientSteps<'env>>> {
+        if !self.stream.is_done() {
+            let attempts = self.stream.attempts();
+            self.stream.handle(time(now), jitter, Input::Abort, &mut self.steps);
+            self.steps.push(Step::Failed(Failure::GaveUp { attempts, for_ms: 0 }));
+        }
+        self.take(env)
+    }
+
     /// Time has passed.
     #[napi(catch_unwind)]
     pub fn tick<'env>(&mut self, env: &'env Env, now: f64, jitter: u32) -> Result<Option<ClientSteps<'env>>> {

@@ -411,6 +411,36 @@ test('schedule is the hosts', async (t) => {
   await until(() => cancelled.length === 1);
 });
 
+for (const what of ['call', 'standalone', 'first']) {
+  test(`schedule that throws is a failure: ${what}`, async (t) => {
+    const warning = once(process, 'warning');
+    const fault = new Error('no timers here');
+    const schedule = () => {
+      throw fault;
+    };
+    const gaveUp = (error) => error.code === 'gave_up' && error.cause === fault;
+    if (what === 'first') {
+      const server = await ScriptedServer.open(t);
+      const asked = withoutSlack({ schedule })(server.url, listenTo());
+      (await server.next()).break();
+      await assert.rejects(within(asked), fault);
+    } else {
+      const { server, fetch, exchange, response } = await { call: called, standalone: listening }[what](t, { schedule });
+      exchange.text(primed('a')).end();
+      if (what === 'call') {
+        const [answer, ...more] = parse(await within(response.text()));
+        assert.deepEqual([answer.id, answer.error.code, answer.error.data], [1, -32000, { tailrope: 'gave_up' }]);
+        assert.deepEqual(more, []);
+      } else {
+        await assert.rejects(within(response.text()), gaveUp);
+      }
+      assert.deepEqual([fetch.streams.size, fetch.streams.export()], [0, []]);
+      await until(() => server.open === 0);
+    }
+    assert.deepEqual(await within(warning), [fault]);
+  });
+}
+
 test('compressed stream is read', async (t) => {
   const server = await ScriptedServer.open(t);
   const asked = withoutSlack()(server.url, post(1));
