@@ -100,6 +100,7 @@ const LONGEST_WAIT_MS = 20_000;
 const isConnect = (step) => step.connect !== undefined;
 const isLong = ({ steps }) =>
   steps.some(({ at, out }, index) => out.some(isConnect) && at - (steps[index - 1]?.at ?? 0) > LONGEST_WAIT_MS) ||
+  steps.some(({ at, in: how }, index) => /^(end|broken)$/.test(how) && at - steps[index - 1].at >= LONGEST_WAIT_MS) ||
   steps.some(({ at, out }) => out.includes('disconnect') && at > LONGEST_WAIT_MS);
 
 /** A trace between a client and a server that both follow it. */
@@ -242,6 +243,9 @@ async function playOverSockets(t, vector) {
     assert.ok(played.text.startsWith(delivered), played.text);
     const errors = played.text.slice(delivered.length).match(/(?<=^data: ).*$/gm).map((text) => JSON.parse(text));
     assert.deepEqual(errors.map(({ error }) => [error.code, error.data.tailrope]), [[-32000, failed]]);
+  } else if (failed !== undefined && vector.stream.saved !== undefined) {
+    await within(played.read);
+    assert.deepEqual([played.text, played.error?.code], [delivered, failed]);
   } else if (failed !== undefined) {
     await within(played.read);
     assert.deepEqual([played.response.status, played.text], [405, '']);
