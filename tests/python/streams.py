@@ -74,6 +74,11 @@ async def messages(response: Any) -> AsyncIterator[Any]:
             yield found.message
 
 
+def cursor_of(token: str | None) -> str | None:
+    """The event id that a stream would be continued from."""
+    return None if token is None else json.loads(token)["lastEventId"]
+
+
 async def whole(response: Any) -> list[Any]:
     try:
         return [message async for message in messages(response)]

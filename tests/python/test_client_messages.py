@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -12,6 +13,7 @@ from streams import (
     PRIMING,
     by_method,
     call,
+    cursor_of,
     event,
     lab,
     messages,
@@ -22,6 +24,63 @@ from streams import (
     result,
 )
 from tailrope.client import ResumableTransport, TailropeError
+
+
+class Chunks:
+    """A server that sends a cursor, and the messages in one piece when it is told to."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+
+    async def __call__(self, exchange: Exchange) -> None:
+        await exchange.head()
+        await exchange.send(PRIMING)
+        await self.go.wait()
+        await exchange.send(event(note(1), "b") + event(note(2), "c") + event(result(), "d"))
+        await exchange.end()
+
+
+async def test_token_is_never_ahead_of_the_reader() -> None:
+    serve = Chunks()
+    async with lab(serve) as (server, _, _), tailrope.client.stream(server.url, message=call()) as found:
+        asking = asyncio.ensure_future(anext(found))
+        await server.until(lambda: cursor_of(found.token) == "a")
+        serve.go.set()
+        assert await asking == note(1) and cursor_of(found.token) == "a"
+        assert await anext(found) == note(2) and cursor_of(found.token) == "a"
+        # The stream has no more to give, but who says that the response was taken?
+        assert await anext(found) == result() and cursor_of(found.token) == "a"
+        assert [message async for message in found] == [] and found.token is None
+
+
+async def test_exported_token_is_never_ahead_of_the_reader() -> None:
+    serve = Chunks()
+    async with lab(serve) as (server, client, transport):
+        response = await post(client, server.url, call())
+
+        def cursors() -> list[str | None]:
+            return [cursor_of(token) for token in transport.streams.export()]
+
+        found = messages(response)
+        asking = asyncio.ensure_future(anext(found))
+        await server.until(lambda: cursors() == ["a"])
+        serve.go.set()
+        for message in (note(1), note(2), result()):
+            assert await asking == message and cursors() == ["a"]
+            asking = asyncio.ensure_future(anext(found))
+        with pytest.raises(StopAsyncIteration):
+            await asking
+        assert cursors() == [] and len(transport.streams) == 0
+        await response.aclose()
+
+
+async def test_resumed_stream_has_its_token_before_it_is_read() -> None:
+    token = '{"tailrope":1,"lastEventId":"a","requests":[1]}'
+    async with lab(refused) as (server, _, transport):
+        resumed = transport.resume(token, server.url)
+        assert cursor_of(resumed.token) == "a"
+        await resumed.aclose()
+        assert resumed.token is None and not server.exchanges
 
 
 async def test_exported_stream_is_resumed_elsewhere() -> None:
@@ -39,7 +98,12 @@ async def test_exported_stream_is_resumed_elsewhere() -> None:
         response = await post(client, server.url, call(), mcp_session_id="s", mcp_protocol_version="2025-11-25")
         found = messages(response)
         assert await anext(found) == note(1)
+        # That somebody asks for more says that he has what came.
+        asking = asyncio.ensure_future(anext(found))
+        await server.until(transport.streams.export)
         (token,) = transport.streams.export()
+        asking.cancel()
+        await asyncio.wait([asking])
         await response.aclose()
         assert transport.streams.export() == []
         other = ResumableTransport()
@@ -78,8 +142,11 @@ async def test_stream_that_nobody_reads_on_is_let_go_of() -> None:
         messages = tailrope.client.stream(server.url)
         assert messages.token is None
         assert await anext(messages) == note(1)
-        assert messages.token is not None and json.loads(messages.token)["lastEventId"] == "a"
+        asking = asyncio.ensure_future(anext(messages))
+        await server.until(lambda: cursor_of(messages.token) == "a")
         await messages.aclose()
+        with pytest.raises(StopAsyncIteration):
+            await asking
         assert messages.token is None and [message async for message in messages] == []
         await server.until(lambda: server.open == 0)
 

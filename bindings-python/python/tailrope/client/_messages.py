@@ -45,6 +45,7 @@ class Messages:
         self._start: Callable[[Messages], Awaitable[None]] | None = start
         self._send = send
         self._stream: Stream | None = None
+        self._saved: str | None = None
         self._ready: deque[dict[str, Any]] = deque()
         self._lingering: asyncio.Task[None] | None = None
         self._client: Any = None
@@ -63,7 +64,9 @@ class Messages:
     ) -> Messages:
         """A stream that was saved as a token. Raises ValueError for what is no token."""
         machine = ClientStream.saved(token, settings.native, now_ms(), True)
-        return cls._begun(machine, send, library, settings, url, headers)
+        messages = cls._begun(machine, send, library, settings, url, headers)
+        messages._saved = token
+        return messages
 
     @classmethod
     def _begun(
@@ -125,8 +128,9 @@ class Messages:
 
     @property
     def token(self) -> str | None:
-        """What it takes to continue in another process; None while there is no cursor, or when the stream is done."""
-        return None if self._stream is None else self._stream.token()
+        """What it takes to continue in another process; None while there is no cursor, or when the stream is done. It
+        follows the messages that were taken: one counts as taken when the next is asked for."""
+        return self._saved if self._stream is None else self._stream.token()
 
     @property
     def session_id(self) -> str | None:
@@ -173,6 +177,7 @@ class Messages:
     async def aclose(self) -> None:
         """Abort the stream, at once."""
         self._is_closed = True
+        self._saved = None
         if self._stream is not None:
             await self._stream.aclose()
         if self._owned is not None:

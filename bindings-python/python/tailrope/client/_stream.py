@@ -91,6 +91,7 @@ class Stream:
         "_is_connecting",
         "_ready",
         "_refusal",
+        "_token",
         "_wake",
         "failure",
         "is_aborted",
@@ -123,7 +124,9 @@ class Stream:
         self._delay_ms: int | None = None
         self._alarm: asyncio.Timeout | None = None
         self._wake: asyncio.Future[None] | None = None
+        self._token: str | None = None
         self._take(machine.start())
+        self._asked()
 
     # The reader's side.
 
@@ -153,7 +156,7 @@ class Stream:
         # The time in which nobody read was no silence of the server's.
         self._take(self.machine.bytes(b"", *self._moment()))
         try:
-            while not self._ready and not self.machine.is_done:
+            while not self._asked() and not self.machine.is_done:
                 await self._turn()
         except BaseException:
             await self.aclose()
@@ -166,8 +169,9 @@ class Stream:
             self.is_aborted = True
             self._take(self.machine.abort(*self._moment()))
             self.interrupt()
-        await self._let_go()
+        self._token = None
         self._host.ended(self)
+        await self._let_go()
 
     def cancelled(self, request: int | str) -> None:
         """Nobody waits for this request any more."""
@@ -176,8 +180,19 @@ class Stream:
             self.interrupt()
 
     def token(self) -> str | None:
-        """What it takes to continue the stream elsewhere; None while it has no cursor, or is done."""
-        return self.machine.token(self.session_id, self.request.headers.get("mcp-protocol-version"))
+        """What it takes to continue the stream elsewhere, after what the reader has taken; None while it has no cursor,
+        or is done."""
+        return self._token
+
+    def _asked(self) -> bool:
+        """The reader asks for more, or there is no more to ask for. Returns whether something is ready for him. If not he
+        has all that came, and the token follows. One that is ahead of him would lose what he has not taken."""
+        if self._ready:
+            return True
+        self._token = self.machine.token(self.session_id, self.request.headers.get("mcp-protocol-version"))
+        if self.machine.is_done:
+            self._host.ended(self)
+        return False
 
     def _moment(self) -> tuple[int, int]:
         """Time and randomness, which come in with each input."""
@@ -319,12 +334,12 @@ class Stream:
         if self._connection is not None and self._alarm is None and not is_dropped:
             connection, self._connection = self._connection, None
             self._host.read_out(connection)
-        self._host.ended(self)
+        self._asked()
 
     def _failed(self, kind: str, text: str) -> None:
         self.failure = kind, text
         logger.debug("a stream failed: %s: %s", kind, text)
-        self._host.ended(self)
+        self._asked()
 
     async def _let_go(self) -> None:
         connections, self._connection, self._refusal = (self._connection, self._refusal), None, None
