@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from scripted import Exchange, Handler, scripted
 from streams import (
+    GET,
     LIBRARY,
     PRIMING,
     answered,
@@ -421,6 +422,28 @@ async def test_connection_that_is_silent_is_given_up() -> None:
     async with lab(by_method(on_post, answered), max_silence_ms=100) as (server, client, _):
         response = await post(client, server.url, call())
         assert await whole(response) == [result()]
+
+
+async def test_connection_without_an_answer_is_given_up() -> None:
+    async def on_get(exchange: Exchange) -> None:
+        await (exchange.gone if len(server.gets) == 1 else lambda: answered(exchange))()
+
+    # Whoever connects waits for ever here: it is the stream that gives up.
+    options: dict[str, Any] = {"max_silence_ms": 100}
+    async with lab(by_method(primed_and_closed, on_get), **options) as (server, client, _):
+        request = client.build_request("POST", server.url, json=call(), timeout=None)
+        assert await whole(await client.send(request, stream=True)) == [result()]
+        assert [exchange.last_event_id for exchange in server.gets] == ["a", "a"]
+
+
+async def test_first_get_without_an_answer_is_given_up() -> None:
+    async def on_get(exchange: Exchange) -> None:
+        await exchange.gone()
+
+    async with lab(on_get, max_silence_ms=50, max_attempts=2) as (server, client, _):
+        with pytest.raises(LIBRARY.ReadTimeout):
+            await client.send(client.build_request("GET", server.url, headers=GET, timeout=None), stream=True)
+        assert len(server.gets) == 2
 
 
 def test_without_an_asyncio_loop_it_says_so() -> None:

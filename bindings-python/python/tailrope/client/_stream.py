@@ -226,13 +226,16 @@ class Stream:
             self._tell(told, Resume(last_event_id, attempt, delay_ms, self.machine.requests))
         self._fault = None
         try:
-            async with asyncio.timeout(None) as self._alarm:
+            async with asyncio.timeout(self._left_s()) as self._alarm:
                 response = await self._host.connect(self, last_event_id)
         except Exception as fault:
             if self.machine.is_done:
                 return
+            is_late = isinstance(fault, TimeoutError)
+            self._fault = self._host.library.ReadTimeout("no answer came") if is_late else fault
+            if is_late and self._take(self.machine.tick(*self._moment())):
+                return
             logger.debug("no connection for a stream: %r", fault)
-            self._fault = fault
             self._take(self.machine.broken(*self._moment()))
             return
         finally:
@@ -252,11 +255,10 @@ class Stream:
             self._connection, self._refusal = None, self._connection
 
     async def _read(self) -> None:
-        connection, deadline = self._connection, self.machine.deadline
+        connection = self._connection
         assert connection is not None
-        limit_s = None if deadline is None else max(0, deadline - now_ms() + 1) / 1_000
         try:
-            async with asyncio.timeout(limit_s) as self._alarm:
+            async with asyncio.timeout(self._left_s()) as self._alarm:
                 chunk = await connection.read()
         except Exception as fault:
             # What was interrupted cannot be read on, whatever the reason.
@@ -275,6 +277,11 @@ class Stream:
             self._take(self.machine.end(*self._moment()))
         elif self._take(self.machine.bytes(chunk, *self._moment())):
             await self._let_go()
+
+    def _left_s(self) -> float | None:
+        """How long the machine waits for something to come, in seconds; None: however long it takes."""
+        # Clocks are cut to whole milliseconds: one more is never too early.
+        return None if (deadline := self.machine.deadline) is None else max(0, deadline - now_ms() + 1) / 1_000
 
     async def _wait(self) -> None:
         deadline = self.machine.deadline
