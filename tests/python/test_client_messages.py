@@ -169,3 +169,27 @@ async def test_stream_failure_has_its_code() -> None:
             assert [message async for message in messages] == [result(3)]
         with pytest.raises(ValueError, match="both"):
             tailrope.client.stream(server.url, message=call(), token="{}")
+
+
+@pytest.mark.parametrize("version", ["2026-07-28", "2027-01-01"])
+async def test_revision_without_resumption_is_left_alone(version: str) -> None:
+    headers = {"MCP-Protocol-Version": version}
+    token = '{"tailrope":1,"lastEventId":"a","requests":[1]}'
+    saved = f'{{"tailrope":1,"lastEventId":"a","requests":[1],"protocolVersion":"{version}"}}'
+
+    async with lab(refused) as (server, _, transport):
+        for found in (
+            tailrope.client.stream(server.url, headers=headers),
+            tailrope.client.stream(server.url, message=call(), headers=headers),
+            tailrope.client.stream(server.url, token=token, headers=headers),
+            tailrope.client.stream(server.url, token=saved),
+            tailrope.client.stream(server.url, message=call(), headers=lambda: headers),
+            tailrope.client.stream(server.url, headers=lambda: headers),
+            transport.resume(token, server.url, headers),
+            transport.resume(saved, server.url),
+        ):
+            async with found:
+                with pytest.raises(TailropeError, match=version) as raised:
+                    await anext(found)
+            assert raised.value.code == "not_resumable"
+        assert not server.exchanges

@@ -75,6 +75,12 @@ def failed(kind: str, text: str) -> TailropeError:
     return error
 
 
+class NotTaken(TailropeError):
+    """What is asked for has no resumption (W-069): nothing of it is tried, nor tried again."""
+
+    code = "not_resumable"
+
+
 def retry_after_ms(headers: Any) -> int | None:
     """`Retry-After`, which is a number of seconds or a date, in milliseconds from now."""
     text = headers.get("retry-after", "").strip()

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, Self, Unpack
 
-from tailrope._native import ClientStream, classify, client_refusal, client_takes_answer
+from tailrope._native import ClientStream, classify, client_refusal, client_takes_answer, client_takes_request
 from tailrope.client._factory import stock_settings
-from tailrope.client._library import default_transport, failed, library_of
+from tailrope.client._library import NotTaken, default_transport, failed, library_of
 from tailrope.client._options import Headers, HeadersCallback, Settings, StreamOptions, checked
 from tailrope.client._stream import Connection, Stream, headers_of, now_ms
 from tailrope.client._transport import (
@@ -100,6 +100,7 @@ class Messages:
             own = library.Headers({"accept": "application/json, text/event-stream"})
             own.update(headers or {})
             own.update(dict(await headers_of(settings)))
+            need_resumption("POST", own)
             request = messages._request("POST", url, headers=own, json=message)
             requests, _ = classify(request.content)
             response = await send(request)
@@ -198,6 +199,7 @@ class Messages:
 
     async def connect(self, stream: Stream, last_event_id: str | None) -> Any:
         headers = await resume_headers(self, stream, last_event_id, None)
+        need_resumption("GET", headers)
         return await get_within_origin(self._send, self.library, stream.request, headers)
 
     def read_out(self, connection: Connection) -> None:
@@ -205,6 +207,13 @@ class Messages:
 
     def ended(self, stream: Stream) -> None:
         pass
+
+
+def need_resumption(method: str, headers: Any) -> None:
+    """Raises `not_resumable` for a request of a revision that has no resumption (W-069): it is left alone."""
+    version = headers.get(VERSION)
+    if not client_takes_request(method, headers.get("accept"), version):
+        raise NotTaken(f"revision {version} of the protocol has no resumption")
 
 
 def stream(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
-from tailrope.client._library import retry_after_ms
+from tailrope.client._library import NotTaken, retry_after_ms
 from tailrope.client._options import Gap, Resume
 
 if TYPE_CHECKING:
@@ -228,6 +228,8 @@ class Stream:
         try:
             async with asyncio.timeout(self._left_s()) as self._alarm:
                 response = await self._host.connect(self, last_event_id)
+        except NotTaken:
+            raise
         except Exception as fault:
             if self.machine.is_done:
                 return
