@@ -293,6 +293,15 @@ async def test_two_sessions_share_no_headers() -> None:
         assert told == [("one", "Bearer 1"), ("two", "Bearer 2")]
 
 
+async def test_clients_without_a_session_share_no_headers() -> None:
+    async with lab(by_method(primed_and_closed, answered)) as (server, client, _):
+        first = await post(client, server.url, call(), authorization="Bearer 1")
+        second = await post(client, server.url, call(), authorization="Bearer 2", mcp_protocol_version="2025-06-18")
+        assert [await whole(first), await whole(second)] == [[result()], [result()]]
+        told = [(get.headers["authorization"], get.headers.get("mcp-protocol-version")) for get in server.gets]
+        assert told == [("Bearer 1", None), ("Bearer 2", "2025-06-18")]
+
+
 async def test_redirects_of_resumes_stay_on_the_origin() -> None:
     async def elsewhere(exchange: Exchange) -> None:
         await answered(exchange)

@@ -201,7 +201,7 @@ class ResumableTransport(Base):  # type: ignore[misc]
             # The SDK's own GET, as it is.
             stream.is_first = False
             return await self._inner.handle_async_request(stream.request)
-        headers = await resume_headers(self, stream, last_event_id, self._newest.get(stream.key))
+        headers = await resume_headers(self, stream, last_event_id, self.newest(stream))
         return await get_within_origin(self._inner.handle_async_request, self.library, stream.request, headers)
 
     def read_out(self, connection: Connection) -> None:
@@ -210,7 +210,13 @@ class ResumableTransport(Base):  # type: ignore[misc]
     def ended(self, stream: Stream) -> None:
         self.streams._open.discard(stream)
 
+    def newest(self, stream: Stream) -> dict[str, str] | None:
+        """What has passed since a stream began, of its own session. Requests without one may be anybody's."""
+        return None if stream.session_id is None else self._newest.get(stream.key)
+
     def _remember(self, request: Any) -> None:
+        if SESSION not in request.headers:
+            return
         found = {name: request.headers[name] for name in (AUTHORIZATION, VERSION) if name in request.headers}
         key = key_of(request, request.headers.get(SESSION))
         newest = self._newest.pop(key, {})
