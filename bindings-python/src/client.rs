@@ -197,6 +197,16 @@ impl ClientStream {
         self.handle(py, now, jitter, Input::Tick)
     }
 
+    /// The host cannot go on: it ends the stream as one that nothing comes of any more.
+    fn abandon<'py>(&mut self, py: Python<'py>, now: u64, jitter: u32) -> PyResult<Done<'py>> {
+        if !self.stream.is_done() {
+            let failure = Failure::GaveUp { attempts: self.stream.attempts(), for_ms: 0 };
+            self.stream.handle(Ms(now), jitter, Input::Abort, &mut self.steps);
+            self.steps.push(Step::Failed(failure));
+        }
+        self.done(py)
+    }
+
     /// When to tick; None is never.
     #[getter]
     fn deadline(&self) -> Option<u64> {

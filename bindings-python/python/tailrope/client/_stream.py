@@ -235,10 +235,10 @@ class Stream:
                 return
             is_late = isinstance(fault, TimeoutError)
             self._fault = self._host.library.ReadTimeout("no answer came") if is_late else fault
-            if is_late and self._take(self.machine.tick(*self._moment())):
+            if is_late and self._lost(self.machine.tick(*self._moment())):
                 return
             logger.debug("no connection for a stream: %r", fault)
-            self._take(self.machine.broken(*self._moment()))
+            self._lost(self.machine.broken(*self._moment()))
             return
         finally:
             self._alarm = None
@@ -249,7 +249,7 @@ class Stream:
         was_opened = self.is_opened
         headers = response.headers
         head = (response.status_code, headers.get("content-type"), retry_after_ms(headers))
-        is_dropped = self._take(self.machine.head(*head, *self._moment()))
+        is_dropped = self._lost(self.machine.head(*head, *self._moment()))
         if is_dropped and was_opened:
             await self._let_go()
         elif is_dropped:
@@ -266,17 +266,17 @@ class Stream:
             # What was interrupted cannot be read on, whatever the reason.
             await self._let_go()
             if self.machine.is_done or (
-                isinstance(fault, TimeoutError) and self._take(self.machine.tick(*self._moment()))
+                isinstance(fault, TimeoutError) and self._lost(self.machine.tick(*self._moment()))
             ):
                 return
             logger.debug("a connection of a stream broke: %r", fault)
-            self._take(self.machine.broken(*self._moment()))
+            self._lost(self.machine.broken(*self._moment()))
             return
         finally:
             self._alarm = None
         if chunk is None:
             await self._let_go()
-            self._take(self.machine.end(*self._moment()))
+            self._lost(self.machine.end(*self._moment()))
         elif self._take(self.machine.bytes(chunk, *self._moment())):
             await self._let_go()
 
@@ -286,13 +286,6 @@ class Stream:
         return None if (deadline := self.machine.deadline) is None else max(0, deadline - now_ms() + 1) / 1_000
 
     async def _wait(self) -> None:
-        deadline = self.machine.deadline
-        if deadline is None:
-            raise RuntimeError("a stream has nothing to wait for")
-        # Clocks are cut to whole milliseconds: one more is never too early.
-        delay_ms = max(0, deadline - now_ms()) + 1
-        if self._delay_ms is None:
-            self._delay_ms = deadline - self._at_ms
         loop = asyncio.get_running_loop()
         wake = self._wake = loop.create_future()
 
@@ -300,18 +293,40 @@ class Stream:
             if not wake.done():
                 wake.set_result(None)
 
-        cancel: Callable[[], object] | None
-        if (schedule := self._host.settings.schedule) is None:
-            cancel = loop.call_later(delay_ms / 1_000, fire).cancel
-        else:
-            cancel = schedule(delay_ms, lambda: _from_any_thread(loop, fire))
+        cancel: Callable[[], object] | None = None
         try:
+            cancel = self._scheduled(loop, fire)
             await wake
+        except Exception:
+            # Nobody would ever wake it.
+            logger.exception("schedule failed, and its stream with it")
+            self._take(self.machine.abandon(*self._moment()))
         finally:
             self._wake = None
             if cancel is not None:
-                cancel()
+                try:
+                    cancel()
+                except Exception:
+                    logger.exception("what cancels the schedule failed")
         self._take(self.machine.tick(*self._moment()))
+
+    def _scheduled(self, loop: asyncio.AbstractEventLoop, fire: Callable[[], None]) -> Callable[[], object] | None:
+        """Have the loop woken at the deadline. Returns what cancels that."""
+        deadline = self.machine.deadline
+        if deadline is None:
+            return None
+        # Clocks are cut to whole milliseconds: one more is never too early.
+        delay_ms = max(0, deadline - now_ms()) + 1
+        if (schedule := self._host.settings.schedule) is None:
+            return loop.call_later(delay_ms / 1_000, fire).cancel
+        return schedule(delay_ms, lambda: _from_any_thread(loop, fire))
+
+    def _lost(self, output: _ClientOutput) -> bool:
+        """As `_take`, for what may begin a wait: how long it is can be told only now."""
+        is_dropped = self._take(output)
+        if (is_dropped or self._connection is None) and (deadline := self.machine.deadline) is not None:
+            self._delay_ms = max(0, deadline - self._at_ms)
+        return is_dropped
 
     def _take(self, output: _ClientOutput) -> bool:
         """Note what is to be done. Returns whether the connection is to be let go of."""
