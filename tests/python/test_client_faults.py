@@ -6,8 +6,22 @@ import asyncio
 from typing import Any
 
 import pytest
+import tailrope.client
 from scripted import Exchange
-from streams import LIBRARY, answered, by_method, call, get, lab, post, primed_and_closed, result, whole
+from streams import (
+    LIBRARY,
+    answered,
+    by_method,
+    call,
+    event,
+    get,
+    lab,
+    messages,
+    post,
+    primed_and_closed,
+    result,
+    whole,
+)
 from tailrope.client import Resume
 
 
@@ -101,3 +115,47 @@ async def test_delay_of_a_resume_is_that_which_the_machine_chose() -> None:
         assert await reading == [result()]
     assert resumes[0].attempt == 1 and resumes[0].delay_ms >= 5
     assert resumes[1].attempt == 2 and 50 <= resumes[1].delay_ms < 150
+
+
+async def test_rest_of_a_connection_is_let_go_of_before_anybody_reads_it() -> None:
+    async def on_post(exchange: Exchange) -> None:
+        await exchange.head()
+        await exchange.send(event(result(), "b"))
+        await exchange.gone()
+
+    class Inner(LIBRARY.AsyncHTTPTransport):  # type: ignore[name-defined, misc]
+        async def handle_async_request(self, request: Any) -> Any:
+            responses.append(await super().handle_async_request(request))
+            return responses[0]
+
+        async def aclose(self) -> None:
+            # The garbage collector would do it too, later.
+            assert responses[0].is_closed
+            await super().aclose()
+
+    responses: list[Any] = []
+    async with lab(on_post, Inner()) as (server, client, _):
+        response = await post(client, server.url, call())
+        assert await anext(messages(response)) == result()
+        await client.aclose()
+
+
+@pytest.mark.parametrize("is_owned", [True, False])
+async def test_stream_that_is_closed_before_its_answer_lets_go_of_it(is_owned: bool) -> None:
+    answer = asyncio.Event()
+
+    async def on_post(exchange: Exchange) -> None:
+        await answer.wait()
+        await primed_and_closed(exchange)
+        await exchange.gone()
+
+    async with lab(on_post) as (server, _, _), LIBRARY.AsyncClient() as plain:
+        found = tailrope.client.stream(server.url, message=call(), client=None if is_owned else plain)
+        reading = asyncio.ensure_future(anext(found))
+        await server.until(lambda: server.exchanges)
+        await found.aclose()
+        with pytest.raises(StopAsyncIteration):
+            await asyncio.wait_for(reading, 5)
+        answer.set()
+        await server.until(lambda: server.open == 0)
+        assert not server.gets

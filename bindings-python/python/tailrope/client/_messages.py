@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
@@ -47,7 +48,8 @@ class Messages:
         self._stream: Stream | None = None
         self._saved: str | None = None
         self._ready: deque[dict[str, Any]] = deque()
-        self._lingering: asyncio.Task[None] | None = None
+        self._lingering: tuple[asyncio.Task[None], Connection] | None = None
+        self._alarm: asyncio.Timeout | None = None
         self._client: Any = None
         self._owned: Any = None
         self._is_closed = False
@@ -103,7 +105,9 @@ class Messages:
             need_resumption("POST", own)
             request = messages._request("POST", url, headers=own, json=message)
             requests, _ = classify(request.content)
-            response = await send(request)
+            response = await messages._sent(request)
+            if response is None:
+                return
             content_type = response.headers.get("content-type", "")
             if requests is not None and client_takes_answer(response.status_code, content_type):
                 machine = ClientStream.posted(requests, settings.native, now_ms(), True)
@@ -121,6 +125,22 @@ class Messages:
                 messages._hand_out(body)
 
         return cls(start, library, settings, send)
+
+    async def _sent(self, request: Any) -> Any:
+        """The answer to the POST; None when nobody waits for it any more."""
+        try:
+            async with asyncio.timeout(None) as self._alarm:
+                response = await self._send(request)
+        except Exception:
+            if self._is_closed:
+                return None
+            raise
+        finally:
+            self._alarm = None
+        if self._is_closed:
+            await Connection(response).close()
+            return None
+        return response
 
     def _request(self, method: str, url: str, **parts: Any) -> Any:
         timeout = {"timeout": stock_settings()[0].as_dict()}
@@ -179,14 +199,19 @@ class Messages:
         """Abort the stream, at once."""
         self._is_closed = True
         self._saved = None
+        if self._alarm is not None:
+            with contextlib.suppress(RuntimeError):
+                self._alarm.reschedule(asyncio.get_running_loop().time())
         if self._stream is not None:
             await self._stream.aclose()
         if self._owned is not None:
             owned, self._owned = self._owned, None
             if self._lingering is not None:
                 # Nobody uses its connection again.
-                self._lingering.cancel()
-                await asyncio.wait([self._lingering])
+                task, connection = self._lingering
+                task.cancel()
+                await asyncio.wait([task])
+                await connection.close()
             await owned.aclose()
 
     async def __aenter__(self) -> Self:
@@ -203,7 +228,7 @@ class Messages:
         return await get_within_origin(self._send, self.library, stream.request, headers)
 
     def read_out(self, connection: Connection) -> None:
-        self._lingering = linger(connection, _lingering)
+        self._lingering = linger(connection, _lingering), connection
 
     def ended(self, stream: Stream) -> None:
         pass

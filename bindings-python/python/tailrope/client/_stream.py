@@ -57,10 +57,11 @@ class Host(Protocol):
 class Connection:
     """One answer whose body is read piece by piece."""
 
-    __slots__ = ("_chunks", "response")
+    __slots__ = ("_chunks", "is_closed", "response")
 
     def __init__(self, response: Any) -> None:
         self.response = response
+        self.is_closed = False
         self._chunks = response.aiter_bytes()
 
     async def read(self) -> bytes | None:
@@ -69,6 +70,9 @@ class Connection:
 
     async def close(self) -> None:
         """Let go of it at once, also where the task is being cancelled: half closed it would keep its socket."""
+        if self.is_closed:
+            return
+        self.is_closed = True
         with anyio.CancelScope(shield=True):
             with contextlib.suppress(Exception):
                 await self._chunks.aclose()

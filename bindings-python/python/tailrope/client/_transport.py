@@ -233,13 +233,12 @@ class ResumableTransport(Base):  # type: ignore[misc]
 
     async def aclose(self) -> None:
         """Abort every stream, and close what the connections are made with."""
-        tasks = list(self._lingering)
-        for task in tasks:
+        for task in list(self._lingering):
             task.cancel()
         for stream in list(self.streams._open):
             await stream.aclose()
-        if tasks:
-            await asyncio.wait(tasks)
+        while self._lingering:
+            await asyncio.wait(list(self._lingering))
         await self._inner.aclose()
 
     async def __aenter__(self) -> ResumableTransport:
@@ -293,9 +292,19 @@ async def get_within_origin(send: Any, library: Any, began: Any, headers: Any) -
 
 def linger(connection: Connection, tasks: set[asyncio.Task[None]]) -> asyncio.Task[None]:
     """Read out a connection in a task that `tasks` holds until it is done."""
-    task = asyncio.get_running_loop().create_task(_read_out(connection))
+    loop = asyncio.get_running_loop()
+
+    def done(task: asyncio.Task[None]) -> None:
+        tasks.discard(task)
+        if not connection.is_closed:
+            # A task that is cancelled before its first step has not even begun.
+            closing = loop.create_task(connection.close())
+            tasks.add(closing)
+            closing.add_done_callback(tasks.discard)
+
+    task = loop.create_task(_read_out(connection))
     tasks.add(task)
-    task.add_done_callback(tasks.discard)
+    task.add_done_callback(done)
     return task
 
 
