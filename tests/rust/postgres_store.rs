@@ -403,6 +403,31 @@ fn addresses_are_refused_with_what_was_tried_and_what_there_is() {
 }
 
 #[test]
+fn rows_that_are_gone_make_room_before_the_server_looks() {
+    const ROUNDS: i64 = 3;
+    let namespaces = Namespaces::direct();
+    let address = namespaces.address();
+    let store = at(&address, &StoreOptions { owner_lost_ms: 1_000, ..StoreOptions::default() });
+    let (administrator, name) = (Administrator::new(), namespace(&address));
+    administrator.run(&format!("ALTER TABLE {name}.event SET (autovacuum_enabled = false)"));
+    let caller = Caller::new(&store, Ms(0));
+    let events = vec![sized(200); 100];
+    let mut kb = Vec::new();
+    for round in 1..=ROUNDS {
+        for number in 0..150 {
+            let mut log = caller.open("busy", number);
+            caller.push(&mut log, &events);
+            store.drop_stream(&log.key);
+        }
+        let vacuums = format!("SELECT vacuum_count FROM pg_stat_all_tables WHERE relid = '{name}.event'::regclass");
+        eventually("the room is to be used again", || administrator.number(&vacuums) >= round);
+        let size = format!("SELECT pg_total_relation_size('{name}.event') / 1024");
+        kb.push(administrator.number(&size));
+    }
+    assert!(kb[2] < kb[0] * 2, "kB after each round: {kb:?}");
+}
+
+#[test]
 fn connections_are_encrypted_and_certificates_checked() {
     let (tls, ca) = (told("TAILROPE_TEST_POSTGRES_TLS"), told("TAILROPE_TEST_POSTGRES_TLS_CA"));
     let by_name = tls.replace("127.0.0.1", "localhost");

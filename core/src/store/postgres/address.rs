@@ -34,7 +34,8 @@ pub(super) struct Address {
     pub(super) listen: Listen,
     /// The schema that holds the tables.
     pub(super) namespace: String,
-    /// For writing. One for reading and up to three for other things come on top.
+    /// For writing. One for reading and up to three for other things come on top,
+    /// and now and then one that vacuums.
     pub(super) connections: usize,
     /// How long an operation may take, a reconnection included.
     pub(super) timeout: Duration,

@@ -261,6 +261,13 @@ BEGIN
     RETURN weight >= at_most OR cardinality(ids) = 512;
 END $$;
 
+-- Tables with so many dead rows that their room has to be used again.
+CREATE FUNCTION {ns}.worn(at_least bigint) RETURNS SETOF text LANGUAGE sql STABLE AS $$
+    SELECT relname::text FROM pg_catalog.pg_class
+    WHERE oid = ANY (ARRAY['{ns}.session', '{ns}.stream', '{ns}.event', '{ns}.trash', '{ns}.tally']::regclass[])
+        AND pg_stat_get_dead_tuples(oid) >= at_least + pg_stat_get_live_tuples(oid) / 5
+$$;
+
 -- Brings everything back towards its bound: streams that finished first, then events of the largest. Only
 -- one store object does it at a time. Returns what it has counted, and whether it could free anything.
 CREATE FUNCTION {ns}.trim_all(

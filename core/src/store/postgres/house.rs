@@ -9,6 +9,7 @@ use tokio_postgres::{Client, Row};
 use super::link::{Fault, Kind, Link};
 use super::queue::{Shared, lock};
 use super::usage::Tally;
+use super::vacuum::{self, Vacuum};
 use super::{Context, EVENT_OVERHEAD};
 
 /// Streams, or sessions, that one transaction removes at most: others want to write, too.
@@ -17,9 +18,9 @@ const AT_MOST: i32 = 256;
 const EVENTS_AT_MOST: i64 = 5_000;
 
 /// The task: ends when the store is closed.
-pub(super) async fn run(mut link: Link, shared: Arc<Shared>, context: Arc<Context>) {
+pub(super) async fn run(mut link: Link, vacuum: Vacuum, shared: Arc<Shared>, context: Arc<Context>) {
     let pause = Duration::from_millis((context.owner_lost_ms / 4).clamp(10, 60_000));
-    let mut house = House { lane: shared.lanes.len(), is_stuck: false, shared, context };
+    let mut house = House { lane: shared.lanes.len(), is_stuck: false, vacuum, shared, context };
     let mut beat_due = Instant::now();
     while !house.shared.is_closed() {
         let patience = pause.min(house.context.timeout);
@@ -65,6 +66,7 @@ struct House {
     lane: usize,
     /// Nothing more could be freed: not tried again before the next sign of life.
     is_stuck: bool,
+    vacuum: Vacuum,
     shared: Arc<Shared>,
     context: Arc<Context>,
 }
@@ -75,6 +77,9 @@ impl House {
         if is_beat_due {
             self.beat(client).await?;
             self.is_stuck = false;
+            let worn = client.query_typed(&self.context.statements.worn, &[(&vacuum::AT_LEAST, Type::INT8)]).await;
+            let worn = worn.map_err(|error| Fault::of(&error))?;
+            self.vacuum.begin(worn.iter().map(|row| row.get(0)).collect());
         }
         let mut more = self.sweep(client).await?;
         self.shared.swept(asked);

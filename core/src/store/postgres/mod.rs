@@ -18,6 +18,7 @@ mod reader;
 mod schema;
 mod tls;
 mod usage;
+mod vacuum;
 mod wake;
 
 use std::fmt;
@@ -32,6 +33,7 @@ use link::Link;
 use queue::{Shared, What, Write, lock};
 use schema::Statements;
 use tokio_postgres::types::Type;
+use vacuum::Vacuum;
 
 use super::{
     Answer, Append, Durability, EventStore, OpenError, ReadLimit, Record, SessionRecord, StoreError, StoreOptions,
@@ -63,6 +65,7 @@ struct Context {
     sweep_ms: [i64; 2],
     timeout: Duration,
     statements: Statements,
+    namespace: String,
     channel: String,
 }
 
@@ -92,6 +95,7 @@ impl Context {
             sweep_ms: [ms(limits.retention_ms), ms(limits.max_age_ms)],
             timeout: address.timeout,
             statements: Statements::new(&address.namespace),
+            namespace: address.namespace.clone(),
             channel: schema::channel(&address.namespace),
         }
     }
@@ -205,7 +209,8 @@ async fn serve(address: Address, shared: &Arc<Shared>, context: &Arc<Context>) {
         .collect();
     let (of_reader, of_house, of_tell, of_look, of_listen) = (both(), both(), both(), both(), both());
     let reader = tokio::spawn(reader::run(link(), of_reader.0, of_reader.1));
-    let house = tokio::spawn(house::run(link(), of_house.0, of_house.1));
+    let vacuum = Vacuum::new(server.clone(), Arc::clone(context));
+    let house = tokio::spawn(house::run(link(), vacuum, of_house.0, of_house.1));
     let hints = Arc::new(tokio::sync::Mutex::new(link()));
     let tell = tokio::spawn(hints::tell(Arc::clone(&hints), of_tell.0, of_tell.1));
     tokio::spawn(hints::look(Arc::clone(&hints), of_look.0, of_look.1));

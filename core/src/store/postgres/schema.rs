@@ -30,6 +30,7 @@ pub(super) struct Statements {
     pub(super) beat: String,
     pub(super) sweep: String,
     pub(super) empty_trash: String,
+    pub(super) worn: String,
     pub(super) trim_all: String,
     pub(super) goodbye: String,
 }
@@ -50,10 +51,17 @@ impl Statements {
             beat: call("beat", 3),
             sweep: call("sweep", 6),
             empty_trash: call("empty_trash", 1),
+            worn: call("worn", 1),
             trim_all: call("trim_all", 5),
             goodbye: call("goodbye", 2),
         }
     }
+}
+
+/// What lets new rows of a table take the room of dead ones. Nobody waits for it: where somebody else is at it
+/// nothing is done, and what would keep others out, to give room back to the disk, is left to the server.
+pub(super) fn vacuum(namespace: &str, table: &str) -> String {
+    format!("VACUUM (SKIP_LOCKED, TRUNCATE false) \"{namespace}\".\"{table}\"")
 }
 
 /// Makes the tables where there are none, and becomes an owner of logs. Many may do so at once.

@@ -1,0 +1,65 @@
+//! Room that deleted rows have left, for new ones.
+//!
+//! A server's own autovacuum begins once a minute at most, whatever the settings of a table: short sessions
+//! that come by the thousand leave hundreds of megabytes behind in that time. So the housekeeper looks with
+//! each sign of life, and has this done beside everything else, over a connection that is there for it only.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinHandle;
+
+use super::Context;
+use super::address::Server;
+use super::link::{Fault, connect};
+use super::schema;
+
+/// Dead rows of a table that are not worth it; a fifth of its live ones comes on top.
+pub(super) const AT_LEAST: i64 = 10_000;
+
+/// So many times as long as it took nothing is done: where somebody's open transaction keeps the dead rows, they
+/// are found dead again at once.
+const REST: u32 = 4;
+/// Pause after one that failed.
+const RETRY: Duration = Duration::from_secs(60);
+
+/// See the module. One at a time.
+pub(super) struct Vacuum {
+    server: Server,
+    context: Arc<Context>,
+    under_way: Option<JoinHandle<()>>,
+}
+
+impl Vacuum {
+    pub(super) fn new(server: Server, context: Arc<Context>) -> Self {
+        Self { server, context, under_way: None }
+    }
+
+    /// Begins with these tables, unless the last time is not over, or not long ago.
+    pub(super) fn begin(&mut self, tables: Vec<String>) {
+        if tables.is_empty() || self.under_way.as_ref().is_some_and(|task| !task.is_finished()) {
+            return;
+        }
+        let (server, context) = (self.server.clone(), Arc::clone(&self.context));
+        self.under_way = Some(tokio::spawn(async move {
+            let began = Instant::now();
+            let pause = match vacuum(&server, &context.namespace, &tables).await {
+                Ok(()) => began.elapsed() * REST,
+                Err(fault) => {
+                    tracing::warn!(target: "tailrope", error = fault.text, "dead rows of the event store stay");
+                    RETRY
+                }
+            };
+            tokio::time::sleep(pause).await;
+        }));
+    }
+}
+
+async fn vacuum(server: &Server, namespace: &str, tables: &[String]) -> Result<(), Fault> {
+    let client = connect(server).await?;
+    for table in tables {
+        // A transaction of its own each: they cannot be said together.
+        client.batch_execute(&schema::vacuum(namespace, table)).await.map_err(|error| Fault::of(&error))?;
+    }
+    Ok(())
+}
