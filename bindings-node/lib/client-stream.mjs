@@ -72,7 +72,7 @@ export class ResumedStream {
   }
 
   /**
-   * The stream as text, while it can be continued: from what its reader has, which may be behind what has come. A stream
+   * The stream as text, while it can be continued: from what its reader has, which may be behind what came. A stream
    * that is done can be continued until its reader has all of it.
    */
   token() {
@@ -240,6 +240,7 @@ export class ResumedStream {
     connection?.reader?.cancel().catch(() => {});
     if (connection !== undefined && connection.reader === undefined && connection.answer === undefined) {
       connection.controller.abort();
+      connection.stopped?.();
     }
   }
 
@@ -267,17 +268,18 @@ export class ResumedStream {
     this.#next = undefined;
     const connection = { controller: new AbortController(), isAwaited: true };
     this.#connection = connection;
-    // What was asked may not stop when it is told to.
-    const stopped = new Promise((resolve) => {
-      connection.controller.signal.addEventListener('abort', () => resolve());
-    });
     this.#watch();
     let answer;
     try {
       const { signal } = connection.controller;
       const asked = this.#ask(lastEventId ?? undefined, signal);
       asked.then((late) => signal.aborted && late.body?.cancel().catch(() => {}), () => {});
-      answer = await Promise.race([asked, stopped]);
+      // What was asked may not stop when it is told to. No race with the signal: HTTP libraries keep that, and it would
+      // keep the answer.
+      answer = await new Promise((resolve, reject) => {
+        connection.stopped = resolve;
+        asked.then(resolve, reject);
+      });
     } catch (error) {
       if (this.#connection === connection) {
         this.#connection = undefined;
@@ -287,6 +289,7 @@ export class ResumedStream {
       return;
     } finally {
       connection.isAwaited = false;
+      connection.stopped = undefined;
       this.#unwatch();
     }
     if (this.#connection === connection) {
