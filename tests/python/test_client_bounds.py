@@ -39,7 +39,7 @@ async def test_answered_connection_is_used_again() -> None:
             assert await anext(messages(response)) == result()
             await response.aclose()
             assert len(transport.streams) == 0
-            await asyncio.sleep(0.15)
+            await server.until(lambda: not transport._lingering)
         assert server.connections == 1
 
 
