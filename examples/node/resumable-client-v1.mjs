@@ -25,7 +25,7 @@ const onprogress = ({ progress, total }) => {
 };
 await client.callTool(call, undefined, { onprogress }).catch((error) => console.log(`stopped: ${error.message}`));
 
-// The same program, started again: it goes on where it was.
+// The same program, started again: it goes on where it was. The newest page may come again.
 for (const token of tokens) {
   for await (const { params, result } of stream(url, { token, onResume })) {
     console.log(result === undefined ? `page ${params.progress} of ${params.total}` : result.content[0].text);

@@ -97,7 +97,10 @@ for (const [name, server] of Object.entries(CALLED)) {
     const exited = once(child, 'exit');
     const text = Buffer.concat(await within(child.stdout.toArray(), CALL_MS, name)).toString();
     const pages = [...text.matchAll(/^page (\d+) of 20$/gm)].map(([, page]) => Number(page));
-    assert.deepEqual(pages, upTo(PAGES), text);
+    // In the process that goes on the newest page may come again: a token is never ahead of what was read.
+    const repeated = pages.length - new Set(pages).size;
+    assert.deepEqual([...new Set(pages)], upTo(PAGES), text);
+    assert.ok(repeated <= (/^stopped/m.test(text) ? 1 : 0), text);
     assert.match(text, /^20 pages$/m);
     assert.match(text, /^resume after \S+/m);
     assert.deepEqual(await within(exited, END_MS, `end of ${name}`), [0, null]);

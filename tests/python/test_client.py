@@ -200,7 +200,7 @@ async def test_abort_lets_go_of_the_connection(where: str) -> None:
         await server.until(lambda: server.open == 0)
 
 
-@pytest.mark.parametrize("where", ["wait", "read", "unanswered"])
+@pytest.mark.parametrize("where", ["wait", "read", "unanswered", "connecting"])
 async def test_cancelled_request_is_not_resumed(where: str) -> None:
     told = asyncio.Event()
 
@@ -211,9 +211,13 @@ async def test_cancelled_request_is_not_resumed(where: str) -> None:
             await told.wait()
         await exchange.head()
         await exchange.send(f"id: a\nretry: {300 if where == 'wait' else 5}\ndata: \n\n")
-        await (exchange.end() if where == "wait" else exchange.gone())
+        await (exchange.end() if where in ("wait", "connecting") else exchange.gone())
 
-    async with lab(by_method(on_post, answered)) as (server, client, transport):
+    async def on_get(exchange: Exchange) -> None:
+        assert where == "connecting"
+        await exchange.gone()
+
+    async with lab(by_method(on_post, on_get)) as (server, client, transport):
 
         async def calling() -> list[Any]:
             return await whole(await post(client, server.url, call(7), mcp_session_id="s"))
@@ -232,7 +236,7 @@ async def test_cancelled_request_is_not_resumed(where: str) -> None:
         await response.aclose()
         assert await reading == []
         await asyncio.sleep(0.4)
-        assert not server.gets
+        assert len(server.gets) == (where == "connecting")
 
 
 async def test_resumes_carry_the_newest_headers() -> None:
