@@ -107,7 +107,7 @@ async def test_thousands_of_resumes_leave_nothing_behind() -> None:
 
     async with lab(by_method(primed_and_closed, on_get)) as (server, client, _):
         response, received = await post(client, server.url, call()), 0
-        async for message in messages(response):
+        async for _message in messages(response):
             received += 1
         await response.aclose()
         assert received == number == resumes and message == result()
