@@ -189,8 +189,8 @@ class Stream:
         return self._token
 
     def _asked(self) -> bool:
-        """The reader asks for more, or there is no more to ask for. Returns whether something is ready for it. If not it
-        has all that came, and the token follows. One that is ahead of it would lose what it has not taken."""
+        """The reader asks for more, or there is no more to ask for. Returns whether something is ready for it. If not,
+        it has all that came, and the token follows. One that is ahead of it would lose what it has not taken."""
         if self._ready:
             return True
         self._token = self.machine.token(self.session_id, self.request.headers.get("mcp-protocol-version"))
