@@ -27,17 +27,17 @@ help: ## list the targets
 setup: ## make .venv/mcp1 and .venv/mcp2, build the wheel, install it in both (fast when nothing changed)
 	@scripts/setup
 
-# Two at a time: most tests wait for something now and then.
-TWO_AT_A_TIME := $(MAKE) --no-print-directory --jobs=2 --output-sync=target
+# Three at a time also on two cores: most tests wait for something most of their time.
+TOGETHER := $(MAKE) --no-print-directory --jobs=3 --output-sync=target
 
 test: setup test-rust ## run every test
-	@$(TWO_AT_A_TIME) test-python-mcp1 test-python-mcp2 test-node test-client test-interop test-conformance
+	@$(TOGETHER) test-python-mcp1 test-python-mcp2 test-node test-client test-interop test-conformance
 
 test-rust: ## run the tests of the engine and of its stores, with real Redis and PostgreSQL servers
 	$(EVERY_SERVER) cargo test --workspace --exclude tailrope-python --exclude tailrope-node $(STORES)
 
 test-python: setup ## run tests/python against mcp 1.x + fastmcp 3 and against mcp 2.x + fastmcp 4
-	@$(TWO_AT_A_TIME) test-python-mcp1 test-python-mcp2
+	@$(TOGETHER) test-python-mcp1 test-python-mcp2
 
 test-python-mcp1 test-python-mcp2: test-python-%:
 	$(SERVERS) .venv/$*/bin/python -m pytest tests/python $(PYTEST_ARGS)

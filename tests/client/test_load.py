@@ -86,7 +86,7 @@ async def test_f75_a_thousand_clients_of_a_closing_server_return_spread_over_the
         record = await server.ask("record")
     assert (report["answered"], report["faults"]) == (HERD, [])
     resumes = [entry for entry in record if entry["method"] == "GET"]
-    assert len(resumes) == HERD and len({entry["stream"] for entry in resumes}) == HERD
+    assert len({entry["stream"] for entry in resumes}) == HERD <= len(resumes) < HERD * 1.1
     away_ms = [entry["at_ms"] - entry["ended_ms"] for entry in resumes]
     assert min(away_ms) >= HERD_RETRY_MS - CLOCK_MS, f"one came after {min(away_ms)} ms"
     # What was planned is even over the window; when it arrives says more of this machine than of the plan.

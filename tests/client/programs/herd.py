@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from connect import httpx
@@ -23,12 +22,13 @@ async def main(url: str, count: int, options: dict[str, Any]) -> None:
     faults: list[str] = []
     answered = 0
 
-    def schedule(delay_ms: float, wake: Callable[[], object]) -> Callable[[], object]:
-        delays.append(delay_ms)
-        return asyncio.get_running_loop().call_later(delay_ms / 1_000, wake).cancel
+    def on_resume(resume: Any) -> None:
+        # A connection that this machine refuses in the crowd is tried again; that is another wait.
+        if resume.attempt == 1:
+            delays.append(resume.delay_ms)
 
     inner = httpx.AsyncHTTPTransport(limits=httpx.Limits(max_connections=None, max_keepalive_connections=0))
-    transport = ResumableTransport(inner, schedule=schedule, **options)
+    transport = ResumableTransport(inner, on_resume=on_resume, **options)
 
     async def one(number: int) -> None:
         nonlocal answered
