@@ -116,6 +116,8 @@ async def test_ten_thousand_resumes_of_one_stream_hold_neither_memory_nor_socket
     # One for the stream, one or two for what else the client asks, and what its HTTP library keeps.
     assert state["most_sockets"] <= 6, state
     assert max(report["descriptors"]) <= report["descriptors"][0] + 4, report
-    # The least of some samples: garbage comes and goes. A kilobyte for each resume would be too much.
-    grown = min(report["rss"][-3:]) - min(report["rss"][2:5])
-    assert grown < 6 * MIB, f"{grown / MIB:.1f} MiB: {report}"
+    # The least of some samples: garbage comes and goes. A few hundred bytes for each resume would be too much. What
+    # the process has from the system moves by whole pages of the allocators, so it is only held to be of that size.
+    for what, most in (("held", 2 * MIB), ("rss", 40 * MIB)):
+        grown = min(report[what][-3:]) - min(report[what][2:5])
+        assert grown < most, f"{what}: {grown / MIB:.1f} MiB: {report}"

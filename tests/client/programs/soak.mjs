@@ -9,7 +9,7 @@ const LONG_MS = 600_000;
 const [line, ...rest] = process.argv.slice(2);
 const ours = rest[0] === '--line' ? JSON.parse(rest.splice(0, 2)[1]) : undefined;
 const [url, every] = rest;
-const report = { rss: [], descriptors: [], progress: 0 };
+const report = { held: [], rss: [], descriptors: [], progress: 0 };
 
 const nothing = () => {};
 const { callTool, close } = await connect(line, url, ours, { onLog: nothing, onAsk: nothing, onError: nothing });
@@ -20,6 +20,8 @@ const onprogress = ({ progress }) => {
   report.progress += 1;
   if (report.progress % Number(every) === 0) {
     gc();
+    const { heapUsed, external } = process.memoryUsage();
+    report.held.push(heapUsed + external);
     report.rss.push(Number(readFileSync('/proc/self/statm', 'utf8').split(' ')[1]) * PAGE_BYTES);
     report.descriptors.push(readdirSync('/proc/self/fd').length);
   }
