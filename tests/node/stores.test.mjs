@@ -229,7 +229,7 @@ for (const { kind, address } of DURABLE) {
           const params = { protocolVersion: '2025-11-25', capabilities: {}, clientInfo };
           const body = JSON.stringify({ jsonrpc: '2.0', id: 1, method: 'initialize', params });
           const headers = { accept: 'application/json, text/event-stream', 'content-type': 'application/json' };
-          for (let number = 0; number < 300; number++) {
+          for (let number = 0; number < 120; number++) {
             const sessionIdGenerator = () => ${JSON.stringify(own)} + number;
             const transport = new webClasses.${line}({ eventStore, sessionIdGenerator, enableJsonResponse: true });
             await connectServer('${line}', transport);
@@ -243,7 +243,7 @@ for (const { kind, address } of DURABLE) {
         assert.equal(done.signal, 'SIGKILL', done.stderr);
         const after = await spawnFor(t, line, { address: place });
         const peer = new Peer(after.port);
-        for (let number = 250; number < 300; number++) {
+        for (let number = 60; number < 120; number++) {
           peer.sessionId = `${own}${number}`;
           const reply = await peer.listen();
           assert.equal(reply.status, 200, peer.sessionId);
