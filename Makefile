@@ -27,11 +27,11 @@ help: ## list the targets
 setup: ## make .venv/mcp1 and .venv/mcp2, build the wheel, install it in both (fast when nothing changed)
 	@scripts/setup
 
-# Three at a time also on two cores: most tests wait for something most of their time.
+# More at a time than there are cores: most tests wait for something most of their time.
 TOGETHER := $(MAKE) --no-print-directory --jobs=3 --output-sync=target
 
-test: setup test-rust ## run every test
-	@$(TOGETHER) test-python-mcp1 test-python-mcp2 test-node test-client test-interop test-conformance
+test: setup ## run every test
+	@$(TOGETHER) test-rust test-python-mcp1 test-python-mcp2 test-node test-client test-interop test-conformance
 
 test-rust: ## run the tests of the engine and of its stores, with real Redis and PostgreSQL servers
 	$(EVERY_SERVER) cargo test --workspace --exclude tailrope-python --exclude tailrope-node $(STORES)
@@ -40,7 +40,7 @@ test-python: setup ## run tests/python against mcp 1.x + fastmcp 3 and against m
 	@$(TOGETHER) test-python-mcp1 test-python-mcp2
 
 test-python-mcp1 test-python-mcp2: test-python-%:
-	$(SERVERS) .venv/$*/bin/python -m pytest tests/python $(PYTEST_ARGS)
+	$(SERVERS) .venv/$*/bin/python -m pytest tests/python --numprocesses 2 $(PYTEST_ARGS)
 
 test-node: setup ## run tests/node against the TypeScript SDK 1.x and 2.x
 	$(SERVERS) npm test --silent

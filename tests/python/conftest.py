@@ -8,6 +8,7 @@ a test names none, such as `redis://127.0.0.1:6379?namespace={}`: each server ge
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import itertools
 import json
@@ -26,6 +27,7 @@ import pytest
 from peer import NEWEST, Peer
 from raw import hang_up, request
 from servers.flavors import installed
+from servers.spawner import LIBRARY, Spawned, Spawner
 
 HERE = Path(__file__).parent
 TRANSPORT = os.environ.get("TAILROPE_TEST_TRANSPORT", "tailrope")
@@ -35,6 +37,7 @@ START_S = 20.0
 
 _gates = itertools.count(1)
 _shut: set[str] = set()
+spawner = functools.cache(Spawner)
 
 
 def gate() -> str:
@@ -51,11 +54,17 @@ class Server:
         self.flavor, self.options, self.transport = flavor, options, transport
         # Open as long as the process runs, so no `with` can hold it.
         self.stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115
-        command = [sys.executable, "-m", "servers.app", "--flavor", flavor, "--transport", transport]
-        command += ["--options", json.dumps(options)]
-        self.process = subprocess.Popen(
-            command, cwd=HERE, stdout=subprocess.PIPE, stderr=self.stderr, text=True, env={**os.environ, **env}
-        )
+        arguments = ["--flavor", flavor, "--transport", transport, "--options", json.dumps(options)]
+        env = {**os.environ, **env}
+        self.process: Spawned | subprocess.Popen[str]
+        if flavor in LIBRARY and transport != "stock":
+            self.process = spawner(flavor).start(arguments, env, self.stderr)
+        else:
+            # A stock server is one that never heard of us.
+            command = [sys.executable, "-m", "servers.app", *arguments]
+            self.process = subprocess.Popen(
+                command, cwd=HERE, stdout=subprocess.PIPE, stderr=self.stderr, text=True, env=env
+            )
         self.port = self._ready()
 
     def _ready(self) -> int:
