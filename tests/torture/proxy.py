@@ -49,6 +49,16 @@ def reset(sock: socket.socket) -> None:
     """Close without a goodbye: what was not sent is thrown away, and the peer gets a reset."""
     with suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    close(sock)
+
+
+def close(sock: socket.socket) -> None:
+    """Close, also while somebody waits for it."""
+    if sock.fileno() >= 0:
+        # A loop that still knows the number would take the next socket that gets it for this one.
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(sock)
+        loop.remove_writer(sock)
     sock.close()
 
 
@@ -149,7 +159,7 @@ class Link:
         with suppress(OSError):
             self.client.shutdown(socket.SHUT_WR)
         self._over()
-        self.client.close()
+        close(self.client)
         reset(self.server)
 
     def reset(self) -> None:
@@ -181,8 +191,8 @@ class Link:
         self.tasks = [asyncio.create_task(pump.run()) for pump in self.pumps.values()]
         try:
             await asyncio.gather(*self.tasks)
-            self.client.close()
-            self.server.close()
+            close(self.client)
+            close(self.server)
         except (OSError, asyncio.CancelledError):
             # One side is gone: so is the other.
             if not self.is_over:
@@ -256,7 +266,7 @@ class Proxy:
             await loop.sock_connect(server, ("127.0.0.1", self.target))
         except OSError:
             reset(client)
-            server.close()
+            close(server)
             return
         for each in (client, server):
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

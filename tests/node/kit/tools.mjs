@@ -8,6 +8,7 @@ import { McpServer as McpServerV2 } from '@modelcontextprotocol/server';
 import * as z from 'zod';
 
 import { gate, isOpen, mark, marked, passed } from './control.mjs';
+import { marked as runMarked } from './marked.mjs';
 import { sleep } from './raw.mjs';
 
 const requestedSchema = { type: 'object', properties: { name: { type: 'string' } }, required: ['name'] };
@@ -202,6 +203,7 @@ export function buildServer(line) {
     );
   tool('script', { steps: z.array(z.string()) }, ({ steps }, ctx) => script(steps, ctx));
   tool('act', { name: z.string() }, ({ name }, ctx) => act(name, ctx));
+  tool('marked', { plan: z.record(z.string(), z.any()) }, ({ plan }, ctx) => runMarked(plan, ctx));
   tool('header', { name: z.string() }, ({ name }, ctx) => ctx.header(name));
   tool('request_id', { of: z.string() }, (_, ctx) => JSON.stringify(ctx.id));
   return server;

@@ -7,6 +7,7 @@ from typing import Any
 
 from . import acting
 from .control import CONTROL
+from .marked import Marked
 
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 
@@ -134,6 +135,9 @@ def register(tool: Callable[[], Callable[[Any], Any]], context: Any, ops: Any) -
     async def act(name: str, steps: list[str], ctx: context) -> str:
         return await acting.act(name, steps, ctx)
 
+    async def marked(plan: dict[str, Any], ctx: context) -> str:
+        return await Marked(plan, ctx, ops).run()
+
     async def header(name: str, ctx: context) -> str:
         return ctx.request_context.request.headers.get(name, "")
 
@@ -147,5 +151,5 @@ def register(tool: Callable[[], Callable[[Any], Any]], context: Any, ops: Any) -
     async def request_id(ctx: context) -> str:
         return repr(ctx.request_id)
 
-    for function in (script, act, header, whoami, lifespan, request_id):
+    for function in (script, act, marked, header, whoami, lifespan, request_id):
         tool()(function)

@@ -1,0 +1,82 @@
+"""One test on one server with one store, in a process of its own: what the program and pytest run many of.
+
+    python -m torture.cell TEST SERVER STORE [--seed SEED] [--short] [--seconds S] --folder FOLDER --checker PROGRAM
+
+Prints one line of JSON: what was counted and what the checker found. The history stays in the folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import importlib
+import json
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from torture.recorder import Recorder, Report
+from torture.setting import FULL, SHORT, Setting
+
+TESTS = ("handoff", "tenants", "kills", "takeover", "faults")
+SHOWN = 20
+
+
+def kind(violation: dict[str, Any]) -> str:
+    """The column of the table in which a violation is counted."""
+    says, invariant = violation["says"], violation["invariant"]
+    if says.startswith("hung:") or invariant == "hung":
+        return "hangs"
+    if invariant == "I7":
+        return "foreign"
+    if invariant == "I3":
+        return "repeated" if "again" in says or "repeat" in says else "lost"
+    return "other"
+
+
+def outcome(report: Report, setting: Setting, took_s: float) -> dict[str, Any]:
+    kinds = Counter(kind(violation) for violation in report.violations)
+    return {
+        "summary": report.summary,
+        "kinds": kinds,
+        "invariants": Counter(violation["invariant"] for violation in report.violations),
+        "notes": report.notes,
+        "violations": report.violations[:SHOWN],
+        "history": str(report.path),
+        "seed": setting.seed,
+        "seconds": round(took_s, 1),
+    }
+
+
+def run(test: str, setting: Setting, checker: Path) -> dict[str, Any]:
+    recorder = Recorder(setting.folder)
+    asyncio.run(importlib.import_module(f"torture.{test}").run(recorder, setting))
+    took_s = time.monotonic() - setting.started
+    return outcome(recorder.report(checker), setting, took_s)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("test", choices=TESTS)
+    parser.add_argument("server")
+    parser.add_argument("store")
+    parser.add_argument("--seed", default="1")
+    parser.add_argument("--short", action="store_true")
+    parser.add_argument("--seconds", type=float)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--checker", type=Path, required=True)
+    args = parser.parse_args(argv)
+    size = SHORT if args.short else FULL
+    if args.seconds is not None:
+        size = dataclasses.replace(size, seconds=args.seconds)
+    args.folder.mkdir(parents=True, exist_ok=True)
+    setting = Setting(args.server, args.store, args.seed, size, args.folder)
+    json.dump(run(args.test, setting, args.checker), sys.stdout)
+    print()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""What one run of one test is about: which server, which store, how much, for how long."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torture.hosts import address
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much of everything at once, and for how long it is repeated."""
+
+    sessions: int
+    calls: int
+    events: int
+    pause_ms: float
+    seconds: float
+    rounds: int
+
+
+SHORT = Size(sessions=5, calls=3, events=40, pause_ms=40, seconds=0, rounds=6)
+FULL = Size(sessions=40, calls=4, events=120, pause_ms=40, seconds=20, rounds=1_000)
+
+
+@dataclass
+class Setting:
+    server: str
+    store: str
+    seed: str
+    size: Size
+    folder: Path
+    place: str = ""
+    started: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self.place = self.place or address("memory" if self.is_stock else self.store, self.folder)
+
+    @property
+    def is_stock(self) -> bool:
+        return self.server.startswith("stock")
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether a second process can serve the same sessions."""
+        return self.store != "memory" and not self.is_stock
+
+    @property
+    def hang_s(self) -> float:
+        """How long nothing may happen where something has to. A busy machine takes its time; stock servers are
+        known to hang, and are not waited for as long."""
+        return 4.0 if self.is_stock else 25.0
+
+    @property
+    def deadline(self) -> float:
+        return self.started + self.size.seconds
+
+    @property
+    def sessions(self) -> int:
+        return self.size.sessions
+
+    @property
+    def calls(self) -> int:
+        return self.size.calls
+
+    @property
+    def events(self) -> int:
+        return self.size.events
+
+    @property
+    def pause_ms(self) -> float:
+        return self.size.pause_ms
