@@ -1,0 +1,225 @@
+//! What is known of one stream: its events, its ids, its ends, and what readers were not given.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use serde_json::Value;
+
+use crate::fact::{N, Why};
+
+/// The place of an event in its stream; [`END`] for the response.
+pub(crate) type Place = u64;
+/// The place of the response: behind every event.
+pub(crate) const END: Place = Place::MAX;
+
+pub(crate) fn place(n: N) -> Place {
+    match n {
+        N::Event(n) => n,
+        N::End => END,
+    }
+}
+
+/// The event at a place, as text.
+pub(crate) struct Named<'a>(pub(crate) &'a str, pub(crate) &'a str, pub(crate) Place);
+
+impl fmt::Display for Named<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(session, stream, place) = self;
+        match *place {
+            END => write!(f, "[[{session}/{stream}/end]]"),
+            n => write!(f, "[[{session}/{stream}/{n}]]"),
+        }
+    }
+}
+
+/// The server's word for an event.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Word {
+    #[default]
+    None,
+    Stored,
+    Refused,
+    Unsure,
+}
+
+/// One emitted event.
+#[derive(Debug, Default)]
+pub(crate) struct Emitted {
+    /// Which fact it was, and when. None: it was never emitted.
+    pub(crate) emitted: Option<Moment>,
+    pub(crate) word: Word,
+    pub(crate) kept: bool,
+    pub(crate) seen: bool,
+    pub(crate) dumped: bool,
+    pub(crate) id: Option<Box<str>>,
+}
+
+/// A point of the history: the number of its fact, and the time if it has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Moment {
+    pub(crate) fact: u64,
+    pub(crate) at: Option<u64>,
+}
+
+/// Where a reader stands: behind the event at this place, or where nothing tells yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Position {
+    Behind(Place),
+    /// The number of an [unknown place](Stream::unknown).
+    Unknown(usize),
+}
+
+/// What an id names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Meaning {
+    Event(Place),
+    Start(Position),
+    /// An error terminal.
+    Error,
+}
+
+/// Places between two events of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hole {
+    pub(crate) connection: usize,
+    /// None where the connection began at an unknown place.
+    pub(crate) after: Option<Place>,
+    pub(crate) before: Place,
+    /// What was announced: the first position, and how many.
+    pub(crate) gap: Option<(u64, u64)>,
+}
+
+/// What permits ends and losses from now on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Gone {
+    pub(crate) is_permitted: bool,
+    pub(crate) loss: bool,
+}
+
+impl Gone {
+    pub(crate) fn add(&mut self, why: Why) {
+        self.is_permitted = true;
+        self.loss |= why.permits_loss();
+    }
+
+    pub(crate) fn or(self, other: Self) -> Self {
+        Self { is_permitted: self.is_permitted || other.is_permitted, loss: self.loss || other.loss }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Stream {
+    pub(crate) session: usize,
+    pub(crate) name: Box<str>,
+    pub(crate) request: Option<Value>,
+    pub(crate) revision: Option<Box<str>>,
+    /// From place 1 on.
+    pub(crate) events: Vec<Emitted>,
+    pub(crate) end: Emitted,
+    pub(crate) ids: HashMap<Box<str>, Meaning>,
+    /// What is known of places that were unknown: they are right before this event.
+    pub(crate) unknown: Vec<Option<Place>>,
+    /// There are facts of what the store holds.
+    pub(crate) tells_kept: bool,
+    pub(crate) dump: Option<Vec<N>>,
+    pub(crate) gone: Gone,
+    pub(crate) done: bool,
+    /// The first connection that carried a result, and an error.
+    pub(crate) result: Option<usize>,
+    pub(crate) error: Option<usize>,
+    /// What the first error terminal was permitted by when it was seen.
+    pub(crate) error_permitted: bool,
+    /// The losses that were permitted when it was seen.
+    pub(crate) loss_permitted: bool,
+    /// It carried events with ids that are not the test's own: positions are not the numbers of marks.
+    pub(crate) has_others: bool,
+    pub(crate) holes: Vec<Hole>,
+    /// Connections that got their first bytes, in the order of opening, with when they did.
+    pub(crate) readers: Vec<(usize, Moment)>,
+}
+
+impl Stream {
+    pub(crate) fn is_standalone(&self) -> bool {
+        self.request.is_none() && &*self.name == "standalone"
+    }
+
+    pub(crate) fn event_mut(&mut self, place: Place) -> &mut Emitted {
+        if place == END {
+            return &mut self.end;
+        }
+        let at = usize::try_from(place).unwrap_or(usize::MAX);
+        if self.events.len() < at {
+            self.events.resize_with(at, Emitted::default);
+        }
+        &mut self.events[at - 1]
+    }
+
+    pub(crate) fn event(&self, place: Place) -> Option<&Emitted> {
+        if place == END {
+            return Some(&self.end);
+        }
+        self.events.get(usize::try_from(place).ok()?.checked_sub(1)?)
+    }
+
+    /// The place that a position is behind, if anything tells.
+    pub(crate) fn known(&self, position: Position) -> Option<Place> {
+        match position {
+            Position::Behind(place) => Some(place),
+            Position::Unknown(at) => self.unknown[at],
+        }
+    }
+
+    pub(crate) fn new_unknown(&mut self) -> Position {
+        self.unknown.push(None);
+        Position::Unknown(self.unknown.len() - 1)
+    }
+
+    /// The events up to each place that the log holds for certain, and that it may hold.
+    pub(crate) fn tally(&self) -> Tally {
+        let mut certain = Vec::with_capacity(self.events.len() + 1);
+        let mut possible = Vec::with_capacity(self.events.len() + 1);
+        let (mut sure, mut may) = (0, 0);
+        certain.push(0);
+        possible.push(0);
+        for event in &self.events {
+            let is_certain =
+                if self.tells_kept { event.kept } else { event.word == Word::Stored || event.seen || event.dumped };
+            let is_possible =
+                is_certain || (!self.tells_kept && event.emitted.is_some() && event.word != Word::Refused);
+            sure += u64::from(is_certain);
+            may += u64::from(is_possible);
+            certain.push(sure);
+            possible.push(may);
+        }
+        Tally { certain, possible }
+    }
+}
+
+pub(crate) struct Tally {
+    certain: Vec<u64>,
+    possible: Vec<u64>,
+}
+
+impl Tally {
+    fn at(counts: &[u64], place: Place) -> u64 {
+        let at = usize::try_from(place).unwrap_or(usize::MAX).min(counts.len() - 1);
+        counts[at]
+    }
+
+    /// How many events the log holds up to a place: at least, and at most.
+    pub(crate) fn up_to(&self, place: Place) -> (u64, u64) {
+        (Self::at(&self.certain, place), Self::at(&self.possible, place))
+    }
+
+    /// How many it holds between two places, both excluded.
+    pub(crate) fn between(&self, after: Place, before: Place) -> (u64, u64) {
+        let ((low_after, high_after), (low_before, high_before)) = (self.up_to(after), self.up_to(before - 1));
+        (low_before.saturating_sub(low_after), high_before.saturating_sub(high_after))
+    }
+
+    /// The first place between two that the log holds for certain.
+    pub(crate) fn first_between(&self, after: Place) -> Place {
+        let base = Self::at(&self.certain, after);
+        self.certain.partition_point(|count| *count <= base) as Place
+    }
+}
