@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -29,10 +30,13 @@ class Reader:
         self.random = random.Random(seed)
         self.recorder: Recorder = session.recorder
 
-    async def call(self, body: bytes) -> None:
-        """Make the call and read it to its end."""
-        connection = await self._connect("POST", body=body)
-        await self._primed(connection)
+    async def call(self, body: bytes, begun: Callable[[], None]) -> None:
+        """Make the call and read it to its end. `begun` is told once it can be resumed, or never will be."""
+        try:
+            connection = await self._connect("POST", body=body)
+            await self._primed(connection)
+        finally:
+            begun()
         await self._all(connection, lambda: self.stream.is_over)
         await self._again()
         self.stream.done()
@@ -170,22 +174,34 @@ class Reader:
 
 
 async def wave(
-    recorder: Recorder, setting: Setting, number: int, hosts: list[Host], proxies: list[Proxy], **plan: Any
+    recorder: Recorder,
+    setting: Setting,
+    number: int,
+    hosts: list[Host],
+    proxies: list[Proxy],
+    begun: Callable[[], None] | None = None,
+    **plan: Any,
 ) -> None:
-    """Some sessions with some calls each, all at once, read by as many readers."""
+    """Some sessions with some calls each, all at once, read by as many readers. `begun`: all of them can be resumed."""
+    left = setting.sessions * setting.calls
+
+    def one_begun() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0 and begun is not None:
+            begun()
 
     async def session(index: int) -> None:
         name = f"w{number}s{index}"
         seed = f"{setting.seed}/{name}"
         client = await Session.open(recorder, name, hosts[0].port)
         listener = Stream(client, "standalone")
-        heard = setting.events // 3
+        heard = plan.get("standalone", setting.events // 3)
         opened = asyncio.Event()
-        reading = [
-            asyncio.create_task(
-                Reader(client, listener, f"{seed}/standalone", setting, hosts, proxies).listen(heard, opened)
-            )
-        ]
+        streams = [listener]
+        reader = Reader(client, listener, f"{seed}/standalone", setting, hosts, proxies)
+        reading = [asyncio.create_task(reader.listen(heard, opened))]
+        # Nothing is said before it listens.
         waiting = asyncio.create_task(opened.wait())
         await asyncio.wait([waiting, *reading], return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
@@ -198,20 +214,24 @@ async def wave(
                 "pause_ms": [0, setting.pause_ms],
                 "bytes": 300,
                 "close": 0.04,
-                "standalone": heard if call == 0 else 0,
                 **plan,
+                "standalone": heard if call == 0 else 0,
             }
             stream, body = client.request(f"r{call}", steps)
             reader = Reader(client, stream, f"{seed}/{call}", setting, hosts, proxies)
-            reading.append(asyncio.create_task(reader.call(body)))
-        for outcome in await asyncio.gather(*reading, return_exceptions=True):
+            streams.append(stream)
+            reading.append(asyncio.create_task(reader.call(body, one_begun)))
+            if steps.get("unsure"):
+                # Also its response may be one that the store did not take.
+                stream.gone("unstored")
+        for stream, outcome in zip(streams, await asyncio.gather(*reading, return_exceptions=True), strict=True):
             if isinstance(outcome, Hung):
-                recorder.count("hangs")
+                # What was left out counts as lost.
+                stream.done()
             elif isinstance(outcome, BaseException):
                 raise outcome
-        for stream in [listener, *(each for each in [])]:
-            for left in list(stream.open):
-                left.drop()
+            for open in list(stream.open):
+                open.drop()
         with suppress(OSError, TimeoutError):
             await client.peer.delete()
 

@@ -1,7 +1,7 @@
 """Writes down what was asked of servers and what their clients got, and has it judged by `tailrope-check`.
 
-Facts of this process are noted as they happen, those of the servers' tools come from the files of the tool `marked`; all
-of them have the time of one clock and are put in its order. What a fact is, and what is wrong in a history, is the
+Facts of this process are noted as they happen, those of the servers' tools come from the files of the tool `marked`;
+all of them have the time of one clock and are put in its order. What a fact is, and what is wrong in a history, is the
 checker's to know (tests/checker); here nothing is judged.
 """
 
@@ -43,6 +43,8 @@ class Recorder:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        for old in folder.glob("*.facts"):
+            old.unlink()
         self.facts: list[tuple[int, str]] = []
         self._connections = 0
         # The test breaks things now: a connection that breaks off is not the server's doing.
@@ -50,12 +52,17 @@ class Recorder:
         self.notes: Counter[str] = Counter()
 
     def tell(self, fact: str, **more: Any) -> None:
+        if fact == "hung":
+            self.count("hangs")
         now = time.monotonic_ns()
         self.facts.append((now, json.dumps({"fact": fact, "at": now // 1_000_000, **more})))
 
     def count(self, what: str) -> None:
         """What happened, for the table; no verdict."""
         self.notes[what] += 1
+
+    def longest(self, what: str, number: float) -> None:
+        self.notes[what] = max(self.notes[what], round(number))
 
     def connection(self) -> str:
         self._connections += 1

@@ -21,7 +21,7 @@ class Size:
     rounds: int
 
 
-SHORT = Size(sessions=5, calls=3, events=40, pause_ms=40, seconds=0, rounds=6)
+SHORT = Size(sessions=5, calls=3, events=40, pause_ms=40, seconds=0, rounds=100)
 FULL = Size(sessions=40, calls=4, events=120, pause_ms=40, seconds=20, rounds=1_000)
 
 

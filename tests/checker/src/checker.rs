@@ -8,8 +8,8 @@ use crate::fact::{Fact, N, Open, Probe, Timed, base64};
 use crate::report::{Report, Summary, Violation};
 use crate::stream::{END, Gone, Meaning, Moment, Named, Place, Position, Stream, Word, place};
 
-/// Violations that are told one by one; further ones are only counted.
-const MAX_TOLD: usize = 1_000;
+/// Violations that are told one by one where nobody asks for more; further ones are only counted.
+pub const MAX_TOLD: usize = 1_000;
 /// How long after its first bytes a reader in another process may take to fence the one before, in milliseconds.
 pub const FENCE_MS: u64 = 5_000;
 
@@ -37,6 +37,7 @@ pub(crate) struct Session {
 #[derive(Debug)]
 pub struct Checker {
     pub(crate) fence_ms: u64,
+    pub(crate) max_told: usize,
     pub(crate) names: HashMap<Box<str>, usize>,
     pub(crate) sessions: Vec<Session>,
     pub(crate) streams: Vec<Stream>,
@@ -50,6 +51,7 @@ impl Default for Checker {
     fn default() -> Self {
         Self {
             fence_ms: FENCE_MS,
+            max_told: MAX_TOLD,
             names: HashMap::new(),
             sessions: Vec::new(),
             streams: Vec::new(),
@@ -65,6 +67,11 @@ impl Checker {
     /// A checker that has been told nothing. `fence_ms`: see I4; [`FENCE_MS`] usually.
     pub fn new(fence_ms: u64) -> Self {
         Self { fence_ms, ..Self::default() }
+    }
+
+    /// The same, telling so many violations one by one instead of [`MAX_TOLD`].
+    pub fn telling(self, max_told: usize) -> Self {
+        Self { max_told, ..self }
     }
 
     /// Takes the next fact.
@@ -277,7 +284,7 @@ impl Checker {
     pub(crate) fn violate(&mut self, violation: Violation) {
         let Summary { violations, .. } = &mut self.report.summary;
         *violations.entry(violation.invariant.clone()).or_default() += 1;
-        if self.report.violations.len() < MAX_TOLD {
+        if self.report.violations.len() < self.max_told {
             self.report.violations.push(violation);
         }
     }

@@ -10,7 +10,7 @@ mod report;
 mod stream;
 mod verdict;
 
-pub use checker::{BadFact, Checker, FENCE_MS};
+pub use checker::{BadFact, Checker, FENCE_MS, MAX_TOLD};
 pub use fact::{By, Fact, N, Open, Probe, Timed, Why};
 pub use mark::{Mark, marks};
 pub use report::{Report, Summary, Violation};

@@ -61,6 +61,6 @@ pub struct Report {
 impl Report {
     /// Whether no rule was broken.
     pub fn is_clean(&self) -> bool {
-        self.violations.is_empty()
+        self.summary.violations.is_empty()
     }
 }

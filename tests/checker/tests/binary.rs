@@ -4,8 +4,12 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 fn check(input: &str) -> (i32, String, String) {
+    check_with(&["-"], input)
+}
+
+fn check_with(arguments: &[&str], input: &str) -> (i32, String, String) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_tailrope-check"))
-        .arg("-")
+        .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -49,6 +53,16 @@ fn a_violation_is_a_line_and_ends_with_1() {
     assert_eq!((&lines[0]["invariant"], &lines[0]["event"]), (&"I1".into(), &"[[s/a/end]]".into()));
     assert_eq!((&lines[0]["connection"], &lines[0]["stream"]), (&"c1".into(), &"a".into()));
     assert_eq!(lines[1]["summary"]["violations"]["I1"], 1);
+}
+
+#[test]
+fn as_many_violations_are_told_as_asked_for_and_all_counted() {
+    let hung = r#"{"fact":"hung","session":"s","says":"x"}"#.to_owned() + "\n";
+    for (arguments, told) in [(&["-"][..], 1_000), (&["--tell", "1200", "-"], 1_200), (&["--tell", "0", "-"], 0)] {
+        let (code, out, _) = check_with(arguments, &hung.repeat(1_500));
+        assert_eq!((code, out.lines().count()), (1, told + 1));
+        assert!(out.contains(r#""violations":{"I13":1500}"#));
+    }
 }
 
 #[test]

@@ -1,9 +1,9 @@
 """A tool whose every event says whose it is, and that tells a file of it which outlives its process: `marked`.
 
 An event carries `[[SESSION/STREAM/N]]` in its text. The file gets one line of JSON for each fact, written before what
-comes next is done: `emit` before an event is handed to the server, then `ack`, or `refused` (`unsure` where the plan says
-that nobody can know). Times are those of the machine's monotonic clock, which every process here shares, so that facts of
-several processes can be put in order.
+comes next is done: `emit` before an event is handed to the server, then `ack`, or `refused` (`unsure` where the plan
+says that nobody can know). Times are those of the machine's monotonic clock, which every process here shares, so that
+facts of several processes can be put in order.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Marked:
 
     async def _standalone(self, n: int) -> None:
         wanted = self.plan.get("standalone", 0)
-        while self.said < wanted * n // self.plan["count"]:
+        while wanted and self.said < wanted * n // self.plan["count"]:
             self.said += 1
             names = {"session": self.plan["session"], "stream": "standalone"}
             self.facts.tell("emit", **names, n=self.said)
