@@ -99,7 +99,9 @@ class Recorder:
     def report(self, program: Path) -> Report:
         """Judge what was written. Raises RuntimeError when the checker cannot read it."""
         history = self.write()
-        done = subprocess.run([program, history], capture_output=True, text=True, timeout=300, check=False)
+        done = subprocess.run(
+            [program, "--tell", "1000000", history], capture_output=True, text=True, timeout=300, check=False
+        )
         if done.returncode not in (0, 1):
             raise RuntimeError(f"{program.name} ended with {done.returncode}: {done.stderr}{done.stdout[-1000:]}")
         *violations, summary = (json.loads(line) for line in done.stdout.splitlines())

@@ -1,5 +1,7 @@
-"""The newest reader has the stream, whatever becomes of the one before: a path dies without a word, the next reader comes
-within 50 ms at any process, then the dead path is alive again. (D4; I4, F-30 to F-32)"""
+"""The newest reader has the stream, whatever becomes of the one before. (D4; I4, F-30 to F-32)
+
+A path dies without a word, the next reader comes within 50 ms at any process, then the dead path is alive again.
+"""
 
 from __future__ import annotations
 

@@ -90,33 +90,40 @@ class Connection:
         asyncio.get_running_loop().add_reader(self.sock, self._readable)
 
     def _readable(self) -> None:
-        if self.stream is not None and self.direct and not self.body:
-            # These are its first bytes, perhaps: what older connections got came before.
-            for older in self.stream.open:
+        data = self._receive()
+        if data is None:
+            return
+        if data and self.stream is not None and self.direct and not self.body:
+            # These may be its first bytes. What older connections got before is there by now, and comes first.
+            for older in list(self.stream.open):
                 if older is not self and older.direct:
                     older.take()
-        self.take(once=True)
+        self._take(data)
 
-    def take(self, once: bool = False) -> None:
+    def take(self) -> None:
         """Read what is there."""
-        while self.closed is None:
-            try:
-                data = self.sock.recv(CHUNK_BYTES)
-            except BlockingIOError:
-                return
-            except OSError:
-                data = b""
-            if not data:
-                # A body without a length and without chunks ends like this; any other is broken off.
-                is_whole = self.status is not None and self._left is None and not self._chunked
-                excused = self.recorder.breaks or not self.direct
-                self.end("fault" if excused and not is_whole else "server", clean=is_whole)
-                return
-            self._raw += data
-            self._parse()
-            self._changed()
-            if once:
-                return
+        while self.closed is None and (data := self._receive()) is not None:
+            self._take(data)
+
+    def _receive(self) -> bytes | None:
+        """The next bytes, none where the connection is over, nothing where there is nothing yet."""
+        try:
+            return self.sock.recv(CHUNK_BYTES)
+        except BlockingIOError:
+            return None
+        except OSError:
+            return b""
+
+    def _take(self, data: bytes) -> None:
+        if not data:
+            # A body without a length and without chunks ends like this; any other is broken off.
+            is_whole = self.status is not None and self._left is None and not self._chunked
+            excused = self.recorder.breaks or not self.direct
+            self.end("fault" if excused and not is_whole else "server", clean=is_whole)
+            return
+        self._raw += data
+        self._parse()
+        self._changed()
 
     def _parse(self) -> None:
         if self.status is None:
