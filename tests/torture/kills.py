@@ -19,7 +19,7 @@ from torture.setting import Setting
 from torture.wire import Connection, Hung, Session, Stream
 
 SESSIONS = 5
-KILLS_SHORT = 2
+KILLS_LEAST = 2
 STEPS = ("before", "sent", "stored", "later")
 # Events of a call that is over before the kill.
 FINISHED = 20
@@ -35,15 +35,14 @@ class Round:
         self.doomed, self.hosts = doomed, [doomed, other]
         self.died = asyncio.Event()
         self.streams: list[Stream] = []
-        self.at = self.random.choice(STEPS)
+        # Each of them in turn, and not always the same two where there is time for two.
+        self.at = STEPS[(number + sum(f"{setting.seed}{setting.server}".encode())) % len(STEPS)]
 
     async def run(self, proxy: Proxy) -> Host:
         """Gives the process that was started in place of the dead one."""
         self.recorder.breaks = True
         victim = self.random.randrange(SESSIONS)
-        sessions = [
-            asyncio.create_task(self.session(index, index == victim, proxy)) for index in range(SESSIONS)
-        ]
+        sessions = [asyncio.create_task(self.session(index, index == victim, proxy)) for index in range(SESSIONS)]
         if not await self.doomed.died(self.setting.hang_s + 20):
             self.recorder.tell("hung", session=f"k{self.number}s{victim}", says="the tool never killed its process")
         self.recorder.count("kills")
@@ -109,9 +108,7 @@ class Round:
         }
         stream, body = client.request(name, plan)
         self.streams.append(stream)
-        connection = await client.connect(
-            "POST", stream, body=body, proxy=proxy, process=self.doomed.process_name
-        )
+        connection = await client.connect("POST", stream, body=body, proxy=proxy, process=self.doomed.process_name)
         await self.first_id(connection)
         return connection
 
@@ -122,9 +119,7 @@ class Round:
     async def resumed(self, client: Session, stream: Stream, cursor: str) -> Connection:
         """At one of the processes that live. Until the next one is up, only the other one does."""
         host = self.random.choice(self.hosts)
-        connection = await client.connect(
-            "GET", stream, cursor=cursor, port=host.port, process=host.process_name
-        )
+        connection = await client.connect("GET", stream, cursor=cursor, port=host.port, process=host.process_name)
         self.recorder.count("resumes")
         return connection
 
@@ -150,9 +145,7 @@ class Round:
         stream = before.stream
         assert stream is not None
         said = [
-            fact["n"]
-            for fact in self.recorder.told(facts)
-            if fact["fact"] == "ack" and fact["stream"] == stream.name
+            fact["n"] for fact in self.recorder.told(facts) if fact["fact"] == "ack" and fact["stream"] == stream.name
         ]
         last_n = max(said, default=0)
         deadline = time.monotonic() + self.setting.hang_s
@@ -174,8 +167,8 @@ async def run(recorder: Recorder, setting: Setting) -> None:
     hosts = [await Host.start(setting.server, setting.place), await Host.start(setting.server, setting.place)]
     try:
         number = 0
-        while number < KILLS_SHORT or time.monotonic() < setting.deadline:
-            # Each of the two is the doomed one in turn, so that also the one that adopted sessions dies.
+        while number < KILLS_LEAST or time.monotonic() < setting.deadline:
+            # The two are the doomed one in turn, so that also the one that adopted sessions dies.
             doomed, other = hosts
             async with Proxy(doomed.port, f"{setting.seed}/{number}") as proxy:
                 again = await Round(recorder, setting, number, doomed, other).run(proxy)

@@ -14,11 +14,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from peer import ALPHABET, unknown_like
+
 from torture.handoff import Reader
 from torture.hosts import Host, user
 from torture.recorder import Recorder
 from torture.setting import Setting
-from torture.wire import Connection, Hung, Session, Stream
+from torture.wire import Hung, Session, Stream
 
 TENANTS = ("alice", "bob")
 REQUESTS = (0, 1, 2)
@@ -81,9 +82,7 @@ class Tenants:
         """A session without streams of its own that tries everybody's cursors."""
         of = random.Random(f"{self.setting.seed}/prober/{tenant}{index}")
         name = f"prober-{tenant}{index}"
-        client = await Session.open(
-            self.recorder, name, self.hosts[0].port, headers=user(self.setting.server, tenant)
-        )
+        client = await Session.open(self.recorder, name, self.hosts[0].port, headers=user(self.setting.server, tenant))
         while not self.is_over:
             ready = [target for target in self.targets if target.stream.ids]
             if not ready:
@@ -101,8 +100,13 @@ class Tenants:
 
     async def probe(self, client: Session, at: int, kind: str, cursor: str, pair: str) -> None:
         connection = await client.connect(
-            "GET", None, cursor=cursor, port=self.hosts[at].port, process=self.hosts[at].process_name,
-            probe=kind, pair=pair,
+            "GET",
+            None,
+            cursor=cursor,
+            port=self.hosts[at].port,
+            process=self.hosts[at].process_name,
+            probe=kind,
+            pair=pair,
         )
         self.recorder.count("probes")
         if not await connection.until(lambda: connection.status is not None, self.setting.hang_s):
@@ -115,9 +119,7 @@ class Tenants:
         """A session tries what was made of its own cursors, beside the true ones, once its stream is over."""
         of = random.Random(f"{self.setting.seed}/mutant/{tenant}")
         name = f"mutant-{tenant}"
-        client = await Session.open(
-            self.recorder, name, self.hosts[0].port, headers=user(self.setting.server, tenant)
-        )
+        client = await Session.open(self.recorder, name, self.hosts[0].port, headers=user(self.setting.server, tenant))
         steps = {"facts": self.recorder.facts_file(name), "count": 10, "seed": 1, "pause_ms": [0, 1]}
         stream, body = client.request("r0", steps, 0)
         connection = await client.connect("POST", stream, body=body, process=self.hosts[0].process_name)
@@ -169,7 +171,9 @@ async def run(recorder: Recorder, setting: Setting) -> None:
         number = 0
         while number == 0 or time.monotonic() < setting.deadline:
             tenants = Tenants(recorder, setting, hosts)
-            probing = [asyncio.create_task(tenants.prober(tenant, number * 10 + n)) for tenant in TENANTS for n in (1, 2)]
+            probing = [
+                asyncio.create_task(tenants.prober(tenant, number * 10 + n)) for tenant in TENANTS for n in (1, 2)
+            ]
             first = number * setting.sessions
             sessions = [
                 tenants.session(tenant, index)
