@@ -12,7 +12,10 @@ import asyncio
 import dataclasses
 import importlib
 import json
+import os
+import signal
 import sys
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -62,6 +65,16 @@ def run(test: str, setting: Setting, checker: Path) -> dict[str, Any]:
     return outcome(recorder.report(checker), setting, took_s)
 
 
+def end_with_parent() -> None:
+    """Whoever started this holds its standard input; when that ends, so does all that was started here."""
+
+    def wait() -> None:
+        os.read(0, 1)
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("test", choices=TESTS)
@@ -72,7 +85,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--checker", type=Path, required=True)
+    parser.add_argument("--leader", action="store_true", help="end with standard input, and the process group with it")
     args = parser.parse_args(argv)
+    if args.leader:
+        end_with_parent()
     size = SHORT if args.short else FULL
     if args.seconds is not None:
         size = dataclasses.replace(size, seconds=args.seconds)

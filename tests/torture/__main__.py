@@ -1,0 +1,67 @@
+"""Run everything, or a part of it, and print a table: python -m torture [--short] [--test T] [--server S] [--store S]
+
+The full form takes half an hour on two cores and needs real servers: tests/services/with redis postgres -- ... The exit
+status is 1 when any rule was broken by a server of ours, or a test failed. Stock servers break rules; that is data.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import time
+
+from torture.cell import TESTS
+from torture.hosts import SERVERS, STOCK, STORES
+from torture.matrix import EVERYTHING, SLICE, Outcome, Runner
+from torture.recorder import checker
+from torture.table import by_server, by_test, write
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--short", action="store_true", help="a slice of everything, a few seconds each")
+    parser.add_argument("--test", action="append", choices=TESTS)
+    parser.add_argument("--server", action="append", choices=[*SERVERS, *STOCK])
+    parser.add_argument("--store", action="append", choices=STORES)
+    parser.add_argument("--seed", default=str(int(time.time())), help="what chance is drawn from; the clock, otherwise")
+    parser.add_argument("--seconds", type=float, help="how long each test is repeated (20)")
+    parser.add_argument("--jobs", type=int, default=2, help="how many at once (2)")
+    parser.add_argument("--write", action="store_true", help="write docs/torture.md")
+    args = parser.parse_args()
+    chosen = bool(args.test or args.server or args.store)
+    cells = [
+        cell
+        for cell in (SLICE if args.short and not chosen else EVERYTHING)
+        if cell.test in (args.test or TESTS)
+        and cell.server in (args.server or (*SERVERS, *STOCK))
+        and cell.store in (args.store or STORES)
+    ]
+    missing = {cell.store for cell in cells if cell.store in ("redis", "postgres")}
+    missing = {store for store in missing if f"TAILROPE_TEST_{store.upper()}" not in os.environ}
+    if missing:
+        print(f"no server of {', '.join(sorted(missing))}: tests/services/with starts them", file=sys.stderr)
+        return 2
+    print(f"seed {args.seed}, {len(cells)} tests", flush=True)
+    started, over = time.monotonic(), 0
+
+    def tell(outcome: Outcome) -> None:
+        nonlocal over
+        over += 1
+        minutes = (time.monotonic() - started) / 60
+        print(f"[{over}/{len(cells)}, {minutes:.1f} min] {outcome.words()}", flush=True)
+
+    runner = Runner(checker(), short=args.short, jobs=args.jobs, seed=args.seed, seconds=args.seconds)
+    outcomes = asyncio.run(runner.run(cells, tell))
+    print("", *by_server(outcomes), "", *by_test([each for each in outcomes if not each.cell.is_stock]), sep="\n")
+    if args.write:
+        write(outcomes, args.seed)
+    wrong = [each for each in outcomes if each.failed or not (each.is_clean or each.cell.is_stock)]
+    if wrong:
+        print(f"\nviolations in: {', '.join(each.cell.name for each in wrong)}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
