@@ -250,7 +250,7 @@ impl Checker {
             }
             None if gap.is_none() => {}
             Some(after) if after + 1 == place && gap.is_none() => {}
-            after => stream.holes.push(Hole { connection: at, after, before: place, gap }),
+            after => stream.holes.push(Hole { connection: at, after, before: place, gap, is_made_up: false }),
         }
     }
 
@@ -292,7 +292,7 @@ impl Checker {
         // What was stored before comes before it.
         let after = stream.known(position).filter(|after| *after != END);
         if after.is_some() && !gone.loss {
-            stream.holes.push(Hole { connection: at, after, before: END, gap });
+            stream.holes.push(Hole { connection: at, after, before: END, gap, is_made_up: true });
         }
         self.check_one_end(at, stream_at);
     }

@@ -87,6 +87,8 @@ pub(crate) struct Hole {
     pub(crate) before: Place,
     /// What was announced: the first position, and how many.
     pub(crate) gap: Option<(u64, u64)>,
+    /// The connection ends here with an error terminal.
+    pub(crate) is_made_up: bool,
 }
 
 /// What permits ends and losses from now on.
@@ -167,6 +169,14 @@ impl Stream {
             Position::Behind(place) => Some(place),
             Position::Unknown(at) => self.unknown[at],
         }
+    }
+
+    /// Whether an event behind a place is one that the server did not say it could not vouch for.
+    pub(crate) fn has_promised(&self, after: Place) -> bool {
+        let events = self.events.iter().skip(usize::try_from(after).unwrap_or(usize::MAX));
+        events.into_iter().any(|event| {
+            (event.word == Word::Stored || event.seen || event.dumped || event.kept) && event.word != Word::Unsure
+        })
     }
 
     pub(crate) fn new_unknown(&mut self) -> Position {

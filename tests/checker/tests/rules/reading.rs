@@ -129,6 +129,23 @@ fn i5_is_broken() {
 }
 
 #[test]
+fn i3_an_error_may_come_before_what_nobody_was_promised() {
+    let ends = |story: Story| story.emit("a", END).unsure("a", END).error("post", "a").closed("post");
+    let unsure = Story::call().stored("a", [1]).comes("post", "a", [1]).emit("a", 2).unsure("a", 2);
+    let later = |story: Story| {
+        let story = ends(story).open("get", "a", Some("a-1")).prime("get", "p1").comes("get", "a", [2]);
+        story.error("get", "a").closed("get").done("a")
+    };
+    later(unsure).is_good();
+    let promised = Story::call().stored("a", [1]).comes("post", "a", [1]).stored("a", [2]);
+    later(promised).breaks("I3", "[[s/a/2]] is missing");
+    // A later event tells of it, and so does an answer.
+    let unsure = || Story::call().stored("a", [1]).comes("post", "a", [1]).emit("a", 2).unsure("a", 2);
+    let again = |story: Story| story.open("get", "a", Some("a-1")).prime("get", "p1").comes("get", "a", [2, 3]);
+    again(unsure().stored("a", [3]).comes("post", "a", [3])).breaks("I3", "[[s/a/2]] is missing");
+}
+
+#[test]
 fn i8_what_is_missing_is_announced() {
     let trimmed = interrupted().stored("a", [4]).open("get", "a", Some("a-1")).prime("get", "p1");
     trimmed.gap("get", 2, 2).comes("get", "a", [4]).is_good();
