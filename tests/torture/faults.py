@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from typing import Any
 
 from torture.handoff import wave
 from torture.hosts import Host, port_of, through
@@ -22,51 +23,89 @@ STORE_TIMEOUT_MS = 2_500
 STORE_WAIT_MS = 2_500
 # A process that cannot reach its store for so long is not taken for gone: nobody else asks.
 OWNER_LOST_MS = 30_000
-BETWEEN_S = (0.05, 0.5)
+# Faults of one wave, and the good weather before each.
+FAULTS = 6
+BETWEEN_S = (0.2, 0.8)
 
 
 class Weather:
-    """What the network between server and store does, until told to stop."""
+    """What the network between server and store does."""
 
-    def __init__(self, recorder: Recorder, setting: Setting, proxy: Proxy) -> None:
+    def __init__(self, recorder: Recorder, seed: str, proxy: Proxy) -> None:
         self.recorder, self.proxy = recorder, proxy
-        self.random = random.Random(f"{setting.seed}/weather")
-        # So many faults at least, whatever the calls take.
-        self.least = 4
-        self.is_over = False
+        self.random = random.Random(seed)
 
     async def run(self) -> None:
-        while not self.is_over or self.least > 0:
+        for _ in range(FAULTS):
             await asyncio.sleep(self.random.uniform(*BETWEEN_S))
-            self.least -= 1
-            how = self.random.choice(["cut", "within", "silence", "long silence", "refuse", "slow"])
+            how = self.random.choice(["cut", "within", "within", "silence", "long silence", "refuse", "slow"])
             self.recorder.count(how)
-            if how == "cut":
-                self.proxy.cut()
-            elif how == "within":
-                # In the middle of what is asked, or of what is answered: taken, perhaps, and never told.
-                for link in list(self.proxy.links.values()):
-                    link.after(
-                        self.random.randint(1, 3_000),
-                        self.random.choice(["reset", "end", "half", "hole"]),
-                        self.random.choice(DIRECTIONS),
-                    )
-            elif how == "refuse":
-                self.proxy.refuse()
-                await asyncio.sleep(self.random.uniform(0.1, 1.0))
-            elif how == "slow":
-                self.shape(self.random.choice([DRIP, SPLIT, DELAYED]))
-                await asyncio.sleep(self.random.uniform(0.2, 0.6))
-            else:
-                self.proxy.silence()
-                await asyncio.sleep(self.random.uniform(0.1, 0.8) + (2.6 if how == "long silence" else 0))
+            await self.fault(how)
             self.shape(PLAIN)
             self.proxy.heal()
+
+    async def fault(self, how: str) -> None:
+        if how == "cut":
+            self.proxy.cut()
+        elif how == "within":
+            # In the middle of what is asked, or of what is answered: taken, perhaps, and never told.
+            for link in list(self.proxy.links.values()):
+                link.after(
+                    self.random.randint(1, 3_000),
+                    self.random.choice(["reset", "end", "half", "hole"]),
+                    self.random.choice(DIRECTIONS),
+                )
+            await asyncio.sleep(self.random.uniform(0.1, 0.5))
+        elif how == "refuse":
+            self.proxy.refuse()
+            await asyncio.sleep(self.random.uniform(0.1, 1.0))
+        elif how == "slow":
+            self.shape(self.random.choice([DRIP, SPLIT, DELAYED]))
+            await asyncio.sleep(self.random.uniform(0.2, 0.6))
+        else:
+            self.proxy.silence()
+            await asyncio.sleep(self.random.uniform(0.1, 0.8) + (2.6 if how == "long silence" else 0))
 
     def shape(self, shape: Shape) -> None:
         for link in self.proxy.links.values():
             for pump in link.pumps.values():
                 pump.shape = shape
+
+
+async def bad_wave(recorder: Recorder, setting: Setting, number: int, host: Host, proxy: Proxy) -> None:
+    """Calls under bad weather. The first of each session lasts until it is good again, and its response has to come."""
+    until = recorder.folder / f"calm{number}"
+    lasting: list[str] = []
+    begun = asyncio.Event()
+
+    def plan(name: str, call: int) -> dict[str, Any]:
+        more: dict[str, Any] = {"unsure": True, "pause_ms": [0, 60], "standalone": 0}
+        if call == 0:
+            lasting.append(f"{name}-r{call}")
+            return {**more, "until": str(until)}
+        return {**more, "count": setting.events * call}
+
+    async def weather() -> None:
+        # Sessions open in good weather: what is not begun cannot be read to its end.
+        await begun.wait()
+        try:
+            await Weather(recorder, f"{setting.seed}/{number}", proxy).run()
+            # All is well again once every one of them has had an event stored since.
+            good = time.monotonic_ns()
+            while min(map(recorder.last_ack, lasting)) < good:
+                if time.monotonic_ns() > good + setting.hang_s * 1e9:
+                    recorder.tell("hung", session=f"w{number}", says="the store is well, and events are still refused")
+                    break
+                await asyncio.sleep(0.1)
+        finally:
+            until.touch()
+
+    blowing = asyncio.create_task(weather())
+    try:
+        await wave(recorder, setting, number, [host], [], begun=begun.set, plan=plan, heard=0)
+        await blowing
+    finally:
+        blowing.cancel()
 
 
 async def run(recorder: Recorder, setting: Setting) -> None:
@@ -81,17 +120,7 @@ async def run(recorder: Recorder, setting: Setting) -> None:
         try:
             number = 0
             while number == 0 or time.monotonic() < setting.deadline:
-                weather = Weather(recorder, setting, proxy)
-                blowing: list[asyncio.Task[None]] = []
-
-                def begin(weather: Weather = weather, blowing: list[asyncio.Task[None]] = blowing) -> None:
-                    # Sessions open in good weather: what is not begun cannot be read to its end.
-                    blowing.append(asyncio.create_task(weather.run()))
-
-                plan = {"unsure": True, "count": setting.events * 4, "standalone": 0}
-                await wave(recorder, setting, number, [host], [], begun=begin, **plan)
-                weather.is_over = True
-                await asyncio.gather(*blowing)
+                await bad_wave(recorder, setting, number, host, proxy)
                 number += 1
         finally:
             await host.stop()

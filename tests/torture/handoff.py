@@ -180,10 +180,16 @@ async def wave(
     hosts: list[Host],
     proxies: list[Proxy],
     begun: Callable[[], None] | None = None,
-    **plan: Any,
+    plan: Callable[[str, int], dict[str, Any]] = lambda _name, _call: {},
+    heard: int | None = None,
 ) -> None:
-    """Some sessions with some calls each, all at once, read by as many readers. `begun`: all of them can be resumed."""
+    """Some sessions with some calls each, all at once, read by as many readers.
+
+    `begun` is told when all of them can be resumed. `plan` adds to what a session's call does, `heard` is how much is
+    said on standalone streams.
+    """
     left = setting.sessions * setting.calls
+    last_n = setting.events // 3 if heard is None else heard
 
     def one_begun() -> None:
         nonlocal left
@@ -196,11 +202,10 @@ async def wave(
         seed = f"{setting.seed}/{name}"
         client = await Session.open(recorder, name, hosts[0].port)
         listener = Stream(client, "standalone")
-        heard = plan.get("standalone", setting.events // 3)
         opened = asyncio.Event()
         streams = [listener]
         reader = Reader(client, listener, f"{seed}/standalone", setting, hosts, proxies)
-        reading = [asyncio.create_task(reader.listen(heard, opened))]
+        reading = [asyncio.create_task(reader.listen(last_n, opened))]
         # Nothing is said before it listens.
         waiting = asyncio.create_task(opened.wait())
         await asyncio.wait([waiting, *reading], return_when=asyncio.FIRST_COMPLETED)
@@ -214,15 +219,15 @@ async def wave(
                 "pause_ms": [0, setting.pause_ms],
                 "bytes": 300,
                 "close": 0.04,
-                **plan,
-                "standalone": heard if call == 0 else 0,
+                "standalone": last_n if call == 0 else 0,
+                **plan(name, call),
             }
             stream, body = client.request(f"r{call}", steps)
             reader = Reader(client, stream, f"{seed}/{call}", setting, hosts, proxies)
             streams.append(stream)
             reading.append(asyncio.create_task(reader.call(body, one_begun)))
-            if steps.get("unsure"):
-                # Also its response may be one that the store did not take.
+            if steps.get("unsure") and "until" not in steps:
+                # Also its response may be one that the store does not take.
                 stream.gone("unstored")
         for stream, outcome in zip(streams, await asyncio.gather(*reading, return_exceptions=True), strict=True):
             if isinstance(outcome, Hung):

@@ -18,7 +18,7 @@ from torture.cell import TESTS
 from torture.hosts import SERVERS, STOCK, STORES
 
 # Whoever takes longer hangs.
-LIMIT_S = {True: 150.0, False: 420.0}
+LIMIT_S = {True: 240.0, False: 900.0}
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,16 @@ class Recorder:
         path = Path(self.facts_file(name))
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
+    def last_ack(self, name: str) -> int:
+        """When a tool last had an event stored, by the clock of the facts."""
+        path = Path(self.facts_file(name))
+        if not path.exists():
+            return 0
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 2_000))
+            lines = file.read().splitlines()[1:]
+        return max((fact["t"] for fact in map(json.loads, lines) if fact["fact"] == "ack"), default=0)
+
     def write(self) -> Path:
         facts = list(self.facts)
         for path in sorted(self.folder.glob("*.facts")):

@@ -51,7 +51,7 @@ class Setting:
     def hang_s(self) -> float:
         """How long nothing may happen where something has to. A busy machine takes its time; stock servers are
         known to hang, and are not waited for as long."""
-        return 4.0 if self.is_stock else 25.0
+        return 4.0 if self.is_stock else 60.0
 
     @property
     def deadline(self) -> float:

@@ -63,7 +63,7 @@ def ahead(request: pytest.FixtureRequest) -> Iterator[Ahead]:
     yield Ahead(wanted)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(500)
 @pytest.mark.parametrize("cell", [cell_param(cell) for cell in SLICE])
 def test_no_rule_is_broken(cell: Cell, ahead: Ahead) -> None:
     outcome = ahead.futures[cell].result()
