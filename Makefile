@@ -13,12 +13,14 @@ EVERY_SERVER := tests/services/with redis redis-cluster redis-sentinel redis-tls
 SERVERS := tests/services/with redis postgres --
 # Only the checks of the binding crate look at an interpreter; linking against one is left to the wheel.
 export PYO3_PYTHON := $(CURDIR)/$(MCP2)/python
-# Extra arguments: make test-python PYTEST_ARGS="-k resume", make bench BENCH_ARGS="--quick", make demo DEMO_ARGS=...
+# Extra arguments: make test-python PYTEST_ARGS="-k resume", make bench BENCH_ARGS="--quick", make demo DEMO_ARGS=...,
+# make torture TORTURE_ARGS="--test takeover --server node-v2"
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 DEMO_ARGS ?=
+TORTURE_ARGS ?=
 
-.PHONY: help setup test test-rust test-python test-node test-interop test-client test-conformance lint lint-rust lint-python \
+.PHONY: help setup test test-rust test-python test-node test-interop test-client test-conformance test-torture torture lint lint-rust lint-python \
 	test-python-mcp1 test-python-mcp2 lint-node format demo demo-python demo-node demo-client bench bench-stores lock clean
 
 help: ## list the targets
@@ -31,7 +33,8 @@ setup: ## make .venv/mcp1 and .venv/mcp2, build the wheel, install it in both (f
 TOGETHER := $(MAKE) --no-print-directory --jobs=3 --output-sync=target
 
 test: setup ## run every test
-	@$(TOGETHER) test-rust test-python-mcp1 test-python-mcp2 test-node test-client test-interop test-conformance
+	@$(TOGETHER) test-rust test-python-mcp1 test-python-mcp2 test-node test-client test-interop test-conformance \
+		test-torture
 
 test-rust: ## run the tests of the engine and of its stores, with real Redis and PostgreSQL servers
 	$(EVERY_SERVER) cargo test --workspace --exclude tailrope-python --exclude tailrope-node $(STORES)
@@ -53,6 +56,12 @@ test-client: setup ## run stock clients with the one line and without it, agains
 	tests/conformance/setup
 	$(MCP2)/python -m pytest tests/client $(PYTEST_ARGS)
 	tests/conformance/run-clients
+
+test-torture: setup ## run a slice of the torture: each test in each language, a few seconds each
+	$(SERVERS) $(MCP2)/python -m pytest tests/torture $(PYTEST_ARGS)
+
+torture: setup ## break connections, processes and stores under every server for half an hour, and print a table
+	@cd tests && services/with redis postgres -- ../$(MCP2)/python -m torture $(TORTURE_ARGS)
 
 test-conformance: setup ## run the official conformance suite against the Python and the Node server
 	tests/conformance/setup
