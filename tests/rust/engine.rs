@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -314,7 +315,7 @@ fn f_43_a_session_has_one_deadline_however_many_calls_it_served() {
         ticks += 1;
     }
     assert!(ticks < 80, "{ticks} ticks in a minute");
-    let rings = bell.0.load(std::sync::atomic::Ordering::SeqCst);
+    let rings = bell.0.load(Ordering::SeqCst);
     assert!((3..=6).contains(&rings), "one wake-up for each keep-alive: {rings}");
 }
 
@@ -391,6 +392,15 @@ fn write_to_the_end(session: &SessionHandle, connection: &Connection, alarm: &Al
     }
 }
 
+/// Stops a thread also when the test fails, which would wait for it otherwise.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
+}
+
 #[test]
 fn no_wake_up_is_lost_between_threads() {
     const STREAMS: i64 = 6;
@@ -408,10 +418,11 @@ fn no_wake_up_is_lost_between_threads() {
             })
             .collect();
         store.set(waits, false);
-        let running = std::sync::atomic::AtomicBool::new(true);
+        let running = AtomicBool::new(true);
         std::thread::scope(|scope| {
+            let stop = Stop(&running);
             let answerer = scope.spawn(|| {
-                while running.load(std::sync::atomic::Ordering::SeqCst) {
+                while running.load(Ordering::SeqCst) {
                     if !store.answer(true) {
                         std::thread::yield_now();
                     }
@@ -422,10 +433,11 @@ fn no_wake_up_is_lost_between_threads() {
                 .map(|(_, connection, alarm)| scope.spawn(|| write_to_the_end(&session, connection, alarm)))
                 .collect();
             for (number, ..) in &calls {
-                let session = &session;
+                let (session, running) = (&session, &running);
                 scope.spawn(move || {
                     for event in 0..EVENTS {
                         while notify(session, *number, &format!("e{event}")) == Err(EngineError::Full) {
+                            assert!(running.load(Ordering::SeqCst), "another thread failed");
                             std::thread::yield_now();
                         }
                         if event % 64 == 0 {
@@ -441,7 +453,7 @@ fn no_wake_up_is_lost_between_threads() {
                 assert_eq!(events.len(), EVENTS + 1);
                 assert!(events.iter().zip(1..).all(|(frame, seq)| frame["event"] == json!(seq)), "I2");
             }
-            running.store(false, std::sync::atomic::Ordering::SeqCst);
+            drop(stop);
             answerer.join().unwrap();
         });
         session.end();
