@@ -271,6 +271,21 @@ fn a_question_is_kept_until_it_is_answered() {
 }
 
 #[test]
+fn f_92_a_question_is_on_the_stream_of_its_call_and_needs_no_listener() {
+    let bench = Bench::new(Options::default());
+    let session = bench.session("s", NEW);
+    let [one, other] = [1, 2].map(|number| call(&session, number));
+    let listener = listen(&session);
+    ask(&session, 1, "q").unwrap();
+    let events = |connection| {
+        let frames = bench.read(connection).frames();
+        frames.into_iter().filter(|frame| frame.get("event").is_some()).collect::<Vec<_>>()
+    };
+    assert_eq!(events(&one), [json!({"event": 1, "is": "roots/list"})]);
+    assert_eq!((events(&other), events(&listener)), (vec![], vec![]), "W-057: on exactly one stream");
+}
+
+#[test]
 fn a_question_is_found_where_it_is_stored_not_where_it_was_expected() {
     let store = SlowStore::new(Limits { max_events_per_stream: 2, ..Limits::default() });
     let bench = Bench::new(Options { store: Some(Arc::clone(&store) as _), ..Options::default() });

@@ -213,7 +213,7 @@ fn i13_every_request_of_a_batch_whose_process_is_gone_gets_its_end() {
 }
 
 #[test]
-fn a_session_that_ends_because_its_process_drains_stays_readable() {
+fn f_45_a_session_that_ends_because_its_process_drains_stays_readable() {
     let folder = Folder::new();
     let (before, there) = (process(&folder, 0), process(&folder, 0));
     let session = open_session(&before, "s", NEW);
@@ -304,6 +304,26 @@ fn a_listener_elsewhere_is_served() {
     let second = listen(&seen);
     let answered = read_until(&there, &second, |answered| !answered.text.is_empty());
     assert_eq!(answered.frames(), [json!({"priming": 0, "retry_ms": 3000})]);
+}
+
+#[test]
+fn f_94_i5_a_session_elsewhere_has_the_revision_that_it_negotiated() {
+    let retry = |frame: &Value| frame["retry_ms"].as_u64();
+    for (revision, primed) in [(NEW, true), (OLD, false)] {
+        let folder = Folder::new();
+        let (here, there) = (process(&folder, 0), process(&folder, 0));
+        let session = open_session(&here, "s", revision);
+        let first = call(&session, 1);
+        notify(&session, 1, "a").unwrap();
+        let cursor = read_until(&here, &first, has(1)).last_id();
+        notify(&session, 1, "b").unwrap();
+        let seen = adopt_known(&there);
+        assert_eq!(seen.revision(), Some(revision));
+        let suffix = read_until(&there, &resume(&seen, &cursor), has(1)).frames();
+        assert_eq!(suffix.first().and_then(retry), primed.then_some(3_000), "{suffix:?}");
+        let listener = read_until(&there, &listen(&seen), |answered| !answered.text.is_empty()).frames();
+        assert_eq!(listener.first().and_then(retry), primed.then_some(3_000), "{listener:?}");
+    }
 }
 
 #[test]
