@@ -16,12 +16,15 @@ export PYO3_PYTHON := $(CURDIR)/$(MCP2)/python
 # Extra arguments: make test-python PYTEST_ARGS="-k resume", make bench BENCH_ARGS="--quick", make demo DEMO_ARGS=...,
 # make torture TORTURE_ARGS="--test takeover --server node-v2"
 PYTEST_ARGS ?=
+MUTANTS_ARGS ?=
 BENCH_ARGS ?=
 DEMO_ARGS ?=
 TORTURE_ARGS ?=
 
-.PHONY: help setup test test-rust test-python test-node test-interop test-client test-conformance test-torture torture lint lint-rust lint-python \
-	test-python-mcp1 test-python-mcp2 lint-node format demo demo-python demo-node demo-client bench bench-stores lock clean
+.PHONY: help setup lock clean format lint lint-rust lint-python lint-node
+.PHONY: demo demo-python demo-node demo-client bench bench-stores mutants torture
+.PHONY: test test-rust test-python test-python-mcp1 test-python-mcp2 test-node test-interop test-client test-conformance
+.PHONY: test-torture
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -34,10 +37,13 @@ TOGETHER := $(MAKE) --no-print-directory --jobs=3 --output-sync=target
 
 test: setup ## run every test
 	@$(TOGETHER) test-rust test-python-mcp1 test-python-mcp2 test-node test-client test-interop test-conformance \
-		test-torture
+		test-torture mutants
 
 test-rust: ## run the tests of the engine and of its stores, with real Redis and PostgreSQL servers
 	$(EVERY_SERVER) cargo test --workspace --exclude tailrope-python --exclude tailrope-node $(STORES)
+
+mutants: ## put known faults of SDKs into copies of the engine, and show which test catches each
+	tests/mutants/run $(MUTANTS_ARGS)
 
 test-python: setup ## run tests/python against mcp 1.x + fastmcp 3 and against mcp 2.x + fastmcp 4
 	@$(TOGETHER) test-python-mcp1 test-python-mcp2
