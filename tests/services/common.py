@@ -55,3 +55,21 @@ def wait_until(what: str, is_true: Callable[[], bool], process: subprocess.Popen
             state = "it took too long" if ended is None else f"it ended with {ended}"
             raise RuntimeError(f"{what}: {state}\n{last}")
         time.sleep(0.02)
+
+
+def certify(folder: Path) -> None:
+    """A throw-away authority, and a certificate of it for localhost: ca.pem, server.pem, server.key."""
+    openssl = program("openssl", "openssl")
+    ec = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    sign = ["x509", "-req", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2"]
+    (folder / "names").write_text(
+        "subjectAltName=DNS:localhost,IP:127.0.0.1\nbasicConstraints=CA:FALSE\nextendedKeyUsage=serverAuth\n"
+    )
+    for command in (
+        ["req", "-x509", *ec, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=throw-away authority"],
+        ["req", *ec, "-keyout", "server.key", "-out", "server.csr", "-subj", "/CN=localhost"],
+        [*sign, "-in", "server.csr", "-extfile", "names", "-out", "server.pem"],
+    ):
+        done = subprocess.run([openssl, *command], cwd=folder, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise RuntimeError(f"openssl {command[0]} failed: {done.stderr}")

@@ -110,7 +110,7 @@ def sentinel(folder: Path, processes: list[subprocess.Popen[bytes]]) -> dict[str
 
 def tls(folder: Path, processes: list[subprocess.Popen[bytes]]) -> dict[str, str]:
     (port,) = common.free_ports(1)
-    certify(folder)
+    common.certify(folder)
     authority, certificate, key = folder / "ca.pem", folder / "server.pem", folder / "server.key"
     options = ["--port", "0", "--tls-port", str(port), "--tls-auth-clients", "no", "--tls-ca-cert-file", str(authority)]
     options += ["--tls-cert-file", str(certificate), "--tls-key-file", str(key)]
@@ -121,24 +121,6 @@ def tls(folder: Path, processes: list[subprocess.Popen[bytes]]) -> dict[str, str
         "TAILROPE_TEST_REDIS_TLS": f"rediss://{USER}:{PASSWORD}@localhost:{port}",
         "TAILROPE_TEST_REDIS_TLS_CA": str(authority),
     }
-
-
-def certify(folder: Path) -> None:
-    """A throw-away authority, and a certificate of it for localhost."""
-    openssl = common.program("openssl", "openssl")
-    ec = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
-    sign = ["x509", "-req", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2"]
-    (folder / "names").write_text(
-        "subjectAltName=DNS:localhost,IP:127.0.0.1\nbasicConstraints=CA:FALSE\nextendedKeyUsage=serverAuth\n"
-    )
-    for command in (
-        ["req", "-x509", *ec, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=throw-away authority"],
-        ["req", *ec, "-keyout", "server.key", "-out", "server.csr", "-subj", "/CN=localhost"],
-        [*sign, "-in", "server.csr", "-extfile", "names", "-out", "server.pem"],
-    ):
-        done = subprocess.run([openssl, *command], cwd=folder, capture_output=True, text=True)
-        if done.returncode != 0:
-            raise RuntimeError(f"openssl {command[0]} failed: {done.stderr}")
 
 
 def server(
