@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator
@@ -36,6 +37,8 @@ RUST = ("rust-v3",)
 CLIENTS = (*PYTHON, *TYPESCRIPT, *RUST)
 # The same clients with Tailrope's half.
 WITH_LINE = "+line"
+# The Python clients with an HTTP client that may speak HTTP/2; the others cannot be asked to.
+WITH_HTTP2 = "+http2"
 LINED = tuple(client + WITH_LINE for client in CLIENTS)
 REVISION = "2025-11-25"
 # Servers and their gates are shared by all tests.
@@ -54,8 +57,9 @@ def build_rust() -> None:
 
 
 def command(client: str, url: str) -> list[str]:
-    if client.endswith(WITH_LINE):
-        return [*command(client.removesuffix(WITH_LINE), url), "--line"]
+    for ending in (WITH_LINE, WITH_HTTP2):
+        if client.endswith(ending):
+            return [*command(client.removesuffix(ending), url), f"--{ending[1:]}"]
     if client in PYTHON:
         return [python(client), str(HERE / "drivers" / "python.py"), url]
     if client in TYPESCRIPT:
@@ -154,19 +158,26 @@ class Meeting:
 
 
 @asynccontextmanager
+async def drive(client: str, url: str, tap: Tap, host: Any, **env: str) -> AsyncIterator[Meeting]:
+    """Connect a client to a server whose tap is somewhere on the way."""
+    pipe = asyncio.subprocess.PIPE
+    with tempfile.TemporaryFile("w+") as stderr:
+        process = await asyncio.create_subprocess_exec(
+            *command(client, url), cwd=ROOT, stdin=pipe, stdout=pipe, stderr=stderr, env=os.environ | env
+        )
+        driver = Driver(process, stderr)
+        meeting = Meeting(driver, tap, host)
+        try:
+            await meeting.until(lambda: bool(driver.revision), 30)
+            assert driver.revision == [REVISION]
+            yield meeting
+        finally:
+            await driver.kill()
+
+
+@asynccontextmanager
 async def meet(hosts: Hosts, client: str, server: str, is_forgetful: bool = False) -> AsyncIterator[Meeting]:
     """Connect a client to a server, through a tap."""
     host = await hosts.get(server, is_forgetful)
-    async with Tap(host.port) as tap:
-        pipe = asyncio.subprocess.PIPE
-        with tempfile.TemporaryFile("w+") as stderr:
-            words = command(client, f"http://127.0.0.1:{tap.port}/mcp")
-            process = await asyncio.create_subprocess_exec(*words, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=stderr)
-            driver = Driver(process, stderr)
-            meeting = Meeting(driver, tap, host)
-            try:
-                await meeting.until(lambda: bool(driver.revision), 30)
-                assert driver.revision == [REVISION]
-                yield meeting
-            finally:
-                await driver.kill()
+    async with Tap(host.port) as tap, drive(client, f"http://127.0.0.1:{tap.port}/mcp", tap, host) as meeting:
+        yield meeting

@@ -14,8 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Self
 
-REQUEST = re.compile(rb"(GET|POST|DELETE) \S+ HTTP/1\.1\r\n(.*?\r\n)\r\n", re.DOTALL)
-ANSWER = re.compile(rb"HTTP/1\.1 (\d{3}) ")
+REQUEST = re.compile(rb"(GET|POST|DELETE) \S+ HTTP/1\.[01]\r\n(.*?\r\n)\r\n", re.DOTALL)
+ANSWER = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
 CURSOR = re.compile(rb"^last-event-id: *(\S+)", re.IGNORECASE | re.MULTILINE)
 SESSION = re.compile(rb"^mcp-session-id: *(\S+)", re.IGNORECASE | re.MULTILINE)
 
@@ -65,6 +65,8 @@ class Tap:
         self._cut: tuple[re.Pattern[bytes], str] | None = None
         self.exchanges: list[Exchange] = []
         self.cuts = 0
+        # How often each of these went to the client, on whatever connection.
+        self.watched: dict[bytes, int] = {}
         self.session: str | None = None
         self.port = 0
 
@@ -152,7 +154,10 @@ class Tap:
                     link.down[1].write(data[: max(0, found.end() - len(tail))])
                     await self._sever(link, how)
                     return
-                tail = data[-64:]
+                for text in self.watched:
+                    # What lies in the last bytes alone was counted with them.
+                    self.watched[text] += (tail + data).count(text) - tail.count(text)
+                tail = (tail + data)[-64:]
                 for found in ANSWER.finditer(data):
                     if link.waiting:
                         link.waiting.pop(0).status = int(found[1])

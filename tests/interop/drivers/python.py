@@ -1,7 +1,7 @@
-"""The unmodified official Python client of the installed line, driven by a test: python.py URL [--line].
+"""The unmodified official Python client of the installed line, driven by a test: python.py URL [--line | --http2].
 
 Orders come on stdin and what the client shows its user goes to stdout, one JSON object in a line; ../driver.py says
-which there are. Nothing is configured but the address, and with `--line` the HTTP client.
+which there are. Nothing is configured but the address, and with `--line` or `--http2` the HTTP client.
 """
 
 from __future__ import annotations
@@ -27,14 +27,26 @@ async def on_log(params: Any) -> None:
     show(log=params.data)
 
 
+def speaks_http2(**options: Any) -> Any:
+    """The HTTP client that the SDK would make, but for the revision that it may speak."""
+    if LINE == 1:
+        import httpx as library
+    else:
+        import httpx2 as library
+    return library.AsyncClient(http2=True, **{"timeout": library.Timeout(30, read=300), **options})
+
+
 @asynccontextmanager
-async def connected(url: str, has_line: bool) -> AsyncIterator[Any]:
+async def connected(url: str, option: str | None) -> AsyncIterator[Any]:
     """A client that has negotiated a revision; what it gives can call tools."""
     if LINE == 1:
         from mcp import ClientSession
         from mcp.client.streamable_http import streamablehttp_client
 
-        line = {"httpx_client_factory": tailrope.client.http_client_factory()} if has_line else {}
+        line: dict[str, Any] = {}
+        if option is not None:
+            factory = tailrope.client.http_client_factory() if option == "--line" else speaks_http2
+            line["httpx_client_factory"] = factory
         async with (
             streamablehttp_client(url, **line) as (read, write, _),
             ClientSession(read, write, logging_callback=on_log) as session,
@@ -50,8 +62,9 @@ async def connected(url: str, has_line: bool) -> AsyncIterator[Any]:
     # The mode is the default one: a server of ours sends such a client to a resumable revision.
     async with AsyncExitStack() as stack:
         server: Any = url
-        if has_line:
-            http_client = await stack.enter_async_context(tailrope.client.http_client())
+        if option is not None:
+            own = tailrope.client.http_client() if option == "--line" else speaks_http2()
+            http_client = await stack.enter_async_context(own)
             server = streamable_http_client(url, http_client=http_client)
         client = await stack.enter_async_context(Client(server, logging_callback=on_log))
         show(connected=str(client.protocol_version))
@@ -88,9 +101,9 @@ async def ask(client: Any, order: dict[str, Any]) -> None:
     show(call=name, **{"error" if failed else "result": result.content[0].text})
 
 
-async def main(url: str, has_line: bool) -> None:
+async def main(url: str, option: str | None = None) -> None:
     tasks = set()
-    async with connected(url, has_line) as client:
+    async with connected(url, option) as client:
         while line := await asyncio.to_thread(sys.stdin.readline):
             order = json.loads(line)
             if "call" not in order:
@@ -102,4 +115,4 @@ async def main(url: str, has_line: bool) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], "--line" in sys.argv[2:]))
+    asyncio.run(main(*sys.argv[1:]))
