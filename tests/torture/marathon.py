@@ -1,0 +1,298 @@
+"""The poll marathon: a call whose connections the server closes five hundred times, through every official client.
+
+The clients are as they are published (tests/interop/drivers). Between two closes the tool sends nothing, a little, or
+a burst; now and then its connection is silent for longer than nginx bears. Whatever is on the way, the user has to see
+one result and every progress message, once and in order, and no connection carries again what another one delivered.
+
+    tests/services/with nginx -- .venv/mcp2/bin/python -m torture.marathon       (in tests/; `make torture-marathon`)
+
+Python's clients use a frame or more of their stack for each time they come back and die near 950 times; a stream is
+therefore held, and no longer polled, after 500.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import random
+import shutil
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+
+from torture import nginx
+from torture.hosted import SERVERS, Hosted, Settings, hosted
+from torture.nginx import DEFAULT, TUNED, Front, Nginx
+
+# isort: split
+# Of tests/interop, which hosted.py has put on the path.
+from driver import CLIENTS, PYTHON, RUST, WITH_HTTP2, WITH_LINE, Meeting, build_rust, drive
+from tap import Tap
+
+CLOSES = 500
+SEED = 7
+RETRY_MS = 20
+# A fifteen-second comment against a balancer's minute, compressed, with room for a machine that is busy.
+KEEP_ALIVE_MS = 150
+# Longer than nginx lets a connection be silent.
+SILENT_S = nginx.IDLE_S + 0.5
+WAIT_S = 60.0
+# More at once only make each other late.
+AT_ONCE = 8
+
+DIRECT = "direct"
+BEHIND = "nginx"
+BEHIND_DEFAULT = "nginx as it comes"
+BEHIND_CUTTING = "nginx that cuts"
+WAYS = (DIRECT, BEHIND, BEHIND_DEFAULT, BEHIND_CUTTING)
+# The stock Python clients do not outlive a second cut, with any server: there the line has to.
+CUT_CLIENTS = tuple(client + WITH_LINE if client in PYTHON else client for client in CLIENTS)
+
+_gates = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Leg:
+    """What happens up to one close, or to many: `polls` is how often the server closes by itself."""
+
+    emits: int
+    polls: int = 0
+    retry_ms: int = 1
+    is_silent: bool = False
+
+
+def plan(closes: int, silences: int, seed: int) -> list[Leg]:
+    """So many closes: a run that delivers nothing, some with a burst, and at the end those that come by themselves."""
+    dice = random.Random(seed)
+    polls = closes // 8
+    legs = []
+    for number in range(closes - polls):
+        kind = dice.random()
+        emits = 0 if kind < 0.5 or 10 <= number < 25 else dice.randint(1, 3) if kind < 0.95 else dice.randint(20, 80)
+        legs.append(Leg(emits, retry_ms=dice.choice((0, 1, 1, 1, 5, 20))))
+    for number in dice.sample(range(len(legs)), silences):
+        legs[number] = Leg(legs[number].emits, retry_ms=1, is_silent=True)
+    return [*legs, Leg(1, polls)]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One client, one server, and what is between them."""
+
+    client: str
+    server: str
+    way: str
+
+    @property
+    def driver(self) -> str:
+        """The client, as it is driven: behind TLS it speaks HTTP/2 where it can."""
+        return self.client + WITH_HTTP2 if self.way == BEHIND and self.client in PYTHON else self.client
+
+    @property
+    def has_tls(self) -> bool:
+        # The driver of the Rust client is built without TLS.
+        return self.way == BEHIND and self.client not in RUST
+
+
+@dataclass
+class Outcome:
+    """What came of a run: no fault is good."""
+
+    run: Run
+    closes: int = 0
+    faults: list[str] = field(default_factory=list)
+    story: str = ""
+    took_s: float = 0.0
+
+
+def judge(at: Meeting, legs: list[Leg], name: str, is_cut: bool) -> list[str]:
+    """What is wrong with what the client has shown, and with what went over the wire."""
+    wanted = list(range(1, sum(leg.emits for leg in legs) + 2))
+    seen = at.driver.progress()
+    faults = []
+    if at.driver.results() != [name] or at.driver.errors():
+        faults.append(f"results {at.driver.results()}, errors {at.driver.errors()}")
+    if seen != wanted:
+        lost, twice = sorted(set(wanted) - set(seen)), len(seen) - len(set(seen))
+        faults.append(
+            f"progress: {len(seen)} of {len(wanted)}, lost {lost[:9]}, {twice} twice, sorted: {sorted(seen) == seen}"
+        )
+    sent = list(at.tap.watched.values())
+    # What a cut took from the client is rightly sent again.
+    if not is_cut and sent != [1, len(wanted)]:
+        faults.append(f"the wire carried {sent[0]} results and {sent[1]} progress messages of {len(wanted)}")
+    return faults
+
+
+async def race(at: Meeting, server: Hosted, legs: list[Leg], name: str) -> int:
+    """Make the call and take it through its legs. Returns how often the client came back."""
+    gates = [f"m{next(_gates)}" for _ in legs]
+    steps = []
+    for leg, gate in zip(legs, gates, strict=True):
+        hold = " hold=0" if leg.polls else ""
+        steps += [f"emit {leg.emits}", f"close retry={leg.retry_ms}{hold}", f"gate {gate}"]
+    before = at.tap.resumes()
+    seen = before
+    await at.driver.call(*steps, "emit 1", f"return {name}")
+    for leg, gate in zip(legs, gates, strict=True):
+        wanted = seen + max(1, leg.polls)
+        await at.until(lambda wanted=wanted: at.tap.resumes() >= wanted or at.driver.is_over(), WAIT_S)
+        if at.driver.is_over():
+            break
+        if leg.is_silent:
+            await asyncio.sleep(SILENT_S)
+        # A cut may have brought the client back, too.
+        seen = at.tap.resumes()
+        await server.open(gate)
+    await at.until(at.driver.is_over, WAIT_S)
+    return at.tap.resumes() - before
+
+
+async def one(run: Run, server: Hosted, tap: Tap, url: str, legs: list[Leg]) -> Outcome:
+    outcome = Outcome(run)
+    name = f"goal-{next(_gates)}-reached"
+    tap.watched = {f'"text":"{name}"'.encode(): 0, b'"progressToken"': 0}
+    started = time.monotonic()
+    env = {}
+    if run.has_tls:
+        authority = str(nginx.certificates() / "ca.pem")
+        env = {"SSL_CERT_FILE": authority, "NODE_EXTRA_CA_CERTS": authority}
+    try:
+        async with drive(run.driver, url, tap, server, **env) as at:
+            # A failure's story is read while there is somebody to tell it.
+            try:
+                outcome.closes = await race(at, server, legs, name)
+                outcome.faults = judge(at, legs, name, run.way == BEHIND_CUTTING)
+                await at.close()
+            finally:
+                outcome.story = at.story()
+    except Exception as fault:
+        outcome.faults.append(f"{type(fault).__name__}: {str(fault)[:300]}")
+    outcome.took_s = time.monotonic() - started
+    return outcome
+
+
+def front(run: Run, tap: Tap) -> Front:
+    return Front(tap.port, DEFAULT if run.way == BEHIND_DEFAULT else TUNED, run.has_tls)
+
+
+@asynccontextmanager
+async def servers(runs: list[Run]) -> AsyncIterator[dict[tuple[str, bool], Hosted]]:
+    """The servers of these runs, started at once, by their name and whether they keep silent connections alive."""
+    async with AsyncExitStack() as stack:
+        wanted = sorted({(run.server, run.way == BEHIND_CUTTING) for run in runs})
+        settings = {True: Settings(RETRY_MS), False: Settings(RETRY_MS, keep_alive_ms=KEEP_ALIVE_MS)}
+        # One after the other: a context is left by the task that entered it.
+        found = [await stack.enter_async_context(hosted(name, settings[is_cut])) for name, is_cut in wanted]
+        yield dict(zip(wanted, found, strict=True))
+
+
+async def marathon(runs: list[Run], closes: int, silences: int, at_once: int = AT_ONCE) -> list[Outcome]:
+    """Do all runs, so many at once."""
+    places = asyncio.Semaphore(at_once)
+    if any(run.client.startswith(RUST) for run in runs):
+        await asyncio.to_thread(build_rust)
+    async with AsyncExitStack() as stack:
+        running = await stack.enter_async_context(servers(runs))
+        hosts = [running[run.server, run.way == BEHIND_CUTTING] for run in runs]
+        taps = [await stack.enter_async_context(Tap(host.port)) for host in hosts]
+        fronted = [(run, tap) for run, tap in zip(runs, taps, strict=True) if run.way != DIRECT]
+        urls = {run: f"http://127.0.0.1:{tap.port}/mcp" for run, tap in zip(runs, taps, strict=True)}
+        balancer: Nginx | None = None
+        ports: dict[Run, int] = {}
+        if fronted:
+            balancer = await stack.enter_async_context(nginx.nginx(*(front(run, tap) for run, tap in fronted)))
+            urls |= {run: url for (run, _), url in zip(fronted, balancer.urls(), strict=True)}
+            ports = {run: port for (run, _), port in zip(fronted, balancer.ports, strict=True)}
+
+        async def placed(number: int, run: Run) -> Outcome:
+            async with places:
+                legs = plan(closes, silences, SEED + number)
+                outcome = await one(run, hosts[number], taps[number], urls[run], legs)
+            if balancer is not None and run in ports:
+                outcome.faults += misled(run, balancer, ports[run], silences)
+            print(line(outcome), flush=True)
+            return outcome
+
+        outcomes = await asyncio.gather(*(placed(*each) for each in enumerate(runs)))
+        for (name, is_cut), server in running.items():
+            outcomes += counted(name, await server.stats(), outcomes, is_cut)
+        return outcomes
+
+
+def misled(run: Run, balancer: Nginx, port: int, silences: int) -> list[str]:
+    """Where the way was not the one that was meant."""
+    wanted = "HTTP/2.0" if run.driver.endswith(WITH_HTTP2) else "HTTP/1.1"
+    spoken = balancer.protocols(port)
+    faults = [] if set(spoken) == {wanted} else [f"spoke {dict(spoken)}, not {wanted}"]
+    cuts = balancer.cuts(port)
+    if run.way == BEHIND_CUTTING and cuts < silences:
+        faults.append(f"nginx has cut {cuts} connections, not {silences}")
+    if run.way != BEHIND_CUTTING and cuts > 0:
+        faults.append(f"nginx has cut {cuts} connections that comments should have kept alive")
+    return faults
+
+
+def counted(name: str, stats: dict[str, int], outcomes: list[Outcome], is_cut: bool) -> list[Outcome]:
+    """A fault where the server itself counts fewer closes than its clients have lived through."""
+    told = stats["closes_asked"] + stats["closes_polled"]
+    seen = sum(
+        each.closes for each in outcomes if each.run.server == name and (each.run.way == BEHIND_CUTTING) == is_cut
+    )
+    if is_cut or told >= seen:
+        return []
+    return [
+        Outcome(Run("all", name, "all"), faults=[f"the server has closed {told} times, its clients have seen {seen}"])
+    ]
+
+
+def line(outcome: Outcome) -> str:
+    run = outcome.run
+    end = "; ".join(outcome.faults) or "ok"
+    return f"{run.client:20} {run.server:10} {run.way:18} {outcome.closes:4} closes {outcome.took_s:6.1f} s  {end}"
+
+
+def short_runs() -> list[Run]:
+    """Every client directly and behind nginx, the servers in turn; those that bear cuts with one more."""
+    turn = itertools.cycle(SERVERS)
+    runs = [Run(client, next(turn), DIRECT) for client in CLIENTS]
+    ways = itertools.cycle((BEHIND, BEHIND_DEFAULT))
+    runs += [Run(client, next(turn), next(ways)) for client in (*PYTHON, *reversed(CLIENTS[2:]))]
+    return [*runs, Run("typescript-v2", "python-v2", BEHIND_CUTTING), Run(RUST[0], "python-v2", BEHIND_CUTTING)]
+
+
+def full_runs() -> list[Run]:
+    runs = [Run(client, server, way) for way in WAYS[:-1] for server in SERVERS for client in CLIENTS]
+    return runs + [Run(client, server, BEHIND_CUTTING) for server in SERVERS for client in CUT_CLIENTS]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="The poll marathon through every official client.")
+    parser.add_argument("--short", action="store_true", help="the runs of the test")
+    parser.add_argument("--closes", type=int, default=CLOSES)
+    parser.add_argument("--silences", type=int, default=6)
+    parser.add_argument("--only", default="", help="runs whose line has this text")
+    parser.add_argument("--story", action="store_true", help="tell what happened where something is wrong")
+    options = parser.parse_args(arguments)
+    if not nginx.is_there():
+        print("marathon: run it under tests/services/with nginx", file=sys.stderr)
+        return 2
+    if shutil.which("go") is None:
+        print("no Go toolchain is here: the Go SDK's client does not take part")
+    runs = [run for run in (short_runs() if options.short else full_runs()) if options.only in line(Outcome(run))]
+    outcomes = asyncio.run(marathon(runs, options.closes, options.silences))
+    broken = [outcome for outcome in outcomes if outcome.faults]
+    for outcome in broken:
+        print(line(outcome))
+        if options.story:
+            print(outcome.story)
+    closes = sum(outcome.closes for outcome in outcomes)
+    print(f"{len(runs)} calls, {closes} closes, {len(broken)} calls that are not whole")
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
