@@ -158,7 +158,7 @@ class Meeting:
 
 
 @asynccontextmanager
-async def drive(client: str, url: str, tap: Tap, host: Any, **env: str) -> AsyncIterator[Meeting]:
+async def drive(client: str, url: str, tap: Tap, host: Any, start_s: float = 30, **env: str) -> AsyncIterator[Meeting]:
     """Connect a client to a server whose tap is somewhere on the way."""
     pipe = asyncio.subprocess.PIPE
     with tempfile.TemporaryFile("w+") as stderr:
@@ -168,7 +168,7 @@ async def drive(client: str, url: str, tap: Tap, host: Any, **env: str) -> Async
         driver = Driver(process, stderr)
         meeting = Meeting(driver, tap, host)
         try:
-            await meeting.until(lambda: bool(driver.revision), 30)
+            await meeting.until(lambda: bool(driver.revision), start_s)
             assert driver.revision == [REVISION]
             yield meeting
         finally:

@@ -39,9 +39,9 @@ RETRY_MS = 20
 KEEP_ALIVE_MS = 150
 # Longer than nginx lets a connection be silent.
 SILENT_S = nginx.IDLE_S + 0.5
-WAIT_S = 60.0
+WAIT_S = 90.0
 # More at once only make each other late.
-AT_ONCE = 8
+AT_ONCE = 6
 
 DIRECT = "direct"
 BEHIND = "nginx"
@@ -161,7 +161,7 @@ async def one(run: Run, server: Hosted, tap: Tap, url: str, legs: list[Leg]) -> 
         authority = str(nginx.certificates() / "ca.pem")
         env = {"SSL_CERT_FILE": authority, "NODE_EXTRA_CA_CERTS": authority}
     try:
-        async with drive(run.driver, url, tap, server, **env) as at:
+        async with drive(run.driver, url, tap, server, WAIT_S, **env) as at:
             # A failure's story is read while there is somebody to tell it.
             try:
                 outcome.closes = await race(at, server, legs, name)
