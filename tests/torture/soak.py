@@ -1,0 +1,394 @@
+"""A day of rude clients, compressed: sessions that nobody ends, sockets that nobody reads, polls that nobody makes.
+
+The server's times are 1,800 times as short as a user's: half an hour of idleness is a second, a day 48 seconds. From
+time to time the clients pause. Then everything that was held on their behalf has to go, and what is left in the process
+and in its store is compared with what was left earlier. Meanwhile some sessions work, each in a way in which a server
+could take it for idle, for much longer than a session may be idle; none of them may be taken away.
+
+    tests/services/with redis postgres -- .venv/mcp2/bin/python -m torture.soak     (in tests/; `make torture-marathon`)
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import os
+import sqlite3
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torture.hosted import Hosted, Settings, hosted
+
+# isort: split
+# Of tests/python, which hosted.py has put on the path.
+from peer import Peer, last_id, logs, results
+from raw import Event, Reply, Truncated, Wire
+
+DAY_S = 48
+# Half an hour of idleness and an hour at which connections end, as balancers end them. Retention and the time without
+# contact are longer than a user's: a busy machine makes those late who work.
+IDLE_MS = 1_000
+DETACHED_MS = 8_000
+SETTINGS = Settings(
+    idle_ms=IDLE_MS,
+    retention_ms=4_000,
+    max_detached_ms=DETACHED_MS,
+    max_connection_ms=2_000,
+    keep_alive_ms=200,
+    owner_lost_ms=2_000,
+)
+# A session that works comes back after so long: later than it may be idle.
+AWAY_S = 1.6
+WORKERS = 6
+# Everything has gone within this time, on a busy machine.
+GONE_S = 60.0
+WAIT_S = 30.0
+# The later half of the pauses may find this many times as much as the earlier half, and so much in any case.
+FACTOR = 1.25
+SLACK = {"rss_kb": 24 << 10, "heap_kb": 4 << 10, "kept_kb": 8 << 10}
+SLACK_ELSE = 12
+
+_names = itertools.count(1)
+
+
+def fresh() -> str:
+    return f"soak{next(_names)}"
+
+
+# What rude clients do, once each.
+
+
+async def leave(server: Hosted, kept: list[Any]) -> None:
+    """A session with one call, and no goodbye."""
+    peer = await Peer.open(server.port)
+    assert await peer.ask("script", {"steps": ["emit 2", "return x"]}, wait_s=WAIT_S) == "x"
+
+
+async def hold_a_dead_socket(server: Hosted, kept: list[Any]) -> None:
+    """A standalone stream whose client keeps the socket and never reads from it: to the server it is only silent."""
+    peer = await Peer.open(server.port)
+    kept.append(await peer.get(receive_buffer=4096))
+
+
+async def hold_a_full_socket(server: Hosted, kept: list[Any]) -> None:
+    """A call that emits more than the sockets take, to a client that keeps its own and never reads."""
+    peer = await Peer.open(server.port)
+    kept.append(await peer.call("script", {"steps": ["emit 100 60000", "return x"]}, receive_buffer=4096))
+
+
+async def abandon_a_poll(server: Hosted, kept: list[Any]) -> None:
+    """A call that is polled, a few times; its result is there when nobody asks for it any longer."""
+    peer = await Peer.open(server.port)
+    gate = fresh()
+    reply = await peer.call("script", {"steps": ["close hold=0 retry=1", f"gate {gate}", "emit 5", "return x"]})
+    cursor = last_id(await reply.rest(WAIT_S))
+    for _ in range(2):
+        cursor = last_id(await (await peer.resume(cursor)).rest(WAIT_S))
+    await server.open(gate)
+
+
+async def abandon_a_call(server: Hosted, kept: list[Any]) -> None:
+    """A call that never ends, and whose client is gone for good."""
+    peer = await Peer.open(server.port)
+    reply = await peer.call("script", {"steps": ["emit 1", f"gate {fresh()}"]})
+    await reply.some(1, WAIT_S)
+    reply.drop()
+
+
+async def break_off(server: Hosted, kept: list[Any]) -> None:
+    """A request that is not whole when its client leaves, and an answer that is not read to its end."""
+    wire = await Wire.open(server.port)
+    await wire.send("POST", "/mcp", {"Host": f"127.0.0.1:{server.port}", "Content-Type": "application/json"}, None)
+    wire.close()
+    peer = await Peer.open(server.port)
+    (await peer.call("script", {"steps": ["emit 20 2000", "return x"]}, receive_buffer=4096)).drop()
+
+
+RUDE = (leave, leave, leave, hold_a_dead_socket, abandon_a_poll, abandon_a_call, break_off)
+
+# What a rude client may meet itself: on a busy machine a session can be idle for too long before it is used.
+UNLUCKY = (AssertionError, ConnectionError, Truncated, TimeoutError, asyncio.IncompleteReadError)
+
+# Sessions that work. Each runs until `over`, and raises where the server has taken something from it.
+
+
+async def wait_for_a_result(server: Hosted, over: asyncio.Event) -> None:
+    """A call whose connection is open all the time, but for the moments in which the server ends old ones."""
+    await work(server, over, [], 0.0)
+
+
+async def poll_for_a_result(server: Hosted, over: asyncio.Event) -> None:
+    """A call that is polled again and again."""
+    await work(server, over, ["close hold=0 retry=1"], 0.3)
+
+
+async def work_away(server: Hosted, over: asyncio.Event) -> None:
+    """A call whose client is away for longer than a session may be idle."""
+    await work(server, over, ["close hold=0 retry=1"], AWAY_S)
+
+
+async def begin(server: Hosted, ask: Callable[[Peer], Awaitable[Reply]]) -> tuple[Peer, Reply]:
+    """A session with its first request; a session that was idle for too long before that is opened anew."""
+    while True:
+        peer = await Peer.open(server.port)
+        reply = await ask(peer)
+        if reply.status != 404:
+            return peer, reply
+        reply.close()
+
+
+async def work(server: Hosted, over: asyncio.Event, first: list[str], away_s: float) -> None:
+    gate = fresh()
+    blocks: list[Event] = []
+
+    async def read(reply: Reply) -> None:
+        assert reply.status == 200, (reply.status, await reply.body())
+        with suppress(Truncated, ConnectionError, TimeoutError):
+            while (block := await reply.block(WAIT_S)) is not None:
+                blocks.append(block)
+        reply.close()
+
+    async def open_gate() -> None:
+        await over.wait()
+        await server.open(gate)
+
+    opening = asyncio.create_task(open_gate())
+    steps = ["emit 1", *first, f"gate {gate}", "emit 1", f"return {gate}"]
+    peer, reply = await begin(server, lambda peer: peer.call("script", {"steps": steps}, wait_s=WAIT_S))
+    await read(reply)
+    while not results(blocks):
+        with suppress(TimeoutError):
+            # Once the result is there, nobody may be away for longer than it is kept.
+            await asyncio.wait_for(over.wait(), away_s)
+            await asyncio.sleep(0.05)
+        # Too busy to answer is not lost.
+        with suppress(TimeoutError, ConnectionError):
+            await read(await peer.resume(last_id(blocks)))
+    await opening
+    assert results(blocks) == [gate], results(blocks)
+    await peer.delete()
+
+
+async def listen(server: Hosted, over: asyncio.Event) -> None:
+    """A session without calls, whose standalone stream is open, and still is when something is sent on it."""
+    blocks: list[Event] = []
+    text = fresh()
+    peer, reply = await begin(server, lambda peer: peer.get())
+    asking: asyncio.Task[Any] | None = None
+    while text not in logs(blocks):
+        if over.is_set() and asking is None:
+            asking = asyncio.create_task(
+                peer.ask("script", {"steps": [f"standalone {text}", "return x"]}, wait_s=WAIT_S)
+            )
+        with suppress(Truncated, ConnectionError, TimeoutError):
+            block = await reply.block(WAIT_S)
+            if block is not None:
+                blocks.append(block)
+                continue
+        reply.close()
+        with suppress(TimeoutError, ConnectionError):
+            reply = await peer.resume(last_id(blocks))
+            assert reply.status == 200, (reply.status, await reply.body())
+    assert logs(blocks) == [text]
+    assert asking is not None and await asking == "x"
+    reply.close()
+    await peer.delete()
+
+
+WORKING: tuple[Callable[[Hosted, asyncio.Event], Awaitable[None]], ...] = (
+    wait_for_a_result,
+    poll_for_a_result,
+    work_away,
+    listen,
+)
+
+# What is kept outside the process.
+
+
+@asynccontextmanager
+async def memory() -> AsyncIterator[tuple[str | None, Callable[[], Awaitable[dict[str, int]]]]]:
+    async def kept() -> dict[str, int]:
+        return {}
+
+    yield None, kept
+
+
+@asynccontextmanager
+async def sqlite() -> AsyncIterator[tuple[str | None, Callable[[], Awaitable[dict[str, int]]]]]:
+    with tempfile.TemporaryDirectory(prefix="tailrope-soak-") as folder:
+        file = Path(folder) / "events.db"
+
+        def count() -> dict[str, int]:
+            with closing(sqlite3.connect(file, timeout=20)) as db:
+                rows = {
+                    f"rows_{table}": int(db.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+                    for table in ("session", "stream", "event")
+                }
+            return {**rows, "kept_kb": sum(part.stat().st_size for part in Path(folder).iterdir()) >> 10}
+
+        yield f"sqlite:{file}", lambda: asyncio.to_thread(count)
+
+
+@asynccontextmanager
+async def redis() -> AsyncIterator[tuple[str | None, Callable[[], Awaitable[dict[str, int]]]]]:
+    address, name = os.environ["TAILROPE_TEST_REDIS"], f"soak{uuid.uuid4().hex[:12]}"
+
+    async def kept() -> dict[str, int]:
+        found = await said("redis-cli", "-u", address, "--scan", "--pattern", f"*{name}*")
+        return {"keys": len(found.split())}
+
+    yield f"{address}?namespace={name}", kept
+
+
+@asynccontextmanager
+async def postgres() -> AsyncIterator[tuple[str | None, Callable[[], Awaitable[dict[str, int]]]]]:
+    address, name = os.environ["TAILROPE_TEST_POSTGRES"], f"soak{uuid.uuid4().hex[:12]}"
+
+    async def kept() -> dict[str, int]:
+        tables = ("session", "stream", "event", "trash")
+        statement = " UNION ALL ".join(f"SELECT '{table}', count(*) FROM {name}.{table}" for table in tables)
+        lines = (await said("psql", "-qAt", "-c", statement, address)).split()
+        return {f"rows_{table}": int(count) for table, count in (each.split("|") for each in lines)}
+
+    yield f"{address}?namespace={name}", kept
+
+
+STORES = {"memory": memory, "sqlite": sqlite, "redis": redis, "postgres": postgres}
+
+
+async def said(*command: str) -> str:
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
+    out, errors = await process.communicate()
+    assert process.returncode == 0, errors.decode()
+    return out.decode()
+
+
+@dataclass
+class Soak:
+    """What came of a soak: what was held at each pause, and what is wrong."""
+
+    server: str
+    store: str
+    rude: int = 0
+    unlucky: int = 0
+    samples: list[dict[str, int]] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        lines = [f"{self.server} on {self.store}: {self.rude} rude clients, {self.unlucky} of them too slow"]
+        lines += [f"    {sample}" for sample in self.samples]
+        return "\n".join(lines + [f"    WRONG: {fault}" for fault in self.faults])
+
+
+async def be_rude(server: Hosted, kept: list[Any], until: float, found: Soak) -> None:
+    """Rude clients, a few at once, until then."""
+
+    async def worker() -> None:
+        while time.monotonic() < until:
+            found.rude += 1
+            try:
+                await RUDE[found.rude % len(RUDE)](server, kept)
+            except UNLUCKY:
+                found.unlucky += 1
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(WORKERS):
+            group.create_task(worker())
+
+
+async def paused(server: Hosted, working: int, outside: Callable[[], Awaitable[dict[str, int]]]) -> dict[str, int]:
+    """What is held once everything has gone that has to go, as far as it does."""
+    deadline = time.monotonic() + GONE_S
+    while True:
+        stats = await server.stats()
+        inside = {name: stats[name] for name in ("sessions", "connections", "streams", "events")}
+        sample = {**inside, "descriptors": server.descriptors(), **await outside()}
+        # A working session has a standalone stream, or one of its call.
+        calm = inside["sessions"] == working and inside["streams"] <= 2 * working
+        if (calm and is_small(sample, working)) or time.monotonic() > deadline:
+            break
+        await asyncio.sleep(0.3)
+    held = await server.held()
+    if "tasks" in held:
+        sample["tasks"] = held["tasks"]
+    if "heap" in held:
+        sample["heap_kb"] = held["heap"] >> 10
+    return {**sample, "rss_kb": server.rss() >> 10}
+
+
+def is_small(sample: dict[str, int], working: int) -> bool:
+    """Whether nothing is there that would be of a session that does not work."""
+    few = 2 * working + 2 * SLACK_ELSE
+    return all(count <= few for name, count in sample.items() if name.startswith("rows_"))
+
+
+def judge(samples: list[dict[str, int]], working: int) -> list[str]:
+    """What grows from pause to pause, or is held for nobody."""
+    faults = []
+    if any(sample["sessions"] != working for sample in samples):
+        faults.append(f"{[sample['sessions'] for sample in samples]} sessions are held, of which {working} work")
+    middle = len(samples) // 2
+    for name in samples[0]:
+        early = max(sample[name] for sample in samples[:middle])
+        late = max(sample[name] for sample in samples[middle:])
+        # The least of the later ones: what grows does not come back.
+        least = min(sample[name] for sample in samples[middle:])
+        if least > early * FACTOR + SLACK.get(name, SLACK_ELSE):
+            faults.append(f"{name} grows: up to {early} at first, {least} to {late} later")
+    return faults
+
+
+async def soak(server_name: str, store: str, length_s: float, pauses: int) -> Soak:
+    found = Soak(server_name, store)
+    kept: list[Any] = []
+    async with STORES[store]() as (address, outside):
+        settings = Settings(**{**SETTINGS.__dict__, "store": address})
+        async with hosted(server_name, settings) as server:
+            over = asyncio.Event()
+            working = [asyncio.create_task(kind(server, over)) for kind in WORKING]
+            for _ in range(pauses):
+                await be_rude(server, kept, time.monotonic() + length_s / pauses, found)
+                found.samples.append(await paused(server, len(WORKING), outside))
+                # Whoever fails has not waited for the end to do so.
+                ended = [task for task in working if task.done()]
+                if ended:
+                    break
+            over.set()
+            for kind, outcome in zip(WORKING, await asyncio.gather(*working, return_exceptions=True), strict=True):
+                if isinstance(outcome, BaseException):
+                    found.faults.append(f"{kind.__name__}: {type(outcome).__name__}: {outcome}")
+            if found.unlucky * 4 > found.rude:
+                found.faults.append("too few clients could do what they had in mind")
+            found.faults += judge(found.samples, len(WORKING)) if len(found.samples) == pauses else []
+    for reply in kept:
+        reply.drop()
+    return found
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="A day of rude clients, compressed.")
+    parser.add_argument("--seconds", type=float, default=DAY_S)
+    parser.add_argument("--pauses", type=int, default=6)
+    parser.add_argument("--stores", nargs="*", default=list(STORES))
+    parser.add_argument("--servers", nargs="*", default=["python-v2", "node-v2", "python-v1", "node-v1"])
+    options = parser.parse_args(arguments)
+    broken = 0
+    for store, server in itertools.product(options.stores, options.servers):
+        found = asyncio.run(soak(server, store, options.seconds, options.pauses))
+        print(found, flush=True)
+        broken += bool(found.faults)
+    print(f"{broken} of {len(options.stores) * len(options.servers)} soaks have found something")
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,35 @@
+"""Rude clients, in their short form: soak.py says what they do and what is looked at. (F-50 to F-54, I11)"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import pytest
+
+from torture.soak import judge, soak
+
+LENGTH_S = 6
+PAUSES = 2
+
+
+@pytest.mark.timeout(240)
+def test_f50_rude_clients_leave_nothing_behind_and_take_nothing_from_those_who_work() -> None:
+    pairs = [("python-v2", "memory"), ("node-v2", "sqlite")]
+    if "TAILROPE_TEST_REDIS" in os.environ:
+        pairs[0] = ("python-v2", "redis")
+    if "TAILROPE_TEST_POSTGRES" in os.environ:
+        pairs[1] = ("node-v2", "postgres")
+
+    async def both() -> list[object]:
+        return list(await asyncio.gather(*(soak(server, store, LENGTH_S, PAUSES) for server, store in pairs)))
+
+    soaks = asyncio.run(both())
+    assert not any(found.faults for found in soaks), "\n".join(map(str, soaks))
+
+
+def test_judge_sees_what_grows() -> None:
+    calm = {"sessions": 4, "tasks": 40, "rss_kb": 90_000}
+    assert judge([calm] * 4, 4) == []
+    assert len(judge([{**calm, "tasks": 40 * (1 + number)} for number in range(4)], 4)) == 1
+    assert len(judge([calm, {**calm, "sessions": 5}], 4)) == 1
