@@ -11,7 +11,8 @@ const CONTENT_TYPES = [undefined, 'text/event-stream', 'application/json'];
 /**
  * Writes what the engine has for a connection until it ends or the peer is gone.
  *
- * Nothing is polled while the reader is behind: what is not polled stays in the log. Subclasses say how bytes
+ * Nothing is polled while the reader is behind: what is not polled stays in the log. So the engine cannot close such a
+ * connection; one that takes nothing for as long as a connection may last is cut (I11). Subclasses say how bytes
  * leave: `open`, `head`, `flush`, `write`, `end`, `whole`, `fail`, `release`, `idle`.
  */
 export class Answer {
@@ -25,6 +26,7 @@ export class Answer {
   #started = false;
   #primed = false;
   #full = false;
+  #patience;
   #over = false;
   #done;
 
@@ -90,6 +92,9 @@ export class Answer {
         this.#begin(head);
         this.#primed = true;
         this.#full = !this.write(data);
+        if (this.#full) {
+          this.#expectReader();
+        }
       } else {
         if (this.#headFirst && !this.#started && head !== 0) {
           this.#begin(head);
@@ -155,9 +160,28 @@ export class Answer {
     this.#done?.resolve();
   }
 
+  /** From now on the reader has so long to take something. */
+  #expectReader() {
+    const { maxConnectionMs } = this.#session.runtime.options;
+    if (maxConnectionMs > 0 && this.#patience === undefined) {
+      this.#patience = setTimeout(() => this.#cut(), Math.min(maxConnectionMs, MAX_TIMER_MS));
+      this.#patience.unref?.();
+    }
+  }
+
+  #cut() {
+    if (!this.#over) {
+      this.#end();
+      this.fail(new Error('the reader took nothing for too long'));
+      this.#done?.resolve();
+    }
+  }
+
   /** The reader takes more. */
   writable() {
     this.#full = false;
+    clearTimeout(this.#patience);
+    this.#patience = undefined;
     if (!this.#over) {
       this.#session.runtime.schedule(this);
     }
@@ -186,6 +210,7 @@ export class Answer {
     this.#over = true;
     if (this.#opened) {
       clearInterval(this.#keepAlive);
+      clearTimeout(this.#patience);
       this.#session.open.delete(this);
       this.#session.runtime.forget(this.#connection.key);
       this.release();

@@ -57,7 +57,10 @@ export function openStore(address: string, options?: StoreOptions): Store;
 export interface EngineOptions extends StoreOptions {
   /** How long a client waits before it comes back; a transport's `retryInterval` wins. Default 3,000. */
   retryMs?: number;
-  /** The engine closes a connection at this age; the client resumes. 0 (the default) switches it off. */
+  /**
+   * The engine closes a connection at this age; the client resumes. One whose reader has taken nothing for so long is
+   * cut. 0 (the default) switches it off.
+   */
   maxConnectionMs?: number;
   /** The engine closes a connection that carried this much; the client resumes. 0 (the default) switches it off. */
   maxConnectionBytes?: number;

@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 
 import { connectLine } from './kit/clients.mjs';
 import { spawnServer } from './kit/process.mjs';
-import { Peer, counts, lastId, results, sleep } from './kit/raw.mjs';
+import { Peer, counts, lastId, results, sleep, until, upTo } from './kit/raw.mjs';
 import { marked, newGate, open, serve, serveFor } from './kit/servers.mjs';
 import { isStock, onEachLine, ours, test } from './kit/test.mjs';
 
@@ -73,6 +73,21 @@ onEachLine(serve, (line, server) => {
     const gaps = blocks.filter(({ comment }) => comment?.startsWith('gap')).length;
     assert.deepEqual(results(blocks), ['stalled']);
     assert.ok(holes <= gaps, `${holes} holes, ${gaps} gaps`);
+  });
+
+  test('f57 reader that takes nothing is cut off at the age of connections', { ...ours, timeout: 60_000 }, async (t) => {
+    const child = await spawnServer(line, { engine: { maxConnectionMs: 2_000, maxBytesPerStream: 64 * MIB } });
+    t.after(() => child.close());
+    const peer = await Peer.open(child.port);
+    // More than the sockets take, for a client that keeps its own.
+    const stalled = await peer.script('emit 400 60000', 'return x');
+    await until(async () => (await child.ask('state')).stats.connections === 0, 20_000);
+    // It may end anywhere, even inside an event.
+    let blocks = await stalled.blocks();
+    while (results(blocks).length === 0) {
+      blocks = blocks.concat(await (await peer.resume(lastId(blocks))).blocks());
+    }
+    assert.deepEqual([counts(blocks), results(blocks)], [upTo(400), ['x']]);
   });
 
   test('f60 event over the limit fails with its size', ours, async (t) => {

@@ -68,6 +68,23 @@ async def test_f57_slow_reader_costs_no_memory(farm: Farm) -> None:
 
 
 @pytest.mark.ours
+async def test_f57_reader_that_takes_nothing_is_cut_off_at_the_age_of_connections(farm: Farm) -> None:
+    server = farm.get(install={"max_connection_ms": 2_000})
+    peer = await server.peer()
+    # More than the sockets take, for a client that keeps its own.
+    stalled = await peer.call("script", {"steps": ["emit 100 60000", "return x"]}, receive_buffer=4096)
+    await server.until_stats(lambda stats: stats["connections"] == 0, 20)
+    blocks: list[Event] = []
+    # It may end anywhere, even inside an event.
+    with contextlib.suppress(Truncated, AssertionError, ConnectionError):
+        async for block in stalled.blocks():
+            blocks.append(block)
+    while not results(blocks):
+        blocks += await (await peer.resume(last_id(blocks))).rest(20)
+    assert (counts(blocks), results(blocks)) == (list(range(1, 101)), ["x"])
+
+
+@pytest.mark.ours
 async def test_f60_event_over_the_limit_fails_with_its_size(farm: Farm) -> None:
     server = farm.get(install={"max_event_bytes": 10_000})
     peer = await server.peer()

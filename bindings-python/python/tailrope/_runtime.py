@@ -156,7 +156,9 @@ class Runtime:
             raise ValueError(msg)
         self.options = {name: value for name, value in options.items() if name not in STORE_OPTIONS}
         # Wrong options are reported where they are given, not when the first session opens.
-        self.store_timeout_s = Engine(**self.options).options()["store_timeout_ms"] / 1_000
+        checked = Engine(**self.options).options()
+        self.store_timeout_s = checked["store_timeout_ms"] / 1_000
+        self.max_connection_s = checked["max_connection_ms"] / 1_000 or None
         self.max_pause_ms = MAX_PAUSE_MS
         self.store: Store | None = None
         if host_store is not None:

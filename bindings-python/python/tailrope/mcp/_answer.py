@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from starlette.types import Receive, Send
+    from starlette.types import Message, Receive, Send
 
     from tailrope._native import Connection, Refusal
     from tailrope._runtime import Loop, Runtime
@@ -55,8 +55,11 @@ async def write_connection(
     """Writes what the engine has for the connection until it ends or the peer is gone.
 
     Everything that is ready goes out in one send. The loop holds no event: what it does not poll stays in
-    the log.
+    the log. The engine cannot close a connection whose reader is behind; one that takes nothing for as long as a
+    connection may last is left (I11).
     """
+    if runtime.max_connection_s is not None:
+        send = _impatient(send, runtime.max_connection_s)
     key = connection.key
     waiters = here.waiters
     started = False
@@ -89,7 +92,7 @@ async def write_connection(
             if watcher is not None and watcher.done():
                 return
     except OSError:
-        # How ASGI says that the peer is gone (F-22).
+        # How ASGI says that the peer is gone (F-22), or it took nothing for too long.
         return
     finally:
         connection.lost()
@@ -97,6 +100,16 @@ async def write_connection(
         # A coroutine may outlive its loop.
         if watcher is not None and not watcher.done() and not here.loop.is_closed():
             watcher.cancel()
+
+
+def _impatient(send: Send, wait_s: float) -> Send:
+    """A `send` that raises TimeoutError when the peer takes nothing for so long."""
+
+    async def send_in_time(message: Message) -> None:
+        async with asyncio.timeout(wait_s):
+            await send(message)
+
+    return send_in_time
 
 
 async def _until_disconnected(receive: Receive) -> None:
