@@ -24,7 +24,7 @@ TORTURE_ARGS ?=
 .PHONY: help setup lock clean format lint lint-rust lint-python lint-node
 .PHONY: demo demo-python demo-node demo-client bench bench-stores mutants torture
 .PHONY: test test-rust test-python test-python-mcp1 test-python-mcp2 test-node test-interop test-client test-conformance
-.PHONY: test-torture
+.PHONY: test-torture torture-faults torture-marathon torture-stalled torture-soak
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -64,10 +64,23 @@ test-client: setup ## run stock clients with the one line and without it, agains
 	tests/conformance/run-clients
 
 test-torture: setup ## run a slice of the torture: each test in each language, a few seconds each
-	$(SERVERS) $(MCP2)/python -m pytest tests/torture $(PYTEST_ARGS)
+	tests/interop/build >/dev/null
+	tests/services/with nginx redis postgres -- $(MCP2)/python -m pytest tests/torture --numprocesses 2 $(PYTEST_ARGS)
 
-torture: setup ## break connections, processes and stores under every server for half an hour, and print a table
+torture: torture-faults torture-marathon torture-stalled torture-soak ## all of the torture, for more than an hour
+
+torture-faults: setup ## break connections, processes and stores under every server for half an hour, and print a table
 	@cd tests && services/with redis postgres -- ../$(MCP2)/python -m torture $(TORTURE_ARGS)
+
+torture-marathon: setup ## a call with 500 closes through every client and server, directly and behind nginx
+	@tests/interop/build >/dev/null
+	@cd tests && services/with nginx -- ../$(MCP2)/python -m torture.marathon
+
+torture-stalled: setup ## 1 GB for a reader that takes nothing, beside nine that do
+	@cd tests && ../$(MCP2)/python -m torture.stalled
+
+torture-soak: setup ## a day of rude clients, compressed, on each store
+	@cd tests && services/with redis postgres -- ../$(MCP2)/python -m torture.soak
 
 test-conformance: setup ## run the official conformance suite against the Python and the Node server
 	tests/conformance/setup
