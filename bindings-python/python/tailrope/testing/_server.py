@@ -1,0 +1,326 @@
+"""Servers under test: an object served in this event loop, or a process of its own that can be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import inspect
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Generator, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from tailrope.testing._errors import KitError
+from tailrope.testing._session import NEWEST, WAIT_MS, Session, open_session
+
+START_MS = 20_000
+STOP_S = 5.0
+POLL_S = 0.02
+LOG_SHOWN = 4_000
+
+Target = str | Sequence[str] | Any
+"""What is served: see `serve`."""
+
+
+class Server:
+    """A server that runs. `url` is that of its MCP endpoint, `port` stays the same over restarts."""
+
+    def __init__(self, port: int, path: str, headers: Mapping[str, str], wait_ms: float) -> None:
+        self.port, self.wait_ms = port, wait_ms
+        self.url = f"http://127.0.0.1:{port}{path}"
+        self._given = dict(headers)
+        self._sessions: list[Session] = []
+
+    async def session(
+        self,
+        *,
+        revision: str = NEWEST,
+        capabilities: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Session:
+        """Open a session; see `open_session`. It is closed with the server."""
+        given = {**self._given, **(headers or {})}
+        session = await open_session(
+            self.url, revision=revision, capabilities=capabilities, headers=given, wait_ms=self.wait_ms
+        )
+        self._sessions.append(session)
+        return session
+
+    @property
+    def log(self) -> str:
+        """What the process wrote to its standard output and error so far; empty for a server in this process."""
+        return ""
+
+    async def kill(self) -> None:
+        """End the process at once (SIGKILL), with all that it started. Raises KitError `not_restartable` for a
+        server in this process."""
+        raise KitError("not_restartable", "this server runs in the test's own process: give a command instead")
+
+    async def start(self) -> None:
+        """Start a process that was killed again, on the same port. Raises KitError `not_restartable`, `not_started`."""
+        raise KitError("not_restartable", "this server runs in the test's own process: give a command instead")
+
+    async def restart(self) -> None:
+        """`kill()` and `start()`: what a crash and a supervisor make of it. Sessions go on with `resume()`, where the
+        server has a store that outlives its process."""
+        await self.kill()
+        await self.start()
+
+    async def close(self) -> None:
+        """Cut what is open and stop the server."""
+        for session in self._sessions:
+            session.close()
+        await self._stop()
+
+    async def _stop(self) -> None:
+        raise NotImplementedError
+
+
+class Served(Server):
+    """An ASGI application in this event loop, under uvicorn."""
+
+    def __init__(self, app: Any, path: str, headers: Mapping[str, str], wait_ms: float) -> None:
+        import uvicorn
+
+        class Quiet(uvicorn.Server):
+            @contextlib.contextmanager
+            def capture_signals(self) -> Generator[None, None, None]:
+                # Signals are the test runner's.
+                yield
+
+        # asyncio sets TCP_NODELAY only where the protocol is named.
+        self._listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        self._listener.bind(("127.0.0.1", 0))
+        self._listener.listen(512)
+        super().__init__(self._listener.getsockname()[1], path, headers, wait_ms)
+        self._uvicorn = Quiet(uvicorn.Config(app, log_level="error", ws="none", timeout_graceful_shutdown=1))
+        self._task: asyncio.Task[None] | None = None
+
+    async def begin(self, start_ms: float) -> None:
+        self._task = asyncio.create_task(self._uvicorn.serve(sockets=[self._listener]))
+        waited = 0.0
+        while not self._uvicorn.started:
+            if self._task.done():
+                raise KitError("not_started", "the application's startup failed") from self._fault()
+            if waited > start_ms / 1000:
+                await self._stop()
+                raise KitError("not_started", f"the application did not start within {start_ms:.0f} ms")
+            await asyncio.sleep(POLL_S)
+            waited += POLL_S
+
+    def _fault(self) -> BaseException | None:
+        assert self._task is not None
+        return None if self._task.cancelled() else self._task.exception()
+
+    async def _stop(self) -> None:
+        self._uvicorn.should_exit = True
+        if self._task is not None:
+            done, _ = await asyncio.wait([self._task], timeout=STOP_S)
+            if not done:
+                self._task.cancel()
+                await asyncio.wait([self._task], timeout=STOP_S)
+        self._listener.close()
+
+
+class Process(Server):
+    """A command, in a process group of its own."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        path: str,
+        headers: Mapping[str, str],
+        wait_ms: float,
+        start_ms: float,
+        env: Mapping[str, str],
+        cwd: str | None,
+    ) -> None:
+        super().__init__(_free_port(), path, headers, wait_ms)
+        self._command = [part.replace("{port}", str(self.port)) for part in command]
+        self._env = {**os.environ, **env, "PORT": str(self.port)}
+        self._cwd, self._start_ms = cwd, start_ms
+        self._process: subprocess.Popen[bytes] | None = None
+        # Open as long as there is a process to write to it.
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115
+        atexit.register(self._end)
+
+    @property
+    def log(self) -> str:
+        # The process has the same file open, and its place there is its own business.
+        return os.pread(self._log.fileno(), 1 << 20, 0).decode("utf-8", "replace")
+
+    async def start(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            raise KitError("not_restartable", "the process is still running")
+        self._process = subprocess.Popen(
+            self._command,
+            env=self._env,
+            cwd=self._cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            start_new_session=True,
+        )
+        waited = 0.0
+        while not await self._listens():
+            if self._process.poll() is not None:
+                raise KitError("not_started", f"it ended with {self._process.returncode}\n{self.log[-LOG_SHOWN:]}")
+            if waited > self._start_ms / 1000:
+                self._end()
+                shown = f"it does not listen on port {self.port}, which PORT names\n{self.log[-LOG_SHOWN:]}"
+                raise KitError("not_started", shown)
+            await asyncio.sleep(POLL_S)
+            waited += POLL_S
+
+    async def _listens(self) -> bool:
+        try:
+            _, writer = await asyncio.wait_for(asyncio.open_connection("127.0.0.1", self.port), 1)
+        except (OSError, TimeoutError):
+            return False
+        writer.close()
+        return True
+
+    async def kill(self) -> None:
+        await asyncio.to_thread(self._end)
+
+    def _end(self) -> None:
+        if self._process is None:
+            return
+        # A wrapper that is gone may have left behind what it started.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    async def _stop(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                await asyncio.to_thread(self._process.wait, STOP_S)
+        await self.kill()
+        atexit.unregister(self._end)
+        self._log.close()
+
+
+class Serving:
+    """What `serve()` gives: `async with serve(...) as server`, or `server = await serve(...)` and `server.close()`."""
+
+    def __init__(self, make: Any) -> None:
+        self._make = make
+        self._server: Server | None = None
+
+    def __await__(self) -> Generator[Any, None, Server]:
+        made: Generator[Any, None, Server] = self._make().__await__()
+        return made
+
+    async def __aenter__(self) -> Server:
+        self._server = await self
+        return self._server
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._server is not None
+        await self._server.close()
+
+
+def serve(
+    target: Target,
+    *,
+    path: str = "/mcp",
+    headers: Mapping[str, str] | None = None,
+    env: Mapping[str, str] | None = None,
+    cwd: str | os.PathLike[str] | None = None,
+    start_ms: float = START_MS,
+    wait_ms: float = WAIT_MS,
+) -> Serving:
+    """Start a server on a free port of 127.0.0.1. `target` is one of
+
+    - a server object of an SDK (`MCPServer`, `FastMCP`, or the low-level `Server`), or an ASGI application: served in
+      this event loop, once;
+    - `"package.module:name"`, either of them or a function that makes one: imported and served by a process of its own;
+    - `"my_server.py"`, or a command as a list: a process of its own, which has to listen on the port that `PORT` in its
+      environment names, and `{port}` in the command.
+
+    `path` is where the MCP endpoint is. `headers` go with every request of the test. `env` and `cwd` are those of the
+    process, which has `start_ms` to listen; nothing in a test is waited for longer than `wait_ms`.
+
+    Raises KitError `not_started`, with what the process wrote; TypeError for what cannot be served.
+    """
+    place = None if cwd is None else os.fspath(cwd)
+    command = _command(target)
+
+    async def make() -> Server:
+        if command is None:
+            served = Served(application(target), path, headers or {}, wait_ms)
+            await served.begin(start_ms)
+            return served
+        process = Process(command, path, headers or {}, wait_ms, start_ms, env or {}, place)
+        try:
+            await process.start()
+        except BaseException:
+            await process._stop()
+            raise
+        return process
+
+    return Serving(make)
+
+
+def _command(target: Target) -> list[str] | None:
+    if isinstance(target, str):
+        if target.endswith(".py"):
+            return [sys.executable, target]
+        return [sys.executable, "-m", "tailrope.testing._run", target, "{port}"]
+    if isinstance(target, Sequence):
+        return [str(part) for part in target]
+    return None
+
+
+def application(target: Any) -> Any:
+    """The ASGI application of a server object, or the application itself."""
+    for name in ("streamable_http_app", "http_app"):
+        make = getattr(target, name, None)
+        if callable(make):
+            return make()
+    if callable(getattr(target, "create_initialization_options", None)):
+        return _managed(target)
+    if callable(target):
+        return target
+    raise TypeError(f"{type(target).__name__} is no server: give a server object, an ASGI application, or a command")
+
+
+def _managed(server: Any) -> Any:
+    """A low-level server of mcp 1.x behind its session manager."""
+    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+    manager = StreamableHTTPSessionManager(app=server)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "lifespan":
+            await manager.handle_request(scope, receive, send)
+            return
+        await receive()
+        async with manager.run():
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    return app
+
+
+def made(target: Any) -> Any:
+    """What a function without arguments makes; anything else as it is."""
+    if inspect.isfunction(target) and not inspect.signature(target).parameters:
+        return target()
+    return target
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
