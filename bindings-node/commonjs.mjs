@@ -9,7 +9,7 @@ import { build } from 'esbuild';
 const here = dirname(fileURLToPath(import.meta.url));
 const lib = join(here, 'lib');
 const cjs = join(here, 'cjs');
-const entries = ['index', 'client', 'mcp', 'mcp-v1'];
+const entries = ['index', 'client', 'mcp', 'mcp-v1', 'testing'];
 
 rmSync(cjs, { recursive: true, force: true });
 mkdirSync(cjs);

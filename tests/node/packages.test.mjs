@@ -46,7 +46,7 @@ function run(program, file, source) {
   return { status, stdout: stdout.trim(), stderr };
 }
 
-const ENTRIES = ['tailrope', 'tailrope/client', 'tailrope/mcp', 'tailrope/mcp-v1'];
+const ENTRIES = ['tailrope', 'tailrope/client', 'tailrope/mcp', 'tailrope/mcp-v1', 'tailrope/testing'];
 
 test('the packages are laid out as their consumers need', ours, async () => {
   assert.equal(packages.length, 2);

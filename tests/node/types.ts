@@ -24,6 +24,7 @@ import {
   stats,
 } from 'tailrope/mcp';
 import * as v1 from 'tailrope/mcp-v1';
+import { type Call, KitError, NotExactlyOnce, openSession, serve } from 'tailrope/testing';
 
 configure({ retryMs: 1_000, store: 'sqlite:events.db', durability: 'power', ownerLostMs: 5_000 });
 const store: tailrope.Store = openStore('memory:', { maxBytes: 1 << 20, durability: 'process' });
@@ -106,4 +107,18 @@ try {
 function setTimer(delayMs: number, wake: () => void) {
   const timer = setTimeout(wake, delayMs);
   return () => clearTimeout(timer);
+}
+
+const tested = await serve((req, res) => transport.handleRequest(req, res), { path: '/mcp', waitMs: 1_000 });
+const called: Call = await (await tested.session({ capabilities: {} })).call('poll', {});
+try {
+  await called.cut(1);
+  await called.resume(called.ids[0], { at: new URL(tested.url) });
+  const received: unknown[] = await called.collect({ readAgain: false });
+  called.assertExactlyOnce(received);
+  await (await openSession(url)).delete();
+  await (await serve(['node', 'server.mjs'], { env: { STORE: 'memory:' }, cwd: '.' })).restart();
+} catch (error) {
+  const lost: unknown[] = error instanceof NotExactlyOnce ? error.lost : [];
+  console.log(lost, error instanceof KitError && error.code === 'refused' && error.status, called.connections[0]?.end);
 }
