@@ -38,6 +38,9 @@ const CLIENTS = {
 // Which server the examples of clients call, and what their users see of a call that is resumed.
 const CALLED = { 'resumable-client': 'server-v2', 'resumable-client-v1': 'server-v1' };
 
+// A user's tests of the others.
+const TESTS = ['my-server.test'];
+
 const upTo = (count) => Array.from({ length: count }, (_, index) => index + 1);
 
 /** Starts an example and waits until it says where it listens; it is killed if the test has not ended it. */
@@ -77,7 +80,7 @@ async function call(line, url, clientOptions) {
 
 test('every example is run', () => {
   const names = readdirSync(EXAMPLES).map((file) => file.replace(/\.mjs$/, ''));
-  assert.deepEqual(names.sort(), [...Object.keys(CLIENTS), ...Object.keys(CALLED)].sort());
+  assert.deepEqual(names.sort(), [...Object.keys(CLIENTS), ...Object.keys(CALLED), ...TESTS].sort());
 });
 
 for (const [name, line] of Object.entries(CLIENTS)) {
@@ -104,6 +107,22 @@ for (const [name, server] of Object.entries(CALLED)) {
     assert.match(text, /^20 pages$/m);
     assert.match(text, /^resume after \S+/m);
     assert.deepEqual(await within(exited, END_MS, `end of ${name}`), [0, null]);
+  });
+}
+
+for (const name of TESTS) {
+  test(`${name} passes`, { timeout }, async (t) => {
+    // In a process that is told it runs a test file, `--test` would run nothing.
+    const { NODE_TEST_CONTEXT: _, ...env } = process.env;
+    const child = spawn(process.execPath, ['--test', '--test-reporter=tap', `${EXAMPLES}${name}.mjs`], {
+      env,
+      stdio: ['ignore', 'pipe', 'inherit'],
+    });
+    t.after(() => child.kill('SIGKILL'));
+    const exited = once(child, 'exit');
+    const text = Buffer.concat(await within(child.stdout.toArray(), timeout, name)).toString();
+    assert.deepEqual(await within(exited, END_MS, `end of ${name}`), [0, null], text);
+    assert.match(text, /^# pass 3$/m);
   });
 }
 

@@ -30,10 +30,14 @@ LINES = {
     "server_fastmcp": {1, 2},
     "server_mcp1": {1},
     "server_mcp2": {2},
+    "test_my_server": {2},
 }
 
 # Those that are clients, with the server that each is for.
 CLIENTS = {"resumable_client_mcp1": "server_mcp1", "resumable_client_mcp2": "server_mcp2"}
+
+# Those that are a user's tests of the others.
+TESTS = {"test_my_server"}
 
 
 def test_every_example_is_run() -> None:
@@ -91,7 +95,7 @@ async def call(url: str) -> tuple[list[int], str]:
 
 
 @pytest.mark.timeout(90)
-@pytest.mark.parametrize("name", sorted(set(LINES) - set(CLIENTS)))
+@pytest.mark.parametrize("name", sorted(set(LINES) - set(CLIENTS) - TESTS))
 def test_example_loses_nothing(name: str, tmp_path: Path) -> None:
     if SDK_LINE not in LINES[name]:
         pytest.skip(f"written for mcp {min(LINES[name])}.x; this environment has mcp {SDK_LINE}.x")
@@ -118,3 +122,13 @@ def test_example_client_loses_nothing(name: str, tmp_path: Path) -> None:
     assert [line for line in lines if line.startswith("page")] == [f"page {page}" for page in range(1, PAGES + 1)]
     assert len([line for line in lines if line.startswith("back after")]) == 1
     assert lines[-1] == f"{PAGES} pages" and not done.stderr
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("name", sorted(TESTS))
+def test_example_tests_pass(name: str) -> None:
+    if SDK_LINE not in LINES[name]:
+        pytest.skip(f"written for mcp {min(LINES[name])}.x; this environment has mcp {SDK_LINE}.x")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(EXAMPLES / f"{name}.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=80, check=False)
+    assert done.returncode == 0 and "3 passed" in done.stdout, done.stdout + done.stderr
