@@ -12,8 +12,10 @@ import * as v1 from '@modelcontextprotocol/sdk/client/index.js';
 import * as v1Http from '@modelcontextprotocol/sdk/client/streamableHttp.js';
 import * as v2 from '@modelcontextprotocol/client';
 
+import { serve } from 'tailrope/testing';
+
 import { folderFor } from './kit/addresses.mjs';
-import { Peer, counts, ids, results, within } from './kit/raw.mjs';
+import { Peer, counts, ids, within } from './kit/raw.mjs';
 
 const EXAMPLES = fileURLToPath(new URL('../../examples/node/', import.meta.url));
 const PAGES = 20;
@@ -44,7 +46,8 @@ const TESTS = ['my-server.test'];
 const upTo = (count) => Array.from({ length: count }, (_, index) => index + 1);
 
 /** Starts an example and waits until it says where it listens; it is killed if the test has not ended it. */
-async function start(t, name, store = `sqlite:${join(folderFor(t), 'events.db')}`) {
+async function start(t, name) {
+  const store = `sqlite:${join(folderFor(t), 'events.db')}`;
   const child = spawn(process.execPath, [`${EXAMPLES}${name}.mjs`], {
     env: { ...process.env, PORT: '0', STORE: store },
     stdio: ['ignore', 'pipe', 'inherit'],
@@ -158,23 +161,16 @@ test('drain ends at once when nothing is open', { timeout }, async (t) => {
 });
 
 test('durable gives clients what they missed after a kill, and beside a running process', { timeout }, async (t) => {
-  const store = `sqlite:${join(folderFor(t), 'events.db')}`;
-  const { child, url, exited } = await start(t, 'durable', store);
-  const peer = await Peer.open(Number(url.port));
-  const reply = await peer.call('build_report', { pages: 4 });
-  const events = await reply.rest();
-  const readOn = async (port) => {
-    const other = new Peer(port, peer.revision);
-    other.sessionId = peer.sessionId;
-    return (await other.resume(events[0].id)).rest();
-  };
-  const beside = await start(t, 'durable', store);
-  const seen = [await readOn(Number(beside.url.port))];
-  child.kill('SIGKILL');
-  assert.equal(await exited(), 'SIGKILL');
-  const after = await start(t, 'durable', store);
-  seen.push(await readOn(Number(after.url.port)));
-  for (const rest of seen) {
-    assert.deepEqual([counts(rest), results(rest)], [upTo(4), ['4 pages']]);
-  }
+  const env = { STORE: `sqlite:${join(folderFor(t), 'events.db')}` };
+  const [server, beside] = await Promise.all([1, 2].map(() => serve(`${EXAMPLES}durable.mjs`, { env })));
+  t.after(() => Promise.all([server.close(), beside.close()]));
+  const call = await (await server.session()).call('build_report', { pages: 4 });
+  assert.deepEqual(await call.untilClosed(), [1, 2]);
+  await call.resume(call.ids[0], { at: beside.url });
+  await call.untilClosed();
+  await server.restart();
+  await call.resume(call.ids[0]);
+  await call.collect();
+  assert.deepEqual(call.connections.map(({ messages }) => messages.length), [2, 5, 5, 5]);
+  call.assertExactlyOnce([...upTo(4), '4 pages']);
 });

@@ -1,6 +1,8 @@
 // What a resume sends: the log's suffix after the cursor, once, in order, then the live tail. (F-10 to F-28)
 import assert from 'node:assert/strict';
 
+import { openSession } from 'tailrope/testing';
+
 import { connectLine } from './kit/clients.mjs';
 import { Peer, counts, ids, lastId, logs, refusal, results, sleep } from './kit/raw.mjs';
 import { unknownLike, until, upTo, within } from './kit/raw.mjs';
@@ -54,21 +56,16 @@ onEachLine(serve, (line, server) => {
   });
 
   test('f10 resumes of a running emitter lose and repeat nothing', async () => {
-    const peer = await Peer.open(server().port);
+    const session = await openSession(`http://127.0.0.1:${server().port}/mcp`);
     const name = newGate();
-    let reply = await peer.script(`until ${name}`);
-    const got = [];
+    const call = await session.call('script', { steps: [`until ${name}`] });
     for (const take of [1, 7, 3, 20, 2, 11]) {
-      const events = await reply.some(take);
-      got.push(...counts(events));
-      reply.drop();
-      reply = await peer.resume(lastId(events));
+      await call.cut(take);
+      await call.resume();
     }
     open(name);
-    const events = await reply.untilTerminal();
-    got.push(...counts(events));
-    assert.deepEqual(got, upTo(got.length));
-    assert.deepEqual(results(events), [String(got.length)]);
+    const result = (await call.collect({ readAgain: false })).at(-1);
+    call.assertExactlyOnce([...upTo(Number(result)), result]);
   });
 
   test('f10 resumes under load lose and repeat nothing', async () => {

@@ -28,6 +28,7 @@ from peer import NEWEST, Peer
 from raw import hang_up, request
 from servers.flavors import installed
 from servers.spawner import LIBRARY, Spawned, Spawner
+from tailrope.testing import Session, open_session
 
 HERE = Path(__file__).parent
 TRANSPORT = os.environ.get("TAILROPE_TEST_TRANSPORT", "tailrope")
@@ -92,6 +93,10 @@ class Server:
 
     async def peer(self, revision: str = NEWEST, **more: Any) -> Peer:
         return await Peer.open(self.port, revision, **more)
+
+    async def session(self, **more: Any) -> Session:
+        """A session of the test kit for users."""
+        return await open_session(f"http://127.0.0.1:{self.port}/mcp", **more)
 
     async def ctl(self, path: str, body: Any = None, **query: Any) -> Any:
         target = f"/ctl/{path}?{urlencode(query)}"

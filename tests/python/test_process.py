@@ -126,18 +126,14 @@ async def test_hypercorn_serves(farm: Farm, loop: str) -> None:
 
 async def test_uvloop_serves(farm: Farm) -> None:
     server = farm.get(loop="uvloop")
-    peer = await server.peer()
     name = gate()
-    reply = await peer.call("script", {"steps": [f"until {name}"]})
-    got: list[int] = []
+    call = await (await server.session()).call("script", {"steps": [f"until {name}"]})
     for _ in range(5):
-        events = await reply.some(5)
-        got += counts(events)
-        reply = await peer.resume(last_id(events))
+        await call.read(5)
+        await call.resume()
     await server.open(name)
-    events = await reply.until_terminal()
-    got += counts(events)
-    assert got == list(range(1, len(got) + 1))
+    result = (await call.collect())[-1]
+    call.assert_exactly_once([*range(1, int(result) + 1), result])
 
 
 async def test_clients_that_vanish_leave_nothing_behind(farm: Farm) -> None:

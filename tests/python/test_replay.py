@@ -49,20 +49,14 @@ async def test_f10_events_during_a_running_replay_are_delivered(lab: Server) -> 
 
 
 async def test_f10_resumes_of_a_running_emitter_lose_and_repeat_nothing(server: Server) -> None:
-    peer = await server.peer()
-    name = gate()
-    reply = await peer.call("script", {"steps": [f"until {name}"]})
-    got: list[int] = []
+    session, name = await server.session(), gate()
+    call = await session.call("script", {"steps": [f"until {name}"]})
     for take in (1, 7, 3, 20, 2, 11):
-        events = await reply.some(take)
-        got += counts(events)
-        reply.drop()
-        reply = await peer.resume(last_id(events))
+        await call.cut(after=take)
+        await call.resume()
     await server.open(name)
-    events = await reply.until_terminal()
-    got += counts(events)
-    assert got == list(range(1, len(got) + 1))
-    assert results(events) == [str(len(got))]
+    result = (await call.collect(read_again=False))[-1]
+    call.assert_exactly_once([*range(1, int(result) + 1), result])
 
 
 async def test_f12_wire_order_is_emission_order_whatever_the_store_latency(lab: Server) -> None:
@@ -99,14 +93,14 @@ async def test_f16_result_produced_while_away_is_replayed(server: Server) -> Non
 
 
 async def test_f16_result_stays_readable_from_every_cursor(server: Server) -> None:
-    peer = await server.peer()
-    reply = await peer.call("script", {"steps": ["emit 3", "return x"]})
-    events = await reply.until_terminal()
-    all_ids = ids(events)
-    for position, cursor in enumerate(all_ids[:-1]):
-        again = await (await peer.resume(cursor)).until_terminal()
-        assert counts(again) == [1, 2, 3][position:], cursor
-        assert results(again) == ["x"]
+    call = await (await server.session()).call("script", {"steps": ["emit 3", "return x"]})
+    await call.collect(read_again=False)
+    cursors = call.ids[:-1]
+    for cursor in cursors:
+        await call.resume(after=cursor)
+        await call.collect(read_again=False)
+    assert len(call.connections) == 1 + len(cursors) == 5
+    call.assert_exactly_once([1, 2, 3, "x"])
 
 
 async def test_f19_unknown_cursor_without_a_request_is_refused(server: Server) -> None:

@@ -182,7 +182,7 @@ async def resumed_amid_a_replay(transport: str) -> None:
     """F-10: a tool goes on while the store takes its time over a resume."""
     server = Server(FLAVORS[0], {"store": "lab"}, transport)
     try:
-        session = await open_session(f"http://127.0.0.1:{server.port}/mcp")
+        session = await server.session()
         name, slow, end = gate(), gate(), gate()
         steps = ["emit 2", f"gate {name}", "emit 5", f"mark {name}", f"gate {end}", "return x"]
         call = await session.call("script", {"steps": steps})
