@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import ssl
 import struct
 import time
 from collections.abc import Awaitable, Callable
@@ -27,6 +28,7 @@ class Request:
     method: str
     headers: dict[str, str]
     body: bytes
+    target: str = ""
 
     def json(self) -> Any:
         return json.loads(self.body) if self.body else None
@@ -74,7 +76,8 @@ class Connection(asyncio.Protocol):
                 return None
         body = bytes(self._buffer[end + 4 : length])
         del self._buffer[:length]
-        return Request(lines[0].split(" ")[0], headers, body)
+        method, target, _ = lines[0].split(" ", 2)
+        return Request(method, headers, body, target)
 
     async def _more(self) -> bool:
         if self.gone.is_set():
@@ -148,8 +151,9 @@ def head(status: int, headers: dict[str, str]) -> bytes:
 class Listener:
     """A port that can refuse for a while. The same port is listened on again, and nobody else gets it meanwhile."""
 
-    def __init__(self, handle: Handler) -> None:
+    def __init__(self, handle: Handler, tls: ssl.SSLContext | None = None) -> None:
         self.handle = handle
+        self._tls = tls
         self._started = time.monotonic()
         self._server: asyncio.Server | None = None
         self._downtime: asyncio.Task[None] | None = None
@@ -186,7 +190,9 @@ class Listener:
 
     async def _listen(self) -> None:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Connection(self), sock=self._bind(), backlog=2_048)
+        self._server = await loop.create_server(
+            lambda: Connection(self), sock=self._bind(), backlog=2_048, ssl=self._tls
+        )
 
     def refuse(self, ms: float) -> None:
         """Refuse connections for so long, from now on."""

@@ -1,0 +1,255 @@
+"""`tailrope probe`: what it finds in a correct server, in one for each fault, in ours, and in the SDKs' own transports.
+
+tests/vectors/probe.json says what that is; tests/node/probe.test.mjs holds the Node package to the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from conftest import FLAVORS, HERE, Server
+from tailrope.probe import Options, Report, probe
+from tailrope.probe._cli import main
+from tailrope.probe._report import WORDS
+
+pytestmark = pytest.mark.ours
+
+ROOT = HERE.parents[1]
+VECTORS: dict[str, Any] = json.loads((ROOT / "tests/vectors/probe.json").read_text())
+SERVERS: list[dict[str, Any]] = VECTORS["servers"]
+T = TypeVar("T")
+AT_ONCE = 6
+# A test may take a minute.
+WAIT_S = 50
+
+
+class Faulty:
+    """The process with all the faulty servers."""
+
+    def __init__(self, *arguments: str) -> None:
+        command = [sys.executable, "-m", "raw_server.faulty", *arguments]
+        self.process = subprocess.Popen(
+            command, cwd=ROOT / "tests/client", stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        self.port = int(self.process.stdout.readline().split()[1])
+
+    def url(self, faults: str, name: str, scheme: str = "http") -> str:
+        """The server with these faults that is the named test's own."""
+        return f"{scheme}://127.0.0.1:{self.port}/{name}/{faults}"
+
+    def stop(self) -> None:
+        self.process.communicate("", timeout=10)
+
+
+@pytest.fixture(scope="module")
+def faulty() -> Iterator[Faulty]:
+    servers = Faulty()
+    yield servers
+    servers.stop()
+
+
+class Ahead:
+    """All probes of this file, begun at once on a loop of their own: they mostly wait."""
+
+    def __init__(self, faulty: Faulty) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
+        self._places = asyncio.Semaphore(AT_ONCE)
+        self._starting = asyncio.Lock()
+        self.servers: list[Server] = []
+        self.ours = {flavor: self._begin(self._ours(flavor)) for flavor in FLAVORS}
+        self.stock = {flavor: self._begin(self._stock(flavor)) for flavor in FLAVORS}
+        self.faulty = [self._begin(self._faulty(faulty, server)) for server in SERVERS]
+
+    def _begin(self, run: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(run, self.loop)
+
+    async def _start(self, flavor: str, transport: str, **options: Any) -> str:
+        # One at a time: a start is work, not a wait.
+        async with self._starting:
+            server = await asyncio.to_thread(Server, flavor, options, transport)
+        self.servers.append(server)
+        return f"http://127.0.0.1:{server.port}/mcp"
+
+    async def _ours(self, flavor: str) -> list[Report]:
+        url = await self._start(flavor, "tailrope", install={"keep_alive_ms": 200})
+        call = {**VECTORS["call"], **VECTORS["ours"]}
+        polled = {**call, "arguments": {"steps": ["sleep 100", "close", "sleep 300", "return x"]}}
+        early = Options(url, {}, **polled, only=("early-close",))
+        return list(await asyncio.gather(probe(Options(url, {}, **call)), probe(early)))
+
+    async def _stock(self, flavor: str) -> Report:
+        url = await self._start(flavor, "stock")
+        return await probe(Options(url, {}, **VECTORS["call"], skip=("keep-alive",)))
+
+    async def _faulty(self, faulty: Faulty, server: dict[str, Any]) -> Report:
+        async with self._places:
+            url = faulty.url(server["faults"], "python")
+            return await probe(Options(url, {}, only=tuple(server["findings"]), **VECTORS["options"]))
+
+    def stop(self) -> None:
+        for server in self.servers:
+            server.kill()
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(10)
+
+
+@pytest.fixture(scope="module")
+def ahead(faulty: Faulty) -> Iterator[Ahead]:
+    probes = Ahead(faulty)
+    yield probes
+    probes.stop()
+
+
+def found(report: Report) -> dict[str, dict[str, Any]]:
+    keys = ("outcome", "reason", "evidence")
+    return {finding.name: {key: getattr(finding, key) for key in keys} for finding in report.checks}
+
+
+def failing(report: Report) -> set[str]:
+    return {finding.name for finding in report.checks if finding.outcome == "fault"}
+
+
+def run(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tailrope", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=40, env={**os.environ, **(env or {})})
+
+
+Said = tuple[int, str, str]
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+    """Run the command in this process: its exit status, and what it prints."""
+
+    def command(*words: str) -> Said:
+        status = main(list(words))
+        return status, *capsys.readouterr()
+
+    return command
+
+
+def test_both_packages_have_the_words_of_the_vectors() -> None:
+    shared = {key: VECTORS[key] for key in ("usage", "checks")}
+    assert shared == WORDS
+    assert json.loads((ROOT / "bindings-node/lib/probe.json").read_text()) == shared
+    assert len({server["name"] for server in SERVERS}) == len(SERVERS)
+
+
+def test_every_fault_of_the_faulty_servers_is_in_the_vectors() -> None:
+    code = "from raw_server.faulty import names; print(*names())"
+    known = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "tests/client", capture_output=True, text=True)
+    used = {fault for server in SERVERS for fault in server["faults"].split("+") if fault}
+    assert used == {*known.stdout.split()} - {"guarded", "no-mcp"}
+
+
+def test_every_check_fails_somewhere_in_the_vectors() -> None:
+    judged = {
+        name for server in SERVERS for name, said in server["findings"].items() if said["outcome"] in ("fault", "warn")
+    }
+    assert judged == {check["name"] for check in WORDS["checks"]}
+
+
+def test_each_faulty_server_is_found_out(ahead: Ahead) -> None:
+    for server, run in zip(SERVERS, ahead.faulty, strict=True):
+        assert found(run.result(WAIT_S)) == server["findings"], server["name"]
+
+
+def test_our_servers_have_no_fault(ahead: Ahead, flavor: str) -> None:
+    whole, early = ahead.ours[flavor].result(WAIT_S)
+    assert failing(whole) == set(), whole.as_text()
+    skipped = {finding.name for finding in whole.checks if finding.outcome != "ok"}
+    assert skipped == {"early-close"}, whole.as_text()
+    assert found(early)["early-close"]["outcome"] == "ok", early.as_text()
+
+
+def test_stock_servers_have_the_faults_that_are_known_of_them(ahead: Ahead, flavor: str) -> None:
+    report = ahead.stock[flavor].result(WAIT_S)
+    # A race: whether an event falls between replay and live delivery is up to the moment.
+    assert failing(report) - set(VECTORS["races"]) == set(VECTORS["stock"][flavor]), report.as_text()
+    table = table_of("docs/stock-faults.md", f"stock {flavor}")
+    for finding in report.checks:
+        if finding.outcome == "fault":
+            known = re.findall(r"F-\d\d", finding.requirement)
+            assert any(table.get(name, "").startswith("**fails**") for name in known), finding
+
+
+def table_of(path: str, column: str) -> dict[str, str]:
+    """What a table of faults says in one column, by fault."""
+    rows = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in (ROOT / path).open() if line[0] == "|"]
+    place = rows[0].index(column)
+    return {row[0]: row[place] for row in rows[2:]}
+
+
+def test_json_says_all_and_the_exit_status_is_1_where_there_are_faults(faulty: Faulty) -> None:
+    done = run("probe", faulty.url("unknown-404", "json"), "--json", "--only", "ping,made-up-cursor")
+    report = json.loads(done.stdout)
+    assert (done.returncode, done.stderr, report["exit"]) == (1, "", 1)
+    assert list(report) == ["url", "server", "revision", "checks", "sessions", "calls", "counts", "exit"]
+    assert report["counts"] == {"ok": 1, "warn": 0, "fault": 1, "skipped": 0}
+    for check in report["checks"]:
+        assert list(check) == ["name", "title", "requirement", "outcome", "reason", "evidence"]
+
+
+def test_text_shows_faults_with_what_was_seen(faulty: Faulty, said: Callable[..., Said]) -> None:
+    status, out, _ = said("probe", faulty.url("unknown-404", "text"), "--only=ping", "--only=made-up-cursor")
+    assert status == 1
+    assert out.splitlines()[1:] == VECTORS["text"]
+
+
+def test_exit_status_is_0_without_faults_and_headers_are_sent_but_never_printed(
+    faulty: Faulty, said: Callable[..., Said]
+) -> None:
+    # Without the header this server answers 401.
+    url = faulty.url("guarded", "headers") + "?key=hunter2"
+    for more in ([], ["--json"]):
+        words = ("--header", "Authorization: Bearer hunter2", "--only", "initialize,ping", *more)
+        status, out, err = said("probe", url, *words)
+        assert (status, err) == (0, "")
+        assert "hunter2" not in out
+    status, out, err = said("probe", url)
+    assert (status, out) == (2, "") and "answered 401" in err
+
+
+def test_wrong_usage_is_told_with_exit_status_2(said: Callable[..., Said]) -> None:
+    for case in VECTORS["misuse"]:
+        status, out, err = said(*case["words"])
+        assert (status, out) == (2, ""), case
+        assert err.splitlines() == [f"tailrope: {case['told']}", "", *WORDS["usage"]]
+
+
+def test_what_is_no_mcp_server_is_told_with_exit_status_2(faulty: Faulty, said: Callable[..., Said]) -> None:
+    status, out, err = said("probe", "http://127.0.0.1:1/mcp")
+    assert (status, out) == (2, "") and "not reachable" in err
+    told = "no MCP server for us: initialize is answered 404 application/json, error -32000"
+    assert said("probe", faulty.url("no-mcp", "other")) == (2, "", f"tailrope: {told}\n")
+
+
+def test_tls(tmp_path: Path) -> None:
+    certificate = tmp_path / "both.pem"
+    new = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    new += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(certificate), "-out", str(tmp_path / "cert.pem")]
+    subprocess.run(new, check=True, capture_output=True)
+    certificate.write_text(certificate.read_text() + (tmp_path / "cert.pem").read_text())
+    servers = Faulty(str(certificate))
+    try:
+        words = ("probe", servers.url("", "tls", "https"), "--only", "priming,resume-finished,takeover-standalone")
+        trusted = run(*words, env={"SSL_CERT_FILE": str(tmp_path / "cert.pem")})
+        assert trusted.returncode == 0, trusted.stdout + trusted.stderr
+        refused = run(*words)
+        assert refused.returncode == 2 and "not reachable" in refused.stderr
+    finally:
+        servers.stop()
