@@ -81,6 +81,15 @@ test('a missing native half is named', ours, () => {
   assert.ok(stdout.includes(native));
 });
 
+test('the command needs no native half', ours, () => {
+  const program = installed('command', 'tailrope');
+  const { bin } = JSON.parse(readFileSync(join(program, 'node_modules/tailrope/package.json'), 'utf8'));
+  const command = join(program, 'node_modules/tailrope', bin.tailrope);
+  const { status, stdout, stderr } = spawnSync(process.execPath, [command, '--help'], { encoding: 'utf8' });
+  assert.equal(status, 0, stderr);
+  assert.match(stdout, /^usage: tailrope probe URL/);
+});
+
 test('both module forms in one process are one tailrope', ours, async (t) => {
   const require = createRequire(import.meta.url);
   const cjs = require('tailrope/mcp');

@@ -6,6 +6,7 @@ tests/vectors/probe.json says what that is; tests/node/probe.test.mjs holds the 
 from __future__ import annotations
 
 import asyncio
+import importlib.metadata
 import json
 import os
 import re
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+import tailrope.__main__
 from conftest import FLAVORS, HERE, Server
 from tailrope.probe import Options, Report, probe
 from tailrope.probe._cli import main
@@ -140,6 +142,11 @@ def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
         return status, *capsys.readouterr()
 
     return command
+
+
+def test_the_package_has_the_command() -> None:
+    (script,) = importlib.metadata.entry_points(group="console_scripts", name="tailrope")
+    assert script.load() is tailrope.__main__.main
 
 
 def test_both_packages_have_the_words_of_the_vectors() -> None:
