@@ -21,7 +21,7 @@ BENCH_ARGS ?=
 DEMO_ARGS ?=
 TORTURE_ARGS ?=
 
-.PHONY: help setup lock clean format lint lint-rust lint-python lint-node
+.PHONY: help setup lock clean format lint lint-rust lint-python lint-node lint-docs
 .PHONY: demo demo-python demo-node demo-client bench bench-stores mutants torture
 .PHONY: test test-rust test-python test-python-mcp1 test-python-mcp2 test-node test-interop test-client test-conformance
 .PHONY: test-torture torture-faults torture-marathon torture-stalled torture-soak
@@ -86,7 +86,7 @@ test-conformance: setup ## run the official conformance suite against the Python
 	tests/conformance/setup
 	tests/conformance/run
 
-lint: lint-rust lint-python lint-node ## format checks, clippy, layering, ruff, mypy, stubtest, tsc
+lint: lint-rust lint-python lint-node lint-docs ## format checks, clippy, layering, ruff, mypy, stubtest, tsc
 
 lint-rust: setup
 	cargo fmt --all --check
@@ -104,6 +104,9 @@ lint-python: setup
 
 lint-node: setup
 	npm run --silent typecheck
+
+lint-docs:
+	scripts/check-guarantees
 
 format: setup ## format Rust and Python
 	cargo fmt --all
