@@ -11,10 +11,11 @@ import asyncio
 import os
 import sys
 import time
+from pathlib import Path
 
 from torture.cell import TESTS
 from torture.hosts import SERVERS, STOCK, STORES
-from torture.matrix import EVERYTHING, SLICE, Outcome, Runner
+from torture.matrix import EVERYTHING, SLICE, Outcome, Runner, keep, load
 from torture.recorder import checker
 from torture.table import by_server, by_test, write
 
@@ -26,8 +27,11 @@ def main() -> int:
     parser.add_argument("--server", action="append", choices=[*SERVERS, *STOCK])
     parser.add_argument("--store", action="append", choices=STORES)
     parser.add_argument("--seed", default=str(int(time.time())), help="what chance is drawn from; the clock, otherwise")
-    parser.add_argument("--seconds", type=float, help="how long each test is repeated (20)")
+    parser.add_argument("--seconds", type=float, help="how long each test is repeated (15)")
     parser.add_argument("--jobs", type=int, default=2, help="how many at once (2)")
+    parser.add_argument(
+        "--results", type=Path, help="add to this file; cells that are not run now count as they are there"
+    )
     parser.add_argument("--write", action="store_true", help="write docs/torture.md")
     args = parser.parse_args()
     chosen = bool(args.test or args.server or args.store)
@@ -51,12 +55,17 @@ def main() -> int:
         over += 1
         minutes = (time.monotonic() - started) / 60
         print(f"[{over}/{len(cells)}, {minutes:.1f} min] {outcome.words()}", flush=True)
+        if args.results is not None:
+            keep(args.results, outcome)
 
     runner = Runner(checker(), short=args.short, jobs=args.jobs, seed=args.seed, seconds=args.seconds)
     outcomes = asyncio.run(runner.run(cells, tell))
+    if args.results is not None:
+        found = load(args.results)
+        outcomes = [found[cell.name] for cell in EVERYTHING if cell.name in found]
     print("", *by_server(outcomes), "", *by_test([each for each in outcomes if not each.cell.is_stock]), sep="\n")
     if args.write:
-        write(outcomes, args.seed)
+        write(outcomes)
     wrong = [each for each in outcomes if each.failed or not (each.is_clean or each.cell.is_stock)]
     if wrong:
         print(f"\nviolations in: {', '.join(each.cell.name for each in wrong)}")

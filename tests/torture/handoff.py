@@ -9,12 +9,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from torture.hosts import Host
-from torture.proxy import Proxy, any_shape
+from peer import NEWEST
+
+from torture.hosts import Host, port_of, through
+from torture.proxy import DELAYED, PLAIN, Proxy, Shape, any_shape
 from torture.recorder import Recorder
 from torture.setting import Setting
 from torture.wire import Connection, Hung, Session, Stream
 
+# A revision without priming and without early close; every so manieth session has it.
+OLD, OLD_EVERY = "2025-06-18", 4
 # How often a refused resume is tried again before it counts as a hang.
 TRIES = 20
 
@@ -70,6 +74,11 @@ class Reader:
         raise self.stream.hung(f"{method}: no connection")
 
     async def _primed(self, connection: Connection) -> None:
+        if self.session.revision == OLD and self.stream.request is None:
+            # Nothing comes on it before the first event.
+            if not await connection.until(lambda: connection.status == 200, self.setting.hang_s):
+                raise self.stream.hung(f"the standalone stream does not open, status {connection.status}")
+            return
         if not await connection.until(lambda: bool(connection.ids), self.setting.hang_s):
             # A revision without priming, or a stock stream that says nothing of itself.
             if connection.status == 200 and self.stream.request is None:
@@ -133,6 +142,9 @@ class Reader:
         wanted = connection.events + self.random.choice([0, 0, 1, 2, 5, 20, 60, 1_000_000])
         until = time.monotonic() + self.random.choice([0, 0.01, 0.05, 0.2, 1.0])
         while not is_over() and connection.closed is None:
+            if not self.stream.ids:
+                # There is no way back yet.
+                await connection.until(lambda: bool(self.stream.ids), self.setting.hang_s)
             if connection.events >= wanted or time.monotonic() >= until:
                 return
             await connection.until(lambda: is_over() or connection.events >= wanted, 0.02)
@@ -200,7 +212,8 @@ async def wave(
     async def session(index: int) -> None:
         name = f"w{number}s{index}"
         seed = f"{setting.seed}/{name}"
-        client = await Session.open(recorder, name, hosts[0].port)
+        revision = OLD if index % OLD_EVERY == OLD_EVERY - 1 else NEWEST
+        client = await Session.open(recorder, name, hosts[0].port, revision)
         listener = Stream(client, "standalone")
         opened = asyncio.Event()
         streams = [listener]
@@ -246,12 +259,24 @@ async def wave(
             raise outcome
 
 
+def late(of: random.Random) -> tuple[Shape, Shape]:
+    """What a store is asked and what it answers are late, each on its own."""
+    return of.choice([PLAIN, DELAYED]), of.choice([PLAIN, DELAYED])
+
+
 async def run(recorder: Recorder, setting: Setting) -> None:
     """Waves until the time is up, at least one; on a shared store readers come back at a second process, too."""
-    hosts = [await Host.start(setting.server, setting.place)]
+    if setting.store not in ("redis", "postgres"):
+        return await waves(recorder, setting, setting.place)
+    async with Proxy(port_of(setting.place), f"{setting.seed}/store", late) as store:
+        await waves(recorder, setting, through(setting.place, store.port))
+
+
+async def waves(recorder: Recorder, setting: Setting, place: str) -> None:
+    hosts = [await Host.start(setting.server, place)]
     try:
         if setting.is_shared:
-            hosts.append(await Host.start(setting.server, setting.place))
+            hosts.append(await Host.start(setting.server, place))
         async with (
             Proxy(hosts[0].port, f"{setting.seed}/a", any_shape) as first,
             Proxy(hosts[-1].port, f"{setting.seed}/b", any_shape) as second,

@@ -64,6 +64,22 @@ class Outcome:
         return f"{line}\n{shown}\n  seed {self.found['seed']}, history in {self.found['history']}"
 
 
+def load(path: Path) -> dict[str, Outcome]:
+    """What earlier runs left in a file, by the names of the cells."""
+    if not path.exists():
+        return {}
+    kept = (json.loads(line) for line in path.read_text().splitlines())
+    outcomes = [Outcome(Cell(*words), found, failed) for words, found, failed in kept]
+    return {outcome.cell.name: outcome for outcome in outcomes}
+
+
+def keep(path: Path, outcome: Outcome) -> None:
+    """Add it to the file; the last one of a cell counts."""
+    cell = outcome.cell
+    with path.open("a") as file:
+        file.write(json.dumps([[cell.test, cell.server, cell.store], outcome.found, outcome.failed]) + "\n")
+
+
 def applies(test: str, store: str, server: str) -> bool:
     if server in STOCK:
         # Their event stores are objects in memory, one for each process.

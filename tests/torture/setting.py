@@ -22,7 +22,7 @@ class Size:
 
 
 SHORT = Size(sessions=5, calls=3, events=40, pause_ms=40, seconds=0, rounds=100)
-FULL = Size(sessions=40, calls=4, events=120, pause_ms=40, seconds=20, rounds=1_000)
+FULL = Size(sessions=30, calls=4, events=100, pause_ms=60, seconds=15, rounds=1_000)
 
 
 @dataclass

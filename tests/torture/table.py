@@ -108,8 +108,9 @@ print(*map(importlib.metadata.version, ("mcp", "uvicorn")), platform.python_vers
     return found
 
 
-def page(outcomes: list[Outcome], seed: str) -> str:
+def page(outcomes: list[Outcome]) -> str:
     ours = [each for each in outcomes if not each.cell.is_stock]
+    seeds = sorted({each.found["seed"] for each in outcomes if each.found})
     lines = [
         "# Servers under torture",
         "",
@@ -122,7 +123,7 @@ def page(outcomes: list[Outcome], seed: str) -> str:
         COMMAND,
         "```",
         "",
-        f"The command writes this file; do not edit it. This run had the seed {seed}, and",
+        f"The command writes this file; do not edit it. This run had the seed {' and '.join(seeds)}, and",
         "",
         *(f"- {version}" for version in versions()),
         "",
@@ -146,5 +147,5 @@ def page(outcomes: list[Outcome], seed: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write(outcomes: list[Outcome], seed: str, path: Path = OUT) -> None:
-    path.write_text(page(outcomes, seed))
+def write(outcomes: list[Outcome], path: Path = OUT) -> None:
+    path.write_text(page(outcomes))
