@@ -88,9 +88,9 @@ class Round:
         for connection in (listening, unread, running):
             connection.drop()
         outcomes = await asyncio.gather(
-            self.read(client, whole, from_start=True),
+            self.read(client, whole),
             self.read(client, unread),
-            self.read(client, running, from_start=self.random.random() < 0.3),
+            self.read(client, running),
             self.hear(client, listening, f"{name}-running"),
             return_exceptions=True,
         )
@@ -123,22 +123,28 @@ class Round:
         self.recorder.count("resumes")
         return connection
 
-    async def read(self, client: Session, before: Connection, from_start: bool = False) -> None:
-        """To the end: the response, or the error that says that its process is gone."""
+    async def read(self, client: Session, before: Connection) -> None:
+        """To the end: the response, or the error that says that its process is gone. Then all of it once more.
+
+        What any reader ever got is in the store, so whoever reads from the start gets that, too.
+        """
         stream = before.stream
         assert stream is not None
-        cursor = stream.ids[0] if from_start else stream.ids[-1]
+        await self.to_the_end(client, stream, stream.ids[-1])
+        await self.to_the_end(client, stream, stream.ids[0])
+        stream.done()
+
+    async def to_the_end(self, client: Session, stream: Stream, cursor: str) -> None:
         deadline = time.monotonic() + self.setting.hang_s
         while time.monotonic() < deadline:
             connection = await self.resumed(client, stream, cursor)
             await connection.over(self.setting.hang_s)
             if connection.has_terminal or (connection.status == 204 and stream.is_over):
-                stream.done()
                 return
             connection.drop()
-            cursor = stream.ids[-1]
+            cursor = connection.ids[-1] if connection.ids else cursor
             await asyncio.sleep(0.05)
-        raise self.hung(before, "no end after its process was killed")
+        raise stream.hung("no end after its process was killed")
 
     async def hear(self, client: Session, before: Connection, facts: str) -> None:
         """What the dead process had stored of the standalone stream."""
