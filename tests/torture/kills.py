@@ -19,7 +19,6 @@ from torture.setting import Setting
 from torture.wire import Connection, Hung, Session, Stream
 
 SESSIONS = 5
-KILLS_LEAST = 2
 STEPS = ("before", "sent", "stored", "later")
 # Events of a call that is over before the kill.
 FINISHED = 20
@@ -173,7 +172,7 @@ async def run(recorder: Recorder, setting: Setting) -> None:
     hosts = [await Host.start(setting.server, setting.place), await Host.start(setting.server, setting.place)]
     try:
         number = 0
-        while number < KILLS_LEAST or time.monotonic() < setting.deadline:
+        while number < setting.size.kills or time.monotonic() < setting.deadline:
             # The two are the doomed one in turn, so that also the one that adopted sessions dies.
             doomed, other = hosts
             async with Proxy(doomed.port, f"{setting.seed}/{number}") as proxy:

@@ -103,7 +103,6 @@ SLICE = [
     for words in (
         "kills python-v2 postgres",
         "kills node-v2 redis",
-        "kills node-v1 sqlite",
         "faults python-v1 redis",
         "faults node-v2 postgres",
         "handoff python-v2 memory",
@@ -113,7 +112,6 @@ SLICE = [
         "tenants python-v2 redis",
         "tenants node-v1 memory",
         "takeover python-v1 postgres",
-        "takeover python-v2 memory",
         "takeover node-v2 sqlite",
     )
 ]

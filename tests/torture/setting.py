@@ -19,10 +19,11 @@ class Size:
     pause_ms: float
     seconds: float
     rounds: int
+    kills: int
 
 
-SHORT = Size(sessions=5, calls=3, events=40, pause_ms=40, seconds=0, rounds=100)
-FULL = Size(sessions=30, calls=4, events=100, pause_ms=60, seconds=15, rounds=1_000)
+SHORT = Size(sessions=5, calls=3, events=40, pause_ms=40, seconds=0, rounds=100, kills=1)
+FULL = Size(sessions=30, calls=4, events=100, pause_ms=60, seconds=15, rounds=1_000, kills=4)
 
 
 @dataclass
