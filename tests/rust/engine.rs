@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use common::{
 use serde_json::json;
 use tailrope_core::Ms;
 use tailrope_core::engine::{
-    Connection, Engine, EngineError, NoWake, Options, OutgoingMessage, Sent, SessionHandle, Wake,
+    Connection, Engine, EngineError, NoWake, Options, OutgoingMessage, RandomSource, Sent, SessionHandle, Wake,
 };
 use tailrope_core::protocol::jsonrpc::read;
 use tailrope_core::protocol::{Cursor, Dialect, EventId, IdEncoder, RequestId, Revision};
@@ -474,4 +474,29 @@ fn no_wake_up_is_lost_between_threads() {
         session.end();
         assert_eq!(engine.stats().connections, 0);
     }
+}
+
+/// Counts instead of being random.
+#[derive(Default)]
+struct Counting(AtomicU64);
+
+impl RandomSource for Counting {
+    fn fill(&self, block: &mut [u8]) {
+        block.fill_with(|| self.0.fetch_add(1, Ordering::Relaxed) as u8);
+    }
+}
+
+#[test]
+fn the_same_randomness_gives_the_same_bytes() {
+    let run = |randomness: Option<Arc<dyn RandomSource>>| {
+        let bench = Bench::new(Options { randomness, ..Options::default() });
+        let session = bench.session("s", NEW);
+        let connection = call(&session, 1);
+        notify(&session, 1, "a").unwrap();
+        bench.engine.drain(1_000);
+        bench.read(&connection).text
+    };
+    let counted = || run(Some(Arc::new(Counting::default())));
+    assert_eq!(counted(), counted());
+    assert_ne!(run(None), run(None), "the system's is another each time");
 }

@@ -1,7 +1,7 @@
-//! The engine's clock. Tests bring their own.
+//! The engine's clock and its randomness. Tests bring their own.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use crate::Ms;
@@ -45,21 +45,42 @@ impl Clock for ManualClock {
     }
 }
 
-/// Randomness for nonces and jitter, fetched from the operating system in blocks.
-#[derive(Debug, Default)]
-pub(super) struct Randomness(Mutex<(Vec<u8>, usize)>);
+/// Makes the names of streams, and spreads times.
+pub trait RandomSource: Send + Sync {
+    /// Fills a block. Whoever can guess what comes can guess event ids, so only tests bring their own.
+    fn fill(&self, block: &mut [u8]);
+}
 
-impl Randomness {
-    /// Unguessable bytes.
-    ///
+/// The operating system's randomness.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemRandomness;
+
+impl RandomSource for SystemRandomness {
     /// # Panics
     /// When the operating system has no randomness: an id that can be guessed is worse than no server.
+    fn fill(&self, block: &mut [u8]) {
+        getrandom::fill(block).expect("the operating system provides randomness");
+    }
+}
+
+/// Randomness for nonces and jitter, fetched from its source in blocks.
+pub(super) struct Randomness {
+    source: Arc<dyn RandomSource>,
+    block: Mutex<(Vec<u8>, usize)>,
+}
+
+impl Randomness {
+    pub(super) fn new(source: Arc<dyn RandomSource>) -> Self {
+        Self { source, block: Mutex::default() }
+    }
+
+    /// Unguessable bytes, if the source is.
     pub(super) fn take<const N: usize>(&self) -> [u8; N] {
-        let mut guard = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut guard = self.block.lock().unwrap_or_else(PoisonError::into_inner);
         let (block, used) = &mut *guard;
         if *used + N > block.len() {
             block.resize(768, 0);
-            getrandom::fill(block).expect("the operating system provides randomness");
+            self.source.fill(block);
             *used = 0;
         }
         let mut out = [0; N];

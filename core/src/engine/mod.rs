@@ -63,7 +63,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 pub use adopting::Adoption;
 use cell::Cell;
 use clock::Randomness;
-pub use clock::{Clock, ManualClock, SystemClock};
+pub use clock::{Clock, ManualClock, RandomSource, SystemClock, SystemRandomness};
 pub use connection::{Chunk, Connection, Head, NoWake, Poll, Wake};
 pub use handle::{OutgoingMessage, SendOutcome, Sent, SessionHandle};
 pub use hook_log::{HookLog, HookReplay, OnReplayed, OnStored};
@@ -98,6 +98,8 @@ pub struct Options {
     pub store: Option<Arc<dyn EventStore>>,
     /// The clock; the system's when there is none.
     pub clock: Option<Arc<dyn Clock>>,
+    /// The randomness; the system's when there is none.
+    pub randomness: Option<Arc<dyn RandomSource>>,
 }
 
 impl Default for Options {
@@ -112,6 +114,7 @@ impl Default for Options {
             warn_event_bytes: 1 << 20,
             store: None,
             clock: None,
+            randomness: None,
         }
     }
 }
@@ -298,11 +301,12 @@ impl Engine {
             options.pacing.max_batch = 1;
         }
         let clock = options.clock.clone().unwrap_or_else(|| Arc::new(SystemClock::default()));
+        let randomness = Randomness::new(options.randomness.clone().unwrap_or_else(|| Arc::new(SystemRandomness)));
         Self(Arc::new(Shared {
             options,
             store,
             clock,
-            randomness: Randomness::default(),
+            randomness,
             counters: Counters::default(),
             sessions: Mutex::default(),
             deadlines: Mutex::default(),
