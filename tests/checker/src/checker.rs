@@ -196,6 +196,9 @@ impl Checker {
             return Err(BadFact(format!("{} is spoken of before it is emitted", Named(session, stream, place(n)))));
         }
         event.word = word;
+        if word == Word::Stored && n != N::End {
+            self.streams[at].told += 1;
+        }
         Ok(())
     }
 
@@ -206,7 +209,12 @@ impl Checker {
         let session = self.session(&open.session);
         let stream = open.stream.as_deref().map(|name| self.stream(&open.session, name));
         let start = stream.map(|at| {
+            let is_anew = self.gone(at).anew;
             let stream = &mut self.streams[at];
+            if is_anew {
+                // What a cursor named may be another stream by now.
+                return stream.new_unknown();
+            }
             let meaning = open.cursor.as_deref().map(|cursor| stream.ids.get(cursor).copied());
             match meaning {
                 Some(Some(Meaning::Event(place))) => Position::Behind(place),
@@ -241,8 +249,13 @@ impl Checker {
         if self.gone(stream).loss {
             return;
         }
+        let is_end = match meaning {
+            Meaning::Event(place) => place == END,
+            Meaning::Start(position) => self.streams[stream].known(position).is_none_or(|place| place == END),
+            Meaning::Error => true,
+        };
         match status {
-            204 if !matches!(meaning, Meaning::Error | Meaning::Event(END)) => {
+            204 if !is_end => {
                 self.blame("I6", at, None, "a cursor that is not at the end is told that nothing is left".to_owned());
             }
             400 | 404 | 409 => self.blame("I8", at, None, format!("the session's own cursor is refused with {status}")),

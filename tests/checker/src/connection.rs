@@ -32,6 +32,8 @@ pub(crate) struct Connection {
     /// Whether anything but a `retry` came, and whether one came.
     pub(crate) is_opened: bool,
     pub(crate) has_retry: bool,
+    /// An event came.
+    pub(crate) has_more: bool,
     /// It began without the event that it has to begin with: only an error terminal may follow.
     pub(crate) is_unprimed: bool,
     pub(crate) gap: Option<(u64, u64)>,
@@ -57,6 +59,7 @@ impl Connection {
             has_bytes: false,
             is_opened: false,
             has_retry: false,
+            has_more: false,
             is_unprimed: false,
             gap: None,
             has_terminal: false,

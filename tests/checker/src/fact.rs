@@ -77,6 +77,8 @@ pub enum Why {
     Cancelled,
     /// The response could not be stored.
     Unstored,
+    /// Nobody knows whether the store took the response: it may show up after the error.
+    Unheard,
     /// The process that ran the request is gone.
     OwnerLost,
     /// Retention took the stream.
@@ -90,6 +92,11 @@ pub enum Why {
 }
 
 impl Why {
+    /// Whether a request may be seen to end in two ways.
+    pub fn permits_two_ends(self) -> bool {
+        self == Self::Unheard || self.permits_loss()
+    }
+
     /// Whether events may be missing, too.
     pub fn permits_loss(self) -> bool {
         matches!(self, Self::Expired | Self::Trimmed | Self::Ended | Self::StoreLost)

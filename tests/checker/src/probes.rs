@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::connection::Connection;
-use crate::fact::Probe;
+use crate::fact::{By, Probe};
 
 /// An answer without what may differ.
 #[derive(Debug, PartialEq, Eq)]
@@ -27,7 +27,9 @@ pub(crate) fn differing(connections: &[Connection]) -> Vec<(usize, String)> {
     let mut first: BTreeMap<(usize, &str, &str), (usize, Answer)> = BTreeMap::new();
     let mut found = Vec::new();
     for (at, connection) in connections.iter().enumerate() {
-        if connection.open.probe == Probe::Own {
+        // One that broke tells nothing, and no server that has a fault.
+        let is_broken = connection.closed.is_none_or(|(by, _)| by == By::Fault);
+        if connection.open.probe == Probe::Own || is_broken || connection.status.is_some_and(|status| status >= 500) {
             continue;
         }
         let pair = connection.open.pair.as_deref().unwrap_or_default();

@@ -54,9 +54,16 @@ impl Checker {
                 self.begin(at, false);
                 if let Some(gap) = connection::gap(&text) {
                     self.report.summary.gaps += 1;
-                    if self.connections[at].gap.replace(gap).is_some() {
-                        self.blame("I8", at, None, "two gaps are announced at one place".to_owned());
-                    }
+                    let (first, count) = gap;
+                    // One gap may be announced in pieces that join.
+                    let gap = match self.connections[at].gap {
+                        Some((before, of)) if before + of == first => (before, of + count),
+                        Some(_) => {
+                            return self.blame("I8", at, None, "two gaps that do not join are announced".to_owned());
+                        }
+                        None => gap,
+                    };
+                    self.connections[at].gap = Some(gap);
                 }
             }
             Item::Cursor(_) => {
@@ -95,6 +102,7 @@ impl Checker {
     fn event(&mut self, at: usize, event: &Event) {
         let is_priming = event.data.is_empty() && event.id.is_some();
         self.begin(at, is_priming);
+        self.connections[at].has_more |= !is_priming;
         if is_priming {
             self.check_primed(at);
             let connection = &self.connections[at];
@@ -124,8 +132,9 @@ impl Checker {
 
     /// An id names one thing, for all connections (I2).
     fn learn(&mut self, at: usize, stream: usize, id: &str, meaning: Meaning) {
+        let is_anew = self.gone(stream).anew;
         let stream = &mut self.streams[stream];
-        let Some(known) = stream.ids.get(id).copied() else {
+        let Some(known) = stream.ids.get(id).copied().filter(|_| !is_anew) else {
             stream.ids.insert(id.into(), meaning);
             return;
         };
@@ -218,6 +227,11 @@ impl Checker {
                     matches!((emitted.at, since.at), (Some(at), Some(since)) if at > since + self.fence_ms)
                 }
                 Some(emitted) if newer.in_flight => emitted.fact > since.fact,
+                // Which of the two is the reader may not be known yet when the newer one is told its position, and
+                // does not matter once it has everything.
+                Some(emitted) if !self.connections[*reader].has_more || self.connections[*reader].has_terminal => {
+                    emitted.fact > since.fact
+                }
                 _ => true,
             }
         });
@@ -239,8 +253,12 @@ impl Checker {
             let says = format!("it comes after {}", Named(session, &self.streams[stream].name, last));
             return self.blame("I2", at, Some(place), says);
         }
+        let is_anew = self.gone(stream).anew;
         let stream = &mut self.streams[stream];
         let after = stream.known(position);
+        if is_anew {
+            return;
+        }
         if let (None, None, Position::Unknown(unknown)) = (after, gap, position) {
             stream.unknown[unknown] = Some(if place == END { stream.events.len() as Place } else { place - 1 });
         }
@@ -250,7 +268,7 @@ impl Checker {
             }
             None if gap.is_none() => {}
             Some(after) if after + 1 == place && gap.is_none() => {}
-            after => stream.holes.push(Hole { connection: at, after, before: place, gap, is_made_up: false }),
+            after => stream.holes.push(Hole { connection: at, after, before: place, gap, error_after: None }),
         }
     }
 
@@ -285,14 +303,13 @@ impl Checker {
         let stream = &mut self.streams[stream];
         if stream.error.is_none() {
             stream.error = Some(at);
-            (stream.error_permitted, stream.loss_permitted) = (gone.is_permitted, gone.loss);
+            stream.error_permitted = gone.is_permitted;
             self.report.summary.errors += 1;
         }
-        stream.loss_permitted |= gone.loss;
         // What was stored before comes before it.
         let after = stream.known(position).filter(|after| *after != END);
         if after.is_some() && !gone.loss {
-            stream.holes.push(Hole { connection: at, after, before: END, gap, is_made_up: true });
+            stream.holes.push(Hole { connection: at, after, before: END, gap, error_after: Some(stream.told) });
         }
         self.check_one_end(at, stream_at);
     }
@@ -301,7 +318,7 @@ impl Checker {
     fn check_one_end(&mut self, at: usize, stream: usize) {
         let known = &self.streams[stream];
         let (Some(result), Some(error)) = (known.result, known.error) else { return };
-        if !(self.gone(stream).loss || known.loss_permitted) {
+        if !self.gone(stream).two_ends {
             let other = if result == at { error } else { result };
             let says = format!("the request had another end on {}", self.connections[other].open.connection);
             self.blame("I13", at, None, says);

@@ -87,25 +87,36 @@ pub(crate) struct Hole {
     pub(crate) before: Place,
     /// What was announced: the first position, and how many.
     pub(crate) gap: Option<(u64, u64)>,
-    /// The connection ends here with an error terminal.
-    pub(crate) is_made_up: bool,
+    /// It is before an error terminal. Then so many events were said to be stored; what the server was not
+    /// sure of may be missing.
+    pub(crate) error_after: Option<u64>,
 }
 
 /// What permits ends and losses from now on.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Gone {
     pub(crate) is_permitted: bool,
+    pub(crate) two_ends: bool,
     pub(crate) loss: bool,
+    /// What the log held is another thing from here on.
+    pub(crate) anew: bool,
 }
 
 impl Gone {
     pub(crate) fn add(&mut self, why: Why) {
         self.is_permitted = true;
+        self.two_ends |= why.permits_two_ends();
         self.loss |= why.permits_loss();
+        self.anew |= why == Why::StoreLost;
     }
 
     pub(crate) fn or(self, other: Self) -> Self {
-        Self { is_permitted: self.is_permitted || other.is_permitted, loss: self.loss || other.loss }
+        Self {
+            is_permitted: self.is_permitted || other.is_permitted,
+            two_ends: self.two_ends || other.two_ends,
+            loss: self.loss || other.loss,
+            anew: self.anew || other.anew,
+        }
     }
 }
 
@@ -123,6 +134,8 @@ pub(crate) struct Stream {
     pub(crate) unknown: Vec<Option<Place>>,
     /// There are facts of what the store holds.
     pub(crate) tells_kept: bool,
+    /// Events that the server said are stored.
+    pub(crate) told: u64,
     pub(crate) dump: Option<Vec<N>>,
     pub(crate) gone: Gone,
     pub(crate) done: bool,
@@ -131,8 +144,6 @@ pub(crate) struct Stream {
     pub(crate) error: Option<usize>,
     /// What the first error terminal was permitted by when it was seen.
     pub(crate) error_permitted: bool,
-    /// The losses that were permitted when it was seen.
-    pub(crate) loss_permitted: bool,
     /// It carried events with ids that are not the test's own: positions are not the numbers of marks.
     pub(crate) has_others: bool,
     pub(crate) holes: Vec<Hole>,
@@ -186,11 +197,8 @@ impl Stream {
 
     /// The events up to each place that the log holds for certain, and that it may hold.
     pub(crate) fn tally(&self) -> Tally {
-        let mut certain = Vec::with_capacity(self.events.len() + 1);
-        let mut possible = Vec::with_capacity(self.events.len() + 1);
-        let (mut sure, mut may) = (0, 0);
-        certain.push(0);
-        possible.push(0);
+        let (mut certain, mut possible, mut told) = (vec![0], vec![0], vec![0]);
+        let (mut sure, mut may, mut acked) = (0, 0, 0);
         for event in &self.events {
             let is_certain =
                 if self.tells_kept { event.kept } else { event.word == Word::Stored || event.seen || event.dumped };
@@ -198,16 +206,20 @@ impl Stream {
                 is_certain || (!self.tells_kept && event.emitted.is_some() && event.word != Word::Refused);
             sure += u64::from(is_certain);
             may += u64::from(is_possible);
+            acked += u64::from(is_certain && event.word == Word::Stored);
             certain.push(sure);
             possible.push(may);
+            told.push(acked);
         }
-        Tally { certain, possible }
+        Tally { certain, possible, told }
     }
 }
 
 pub(crate) struct Tally {
     certain: Vec<u64>,
     possible: Vec<u64>,
+    /// Those that the server said are stored.
+    told: Vec<u64>,
 }
 
 impl Tally {
@@ -225,6 +237,16 @@ impl Tally {
     pub(crate) fn between(&self, after: Place, before: Place) -> (u64, u64) {
         let ((low_after, high_after), (low_before, high_before)) = (self.up_to(after), self.up_to(before - 1));
         (low_before.saturating_sub(low_after), high_before.saturating_sub(high_after))
+    }
+
+    /// How many events up to a place the server said are stored.
+    pub(crate) fn told_up_to(&self, place: Place) -> u64 {
+        Self::at(&self.told, place)
+    }
+
+    /// The first place behind so many events.
+    pub(crate) fn behind(&self, count: u64) -> Place {
+        self.certain.partition_point(|held| *held < count) as Place + 1
     }
 
     /// The first place between two that the log holds for certain.

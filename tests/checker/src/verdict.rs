@@ -8,15 +8,21 @@ use crate::stream::{END, Hole, Named, Place, Stream, Tally, Word, place};
 impl Checker {
     /// The verdict on everything that was told.
     pub fn finish(mut self) -> Report {
+        let mut announced_last = self.announced_last();
         for at in 0..self.streams.len() {
             let tally = self.streams[at].tally();
-            let holes = std::mem::take(&mut self.streams[at].holes);
+            let mut holes = std::mem::take(&mut self.streams[at].holes);
             for hole in &holes {
                 self.check_hole(at, hole, &tally);
             }
             self.check_words(at);
             self.check_dump(at);
             self.check_ends(at);
+            holes.extend(announced_last[at].drain(..).filter_map(|mut hole| {
+                let (first, count) = hole.gap?;
+                hole.before = tally.behind(first + count - 1);
+                Some(hole)
+            }));
             if self.streams[at].done {
                 self.check_losses(at, &holes);
             }
@@ -37,16 +43,25 @@ impl Checker {
         self.report
     }
 
+    /// What connections announced before nothing else came, for each stream.
+    fn announced_last(&self) -> Vec<Vec<Hole>> {
+        let mut last: Vec<Vec<Hole>> = Vec::new();
+        last.resize_with(self.streams.len(), Vec::new);
+        for (at, connection) in self.connections.iter().enumerate() {
+            if let (Some(stream), Some(position), Some(_)) = (connection.stream, connection.position, connection.gap) {
+                let after = self.streams[stream].known(position);
+                let (gap, error_after) = (connection.gap, None);
+                last[stream].push(Hole { connection: at, after, before: END, gap, error_after });
+            }
+        }
+        last
+    }
+
     /// I3, I8: what lies between two events of a connection.
     fn check_hole(&mut self, at: usize, hole: &Hole, tally: &Tally) {
-        let Hole { connection, after, before, gap, is_made_up } = *hole;
+        let Hole { connection, after, before, gap, error_after } = *hole;
         let stream = &self.streams[at];
-        let is_first = self.connections[connection].start.and_then(|start| stream.known(start)) == after;
         let gone = self.gone(at);
-        if stream.is_standalone() && is_first && gone.loss {
-            // It began anew: the cursor is of the one before.
-            return;
-        }
         let Some(after) = after else {
             // Only the announcement tells where the connection began.
             if let Some((first, count)) = gap.filter(|_| !stream.has_others && !gone.loss) {
@@ -58,10 +73,13 @@ impl Checker {
             }
             return;
         };
-        let (low, high) = tally.between(after, before);
+        let (mut low, high) = tally.between(after, before);
+        if let Some(told) = error_after {
+            low = low.min(told.saturating_sub(tally.told_up_to(after)));
+        }
         match gap {
             // Nobody knew of those when the end was made up: no later event had told that the log goes on behind them.
-            None if is_made_up && !stream.has_promised(after) => {}
+            None if error_after.is_some() && !stream.has_promised(after) => {}
             None if low > 0 => {
                 let first = tally.first_between(after);
                 let session = &self.sessions[stream.session].name;
@@ -69,7 +87,7 @@ impl Checker {
                 self.blame("I3", connection, Some(before), says);
             }
             None => {}
-            Some(_) if stream.has_others || (stream.is_standalone() && gone.loss) => {}
+            Some(_) if stream.has_others => {}
             Some((first, count)) => {
                 let (low_first, high_first) = tally.up_to(after);
                 let says = if count == 0 || !(low..=high).contains(&count) {
@@ -141,11 +159,14 @@ impl Checker {
             announced[first] += 1;
             announced[last] -= 1;
         }
+        // Where its first reader began, nobody knows.
+        let first = stream.events.iter().position(|event| event.seen).unwrap_or(len);
+        let first = if stream.is_standalone() { first } else { 0 };
         let mut over = 0;
         let mut lost = Vec::new();
         for (n, event) in stream.events.iter().enumerate() {
             over += announced[n + 1];
-            if event.word == Word::Stored && !event.seen && over == 0 {
+            if event.word == Word::Stored && !event.seen && over == 0 && n >= first {
                 lost.push(n as Place + 1);
             }
         }

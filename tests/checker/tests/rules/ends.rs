@@ -36,6 +36,10 @@ fn i13_a_request_has_one_end() {
     cancelled.closed("post").done("a").is_good();
     let unstored = Story::call().emit("a", END).error("post", "a").refused("a", END).closed("post").done("a");
     unstored.is_good();
+    let unheard =
+        Story::call().emit("a", END).unsure("a", END).gone("a", Why::Unheard).error("post", "a").closed("post");
+    let unheard = unheard.open("get", "a", Some("p0")).prime("get", "p1").comes("get", "a", [END]).closed("get");
+    unheard.is_good();
     // The same error comes again, and the response of an expired stream is an error.
     let again = Story::call().gone("a", Why::OwnerLost).error("post", "a").closed("post");
     again.open("get", "a", Some("p0")).prime("get", "p1").error("get", "a").closed("get").done("a").is_good();

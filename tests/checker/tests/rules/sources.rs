@@ -85,17 +85,26 @@ fn i7_probes_are_answered_alike() {
     probes.probe("u", Probe::Unknown, "y", 200).text("u", &body.replace("z1", "z2")).closed("u").is_good();
     let own = Story::new().stream("standalone").stored("standalone", [1]).probe("f", Probe::Foreign, "x", 200);
     let own = own.prime("f", "x").comes("f", "standalone", [1]).probe("u", Probe::Unknown, "y", 200);
-    own.prime("u", "y").comes("u", "standalone", [1]).is_good();
+    own.prime("u", "y").comes("u", "standalone", [1]).closed("f").closed("u").is_good();
+    let broke = Story::call().probe("f", Probe::Foreign, "x", 400).text("f", "{}").closed("f");
+    broke.probe("u", Probe::Unknown, "y", 400).lost("u").is_good();
 }
 
 #[test]
 fn i7_is_broken_by_an_answer_that_tells() {
     let status = Story::call().probe("f", Probe::Foreign, "x", 403).probe("u", Probe::Unknown, "y", 400);
+    let status = status.closed("f").closed("u");
     status.breaks("I7", "status Some(400) instead of Some(403)");
     let body = Story::call().probe("f", Probe::Foreign, "x", 400).text("f", "{\"message\":\"not yours\"}");
-    body.probe("u", Probe::Unknown, "y", 400).text("u", "{\"message\":\"unknown\"}").breaks("I7", "another body");
+    body.probe("u", Probe::Unknown, "y", 400)
+        .text("u", "{\"message\":\"unknown\"}")
+        .closed("f")
+        .closed("u")
+        .breaks("I7", "another body");
     let headers = Story::call().probe("f", Probe::Foreign, "x", 400).probe("u", Probe::Unknown, "y", 400);
     headers
+        .closed("f")
+        .closed("u")
         .tell(Fact::Head { connection: "u".into(), status: 400, headers: [("x-owner".into(), "t".into())].into() })
         .breaks("I7", "headers");
 }
