@@ -122,10 +122,18 @@ impl Cell {
                 conn.end = Some(CloseReason::Ended);
                 self.shared.counters.closed(CloseReason::Ended);
                 let nonce = conn.nonce;
-                let tail = state.session.stream(nonce).and_then(|stream| stream.machine.tail()).cloned();
+                let is_kept = self.keeps_logs.load(Ordering::SeqCst);
+                // Whoever can come back for it gets the end behind what is stored before it.
+                let comes_back = is_kept && state.session.rules().early_close;
+                let stream = state.session.stream(nonce);
+                let stream = stream.filter(|stream| !comes_back || stream.machine.has_everything(id));
+                let tail = stream.and_then(|stream| stream.machine.tail()).cloned();
                 if conn.head.is_none() {
-                    // The store has not said yet whether the resume is possible; now it is not.
-                    conn.refuse(&self.dialect.wording.session_ended(), self.dialect);
+                    // The store has not said yet whether the resume is possible. Where the session goes on
+                    // elsewhere the client is to come back; 404 would end it for the client.
+                    let wording = self.dialect.wording;
+                    let refusal = if is_kept { wording.closing() } else { wording.session_ended() };
+                    conn.refuse(&refusal, self.dialect);
                 } else if let Some(tail) = tail {
                     self.write(state, nonce, id, Frame::Tail(tail));
                 }

@@ -199,6 +199,11 @@ impl Machine {
         self.link.as_ref().map(|link| link.conn)
     }
 
+    /// Whether this connection was handed everything that is stored.
+    pub fn has_everything(&self, conn: ConnectionId) -> bool {
+        self.link.as_ref().is_some_and(|link| link.conn == conn && link.sent >= self.durable)
+    }
+
     /// The stream's reconnection delay in milliseconds.
     pub fn retry_ms(&self) -> u32 {
         self.retry_ms
