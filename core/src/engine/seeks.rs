@@ -7,8 +7,8 @@
 use super::cell::{Cell, State};
 use super::connection::Head;
 use crate::Ms;
-use crate::protocol::{IdEncoder, MAX_VISIT, StreamNonce, sse};
-use crate::session::Step;
+use crate::protocol::{IdEncoder, MAX_VISIT, Origin, StreamNonce, sse};
+use crate::session::{Step, Stream};
 use crate::store::{Answer, Operation, Record, StoreError, Ticket};
 use crate::stream::{Chain, CloseReason, ConnectionId, Follow, Input, Seq};
 
@@ -47,6 +47,8 @@ pub(super) struct Seek {
     /// Since when the store cannot tell, and when it is asked again.
     fault: Option<(Ms, Ms)>,
     asking: bool,
+    /// The question was asked before it came: the answer may be older than its cursor.
+    joined: bool,
     last_write: Ms,
 }
 
@@ -78,7 +80,10 @@ impl Cell {
         steps: &mut Vec<Step>,
     ) {
         self.shared.sweep(now);
-        if state.session.stream(position.nonce).is_some() && !state.followed.contains_key(&position.nonce) {
+        if let Some(stream) = state.session.stream(position.nonce)
+            && !state.followed.contains_key(&position.nonce)
+            && !is_ahead(stream, &position)
+        {
             return self.resume_stream(state, now, conn, position, steps);
         }
         // One question is enough for all who want the stream: its answer serves them in their order.
@@ -87,7 +92,7 @@ impl Cell {
         let of_others =
             state.seeks.values().filter(|seek| seek.position.nonce == position.nonce).map(|seek| seek.asked);
         let asked = if asking { of_others.max().unwrap_or_default() } else { self.shared.number() };
-        state.seeks.insert(conn, Seek { position, asked, fault: None, asking, last_write: now });
+        state.seeks.insert(conn, Seek { position, asked, fault: None, asking, joined: asking, last_write: now });
         if !asking {
             self.ask_record(state, now, position.nonce, steps);
         }
@@ -154,11 +159,36 @@ impl Cell {
         if state.followed.contains_key(&nonce) {
             self.catch_up(state, now, nonce, record.as_ref(), steps);
         }
+        if let Some(record) = &record {
+            self.catch_up_with_lost(state, now, nonce, record, steps);
+        }
+        let mut is_stale = false;
         for conn in state.seeks_of(nonce, number) {
+            let head = record.as_ref().map_or(0, |record| record.head);
+            if let Some(seek) = state.seeks.get_mut(&conn).filter(|seek| seek.joined && seek.position.after > head) {
+                // Its client has read more elsewhere than this answer knows of.
+                (seek.joined, seek.asking, seek.asked) = (false, false, self.shared.number());
+                is_stale = true;
+                continue;
+            }
+            let is_early = match (state.seeks.get(&conn), state.session.stream(nonce)) {
+                (Some(seek), Some(stream)) => is_ahead(stream, &seek.position) && stream.machine.appending() > 0,
+                _ => false,
+            };
+            if is_early {
+                // Where the log ends is known when the store has answered what it was given since.
+                self.seek_failed(state, now, conn);
+                continue;
+            }
             let Some(seek) = state.seeks.remove(&conn) else { continue };
             let Some(origin) = state.conns.get(&conn).map(|conn| conn.origin.clone()) else { continue };
             if state.session.stream(nonce).is_none() {
-                let Some(record) = &record else {
+                // One that is to be written here and has no machine is written by nobody: the store lost its
+                // end, which every machine leaves behind.
+                let is_written = |record: &&Record| {
+                    record.finished || record.owner_unseen_ms.is_some() || origin == Origin::Standalone
+                };
+                let Some(record) = record.as_ref().filter(is_written) else {
                     if state.session.standalone() == Some(nonce) {
                         state.session.forget_standalone();
                     }
@@ -175,6 +205,9 @@ impl Cell {
             if state.followed.contains_key(&nonce) {
                 self.catch_up(state, now, nonce, record.as_ref(), steps);
             }
+        }
+        if is_stale {
+            self.ask_record(state, now, nonce, steps);
         }
     }
 
@@ -259,6 +292,12 @@ impl Cell {
             self.end_seek(state, id, CloseReason::Drain);
         }
     }
+}
+
+/// Whether a cursor names a position that an append may have filled which counts as lost: who read it in
+/// another process knows more than the machine here.
+fn is_ahead(stream: &Stream, position: &Position) -> bool {
+    stream.is_unsure && position.after > stream.machine.durable()
 }
 
 fn comment_due(seek: &Seek, keep_alive_ms: u64) -> Ms {

@@ -122,20 +122,39 @@ impl Cell {
         more: &mut Vec<Step>,
     ) {
         let Some(stream) = state.session.stream_mut(nonce) else { return };
-        let known = stream.machine.durable();
-        let input = match result {
-            Ok(Some(record)) if record.head > known => {
-                stream.chain = Chain(record.chain);
-                tracing::warn!(target: "tailrope", session = %self.id, stream = %nonce.hex(), from = known + 1,
-                    to = record.head, "events that counted as not stored are in the log");
-                state.session.move_questions(nonce, known, record.head - known);
-                Input::Grown { head: record.head }
-            }
+        match result {
+            Ok(Some(record)) if record.head > stream.machine.durable() => self.grow(state, now, nonce, &record, more),
             other => {
                 state.errors.insert(nonce, other.err().unwrap_or(StoreError::OutOfOrder));
-                Input::AppendFailed
+                let _ = state.session.handle(now, nonce, Input::AppendFailed, more);
             }
-        };
-        let _ = state.session.handle(now, nonce, input, more);
+        }
+    }
+
+    /// A look at the log may show what an append that was lost has made of it.
+    pub(super) fn catch_up_with_lost(
+        &self,
+        state: &mut State,
+        now: Ms,
+        nonce: StreamNonce,
+        record: &Record,
+        more: &mut Vec<Step>,
+    ) {
+        let is_longer = state.session.stream(nonce).is_some_and(|stream| {
+            stream.is_unsure && stream.machine.appending() == 0 && record.head > stream.machine.durable()
+        });
+        if is_longer {
+            self.grow(state, now, nonce, record, more);
+        }
+    }
+
+    fn grow(&self, state: &mut State, now: Ms, nonce: StreamNonce, record: &Record, more: &mut Vec<Step>) {
+        let Some(stream) = state.session.stream_mut(nonce) else { return };
+        let known = stream.machine.durable();
+        stream.chain = Chain(record.chain);
+        tracing::warn!(target: "tailrope", session = %self.id, stream = %nonce.hex(), from = known + 1,
+            to = record.head, "events that counted as not stored are in the log");
+        state.session.move_questions(nonce, known, record.head - known);
+        let _ = state.session.handle(now, nonce, Input::Grown { head: record.head }, more);
     }
 }
