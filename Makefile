@@ -22,7 +22,7 @@ DEMO_ARGS ?=
 TORTURE_ARGS ?=
 
 .PHONY: help setup lock clean format lint lint-rust lint-python lint-node lint-docs
-.PHONY: demo demo-python demo-node demo-client bench bench-stores mutants torture
+.PHONY: demo demo-python demo-node demo-client bench bench-stores mutants simulate torture
 .PHONY: test test-rust test-python test-python-mcp1 test-python-mcp2 test-node test-interop test-client test-conformance
 .PHONY: test-torture torture-faults torture-marathon torture-stalled torture-soak
 
@@ -44,6 +44,9 @@ test-rust: ## run the tests of the engine and of its stores, with real Redis and
 
 mutants: ## put known faults of SDKs into copies of the engine, and show which test catches each
 	tests/mutants/run $(MUTANTS_ARGS)
+
+simulate: ## run a million random schedules of several engines over a simulated store (TAILROPE_SCHEDULES=N)
+	TAILROPE_SCHEDULES=$${TAILROPE_SCHEDULES:-1000000} cargo test --release -p tailrope-simulation --test schedules
 
 test-python: setup ## run tests/python against mcp 1.x + fastmcp 3 and against mcp 2.x + fastmcp 4
 	@$(TOGETHER) test-python-mcp1 test-python-mcp2

@@ -1,0 +1,360 @@
+//! The store object of one node: what it was asked and has not answered.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use bytes::Bytes;
+use tailrope_checker::Why;
+use tailrope_core::Ms;
+use tailrope_core::protocol::StreamNonce;
+use tailrope_core::store::{
+    Answer, Append, EventStore, Outcome, ReadLimit, Record, SessionRecord, StoreError, StreamKey, Ticket, Usage,
+    Watcher, Watchers,
+};
+use tailrope_core::stream::{Page, Seq};
+
+use crate::sea::{Operation, Sea, name_of};
+
+/// How a node's store answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// When a decision says so.
+    Later,
+    Now,
+    Failing,
+}
+
+/// Something that waits.
+struct Pending {
+    key: StreamKey,
+    operation: Operation,
+    /// None where nobody waits for it.
+    ticket: Option<Ticket>,
+    /// It is done; this is still to be told.
+    held: Option<Outcome>,
+}
+
+pub(crate) struct State {
+    pub(crate) mode: Mode,
+    pub(crate) is_cut_off: bool,
+    /// The process is gone.
+    is_dead: bool,
+    waiting: Vec<Pending>,
+}
+
+pub(crate) struct NodeStore {
+    pub(crate) owner: usize,
+    pub(crate) watchers: Watchers,
+    calls_off: bool,
+    sea: Arc<Mutex<Sea>>,
+    state: Mutex<State>,
+}
+
+/// What happens to an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Done,
+    Failed,
+    Unheard,
+    Overdue,
+    Held,
+}
+
+impl NodeStore {
+    pub(crate) fn new(sea: &Arc<Mutex<Sea>>, node: usize, mode: Mode, calls_off: bool) -> Self {
+        let owner = {
+            let mut sea = sea.lock().expect("nothing panics while it is held");
+            let now = sea.now;
+            sea.owners.push((now, node));
+            sea.owners.len() - 1
+        };
+        let state = State { mode, is_cut_off: false, is_dead: false, waiting: Vec::new() };
+        Self { owner, watchers: Watchers::default(), calls_off, sea: Arc::clone(sea), state: Mutex::new(state) }
+    }
+
+    fn sea(&self) -> MutexGuard<'_, Sea> {
+        self.sea.lock().expect("nothing panics while it is held")
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nothing panics while it is held")
+    }
+
+    /// The outcome, if it is known at once.
+    fn ask(&self, key: &StreamKey, operation: Operation, ticket: Option<&Ticket>) -> Option<Outcome> {
+        let mut state = self.state();
+        if state.is_dead {
+            return None;
+        }
+        if state.mode == Mode::Failing
+            && let Some(failure) = operation.failure(failed())
+        {
+            self.note_failed_end(key, &operation);
+            return Some(failure);
+        }
+        let pending = Pending { key: key.clone(), operation, ticket: ticket.cloned(), held: None };
+        let waits =
+            state.mode == Mode::Later || state.is_cut_off || state.waiting.iter().any(|b| is_behind(&pending, b));
+        if !waits {
+            let outcome = self.sea().perform(self.owner, key, &pending.operation);
+            self.note_outcome(&pending, outcome.as_ref());
+            return outcome;
+        }
+        state.waiting.push(pending);
+        None
+    }
+
+    fn note_outcome(&self, pending: &Pending, outcome: Option<&Outcome>) {
+        if matches!(outcome, Some(Outcome::Done(Err(_)))) {
+            self.note_failed_end(&pending.key, &pending.operation);
+        }
+    }
+
+    fn note_failed_end(&self, key: &StreamKey, operation: &Operation) {
+        note_failure(&mut self.sea(), key, operation, Why::Unstored);
+    }
+
+    /// How many operations could be done now.
+    fn ready(state: &State) -> Vec<usize> {
+        if state.is_cut_off {
+            return Vec::new();
+        }
+        let is_ready = |at: &usize| {
+            let this = &state.waiting[*at];
+            this.held.is_none() && !state.waiting[..*at].iter().any(|before| is_behind(this, before))
+        };
+        (0..state.waiting.len()).filter(is_ready).collect()
+    }
+
+    /// Decides the fate of one operation. False when there is none that can have it.
+    pub(crate) fn decide(&self, pick: u64, fate: Fate) -> bool {
+        let told = {
+            let mut state = self.state();
+            let ready = Self::ready(&state);
+            if ready.is_empty() {
+                return false;
+            }
+            let at = ready[(pick % ready.len() as u64) as usize];
+            let is_asked = state.waiting[at].operation.failure(failed()).is_some();
+            let is_waited_for = state.waiting[at].ticket.is_some();
+            let fate = if is_asked && is_waited_for { fate } else { Fate::Done };
+            match fate {
+                Fate::Overdue => {
+                    let pending = &mut state.waiting[at];
+                    let mut sea = self.sea();
+                    note_failure(&mut sea, &pending.key, &pending.operation, Why::Unheard);
+                    sea.count("operations that are overdue");
+                    pending.ticket.take().zip(pending.operation.failure(timed_out()))
+                }
+                Fate::Failed => {
+                    let pending = state.waiting.remove(at);
+                    self.note_failed_end(&pending.key, &pending.operation);
+                    self.sea().count("operations that failed");
+                    pending.ticket.zip(pending.operation.failure(failed()))
+                }
+                Fate::Unheard => {
+                    let pending = state.waiting.remove(at);
+                    let mut sea = self.sea();
+                    sea.perform(self.owner, &pending.key, &pending.operation);
+                    sea.count("operations that were done unheard");
+                    note_failure(&mut sea, &pending.key, &pending.operation, Why::Unheard);
+                    pending.ticket.zip(pending.operation.failure(timed_out()))
+                }
+                Fate::Done | Fate::Held => {
+                    let mut pending = state.waiting.remove(at);
+                    let outcome = self.sea().perform(self.owner, &pending.key, &pending.operation);
+                    self.note_outcome(&pending, outcome.as_ref());
+                    if fate == Fate::Held && outcome.is_some() && pending.ticket.is_some() {
+                        self.sea().count("answers that were held back");
+                        pending.held = outcome;
+                        state.waiting.insert(at, pending);
+                        None
+                    } else {
+                        pending.ticket.zip(outcome)
+                    }
+                }
+            }
+        };
+        if let Some((ticket, outcome)) = told {
+            ticket.complete(outcome);
+        }
+        true
+    }
+
+    /// Tells what was held back.
+    pub(crate) fn release(&self) {
+        loop {
+            let told = {
+                let mut state = self.state();
+                let Some(at) = state.waiting.iter().position(|pending| pending.held.is_some()) else { return };
+                let pending = state.waiting.remove(at);
+                pending.ticket.zip(pending.held)
+            };
+            if let Some((ticket, outcome)) = told {
+                ticket.complete(outcome);
+            }
+        }
+    }
+
+    /// Does everything that can be done.
+    pub(crate) fn do_all(&self) {
+        self.release();
+        while self.decide(0, Fate::Done) {
+            self.release();
+        }
+    }
+
+    /// The process is gone. So many of its operations are done all the same.
+    pub(crate) fn die(&self, done: u64) {
+        let mut state = self.state();
+        let waiting = std::mem::take(&mut state.waiting);
+        (state.is_dead, state.mode) = (true, Mode::Now);
+        let left: Vec<Pending> = waiting.into_iter().filter(|pending| pending.held.is_none()).collect();
+        let count = if state.is_cut_off { 0 } else { (done % (left.len() as u64 + 1)) as usize };
+        let mut sea = self.sea();
+        if left.iter().any(|pending| matches!(pending.operation, Operation::Append { .. })) {
+            sea.count("crashes with appends under way");
+        }
+        for pending in &left[..count] {
+            sea.perform(self.owner, &pending.key, &pending.operation);
+        }
+    }
+}
+
+/// Whether an operation has to wait for one that was asked before it.
+fn is_behind(this: &Pending, before: &Pending) -> bool {
+    this.key.session == before.key.session
+        && (this.key.nonce == before.key.nonce || this.operation.is_of_session() || before.operation.is_of_session())
+}
+
+/// What fails permits an error where it was a response, and a loss where it was the log itself.
+fn note_failure(sea: &mut Sea, key: &StreamKey, operation: &Operation, why: Why) {
+    match operation {
+        Operation::Append { .. } if operation.has_end() => sea.gone(&key.session, end_name(operation), why),
+        Operation::Open(about) => sea.gone(&key.session, Some(name_of(about)), Why::StoreLost),
+        _ => {}
+    }
+}
+
+fn end_name(operation: &Operation) -> Option<String> {
+    let Operation::Append { events, .. } = operation else { return None };
+    let last = events.iter().find(|event| event.kind.is_response())?;
+    let text = String::from_utf8_lossy(&last.frame);
+    tailrope_checker::marks(&text).next().map(|mark| mark.stream.to_owned())
+}
+
+fn failed() -> StoreError {
+    StoreError::Failed("the simulation says so".to_owned())
+}
+
+fn timed_out() -> StoreError {
+    StoreError::TimedOut { after_ms: 1 }
+}
+
+fn done(outcome: Option<Outcome>) -> Answer<()> {
+    match outcome {
+        Some(Outcome::Done(result)) => Answer::Now(result),
+        _ => Answer::Later,
+    }
+}
+
+fn of_session(session: &str) -> StreamKey {
+    StreamKey { session: session.into(), nonce: StreamNonce([0; 12]) }
+}
+
+impl EventStore for NodeStore {
+    fn open(&self, _: Ms, key: &StreamKey, about: &Bytes, ticket: &Ticket) -> Answer<()> {
+        done(self.ask(key, Operation::Open(about.clone()), Some(ticket)))
+    }
+
+    fn append(&self, _: Ms, key: &StreamKey, append: &Append<'_>, ticket: &Ticket) -> Answer<()> {
+        let Append { events, chain_before, chain } = *append;
+        done(self.ask(key, Operation::Append { events: events.to_vec(), chain_before, chain }, Some(ticket)))
+    }
+
+    fn abandon(&self, _: &StreamKey, ticket: &Ticket) {
+        let mut state = self.state();
+        let is_it = |pending: &Pending| pending.ticket.as_ref().is_some_and(|waits| waits.number == ticket.number);
+        let Some(at) = state.waiting.iter().position(is_it) else { return };
+        let mut sea = self.sea();
+        sea.count("operations abandoned");
+        note_failure(&mut sea, &state.waiting[at].key, &state.waiting[at].operation, Why::Unheard);
+        if state.waiting[at].held.is_some() || self.calls_off {
+            state.waiting.remove(at);
+        } else {
+            state.waiting[at].ticket = None;
+        }
+    }
+
+    fn finish(&self, _: Ms, key: &StreamKey, tail: Bytes) {
+        self.ask(key, Operation::Finish(tail), None);
+    }
+
+    fn set_retry(&self, key: &StreamKey, retry_ms: u32) {
+        self.ask(key, Operation::SetRetry(retry_ms), None);
+    }
+
+    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<Page> {
+        match self.ask(key, Operation::Read(after, limit), Some(ticket)) {
+            Some(Outcome::Page(result)) => Answer::Now(result),
+            _ => Answer::Later,
+        }
+    }
+
+    fn record(&self, key: &StreamKey, ticket: &Ticket) -> Answer<Option<Record>> {
+        match self.ask(key, Operation::Record, Some(ticket)) {
+            Some(Outcome::Record(result)) => Answer::Now(result),
+            _ => Answer::Later,
+        }
+    }
+
+    fn put_session(&self, _: Ms, session: &str, record: &SessionRecord) {
+        self.ask(&of_session(session), Operation::PutSession(record.clone()), None);
+    }
+
+    fn session(&self, _: Ms, session: &str, ticket: &Ticket) -> Answer<Option<SessionRecord>> {
+        match self.ask(&of_session(session), Operation::Session, Some(ticket)) {
+            Some(Outcome::Session(result)) => Answer::Now(result),
+            _ => Answer::Later,
+        }
+    }
+
+    fn claim(&self, key: &StreamKey, ticket: &Ticket) -> Answer<u64> {
+        match self.ask(key, Operation::Claim, Some(ticket)) {
+            Some(Outcome::Claimed(result)) => Answer::Now(result),
+            _ => Answer::Later,
+        }
+    }
+
+    fn watch(&self, key: &StreamKey, watcher: &Watcher) {
+        self.watchers.watch(key, watcher);
+    }
+
+    fn unwatch(&self, key: &StreamKey, watcher: &Watcher) {
+        self.watchers.unwatch(key, watcher);
+    }
+
+    fn settle(&self, key: &StreamKey, seq: Seq) {
+        self.ask(key, Operation::Settle(seq), None);
+    }
+
+    fn drop_stream(&self, key: &StreamKey) {
+        self.ask(key, Operation::DropStream, None);
+    }
+
+    fn drop_session(&self, session: &str) {
+        self.ask(&of_session(session), Operation::DropSession, None);
+    }
+
+    fn sweep(&self, now: Ms) -> Ms {
+        let state = self.state();
+        if state.is_dead || state.is_cut_off { now + 1_000 } else { self.sea().sweep() }
+    }
+
+    fn usage(&self) -> Usage {
+        Usage::default()
+    }
+
+    fn outlives_process(&self) -> bool {
+        true
+    }
+}

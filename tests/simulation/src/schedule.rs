@@ -1,0 +1,245 @@
+//! What a seed decides: a place, and a list of decisions. Any part of the list is a schedule, too.
+
+use crate::dice::Dice;
+
+/// The place where a schedule happens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Setup {
+    pub(crate) seed: u64,
+    pub(crate) nodes: u64,
+    pub(crate) sessions: u64,
+    /// The sessions' revision has no priming events, and no early close.
+    pub(crate) is_old: bool,
+    /// Operations of the store wait for a decision.
+    pub(crate) is_slow: bool,
+    /// What is abandoned is called off.
+    pub(crate) calls_off: bool,
+    pub(crate) store_timeout_ms: u64,
+    pub(crate) owner_lost_ms: u64,
+    pub(crate) retention_ms: u64,
+    pub(crate) max_events: u64,
+    pub(crate) max_batch: u64,
+    pub(crate) max_connection_bytes: u64,
+    /// How late hints may be.
+    pub(crate) hint_ms: u64,
+    /// How much of a stream one poll takes, in bytes.
+    pub(crate) page_bytes: u64,
+}
+
+/// One thing that happens. The numbers are taken modulo what there is when it happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Decision {
+    Call {
+        session: u64,
+        node: u64,
+    },
+    Notify {
+        stream: u64,
+        count: u64,
+    },
+    Ask {
+        stream: u64,
+    },
+    Settle {
+        stream: u64,
+    },
+    Respond {
+        stream: u64,
+    },
+    Broadcast {
+        session: u64,
+    },
+    Listen {
+        session: u64,
+        node: u64,
+    },
+    /// From the id that came last (`back` 0), or from one before.
+    Resume {
+        stream: u64,
+        node: u64,
+        back: u64,
+    },
+    Probe {
+        stream: u64,
+        node: u64,
+    },
+    CloseConnection {
+        stream: u64,
+        retry_ms: u32,
+        hold_ms: Option<u64>,
+    },
+    Cancel {
+        stream: u64,
+    },
+    EndSession {
+        session: u64,
+    },
+    /// The connection breaks, with so many bytes of what is under way still arriving.
+    Lose {
+        connection: u64,
+        bytes: u64,
+    },
+    Stall {
+        connection: u64,
+    },
+    Deliver {
+        connection: u64,
+    },
+    /// An operation of the store that waits.
+    Do {
+        node: u64,
+        pick: u64,
+    },
+    DoAll {
+        node: u64,
+    },
+    Fail {
+        node: u64,
+        pick: u64,
+    },
+    /// Done, and the answer is a time-out.
+    Unheard {
+        node: u64,
+        pick: u64,
+    },
+    /// The answer is a time-out, and whether it is done shows later.
+    Overdue {
+        node: u64,
+        pick: u64,
+    },
+    /// Done, and the answer comes later.
+    Hold {
+        node: u64,
+        pick: u64,
+    },
+    Release {
+        node: u64,
+    },
+    /// The store of a node waits, answers at once, or fails.
+    Mode {
+        node: u64,
+        mode: u64,
+    },
+    Partition {
+        node: u64,
+    },
+    Heal {
+        node: u64,
+    },
+    Pause {
+        node: u64,
+    },
+    Wake {
+        node: u64,
+    },
+    /// The process is gone; so many of its operations are done all the same.
+    Crash {
+        node: u64,
+        done: u64,
+    },
+    /// The process goes away in order: 0 closes, 1 releases.
+    Leave {
+        node: u64,
+        how: u64,
+    },
+    Drain {
+        node: u64,
+        retry_ms: u32,
+    },
+    RollBack {
+        stream: u64,
+        by: u64,
+    },
+    Hint {
+        pick: u64,
+        twice: bool,
+    },
+    Advance {
+        ms: u64,
+    },
+}
+
+/// What a seed decides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Schedule {
+    pub(crate) setup: Setup,
+    pub(crate) decisions: Vec<Decision>,
+}
+
+impl Schedule {
+    /// The schedule of a seed.
+    pub fn new(seed: u64) -> Self {
+        let mut dice = Dice::new(seed);
+        let pick = |dice: &mut Dice, from: &[u64]| from[dice.below(from.len() as u64) as usize];
+        let setup = Setup {
+            seed,
+            nodes: pick(&mut dice, &[1, 2, 2, 3]),
+            sessions: pick(&mut dice, &[1, 1, 2]),
+            is_old: dice.one_in(8),
+            is_slow: !dice.one_in(3),
+            calls_off: dice.one_in(2),
+            store_timeout_ms: pick(&mut dice, &[0, 80, 1_000, 30_000]),
+            owner_lost_ms: pick(&mut dice, &[5_000, 10_000]),
+            retention_ms: pick(&mut dice, &[2_000, 60_000, 600_000, 600_000]),
+            max_events: pick(&mut dice, &[3, 8, 1_000, 1_000]),
+            max_batch: pick(&mut dice, &[1, 3, 256]),
+            max_connection_bytes: pick(&mut dice, &[0, 0, 0, 400]),
+            hint_ms: pick(&mut dice, &[0, 20, 500, 20_000]),
+            page_bytes: pick(&mut dice, &[200, 65_536]),
+        };
+        let length = 20 + dice.below(100);
+        // Faults and departures are rare in some schedules, so that others see long quiet ones.
+        let faults = dice.below(4);
+        let decisions = (0..length).map(|_| decide(&mut dice, faults)).collect();
+        Self { setup, decisions }
+    }
+}
+
+fn decide(dice: &mut Dice, faults: u64) -> Decision {
+    let (a, b, c) = (dice.next() >> 40, dice.next() >> 40, dice.next() >> 40);
+    let is_fault = dice.below(12) < faults;
+    if is_fault {
+        return match dice.below(24) {
+            0..=4 => Decision::Fail { node: a, pick: b },
+            5..=7 => Decision::Unheard { node: a, pick: b },
+            8..=9 => Decision::Overdue { node: a, pick: b },
+            10..=12 => Decision::Hold { node: a, pick: b },
+            13 => Decision::Mode { node: a, mode: b },
+            14 => Decision::Partition { node: a },
+            15 => Decision::Heal { node: a },
+            16 => Decision::Pause { node: a },
+            17 => Decision::Wake { node: a },
+            18..=19 => Decision::Crash { node: a, done: b },
+            20 => Decision::Leave { node: a, how: b },
+            21 => Decision::Drain { node: a, retry_ms: 500 },
+            22 => Decision::RollBack { stream: a, by: b },
+            _ => Decision::EndSession { session: a },
+        };
+    }
+    match dice.below(64) {
+        0..=3 => Decision::Call { session: a, node: b },
+        4..=13 => Decision::Notify { stream: a, count: if dice.one_in(4) { 1 + b % 12 } else { 1 } },
+        14 => Decision::Ask { stream: a },
+        15 => Decision::Settle { stream: a },
+        16..=19 => Decision::Respond { stream: a },
+        20..=22 => Decision::Broadcast { session: a },
+        23..=24 => Decision::Listen { session: a, node: b },
+        25..=33 => Decision::Resume { stream: a, node: b, back: if dice.one_in(3) { c } else { 0 } },
+        34 => Decision::Probe { stream: a, node: b },
+        35 => {
+            let hold_ms = [None, Some(0), Some(30)][(b % 3) as usize];
+            Decision::CloseConnection { stream: a, retry_ms: 200 + (c % 3_000) as u32, hold_ms }
+        }
+        36 => Decision::Cancel { stream: a },
+        37..=40 => Decision::Lose { connection: a, bytes: b % 600 },
+        41 => Decision::Stall { connection: a },
+        42..=43 => Decision::Deliver { connection: a },
+        44..=49 => Decision::Do { node: a, pick: b },
+        50..=52 => Decision::DoAll { node: a },
+        53 => Decision::Release { node: a },
+        54..=55 => Decision::Hint { pick: a, twice: b.is_multiple_of(2) },
+        56..=61 => Decision::Advance { ms: b % 60 },
+        62 => Decision::Advance { ms: 1_000 + b % 3_000 },
+        _ => Decision::Advance { ms: 5_000 + b % 20_000 },
+    }
+}

@@ -1,0 +1,102 @@
+//! Seeded schedules, judged by the checker.
+//!
+//! TAILROPE_SCHEDULES is how many, TAILROPE_SEED the first of them: with TAILROPE_SCHEDULES=1 it repeats a failure.
+
+use std::collections::BTreeMap;
+
+use tailrope_simulation::{Schedule, run, shrink};
+
+/// As many as `make test` has time for.
+const SCHEDULES: u64 = 50_000;
+/// So many schedules reach all of [`REACHED`].
+const ENOUGH: u64 = 5_000;
+
+/// What schedules have to reach: a simulation that does not get there tests nothing.
+const REACHED: [&str; 46] = [
+    "answers that were held back",
+    "appends after the end",
+    "appends behind what was lost and came",
+    "appends to a log that was set back",
+    "closes_asked",
+    "closes_complete",
+    "closes_drain",
+    "closes_ended",
+    "closes_fault",
+    "closes_limit",
+    "closes_polled",
+    "connections that broke",
+    "crashes",
+    "crashes with appends under way",
+    "departures",
+    "drains",
+    "errors seen",
+    "events seen",
+    "events_missed",
+    "events_unstored",
+    "gaps seen",
+    "logs ended for owners that are gone",
+    "logs expired",
+    "logs lost by the store",
+    "logs set back",
+    "logs trimmed",
+    "logs_lost",
+    "messages_late",
+    "operations abandoned",
+    "operations that are overdue",
+    "operations that failed",
+    "operations that were done unheard",
+    "partitions",
+    "pauses",
+    "probes",
+    "requests cancelled",
+    "results seen",
+    "resumes",
+    "resumes_accepted",
+    "resumes_complete",
+    "resumes_lost",
+    "sessions adopted",
+    "sessions ended",
+    "streams_opened",
+    "takeovers",
+    "takeovers_elsewhere",
+];
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+}
+
+#[test]
+fn every_schedule_keeps_the_invariants() {
+    let first = number("TAILROPE_SEED").unwrap_or(0);
+    let count = number("TAILROPE_SCHEDULES").unwrap_or(SCHEDULES);
+    let mut coverage: BTreeMap<&'static str, u64> = BTreeMap::new();
+    for seed in first..first + count {
+        let schedule = Schedule::new(seed);
+        let outcome = run(&schedule);
+        if !outcome.is_clean() {
+            let short = shrink(&schedule);
+            let told = short.told(&run(&short));
+            let again = "cargo test -p tailrope-simulation --test schedules every";
+            panic!("{told}\nAgain: TAILROPE_SEED={seed} TAILROPE_SCHEDULES=1 {again}");
+        }
+        for (what, count) in outcome.coverage {
+            *coverage.entry(what).or_default() += count;
+        }
+    }
+    if count >= ENOUGH {
+        let missed: Vec<&str> =
+            REACHED.into_iter().filter(|what| coverage.get(what).copied().unwrap_or_default() == 0).collect();
+        assert!(missed.is_empty(), "no schedule reached {missed:?}: {coverage:#?}");
+    }
+}
+
+#[test]
+fn a_seed_gives_the_same_history_each_time() {
+    let told = |seed| {
+        let outcome = run(&Schedule::new(seed));
+        serde_json::to_string(&outcome.facts).expect("facts are JSON")
+    };
+    for seed in 0..500 {
+        assert_eq!(told(seed), told(seed), "seed {seed}");
+    }
+}
