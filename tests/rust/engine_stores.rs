@@ -284,6 +284,33 @@ fn a_session_that_ends_while_its_store_is_slow_still_answers_everybody() {
 }
 
 #[test]
+fn i13_a_session_that_ends_with_a_response_on_its_way_answers_its_client() {
+    let (bench, store) = slow(Options::default());
+    let session = bench.session("s", NEW);
+    let one = call(&session, 1);
+    let batch = session.call(&[id(2), id(3)], None, Arc::new(NoWake), 0).unwrap();
+    let stored = call(&session, 4);
+    let opened = [&one, &batch, &stored].map(|connection| bench.read(connection).frames().len());
+    assert_eq!(opened, [1, 1, 1]);
+    store.set(true, false);
+    assert!(matches!(respond(&session, 4), Ok(Sent::Pending(_))));
+    store.answer(true);
+    for number in [1, 2] {
+        assert!(matches!(respond(&session, number), Ok(Sent::Pending(_))));
+    }
+    session.end();
+    let error = |number: i64| json!({"error": -32603, "id": number});
+    let answered = bench.read(&one);
+    assert_eq!((answered.frames(), answered.end.is_some()), (vec![json!({"tombstone": error(1)})], true));
+    assert_eq!(bench.read(&batch).frames(), [json!({"tombstone": [error(3), error(2)]})]);
+    assert_eq!(bench.read(&stored).frames(), [json!({"tombstone": error(4)})], "nobody waits for it to be read");
+    assert!(session.take_outcomes().iter().all(|(_, outcome)| outcome.is_ok()), "I9: never out of a response");
+    store.answer_all();
+    drop((one, batch, stored));
+    unused(&bench);
+}
+
+#[test]
 fn i10_a_handler_is_held_back_while_too_much_waits_for_the_store() {
     let pacing = Pacing { max_unconfirmed: 3, ..Pacing::default() };
     let (bench, store) = slow(Options { pacing, ..Options::default() });

@@ -125,9 +125,15 @@ impl Cell {
                 let is_kept = self.keeps_logs.load(Ordering::SeqCst);
                 // Whoever can come back for it gets the end behind what is stored before it.
                 let comes_back = is_kept && state.session.rules().early_close;
-                let stream = state.session.stream(nonce);
-                let stream = stream.filter(|stream| !comes_back || stream.machine.has_everything(id));
-                let tail = stream.and_then(|stream| stream.machine.tail()).cloned();
+                let tail = state.session.stream(nonce).and_then(|stream| {
+                    if !is_kept {
+                        stream.last_end(SynthesizedEnd::SessionEnded)
+                    } else if comes_back && !stream.machine.has_everything(id) {
+                        None
+                    } else {
+                        stream.machine.tail().cloned()
+                    }
+                });
                 if conn.head.is_none() {
                     // The store has not said yet whether the resume is possible. Where the session goes on
                     // elsewhere the client is to come back; 404 would end it for the client.

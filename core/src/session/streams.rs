@@ -47,6 +47,20 @@ impl Stream {
         }
     }
 
+    /// The end for a connection that was not sent the stream's own, when the log goes: it speaks for the
+    /// responses, too, that the store has not taken, or holds and cannot give at once.
+    pub fn last_end(&self, end: SynthesizedEnd) -> Option<Bytes> {
+        // Of several responses nobody knows here which were sent; the only one would have ended the connection.
+        let is_only = self.answered.len() == 1 && self.open.is_empty() && self.failed.is_empty();
+        let is_unsent = |token: u64| is_only || self.machine.waiting().any(|event| event.token == token);
+        let unsent = self.answered.iter().filter(|(token, _)| is_unsent(*token)).map(|(_, id)| (id.clone(), end));
+        let unsent: Vec<_> = unsent.collect();
+        if unsent.is_empty() {
+            return self.machine.tail().cloned();
+        }
+        Some(ends_payload(&[&self.failed[..], &unsent].concat()))
+    }
+
     /// What is kept with the log: the requests that wait for their end.
     pub fn about(&self) -> Bytes {
         RequestId::encode_all(&self.open).into()
