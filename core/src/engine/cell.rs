@@ -140,9 +140,6 @@ impl Cell {
                 wakes.push((Arc::clone(&conn.wake), conn.key));
             }
         }
-        if state.session.has_ended() {
-            state.results.clear();
-        }
         let State { results, outcomes, .. } = &mut *state;
         if !results.is_empty() {
             let outcome = |result: Result<Sent, StoreError>| result.map(|_| ()).map_err(EngineError::Store);
