@@ -35,25 +35,26 @@ pub(super) struct Hints {
 
 impl Hints {
     pub(super) fn watch(&self, key: &StreamKey, watcher: &Watcher) {
+        // Locked first, so that the names have what the watchers have.
+        let mut named = self.lock();
         if self.watchers.watch(key, watcher) {
-            let mut named = self.lock();
             let keys = named.entry(key.nonce).or_default();
             if !keys.contains(key) {
                 keys.push(key.clone());
             }
-            drop(named);
         }
+        drop(named);
         self.changed.notify_one();
     }
 
     pub(super) fn unwatch(&self, key: &StreamKey, watcher: &Watcher) {
-        if self.watchers.unwatch(key, watcher) {
-            let mut named = self.lock();
-            if let Some(keys) = named.get_mut(&key.nonce) {
-                keys.retain(|known| known != key);
-                if keys.is_empty() {
-                    named.remove(&key.nonce);
-                }
+        let mut named = self.lock();
+        if self.watchers.unwatch(key, watcher)
+            && let Some(keys) = named.get_mut(&key.nonce)
+        {
+            keys.retain(|known| known != key);
+            if keys.is_empty() {
+                named.remove(&key.nonce);
             }
         }
     }

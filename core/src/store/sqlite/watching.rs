@@ -33,15 +33,18 @@ struct State {
 
 impl Watching {
     pub(super) fn watch(&self, key: &StreamKey, watcher: &Watcher) {
+        // Locked first, so that the changes stand in the order in which the watchers saw them.
+        let mut state = self.lock();
         if self.watchers.watch(key, watcher) {
-            self.lock().changes.push((key.clone(), true));
+            state.changes.push((key.clone(), true));
             self.changed.notify_one();
         }
     }
 
     pub(super) fn unwatch(&self, key: &StreamKey, watcher: &Watcher) {
+        let mut state = self.lock();
         if self.watchers.unwatch(key, watcher) {
-            self.lock().changes.push((key.clone(), false));
+            state.changes.push((key.clone(), false));
         }
     }
 
@@ -137,4 +140,46 @@ fn see(db: &Connection, context: &Context, key: &StreamKey) -> Result<Watched> {
     });
     let row: Option<((i64, bool, i64), i64)> = row.optional()?;
     Ok(Watched { is_mine: row.is_some_and(|(_, owner)| owner == context.owner), seen: row.map(|(seen, _)| seen) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Weak};
+    use std::thread;
+
+    use super::*;
+    use crate::protocol::StreamNonce;
+    use crate::store::Watch;
+
+    struct Ear;
+
+    impl Watch for Ear {
+        fn changed(&self, _nonce: StreamNonce) {}
+    }
+
+    /// One who comes as another goes: a session that is adopted anew while its last view is dropped.
+    #[test]
+    fn the_last_change_of_a_log_says_whether_it_is_watched() {
+        let watching = Watching::default();
+        let key = StreamKey { session: "s".into(), nonce: StreamNonce([1; 12]) };
+        let ears = [Arc::new(Ear), Arc::new(Ear)];
+        for _ in 0..5_000 {
+            thread::scope(|scope| {
+                for ear in &ears {
+                    let watcher: Weak<dyn Watch> = Arc::downgrade(&(Arc::clone(ear) as Arc<dyn Watch>));
+                    let (watching, key) = (&watching, &key);
+                    scope.spawn(move || {
+                        watching.watch(key, &watcher);
+                        watching.unwatch(key, &watcher);
+                        watching.watch(key, &watcher);
+                    });
+                }
+            });
+            let last = watching.lock().changes.last().map(|(_, is_watched)| *is_watched);
+            assert_eq!(last, Some(true));
+            for ear in &ears {
+                watching.unwatch(&key, &(Arc::downgrade(ear) as Watcher));
+            }
+        }
+    }
 }
