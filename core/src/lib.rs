@@ -21,4 +21,12 @@ pub mod engine;
 #[cfg(feature = "runtime")]
 pub mod store;
 
+/// What threads share in the engine and its stores is locked by these. `tests/shuttle` compiles both with others.
+#[cfg(feature = "runtime")]
+mod sync {
+    pub(crate) use std::sync::*;
+    #[cfg(feature = "testing")]
+    pub(crate) use std::thread;
+}
+
 pub use time::Ms;

@@ -1,13 +1,12 @@
 //! Sessions that live in another process, or lived in one: their readers are served from the store.
 
-use std::sync::{Arc, Mutex, Weak};
-
 use super::cell::Cell;
 use super::connection::Wake;
 use super::{Engine, EngineError, SessionHandle, Shared, lock};
 use crate::Ms;
 use crate::protocol::{Dialect, StreamNonce};
 use crate::store::{Answer, Complete, Operation, Outcome, SessionRecord, StoreError, Ticket};
+use crate::sync::{Arc, Mutex, Weak};
 
 /// A session that is looked up in the store.
 #[derive(Clone)]

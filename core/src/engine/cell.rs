@@ -2,8 +2,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Weak};
 
 use super::conn::Conn;
 use super::connection::{Connection, Head, Poll, Wake};
@@ -19,6 +17,8 @@ use crate::protocol::{Dialect, Envelope, Kind, Origin, Refusal, RequestId, Revis
 use crate::session::{OutgoingKind, Route, Session, Step, SynthesizedEnd, end_payload};
 use crate::store::{Complete, Operation, Outcome, OwnIds, SessionRecord, StoreError, StreamKey, Ticket};
 use crate::stream::{CloseReason, ConnectionId, Input, Refused};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Arc, Mutex, Weak};
 
 /// What one page of a connection holds when nobody asked for another size.
 pub(super) const PAGE_BYTES: usize = 64 << 10;

@@ -1,10 +1,10 @@
 //! The engine's clock and its randomness. Tests bring their own.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use crate::Ms;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Arc, Mutex, PoisonError};
 
 /// Tells the time that is handed to the pure parts.
 pub trait Clock: Send + Sync {
@@ -76,7 +76,7 @@ impl Randomness {
 
     /// Unguessable bytes, if the source is.
     pub(super) fn take<const N: usize>(&self) -> [u8; N] {
-        let mut guard = self.block.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (block, used) = &mut *guard;
         if *used + N > block.len() {
             block.resize(768, 0);

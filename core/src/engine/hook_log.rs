@@ -6,8 +6,6 @@
 //! again, in this process or in the next one.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
 
 use bytes::Bytes;
 
@@ -15,6 +13,8 @@ use super::{Engine, Shared, lock};
 use crate::protocol::{EventId, IdEncoder, Origin, StreamNonce};
 use crate::store::{Answer, Append, Complete, Operation, Outcome, ReadLimit, Record, StoreError, StreamKey, Ticket};
 use crate::stream::{Chain, EventKind, Page, Seq, StoredEvent};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Arc, Mutex, Weak};
 
 /// Streams that are remembered at once. One that was forgotten goes on in another log.
 const MAX_STREAMS: usize = 10_000;

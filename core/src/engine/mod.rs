@@ -57,8 +57,6 @@ mod watching;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::error::Error;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 pub use adopting::Adoption;
 use cell::Cell;
@@ -74,6 +72,8 @@ use crate::Ms;
 use crate::protocol::{Dialect, StreamNonce};
 use crate::store::{EventStore, Limits, MemoryStore, StoreError};
 use crate::stream::Pacing;
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Everything that can be set on an engine.
 #[derive(Clone)]

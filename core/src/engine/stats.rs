@@ -1,8 +1,7 @@
 //! Counters of what an engine did.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use crate::stream::CloseReason;
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {

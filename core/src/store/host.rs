@@ -10,8 +10,6 @@
 //! `[0-9a-f]` only: stores are known to split names at `_` or `-`.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_128;
@@ -23,6 +21,8 @@ use super::{
 use crate::Ms;
 use crate::protocol::{StreamNonce, sse};
 use crate::stream::{ConnectionId, Page, Seq, StoredEvent};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Something that the host's store has to do.
 #[derive(Clone, Debug, PartialEq, Eq)]

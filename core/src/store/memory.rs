@@ -7,8 +7,6 @@
 use std::collections::hash_map::{Entry, RandomState};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::BuildHasher;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
@@ -19,6 +17,8 @@ use super::{
 use crate::Ms;
 use crate::protocol::StreamNonce;
 use crate::stream::{Chain, EventKind, Page, Seq, StoredEvent};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const SHARDS: usize = 16;
 /// What an event costs besides its frame: the entry, the reference counts, the allocator.

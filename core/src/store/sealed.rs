@@ -7,8 +7,6 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bytes::Bytes;
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
@@ -21,6 +19,8 @@ use super::{
 use crate::Ms;
 use crate::protocol::StreamNonce;
 use crate::stream::{Page, Seq, StoredEvent};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Bytes of the random nonce before each payload. The authentication tag of 16 bytes follows it.
 const NONCE: usize = 24;
@@ -154,7 +154,7 @@ impl Opening {
         Ticket { to, number, ..ticket.clone() }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<u64, (Ticket, StreamKey)>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, (Ticket, StreamKey)>> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

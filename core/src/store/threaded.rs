@@ -5,9 +5,6 @@
 //! that holds [`UNREADABLE`] or [`STALLS`] cannot be read, or is not answered.
 
 use std::collections::HashSet;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -19,6 +16,9 @@ use super::{
 use crate::Ms;
 use crate::protocol::StreamNonce;
 use crate::stream::{Page, Seq, StoredEvent};
+use crate::sync::mpsc::{Receiver, Sender, channel};
+use crate::sync::thread;
+use crate::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// An event with this in it is not stored.
 pub const FAILS: &str = "store-fails";

@@ -1,10 +1,10 @@
 //! Who wants to know of changes that other processes make to a log.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 
 use super::StreamKey;
 use crate::protocol::StreamNonce;
+use crate::sync::{Mutex, MutexGuard, PoisonError, Weak};
 
 /// Takes the hint that a log may have changed elsewhere. The log is the truth: a hint without a change
 /// does no harm.
