@@ -22,7 +22,7 @@ DEMO_ARGS ?=
 TORTURE_ARGS ?=
 
 .PHONY: help setup lock clean format lint lint-rust lint-python lint-node lint-docs
-.PHONY: demo demo-python demo-node demo-client bench bench-stores mutants simulate torture
+.PHONY: demo demo-python demo-node demo-client bench bench-stores mutants shuttle simulate torture
 .PHONY: test test-rust test-python test-python-mcp1 test-python-mcp2 test-node test-interop test-client test-conformance
 .PHONY: test-torture torture-faults torture-marathon torture-stalled torture-soak
 
@@ -41,6 +41,9 @@ test: setup ## run every test
 
 test-rust: ## run the tests of the engine and of its stores, with real Redis and PostgreSQL servers
 	$(EVERY_SERVER) cargo test --workspace --exclude tailrope-python --exclude tailrope-node $(STORES)
+
+shuttle: ## run what threads share in the engine under many orders of their steps
+	TAILROPE_SCHEDULES=$${TAILROPE_SCHEDULES:-20000} cargo test -p tailrope-shuttle
 
 mutants: ## put known faults of SDKs into copies of the engine, and show which test catches each
 	tests/mutants/run $(MUTANTS_ARGS)
