@@ -121,6 +121,8 @@ class ClientOptions:
 
 @final
 class ClientStream:
+    """For one thread at a time: a call while another thread's is running raises RuntimeError."""
+
     @staticmethod
     def posted(requests: str, options: ClientOptions, now: int, texts: bool) -> ClientStream: ...
     @staticmethod
