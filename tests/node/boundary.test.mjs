@@ -18,7 +18,8 @@ const SEED = process.env.TAILROPE_FUZZ_SEED ?? '1';
 const MORE_MS = 50_000;
 const program = fileURLToPath(new URL('kit/boundary.mjs', import.meta.url));
 
-// Fewer would mean that the calls no longer fit what is called.
+// Fewer would mean that the calls no longer fit what is called: so many of them, and so many kinds that were answered.
+const ANSWERED = 40;
 const CALLS = { values: 100, threads: 100, public: 50 };
 
 for (const [mode, atLeast] of Object.entries(CALLS)) {
@@ -37,8 +38,9 @@ for (const [mode, atLeast] of Object.entries(CALLS)) {
     const { stdout, stderr } = printed;
     assert.deepEqual(ended, [0, null], `${stdout}\nthe last calls:\n${made}\n${stderr.slice(-4_000)}`);
     assert.doesNotMatch(stderr, /panicked|FATAL/);
-    const { calls, findings } = JSON.parse(stdout);
+    const { calls, findings, answered } = JSON.parse(stdout);
     assert.deepEqual(findings, []);
     assert.ok(calls > atLeast, `${calls} calls`);
+    assert.ok(mode !== 'values' || answered.length > ANSWERED, answered.join());
   });
 }

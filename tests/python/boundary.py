@@ -136,6 +136,7 @@ class Machine:
         self.pool: dict[str, list[Any]] = {}
         self.calls = 0
         self.raised: dict[str, int] = {}
+        self.answered: set[str] = set()
         self.findings: list[str] = []
 
     # What is handed in.
@@ -223,7 +224,6 @@ class Machine:
             "id": lambda: choose(["s1", "s2", "s3", 1, "1"]),
             "related": lambda: choose([None, 1, "1"]),
             "request": lambda: choose([1, "1", 2**70]),
-            "requests": lambda: choose(["1", "[1]", '[1, "1"]', '["a"]']),
             "principal": lambda: choose([None, "alice", "bob"]),
             "status": lambda: choose([200, 202, 204, 400, 401, 404, 500]),
             "content_type": lambda: choose([None, "text/event-stream", "application/json"]),
@@ -236,6 +236,8 @@ class Machine:
                 ["memory:", f"sqlite:{self.folder / 'fuzz.db'}", "sqlite:", "nothing:", "redis://"]
             ),
             "token": lambda: "t1",
+            "kind": lambda: choose(["request", "notification", "response", "priming"]),
+            "requests": lambda: choose(["1", "[1]", '["a"]']),
         }
         if name in given:
             return given[name]()
@@ -245,10 +247,8 @@ class Machine:
 
     def arguments(self, call: Callable[..., Any]) -> tuple[list[Any], dict[str, Any]]:
         signature = getattr(call, "__text_signature__", None) or "()"
-        names = re.findall(r"[a-z_][a-z_0-9]*", re.sub(r"=[^,)]*", "", signature))
-        names = [name for name in names if name not in ("self", "type", "cls", "given", "options")] + (
-            ["options"] if re.search(r"[ (]options\b", signature) and "**" not in signature else []
-        )
+        names = re.findall(r"[a-z_][a-z_0-9]*", re.sub(r"\*\*\w+|=[^,)]*", "", signature))
+        names = [name for name in names if name not in ("self", "type", "cls")]
         wrong = self.random.random() < 0.5
         values = [self.any_value() if wrong and self.random.random() < 0.4 else self.fitting(name) for name in names]
         if wrong and self.random.random() < 0.1:
@@ -307,6 +307,7 @@ class Machine:
             faulthandler.dump_traceback_later(CALL_S, exit=True)
         try:
             self.keep(call())
+            self.answered.add(what)
         except OWN as fault:
             self.raised[type(fault).__name__] = self.raised.get(type(fault).__name__, 0) + 1
             if isinstance(fault, TailropeError) and not getattr(fault, "code", None):
@@ -500,7 +501,8 @@ def main(mode: str, seed: int, seconds: float, trace: str) -> int:
         machine = Machine(seed, os.open(trace, os.O_WRONLY | os.O_CREAT | os.O_APPEND), Path(folder))
         {"values": values, "threads": threads, "fork": fork, "public": public}[mode](machine, seconds)
         faulthandler.cancel_dump_traceback_later()
-    print(json.dumps({"calls": machine.calls, "raised": machine.raised, "findings": machine.findings}))
+    told = {"calls": machine.calls, "raised": machine.raised, "answered": sorted(machine.answered)}
+    print(json.dumps({**told, "findings": machine.findings}))
     return len(machine.findings) > 0
 
 

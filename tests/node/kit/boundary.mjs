@@ -89,6 +89,7 @@ class Machine {
   calls = 0;
   raised = {};
   findings = [];
+  answered = new Set();
 
   constructor(seed, trace, folder) {
     this.below = generator(seed);
@@ -192,8 +193,14 @@ class Machine {
         return this.pick([1, '1', 2 ** 53]);
       case 'number':
         return this.pick([0, 1, 5, 1000, null]);
+      case 'jitter':
+        return this.below(1000);
       case 'now':
         return this.calls;
+      case 'status':
+        return this.pick([200, 202, 204, 400, 404, 500]);
+      case 'type':
+        return this.pick([null, 'text/event-stream', 'application/json']);
       case 'requests':
         return this.pick(['1', '[1]', '["a"]']);
       case 'level':
@@ -219,7 +226,9 @@ class Machine {
     this.calls += 1;
     writeSync(this.trace, `${this.calls} ${what} ${shown(given)}\n`);
     try {
-      return this.keep(call());
+      const value = this.keep(call());
+      this.answered.add(what);
+      return value;
     } catch (error) {
       // A RangeError is the SDKs' own word for a limit of theirs.
       const isKnown = error instanceof TypeError || error instanceof RangeError || error instanceof Planned;
@@ -304,7 +313,7 @@ class Machine {
 const KINDS = new Set(
   'ClientStream Session HookLog Engine Adoption Refusal Store Admission ClientOptions Connection'.split(' '),
 );
-const TIMED = ['now', 'number'];
+const TIMED = ['now', 'jitter'];
 const MAKERS = {
   Engine: [(...args) => new Engine(...args), ['store', 'options', 'function', 'function', 'function']],
   Store: [(...args) => new Store(...args), ['address', 'options']],
@@ -322,11 +331,11 @@ const MAKERS = {
 };
 const METHODS = {
   __proto__: null,
-  'ClientStream.head': ['number', 'text', 'number', ...TIMED],
-  'ClientStream.bytes': ['bytes', ...TIMED],
+  'ClientStream.head': [...TIMED, 'status', 'type', 'number'],
+  'ClientStream.bytes': [...TIMED, 'bytes'],
   'ClientStream.end': TIMED,
   'ClientStream.broken': TIMED,
-  'ClientStream.cancelled': ['request', ...TIMED],
+  'ClientStream.cancelled': [...TIMED, 'requests'],
   'ClientStream.abort': TIMED,
   'ClientStream.abandon': TIMED,
   'ClientStream.tick': TIMED,
@@ -461,8 +470,8 @@ async function main([mode, seed, seconds, file]) {
   } finally {
     rmSync(folder, { recursive: true, force: true });
   }
-  const { calls, raised, findings } = machine;
-  console.log(JSON.stringify({ calls, raised, findings }));
+  const { calls, raised, findings, answered } = machine;
+  console.log(JSON.stringify({ calls, raised, findings, answered: [...answered].sort() }));
   process.exit(findings.length > 0 ? 1 : 0);
 }
 
