@@ -37,6 +37,11 @@ impl Machine {
             }
         }
         let limit = link.close.map_or(self.durable, |close| close.seq.min(self.durable));
+        // A cursor that the store could not check is checked when it can be, also where nothing follows it.
+        let wants_page = link.sent < limit || link.unverified.is_some();
+        if !wants_page {
+            link.fault = None;
+        }
         let can_load = link.fault.is_none_or(|(_, again)| again <= now);
         let pending = link.sent < limit || self.finished || link.close.is_some();
         if !link.opened && !pending && now < link.open_due {
@@ -45,7 +50,7 @@ impl Machine {
         }
         self.write_opening(now, out);
         let Some(link) = &mut self.link else { return };
-        if link.sent < limit && can_load {
+        if wants_page && can_load {
             link.loading = Some(limit);
             link.waiting = true;
             out.push(Output::Load { conn, after: link.sent, up_to: limit });
