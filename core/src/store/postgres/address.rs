@@ -100,17 +100,18 @@ fn split(address: &str) -> Result<(&str, Options), String> {
     let mut options = Options::default();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, written) = pair.split_once('=').unwrap_or((pair, ""));
-        let value = decode(written).ok_or_else(|| format!("the value of {name} is no text"))?;
-        let number = |what: &str| what.parse::<u64>().map_err(|_| format!("{name} is a number"));
+        // Not before the name is known for one of these: it is a part of a password otherwise.
+        let value = || decode(written).ok_or_else(|| format!("the value of {name} is no text"));
+        let number = || value()?.parse::<u64>().map_err(|_| format!("{name} is a number"));
         match name {
-            "namespace" => options.namespace = Some(value),
-            "sslmode" => options.ssl_mode = Some(value),
-            "ca" => options.ca = Some(value.into()),
-            "connections" => options.connections = Some(usize::try_from(number(&value)?).unwrap_or(usize::MAX)),
-            "connect_timeout_ms" => options.connect_timeout_ms = Some(number(&value)?),
-            "timeout_ms" => options.timeout_ms = Some(number(&value)?),
+            "namespace" => options.namespace = Some(value()?),
+            "sslmode" => options.ssl_mode = Some(value()?),
+            "ca" => options.ca = Some(value()?.into()),
+            "connections" => options.connections = Some(usize::try_from(number()?).unwrap_or(usize::MAX)),
+            "connect_timeout_ms" => options.connect_timeout_ms = Some(number()?),
+            "timeout_ms" => options.timeout_ms = Some(number()?),
             // An address as it is, or encoded once more as values are.
-            "listen" => options.listen = Some(if written.contains("://") { written.to_owned() } else { value }),
+            "listen" => options.listen = Some(if written.contains("://") { written.to_owned() } else { value()? }),
             // A password that was put there by mistake must not be repeated.
             _ => return Err(format!("there is an option that is not known; the options are {KNOWN}")),
         }
@@ -227,6 +228,7 @@ mod tests {
             ("postgres://me:secret@h/db?ca=/x&sslmode=require", "verify-full"),
             ("postgres://me:secret@h/db?listen=redis://me:secret@h", "listen: it is not of the form"),
             ("postgres://me:secret@h:secret/db", "of the form"),
+            ("postgres://me:pass?secret=%zz@h/db", "an option that is not known"),
             ("postgres:///db", "the host is missing"),
         ] {
             let what = Address::parse(address).err().unwrap_or_default();
