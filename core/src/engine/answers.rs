@@ -80,6 +80,9 @@ impl Cell {
     ) {
         match why {
             RejectReason::Complete => self.answer_complete(state, conn),
+            RejectReason::Unknown if state.conns.get(&conn).is_some_and(|conn| conn.instead) => {
+                self.answer_contradiction(state, conn);
+            }
             RejectReason::Unknown => self.answer_unknown(state, now, conn, steps),
         }
     }
@@ -88,6 +91,18 @@ impl Cell {
         Counters::add(&self.shared.counters.resumes_complete, 1);
         if let Some(conn) = state.conns.get_mut(&id) {
             finish(conn, Head::NO_CONTENT, &[]);
+        }
+        state.touched.push(id);
+    }
+
+    /// Not even the start of the standalone stream that is given instead is one that the store knows. What it says
+    /// of the log cannot be, and asking it once more would never end.
+    fn answer_contradiction(&self, state: &mut State, id: ConnectionId) {
+        tracing::error!(target: "tailrope", session = %self.id, "the store does not know the start of a stream");
+        if let Some(conn) = state.conns.get_mut(&id) {
+            conn.head.get_or_insert(Head::EVENT_STREAM);
+            conn.end = Some(CloseReason::Fault);
+            self.shared.counters.closed(CloseReason::Fault);
         }
         state.touched.push(id);
     }
