@@ -5,6 +5,9 @@
 
 mod append;
 pub mod contract;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod decoding;
 mod error;
 mod host;
 mod limits;

@@ -42,6 +42,12 @@ use super::{
 use crate::Ms;
 use crate::stream::{Page, Seq};
 
+/// For tests that give it any text.
+#[cfg(feature = "testing")]
+pub(super) fn read_address(address: &str) -> Result<(), String> {
+    Address::parse(address).map(drop)
+}
+
 /// What an event takes in the database besides its frame, as measured with events of 300 bytes.
 const EVENT_OVERHEAD: i64 = 112;
 /// What a log takes in the database without events.

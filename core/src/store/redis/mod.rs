@@ -14,6 +14,8 @@ mod nodes;
 mod opening;
 mod queue;
 mod script;
+#[cfg(feature = "testing")]
+pub(super) mod seams;
 mod tags;
 mod tls;
 mod worker;

@@ -501,7 +501,7 @@ fn parse_node(text: &str, told_by: &Place) -> Option<Place> {
     Some(Place { host: host.to_owned(), port: port.parse().ok()? })
 }
 
-fn parse_slots(value: &Value, told_by: &Place) -> Vec<(u16, u16, Place)> {
+pub(super) fn parse_slots(value: &Value, told_by: &Place) -> Vec<(u16, u16, Place)> {
     let Value::Array(ranges) = value else { return Vec::new() };
     let parse = |range: &Value| {
         let Value::Array(range) = range else { return None };

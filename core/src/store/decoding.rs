@@ -1,0 +1,52 @@
+//! What stores make of bytes that come back to them, for tests that give them any bytes.
+
+#[cfg(any(feature = "postgres", feature = "redis"))]
+use super::StoreError;
+#[cfg(feature = "redis")]
+use super::{Record, SessionRecord};
+#[cfg(feature = "redis")]
+use crate::stream::Page;
+
+/// One result of a reply, read as each of the things that it may be.
+#[cfg(feature = "redis")]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RedisResult {
+    /// As the answer to a read.
+    pub page: Option<Page>,
+    /// As the answer to a look-up of a log.
+    pub record: Option<Record>,
+    /// As the answer to a look-up of a session.
+    pub session: Option<SessionRecord>,
+    /// As what a log holds after a write: events, bytes, whether it has ended.
+    pub log: Option<(u64, u64, bool)>,
+}
+
+/// Reads the bytes of a server as the reply of the script of the Redis store; none when they are none.
+#[cfg(feature = "redis")]
+pub fn redis_reply(bytes: &[u8]) -> Option<Vec<Result<RedisResult, StoreError>>> {
+    super::redis::seams::read_reply(bytes)
+}
+
+/// The places of the servers of a cluster, with their first and last slots, as a server at `host` tells them.
+#[cfg(feature = "redis")]
+pub fn redis_slots(bytes: &[u8], host: &str) -> Vec<(u16, u16, String)> {
+    super::redis::seams::read_slots(bytes, host)
+}
+
+/// Takes the address of a PostgreSQL server apart.
+///
+/// # Errors
+/// What is wrong with it.
+#[cfg(feature = "postgres")]
+pub fn postgres_address(address: &str) -> Result<(), StoreError> {
+    super::postgres::read_address(address).map_err(StoreError::Failed)
+}
+
+/// Takes the address of a Redis server apart, and tells it without what is secret.
+///
+/// # Errors
+/// What is wrong with it.
+#[cfg(feature = "redis")]
+pub fn redis_address(address: &str) -> Result<String, StoreError> {
+    super::redis::seams::read_address(address).map_err(StoreError::Failed)
+}

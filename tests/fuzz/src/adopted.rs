@@ -1,0 +1,391 @@
+//! An engine whose store says anything: of sessions and logs of other processes, and of its own. Nothing panics, nobody
+//! waits for ever in one call, and every connection gets blocks of our form in order, up to its end.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use tailrope_core::Ms;
+use tailrope_core::engine::{Adoption, Connection, NoWake, Options, OutgoingMessage, Poll, SessionHandle};
+use tailrope_core::protocol::{
+    Dialect, IdEncoder, ListChanged, MAX_SEQ, Origin, RequestId, Revision, StreamNonce, sse,
+};
+use tailrope_core::store::{
+    Answer, Append, EventStore, ReadLimit, Record, SessionRecord, StoreError, StreamKey, Ticket, Usage, Watcher,
+};
+use tailrope_core::stream::{EventKind, Pacing, Page, Seq, StoredEvent};
+
+use crate::common::{Bench, frames, notification, response};
+use crate::dice::Dice;
+
+/// Steps of one schedule.
+const MAX_STEPS: u32 = 200;
+const REVISIONS: [Revision; 4] =
+    [Revision::V2025_11_25, Revision::V2025_06_18, Revision::V2025_03_26, Revision::V2024_11_05];
+
+/// A store whose every answer is a choice.
+struct Anything {
+    dice: Mutex<Dice>,
+    watchers: Mutex<Vec<(StreamNonce, Watcher)>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn nonce(number: u64) -> StreamNonce {
+    StreamNonce([u8::try_from(number).unwrap_or(0); 12])
+}
+
+fn request(number: u64) -> RequestId {
+    if number == 0 { RequestId::text_id("1") } else { RequestId::Integer(number.to_string().into()) }
+}
+
+fn position(dice: &mut Dice) -> Seq {
+    match dice.below(12) {
+        10 => MAX_SEQ,
+        11 => MAX_SEQ - 1,
+        small => small,
+    }
+}
+
+/// An age in milliseconds.
+fn age(dice: &mut Dice) -> u64 {
+    [0, 1, 9_999, 10_000, u64::MAX][dice.place(5)]
+}
+
+impl Anything {
+    fn fails<T>(dice: &mut Dice) -> Option<Answer<T>> {
+        let error = match dice.below(16) {
+            10 => StoreError::Gone,
+            11 => StoreError::OutOfOrder,
+            12 => StoreError::RolledBack,
+            13 => StoreError::Fenced,
+            14 => StoreError::Failed("it is away".to_owned()),
+            15 => StoreError::TimedOut { after_ms: 1 },
+            _ => return None,
+        };
+        Some(Answer::Now(Err(error)))
+    }
+
+    fn frame(dice: &mut Dice, key: &StreamKey, seq: Seq) -> Arc<[u8]> {
+        let origin = match dice.below(3) {
+            0 => Origin::Standalone,
+            1 => Origin::Unnamed,
+            _ => Origin::Request(request(dice.below(3))),
+        };
+        let mut frame = Vec::new();
+        let ids = IdEncoder::new(key.nonce, &origin);
+        sse::write_message(&mut frame, |out| ids.encode(seq, 0, 0, out), &notification("n"));
+        frame.into()
+    }
+}
+
+impl EventStore for Anything {
+    fn open(&self, _: Ms, _: &StreamKey, _: &Bytes, _: &Ticket) -> Answer<()> {
+        Self::fails(&mut lock(&self.dice)).unwrap_or(Answer::ok(()))
+    }
+
+    fn append(&self, _: Ms, _: &StreamKey, _: &Append<'_>, _: &Ticket) -> Answer<()> {
+        Self::fails(&mut lock(&self.dice)).unwrap_or(Answer::ok(()))
+    }
+
+    fn finish(&self, _: Ms, _: &StreamKey, _: Bytes) {}
+
+    fn set_retry(&self, _: &StreamKey, _: u32) {}
+
+    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, _: &Ticket) -> Answer<Page> {
+        let mut dice = lock(&self.dice);
+        let dice = &mut *dice;
+        if let Some(failed) = Self::fails(dice) {
+            return failed;
+        }
+        let mut seq = if dice.below(8) == 7 { position(dice) } else { after };
+        let mut events = Vec::new();
+        for _ in 0..dice.below(5) {
+            seq = match dice.below(8) {
+                6 => position(dice),
+                7 => seq + 2,
+                _ => seq + 1,
+            }
+            .min(MAX_SEQ);
+            let kind = [EventKind::Progress, EventKind::Answer, EventKind::Question, EventKind::Terminal];
+            let kind = kind[dice.place(4)];
+            events.push(StoredEvent { seq, kind, tag: u32::from(dice.one_in(2)), frame: Self::frame(dice, key, seq) });
+        }
+        let head = if dice.below(4) == 3 { position(dice) } else { limit.up_to };
+        let low = if dice.below(4) == 3 { position(dice) } else { 1 };
+        let tag_at = [Some(0), Some(0), Some(1), None][dice.place(4)];
+        Answer::ok(Page { events, head, low, tag_at })
+    }
+
+    fn record(&self, _: &StreamKey, _: &Ticket) -> Answer<Option<Record>> {
+        let mut dice = lock(&self.dice);
+        let dice = &mut *dice;
+        if let Some(failed) = Self::fails(dice) {
+            return failed;
+        }
+        if dice.below(8) == 7 {
+            return Answer::ok(None);
+        }
+        let about = match dice.below(8) {
+            0 => Vec::new(),
+            1 => b"[]".to_vec(),
+            2 => RequestId::encode_all(&[request(1)]),
+            3 => RequestId::encode_all(&[request(0), request(1)]),
+            4 => RequestId::encode_all(&[request(1), request(1)]),
+            5 => b"[1.5]".to_vec(),
+            6 => b"\xFF{".to_vec(),
+            _ => (0..dice.below(12)).map(|_| u8::try_from(dice.below(256)).unwrap_or(0)).collect(),
+        };
+        Answer::ok(Some(Record {
+            head: position(dice),
+            low: position(dice),
+            finished: dice.below(3) == 2,
+            tail: (dice.below(4) == 3).then(|| Bytes::from(response(&request(1)))),
+            chain: dice.below(3),
+            about: about.into(),
+            claims: [0, 1, 2, u64::MAX][dice.place(4)],
+            retry_ms: [None, Some(0), Some(50), Some(u32::MAX)][dice.place(4)],
+            owner_unseen_ms: if dice.one_in(2) { None } else { Some(age(dice)) },
+        }))
+    }
+
+    fn put_session(&self, _: Ms, _: &str, _: &SessionRecord) {}
+
+    fn session(&self, _: Ms, _: &str, _: &Ticket) -> Answer<Option<SessionRecord>> {
+        let mut dice = lock(&self.dice);
+        let dice = &mut *dice;
+        if let Some(failed) = Self::fails(dice) {
+            return failed;
+        }
+        if dice.below(8) == 7 {
+            return Answer::ok(None);
+        }
+        let lists = dice.below(8);
+        Answer::ok(Some(SessionRecord {
+            revision: (dice.below(6) < 5).then(|| REVISIONS[dice.place(4)]),
+            principal: (dice.below(8) == 7).then(|| "somebody".into()),
+            retry_ms: [3_000, 0, 1, u32::MAX][dice.place(4)],
+            list_changed: ListChanged { tools: lists & 1 != 0, prompts: lists & 2 != 0, resources: lists & 4 != 0 },
+            standalone: (dice.below(4) < 3).then(|| nonce(dice.below(3))),
+            age_ms: age(dice),
+            unseen_ms: age(dice),
+        }))
+    }
+
+    fn claim(&self, _: &StreamKey, _: &Ticket) -> Answer<u64> {
+        let mut dice = lock(&self.dice);
+        Self::fails(&mut dice).unwrap_or_else(|| Answer::ok([1, 0, 2, u64::MAX][dice.place(4)]))
+    }
+
+    fn watch(&self, key: &StreamKey, watcher: &Watcher) {
+        lock(&self.watchers).push((key.nonce, Watcher::clone(watcher)));
+    }
+
+    fn settle(&self, _: &StreamKey, _: Seq) {}
+
+    fn drop_stream(&self, _: &StreamKey) {}
+
+    fn drop_session(&self, _: &str) {}
+
+    fn sweep(&self, now: Ms) -> Ms {
+        now + 1_000
+    }
+
+    fn usage(&self) -> Usage {
+        Usage::default()
+    }
+
+    fn outlives_process(&self) -> bool {
+        true
+    }
+}
+
+struct Reader {
+    connection: Connection,
+    text: String,
+    ended: bool,
+}
+
+pub(crate) fn run(bytes: &[u8]) {
+    let store = Arc::new(Anything { dice: Mutex::new(Dice::of(bytes)), watchers: Mutex::default() });
+    let pacing = Pacing { store_wait_ms: 600, ..Pacing::default() };
+    let bench = Bench::new(Options { store: Some(Arc::clone(&store) as _), pacing, ..Options::default() });
+    let mut world = World { store, bench, session: None, adoption: None, readers: Vec::new() };
+    for _ in 0..MAX_STEPS {
+        if lock(&world.store.dice).is_used_up() {
+            break;
+        }
+        world.step();
+    }
+    for _ in 0..20 {
+        world.bench.advance(500);
+        (0..world.readers.len()).for_each(|at| world.read(at));
+    }
+    world.readers.iter().for_each(Reader::check);
+    if let Some(session) = &world.session {
+        session.end();
+    }
+    (0..world.readers.len()).for_each(|at| world.read(at));
+    assert!(world.readers.iter().all(|reader| reader.ended), "the end of the session ends every connection");
+    // An engine that is not closed holds its sessions.
+    world.bench.engine.close();
+}
+
+struct World {
+    store: Arc<Anything>,
+    bench: Bench,
+    session: Option<SessionHandle>,
+    adoption: Option<Adoption>,
+    readers: Vec<Reader>,
+}
+
+impl World {
+    fn below(&self, bound: u64) -> u64 {
+        lock(&self.store.dice).below(bound)
+    }
+
+    fn step(&mut self) {
+        let Some(session) = self.session.clone() else { return self.begin() };
+        match self.below(16) {
+            0..=2 => {
+                let at = self.below(self.readers.len().max(1) as u64);
+                self.read(usize::try_from(at).unwrap_or(0));
+            }
+            3 | 4 => {
+                let (number, tag) = (self.below(3), self.below(2));
+                let seq = position(&mut lock(&self.store.dice));
+                let origin = match self.below(3) {
+                    0 => Origin::Standalone,
+                    1 => Origin::Unnamed,
+                    _ => Origin::Request(request(self.below(3))),
+                };
+                let mut id = Vec::new();
+                let visit = u32::try_from(self.below(4)).unwrap_or(0);
+                let tag = u32::try_from(tag).unwrap_or(0);
+                IdEncoder::new(nonce(number), &origin).encode(seq, visit, tag, &mut id);
+                self.resume(&session, &String::from_utf8_lossy(&id));
+            }
+            5 => {
+                // An id that was sent.
+                let ids = self.readers.iter().flat_map(|reader| reader.text.lines());
+                let ids: Vec<String> = ids.filter_map(|line| line.strip_prefix("id: ").map(str::to_owned)).collect();
+                let at = self.below(ids.len().max(1) as u64);
+                if let Some(id) = ids.get(usize::try_from(at).unwrap_or(0)) {
+                    self.resume(&session, id);
+                }
+            }
+            6 => self.attach(session.listen(Arc::new(NoWake), 0)),
+            7 => {
+                let ids = [request(self.below(3)), request(3)];
+                let count = usize::try_from(self.below(2)).unwrap_or(0) + 1;
+                self.attach(session.call(&ids[..count], None, Arc::new(NoWake), 0));
+            }
+            8 | 9 => {
+                let number = self.below(4);
+                let related = (number < 3).then(|| request(number));
+                let _ = session.send(OutgoingMessage::notification(related.as_ref(), &notification("n")));
+            }
+            10 => {
+                let id = request(self.below(4));
+                let _ = session.send(OutgoingMessage::response(&id, &response(&id)));
+            }
+            11 => {
+                let lost = self.below(self.readers.len().max(1) as u64);
+                if let Some(reader) = self.readers.get_mut(usize::try_from(lost).unwrap_or(0)) {
+                    reader.connection.lost();
+                }
+            }
+            12 => {
+                let hold_ms = [None, Some(0), Some(30)][usize::try_from(self.below(3)).unwrap_or(0)];
+                if self.below(2) == 0 {
+                    session.close_standalone(Some(7), hold_ms);
+                } else {
+                    session.close_connection(&request(self.below(3)), None, hold_ms);
+                }
+            }
+            13 => {
+                let watchers = lock(&self.store.watchers).clone();
+                let at = self.below(watchers.len().max(1) as u64);
+                if let Some((nonce, watcher)) = watchers.get(usize::try_from(at).unwrap_or(0))
+                    && let Some(watcher) = watcher.upgrade()
+                {
+                    watcher.changed(*nonce);
+                }
+            }
+            14 => self.bench.advance([1, 40, 300, 1_000, 20_000][usize::try_from(self.below(5)).unwrap_or(0)]),
+            _ => match self.below(8) {
+                6 => self.bench.engine.drain(1_000),
+                7 => session.let_go(),
+                _ => drop(session.cancelled(&request(self.below(3)))),
+            },
+        }
+        session.take_outcomes();
+    }
+
+    fn begin(&mut self) {
+        let dialect = &Dialect::MCP_PYTHON_2;
+        if let Some(adoption) = &self.adoption {
+            match adoption.take() {
+                Some(Ok(Some(session))) => self.session = Some(session),
+                Some(_) => self.adoption = None,
+                None => self.bench.advance(1_000),
+            }
+        } else if self.below(3) == 0 {
+            let revision = REVISIONS[usize::try_from(self.below(2)).unwrap_or(0)];
+            self.session = Some(self.bench.session_of("own", revision, dialect));
+        } else {
+            self.adoption = self.bench.engine.adopt_session("other", None, dialect, Arc::new(NoWake), 0).ok();
+        }
+    }
+
+    fn resume(&mut self, session: &SessionHandle, id: &str) {
+        self.attach(session.resume(id, None, Arc::new(NoWake), 0));
+    }
+
+    fn attach<E>(&mut self, connection: Result<Connection, E>) {
+        if let Ok(connection) = connection {
+            self.readers.push(Reader { connection, text: String::new(), ended: false });
+        }
+    }
+
+    fn read(&mut self, at: usize) {
+        let Some(reader) = self.readers.get_mut(at) else { return };
+        for _ in 0..10_000 {
+            let poll: Poll = reader.connection.poll(64 << 10);
+            assert!(!reader.ended || poll.is_empty(), "I6: nothing follows the end");
+            reader.text.push_str(&poll.text());
+            reader.ended |= poll.end.is_some();
+            if poll.end.is_some() || poll.is_empty() {
+                return;
+            }
+        }
+        panic!("a connection has no end of things to write");
+    }
+}
+
+impl Reader {
+    fn check(&self) {
+        if self.text.starts_with('{') {
+            return;
+        }
+        let mut at = None;
+        let mut is_over = false;
+        for frame in frames(&self.text) {
+            assert!(!is_over, "I6: nothing follows a tombstone");
+            if let Some(seq) = frame.get("priming") {
+                assert!(at.is_none(), "I5: one priming event, first");
+                at = seq.as_u64();
+            } else if let Some(seq) = frame.get("event") {
+                assert!(at.is_none_or(|at| seq.as_u64() == Some(at + 1)), "I3: neither gap nor repeat");
+                at = seq.as_u64();
+            } else if let Some(gap) = frame.get("gap") {
+                let (first, count) = (gap["first"].as_u64().unwrap_or(0), gap["count"].as_u64().unwrap_or(0));
+                assert!(count > 0 && at.is_none_or(|at| first == at + 1), "I8: a gap is where something is missing");
+                at = Some(first + count - 1);
+            } else if frame.get("tombstone").is_some() {
+                is_over = true;
+            }
+        }
+    }
+}
