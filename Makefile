@@ -20,9 +20,10 @@ MUTANTS_ARGS ?=
 BENCH_ARGS ?=
 DEMO_ARGS ?=
 TORTURE_ARGS ?=
+FUZZ_TARGETS ?=
 
 .PHONY: help setup lock clean format lint lint-rust lint-python lint-node lint-docs
-.PHONY: demo demo-python demo-node demo-client bench bench-stores mutants shuttle simulate torture
+.PHONY: demo demo-python demo-node demo-client bench bench-stores fuzz mutants shuttle simulate torture
 .PHONY: test test-rust test-python test-python-mcp1 test-python-mcp2 test-node test-interop test-client test-conformance
 .PHONY: test-torture torture-faults torture-marathon torture-stalled torture-soak
 
@@ -92,11 +93,15 @@ test-conformance: setup ## run the official conformance suite against the Python
 	tests/conformance/setup
 	tests/conformance/run
 
+fuzz: ## fuzz the core with coverage and AddressSanitizer, FUZZ_SECONDS for each target (600), two at a time
+	tests/fuzz/run $(FUZZ_TARGETS)
+
 lint: lint-rust lint-python lint-node lint-docs ## format checks, clippy, layering, ruff, mypy, stubtest, tsc
 
 lint-rust: setup
 	cargo fmt --all --check
 	cargo fmt --manifest-path tests/interop/rmcp-client/Cargo.toml --check
+	cargo fmt --manifest-path tests/fuzz/libfuzzer/Cargo.toml --check
 	scripts/check-layers
 	cargo check --quiet -p tailrope-core --no-default-features
 	cargo clippy --quiet -p tailrope-core --all-targets -- -D warnings
