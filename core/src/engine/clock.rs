@@ -76,7 +76,7 @@ impl Randomness {
 
     /// Unguessable bytes, if the source is.
     pub(super) fn take<const N: usize>(&self) -> [u8; N] {
-        let mut guard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = self.block.lock().unwrap_or_else(PoisonError::into_inner);
         let (block, used) = &mut *guard;
         if *used + N > block.len() {
             block.resize(768, 0);
