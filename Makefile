@@ -23,7 +23,7 @@ TORTURE_ARGS ?=
 FUZZ_TARGETS ?=
 
 .PHONY: help setup lock clean format lint lint-rust lint-python lint-node lint-docs
-.PHONY: demo demo-python demo-node demo-client bench bench-stores fuzz mutants shuttle simulate torture
+.PHONY: demo demo-python demo-node demo-client bench bench-stores fuzz leaks mutants shuttle simulate torture
 .PHONY: test test-rust test-python test-python-mcp1 test-python-mcp2 test-node test-interop test-client test-conformance
 .PHONY: test-torture torture-faults torture-marathon torture-stalled torture-soak
 
@@ -135,6 +135,10 @@ demo-node: setup ## the demo in Node alone
 
 demo-client: setup ## the demo's part for clients alone: a hostile server, without our line and with it
 	@$(MCP2)/python demo --part client $(DEMO_ARGS)
+
+leaks: setup ## look for memory that the native halves lose: Python under valgrind, Node by whether it grows
+	$(MCP2)/python tests/leaks/run
+	node --expose-gc tests/leaks/scenario.mjs
 
 bench: setup ## measure Tailrope against the stock transport, side by side
 	benches/run $(BENCH_ARGS)
