@@ -1,5 +1,6 @@
 //! An HTTP request as the core sees it.
 
+use pyo3::exceptions::{PyLookupError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 use tailrope_core::protocol::{self, Body, Dialect, Envelope, Kind, Operation, Revision};
@@ -57,12 +58,20 @@ pub(crate) fn header_pairs<'py>(
         {
             return Ok((tuple.get_item(0)?.cast_into()?, tuple.get_item(1)?.cast_into()?));
         }
-        Ok((item.get_item(0)?.cast_into()?, item.get_item(1)?.cast_into()?))
+        Ok((part(&item, 0)?.cast_into()?, part(&item, 1)?.cast_into()?))
     };
     if let Ok(list) = headers.cast::<PyList>() {
         return list.iter().map(pair).collect();
     }
     headers.try_iter()?.map(|item| pair(item?)).collect()
+}
+
+/// The name or the value of a header that is no tuple of two.
+fn part<'py>(header: &Bound<'py, PyAny>, place: usize) -> PyResult<Bound<'py, PyAny>> {
+    header.get_item(place).map_err(|error| match error.is_instance_of::<PyLookupError>(header.py()) {
+        true => PyTypeError::new_err("a header is a name and a value"),
+        false => error,
+    })
 }
 
 /// A request that may enter its session.

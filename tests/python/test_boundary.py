@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from conftest import HERE
+from tailrope._native import Engine
 
 SECONDS = float(os.environ.get("TAILROPE_FUZZ_SECONDS", "2"))
 SEED = os.environ.get("TAILROPE_FUZZ_SEED", "1")
@@ -44,3 +45,14 @@ def test_calls_with_anything_raise_what_is_documented(mode: str, tmp_path: Path)
     told = json.loads(printed)
     assert told["findings"] == [] and told["calls"] > CALLS[mode]
     assert mode != "values" or len(told["answered"]) > ANSWERED, told["answered"]
+
+
+# What such calls have found. Each was an exception of another kind, a crash or a hang.
+
+
+@pytest.mark.ours
+@pytest.mark.parametrize("header", [(b"accept",), (), {"accept": b"*"}, [b"accept"], b"", 7, (b"a", "b")])
+def test_a_header_that_is_no_pair_of_bytes_is_a_type_error(header: object) -> None:
+    session = Engine().open_session("one", 2, None, None)
+    with pytest.raises(TypeError):
+        session.admit("GET", [header], b"", False)  # type: ignore[list-item]
