@@ -119,8 +119,8 @@ export class Exchange {
   cut() {
     this.#isCut = true;
     const { socket, complete } = this.#response;
-    // One that is being closed already would stay half closed, and keep the process.
-    if (!complete && !this.isOver && socket?.writable && !socket.destroyed) {
+    // One that is being closed already would stay half closed, and keep the process; TLS knows no reset.
+    if (!complete && !this.isOver && socket?.writable && !socket.destroyed && !socket.encrypted) {
       socket.resetAndDestroy();
     }
     this.#response.destroy();
