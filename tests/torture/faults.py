@@ -21,8 +21,6 @@ from torture.setting import Setting
 TIMEOUTS = "timeout_ms=1500&connect_timeout_ms=700"
 STORE_TIMEOUT_MS = 2_500
 STORE_WAIT_MS = 2_500
-# A process that cannot reach its store for so long is not taken for gone: nobody else asks.
-OWNER_LOST_MS = 30_000
 # Faults of one wave, and the good weather before each.
 FAULTS = 6
 BETWEEN_S = (0.2, 0.8)
@@ -114,7 +112,6 @@ async def run(recorder: Recorder, setting: Setting) -> None:
         engine = {
             "store_timeout_ms": STORE_TIMEOUT_MS,
             "store_wait_ms": STORE_WAIT_MS,
-            "owner_lost_ms": OWNER_LOST_MS,
         }
         host = await Host.start(setting.server, place, **engine)
         try:

@@ -19,6 +19,8 @@ from torture.setting import Setting
 from torture.wire import Connection, Hung, Session, Stream
 
 SESSIONS = 5
+# Long enough for a process that lives on a busy machine, and not too long to wait for.
+OWNER_LOST_MS = 4_000
 STEPS = ("before", "sent", "stored", "later")
 # Events of a call that is over before the kill.
 FINISHED = 20
@@ -52,7 +54,7 @@ class Round:
         # Those who went to the dead one find it refusing them until then.
         self.hosts = self.hosts[1:]
         self.died.set()
-        again = await Host.start(self.setting.server, self.setting.place)
+        again = await start(self.setting)
         self.hosts.append(again)
         for outcome in await asyncio.gather(*sessions, return_exceptions=True):
             if isinstance(outcome, BaseException) and not isinstance(outcome, Hung):
@@ -168,8 +170,12 @@ class Round:
         return connection.stream.hung(says)
 
 
+async def start(setting: Setting) -> Host:
+    return await Host.start(setting.server, setting.place, owner_lost_ms=OWNER_LOST_MS)
+
+
 async def run(recorder: Recorder, setting: Setting) -> None:
-    hosts = [await Host.start(setting.server, setting.place), await Host.start(setting.server, setting.place)]
+    hosts = [await start(setting), await start(setting)]
     try:
         number = 0
         while number < setting.size.kills or time.monotonic() < setting.deadline:
