@@ -24,7 +24,7 @@ from torture.wire import Hung, Session, Stream
 TENANTS = ("alice", "bob")
 REQUESTS = (0, 1, 2)
 # How long an answer that stays open is listened to.
-LISTEN_S = 0.25
+LISTEN_S = 0.5
 GUESSES = ("1", "0", "999999999", "standalone", "_GET_stream", "a" * 33 + ".1", "a" + "A" * 32, "zz", "a" * 119)
 
 
@@ -112,6 +112,8 @@ class Tenants:
         self.recorder.count("probes")
         if not await connection.until(lambda: connection.status is not None, self.setting.hang_s):
             self.recorder.tell("hung", session=client.name, stream=None, says="a probe has no answer")
+        if connection.status == 200:
+            await connection.until(lambda: bool(connection.ids), self.setting.hang_s)
         # One that stays open shows all that it has at once, and more only to who should not see it.
         await connection.over(LISTEN_S)
         connection.drop()

@@ -13,6 +13,7 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from peer import NEWEST, Peer
@@ -22,6 +23,20 @@ from torture.recorder import Recorder
 
 EVENT_END = re.compile(rb"\r?\n\r?\n")
 CHUNK_BYTES = 1 << 16
+
+
+# Nothing is tested while a session opens; machines are busy.
+OPEN_S = 60.0
+
+
+class Unheard(Recorder):
+    """For what is no part of the history."""
+
+    def __init__(self) -> None:
+        super().__init__(Path("/nonexistent"))
+
+    def tell(self, fact: str, **more: Any) -> None:
+        pass
 
 
 class Hung(Exception):
@@ -269,7 +284,21 @@ class Session:
     async def open(
         cls, recorder: Recorder, name: str, port: int, revision: str = NEWEST, headers: dict[str, str] | None = None
     ) -> Session:
-        return cls(recorder, name, await Peer.open(port, revision, headers=headers))
+        peer = Peer(port, headers=headers)
+        client = cls(Unheard(), name, peer)
+        params = {"protocolVersion": revision, "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
+        answer = await client._whole({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params})
+        peer.session, peer.revision = answer.headers["mcp-session-id"], revision
+        await client._whole({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        return cls(recorder, name, peer)
+
+    async def _whole(self, message: dict[str, Any]) -> Connection:
+        """What opens a session: a request whose answer is not looked at. A busy server is waited for."""
+        connection = await self.connect("POST", None, body=json.dumps(message).encode())
+        if not await connection.over(OPEN_S) or connection.status not in (200, 202):
+            connection.drop()
+            raise RuntimeError(f"{message['method']}: status {connection.status}, {bytes(connection.body)!r}")
+        return connection
 
     async def connect(
         self,
