@@ -13,7 +13,7 @@ CLOSES = 60
 SILENCES = 1
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 @pytest.mark.skipif(not nginx.is_there(), reason="no nginx: tests/services/with nginx")
 def test_f70_every_client_gets_one_result_and_every_message_once_after_sixty_closes() -> None:
     outcomes = asyncio.run(marathon(short_runs(), CLOSES, SILENCES))

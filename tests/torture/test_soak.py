@@ -13,7 +13,7 @@ LENGTH_S = 6
 PAUSES = 2
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_f50_rude_clients_leave_nothing_behind_and_take_nothing_from_those_who_work() -> None:
     pairs = [("python-v2", "memory"), ("node-v2", "sqlite")]
     if "TAILROPE_TEST_REDIS" in os.environ:
