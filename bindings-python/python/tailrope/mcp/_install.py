@@ -26,7 +26,7 @@ logger = logging.getLogger("tailrope")
 sdk_manager: Any = mcp.server.streamable_http_manager
 """Where the seam is. Untyped: a name that the module imports is what gets replaced."""
 
-SUPPORTED = "mcp 1.30 and later 1.x, mcp 2.x"
+SUPPORTED = "mcp 1.30 and later 1.x, mcp 2.2 and later 2.x"
 UNSUPPORTED_PROTOCOL_VERSION = -32022
 
 _PARAMETERS = (
