@@ -23,7 +23,7 @@ TORTURE_ARGS ?=
 FUZZ_TARGETS ?=
 
 .PHONY: help setup lock clean format lint lint-rust lint-python lint-node lint-docs
-.PHONY: demo demo-python demo-node demo-client bench bench-stores fuzz leaks mutants shuttle simulate torture
+.PHONY: demo demo-python demo-node demo-client bench bench-stores fuzz leaks matrix mutants shuttle simulate torture
 .PHONY: test test-rust test-python test-python-mcp1 test-python-mcp2 test-node test-interop test-client test-conformance
 .PHONY: test-torture torture-faults torture-marathon torture-stalled torture-soak
 
@@ -95,6 +95,9 @@ test-conformance: setup ## run the official conformance suite against the Python
 
 fuzz: ## fuzz the core with coverage and AddressSanitizer, FUZZ_SECONDS for each target (600), two at a time
 	tests/fuzz/run $(FUZZ_TARGETS)
+
+matrix: setup ## run the core of the tests with the oldest and the newest SDK of each line (installs them under target/matrix)
+	tests/matrix/run
 
 lint: lint-rust lint-python lint-node lint-docs ## format checks, clippy, layering, ruff, mypy, stubtest, tsc
 
