@@ -9,7 +9,9 @@ mod node_store;
 mod reader;
 mod schedule;
 mod sea;
+mod sending;
 mod shrink;
+mod time;
 mod world;
 
 use std::collections::BTreeMap;

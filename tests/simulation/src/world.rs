@@ -6,11 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use serde_json::json;
 use tailrope_checker::{Fact, N, Probe, Why};
 use tailrope_core::Ms;
-use tailrope_core::engine::{
-    Clock, Engine, EngineError, ManualClock, Options, OutgoingMessage, Sent, SessionHandle, Wake,
-};
-use tailrope_core::protocol::{Dialect, Envelope, Kind, RequestId, Revision, jsonrpc};
-use tailrope_core::store::{EventStore, Limits, StoreError};
+use tailrope_core::engine::{Clock, Engine, ManualClock, Options, SessionHandle, Wake};
+use tailrope_core::protocol::{Dialect, RequestId, Revision};
+use tailrope_core::store::{EventStore, Limits};
 use tailrope_core::stream::Pacing;
 
 use crate::dice::Seeded;
@@ -19,15 +17,12 @@ use crate::reader::{Asked, Reader};
 use crate::schedule::{Decision, Setup};
 use crate::sea::Sea;
 
-/// How often an owner gives a sign of life.
-const SIGN_MS: u64 = 2_000;
-
 /// Who was woken and has not been looked after.
 #[derive(Default)]
 pub(crate) struct Bells(Mutex<BTreeSet<u64>>);
 
 impl Bells {
-    fn set(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+    pub(crate) fn set(&self) -> MutexGuard<'_, BTreeSet<u64>> {
         self.0.lock().expect("nothing panics while it is held")
     }
 }
@@ -53,22 +48,22 @@ pub(crate) struct Session {
     /// Where its requests go; none when that process is gone.
     pub(crate) home: Option<(usize, SessionHandle)>,
     pub(crate) has_ended: bool,
-    requests: i64,
-    questions: u64,
+    pub(crate) requests: i64,
+    pub(crate) questions: u64,
     /// Messages whose outcome is not known yet.
-    pending: BTreeMap<u64, (usize, N)>,
+    pub(crate) pending: BTreeMap<u64, (usize, N)>,
 }
 
 pub(crate) struct Stream {
     pub(crate) session: usize,
     pub(crate) name: String,
     pub(crate) request: Option<i64>,
-    emitted: u64,
+    pub(crate) emitted: u64,
     pub(crate) is_answered: bool,
     /// Event ids that clients were given, in the order in which they came.
     pub(crate) ids: Vec<Arc<str>>,
     /// Questions of the server without an answer.
-    asked: Vec<RequestId>,
+    pub(crate) asked: Vec<RequestId>,
     /// When an event came last.
     pub(crate) last_news: Ms,
 }
@@ -83,7 +78,7 @@ pub(crate) struct World {
     pub(crate) streams: Vec<Stream>,
     pub(crate) readers: Vec<Reader>,
     probes: u64,
-    signed: Ms,
+    pub(crate) signed: Ms,
 }
 
 fn options(setup: &Setup, clock: &Arc<ManualClock>, store: &Arc<NodeStore>) -> Options {
@@ -103,7 +98,7 @@ fn options(setup: &Setup, clock: &Arc<ManualClock>, store: &Arc<NodeStore>) -> O
     }
 }
 
-fn node(setup: &Setup, clock: &Arc<ManualClock>, sea: &Arc<Mutex<Sea>>, at: usize, mode: Mode) -> Node {
+pub(crate) fn node(setup: &Setup, clock: &Arc<ManualClock>, sea: &Arc<Mutex<Sea>>, at: usize, mode: Mode) -> Node {
     let store = Arc::new(NodeStore::new(sea, at, mode, setup.calls_off));
     let engine = Engine::new(options(setup, clock, &store));
     Node { store, engine, is_paused: false, is_draining: false }
@@ -159,7 +154,7 @@ impl World {
         self.sea().count(what);
     }
 
-    fn stream(&mut self, session: usize, session_name: &str, name: String, request: Option<i64>) {
+    pub(crate) fn stream(&mut self, session: usize, session_name: &str, name: String, request: Option<i64>) {
         let revision = if self.setup.is_old { Revision::V2025_06_18 } else { Revision::V2025_11_25 };
         self.tell(Fact::Stream {
             session: session_name.to_owned(),
@@ -337,283 +332,10 @@ impl World {
         (!self.nodes[*node].is_paused).then(|| handle.clone())
     }
 
-    fn permit_ends(&self, session: usize, why: Why) {
+    pub(crate) fn permit_ends(&self, session: usize, why: Why) {
         let requests = self.streams.iter().filter(|stream| stream.session == session && stream.request.is_some());
         let mut sea = self.sea();
         requests.for_each(|stream| sea.gone(&self.sessions[session].name, Some(stream.name.clone()), why));
-    }
-
-    // Sending
-
-    fn call(&mut self, session: usize) {
-        let Some(handle) = self.home(session) else { return };
-        if self.streams.len() >= 12 {
-            return;
-        }
-        let request = self.sessions[session].requests + 1;
-        self.sessions[session].requests = request;
-        let name = self.sessions[session].name.clone();
-        self.stream(session, &name, format!("r{request}"), Some(request));
-        let node = self.sessions[session].home.as_ref().map_or(0, |(node, _)| *node);
-        if self.setup.is_old && self.nodes[node].is_draining {
-            // Whoever cannot come back is told to ask again.
-            self.permit_ends(session, Why::Cancelled);
-        }
-        drop(handle);
-        self.open(self.streams.len() - 1, node, Asked::Call(RequestId::integer(request)), Probe::Own);
-    }
-
-    fn mark(&self, stream: usize, n: N) -> String {
-        let Stream { session, name, .. } = &self.streams[stream];
-        format!("[[{}/{name}/{n}]]", self.sessions[*session].name)
-    }
-
-    fn notify(&mut self, stream: usize) {
-        let session = self.streams[stream].session;
-        if self.home(session).is_none() {
-            return;
-        }
-        let n = N::Event(self.streams[stream].emitted + 1);
-        self.streams[stream].emitted += 1;
-        let related = self.streams[stream].request.map(RequestId::integer);
-        let payload = format!(
-            r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"t":"{}"}}}}"#,
-            self.mark(stream, n)
-        );
-        self.send(stream, n, OutgoingMessage::notification(related.as_ref(), payload.as_bytes()));
-    }
-
-    fn ask(&mut self, stream: usize) {
-        let session = self.streams[stream].session;
-        if self.home(session).is_none() {
-            return;
-        }
-        let n = N::Event(self.streams[stream].emitted + 1);
-        self.streams[stream].emitted += 1;
-        self.sessions[session].questions += 1;
-        let id = RequestId::text_id(&format!("q{}", self.sessions[session].questions));
-        self.streams[stream].asked.push(id.clone());
-        let related = self.streams[stream].request.map(RequestId::integer);
-        let payload = format!(
-            r#"{{"jsonrpc":"2.0","id":{},"method":"roots/list","params":{{"t":"{}"}}}}"#,
-            id.to_json(),
-            self.mark(stream, n)
-        );
-        self.send(stream, n, OutgoingMessage::request(&id, related.as_ref(), payload.as_bytes()));
-    }
-
-    fn settle(&mut self, stream: usize) {
-        let Some(handle) = self.home(self.streams[stream].session) else { return };
-        let Some(id) = self.streams[stream].asked.pop() else { return };
-        let fields = jsonrpc::Fields::default();
-        handle.received(&[Envelope { kind: Kind::Response, method: None, id: Some(id), range: 0..0, fields }]);
-    }
-
-    pub(crate) fn respond(&mut self, stream: usize) {
-        let Some(request) = self.streams[stream].request.filter(|_| !self.streams[stream].is_answered) else { return };
-        if self.home(self.streams[stream].session).is_none() {
-            return;
-        }
-        self.streams[stream].is_answered = true;
-        let payload = format!(r#"{{"jsonrpc":"2.0","id":{request},"result":{{"t":"{}"}}}}"#, self.mark(stream, N::End));
-        self.send(stream, N::End, OutgoingMessage::response(&RequestId::integer(request), payload.as_bytes()));
-    }
-
-    fn cancel(&mut self, stream: usize) {
-        let Stream { session, request: Some(request), ref name, .. } = self.streams[stream] else { return };
-        let Some(handle) = self.home(session) else { return };
-        self.sea().gone(&self.sessions[session].name, Some(name.clone()), Why::Cancelled);
-        self.count("requests cancelled");
-        handle.cancelled(&RequestId::integer(request));
-    }
-
-    fn send(&mut self, stream: usize, n: N, message: OutgoingMessage<'_>) {
-        let Some(session) = self.streams.get(stream).map(|stream| stream.session) else { return };
-        let Some(handle) = self.home(session) else { return };
-        let names = (self.sessions[session].name.clone(), self.streams[stream].name.clone());
-        self.tell(Fact::Emit { session: names.0, stream: names.1, n });
-        match handle.send(message) {
-            Ok(Sent::Pending(token)) => {
-                self.sessions[session].pending.insert(token, (stream, n));
-            }
-            Ok(Sent::Stored) => self.word(stream, n, Ok(true)),
-            Ok(Sent::Dropped) => self.word(stream, n, Ok(false)),
-            Err(error) => self.word(stream, n, Err(&error)),
-        }
-    }
-
-    /// What the server said of an event: it is stored, it was not needed, or it is not stored.
-    fn word(&self, stream: usize, n: N, word: Result<bool, &EngineError>) {
-        let Stream { session, name: stream, .. } = &self.streams[stream];
-        let (session, stream) = (self.sessions[*session].name.clone(), stream.clone());
-        self.tell(match word {
-            Ok(true) => Fact::Ack { session, stream, n },
-            // Nobody is told what became of a response (I9).
-            Ok(false) if n == N::End => Fact::Unsure { session, stream, n },
-            Err(EngineError::Store(StoreError::TimedOut { .. }) | EngineError::SessionEnded) => {
-                Fact::Unsure { session, stream, n }
-            }
-            Ok(false) | Err(_) => Fact::Refused { session, stream, n },
-        });
-    }
-
-    pub(crate) fn take_outcomes(&mut self, session: usize) {
-        let Some((node, handle)) = &self.sessions[session].home else { return };
-        if self.nodes[*node].is_paused {
-            return;
-        }
-        for (token, outcome) in handle.take_outcomes() {
-            let Some((stream, n)) = self.sessions[session].pending.remove(&token) else { continue };
-            match outcome {
-                Ok(()) if n == N::End => {}
-                Ok(()) => self.word(stream, n, Ok(true)),
-                Err(error) => self.word(stream, n, Err(&error)),
-            }
-        }
-    }
-
-    // Time
-
-    pub(crate) fn advance(&mut self, ms: u64) {
-        let end = self.clock.now() + ms;
-        // A busy moment may have many steps; each of them gets somewhere.
-        for _ in 0..400 {
-            let now = self.clock.now();
-            let left = end.since(now);
-            if left == 0 {
-                return;
-            }
-            let running = self.nodes.iter().filter(|node| !node.is_paused);
-            let engine = running.map(|node| node.engine.next_deadline()).min().unwrap_or(Ms::NEVER);
-            let hint = self.sea().hints.iter().map(|hint| hint.due).min().unwrap_or(Ms::NEVER);
-            let next = engine.min(hint).min(self.signed + SIGN_MS);
-            self.clock.advance(next.since(now).clamp(1, left));
-            self.happen();
-        }
-        let left = end.since(self.clock.now());
-        self.clock.advance(left);
-        self.happen();
-    }
-
-    /// What time brings by itself.
-    fn happen(&mut self) {
-        let now = self.clock.now();
-        let is_sign = now >= self.signed + SIGN_MS;
-        if is_sign {
-            self.signed = now;
-        }
-        let hints = {
-            let mut sea = self.sea();
-            sea.now = now;
-            for node in &self.nodes {
-                if is_sign && !node.is_paused && !node.store.state().is_cut_off {
-                    sea.owners[node.store.owner].0 = now;
-                }
-            }
-            let is_told = |node: usize| !self.nodes[node].is_paused && !self.nodes[node].store.state().is_cut_off;
-            let (due, later) =
-                std::mem::take(&mut sea.hints).into_iter().partition(|hint| hint.due <= now && is_told(hint.node));
-            sea.hints = later;
-            let due: Vec<crate::sea::Hint> = due;
-            due
-        };
-        for hint in hints {
-            self.nodes[hint.node].store.watchers.changed(&hint.key);
-        }
-        for node in self.nodes.iter().filter(|node| !node.is_paused) {
-            node.engine.tick();
-        }
-        self.run();
-    }
-
-    /// Whoever was woken goes on.
-    pub(crate) fn run(&mut self) {
-        for _ in 0..1_000 {
-            let woken = std::mem::take(&mut *self.bells.set());
-            let (mut left, mut did) = (Vec::new(), false);
-            for key in woken {
-                let Some(reader) = usize::try_from(key).ok().and_then(|at| self.readers.get(at)) else { continue };
-                if reader.is_stalled || self.nodes[reader.node].is_paused {
-                    left.push(key);
-                } else {
-                    did = true;
-                    self.poll(key as usize);
-                }
-            }
-            self.bells.set().extend(left);
-            if !did {
-                break;
-            }
-        }
-        for session in 0..self.sessions.len() {
-            self.take_outcomes(session);
-        }
-    }
-
-    // Processes that go
-
-    fn restart(&mut self, at: usize) {
-        let mode = if self.setup.is_slow { Mode::Later } else { Mode::Now };
-        let new = node(&self.setup, &self.clock, &self.sea, at, mode);
-        let old = std::mem::replace(&mut self.nodes[at], new);
-        self.note_stats(&old);
-    }
-
-    /// Counts what an engine did.
-    pub(crate) fn note_stats(&self, node: &Node) {
-        let mut sea = self.sea();
-        for (name, count) in node.engine.stats().entries().into_iter().skip(5) {
-            *sea.coverage.entry(name).or_default() += count;
-        }
-    }
-
-    /// The connections of a node break, and its sessions have no home any more.
-    fn cut(&mut self, at: usize) {
-        for reader in 0..self.readers.len() {
-            if self.readers[reader].node == at {
-                self.lose(reader, 0);
-            }
-        }
-        for session in &mut self.sessions {
-            if session.home.as_ref().is_some_and(|(node, _)| *node == at) {
-                (session.home, session.pending) = (None, BTreeMap::new());
-            }
-        }
-    }
-
-    pub(crate) fn crash(&mut self, at: usize, done: u64) {
-        for session in 0..self.sessions.len() {
-            if self.sessions[session].home.as_ref().is_some_and(|(node, _)| *node == at) {
-                self.permit_ends(session, Why::OwnerLost);
-            }
-        }
-        self.nodes[at].store.die(done);
-        self.cut(at);
-        self.restart(at);
-    }
-
-    pub(crate) fn leave(&mut self, at: usize, how: u64) {
-        if self.nodes[at].is_paused {
-            return;
-        }
-        // Who closes in order ends what runs, with what the store tells of it at once.
-        let why = if how.is_multiple_of(2) { Why::Ended } else { Why::OwnerLost };
-        for session in 0..self.sessions.len() {
-            if self.sessions[session].home.as_ref().is_some_and(|(node, _)| *node == at) {
-                self.permit_ends(session, why);
-            }
-        }
-        if how.is_multiple_of(2) {
-            self.nodes[at].engine.close();
-        } else {
-            self.nodes[at].engine.release();
-        }
-        self.run();
-        self.nodes[at].store.do_all();
-        self.run();
-        self.nodes[at].store.die(0);
-        self.cut(at);
-        self.restart(at);
     }
 
     fn probe(&mut self, stream: usize, node: usize) {

@@ -1,0 +1,156 @@
+//! Time, and processes that go with it.
+
+use std::collections::BTreeMap;
+
+use tailrope_checker::Why;
+use tailrope_core::Ms;
+use tailrope_core::engine::Clock;
+
+use crate::node_store::Mode;
+use crate::sea::Hint;
+use crate::world::{Node, World, node};
+
+/// How often an owner gives a sign of life.
+const SIGN_MS: u64 = 2_000;
+
+impl World {
+    pub(crate) fn advance(&mut self, ms: u64) {
+        let end = self.clock.now() + ms;
+        // A busy moment may have many steps; each of them gets somewhere.
+        for _ in 0..400 {
+            let now = self.clock.now();
+            let left = end.since(now);
+            if left == 0 {
+                return;
+            }
+            let running = self.nodes.iter().filter(|node| !node.is_paused);
+            let engine = running.map(|node| node.engine.next_deadline()).min().unwrap_or(Ms::NEVER);
+            let hint = self.sea().hints.iter().map(|hint| hint.due).min().unwrap_or(Ms::NEVER);
+            let next = engine.min(hint).min(self.signed + SIGN_MS);
+            self.clock.advance(next.since(now).clamp(1, left));
+            self.happen();
+        }
+        let left = end.since(self.clock.now());
+        self.clock.advance(left);
+        self.happen();
+    }
+
+    /// What time brings by itself.
+    pub(crate) fn happen(&mut self) {
+        let now = self.clock.now();
+        let is_sign = now >= self.signed + SIGN_MS;
+        if is_sign {
+            self.signed = now;
+        }
+        let hints = {
+            let mut sea = self.sea();
+            sea.now = now;
+            for node in &self.nodes {
+                if is_sign && !node.is_paused && !node.store.state().is_cut_off {
+                    sea.owners[node.store.owner].0 = now;
+                }
+            }
+            let is_told = |node: usize| !self.nodes[node].is_paused && !self.nodes[node].store.state().is_cut_off;
+            let (due, later) =
+                std::mem::take(&mut sea.hints).into_iter().partition(|hint| hint.due <= now && is_told(hint.node));
+            sea.hints = later;
+            let due: Vec<Hint> = due;
+            due
+        };
+        for hint in hints {
+            self.nodes[hint.node].store.watchers.changed(&hint.key);
+        }
+        for node in self.nodes.iter().filter(|node| !node.is_paused) {
+            node.engine.tick();
+        }
+        self.run();
+    }
+
+    /// Whoever was woken goes on.
+    pub(crate) fn run(&mut self) {
+        for _ in 0..1_000 {
+            let woken = std::mem::take(&mut *self.bells.set());
+            let (mut left, mut did) = (Vec::new(), false);
+            for key in woken {
+                let Some(reader) = usize::try_from(key).ok().and_then(|at| self.readers.get(at)) else { continue };
+                if reader.is_stalled || self.nodes[reader.node].is_paused {
+                    left.push(key);
+                } else {
+                    did = true;
+                    self.poll(key as usize);
+                }
+            }
+            self.bells.set().extend(left);
+            if !did {
+                break;
+            }
+        }
+        for session in 0..self.sessions.len() {
+            self.take_outcomes(session);
+        }
+    }
+
+    pub(crate) fn restart(&mut self, at: usize) {
+        let mode = if self.setup.is_slow { Mode::Later } else { Mode::Now };
+        let new = node(&self.setup, &self.clock, &self.sea, at, mode);
+        let old = std::mem::replace(&mut self.nodes[at], new);
+        self.note_stats(&old);
+    }
+
+    /// Counts what an engine did.
+    pub(crate) fn note_stats(&self, node: &Node) {
+        let mut sea = self.sea();
+        for (name, count) in node.engine.stats().entries().into_iter().skip(5) {
+            *sea.coverage.entry(name).or_default() += count;
+        }
+    }
+
+    /// The connections of a node break, and its sessions have no home any more.
+    pub(crate) fn cut(&mut self, at: usize) {
+        for reader in 0..self.readers.len() {
+            if self.readers[reader].node == at {
+                self.lose(reader, 0);
+            }
+        }
+        for session in &mut self.sessions {
+            if session.home.as_ref().is_some_and(|(node, _)| *node == at) {
+                (session.home, session.pending) = (None, BTreeMap::new());
+            }
+        }
+    }
+
+    pub(crate) fn crash(&mut self, at: usize, done: u64) {
+        for session in 0..self.sessions.len() {
+            if self.sessions[session].home.as_ref().is_some_and(|(node, _)| *node == at) {
+                self.permit_ends(session, Why::OwnerLost);
+            }
+        }
+        self.nodes[at].store.die(done);
+        self.cut(at);
+        self.restart(at);
+    }
+
+    pub(crate) fn leave(&mut self, at: usize, how: u64) {
+        if self.nodes[at].is_paused {
+            return;
+        }
+        // Who closes in order ends what runs, with what the store tells of it at once.
+        let why = if how.is_multiple_of(2) { Why::Ended } else { Why::OwnerLost };
+        for session in 0..self.sessions.len() {
+            if self.sessions[session].home.as_ref().is_some_and(|(node, _)| *node == at) {
+                self.permit_ends(session, why);
+            }
+        }
+        if how.is_multiple_of(2) {
+            self.nodes[at].engine.close();
+        } else {
+            self.nodes[at].engine.release();
+        }
+        self.run();
+        self.nodes[at].store.do_all();
+        self.run();
+        self.nodes[at].store.die(0);
+        self.cut(at);
+        self.restart(at);
+    }
+}
