@@ -150,7 +150,7 @@ fn wanted_one(value: &Value) -> Option<Shape> {
         (None, Some(Value::Object(_)), None) => Kind::Response,
         (None, None, Some(Value::Object(error))) => {
             let code = error.get("code").filter(|code| is_integer(code));
-            code.and(error.get("message").filter(|message| message.is_string()))?;
+            code.and_then(|_| error.get("message").filter(|message| message.is_string()))?;
             Kind::ErrorResponse
         }
         _ => return None,

@@ -68,6 +68,10 @@ fn credentials(mut reader: Reader<'_>) {
     let any: String = String::from_utf8_lossy(reader.rest()).into_owned();
     // What follows an @ is a host, and hosts are no secret; a user is none either.
     let any = any.replace('@', "");
+    // A fuzzer learns what it is compared with.
+    if any.contains(PASSWORD) {
+        return;
+    }
     let address = match place & 3 {
         0 => format!("{scheme}://me:{PASSWORD}@{any}"),
         1 => format!("{scheme}://me:{PASSWORD}@host{any}"),
@@ -78,7 +82,7 @@ fn credentials(mut reader: Reader<'_>) {
     assert!(!shown.contains(PASSWORD), "{address:?} is shown as {shown:?}");
     let is_redis = scheme.starts_with("redis");
     let wrong = if is_redis {
-        decoding::redis_address(&address).map_or_else(|error| error.to_string(), |shown| shown)
+        decoding::redis_address(&address).unwrap_or_else(|error| error.to_string())
     } else if address.contains("ver") || address.contains("ca=") {
         String::new()
     } else {

@@ -138,6 +138,10 @@ impl Machine {
             self.promote(out);
             return self.forget_if_done(out);
         }
+        if unverified.is_some() && asked == link.sent {
+            // The cursor was checked, nothing was read: what came meanwhile is next.
+            return self.advance(now, out);
+        }
         self.deliver(now, asked, page, out);
     }
 
