@@ -8,8 +8,7 @@ use crate::stream::{END, Hole, Named, Place, Stream, Tally, Word, place};
 impl Checker {
     /// The verdict on everything that was told.
     pub fn finish(mut self) -> Report {
-        let mut announced_last = self.announced_last();
-        for at in 0..self.streams.len() {
+        for (at, announced_last) in self.announced_last().into_iter().enumerate() {
             let tally = self.streams[at].tally();
             let mut holes = std::mem::take(&mut self.streams[at].holes);
             for hole in &holes {
@@ -18,7 +17,7 @@ impl Checker {
             self.check_words(at);
             self.check_dump(at);
             self.check_ends(at);
-            holes.extend(announced_last[at].drain(..).filter_map(|mut hole| {
+            holes.extend(announced_last.into_iter().filter_map(|mut hole| {
                 let (first, count) = hole.gap?;
                 hole.before = tally.behind(first + count - 1);
                 Some(hole)
