@@ -20,7 +20,7 @@ STORES = ("memory", "sqlite", "redis", "postgres")
 START_S = 40.0
 RETRY_MS = 20
 # Whose process is silent for so long is taken for gone: a busy machine must not make one silent that is not.
-OWNER_LOST_MS = 30_000
+OWNER_LOST_MS = int(os.environ.get("TAILROPE_OWNER_LOST_MS", "30000"))
 ROOM = {"max_events_per_stream": 1_000_000, "max_bytes_per_stream": 256 << 20, "max_bytes_per_session": 512 << 20}
 
 
