@@ -6,7 +6,7 @@ use crate::checker::Checker;
 use crate::connection::{self, Connection};
 use crate::fact::{By, Probe};
 use crate::mark::{Mark, marks};
-use crate::stream::{END, Hole, Meaning, Named, Place, Position, place};
+use crate::stream::{END, Hole, Meaning, Named, Place, Position, Word, place};
 
 /// The first revision whose answers begin with a priming event.
 const PRIMING: &str = "2025-11-25";
@@ -132,18 +132,28 @@ impl Checker {
 
     /// An id names one thing, for all connections (I2).
     fn learn(&mut self, at: usize, stream: usize, id: &str, meaning: Meaning) {
-        let is_anew = self.gone(stream).anew;
+        let gone = self.gone(stream);
+        let is_anew = gone.anew || (self.streams[stream].is_standalone() && gone.loss);
         let stream = &mut self.streams[stream];
         let Some(known) = stream.ids.get(id).copied().filter(|_| !is_anew) else {
             stream.ids.insert(id.into(), meaning);
             return;
         };
+        let stream = &*stream;
         let of = |meaning| match meaning {
             Meaning::Event(place) => Some(place),
-            Meaning::Start(position) => stream.known(position),
+            Meaning::Start(Position::Behind(place)) => Some(place),
+            // It was told by what came after it, and that is not as certain.
+            Meaning::Start(Position::Unknown(_)) => None,
             Meaning::Error => Some(END),
         };
-        let differs = known != meaning && matches!((of(known), of(meaning)), (Some(a), Some(b)) if a != b);
+        let held = |place| stream.event(place).is_some_and(|event| event.kept || event.word == Word::Stored);
+        let differs = match (of(known), of(meaning)) {
+            // Places with nothing stored between them are one position.
+            (Some(a), Some(b)) if a != b && a.max(b) != END => (a.min(b) + 1..=a.max(b)).any(held),
+            (Some(a), Some(b)) => a != b,
+            _ => false,
+        };
         if differs {
             self.blame("I2", at, None, format!("the id {id} named something else before"));
         }
@@ -189,10 +199,10 @@ impl Checker {
         self.advance(at, stream, place);
         if place == END {
             self.connections[at].has_terminal = true;
-            if self.streams[stream].result.replace(at).is_none() {
+            if self.streams[stream].result.is_none() {
+                self.streams[stream].result = Some(at);
                 self.report.summary.results += 1;
             }
-            self.check_one_end(at, stream);
         }
     }
 
@@ -222,14 +232,17 @@ impl Checker {
         let wrong = newer.iter().find(|(reader, since)| {
             let newer = &self.connections[*reader].open;
             let is_elsewhere = newer.elsewhere || newer.process != this.open.process;
+            let gave_up = self.connections[*reader].closed.is_some() && !self.connections[*reader].has_more;
             match emitted {
+                // The store could not tell in time whether it was valid.
+                _ if gave_up => false,
                 Some(emitted) if is_elsewhere => {
                     matches!((emitted.at, since.at), (Some(at), Some(since)) if at > since + self.fence_ms)
                 }
                 Some(emitted) if newer.in_flight => emitted.fact > since.fact,
                 // Which of the two is the reader may not be known yet when the newer one is told its position, and
-                // does not matter once it has everything.
-                Some(emitted) if !self.connections[*reader].has_more || self.connections[*reader].has_terminal => {
+                // does not matter where the stream has its end.
+                Some(emitted) if !self.connections[*reader].has_more || stream.end.emitted.is_some() => {
                     emitted.fact > since.fact
                 }
                 _ => true,
@@ -299,7 +312,6 @@ impl Checker {
             self.learn(at, stream, id, Meaning::Error);
         }
         let gone = self.gone(stream);
-        let stream_at = stream;
         let stream = &mut self.streams[stream];
         if stream.error.is_none() {
             stream.error = Some(at);
@@ -310,18 +322,6 @@ impl Checker {
         let after = stream.known(position).filter(|after| *after != END);
         if after.is_some() && !gone.loss {
             stream.holes.push(Hole { connection: at, after, before: END, gap, error_after: Some(stream.told) });
-        }
-        self.check_one_end(at, stream_at);
-    }
-
-    /// I13: a result or an error.
-    fn check_one_end(&mut self, at: usize, stream: usize) {
-        let known = &self.streams[stream];
-        let (Some(result), Some(error)) = (known.result, known.error) else { return };
-        if !self.gone(stream).two_ends {
-            let other = if result == at { error } else { result };
-            let says = format!("the request had another end on {}", self.connections[other].open.connection);
-            self.blame("I13", at, None, says);
         }
     }
 

@@ -138,6 +138,14 @@ impl Checker {
             self.blame("I13", error, None, "the request ends with an error that nothing explains".to_owned());
         }
         let stream = &self.streams[at];
+        if let (Some(result), Some(error)) = (stream.result, stream.error)
+            && !self.gone(at).two_ends
+        {
+            let (first, second) = (result.min(error), result.max(error));
+            let says = format!("the request had another end on {}", self.connections[first].open.connection);
+            self.blame("I13", second, None, says);
+        }
+        let stream = &self.streams[at];
         let has_end = stream.result.is_some() || stream.error.is_some();
         if stream.done && stream.request.is_some() && !has_end && !self.gone(at).loss {
             self.blame_stream("I13", at, None, "the request has no end".to_owned());

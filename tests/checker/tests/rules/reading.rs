@@ -90,6 +90,8 @@ fn i4_the_newest_reader_has_the_stream() {
     waits.comes("post", "a", [2]).is_good();
     let primed = Story::call().stored("a", [1, 2]).comes("post", "a", [1]).open("get", "a", Some("a-1"));
     primed.prime("get", "p1").comes("post", "a", [2]).is_good();
+    let gave_up = Story::call().open("get", "a", Some("p0")).prime("get", "p1").closed("get").stored("a", [1]);
+    gave_up.comes("post", "a", [1]).is_good();
     let parked = Story::new().stream("standalone").stored("standalone", [1]).open("one", "standalone", None);
     let parked = parked.prime("one", "p").open("two", "standalone", None).prime("two", "q").lost("two");
     parked.comes("one", "standalone", [1]).is_good();
