@@ -330,6 +330,13 @@ impl Sea {
     fn finish(&mut self, owner: usize, key: &StreamKey, tail: &Bytes) {
         let (now, owner_lost_ms) = (self.now, self.owner_lost_ms);
         let seen: Vec<Ms> = self.owners.iter().map(|(seen, _)| *seen).collect();
+        if let Some(name) =
+            self.log(key).filter(|log| log.finished.is_some() && log.owner != owner).map(|l| l.name.clone())
+        {
+            // Its owner was faster, and whoever took it for gone has told the error already.
+            self.count("ends that came too late");
+            return self.gone(&key.session, Some(name), Why::Unheard);
+        }
         let Some(log) = self.log(key).filter(|log| log.finished.is_none()) else { return };
         let is_taken = log.owner != owner;
         if is_taken && now.since(seen[log.owner]) < owner_lost_ms {
