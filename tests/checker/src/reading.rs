@@ -242,7 +242,11 @@ impl Checker {
                 Some(emitted) if newer.in_flight => emitted.fact > since.fact,
                 // Which of the two is the reader may not be known yet when the newer one is told its position, and
                 // does not matter where the stream has its end.
-                Some(emitted) if !self.connections[*reader].has_more || stream.end.emitted.is_some() => {
+                Some(emitted)
+                    if !self.connections[*reader].has_more
+                        || self.connections[*reader].has_terminal
+                        || stream.end.emitted.is_some() =>
+                {
                     emitted.fact > since.fact
                 }
                 _ => true,
