@@ -1,8 +1,9 @@
-//! How fast event stores are, through the Rust API: `store_bench [--seconds N] [--power] ADDRESS...`
+//! How fast event stores are, through the Rust API: `store_bench [--seconds N] [--power] [--fill N] ADDRESS...`
 //!
 //! Prints one JSON object for each address. Each stream has one append of 300 bytes under way, as a stream of
 //! the engine has: the next one follows its answer. Times are from the call to the answer, on the thread that
-//! makes the next call.
+//! makes the next call. With `--fill` N events are stored in 100 streams, and nothing is measured but the memory of
+//! this process.
 
 use std::io::Write;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -22,6 +23,7 @@ use tailrope_core::stream::{Chain, EventKind, StoredEvent};
 const FRAME: usize = 300;
 const READS: usize = 2_000;
 const WAKES: usize = 1_000;
+const FILLED_STREAMS: u64 = 100;
 /// An answer that takes longer is a fault of the store.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -140,6 +142,19 @@ impl<'a> Load<'a> {
         json!({"per_second": per_second.round(), "us": percentiles(took)})
     }
 
+    /// Stores so many events. Bytes by which this process grew.
+    fn fill(&mut self, events: u64) -> u64 {
+        let before = resident_bytes();
+        for number in 0..events {
+            // As a server's events are: each has memory of its own.
+            self.frame = self.frame.to_vec().into();
+            if !self.append(number % FILLED_STREAMS) {
+                self.wait();
+            }
+        }
+        resident_bytes().saturating_sub(before)
+    }
+
     fn reads(&self) -> Value {
         let mut took = Vec::new();
         for round in 0..READS {
@@ -180,6 +195,12 @@ fn wakes(here: &dyn EventStore, there: &dyn EventStore) -> Value {
     percentiles(took)
 }
 
+fn resident_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").expect("it is Linux");
+    let pages: u64 = statm.split(' ').nth(1).and_then(|text| text.parse().ok()).expect("it has a second number");
+    pages * 4096
+}
+
 fn percentiles(mut took: Vec<u32>) -> Value {
     took.sort_unstable();
     let at = |part: f64| (f64::from(took[((took.len() - 1) as f64 * part) as usize]) / 100.0).round() / 10.0;
@@ -188,7 +209,7 @@ fn percentiles(mut took: Vec<u32>) -> Value {
 
 fn main() {
     let mut arguments = std::env::args().skip(1).peekable();
-    let (mut run, mut durability) = (Duration::from_secs(5), Durability::Process);
+    let (mut run, mut durability, mut fill) = (Duration::from_secs(5), Durability::Process, None);
     while let Some(option) = arguments.next_if(|argument| argument.starts_with("--")) {
         match option.as_str() {
             "--power" => durability = Durability::Power,
@@ -196,7 +217,8 @@ fn main() {
                 let seconds = arguments.next().and_then(|text| text.parse().ok());
                 run = Duration::from_secs_f64(seconds.expect("--seconds takes a number"));
             }
-            other => panic!("{other} is no option: --seconds N and --power are"),
+            "--fill" => fill = arguments.next().map(|text| text.parse().expect("--fill takes a number")),
+            other => panic!("{other} is no option: --seconds N, --power and --fill N are"),
         }
     }
     let mut out = std::io::stdout();
@@ -205,6 +227,11 @@ fn main() {
         let options = StoreOptions { limits, durability, ..StoreOptions::default() };
         let store = open(&address, &options).unwrap_or_else(|error| panic!("{error}"));
         let mut result = json!({"kind": address.split(':').next(), "power": durability == Durability::Power});
+        if let Some(events) = fill {
+            result["grown_bytes"] = json!(Load::new(&*store, FILLED_STREAMS).fill(events));
+            writeln!(out, "{result}").expect("there is an output");
+            continue;
+        }
         for streams in [1, 64] {
             let mut load = Load::new(&*store, streams);
             result[format!("append_{streams}")] = load.appends(run);
