@@ -2,16 +2,18 @@
 
 mod common;
 mod folder;
+mod late_looks;
 mod processes;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use common::{Bell, Bench, NEW, OLD, SlowStore, broadcast, call, id, listen, notify, read_now, respond, resume};
 use folder::Folder;
+use late_looks::LateLooks;
 use processes::{
-    PATIENCE, adopt, adopt_known, ended, events, has, open_session, process, process_at, read_until,
+    PATIENCE, adopt, adopt_known, ended, events, has, open_session, process, process_at, read_until, store_in,
     wait_for_a_takeover,
 };
 use serde_json::{Value, json};
@@ -174,10 +176,7 @@ fn i13_after_a_restart_everything_is_readable_and_what_ran_gets_an_end() {
             leave(&before, &session);
             (ids[0].clone(), ids[1].clone())
         };
-        // By this clock whoever gives no sign, or gave it as long ago as the other engine did, is gone.
-        let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
-        let later = StoreOptions { wall_clock: Some(Arc::new(move || now() + 20_000)), ..StoreOptions::default() };
-        let after = process_at(&folder, 0, later);
+        let after = process_at(&folder, 0, much_later());
         let session = adopt_known(&after);
         let finished = resume(&session, &done);
         let answered = read_until(&after, &finished, ended);
@@ -201,15 +200,48 @@ fn i13_every_request_of_a_batch_whose_process_is_gone_gets_its_end() {
     let connection = session.call(&[id(1), RequestId::text_id("1")], None, Arc::new(NoWake), 0).unwrap();
     notify(&session, 1, "a").unwrap();
     let cursor = read_until(&before, &connection, has(1)).last_id();
-    let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
-    let later = StoreOptions { wall_clock: Some(Arc::new(move || now() + 20_000)), ..StoreOptions::default() };
-    let after = process_at(&folder, 0, later);
+    let after = process_at(&folder, 0, much_later());
     let seen = adopt_known(&after);
     let answered = read_until(&after, &resume(&seen, &cursor), ended);
     let payload = answered.text.lines().rev().find_map(|line| line.strip_prefix("data: ")).expect("an end");
     let ends: Vec<Value> = serde_json::from_str(payload).expect("one end for each request");
     assert_eq!(ends.iter().map(|end| end["id"].clone()).collect::<Vec<_>>(), [json!(1), json!("1")]);
     assert!(ends.iter().all(|end| end["error"]["code"] == -32603), "{ends:?}");
+}
+
+/// By this clock whoever gives no sign, or gave it as long ago as any other process did, is gone.
+fn much_later() -> StoreOptions {
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
+    StoreOptions { wall_clock: Some(Arc::new(move || now() + 20_000)), ..StoreOptions::default() }
+}
+
+#[test]
+fn i13_no_reader_is_given_an_end_that_the_store_refused() {
+    let folder = Folder::new();
+    let here = process(&folder, 0);
+    let looks = LateLooks::new(store_in(&folder, StoreOptions::default()));
+    let there = Bench::new(Options { store: Some(Arc::clone(&looks) as _), ..Options::default() });
+    let session = open_session(&here, "s", NEW);
+    let first = call(&session, 1);
+    notify(&session, 1, "a").unwrap();
+    let cursor = read_until(&here, &first, has(1)).last_id();
+    let seen = adopt_known(&there);
+    looks.sees_nobody.store(true, Ordering::SeqCst);
+    let back = resume(&seen, &cursor);
+    let deadline = Instant::now() + PATIENCE;
+    // The owner has given a sign since each of these, so the store takes none of the ends.
+    while looks.told.load(Ordering::SeqCst) < 5 {
+        there.advance(100);
+        let answered = read_now(&back);
+        assert_eq!((events(&answered), answered.end), (vec![], None), "its owner is alive");
+        assert!(Instant::now() < deadline, "the log is looked at again");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    notify(&session, 1, "b").unwrap();
+    respond(&session, 1).unwrap();
+    let want = [json!({"event": 2, "is": "b"}), json!({"event": 3, "is": {"result": 1}})];
+    let answered = read_until(&there, &back, ended);
+    assert_eq!((events(&answered), answered.end), (want.to_vec(), Some(CloseReason::Complete)));
 }
 
 #[test]

@@ -2,6 +2,10 @@
 //!
 //! It is the same machine; its head is moved by what the store tells instead of by its own appends.
 //! The store is asked again and again, so a hint that is lost delays but never harms.
+//!
+//! Readers are given the end that the record has, and no other. One that is made up here, because the owner
+//! seems to be gone, goes to the store first: what was seen of the owner may be old, and the store refuses
+//! the end of an owner that has given a sign since. That has no answer, so the log is looked at again.
 
 use super::cell::{Cell, State};
 use crate::Ms;
@@ -20,6 +24,10 @@ pub(super) struct Followed {
     pub(super) requests: Vec<RequestId>,
     pub(super) due: Ms,
     pub(super) asking: bool,
+    /// The store was given an end, and not asked since whether it took it.
+    ending: bool,
+    /// Before this it is not given another.
+    end_due: Ms,
 }
 
 impl State {
@@ -35,7 +43,7 @@ impl Cell {
         if record.owner_unseen_ms.is_some() && !record.finished {
             let requests = RequestId::decode_all(&record.about).unwrap_or_default();
             // Looked at again at once: there were no hints yet when it was looked at.
-            state.followed.insert(nonce, Followed { requests, due: now, asking: false });
+            state.followed.insert(nonce, Followed { requests, due: now, asking: false, ending: false, end_due: now });
             self.watch(state, nonce, record.claims);
         }
     }
@@ -62,7 +70,7 @@ impl Cell {
             }
             Origin::Standalone => None,
         };
-        let mut inputs = Vec::new();
+        let (mut inputs, mut made_up) = (Vec::new(), None);
         match record {
             None => inputs.push(Input::Ended { tail: lost(SynthesizedEnd::Lost) }),
             Some(record) => {
@@ -73,10 +81,8 @@ impl Cell {
                 }
                 if record.finished {
                     inputs.push(Input::Ended { tail: record.tail.clone() });
-                } else if let Some(payload) = lost(SynthesizedEnd::OwnerLost).filter(|_| is_left) {
-                    tracing::warn!(target: "tailrope", session = %self.id, stream = %nonce.hex(),
-                        "the process that ran the request is gone");
-                    inputs.push(Input::Terminate { payload });
+                } else if is_left && known.end_due <= now {
+                    made_up = lost(SynthesizedEnd::OwnerLost);
                 }
                 stream.chain = Chain(record.chain);
                 stream.chain_ahead = stream.chain;
@@ -88,7 +94,13 @@ impl Cell {
         if state.session.stream(nonce).is_none_or(|stream| stream.machine.is_finished()) {
             state.followed.remove(&nonce);
         } else if let Some(followed) = state.followed.get_mut(&nonce) {
-            (followed.due, followed.asking) = (now + FOLLOW_MS, false);
+            if let Some(tail) = made_up {
+                tracing::warn!(target: "tailrope", session = %self.id, stream = %nonce.hex(),
+                    "the process that ran the request seems to be gone");
+                self.shared.store.finish(now, &self.key(nonce), tail);
+                (followed.ending, followed.end_due) = (true, now + FOLLOW_MS);
+            }
+            (followed.due, followed.asking) = (if followed.ending { now } else { now + FOLLOW_MS }, false);
         }
     }
 
@@ -99,6 +111,9 @@ impl Cell {
         for nonce in due {
             let is_read = state.session.stream(nonce).is_some_and(|stream| stream.machine.has_readers());
             if is_read {
+                if let Some(followed) = state.followed.get_mut(&nonce) {
+                    followed.ending = false;
+                }
                 self.ask_record(state, now, nonce, steps);
             } else {
                 state.followed.remove(&nonce);

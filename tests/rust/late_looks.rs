@@ -1,0 +1,133 @@
+//! A store whose looks at logs are old: when they are told, their owners have given a sign meanwhile.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use tailrope_core::Ms;
+use tailrope_core::store::{
+    Answer, Append, Complete, EventStore, Outcome, ReadLimit, Record, SessionRecord, StreamKey, Ticket, Usage, Watcher,
+};
+use tailrope_core::stream::{Page, Seq};
+
+/// Everything is done by the store within; this one knows of owners what was true long ago.
+pub(crate) struct LateLooks {
+    inner: Arc<dyn EventStore>,
+    /// Every owner elsewhere counts as gone.
+    pub(crate) sees_nobody: AtomicBool,
+    /// Hints are lost.
+    pub(crate) hears_nothing: AtomicBool,
+    /// Looks that took an owner for gone.
+    pub(crate) told: Arc<AtomicU64>,
+    looks: Mutex<Vec<Arc<Look>>>,
+}
+
+/// Passes the answer to one question on.
+struct Look {
+    ticket: Ticket,
+    told: Arc<AtomicU64>,
+}
+
+impl Complete for Look {
+    fn complete(&self, _: &Ticket, outcome: Outcome) {
+        let outcome = match outcome {
+            Outcome::Record(Ok(Some(record))) if record.owner_unseen_ms.is_some() && !record.finished => {
+                self.told.fetch_add(1, Ordering::SeqCst);
+                Outcome::Record(Ok(Some(Record { owner_unseen_ms: Some(u64::MAX), ..record })))
+            }
+            other => other,
+        };
+        self.ticket.complete(outcome);
+    }
+}
+
+impl LateLooks {
+    pub(crate) fn new(inner: Arc<dyn EventStore>) -> Arc<Self> {
+        let (sees_nobody, hears_nothing, told) = Default::default();
+        Arc::new(Self { inner, sees_nobody, hears_nothing, told, looks: Mutex::default() })
+    }
+}
+
+impl EventStore for LateLooks {
+    fn open(&self, now: Ms, key: &StreamKey, about: &Bytes, ticket: &Ticket) -> Answer<()> {
+        self.inner.open(now, key, about, ticket)
+    }
+
+    fn append(&self, now: Ms, key: &StreamKey, append: &Append<'_>, ticket: &Ticket) -> Answer<()> {
+        self.inner.append(now, key, append, ticket)
+    }
+
+    fn finish(&self, now: Ms, key: &StreamKey, tail: Bytes) {
+        self.inner.finish(now, key, tail);
+    }
+
+    fn set_retry(&self, key: &StreamKey, retry_ms: u32) {
+        self.inner.set_retry(key, retry_ms);
+    }
+
+    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<Page> {
+        self.inner.read(key, after, limit, ticket)
+    }
+
+    fn record(&self, key: &StreamKey, ticket: &Ticket) -> Answer<Option<Record>> {
+        if !self.sees_nobody.load(Ordering::SeqCst) {
+            return self.inner.record(key, ticket);
+        }
+        let look = Arc::new(Look { ticket: ticket.clone(), told: Arc::clone(&self.told) });
+        let asker: Arc<dyn Complete> = Arc::clone(&look) as _;
+        self.looks.lock().unwrap().push(look);
+        let answer = self.inner.record(key, &Ticket { to: Arc::downgrade(&asker), ..ticket.clone() });
+        assert!(matches!(answer, Answer::Later), "a store on a disk takes its time");
+        answer
+    }
+
+    fn put_session(&self, now: Ms, session: &str, record: &SessionRecord) {
+        self.inner.put_session(now, session, record);
+    }
+
+    fn session(&self, now: Ms, session: &str, ticket: &Ticket) -> Answer<Option<SessionRecord>> {
+        self.inner.session(now, session, ticket)
+    }
+
+    fn claim(&self, key: &StreamKey, ticket: &Ticket) -> Answer<u64> {
+        self.inner.claim(key, ticket)
+    }
+
+    fn watch(&self, key: &StreamKey, watcher: &Watcher) {
+        if !self.hears_nothing.load(Ordering::SeqCst) {
+            self.inner.watch(key, watcher);
+        }
+    }
+
+    fn unwatch(&self, key: &StreamKey, watcher: &Watcher) {
+        self.inner.unwatch(key, watcher);
+    }
+
+    fn settle(&self, key: &StreamKey, seq: Seq) {
+        self.inner.settle(key, seq);
+    }
+
+    fn drop_stream(&self, key: &StreamKey) {
+        self.inner.drop_stream(key);
+    }
+
+    fn drop_session(&self, session: &str) {
+        self.inner.drop_session(session);
+    }
+
+    fn sweep(&self, now: Ms) -> Ms {
+        self.inner.sweep(now)
+    }
+
+    fn usage(&self) -> Usage {
+        self.inner.usage()
+    }
+
+    fn answers_elsewhere(&self) -> bool {
+        self.inner.answers_elsewhere()
+    }
+
+    fn outlives_process(&self) -> bool {
+        self.inner.outlives_process()
+    }
+}
