@@ -245,6 +245,47 @@ fn i13_no_reader_is_given_an_end_that_the_store_refused() {
 }
 
 #[test]
+fn i13_an_owner_that_was_only_slow_gives_its_readers_the_end_that_the_log_has() {
+    let hinted: fn(&SessionHandle) = |_| {};
+    let goes_on: fn(&SessionHandle) = |session| {
+        for name in ["b", "c"] {
+            let _ = notify(session, 1, name);
+        }
+    };
+    let answers: fn(&SessionHandle) = |session| {
+        let _ = notify(session, 1, "b");
+        respond(session, 1).unwrap();
+    };
+    for (hears_nothing, act) in [(false, hinted), (true, goes_on), (true, answers)] {
+        let folder = Folder::new();
+        let store = LateLooks::new(store_in(&folder, StoreOptions::default()));
+        store.hears_nothing.store(hears_nothing, Ordering::SeqCst);
+        let here = Bench::new(Options { store: Some(store as _), ..Options::default() });
+        let session = open_session(&here, "s", NEW);
+        let first = call(&session, 1);
+        notify(&session, 1, "a").unwrap();
+        let cursor = read_until(&here, &first, has(1)).last_id();
+        let there = process_at(&folder, 0, much_later());
+        let elsewhere = read_until(&there, &resume(&adopt_known(&there), &cursor), ended);
+        assert!(elsewhere.text.contains("process that ran this request is gone"), "{}", elsewhere.text);
+        let back = resume(&session, &cursor);
+        act(&session);
+        let answered = read_until(&here, &back, ended);
+        assert_eq!((events(&answered), answered.end), (events(&elsewhere), Some(CloseReason::Complete)));
+        assert!(answered.text.contains("process that ran this request is gone"), "{}", answered.text);
+        assert_eq!(here.engine.stats().logs_lost, 0, "nothing is lost");
+        respond(&session, 1).expect("a late response kills no session");
+        let again = call(&session, 1);
+        respond(&session, 1).unwrap();
+        assert_eq!(
+            events(&read_until(&here, &again, ended)),
+            [json!({"event": 1, "is": {"result": 1}})],
+            "the id is free"
+        );
+    }
+}
+
+#[test]
 fn f_45_a_session_that_ends_because_its_process_drains_stays_readable() {
     let folder = Folder::new();
     let (before, there) = (process(&folder, 0), process(&folder, 0));

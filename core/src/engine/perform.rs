@@ -173,19 +173,32 @@ impl Cell {
                 Input::Appended
             }
             Err(StoreError::OutOfOrder) if state.session.stream(nonce).is_some_and(|stream| stream.is_unsure) => {
-                return self.ask_growth(state, now, nonce, more);
+                return self.ask_growth(state, now, nonce, StoreError::OutOfOrder, more);
+            }
+            // Who took this process for gone may have ended the log, or it is lost: its record tells.
+            Err(StoreError::Gone) if self.shared.store.outlives_process() => {
+                return self.ask_growth(state, now, nonce, StoreError::Gone, more);
             }
             // The store gave up before the engine did.
             Err(error @ StoreError::TimedOut { .. }) => return self.append_lost(state, now, nonce, &error),
-            Err(error) => {
-                if matches!(error, StoreError::RolledBack | StoreError::Gone) {
-                    self.log_lost(state, now, nonce, &error, more);
-                }
-                state.errors.insert(nonce, error);
-                Input::AppendFailed
-            }
+            Err(error) => return self.append_refused(state, now, nonce, error, more),
         };
         let _ = state.session.handle(now, nonce, input, more);
+    }
+
+    pub(super) fn append_refused(
+        &self,
+        state: &mut State,
+        now: Ms,
+        nonce: StreamNonce,
+        error: StoreError,
+        more: &mut Vec<Step>,
+    ) {
+        if matches!(error, StoreError::RolledBack | StoreError::Gone) {
+            self.log_lost(state, now, nonce, &error, more);
+        }
+        state.errors.insert(nonce, error);
+        let _ = state.session.handle(now, nonce, Input::AppendFailed, more);
     }
 
     fn load(

@@ -161,6 +161,7 @@ impl Cell {
         }
         if let Some(record) = &record {
             self.catch_up_with_lost(state, now, nonce, record, steps);
+            self.take_end(state, now, nonce, record, steps);
         }
         let mut is_stale = false;
         for conn in state.seeks_of(nonce, number) {

@@ -7,7 +7,7 @@
 use super::cell::{Cell, State};
 use crate::Ms;
 use crate::protocol::StreamNonce;
-use crate::session::Step;
+use crate::session::{Step, Stream};
 use crate::store::{Answer, Operation, Outcome, Record, StoreError, Ticket};
 use crate::stream::{Chain, Input};
 
@@ -19,7 +19,7 @@ pub(super) struct Wait {
 
 enum Waited {
     Operation(Ticket),
-    /// A look-up of the log that a lost append may have made longer.
+    /// A look-up of the log that a lost append may have made longer, or that takes no more.
     Growth(Ticket),
     /// A replay of the host's own store, by its number.
     Replay(u64),
@@ -100,9 +100,18 @@ impl Cell {
         }
     }
 
-    /// An append that was lost may have made the log longer than it was known to be: the store is asked
-    /// where it ends. The events that it refused wait for that.
-    pub(super) fn ask_growth(&self, state: &mut State, now: Ms, nonce: StreamNonce, more: &mut Vec<Step>) {
+    /// An append was refused. One before it that was lost may have made the log longer than it was known to
+    /// be, or another process may have ended it: the store is asked where it ends. The events that it
+    /// refused wait for that.
+    pub(super) fn ask_growth(
+        &self,
+        state: &mut State,
+        now: Ms,
+        nonce: StreamNonce,
+        refusal: StoreError,
+        more: &mut Vec<Step>,
+    ) {
+        state.errors.insert(nonce, refusal);
         let ticket = self.ticket(nonce, Operation::Record);
         match self.shared.store.record(&self.key(nonce), &ticket) {
             Answer::Now(result) => self.grown(state, now, nonce, result, more),
@@ -121,13 +130,42 @@ impl Cell {
         result: Result<Option<Record>, StoreError>,
         more: &mut Vec<Step>,
     ) {
+        let refusal = state.errors.remove(&nonce).unwrap_or(StoreError::OutOfOrder);
         let Some(stream) = state.session.stream_mut(nonce) else { return };
         match result {
             Ok(Some(record)) if record.head > stream.machine.durable() => self.grow(state, now, nonce, &record, more),
-            other => {
-                state.errors.insert(nonce, other.err().unwrap_or(StoreError::OutOfOrder));
+            Ok(Some(record)) if is_ended_elsewhere(&record) => {
+                for _ in 0..stream.machine.appending() {
+                    let _ = state.session.handle(now, nonce, Input::AppendLost, more);
+                }
+                state.errors.insert(nonce, refusal);
+                self.take_end(state, now, nonce, &record, more);
+            }
+            Ok(_) => self.append_refused(state, now, nonce, refusal, more),
+            Err(error) => {
+                state.errors.insert(nonce, error);
                 let _ = state.session.handle(now, nonce, Input::AppendFailed, more);
             }
+        }
+    }
+
+    /// A stream that is written here may have been ended by a process that took this one for gone: its
+    /// readers get that end, as those elsewhere do (I13).
+    ///
+    /// What the store has not answered comes first. It is refused, and then this is looked at again.
+    pub(super) fn take_end(
+        &self,
+        state: &mut State,
+        now: Ms,
+        nonce: StreamNonce,
+        record: &Record,
+        more: &mut Vec<Step>,
+    ) {
+        let is_due = |stream: &Stream| !stream.machine.is_ending() && stream.machine.unconfirmed() == 0;
+        if is_ended_elsewhere(record) && state.session.stream(nonce).is_some_and(is_due) {
+            tracing::warn!(target: "tailrope", session = %self.id, stream = %nonce.hex(),
+                "another process took this one for gone and ended the stream");
+            state.session.ended_elsewhere(now, nonce, record.tail.clone(), more);
         }
     }
 
@@ -157,4 +195,9 @@ impl Cell {
         state.session.move_questions(nonce, known, record.head - known);
         let _ = state.session.handle(now, nonce, Input::Grown { head: record.head }, more);
     }
+}
+
+/// Whether another process has ended a log with an end of its own.
+fn is_ended_elsewhere(record: &Record) -> bool {
+    record.finished && record.owner_unseen_ms.is_some()
 }

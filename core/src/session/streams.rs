@@ -229,6 +229,15 @@ impl Session {
         self.end_failed(now, nonce, out);
     }
 
+    /// Another process has ended the stream: that is the end of its open requests here, too.
+    pub fn ended_elsewhere(&mut self, now: Ms, nonce: StreamNonce, tail: Option<Bytes>, out: &mut Vec<Step>) {
+        let Some(stream) = self.streams.get_mut(&nonce) else { return };
+        for id in std::mem::take(&mut stream.open) {
+            self.in_flight.remove(&id);
+        }
+        let _ = self.handle(now, nonce, Input::Ended { tail }, out);
+    }
+
     /// Ends the session: every open request gets its end, every connection closes.
     pub fn end(&mut self, now: Ms, end: SynthesizedEnd, out: &mut Vec<Step>) {
         self.ended = true;
