@@ -56,7 +56,7 @@ test-python: setup ## run tests/python against mcp 1.x + fastmcp 3 and against m
 	@$(TOGETHER) test-python-mcp1 test-python-mcp2
 
 test-python-mcp1 test-python-mcp2: test-python-%:
-	$(SERVERS) .venv/$*/bin/python -m pytest tests/python --numprocesses 2 $(PYTEST_ARGS)
+	$(SERVERS) .venv/$*/bin/python -m pytest tests/python --numprocesses 2 --dist loadgroup $(PYTEST_ARGS)
 
 test-node: setup ## run tests/node against the TypeScript SDK 1.x and 2.x
 	$(SERVERS) npm test --silent

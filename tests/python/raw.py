@@ -286,7 +286,8 @@ class Wire:
         if receive_buffer is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         sock.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+        async with asyncio.timeout(WAIT_S):
+            await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return cls(*await asyncio.open_connection(sock=sock, limit=limit))
 

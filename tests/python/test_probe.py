@@ -25,7 +25,8 @@ from tailrope.probe import Options, Report, probe
 from tailrope.probe._cli import main
 from tailrope.probe._report import WORDS
 
-pytestmark = pytest.mark.ours
+# On one worker: the probes begin together.
+pytestmark = [pytest.mark.ours, pytest.mark.xdist_group("probe")]
 
 ROOT = HERE.parents[1]
 VECTORS: dict[str, Any] = json.loads((ROOT / "tests/vectors/probe.json").read_text())
@@ -102,11 +103,21 @@ class Ahead:
             url = faulty.url(server["faults"], "python")
             return await probe(Options(url, {}, only=tuple(server["findings"]), **VECTORS["options"]))
 
+    async def _cancel(self) -> None:
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        await self.loop.shutdown_default_executor()
+
     def stop(self) -> None:
+        # What is left of a test that failed must not end in the loop of another one.
+        asyncio.run_coroutine_threadsafe(self._cancel(), self.loop).result(30)
         for server in self.servers:
             server.kill()
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(10)
+        self.loop.close()
 
 
 @pytest.fixture(scope="module")

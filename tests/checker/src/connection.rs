@@ -38,6 +38,8 @@ pub(crate) struct Connection {
     pub(crate) is_unprimed: bool,
     pub(crate) gap: Option<(u64, u64)>,
     pub(crate) has_terminal: bool,
+    /// What it got while a later reader, which is named too, had nothing but its priming event.
+    pub(crate) early: Vec<(Place, usize)>,
     pub(crate) closed: Option<(By, bool)>,
 }
 
@@ -63,6 +65,7 @@ impl Connection {
             is_unprimed: false,
             gap: None,
             has_terminal: false,
+            early: Vec::new(),
             closed: None,
         }
     }

@@ -198,7 +198,7 @@ impl Checker {
         self.check_reader(at, stream, place);
         self.advance(at, stream, place);
         if place == END {
-            self.connections[at].has_terminal = true;
+            self.has_all(at);
             if self.streams[stream].result.is_none() {
                 self.streams[stream].result = Some(at);
                 self.report.summary.results += 1;
@@ -252,11 +252,25 @@ impl Checker {
                 _ => true,
             }
         });
-        if let Some((newer, _)) = wrong {
-            let says =
-                format!("it comes here after {} has taken the stream over", self.connections[*newer].open.connection);
-            self.blame("I4", at, Some(place), says);
+        match wrong.map(|(newer, _)| *newer) {
+            // Its cursor may not be checked yet. That is known when this one has all, or at the end.
+            Some(newer) if !self.connections[newer].has_more => self.connections[at].early.push((place, newer)),
+            Some(newer) => self.blame_reader(at, place, newer),
+            None => {}
         }
+    }
+
+    pub(crate) fn blame_reader(&mut self, at: usize, place: Place, newer: usize) {
+        let says = format!("it comes here after {} has taken the stream over", self.connections[newer].open.connection);
+        self.blame("I4", at, Some(place), says);
+    }
+
+    /// I4: a connection that has the end of its stream while a later reader has nothing left nothing to take over.
+    fn has_all(&mut self, at: usize) {
+        self.connections[at].has_terminal = true;
+        let mut early = std::mem::take(&mut self.connections[at].early);
+        early.retain(|(_, newer)| self.connections[*newer].has_more);
+        self.connections[at].early = early;
     }
 
     /// I2, I3, I8: the next event of a connection.
@@ -303,8 +317,8 @@ impl Checker {
     }
 
     fn error_terminal(&mut self, at: usize, id: Option<&str>) {
+        self.has_all(at);
         let connection = &mut self.connections[at];
-        connection.has_terminal = true;
         connection.is_unprimed = false;
         let gap = connection.gap.take();
         let (Some(stream), Some(position), Probe::Own) =

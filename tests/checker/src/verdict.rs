@@ -27,6 +27,9 @@ impl Checker {
             }
         }
         for at in 0..self.connections.len() {
+            for (place, newer) in std::mem::take(&mut self.connections[at].early) {
+                self.blame_reader(at, place, newer);
+            }
             let connection = &self.connections[at];
             if connection.has_terminal && connection.closed.is_none() {
                 self.blame("I6", at, None, "it is open after the end of its request".to_owned());

@@ -90,6 +90,9 @@ fn i4_the_newest_reader_has_the_stream() {
     waits.comes("post", "a", [2]).is_good();
     let primed = Story::call().stored("a", [1, 2]).comes("post", "a", [1]).open("get", "a", Some("a-1"));
     primed.prime("get", "p1").comes("post", "a", [2]).is_good();
+    let all = Story::call().open("get", "a", Some("p0")).prime("get", "p1").stored("a", [1, END]);
+    let all = all.comes("post", "a", [1, END]).closed("post").comes("get", "a", [1, END]).closed("get");
+    all.done("a").is_good();
     let gave_up = Story::call().open("get", "a", Some("p0")).prime("get", "p1").closed("get").stored("a", [1]);
     gave_up.comes("post", "a", [1]).is_good();
     let parked = Story::new().stream("standalone").stored("standalone", [1]).open("one", "standalone", None);
@@ -102,6 +105,9 @@ fn i4_is_broken() {
     taken_over(|_| {}).comes("post", "a", [2]).breaks("I4", "after get has taken the stream over");
     let primed = Story::call().open("get", "a", Some("p0")).prime("get", "p1").stored("a", [1]);
     primed.comes("post", "a", [1]).breaks("I4", "after get");
+    let both = Story::call().open("get", "a", Some("p0")).prime("get", "p1").stored("a", [1, END]);
+    let both = both.comes("post", "a", [1]).comes("get", "a", [1, END]).closed("get").comes("post", "a", [END]);
+    both.closed("post").report_has("I4", "after get");
     let in_flight = taken_over(|open| open.in_flight = true).stored("a", [3]).comes("post", "a", [2, 3]);
     in_flight.breaks("I4", "after get");
     let elsewhere = taken_over(|open| open.elsewhere = true).at(5_201).stored("a", [3]).comes("post", "a", [2, 3]);
