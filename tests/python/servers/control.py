@@ -100,7 +100,7 @@ async def answer(path: str, query: dict[str, str], body: bytes) -> Any:
         return {}
     if path == "/ctl/state":
         tasks = len(asyncio.all_tasks())
-        state = {"marks": CONTROL.marks, "requests": CONTROL.requests, "rss": rss_bytes(), "tasks": tasks}
+        state = {"marks": CONTROL.marks, "requests": {"GET": 0, **CONTROL.requests}, "rss": rss_bytes(), "tasks": tasks}
         state["descriptors"] = len(os.listdir("/proc/self/fd"))
         if CONTROL.store is not None:
             state["store"] = CONTROL.store.state()
