@@ -328,14 +328,11 @@ class Session:
             await loop.sock_connect(sock, ("127.0.0.1", target))
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection = Connection(self.recorder, sock, stream, direct=proxy is None)
-            if proxy is not None:
-                facts["in_flight"] = True
+            # What an older connection was sent before may be read after the first bytes of this one.
+            facts["in_flight"] = True
             if process is not None:
                 facts["process"] = process
-            # Bytes of an older connection that went through a proxy may be anywhere.
             if stream is not None:
-                if any(not older.direct for older in stream.open):
-                    facts["in_flight"] = True
                 stream.open.append(connection)
             self.recorder.tell(
                 "open",
