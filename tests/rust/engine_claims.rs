@@ -2,6 +2,8 @@
 
 mod common;
 mod folder;
+#[macro_use]
+mod passing_on;
 mod processes;
 
 use std::collections::VecDeque;
@@ -364,6 +366,11 @@ impl SlowClaims {
 }
 
 impl EventStore for SlowClaims {
+    passes_on!(
+        open append finish set_retry read put_session session unwatch settle drop_stream drop_session sweep
+        usage answers_elsewhere outlives_process
+    );
+
     fn claim(&self, key: &StreamKey, ticket: &Ticket) -> Answer<u64> {
         assert_eq!(ticket.operation, Operation::Claim);
         self.asked.lock().unwrap().push_back((key.clone(), ticket.clone()));
@@ -375,26 +382,6 @@ impl EventStore for SlowClaims {
         self.inner.abandon(key, ticket);
     }
 
-    fn open(&self, now: Ms, key: &StreamKey, about: &Bytes, ticket: &Ticket) -> Answer<()> {
-        self.inner.open(now, key, about, ticket)
-    }
-
-    fn append(&self, now: Ms, key: &StreamKey, append: &Append<'_>, ticket: &Ticket) -> Answer<()> {
-        self.inner.append(now, key, append, ticket)
-    }
-
-    fn finish(&self, now: Ms, key: &StreamKey, tail: Bytes) {
-        self.inner.finish(now, key, tail);
-    }
-
-    fn set_retry(&self, key: &StreamKey, retry_ms: u32) {
-        self.inner.set_retry(key, retry_ms);
-    }
-
-    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<Page> {
-        self.inner.read(key, after, limit, ticket)
-    }
-
     fn record(&self, key: &StreamKey, ticket: &Ticket) -> Answer<Option<Record>> {
         if !self.hold_records.load(Ordering::SeqCst) {
             return self.inner.record(key, ticket);
@@ -404,48 +391,8 @@ impl EventStore for SlowClaims {
         Answer::Later
     }
 
-    fn put_session(&self, now: Ms, session: &str, record: &SessionRecord) {
-        self.inner.put_session(now, session, record);
-    }
-
-    fn session(&self, now: Ms, session: &str, ticket: &Ticket) -> Answer<Option<SessionRecord>> {
-        self.inner.session(now, session, ticket)
-    }
-
     fn watch(&self, key: &StreamKey, watcher: &Watcher) {
         self.watchers.lock().unwrap().push((key.clone(), watcher.clone()));
         self.inner.watch(key, watcher);
-    }
-
-    fn unwatch(&self, key: &StreamKey, watcher: &Watcher) {
-        self.inner.unwatch(key, watcher);
-    }
-
-    fn settle(&self, key: &StreamKey, seq: Seq) {
-        self.inner.settle(key, seq);
-    }
-
-    fn drop_stream(&self, key: &StreamKey) {
-        self.inner.drop_stream(key);
-    }
-
-    fn drop_session(&self, session: &str) {
-        self.inner.drop_session(session);
-    }
-
-    fn sweep(&self, now: Ms) -> Ms {
-        self.inner.sweep(now)
-    }
-
-    fn usage(&self) -> Usage {
-        self.inner.usage()
-    }
-
-    fn answers_elsewhere(&self) -> bool {
-        self.inner.answers_elsewhere()
-    }
-
-    fn outlives_process(&self) -> bool {
-        self.inner.outlives_process()
     }
 }

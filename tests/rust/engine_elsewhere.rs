@@ -2,6 +2,8 @@
 
 mod common;
 mod folder;
+#[macro_use]
+mod passing_on;
 mod late_looks;
 mod processes;
 

@@ -49,25 +49,10 @@ impl LateLooks {
 }
 
 impl EventStore for LateLooks {
-    fn open(&self, now: Ms, key: &StreamKey, about: &Bytes, ticket: &Ticket) -> Answer<()> {
-        self.inner.open(now, key, about, ticket)
-    }
-
-    fn append(&self, now: Ms, key: &StreamKey, append: &Append<'_>, ticket: &Ticket) -> Answer<()> {
-        self.inner.append(now, key, append, ticket)
-    }
-
-    fn finish(&self, now: Ms, key: &StreamKey, tail: Bytes) {
-        self.inner.finish(now, key, tail);
-    }
-
-    fn set_retry(&self, key: &StreamKey, retry_ms: u32) {
-        self.inner.set_retry(key, retry_ms);
-    }
-
-    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<Page> {
-        self.inner.read(key, after, limit, ticket)
-    }
+    passes_on!(
+        open append finish set_retry read put_session session claim unwatch settle drop_stream drop_session
+        sweep usage answers_elsewhere outlives_process
+    );
 
     fn record(&self, key: &StreamKey, ticket: &Ticket) -> Answer<Option<Record>> {
         if !self.sees_nobody.load(Ordering::SeqCst) {
@@ -81,53 +66,9 @@ impl EventStore for LateLooks {
         answer
     }
 
-    fn put_session(&self, now: Ms, session: &str, record: &SessionRecord) {
-        self.inner.put_session(now, session, record);
-    }
-
-    fn session(&self, now: Ms, session: &str, ticket: &Ticket) -> Answer<Option<SessionRecord>> {
-        self.inner.session(now, session, ticket)
-    }
-
-    fn claim(&self, key: &StreamKey, ticket: &Ticket) -> Answer<u64> {
-        self.inner.claim(key, ticket)
-    }
-
     fn watch(&self, key: &StreamKey, watcher: &Watcher) {
         if !self.hears_nothing.load(Ordering::SeqCst) {
             self.inner.watch(key, watcher);
         }
-    }
-
-    fn unwatch(&self, key: &StreamKey, watcher: &Watcher) {
-        self.inner.unwatch(key, watcher);
-    }
-
-    fn settle(&self, key: &StreamKey, seq: Seq) {
-        self.inner.settle(key, seq);
-    }
-
-    fn drop_stream(&self, key: &StreamKey) {
-        self.inner.drop_stream(key);
-    }
-
-    fn drop_session(&self, session: &str) {
-        self.inner.drop_session(session);
-    }
-
-    fn sweep(&self, now: Ms) -> Ms {
-        self.inner.sweep(now)
-    }
-
-    fn usage(&self) -> Usage {
-        self.inner.usage()
-    }
-
-    fn answers_elsewhere(&self) -> bool {
-        self.inner.answers_elsewhere()
-    }
-
-    fn outlives_process(&self) -> bool {
-        self.inner.outlives_process()
     }
 }
