@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use crate::database::{Administrator, told};
 
@@ -40,9 +41,19 @@ impl Database {
 
     /// Ends every connection to it. Returns how many there were.
     pub(crate) fn end_connections(&self) -> i64 {
-        let name = &self.name;
-        self.administrator
-            .number(&format!("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = '{name}'"))
+        self.terminate(Duration::ZERO)
+    }
+
+    /// The same, and comes back when the server has ended them: none of them takes a statement any more.
+    pub(crate) fn see_connections_end(&self) {
+        self.terminate(Duration::from_secs(10));
+    }
+
+    fn terminate(&self, patience: Duration) -> i64 {
+        let (name, wait_ms) = (&self.name, patience.as_millis());
+        self.administrator.number(&format!(
+            "SELECT count(pg_terminate_backend(pid, {wait_ms})) FROM pg_stat_activity WHERE datname = '{name}'"
+        ))
     }
 }
 
