@@ -5,13 +5,13 @@ mod common;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use common::{Bell, Bench, NEW, SlowStore, ask, call, id, notify, read_now, respond, resume, slow};
+use common::{Bell, Bench, NEW, SlowStore, ask, call, id, notify, read_now, respond, response, resume, slow};
 use serde_json::json;
 use tailrope_core::engine::{EngineError, NoWake, Options, Sent};
-use tailrope_core::protocol::Dialect;
 use tailrope_core::protocol::jsonrpc::read;
+use tailrope_core::protocol::{Dialect, EventId, IdEncoder};
 use tailrope_core::store::{HostReplay, HostStore, Limits, StoreError};
-use tailrope_core::stream::CloseReason;
+use tailrope_core::stream::{Chain, CloseReason};
 
 const TIMED_OUT: Result<(), EngineError> = Err(EngineError::Store(StoreError::TimedOut { after_ms: 30_000 }));
 
@@ -72,6 +72,33 @@ fn i13_a_response_without_an_answer_of_the_store_is_an_error_for_its_client() {
     // The log has its end, and takes no other.
     store.answer_all();
     assert_eq!(bench.read(&resume(&session, &cursor)).frames()[1..], [tombstone]);
+}
+
+#[test]
+fn i6_a_response_that_the_store_took_after_all_is_the_end_from_when_that_is_known() {
+    let (bench, store) = slow(Options::default());
+    let session = bench.session("s", NEW);
+    let connection = call(&session, 1);
+    let cursor = bench.read(&connection).last_id();
+    store.set(true, false);
+    respond(&session, 1).unwrap();
+    let waiting = resume(&session, &cursor);
+    assert!(store.answer_unheard(), "it is in the log, and counts as lost");
+    let tombstone = json!({"tombstone": {"error": -32603, "id": 1}});
+    assert_eq!(bench.read(&connection).frames(), [tombstone], "those who read now are told");
+    // Who was given the response by another process comes here: the log is looked at.
+    let Some(EventId::Position(at)) = EventId::parse(&cursor) else { panic!("a position") };
+    let tag = Chain::start(&at.nonce.0).then(&response(&id(1))).tag();
+    let mut ahead = Vec::new();
+    IdEncoder::new(at.nonce, &at.origin).encode(1, 0, tag, &mut ahead);
+    let ahead = resume(&session, std::str::from_utf8(&ahead).unwrap());
+    store.set(false, false);
+    assert!(store.answer_nth(1, true), "the look");
+    store.answer_all();
+    assert_eq!(read_now(&ahead).status, Some(204), "nothing is left behind a response");
+    let answered = bench.read(&waiting);
+    assert_eq!(answered.frames()[1..], [json!({"event": 1, "is": {"result": 1}})], "nothing follows the response");
+    assert_eq!(answered.end, Some(CloseReason::Complete));
 }
 
 #[test]

@@ -290,7 +290,7 @@ impl World {
         if !self.late.is_empty() {
             self.log.append(&mut self.late);
             self.confirmed = self.head();
-            self.give(Input::Grown { head: self.confirmed }).unwrap();
+            self.give(Input::Grown { head: self.confirmed, is_end: false }).unwrap();
             return;
         }
         if fail && self.dice.one_in(2) {
@@ -313,7 +313,7 @@ impl World {
             self.give(Input::AppendLost).unwrap();
             self.end_failed();
         }
-        // Nothing follows an end, so nobody finds out that one came through.
+        // Nothing follows an end, so only a look at the log shows that one came through: the vectors have that.
         if self.dice.one_in(3) && events.iter().all(|event| event.kind != EventKind::Terminal) {
             self.late = events.into_iter().map(|event| Kept { payload: event.payload, kind: event.kind }).collect();
         }

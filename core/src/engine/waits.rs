@@ -2,7 +2,8 @@
 //!
 //! What it does not answer in time counts as failed and is abandoned; an answer that comes later finds
 //! no wait and is ignored. An append is another matter: the store may have taken it, or take it still.
-//! It is never tried again, and when it turns out to be in the log the log goes on behind it.
+//! It is never tried again, and when it turns out to be in the log the log goes on behind it. A response
+//! that does is the stream's end again, in place of the error that was made up for it.
 
 use super::cell::{Cell, State};
 use crate::Ms;
@@ -192,8 +193,8 @@ impl Cell {
         stream.chain = Chain(record.chain);
         tracing::warn!(target: "tailrope", session = %self.id, stream = %nonce.hex(), from = known + 1,
             to = record.head, "events that counted as not stored are in the log");
-        state.session.move_questions(nonce, known, record.head - known);
-        let _ = state.session.handle(now, nonce, Input::Grown { head: record.head }, more);
+        let is_end = record.finished && record.tail.is_none();
+        state.session.grown(now, nonce, (known, record.head), is_end, more);
     }
 }
 

@@ -148,11 +148,16 @@ impl Session {
         }
     }
 
-    /// The questions of a stream that stood behind this position stand that much further behind it.
-    pub fn move_questions(&mut self, nonce: StreamNonce, behind: Seq, by: u64) {
+    /// What counted as not stored is in the log, which goes on from `known` to `head`: the questions behind it
+    /// stand that much further behind it. With the last response nothing is left for the engine to end.
+    pub fn grown(&mut self, now: Ms, nonce: StreamNonce, (known, head): (Seq, Seq), is_end: bool, out: &mut Vec<Step>) {
         for (at, position) in self.questions.values_mut() {
-            *position += if *at == nonce && *position > behind { by } else { 0 };
+            *position += if *at == nonce && *position > known { head - known } else { 0 };
         }
+        if is_end && let Some(stream) = self.streams.get_mut(&nonce) {
+            stream.failed.clear();
+        }
+        let _ = self.handle(now, nonce, Input::Grown { head, is_end }, out);
     }
 
     /// Reads from the server's own answer to `initialize` what the session was told.

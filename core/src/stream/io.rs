@@ -53,6 +53,8 @@ pub enum Input {
     Grown {
         /// The last stored position.
         head: Seq,
+        /// The last of the lost events is the terminal.
+        is_end: bool,
     },
     /// The log has got its end from somebody else who writes it, at its present head.
     Ended {

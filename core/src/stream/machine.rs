@@ -252,7 +252,7 @@ impl Machine {
             Input::Appended => self.appended(out),
             Input::AppendFailed => self.append_failed(out),
             Input::AppendLost => self.append_lost(out),
-            Input::Grown { head } => self.grown(head, out),
+            Input::Grown { head, is_end } => self.grown(head, is_end, out),
             Input::Ended { tail } => self.ended(tail, out),
             Input::Page { conn, page } => self.page(now, conn, page, out),
             Input::LoadFailed { conn } => self.load_failed(now, conn, out),
