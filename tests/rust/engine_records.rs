@@ -5,7 +5,7 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{Bench, NEW, OLD, SlowStore, call, id, notify, read_now, respond, resume, slow};
+use common::{Bench, NEW, OLD, SlowStore, broadcast, call, id, listen, notify, read_now, respond, resume, slow};
 use serde_json::json;
 use tailrope_core::Ms;
 use tailrope_core::engine::{NoWake, Options, Sent, SessionHandle};
@@ -175,6 +175,40 @@ fn a_cursor_of_another_history_ends_an_answer_that_has_begun() {
     let answered = read_now(&back);
     assert_eq!(answered.frames(), [json!({"tombstone": {"error": -32603, "id": 1}})]);
     assert!(answered.end.is_some());
+}
+
+#[test]
+fn i5_a_stream_that_is_given_instead_of_one_that_is_lost_is_named_behind_the_echo() {
+    // A cursor into a log that is not there, and one whose tag is of another history of the log that is.
+    for (at, is_there) in [(4, false), (30, true)] {
+        let (bench, store) = slow(Options::default());
+        let session = bench.session("s", NEW);
+        let listener = listen(&session);
+        broadcast(&session, "a").unwrap();
+        let start = bench.read(&listener).ids()[0].clone();
+        drop(listener);
+        let mut lost = start.clone().into_bytes();
+        lost[at] = if lost[at] == b'A' { b'B' } else { b'A' };
+        store.set(false, true);
+        let back = resume(&session, &String::from_utf8(lost).unwrap());
+        let echo = bench.read(&back);
+        assert_eq!(echo.frames(), [json!({"priming": 0, "retry_ms": 3000})]);
+        store.set(false, false);
+        bench.advance(250);
+        let answered = read_now(&back);
+        let given = [json!({"priming": 0, "retry_ms": 3000}), json!({"event": 1, "is": "a"})];
+        assert_eq!(answered.frames(), given, "what is given begins with a name of its own: {is_there}");
+        let stream = |id: &str| id[..17].to_owned();
+        assert_eq!(stream(&echo.last_id()) == stream(&start), is_there);
+        assert_eq!(
+            stream(&answered.ids()[0]),
+            stream(&start),
+            "who leaves now comes back for the stream that is there"
+        );
+        let again = bench.read(&resume(&session, &answered.ids()[0]));
+        assert_eq!(again.frames(), given);
+        assert_eq!(bench.engine.stats().resumes_lost, 1, "it is not lost once more");
+    }
 }
 
 #[test]

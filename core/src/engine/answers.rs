@@ -123,6 +123,8 @@ impl Cell {
             Origin::Standalone => {
                 Counters::add(&counters.resumes_lost, 1);
                 conn.instead = true;
+                // What it was told is a position in the stream that is lost; the one to come back for has another.
+                conn.primed = false;
                 conn.after_opening = list_changed(state.session.list_changed());
                 let nonce = self.standalone(state, now, steps);
                 if let Some(conn) = state.conns.get_mut(&id) {
