@@ -34,6 +34,8 @@ pub(crate) struct Connection {
     pub(crate) has_retry: bool,
     /// An event came.
     pub(crate) has_more: bool,
+    /// It named the start of another log than the one that was asked for.
+    pub(crate) is_given: bool,
     /// It began without the event that it has to begin with: only an error terminal may follow.
     pub(crate) is_unprimed: bool,
     pub(crate) gap: Option<(u64, u64)>,
@@ -62,6 +64,7 @@ impl Connection {
             is_opened: false,
             has_retry: false,
             has_more: false,
+            is_given: false,
             is_unprimed: false,
             gap: None,
             has_terminal: false,

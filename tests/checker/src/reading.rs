@@ -78,7 +78,7 @@ impl Checker {
     fn begin(&mut self, at: usize, is_priming: bool) {
         let connection = &mut self.connections[at];
         if std::mem::replace(&mut connection.is_opened, true) {
-            if is_priming {
+            if is_priming && !self.may_give(at) {
                 self.blame("I5", at, None, "a second priming event".to_owned());
             }
             return;
@@ -90,6 +90,19 @@ impl Checker {
         if revision.is_some_and(|revision| revision >= PRIMING) && !(is_priming && connection.has_retry) {
             connection.is_unprimed = true;
         }
+    }
+
+    /// I5: a log that is gone may turn out to be after the reader's position was told. Then the start of the one that is
+    /// given instead has a name, too.
+    fn may_give(&mut self, at: usize) -> bool {
+        let connection = &self.connections[at];
+        let may_be_gone = match connection.stream.filter(|_| connection.open.probe == Probe::Own) {
+            Some(stream) => self.streams[stream].is_standalone() && self.gone(stream).loss,
+            None => true,
+        };
+        let connection = &mut self.connections[at];
+        let is_next = !connection.is_unprimed && !connection.has_more && connection.open.cursor.is_some();
+        may_be_gone && is_next && !std::mem::replace(&mut connection.is_given, true)
     }
 
     /// An answer that should have had a priming event is no error terminal either.

@@ -1,6 +1,6 @@
 //! I3, I4, I5, I8: what connections carry.
 
-use tailrope_checker::{By, Open, Why};
+use tailrope_checker::{By, Open, Probe, Why};
 
 use crate::story::{END, Story};
 
@@ -127,6 +127,17 @@ fn i5_an_answer_begins_with_a_priming_event() {
     // There is no position to come back to.
     let gone = Story::call().stored("a", [END]).lost("post").gone("a", Why::Expired).open("get", "a", Some("p0"));
     gone.error("get", "a").closed("get").done("a").is_good();
+    // What is given instead of a log that is lost has a name, too, also behind the position that was told before.
+    resumed_after_loss().prime("get", "p1").prime("get", "p2").comes("get", "standalone", [3]).is_good();
+    let foreign = Story::new().stream("standalone").probe("x", Probe::Foreign, "q", 200).prime("x", "p1");
+    foreign.prime("x", "p2").is_good();
+}
+
+/// A listener whose log is gone comes back.
+fn resumed_after_loss() -> Story {
+    let listener = Story::new().stream("standalone").open("one", "standalone", None).prime("one", "p0");
+    let listener = listener.stored("standalone", 1..=3).comes("one", "standalone", [1, 2]).lost("one");
+    listener.gone("standalone", Why::StoreLost).open("get", "standalone", Some("standalone-2"))
 }
 
 #[test]
@@ -138,6 +149,13 @@ fn i5_is_broken() {
     story().text("post", ": comment\n\n").prime("post", "p").comes("post", "a", [1]).report_has("I5", "second priming");
     story().text("post", ": comment\n\n").comes("post", "a", [1]).breaks("I5", says);
     story().prime("post", "p").prime("post", "q").comes("post", "a", [1]).breaks("I5", "second priming");
+    let thrice = resumed_after_loss().prime("get", "p1").prime("get", "p2").prime("get", "p3");
+    thrice.breaks("I5", "second priming");
+    let late = resumed_after_loss().prime("get", "p1").comes("get", "standalone", [3]).prime("get", "p2");
+    late.breaks("I5", "second priming");
+    let kept = Story::new().stream("standalone").open("one", "standalone", None).prime("one", "p0").lost("one");
+    let kept = kept.open("get", "standalone", Some("p0")).prime("get", "p1").prime("get", "p2");
+    kept.breaks("I5", "second priming");
     story().prime("post", "p").text("post", "id: q\n\n").comes("post", "a", [1]).breaks("I5", "clients drop it");
 }
 
