@@ -20,7 +20,7 @@ use processes::{
 };
 use serde_json::{Value, json};
 use tailrope_core::engine::{EngineError, NoWake, Options, SessionHandle};
-use tailrope_core::protocol::{Dialect, RequestId, Revision};
+use tailrope_core::protocol::{Dialect, EventId, IdEncoder, Origin, RequestId, Revision};
 use tailrope_core::store::{Limits, StoreError, StoreOptions};
 use tailrope_core::stream::CloseReason;
 
@@ -365,6 +365,45 @@ fn i7_a_foreign_standalone_cursor_is_answered_elsewhere_with_the_own_stream() {
     for cursor in [cursors[1].1.clone(), String::from_utf8(unknown).unwrap()] {
         let answered = read_until(&there, &resume(&seen, &cursor), has(1));
         assert_eq!(events(&answered), [json!({"event": 1, "is": "s"})]);
+    }
+}
+
+/// The same cursor, of a stream of another kind.
+fn as_if_of(cursor: &str, origin: &Origin) -> String {
+    let Some(EventId::Position(cursor)) = EventId::parse(cursor) else { panic!("a cursor: {cursor}") };
+    let mut id = Vec::new();
+    IdEncoder::new(cursor.nonce, origin).encode(cursor.seq, cursor.visit, cursor.tag, &mut id);
+    String::from_utf8(id).unwrap()
+}
+
+#[test]
+fn i7_a_cursor_that_names_another_kind_of_stream_than_its_log_is_unknown() {
+    let folder = Folder::new();
+    let (here, there) = (process(&folder, 0), process(&folder, 0));
+    let session = open_session(&here, "s", NEW);
+    broadcast(&session, "a").unwrap();
+    let standalone = read_until(&here, &listen(&session), has(1)).last_id();
+    let first = call(&session, 1);
+    notify(&session, 1, "b").unwrap();
+    let called = read_until(&here, &first, has(1)).last_id();
+    let seen = adopt_known(&there);
+    for (bench, session) in [(&here, &session), (&there, &seen)] {
+        for (cursor, request) in [(&standalone, 1), (&called, 2)] {
+            let forged = as_if_of(cursor, &Origin::Request(id(request)));
+            let answered = read_until(bench, &resume(session, &forged), ended);
+            assert_eq!(answered.frames(), [json!({"tombstone": {"error": -32603, "id": request}})]);
+        }
+        let answered = read_until(bench, &resume(session, &as_if_of(&called, &Origin::Standalone)), has(1));
+        assert_eq!(events(&answered), [json!({"event": 1, "is": "a"})], "the own standalone stream");
+        // What was forged has made nothing of the streams themselves.
+        let back = resume(session, &standalone);
+        let one = read_until(bench, &back, |answered| !answered.text.is_empty());
+        assert_eq!(one.frames(), [json!({"priming": 1, "retry_ms": 3000})]);
+        let two = resume(session, &standalone);
+        read_until(bench, &two, |answered| !answered.text.is_empty());
+        assert_eq!(read_now(&back).end, None, "I4: it is parked, as on no stream of a request");
+        let called = read_until(bench, &resume(session, &called), |answered| !answered.text.is_empty());
+        assert_eq!((called.status, called.end), (Some(200), None));
     }
 }
 

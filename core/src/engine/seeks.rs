@@ -7,7 +7,7 @@
 use super::cell::{Cell, State};
 use super::connection::Head;
 use crate::Ms;
-use crate::protocol::{IdEncoder, MAX_VISIT, Origin, StreamNonce, sse};
+use crate::protocol::{IdEncoder, MAX_VISIT, Origin, RequestId, StreamNonce, sse};
 use crate::session::{Step, Stream};
 use crate::store::{Answer, Operation, Record, StoreError, Ticket};
 use crate::stream::{Chain, CloseReason, ConnectionId, Follow, Input, Seq};
@@ -184,13 +184,19 @@ impl Cell {
             let Some(seek) = state.seeks.remove(&conn) else { continue };
             let Some(origin) = state.conns.get(&conn).map(|conn| conn.origin.clone()) else { continue };
             if state.session.stream(nonce).is_none() {
+                let is_standalone = state.session.standalone() == Some(nonce);
+                let fits = |record: &Record| seek.position.tag.is_none() || is_of(&origin, is_standalone, record);
+                if record.as_ref().is_some_and(|record| !fits(record)) {
+                    self.answer_unknown(state, now, conn, steps);
+                    continue;
+                }
                 // One that is to be written here and has no machine is written by nobody: the store lost its
                 // end, which every machine leaves behind.
                 let is_written = |record: &&Record| {
                     record.finished || record.owner_unseen_ms.is_some() || origin == Origin::Standalone
                 };
                 let Some(record) = record.as_ref().filter(is_written) else {
-                    if state.session.standalone() == Some(nonce) {
+                    if is_standalone {
                         state.session.forget_standalone();
                     }
                     self.answer_unknown(state, now, conn, steps);
@@ -299,6 +305,21 @@ impl Cell {
 /// another process knows more than the machine here.
 fn is_ahead(stream: &Stream, position: &Position) -> bool {
     stream.is_unsure && position.after > stream.machine.durable()
+}
+
+/// Whether a log is of the kind of stream that a cursor says it is. Its machine is made by that, and whoever knows a name
+/// of the log can say another.
+fn is_of(origin: &Origin, is_standalone: bool, record: &Record) -> bool {
+    if is_standalone {
+        return *origin == Origin::Standalone;
+    }
+    // Empty where the store does not keep it.
+    let requests = RequestId::decode_all(&record.about).unwrap_or_default();
+    match origin {
+        Origin::Standalone => requests.is_empty(),
+        Origin::Request(request) => requests.is_empty() || requests.contains(request),
+        Origin::Unnamed => true,
+    }
 }
 
 fn comment_due(seek: &Seek, keep_alive_ms: u64) -> Ms {
