@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from torture.cell import TESTS
-from torture.hosts import SERVERS, STOCK, STORES
+from torture.hosts import RMCP, SERVERS, STOCK, STORES, build_rmcp
 from torture.matrix import EVERYTHING, SLICE, Outcome, Runner, keep, load
 from torture.recorder import checker
 from torture.table import by_server, by_test, write
@@ -47,6 +47,8 @@ def main() -> int:
     if missing:
         print(f"no server of {', '.join(sorted(missing))}: tests/services/with starts them", file=sys.stderr)
         return 2
+    if any(cell.server == RMCP for cell in cells):
+        build_rmcp()
     print(f"seed {args.seed}, {len(cells)} tests", flush=True)
     started, over = time.monotonic(), 0
 

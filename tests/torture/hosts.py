@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import tempfile
 import uuid
 from pathlib import Path
@@ -14,8 +15,10 @@ from urllib.parse import urlsplit
 
 ROOT = Path(__file__).parents[2]
 SERVERS = ("python-v1", "python-v2", "node-v1", "node-v2")
-# The SDKs' own transports with the event stores of the tests, which keep everything in memory.
-STOCK = tuple(f"stock-{server}" for server in SERVERS)
+# The Rust SDK's own server, as it comes: it keeps the last messages of a stream in memory, and needs no event store.
+RMCP = "stock-rmcp"
+# The SDKs' own transports; Python's and Node's have the event stores of the tests, which keep everything in memory.
+STOCK = (*(f"stock-{server}" for server in SERVERS), RMCP)
 STORES = ("memory", "sqlite", "redis", "postgres")
 START_S = 40.0
 RETRY_MS = 20
@@ -53,8 +56,21 @@ def through(place: str, port: int) -> str:
     return place.replace(f"{parts.hostname}:{parts.port}", f"127.0.0.1:{port}", 1)
 
 
+def rmcp_program() -> Path:
+    return Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "rmcp-server/debug/tailrope-torture-rmcp-server"
+
+
+def build_rmcp() -> None:
+    """Build the program of `stock-rmcp`, which nothing else needs."""
+    target = rmcp_program().parents[1]
+    words = ["cargo", "build", "--quiet", "--locked", "--target-dir", str(target), "--manifest-path"]
+    subprocess.run([*words, str(ROOT / "tests" / "torture" / "rmcp-server" / "Cargo.toml")], check=True)
+
+
 def command(server: str, place: str, *, auth: bool, engine: dict[str, Any]) -> tuple[list[str], Path, dict[str, str]]:
     """The command that starts a server, its working directory and its environment."""
+    if server == RMCP:
+        return [str(rmcp_program())], ROOT, {}
     *stock, package, line = server.split("-")
     options: dict[str, Any] = {}
     if package == "node":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import tomllib
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -23,6 +24,7 @@ NAMES = {
     "stock-python-v2": "stock Python, mcp 2.x",
     "stock-node-v1": "stock TypeScript SDK 1.x",
     "stock-node-v2": "stock TypeScript SDK 2.x",
+    "stock-rmcp": "stock rmcp 3.x",
 }
 WORDS = {
     "handoff": "readers that drop and resume at random, many through a bad network, while tools emit",
@@ -105,6 +107,8 @@ print(*map(importlib.metadata.version, ("mcp", "uvicorn")), platform.python_vers
     node = subprocess.run(["node", "--version"], capture_output=True, text=True, check=True).stdout.strip()
     sdk, server = (wanted[f"@modelcontextprotocol/{name}"] for name in ("sdk", "server"))
     found.append(f"TypeScript SDK {sdk} and {server}, Node {node}")
+    lock = tomllib.loads((ROOT / "tests" / "torture" / "rmcp-server" / "Cargo.lock").read_text())
+    found.append(f"rmcp {next(each['version'] for each in lock['package'] if each['name'] == 'rmcp')}")
     return found
 
 
@@ -117,7 +121,8 @@ def page(outcomes: list[Outcome]) -> str:
         "`tests/torture` starts server processes, breaks connections, processes and stores under them, and writes down",
         "everything that the servers were asked to send and everything that clients got. `tests/checker` judges these",
         "histories against the invariants of ARCHITECTURE.md. The same tests run on the SDKs' own transports, with the",
-        "plain event stores in memory of `tests/python/servers/stores.py` and `tests/node/kit/stores.mjs`.",
+        "plain event stores in memory of `tests/python/servers/stores.py` and `tests/node/kit/stores.mjs`; the server",
+        "of the Rust SDK keeps the last messages of a stream by itself and is measured as it comes.",
         "",
         "```sh",
         COMMAND,

@@ -113,7 +113,9 @@ class Tenants:
         if not await connection.until(lambda: connection.status is not None, self.setting.hang_s):
             self.recorder.tell("hung", session=client.name, stream=None, says="a probe has no answer")
         if connection.status == 200:
-            await connection.until(lambda: bool(connection.ids), self.setting.hang_s)
+            # There are stock servers that answer a cursor that they do not know like this, and say nothing more.
+            wait_s = LISTEN_S if self.setting.is_stock else self.setting.hang_s
+            await connection.until(lambda: bool(connection.ids), wait_s)
         # One that stays open shows all that it has at once, and more only to who should not see it.
         await connection.over(LISTEN_S)
         connection.drop()
