@@ -104,6 +104,7 @@ lint: lint-rust lint-python lint-node lint-docs ## format checks, clippy, layeri
 lint-rust: setup
 	cargo fmt --all --check
 	cargo fmt --manifest-path tests/interop/rmcp-client/Cargo.toml --check
+	cargo fmt --manifest-path tests/torture/rmcp-server/Cargo.toml --check
 	cargo fmt --manifest-path tests/fuzz/libfuzzer/Cargo.toml --check
 	scripts/check-layers
 	cargo check --quiet -p tailrope-core --no-default-features
