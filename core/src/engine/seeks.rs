@@ -105,7 +105,9 @@ impl Cell {
             return self.answer_unknown(state, now, conn, steps);
         }
         let jitter = self.shared.jitter();
-        if fresh {
+        // Whoever was told a position while the store could not tell is given what is behind it (I2).
+        let is_told = state.conns.get(&conn).is_some_and(|conn| conn.primed);
+        if fresh && !is_told {
             if let Some(conn) = state.conns.get_mut(&conn) {
                 conn.head = Some(Head::EVENT_STREAM);
             }

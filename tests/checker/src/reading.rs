@@ -155,9 +155,7 @@ impl Checker {
         let stream = &*stream;
         let of = |meaning| match meaning {
             Meaning::Event(place) => Some(place),
-            Meaning::Start(Position::Behind(place)) => Some(place),
-            // It was told by what came after it, and that is not as certain.
-            Meaning::Start(Position::Unknown(_)) => None,
+            Meaning::Start(position) => stream.known(position),
             Meaning::Error => Some(END),
         };
         let held = |place| stream.event(place).is_some_and(|event| event.kept || event.word == Word::Stored);

@@ -50,6 +50,10 @@ fn i2_is_broken() {
     shared.text("post", "id: a-1\ndata: [[s/a/2]]\n\n").breaks("I2", "named something else before");
     let moved = Story::call().stored("a", [1]).comes("post", "a", [1]).lost("post");
     moved.open("get", "a", Some("a-1")).prime("get", "p0").breaks("I2", "named something else before");
+    let told = Story::new().stream("standalone").stored("standalone", 1..=4).open("one", "standalone", None);
+    let told = told.prime("one", "p0").comes("one", "standalone", [1, 2]).open("two", "standalone", None);
+    let told = told.prime("two", "p1").comes("two", "standalone", [4]).open("three", "standalone", Some("p0"));
+    told.prime("three", "p1").breaks("I2", "named something else before");
 }
 
 fn other_session(story: Story, stream: &str) -> Story {

@@ -1,0 +1,126 @@
+//! A store whose answers the test lets through, one by one and in any order.
+#![allow(dead_code, reason = "each test uses a part")]
+
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Instant;
+
+use bytes::Bytes;
+use tailrope_core::Ms;
+use tailrope_core::engine::Options;
+use tailrope_core::store::{
+    Answer, Append, Complete, EventStore, Operation, Outcome, ReadLimit, Record, SessionRecord, StoreError,
+    StoreOptions, StreamKey, Ticket, Usage, Watcher,
+};
+use tailrope_core::stream::{Page, Seq};
+
+use crate::common::{Bench, SECRET};
+use crate::folder::Folder;
+use crate::processes::{PATIENCE, store_in};
+
+type Which = fn(&Operation) -> bool;
+
+/// Everything is done by the store within, at once; what of its answers is held the test passes on.
+pub(crate) struct AnyOrder {
+    inner: Arc<dyn EventStore>,
+    held: Mutex<Option<Which>>,
+    answers: Mutex<Vec<(Ticket, Outcome)>>,
+}
+
+/// A process with a store object of its own, whose answers can be held.
+pub(crate) fn process_in_any_order(folder: &Folder) -> (Bench, Arc<AnyOrder>) {
+    let (held, answers) = Default::default();
+    let store = Arc::new(AnyOrder { inner: store_in(folder, StoreOptions::default()), held, answers });
+    (Bench::new(Options { store: Some(Arc::clone(&store) as _), ..Options::default() }), store)
+}
+
+/// Takes an outcome in the place of who asked for it.
+struct Relay(Mutex<mpsc::Sender<Outcome>>);
+
+impl Complete for Relay {
+    fn complete(&self, _ticket: &Ticket, outcome: Outcome) {
+        self.0.lock().unwrap().send(outcome).expect("it is waited for");
+    }
+}
+
+impl AnyOrder {
+    /// From now on answers to these wait.
+    pub(crate) fn hold(&self, which: Which) {
+        *self.held.lock().unwrap() = Some(which);
+    }
+
+    /// From now on no answer waits any more. Those that do go on waiting.
+    pub(crate) fn let_go(&self) {
+        *self.held.lock().unwrap() = None;
+    }
+
+    /// Answers that wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.answers.lock().unwrap().len()
+    }
+
+    /// Lets the answer through that waits at this place.
+    pub(crate) fn answer(&self, at: usize) {
+        let (ticket, outcome) = self.answers.lock().unwrap().remove(at);
+        ticket.complete(outcome);
+    }
+
+    pub(crate) fn answer_all(&self) {
+        while self.waiting() > 0 {
+            self.answer(0);
+        }
+    }
+
+    /// Every answer that waits is that the store cannot tell. Waits until there is one.
+    pub(crate) fn fail_all(&self, bench: &Bench) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.waiting() == 0 {
+            assert!(Instant::now() < deadline, "the store is asked");
+            bench.advance(5);
+        }
+        for (ticket, _) in std::mem::take(&mut *self.answers.lock().unwrap()) {
+            let error = || StoreError::Failed(SECRET.to_owned());
+            ticket.complete(match ticket.operation {
+                Operation::Record => Outcome::Record(Err(error())),
+                Operation::Read(_) => Outcome::Page(Err(error())),
+                Operation::Session => Outcome::Session(Err(error())),
+                operation => panic!("{operation:?} is not held"),
+            });
+        }
+    }
+
+    fn ask<T>(&self, ticket: &Ticket, ask: impl FnOnce(&Ticket) -> Answer<T>) -> Answer<T> {
+        if !self.held.lock().unwrap().is_some_and(|which| which(&ticket.operation)) {
+            return ask(ticket);
+        }
+        let (told, outcome) = mpsc::channel();
+        let relay: Arc<dyn Complete> = Arc::new(Relay(Mutex::new(told)));
+        let answer = ask(&Ticket { to: Arc::downgrade(&relay), ..ticket.clone() });
+        assert!(matches!(answer, Answer::Later), "SQLite answers later");
+        let outcome = outcome.recv_timeout(PATIENCE).expect("the store answers");
+        self.answers.lock().unwrap().push((ticket.clone(), outcome));
+        Answer::Later
+    }
+}
+
+impl EventStore for AnyOrder {
+    passes_on!(
+        open append finish set_retry put_session claim unwatch settle drop_stream drop_session sweep usage
+        answers_elsewhere outlives_process
+    );
+
+    fn record(&self, key: &StreamKey, ticket: &Ticket) -> Answer<Option<Record>> {
+        self.ask(ticket, |ticket| self.inner.record(key, ticket))
+    }
+
+    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<Page> {
+        self.ask(ticket, |ticket| self.inner.read(key, after, limit, ticket))
+    }
+
+    fn session(&self, now: Ms, session: &str, ticket: &Ticket) -> Answer<Option<SessionRecord>> {
+        self.ask(ticket, |ticket| self.inner.session(now, session, ticket))
+    }
+
+    fn watch(&self, key: &StreamKey, watcher: &Watcher) {
+        self.inner.watch(key, watcher);
+    }
+}
