@@ -142,6 +142,8 @@ pub(crate) struct Stream {
     /// The first connection that carried a result, and an error.
     pub(crate) result: Option<usize>,
     pub(crate) error: Option<usize>,
+    /// The number of the fact with which the first error terminal came.
+    pub(crate) error_fact: Option<u64>,
     /// What the first error terminal was permitted by when it was seen.
     pub(crate) error_permitted: bool,
     /// It carried events with ids that are not the test's own: positions are not the numbers of marks.

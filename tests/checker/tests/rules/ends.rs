@@ -48,6 +48,14 @@ fn i13_a_request_has_one_end() {
 }
 
 #[test]
+fn i3_what_is_emitted_after_an_error_is_promised_to_nobody() {
+    let told = || Story::call().stored("a", [1]).comes("post", "a", [1]).gone("a", Why::OwnerLost);
+    told().error("post", "a").closed("post").stored("a", [2, 3]).done("a").is_good();
+    let before = told().emit("a", 2).error("post", "a").closed("post").ack("a", 2).done("a");
+    before.breaks("I3", "lost: it was stored");
+}
+
+#[test]
 fn i13_is_broken() {
     Story::call().stored("a", [1]).comes("post", "a", [1]).lost("post").done("a").breaks("I13", "has no end");
     Story::call().error("post", "a").closed("post").done("a").breaks("I13", "nothing explains");
