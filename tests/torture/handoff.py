@@ -154,17 +154,13 @@ class Reader:
             return
         self.recorder.count("drops")
         how = self.random.choice(["drop", "drop", "leave", "half", "fault"])
-        if connection.direct or how != "fault":
+        link = connection.proxy.links.get(connection.port) if connection.proxy is not None else None
+        if link is None or how != "fault":
             if how == "half":
                 connection.half_close()
                 await asyncio.sleep(0.01)
             if how == "leave":
                 connection.leave()
-            connection.drop()
-            return
-        proxy = next(each for each in self.proxies if connection.port in each.links or each is self.proxies[-1])
-        link = proxy.links.get(connection.port)
-        if link is None:
             connection.drop()
             return
         how = self.random.choice(["reset", "end", "half", "hole"])

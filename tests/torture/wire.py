@@ -77,10 +77,10 @@ class Stream:
 class Connection:
     """One request and its answer on a connection of its own."""
 
-    def __init__(self, recorder: Recorder, sock: socket.socket, stream: Stream | None, direct: bool) -> None:
+    def __init__(self, recorder: Recorder, sock: socket.socket, stream: Stream | None, proxy: Proxy | None) -> None:
         self.recorder, self.sock, self.stream = recorder, sock, stream
-        # Straight to the server: what it wrote earlier to another connection has arrived earlier.
-        self.direct = direct
+        # On its way to the server, if any. Its port does not tell: connections to two proxies may have the same.
+        self.proxy = proxy
         self.name = recorder.connection()
         self.port: int = sock.getsockname()[1]
         self.status: int | None = None
@@ -105,35 +105,16 @@ class Connection:
         asyncio.get_running_loop().add_reader(self.sock, self._readable)
 
     def _readable(self) -> None:
-        data = self._receive()
-        if data is None:
-            return
-        if data and self.stream is not None and self.direct and not self.body:
-            # These may be its first bytes. What older connections got before is there by now, and comes first.
-            for older in list(self.stream.open):
-                if older is not self and older.direct:
-                    older.take()
-        self._take(data)
-
-    def take(self) -> None:
-        """Read what is there."""
-        while self.closed is None and (data := self._receive()) is not None:
-            self._take(data)
-
-    def _receive(self) -> bytes | None:
-        """The next bytes, none where the connection is over, nothing where there is nothing yet."""
         try:
-            return self.sock.recv(CHUNK_BYTES)
+            data = self.sock.recv(CHUNK_BYTES)
         except BlockingIOError:
-            return None
+            return
         except OSError:
-            return b""
-
-    def _take(self, data: bytes) -> None:
+            data = b""
         if not data:
             # A body without a length and without chunks ends like this; any other is broken off.
             is_whole = self.status is not None and self._left is None and not self._chunked
-            excused = self.recorder.breaks or not self.direct
+            excused = self.recorder.breaks or self.proxy is not None
             self.end("fault" if excused and not is_whole else "server", clean=is_whole)
             return
         self._raw += data
@@ -327,7 +308,7 @@ class Session:
             loop = asyncio.get_running_loop()
             await loop.sock_connect(sock, ("127.0.0.1", target))
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection = Connection(self.recorder, sock, stream, direct=proxy is None)
+            connection = Connection(self.recorder, sock, stream, proxy)
             # What an older connection was sent before may be read after the first bytes of this one.
             facts["in_flight"] = True
             if process is not None:
