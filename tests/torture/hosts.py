@@ -22,8 +22,6 @@ STOCK = (*(f"stock-{server}" for server in SERVERS), RMCP)
 STORES = ("memory", "sqlite", "redis", "postgres")
 START_S = 40.0
 RETRY_MS = 20
-# Whose process is silent for so long is taken for gone: a busy machine must not make one silent that is not.
-OWNER_LOST_MS = int(os.environ.get("TAILROPE_OWNER_LOST_MS", "30000"))
 ROOM = {"max_events_per_stream": 1_000_000, "max_bytes_per_stream": 256 << 20, "max_bytes_per_session": 512 << 20}
 
 
@@ -103,7 +101,7 @@ class Host:
 
     @classmethod
     async def start(cls, server: str, place: str = "memory:", *, auth: bool = False, **engine: Any) -> Host:
-        words, cwd, more = command(server, place, auth=auth, engine={"owner_lost_ms": OWNER_LOST_MS, **ROOM, **engine})
+        words, cwd, more = command(server, place, auth=auth, engine={**ROOM, **engine})
         # Open as long as the process runs, so no `with` can hold it.
         log = tempfile.TemporaryFile("w+")  # noqa: SIM115
         process = await asyncio.create_subprocess_exec(
