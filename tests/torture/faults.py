@@ -77,7 +77,7 @@ async def bad_wave(recorder: Recorder, setting: Setting, number: int, host: Host
     begun = asyncio.Event()
 
     def plan(name: str, call: int) -> dict[str, Any]:
-        more: dict[str, Any] = {"unsure": True, "pause_ms": [0, 60], "standalone": 0}
+        more: dict[str, Any] = {"unsure": "", "pause_ms": [0, 60], "standalone": 0}
         if call == 0:
             lasting.append(f"{name}-r{call}")
             return {**more, "until": str(until)}

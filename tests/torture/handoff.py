@@ -235,7 +235,7 @@ async def wave(
             reader = Reader(client, stream, f"{seed}/{call}", setting, hosts, proxies)
             streams.append(stream)
             reading.append(asyncio.create_task(reader.call(body, one_begun)))
-            if steps.get("unsure") and "until" not in steps:
+            if "unsure" in steps and "until" not in steps:
                 # Also its response may be one that the store does not take.
                 stream.gone("unstored")
         for stream, outcome in zip(streams, await asyncio.gather(*reading, return_exceptions=True), strict=True):

@@ -26,7 +26,8 @@ function seeded(seed) {
  * session, stream: the names in the marks; facts: the file. count: how many events; until: a file, and it goes on until
  * that is there. pause_ms: least and most between two events, half of them follow at once. bytes: the most that is added
  * to a text. close: how likely it closes its connection after an event. standalone: how many events go to the session's
- * standalone stream, spread over the call. kill: {n, at} kills the process at event n: `before` it is sent, when it is
+ * standalone stream, spread over the call. unsure: what is in the words of faults after which nobody knows whether an
+ * event was stored; '' is in all of them. kill: {n, at} kills the process at event n: `before` it is sent, when it is
  * `sent` and nothing is known of it, when it is `stored`, or `later`, when it may be on the wire.
  */
 export async function marked(plan, ctx) {
@@ -43,8 +44,8 @@ export async function marked(plan, ctx) {
       await sending;
       tell('ack', stream, n);
     } catch (error) {
-      // A store that does not answer may have taken it: whoever planned that knows.
-      tell(plan.unsure ? 'unsure' : 'refused', stream, n, { why: String(error).slice(0, 200) });
+      const why = String(error).slice(0, 200);
+      tell(plan.unsure !== undefined && why.includes(plan.unsure) ? 'unsure' : 'refused', stream, n, { why });
     }
   };
   const event = async (n) => {

@@ -39,7 +39,8 @@ class Marked:
     session, stream: the names in the marks; facts: the file. count: how many events; until: a file, and it goes on
     until that is there. pause_ms: least and most between two events, half of them follow at once. bytes: the most that
     is added to a text. close: how likely it closes its connection after an event. standalone: how many events go to the
-    session's standalone stream, spread over the call. kill: {n, at} kills the process at event n: `before` it is sent,
+    session's standalone stream, spread over the call. unsure: what is in the words of faults after which nobody knows
+    whether an event was stored; "" is in all of them. kill: {n, at} kills the process at event n: `before` it is sent,
     when it is `sent` and nothing is known of it, when it is `stored`, or `later`, when it may be on the wire.
     """
 
@@ -99,9 +100,9 @@ class Marked:
         try:
             await sending
         except Exception as fault:
-            # A store that does not answer may have taken it: whoever planned that knows.
-            fact = "unsure" if self.plan.get("unsure") else "refused"
-            self.facts.tell(fact, **names, n=n, why=str(fault)[:200])
+            why, unsure = str(fault)[:200], self.plan.get("unsure")
+            fact = "unsure" if unsure is not None and unsure in why else "refused"
+            self.facts.tell(fact, **names, n=n, why=why)
         else:
             self.facts.tell("ack", **names, n=n)
 
