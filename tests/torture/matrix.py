@@ -83,8 +83,8 @@ def keep(path: Path, outcome: Outcome) -> None:
 def applies(test: str, store: str, server: str) -> bool:
     if server in STOCK:
         # Their event stores are objects in memory, one for each process.
-        return store == "memory" and test not in ("kills", "faults")
-    if test == "kills":
+        return store == "memory" and test not in ("kills", "pauses", "faults")
+    if test in ("kills", "pauses"):
         return store != "memory"
     # SQLite has no network to break; tests/rust has its faults.
     return test != "faults" or store in ("redis", "postgres")
@@ -103,6 +103,8 @@ SLICE = [
     for words in (
         "kills python-v2 postgres",
         "kills node-v2 redis",
+        "pauses python-v1 postgres",
+        "pauses node-v1 redis",
         "faults python-v1 redis",
         "faults node-v2 postgres",
         "handoff python-v2 memory",

@@ -30,6 +30,7 @@ WORDS = {
     "handoff": "readers that drop and resume at random, many through a bad network, while tools emit",
     "tenants": "two tenants with equal request ids; own, foreign, guessed and changed cursors",
     "kills": "servers that are killed between the steps of an event; clients go on at the next process or another one",
+    "pauses": "owners that stand still for longer than they may be silent, and go on; readers at the other process",
     "takeover": "the path of a reader dies without a word, the next one comes within 50 ms, the path is alive again",
     "faults": "the network between server and store is cut amid an append, silent, slow, refusing",
 }
@@ -85,7 +86,9 @@ def by_test(outcomes: list[Outcome]) -> list[str]:
             cells.append(f"{sum_['events']:,} / {wrong}" if mine else "-")
         notes = totals([each for each in outcomes if each.cell.test == test])
         shown = [
-            f"{notes[what]:,} {what}" for what in ("kills", "takeovers", "probes", "drops", "resumes") if notes[what]
+            f"{notes[what]:,} {what}"
+            for what in ("kills", "pauses", "takeovers", "probes", "drops", "resumes")
+            if notes[what]
         ]
         lines.append(f"| {test} | {' | '.join(cells)} | {', '.join(shown)} |")
     return lines

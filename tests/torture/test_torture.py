@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from torture.cell import TESTS
 from torture.hosts import STOCK
 from torture.matrix import SLICE, Cell, Outcome, Runner
 from torture.recorder import Recorder, checker
@@ -71,14 +72,21 @@ def test_no_rule_is_broken(cell: Cell, ahead: Ahead) -> None:
     # A test that provoked nothing would be clean, too.
     notes = outcome.found["notes"]
     assert outcome.found["summary"]["events"] > 200
-    provoked = {"handoff": "drops", "tenants": "probes", "kills": "kills", "takeover": "takeovers", "faults": "drops"}
-    least = {"kills": 1, "takeover": 100}.get(cell.test, 20)
+    provoked = {
+        "handoff": "drops",
+        "tenants": "probes",
+        "kills": "kills",
+        "pauses": "pauses",
+        "takeover": "takeovers",
+        "faults": "drops",
+    }
+    least = {"kills": 1, "pauses": 1, "takeover": 100}.get(cell.test, 20)
     assert notes[provoked[cell.test]] >= least, notes
 
 
 def test_slice_has_every_test_in_every_language_and_every_store() -> None:
     assert not any(cell.server in STOCK for cell in SLICE)
-    for test in ("handoff", "tenants", "kills", "takeover", "faults"):
+    for test in TESTS:
         assert {cell.server.split("-")[0] for cell in SLICE if cell.test == test} == {"python", "node"}
     assert {cell.store for cell in SLICE} == {"memory", "sqlite", "redis", "postgres"}
     assert {cell.server for cell in SLICE} == {"python-v1", "python-v2", "node-v1", "node-v2"}
