@@ -421,6 +421,30 @@ fn a_listener_elsewhere_is_served() {
 }
 
 #[test]
+fn i3_a_listener_that_is_told_a_position_before_its_stream_is_known_goes_on_from_there() {
+    let folder = Folder::new();
+    let here = process(&folder, 0);
+    let looks = LateLooks::new(store_in(&folder, StoreOptions::default()));
+    let there = Bench::new(Options { store: Some(Arc::clone(&looks) as _), ..Options::default() });
+    let session = open_session(&here, "s", NEW);
+    broadcast(&session, "a").unwrap();
+    let first = listen(&session);
+    read_until(&here, &first, has(1));
+    let seen = adopt_known(&there);
+    // Somebody was handed the event already, and still the position that is told is the one before it.
+    let one = listen(&seen);
+    read_until(&there, &one, has(1));
+    looks.sees_nothing.store(true, Ordering::SeqCst);
+    let two = listen(&seen);
+    let told = read_until(&there, &two, |answered| !answered.text.is_empty());
+    assert_eq!(told.frames(), [json!({"priming": 0, "retry_ms": 3000})]);
+    looks.sees_nothing.store(false, Ordering::SeqCst);
+    broadcast(&session, "b").unwrap();
+    let want = [json!({"event": 1, "is": "a"}), json!({"event": 2, "is": "b"})];
+    assert_eq!(read_until(&there, &two, |answered| answered.text.contains("notifications/b")).frames(), want);
+}
+
+#[test]
 fn f_94_i5_a_session_elsewhere_has_the_revision_that_it_negotiated() {
     let retry = |frame: &Value| frame["retry_ms"].as_u64();
     for (revision, primed) in [(NEW, true), (OLD, false)] {

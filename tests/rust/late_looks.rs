@@ -1,4 +1,4 @@
-//! A store whose looks at logs are old: when they are told, their owners have given a sign meanwhile.
+//! A store whose looks at logs are old: when they are told, their owners have given a sign meanwhile. Or they fail.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use tailrope_core::Ms;
 use tailrope_core::store::{
-    Answer, Append, Complete, EventStore, Outcome, ReadLimit, Record, SessionRecord, StreamKey, Ticket, Usage, Watcher,
+    Answer, Append, Complete, EventStore, Outcome, ReadLimit, Record, SessionRecord, StoreError, StreamKey, Ticket,
+    Usage, Watcher,
 };
 use tailrope_core::stream::{Page, Seq};
 
@@ -15,6 +16,8 @@ pub(crate) struct LateLooks {
     inner: Arc<dyn EventStore>,
     /// Every owner elsewhere counts as gone.
     pub(crate) sees_nobody: AtomicBool,
+    /// No look is answered.
+    pub(crate) sees_nothing: AtomicBool,
     /// Hints are lost.
     pub(crate) hears_nothing: AtomicBool,
     /// Looks that took an owner for gone.
@@ -43,8 +46,8 @@ impl Complete for Look {
 
 impl LateLooks {
     pub(crate) fn new(inner: Arc<dyn EventStore>) -> Arc<Self> {
-        let (sees_nobody, hears_nothing, told) = Default::default();
-        Arc::new(Self { inner, sees_nobody, hears_nothing, told, looks: Mutex::default() })
+        let (sees_nobody, sees_nothing, hears_nothing, told) = Default::default();
+        Arc::new(Self { inner, sees_nobody, sees_nothing, hears_nothing, told, looks: Mutex::default() })
     }
 }
 
@@ -55,6 +58,9 @@ impl EventStore for LateLooks {
     );
 
     fn record(&self, key: &StreamKey, ticket: &Ticket) -> Answer<Option<Record>> {
+        if self.sees_nothing.load(Ordering::SeqCst) {
+            return Answer::Now(Err(StoreError::Failed("it is away".to_owned())));
+        }
         if !self.sees_nobody.load(Ordering::SeqCst) {
             return self.inner.record(key, ticket);
         }

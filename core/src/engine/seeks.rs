@@ -250,8 +250,10 @@ impl Cell {
         if let Some(echo) = conn.echo.take() {
             sse::write_priming(conn.own(), |out| out.extend_from_slice(echo.as_bytes()), Some(retry_ms));
         } else {
-            let Position { nonce, after, visit, tag, .. } = &mut seek.position;
+            let Position { nonce, after, visit, tag, fresh } = &mut seek.position;
             *visit = (*visit + 1) % (MAX_VISIT + 1);
+            // It has a cursor from here on, and gets what is behind that (I3).
+            *fresh = false;
             let ids = IdEncoder::new(*nonce, &conn.origin);
             let write_id = |out: &mut Vec<u8>| ids.encode(*after, *visit, tag.unwrap_or_default(), out);
             sse::write_priming(conn.own(), write_id, Some(retry_ms));
