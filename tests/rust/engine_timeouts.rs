@@ -102,6 +102,52 @@ fn i6_a_response_that_the_store_took_after_all_is_the_end_from_when_that_is_know
 }
 
 #[test]
+fn i6_of_a_batch_only_what_is_lost_for_certain_is_told_by_the_end() {
+    for second_is_lost in [false, true] {
+        let (bench, store) = slow(Options::default());
+        let session = bench.session("s", NEW);
+        let batch = session.call(&[id(1), id(2), id(3)], None, Arc::new(NoWake), 0).unwrap();
+        store.set(true, false);
+        respond(&session, 1).unwrap();
+        assert!(store.answer_unheard(), "it is in the log, and counts as lost");
+        respond(&session, 2).unwrap();
+        assert!(store.answer(true), "it is refused behind what is in the log");
+        assert!(store.answer(true), "the look at the log");
+        assert!(store.answer(!second_is_lost));
+        store.set(false, false);
+        respond(&session, 3).unwrap();
+        let answered = bench.read(&batch);
+        let mut want = vec![json!({"event": 1, "is": {"result": 1}})];
+        if second_is_lost {
+            want.push(json!({"event": 2, "is": {"result": 3}}));
+            want.push(json!({"tombstone": {"error": -32603, "id": 2}}));
+        } else {
+            want.push(json!({"event": 2, "is": {"result": 2}}));
+            want.push(json!({"event": 3, "is": {"result": 3}}));
+        }
+        assert_eq!((&answered.frames()[1..], answered.end), (&want[..], Some(CloseReason::Complete)));
+    }
+}
+
+#[test]
+fn i6_the_last_response_of_a_batch_is_its_end_when_one_before_it_came_through_after_all() {
+    let (bench, store) = slow(Options::default());
+    let session = bench.session("s", NEW);
+    let batch = session.call(&[id(1), id(2)], None, Arc::new(NoWake), 0).unwrap();
+    let cursor = bench.read(&batch).last_id();
+    store.set(true, false);
+    respond(&session, 1).unwrap();
+    assert!(store.answer_unheard(), "it is in the log, and counts as lost");
+    store.set(false, false);
+    assert_eq!(respond(&session, 2), Ok(Sent::Stored));
+    let events = [json!({"event": 1, "is": {"result": 1}}), json!({"event": 2, "is": {"result": 2}})];
+    let answered = bench.read(&batch);
+    assert_eq!((&answered.frames()[..], answered.end), (&events[..], Some(CloseReason::Complete)));
+    assert_eq!(bench.read(&resume(&session, &cursor)).frames()[1..], events, "the log has its end");
+    assert_eq!(bench.read(&resume(&session, &answered.last_id())).status, Some(204));
+}
+
+#[test]
 fn i13_all_responses_of_a_lost_append_are_told_by_the_end() {
     let (bench, store) = slow(Options::default());
     let session = bench.session("s", NEW);

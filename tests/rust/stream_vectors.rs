@@ -164,8 +164,9 @@ enum InputSpec {
     AppendFailed,
     AppendLost,
     Grown(Seq),
-    /// Up to here, where the terminal is.
-    GrownToEnd(Seq),
+    Found {
+        tail: Option<String>,
+    },
     /// The end, if it is not in the log.
     Ended {
         tail: Option<String>,
@@ -250,8 +251,8 @@ impl Trace {
             InputSpec::Appended => Input::Appended,
             InputSpec::AppendFailed => Input::AppendFailed,
             InputSpec::AppendLost => Input::AppendLost,
-            InputSpec::Grown(head) => Input::Grown { head: *head, is_end: false },
-            InputSpec::GrownToEnd(head) => Input::Grown { head: *head, is_end: true },
+            InputSpec::Grown(head) => Input::Grown { head: *head },
+            InputSpec::Found { tail } => Input::Found { tail: tail.clone().map(Into::into) },
             InputSpec::Ended { tail } => Input::Ended { tail: tail.clone().map(Into::into) },
             InputSpec::Page { conn, seqs, trimmed, tag_at } => {
                 let after = self.read_after[conn];

@@ -290,7 +290,7 @@ impl World {
         if !self.late.is_empty() {
             self.log.append(&mut self.late);
             self.confirmed = self.head();
-            self.give(Input::Grown { head: self.confirmed, is_end: false }).unwrap();
+            self.give(Input::Grown { head: self.confirmed }).unwrap();
             return;
         }
         if fail && self.dice.one_in(2) {

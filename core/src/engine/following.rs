@@ -77,7 +77,7 @@ impl Cell {
                 let owner_lost_ms = self.shared.options.owner_lost_ms;
                 let is_left = record.owner_unseen_ms.is_some_and(|unseen_ms| unseen_ms >= owner_lost_ms);
                 if record.head > stream.machine.durable() {
-                    inputs.push(Input::Grown { head: record.head, is_end: false });
+                    inputs.push(Input::Grown { head: record.head });
                 }
                 if record.finished {
                     inputs.push(Input::Ended { tail: record.tail.clone() });

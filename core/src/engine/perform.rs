@@ -168,6 +168,7 @@ impl Cell {
                 if let Some(stream) = state.session.stream_mut(nonce) {
                     stream.chain = stream.chain_ahead;
                     stream.is_unsure = false;
+                    stream.lost.clear();
                     Counters::add(&self.shared.counters.events_stored, stream.machine.appending() as u64);
                 }
                 Input::Appended

@@ -92,7 +92,7 @@ impl Cell {
     /// What was sent to the store and got no answer may be in the log: it counts as failed and is not sent again.
     pub(super) fn append_lost(&self, state: &mut State, now: Ms, nonce: StreamNonce, error: &StoreError) {
         let Some(stream) = state.session.stream_mut(nonce) else { return };
-        stream.is_unsure = true;
+        stream.note_lost();
         for _ in 0..stream.machine.appending() {
             state.errors.insert(nonce, error.clone());
             let mut steps = Vec::new();
@@ -193,8 +193,7 @@ impl Cell {
         stream.chain = Chain(record.chain);
         tracing::warn!(target: "tailrope", session = %self.id, stream = %nonce.hex(), from = known + 1,
             to = record.head, "events that counted as not stored are in the log");
-        let is_end = record.finished && record.tail.is_none();
-        state.session.grown(now, nonce, (known, record.head), is_end, more);
+        state.session.grown(now, nonce, (known, record.head), more);
     }
 }
 

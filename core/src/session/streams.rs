@@ -23,6 +23,8 @@ pub struct Stream {
     pub origin: Origin,
     /// The log may hold an append that counts as lost.
     pub is_unsure: bool,
+    /// Appends with responses that count as lost: the running hash behind each, and the tokens of its responses.
+    pub lost: Vec<(Chain, Vec<u64>)>,
     /// Requests without a response. The terminal is the last one's.
     pub(super) open: Vec<RequestId>,
     /// Requests whose response was published, by its token.
@@ -41,6 +43,7 @@ impl Stream {
             chain_ahead: chain,
             origin,
             is_unsure: false,
+            lost: Vec::new(),
             open: Vec::new(),
             answered: Vec::new(),
             failed: Vec::new(),
@@ -59,6 +62,16 @@ impl Stream {
             return self.machine.tail().cloned();
         }
         Some(ends_payload(&[&self.failed[..], &unsent].concat()))
+    }
+
+    /// What the store was asked to hold counts as lost, and may be in the log all the same.
+    pub fn note_lost(&mut self) {
+        self.is_unsure = true;
+        let appending = self.machine.waiting().take(self.machine.appending());
+        let responses: Vec<u64> = appending.filter(|event| event.kind.is_response()).map(|event| event.token).collect();
+        if !responses.is_empty() {
+            self.lost.push((self.chain_ahead, responses));
+        }
     }
 
     /// What is kept with the log: the requests that wait for their end.

@@ -48,13 +48,16 @@ pub enum Input {
     /// Nobody knows whether the store took the events of the last [`Output::Append`], so none is tried
     /// again: the first of them counts as not taken. Comes once for each of them.
     AppendLost,
+    /// Responses that an end was made up for are among what the log has grown by; [`Input::Grown`] follows.
+    Found {
+        /// What that end has to tell still. None: nothing, so the last response is the end.
+        tail: Option<Bytes>,
+    },
     /// The log has grown to `head` by itself: an append that was lost came through after all. The
     /// events of the last [`Output::Append`] follow it.
     Grown {
         /// The last stored position.
         head: Seq,
-        /// The last of the lost events is the terminal.
-        is_end: bool,
     },
     /// The log has got its end from somebody else who writes it, at its present head.
     Ended {

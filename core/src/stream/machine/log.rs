@@ -99,7 +99,7 @@ impl Machine {
         out.push(Output::Unstored { token: event.token, seq, kind: event.kind });
     }
 
-    pub(super) fn grown(&mut self, head: Seq, is_end: bool, out: &mut Vec<Output>) {
+    pub(super) fn grown(&mut self, head: Seq, out: &mut Vec<Output>) {
         let by = head.saturating_sub(self.durable);
         for close in [&mut self.link, &mut self.parked].into_iter().flatten().filter_map(|link| link.close.as_mut()) {
             if close.seq > self.durable {
@@ -107,16 +107,26 @@ impl Machine {
             }
         }
         self.durable += by;
-        if is_end {
-            // An end was made up for the one that was lost. What the log has is the end from here on (I6).
-            (self.ending, self.finished) = (Ending::Answered, true);
-        }
         if !self.appending.is_empty() {
             out.push(Output::Append { first: self.durable + 1, events: self.appending.clone() });
         }
         self.wake(out);
         self.load_arrivals(out);
-        self.forget_if_done(out);
+    }
+
+    pub(super) fn found(&mut self, tail: Option<Bytes>) {
+        match (&self.ending, tail) {
+            (Ending::Open | Ending::Answered, _) => {}
+            (Ending::Synthesized(_), None) => {
+                self.ending = Ending::Answered;
+                if let Some(last) = self.queue.back_mut().or_else(|| self.appending.last_mut()) {
+                    last.kind = EventKind::Terminal;
+                }
+            }
+            // The store has the other already.
+            (Ending::Synthesized(_), Some(_)) if self.finished => {}
+            (Ending::Synthesized(_), Some(tail)) => self.ending = Ending::Synthesized(tail),
+        }
     }
 
     pub(super) fn ended(&mut self, tail: Option<Bytes>, out: &mut Vec<Output>) {
