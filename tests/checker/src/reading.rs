@@ -93,15 +93,16 @@ impl Checker {
     }
 
     /// I5: a log that is gone may turn out to be after the reader's position was told. Then the start of the one that is
-    /// given instead has a name, too.
+    /// given instead has a name, too. A listener without a cursor is no exception: another process than the session's own
+    /// tells it the start of the log that it knows of, while the store cannot tell whether there is one.
     fn may_give(&mut self, at: usize) -> bool {
         let connection = &self.connections[at];
         let may_be_gone = match connection.stream.filter(|_| connection.open.probe == Probe::Own) {
             Some(stream) => self.streams[stream].is_standalone() && self.gone(stream).loss,
-            None => true,
+            None => connection.open.cursor.is_some(),
         };
         let connection = &mut self.connections[at];
-        let is_next = !connection.is_unprimed && !connection.has_more && connection.open.cursor.is_some();
+        let is_next = !connection.is_unprimed && !connection.has_more;
         may_be_gone && is_next && !std::mem::replace(&mut connection.is_given, true)
     }
 

@@ -129,6 +129,9 @@ fn i5_an_answer_begins_with_a_priming_event() {
     gone.error("get", "a").closed("get").done("a").is_good();
     // What is given instead of a log that is lost has a name, too, also behind the position that was told before.
     resumed_after_loss().prime("get", "p1").prime("get", "p2").comes("get", "standalone", [3]).is_good();
+    let elsewhere =
+        Story::new().stream("standalone").gone("standalone", Why::StoreLost).open("one", "standalone", None);
+    elsewhere.prime("one", "p1").prime("one", "p2").is_good();
     let foreign = Story::new().stream("standalone").probe("x", Probe::Foreign, "q", 200).prime("x", "p1");
     foreign.prime("x", "p2").is_good();
 }
@@ -156,6 +159,8 @@ fn i5_is_broken() {
     let kept = Story::new().stream("standalone").open("one", "standalone", None).prime("one", "p0").lost("one");
     let kept = kept.open("get", "standalone", Some("p0")).prime("get", "p1").prime("get", "p2");
     kept.breaks("I5", "second priming");
+    let listener = Story::new().stream("standalone").open("one", "standalone", None).prime("one", "p0");
+    listener.prime("one", "p1").breaks("I5", "second priming");
     story().prime("post", "p").text("post", "id: q\n\n").comes("post", "a", [1]).breaks("I5", "clients drop it");
 }
 
