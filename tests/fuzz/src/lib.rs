@@ -28,6 +28,7 @@ mod sealed;
 mod seeds;
 mod sse;
 mod stream;
+mod suffix;
 
 #[path = "../../rust/common.rs"]
 mod common;
