@@ -15,6 +15,10 @@
 //! | `engine` | the choices of a schedule of the engine over a store that answers late and not at all |
 //! | `adopted` | what a store says of a session and its logs that an engine serves |
 
+#[macro_use]
+#[path = "../../rust/passing_on.rs"]
+mod passing_on;
+
 mod admission;
 mod adopted;
 mod client;

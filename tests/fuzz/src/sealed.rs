@@ -71,21 +71,7 @@ impl Damaged {
 }
 
 impl EventStore for Damaged {
-    fn open(&self, now: Ms, key: &StreamKey, about: &Bytes, ticket: &Ticket) -> Answer<()> {
-        self.inner.open(now, key, about, ticket)
-    }
-
-    fn append(&self, now: Ms, key: &StreamKey, append: &Append<'_>, ticket: &Ticket) -> Answer<()> {
-        self.inner.append(now, key, append, ticket)
-    }
-
-    fn finish(&self, now: Ms, key: &StreamKey, tail: Bytes) {
-        self.inner.finish(now, key, tail);
-    }
-
-    fn set_retry(&self, key: &StreamKey, retry_ms: u32) {
-        self.inner.set_retry(key, retry_ms);
-    }
+    passes_on!(open append finish set_retry put_session settle drop_stream drop_session sweep usage);
 
     fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<Page> {
         let mut page = now(self.inner.read(key, after, limit, ticket));
@@ -104,10 +90,6 @@ impl EventStore for Damaged {
         Answer::Now(record)
     }
 
-    fn put_session(&self, now: Ms, session: &str, record: &SessionRecord) {
-        self.inner.put_session(now, session, record);
-    }
-
     fn session(&self, at: Ms, session: &str, ticket: &Ticket) -> Answer<Option<SessionRecord>> {
         let mut record = now(self.inner.session(at, session, ticket));
         if let Ok(Some(record)) = &mut record {
@@ -115,26 +97,6 @@ impl EventStore for Damaged {
             record.principal = record.principal.take().map(damaged);
         }
         Answer::Now(record)
-    }
-
-    fn settle(&self, key: &StreamKey, seq: Seq) {
-        self.inner.settle(key, seq);
-    }
-
-    fn drop_stream(&self, key: &StreamKey) {
-        self.inner.drop_stream(key);
-    }
-
-    fn drop_session(&self, session: &str) {
-        self.inner.drop_session(session);
-    }
-
-    fn sweep(&self, now: Ms) -> Ms {
-        self.inner.sweep(now)
-    }
-
-    fn usage(&self) -> Usage {
-        self.inner.usage()
     }
 }
 
