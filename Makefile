@@ -14,7 +14,7 @@ SERVERS := tests/services/with redis postgres --
 # Only the checks of the binding crate look at an interpreter; linking against one is left to the wheel.
 export PYO3_PYTHON := $(CURDIR)/$(MCP2)/python
 # Extra arguments: make test-python PYTEST_ARGS="-k resume", make bench BENCH_ARGS="--quick", make demo DEMO_ARGS=...,
-# make torture TORTURE_ARGS="--test takeover --server node-v2"
+# make torture-faults TORTURE_ARGS="--test takeover --server node-v2"
 PYTEST_ARGS ?=
 MUTANTS_ARGS ?=
 BENCH_ARGS ?=
@@ -74,19 +74,25 @@ test-torture: setup ## run a slice of the torture: each test in each language, a
 	tests/interop/build >/dev/null
 	tests/services/with nginx redis postgres -- $(MCP2)/python -m pytest tests/torture --numprocesses 2 $(PYTEST_ARGS)
 
-torture: torture-faults torture-marathon torture-stalled torture-soak ## all of the torture, for more than an hour
+# Each part goes on behind what is broken, and so does the whole, which names that again at its end.
+TORTURE_PARTS := torture-faults torture-marathon torture-stalled torture-soak
+torture: export TAILROPE_TORTURE_BROKEN := $(CURDIR)/target/torture-broken
+torture: setup ## all of the torture, about an hour on two cores: its four parts
+	@rm -f "$$TAILROPE_TORTURE_BROKEN"
+	@$(MAKE) --no-print-directory --jobs=1 --keep-going $(TORTURE_PARTS) || { \
+		cat "$$TAILROPE_TORTURE_BROKEN" 2>/dev/null || true; exit 1; }
 
-torture-faults: setup ## break connections, processes and stores under every server for half an hour, and print a table
+torture-faults: setup ## break connections, processes and stores under every server, and print a table: half an hour
 	@cd tests && services/with redis postgres -- ../$(MCP2)/python -m torture $(TORTURE_ARGS)
 
-torture-marathon: setup ## a call with 500 closes through every client and server, directly and behind nginx
+torture-marathon: setup ## a call with 500 closes through every client and server, also behind nginx: 12 minutes
 	@tests/interop/build >/dev/null
 	@cd tests && services/with nginx -- ../$(MCP2)/python -m torture.marathon
 
-torture-stalled: setup ## 1 GB for a reader that takes nothing, beside nine that do
+torture-stalled: setup ## 1 GB for a reader that takes nothing, beside nine that do: three minutes
 	@cd tests && ../$(MCP2)/python -m torture.stalled
 
-torture-soak: setup ## a day of rude clients, compressed, on each store
+torture-soak: setup ## a day of rude clients, compressed, on each store: a quarter of an hour
 	@cd tests && services/with redis postgres -- ../$(MCP2)/python -m torture.soak
 
 test-conformance: setup ## run the official conformance suite against the Python and the Node server

@@ -1,7 +1,8 @@
 """Run everything, or a part of it, and print a table: python -m torture [--short] [--test T] [--server S] [--store S]
 
 The full form takes half an hour on two cores and needs real servers: tests/services/with redis postgres -- ... The exit
-status is 1 when any rule was broken by a server of ours, or a test failed. Stock servers break rules; that is data.
+status is 1 when any rule was broken by a server of ours, or a test failed. Stock servers break rules; that is data. A
+test that hangs is ended after five minutes; tests that have not begun after 45 count as failed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 from pathlib import Path
 
 from torture.cell import TESTS
+from torture.ending import end
 from torture.hosts import RMCP, SERVERS, STOCK, STORES, build_rmcp
 from torture.matrix import EVERYTHING, SLICE, Outcome, Runner, keep, load
 from torture.recorder import checker
@@ -69,9 +71,7 @@ def main() -> int:
     if args.write:
         write(outcomes)
     wrong = [each for each in outcomes if each.failed or not (each.is_clean or each.cell.is_stock)]
-    if wrong:
-        print(f"\nviolations in: {', '.join(each.cell.name for each in wrong)}")
-    return 1 if wrong else 0
+    return end("faults", [each.cell.name for each in wrong])
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 from torture import nginx
+from torture.ending import end
 from torture.hosted import SERVERS, Hosted, Settings, hosted
 from torture.nginx import DEFAULT, TUNED, Front, Nginx
 
@@ -40,6 +41,8 @@ KEEP_ALIVE_MS = 150
 # Longer than nginx lets a connection be silent.
 SILENT_S = nginx.IDLE_S + 0.5
 WAIT_S = 90.0
+# A call that takes longer hangs.
+RUN_S = 300.0
 # More at once only make each other late.
 AT_ONCE = 6
 
@@ -85,6 +88,10 @@ class Run:
     client: str
     server: str
     way: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.client} {self.server} {self.way}"
 
     @property
     def driver(self) -> str:
@@ -176,7 +183,8 @@ async def attempt(run: Run, server: Hosted, tap: Tap, url: str, legs: list[Leg])
             has_begun = True
             # A failure's story is read while there is somebody to tell it.
             try:
-                outcome.closes = await race(at, server, legs, name)
+                async with asyncio.timeout(RUN_S):
+                    outcome.closes = await race(at, server, legs, name)
                 outcome.faults = judge(at, legs, name, run.way == BEHIND_CUTTING)
                 await at.close()
             finally:
@@ -202,9 +210,18 @@ async def servers(runs: list[Run]) -> AsyncIterator[dict[tuple[str, bool], Hoste
         yield dict(zip(wanted, found, strict=True))
 
 
-async def marathon(runs: list[Run], closes: int, silences: int, at_once: int = AT_ONCE) -> list[Outcome]:
-    """Do all runs, so many at once."""
-    places = asyncio.Semaphore(at_once)
+async def marathon(runs: list[Run], closes: int, silences: int) -> list[Outcome]:
+    """Do all runs, a few at once. What fails outside of them, as a server that panics, is a fault of all."""
+    outcomes: list[Outcome] = []
+    try:
+        await every(runs, closes, silences, outcomes)
+    except Exception as fault:
+        outcomes.append(Outcome(Run("all", "all", "all"), faults=[f"{type(fault).__name__}: {str(fault)[-2000:]}"]))
+    return outcomes
+
+
+async def every(runs: list[Run], closes: int, silences: int, outcomes: list[Outcome]) -> None:
+    places = asyncio.Semaphore(AT_ONCE)
     if any(run.client.startswith(RUST) for run in runs):
         await asyncio.to_thread(build_rust)
     async with AsyncExitStack() as stack:
@@ -220,7 +237,7 @@ async def marathon(runs: list[Run], closes: int, silences: int, at_once: int = A
             urls |= {run: url for (run, _), url in zip(fronted, balancer.urls(), strict=True)}
             ports = {run: port for (run, _), port in zip(fronted, balancer.ports, strict=True)}
 
-        async def placed(number: int, run: Run) -> Outcome:
+        async def placed(number: int, run: Run) -> None:
             async with places:
                 legs = plan(closes, silences, SEED + number)
                 outcome = await one(run, hosts[number], taps[number], urls[run], legs)
@@ -229,12 +246,11 @@ async def marathon(runs: list[Run], closes: int, silences: int, at_once: int = A
                 cuts = balancer.cuts(ports[run])
                 outcome.note = f" (nginx has cut {cuts})" if cuts else ""
             print(line(outcome), flush=True)
-            return outcome
+            outcomes.append(outcome)
 
-        outcomes = await asyncio.gather(*(placed(*each) for each in enumerate(runs)))
+        await asyncio.gather(*(placed(*each) for each in enumerate(runs)))
         for (name, is_cut), server in running.items():
             outcomes += counted(name, await server.stats(), outcomes, is_cut)
-        return outcomes
 
 
 def misled(run: Run, balancer: Nginx, port: int, silences: int) -> list[str]:
@@ -305,7 +321,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(outcome.story)
     closes = sum(outcome.closes for outcome in outcomes)
     print(f"{len(runs)} calls, {closes} closes, {len(broken)} calls that are not whole")
-    return 1 if broken else 0
+    return end("marathon", [outcome.run.name for outcome in broken])
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,7 +19,9 @@ from torture.cell import TESTS
 from torture.hosts import SERVERS, STOCK, STORES
 
 # Whoever takes longer hangs.
-LIMIT_S = {True: 240.0, False: 900.0}
+LIMIT_S = {True: 240.0, False: 300.0}
+# When no test is begun any more.
+ALL_S = 45 * 60.0
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,7 @@ class Runner:
     def __init__(self, checker: Path, *, short: bool, jobs: int, seed: str, seconds: float | None = None) -> None:
         self.checker, self.short, self.seed, self.seconds = checker, short, seed, seconds
         self._places = asyncio.Semaphore(jobs)
+        self._deadline = time.monotonic() + ALL_S
         self._folder = Path(tempfile.mkdtemp(prefix="tailrope-torture-"))
 
     async def run(self, cells: list[Cell], tell: Callable[[Outcome], None]) -> list[Outcome]:
@@ -148,6 +152,8 @@ class Runner:
         return outcomes
 
     async def cell(self, cell: Cell) -> Outcome:
+        if time.monotonic() > self._deadline:
+            return Outcome(cell, failed="not begun: the others took too long")
         folder = self._folder / cell.name
         words = [sys.executable, "-m", "torture.cell", cell.test, cell.server, cell.store, "--seed", self.seed]
         words += ["--folder", str(folder), "--checker", str(self.checker), "--leader"]

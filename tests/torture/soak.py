@@ -5,7 +5,7 @@ time to time the clients pause. Then everything that was held on their behalf ha
 and in its store is compared with what was left earlier. Meanwhile some sessions work, each in a way in which a server
 could take it for idle, for much longer than a session may be idle; none of them may be taken away.
 
-    tests/services/with redis postgres -- .venv/mcp2/bin/python -m torture.soak     (in tests/; `make torture-marathon`)
+    tests/services/with redis postgres -- .venv/mcp2/bin/python -m torture.soak     (in tests/; `make torture-soak`)
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torture.ending import end
 from torture.hosted import Hosted, Settings, hosted
 
 # isort: split
@@ -50,6 +51,10 @@ AWAY_S = 3.0
 WORKERS = 6
 # Everything has gone within this time, on a busy machine.
 GONE_S = 60.0
+# A soak that takes so much longer than it should hangs.
+LATE_S = 300.0
+# More at once would look at how busy the machine is.
+AT_ONCE = 2
 WAIT_S = 30.0
 # The later half of the pauses may find this many times as much as the earlier half, and so much in any case.
 FACTOR = 1.25
@@ -387,15 +392,19 @@ async def soak(server_name: str, store: str, length_s: float, pauses: int) -> So
         async with hosted(server_name, settings) as server:
             over = asyncio.Event()
             working = [asyncio.create_task(kind(server, over)) for kind in WORKING]
-            for _ in range(pauses):
-                await be_rude(server, kept, time.monotonic() + length_s / pauses, found)
-                found.samples.append(await paused(server, kept, len(WORKING), outside))
-                # Whoever fails has not waited for the end to do so.
-                ended = [task for task in working if task.done()]
-                if ended:
-                    break
-            over.set()
-            for kind, outcome in zip(WORKING, await asyncio.gather(*working, return_exceptions=True), strict=True):
+            try:
+                for _ in range(pauses):
+                    await be_rude(server, kept, time.monotonic() + length_s / pauses, found)
+                    found.samples.append(await paused(server, kept, len(WORKING), outside))
+                    # Whoever fails has not waited for the end to do so.
+                    if any(task.done() for task in working):
+                        break
+                over.set()
+                outcomes = await asyncio.gather(*working, return_exceptions=True)
+            finally:
+                for task in working:
+                    task.cancel()
+            for kind, outcome in zip(WORKING, outcomes, strict=True):
                 if isinstance(outcome, BaseException):
                     found.faults.append(f"{kind.__name__}: {type(outcome).__name__}: {outcome}")
             if found.unlucky * 4 > found.rude:
@@ -406,6 +415,22 @@ async def soak(server_name: str, store: str, length_s: float, pauses: int) -> So
     return found
 
 
+async def all_of(pairs: list[tuple[str, str]], length_s: float, pauses: int) -> list[Soak]:
+    """The soaks of these stores and servers, so many at once."""
+    places = asyncio.Semaphore(AT_ONCE)
+
+    async def one(store: str, server: str) -> Soak:
+        async with places:
+            try:
+                found = await asyncio.wait_for(soak(server, store, length_s, pauses), length_s + LATE_S)
+            except Exception as fault:
+                found = Soak(server, store, faults=[f"{type(fault).__name__}: {fault}"])
+        print(found, flush=True)
+        return found
+
+    return await asyncio.gather(*(one(*pair) for pair in pairs))
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="A day of rude clients, compressed.")
     parser.add_argument("--seconds", type=float, default=DAY_S)
@@ -413,13 +438,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--stores", nargs="*", default=list(STORES))
     parser.add_argument("--servers", nargs="*", default=["python-v2", "node-v2", "python-v1", "node-v1"])
     options = parser.parse_args(arguments)
-    broken = 0
-    for store, server in itertools.product(options.stores, options.servers):
-        found = asyncio.run(soak(server, store, options.seconds, options.pauses))
-        print(found, flush=True)
-        broken += bool(found.faults)
-    print(f"{broken} of {len(options.stores) * len(options.servers)} soaks have found something")
-    return 1 if broken else 0
+    pairs = list(itertools.product(options.stores, options.servers))
+    soaks = asyncio.run(all_of(pairs, options.seconds, options.pauses))
+    broken = [f"{found.server} on {found.store}" for found in soaks if found.faults]
+    print(f"{len(broken)} of {len(soaks)} soaks have found something")
+    return end("soak", broken)
 
 
 if __name__ == "__main__":

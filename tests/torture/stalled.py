@@ -5,7 +5,7 @@ that reads nothing. The siblings' latency and the server's memory are compared, 
 where something is wrong grows with what is emitted. Afterwards the reader wakes up, and gets all of it or is told what
 is missing.
 
-    .venv/mcp2/bin/python -m torture.stalled      (in tests/; `make torture-marathon`)
+    .venv/mcp2/bin/python -m torture.stalled      (in tests/; `make torture-stalled`)
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from torture.ending import end
 from torture.hosted import SERVERS, Hosted, Settings, hosted
 
 # isort: split
@@ -39,6 +40,8 @@ LATENCY_SLACK_S = 0.25
 # Some copies of what the stream keeps, and what an allocator holds back.
 MEMORY_SLACK_BYTES = 32 << 20
 WAIT_S = 120.0
+# A server that takes longer for all of it hangs.
+LIMIT_S = 300.0
 ALONE, READ, STALLED = "alone", "read", "stalled"
 MODES = (ALONE, READ, STALLED)
 END = "return all"
@@ -195,16 +198,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--megabytes", type=int, default=FULL_MB)
     parser.add_argument("--servers", nargs="*", default=list(SERVERS))
     options = parser.parse_args(arguments)
-    broken = 0
+    broken = []
     for name in options.servers:
-        found, faults = asyncio.run(stalled(name, options.megabytes))
+        found: dict[str, Measured] = {}
+        try:
+            found, faults = asyncio.run(asyncio.wait_for(stalled(name, options.megabytes), LIMIT_S))
+        except Exception as fault:
+            faults = [f"{type(fault).__name__}: {fault}"]
         for measured in found.values():
             print(f"{name:10} {measured}", flush=True)
         for fault in faults:
             print(f"{name:10} {fault}", flush=True)
-        broken += bool(faults)
-    print(f"{len(options.servers)} servers, {options.megabytes} MB each, {broken} that a stalled reader harms")
-    return 1 if broken else 0
+        broken += [name] if faults else []
+    print(f"{len(options.servers)} servers, {options.megabytes} MB each, {len(broken)} that a stalled reader harms")
+    return end("stalled", broken)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from torture.hosts import ROOT, SERVERS, STOCK, STORES
 from torture.matrix import Outcome
 
 OUT = ROOT / "docs" / "torture.md"
-COMMAND = 'make torture TORTURE_ARGS="--write"'
+COMMAND = 'make torture-faults TORTURE_ARGS="--write"'
 KINDS = ("lost", "repeated", "foreign", "hangs")
 NAMES = {
     "python-v1": "Tailrope, Python, mcp 1.x",
