@@ -16,16 +16,18 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-ROOT = Path(__file__).parents[2]
+from torture.hosts import ROOT, camel
+
 for folder in ("interop", "python"):
     sys.path.append(str(ROOT / "tests" / folder))
 
 from raw import Truncated, Wire  # noqa: E402
 
-SERVERS = ("python-v1", "python-v2", "node-v1", "node-v2")
 START_S = 60.0
 # The kit imports the test runner of Node, which introduces itself sooner or later.
 NOISE = "TAP version"
+# What both packages take under names that differ in their spelling only.
+ENGINE = ("retention_ms", "max_detached_ms", "max_connection_ms", "max_bytes_per_stream", "owner_lost_ms")
 
 
 @dataclass(frozen=True)
@@ -47,17 +49,17 @@ def some(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
+def engine(of: Settings) -> dict[str, Any]:
+    return some(**{name: getattr(of, name) for name in ENGINE})
+
+
 def python_command(line: str, of: Settings) -> tuple[list[str], Path]:
     install = some(
         # Clients of 2026-07-28 are steered to a resumable revision; in Node the servers of the kit know no other.
         prefer_resumable=True,
         keep_alive_ms=of.keep_alive_ms,
-        retention_ms=of.retention_ms,
-        max_detached_ms=of.max_detached_ms,
-        max_connection_ms=of.max_connection_ms,
-        max_bytes_per_stream=of.max_bytes_per_stream,
-        owner_lost_ms=of.owner_lost_ms,
         store=of.store,
+        **engine(of),
     )
     idle_s = None if of.idle_ms is None else of.idle_ms / 1000
     options = json.dumps(some(retry_ms=of.retry_ms, install=install, idle_s=idle_s))
@@ -67,16 +69,14 @@ def python_command(line: str, of: Settings) -> tuple[list[str], Path]:
 
 
 def node_command(line: str, of: Settings) -> tuple[list[str], Path]:
-    engine = some(
-        sessionIdleMs=of.idle_ms,
-        retentionMs=of.retention_ms,
-        maxDetachedMs=of.max_detached_ms,
-        maxConnectionMs=of.max_connection_ms,
-        maxBytesPerStream=of.max_bytes_per_stream,
-        ownerLostMs=of.owner_lost_ms,
-    )
+    limits = {camel(name): value for name, value in engine(of).items()}
     # A store of the server's own, as a Python process has one of its own.
-    options = some(retryInterval=of.retry_ms, keepAliveMs=of.keep_alive_ms, address=of.store, engine=engine)
+    options = some(
+        retryInterval=of.retry_ms,
+        keepAliveMs=of.keep_alive_ms,
+        address=of.store,
+        engine=some(sessionIdleMs=of.idle_ms, **limits),
+    )
     script = str(ROOT / "tests" / "node" / "kit" / "run.mjs")
     return ["node", "--expose-gc", script, line, json.dumps(options)], ROOT
 

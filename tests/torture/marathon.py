@@ -25,7 +25,8 @@ from dataclasses import dataclass, field
 
 from torture import nginx
 from torture.ending import end
-from torture.hosted import SERVERS, Hosted, Settings, hosted
+from torture.hosted import Hosted, Settings, hosted
+from torture.hosts import SERVERS
 from torture.nginx import DEFAULT, TUNED, Front, Nginx
 
 # isort: split
