@@ -1,8 +1,8 @@
 //! A store whose answers the test lets through, one by one and in any order.
 #![allow(dead_code, reason = "each test uses a part")]
 
-use std::sync::{Arc, Mutex, mpsc};
-use std::time::Instant;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tailrope_core::Ms;
@@ -19,26 +19,32 @@ use crate::processes::{PATIENCE, store_in};
 
 type Which = fn(&Operation) -> bool;
 
-/// Everything is done by the store within, at once; what of its answers is held the test passes on.
+/// Everything is done by the store within; what of its answers is held the test passes on.
 pub(crate) struct AnyOrder {
     inner: Arc<dyn EventStore>,
     held: Mutex<Option<Which>>,
-    answers: Mutex<Vec<(Ticket, Outcome)>>,
+    relays: Mutex<Vec<Arc<Relay>>>,
+    answers: Answers,
 }
+
+type Answers = Arc<Mutex<Vec<(Ticket, Outcome)>>>;
 
 /// A process with a store object of its own, whose answers can be held.
 pub(crate) fn process_in_any_order(folder: &Folder) -> (Bench, Arc<AnyOrder>) {
-    let (held, answers) = Default::default();
-    let store = Arc::new(AnyOrder { inner: store_in(folder, StoreOptions::default()), held, answers });
+    let (held, relays, answers) = Default::default();
+    let store = Arc::new(AnyOrder { inner: store_in(folder, StoreOptions::default()), held, relays, answers });
     (Bench::new(Options { store: Some(Arc::clone(&store) as _), ..Options::default() }), store)
 }
 
-/// Takes an outcome in the place of who asked for it.
-struct Relay(Mutex<mpsc::Sender<Outcome>>);
+/// Takes the outcome of one question in the place of who asked.
+struct Relay {
+    ticket: Ticket,
+    answers: Answers,
+}
 
 impl Complete for Relay {
-    fn complete(&self, _ticket: &Ticket, outcome: Outcome) {
-        self.0.lock().unwrap().send(outcome).expect("it is waited for");
+    fn complete(&self, _: &Ticket, outcome: Outcome) {
+        self.answers.lock().unwrap().push((self.ticket.clone(), outcome));
     }
 }
 
@@ -58,6 +64,16 @@ impl AnyOrder {
         self.answers.lock().unwrap().len()
     }
 
+    /// Lets time pass until so many answers wait.
+    pub(crate) fn wait_for(&self, bench: &Bench, count: usize) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.waiting() < count {
+            assert!(Instant::now() < deadline, "the store is asked");
+            bench.advance(5);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// Lets the answer through that waits at this place.
     pub(crate) fn answer(&self, at: usize) {
         let (ticket, outcome) = self.answers.lock().unwrap().remove(at);
@@ -72,11 +88,7 @@ impl AnyOrder {
 
     /// Every answer that waits is that the store cannot tell. Waits until there is one.
     pub(crate) fn fail_all(&self, bench: &Bench) {
-        let deadline = Instant::now() + PATIENCE;
-        while self.waiting() == 0 {
-            assert!(Instant::now() < deadline, "the store is asked");
-            bench.advance(5);
-        }
+        self.wait_for(bench, 1);
         for (ticket, _) in std::mem::take(&mut *self.answers.lock().unwrap()) {
             let error = || StoreError::Failed(SECRET.to_owned());
             ticket.complete(match ticket.operation {
@@ -92,13 +104,12 @@ impl AnyOrder {
         if !self.held.lock().unwrap().is_some_and(|which| which(&ticket.operation)) {
             return ask(ticket);
         }
-        let (told, outcome) = mpsc::channel();
-        let relay: Arc<dyn Complete> = Arc::new(Relay(Mutex::new(told)));
-        let answer = ask(&Ticket { to: Arc::downgrade(&relay), ..ticket.clone() });
-        assert!(matches!(answer, Answer::Later), "SQLite answers later");
-        let outcome = outcome.recv_timeout(PATIENCE).expect("the store answers");
-        self.answers.lock().unwrap().push((ticket.clone(), outcome));
-        Answer::Later
+        let relay = Arc::new(Relay { ticket: ticket.clone(), answers: Arc::clone(&self.answers) });
+        let asker: Arc<dyn Complete> = Arc::clone(&relay) as _;
+        self.relays.lock().unwrap().push(relay);
+        let answer = ask(&Ticket { to: Arc::downgrade(&asker), ..ticket.clone() });
+        assert!(matches!(answer, Answer::Later), "a store on a disk takes its time");
+        answer
     }
 }
 

@@ -7,15 +7,120 @@ mod passing_on;
 mod any_order;
 mod processes;
 
-use any_order::{AnyOrder, process_in_any_order};
-use common::{NEW, broadcast, listen};
+use std::sync::Arc;
+
+use any_order::process_in_any_order;
+use common::{Answered, Bench, NEW, broadcast, call, listen, notify, resume};
 use folder::Folder;
-use processes::{adopt_known, events, has, open_session, process, read_until};
+use processes::{adopt_known, ended, events, has, open_session, process, read_until};
 use serde_json::json;
+use tailrope_core::engine::{Adoption, Connection, NoWake, SessionHandle};
+use tailrope_core::protocol::Dialect;
 use tailrope_core::store::Operation;
+use tailrope_core::stream::CloseReason;
 
 fn is_record(operation: &Operation) -> bool {
     matches!(operation, Operation::Record)
+}
+
+fn is_session(operation: &Operation) -> bool {
+    matches!(operation, Operation::Session)
+}
+
+fn begun(answered: &Answered) -> bool {
+    !answered.text.is_empty()
+}
+
+/// A call with one event whose connection broke: the session where it is written, and a cursor before the event.
+fn interrupted_call(here: &Bench) -> (SessionHandle, String) {
+    let session = open_session(here, "s", NEW);
+    let first = call(&session, 1);
+    let cursor = read_until(here, &first, begun).ids().remove(0);
+    first.lost();
+    notify(&session, 1, "a").unwrap();
+    (session, cursor)
+}
+
+fn look_up(bench: &Bench) -> Adoption {
+    bench.engine.adopt_session("s", Some("alice"), &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 0).unwrap()
+}
+
+fn found(adoption: &Adoption) -> SessionHandle {
+    adoption.take().expect("the store has told").unwrap().expect("it is alice's")
+}
+
+/// The connection has ended without an event.
+fn was_fenced(bench: &Bench, connection: &Connection) {
+    let answered = read_until(bench, connection, ended);
+    assert_eq!((events(&answered), answered.end), (vec![], Some(CloseReason::Superseded)), "I4");
+}
+
+#[test]
+fn i4_a_reader_whose_session_was_looked_up_for_longer_is_no_newer() {
+    let folder = Folder::new();
+    let here = process(&folder, 0);
+    let (there, store) = process_in_any_order(&folder);
+    let (session, cursor) = interrupted_call(&here);
+    adopt_known(&there).let_go();
+    store.hold(is_session);
+    let (older, newer) = (look_up(&there), look_up(&there));
+    store.wait_for(&there, 2);
+    store.answer(1);
+    let second = resume(&found(&newer), &cursor);
+    assert_eq!(events(&read_until(&there, &second, has(1))), [json!({"event": 1, "is": "a"})]);
+    store.answer(0);
+    let handle = found(&older);
+    let first = resume(&handle, &cursor);
+    was_fenced(&there, &first);
+    notify(&session, 1, "b").unwrap();
+    assert_eq!(events(&read_until(&there, &second, has(1))), [json!({"event": 2, "is": "b"})]);
+    // Only the first of a look-up came when that began.
+    let third = resume(&handle, &cursor);
+    assert_eq!(events(&read_until(&there, &third, has(2))).len(), 2);
+    was_fenced(&there, &second);
+}
+
+#[test]
+fn i4_a_listener_whose_session_was_looked_up_for_longer_is_no_newer() {
+    let folder = Folder::new();
+    let here = process(&folder, 0);
+    let (there, store) = process_in_any_order(&folder);
+    let session = open_session(&here, "s", NEW);
+    broadcast(&session, "a").unwrap();
+    adopt_known(&there).let_go();
+    store.hold(is_session);
+    let (older, newer) = (look_up(&there), look_up(&there));
+    store.wait_for(&there, 2);
+    store.answer(1);
+    let second = listen(&found(&newer));
+    assert_eq!(events(&read_until(&there, &second, has(1))), [json!({"event": 1, "is": "a"})]);
+    store.answer(0);
+    was_fenced(&there, &listen(&found(&older)));
+    broadcast(&session, "b").unwrap();
+    assert_eq!(events(&read_until(&there, &second, has(1))), [json!({"event": 2, "is": "b"})]);
+}
+
+#[test]
+fn i4_a_reader_that_is_looked_up_once_more_is_no_newer() {
+    let folder = Folder::new();
+    let here = process(&folder, 0);
+    let (there, store) = process_in_any_order(&folder);
+    let (session, cursor) = interrupted_call(&here);
+    let seen = adopt_known(&there);
+    store.hold(is_record);
+    // What is asked for this one knows nothing of the event that the older of the others has from elsewhere.
+    let asks = resume(&seen, &cursor);
+    store.wait_for(&there, 1);
+    notify(&session, 1, "b").unwrap();
+    let ahead = read_until(&here, &resume(&session, &cursor), has(2)).last_id();
+    let (first, second) = (resume(&seen, &ahead), resume(&seen, &cursor));
+    asks.lost();
+    store.answer(0);
+    assert_eq!(events(&read_until(&there, &second, has(1))), [json!({"event": 1, "is": "a"})]);
+    store.let_go();
+    store.answer_all();
+    assert_eq!(events(&read_until(&there, &second, has(1))), [json!({"event": 2, "is": "b"})]);
+    was_fenced(&there, &first);
 }
 
 #[test]
@@ -39,6 +144,6 @@ fn i2_a_listener_begins_where_its_first_id_says() {
     broadcast(&session, "b").unwrap();
     let rest = read_until(&there, &second, has(2));
     assert_eq!(events(&rest), [json!({"event": 1, "is": "a"}), json!({"event": 2, "is": "b"})]);
-    let again = common::resume(&seen, &told.last_id());
+    let again = resume(&seen, &told.last_id());
     assert_eq!(events(&read_until(&there, &again, has(2))), events(&rest), "the id means the same to a resume");
 }

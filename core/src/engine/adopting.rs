@@ -6,6 +6,7 @@ use super::{Engine, EngineError, SessionHandle, Shared, lock};
 use crate::Ms;
 use crate::protocol::{Dialect, StreamNonce};
 use crate::store::{Answer, Complete, Operation, Outcome, SessionRecord, StoreError, Ticket};
+use crate::stream::ConnectionId;
 use crate::sync::{Arc, Mutex, Weak};
 
 /// A session that is looked up in the store.
@@ -20,6 +21,8 @@ impl std::fmt::Debug for Adoption {
 
 pub(super) struct LookUp {
     shared: Arc<Shared>,
+    /// Its place among the connections, taken before the store was asked.
+    arrival: ConnectionId,
     id: Arc<str>,
     principal: Option<Box<str>>,
     dialect: &'static Dialect,
@@ -104,10 +107,10 @@ impl LookUp {
         cell.adopt(record);
         // Another reader of the same session was faster.
         if let Some(open) = shared.register(&cell)? {
-            return Ok(SessionHandle::new(open));
+            return Ok(SessionHandle::arrived(open, self.arrival));
         }
         tracing::debug!(target: "tailrope", session = %self.id, "session of another process served");
-        Ok(SessionHandle::new(cell))
+        Ok(SessionHandle::arrived(cell, self.arrival))
     }
 }
 
@@ -115,7 +118,8 @@ impl Engine {
     /// Looks up a session that this engine has not opened. `wake` is told, with `key`, when
     /// [`Adoption::take`] has its outcome; it may have it at once.
     ///
-    /// Such a session serves connections that resume or listen, and takes no requests. With its last
+    /// Such a session serves connections that resume or listen, and takes no requests. The first of them counts as
+    /// having come when the look-up began: a connection that came meanwhile is newer (I4). With its last
     /// connection the engine forgets it, so that the next reader looks it up anew; a host that opens none
     /// [lets go](SessionHandle::let_go) of it.
     ///
@@ -133,6 +137,7 @@ impl Engine {
         shared.check()?;
         let look_up = Arc::new(LookUp {
             shared: Arc::clone(shared),
+            arrival: shared.number(),
             id: id.into(),
             principal: principal.map(Into::into),
             dialect,

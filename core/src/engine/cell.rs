@@ -268,9 +268,9 @@ impl Cell {
         if self.is_adopted() { Err(self.dialect.wording.session_ended()) } else { Ok(()) }
     }
 
-    /// Registers a connection of a stream.
-    fn attach(&self, state: &mut State, now: Ms, conn: Conn) -> ConnectionId {
-        let id = self.shared.number();
+    /// Registers a connection of a stream. It comes now, unless its arrival had a number already.
+    fn attach(&self, state: &mut State, now: Ms, conn: Conn, arrival: Option<ConnectionId>) -> ConnectionId {
+        let id = arrival.unwrap_or_else(|| self.shared.number());
         state.conns.insert(id, conn);
         state.session.connected(now);
         Counters::add(&self.shared.counters.connections_opened, 1);
@@ -311,7 +311,7 @@ impl Cell {
         let conn = me.change(|state, now, steps| {
             me.check_open(state)?;
             let nonce = me.shared.nonce();
-            let id = me.attach(state, now, Conn::open(nonce, Origin::Unnamed, wake, key));
+            let id = me.attach(state, now, Conn::open(nonce, Origin::Unnamed, wake, key), None);
             let opened = state.session.open_requests(now, nonce, requests, initialize, (id, me.shared.jitter()), steps);
             if let Err(duplicate) = opened {
                 me.detach(state, now, id, false);
@@ -341,7 +341,7 @@ impl Cell {
                 state.session.initialize_asked(request, revision);
             }
             let conn = Conn { json: true, ..Conn::new(nonce, Origin::Unnamed, wake, key) };
-            let id = me.attach(state, now, conn);
+            let id = me.attach(state, now, conn, None);
             state.json.insert(request.clone(), id);
             if me.shared.draining_ms.load(Ordering::Relaxed) != 0 {
                 me.end_json(state, SynthesizedEnd::Draining);
@@ -351,21 +351,24 @@ impl Cell {
         Ok(Self::connection(me, conn))
     }
 
-    pub(super) fn listen(me: &Arc<Self>, wake: Arc<dyn Wake>, key: u64) -> Result<Connection, Refusal> {
+    pub(super) fn listen(
+        me: &Arc<Self>,
+        arrival: Option<ConnectionId>,
+        wake: Arc<dyn Wake>,
+        key: u64,
+    ) -> Result<Connection, Refusal> {
         me.check_forked()?;
         let conn = me.change(|state, now, steps| {
             me.check_open(state)?;
             if let Some(nonce) = state.session.standalone().filter(|_| me.is_adopted()) {
-                let conn = me.attach(state, now, Conn::new(nonce, Origin::Standalone, wake, key));
+                let conn = me.attach(state, now, Conn::new(nonce, Origin::Standalone, wake, key), arrival);
                 me.resume_log(state, now, conn, Position::start(nonce), steps);
                 return Ok(conn);
             }
             let nonce = me.standalone(state, now, steps);
-            let conn = me.attach(state, now, Conn::open(nonce, Origin::Standalone, wake, key));
-            let jitter = me.shared.jitter();
+            let conn = me.attach(state, now, Conn::open(nonce, Origin::Standalone, wake, key), arrival);
             // The standalone stream has no end, so its machine always takes a reader.
-            let _ = state.session.handle(now, nonce, Input::Open { conn, jitter }, steps);
-            me.claim_log(state, now, nonce, conn, steps);
+            me.open_stream(state, now, nonce, conn, steps);
             Ok(conn)
         })?;
         Ok(Self::connection(me, conn))
@@ -384,6 +387,7 @@ impl Cell {
         me: &Arc<Self>,
         last_event_id: &str,
         revision: Option<Revision>,
+        arrival: Option<ConnectionId>,
         wake: Arc<dyn Wake>,
         key: u64,
     ) -> Result<Connection, Refusal> {
@@ -393,7 +397,8 @@ impl Cell {
             if let Some(revision) = revision {
                 state.session.assume_revision(revision);
             }
-            let attach = |state: &mut State, nonce, origin| me.attach(state, now, Conn::new(nonce, origin, wake, key));
+            let attach =
+                |state: &mut State, nonce, origin| me.attach(state, now, Conn::new(nonce, origin, wake, key), arrival);
             me.answer_resume(state, now, last_event_id, attach, steps)
         })?;
         Ok(Self::connection(me, conn))

@@ -11,6 +11,8 @@ use crate::Ms;
 use crate::protocol::{Context, Envelope, Head, Operation, Refusal, RequestId, Revision, admission};
 use crate::session::OutgoingKind;
 use crate::store::{HostOperation, HostReplay, HostStore, OwnIds};
+use crate::stream::ConnectionId;
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// A message of the server to its client.
 #[derive(Clone, Debug)]
@@ -58,31 +60,44 @@ pub type SendOutcome = (u64, Result<(), EngineError>);
 
 /// An open session. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct SessionHandle(Arc<Cell>);
+pub struct SessionHandle {
+    cell: Arc<Cell>,
+    /// Where the first connection stands among the others; 0 when it comes now.
+    arrival: Arc<AtomicU64>,
+}
 
 impl SessionHandle {
     pub(super) fn new(cell: Arc<Cell>) -> Self {
-        Self(cell)
+        Self::arrived(cell, 0)
+    }
+
+    /// For whoever came before the session was found.
+    pub(super) fn arrived(cell: Arc<Cell>, arrival: ConnectionId) -> Self {
+        Self { cell, arrival: Arc::new(AtomicU64::new(arrival)) }
+    }
+
+    fn arrival(&self) -> Option<ConnectionId> {
+        Some(self.arrival.swap(0, Ordering::Relaxed)).filter(|arrival| *arrival != 0)
     }
 
     /// The session's id.
     pub fn id(&self) -> &str {
-        &self.0.id
+        &self.cell.id
     }
 
     /// Binds the session to the principal of the request that opens it (W-008, I7).
     pub fn claim(&self, principal: Option<&str>) {
-        self.0.claim(principal);
+        self.cell.claim(principal);
     }
 
     /// Whether this principal may use the session.
     pub fn belongs_to(&self, principal: Option<&str>) -> bool {
-        self.0.belongs_to(principal)
+        self.cell.belongs_to(principal)
     }
 
     /// Gives the session's streams another reconnection delay than the engine's, in milliseconds.
     pub fn set_retry_ms(&self, retry_ms: u32) {
-        self.0.with_or((), |state, _| state.session.set_retry_ms(retry_ms));
+        self.cell.with_or((), |state, _| state.session.set_retry_ms(retry_ms));
     }
 
     /// Examines an HTTP request of this session.
@@ -90,23 +105,23 @@ impl SessionHandle {
     /// # Errors
     /// The [`Refusal`] to answer with.
     pub fn admit(&self, head: &Head<'_>, body: &[u8], json_response: bool) -> Result<Operation, Refusal> {
-        let context = Context { session_id: &self.0.id, json_response };
-        admission::admit(head, body, &context, self.0.dialect)
+        let context = Context { session_id: &self.cell.id, json_response };
+        admission::admit(head, body, &context, self.cell.dialect)
     }
 
     /// Notes messages of the client that are not requests: an answer settles the server's question.
     pub fn received(&self, envelopes: &[Envelope]) {
-        self.0.received(envelopes);
+        self.cell.received(envelopes);
     }
 
     /// Sets the revision of a session whose `initialize` the engine does not see.
     pub fn assume_revision(&self, revision: Revision) {
-        self.0.with_or((), |state, _| state.session.assume_revision(revision));
+        self.cell.with_or((), |state, _| state.session.assume_revision(revision));
     }
 
     /// The revision that was negotiated, or asked for by an `initialize` without an answer yet.
     pub fn revision(&self) -> Option<Revision> {
-        self.0.with_or(None, |state, _| state.session.revision())
+        self.cell.with_or(None, |state, _| state.session.revision())
     }
 
     /// Opens the stream of a POST that carries these requests. `initialize` is the revision that an
@@ -122,7 +137,7 @@ impl SessionHandle {
         wake: Arc<dyn Wake>,
         key: u64,
     ) -> Result<Connection, Refusal> {
-        Cell::call(&self.0, requests, initialize, wake, key)
+        Cell::call(&self.cell, requests, initialize, wake, key)
     }
 
     /// As [`call`](Self::call), to be answered with a JSON body: nothing is stored, nothing can be
@@ -137,7 +152,7 @@ impl SessionHandle {
         wake: Arc<dyn Wake>,
         key: u64,
     ) -> Result<Connection, Refusal> {
-        Cell::call_json(&self.0, request, initialize, wake, key)
+        Cell::call_json(&self.cell, request, initialize, wake, key)
     }
 
     /// Opens a connection to the standalone stream. It takes the stream over.
@@ -145,7 +160,7 @@ impl SessionHandle {
     /// # Errors
     /// 404 when the session has ended.
     pub fn listen(&self, wake: Arc<dyn Wake>, key: u64) -> Result<Connection, Refusal> {
-        Cell::listen(&self.0, wake, key)
+        Cell::listen(&self.cell, self.arrival(), wake, key)
     }
 
     /// Continues the stream of an event id. How the answer starts may be known only when the store
@@ -161,7 +176,7 @@ impl SessionHandle {
         wake: Arc<dyn Wake>,
         key: u64,
     ) -> Result<Connection, Refusal> {
-        Cell::resume(&self.0, last_event_id, revision, wake, key)
+        Cell::resume(&self.cell, last_event_id, revision, self.arrival(), wake, key)
     }
 
     /// Sends a message.
@@ -172,18 +187,18 @@ impl SessionHandle {
     /// [`EngineError::SessionEnded`]. A response that the store did not take is answered to the
     /// client with an error by the engine; the caller has nothing left to do (I9).
     pub fn send(&self, message: OutgoingMessage<'_>) -> Result<Sent, EngineError> {
-        self.0.send(message)
+        self.cell.send(message)
     }
 
     /// The outcomes of messages that were [`Sent::Pending`].
     pub fn take_outcomes(&self) -> Vec<SendOutcome> {
-        self.0.with_or(Vec::new(), |state, _| std::mem::take(&mut state.outcomes))
+        self.cell.with_or(Vec::new(), |state, _| std::mem::take(&mut state.outcomes))
     }
 
     /// Operations that the host's own store has to do for this session; each is reported with its
     /// number to one of the methods below.
     pub fn take_operations(&self) -> Vec<HostOperation> {
-        self.host().map(|host| host.take_operations(&self.0.id)).unwrap_or_default()
+        self.host().map(|host| host.take_operations(&self.cell.id)).unwrap_or_default()
     }
 
     /// The host's store stored the event and gave it this id.
@@ -202,59 +217,59 @@ impl SessionHandle {
 
     /// The host's store replayed, or could not.
     pub fn replayed(&self, number: u64, replay: Result<HostReplay, String>) {
-        self.0.replayed(number, replay);
+        self.cell.replayed(number, replay);
     }
 
     fn host(&self) -> Option<&HostStore> {
-        self.0.shared.store.own_ids().and_then(OwnIds::host)
+        self.cell.shared.store.own_ids().and_then(OwnIds::host)
     }
 
     /// Closes the connection that carries this request's stream; the stream goes on. `retry_ms` is
     /// kept for the stream's later connections; with `hold_ms` these are closed again after that
     /// time. Returns whether the request is one that can be polled.
     pub fn close_connection(&self, request: &RequestId, retry_ms: Option<u32>, hold_ms: Option<u64>) -> bool {
-        self.0.close_connection(request, retry_ms, hold_ms)
+        self.cell.close_connection(request, retry_ms, hold_ms)
     }
 
     /// Closes the connection of the standalone stream, likewise.
     pub fn close_standalone(&self, retry_ms: Option<u32>, hold_ms: Option<u64>) -> bool {
-        self.0.close_standalone(retry_ms, hold_ms)
+        self.cell.close_standalone(retry_ms, hold_ms)
     }
 
     /// The request with exactly this id was cancelled and will get no response: it gets its end now
     /// (I13). Returns whether there was such a request.
     pub fn cancelled(&self, request: &RequestId) -> bool {
-        self.0.cancelled(request)
+        self.cell.cancelled(request)
     }
 
     /// The request in flight that this id means: exactly, or by its text if only one has it.
     pub fn find_request(&self, id: &RequestId) -> Option<RequestId> {
-        self.0.with_or(None, |state, _| state.session.find_request(id).map(|(found, _)| found.clone()))
+        self.cell.with_or(None, |state, _| state.session.find_request(id).map(|(found, _)| found.clone()))
     }
 
     /// Requests without a response.
     pub fn in_flight(&self) -> usize {
-        self.0.with_or(0, |state, _| state.session.in_flight())
+        self.cell.with_or(0, |state, _| state.session.in_flight())
     }
 
     /// Milliseconds until the session counts as idle; none while something holds it (I11).
     pub fn idle_in_ms(&self, idle_ms: Option<u64>) -> Option<u64> {
-        self.0.idle_in_ms(idle_ms)
+        self.cell.idle_in_ms(idle_ms)
     }
 
     /// Ends the session: requests in flight get an error, connections close, logs are freed.
     pub fn end(&self) {
-        self.0.end();
+        self.cell.end();
     }
 
     /// The host opened no connection of a session that it [adopted](super::Engine::adopt_session): it is
     /// forgotten, unless others read it here. Does nothing with other sessions.
     pub fn let_go(&self) {
-        self.0.let_go();
+        self.cell.let_go();
     }
 
     /// The engine's time.
     pub fn now(&self) -> Ms {
-        self.0.now()
+        self.cell.now()
     }
 }

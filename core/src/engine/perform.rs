@@ -52,6 +52,7 @@ impl Cell {
                     Counters::add(&counters.resumes_accepted, u64::from(!conn.instead));
                 }
                 state.touched.push(conn);
+                self.has_reader(state, nonce, conn);
                 self.claim_log(state, now, nonce, conn, more);
             }
             Output::Reject { conn, why } => self.answer_reject(state, now, conn, why, more),

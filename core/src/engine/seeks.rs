@@ -98,23 +98,57 @@ impl Cell {
         }
     }
 
+    /// Begins a connection without a cursor on a stream that has been there before.
+    pub(super) fn open_stream(
+        &self,
+        state: &mut State,
+        now: Ms,
+        nonce: StreamNonce,
+        conn: ConnectionId,
+        steps: &mut Vec<Step>,
+    ) {
+        let jitter = self.shared.jitter();
+        let _ = state.session.handle(now, nonce, Input::Open { conn, jitter }, steps);
+        let is_reader = |stream: &Stream| stream.machine.connection() == Some(conn);
+        if state.session.stream(nonce).is_some_and(is_reader) {
+            self.has_reader(state, nonce, conn);
+            self.claim_log(state, now, nonce, conn, steps);
+        }
+    }
+
+    /// A stream has a reader: whoever came before it and is still looked up has lost it, as the reader before has,
+    /// and so has who was let go of and has not taken what was ready (I4).
+    pub(super) fn has_reader(&self, state: &mut State, nonce: StreamNonce, reader: ConnectionId) {
+        let State { conns, seeks, touched, .. } = state;
+        for (id, conn) in conns.iter_mut().filter(|(id, conn)| **id < reader && conn.nonce == nonce) {
+            if seeks.remove(id).is_some() {
+                self.shared.counters.closed(CloseReason::Superseded);
+            } else if conn.end.is_none() || conn.head != Some(Head::EVENT_STREAM) {
+                continue;
+            }
+            conn.head.get_or_insert(Head::EVENT_STREAM);
+            conn.outbox.clear();
+            conn.end = Some(CloseReason::Superseded);
+            touched.push(*id);
+        }
+    }
+
     fn resume_stream(&self, state: &mut State, now: Ms, conn: ConnectionId, position: Position, steps: &mut Vec<Step>) {
         let Position { nonce, after, visit, tag, fresh } = position;
         let origin = state.conns.get(&conn).map(|conn| &conn.origin);
         if tag.is_some() && state.session.stream(nonce).is_some_and(|stream| Some(&stream.origin) != origin) {
             return self.answer_unknown(state, now, conn, steps);
         }
-        let jitter = self.shared.jitter();
         // Whoever was told a position while the store could not tell is given what is behind it (I2).
         let is_told = state.conns.get(&conn).is_some_and(|conn| conn.primed);
         if fresh && !is_told {
             if let Some(conn) = state.conns.get_mut(&conn) {
                 conn.head = Some(Head::EVENT_STREAM);
             }
-            let _ = state.session.handle(now, nonce, Input::Open { conn, jitter }, steps);
             state.touched.push(conn);
-            return self.claim_log(state, now, nonce, conn, steps);
+            return self.open_stream(state, now, nonce, conn, steps);
         }
+        let jitter = self.shared.jitter();
         let _ = state.session.handle(now, nonce, Input::Resume { conn, after, visit, tag, jitter }, steps);
     }
 

@@ -4,7 +4,8 @@ use bytes::Bytes;
 
 use super::event::{EventKind, NewEvent, Page, Seq, StoredEvent};
 
-/// One connection of one stream. Never used twice by an engine.
+/// One connection of one stream. Never used twice by an engine. Of two the larger is the newer: it came later,
+/// however long each had to wait for the store (I4).
 pub type ConnectionId = u64;
 
 /// What happens to a stream.

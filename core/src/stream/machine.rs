@@ -112,7 +112,10 @@ pub struct Machine {
     finished: bool,
     link: Option<Link>,
     parked: Option<Link>,
+    /// In the order in which they came.
     arriving: Vec<Arrival>,
+    /// The newest connection that was its reader.
+    newest: ConnectionId,
     /// Last position handed to any connection, with its tag.
     handed: (Seq, u32),
     visits: u32,
@@ -139,6 +142,7 @@ impl Machine {
             link: None,
             parked: None,
             arriving: Vec::new(),
+            newest: 0,
             handed: (0, start_tag),
             visits: 0,
             hold_ms: None,

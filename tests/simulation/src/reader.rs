@@ -68,7 +68,7 @@ impl Reader {
 }
 
 impl World {
-    /// The process takes the request up: that, and not when it came, is what makes it the newer one.
+    /// The request reaches the process: that makes it the newest one, however long it has to wait for the store.
     fn tell_open(&mut self, at: usize, asked: &Asked) {
         let Reader { stream, node, probe, is_told, .. } = &mut self.readers[at];
         if std::mem::replace(is_told, true) {
@@ -136,6 +136,7 @@ impl World {
     pub(crate) fn poll(&mut self, at: usize) {
         if let State::Asked(asked) = &self.readers[at].state {
             let asked = asked.clone();
+            self.tell_open(at, &asked);
             let name = self.sessions[self.readers[at].session].name.clone();
             let engine = self.nodes[self.readers[at].node].engine.clone();
             if let Some(handle) = engine.session(&name, None) {

@@ -8,12 +8,25 @@ use crate::stream::link::{CloseAt, Link};
 
 impl Machine {
     pub(super) fn open(&mut self, now: Ms, conn: ConnectionId, jitter: u16, out: &mut Vec<Output>) {
+        if self.is_outdated(conn, out) {
+            return;
+        }
         let (seq, tag) = self.handed;
         let primed = (seq, self.visits, tag);
         self.visits = next_visit(self.visits);
         let link = self.link_from(now, conn, jitter, primed);
-        self.supersede_arrivals(self.arriving.len(), out);
+        self.supersede_arrivals(self.arriving.partition_point(|arrival| arrival.conn < conn), out);
         self.take_over(now, link, out);
+    }
+
+    /// Whether a newer connection than this one has been the reader: then this one is not, whatever it waited for.
+    fn is_outdated(&self, conn: ConnectionId, out: &mut Vec<Output>) -> bool {
+        let is_outdated = conn < self.newest;
+        if is_outdated {
+            out.push(Output::Close { conn, why: CloseReason::Superseded });
+            self.forget_if_done(out);
+        }
+        is_outdated
     }
 
     pub(super) fn link_from(&self, now: Ms, conn: ConnectionId, jitter: u16, primed: (Seq, u32, u32)) -> Link {
@@ -26,6 +39,9 @@ impl Machine {
 
     pub(super) fn arrive(&mut self, mut arrival: Arrival, out: &mut Vec<Output>) {
         let Arrival { conn, after, .. } = arrival;
+        if self.is_outdated(conn, out) {
+            return;
+        }
         if after > self.published() {
             out.push(Output::Reject { conn, why: RejectReason::Unknown });
             return self.forget_if_done(out);
@@ -35,7 +51,8 @@ impl Machine {
             arrival.loading = true;
             out.push(Output::Load { conn, after, up_to: arrival.up_to });
         }
-        self.arriving.push(arrival);
+        let older = self.arriving.partition_point(|other| other.conn < conn);
+        self.arriving.insert(older, arrival);
     }
 
     /// The store has told something: arrivals that waited for it go on.
@@ -95,6 +112,7 @@ impl Machine {
 
     /// The newest valid reader gets the stream; the one before is fenced (I4).
     pub(super) fn take_over(&mut self, now: Ms, mut link: Link, out: &mut Vec<Output>) {
+        self.newest = link.conn;
         if self.draining && self.may_drain() {
             link.close = Some(CloseAt { seq: self.published(), why: CloseReason::Drain });
         }
