@@ -9,8 +9,8 @@ mod processes;
 
 use std::sync::Arc;
 
-use any_order::process_in_any_order;
-use common::{Answered, Bench, NEW, broadcast, call, listen, notify, resume};
+use any_order::{AnyOrder, process_in_any_order};
+use common::{Answered, Bench, NEW, broadcast, call, listen, notify, read_now, resume};
 use folder::Folder;
 use processes::{adopt_known, ended, events, has, open_session, process, read_until};
 use serde_json::json;
@@ -21,6 +21,10 @@ use tailrope_core::stream::CloseReason;
 
 fn is_record(operation: &Operation) -> bool {
     matches!(operation, Operation::Record)
+}
+
+fn is_read(operation: &Operation) -> bool {
+    matches!(operation, Operation::Read(_))
 }
 
 fn is_session(operation: &Operation) -> bool {
@@ -49,10 +53,35 @@ fn found(adoption: &Adoption) -> SessionHandle {
     adoption.take().expect("the store has told").unwrap().expect("it is alice's")
 }
 
+/// Time passes, and nothing comes here that is not the first bytes.
+fn gets_nothing(bench: &Bench, connection: &Connection) {
+    for _ in 0..20 {
+        bench.advance(5);
+        let answered = read_now(connection);
+        assert_eq!((events(&answered), answered.end), (vec![], None));
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
 /// The connection has ended without an event.
 fn was_fenced(bench: &Bench, connection: &Connection) {
     let answered = read_until(bench, connection, ended);
     assert_eq!((events(&answered), answered.end), (vec![], Some(CloseReason::Superseded)), "I4");
+}
+
+/// Two resumes of one stream that were told their position while the store could not tell, and whose cursors are
+/// looked at now: the answers wait, in the order in which they came.
+fn two_that_were_told(here: &Bench, there: &Bench, store: &AnyOrder) -> (SessionHandle, [Connection; 2]) {
+    let (session, cursor) = interrupted_call(here);
+    let seen = adopt_known(there);
+    store.hold(is_record);
+    let both = [resume(&seen, &cursor), resume(&seen, &cursor)];
+    store.fail_all(there);
+    assert!(events(&read_until(there, &both[1], begun)).is_empty(), "it is told its own position");
+    notify(&session, 1, "b").unwrap();
+    store.hold(is_read);
+    store.wait_for(there, 2);
+    (session, both)
 }
 
 #[test]
@@ -120,6 +149,49 @@ fn i4_a_reader_that_is_looked_up_once_more_is_no_newer() {
     store.let_go();
     store.answer_all();
     assert_eq!(events(&read_until(&there, &second, has(1))), [json!({"event": 2, "is": "b"})]);
+    was_fenced(&there, &first);
+}
+
+#[test]
+fn i4_an_older_reader_gets_nothing_while_a_newer_one_was_told_its_position() {
+    let folder = Folder::new();
+    let here = process(&folder, 0);
+    let (there, store) = process_in_any_order(&folder);
+    let (_session, [first, second]) = two_that_were_told(&here, &there, &store);
+    store.answer(0);
+    gets_nothing(&there, &first);
+    store.let_go();
+    store.answer(0);
+    let all = [json!({"event": 1, "is": "a"}), json!({"event": 2, "is": "b"})];
+    assert_eq!(events(&read_until(&there, &second, has(2))), all);
+    was_fenced(&there, &first);
+}
+
+#[test]
+fn i4_a_reader_goes_on_when_the_newer_one_that_was_told_its_position_leaves() {
+    let folder = Folder::new();
+    let here = process(&folder, 0);
+    let (there, store) = process_in_any_order(&folder);
+    let (_session, [first, second]) = two_that_were_told(&here, &there, &store);
+    store.let_go();
+    store.answer(0);
+    gets_nothing(&there, &first);
+    second.lost();
+    let all = [json!({"event": 1, "is": "a"}), json!({"event": 2, "is": "b"})];
+    assert_eq!(events(&read_until(&there, &first, has(2))), all);
+}
+
+#[test]
+fn i4_the_answer_for_the_newer_reader_may_come_first() {
+    let folder = Folder::new();
+    let here = process(&folder, 0);
+    let (there, store) = process_in_any_order(&folder);
+    let (_session, [first, second]) = two_that_were_told(&here, &there, &store);
+    store.let_go();
+    store.answer(1);
+    let all = [json!({"event": 1, "is": "a"}), json!({"event": 2, "is": "b"})];
+    assert_eq!(events(&read_until(&there, &second, has(2))), all);
+    store.answer(0);
     was_fenced(&there, &first);
 }
 

@@ -46,6 +46,8 @@ pub(super) struct State {
     pub(super) watched: HashMap<StreamNonce, Watched>,
     /// Connections whose claim has no number yet: nothing of the stream goes out on them.
     pub(super) held: BTreeMap<ConnectionId, Ticket>,
+    /// Connections that were told their position before the store could tell whether it is one, and their streams.
+    pub(super) unproven: BTreeMap<ConnectionId, StreamNonce>,
     /// Which version of what the store knows of the session it was given.
     pub(super) facts_put: u32,
     next_token: u64,
@@ -106,6 +108,7 @@ impl Cell {
                 followed: BTreeMap::new(),
                 watched: HashMap::new(),
                 held: BTreeMap::new(),
+                unproven: BTreeMap::new(),
                 facts_put: 0,
                 next_token: 1,
                 scheduled: Ms::NEVER,
@@ -132,6 +135,7 @@ impl Cell {
         let mut state = lock(&self.state);
         let value = change(&mut state, now);
         self.show_standalone(&mut state, now);
+        state.prove_ended();
         let mut wakes = Vec::new();
         let touched = std::mem::take(&mut state.touched);
         for id in &touched {
@@ -428,9 +432,10 @@ impl Cell {
             }
             // It may be the store that is waited for.
             wait_until = wait_until.min(state.wait_deadline());
+            let is_outrun = state.is_outrun(id);
             let Some(conn) = state.conns.get_mut(&id) else { return over(now) };
             conn.awake = false;
-            if state.held.contains_key(&id) {
+            if is_outrun || state.held.contains_key(&id) {
                 return Poll { head: conn.head, chunks: Vec::new(), end: None, wait_until };
             }
             let poll = Poll { head: conn.head, chunks: std::mem::take(&mut conn.outbox), end: conn.end, wait_until };

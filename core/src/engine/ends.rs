@@ -78,6 +78,7 @@ impl Cell {
             state.release_senders();
             state.seeks.clear();
             state.held.clear();
+            state.unproven.clear();
             state.followed.clear();
             self.unwatch_all(state);
             for (_, conn) in std::mem::take(&mut state.json) {

@@ -62,6 +62,30 @@ impl State {
         self.seeks.values().map(due).min().unwrap_or(Ms::NEVER)
     }
 
+    /// Whether a newer connection of the stream was told its position and waits for the store: until that has
+    /// told whether it is valid, nothing goes out on this one (I4).
+    pub(super) fn is_outrun(&self, id: ConnectionId) -> bool {
+        let conn = self.conns.get(&id).filter(|conn| conn.end != Some(CloseReason::Superseded));
+        conn.is_some_and(|conn| self.unproven.range(id + 1..).any(|(_, nonce)| *nonce == conn.nonce))
+    }
+
+    /// It is known what becomes of a connection that was told its position: nobody waits for that any more.
+    pub(super) fn proved(&mut self, id: ConnectionId) {
+        if let Some(nonce) = self.unproven.remove(&id) {
+            self.touched.extend(self.conns.iter().filter(|(_, conn)| conn.nonce == nonce).map(|(id, _)| *id));
+        }
+    }
+
+    /// Nobody waits for connections that have ended, or got another stream instead.
+    pub(super) fn prove_ended(&mut self) {
+        let is_over = |id: &ConnectionId, nonce: &StreamNonce| {
+            self.conns.get(id).is_none_or(|conn| conn.end.is_some() || conn.nonce != *nonce)
+        };
+        let over: Vec<ConnectionId> =
+            self.unproven.iter().filter(|(id, nonce)| is_over(id, nonce)).map(|(id, _)| *id).collect();
+        over.into_iter().for_each(|id| self.proved(id));
+    }
+
     /// Those whom the answer to the question with this number serves.
     fn seeks_of(&self, nonce: StreamNonce, number: u64) -> Vec<ConnectionId> {
         let is_served = |seek: &Seek| seek.position.nonce == nonce && seek.asked <= number;
@@ -119,6 +143,7 @@ impl Cell {
     /// A stream has a reader: whoever came before it and is still looked up has lost it, as the reader before has,
     /// and so has who was let go of and has not taken what was ready (I4).
     pub(super) fn has_reader(&self, state: &mut State, nonce: StreamNonce, reader: ConnectionId) {
+        state.proved(reader);
         let State { conns, seeks, touched, .. } = state;
         for (id, conn) in conns.iter_mut().filter(|(id, conn)| **id < reader && conn.nonce == nonce) {
             if seeks.remove(id).is_some() {
@@ -269,13 +294,14 @@ impl Cell {
 
     /// The first bytes of an answer whose stream is not known yet: the client's own position.
     fn begin_echo(&self, state: &mut State, now: Ms, id: ConnectionId) {
-        let State { session, seeks, conns, touched, .. } = state;
+        let State { session, seeks, conns, touched, unproven, .. } = state;
         let (Some(seek), Some(conn)) = (seeks.get_mut(&id), conns.get_mut(&id)) else { return };
         if conn.head.is_some() {
             return;
         }
         conn.head = Some(Head::EVENT_STREAM);
         seek.last_write = now;
+        unproven.insert(id, conn.nonce);
         touched.push(id);
         if !session.rules().priming {
             return sse::write_keep_alive(conn.own());
