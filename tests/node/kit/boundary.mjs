@@ -45,6 +45,9 @@ const WORDS =
 
 class Planned extends Error {}
 
+// Also where a callback that was handed in is a class, which is called all the same.
+const isPlanned = (error) => error instanceof Planned || /^Class constructors? .*cannot be invoked/.test(error?.message);
+
 /** Numbers from a seed. */
 function generator(seed) {
   let state = seed >>> 0;
@@ -456,7 +459,7 @@ async function main([mode, seed, seconds, file]) {
   // A promise that nobody waits for, and a callback that throws, are the caller's matter.
   process.on('unhandledRejection', () => {});
   process.on('uncaughtException', (error) => {
-    if (!(error instanceof Planned)) {
+    if (!isPlanned(error)) {
       machine.findings.push(`uncaught: ${error.stack}`);
     }
   });
@@ -480,7 +483,7 @@ if (isMainThread) {
 } else {
   const { seed, folder, trace, seconds } = workerData;
   const machine = new Machine(seed, openSync(trace, 'a'), folder);
-  process.on('uncaughtException', (error) => error instanceof Planned || machine.findings.push(`uncaught: ${error.stack}`));
+  process.on('uncaughtException', (error) => isPlanned(error) || machine.findings.push(`uncaught: ${error.stack}`));
   machine.furnish();
   await machine.run(seconds);
   parentPort.postMessage({ calls: machine.calls, findings: machine.findings });
