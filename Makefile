@@ -23,7 +23,7 @@ TORTURE_ARGS ?=
 FUZZ_TARGETS ?=
 
 .PHONY: help setup lock clean format lint lint-rust lint-python lint-node lint-docs
-.PHONY: demo demo-python demo-node demo-client bench bench-stores fuzz leaks matrix mutants shuttle simulate torture
+.PHONY: asan demo demo-python demo-node demo-client bench bench-stores fuzz leaks matrix mutants shuttle simulate torture
 .PHONY: test test-rust test-python test-python-mcp1 test-python-mcp2 test-node test-interop test-client test-conformance
 .PHONY: test-torture torture-faults torture-marathon torture-stalled torture-soak
 
@@ -149,6 +149,9 @@ demo-client: setup ## the demo's part for clients alone: a hostile server, witho
 leaks: setup ## look for memory that the native halves lose: Python under valgrind, Node by whether it grows
 	$(MCP2)/python tests/leaks/run
 	node --expose-gc tests/leaks/scenario.mjs
+
+asan: setup ## make calls of every kind of the native halves under AddressSanitizer, ASAN_SECONDS for each (10)
+	$(MCP2)/python tests/asan/run $${ASAN_SECONDS:-10}
 
 bench: setup ## measure Tailrope against the stock transport, side by side
 	benches/run $(BENCH_ARGS)
