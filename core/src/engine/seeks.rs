@@ -164,9 +164,7 @@ impl Cell {
         if tag.is_some() && state.session.stream(nonce).is_some_and(|stream| Some(&stream.origin) != origin) {
             return self.answer_unknown(state, now, conn, steps);
         }
-        // Whoever was told a position while the store could not tell is given what is behind it (I2).
-        let is_told = state.conns.get(&conn).is_some_and(|conn| conn.primed);
-        if fresh && !is_told {
+        if fresh {
             if let Some(conn) = state.conns.get_mut(&conn) {
                 conn.head = Some(Head::EVENT_STREAM);
             }
@@ -312,7 +310,7 @@ impl Cell {
         } else {
             let Position { nonce, after, visit, tag, fresh } = &mut seek.position;
             *visit = (*visit + 1) % (MAX_VISIT + 1);
-            // It has a cursor from here on, and gets what is behind that (I3).
+            // It has a cursor from here on, and gets what is behind that (I2, I3).
             *fresh = false;
             let ids = IdEncoder::new(*nonce, &conn.origin);
             let write_id = |out: &mut Vec<u8>| ids.encode(*after, *visit, tag.unwrap_or_default(), out);
