@@ -17,7 +17,8 @@ export const LINES = ['v1', 'v2'].filter((line) => wanted.includes(line));
 /** For tests about Tailrope itself, which mean nothing on the stock transport. */
 export const ours = { skip: isStock && 'about Tailrope itself' };
 
-const DEADLINE_MS = 30_000;
+// Everything takes longer under a sanitizer.
+const DEADLINE_MS = Number(process.env.TAILROPE_TEST_DEADLINE_MS ?? 30_000);
 
 // What a test left open would keep the process for ever.
 after(() => {
