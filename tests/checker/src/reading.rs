@@ -240,14 +240,16 @@ impl Checker {
         }
         let this = &self.connections[at];
         let emitted = stream.event(place).and_then(|event| event.emitted);
+        let is_lost = stream.gone.or(self.sessions[stream.session].gone).loss;
         let newer = &stream.readers[stream.readers.partition_point(|(reader, _)| *reader <= at)..];
         let wrong = newer.iter().find(|(reader, since)| {
             let newer = &self.connections[*reader].open;
             let is_elsewhere = newer.elsewhere || newer.process != this.open.process;
             let gave_up = self.connections[*reader].closed.is_some() && !self.connections[*reader].has_more;
+            let refused = is_lost && self.connections[*reader].has_terminal && self.connections[*reader].last.is_none();
             match emitted {
-                // The store could not tell in time whether it was valid.
-                _ if gave_up => false,
+                // The store could not tell in time whether it was valid, or told that it is not.
+                _ if gave_up || refused => false,
                 Some(emitted) if is_elsewhere => {
                     matches!((emitted.at, since.at), (Some(at), Some(since)) if at > since + self.fence_ms)
                 }

@@ -95,6 +95,9 @@ fn i4_the_newest_reader_has_the_stream() {
     all.done("a").is_good();
     let gave_up = Story::call().open("get", "a", Some("p0")).prime("get", "p1").closed("get").stored("a", [1]);
     gave_up.comes("post", "a", [1]).is_good();
+    // One that was not valid takes nothing over.
+    let invalid = Story::call().gone("a", Why::StoreLost).open("get", "a", Some("p0")).error("get", "a").closed("get");
+    invalid.stored("a", [1]).comes("post", "a", [1]).is_good();
     let parked = Story::new().stream("standalone").stored("standalone", [1]).open("one", "standalone", None);
     let parked = parked.prime("one", "p").open("two", "standalone", None).prime("two", "q").lost("two");
     parked.comes("one", "standalone", [1]).is_good();
@@ -108,6 +111,8 @@ fn i4_is_broken() {
     let both = Story::call().open("get", "a", Some("p0")).prime("get", "p1").stored("a", [1, END]);
     let both = both.comes("post", "a", [1]).comes("get", "a", [1, END]).closed("get").comes("post", "a", [END]);
     both.closed("post").report_has("I4", "after get");
+    let ended = Story::call().gone("a", Why::Cancelled).open("get", "a", Some("p0")).error("get", "a").closed("get");
+    ended.stored("a", [1]).comes("post", "a", [1]).report_has("I4", "after get");
     let in_flight = taken_over(|open| open.in_flight = true).stored("a", [3]).comes("post", "a", [2, 3]);
     in_flight.breaks("I4", "after get");
     let elsewhere = taken_over(|open| open.elsewhere = true).at(5_201).stored("a", [3]).comes("post", "a", [2, 3]);
