@@ -20,7 +20,7 @@ onEachLine(serve, (line, server) => {
     for (let call = 0; call < 5; call++) {
       const started = performance.now();
       assert.equal(await peer.ask('return quick'), 'quick');
-      assert.ok(performance.now() - started < 4_000);
+      assert.ok(performance.now() - started < 10_000);
     }
     // Nor does it block the handler that writes to it.
     await marked(name);

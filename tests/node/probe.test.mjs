@@ -121,7 +121,7 @@ describe('probe', { concurrency: 12 }, () => {
       assert.deepEqual(certain.sort(), [...faults].sort(), report.toText());
       const table = tableOf('docs/stock-faults-node.md', line === 'v1' ? 'stock sdk 1.x' : 'stock server 2.x');
       for (const { name, outcome, requirement } of report.checks) {
-        if (outcome === 'fault') {
+        if (outcome === 'fault' && !races.includes(name)) {
           const known = requirement.match(/F-\d\d/g) ?? [];
           assert.ok(known.some((id) => table.get(id)?.startsWith('**fails**')), name);
         }

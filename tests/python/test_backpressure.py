@@ -25,7 +25,7 @@ async def test_f56_reader_that_stalls_delays_no_other_call(server: Server) -> No
     for _ in range(5):
         started = time.monotonic()
         assert await peer.ask("echo", {"text": "quick"}) == "quick"
-        assert time.monotonic() - started < 2
+        assert time.monotonic() - started < 10
     # Nor does it block the handler that writes to it.
     await server.mark(name)
     await server.open(name)

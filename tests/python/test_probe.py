@@ -201,7 +201,7 @@ def test_stock_servers_have_the_faults_that_are_known_of_them(ahead: Ahead, flav
     assert failing(report) - set(known_of["races"]) == set(known_of["faults"]), report.as_text()
     table = table_of("docs/stock-faults.md", f"stock {flavor}")
     for finding in report.checks:
-        if finding.outcome == "fault":
+        if finding.outcome == "fault" and finding.name not in known_of["races"]:
             known = re.findall(r"F-\d\d", finding.requirement)
             assert any(table.get(name, "").startswith("**fails**") for name in known), finding
 

@@ -17,7 +17,7 @@ from peer import OLD, Peer, counts, last_id, results
 from program import python
 from raw import Reply, Truncated
 
-ENDS_S = 2.0
+ENDS_S = 10.0
 
 
 async def opened(server: Server) -> tuple[Peer, list[Reply]]:
@@ -119,7 +119,7 @@ async def test_hypercorn_serves(farm: Farm, loop: str) -> None:
         rest = await (await peer.resume(last_id(events))).until_terminal()
         assert counts(events + rest) == [1, 2, 3, 4, 5] and results(rest) == ["x"]
         server.process.send_signal(signal.SIGTERM)
-        await asyncio.to_thread(server.exit_code, 5)
+        await asyncio.to_thread(server.exit_code, ENDS_S)
     finally:
         server.kill()
 

@@ -131,7 +131,7 @@ async def test_f44_sigterm_under_load_ends_the_process(farm: Farm) -> None:
         for reply in replies:
             await reply.some(3)
         server.process.send_signal(signal.SIGTERM)
-        code = await asyncio.to_thread(server.exit_code, 10)
+        code = await asyncio.to_thread(server.exit_code, 40)
         assert code in (0, -signal.SIGTERM, 128 + signal.SIGTERM), server.log()
         assert "panicked" not in server.log() and "Fatal" not in server.log(), server.log()
     finally:

@@ -279,6 +279,9 @@ async def test_stock_client_outlives_a_kill_of_its_server(flavor: str, place: st
         async with balancer(choose) as port, stock_client(port) as client, asyncio.timeout(WAIT_S * 2):
             call = asyncio.create_task(client.script("emit 5", "mark ready", "gate never"))
             await servers[0].mark("ready")
+            # Before the answer has begun there is nothing to come back for.
+            while len(client.progress) < 5:
+                await asyncio.sleep(0.01)
             up.clear()
             servers[0].kill()
             servers.append(await asyncio.to_thread(start, flavor, place))

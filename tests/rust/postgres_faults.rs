@@ -311,7 +311,7 @@ fn a_lock_of_somebody_else_stops_its_log_alone_and_not_for_ever() {
             store.settle(&free.key, seq);
             store.usage();
         }
-        assert!(asked.elapsed() < Duration::from_secs(2));
+        assert!(asked.elapsed() < Duration::from_secs(10));
     });
     assert!(asked.elapsed() < Duration::from_secs(15), "{:?}", asked.elapsed());
     somebody.run("ROLLBACK");

@@ -154,7 +154,7 @@ fn a_server_that_pauses_is_waited_for_and_nobody_waits_for_the_store() {
     let caller = Caller::new(&*store, Ms(0));
     let mut log = caller.open("s", 1);
     caller.push(&mut log, &[sized(10)]);
-    server.say(&["CLIENT", "PAUSE", "2000", "ALL"]);
+    server.say(&["CLIENT", "PAUSE", "4000", "ALL"]);
     let since = Instant::now();
     std::thread::scope(|scope| {
         let mut slow = log.clone();
@@ -168,7 +168,7 @@ fn a_server_that_pauses_is_waited_for_and_nobody_waits_for_the_store() {
             store.settle(&log.key, seq);
             store.usage();
         }
-        assert!(since.elapsed() < Duration::from_millis(1_500) && !writing.is_finished());
+        assert!(since.elapsed() < Duration::from_millis(3_500) && !writing.is_finished());
         writing.join().unwrap().assert_stored(&caller, 0, "I2");
     });
 }
@@ -212,7 +212,7 @@ fn a_server_that_stands_still_fails_operations_in_their_time_and_the_queue_has_a
             other => panic!("{other:?}"),
         }
     }
-    assert!(since.elapsed() < Duration::from_secs(1) && (32..100).contains(&waiting), "{waiting}");
+    assert!(since.elapsed() < Duration::from_secs(10) && (32..100).contains(&waiting), "{waiting}");
     for _ in 0..waiting {
         came.recv_timeout(Duration::from_secs(30)).expect("each has its answer");
     }
