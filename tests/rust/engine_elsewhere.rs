@@ -290,16 +290,21 @@ fn i13_an_owner_that_was_only_slow_gives_its_readers_the_end_that_the_log_has() 
 #[test]
 fn f_45_a_session_that_ends_because_its_process_drains_stays_readable() {
     let folder = Folder::new();
-    let (before, there) = (process(&folder, 0), process(&folder, 0));
-    let session = open_session(&before, "s", NEW);
-    let connections = [1, 2].map(|number| call(&session, number));
-    for number in [1, 2] {
-        notify(&session, number, "a").unwrap();
-    }
-    respond(&session, 1).unwrap();
-    let cursors = connections.each_ref().map(|connection| read_until(&before, connection, has(1)).ids()[0].clone());
-    before.engine.drain(100);
-    session.end();
+    let there = process(&folder, 0);
+    // What a process asked of its store is done when that is closed.
+    let cursors = {
+        let before = process(&folder, 0);
+        let session = open_session(&before, "s", NEW);
+        let connections = [1, 2].map(|number| call(&session, number));
+        for number in [1, 2] {
+            notify(&session, number, "a").unwrap();
+        }
+        respond(&session, 1).unwrap();
+        let cursors = connections.each_ref().map(|connection| read_until(&before, connection, has(1)).ids()[0].clone());
+        before.engine.drain(100);
+        session.end();
+        cursors
+    };
     let seen = adopt_known(&there);
     let done = read_until(&there, &resume(&seen, &cursors[0]), ended);
     assert_eq!(events(&done), [json!({"event": 1, "is": "a"}), json!({"event": 2, "is": {"result": 1}})]);
