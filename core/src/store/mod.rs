@@ -190,7 +190,9 @@ pub struct ReadLimit {
 ///     position is [`StoreError::OutOfOrder`], and [`record`](Self::record) tells the new head. Where an
 ///     append may have been stored, it is never said to have [`Failed`](StoreError::Failed).
 /// 11. What has no answer ([`finish`](Self::finish), [`settle`](Self::settle), drops and the like) is done
-///     before whatever the same caller asks afterwards. [`usage`](Self::usage) may lag behind it.
+///     before whatever the same caller asks afterwards of the same session. [`usage`](Self::usage) may lag
+///     behind it. A [`session`](Self::session) of the empty name, which nobody has, is answered behind
+///     everything that was asked before, so that a process can wait for it before it ends.
 /// 12. A session's record is found until the session is dropped; putting it again keeps its age.
 /// 13. A store that several processes use tells the watchers of a log at other store objects when it
 ///     was appended to, finished, claimed or dropped. It may tell too often and late, but not never.

@@ -38,7 +38,7 @@ pub(super) async fn run(lane: usize, mut link: Link, shared: Arc<Shared>, contex
         let (verdicts, fault) = perform(lane, &mut link, &shared, &context, &writes, patience).await;
         let kept = answer(lane, &shared, writes, verdicts, fault.is_some());
         let Some(fault) = fault.filter(|_| !kept.is_empty()) else {
-            shared.hand_over(looks);
+            shared.passed(lane, looks);
             continue;
         };
         for look in looks {

@@ -100,6 +100,13 @@ pub(super) enum What {
     Session { session: Arc<str> },
 }
 
+impl Look {
+    /// Rule 11.
+    fn is_behind_all(&self) -> bool {
+        self.what.session().is_empty()
+    }
+}
+
 impl What {
     fn session(&self) -> &Arc<str> {
         match self {
@@ -220,6 +227,10 @@ impl Shared {
         }
         let look = Look { what, ticket: ticket.clone(), asked: Instant::now() };
         self.waiting.fetch_add(1, Ordering::Relaxed);
+        if look.is_behind_all() {
+            self.hand_on(look, 0);
+            return Ok(());
+        }
         let lane = self.lane(look.what.session());
         let mut jobs = lock(&lane.jobs);
         if jobs.undone.contains_key(look.what.session()) {
@@ -282,6 +293,26 @@ impl Shared {
         for write in writes.into_iter().rev() {
             jobs.waiting.push_front(Job::Write(write));
         }
+    }
+
+    /// For a lane: what was asked behind its changes goes on, now that they are done.
+    pub(super) fn passed(&self, lane: usize, looks: Vec<Look>) {
+        let (behind_all, others): (Vec<_>, Vec<_>) = looks.into_iter().partition(Look::is_behind_all);
+        self.hand_over(others);
+        for look in behind_all {
+            self.hand_on(look, lane + 1);
+        }
+    }
+
+    /// A question that is behind everything waits in one lane after the other.
+    fn hand_on(&self, look: Look, from: usize) {
+        for lane in &self.lanes[from..] {
+            let mut jobs = lock(&lane.jobs);
+            if !jobs.undone.is_empty() {
+                return jobs.waiting.push_back(Job::Look(look));
+            }
+        }
+        self.hand_over([look]);
     }
 
     /// Gives questions to the reader.

@@ -88,6 +88,8 @@ struct State {
     lanes: HashMap<Arc<str>, Lane>,
     /// Those of them that nobody has begun with.
     ready: Vec<Arc<str>>,
+    /// What is asked behind everything (rule 11).
+    behind_all: VecDeque<Op>,
     operations: usize,
     bytes: usize,
     closed: bool,
@@ -119,6 +121,10 @@ impl Queue {
         }
         state.operations += 1;
         state.bytes += op.ask.bytes();
+        if session.is_empty() && !state.lanes.is_empty() {
+            state.behind_all.push_back(op);
+            return Ok(());
+        }
         if let Some(lane) = state.lanes.get_mut(session) {
             lane.waiting.push_back(op);
             return Ok(());
@@ -172,6 +178,13 @@ impl Queue {
         }
         if batch.is_empty() {
             state.lanes.remove(session);
+            if state.lanes.is_empty() && !state.behind_all.is_empty() {
+                let (name, waiting) = (Arc::<str>::from(""), std::mem::take(&mut state.behind_all));
+                state.lanes.insert(Arc::clone(&name), Lane { waiting, called_off: Vec::new() });
+                state.ready.push(name);
+                drop(state);
+                self.came.notify_one();
+            }
             return None;
         }
         Some(batch)
@@ -225,4 +238,33 @@ impl Queue {
 
 fn is_same(a: &Ticket, b: &Ticket) -> bool {
     a.number == b.number && a.to.ptr_eq(&b.to)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tell(queue: &Queue, session: &str) {
+        queue.push(&session.into(), Ask::Session, None).unwrap();
+    }
+
+    #[test]
+    fn what_is_asked_of_no_session_is_behind_everything() {
+        let (queue, never) = (Queue::default(), |_: &Op| false);
+        for session in ["a", "b", "", "a", ""] {
+            tell(&queue, session);
+        }
+        assert_eq!(queue.take_ready(), [Arc::<str>::from("a"), "b".into()]);
+        let mut done = 0;
+        for session in ["a", "b"] {
+            assert!(queue.take_ready().is_empty(), "rule 11");
+            while let Some(batch) = queue.next_batch(session, never) {
+                done += batch.len();
+            }
+        }
+        assert_eq!((done, queue.is_empty()), (3, false));
+        assert_eq!(queue.take_ready(), [Arc::<str>::from("")]);
+        assert_eq!(queue.next_batch("", never).map(|batch| batch.len()), Some(2));
+        assert!(queue.next_batch("", never).is_none() && queue.is_empty());
+    }
 }
