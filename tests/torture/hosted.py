@@ -23,6 +23,8 @@ for folder in ("interop", "python"):
 
 from raw import Truncated, Wire  # noqa: E402
 
+# What one answer may hold: the names of all steps of a marathon are in it.
+ANSWER_BYTES = 16 << 20
 START_S = 60.0
 # The kit imports the test runner of Node, which introduces itself sooner or later.
 NOISE = "TAP version"
@@ -181,7 +183,9 @@ async def hosted(name: str, settings: Settings) -> AsyncIterator[Hosted]:
     pipe = asyncio.subprocess.PIPE
     # Read when something has failed, so it has to outlive this process's reading.
     log = tempfile.TemporaryFile("w+")  # noqa: SIM115
-    process = await asyncio.create_subprocess_exec(*words, cwd=folder, stdin=pipe, stdout=pipe, stderr=log)
+    process = await asyncio.create_subprocess_exec(
+        *words, cwd=folder, stdin=pipe, stdout=pipe, stderr=log, limit=ANSWER_BYTES
+    )
     server = Hosted(name, process, log)
     try:
         await server.ready()

@@ -191,14 +191,13 @@ impl Checker {
 
     fn say(&mut self, session: &str, stream: &str, n: N, word: Word) -> Result<(), BadFact> {
         let at = self.stream(session, stream);
-        let error_fact = self.streams[at].error_fact;
+        let is_left = self.gone(at).owner;
         let event = self.streams[at].event_mut(place(n));
-        let Some(emitted) = event.emitted else {
+        if event.emitted.is_none() {
             return Err(BadFact(format!("{} is spoken of before it is emitted", Named(session, stream, place(n)))));
-        };
-        // The first end wins: a server takes what comes later, and nobody has to get it.
-        let is_late = word == Word::Stored && error_fact.is_some_and(|error| error < emitted.fact);
-        event.word = if is_late { Word::None } else { word };
+        }
+        event.word = word;
+        event.late = is_left && word == Word::Stored;
         if event.word == Word::Stored && n != N::End {
             self.streams[at].told += 1;
         }

@@ -347,7 +347,6 @@ impl Checker {
         let stream = &mut self.streams[stream];
         if stream.error.is_none() {
             stream.error = Some(at);
-            stream.error_fact = Some(self.now.fact);
             stream.error_permitted = gone.is_permitted;
             self.report.summary.errors += 1;
         }

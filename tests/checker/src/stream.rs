@@ -48,6 +48,8 @@ pub(crate) struct Emitted {
     /// Which fact it was, and when. None: it was never emitted.
     pub(crate) emitted: Option<Moment>,
     pub(crate) word: Word,
+    /// The word came from an owner that counts as lost.
+    pub(crate) late: bool,
     pub(crate) kept: bool,
     pub(crate) seen: bool,
     pub(crate) dumped: bool,
@@ -98,6 +100,8 @@ pub(crate) struct Gone {
     pub(crate) is_permitted: bool,
     pub(crate) two_ends: bool,
     pub(crate) loss: bool,
+    /// Another may end it in its owner's place.
+    pub(crate) owner: bool,
     /// What the log held is another thing from here on.
     pub(crate) anew: bool,
 }
@@ -107,6 +111,7 @@ impl Gone {
         self.is_permitted = true;
         self.two_ends |= why.permits_two_ends();
         self.loss |= why.permits_loss();
+        self.owner |= why == Why::OwnerLost;
         self.anew |= why == Why::StoreLost;
     }
 
@@ -115,6 +120,7 @@ impl Gone {
             is_permitted: self.is_permitted || other.is_permitted,
             two_ends: self.two_ends || other.two_ends,
             loss: self.loss || other.loss,
+            owner: self.owner || other.owner,
             anew: self.anew || other.anew,
         }
     }
@@ -142,8 +148,6 @@ pub(crate) struct Stream {
     /// The first connection that carried a result, and an error.
     pub(crate) result: Option<usize>,
     pub(crate) error: Option<usize>,
-    /// The number of the fact with which the first error terminal came.
-    pub(crate) error_fact: Option<u64>,
     /// What the first error terminal was permitted by when it was seen.
     pub(crate) error_permitted: bool,
     /// It carried events with ids that are not the test's own: positions are not the numbers of marks.
@@ -190,6 +194,13 @@ impl Stream {
         events.into_iter().any(|event| {
             (event.word == Word::Stored || event.seen || event.dumped || event.kept) && event.word != Word::Unsure
         })
+    }
+
+    /// The first end wins: an owner whose call was ended elsewhere takes what comes later, and nobody has to get it.
+    pub(crate) fn forget_late_words(&mut self) {
+        for event in self.events.iter_mut().filter(|event| event.late && self.error.is_some()) {
+            event.word = Word::None;
+        }
     }
 
     pub(crate) fn new_unknown(&mut self) -> Position {

@@ -9,6 +9,7 @@ impl Checker {
     /// The verdict on everything that was told.
     pub fn finish(mut self) -> Report {
         for (at, announced_last) in self.announced_last().into_iter().enumerate() {
+            self.streams[at].forget_late_words();
             let tally = self.streams[at].tally();
             let mut holes = std::mem::take(&mut self.streams[at].holes);
             for hole in &holes {

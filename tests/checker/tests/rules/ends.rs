@@ -48,11 +48,20 @@ fn i13_a_request_has_one_end() {
 }
 
 #[test]
-fn i3_what_is_emitted_after_an_error_is_promised_to_nobody() {
-    let told = || Story::call().stored("a", [1]).comes("post", "a", [1]).gone("a", Why::OwnerLost);
-    told().error("post", "a").closed("post").stored("a", [2, 3]).done("a").is_good();
-    let before = told().emit("a", 2).error("post", "a").closed("post").ack("a", 2).done("a");
-    before.breaks("I3", "lost: it was stored");
+fn i3_what_an_owner_that_counts_as_lost_says_is_no_promise_where_another_ended_its_call() {
+    let told = || Story::call().stored("a", [1]).comes("post", "a", [1]);
+    let lost = || told().gone("a", Why::OwnerLost);
+    lost().error("post", "a").closed("post").stored("a", [2, 3]).done("a").is_good();
+    lost().emit("a", 2).error("post", "a").closed("post").ack("a", 2).done("a").is_good();
+    lost().stored("a", [2]).error("post", "a").closed("post").done("a").is_good();
+    let before = told().stored("a", [2]).gone("a", Why::OwnerLost).error("post", "a").closed("post");
+    before.done("a").report_has("I3", "lost: it was stored");
+    lost()
+        .stored("a", [2, END])
+        .comes("post", "a", [END])
+        .closed("post")
+        .done("a")
+        .report_has("I3", "is missing before it");
 }
 
 #[test]
