@@ -14,11 +14,7 @@ function slot(map, name, make) {
 }
 
 function gateOf(name) {
-  return slot(gates, name, () => {
-    const gate = { isOpen: false };
-    gate.opened = new Promise((resolve) => (gate.open = resolve));
-    return gate;
-  });
+  return slot(gates, name, () => ({ isOpen: false, waiting: new Set() }));
 }
 
 const markOf = (name) => slot(marks, name, () => ({ count: 0, waiting: [] }));
@@ -33,7 +29,8 @@ export function newGate() {
 export function open(...names) {
   for (const name of names) {
     gateOf(name).isOpen = true;
-    gateOf(name).open();
+    gateOf(name).waiting.forEach((go) => go());
+    gateOf(name).waiting.clear();
   }
 }
 
@@ -47,15 +44,22 @@ export const isOpen = (name) => gateOf(name).isOpen;
 /** Waits at a gate. Rejects when `signal` aborts first. */
 export async function gate(name, signal) {
   mark(`at ${name}`);
-  const { opened } = gateOf(name);
-  if (signal === undefined) {
-    return opened;
+  const { isOpen, waiting } = gateOf(name);
+  signal?.throwIfAborted();
+  if (isOpen) {
+    return;
   }
-  signal.throwIfAborted();
   let stop;
-  const aborted = new Promise((_, reject) => (stop = () => reject(signal.reason)));
-  signal.addEventListener('abort', stop);
-  await Promise.race([opened, aborted]).finally(() => signal.removeEventListener('abort', stop));
+  let go;
+  // Whoever stops waiting leaves nothing behind at a gate that may never open.
+  await new Promise((resolve, reject) => {
+    [go, stop] = [resolve, () => reject(signal.reason)];
+    waiting.add(go);
+    signal?.addEventListener('abort', stop);
+  }).finally(() => {
+    waiting.delete(go);
+    signal?.removeEventListener('abort', stop);
+  });
 }
 
 /** The marks that were set. */
