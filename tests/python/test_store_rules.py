@@ -6,11 +6,14 @@ tests/node/store_rules.test.mjs has the same cases under the same names.
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import hashlib
 import os
 import subprocess
 import sys
+import tempfile
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +107,16 @@ HAS = {
 }
 
 
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """One test at a time over all workers of a run: a server that refuses the events of one refuses everybody's."""
+    server = os.environ.get("TAILROPE_TEST_REDIS", "")
+    path = Path(tempfile.gettempdir()) / f"tailrope-rules-{hashlib.sha256(server.encode()).hexdigest()[:16]}"
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 @pytest.mark.parametrize(
     ("make", "case"),
     [
@@ -113,7 +126,7 @@ HAS = {
         if subject.id in HAS.get(case.get("needs"), {subject.id})
     ],
 )
-async def test_rule(make: Callable[[Path, bool], Subject], case: dict[str, Any], tmp_path: Path) -> None:
+async def test_rule(make: Callable[[Path, bool], Subject], case: dict[str, Any], tmp_path: Path, alone: None) -> None:
     await Run(make(tmp_path, case.get("needs") == "bound")).run(case)
 
 
