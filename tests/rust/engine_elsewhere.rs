@@ -19,7 +19,7 @@ use processes::{
     wait_for_a_takeover,
 };
 use serde_json::{Value, json};
-use tailrope_core::engine::{EngineError, NoWake, Options, SessionHandle};
+use tailrope_core::engine::{Connection, EngineError, NoWake, Options, SessionHandle};
 use tailrope_core::protocol::{Dialect, EventId, IdEncoder, Origin, RequestId, Revision};
 use tailrope_core::store::{Limits, StoreError, StoreOptions};
 use tailrope_core::stream::CloseReason;
@@ -152,6 +152,17 @@ fn a_cursor_that_is_ahead_of_what_was_followed_is_looked_up_anew() {
     assert_eq!(events(&read_until(&there, &back, has(1))), [json!({"event": 6, "is": "b"})]);
 }
 
+/// A session with two calls that have told something: one is answered, one runs.
+fn answered_and_running(process: &Bench) -> (SessionHandle, [Connection; 2]) {
+    let session = open_session(process, "s", NEW);
+    let connections = [1, 2].map(|number| call(&session, number));
+    for number in [1, 2] {
+        notify(&session, number, "a").unwrap();
+    }
+    respond(&session, 1).unwrap();
+    (session, connections)
+}
+
 #[test]
 fn i13_after_a_restart_everything_is_readable_and_what_ran_gets_an_end() {
     let close: fn(&Bench, &SessionHandle) = |before, _| before.engine.close();
@@ -166,17 +177,11 @@ fn i13_after_a_restart_everything_is_readable_and_what_ran_gets_an_end() {
         let folder = Folder::new();
         let (done, running) = {
             let before = process(&folder, 0);
-            let session = open_session(&before, "s", NEW);
-            let connections = [1, 2].map(|number| call(&session, number));
-            for number in [1, 2] {
-                notify(&session, number, "a").unwrap();
-            }
-            respond(&session, 1).unwrap();
-            let ids = [2, 1].map(|count| count).into_iter().zip(&connections);
-            let ids: Vec<String> =
-                ids.map(|(count, connection)| read_until(&before, connection, has(count)).ids()[0].clone()).collect();
+            let (session, connections) = answered_and_running(&before);
+            let done = read_until(&before, &connections[0], has(2)).ids()[0].clone();
+            let running = read_until(&before, &connections[1], has(1)).ids()[0].clone();
             leave(&before, &session);
-            (ids[0].clone(), ids[1].clone())
+            (done, running)
         };
         let after = process_at(&folder, 0, much_later());
         let session = adopt_known(&after);
@@ -294,12 +299,7 @@ fn f_45_a_session_that_ends_because_its_process_drains_stays_readable() {
     // What a process asked of its store is done when that is closed.
     let cursors = {
         let before = process(&folder, 0);
-        let session = open_session(&before, "s", NEW);
-        let connections = [1, 2].map(|number| call(&session, number));
-        for number in [1, 2] {
-            notify(&session, number, "a").unwrap();
-        }
-        respond(&session, 1).unwrap();
+        let (session, connections) = answered_and_running(&before);
         let cursors = connections.each_ref().map(|connection| read_until(&before, connection, has(1)).ids()[0].clone());
         before.engine.drain(100);
         session.end();

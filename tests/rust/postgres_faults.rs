@@ -8,7 +8,6 @@ use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -19,8 +18,7 @@ use tailrope_core::Ms;
 use tailrope_core::protocol::StreamNonce;
 use tailrope_core::store::contract::{Caller, Event, Log, progress};
 use tailrope_core::store::{
-    Answer, Complete, EventStore, Operation, Outcome, PostgresStore, ReadLimit, SessionRecord, StoreError,
-    StoreOptions, Ticket, Watch, Watcher,
+    EventStore, PostgresStore, ReadLimit, SessionRecord, StoreError, StoreOptions, Watch, Watcher,
 };
 use whole_database::Database;
 
@@ -322,15 +320,6 @@ fn a_lock_of_somebody_else_stops_its_log_alone_and_not_for_ever() {
     free.assert_stored(&caller, 0, "F-58");
 }
 
-/// Tells when it has its answer.
-struct Answered(Mutex<Sender<()>>);
-
-impl Complete for Answered {
-    fn complete(&self, _: &Ticket, _: Outcome) {
-        let _ = self.0.lock().unwrap().send(());
-    }
-}
-
 #[test]
 fn a_question_of_no_session_is_answered_behind_everything() {
     let namespaces = Namespaces::direct();
@@ -343,14 +332,13 @@ fn a_question_of_no_session_is_answered_behind_everything() {
         let stream = format!("{}.stream SET retry_ms = 1 WHERE finished IS NULL", namespace(&address));
         somebody.run(&format!("BEGIN; UPDATE {stream}"));
         store.finish(Ms(0), &log.key, Bytes::new());
-        let (told, came) = channel();
-        let answered: Arc<dyn Complete> = Arc::new(Answered(Mutex::new(told)));
-        let to = Arc::downgrade(&answered);
-        let ticket = Ticket { to, nonce: StreamNonce([0; 12]), operation: Operation::Session, number };
-        assert!(matches!(store.session(Ms(0), "", &ticket), Answer::Later));
-        assert!(came.recv_timeout(Duration::from_millis(150)).is_err(), "rule 11: the end is not written");
-        somebody.run("ROLLBACK");
-        came.recv_timeout(Duration::from_secs(30)).expect("rule 11");
+        std::thread::scope(|scope| {
+            let asking = scope.spawn(|| Caller::new(&store, Ms(0)).session(""));
+            std::thread::sleep(Duration::from_millis(150));
+            assert!(!asking.is_finished(), "rule 11: the end is not written");
+            somebody.run("ROLLBACK");
+            assert_eq!(asking.join().unwrap(), None, "rule 11");
+        });
         let finished =
             Administrator::new().number(&format!("SELECT count(finished) FROM {}.stream", namespace(&address)));
         assert_eq!(finished, i64::try_from(number).unwrap() + 1, "rule 11");

@@ -238,15 +238,19 @@ impl Shared {
             return Ok(());
         }
         drop(jobs);
+        self.ask(look);
+        Ok(())
+    }
+
+    /// A question that no change is before. A sweep may be.
+    fn ask(&self, look: Look) {
         let mut sweeps = lock(&self.sweeps);
         if sweeps.asked > sweeps.done {
             let number = sweeps.asked;
-            sweeps.behind.push((number, look));
-            return Ok(());
+            return sweeps.behind.push((number, look));
         }
         drop(sweeps);
         self.hand_over([look]);
-        Ok(())
     }
 
     /// Takes a change back that is not under way.
@@ -312,7 +316,7 @@ impl Shared {
                 return jobs.waiting.push_back(Job::Look(look));
             }
         }
-        self.hand_over([look]);
+        self.ask(look);
     }
 
     /// Gives questions to the reader.
