@@ -7,6 +7,7 @@ mod client;
 mod connection;
 mod convert;
 mod engine;
+mod fork;
 mod hook_log;
 mod inbox;
 mod log;
@@ -35,9 +36,11 @@ mod _native {
     #[pymodule_export]
     use crate::engine::{Engine, envelope_id};
     #[pymodule_export]
+    use crate::fork::{before_fork, forked};
+    #[pymodule_export]
     use crate::hook_log::{HookLog, Pending};
     #[pymodule_export]
-    use crate::log::{before_fork, forked, set_log_level};
+    use crate::log::set_log_level;
     #[pymodule_export]
     use crate::session::Session;
     #[pymodule_export]

@@ -3,11 +3,10 @@
 //! Events are formatted where they happen and written when the native call returns, so that no lock
 //! is held while Python code runs. What a store's thread logs is written by the next such return.
 
-use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -15,20 +14,17 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber, span};
 
 /// Lines with their levels.
-type Queue = VecDeque<(u8, String)>;
+pub(crate) type Queue = VecDeque<(u8, String)>;
 
 /// Lines that may wait. Older ones go first.
 const MAX_LINES: usize = 1_000;
 
 static LINES: Mutex<Queue> = Mutex::new(VecDeque::new());
 static ANY: AtomicBool = AtomicBool::new(false);
+/// A thread holds the lines, and is about to fork.
+static FORKING: AtomicBool = AtomicBool::new(false);
 /// The numeric level of Python's `logging`; lower ones are not formatted.
 static MIN_LEVEL: AtomicU8 = AtomicU8::new(30);
-
-thread_local! {
-    /// The lock of the lines, held by the thread that forks.
-    static HELD: RefCell<Option<MutexGuard<'static, Queue>>> = const { RefCell::new(None) };
-}
 
 struct Lines;
 
@@ -56,7 +52,7 @@ impl Subscriber for Lines {
         let mut line = Line::default();
         event.record(&mut line);
         let text = format!("{}{}", line.message, line.fields);
-        let mut lines = lines();
+        let Some(mut lines) = lines() else { return };
         if lines.len() >= MAX_LINES {
             lines.pop_front();
         }
@@ -101,21 +97,28 @@ pub(crate) fn install() {
     let _ = tracing::subscriber::set_global_default(Lines);
 }
 
-fn lines() -> MutexGuard<'static, Queue> {
+/// None while a thread forks: it may wait for the interpreter, which whoever asks may hold.
+fn lines() -> Option<MutexGuard<'static, Queue>> {
+    if !FORKING.load(Ordering::Acquire) {
+        return Some(LINES.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+    match LINES.try_lock() {
+        Ok(lines) => Some(lines),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+/// Nothing is logged until [`release`]: a store's thread that is at it would leave the child of a fork a lock that
+/// nobody opens.
+pub(crate) fn hold() -> MutexGuard<'static, Queue> {
+    FORKING.store(true, Ordering::Release);
     LINES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// To be called before this thread forks: a store's thread that is logging would leave the child a lock
-/// that nobody opens.
-#[pyfunction]
-pub(crate) fn before_fork() {
-    HELD.set(Some(lines()));
-}
-
-/// To be called after the fork, in both processes.
-#[pyfunction]
-pub(crate) fn forked() {
-    drop(HELD.take());
+pub(crate) fn release(lines: MutexGuard<'static, Queue>) {
+    FORKING.store(false, Ordering::Release);
+    drop(lines);
 }
 
 /// Sets the numeric level of Python's `logging` below which nothing is formatted. Any number is one.
@@ -129,7 +132,12 @@ pub(crate) fn flush(py: Python<'_>) {
     if !ANY.swap(false, Ordering::AcqRel) {
         return;
     }
-    let lines = std::mem::take(&mut *lines());
+    let Some(mut waiting) = lines() else {
+        ANY.store(true, Ordering::Release);
+        return;
+    };
+    let lines = std::mem::take(&mut *waiting);
+    drop(waiting);
     let logger = py.import("logging").and_then(|logging| logging.call_method1("getLogger", ("tailrope",)));
     let Ok(logger) = logger else { return };
     for (level, line) in lines {

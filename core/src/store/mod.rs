@@ -43,7 +43,7 @@ pub use records::{Record, SessionRecord};
 pub use redis::RedisStore;
 pub use sealed::{EncryptionKey, SealedStore};
 #[cfg(feature = "sqlite")]
-pub use sqlite::SqliteStore;
+pub use sqlite::{Forking, SqliteStore};
 #[cfg(feature = "testing")]
 pub use threaded::ThreadedStore;
 pub use watchers::{Watch, Watcher, Watchers};

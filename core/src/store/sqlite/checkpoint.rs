@@ -5,6 +5,7 @@
 
 use rusqlite::{Connection, Result};
 
+use super::forks::Link;
 use super::queue::Shared;
 
 /// Bytes of commits after which it is done, about.
@@ -13,9 +14,9 @@ pub(super) const EVERY_BYTES: usize = 4 << 20;
 const MAX_PAGES: i64 = 16_384;
 
 /// The thread: ends when the store is closed.
-pub(super) fn run(db: &Connection, shared: &Shared) {
+pub(super) fn run(file: &Link, shared: &Shared) {
     while shared.next_checkpoint() {
-        if let Err(error) = checkpoint(db) {
+        if let Err(error) = file.with(|db, _| checkpoint(db)) {
             tracing::warn!(target: "tailrope", %error, "the log of the event store's file was not shortened");
         }
     }

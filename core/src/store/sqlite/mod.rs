@@ -8,6 +8,7 @@
 
 mod batch;
 mod checkpoint;
+mod forks;
 mod queue;
 mod reader;
 mod schema;
@@ -22,6 +23,8 @@ use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+pub use forks::Forking;
+use forks::Link;
 use queue::{Look, Shared, Write};
 use rusqlite::params;
 use watching::Watching;
@@ -88,15 +91,27 @@ impl SqliteStore {
     /// or of another version.
     pub fn open(path: &Path, options: &StoreOptions) -> Result<Self, OpenError> {
         let shown = super::open::shown(&format!("sqlite:{}", path.display()));
-        let mut db = schema::open_writer(path, options.durability, &shown)?;
-        let StoreOptions { limits, owner_lost_ms, .. } = *options;
+        let StoreOptions { limits, owner_lost_ms, durability, .. } = *options;
         let mut context = Context { limits, owner_lost_ms, owner: 0, clock: options.wall_clock.clone() };
+        let no_fork = forks::keep_forks_away();
+        let db = schema::open_writer(path, durability, &shown)?;
         db.execute("INSERT INTO owner (beat) VALUES (?1)", params![context.now()])
             .map_err(|error| OpenError::new(&shown, failed(&error).to_string()))?;
         context.owner = db.last_insert_rowid();
-        let reading = schema::open_reader(path, &shown)?;
-        let shortening = schema::open_reader(path, &shown)?;
-        let watching = schema::open_reader(path, &shown)?;
+        let readers = [(), (), ()].map(|()| schema::open_reader(path).map_err(|error| schema::refusal(&shown, &error)));
+        let [reading, shortening, watching] = readers;
+        let [reading, shortening, watching] = [reading?, shortening?, watching?];
+        // The process may be in another folder when it forks.
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let db = Link::new(db, {
+            let path = path.clone();
+            move || schema::open_writer_again(&path, durability)
+        });
+        let [reading, shortening, watching] = [reading, shortening, watching].map(|db| {
+            let path = path.clone();
+            Link::new(db, move || schema::open_reader(&path))
+        });
+        drop(no_fork);
         let shared = Arc::new(Shared::default());
         let context = Arc::new(context);
         let watched = Arc::new(Watching::default());
@@ -111,7 +126,7 @@ impl SqliteStore {
             thread.map_err(|error| OpenError::new(&shown, format!("no thread for it: {error}")))
         };
         let threads = vec![
-            spawn("tailrope-write", Box::new(move || writer::run(&mut db, &for_writer.0, &for_writer.1)))?,
+            spawn("tailrope-write", Box::new(move || writer::run(&db, &for_writer.0, &for_writer.1)))?,
             spawn("tailrope-read", Box::new(move || reader::run(&reading, &for_reader.0, &for_reader.1)))?,
             spawn("tailrope-wal", Box::new(move || checkpoint::run(&shortening, &for_log)))?,
             spawn("tailrope-watch", Box::new(move || watching::run(&watching, &for_watch.0, &for_watch.1)))?,
@@ -227,7 +242,8 @@ impl Drop for SqliteStore {
         // An outcome may have let go of the last engine: then this is one of the threads, which the others wait
         // for, and all of them end when it goes on.
         let me = std::thread::current().id();
-        if threads.iter().all(|thread| thread.thread().id() != me) {
+        // Where the process is about to fork they go on after that, which may need what the caller holds.
+        if threads.iter().all(|thread| thread.thread().id() != me) && !forks::is_forking() {
             threads.into_iter().for_each(|thread| drop(thread.join()));
         }
     }

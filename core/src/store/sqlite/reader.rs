@@ -6,6 +6,7 @@ use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, Result, params};
 
 use super::batch::position;
+use super::forks::Link;
 use super::queue::{Look, Shared};
 use super::{Context, failed};
 use crate::protocol::{ListChanged, Revision, StreamNonce};
@@ -13,41 +14,42 @@ use crate::store::{Outcome, ReadLimit, Record, SessionRecord, StoreError, Stream
 use crate::stream::{EventKind, Page, Seq, StoredEvent};
 
 /// The reader's thread: ends when the store is closed.
-pub(super) fn run(db: &Connection, shared: &Shared, context: &Context) {
-    db.set_prepared_statement_cache_capacity(16);
+pub(super) fn run(file: &Link, shared: &Shared, context: &Context) {
     while let Some(looks) = shared.next_looks() {
         let now = context.now();
-        let answers: Vec<(Ticket, Outcome)> = looks.into_iter().map(|look| answer(db, context, now, look)).collect();
+        let answers: Vec<(Ticket, Outcome)> = looks.into_iter().map(|look| answer(file, context, now, look)).collect();
         for (ticket, outcome) in answers {
             ticket.complete(outcome);
         }
     }
 }
 
-fn answer(db: &Connection, context: &Context, now: i64, look: Look) -> (Ticket, Outcome) {
+fn answer(file: &Link, context: &Context, now: i64, look: Look) -> (Ticket, Outcome) {
     match look {
         Look::Read { key, after, limit, ticket } => {
-            let page = in_snapshot(db, || page(db, &key, after, limit));
+            let page = in_snapshot(file, |db| page(db, &key, after, limit));
             let page = page.map_err(|error| failed(&error)).and_then(|page| page.ok_or(StoreError::Gone));
             (ticket, Outcome::Page(page))
         }
         Look::Record { key, ticket } => {
-            let record = in_snapshot(db, || record(db, context, now, &key));
+            let record = in_snapshot(file, |db| record(db, context, now, &key));
             (ticket, Outcome::Record(record.map_err(|error| failed(&error))))
         }
         Look::Session { session, ticket } => {
-            let record = in_snapshot(db, || session_record(db, context, now, &session));
+            let record = in_snapshot(file, |db| session_record(db, context, now, &session));
             (ticket, Outcome::Session(record.map_err(|error| failed(&error))))
         }
     }
 }
 
 /// Several statements see the same commit.
-fn in_snapshot<T>(db: &Connection, read: impl FnOnce() -> Result<T>) -> Result<T> {
-    let snapshot = db.unchecked_transaction()?;
-    let value = read();
-    snapshot.finish()?;
-    value
+fn in_snapshot<T>(file: &Link, read: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
+    file.with(|db, _| {
+        let snapshot = db.unchecked_transaction()?;
+        let value = read(&snapshot);
+        snapshot.finish()?;
+        value
+    })
 }
 
 fn page(db: &Connection, key: &StreamKey, after: Seq, limit: ReadLimit) -> Result<Option<Page>> {

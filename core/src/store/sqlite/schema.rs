@@ -92,10 +92,9 @@ pub(super) fn open_writer(path: &Path, durability: Durability, shown: &str) -> R
         return Err(OpenError::new(shown, "its directory does not exist"));
     }
     create_private(path);
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let begun = Instant::now();
     loop {
-        let mut db = Connection::open_with_flags(path, flags).map_err(|error| refusal(shown, &error))?;
+        let mut db = connect(path, OpenFlags::SQLITE_OPEN_CREATE).map_err(|error| refusal(shown, &error))?;
         match prepare(&mut db, durability, shown) {
             Ok(()) => return Ok(db),
             // Where two processes switch a new file to its log at once, SQLite asks no busy handler.
@@ -110,17 +109,35 @@ fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 
-/// Opens a file that [`open_writer`] has brought to the present form.
-pub(super) fn open_reader(path: &Path, shown: &str) -> Result<Connection, OpenError> {
+/// Opens a file for writing that [`open_writer`] has brought to the present form.
+pub(super) fn open_writer_again(path: &Path, durability: Durability) -> rusqlite::Result<Connection> {
+    let db = connect(path, OpenFlags::empty())?;
+    tune(&db, durability)?;
+    Ok(db)
+}
+
+/// Opens a file for reading that [`open_writer`] has brought to the present form.
+pub(super) fn open_reader(path: &Path) -> rusqlite::Result<Connection> {
     // Readers of a write-ahead log write its index.
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let open = || {
-        let db = Connection::open_with_flags(path, flags)?;
-        db.busy_handler(Some(wait_for_others))?;
-        db.pragma_update(None, "query_only", true)?;
-        Ok(db)
-    };
-    open().map_err(|error| refusal(shown, &error))
+    let db = connect(path, OpenFlags::empty())?;
+    db.pragma_update(None, "query_only", true)?;
+    Ok(db)
+}
+
+fn connect(path: &Path, more: OpenFlags) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | more;
+    let db = Connection::open_with_flags(path, flags)?;
+    db.busy_handler(Some(wait_for_others))?;
+    Ok(db)
+}
+
+/// What a connection that writes does not find in the file.
+fn tune(db: &Connection, durability: Durability) -> rusqlite::Result<()> {
+    db.set_prepared_statement_cache_capacity(64);
+    db.pragma_update(None, "synchronous", if durability == Durability::Power { "FULL" } else { "NORMAL" })?;
+    db.pragma_update(None, "journal_size_limit", 64 << 20)?;
+    // It has its own thread.
+    db.pragma_update(None, "wal_autocheckpoint", 0)
 }
 
 enum Unusable {
@@ -135,8 +152,6 @@ impl From<rusqlite::Error> for Unusable {
 }
 
 fn prepare(db: &mut Connection, durability: Durability, shown: &str) -> Result<(), Unusable> {
-    db.busy_handler(Some(wait_for_others))?;
-    db.set_prepared_statement_cache_capacity(64);
     check(db, shown)?;
     // Only before there are tables: freed pages can be given back to the file system later.
     db.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
@@ -144,10 +159,7 @@ fn prepare(db: &mut Connection, durability: Durability, shown: &str) -> Result<(
     if mode != "wal" {
         return Err(Unusable::Open(OpenError::new(shown, "its file system has no write-ahead log for SQLite")));
     }
-    db.pragma_update(None, "synchronous", if durability == Durability::Power { "FULL" } else { "NORMAL" })?;
-    db.pragma_update(None, "journal_size_limit", 64 << 20)?;
-    // It has its own thread.
-    db.pragma_update(None, "wal_autocheckpoint", 0)?;
+    tune(db, durability)?;
     let create = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
     // Another process may have made the tables meanwhile.
     if check(&create, shown)? {
@@ -195,7 +207,7 @@ fn wait_for_others(tries: i32) -> bool {
 }
 
 /// Why the file cannot be used, in words that name no more of it than `shown`.
-fn refusal(shown: &str, error: &rusqlite::Error) -> OpenError {
+pub(super) fn refusal(shown: &str, error: &rusqlite::Error) -> OpenError {
     let what = match error.sqlite_error_code() {
         Some(ErrorCode::NotADatabase) => "it is no SQLite database".to_owned(),
         Some(ErrorCode::DatabaseCorrupt) => "the database is damaged".to_owned(),

@@ -11,6 +11,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OptionalExtension, Result, params};
 
 use super::Context;
+use super::forks::Link;
 use crate::store::{StreamKey, Watcher, Watchers};
 
 /// Pause between two looks at the number.
@@ -79,14 +80,16 @@ struct Watched {
 }
 
 /// The thread: ends when the store is closed.
-pub(super) fn run(db: &Connection, watching: &Watching, context: &Context) {
+pub(super) fn run(file: &Link, watching: &Watching, context: &Context) {
     let mut known: HashMap<StreamKey, Watched> = HashMap::new();
-    let (mut version, mut claims) = (0, 0);
+    let (mut version, mut claims) = ((0, 0), 0);
     while let Some(changes) = watching.next() {
-        let changed = look(db, context, changes, &mut known, (&mut version, &mut claims)).unwrap_or_else(|error| {
+        let looked =
+            file.with(|db, times| look((db, times), context, changes, &mut known, (&mut version, &mut claims)));
+        let changed = looked.unwrap_or_else(|error| {
             // Looked at again soon, and followers look for themselves from time to time.
             tracing::warn!(target: "tailrope", %error, "the logs of other processes were not looked at");
-            version = 0;
+            version = (0, 0);
             Vec::new()
         });
         for key in changed {
@@ -97,11 +100,11 @@ pub(super) fn run(db: &Connection, watching: &Watching, context: &Context) {
 
 /// The logs that changed since the last look.
 fn look(
-    db: &Connection,
+    (db, times): (&Connection, u64),
     context: &Context,
     changes: Vec<(StreamKey, bool)>,
     known: &mut HashMap<StreamKey, Watched>,
-    (version, claims): (&mut i64, &mut i64),
+    (version, claims): (&mut (u64, i64), &mut i64),
 ) -> Result<Vec<StreamKey>> {
     let mut changed = Vec::new();
     for (key, is_watched) in changes {
@@ -113,7 +116,8 @@ fn look(
             known.remove(&key);
         }
     }
-    let now = db.pragma_query_value(None, "data_version", |row| row.get(0))?;
+    // Each connection has numbers of its own.
+    let now = (times, db.pragma_query_value(None, "data_version", |row| row.get(0))?);
     if now == *version {
         return Ok(changed);
     }

@@ -6,6 +6,7 @@ use rusqlite::{Connection, ErrorCode, Result, TransactionBehavior, params};
 
 use super::batch::{Batch, Totals, Verdict};
 use super::checkpoint::EVERY_BYTES;
+use super::forks::Link;
 use super::queue::{Look, Shared, Turn, Write};
 use super::{Context, failed};
 use crate::store::{Operation, Outcome, StoreError, Usage};
@@ -25,7 +26,7 @@ struct Kept {
 }
 
 /// The writer's thread: ends when the store is closed and everything is written.
-pub(super) fn run(db: &mut Connection, shared: &Shared, context: &Context) {
+pub(super) fn run(file: &Link, shared: &Shared, context: &Context) {
     let pause = Duration::from_millis((context.owner_lost_ms / 3).max(10));
     let mut kept = Kept::default();
     let mut written = 0;
@@ -33,7 +34,7 @@ pub(super) fn run(db: &mut Connection, shared: &Shared, context: &Context) {
     loop {
         match shared.next_turn(if kept.is_more_over { Instant::now() } else { beat_due }) {
             Turn::Batch(writes, looks) => {
-                let verdicts = commit(db, shared, context, &writes, &mut kept);
+                let verdicts = commit(file, shared, context, &writes, &mut kept);
                 // Every page that a commit touches goes into the log whole.
                 written += writes.iter().map(|write| PAGE + 2 * write.bytes()).sum::<usize>();
                 if written >= EVERY_BYTES {
@@ -47,14 +48,14 @@ pub(super) fn run(db: &mut Connection, shared: &Shared, context: &Context) {
         }
         // Under load, too: a writer that is busy is alive.
         if Instant::now() >= beat_due {
-            beat(db, shared, context, &mut kept);
+            beat(file, shared, context, &mut kept);
             beat_due = Instant::now() + pause;
         } else if kept.is_more_over {
             // A portion between two batches of the callers, for as long as there is more.
-            sweep(db, shared, context, &mut kept);
+            sweep(file, shared, context, &mut kept);
         }
     }
-    if let Err(error) = say_closed(db, context) {
+    if let Err(error) = file.with(|db, _| say_closed(db, context)) {
         tracing::warn!(target: "tailrope", %error, "event store not closed properly");
     }
     shared.close_looks();
@@ -80,11 +81,11 @@ fn answer(shared: &Shared, writes: Vec<Write>, looks: Vec<Look>, verdicts: Vec<V
 }
 
 /// Commits the writes together; when that fails, one by one, so that a bad one harms no other (I9).
-fn commit(db: &mut Connection, shared: &Shared, context: &Context, writes: &[Write], kept: &mut Kept) -> Vec<Verdict> {
-    match transact(db, shared, context, writes, kept) {
+fn commit(file: &Link, shared: &Shared, context: &Context, writes: &[Write], kept: &mut Kept) -> Vec<Verdict> {
+    match transact(file, shared, context, writes, kept) {
         Ok(verdicts) => verdicts,
         Err(error) if writes.len() > 1 && !is_for_all(&error) => {
-            let single = |write| commit(db, shared, context, std::slice::from_ref(write), kept).pop();
+            let single = |write| commit(file, shared, context, std::slice::from_ref(write), kept).pop();
             writes.iter().filter_map(single).collect()
         }
         Err(error) => writes.iter().map(|_| Err(failed(&error))).collect(),
@@ -101,7 +102,7 @@ fn is_for_all(error: &rusqlite::Error) -> bool {
 }
 
 fn transact(
-    db: &mut Connection,
+    file: &Link,
     shared: &Shared,
     context: &Context,
     writes: &[Write],
@@ -110,17 +111,21 @@ fn transact(
     if writes.is_empty() {
         return Ok(Vec::new());
     }
-    // Dropped without a commit, it is rolled back.
-    let transaction = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let mut batch = Batch::new(&transaction, context, context.now());
-    let verdicts = writes.iter().map(|write| batch.write(write)).collect::<Result<Vec<_>>>()?;
-    batch.close()?;
-    let totals = batch.totals;
-    let is_sweep = writes.iter().any(|write| matches!(write, Write::Sweep));
-    let is_more_over = if is_sweep { batch.is_more_over } else { kept.is_more_over };
-    let usage = count(&transaction, totals, kept.trimmed)?;
-    transaction.commit()?;
-    *kept = Kept { trimmed: usage.trimmed, is_more_over };
+    let (verdicts, usage, is_more_over) = file.with(|db, _| {
+        // Dropped without a commit, it is rolled back.
+        let transaction = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let mut batch = Batch::new(&transaction, context, context.now());
+        let verdicts = writes.iter().map(|write| batch.write(write)).collect::<Result<Vec<_>>>()?;
+        batch.close()?;
+        let (totals, is_more_over) = (batch.totals, batch.is_more_over);
+        let usage = count(&transaction, totals, kept.trimmed)?;
+        transaction.commit()?;
+        Ok((verdicts, usage, is_more_over))
+    })?;
+    kept.trimmed = usage.trimmed;
+    if writes.iter().any(|write| matches!(write, Write::Sweep)) {
+        kept.is_more_over = is_more_over;
+    }
     shared.publish(usage);
     Ok(verdicts)
 }
@@ -149,20 +154,24 @@ fn count(db: &Connection, totals: Totals, trimmed: u64) -> Result<Usage> {
 }
 
 /// More of what time asks for. What fails is tried again with the next sign of life.
-fn sweep(db: &mut Connection, shared: &Shared, context: &Context, kept: &mut Kept) {
+fn sweep(file: &Link, shared: &Shared, context: &Context, kept: &mut Kept) {
     kept.is_more_over = false;
-    if let Err(error) = transact(db, shared, context, &[Write::Sweep], kept) {
+    if let Err(error) = transact(file, shared, context, &[Write::Sweep], kept) {
         tracing::warn!(target: "tailrope", %error, "event store did not apply its retention");
     }
 }
 
 /// A sign of life, and what time asks for.
-fn beat(db: &mut Connection, shared: &Shared, context: &Context, kept: &mut Kept) {
-    let done = db
-        .prepare_cached("UPDATE owner SET beat = ?2 WHERE id = ?1")
-        .and_then(|mut update| update.execute(params![context.owner, context.now()]))
-        .and_then(|_| transact(db, shared, context, &[Write::Sweep], kept))
-        .and_then(|_| db.execute_batch(&format!("PRAGMA incremental_vacuum({VACUUM_PAGES})")));
+fn beat(file: &Link, shared: &Shared, context: &Context, kept: &mut Kept) {
+    let sign = |db: &Connection| {
+        let mut update = db.prepare_cached("UPDATE owner SET beat = ?2 WHERE id = ?1")?;
+        update.execute(params![context.owner, context.now()])
+    };
+    let vacuum = |db: &Connection| db.execute_batch(&format!("PRAGMA incremental_vacuum({VACUUM_PAGES})"));
+    let done = file
+        .with(|db, _| sign(db))
+        .and_then(|_| transact(file, shared, context, &[Write::Sweep], kept))
+        .and_then(|_| file.with(|db, _| vacuum(db)));
     if let Err(error) = done {
         tracing::warn!(target: "tailrope", %error, "event store gave no sign of life");
     }

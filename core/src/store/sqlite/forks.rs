@@ -1,0 +1,116 @@
+//! Connections that are closed while their process forks.
+//!
+//! A child of a fork has a copy of all that SQLite knows of the files that were open: its mutexes, which a thread
+//! that is not in the child may have locked, and file locks that only the parent has. With these it hangs, or
+//! writes a log that its parent, being the last to have the file open as far as locks tell, throws away. So
+//! nothing is open when the child begins.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
+
+use rusqlite::{Connection, Result};
+
+/// Read by everybody who uses SQLite, written to by whoever forks.
+static FORK: RwLock<()> = RwLock::new(());
+/// Every connection of this process. Locked only with `FORK` held, so that no child finds it locked.
+static OPEN: Mutex<Vec<Arc<Slot>>> = Mutex::new(Vec::new());
+
+type Reopen = Box<dyn Fn() -> Result<Connection> + Send + Sync>;
+
+/// Not closed: a fork may close it.
+struct Slot {
+    db: Mutex<Held>,
+    reopen: Reopen,
+}
+
+struct Held {
+    db: Option<Connection>,
+    /// How often it was opened.
+    times: u64,
+}
+
+/// Keeps forks away while SQLite is used. Not to be asked for twice by a thread.
+pub(super) fn keep_forks_away() -> RwLockReadGuard<'static, ()> {
+    FORK.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether a thread is about to fork: it may hold what others wait for (an interpreter's lock), so that who holds
+/// that must not wait for it.
+pub(super) fn is_forking() -> bool {
+    matches!(FORK.try_read(), Err(TryLockError::WouldBlock))
+}
+
+/// A connection of one thread, opened again after a fork.
+pub(super) struct Link(Arc<Slot>);
+
+impl Link {
+    /// `reopen` makes another like `db`. To be called with forks kept away.
+    pub(super) fn new(db: Connection, reopen: impl Fn() -> Result<Connection> + Send + Sync + 'static) -> Self {
+        let slot = Slot { db: Mutex::new(Held { db: Some(db), times: 1 }), reopen: Box::new(reopen) };
+        let slot = Arc::new(slot);
+        lock(&OPEN).push(Arc::clone(&slot));
+        Self(slot)
+    }
+
+    /// Uses the connection. The number changes when it is another one than before.
+    ///
+    /// # Errors
+    /// Those of `work`, and that the file could not be opened again.
+    pub(super) fn with<T>(&self, work: impl FnOnce(&mut Connection, u64) -> Result<T>) -> Result<T> {
+        let _no_fork = keep_forks_away();
+        let mut held = lock(&self.0.db);
+        let Held { db, times } = &mut *held;
+        let db = match db {
+            Some(db) => db,
+            None => {
+                *times += 1;
+                db.insert((self.0.reopen)()?)
+            }
+        };
+        work(db, *times)
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        let _no_fork = keep_forks_away();
+        lock(&OPEN).retain(|slot| !Arc::ptr_eq(slot, &self.0));
+        lock(&self.0.db).db = None;
+    }
+}
+
+/// Until it is dropped nobody uses SQLite, and no file is open.
+///
+/// It is for the thread that forks, before the fork; both processes drop it. The child calls
+/// [`in_child`](Self::in_child).
+pub struct Forking(#[expect(dead_code, reason = "held")] RwLockWriteGuard<'static, ()>);
+
+impl Forking {
+    /// Waits for the operations that are under way, and closes all files of this process. They are opened again
+    /// when they are used.
+    ///
+    /// A SQLite store that is open while its process forks without this is not usable in the child, and what the
+    /// child writes may be lost.
+    pub fn begin() -> Self {
+        let forking = FORK.write().unwrap_or_else(PoisonError::into_inner);
+        for slot in lock(&OPEN).iter() {
+            lock(&slot.db).db = None;
+        }
+        Self(forking)
+    }
+
+    /// The child has no thread that would use its parent's connections.
+    pub fn in_child(self) {
+        lock(&OPEN).clear();
+    }
+}
+
+impl fmt::Debug for Forking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Forking")
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
