@@ -31,8 +31,7 @@ type Answers = Arc<Mutex<Vec<(Ticket, Outcome)>>>;
 
 /// A process with a store object of its own, whose answers can be held.
 pub(crate) fn process_in_any_order(folder: &Folder) -> (Bench, Arc<AnyOrder>) {
-    let (held, relays, answers) = Default::default();
-    let store = Arc::new(AnyOrder { inner: store_in(folder, StoreOptions::default()), held, relays, answers });
+    let store = AnyOrder::new(store_in(folder, StoreOptions::default()));
     (Bench::new(Options { store: Some(Arc::clone(&store) as _), ..Options::default() }), store)
 }
 
@@ -49,6 +48,11 @@ impl Complete for Relay {
 }
 
 impl AnyOrder {
+    pub(crate) fn new(inner: Arc<dyn EventStore>) -> Arc<Self> {
+        let (held, relays, answers) = Default::default();
+        Arc::new(Self { inner, held, relays, answers })
+    }
+
     /// From now on answers to these wait.
     pub(crate) fn hold(&self, which: Which) {
         *self.held.lock().unwrap() = Some(which);

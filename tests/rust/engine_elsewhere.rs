@@ -442,10 +442,12 @@ fn i3_a_listener_that_is_told_a_position_before_its_stream_is_known_goes_on_from
     looks.sees_nothing.store(true, Ordering::SeqCst);
     let two = listen(&seen);
     let told = read_until(&there, &two, |answered| !answered.text.is_empty());
-    assert_eq!(told.frames(), [json!({"priming": 0, "retry_ms": 3000})]);
+    // Or that after it, where the process has looked again meanwhile.
+    let begins = usize::from(told.frames() == [json!({"priming": 1, "retry_ms": 3000})]);
+    assert_eq!(told.frames(), [json!({"priming": begins, "retry_ms": 3000})]);
     looks.sees_nothing.store(false, Ordering::SeqCst);
     broadcast(&session, "b").unwrap();
-    let want = [json!({"event": 1, "is": "a"}), json!({"event": 2, "is": "b"})];
+    let want = &[json!({"event": 1, "is": "a"}), json!({"event": 2, "is": "b"})][begins..];
     assert_eq!(read_until(&there, &two, |answered| answered.text.contains("notifications/b")).frames(), want);
 }
 

@@ -42,6 +42,10 @@ fn interrupted_call(here: &Bench) -> (SessionHandle, String) {
     let cursor = read_until(here, &first, begun).ids().remove(0);
     first.lost();
     notify(&session, 1, "a").unwrap();
+    // Others find it: what a reader gets is stored.
+    let reader = resume(&session, &cursor);
+    read_until(here, &reader, has(1));
+    reader.lost();
     (session, cursor)
 }
 

@@ -12,6 +12,7 @@ macro_rules! passes_on {
     (@ read) => {
         passes_on!(@ fn read(key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<Page>);
     };
+    (@ record) => { passes_on!(@ fn record(key: &StreamKey, ticket: &Ticket) -> Answer<Option<Record>>); };
     (@ put_session) => {
         passes_on!(@ fn put_session(now: Ms, session: &str, record: &SessionRecord) -> ());
     };
