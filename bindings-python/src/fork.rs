@@ -1,17 +1,24 @@
 //! What a fork of the process must not come between.
 
 use std::cell::RefCell;
-use std::sync::MutexGuard;
+use std::process::id;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
+use pyo3::sync::MutexExt;
 use tailrope_core::store::Forking;
 
 use crate::log::{self, Queue};
 
+/// Whose turn it is to fork. Hooks of others run while it is held, so that it is waited for without the interpreter.
+static TURN: Mutex<()> = Mutex::new(());
+
 /// What the thread that forks holds.
 struct Held {
-    stores: Forking,
+    pid: u32,
     lines: MutexGuard<'static, Queue>,
+    stores: Forking,
+    turn: MutexGuard<'static, ()>,
 }
 
 thread_local! {
@@ -20,23 +27,26 @@ thread_local! {
 
 /// To be called before this thread forks. Waits for the operations of stores in files that are under way.
 #[pyfunction]
-pub(crate) fn before_fork() {
-    HELD.with_borrow_mut(|held| {
-        if held.is_none() {
-            // In this order: a store's thread that is at work may log.
-            let stores = Forking::begin();
-            *held = Some(Held { stores, lines: log::hold() });
-        }
-    });
+pub(crate) fn before_fork(py: Python<'_>) {
+    if HELD.with_borrow(Option::is_some) {
+        return;
+    }
+    let turn = TURN.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
+    // With the interpreter, so that nobody who has it finds these half held. The stores first: their threads log.
+    let stores = Forking::begin();
+    HELD.set(Some(Held { pid: id(), lines: log::hold(), stores, turn }));
 }
 
-/// To be called after the fork, in both processes.
+/// To be called after the fork, in both processes; and before this thread waits for a store to be opened.
 #[pyfunction]
-pub(crate) fn forked(is_child: bool) {
-    if let Some(Held { stores, lines }) = HELD.take() {
+pub(crate) fn forked() {
+    if let Some(Held { pid, lines, stores, turn }) = HELD.take() {
         log::release(lines);
-        if is_child {
+        if pid == id() {
+            drop(stores);
+        } else {
             stores.in_child();
         }
+        drop(turn);
     }
 }

@@ -76,6 +76,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// This may wait for a disk or a network; others run meanwhile.
 fn open(py: Python<'_>, place: &str, options: &StoreOptions) -> PyResult<Arc<dyn EventStore>> {
+    // Another hook of this thread's fork may be what opens it.
+    crate::fork::forked();
     let opened = py.detach(|| store::open(place, options));
     crate::log::flush(py);
     opened.map_err(|error| not_opened(py, &error))

@@ -606,6 +606,34 @@ asyncio.run(main())
     assert done.returncode == 0 and "served" in done.stdout, done.stderr[-3000:]
 
 
+@pytest.mark.timeout(90)
+def test_threads_that_fork_at_once_take_turns(tmp_path: Path) -> None:
+    """Other hooks run between ours, and let other threads run."""
+    done = python(
+        FORKS
+        + """
+os.register_at_fork(after_in_parent=lambda: time.sleep(0))
+store = tailrope.open_store(sys.argv[1])
+sys.setswitchinterval(1e-6)
+def forks():
+    for _ in range(40):
+        pid = os.fork()
+        if pid == 0: os._exit(0)
+        wait(pid)
+    ended.append(1)
+ended = []
+threads = [threading.Thread(target=forks) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert len(ended) == len(threads)
+asyncio.run(serve("parent", {"install": {"store": store}}))
+""",
+        60,
+        f"sqlite:{tmp_path / 'events.db'}",
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_what_a_forked_child_stored_stays_when_its_parent_closes_the_file(tmp_path: Path) -> None:
     """Who closes a file last tidies up after everybody. The parent is not the last: the child has locks of its own."""
     done = python(

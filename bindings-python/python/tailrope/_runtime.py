@@ -311,7 +311,7 @@ def flush_stores() -> None:
 
 
 def _after_fork() -> None:
-    forked(True)
+    forked()
     global _lock
     # Another thread may have held the lock when this process was forked off.
     _lock = threading.Lock()
@@ -329,5 +329,5 @@ def _at_exit() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=before_fork, after_in_parent=lambda: forked(False), after_in_child=_after_fork)
+    os.register_at_fork(before=before_fork, after_in_parent=forked, after_in_child=_after_fork)
 atexit.register(_at_exit)

@@ -8,6 +8,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, Result};
 
 /// Read by everybody who uses SQLite, written to by whoever forks.
@@ -17,7 +18,7 @@ static OPEN: Mutex<Vec<Arc<Slot>>> = Mutex::new(Vec::new());
 
 type Reopen = Box<dyn Fn() -> Result<Connection> + Send + Sync>;
 
-/// Not closed: a fork may close it.
+/// A place for a connection, which is empty from a fork to the next use.
 struct Slot {
     db: Mutex<Held>,
     reopen: Reopen,
@@ -79,22 +80,24 @@ impl Drop for Link {
     }
 }
 
-/// Until it is dropped nobody uses SQLite, and no file is open.
+/// Until it is dropped nobody uses SQLite, and no file is open. Opening a store waits for that.
 ///
-/// It is for the thread that forks, before the fork; both processes drop it. The child calls
-/// [`in_child`](Self::in_child).
+/// The thread that forks begins it before and drops it after the fork; in the child it calls
+/// [`in_child`](Self::in_child). The child cannot use its parent's stores, whose threads it has not: it opens its
+/// own, and forgets (`std::mem::forget`) those, as dropping them would wait for ever. Where a process forks without
+/// this, its child may hang when it opens a file that was open, and lose what it writes to it.
 pub struct Forking(#[expect(dead_code, reason = "held")] RwLockWriteGuard<'static, ()>);
 
 impl Forking {
-    /// Waits for the operations that are under way, and closes all files of this process. They are opened again
-    /// when they are used.
-    ///
-    /// A SQLite store that is open while its process forks without this is not usable in the child, and what the
-    /// child writes may be lost.
+    /// Waits for the operations that are under way, up to seconds where another process has a file locked, and
+    /// closes all files of this process. They are opened again when they are used.
     pub fn begin() -> Self {
         let forking = FORK.write().unwrap_or_else(PoisonError::into_inner);
         for slot in lock(&OPEN).iter() {
-            lock(&slot.db).db = None;
+            if let Some(db) = lock(&slot.db).db.take() {
+                // The last to close a file would write all of its log into it, and whoever forks would wait.
+                let _ = db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
+            }
         }
         Self(forking)
     }

@@ -69,7 +69,8 @@ fn unix_ms() -> u64 {
 
 /// An event store in a file, with write-ahead log. See [`open`](super::open).
 ///
-/// Dropping it writes what waits; that may take as long as the disk does.
+/// Dropping it writes what waits; that may take as long as the disk does. Dropped while the process forks
+/// ([`Forking`]), it does so after that.
 pub struct SqliteStore {
     shared: Arc<Shared>,
     watching: Arc<Watching>,

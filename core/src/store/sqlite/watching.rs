@@ -4,7 +4,7 @@
 //! then the watched logs are looked at, and only what other processes write can have changed for a
 //! watcher: logs of this process only by a claim.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -79,59 +79,64 @@ struct Watched {
     is_mine: bool,
 }
 
+/// What the thread knows from one look to the next.
+#[derive(Default)]
+struct Known {
+    logs: HashMap<StreamKey, Watched>,
+    /// What callers changed and nobody looked at yet.
+    changes: VecDeque<(StreamKey, bool)>,
+    /// The connection, and its number of the last commit.
+    version: (u64, i64),
+    claims: i64,
+}
+
 /// The thread: ends when the store is closed.
 pub(super) fn run(file: &Link, watching: &Watching, context: &Context) {
-    let mut known: HashMap<StreamKey, Watched> = HashMap::new();
-    let (mut version, mut claims) = ((0, 0), 0);
+    let mut known = Known::default();
     while let Some(changes) = watching.next() {
-        let looked =
-            file.with(|db, times| look((db, times), context, changes, &mut known, (&mut version, &mut claims)));
-        let changed = looked.unwrap_or_else(|error| {
+        known.changes.extend(changes);
+        let mut changed = Vec::new();
+        if let Err(error) = file.with(|db, times| known.look(db, times, context, &mut changed)) {
             // Looked at again soon, and followers look for themselves from time to time.
             tracing::warn!(target: "tailrope", %error, "the logs of other processes were not looked at");
-            version = (0, 0);
-            Vec::new()
-        });
+            known.version = (0, 0);
+        }
         for key in changed {
             watching.watchers.changed(&key);
         }
     }
 }
 
-/// The logs that changed since the last look.
-fn look(
-    (db, times): (&Connection, u64),
-    context: &Context,
-    changes: Vec<(StreamKey, bool)>,
-    known: &mut HashMap<StreamKey, Watched>,
-    (version, claims): (&mut (u64, i64), &mut i64),
-) -> Result<Vec<StreamKey>> {
-    let mut changed = Vec::new();
-    for (key, is_watched) in changes {
-        if is_watched {
-            // Whoever watches has looked before; what came between is told.
-            known.insert(key.clone(), see(db, context, &key)?);
-            changed.push(key);
-        } else {
-            known.remove(&key);
+impl Known {
+    /// The logs that changed since the last look.
+    fn look(&mut self, db: &Connection, times: u64, context: &Context, changed: &mut Vec<StreamKey>) -> Result<()> {
+        while let Some((key, is_watched)) = self.changes.front() {
+            if *is_watched {
+                // Whoever watches has looked before; what came between is told.
+                self.logs.insert(key.clone(), see(db, context, key)?);
+                changed.push(key.clone());
+            } else {
+                self.logs.remove(key);
+            }
+            self.changes.pop_front();
         }
-    }
-    // Each connection has numbers of its own.
-    let now = (times, db.pragma_query_value(None, "data_version", |row| row.get(0))?);
-    if now == *version {
-        return Ok(changed);
-    }
-    let claims_now: i64 = db.prepare_cached("SELECT claims FROM total")?.query_row([], |row| row.get(0))?;
-    let all = claims_now != *claims;
-    for (key, watched) in known.iter_mut().filter(|(_, watched)| all || !watched.is_mine) {
-        let found = see(db, context, key)?;
-        if found.seen != watched.seen {
-            *watched = found;
-            changed.push(key.clone());
+        // Each connection has numbers of its own.
+        let version = (times, db.pragma_query_value(None, "data_version", |row| row.get(0))?);
+        if version == self.version {
+            return Ok(());
         }
+        let claims: i64 = db.prepare_cached("SELECT claims FROM total")?.query_row([], |row| row.get(0))?;
+        let all = claims != self.claims;
+        for (key, watched) in self.logs.iter_mut().filter(|(_, watched)| all || !watched.is_mine) {
+            let found = see(db, context, key)?;
+            if found.seen != watched.seen {
+                *watched = found;
+                changed.push(key.clone());
+            }
+        }
+        (self.version, self.claims) = (version, claims);
+        Ok(())
     }
-    (*version, *claims) = (now, claims_now);
-    Ok(changed)
 }
 
 fn see(db: &Connection, context: &Context, key: &StreamKey) -> Result<Watched> {

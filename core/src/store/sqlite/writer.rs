@@ -187,6 +187,8 @@ pub(super) fn fault(error: &rusqlite::Error) -> StoreError {
     StoreError::Failed(match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => "another process kept the file locked".to_owned(),
         Some(ErrorCode::DiskFull) => "the disk is full".to_owned(),
+        // SQLite would name the file.
+        Some(ErrorCode::CannotOpen) => "the file cannot be opened".to_owned(),
         Some(code) => format!("SQLite said {code:?}: {error}"),
         None => error.to_string(),
     })
