@@ -133,16 +133,16 @@ async def test_f03_foreign_cursor_of_a_running_call_is_an_unknown_one(server: Se
 async def test_f03_foreign_standalone_cursor_gives_the_callers_own_stream(server: Server) -> None:
     alice, bob = await server.peer(), await server.peer()
     stream = await alice.listen()
-    await alice.ask("script", {"steps": ["standalone a1"]})
+    await alice.ask("script", {"steps": ["standalone for-alice-1"]})
     cursor = last_id(await stream.some(1))
     stream.drop()
-    await alice.ask("script", {"steps": ["standalone a2"]})
+    await alice.ask("script", {"steps": ["standalone for-alice-2"]})
     for presented in (cursor, unknown_like(cursor)):
         reply = await bob.resume(presented)
         assert reply.status == 200
-        await bob.ask("script", {"steps": ["standalone b1"]})
-        assert "b1" in logs(await reply.settle())
-        assert "a2" not in str(bytes(reply.raw))
+        await bob.ask("script", {"steps": ["standalone for-bob"]})
+        assert "for-bob" in logs(await reply.settle())
+        assert "for-alice" not in str(bytes(reply.raw))
         reply.drop()
 
 
