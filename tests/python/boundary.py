@@ -351,9 +351,10 @@ class Machine:
         for now in range(3):
             self.keep(_native.ClientStream.standalone(self.pool["ClientOptions"][0], now, True))
 
-    def run(self, seconds: float, calls: int = 1 << 60) -> None:
-        end, last = time.monotonic() + seconds, self.calls + calls
-        while time.monotonic() < end and self.calls < last:
+    def run(self, seconds: float, calls: int = 1 << 60, least: int = 0) -> None:
+        """Calls for so long, but no more than `calls`, nor fewer than `least` however slow they are."""
+        end, last, least = time.monotonic() + seconds, self.calls + calls, self.calls + least
+        while (time.monotonic() < end or self.calls < least) and self.calls < last:
             self.step()
 
 
@@ -392,7 +393,7 @@ def shown(value: Any) -> str:
 
 def values(machine: Machine, seconds: float) -> None:
     machine.furnish()
-    machine.run(seconds)
+    machine.run(seconds, least=3_000)
 
 
 def threads(machine: Machine, seconds: float) -> None:
@@ -400,7 +401,7 @@ def threads(machine: Machine, seconds: float) -> None:
     others = [Machine(machine.random.randrange(1 << 30), machine.trace, machine.folder) for _ in range(4)]
     for other in others:
         other.pool = machine.pool
-    started = [threading.Thread(target=other.run, args=(seconds,), daemon=True) for other in others]
+    started = [threading.Thread(target=other.run, args=(seconds, 1 << 60, 300), daemon=True) for other in others]
     for thread in started:
         thread.start()
     for thread in started:
@@ -415,7 +416,7 @@ def fork(machine: Machine, seconds: float) -> None:
     """Forks again and again, with the threads of stores at work, and uses in the child what the parent has."""
     machine.furnish()
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    while time.monotonic() < end or machine.calls <= 100:
         machine.run(1, calls=machine.random.randrange(200))
         # Its thread would not be in the child, which would wait for it.
         faulthandler.cancel_dump_traceback_later()
@@ -471,7 +472,7 @@ async def _public(machine: Machine, seconds: float) -> None:
                 break
 
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    while time.monotonic() < end or machine.calls <= 100:
         pick = machine.random.randrange(9)
         given = chosen(client_options if pick < 3 else options)
         value = machine.any_value()

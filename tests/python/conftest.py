@@ -101,7 +101,7 @@ class Server:
     async def ctl(self, path: str, body: Any = None, **query: Any) -> Any:
         target = f"/ctl/{path}?{urlencode(query)}"
         payload = json.dumps(body).encode() if body is not None else None
-        reply = await request(self.port, "POST", target, {}, payload, wait_s=8)
+        reply = await request(self.port, "POST", target, {}, payload, wait_s=20)
         answer = await reply.json()
         reply.close()
         return answer
@@ -112,8 +112,9 @@ class Server:
 
     async def mark(self, name: str, count: int = 1) -> None:
         """Wait until the server's tools have set this mark."""
-        # Thousands of events take their time in a store that waits for a disk or a network.
-        for _ in range(1 if STORE == "memory:" else 6):
+        # Thousands of events take their time, and more in a store that waits for a disk or a network. A stock server
+        # that never gets there is to be found out soon.
+        for _ in range(1 if self.transport == "stock" else 6):
             answer = await self.ctl("mark", name=name, count=count)
             if not answer:
                 return
@@ -140,7 +141,7 @@ class Server:
             # The client's standalone stream stays.
             await self.until_stats(lambda stats: stats["streams"] <= 1)
 
-    async def until_stats(self, condition: Any, wait_s: float = 3.0) -> Any:
+    async def until_stats(self, condition: Any, wait_s: float = 15.0) -> Any:
         """Poll the engine's counters until they satisfy `condition`; for what the wire does not show."""
         deadline = time.monotonic() + wait_s
         while True:

@@ -73,6 +73,6 @@ async def serve(text, options={{}}):
 """
 
 
-def python(code: str, wait_s: float = 20, *arguments: str) -> subprocess.CompletedProcess[str]:
+def python(code: str, wait_s: float = 50, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-X", "faulthandler", "-c", PROGRAM.format(here=str(HERE)) + code, *arguments]
     return subprocess.run(command, cwd=HERE, capture_output=True, text=True, timeout=wait_s, check=False)

@@ -210,7 +210,7 @@ async def test_cancelled_request_is_not_resumed(where: str) -> None:
         if where == "unanswered":
             await told.wait()
         await exchange.head()
-        await exchange.send(f"id: a\nretry: {300 if where == 'wait' else 5}\ndata: \n\n")
+        await exchange.send(f"id: a\nretry: {2_000 if where == 'wait' else 5}\ndata: \n\n")
         await (exchange.end() if where in ("wait", "connecting") else exchange.gone())
 
     async def on_get(exchange: Exchange) -> None:
@@ -223,7 +223,8 @@ async def test_cancelled_request_is_not_resumed(where: str) -> None:
             return await whole(await post(client, server.url, call(7), mcp_session_id="s"))
 
         reading = asyncio.ensure_future(calling())
-        await server.until(lambda: server.exchanges)
+        await server.until(lambda: len(server.exchanges) == (2 if where == "connecting" else 1))
+        await server.until(lambda: len(transport.streams) == (where != "unanswered"))
         await asyncio.sleep(0.1)
         cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}}
         # Another session's request of that id is another request.
@@ -235,7 +236,7 @@ async def test_cancelled_request_is_not_resumed(where: str) -> None:
         assert response.status_code == 202
         await response.aclose()
         assert await reading == []
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(2.3 if where == "wait" else 0.4)
         assert len(server.gets) == (where == "connecting")
 
 
@@ -442,7 +443,7 @@ async def test_connection_without_an_answer_is_given_up() -> None:
         await (exchange.gone if len(server.gets) == 1 else lambda: answered(exchange))()
 
     # Whoever connects waits for ever here: it is the stream that gives up.
-    options: dict[str, Any] = {"max_silence_ms": 100}
+    options: dict[str, Any] = {"max_silence_ms": 1_000}
     async with lab(by_method(primed_and_closed, on_get), **options) as (server, client, _):
         request = client.build_request("POST", server.url, json=call(), timeout=None)
         assert await whole(await client.send(request, stream=True)) == [result()]
@@ -453,7 +454,7 @@ async def test_first_get_without_an_answer_is_given_up() -> None:
     async def on_get(exchange: Exchange) -> None:
         await exchange.gone()
 
-    async with lab(on_get, max_silence_ms=50, max_attempts=2) as (server, client, _):
+    async with lab(on_get, max_silence_ms=500, max_attempts=2) as (server, client, _):
         with pytest.raises(LIBRARY.ReadTimeout):
             await client.send(client.build_request("GET", server.url, headers=GET, timeout=None), stream=True)
         assert len(server.gets) == 2

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import tailrope.client
 from client import LINE, CallFailed, Stock
-from conftest import Farm
+from conftest import Farm, gate
 from scripted import Exchange, scripted
 
 
@@ -95,9 +95,13 @@ async def test_stock_client_survives_breaks(farm: Farm, how: str) -> None:
 async def test_stock_client_survives_ten_closes_that_deliver_nothing(farm: Farm) -> None:
     server = farm.get(retry_ms=20)
     async with stock(f"http://127.0.0.1:{server.port}/mcp", jitter=0) as client:
-        before = (await server.state())["requests"]["GET"]
-        assert await client.script("close hold=0", "sleep 1500", "emit 2", "return x") == "x"
-        assert (await server.state())["requests"]["GET"] - before >= 10
+        before, name = (await server.state())["requests"]["GET"], gate()
+        call = asyncio.ensure_future(client.script("close hold=0", f"gate {name}", "emit 2", "return x"))
+        async with asyncio.timeout(20):
+            while (await server.state())["requests"]["GET"] < before + 10:
+                await asyncio.sleep(0.02)
+        await server.open(name)
+        assert await call == "x"
         assert client.progress == [1, 2]
 
 

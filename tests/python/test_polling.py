@@ -65,7 +65,7 @@ async def test_stock_client_survives_ten_closes_that_deliver_nothing(farm: Farm,
         steps = ["close hold=0", f"gate {name}", "emit 2", f"return {name}"]
         before = (await server.state())["requests"]["GET"]
         call = asyncio.create_task(client.script(*steps))
-        async with asyncio.timeout(8):
+        async with asyncio.timeout(20):
             while (await server.state())["requests"]["GET"] < before + 10:
                 await asyncio.sleep(0.02)
             await server.open(name)
@@ -292,7 +292,7 @@ async def test_question_travels_on_the_calls_own_stream_across_a_poll(server: Se
 async def test_stock_client_answers_a_question_between_two_polls(farm: Farm, mode: str) -> None:
     server = farm.get(install={"prefer_resumable": True})
     async with stock_client(server.port, mode) as client:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             answer = await client.script("emit 1", "close", "elicit name please", "close", "emit 1")
         assert json.loads(answer) == {"name": "re: name please"}
         assert client.progress == [1, 2]
@@ -308,10 +308,11 @@ async def test_without_prefer_resumable_a_default_client_stays_modern(server: Se
 
 @pytest.mark.ours
 async def test_engine_closes_by_itself_after_max_connection_ms(farm: Farm) -> None:
-    server = farm.get(install={"max_connection_ms": 300})
+    server = farm.get(install={"max_connection_ms": 1_500})
+    # What a server does first is slow, and may itself need a second connection where it is closed by its age.
+    old = await server.peer(OLD[1])
+    await (await old.call("echo", {"text": "x"})).rest()
     peer = await server.peer()
-    # The first call of a server is slow: it may need a second connection itself.
-    await (await peer.call("echo", {"text": "x"})).rest()
     name = gate()
     reply = await peer.call("script", {"steps": ["emit 1", f"gate {name}", f"return {name}"]})
     events = await reply.rest()
@@ -319,11 +320,10 @@ async def test_engine_closes_by_itself_after_max_connection_ms(farm: Farm) -> No
     await server.open(name)
     progress, found, _, _ = await poll(peer, last_id(events))
     assert (counts(events) + progress, found) == ([1], [name])
-    old = await server.peer("2025-06-18")
     name = gate()
     reply = await old.call("script", {"steps": ["emit 1", f"gate {name}", f"return {name}"]})
     await reply.some(1)
-    await reply.quiet(0.8)
+    await reply.quiet(2.5)
     await server.open(name)
     assert results(await reply.rest()) == [name]
 
@@ -349,6 +349,6 @@ async def test_keep_alives_are_comments(farm: Farm) -> None:
     first = await stream.block()
     assert first is not None and first.is_priming
     for _ in range(3):
-        block = await stream.block(1.0)
+        block = await stream.block(15.0)
         assert block is not None and block.comment == "keep-alive"
     assert b": keep-alive\n\n" in bytes(stream.raw)

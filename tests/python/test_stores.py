@@ -52,6 +52,10 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return f"{address}{'&' if '?' in address else '?'}namespace=t{uuid.uuid4().hex[:12]}"
 
 
+# For servers that are not killed: one whose disk stands still for a while is not gone.
+CALM = {"owner_lost_ms": 20_000}
+
+
 def start(flavor: str, place: str, **options: Any) -> Server:
     install = {"store": place, "owner_lost_ms": OWNER_LOST_MS, **ROOM, **options.pop("install", {})}
     return Server(flavor, {**options, "install": install})
@@ -60,7 +64,7 @@ def start(flavor: str, place: str, **options: Any) -> Server:
 @pytest.fixture(scope="module")
 def pair(flavor: str, place: str) -> Iterator[tuple[Server, Server]]:
     """Two servers on one store."""
-    both = start(flavor, place), start(flavor, place)
+    both = start(flavor, place, install=CALM), start(flavor, place, install=CALM)
     yield both
     for server in both:
         server.kill()
@@ -70,7 +74,7 @@ def pair(flavor: str, place: str) -> Iterator[tuple[Server, Server]]:
 @pytest.fixture(scope="module")
 def tenants(flavor: str, place: str) -> Iterator[tuple[Server, Server]]:
     """The same with two tenants, alice and bob."""
-    both = start(flavor, place, auth=True), start(flavor, place, auth=True)
+    both = start(flavor, place, auth=True, install=CALM), start(flavor, place, auth=True, install=CALM)
     yield both
     for server in both:
         server.kill()
@@ -739,7 +743,7 @@ async def test_payloads_are_encrypted_where_a_key_is_given(flavor: str, tmp_path
         after = start(flavor, f"sqlite:{file}", install={"encryption_keys": keys, "store_wait_ms": 0})
         try:
             reply = await at(peer, after).resume(ids(done)[0])
-            await reply.settle(2)
+            await reply.settle(10 if found else 2)
             assert (b"plain words" in bytes(reply.raw)) == found, bytes(reply.raw)
         finally:
             after.kill()

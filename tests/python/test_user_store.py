@@ -25,7 +25,7 @@ def clean(*replies: Reply) -> None:
 
 
 async def works(server: Server, peer: Peer) -> None:
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(15):
         assert await peer.ask("script", {"steps": ["emit 2", "return fine"]}) == "fine"
 
 
@@ -66,7 +66,7 @@ async def test_f58_failed_question_fails_in_the_handler(lab: Server) -> None:
     peer = await lab.peer()
     await lab.plan(fail="request", times=1)
     reply = await peer.call("script", {"steps": ["try elicit name", "return after"]})
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(15):
         assert results(await reply.until_terminal()) == ["after"]
     await works(lab, peer)
 
@@ -102,7 +102,7 @@ async def test_f59_failed_response_of_a_detached_call_is_answered_on_resume(lab:
 async def test_f59_stock_client_gets_an_error_and_goes_on(lab: Server) -> None:
     async with stock_client(lab.port) as client:
         await lab.plan(fail="terminal", times=1)
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(15):
             with pytest.raises(Exception):  # noqa: B017 - each line has its own class, any of them will do
                 await client.ask("echo", {"text": "x"})
             assert await client.ask("echo", {"text": "after"}) == "after"
@@ -339,7 +339,7 @@ async def test_store_that_hangs_on_one_stream_delays_no_other(lab: Server) -> No
     await lab.plan(gate=name)
     hanging = await peer.call("script", {"steps": ["emit 1", "return x"]})
     await lab.at(name)
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(15):
         assert await peer.ask("echo", {"text": "y"}) == "y"
     await lab.open(name)
     assert results(await hanging.until_terminal()) == ["x"]

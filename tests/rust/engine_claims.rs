@@ -56,6 +56,17 @@ fn held(bench: &Bench, store: &SlowClaims, connection: &Connection) {
     assert_eq!(read_now(connection).status, Some(200), "that there will be an answer is known");
 }
 
+/// Adds an event, and waits until the store has it.
+fn until_stored<T>(bench: &Bench, add: impl FnOnce() -> T) {
+    let stored = bench.engine.stats().events_stored;
+    drop(add());
+    let deadline = Instant::now() + PATIENCE;
+    while bench.engine.stats().events_stored == stored {
+        assert!(Instant::now() < deadline, "it is stored");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 fn begun(answered: &Answered) -> bool {
     !answered.text.is_empty()
 }
@@ -186,7 +197,7 @@ fn i9_a_claim_that_is_never_answered_holds_nobody_for_longer_than_the_store_may_
     let (bench, claims) = process_with_slow_claims(&folder);
     let session = open_session(&bench, "s", NEW);
     let cursor = interrupted_call(&bench, &session);
-    notify(&session, 1, "b").unwrap();
+    until_stored(&bench, || notify(&session, 1, "b").unwrap());
     let bell = Arc::new(Bell::default());
     let connection = session.resume(&cursor, None, Arc::clone(&bell) as _, 7).unwrap();
     held(&bench, &claims, &connection);
@@ -301,13 +312,7 @@ fn i6_what_a_hint_asked_before_the_end_does_not_answer_a_resume_after_it() {
     let watchers = std::mem::take(&mut *store.watchers.lock().unwrap());
     watchers.iter().for_each(|(key, watcher)| watcher.upgrade().expect("it is open").changed(key.nonce));
     store.inner.wait_for(&bench, 1);
-    let stored = bench.engine.stats().events_stored;
-    respond(&session, 1).unwrap();
-    let deadline = Instant::now() + PATIENCE;
-    while bench.engine.stats().events_stored == stored {
-        assert!(Instant::now() < deadline, "the response is stored");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until_stored(&bench, || respond(&session, 1).unwrap());
     // Its stream is over and has no machine: it is looked up.
     let connection = resume(&session, &cursor);
     store.inner.wait_for(&bench, 2);

@@ -113,25 +113,31 @@ fn a_server_that_was_set_back_is_recognised() {
 fn connections_that_are_cut_in_the_middle_of_appends_lose_nothing_and_repeat_nothing() {
     let server = Server::start(&[]);
     let store = at(&server.address(""));
-    let over = AtomicBool::new(false);
+    let (over, stored) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         let cut = scope.spawn(|| {
             let mut cuts = 0;
             while !over.load(Ordering::SeqCst) {
+                let seen = stored.load(Ordering::SeqCst);
                 server.say(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
                 cuts += 1;
                 std::thread::sleep(Duration::from_millis(7));
+                // Where connections take longer to make than they live, nothing would ever get through.
+                while stored.load(Ordering::SeqCst) == seen && !over.load(Ordering::SeqCst) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
             }
             cuts
         });
         let writers: Vec<_> = (0..8)
             .map(|number| {
-                let store = &store;
+                let (store, stored) = (&store, &stored);
                 scope.spawn(move || {
                     let caller = Caller::new(&**store, Ms(0));
                     let mut log = caller.open(&format!("s{}", number % 3), number);
                     for event in 0..150 {
                         caller.push(&mut log, &[progress(&format!("{number} {event}")), sized(event)]);
+                        stored.fetch_add(1, Ordering::SeqCst);
                     }
                     log
                 })
