@@ -401,11 +401,17 @@ test('schedule is the hosts', async (t) => {
   assert.ok(delayMs > 50 && delayMs <= 101, String(delayMs));
   // Too early: it is asked again for the rest.
   wake();
-  const second = await until(() => scheduled[1]);
-  await sleep(second.delayMs + 1);
-  second.wake();
+  await until(() => scheduled.length > 1);
+  // Timers of ours may be early, too.
+  while (server.waiting === 0) {
+    const last = scheduled.at(-1);
+    await sleep(last.delayMs + 1);
+    last.wake();
+    await sleep(20);
+  }
+  const count = scheduled.length;
   (await server.next()).head().text(primed('b', 60_000)).end();
-  await until(() => scheduled.length > 2);
+  await until(() => scheduled.length > count);
   stop.abort();
   await assert.rejects(within(response.text()), { name: 'AbortError' });
   await until(() => cancelled.length === 1);
@@ -450,7 +456,7 @@ test('compressed stream is read', async (t) => {
 });
 
 test('connection that is silent is given up', async (t) => {
-  const { server, exchange, response } = await called(t, { maxSilenceMs: 50 });
+  const { server, exchange, response } = await called(t, { maxSilenceMs: 1_000 });
   exchange.text(primed('a'));
   const next = await server.next();
   await within(exchange.closed);
@@ -460,7 +466,7 @@ test('connection that is silent is given up', async (t) => {
 
 for (const how of ['fetch', 'headers']) {
   test(`connection that is never answered is given up: ${how}`, async (t) => {
-    const options = { maxSilenceMs: 50, maxAttempts: 3 };
+    const options = { maxSilenceMs: 1_000, maxAttempts: 3 };
     let asked = 0;
     if (how === 'headers') {
       options.headers = () => {
@@ -481,7 +487,7 @@ for (const how of ['fetch', 'headers']) {
 
 test('first get that is never answered is tried again', async (t) => {
   const server = await ScriptedServer.open(t);
-  const asked = withoutSlack({ maxSilenceMs: 50 })(server.url, listenTo());
+  const asked = withoutSlack({ maxSilenceMs: 1_000 })(server.url, listenTo());
   await within((await server.next()).closed);
   (await server.next()).head();
   const response = await within(asked);

@@ -3,10 +3,16 @@ import assert from 'node:assert/strict';
 import v8 from 'node:v8';
 import vm from 'node:vm';
 
-import { sleep, until, within } from './kit/raw.mjs';
+import { sleep, turns, until, within } from './kit/raw.mjs';
 import { ScriptedServer, event, listenTo, note, post, primed, result } from './kit/scripted.mjs';
 import { called, parse, withoutSlack } from './kit/streams.mjs';
 import { test } from './kit/test.mjs';
+
+/** The client has read the end, which nothing tells: it is in this process, and what was sent has left. */
+async function read(exchange) {
+  await within(exchange.closed);
+  await turns();
+}
 
 test('answered connection is used again', async (t) => {
   const { server, fetch, exchange, response } = await called(t);
@@ -15,12 +21,13 @@ test('answered connection is used again', async (t) => {
   // The server ends a little later than the answer does.
   await sleep(20);
   exchange.end(': bye\n\n');
-  await sleep(20);
+  await read(exchange);
   for (let id = 2; id < 5; id += 1) {
     const asked = fetch(server.url, post(id));
-    (await server.next()).head().end(event('a', result(id)));
+    const next = await server.next();
+    next.head().end(event('a', result(id)));
     await within((await within(asked)).text());
-    await sleep(20);
+    await read(next);
   }
   assert.equal(server.connections, 1);
 });
@@ -33,7 +40,7 @@ test('answered connection that stays open is let go of', async (t) => {
 });
 
 test('body is read as the reader reads', async (t) => {
-  const { server, exchange, response } = await called(t, { maxSilenceMs: 200 });
+  const { server, exchange, response } = await called(t, { maxSilenceMs: 1_500 });
   const big = note('x'.repeat(64 << 10));
   let sent = 0;
   exchange.text(primed('a'));
@@ -44,7 +51,7 @@ test('body is read as the reader reads', async (t) => {
   }
   assert.ok(isFull(), 'all of it was taken');
   // Nobody reads: that is no silence of the server.
-  await sleep(400);
+  await sleep(2_000);
   assert.equal(server.waiting, 0);
   exchange.end(event('c', result(1)));
   const messages = parse(await within(response.text(), 20_000));

@@ -51,7 +51,7 @@ onEachLine(async () => undefined, (line) => {
         assert.ok(isStock || /^retry: \d+$/m.test(reply.raw), reply.raw);
         assert.ok(isStock || /^id: .+$/m.test(reply.raw), reply.raw);
       }
-      assert.equal(await within(child.exited, 5_000), 0, child.log);
+      assert.equal(await within(child.exited, 10_000), 0, child.log);
     });
   }
 
@@ -65,7 +65,7 @@ onEachLine(async () => undefined, (line) => {
       // Such a client cannot be asked to come back, so its call fails in words.
       const errors = results(await call.rest());
       assert.deepEqual(errors.map((error) => Object.keys(error).sort()), [['code', 'message']]);
-      assert.equal(await within(child.exited, 5_000), 0);
+      assert.equal(await within(child.exited, 10_000), 0);
     });
   }
 
@@ -90,7 +90,7 @@ onEachLine(async () => undefined, (line) => {
     const peer = await Peer.open(child.port);
     await peer.ask('emit 1', 'return x');
     await child.ask('close');
-    assert.equal(await within(child.exited, 5_000), 0);
+    assert.equal(await within(child.exited, 10_000), 0);
   });
 
   test('clients that vanish leave nothing behind', async (t) => {
@@ -117,8 +117,8 @@ onEachLine(async () => undefined, (line) => {
     assert.equal(await peer.ask('return fine'), 'fine');
   });
 
-  test('process exit with an open engine is clean', ours, () => {
-    // A crash there is a matter of timing, so it takes several.
+  test('process exit with an open engine is clean', { ...ours, timeout: 120_000 }, () => {
+    // A crash there is a matter of timing, so it takes several processes.
     for (let round = 0; round < 6; round++) {
       const done = run(`
         import { serve } from ${JSON.stringify(kit)};

@@ -206,7 +206,7 @@ onEachLine(serve, (line, server) => {
     // The client's standalone stream stays.
     await short.lost(1);
     // Long before the client's own patience ends.
-    await within(failed, 5_000);
+    await within(failed, 8_000);
     assert.ok(client.gets - before <= 4, `${client.gets - before} GETs`);
   });
 
@@ -317,7 +317,7 @@ onEachLine(serve, (line, server) => {
 
   // The many events force the user's own replay, which hands back the priming rows too.
   for (const many of [30, 10_100]) {
-    test(`f28 control rows never appear as messages, ${many} events`, async (t) => {
+    test(`f28 control rows never appear as messages, ${many} events`, { timeout: 120_000 }, async (t) => {
       const { store, port } = await lab(t);
       const peer = await Peer.open(port);
       store.plan({ replayPrimings: true });
@@ -327,7 +327,7 @@ onEachLine(serve, (line, server) => {
       await poll.settle(50);
       poll.drop();
       open(name);
-      await marked(`finished return ${name}`);
+      await marked(`finished return ${name}`, 1, 60_000);
       const events = await (await peer.resume(cursor)).untilTerminal();
       const strange = events.filter((event) => !event.isPriming && event.message?.jsonrpc !== '2.0');
       assert.deepEqual(strange, []);

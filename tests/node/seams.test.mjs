@@ -255,7 +255,7 @@ onEachLine(serve, (line, server) => {
     const reply = await peer.script('emit 1', `gate ${name}`, `return ${name}`);
     const cursor = lastId(await reply.some(1));
     reply.drop();
-    await until(() => brief.transports.size === 0, 5_000);
+    await until(() => brief.transports.size === 0);
     await marked(`cancelled return ${name}`);
     assert.equal((await peer.resume(cursor)).status, 404);
     for (const name of ['sessions', 'streams', 'events', 'bytes', 'connections']) {

@@ -130,7 +130,7 @@ const counts = { 'short sessions': 500, polls: 400, cuts: 300 };
 
 onEachLine(async () => undefined, (line) => {
   test('load leaves nothing behind', { ...ours, timeout: 120_000 }, async (t) => {
-    const child = await spawnServer(line, { engine: { sessionIdleMs: 600 } });
+    const child = await spawnServer(line, { engine: { sessionIdleMs: 2_000 } });
     t.after(() => child.close());
     const settled = async () => {
       await until(async () => (await child.ask('state')).stats.sessions === 0, 20_000);

@@ -2,9 +2,12 @@
 //
 // tests/python/test_store_rules.py has the same cases under the same names.
 import assert from 'node:assert/strict';
-import { execFile, spawnSync } from 'node:child_process';
+import { execFile, spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import { after, before } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 
@@ -20,6 +23,23 @@ const BOUND = 50;
 const LARGEST = 2 << 20;
 const path = (name) => fileURLToPath(new URL(name, import.meta.url));
 
+// A Redis server that refuses does so to everybody: this file, which may run beside others, has one of its own.
+const { TAILROPE_TEST_REDIS: shared } = process.env;
+let redis;
+if (shared) {
+  let servers;
+  before(async () => {
+    const command = ['redis', '--', 'sh', '-c', 'echo "$TAILROPE_TEST_REDIS"; read -r _'];
+    servers = spawn(path('../services/with'), command, { stdio: ['pipe', 'pipe', 'inherit'] });
+    [redis] = await once(createInterface(servers.stdout), 'line');
+  }, { timeout: 60_000 });
+  after(async () => {
+    // They end when their input does, so they do not outlive this process either.
+    servers.stdin.end();
+    await once(servers, 'close');
+  });
+}
+
 function refusing(address) {
   return (isFaulty) => promisify(execFile)(path('../services/refuse'), [isFaulty ? 'yes' : 'no', address]);
 }
@@ -32,9 +52,10 @@ function own(address, bound, faulty) {
 
 function durable(kind) {
   return (t, bound) => {
-    const place = DURABLE.find((each) => each.kind === kind).address(t);
+    const found = DURABLE.find((each) => each.kind === kind).address(t);
+    const place = kind === 'redis' ? found.replace(shared, redis) : found;
     // A server that refuses is asked again for a while.
-    const address = kind === 'sqlite' ? place : `${place}&timeout_ms=1000`;
+    const address = kind === 'sqlite' ? place : `${place}&timeout_ms=2000`;
     return own(address, bound, refusing(address));
   };
 }

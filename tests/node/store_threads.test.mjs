@@ -87,7 +87,7 @@ for (const line of LINES) {
     });
 
     test('i9 a store that does not answer is given up in time', ours, async (t) => {
-      const peer = await opened(t, line, { storeTimeoutMs: 300 });
+      const peer = await opened(t, line, { storeTimeoutMs: 1_500 });
       const events = await (await peer.script('try log store-hangs', 'emit 1')).rest();
       assert.match(results(events)[0], /raised/);
       assert.deepEqual(counts(events), [1]);
@@ -95,7 +95,7 @@ for (const line of LINES) {
 
     for (const fault of ['store-unreadable', 'store-stalls']) {
       test(`i8 a log that cannot be read ends the connection: ${fault}`, ours, async (t) => {
-        const peer = await opened(t, line, { storeTimeoutMs: 300, storeWaitMs: 600 });
+        const peer = await opened(t, line, { storeTimeoutMs: 1_500, storeWaitMs: 2_000 });
         const events = await (await peer.script(`log ${fault}`, 'return x')).rest();
         assert.ok(events[0].isPriming && results(events).length === 0, JSON.stringify(events));
         assert.equal(await peer.ask('return after'), 'after');
@@ -107,14 +107,14 @@ for (const line of LINES) {
       t.after(() => idle.close());
       await (await Peer.open(idle.port)).ask('emit 1', 'return x');
       await idle.ask('close');
-      assert.equal(await within(idle.exited, 5_000), 0);
+      assert.equal(await within(idle.exited, 10_000), 0);
       for (let round = 0; round < 5; round++) {
         const child = await spawnServer(line, { address: 'test-threaded:?delay_ms=1' });
         const peer = await Peer.open(child.port);
         const replies = await Promise.all(Array.from({ length: 8 }, () => peer.script('emit 100000')));
         await Promise.all(replies.map((reply) => reply.some(2)));
         child.close();
-        assert.equal(await within(child.exited, 10_000), 0);
+        assert.equal(await within(child.exited, 20_000), 0);
         replies.forEach((reply) => reply.drop());
       }
     });

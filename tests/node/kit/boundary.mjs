@@ -298,9 +298,10 @@ class Machine {
     this.keep(ClientStream.standalone(this.one('ClientOptions'), true, 0));
   }
 
-  /** Calls for so long, with turns for what engines are told by their stores. */
-  async run(seconds) {
-    for (const end = performance.now() + seconds * 1000; performance.now() < end && this.findings.length < 20; ) {
+  /** Calls for so long, but no fewer than `least`, with turns for what engines are told by their stores. */
+  async run(seconds, least = 0) {
+    const end = performance.now() + seconds * 1000;
+    while ((performance.now() < end || this.calls < least) && this.findings.length < 20) {
       for (let turn = 0; turn < 200; turn++) {
         this.step();
       }
@@ -395,7 +396,8 @@ async function callPublic(machine, seconds) {
     resumableFetch: () => [machine.any(), either(CLIENT)],
     stream: () => [machine.any(), either(CLIENT)],
   };
-  for (const end = performance.now() + seconds * 1000; performance.now() < end && machine.findings.length < 20; ) {
+  const end = performance.now() + seconds * 1000;
+  while ((performance.now() < end || machine.calls <= 100) && machine.findings.length < 20) {
     const [name, args] = machine.pick(Object.entries(calls));
     const values = args();
     const target = mcp[name] ?? client[name];
@@ -415,7 +417,7 @@ async function callPublic(machine, seconds) {
 async function callInWorkers(machine, seconds) {
   machine.furnish();
   const end = performance.now() + seconds * 1000;
-  for (let round = 0; performance.now() < end; round++) {
+  for (let round = 0; performance.now() < end || machine.calls <= 200; round++) {
     const started = [0, 1].map((number) => {
       const data = { seed: machine.below(1 << 30), folder: machine.folder, trace: process.argv[5], seconds: 0.3 + number * 0.5 };
       return new Worker(fileURLToPath(import.meta.url), { workerData: data });
@@ -466,7 +468,7 @@ async function main([mode, seed, seconds, file]) {
   try {
     if (mode === 'values') {
       machine.furnish();
-      await machine.run(Number(seconds));
+      await machine.run(Number(seconds), 3_000);
     } else {
       await { public: callPublic, threads: callInWorkers }[mode](machine, Number(seconds));
     }

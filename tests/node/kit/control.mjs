@@ -72,14 +72,14 @@ export function mark(name) {
   found.waiting = found.waiting.filter(({ count, resolve }) => found.count < count || resolve());
 }
 
-/** Resolves when the mark has been set so often. */
-export function marked(name, count = 1) {
+/** Resolves when the mark has been set so often. `ms` is how long that may take, where it is much. */
+export function marked(name, count = 1, ms) {
   const found = markOf(name);
   if (found.count >= count) {
     return Promise.resolve();
   }
   const reached = new Promise((resolve) => found.waiting.push({ count, resolve }));
-  return within(reached, undefined, `the mark "${name}"`);
+  return within(reached, ms, `the mark "${name}"`);
 }
 
 /** Resolves when a tool or a store waits at this gate. */

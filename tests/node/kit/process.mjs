@@ -40,7 +40,7 @@ export async function spawnServer(line, options = {}) {
     },
     async close() {
       child.stdin.end();
-      const timer = setTimeout(() => child.kill('SIGKILL'), 5_000);
+      const timer = setTimeout(() => child.kill('SIGKILL'), 15_000);
       await exited;
       clearTimeout(timer);
     },
