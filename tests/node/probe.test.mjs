@@ -17,7 +17,7 @@ import { ours, test } from './kit/test.mjs';
 
 const root = fileURLToPath(new URL('../../', import.meta.url));
 const vectors = JSON.parse(readFileSync(join(root, 'tests/vectors/probe.json'), 'utf8'));
-const AT_ONCE = 2;
+const AT_ONCE = 4;
 // They run side by side, so each may take what all take.
 const limits = { ...ours, timeout: 90_000 };
 

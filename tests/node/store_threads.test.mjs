@@ -11,6 +11,8 @@ import { ours, test } from './kit/test.mjs';
 
 const STORE = 'test-threaded:?delay_ms=2';
 const SECRET = /hunter2|10\.0\.0\.7|redis/;
+/** Several processes or threads, one after the other, each of which starts and ends. */
+const patient = { ...ours, timeout: 120_000 };
 
 async function opened(t, line, engine = {}) {
   const { port } = await serveFor(t, line, { address: STORE, engine });
@@ -102,7 +104,7 @@ for (const line of LINES) {
       });
     }
 
-    test('an idle engine does not hold the process, and exit under load is clean', ours, async (t) => {
+    test('an idle engine does not hold the process, and exit under load is clean', patient, async (t) => {
       const idle = await spawnServer(line, { address: STORE });
       t.after(() => idle.close());
       await (await Peer.open(idle.port)).ask('emit 1', 'return x');
@@ -128,7 +130,7 @@ test('what the threads of a store log is written on a thread of JavaScript', our
 });
 
 const countThreads = () => readdirSync('/proc/self/task').length;
-const onlyLinux = process.platform === 'linux' ? ours : { skip: 'threads are counted in /proc' };
+const onlyLinux = process.platform === 'linux' ? patient : { skip: 'threads are counted in /proc' };
 
 test('workers end under load, and leave no thread of their stores', onlyLinux, async () => {
   const source = `
