@@ -1,7 +1,6 @@
 //! What a fork of the process must not come between.
 
 use std::cell::RefCell;
-use std::process::id;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
@@ -15,7 +14,6 @@ static TURN: Mutex<()> = Mutex::new(());
 
 /// What the thread that forks holds.
 struct Held {
-    pid: u32,
     lines: MutexGuard<'static, Queue>,
     stores: Forking,
     turn: MutexGuard<'static, ()>,
@@ -34,19 +32,15 @@ pub(crate) fn before_fork(py: Python<'_>) {
     let turn = TURN.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
     // With the interpreter, so that nobody who has it finds these half held. The stores first: their threads log.
     let stores = Forking::begin();
-    HELD.set(Some(Held { pid: id(), lines: log::hold(), stores, turn }));
+    HELD.set(Some(Held { lines: log::hold(), stores, turn }));
 }
 
 /// To be called after the fork, in both processes; and before this thread waits for a store to be opened.
 #[pyfunction]
 pub(crate) fn forked() {
-    if let Some(Held { pid, lines, stores, turn }) = HELD.take() {
+    if let Some(Held { lines, stores, turn }) = HELD.take() {
         log::release(lines);
-        if pid == id() {
-            drop(stores);
-        } else {
-            stores.in_child();
-        }
+        drop(stores);
         drop(turn);
     }
 }

@@ -132,12 +132,10 @@ pub(crate) fn flush(py: Python<'_>) {
     if !ANY.swap(false, Ordering::AcqRel) {
         return;
     }
-    let Some(mut waiting) = lines() else {
+    let Some(lines) = lines().map(|mut waiting| std::mem::take(&mut *waiting)) else {
         ANY.store(true, Ordering::Release);
         return;
     };
-    let lines = std::mem::take(&mut *waiting);
-    drop(waiting);
     let logger = py.import("logging").and_then(|logging| logging.call_method1("getLogger", ("tailrope",)));
     let Ok(logger) = logger else { return };
     for (level, line) in lines {

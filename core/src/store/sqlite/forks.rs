@@ -31,7 +31,7 @@ struct Held {
 }
 
 /// Keeps forks away while SQLite is used. Not to be asked for twice by a thread.
-pub(super) fn keep_forks_away() -> RwLockReadGuard<'static, ()> {
+fn keep_forks_away() -> RwLockReadGuard<'static, ()> {
     FORK.read().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -45,12 +45,19 @@ pub(super) fn is_forking() -> bool {
 pub(super) struct Link(Arc<Slot>);
 
 impl Link {
-    /// `reopen` makes another like `db`. To be called with forks kept away.
-    pub(super) fn new(db: Connection, reopen: impl Fn() -> Result<Connection> + Send + Sync + 'static) -> Self {
-        let slot = Slot { db: Mutex::new(Held { db: Some(db), times: 1 }), reopen: Box::new(reopen) };
-        let slot = Arc::new(slot);
+    /// `reopen` makes another like the one that `open` made.
+    ///
+    /// # Errors
+    /// Those of `open`.
+    pub(super) fn open<E>(
+        open: impl FnOnce() -> Result<Connection, E>,
+        reopen: impl Fn() -> Result<Connection> + Send + Sync + 'static,
+    ) -> Result<Self, E> {
+        let _no_fork = keep_forks_away();
+        let held = Held { db: Some(open()?), times: 1 };
+        let slot = Arc::new(Slot { db: Mutex::new(held), reopen: Box::new(reopen) });
         lock(&OPEN).push(Arc::clone(&slot));
-        Self(slot)
+        Ok(Self(slot))
     }
 
     /// Uses the connection. The number changes when it is another one than before.
@@ -82,10 +89,10 @@ impl Drop for Link {
 
 /// Until it is dropped nobody uses SQLite, and no file is open. Opening a store waits for that.
 ///
-/// The thread that forks begins it before and drops it after the fork; in the child it calls
-/// [`in_child`](Self::in_child). The child cannot use its parent's stores, whose threads it has not: it opens its
-/// own, and forgets (`std::mem::forget`) those, as dropping them would wait for ever. Where a process forks without
-/// this, its child may hang when it opens a file that was open, and lose what it writes to it.
+/// The thread that forks begins it before the fork and drops it after that, in both processes. The child cannot use
+/// its parent's stores, whose threads it has not: it opens its own, and forgets (`std::mem::forget`) those, as
+/// dropping them would wait for ever. Where a process forks without this, its child may hang when it opens a file
+/// that was open, and lose what it writes to it.
 pub struct Forking(#[expect(dead_code, reason = "held")] RwLockWriteGuard<'static, ()>);
 
 impl Forking {
@@ -100,11 +107,6 @@ impl Forking {
             }
         }
         Self(forking)
-    }
-
-    /// The child has no thread that would use its parent's connections.
-    pub fn in_child(self) {
-        lock(&OPEN).clear();
     }
 }
 

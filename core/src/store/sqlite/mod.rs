@@ -94,25 +94,24 @@ impl SqliteStore {
         let shown = super::open::shown(&format!("sqlite:{}", path.display()));
         let StoreOptions { limits, owner_lost_ms, durability, .. } = *options;
         let mut context = Context { limits, owner_lost_ms, owner: 0, clock: options.wall_clock.clone() };
-        let no_fork = forks::keep_forks_away();
-        let db = schema::open_writer(path, durability, &shown)?;
-        db.execute("INSERT INTO owner (beat) VALUES (?1)", params![context.now()])
-            .map_err(|error| OpenError::new(&shown, failed(&error).to_string()))?;
-        context.owner = db.last_insert_rowid();
-        let readers = [(), (), ()].map(|()| schema::open_reader(path).map_err(|error| schema::refusal(&shown, &error)));
-        let [reading, shortening, watching] = readers;
-        let [reading, shortening, watching] = [reading?, shortening?, watching?];
         // The process may be in another folder when it forks.
-        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        let db = Link::new(db, {
-            let path = path.clone();
-            move || schema::open_writer_again(&path, durability)
+        let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let again = absolute.clone();
+        let db = Link::open(
+            || schema::open_writer(path, durability, &shown),
+            move || schema::open_writer_again(&again, durability),
+        )?;
+        let own = db.with(|db, _| {
+            db.execute("INSERT INTO owner (beat) VALUES (?1)", params![context.now()])?;
+            Ok(db.last_insert_rowid())
         });
-        let [reading, shortening, watching] = [reading, shortening, watching].map(|db| {
-            let path = path.clone();
-            Link::new(db, move || schema::open_reader(&path))
-        });
-        drop(no_fork);
+        context.owner = own.map_err(|error| OpenError::new(&shown, failed(&error).to_string()))?;
+        let open_reader = move || schema::open_reader(&absolute);
+        let reader = || {
+            let opened = Link::open(&open_reader, open_reader.clone());
+            opened.map_err(|error| schema::refusal(&shown, &error))
+        };
+        let (reading, shortening, watching) = (reader()?, reader()?, reader()?);
         let shared = Arc::new(Shared::default());
         let context = Arc::new(context);
         let watched = Arc::new(Watching::default());
