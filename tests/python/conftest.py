@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -253,6 +254,22 @@ def pytest_configure(config: pytest.Config) -> None:
         # The 2.x client recurses at each reconnect; a traceback that deep breaks pytest's own printing of sources.
         config.option.tbstyle = "native"
     config.addinivalue_line("markers", "ours: about Tailrope itself, meaningless on the stock transport")
+
+
+def named(kind: str) -> Any:
+    """A kind of store that a variable of the environment names, or its reason to be left out."""
+    variable = f"TAILROPE_TEST_{kind.upper()}"
+    left_out = pytest.mark.skipif(not os.environ.get(variable), reason=f"{variable} names no server")
+    return pytest.param(kind, id=kind, marks=left_out)
+
+
+@pytest.fixture(scope="module", params=["sqlite", named("redis"), named("postgres")])
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The address of a store with nothing in it."""
+    if request.param == "sqlite":
+        return f"sqlite:{tmp_path_factory.mktemp('store') / 'events.db'}"
+    address = os.environ[f"TAILROPE_TEST_{request.param.upper()}"]
+    return f"{address}{'&' if '?' in address else '?'}namespace=t{uuid.uuid4().hex[:12]}"
 
 
 OTHER = pytest.mark.skip(reason="another SDK on a store behind the network: TAILROPE_EVERY_STORE=1 runs it")

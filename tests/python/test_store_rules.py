@@ -19,10 +19,10 @@ from typing import Any
 
 import pytest
 import tailrope.mcp
+from conftest import named
 from mcp.server.streamable_http import EventMessage, EventStore
 from servers.stores import LabStore
 from store_rules import CASES, Run, Subject, load, refusing
-from test_stores import named
 
 pytestmark = pytest.mark.ours
 

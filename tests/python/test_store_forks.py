@@ -1,0 +1,143 @@
+"""Processes that fork with a store open. (D11)"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from program import python
+
+pytestmark = pytest.mark.ours
+
+FORKS = """
+import time
+def wait(pid):
+    deadline = time.monotonic() + 30
+    while not (done := os.waitpid(pid, os.WNOHANG))[0]:
+        if time.monotonic() > deadline:
+            os.kill(pid, 9)
+            sys.exit("the child hangs")
+        time.sleep(0.005)
+    assert done[1] == 0, done
+"""
+
+
+def test_fork_of_a_process_with_an_open_store_opens_its_own(place: str) -> None:
+    done = python(
+        FORKS
+        + """
+import tailrope.mcp
+store = tailrope.open_store(sys.argv[1])
+options = lambda: {"install": {"store": store}}
+asyncio.run(serve("parent", options()))
+pid = os.fork()
+if pid == 0:
+    asyncio.run(serve("child", options()))
+    tailrope._runtime._at_exit()
+    os._exit(0)
+asyncio.run(serve("parent again", options()))
+wait(pid)
+""",
+        60,
+        place,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.timeout(180)
+def test_fork_while_a_store_is_written_leaves_a_child_that_opens_it(place: str) -> None:
+    """SQLite has locks of its own, which a thread that is not in the child would never open."""
+    done = python(
+        FORKS
+        + """
+store = tailrope.open_store(sys.argv[1])
+options = lambda: {"install": {"store": store}}
+async def main():
+    app = build(FLAVOR, "tailrope", options())
+    await Life(app).__aenter__()
+    for _ in range(4):
+        asyncio.ensure_future(tool(app, await opened(app), "script", steps=["emit 1000000"]))
+    await asyncio.sleep(0.05)
+    for turn in range(60):
+        await asyncio.sleep(0.003)
+        pid = os.fork()
+        if pid == 0:
+            # A thread of its own, because this one runs a loop.
+            child = threading.Thread(target=in_child)
+            child.start(); child.join()
+            os._exit(0 if good else 1)
+        wait(pid)
+    print("served")
+    os._exit(0)
+good = []
+def in_child():
+    tailrope.open_store(sys.argv[1])
+    good.append(1)
+asyncio.run(main())
+""",
+        120,
+        place,
+    )
+    assert done.returncode == 0 and "served" in done.stdout, done.stderr[-3000:]
+
+
+@pytest.mark.timeout(90)
+def test_threads_that_fork_at_once_take_turns(tmp_path: Path) -> None:
+    """Other hooks run between ours, and let other threads run."""
+    done = python(
+        FORKS
+        + """
+os.register_at_fork(after_in_parent=lambda: time.sleep(0))
+store = tailrope.open_store(sys.argv[1])
+sys.setswitchinterval(1e-6)
+def forks():
+    for _ in range(40):
+        pid = os.fork()
+        if pid == 0: os._exit(0)
+        wait(pid)
+    ended.append(1)
+ended = []
+threads = [threading.Thread(target=forks) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert len(ended) == len(threads)
+asyncio.run(serve("parent", {"install": {"store": store}}))
+""",
+        60,
+        f"sqlite:{tmp_path / 'events.db'}",
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_a_forked_child_stored_stays_when_its_parent_closes_the_file(tmp_path: Path) -> None:
+    """Who closes a file last tidies up after everybody. The parent is not the last: the child has locks of its own."""
+    done = python(
+        FORKS
+        + """
+store = tailrope.open_store(sys.argv[1])
+told, closed = os.pipe(), os.pipe()
+pid = os.fork()
+if pid == 0:
+    async def main():
+        app = build(FLAVOR, "tailrope", {"install": {"store": store}})
+        async with Life(app):
+            for _ in range(50): await opened(app)
+            os.write(told[1], b"x")
+            assert os.read(closed[0], 1) == b"x"
+            for _ in range(50): await opened(app)
+            tailrope._runtime._at_exit()
+            os._exit(0)
+    asyncio.run(main())
+assert os.read(told[0], 1) == b"x"
+del store
+os.write(closed[1], b"x")
+wait(pid)
+""",
+        60,
+        f"sqlite:{tmp_path / 'events.db'}",
+    )
+    assert done.returncode == 0, done.stderr
+    with closing(sqlite3.connect(tmp_path / "events.db")) as file:
+        assert file.execute("SELECT count(*) FROM session").fetchone() == (100,)
