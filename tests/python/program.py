@@ -8,7 +8,7 @@ import sys
 from conftest import HERE
 
 PROGRAM = """
-import asyncio, json, os, sys, threading
+import asyncio, json, os, sys, threading, time
 sys.path.insert(0, {here!r})
 import tailrope
 from servers.app import build
@@ -70,6 +70,26 @@ async def serve(text, options={{}}):
         await call(app, "POST", {{"jsonrpc": "2.0", "method": "notifications/initialized"}}, keys)
         body = await tool(app, keys, "echo", text=text)
         assert text.encode() in body and b"id: " in body, body
+
+def wait(pid):
+    # A child that hangs is a failed test.
+    deadline = time.monotonic() + 30
+    while not (done := os.waitpid(pid, os.WNOHANG))[0]:
+        if time.monotonic() > deadline:
+            os.kill(pid, 9)
+            raise AssertionError("the child hangs")
+        time.sleep(0.005)
+    assert done[1] == 0, done
+
+async def in_child(run):
+    # On a thread of its own, because this one runs a loop. The parent goes on meanwhile.
+    pid = os.fork()
+    if pid == 0:
+        good = []
+        child = threading.Thread(target=lambda: (run(), good.append(1)))
+        child.start(); child.join()
+        os._exit(0 if good else 1)
+    await asyncio.to_thread(wait, pid)
 """
 
 

@@ -8,6 +8,7 @@ import json
 from client import LINE, stock_client
 from conftest import Farm, Server, gate
 from peer import Peer, counts, ids, last_id, logs, results, seen, text, unknown_like
+from raw import Event, Reply
 
 
 async def away(peer: Peer, words: str, name: str, id: int) -> str:
@@ -17,6 +18,11 @@ async def away(peer: Peer, words: str, name: str, id: int) -> str:
     assert first is not None and first.id, first
     reply.drop()
     return first.id
+
+
+async def whole(reply: Reply) -> list[Event]:
+    """The response, what comes before it, and what may not come after it."""
+    return await reply.until_terminal() + await reply.settle()
 
 
 async def test_f01_other_sessions_result_is_never_replayed(server: Server) -> None:
@@ -29,8 +35,7 @@ async def test_f01_other_sessions_result_is_never_replayed(server: Server) -> No
     await server.open(for_alice)
     await server.mark(f"finished return {for_alice}")
     for peer, cursor, words in ((alice, alices, for_alice), (bob, bobs, for_bob)):
-        reply = await peer.resume(cursor)
-        events = await reply.until_terminal() + await reply.settle()
+        events = await whole(await peer.resume(cursor))
         assert results(events) == [words]
         assert counts(events) == [1]
 
@@ -47,7 +52,7 @@ async def test_f01_many_sessions_with_the_same_ids_get_their_own(server: Server)
         await server.mark(f"finished return {name}-{number}-{id}")
     replies = await asyncio.gather(*(peers[number].resume(cursor) for (number, _), cursor in cursors.items()))
     for (number, id), reply in zip(cursors, replies, strict=True):
-        events = await reply.until_terminal() + await reply.settle()
+        events = await whole(reply)
         assert results(events) == [f"{name}-{number}-{id}"]
         assert [event.message["id"] for event in events if event.is_terminal] == [id]
 

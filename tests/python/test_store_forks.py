@@ -1,4 +1,4 @@
-"""Processes that fork with a store open. (D11)"""
+"""Processes that fork with a store open."""
 
 from __future__ import annotations
 
@@ -11,23 +11,10 @@ from program import python
 
 pytestmark = pytest.mark.ours
 
-FORKS = """
-import time
-def wait(pid):
-    deadline = time.monotonic() + 30
-    while not (done := os.waitpid(pid, os.WNOHANG))[0]:
-        if time.monotonic() > deadline:
-            os.kill(pid, 9)
-            sys.exit("the child hangs")
-        time.sleep(0.005)
-    assert done[1] == 0, done
-"""
-
 
 def test_fork_of_a_process_with_an_open_store_opens_its_own(place: str) -> None:
     done = python(
-        FORKS
-        + """
+        """
 import tailrope.mcp
 store = tailrope.open_store(sys.argv[1])
 options = lambda: {"install": {"store": store}}
@@ -50,8 +37,7 @@ wait(pid)
 def test_fork_while_a_store_is_written_leaves_a_child_that_opens_it(place: str) -> None:
     """SQLite has locks of its own, which a thread that is not in the child would never open."""
     done = python(
-        FORKS
-        + """
+        """
 store = tailrope.open_store(sys.argv[1])
 options = lambda: {"install": {"store": store}}
 async def main():
@@ -62,19 +48,9 @@ async def main():
     await asyncio.sleep(0.05)
     for turn in range(60):
         await asyncio.sleep(0.003)
-        pid = os.fork()
-        if pid == 0:
-            # A thread of its own, because this one runs a loop.
-            child = threading.Thread(target=in_child)
-            child.start(); child.join()
-            os._exit(0 if good else 1)
-        wait(pid)
+        await in_child(lambda: tailrope.open_store(sys.argv[1]))
     print("served")
     os._exit(0)
-good = []
-def in_child():
-    tailrope.open_store(sys.argv[1])
-    good.append(1)
 asyncio.run(main())
 """,
         120,
@@ -87,8 +63,7 @@ asyncio.run(main())
 def test_threads_that_fork_at_once_take_turns(tmp_path: Path) -> None:
     """Other hooks run between ours, and let other threads run."""
     done = python(
-        FORKS
-        + """
+        """
 os.register_at_fork(after_in_parent=lambda: time.sleep(0))
 store = tailrope.open_store(sys.argv[1])
 sys.setswitchinterval(1e-6)
@@ -114,8 +89,7 @@ asyncio.run(serve("parent", {"install": {"store": store}}))
 def test_what_a_forked_child_stored_stays_when_its_parent_closes_the_file(tmp_path: Path) -> None:
     """Who closes a file last tidies up after everybody. The parent is not the last: the child has locks of its own."""
     done = python(
-        FORKS
-        + """
+        """
 store = tailrope.open_store(sys.argv[1])
 told, closed = os.pipe(), os.pipe()
 pid = os.fork()
