@@ -1,7 +1,8 @@
 """Nothing is left behind: short sessions, polls and cuts by the thousand, and what the process holds before and after.
 
-Each kind of load runs twice. The first round fills whatever caches and free lists there are, the second may add
-nothing.
+Each kind of load runs in rounds. The first fills whatever caches and free lists there are. What an allocator keeps
+follows the most that was alive at once, and that follows the speed of the machine, so some more rounds may add to it;
+a leak is what every round adds.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from conftest import Farm, Server, gate
 from peer import CAPABILITIES, NEWEST, last_id
 from raw import ACCEPT, Decoder, Event, Reply, Wire
 
-pytestmark = [pytest.mark.ours, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ours, pytest.mark.timeout(600)]
 
 WORKERS = 12
 # Longer than a busy machine takes between two requests of a session.
@@ -25,8 +26,9 @@ IDLE_S = 3.0
 MAX_POLLS = 500
 # Of one venv's two libraries the SDK's own gets the whole load, as the transport is the same under both.
 SHARE = {"fastmcp3": 8, "fastmcp4": 8}
-# An allocator never gives all of it back. What leaks for each of so many sessions is more than this.
-SLACK_BYTES = 4 << 20
+# What leaks for each session, poll or cut of a round is more than this.
+SLACK_BYTES = 1 << 20
+MAX_ROUNDS = 8
 HEAD = {"Accept": ACCEPT, "Content-Type": "application/json", "Mcp-Protocol-Version": NEWEST}
 OPENING = {
     "protocolVersion": NEWEST,
@@ -126,9 +128,9 @@ async def cuts(server: Server, count: int) -> None:
 
 
 LOADS: dict[str, tuple[Callable[[Server, int], Awaitable[None]], int]] = {
-    "short-sessions": (short_sessions, 2_000),
-    "polls": (polls, 3_000),
-    "cuts": (cuts, 2_000),
+    "short-sessions": (short_sessions, 1_000),
+    "polls": (polls, 1_500),
+    "cuts": (cuts, 1_000),
 }
 
 
@@ -147,11 +149,20 @@ async def test_load_leaves_nothing_behind(farm: Farm, load: str) -> None:
     run, count = LOADS[load]
     count //= SHARE.get(farm.flavor, 1)
     server = farm.get(idle_s=IDLE_S)
-    await run(server, count // 2)
-    before = await settled(server)
-    await run(server, count // 2)
-    after = await settled(server)
-    assert after["objects"] == before["objects"], (before, after)
-    assert after["tasks"] <= before["tasks"], (before, after)
-    assert after["rss"] - before["rss"] < SLACK_BYTES, (before, after)
-    assert [after[name] for name in ("sessions", "connections", "streams", "events", "bytes")] == [0] * 5, after
+    rounds: list[dict[str, Any]] = []
+    while len(rounds) < 2 or (grown(rounds) and len(rounds) < MAX_ROUNDS):
+        await run(server, count)
+        rounds.append(await settled(server))
+    assert not grown(rounds), rounds
+    for held in rounds:
+        assert [held[name] for name in ("sessions", "connections", "streams", "events", "bytes")] == [0] * 5, rounds
+
+
+def grown(rounds: list[dict[str, Any]]) -> bool:
+    """Whether the last round left something behind that the one before it did not."""
+    before, after = rounds[-2:]
+    return (
+        after["objects"] != before["objects"]
+        or after["tasks"] > before["tasks"]
+        or after["rss"] - before["rss"] >= SLACK_BYTES
+    )
