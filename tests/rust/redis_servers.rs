@@ -99,6 +99,18 @@ pub(crate) fn keys(place: &str, namespace: &str) -> Vec<String> {
     say(place, &["KEYS", &format!("{namespace}:*")])
 }
 
+/// A port below those that the system gives to whoever wants any: between two starts nobody is handed it.
+fn free_port() -> u16 {
+    let mut random = [0; 2];
+    loop {
+        getrandom::fill(&mut random).unwrap();
+        let port = 20_000 + u16::from_ne_bytes(random) % 12_000;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
 /// A server of a test's own, which may come to harm.
 pub(crate) struct Server {
     process: Option<Child>,
@@ -111,7 +123,7 @@ impl Server {
     pub(crate) fn start(options: &[&str]) -> Self {
         // Where this is set, the programs are there.
         variable("TAILROPE_TEST_REDIS");
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = free_port();
         let options = options.iter().map(ToString::to_string).collect();
         let mut server = Self { process: None, folder: Folder::new(), port, options };
         server.again();

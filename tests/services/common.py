@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import shutil
 import socket
 import subprocess
@@ -13,14 +15,19 @@ from pathlib import Path
 PATIENCE_S = 30
 
 
+# Below what the system gives to whoever wants any port: until a server has bound its own, nobody is handed it.
+PORTS = range(20_000, 32_000)
+
+
 def free_ports(count: int) -> list[int]:
     """Ports of loopback that nobody uses now, all different."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    ports: set[int] = set()
+    while len(ports) < count:
+        port = random.choice(PORTS)
+        with socket.socket() as trial, contextlib.suppress(OSError):
+            trial.bind(("127.0.0.1", port))
+            ports.add(port)
+    return list(ports)
 
 
 def program(name: str, package: str) -> str:

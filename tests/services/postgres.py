@@ -14,6 +14,8 @@ import socket
 import subprocess
 import time
 
+import common
+
 USER = "tailrope"
 # Has what must be escaped in an address.
 PASSWORD = "p@ss/word"
@@ -101,12 +103,6 @@ def spawn(command: list[str], log: pathlib.Path, processes: list[subprocess.Pope
         processes.append(process)
 
 
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return listening.getsockname()[1]
-
-
 def await_port(port: int, process: subprocess.Popen, log: pathlib.Path) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while True:
@@ -122,7 +118,7 @@ def start_server(
     folder: pathlib.Path, processes: list[subprocess.Popen], certificates: pathlib.Path | None = None
 ) -> int:
     give_away(folder)
-    data, log, port = folder / "data", folder / "log", free_port()
+    data, log, port = folder / "data", folder / "log", common.free_ports(1)[0]
     password = folder / "password"
     password.write_text(PASSWORD)
     password.chmod(0o644)
@@ -183,7 +179,7 @@ def make_certificates(folder: pathlib.Path) -> pathlib.Path:
 
 def start_pooler(folder: pathlib.Path, of_port: int, processes: list[subprocess.Popen]) -> int:
     give_away(folder)
-    port = free_port()
+    (port,) = common.free_ports(1)
     (folder / "users").write_text(f'"{USER}" "{PASSWORD}"\n')
     (folder / "pgbouncer.ini").write_text(
         f"""[databases]
