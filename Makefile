@@ -34,7 +34,7 @@ setup: ## make .venv/mcp1 and .venv/mcp2, build the wheel, install it in both (f
 	@scripts/setup
 
 # More at a time than there are cores: most tests wait for something most of their time.
-TOGETHER := $(MAKE) --no-print-directory --jobs=3 --output-sync=target
+TOGETHER := $(MAKE) --no-print-directory --jobs=3 --keep-going --output-sync=target
 
 test: setup ## run every test
 	@$(TOGETHER) test-rust test-python-mcp1 test-python-mcp2 test-node test-client test-interop test-conformance \
