@@ -8,6 +8,7 @@ import { createInterface } from 'node:readline';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { isDeepStrictEqual } from 'node:util';
 import { after, before, describe } from 'node:test';
 
 import { CHECKS, USAGE, probe } from '../../bindings-node/lib/probe-report.mjs';
@@ -18,6 +19,9 @@ import { ours, test } from './kit/test.mjs';
 const root = fileURLToPath(new URL('../../', import.meta.url));
 const vectors = JSON.parse(readFileSync(join(root, 'tests/vectors/probe.json'), 'utf8'));
 const AT_ONCE = 4;
+// What a probe sees of a server that lasts half a second depends on when it is there. A fault that it misses each time,
+// and alone, is missed.
+const TRIES = 3;
 // They run side by side, so each may take what all take.
 const limits = { ...ours, timeout: 90_000 };
 
@@ -85,15 +89,26 @@ describe('probe', { concurrency: 3 }, () => {
 
   test('each faulty server is found out', limits, async () => {
     const left = [...vectors.servers];
+    const again = [];
+    const findingsOf = async ({ faults, findings }, name) => {
+      const only = Object.keys(findings);
+      return found(await probe(optionsOf(faulty.url(faults, name), { ...vectors.options, only })));
+    };
     const work = async () => {
       for (let server = left.shift(); server !== undefined; server = left.shift()) {
-        const { name, faults, findings } = server;
-        const only = Object.keys(findings);
-        const report = await probe(optionsOf(faulty.url(faults, 'node'), { ...vectors.options, only }));
-        assert.deepEqual(found(report), findings, name);
+        const seen = await findingsOf(server, 'node');
+        if (!isDeepStrictEqual(seen, server.findings)) {
+          again.push({ server, seen });
+        }
       }
     };
     await Promise.all(Array.from({ length: AT_ONCE }, work));
+    for (let { server, seen } of again) {
+      for (let number = 1; number < TRIES && !isDeepStrictEqual(seen, server.findings); number++) {
+        seen = await findingsOf(server, `node-${number}`);
+      }
+      assert.deepEqual(seen, server.findings, server.name);
+    }
   });
 
   const probed = (port, more) => probe(optionsOf(`http://127.0.0.1:${port}/mcp`, { ...vectors.call, ...more }));

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,7 +32,10 @@ ROOT = HERE.parents[1]
 VECTORS: dict[str, Any] = json.loads((ROOT / "tests/vectors/probe.json").read_text())
 SERVERS: list[dict[str, Any]] = VECTORS["servers"]
 T = TypeVar("T")
-AT_ONCE = 6
+AT_ONCE = 4
+# What a probe sees of a server that lasts half a second depends on when it is there. A fault that it misses each time,
+# and alone, is missed.
+TRIES = 3
 # A test may take a minute.
 WAIT_S = 50
 
@@ -98,10 +101,15 @@ class Ahead:
         url = await self._start(flavor, "stock")
         return await probe(Options(url, {}, **VECTORS["call"], skip=("keep-alive",)))
 
-    async def _faulty(self, faulty: Faulty, server: dict[str, Any]) -> Report:
+    async def _faulty(self, faulty: Faulty, server: dict[str, Any], name: str = "python") -> Report:
         async with self._places:
-            url = faulty.url(server["faults"], "python")
+            url = faulty.url(server["faults"], name)
             return await probe(Options(url, {}, only=tuple(server["findings"]), **VECTORS["options"]))
+
+    def again(self, faulty: Faulty, server: dict[str, Any], number: int) -> Report:
+        """Probe one faulty server once more, when all the others are done."""
+        wait([*self.ours.values(), *self.stock.values(), *self.faulty], WAIT_S)
+        return self._begin(self._faulty(faulty, server, f"python-{number}")).result(WAIT_S)
 
     async def _cancel(self) -> None:
         left = asyncio.all_tasks() - {asyncio.current_task()}
@@ -181,9 +189,13 @@ def test_every_check_fails_somewhere_in_the_vectors() -> None:
     assert judged == {check["name"] for check in WORDS["checks"]}
 
 
-def test_each_faulty_server_is_found_out(ahead: Ahead) -> None:
+def test_each_faulty_server_is_found_out(ahead: Ahead, faulty: Faulty) -> None:
     for server, run in zip(SERVERS, ahead.faulty, strict=True):
-        assert found(run.result(WAIT_S)) == server["findings"], server["name"]
+        report = run.result(WAIT_S)
+        for number in range(1, TRIES):
+            if found(report) != server["findings"]:
+                report = ahead.again(faulty, server, number)
+        assert found(report) == server["findings"], server["name"]
 
 
 def test_our_servers_have_no_fault(ahead: Ahead, flavor: str) -> None:
