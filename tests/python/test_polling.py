@@ -164,17 +164,20 @@ async def test_hold_of_zero_is_pure_polling(server: Server) -> None:
 @pytest.mark.ours
 async def test_hold_keeps_a_resumed_connection_that_long(server: Server) -> None:
     peer = await server.peer()
-    name = gate()
-    reply = await peer.call("script", {"steps": ["close hold=300", f"gate {name}", f"return {name}"]})
+    longer, end = gate(), gate()
+    steps = ["close hold=300", f"gate {longer}", "close hold=30000", f"gate {end}", f"return {end}"]
+    reply = await peer.call("script", {"steps": steps})
     cursor = last_id(await reply.rest())
     started = time.monotonic()
     events = await (await peer.resume(cursor)).rest()
     held = time.monotonic() - started
     assert 0.2 < held < 10, held
-    # A result that arrives while the connection is held is sent at once.
+    # A result that arrives while the connection is held is sent at once: long before the hold is over.
+    await server.open(longer)
+    await server.at(end)
     resumed = await peer.resume(last_id(events))
-    await server.open(name)
-    assert results(await resumed.rest()) == [name]
+    await server.open(end)
+    assert results(await resumed.rest()) == [end]
 
 
 @pytest.mark.ours
