@@ -153,7 +153,7 @@ class KeepAlive:
             self.opened += 1
         try:
             await self.wire.send(case.method, "/mcp", headers, case.body)
-            reply = await self.wire.answer(3)
+            reply = await self.wire.answer()
             if case.method == "HEAD":
                 self.hang_up()
                 return reply.status, reply.headers, b""
@@ -161,7 +161,7 @@ class KeepAlive:
                 # Not refused: the caller will say so. The body may be endless.
                 self.hang_up()
                 return reply.status, reply.headers, b""
-            payload = await reply.body(3)
+            payload = await reply.body()
         except (asyncio.IncompleteReadError, ConnectionError):
             self.hang_up()
             return None
