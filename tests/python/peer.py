@@ -203,10 +203,19 @@ def unknown_like(cursor: str) -> str:
     return cursor[:1] + other + cursor[17:]
 
 
-async def seen(reply: Reply, quiet_s: float = 0.3) -> tuple[int, dict[str, str], str]:
-    """Status, headers and body as another client could compare them: ids and the time of day masked."""
+PRIMED = "\ndata: \n"
+
+
+async def seen(reply: Reply, last: str | None = None) -> tuple[int, dict[str, str], str]:
+    """Status, headers and body as another client could compare them: ids and the time of day masked.
+
+    `last` is what the last event of a stream has that stays open; any other ends by itself.
+    """
     if reply.is_sse:
-        await reply.settle(quiet_s)
+        # Its process may stand still between two events, so no silence before the last one is an end.
+        while last is not None and last.encode() not in reply.raw:
+            assert await reply.event() is not None, f"no {last!r} in {bytes(reply.raw)!r}"
+        await reply.settle(WAIT_S if last is None else 0.3)
     else:
         await reply.body()
     headers = {name: value for name, value in reply.headers.items() if name not in ("date", "mcp-session-id")}

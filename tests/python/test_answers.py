@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from conftest import Farm, Server, gate
-from peer import Peer, counts, ids, last_id, logs, results, seen, unknown_like
+from peer import PRIMED, Peer, counts, ids, last_id, logs, results, seen, unknown_like
 from raw import Reply, request
 
 
@@ -183,8 +183,9 @@ async def test_foreign_equals_unknown_in_status_body_and_headers(server: Server)
     await alice.ask("script", {"steps": [f"standalone {name}"]})
     standalone = last_id(await listening.some(1))
     for cursor in (done[0], done[1], done[-1], unnamed[0], unnamed[-1], standalone):
-        foreign = await seen(await bob.resume(cursor))
-        unknown = await seen(await bob.resume(unknown_like(cursor)))
+        last = PRIMED if cursor == standalone else None
+        foreign = await seen(await bob.resume(cursor), last)
+        unknown = await seen(await bob.resume(unknown_like(cursor)), last)
         assert foreign == unknown, cursor
         assert name not in foreign[2]
     # Nor does bob's asking change anything for alice.
