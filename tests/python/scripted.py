@@ -89,7 +89,7 @@ class Scripted:
     def gets(self) -> list[Exchange]:
         return [exchange for exchange in self.exchanges if exchange.method == "GET"]
 
-    async def until(self, condition: Callable[[], object], wait_s: float = 5) -> None:
+    async def until(self, condition: Callable[[], object], wait_s: float = 15) -> None:
         deadline = time.monotonic() + wait_s
         while not condition():
             assert not self.faults, self.faults
