@@ -6,12 +6,9 @@ tests/node/store_rules.test.mjs has the same cases under the same names.
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import hashlib
 import os
 import subprocess
 import sys
-import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +24,7 @@ from store_rules import CASES, Run, Subject, load, refusing
 pytestmark = pytest.mark.ours
 
 ROOT = Path(__file__).parents[2]
+SERVICES = ROOT / "tests" / "services"
 OWN = ROOT / "examples" / "python" / "own_event_store.py"
 BOUND = 50
 LARGEST = 2 << 20
@@ -107,13 +105,22 @@ HAS = {
 }
 
 
-@pytest.fixture
-def alone() -> Iterator[None]:
-    """One test at a time over all workers of a run: a server that refuses the events of one refuses everybody's."""
-    server = os.environ.get("TAILROPE_TEST_REDIS", "")
-    path = Path(tempfile.gettempdir()) / f"tailrope-rules-{hashlib.sha256(server.encode()).hexdigest()[:16]}"
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+@pytest.fixture(scope="module", autouse=True)
+def redis() -> Iterator[None]:
+    """A Redis server that refuses does so to everybody: this file, which may run beside others, has one of its own."""
+    if not os.environ.get("TAILROPE_TEST_REDIS"):
+        yield
+        return
+    command = [str(SERVICES / "with"), "redis", "--", "sh", "-c", 'echo "$TAILROPE_TEST_REDIS"; read -r _']
+    # It ends when its input does, so it does not outlive this process either.
+    with (
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as servers,
+        pytest.MonkeyPatch.context() as environment,
+    ):
+        assert servers.stdout is not None
+        address = servers.stdout.readline().strip()
+        assert address, "no server started"
+        environment.setenv("TAILROPE_TEST_REDIS", address)
         yield
 
 
@@ -126,7 +133,7 @@ def alone() -> Iterator[None]:
         if subject.id in HAS.get(case.get("needs"), {subject.id})
     ],
 )
-async def test_rule(make: Callable[[Path, bool], Subject], case: dict[str, Any], tmp_path: Path, alone: None) -> None:
+async def test_rule(make: Callable[[Path, bool], Subject], case: dict[str, Any], tmp_path: Path) -> None:
     await Run(make(tmp_path, case.get("needs") == "bound")).run(case)
 
 
