@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from conftest import free_port
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "python"
 SDK_LINE = int(importlib.metadata.version("mcp").split(".")[0])
@@ -42,12 +43,6 @@ TESTS = {"test_my_server"}
 
 def test_every_example_is_run() -> None:
     assert {path.stem for path in EXAMPLES.glob("*.py")} == set(LINES)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager

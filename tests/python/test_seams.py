@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
@@ -17,7 +16,7 @@ import test_ownership
 import test_polling
 import test_replay
 from client import LINE, stock_client
-from conftest import HERE, Farm, Server, gate
+from conftest import HERE, Farm, Server, free_port, gate
 from peer import OLD, Peer, counts, last_id, logs, results
 from raw import Reply
 
@@ -223,9 +222,7 @@ async def test_session_over_max_sessions_is_503(farm: Farm) -> None:
 
 
 async def test_library_runs_by_itself_under_install(flavor: str) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "servers.running", flavor, str(port)]
     process = subprocess.Popen(command, cwd=HERE, stderr=subprocess.DEVNULL, env={**os.environ, "NO_COLOR": "1"})
     try:
