@@ -70,9 +70,11 @@ test-client: setup ## run stock clients with the one line and without it, agains
 	$(MCP2)/python -m pytest tests/client $(PYTEST_ARGS)
 	tests/conformance/run-clients
 
+# By file, so that one worker has all the cells: each that runs one of them runs all that it has collected.
 test-torture: setup ## run a slice of the torture: each test in each language, a few seconds each
 	tests/interop/build >/dev/null
-	tests/services/with nginx redis postgres -- $(MCP2)/python -m pytest tests/torture --numprocesses 2 $(PYTEST_ARGS)
+	tests/services/with nginx redis postgres -- $(MCP2)/python -m pytest tests/torture --numprocesses 2 --dist loadfile \
+		$(PYTEST_ARGS)
 
 # Each part goes on behind what is broken, and so does the whole, which names that again at its end.
 TORTURE_PARTS := torture-faults torture-marathon torture-stalled torture-soak
