@@ -20,7 +20,7 @@ from torture.wire import Hung, Session, Stream
 
 SESSIONS = 5
 # Long enough for a process that lives on a busy machine, and not too long to wait for.
-OWNER_LOST_MS = 4_000
+OWNER_LOST_MS = 6_000
 STEPS = ("before", "sent", "stored", "later")
 # Events of a call that is over before the kill.
 FINISHED = 20
