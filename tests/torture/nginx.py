@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import socket
 import subprocess
 import tempfile
 from collections import Counter
@@ -17,6 +16,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from services.common import free_ports
 
 IDLE_S = 2
 START_S = 20.0
@@ -108,10 +109,7 @@ def is_there() -> bool:
 @asynccontextmanager
 async def nginx(*fronts: Front) -> AsyncIterator[Nginx]:
     """An nginx with a port for each front, as long as the block runs."""
-    taken = [socket.create_server(("127.0.0.1", 0)) for _ in fronts]
-    ports = [each.getsockname()[1] for each in taken]
-    for each in taken:
-        each.close()
+    ports = free_ports(len(fronts))
     with tempfile.TemporaryDirectory(prefix="tailrope-nginx-") as name:
         folder = Path(name)
         at = Nginx(folder, ports, list(fronts))
