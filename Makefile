@@ -87,7 +87,7 @@ torture: setup ## all of the torture, about an hour on two cores: its four parts
 torture-faults: setup ## break connections, processes and stores under every server, and print a table: half an hour
 	@cd tests && services/with redis postgres -- ../$(MCP2)/python -m torture $(TORTURE_ARGS)
 
-torture-marathon: setup ## a call with 500 closes through every client and server, also behind nginx: 12 minutes
+torture-marathon: setup ## a call with 500 closes through every client and server, also behind nginx: 15 minutes
 	@tests/interop/build >/dev/null
 	@cd tests && services/with nginx -- ../$(MCP2)/python -m torture.marathon
 

@@ -19,7 +19,7 @@ import random
 import shutil
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -39,8 +39,8 @@ SEED = 7
 RETRY_MS = 20
 # A fifteen-second comment against a balancer's minute, compressed, with room for a machine that is busy.
 KEEP_ALIVE_MS = 150
-# Longer than nginx lets a connection be silent.
-SILENT_S = nginx.IDLE_S + 0.5
+# How much longer than nginx bears a connection is silent.
+LONGER_S = 0.5
 WAIT_S = 90.0
 # A call that takes longer hangs.
 RUN_S = 300.0
@@ -104,15 +104,25 @@ class Run:
         # The driver of the Rust client is built without TLS.
         return self.way == BEHIND and self.client not in RUST
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether it is meant that connections are cut on the way."""
+        return self.way == BEHIND_CUTTING
+
+    @property
+    def idle_s(self) -> int:
+        """How long a connection may be silent on the way. With nothing on the way, any time will do."""
+        return nginx.CUTTING_IDLE_S if self.way in (DIRECT, BEHIND_CUTTING) else nginx.IDLE_S
+
 
 @dataclass
 class Outcome:
-    """What came of a run: no fault is good."""
+    """What came of a run: no fault is good. `cuts` are those of nginx."""
 
     run: Run
     closes: int = 0
+    cuts: int = 0
     faults: list[str] = field(default_factory=list)
-    note: str = ""
     story: str = ""
     took_s: float = 0.0
 
@@ -136,7 +146,7 @@ def judge(at: Meeting, legs: list[Leg], name: str, is_cut: bool) -> list[str]:
     return faults
 
 
-async def race(at: Meeting, server: Hosted, legs: list[Leg], name: str) -> int:
+async def race(at: Meeting, server: Hosted, legs: list[Leg], name: str, silent_s: float) -> int:
     """Make the call and take it through its legs. Returns how often the client came back."""
     gates = [f"m{next(_gates)}" for _ in legs]
     steps = []
@@ -152,7 +162,7 @@ async def race(at: Meeting, server: Hosted, legs: list[Leg], name: str) -> int:
         if at.driver.is_over():
             break
         if leg.is_silent:
-            await asyncio.sleep(SILENT_S)
+            await asyncio.sleep(silent_s)
         # A cut may have brought the client back, too.
         seen = at.tap.resumes()
         await server.open(gate)
@@ -160,18 +170,21 @@ async def race(at: Meeting, server: Hosted, legs: list[Leg], name: str) -> int:
     return at.tap.resumes() - before
 
 
-async def one(run: Run, server: Hosted, tap: Tap, url: str, legs: list[Leg]) -> Outcome:
+async def one(run: Run, server: Hosted, tap: Tap, url: str, legs: list[Leg], cuts: Callable[[], int]) -> Outcome:
     """A run; where the machine was too busy to let the client connect, it is tried once more."""
     for tries_left in (1, 0):
-        outcome, has_begun = await attempt(run, server, tap, url, legs)
+        outcome, has_begun = await attempt(run, server, tap, url, legs, cuts)
         if has_begun or not tries_left:
             break
     return outcome
 
 
-async def attempt(run: Run, server: Hosted, tap: Tap, url: str, legs: list[Leg]) -> tuple[Outcome, bool]:
+async def attempt(
+    run: Run, server: Hosted, tap: Tap, url: str, legs: list[Leg], cuts: Callable[[], int]
+) -> tuple[Outcome, bool]:
     """What came of it, and whether the call was made at all."""
     outcome, has_begun = Outcome(run), False
+    resumed = tap.resumes()
     name = f"goal-{next(_gates)}-reached"
     tap.watched = {f'"text":"{name}"'.encode(): 0, b'"progressToken"': 0}
     started = time.monotonic()
@@ -185,26 +198,29 @@ async def attempt(run: Run, server: Hosted, tap: Tap, url: str, legs: list[Leg])
             # A failure's story is read while there is somebody to tell it.
             try:
                 async with asyncio.timeout(RUN_S):
-                    outcome.closes = await race(at, server, legs, name)
-                outcome.faults = judge(at, legs, name, run.way == BEHIND_CUTTING)
+                    outcome.closes = await race(at, server, legs, name, run.idle_s + LONGER_S)
+                outcome.cuts = cuts()
+                outcome.faults = judge(at, legs, name, run.is_cut or outcome.cuts > 0)
                 await at.close()
             finally:
                 outcome.story = at.story()
     except Exception as fault:
         outcome.faults.append(f"{type(fault).__name__}: {str(fault)[:300]}")
     outcome.took_s = time.monotonic() - started
-    return outcome, has_begun
+    outcome.cuts = cuts()
+    # A request whose answer has not begun fails where nginx gives it up: there is nothing to come back to yet.
+    return outcome, has_begun and (outcome.cuts == 0 or tap.resumes() > resumed)
 
 
 def front(run: Run, tap: Tap) -> Front:
-    return Front(tap.port, DEFAULT if run.way == BEHIND_DEFAULT else TUNED, run.has_tls)
+    return Front(tap.port, DEFAULT if run.way == BEHIND_DEFAULT else TUNED, run.has_tls, run.idle_s)
 
 
 @asynccontextmanager
 async def servers(runs: list[Run]) -> AsyncIterator[dict[tuple[str, bool], Hosted]]:
     """The servers of these runs, started at once, by their name and whether they keep silent connections alive."""
     async with AsyncExitStack() as stack:
-        wanted = sorted({(run.server, run.way == BEHIND_CUTTING) for run in runs})
+        wanted = sorted({(run.server, run.is_cut) for run in runs})
         settings = {True: Settings(RETRY_MS), False: Settings(RETRY_MS, keep_alive_ms=KEEP_ALIVE_MS)}
         # One after the other: a context is left by the task that entered it.
         found = [await stack.enter_async_context(hosted(name, settings[is_cut])) for name, is_cut in wanted]
@@ -227,7 +243,7 @@ async def every(runs: list[Run], closes: int, silences: int, outcomes: list[Outc
         await asyncio.to_thread(build_rust)
     async with AsyncExitStack() as stack:
         running = await stack.enter_async_context(servers(runs))
-        hosts = [running[run.server, run.way == BEHIND_CUTTING] for run in runs]
+        hosts = [running[run.server, run.is_cut] for run in runs]
         taps = [await stack.enter_async_context(Tap(host.port)) for host in hosts]
         fronted = [(run, tap) for run, tap in zip(runs, taps, strict=True) if run.way != DIRECT]
         urls = {run: f"http://127.0.0.1:{tap.port}/mcp" for run, tap in zip(runs, taps, strict=True)}
@@ -238,14 +254,15 @@ async def every(runs: list[Run], closes: int, silences: int, outcomes: list[Outc
             urls |= {run: url for (run, _), url in zip(fronted, balancer.urls(), strict=True)}
             ports = {run: port for (run, _), port in zip(fronted, balancer.ports, strict=True)}
 
+        def cuts(run: Run) -> int:
+            return balancer.cuts(ports[run]) if balancer is not None and run in ports else 0
+
         async def placed(number: int, run: Run) -> None:
             async with places:
                 legs = plan(closes, silences, SEED + number)
-                outcome = await one(run, hosts[number], taps[number], urls[run], legs)
+                outcome = await one(run, hosts[number], taps[number], urls[run], legs, lambda: cuts(run))
             if balancer is not None and run in ports:
-                outcome.faults += misled(run, balancer, ports[run], silences)
-                cuts = balancer.cuts(ports[run])
-                outcome.note = f" (nginx has cut {cuts})" if cuts else ""
+                outcome.faults += misled(outcome, balancer, ports[run], silences)
             print(line(outcome), flush=True)
             outcomes.append(outcome)
 
@@ -254,14 +271,14 @@ async def every(runs: list[Run], closes: int, silences: int, outcomes: list[Outc
             outcomes += counted(name, await server.stats(), outcomes, is_cut)
 
 
-def misled(run: Run, balancer: Nginx, port: int, silences: int) -> list[str]:
+def misled(outcome: Outcome, balancer: Nginx, port: int, silences: int) -> list[str]:
     """Where the way was not the one that was meant."""
+    run = outcome.run
     wanted = "HTTP/2.0" if run.driver.endswith(WITH_HTTP2) else "HTTP/1.1"
     spoken = balancer.protocols(port)
     faults = [] if set(spoken) == {wanted} else [f"spoke {dict(spoken)}, not {wanted}"]
-    cuts = balancer.cuts(port)
-    if run.way == BEHIND_CUTTING and cuts < silences:
-        faults.append(f"nginx has cut {cuts} connections, not {silences}")
+    if run.is_cut and outcome.cuts < silences:
+        faults.append(f"nginx has cut {outcome.cuts} connections, not {silences}")
     # Comments keep the others alive, on a machine that has time for them; a cut that nobody notices is no fault.
     return faults
 
@@ -269,13 +286,15 @@ def misled(run: Run, balancer: Nginx, port: int, silences: int) -> list[str]:
 def counted(name: str, stats: dict[str, int], outcomes: list[Outcome], is_cut: bool) -> list[Outcome]:
     """A fault where the server itself counts fewer closes than its clients have lived through."""
     told = stats["closes_asked"] + stats["closes_polled"]
-    seen = sum(
-        each.closes for each in outcomes if each.run.server == name and (each.run.way == BEHIND_CUTTING) == is_cut
-    )
+    # From a cut, too, a client comes back.
+    seen = sum(each.closes - each.cuts for each in outcomes if each.run.server == name and each.run.is_cut == is_cut)
     if is_cut or told >= seen:
         return []
     return [
-        Outcome(Run("all", name, "all"), faults=[f"the server has closed {told} times, its clients have seen {seen}"])
+        Outcome(
+            Run("all", name, "all"),
+            faults=[f"the server has closed {told} times, its clients have seen {seen} that were no cuts"],
+        )
     ]
 
 
@@ -283,7 +302,8 @@ def line(outcome: Outcome) -> str:
     run = outcome.run
     end = "; ".join(outcome.faults) or "ok"
     where = f"{run.client:20} {run.server:10} {run.way:18}"
-    return f"{where} {outcome.closes:4} closes {outcome.took_s:6.1f} s  {end}{outcome.note}"
+    note = f" (nginx has cut {outcome.cuts})" if outcome.cuts else ""
+    return f"{where} {outcome.closes:4} closes {outcome.took_s:6.1f} s  {end}{note}"
 
 
 def short_runs() -> list[Run]:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from torture import nginx
-from torture.marathon import line, marathon, plan, short_runs
+from torture.marathon import BEHIND, Outcome, Run, counted, line, marathon, plan, short_runs
 
 CLOSES = 60
 SILENCES = 1
@@ -28,3 +28,11 @@ def test_plan_has_closes_that_deliver_nothing_and_bursts() -> None:
     assert sum(leg.emits == 0 for leg in legs) > 100
     assert sum(leg.emits >= 20 for leg in legs) > 5
     assert sum(leg.is_silent for leg in legs) == 6
+
+
+def test_closes_that_no_server_made_are_seen_and_cuts_are_none() -> None:
+    run = Run("typescript-v2", "node-v2", BEHIND)
+    stats = {"closes_asked": 50, "closes_polled": 10}
+    assert counted(run.server, stats, [Outcome(run, closes=60)], False) == []
+    assert len(counted(run.server, stats, [Outcome(run, closes=61)], False)) == 1
+    assert counted(run.server, stats, [Outcome(run, closes=62, cuts=2)], False) == []
