@@ -53,9 +53,7 @@ function own(address, bound, faulty) {
 function durable(kind) {
   return (t, bound) => {
     const found = DURABLE.find((each) => each.kind === kind).address(t);
-    const place = kind === 'redis' ? found.replace(shared, redis) : found;
-    // A server that refuses is asked again for a while.
-    const address = kind === 'sqlite' ? place : `${place}&timeout_ms=2000`;
+    const address = kind === 'redis' ? found.replace(shared, redis) : found;
     return own(address, bound, refusing(address));
   };
 }
