@@ -47,7 +47,7 @@ onEachLine(serve, (line, server) => {
     await marked(`finished return ${name}`);
     // The client's standalone stream stays.
     await short.lost(1);
-    const outcome = await Promise.race([call, sleep(8_000).then(() => 'waiting')]);
+    const outcome = await Promise.race([call, sleep(20_000).then(() => 'waiting')]);
     assert.equal(outcome, 'failed');
     const before = client.gets;
     await sleep(2_000);

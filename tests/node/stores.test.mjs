@@ -264,7 +264,7 @@ for (const { kind, address } of DURABLE) {
         assert.ok((await b.ask('state')).stats.connectionsOpened >= 1);
       });
 
-      test('stock client outlives a kill of its server', ours, async (t) => {
+      test('stock client outlives a kill of its server', { ...ours, timeout: 60_000 }, async (t) => {
         const options = { address: address(t), engine: { ownerLostMs: OWNER_LOST_MS } };
         let up = await spawnServer(line, options);
         const client = await connect(CLIENT[line], up.port, '/mcp', async () => (await up).port);

@@ -123,7 +123,7 @@ onEachLine(async () => undefined, (line) => {
     const client = await connectLine(t, line, server.port);
     store.plan({ fail: 'terminal' });
     // Before the client's own patience ends, which is an error, too.
-    await assert.rejects(within(client.script('return x'), 8_000), (error) => error.code < 0);
+    await assert.rejects(within(client.script('return x'), 20_000), (error) => error.code < 0);
     assert.equal(await client.script('return after'), 'after');
   });
 

@@ -6,6 +6,8 @@ import { Client as ClientV2, StreamableHTTPClientTransport as TransportV2 } from
 
 export const CLIENTS = ['client 1.32', 'client 2.4'];
 
+/** How long a client waits for a call; what is to come of itself is waited for less. */
+const PATIENCE_MS = 25_000;
 const info = { name: 'client', version: '1' };
 const options = { capabilities: { elicitation: {} } };
 const answer = async ({ params }) => ({ action: 'accept', content: { name: `re: ${params.message}` } });
@@ -35,7 +37,7 @@ export async function connect(which, port, path = '/mcp', route = undefined, wra
   await client.connect(transport);
   face.revision = transport.protocolVersion;
   face.script = async (...steps) => {
-    const options = { onprogress: ({ progress }) => face.progress.push(progress), timeout: 10_000 };
+    const options = { onprogress: ({ progress }) => face.progress.push(progress), timeout: PATIENCE_MS };
     const call = { name: 'script', arguments: { steps } };
     const result = await (isV1 ? client.callTool(call, undefined, options) : client.callTool(call, options));
     if (result.isError) {
