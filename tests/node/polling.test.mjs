@@ -164,9 +164,13 @@ onEachLine(serve, (line, server) => {
     const held = performance.now() - started;
     assert.ok(held > 1_400 && held < 10_000, `${held} ms`);
     // A result that arrives while the connection is held is sent at once.
-    const resumed = await peer.resume(lastId(events));
+    const again = newGate();
+    const long = await (await peer.script('close hold=600000', `gate ${again}`, `return ${again}`)).rest();
+    const resumed = await peer.resume(lastId(long));
+    open(again);
+    assert.deepEqual(results(await resumed.rest()), [again]);
     open(name);
-    assert.deepEqual(results(await resumed.rest()), [name]);
+    assert.deepEqual((await poll(peer, lastId(events))).results, [name]);
   });
 
   test('close for polling is remembered while nobody is connected', ours, async () => {
