@@ -211,7 +211,7 @@ test('errors name what failed', ours, async (t) => {
   const broken = join(folderFor(t), 'broken.mjs');
   writeFileSync(broken, 'console.error("no database");\nprocess.exit(1);\n');
   await assert.rejects(serve(broken), { code: 'not_started', message: /^it ended with 1\nno database/ });
-  await assert.rejects(serve(['sh', '-c', 'echo elsewhere; sleep 60'], { startMs: 2_500 }), {
+  await assert.rejects(serve(['sh', '-c', 'echo elsewhere; sleep 60'], { startMs: 6_000 }), {
     code: 'not_started',
     message: /does not listen on port .*\nelsewhere/,
   });

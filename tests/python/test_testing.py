@@ -212,7 +212,7 @@ async def test_errors_name_what_failed(tmp_path: Path) -> None:
     assert fault.value.code == "not_started"
     silent = ["sh", "-c", "echo elsewhere; sleep 60"]
     with pytest.raises(KitError, match=r"does not listen on port .*\nelsewhere") as fault:
-        await serve(silent, start_ms=1000)
+        await serve(silent, start_ms=6000)
     assert fault.value.code == "not_started"
     with pytest.raises(TypeError, match="int is no server"):
         await serve(7)
