@@ -109,7 +109,8 @@ export class Exchange {
         resolve(holds);
       };
       const look = () => condition() && end(true);
-      const timer = setTimeout(() => end(condition()), ms);
+      // What arrived while the process was busy is read before the condition is looked at for the last time.
+      const timer = setTimeout(() => setImmediate(() => end(condition())), ms);
       this.#waiting.add(look);
       look();
     });
@@ -152,10 +153,14 @@ export class Endpoint {
     return new Promise((resolve, reject) => {
       const request = (isTls ? https : http).request(url, { method, headers: sent, agent: false });
       let isConnected = false;
-      const timer = setTimeout(() => {
-        reject(new NoAnswer('silent', `no answer within ${timeoutMs} ms`));
-        request.destroy();
-      }, timeoutMs);
+      let isAnswered = false;
+      const late = () => {
+        if (!isAnswered) {
+          reject(new NoAnswer('silent', `no answer within ${timeoutMs} ms`));
+          request.destroy();
+        }
+      };
+      const timer = setTimeout(() => setImmediate(late), timeoutMs);
       request.once('socket', (socket) => socket.once(isTls ? 'secureConnect' : 'connect', () => (isConnected = true)));
       // What comes after the head is the exchange's.
       request.on('error', (error) => {
@@ -165,6 +170,7 @@ export class Endpoint {
       });
       request.once('response', (response) => {
         clearTimeout(timer);
+        isAnswered = true;
         resolve(new Exchange(response));
       });
       request.end(body);
