@@ -1,5 +1,6 @@
 // Servers under test: a handler served in this process, or a process of its own that can be killed.
 import { spawn } from 'node:child_process';
+import { randomInt } from 'node:crypto';
 import { once } from 'node:events';
 import http from 'node:http';
 import net from 'node:net';
@@ -12,6 +13,10 @@ const START_MS = 20_000;
 const STOP_MS = 5_000;
 const POLL_MS = 20;
 const LOG_SHOWN = 4_000;
+// Linux chooses ports from 32768 on, others from 49152 on.
+const FIRST_PORT = 20_000;
+const LAST_PORT = 32_000;
+const PORT_ATTEMPTS = 100;
 
 /** A server that runs. `url` is that of its MCP endpoint, `port` stays the same over restarts. */
 export class Server {
@@ -206,11 +211,21 @@ function listens(port) {
   });
 }
 
+/** A port that nobody is given until the process listens there: the system's own choices are above. */
 async function freePort() {
-  const server = net.createServer().listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  const { port } = server.address();
-  server.close();
-  await once(server, 'close');
-  return port;
+  let fault;
+  for (let attempt = 0; attempt < PORT_ATTEMPTS; attempt++) {
+    const port = randomInt(FIRST_PORT, LAST_PORT + 1);
+    const server = net.createServer().listen(port, '127.0.0.1');
+    try {
+      await once(server, 'listening');
+    } catch (error) {
+      fault = error;
+      continue;
+    }
+    server.close();
+    await once(server, 'close');
+    return port;
+  }
+  throw new KitError('not_started', `no port is free: ${fault.message}`);
 }

@@ -7,6 +7,7 @@ import atexit
 import contextlib
 import inspect
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -23,6 +24,10 @@ START_MS = 20_000
 STOP_S = 5.0
 POLL_S = 0.02
 LOG_SHOWN = 4_000
+# Linux chooses ports from 32768 on, others from 49152 on.
+FIRST_PORT = 20_000
+LAST_PORT = 32_000
+PORT_ATTEMPTS = 100
 
 Target = str | Sequence[str] | Any
 """What is served: see `serve`."""
@@ -321,6 +326,16 @@ def made(target: Any) -> Any:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody is given until the process listens there: the system's own choices are above."""
+    fault: OSError | None = None
+    for _ in range(PORT_ATTEMPTS):
+        # Tests may seed the random numbers that everybody shares.
+        port = random.SystemRandom().randint(FIRST_PORT, LAST_PORT)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError as error:
+                fault = error
+                continue
+        return port
+    raise KitError("not_started", f"no port is free: {fault}")
