@@ -164,6 +164,9 @@ class World:
             answer_json(connection, json.loads(stream.messages[-1]))
             return
         position = len(stream.messages) - 1 if stream.is_done else 0
+        if self.has("purges") and stream.is_done:
+            # A reader that is cut may be back before the end of its connection is seen here.
+            stream.is_purged = True
         await self.serve(connection, session, stream, position, is_resume=False, is_call=method == "tools/call")
         if self.has("purges"):
             stream.is_purged = True
