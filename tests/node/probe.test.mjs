@@ -1,14 +1,14 @@
 // `tailrope probe`: what it finds in a correct server, in one for each fault, in ours, and in the SDKs' own transports.
 // tests/vectors/probe.json says what that is; tests/python/test_probe.py holds the Python package to the same.
 import assert from 'node:assert/strict';
-import { spawn, execFileSync } from 'node:child_process';
+import { execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { createInterface } from 'node:readline';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { isDeepStrictEqual } from 'node:util';
+import { isDeepStrictEqual, promisify } from 'node:util';
 import { after, before, describe } from 'node:test';
 
 import { CHECKS, USAGE, probe } from '../../bindings-node/lib/probe-report.mjs';
@@ -209,7 +209,7 @@ describe('probe', { concurrency: 3 }, () => {
     const [both, certificate] = [join(folder, 'both.pem'), join(folder, 'cert.pem')];
     const what = ['-days', '2', '-subj', '/CN=localhost', '-addext', 'subjectAltName=IP:127.0.0.1'];
     const made = ['req', '-x509', '-newkey', 'rsa:2048', '-nodes', ...what, '-keyout', both, '-out', certificate];
-    execFileSync('openssl', made, { stdio: 'ignore' });
+    await promisify(execFile)('openssl', made);
     writeFileSync(both, readFileSync(both, 'utf8') + readFileSync(certificate, 'utf8'));
     const servers = await startFaulty(both);
     t.after(() => servers.stop());
