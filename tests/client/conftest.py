@@ -21,6 +21,8 @@ from drivers import Drivers
 
 AT_ONCE = 24
 LIMIT_S = 300
+# Of those marked `first`, some wait for one another.
+FIRST_LIMIT_S = 900
 
 
 class Ahead:
@@ -44,13 +46,14 @@ class Ahead:
         given = {"drivers": self.drivers, "hosts": self.hosts}
         params = item.callspec.params if hasattr(item, "callspec") else {}
         names = inspect.signature(item.obj).parameters
+        limit_s = LIMIT_S if item.get_closest_marker("first") is None else FIRST_LIMIT_S
         async with self._places:
             try:
-                async with asyncio.timeout(LIMIT_S):
+                async with asyncio.timeout(limit_s):
                     await item.obj(**{name: given[name] if name in given else params[name] for name in names})
             except TimeoutError as late:
                 # As it is, it would lose its traceback on the way to pytest's thread.
-                raise AssertionError(f"not over after {LIMIT_S} s") from late
+                raise AssertionError(f"not over after {limit_s} s") from late
 
     def result(self, item: pytest.Function) -> None:
         self._runs[item].result()
@@ -85,7 +88,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         # What pytest waits for may have been begun late.
-        item.add_marker(pytest.mark.timeout(2 * LIMIT_S))
+        item.add_marker(pytest.mark.timeout(LIMIT_S + FIRST_LIMIT_S))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
