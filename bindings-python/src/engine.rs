@@ -144,6 +144,7 @@ impl Engine {
     fn flush(&self, py: Python<'_>) {
         if let Some(store) = &self.engine.options().store
             && self.engine.outlives_process()
+            && !self.engine.is_forked()
         {
             flush(py, store);
             crate::log::flush(py);

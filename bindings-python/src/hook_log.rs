@@ -98,6 +98,10 @@ impl Pending {
     /// Whether the store has told, and what: the id of what was stored; or the stream that an id belongs to with
     /// the ids and messages after it, None when the id means nothing. Raises TailropeError when it failed.
     fn take<'py>(&self, py: Python<'py>) -> PyResult<(bool, Option<Bound<'py, PyAny>>)> {
+        if self.key.is_foreign() {
+            // A thread of the parent may have been telling when it forked.
+            return Err(to_py_err(py, &EngineError::Forked));
+        }
         let told = self.outcome.lock().unwrap_or_else(PoisonError::into_inner).take();
         let found = match told {
             None => return Ok((false, None)),

@@ -9,6 +9,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
 use tailrope_core::engine::Wake;
 
+use crate::fork::Made;
 use crate::waiters::{Shared, list_dirty};
 
 thread_local! {
@@ -33,6 +34,7 @@ impl Drop for InCall {
 /// What the core gets: a loop that can be woken. Holds no Python object, so any thread may drop it.
 pub(crate) struct Inbox {
     pub(crate) owner: Weak<Shared>,
+    made: Made,
     state: Mutex<State>,
     /// For loops without a descriptor to watch.
     arrived: Condvar,
@@ -62,24 +64,30 @@ enum Signal {
 
 impl Inbox {
     pub(crate) fn new(owner: Weak<Shared>) -> Self {
-        Self { owner, state: Mutex::default(), arrived: Condvar::new() }
+        Self { owner, made: Made::here(), state: Mutex::default(), arrived: Condvar::new() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    /// Whether its loop is one of the parent's, and this a child of a fork.
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.made.is_foreign()
+    }
+
+    /// None where nobody comes for its keys: a store's thread may have held the lock when the process forked.
+    fn lock(&self) -> Option<MutexGuard<'_, State>> {
         // What is behind the lock is consistent between calls, also after a panic elsewhere.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        (!self.is_foreign()).then(|| self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The keys that were woken since the last time.
     pub(crate) fn take(&self) -> Vec<u64> {
-        let mut state = self.lock();
+        let Some(mut state) = self.lock() else { return Vec::new() };
         state.listed = false;
         std::mem::take(&mut state.woken)
     }
 
     /// The same, for whom the signal was for. What is woken from now on gives it again.
     pub(crate) fn take_signalled(&self) -> Vec<u64> {
-        let mut state = self.lock();
+        let Some(mut state) = self.lock() else { return Vec::new() };
         #[cfg(unix)]
         if let Signal::Descriptor(descriptor) = &state.signal {
             descriptor.clear();
@@ -95,18 +103,20 @@ impl Inbox {
         if watched {
             let descriptor = descriptor::Descriptor::new()?;
             let number = descriptor.number();
-            self.lock().signal = Signal::Descriptor(descriptor);
-            return Ok(Some(number));
+            return Ok(self.lock().map(|mut state| {
+                state.signal = Signal::Descriptor(descriptor);
+                number
+            }));
         }
-        if !watched {
-            self.lock().signal = Signal::Thread;
+        if !watched && let Some(mut state) = self.lock() {
+            state.signal = Signal::Thread;
         }
         Ok(None)
     }
 
     /// Nobody comes for signals any more.
     pub(crate) fn close_signal(&self) {
-        let mut state = self.lock();
+        let Some(mut state) = self.lock() else { return };
         state.woken.clear();
         let closed = std::mem::replace(&mut state.signal, Signal::Closed);
         drop(state);
@@ -117,14 +127,15 @@ impl Inbox {
     /// Waits for the signal, where it is no descriptor. False when it was closed.
     pub(crate) fn wait_signal(&self) -> bool {
         let waits = |state: &mut State| !state.armed && !matches!(state.signal, Signal::Closed);
-        let state = self.arrived.wait_while(self.lock(), waits).unwrap_or_else(PoisonError::into_inner);
+        let Some(state) = self.lock() else { return false };
+        let state = self.arrived.wait_while(state, waits).unwrap_or_else(PoisonError::into_inner);
         !matches!(state.signal, Signal::Closed)
     }
 }
 
 impl Wake for Inbox {
     fn wake(&self, key: u64) {
-        let mut state = self.lock();
+        let Some(mut state) = self.lock() else { return };
         if matches!(state.signal, Signal::Closed) {
             return;
         }

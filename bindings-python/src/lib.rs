@@ -52,6 +52,7 @@ mod _native {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        fork::begin();
         log::install();
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }

@@ -36,8 +36,9 @@ impl Store {
             return Ok(Arc::clone(store));
         }
         let opened = open(py, &self.place, &self.options)?;
+        // Outside of the lock: a store that goes away may wait for a disk.
         let before = lock(&self.open).replace((id(), Arc::clone(&opened)));
-        forget_foreign(before);
+        drop(before);
         Ok(opened)
     }
 }
@@ -52,21 +53,6 @@ impl Store {
 
     fn __repr__(&self) -> String {
         format!("<tailrope.Store {}>", self.address())
-    }
-}
-
-impl Drop for Store {
-    fn drop(&mut self) {
-        forget_foreign(lock(&self.open).take());
-    }
-}
-
-/// A store that goes away waits for its threads, which are not there in the child of a fork.
-fn forget_foreign(open: Option<(u32, Arc<dyn EventStore>)>) {
-    if let Some((pid, store)) = open
-        && pid != id()
-    {
-        std::mem::forget(store);
     }
 }
 

@@ -48,6 +48,12 @@ pub(crate) struct Key {
     pub(crate) number: u64,
 }
 
+impl Key {
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.shared.is_foreign()
+    }
+}
+
 impl Drop for Key {
     fn drop(&mut self) {
         self.shared.forget(self.number);
@@ -63,6 +69,11 @@ pub(crate) fn list_dirty(inbox: &Inbox) {
 }
 
 impl Shared {
+    /// Whether its loop is one of the parent's, and this a child of a fork.
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.inbox.is_foreign()
+    }
+
     /// A new key, and how the core wakes it.
     pub(crate) fn key(self: &Arc<Self>) -> (Key, Arc<dyn Wake>) {
         let number = self.next_key.fetch_add(1, Ordering::Relaxed);
@@ -267,7 +278,7 @@ impl Signal {
 
     /// Ends it: nobody comes any more.
     fn close(&self) {
-        // After a fork a thread that is not there may hold the lock; the descriptor ends with the child.
+        // Also where nobody told of a fork: the descriptor ends with the child.
         if self.pid == id() && !self.closed.swap(true, Ordering::Relaxed) {
             self.inbox.close_signal();
         }

@@ -59,6 +59,68 @@ asyncio.run(main())
     assert done.returncode == 0 and "served" in done.stdout, done.stderr[-3000:]
 
 
+@pytest.mark.timeout(180)
+def test_child_of_a_fork_waits_for_no_thread_of_its_parent(place: str) -> None:
+    """What the parent made has locks that a thread of its store may hold while it forks."""
+    done = python(
+        """
+from tailrope import _native
+engine = _native.Engine(store=tailrope.open_store(sys.argv[1]))
+hooks, waiters = engine.hook_log(), _native.Waiters(lambda: True)
+signal = waiters.open_signal(True)
+def store():
+    return hooks.store(waiters, "scope", "1", "notification", b"{}")
+def refused(pending):
+    try: pending.take()
+    except tailrope.TailropeError: return
+    raise AssertionError("it was taken")
+for turn in range(100):
+    pendings = [store() for _ in range(100)]
+    time.sleep(turn % 10 * 0.0003)
+    pid = os.fork()
+    if pid == 0:
+        engine.mark_forked()
+        hooks.drop_scope("scope")
+        for pending in (*pendings, store(), hooks.replay(waiters, "scope", "1")): refused(pending)
+        waiters.wake(pendings[0].key)
+        waiters.resolve()
+        signal.resolve()
+        signal.close()
+        for use in (engine.tick, engine.flush, engine.leave, engine.stats, engine.due_in_ms, engine.is_idle): use()
+        os._exit(0)
+    wait(pid)
+print("served")
+os._exit(0)
+""",
+        120,
+        place,
+    )
+    assert done.returncode == 0 and "served" in done.stdout, done.stderr[-3000:]
+
+
+@pytest.mark.timeout(90)
+def test_child_of_a_fork_lets_go_of_a_store_of_its_parent(place: str) -> None:
+    """A store that goes away waits for its threads, which the child has not, also where nobody told its engine."""
+    done = python(
+        """
+from tailrope import _native
+for turn in range(10):
+    held = _native.Engine(store=tailrope.open_store(sys.argv[1]))
+    pid = os.fork()
+    if pid == 0:
+        # New threads come to be where the parent's were.
+        own = [_native.Engine(store=tailrope.open_store(sys.argv[1])) for _ in range(3)]
+        del held
+        own.clear()
+        os._exit(0)
+    wait(pid)
+""",
+        60,
+        place,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
 @pytest.mark.timeout(90)
 def test_threads_that_fork_at_once_take_turns(tmp_path: Path) -> None:
     """Other hooks run between ours, and let other threads run."""

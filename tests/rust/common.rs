@@ -175,6 +175,10 @@ pub(crate) struct SlowStore {
     /// Calls off what is abandoned. Otherwise it is done late.
     pub(crate) calls_off: AtomicBool,
     pending: Mutex<VecDeque<Pending>>,
+    /// Whoever asks waits for ever, as for a lock whose holder is not there.
+    pub(crate) stands_still: AtomicBool,
+    /// How many do.
+    pub(crate) waiting: AtomicU64,
 }
 
 /// Who does not wait for anything.
@@ -212,7 +216,19 @@ impl SlowStore {
             fails: AtomicBool::new(false),
             calls_off: AtomicBool::new(false),
             pending: Mutex::default(),
+            stands_still: AtomicBool::new(false),
+            waiting: AtomicU64::new(0),
         })
+    }
+
+    fn inner(&self) -> &MemoryStore {
+        if self.stands_still.load(Ordering::SeqCst) {
+            self.waiting.fetch_add(1, Ordering::SeqCst);
+            loop {
+                std::thread::park();
+            }
+        }
+        &self.inner
     }
 
     pub(crate) fn set(&self, waits: bool, fails: bool) {
@@ -224,7 +240,7 @@ impl SlowStore {
     pub(crate) fn record_now(&self, key: &StreamKey) -> Option<Record> {
         let nobody: std::sync::Weak<Nobody> = std::sync::Weak::new();
         let ticket = Ticket { to: nobody, nonce: key.nonce, operation: Operation::Record, number: 0 };
-        match self.inner.record(key, &ticket) {
+        match self.inner().record(key, &ticket) {
             Answer::Now(record) => record.expect("the memory store does not fail"),
             Answer::Later => unreachable!("the memory store answers at once"),
         }
@@ -247,30 +263,30 @@ impl SlowStore {
         };
         match pending {
             Pending::Open(at, key, about, ticket) => {
-                let result = if succeed { now(self.inner.open(at, &key, &about, &ticket)) } else { Err(failed()) };
+                let result = if succeed { now(self.inner().open(at, &key, &about, &ticket)) } else { Err(failed()) };
                 ticket.complete(Outcome::Done(result));
             }
             Pending::Append(at, key, events, (chain_before, chain), ticket) => {
                 let append = Append { events: &events, chain_before, chain };
-                let result = if succeed { now(self.inner.append(at, &key, &append, &ticket)) } else { Err(failed()) };
+                let result = if succeed { now(self.inner().append(at, &key, &append, &ticket)) } else { Err(failed()) };
                 ticket.complete(Outcome::Done(result));
             }
             Pending::Read(key, after, limit, ticket) => {
-                let page = match self.inner.read(&key, after, limit, &ticket) {
+                let page = match self.inner().read(&key, after, limit, &ticket) {
                     Answer::Now(page) if succeed => page,
                     _ => Err(failed()),
                 };
                 ticket.complete(Outcome::Page(page));
             }
             Pending::Session(at, session, ticket) => {
-                let record = match self.inner.session(at, &session, &ticket) {
+                let record = match self.inner().session(at, &session, &ticket) {
                     Answer::Now(record) if succeed => record,
                     _ => Err(failed()),
                 };
                 ticket.complete(Outcome::Session(record));
             }
             Pending::Record(key, ticket) => {
-                let record = match self.inner.record(&key, &ticket) {
+                let record = match self.inner().record(&key, &ticket) {
                     Answer::Now(record) if succeed => record,
                     _ => Err(failed()),
                 };
@@ -293,7 +309,7 @@ impl SlowStore {
             return false;
         };
         let append = Append { events: &events, chain_before, chain };
-        assert!(matches!(self.inner.append(at, &key, &append, &ticket), Answer::Now(Ok(()))), "it is taken");
+        assert!(matches!(self.inner().append(at, &key, &append, &ticket), Answer::Now(Ok(()))), "it is taken");
         ticket.complete(Outcome::Done(Err(StoreError::TimedOut { after_ms: 10_000 })));
         true
     }
@@ -326,7 +342,7 @@ impl EventStore for SlowStore {
                 Answer::Later
             }
             (_, true) => Answer::Now(Err(failed())),
-            _ => self.inner.open(now, key, about, ticket),
+            _ => self.inner().open(now, key, about, ticket),
         }
     }
 
@@ -338,7 +354,7 @@ impl EventStore for SlowStore {
                 Answer::Later
             }
             (_, true) => Answer::Now(Err(failed())),
-            _ => self.inner.append(now, key, append, ticket),
+            _ => self.inner().append(now, key, append, ticket),
         }
     }
 
@@ -349,11 +365,11 @@ impl EventStore for SlowStore {
     }
 
     fn finish(&self, now: Ms, key: &StreamKey, tail: Bytes) {
-        self.inner.finish(now, key, tail);
+        self.inner().finish(now, key, tail);
     }
 
     fn set_retry(&self, key: &StreamKey, retry_ms: u32) {
-        self.inner.set_retry(key, retry_ms);
+        self.inner().set_retry(key, retry_ms);
     }
 
     fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<Page> {
@@ -363,7 +379,7 @@ impl EventStore for SlowStore {
                 Answer::Later
             }
             (_, true) => Answer::Now(Err(failed())),
-            _ => self.inner.read(key, after, limit, ticket),
+            _ => self.inner().read(key, after, limit, ticket),
         }
     }
 
@@ -374,12 +390,12 @@ impl EventStore for SlowStore {
                 Answer::Later
             }
             (_, true) => Answer::Now(Err(failed())),
-            _ => self.inner.record(key, ticket),
+            _ => self.inner().record(key, ticket),
         }
     }
 
     fn put_session(&self, now: Ms, session: &str, record: &SessionRecord) {
-        self.inner.put_session(now, session, record);
+        self.inner().put_session(now, session, record);
     }
 
     fn session(&self, now: Ms, session: &str, ticket: &Ticket) -> Answer<Option<SessionRecord>> {
@@ -389,28 +405,28 @@ impl EventStore for SlowStore {
                 Answer::Later
             }
             (_, true) => Answer::Now(Err(failed())),
-            _ => self.inner.session(now, session, ticket),
+            _ => self.inner().session(now, session, ticket),
         }
     }
 
     fn settle(&self, key: &StreamKey, seq: Seq) {
-        self.inner.settle(key, seq);
+        self.inner().settle(key, seq);
     }
 
     fn drop_stream(&self, key: &StreamKey) {
-        self.inner.drop_stream(key);
+        self.inner().drop_stream(key);
     }
 
     fn drop_session(&self, session: &str) {
-        self.inner.drop_session(session);
+        self.inner().drop_session(session);
     }
 
     fn sweep(&self, now: Ms) -> Ms {
-        self.inner.sweep(now)
+        self.inner().sweep(now)
     }
 
     fn usage(&self) -> Usage {
-        self.inner.usage()
+        self.inner().usage()
     }
 }
 

@@ -3,15 +3,18 @@
 mod common;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
-use common::{Bench, NEW, OLD, call, call_json, id, listen, notify, read_now, respond, resume, unused};
+use common::{Bench, NEW, OLD, call, call_json, id, listen, notify, read_now, respond, resume, slow, unused};
 use serde_json::json;
 use tailrope_core::Ms;
 use tailrope_core::engine::{Connection, EngineError, NoWake, Options, Sent};
 use tailrope_core::protocol::{Dialect, RequestId, StreamNonce};
 use tailrope_core::session::{OutgoingKind, Session};
 use tailrope_core::store::Limits;
-use tailrope_core::stream::{CloseReason, Input, Pacing};
+use tailrope_core::stream::{CloseReason, EventKind, Input, Pacing};
 
 // Ends of sessions
 
@@ -74,6 +77,57 @@ fn a_closed_engine_takes_nothing_and_a_forked_one_says_so() {
     bench.engine.mark_forked();
     let opened = bench.engine.open_session("t", None, &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 0);
     assert!(matches!(opened, Err(EngineError::Forked)));
+}
+
+#[test]
+fn a_child_of_a_fork_waits_for_no_lock_of_its_parent() {
+    let (bench, store) = slow(Options::default());
+    let session = bench.session("s", NEW);
+    let (connection, lost) = (call(&session, 1), call(&session, 2));
+    let hooks = bench.engine.hook_log();
+    let adopting = bench.engine.adopt_session("u", None, &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 0).unwrap();
+    // What a thread of the parent holds when it forks is locked in the child, for ever: here the session and the store.
+    store.stands_still.store(true, Ordering::SeqCst);
+    let of_parent = session.clone();
+    std::thread::spawn(move || notify(&of_parent, 1, "held"));
+    while store.waiting.load(Ordering::SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+    let (told, tells) = channel();
+    std::thread::spawn(move || {
+        let engine = &bench.engine;
+        engine.mark_forked();
+        engine.tick();
+        engine.drain(1);
+        engine.close();
+        engine.release();
+        assert_eq!((engine.next_deadline(), engine.is_idle()), (Ms::NEVER, true));
+        let stats = engine.stats();
+        assert_eq!((stats.sessions, stats.streams, stats.sessions_opened), (0, 0, 1));
+        assert!(engine.session("s", None).is_none());
+        assert!(matches!(adopting.take(), Some(Err(EngineError::Forked))));
+        assert_eq!(notify(&session, 1, "x"), Err(EngineError::Forked));
+        assert!(session.listen(Arc::new(NoWake), 0).is_err() && !session.close_standalone(None, None));
+        assert!(connection.poll(1 << 20).chunks.is_empty());
+        session.end();
+        session.let_go();
+        lost.lost();
+        let (results, came) = channel();
+        let stored = results.clone();
+        hooks.store(
+            "scope",
+            "1",
+            EventKind::Progress,
+            "{}".into(),
+            Box::new(move |id| stored.send(id.is_err()).unwrap()),
+        );
+        hooks.replay("scope", "an id", Box::new(move |replay| results.send(replay.is_err()).unwrap()));
+        hooks.drop_scope("scope");
+        assert_eq!(came.iter().collect::<Vec<_>>(), [true, true]);
+        drop((adopting, connection, lost, hooks, session, bench));
+        told.send(()).unwrap();
+    });
+    assert_eq!(tells.recv_timeout(Duration::from_secs(30)), Ok(()), "nobody waits");
 }
 
 #[test]

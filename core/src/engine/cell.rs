@@ -589,7 +589,10 @@ impl Cell {
 
 impl Drop for Cell {
     fn drop(&mut self) {
-        if self.is_adopted() && !self.is_forked() {
+        if self.is_forked() {
+            return;
+        }
+        if self.is_adopted() {
             lock(&self.shared.timed).remove(&self.number);
         }
         let watched = std::mem::take(&mut lock(&self.state).watched);

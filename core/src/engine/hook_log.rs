@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
 
-use super::{Engine, Shared, lock};
+use super::{Engine, EngineError, Shared, lock};
 use crate::protocol::{EventId, IdEncoder, Origin, StreamNonce};
 use crate::store::{Answer, Append, Complete, Operation, Outcome, ReadLimit, Record, StoreError, StreamKey, Ticket};
 use crate::stream::{Chain, EventKind, Page, Seq, StoredEvent};
@@ -153,6 +153,9 @@ impl HookLog {
     /// `done` gets the id: visible ASCII, at most 60 characters.
     pub fn store(&self, scope: &str, stream: &str, kind: EventKind, payload: Bytes, done: OnStored) {
         let hooked = &*self.0;
+        if hooked.shared.is_forked() {
+            return done(Err(forked()));
+        }
         hooked.shared.sweep(hooked.shared.clock.now());
         let place: Place = (scope.into(), stream.into());
         {
@@ -171,6 +174,9 @@ impl HookLog {
     /// Tells what a scope holds after an id. The whole rest of the stream, or nothing: what was trimmed away
     /// in between makes the id one that means nothing (I8).
     pub fn replay(&self, scope: &str, after: &str, done: OnReplayed) {
+        if self.0.shared.is_forked() {
+            return done(Err(forked()));
+        }
         let cursor = match EventId::parse(after) {
             Some(EventId::Position(cursor)) if cursor.origin == Origin::Unnamed => cursor,
             _ => return done(Ok(None)),
@@ -184,6 +190,9 @@ impl HookLog {
 
     /// Forgets everything of a scope, as its session ended.
     pub fn drop_scope(&self, scope: &str) {
+        if self.0.shared.is_forked() {
+            return;
+        }
         let mut left = Vec::new();
         lock(&self.0.state).streams.retain(|(of, _), log| {
             let is_other = **of != *scope;
@@ -195,6 +204,11 @@ impl HookLog {
         self.0.shared.store.drop_session(&session_of(scope));
         left.into_iter().for_each(|message| (message.done)(Err(StoreError::Gone)));
     }
+}
+
+/// The child of a fork may touch neither this log's lock nor the store.
+fn forked() -> StoreError {
+    StoreError::Failed(EngineError::Forked.to_string())
 }
 
 impl State {

@@ -358,6 +358,9 @@ impl Engine {
 
     /// When [`tick`](Self::tick) is due.
     pub fn next_deadline(&self) -> Ms {
+        if self.0.is_forked() {
+            return Ms::NEVER;
+        }
         // Streams finish in quick succession; they need no tick each.
         let sweep = Ms(self.0.next_sweep.load(Ordering::Relaxed)) + SWEEP_PAUSE_MS;
         let sweep = sweep.min(self.0.look_up_deadline());
@@ -372,6 +375,9 @@ impl Engine {
     /// Does what time asks for: wakes connections that have something to write, and lets retention
     /// take what it is over.
     pub fn tick(&self) {
+        if self.0.is_forked() {
+            return;
+        }
         let now = self.0.clock.now();
         loop {
             let due = {
@@ -394,6 +400,9 @@ impl Engine {
     /// The process is going away: every connection is closed with `retry_ms` and what opens from now
     /// on gets its priming event and ends, too. Calls of clients that cannot resume get an error.
     pub fn drain(&self, retry_ms: u32) {
+        if self.0.is_forked() {
+            return;
+        }
         let retry_ms = retry_ms.max(1);
         if self.0.draining_ms.swap(retry_ms, Ordering::SeqCst) == 0 {
             tracing::info!(target: "tailrope", retry_ms, "draining");
@@ -407,7 +416,7 @@ impl Engine {
     /// Whether no session is open or looked up. Then nothing is held, and [`tick`](Self::tick) has nothing
     /// to do.
     pub fn is_idle(&self) -> bool {
-        lock(&self.0.sessions).is_empty() && lock(&self.0.look_ups).is_empty()
+        self.0.is_forked() || lock(&self.0.sessions).is_empty() && lock(&self.0.look_ups).is_empty()
     }
 
     /// Whether connections and sessions are woken on threads that the host does not know.
@@ -429,6 +438,9 @@ impl Engine {
     /// of the sessions stays there for their clients.
     pub fn close(&self) {
         self.0.closed.store(true, Ordering::SeqCst);
+        if self.0.is_forked() {
+            return;
+        }
         let cells: Vec<Arc<Cell>> = lock(&self.0.sessions).values().cloned().collect();
         for cell in cells {
             cell.leave();
@@ -439,6 +451,9 @@ impl Engine {
     /// them. What only this process held is freed with the last handle.
     pub fn release(&self) {
         self.0.closed.store(true, Ordering::SeqCst);
+        if self.0.is_forked() {
+            return;
+        }
         let sessions = std::mem::take(&mut *lock(&self.0.sessions));
         sessions.values().for_each(|cell| cell.keep_logs());
         lock(&self.0.timed).clear();
@@ -449,7 +464,7 @@ impl Engine {
     }
 
     /// Called in the child of a fork, where no lock may be touched, as a thread that is not there may hold
-    /// it: every later use is refused.
+    /// it: every later use is refused, or does nothing.
     pub fn mark_forked(&self) {
         if !self.0.forked.swap(true, Ordering::Relaxed) {
             // A store that goes away waits for its threads, which are not there.
@@ -457,8 +472,16 @@ impl Engine {
         }
     }
 
-    /// What the engine did and holds.
+    /// Whether this is the child of a fork, and the engine its parent's.
+    pub fn is_forked(&self) -> bool {
+        self.0.is_forked()
+    }
+
+    /// What the engine did and holds; in the child of a fork, what it did before.
     pub fn stats(&self) -> Stats {
+        if self.0.is_forked() {
+            return self.0.counters.read();
+        }
         let usage = self.0.store.usage();
         Stats {
             sessions: lock(&self.0.sessions).len() as u64,

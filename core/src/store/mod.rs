@@ -23,6 +23,8 @@ mod sealed;
 mod sqlite;
 #[cfg(feature = "testing")]
 pub mod threaded;
+#[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
+mod threads;
 mod watchers;
 
 use std::fmt;

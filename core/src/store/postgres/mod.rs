@@ -22,9 +22,8 @@ mod vacuum;
 mod wake;
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use address::{Address, Listen};
@@ -35,6 +34,7 @@ use schema::Statements;
 use tokio_postgres::types::Type;
 use vacuum::Vacuum;
 
+use super::threads::{self, Threads};
 use super::{
     Answer, Append, Durability, EventStore, OpenError, ReadLimit, Record, SessionRecord, StoreError, StoreOptions,
     StreamKey, Ticket, Usage, WallClock, Watcher,
@@ -122,7 +122,7 @@ fn clock(wall_clock: Option<&WallClock>) -> Option<i64> {
 pub struct PostgresStore {
     shared: Arc<Shared>,
     max_event_bytes: usize,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Threads,
 }
 
 impl fmt::Debug for PostgresStore {
@@ -150,7 +150,7 @@ impl PostgresStore {
             .spawn(move || run(parsed, &of_thread, &options, &opened))
             .map_err(|error| refuse(format!("no thread for it: {error}")))?;
         match outcome.recv() {
-            Ok(Ok(())) => Ok(Self { shared, max_event_bytes, thread: Mutex::new(Some(thread)) }),
+            Ok(Ok(())) => Ok(Self { shared, max_event_bytes, thread: Threads::new(vec![thread]) }),
             Ok(Err(what)) => Err(refuse(what)),
             Err(_) => Err(refuse("its thread ended".to_owned())),
         }
@@ -335,11 +335,8 @@ impl EventStore for PostgresStore {
 
 impl Drop for PostgresStore {
     fn drop(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
         self.shared.close();
-        // An outcome may have let go of the last engine: then this is the thread.
-        let thread = lock(&self.thread).take();
-        if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
-            let _ = thread.join();
-        }
+        threads::join(thread);
     }
 }

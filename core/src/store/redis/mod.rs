@@ -21,8 +21,7 @@ mod tls;
 mod worker;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -30,6 +29,7 @@ use held::Held;
 use hints::Hints;
 use queue::{Ask, Queue};
 
+use super::threads::{self, Threads};
 use super::{
     Answer, Append, EventStore, OpenError, ReadLimit, Record, SessionRecord, StoreOptions, StreamKey, Ticket, Usage,
     Watcher,
@@ -47,7 +47,7 @@ pub struct RedisStore {
     held: Arc<Held>,
     hints: Arc<Hints>,
     max_event_bytes: usize,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Threads,
 }
 
 impl fmt::Debug for RedisStore {
@@ -171,11 +171,8 @@ impl EventStore for RedisStore {
 
 impl Drop for RedisStore {
     fn drop(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
         self.queue.close();
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // An outcome may have let go of the last engine: then this is the thread.
-        if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
-            let _ = thread.join();
-        }
+        threads::join(thread);
     }
 }

@@ -1,7 +1,7 @@
 //! Opening: the thread begins with finding out whether the servers can be used.
 
+use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ::redis::{Value, cmd};
@@ -16,6 +16,7 @@ use super::queue::Queue;
 use super::script;
 use super::tags::Tags;
 use super::worker::{self, Core};
+use crate::store::threads::Threads;
 use crate::store::{Durability, StoreOptions};
 
 /// The oldest server with everything that the script uses.
@@ -43,13 +44,8 @@ pub(super) fn open(address: &str, options: &StoreOptions) -> Result<RedisStore, 
     getrandom::fill(&mut me).map_err(|error| format!("no random numbers: {error}"))?;
     let me: Arc<str> = format!("{:016x}", u64::from_be_bytes(me)).into();
     let shared = Shared { queue: Arc::default(), held: Arc::new(Held::new(&options.limits)), hints: Arc::default() };
-    let store = RedisStore {
-        queue: Arc::clone(&shared.queue),
-        held: Arc::clone(&shared.held),
-        hints: Arc::clone(&shared.hints),
-        max_event_bytes: options.limits.max_event_bytes,
-        thread: Mutex::default(),
-    };
+    let (queue, held, hints) = (Arc::clone(&shared.queue), Arc::clone(&shared.held), Arc::clone(&shared.hints));
+    let max_event_bytes = options.limits.max_event_bytes;
     let (tell, told) = channel();
     let options = options.clone();
     let run = move || {
@@ -66,7 +62,7 @@ pub(super) fn open(address: &str, options: &StoreOptions) -> Result<RedisStore, 
     let thread = std::thread::Builder::new().name("tailrope-redis".to_owned()).spawn(run);
     let thread = thread.map_err(|error| format!("no thread for it: {error}"))?;
     // From here on dropping the store ends the thread.
-    *store.thread.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(thread);
+    let store = RedisStore { queue, held, hints, max_event_bytes, thread: Threads::new(vec![thread]) };
     told.recv().unwrap_or_else(|_| Err("its thread ended".to_owned()))?;
     Ok(store)
 }

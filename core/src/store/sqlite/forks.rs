@@ -90,8 +90,8 @@ impl Drop for Link {
 /// Until it is dropped nobody uses SQLite, and no file is open. Opening a store waits for that.
 ///
 /// The thread that forks begins it before the fork and drops it after that, in both processes. The child cannot use
-/// its parent's stores, whose threads it has not: it opens its own, and forgets (`std::mem::forget`) those, as
-/// dropping them would wait for ever. Where a process forks without this, its child may hang when it opens a file
+/// its parent's stores, whose threads it has not: it opens its own. It may drop those: that waits for nobody, and
+/// writes nothing. Where a process forks without this, its child may hang when it opens a file
 /// that was open, and lose what it writes to it.
 pub struct Forking(#[expect(dead_code, reason = "held")] RwLockWriteGuard<'static, ()>);
 

@@ -18,8 +18,7 @@ mod writer;
 
 use std::fmt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -30,6 +29,7 @@ use rusqlite::params;
 use watching::Watching;
 use writer::fault as failed;
 
+use super::threads::{self, Threads};
 use super::{
     Answer, Append, EventStore, Limits, OpenError, ReadLimit, Record, SessionRecord, StoreError, StoreOptions,
     StreamKey, Ticket, Usage, WallClock, Watcher,
@@ -75,7 +75,7 @@ pub struct SqliteStore {
     shared: Arc<Shared>,
     watching: Arc<Watching>,
     max_event_bytes: usize,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    threads: Threads,
 }
 
 impl fmt::Debug for SqliteStore {
@@ -131,7 +131,7 @@ impl SqliteStore {
             spawn("tailrope-wal", Box::new(move || checkpoint::run(&shortening, &for_log)))?,
             spawn("tailrope-watch", Box::new(move || watching::run(&watching, &for_watch.0, &for_watch.1)))?,
         ];
-        Ok(Self { shared, watching: watched, max_event_bytes: limits.max_event_bytes, threads: Mutex::new(threads) })
+        Ok(Self { shared, watching: watched, max_event_bytes: limits.max_event_bytes, threads: Threads::new(threads) })
     }
 
     fn later<T>(queued: Result<(), StoreError>) -> Answer<T> {
@@ -236,15 +236,12 @@ impl EventStore for SqliteStore {
 
 impl Drop for SqliteStore {
     fn drop(&mut self) {
+        let Some(threads) = self.threads.take() else { return };
         self.shared.close();
         self.watching.close();
-        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
-        // An outcome may have let go of the last engine: then this is one of the threads, which the others wait
-        // for, and all of them end when it goes on.
-        let me = std::thread::current().id();
         // Where the process is about to fork they go on after that, which may need what the caller holds.
-        if threads.iter().all(|thread| thread.thread().id() != me) && !forks::is_forking() {
-            threads.into_iter().for_each(|thread| drop(thread.join()));
+        if !forks::is_forking() {
+            threads::join(threads);
         }
     }
 }
