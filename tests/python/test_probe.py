@@ -84,10 +84,14 @@ class Ahead:
         return asyncio.run_coroutine_threadsafe(run, self.loop)
 
     async def _start(self, flavor: str, transport: str, **options: Any) -> str:
+        def start() -> Server:
+            # Known before anybody can stop to wait for it.
+            self.servers.append(Server(flavor, options, transport))
+            return self.servers[-1]
+
         # One at a time: a start is work, not a wait.
         async with self._starting:
-            server = await asyncio.to_thread(Server, flavor, options, transport)
-        self.servers.append(server)
+            server = await asyncio.to_thread(start)
         return f"http://127.0.0.1:{server.port}/mcp"
 
     async def _ours(self, flavor: str) -> list[Report]:
