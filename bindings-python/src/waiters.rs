@@ -49,8 +49,9 @@ pub(crate) struct Key {
 }
 
 impl Key {
+    /// Whether its loop is one of the parent's, and this a child of a fork.
     pub(crate) fn is_foreign(&self) -> bool {
-        self.shared.is_foreign()
+        self.shared.inbox.is_foreign()
     }
 }
 
@@ -69,11 +70,6 @@ pub(crate) fn list_dirty(inbox: &Inbox) {
 }
 
 impl Shared {
-    /// Whether its loop is one of the parent's, and this a child of a fork.
-    pub(crate) fn is_foreign(&self) -> bool {
-        self.inbox.is_foreign()
-    }
-
     /// A new key, and how the core wakes it.
     pub(crate) fn key(self: &Arc<Self>) -> (Key, Arc<dyn Wake>) {
         let number = self.next_key.fetch_add(1, Ordering::Relaxed);
