@@ -8,15 +8,12 @@ a test names none, such as `redis://127.0.0.1:6379?namespace={}`: each server ge
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import inspect
 import itertools
 import json
 import os
-import random
 import select
-import socket
 import subprocess
 import sys
 import tempfile
@@ -50,14 +47,6 @@ def gate() -> str:
     name = f"g{next(_gates)}"
     _shut.add(name)
     return name
-
-
-def free_port() -> int:
-    """A port of loopback that nobody uses now, and that the system gives to no connection by itself."""
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
 
 
 class Server:

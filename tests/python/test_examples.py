@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import free_port
+from tailrope.testing._server import _free_port
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "python"
 SDK_LINE = int(importlib.metadata.version("mcp").split(".")[0])
@@ -48,7 +48,7 @@ def test_every_example_is_run() -> None:
 @contextlib.contextmanager
 def running(name: str, folder: Path) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
     """Start an example, wait until it listens, kill it if the test has not ended it."""
-    port = free_port()
+    port = _free_port()
     environment = os.environ | {"PORT": str(port), "STORE": f"sqlite:{folder / 'events.db'}"}
     process = subprocess.Popen([sys.executable, str(EXAMPLES / f"{name}.py")], env=environment)
     try:

@@ -16,9 +16,10 @@ import test_ownership
 import test_polling
 import test_replay
 from client import LINE, stock_client
-from conftest import HERE, Farm, Server, free_port, gate
+from conftest import HERE, Farm, Server, gate
 from peer import OLD, Peer, counts, last_id, logs, results
 from raw import Reply
+from tailrope.testing._server import _free_port
 
 pytestmark = pytest.mark.ours
 
@@ -222,7 +223,7 @@ async def test_session_over_max_sessions_is_503(farm: Farm) -> None:
 
 
 async def test_library_runs_by_itself_under_install(flavor: str) -> None:
-    port = free_port()
+    port = _free_port()
     command = [sys.executable, "-m", "servers.running", flavor, str(port)]
     process = subprocess.Popen(command, cwd=HERE, stderr=subprocess.DEVNULL, env={**os.environ, "NO_COLOR": "1"})
     try:
