@@ -9,7 +9,7 @@ import { StreamableHTTPServerTransport } from '@modelcontextprotocol/sdk/server/
 import { SUPPORTED_PROTOCOL_VERSIONS } from '@modelcontextprotocol/server';
 
 import { Peer, request } from './kit/raw.mjs';
-import { LINES, classes, connectServer } from './kit/servers.mjs';
+import { classes, connectServer } from '../servers/node/transports.mjs';
 
 const { vectors } = JSON.parse(readFileSync(new URL('../vectors/admission.json', import.meta.url)));
 const stock = { v1: StreamableHTTPServerTransport, v2: NodeStreamableHTTPServerTransport };

@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { after, before } from 'node:test';
 
 import { Peer, counts, ids, lastId, logs, refusal, request, results, seen, unknownLike, upTo } from './kit/raw.mjs';
-import { at, newGate, open, packages, serve, serveFor } from './kit/servers.mjs';
+import { at, newGate, open, packages, serve, serveFor } from '../servers/node/transports.mjs';
 import { onEachLine, ours, test } from './kit/test.mjs';
 
 /** Runs a script to its end; gives the ids of its stream: priming, events, terminal. */

@@ -5,7 +5,7 @@ import assert from 'node:assert/strict';
 import { connectLine } from './kit/clients.mjs';
 import { spawnServer } from './kit/process.mjs';
 import { Peer, counts, lastId, results, sleep, until, upTo } from './kit/raw.mjs';
-import { marked, newGate, open, serve, serveFor } from './kit/servers.mjs';
+import { marked, newGate, open, serve, serveFor } from '../servers/node/transports.mjs';
 import { isStock, onEachLine, ours, test } from './kit/test.mjs';
 
 const MIB = 1 << 20;

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 
 import { connectLine } from './kit/clients.mjs';
 import { OLD, Peer, lastId, results, sleep, unknownLike, until } from './kit/raw.mjs';
-import { marked, newGate, serve, serveFor } from './kit/servers.mjs';
+import { marked, newGate, serve, serveFor } from '../servers/node/transports.mjs';
 import { onEachLine, test } from './kit/test.mjs';
 
 /** A client that comes back after every 200, as the shipped ones do: the number of its GETs until it is told. */

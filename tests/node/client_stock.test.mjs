@@ -6,7 +6,7 @@ import { resumableFetch } from 'tailrope/client';
 
 import { CLIENTS, connect } from './kit/clients.mjs';
 import { until, upTo, within } from './kit/raw.mjs';
-import { listen, newGate, open, serve } from './kit/servers.mjs';
+import { listen, newGate, open, serve } from '../servers/node/transports.mjs';
 import { LINES, ours, test } from './kit/test.mjs';
 
 const QUICK = { jitter: 0, initialDelayMs: 1 };

@@ -8,7 +8,7 @@ import { fileURLToPath } from 'node:url';
 
 import { CLIENTS, connect } from './kit/clients.mjs';
 import { sleep, until } from './kit/raw.mjs';
-import { LINES, newGate, open, serve } from './kit/servers.mjs';
+import { newGate, open, serve } from '../servers/node/transports.mjs';
 
 const upTo = (count) => Array.from({ length: count }, (_, index) => index + 1);
 

@@ -8,8 +8,8 @@ import { createMcpHandler } from '@modelcontextprotocol/server';
 import { createResumableMcpHandler, stats } from 'tailrope/mcp';
 
 import { Peer, counts, ids, request, until, upTo, within } from './kit/raw.mjs';
-import { listen } from './kit/servers.mjs';
-import { buildServer } from './kit/tools.mjs';
+import { listen } from '../servers/node/transports.mjs';
+import { buildServer } from '../servers/node/tools.mjs';
 import { ours, test } from './kit/test.mjs';
 
 const JSON_BODY = { accept: 'application/json, text/event-stream', 'content-type': 'application/json' };

@@ -7,9 +7,9 @@ import { requireScopes } from '@modelcontextprotocol/server';
 import express from 'express';
 
 import { NEWEST, Peer, counts, lastId, logs, refusal, request, results } from './kit/raw.mjs';
-import { acting, at, classes, connectServer, listen, marked, newGate, open } from './kit/servers.mjs';
-import { packages, serve, serveFor } from './kit/servers.mjs';
-import { LabStore } from './kit/stores.mjs';
+import { acting, at, classes, connectServer, listen, marked, newGate, open } from '../servers/node/transports.mjs';
+import { packages, serve, serveFor } from '../servers/node/transports.mjs';
+import { LabStore } from '../servers/node/stores.mjs';
 import { onEachLine, ours, test } from './kit/test.mjs';
 
 const initialize = {

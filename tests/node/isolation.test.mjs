@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 
 import { connectLine } from './kit/clients.mjs';
 import { Peer, counts, ids, lastId, logs, refusal, results, seen, unknownLike, upTo } from './kit/raw.mjs';
-import { at, marked, newGate, open, serve, serveFor } from './kit/servers.mjs';
+import { at, marked, newGate, open, serve, serveFor } from '../servers/node/transports.mjs';
 import { onEachLine, ours, test } from './kit/test.mjs';
 
 /** Calls a tool that waits at a gate, takes the first cursor and loses the connection. */

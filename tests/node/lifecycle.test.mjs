@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 
 import { Peer, lastId, logs, results, sleep, until, upTo } from './kit/raw.mjs';
-import { at, marked, newGate, open, packages, serve, serveFor } from './kit/servers.mjs';
+import { at, marked, newGate, open, packages, serve, serveFor } from '../servers/node/transports.mjs';
 import { onEachLine, ours, test } from './kit/test.mjs';
 
 // Longer than a busy machine takes between two requests of a session.

@@ -5,7 +5,7 @@ import assert from 'node:assert/strict';
 import http from 'node:http';
 
 import { ACCEPT, Late, Peer, refusal, within } from './kit/raw.mjs';
-import { serve } from './kit/servers.mjs';
+import { serve } from '../servers/node/transports.mjs';
 import { isStock, onEachLine, test } from './kit/test.mjs';
 
 const SEED = 20251125;

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 
 import { Late, Peer, counts, lastId, logs, results, sleep } from './kit/raw.mjs';
-import { newGate, open, packages, serve } from './kit/servers.mjs';
+import { newGate, open, packages, serve } from '../servers/node/transports.mjs';
 import { onEachLine, ours, test } from './kit/test.mjs';
 
 onEachLine(serve, (line, server) => {

@@ -12,10 +12,10 @@ import { publint } from 'publint';
 import { formatMessage } from 'publint/utils';
 import * as esm from 'tailrope/mcp';
 
-import { listen } from './kit/servers.mjs';
+import { listen } from '../servers/node/transports.mjs';
 import { Peer, counts, upTo } from './kit/raw.mjs';
 import { ours, test } from './kit/test.mjs';
-import { buildServer, connectServer } from './kit/tools.mjs';
+import { buildServer, connectServer } from '../servers/node/tools.mjs';
 
 const root = fileURLToPath(new URL('../../', import.meta.url));
 let folder;

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 
 import { connectLine } from './kit/clients.mjs';
 import { OLD, Peer, counts, ids, lastId, logs, results, sleep, until, upTo } from './kit/raw.mjs';
-import { at, marked, newGate, open, serve, serveFor } from './kit/servers.mjs';
+import { at, marked, newGate, open, serve, serveFor } from '../servers/node/transports.mjs';
 import { onEachLine, ours, test } from './kit/test.mjs';
 
 /** Resumes whenever the connection ends, until the response is there. */

@@ -13,8 +13,8 @@ import { after, before, describe } from 'node:test';
 
 import { CHECKS, USAGE, probe } from '../../bindings-node/lib/probe-report.mjs';
 import { main } from '../../bindings-node/lib/probe-cli.mjs';
-import { LINES, serveFor } from './kit/servers.mjs';
-import { ours, test } from './kit/test.mjs';
+import { serveFor } from '../servers/node/transports.mjs';
+import { LINES, ours, test } from './kit/test.mjs';
 
 const root = fileURLToPath(new URL('../../', import.meta.url));
 const vectors = JSON.parse(readFileSync(join(root, 'tests/vectors/probe.json'), 'utf8'));

@@ -8,7 +8,7 @@ import { Worker } from 'node:worker_threads';
 
 import { OLD, Peer, lastId, request, results, until, within } from './kit/raw.mjs';
 import { spawnServer } from './kit/process.mjs';
-import { at, newGate, open, packages, serve } from './kit/servers.mjs';
+import { at, newGate, open, packages, serve } from '../servers/node/transports.mjs';
 import { isStock, onEachLine, ours, test } from './kit/test.mjs';
 
 const kit = new URL('kit/servers.mjs', import.meta.url).href;

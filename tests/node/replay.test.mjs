@@ -6,8 +6,8 @@ import { openSession } from 'tailrope/testing';
 import { connectLine } from './kit/clients.mjs';
 import { Peer, counts, ids, lastId, logs, refusal, results, sleep } from './kit/raw.mjs';
 import { unknownLike, until, upTo, within } from './kit/raw.mjs';
-import { at, marked, newGate, open, packages, serve, serveFor } from './kit/servers.mjs';
-import { LabStore } from './kit/stores.mjs';
+import { at, marked, newGate, open, packages, serve, serveFor } from '../servers/node/transports.mjs';
+import { LabStore } from '../servers/node/stores.mjs';
 import { isStock, onEachLine, test } from './kit/test.mjs';
 
 /** Calls a script, reads so many messages and cuts the connection: the cursor that is left. */
@@ -96,7 +96,7 @@ onEachLine(serve, (line, server) => {
 
   test('f12 wire order is emission order whatever the store latency', async (t) => {
     const { store, port, isStock } = await lab(t);
-    store.plan({ latency: [40, 0, 20, 1, 10, 0, 5] });
+    store.plan({ latencyMs: [40, 0, 20, 1, 10, 0, 5] });
     const peer = await Peer.open(port);
     const events = await (await peer.script('burst 12', 'return x')).untilTerminal();
     assert.deepEqual([counts(events), results(events)], [upTo(12), ['x']]);
@@ -106,7 +106,7 @@ onEachLine(serve, (line, server) => {
 
   test('f12 replay repeats the live order', async (t) => {
     const { store, port } = await lab(t);
-    store.plan({ latency: [30, 0, 15, 1] });
+    store.plan({ latencyMs: [30, 0, 15, 1] });
     const peer = await Peer.open(port);
     const name = newGate();
     const cursor = await begun(peer, 1, 'emit 1', `gate ${name}`, 'burst 8', `return ${name}`);

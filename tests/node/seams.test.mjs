@@ -2,8 +2,8 @@
 import assert from 'node:assert/strict';
 
 import { OLD, Peer, counts, lastId, logs, results, until, upTo } from './kit/raw.mjs';
-import { acting, logged, marked, newGate, open, packages, serve, serveFor } from './kit/servers.mjs';
-import { LabStore } from './kit/stores.mjs';
+import { acting, logged, marked, newGate, open, packages, serve, serveFor } from '../servers/node/transports.mjs';
+import { LabStore } from '../servers/node/stores.mjs';
 import { onEachLine, ours, test } from './kit/test.mjs';
 
 const STATS = [

@@ -16,7 +16,7 @@ import { EventStore } from 'tailrope/mcp';
 import { JsonLinesEventStore } from '../../examples/node/own-event-store.mjs';
 import { DURABLE, folderFor } from './kit/addresses.mjs';
 import { CASES, Run } from './kit/store-rules.mjs';
-import { LabStore, fullDisk } from './kit/stores.mjs';
+import { LabStore, fullDisk } from '../servers/node/stores.mjs';
 import { ours, test } from './kit/test.mjs';
 
 const BOUND = 50;
@@ -65,7 +65,7 @@ function users(t, bound) {
 
 function slowUsers(t, bound) {
   const { store } = users(t, bound);
-  store.plan({ latency: [3, 0, 1] });
+  store.plan({ latencyMs: [3, 0, 1] });
   return { store };
 }
 

@@ -6,8 +6,8 @@ import { Worker } from 'node:worker_threads';
 
 import { spawnServer } from './kit/process.mjs';
 import { Peer, counts, ids, lastId, logs, results, until, upTo, within } from './kit/raw.mjs';
-import { LINES, logged, newGate, open, serveFor } from './kit/servers.mjs';
-import { ours, test } from './kit/test.mjs';
+import { logged, newGate, open, serveFor } from '../servers/node/transports.mjs';
+import { LINES, ours, test } from './kit/test.mjs';
 
 const STORE = 'test-threaded:?delay_ms=2';
 const SECRET = /hunter2|10\.0\.0\.7|redis/;

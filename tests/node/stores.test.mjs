@@ -32,9 +32,9 @@ import {
   until,
   upTo,
 } from './kit/raw.mjs';
-import { LINES, listen, logged, marked, newGate, open, packages, serveFor } from './kit/servers.mjs';
-import { buildServer } from './kit/tools.mjs';
-import { ours, test } from './kit/test.mjs';
+import { listen, logged, marked, newGate, open, packages, serveFor } from '../servers/node/transports.mjs';
+import { buildServer } from '../servers/node/tools.mjs';
+import { LINES, ours, test } from './kit/test.mjs';
 
 const KILLS = Number(process.env.TAILROPE_KILLS ?? 10);
 /** SQLite is tested under both lines, the ways to other stores under one: TAILROPE_EVERY_STORE=1 takes both. */

@@ -13,9 +13,9 @@ import { Connection, Event, check } from '../../bindings-node/lib/testing-record
 import { folderFor } from './kit/addresses.mjs';
 import { make } from './kit/mine.mjs';
 import { upTo } from './kit/raw.mjs';
-import { LINES, marked, newGate, open, serveFor } from './kit/servers.mjs';
-import { LabStore } from './kit/stores.mjs';
-import { ours, test } from './kit/test.mjs';
+import { marked, newGate, open, serveFor } from '../servers/node/transports.mjs';
+import { LabStore } from '../servers/node/stores.mjs';
+import { LINES, ours, test } from './kit/test.mjs';
 
 const { vectors } = JSON.parse(readFileSync(new URL('../vectors/test_kit.json', import.meta.url), 'utf8'));
 const MINE = fileURLToPath(new URL('kit/mine.mjs', import.meta.url));

@@ -7,8 +7,8 @@ import { JsonLinesEventStore } from '../../examples/node/own-event-store.mjs';
 import { folderFor } from './kit/addresses.mjs';
 import { connectLine } from './kit/clients.mjs';
 import { Peer, counts, ids, lastId, refusal, results, upTo, within } from './kit/raw.mjs';
-import { acting, at, marked, newGate, open, serveFor } from './kit/servers.mjs';
-import { BAD_IDS, LabStore, fullDisk } from './kit/stores.mjs';
+import { acting, at, marked, newGate, open, serveFor } from '../servers/node/transports.mjs';
+import { BAD_IDS, LabStore, fullDisk } from '../servers/node/stores.mjs';
 import { isStock, onEachLine, ours, test } from './kit/test.mjs';
 
 const USERS = {
@@ -297,7 +297,7 @@ onEachLine(async () => undefined, (line) => {
 
   test('slow store loses nothing on live resumes', async (t) => {
     const { store, peer } = await lab(t);
-    store.plan({ latency: [5, 1, 0, 9] });
+    store.plan({ latencyMs: [5, 1, 0, 9] });
     const name = newGate();
     let reply = await peer.script(`until ${name}`);
     const got = [];

@@ -6,7 +6,7 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 
 import { NEWEST, Peer, sleep, until } from './kit/raw.mjs';
-import { classes, listen, packages } from './kit/servers.mjs';
+import { classes, listen, packages } from '../servers/node/transports.mjs';
 import { onEachLine, ours, test } from './kit/test.mjs';
 
 const { vectors: VECTORS } = JSON.parse(readFileSync(new URL('../vectors/answers.json', import.meta.url)));

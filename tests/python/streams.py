@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from raw import Decoder
+from kit.raw import Decoder
 from scripted import Exchange, Handler, Scripted, scripted
 from tailrope.client import ResumableTransport
 from tailrope.client._library import library_of

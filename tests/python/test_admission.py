@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client import LINE
+from kit.stock import LINE
 from conftest import Farm, Server
-from peer import Peer
-from raw import Reply, request
+from kit.peer import Peer
+from kit.raw import Reply, request
 
 pytestmark = pytest.mark.ours
 

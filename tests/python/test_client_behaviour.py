@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from client import MODES, CallFailed, stock_client
+from kit.stock import MODES, CallFailed, stock_client
 from conftest import Farm, Server, gate
-from peer import NEWEST, OLD, last_id, results, unknown_like
+from kit.peer import NEWEST, OLD, last_id, results, unknown_like
 
 
 async def polls_until_told(server: Server, cursor: str, peer: object, most: int) -> int:
@@ -41,7 +41,7 @@ async def test_f73_client_of_a_finished_stream_stops_at_once(server: Server) -> 
 
 @pytest.mark.parametrize("mode", MODES[:1])
 async def test_f73_stock_client_does_not_poll_a_lost_stream_for_ever(farm: Farm, mode: str) -> None:
-    server = farm.get(retry_ms=4_000, install={"retention_ms": 50, "prefer_resumable": True})
+    server = farm.get(retry_ms=4_000, engine={"retention_ms": 50, "prefer_resumable": True})
     async with stock_client(server.port, mode) as client:
         name = gate()
         call = asyncio.create_task(client.script("close", f"return {name}"))
@@ -75,7 +75,7 @@ async def test_f77_initialize_is_primed_by_the_revision_it_asks_for(server: Serv
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_f77_stock_client_takes_primed_streams(farm: Farm, mode: str) -> None:
-    server = farm.get(install={"prefer_resumable": True})
+    server = farm.get(engine={"prefer_resumable": True})
     async with stock_client(server.port, mode) as client:
         assert await client.script("emit 3", "return x") == "x"
         assert client.progress == [1, 2, 3]
@@ -83,7 +83,7 @@ async def test_f77_stock_client_takes_primed_streams(farm: Farm, mode: str) -> N
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_stock_client_hears_standalone_notifications_across_a_close(farm: Farm, mode: str) -> None:
-    server = farm.get(install={"prefer_resumable": True})
+    server = farm.get(engine={"prefer_resumable": True})
     async with stock_client(server.port, mode) as client:
         async with asyncio.timeout(20):
             await client.script("standalone one", "close_standalone", "standalone two", "return x")

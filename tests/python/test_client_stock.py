@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import tailrope.client
-from client import LINE, CallFailed, Stock
+from kit.stock import LINE, CallFailed, Stock
 from conftest import Farm, gate
 from scripted import Exchange, scripted
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from raw import Decoder
+from kit.raw import Decoder
 from scripted import Exchange, Scripted, scripted
 from tailrope._native import ClientOptions, ClientStream
 from tailrope.client import Gap, ResumableTransport, TailropeError

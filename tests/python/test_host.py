@@ -9,10 +9,10 @@ import sys
 from typing import Any
 
 import pytest
-from client import LINE, stock_client
+from kit.stock import LINE, stock_client
 from conftest import HERE, Farm, Server, gate
-from peer import NEWEST, Peer, counts, last_id, logs, results, text
-from raw import request
+from kit.peer import NEWEST, Peer, counts, last_id, logs, results, text
+from kit.raw import request
 
 
 def bearer(token: str) -> dict[str, str]:
@@ -81,7 +81,7 @@ async def test_dns_rebinding_is_refused_also_on_resumes(server: Server, header: 
         ("DELETE", {}, None),
     ):
         answer = await request(server.port, method, "/mcp", {**peer.headers(), **more, **header}, body)
-        if answer.status == 200 and server.flavor.startswith("fastmcp"):
+        if answer.status == 200 and server.kind.name.startswith("fastmcp"):
             # fastmcp's guard has rules of its own, compared with stock in test_answers.
             answer.drop()
             continue
@@ -259,7 +259,7 @@ async def test_modern_requests_pass_through_untouched(farm: Farm) -> None:
 @pytest.mark.skipif(LINE == 1, reason="1.x knows no 2026-07-28")
 @pytest.mark.ours
 async def test_prefer_resumable_refuses_modern_requests_with_the_legacy_revisions(farm: Farm) -> None:
-    server = farm.get(install={"prefer_resumable": True})
+    server = farm.get(engine={"prefer_resumable": True})
     headers = {
         "Accept": "application/json, text/event-stream",
         "Content-Type": "application/json",
@@ -292,7 +292,7 @@ async def test_an_event_store_alone_or_with_install_is_resumable(farm: Farm, how
 
 @pytest.mark.ours
 async def test_disabled_by_the_environment_is_stock(farm: Farm) -> None:
-    server = Server(farm.flavor, {}, "tailrope", TAILROPE_DISABLE="1")
+    server = Server(farm.kind.name, {}, "tailrope", TAILROPE_DISABLE="1")
     try:
         peer = await server.peer()
         events = await (await peer.call("script", {"steps": ["emit 1", "return x"]})).rest()

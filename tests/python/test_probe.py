@@ -95,7 +95,7 @@ class Ahead:
         return f"http://127.0.0.1:{server.port}/mcp"
 
     async def _ours(self, flavor: str) -> list[Report]:
-        url = await self._start(flavor, "tailrope", install={"keep_alive_ms": 200})
+        url = await self._start(flavor, "tailrope", engine={"keep_alive_ms": 200})
         call = {**VECTORS["call"], **VECTORS["ours"]}
         polled = {**call, "arguments": {"steps": ["sleep 100", "close", "sleep 300", "return x"]}}
         early = Options(url, {}, **polled, only=("early-close",))

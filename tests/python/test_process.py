@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 from conftest import Farm, Server, gate
-from peer import OLD, Peer, counts, last_id, results
+from kit.peer import OLD, Peer, counts, last_id, results
 from program import python
-from raw import Reply, Truncated
+from kit.raw import Reply, Truncated
 
 ENDS_S = 10.0
 

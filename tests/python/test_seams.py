@@ -15,10 +15,10 @@ import test_host
 import test_ownership
 import test_polling
 import test_replay
-from client import LINE, stock_client
+from kit.stock import LINE, stock_client
 from conftest import HERE, Farm, Server, gate
-from peer import OLD, Peer, counts, last_id, logs, results
-from raw import Reply
+from kit.peer import OLD, Peer, counts, last_id, logs, results
+from kit.raw import Reply
 from tailrope.testing._server import _free_port
 
 pytestmark = pytest.mark.ours
@@ -62,7 +62,7 @@ async def test_lowlevel_with_old_revisions(low: Server, revision: str) -> None:
 
 
 async def test_lowlevel_with_a_stock_client(low: Server) -> None:
-    if low.flavor == "byhand" and LINE == 2:
+    if low.kind.name == "byhand" and LINE == 2:
         pytest.skip("the modern revision is routed by the SDK's manager, and the client asks for it first")
     async with stock_client(low.port) as client:
         assert await client.script(*["emit 3", "close", "emit 2"] * 5, "return x") == "x"
@@ -210,7 +210,7 @@ async def test_two_stores_have_bounds_of_their_own(farm: Farm) -> None:
 
 
 async def test_session_over_max_sessions_is_503(farm: Farm) -> None:
-    server = farm.get(install={"max_sessions": 2})
+    server = farm.get(engine={"max_sessions": 2})
     first = await server.peer()
     await server.peer()
     for _ in range(5):
@@ -254,7 +254,7 @@ STATS = {
 
 async def test_stats_and_log_tell_what_happened_and_never_what_was_said(farm: Farm) -> None:
     secret = "do-not-write-this-down"
-    server = farm.get(install={"max_events_per_stream": 4}, log="DEBUG")
+    server = farm.get(engine={"max_events_per_stream": 4}, log="DEBUG")
     peer = await server.peer(headers={"X-Secret": secret})
     before = await server.stats()
     assert before.keys() == STATS and all(isinstance(value, int) for value in before.values())
@@ -299,14 +299,14 @@ async def test_stats_and_log_tell_what_happened_and_never_what_was_said(farm: Fa
 
 async def test_work_that_nobody_comes_back_for_is_stopped(farm: Farm) -> None:
     # With the SDK's own idle timeout of half an hour.
-    server = farm.get(install={"max_detached_ms": 600})
+    server = farm.get(engine={"max_detached_ms": 600})
     peer = await server.peer()
     name = gate()
     reply = await peer.call("script", {"steps": ["emit 1", f"gate {name}", f"return {name}"]})
     cursor = last_id(await reply.some(1))
     reply.drop()
     await server.until_stats(lambda stats: stats["sessions"] == 0)
-    if server.flavor != "fastmcp3":
+    if server.kind.name != "fastmcp3":
         # There the tool runs on, as it does on the stock transport.
         await server.mark(f"cancelled return {name}")
     assert (await peer.resume(cursor)).status == 404

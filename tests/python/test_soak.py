@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from conftest import Farm, Server, gate
-from peer import CAPABILITIES, NEWEST, last_id
-from raw import ACCEPT, Decoder, Event, Reply, Wire
+from kit.peer import CAPABILITIES, NEWEST, last_id
+from kit.raw import ACCEPT, Decoder, Event, Reply, Wire
 
 pytestmark = [pytest.mark.ours, pytest.mark.timeout(600)]
 
@@ -147,7 +147,7 @@ async def settled(server: Server) -> dict[str, Any]:
 @pytest.mark.parametrize("load", LOADS)
 async def test_load_leaves_nothing_behind(farm: Farm, load: str) -> None:
     run, count = LOADS[load]
-    count //= SHARE.get(farm.flavor, 1)
+    count //= SHARE.get(farm.kind.name, 1)
     server = farm.get(idle_s=IDLE_S)
     rounds: list[dict[str, Any]] = []
     while len(rounds) < 2 or (grown(rounds) and len(rounds) < MAX_ROUNDS):

@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from client import stock_client
+from kit.stock import stock_client
 from conftest import Farm, Server, gate
-from peer import counts, ids, last_id, logs, results
+from kit.peer import counts, ids, last_id, logs, results
 from program import python
-from raw import Reply
+from kit.raw import Reply
 
 pytestmark = pytest.mark.ours
 
@@ -32,7 +32,7 @@ LOOPS = ["asyncio", "uvloop"]
 
 @pytest.fixture(params=LOOPS)
 def threaded(farm: Farm, request: pytest.FixtureRequest) -> Server:
-    return farm.get(loop=request.param, install={"store": STORE})
+    return farm.get(loop=request.param, engine={"store": STORE})
 
 
 async def test_i3_closes_polls_and_cuts_lose_nothing(threaded: Server) -> None:
@@ -109,7 +109,7 @@ async def test_f59_response_that_is_not_stored_is_answered_with_an_error(threade
 
 @pytest.mark.parametrize("loop", LOOPS)
 async def test_i9_store_that_does_not_answer_is_given_up_in_time(farm: Farm, loop: str) -> None:
-    peer = await farm.get(loop=loop, install={"store": STORE, "store_timeout_ms": 6_000}).peer()
+    peer = await farm.get(loop=loop, engine={"store": STORE, "store_timeout_ms": 6_000}).peer()
     reply = await peer.call("script", {"steps": ["try log store-hangs", "emit 1"]})
     # Nothing else happens in the process that could wake anybody.
     events = await reply.rest()
@@ -118,7 +118,7 @@ async def test_i9_store_that_does_not_answer_is_given_up_in_time(farm: Farm, loo
 
 @pytest.mark.parametrize("fault", ["store-unreadable", "store-stalls"])
 async def test_i8_log_that_cannot_be_read_ends_the_connection_cleanly(farm: Farm, fault: str) -> None:
-    server = farm.get(install={"store": STORE, "store_timeout_ms": 3_000, "store_wait_ms": 2_000})
+    server = farm.get(engine={"store": STORE, "store_timeout_ms": 3_000, "store_wait_ms": 2_000})
     peer = await server.peer()
     reply = await peer.call("script", {"steps": [f"log {fault}", "return x"]})
     events = await reply.rest()
@@ -128,7 +128,7 @@ async def test_i8_log_that_cannot_be_read_ends_the_connection_cleanly(farm: Farm
 
 
 async def test_f44_sigterm_under_load_ends_the_process(farm: Farm) -> None:
-    server = farm.fresh(install={"store": STORE})
+    server = farm.fresh(engine={"store": STORE})
     try:
         peer = await server.peer()
         replies = [await peer.call("script", {"steps": ["emit 100000"]}) for _ in range(5)]

@@ -4,12 +4,10 @@
 // alone. A failure on stock is data for docs/stock-faults-node.md, no fault of ours.
 import { after, before, describe, test as nodeTest } from 'node:test';
 
-import { openAll } from './control.mjs';
+import { openAll } from '../../servers/node/control.mjs';
 
 export const TRANSPORT = process.env.TAILROPE_TEST_TRANSPORT ?? 'tailrope';
 export const isStock = TRANSPORT === 'stock';
-/** `TAILROPE_TEST_TRANSPORT=web`: the web-standard classes, behind a server that speaks `fetch`. */
-export const isWeb = TRANSPORT === 'web';
 
 const wanted = (process.env.TAILROPE_TEST_LINES ?? 'v1,v2').split(',');
 export const LINES = ['v1', 'v2'].filter((line) => wanted.includes(line));

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from raw import ACCEPT, WAIT_S, Event, Reply, request
+from kit.raw import ACCEPT, WAIT_S, Event, Reply, request
 
 NEWEST = "2025-11-25"
 OLD = ("2025-03-26", "2025-06-18")

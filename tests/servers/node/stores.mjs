@@ -5,7 +5,7 @@
 import { open } from 'node:fs/promises';
 
 import { gate, mark } from './control.mjs';
-import { sleep } from './raw.mjs';
+import { sleep } from '../../node/kit/raw.mjs';
 
 /** What a real driver's exception would carry. No client may ever see it. */
 export const SECRET = 'redis://user:hunter2@10.0.0.7:6379';
@@ -44,6 +44,7 @@ export class LabStore {
   #busy = new Set();
   #count = 0;
   #calls = 0;
+  #failed = 0;
   #plan;
 
   constructor({ cap = Infinity } = {}) {
@@ -52,11 +53,11 @@ export class LabStore {
   }
 
   /**
-   * How the store behaves from now on: `latency` of the calls in turn, the kind of event that fails (`times`
+   * How the store behaves from now on: `latencyMs` of the calls in turn, the kind of event that fails (`times`
    * times), a bad id for one event of the kind `badOn`, a gate where events of the kind `gateOn` wait.
    */
   plan({
-    latency,
+    latencyMs,
     fail,
     times = 1,
     badId,
@@ -65,9 +66,10 @@ export class LabStore {
     gateOn = 'notification',
     replayPrimings = false,
     replayFails = false,
+    replayGate,
     forget = false,
   } = {}) {
-    this.#plan = { latency, fail, times, badId, badOn, name, gateOn, replayPrimings, replayFails };
+    this.#plan = { latencyMs, fail, times, badId, badOn, name, gateOn, replayPrimings, replayFails, replayGate };
     if (forget) {
       this.#streams.clear();
       this.#index.clear();
@@ -76,6 +78,11 @@ export class LabStore {
 
   get rows() {
     return [...this.#streams.values()].reduce((sum, rows) => sum + rows.length, 0);
+  }
+
+  state() {
+    const { rows, replays, overlaps } = this;
+    return { rows, replays, overlaps, failed: this.#failed, names: [...this.names].sort() };
   }
 
   async storeEvent(streamId, message) {
@@ -92,14 +99,15 @@ export class LabStore {
   async #store(streamId, message) {
     const what = kind(message);
     const plan = this.#plan;
-    if (plan.latency !== undefined) {
-      await sleep(plan.latency[this.#calls++ % plan.latency.length]);
+    if (plan.latencyMs !== undefined) {
+      await sleep(plan.latencyMs[this.#calls++ % plan.latencyMs.length]);
     }
     if (plan.name !== undefined && plan.gateOn === what) {
       await gate(plan.name);
     }
     if (plan.fail === what && plan.times > 0) {
       plan.times -= 1;
+      this.#failed += 1;
       mark('store failed');
       throw new Error(`cannot write to ${SECRET}`);
     }
@@ -127,7 +135,10 @@ export class LabStore {
 
   async replayEventsAfter(lastEventId, { send }) {
     this.replays += 1;
-    const { replayFails, replayPrimings } = this.#plan;
+    const { replayFails, replayPrimings, replayGate } = this.#plan;
+    if (replayGate !== undefined) {
+      await gate(replayGate);
+    }
     if (replayFails) {
       throw new Error(`cannot read from ${SECRET}`);
     }

@@ -1,7 +1,7 @@
-"""Test servers from one process that has imported everything: python -m servers.spawner FLAVOR FD
+"""Test servers from one process that has imported everything: python -m servers.python.spawner FLAVOR FD
 
 A server costs its run then, and not the second of imports before it, and is a process of its own all the same: it runs
-and ends as `python -m servers.app` does, to the exit of its interpreter. FD is a socket of packets; each brings
+and ends as `python -m servers.python.app` does, to the exit of its interpreter. FD is a socket of packets; each brings
 `{"arguments", "env"}` with the descriptors of the server's standard output, its standard error and the socket that gets
 its process id and, when it has ended, its exit code. `Spawned` is the other end, shaped like `subprocess.Popen`.
 """
@@ -22,7 +22,7 @@ import threading
 from pathlib import Path
 from typing import IO, Any
 
-HERE = Path(__file__).parent.parent
+TESTS = Path(__file__).resolve().parents[2]
 MOST_BYTES = 1 << 17
 NUMBER = struct.Struct("q")
 # What the servers of a flavour import on their way; none of it acts when it is imported.
@@ -78,11 +78,11 @@ class Spawned:
 class Spawner:
     """The process that has imported what servers of one flavour need. It ends with this one."""
 
-    def __init__(self, flavor: str) -> None:
+    def __init__(self, python: str, flavor: str) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, "-m", "servers.spawner", flavor, str(theirs.fileno())]
+        command = [python, "-m", "servers.python.spawner", flavor, str(theirs.fileno())]
         with theirs:
-            self._process = subprocess.Popen(command, cwd=HERE, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+            self._process = subprocess.Popen(command, cwd=TESTS, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
 
     def start(self, arguments: list[str], env: dict[str, str], stderr: IO[str]) -> Spawned:
         return Spawned(self._socket, arguments, env, stderr)

@@ -1,9 +1,9 @@
 // Gates and marks: a tool waits at a gate and a test opens it, a tool sets a mark and a test waits for it. So
 // tests order events exactly, where a pause would only make the wanted order likely.
-import { within } from './raw.mjs';
+import { within } from '../../node/kit/raw.mjs';
 
 const gates = new Map();
-const marks = new Map();
+const board = new Map();
 let gateCount = 0;
 
 function slot(map, name, make) {
@@ -17,7 +17,7 @@ function gateOf(name) {
   return slot(gates, name, () => ({ isOpen: false, waiting: new Set() }));
 }
 
-const markOf = (name) => slot(marks, name, () => ({ count: 0, waiting: [] }));
+const markOf = (name) => slot(board, name, () => ({ count: 0, waiting: [] }));
 
 /** A name that no other test uses: servers are shared, gates are not. */
 export function newGate() {
@@ -65,6 +65,9 @@ export async function gate(name, signal) {
 /** The marks that were set. */
 export const passed = new Set();
 
+/** How often each mark was set. */
+export const marks = () => Object.fromEntries([...board].map(([name, { count }]) => [name, count]));
+
 export function mark(name) {
   passed.add(name);
   const found = markOf(name);
@@ -86,6 +89,6 @@ export function marked(name, count = 1, ms) {
 export const at = (name, count) => marked(`at ${name}`, count);
 
 export function forgetMarks() {
-  marks.clear();
+  board.clear();
   passed.clear();
 }

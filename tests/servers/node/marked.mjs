@@ -5,7 +5,7 @@
 // the machine's monotonic clock, which every process here shares, so that facts of several processes can be put in order.
 import { closeSync, existsSync, openSync, writeSync } from 'node:fs';
 
-import { sleep } from './raw.mjs';
+import { sleep } from '../../node/kit/raw.mjs';
 
 const die = () => process.kill(process.pid, 'SIGKILL');
 

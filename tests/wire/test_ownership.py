@@ -6,8 +6,8 @@ import asyncio
 import time
 
 import pytest
-from conftest import Server, gate
-from peer import Peer, counts, last_id, logs, results
+from kit.servers import Server, gate
+from kit.peer import Peer, counts, last_id, logs, results
 
 
 async def test_f30_second_standalone_get_takes_over_without_409(server: Server) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 
-from client import LINE, stock_client
-from conftest import Farm, Server, gate
-from peer import Peer, counts, ids, last_id, logs, results, seen, text, unknown_like
-from raw import Event, Reply
+from kit.stock import LINE, stock_client
+from kit.servers import Farm, Server, gate
+from kit.peer import Peer, counts, ids, last_id, logs, results, seen, text, unknown_like
+from kit.raw import Event, Reply
 
 
 async def away(peer: Peer, words: str, name: str, id: int) -> str:

@@ -7,9 +7,9 @@ import json
 import time
 
 import pytest
-from client import LINE, MODES, stock_client
-from conftest import Farm, Server, gate
-from peer import OLD, Peer, counts, ids, last_id, logs, results
+from kit.stock import LINE, MODES, stock_client
+from kit.servers import Farm, Server, gate
+from kit.peer import OLD, Peer, counts, ids, last_id, logs, results
 
 
 async def poll(peer: Peer, cursor: str) -> tuple[list[int], list[str], str, int]:
@@ -47,7 +47,7 @@ async def test_twenty_live_resumes_lose_nothing(server: Server) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_stock_client_loses_nothing_in_twenty_polls(farm: Farm, mode: str) -> None:
-    server = farm.get(install={"prefer_resumable": True})
+    server = farm.get(engine={"prefer_resumable": True})
     async with stock_client(server.port, mode) as client:
         assert client.revision == "2025-11-25"
         steps = ["emit 3", "close", "emit 2"] * 20
@@ -58,7 +58,7 @@ async def test_stock_client_loses_nothing_in_twenty_polls(farm: Farm, mode: str)
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_stock_client_survives_ten_closes_that_deliver_nothing(farm: Farm, mode: str) -> None:
-    server = farm.get(install={"prefer_resumable": True})
+    server = farm.get(engine={"prefer_resumable": True})
     async with stock_client(server.port, mode) as client:
         name = gate()
         # Closed, and closed again each time the client is back, with nothing in between.
@@ -288,12 +288,12 @@ async def test_question_travels_on_the_calls_own_stream_across_a_poll(server: Se
     question = (await resumed.some(1))[0].message
     assert question["method"] == "elicitation/create"
     await peer.respond(question["id"], {"action": "accept", "content": {"name": "me"}})
-    assert results(await resumed.until_terminal()) == [json.dumps({"name": "me"})]
+    assert results(await resumed.until_terminal()) == ['{"name":"me"}']
 
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_stock_client_answers_a_question_between_two_polls(farm: Farm, mode: str) -> None:
-    server = farm.get(install={"prefer_resumable": True})
+    server = farm.get(engine={"prefer_resumable": True})
     async with stock_client(server.port, mode) as client:
         async with asyncio.timeout(20):
             answer = await client.script("emit 1", "close", "elicit name please", "close", "emit 1")
@@ -311,7 +311,7 @@ async def test_without_prefer_resumable_a_default_client_stays_modern(server: Se
 
 @pytest.mark.ours
 async def test_engine_closes_by_itself_after_max_connection_ms(farm: Farm) -> None:
-    server = farm.get(install={"max_connection_ms": 1_500})
+    server = farm.get(engine={"max_connection_ms": 1_500})
     # What a server does first is slow, and may itself need a second connection where it is closed by its age.
     old = await server.peer(OLD[1])
     await (await old.call("echo", {"text": "x"})).rest()
@@ -333,7 +333,7 @@ async def test_engine_closes_by_itself_after_max_connection_ms(farm: Farm) -> No
 
 @pytest.mark.ours
 async def test_engine_closes_by_itself_after_max_connection_bytes(farm: Farm) -> None:
-    server = farm.get(install={"max_connection_bytes": 20_000})
+    server = farm.get(engine={"max_connection_bytes": 20_000})
     peer = await server.peer()
     reply = await peer.call("script", {"steps": ["emit 400 1000", "return x"]})
     events = await reply.rest()
@@ -346,7 +346,7 @@ async def test_engine_closes_by_itself_after_max_connection_bytes(farm: Farm) ->
 
 @pytest.mark.ours
 async def test_keep_alives_are_comments(farm: Farm) -> None:
-    server = farm.get(install={"keep_alive_ms": 100})
+    server = farm.get(engine={"keep_alive_ms": 100})
     peer = await server.peer()
     stream = await peer.listen()
     first = await stream.block()

@@ -21,11 +21,11 @@ from typing import Any
 
 import pytest
 from balancer import balancer
-from client import CallFailed, stock_client
-from conftest import FLAVORS, Farm, Server, gate
-from peer import NEWEST, OLD, PRIMED, Peer, counts, ids, last_id, logs, results, seen, unknown_like
+from kit.stock import CallFailed, stock_client
+from kit.servers import FLAVORS, Farm, Server, gate
+from kit.peer import NEWEST, OLD, PRIMED, Peer, counts, ids, last_id, logs, results, seen, unknown_like
 from program import python
-from raw import Event, Reply, Truncated
+from kit.raw import Event, Reply, Truncated
 
 pytestmark = pytest.mark.ours
 
@@ -48,7 +48,7 @@ def start(flavor: str, place: str, **options: Any) -> Server:
 @pytest.fixture(scope="module")
 def pair(flavor: str, place: str) -> Iterator[tuple[Server, Server]]:
     """Two servers on one store."""
-    both = start(flavor, place, install=CALM), start(flavor, place, install=CALM)
+    both = start(flavor, place, engine=CALM), start(flavor, place, engine=CALM)
     yield both
     for server in both:
         server.kill()
@@ -58,7 +58,7 @@ def pair(flavor: str, place: str) -> Iterator[tuple[Server, Server]]:
 @pytest.fixture(scope="module")
 def tenants(flavor: str, place: str) -> Iterator[tuple[Server, Server]]:
     """The same with two tenants, alice and bob."""
-    both = start(flavor, place, auth=True, install=CALM), start(flavor, place, auth=True, install=CALM)
+    both = start(flavor, place, auth=True, engine=CALM), start(flavor, place, auth=True, engine=CALM)
     yield both
     for server in both:
         server.kill()
@@ -287,7 +287,7 @@ async def test_stock_client_outlives_a_kill_of_its_server(flavor: str, place: st
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 async def test_f44_graceful_exit_leaves_its_sessions_readable(flavor: str, place: str, how: signal.Signals) -> None:
     # Nobody needs to wait until the owner counts as lost: it said that it goes.
-    before = start(flavor, place, install={"owner_lost_ms": 600_000})
+    before = start(flavor, place, engine={"owner_lost_ms": 600_000})
     try:
         peer = await before.peer()
         done = await (await peer.call("script", {"steps": ["emit 5", "return x"]}, id=1)).rest()
@@ -299,7 +299,7 @@ async def test_f44_graceful_exit_leaves_its_sessions_readable(flavor: str, place
         assert "Traceback" not in before.log(), before.log()
     finally:
         before.kill()
-    after = start(flavor, place, install={"owner_lost_ms": 600_000})
+    after = start(flavor, place, engine={"owner_lost_ms": 600_000})
     try:
         peer = at(peer, after)
         events = await (await peer.resume(ids(done)[0])).rest(WAIT_S)
@@ -317,7 +317,7 @@ async def test_f44_graceful_exit_leaves_its_sessions_readable(flavor: str, place
 async def test_f44_process_is_not_gone_before_its_last_events_are_written(flavor: str, tmp_path: Path) -> None:
     """uvicorn ends its process by the signal that it got, at which Python runs nothing."""
     place = f"sqlite:{tmp_path / 'events.db'}"
-    before = start(flavor, place, install={"owner_lost_ms": 600_000})
+    before = start(flavor, place, engine={"owner_lost_ms": 600_000})
     try:
         peer = await before.peer()
         running = await peer.call("script", {"steps": ["emit 5", "gate never"]}, id=2)
@@ -333,7 +333,7 @@ async def test_f44_process_is_not_gone_before_its_last_events_are_written(flavor
         await asyncio.to_thread(before.exit_code, WAIT_S)
     finally:
         before.kill()
-    after = start(flavor, place, install={"owner_lost_ms": 600_000})
+    after = start(flavor, place, engine={"owner_lost_ms": 600_000})
     try:
         events = await (await at(peer, after).resume(last_id(partial))).until_terminal(WAIT_S)
         assert "error" in events[-1].message, events
@@ -586,7 +586,7 @@ async def test_payloads_are_encrypted_where_a_key_is_given(flavor: str, tmp_path
     file = tmp_path / "events.db"
     old, new = "0a" * 32, "0b" * 32
     # Keys may change: what was written with the old one is read as long as it is named.
-    before = start(flavor, f"sqlite:{file}", install={"encryption_keys": [old]})
+    before = start(flavor, f"sqlite:{file}", engine={"encryption_keys": [old]})
     try:
         peer = await before.peer()
         done = await (await peer.call("script", {"steps": ["log plain words", "return x"]})).rest()
@@ -596,7 +596,7 @@ async def test_payloads_are_encrypted_where_a_key_is_given(flavor: str, tmp_path
         written = Path(f"{file}{suffix}")
         assert not written.exists() or b"plain words" not in written.read_bytes()
     for keys, found in (([new, old], True), ([new], False)):
-        after = start(flavor, f"sqlite:{file}", install={"encryption_keys": keys, "store_wait_ms": 0})
+        after = start(flavor, f"sqlite:{file}", engine={"encryption_keys": keys, "store_wait_ms": 0})
         try:
             reply = await at(peer, after).resume(ids(done)[0])
             await reply.settle(10 if found else 2)
@@ -609,7 +609,7 @@ async def test_payloads_are_encrypted_where_a_key_is_given(flavor: str, tmp_path
 
 
 async def test_install_may_leave_the_transports_of_the_sdk(flavor: str, place: str) -> None:
-    server = start(flavor, place, install={"transport": "stock"})
+    server = start(flavor, place, engine={"transport": "stock"})
     try:
         peer = await server.peer()
         # What only ours does: a terminal ends a resumed connection. What the store brings: it can be resumed.

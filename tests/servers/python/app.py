@@ -1,10 +1,10 @@
-"""Start one test server: python -m servers.app --flavor mcp2 --transport tailrope --port 0 [--options JSON].
+"""Start one test server: python -m servers.python.app --flavor mcp2 --transport tailrope --port 0 [--options JSON].
 
-Prints `READY PORT` when it listens. Options: install (arguments of tailrope.install), store (none, lab, example,
-tailrope), address (of the store tailrope, or the file of the example's), cap (events per stream of the lab store, or of
-all in the example's), retry_ms, mount (starlette, fastapi), server
-(uvicorn, hypercorn), loop (asyncio, uvloop), log (level of the logger `tailrope`), servers (several in one process, by
-path, each with the options of an event store of its own or none), and those of the builders in flavors.py.
+Prints `READY PORT` when it listens. Options: engine (arguments of tailrope.install), address (of the event store), store
+(none, lab, example, event-store for one that the SDK is given, absent), cap (events per stream of the lab store, or of all
+in the example's), retry_ms, mount (starlette, fastapi), server (uvicorn, hypercorn), loop (asyncio, uvloop), log (level of
+the logger `tailrope`), servers (several in one process, by path, each with the options of an event store of its own or
+none), and those of the builders in flavors.py.
 """
 
 from __future__ import annotations
@@ -50,12 +50,14 @@ def build(flavor: str, transport: str, options: dict[str, Any]) -> App:
         if kind == "example":
             # It is a server, too, which installs without options; ours come after.
             store = example(options)
-        if kind == "tailrope":
-            store = tailrope.mcp.EventStore(options.get("address", "memory:"), retry_ms=retry_ms)
+        # Counters and bounds are those of a store, so each server has one of its own.
+        place = os.environ.get("TAILROPE_TEST_STORE", "memory:").replace("{}", f"t{uuid.uuid4().hex[:12]}")
+        if kind != "example":
+            place = options.get("address", place)
+        if kind == "event-store":
+            store = tailrope.mcp.EventStore(place, retry_ms=retry_ms)
         elif kind != "absent":
-            # Counters and bounds are those of a store, so each server has one of its own.
-            address = os.environ.get("TAILROPE_TEST_STORE", "memory:").replace("{}", f"t{uuid.uuid4().hex[:12]}")
-            tailrope.install(**{"retry_ms": retry_ms, "store": address, **options.get("install", {})})
+            tailrope.install(**{"retry_ms": retry_ms, "store": place, **options.get("engine", {})})
         if kind == "lab":
             store = CONTROL.store = LabStore(options.get("cap"))
         # The SDK's own interval must not be needed for ours to be sent.
@@ -66,11 +68,11 @@ def build(flavor: str, transport: str, options: dict[str, Any]) -> App:
 
 def example(options: dict[str, Any]) -> Any:
     """The event store of examples/python/own_event_store.py."""
-    from store_rules import load
+    sys.path.append(str(Path(__file__).parents[3] / "examples" / "python"))
+    from own_event_store import SqliteEventStore
 
-    path = Path(__file__).parents[3] / "examples" / "python" / "own_event_store.py"
     bound = {} if "cap" not in options else {"kept_events": options["cap"]}
-    return load(str(path), "SqliteEventStore")(options["address"], **bound)
+    return SqliteEventStore(options["address"], **bound)
 
 
 def side_by_side(flavor: str, options: dict[str, Any]) -> Any:

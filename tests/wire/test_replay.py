@@ -6,10 +6,10 @@ import asyncio
 import re
 
 import pytest
-from client import MODES, CallFailed, stock_client
-from conftest import Farm, Server, gate
-from peer import Peer, counts, ids, last_id, results, unknown_like
-from raw import Event, Reply
+from kit.stock import MODES, CallFailed, stock_client
+from kit.servers import Farm, Server, gate
+from kit.peer import Peer, counts, ids, last_id, results, unknown_like
+from kit.raw import Event, Reply
 
 
 async def begun(peer: Peer, *steps: str, read: int, id: int | None = None) -> tuple[str, list[Event]]:
@@ -132,7 +132,7 @@ async def test_f19_lost_stream_fails_the_request_it_names(server: Server) -> Non
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_f19_stock_client_fails_its_call_when_the_stream_is_gone(farm: Farm, mode: str) -> None:
-    server = farm.get(retry_ms=4_000, install={"retention_ms": 50, "prefer_resumable": True})
+    server = farm.get(retry_ms=4_000, engine={"retention_ms": 50, "prefer_resumable": True})
     async with stock_client(server.port, mode) as client:
         name = gate()
         before = (await server.state())["requests"].get("GET", 0)
@@ -147,7 +147,7 @@ async def test_f19_stock_client_fails_its_call_when_the_stream_is_gone(farm: Far
 
 
 async def test_f20_trimmed_history_is_announced(farm: Farm) -> None:
-    server = farm.get(cap=10, install={"max_events_per_stream": 10})
+    server = farm.get(cap=10, engine={"max_events_per_stream": 10})
     peer = await server.peer()
     name = gate()
     cursor, _ = await begun(peer, "emit 2", f"gate {name}", "emit 50", f"return {name}", read=2)
@@ -172,7 +172,7 @@ async def test_f20_trimmed_history_is_announced(farm: Farm) -> None:
 
 
 async def test_f22_reader_that_leaves_during_replay_leaves_nothing_behind(farm: Farm) -> None:
-    server = farm.get(install={"max_events_per_stream": 5000, "max_bytes_per_stream": 32 << 20})
+    server = farm.get(engine={"max_events_per_stream": 5000, "max_bytes_per_stream": 32 << 20})
     peer = await server.peer()
     name = gate()
     cursor, _ = await begun(peer, "emit 1", f"gate {name}", "emit 2000 1000", f"return {name}", read=1)
@@ -266,7 +266,7 @@ async def test_f26_resume_that_delivers_nothing_gives_a_new_id_and_retry(server:
 @pytest.mark.parametrize("window", [5, 10000])
 async def test_f28_control_rows_never_appear_as_messages(farm: Farm, window: int) -> None:
     # The small window forces the user's own replay, which hands back the priming rows too.
-    server = farm.get(store="lab", install={"max_events_per_stream": window})
+    server = farm.get(store="lab", engine={"max_events_per_stream": window})
     peer = await server.peer()
     await server.plan(replay_primings=True)
     name = gate()

@@ -8,10 +8,10 @@ import itertools
 import time
 
 import pytest
-from client import MODES, CallFailed, stock_client
-from conftest import Farm, Server, gate
-from peer import counts, last_id, results
-from raw import Event, Truncated
+from kit.stock import MODES, CallFailed, stock_client
+from kit.servers import Farm, Server, gate
+from kit.peer import counts, last_id, results
+from kit.raw import Event, Truncated
 
 AWKWARD = "a\u2028b\u2029c\u0085d\re\nf\x00g\ufeffh\u00e9i\U0001f40d"
 
@@ -42,7 +42,7 @@ async def test_f56_stalled_standalone_reader_delays_no_call(server: Server) -> N
 
 
 async def test_f57_slow_reader_costs_no_memory(farm: Farm) -> None:
-    server = farm.get(cap=50, install={"max_bytes_per_stream": 2 << 20})
+    server = farm.get(cap=50, engine={"max_bytes_per_stream": 2 << 20})
     peer = await server.peer()
     await peer.ask("script", {"steps": ["emit 500 10000"]})
     name = gate()
@@ -69,7 +69,7 @@ async def test_f57_slow_reader_costs_no_memory(farm: Farm) -> None:
 
 @pytest.mark.ours
 async def test_f57_reader_that_takes_nothing_is_cut_off_at_the_age_of_connections(farm: Farm) -> None:
-    server = farm.get(install={"max_connection_ms": 2_000})
+    server = farm.get(engine={"max_connection_ms": 2_000})
     peer = await server.peer()
     # More than the sockets take, for a client that keeps its own.
     stalled = await peer.call("script", {"steps": ["emit 100 60000", "return x"]}, receive_buffer=4096)
@@ -90,7 +90,7 @@ async def test_f57_reader_that_takes_nothing_is_cut_off_at_the_age_of_connection
 
 @pytest.mark.ours
 async def test_f60_event_over_the_limit_fails_with_its_size(farm: Farm) -> None:
-    server = farm.get(install={"max_event_bytes": 10_000})
+    server = farm.get(engine={"max_event_bytes": 10_000})
     peer = await server.peer()
     reply = await peer.call("script", {"steps": ["emit 1", "big 50000"]})
     events = await reply.rest()
@@ -106,7 +106,7 @@ async def test_f60_event_over_the_limit_fails_with_its_size(farm: Farm) -> None:
 @pytest.mark.parametrize("mode", MODES)
 async def test_f60_stock_client_is_told_of_a_result_it_could_not_take(farm: Farm, mode: str) -> None:
     # The 2.x client drops events above 1 MiB without a word.
-    server = farm.get(install={"max_event_bytes": 1_000_000, "prefer_resumable": True})
+    server = farm.get(engine={"max_event_bytes": 1_000_000, "prefer_resumable": True})
     async with stock_client(server.port, mode) as client:
         async with asyncio.timeout(20):
             try:

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from conftest import Server
-from peer import Peer
-from raw import ACCEPT, Wire
+from kit.servers import Server
+from kit.peer import Peer
+from kit.raw import ACCEPT, Wire
 
 SEED = 20251125
 CASES = 1200

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client import LINE
-from conftest import Farm, Server, gate
-from peer import NEWEST, Peer, text
-from raw import Event, Reply
+from kit.stock import LINE
+from kit.servers import Farm, Server, gate
+from kit.peer import NEWEST, Peer, text
+from kit.raw import Event, Reply
 
 pytestmark = pytest.mark.ours
 
@@ -299,7 +299,7 @@ class Play:
         last = got[-1]
         if last == {"comment": "keep-alive"}:
             return self.revision != NEWEST and len(got) == 1 and last not in frames
-        offers = self.server.flavor.startswith("fastmcp")
+        offers = self.server.kind.name.startswith("fastmcp")
         return offers and list(last) == ["anonymous"] and str(last["anonymous"]).endswith("/list_changed")
 
     def note(self, of: str, block: Event) -> Any:
@@ -372,5 +372,5 @@ PLAYED = [vector for vector in ANSWERS if vector["name"] not in LEFT_OUT]
 
 @pytest.mark.parametrize("vector", PLAYED, ids=[vector["name"] for vector in PLAYED])
 async def test_answer(farm: Farm, vector: dict[str, Any]) -> None:
-    server = farm.get(retry_ms=RETRY_MS, install=vector.get("limits", {}))
+    server = farm.get(retry_ms=RETRY_MS, engine=vector.get("limits", {}))
     await Play(server, vector.get("revision", NEWEST)).run(vector["steps"])

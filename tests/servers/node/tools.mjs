@@ -9,9 +9,24 @@ import * as z from 'zod';
 
 import { gate, isOpen, mark, marked, passed } from './control.mjs';
 import { marked as runMarked } from './marked.mjs';
-import { sleep } from './raw.mjs';
+import { sleep } from '../../node/kit/raw.mjs';
 
 const requestedSchema = { type: 'object', properties: { name: { type: 'string' } }, required: ['name'] };
+
+/** `retry=MS hold=MS`, each or none, as options of a close. */
+function pauses(rest) {
+  const options = Object.fromEntries(rest.split(' ').map((part) => part.split('=')));
+  return {
+    retryMs: options.retry === undefined ? undefined : Number(options.retry),
+    holdMs: options.hold === undefined ? undefined : Number(options.hold),
+  };
+}
+
+/** A step's word and the rest. */
+function divided(step) {
+  const at = step.indexOf(' ');
+  return at < 0 ? [step, ''] : [step.slice(0, at), step.slice(at + 1)];
+}
 
 const STEPS = {
   async emit(rest) {
@@ -19,14 +34,14 @@ const STEPS = {
     const message = size === undefined ? undefined : 'x'.repeat(Number(size));
     for (let left = Number(count); left > 0; left--) {
       await this.ctx.progress(++this.sent, message);
-      if (this.notes !== undefined) {
-        writeSync(this.notes, String(this.sent).padStart(8), 0);
-      }
     }
   },
-  // From now on `emit` notes in this file how many events are stored, for whoever comes after this process.
-  note(file) {
-    this.notes = openSync(file, 'w');
+  // What a killed process wrote to a file is there: what is in it was sent, as far as the tool was told.
+  async note(file) {
+    for (const noted = openSync(file, 'a'); ; ) {
+      await this.ctx.progress(++this.sent);
+      writeSync(noted, `${this.sent}\n`);
+    }
   },
   // All sends are started before the first may finish, in order.
   async burst(rest) {
@@ -44,11 +59,7 @@ const STEPS = {
   },
   mark,
   close(rest) {
-    const options = Object.fromEntries(rest.split(' ').map((part) => part.split('=')));
-    this.ctx.close({
-      retryMs: options.retry === undefined ? undefined : Number(options.retry),
-      holdMs: options.hold === undefined ? undefined : Number(options.hold),
-    });
+    this.ctx.close(pauses(rest));
   },
   close_standalone() {
     this.ctx.closeStandalone();
@@ -64,7 +75,7 @@ const STEPS = {
   },
   async elicit(message) {
     const { content } = await this.ctx.elicit({ mode: 'form', message, requestedSchema });
-    this.result = content.name;
+    this.result = JSON.stringify(content);
   },
   async sample(text) {
     const messages = [{ role: 'user', content: { type: 'text', text } }];
@@ -99,8 +110,9 @@ async function script(steps, ctx) {
   const outcomes = [];
   ctx.signal.addEventListener('abort', () => mark(`cancelled ${steps.at(-1)}`));
   for (const step of steps) {
-    const [, attempt, word, , rest = ''] = /^(try )?(\w+)( (.*))?$/s.exec(step);
-    if (attempt === undefined) {
+    const isTried = step.startsWith('try ');
+    const [word, rest] = divided(isTried ? step.slice(4) : step);
+    if (!isTried) {
       await STEPS[word].call(run, rest);
       continue;
     }
@@ -120,13 +132,48 @@ const actors = new Map();
 /** The context of the call of `act` by this name, once it runs. */
 export async function acting(name) {
   await marked(`acting ${name}`);
-  return actors.get(name);
+  return actors.get(name).ctx;
 }
 
-async function act(name, ctx) {
-  actors.set(name, ctx);
+/** Has the call of `act` by this name do a step: its outcome, or why it was refused. */
+export async function order(name, step) {
+  try {
+    return { outcome: (await actors.get(name).perform(step)) ?? null };
+  } catch (error) {
+    return { raised: `${error.name}: ${error.message}` };
+  }
+}
+
+const ACTS = {
+  standalone: (ctx, text) => ctx.standalone(text),
+  // The request's type and id, then the text: `n:1 hello`.
+  related(ctx, rest) {
+    const [, type, id, text] = /^([ns]):(.*) (\S+)$/s.exec(rest);
+    return ctx.related(type === 'n' ? Number(id) : id, text);
+  },
+  close: (ctx, rest) => ctx.close(pauses(rest)) ?? false,
+  close_standalone: (ctx) => ctx.closeStandalone(),
+  respond() {},
+};
+
+/** Does `steps` at once, then what is ordered, until that is `respond` or the gate of its name opens. */
+async function act(name, steps, ctx) {
+  let respond;
+  const responded = new Promise((resolve) => (respond = resolve));
+  async function perform(step) {
+    const [word, rest] = divided(step);
+    const outcome = await ACTS[word](ctx, rest);
+    if (word === 'respond') {
+      respond();
+    }
+    return outcome;
+  }
+  for (const step of steps) {
+    await perform(step);
+  }
+  actors.set(name, { ctx, perform });
   mark(`acting ${name}`);
-  await gate(name, ctx.signal);
+  await Promise.race([responded, gate(name, ctx.signal)]);
   return name;
 }
 
@@ -153,6 +200,12 @@ function face({ notify, ask, standalone, changed, meta, ...more }) {
   };
 }
 
+/** A notification for a request that need not be the one whose handler sends it. */
+function sendRelated(server, relatedRequestId, data) {
+  const message = { jsonrpc: '2.0', method: 'notifications/message', params: { level: 'info', data } };
+  return server.server.transport.send(message, { relatedRequestId });
+}
+
 const builders = {
   v1() {
     const server = new McpServerV1(info, capabilities);
@@ -165,10 +218,12 @@ const builders = {
         notify: (notification) => extra.sendNotification(notification),
         ask: (request, schema) => extra.sendRequest(request, schema),
         standalone: (data) => server.server.sendLoggingMessage({ level: 'info', data }),
+        related: (id, data) => sendRelated(server, id, data),
+        user: extra.authInfo?.clientId,
         changed: () => server.server.sendToolListChanged(),
         close: (options) => extra.closeSSEStream?.(options),
         closeStandalone: () => extra.closeStandaloneSSEStream?.(),
-        header: (name) => `${extra.requestInfo.headers[name]} ${extra.requestInfo.url.pathname}`,
+        header: (name) => extra.requestInfo.headers[name] ?? '',
       });
     return { server, contextOf, schema: (shape) => shape };
   },
@@ -185,10 +240,12 @@ const builders = {
         ask: (request) => ctx.mcpReq.send(request),
         standalone: (data) =>
           server.server.notification({ method: 'notifications/message', params: { level: 'info', data } }),
+        related: (id, data) => sendRelated(server, id, data),
+        user: ctx.http.authInfo?.clientId,
         changed: () => server.server.sendToolListChanged(),
         close: (options) => ctx.http.closeSSE?.(options),
         closeStandalone: () => ctx.http.closeStandaloneSSE?.(),
-        header: (name) => `${ctx.http.req.headers.get(name)} ${new URL(ctx.http.req.url).pathname}`,
+        header: (name) => ctx.http.req.headers.get(name) ?? '',
       });
     return { server, contextOf, schema: (shape) => z.object(shape) };
   },
@@ -202,10 +259,14 @@ export function buildServer(line) {
       text(await run(args, contextOf(extra))),
     );
   tool('script', { steps: z.array(z.string()) }, ({ steps }, ctx) => script(steps, ctx));
-  tool('act', { name: z.string() }, ({ name }, ctx) => act(name, ctx));
+  tool('echo', { text: z.string() }, ({ text }) => text);
+  tool('act', { name: z.string(), steps: z.array(z.string()).default([]) }, ({ name, steps }, ctx) =>
+    act(name, steps, ctx),
+  );
   tool('marked', { plan: z.record(z.string(), z.any()) }, ({ plan }, ctx) => runMarked(plan, ctx));
   tool('header', { name: z.string() }, ({ name }, ctx) => ctx.header(name));
-  tool('request_id', { of: z.string() }, (_, ctx) => JSON.stringify(ctx.id));
+  tool('request_id', {}, (_, ctx) => JSON.stringify(ctx.id));
+  tool('whoami', {}, (_, ctx) => ctx.user ?? 'nobody');
   return server;
 }
 

@@ -103,7 +103,7 @@ class Script:
 
     async def _elicit(self, text: str) -> None:
         answer = await self.ctx.session.elicit_form(text, SCHEMA, self.ctx.request_id)
-        self.result = json.dumps(answer.content)
+        self.result = json.dumps(answer.content, separators=(",", ":"))
 
     async def _sample(self, text: str) -> None:
         answer = await self.ops.sample(self.ctx, text)
@@ -150,7 +150,7 @@ def register(tool: Callable[[], Callable[[Any], Any]], context: Any, ops: Any) -
         return json.dumps(ops.lifespan(ctx))
 
     async def request_id(ctx: context) -> str:
-        return repr(ctx.request_id)
+        return json.dumps(ctx.request_id)
 
     for function in (script, act, marked, header, whoami, lifespan, request_id):
         tool()(function)

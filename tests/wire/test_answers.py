@@ -7,9 +7,9 @@ import re
 from typing import Any
 
 import pytest
-from conftest import Farm, Server, gate
-from peer import PRIMED, Peer, counts, ids, last_id, logs, results, seen, unknown_like
-from raw import Reply, request
+from kit.servers import Farm, Server, gate
+from kit.peer import PRIMED, Peer, counts, ids, last_id, logs, results, seen, unknown_like
+from kit.raw import Reply, request
 
 
 async def finished(peer: Peer, *steps: str, id: Any = None) -> list[str]:
@@ -86,7 +86,7 @@ async def test_cursor_at_the_terminal_is_204(server: Server) -> None:
 
 @pytest.mark.ours
 async def test_trimmed_cursor_is_a_gap_and_is_counted(farm: Farm) -> None:
-    server = farm.get(cap=10, install={"max_events_per_stream": 10})
+    server = farm.get(cap=10, engine={"max_events_per_stream": 10})
     peer = await server.peer()
     stream = await finished(peer, "emit 40", "return x")
     # The live reader may have fallen behind ten events too, and was told so.
@@ -147,7 +147,7 @@ async def test_unknown_standalone_cursor_gives_the_own_stream_from_its_low_mark(
     found = await reply.settle()
     assert logs(found) == ["one", "two"]
     methods = [event.message["method"] for event in found if event.message]
-    declared = [name for name in ("tools", "prompts", "resources") if server.flavor.startswith("fastmcp")]
+    declared = [name for name in ("tools", "prompts", "resources") if server.kind.name.startswith("fastmcp")]
     for name in declared:
         assert f"notifications/{name}/list_changed" in methods
     if not declared:
@@ -279,7 +279,7 @@ async def test_everything_else_is_answered_as_the_sdk_does(
 ) -> None:
     stock = farm.get(stock=True)
     what, method, change, body = case
-    if farm.flavor.startswith("fastmcp") and what.startswith(("host", "origin")):
+    if farm.kind.name.startswith("fastmcp") and what.startswith(("host", "origin")):
         pytest.skip("fastmcp lets a loopback server be called by any name")
     theirs = await plain(await stock.peer(), method, change, body)
     assert theirs[0] >= 400, theirs

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from conftest import STORE, Farm, Server, gate
-from peer import Peer, last_id, logs, results
+from kit.servers import Farm, Server, gate
+from kit.peer import Peer, last_id, logs, results
 
 # Longer than a busy machine takes between two requests of a session.
 IDLE_S = 5.0
@@ -47,7 +47,7 @@ async def test_f50_sessions_without_delete_reach_a_plateau(farm: Farm) -> None:
 
 @pytest.mark.ours
 async def test_f50_sessions_are_bounded_in_number(farm: Farm) -> None:
-    server = farm.get(install={"max_sessions": 8})
+    server = farm.get(engine={"max_sessions": 8})
     for _ in range(30):
         peer = Peer(server.port)
         try:
@@ -98,7 +98,7 @@ async def test_f51_session_with_an_open_standalone_stream_is_not_idle(farm: Farm
 
 @pytest.mark.ours
 async def test_detached_work_ends_with_an_error_after_max_detached_ms(farm: Farm) -> None:
-    server = farm.get(idle_s=IDLE_S, install={"max_detached_ms": 1000})
+    server = farm.get(idle_s=IDLE_S, engine={"max_detached_ms": 1000})
     peer = await server.peer()
     name = gate()
     reply = await peer.call("script", {"steps": ["emit 1", f"gate {name}", f"return {name}"]})
@@ -109,7 +109,7 @@ async def test_detached_work_ends_with_an_error_after_max_detached_ms(farm: Farm
 
 
 async def test_f54_deleting_a_session_frees_its_log(farm: Farm) -> None:
-    server = farm.get(cap=100_000, install={"retention_ms": 600_000})
+    server = farm.get(cap=100_000, engine={"retention_ms": 600_000})
     peer = await server.peer()
     for _ in range(5):
         await peer.ask("script", {"steps": ["emit 100 1000"]})
@@ -132,7 +132,7 @@ async def test_f54_deleting_a_session_frees_its_log(farm: Farm) -> None:
 
 @pytest.mark.ours
 async def test_f54_age_and_size_bounds_hold_without_any_call(farm: Farm) -> None:
-    server = farm.get(install={"retention_ms": 200})
+    server = farm.get(engine={"retention_ms": 200})
     peer = await server.peer()
     reply = await peer.call("script", {"steps": ["emit 50 1000", "return x"]})
     events = await reply.rest()
@@ -153,7 +153,7 @@ async def test_f54_age_and_size_bounds_hold_without_any_call(farm: Farm) -> None
 async def test_f54_bytes_are_bounded(farm: Farm, limit: str, most: int) -> None:
     if limit == "max_bytes" and STORE.startswith("redis"):
         pytest.skip("the bound of all is the server's own maxmemory")
-    server = farm.get(install={limit: most})
+    server = farm.get(engine={limit: most})
     peer = await server.peer()
     name = gate()
     for _ in range(3):

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client import LINE, stock_client
-from conftest import Farm, Server, gate
-from peer import Peer, counts, last_id, results, seen
-from raw import Event, Reply
+from kit.stock import LINE, stock_client
+from kit.servers import Farm, Server, gate
+from kit.peer import Peer, counts, last_id, results, seen
+from kit.raw import Event, Reply
 from store_rules import refusing
 
 SECRETS = (b"hunter2", b"10.0.0.7", b"redis", b"sqlite", b"Traceback")
@@ -161,7 +161,7 @@ async def test_the_stores_ids_go_on_the_wire(lab: Server) -> None:
 
 @pytest.mark.ours
 async def test_stream_names_are_safe_and_apart(lab: Server) -> None:
-    if lab.flavor.startswith("fastmcp"):
+    if lab.kind.name.startswith("fastmcp"):
         pytest.skip("fastmcp puts a prefix of its own before our names")
     before = set((await lab.state())["store"]["names"])
     alice, bob = await lab.peer(), await lab.peer()
@@ -204,7 +204,7 @@ class Users:
     def get(self, **options: Any) -> Server:
         if self.kind == "example":
             options["address"] = self.file(**options)
-        return self.farm.get(store=self.kind, install=SMALL, **options)
+        return self.farm.get(store=self.kind, engine=SMALL, **options)
 
     def file(self, cap: int = 0) -> str:
         return str(self.folder / f"{cap}.db")
@@ -303,7 +303,7 @@ async def test_i9_users_store_that_fails_for_a_while_harms_the_events_of_that_wh
 
 @pytest.mark.ours
 async def test_store_that_fails_during_a_resume_gets_comments_then_a_clean_end(farm: Farm) -> None:
-    server = farm.get(store="lab", install={**SMALL, "store_timeout_ms": 300})
+    server = farm.get(store="lab", engine={**SMALL, "store_timeout_ms": 300})
     await server.plan()
     peer, (_, cursor), _ = await outside(server)
     await server.plan(replay_fails=True)

@@ -2,23 +2,25 @@
 import { randomUUID } from 'node:crypto';
 import http from 'node:http';
 
-import { serve as serveFetch } from '@hono/node-server';
+import { getRequestListener } from '@hono/node-server';
 import { NodeStreamableHTTPServerTransport } from '@modelcontextprotocol/node';
+import { WebStandardStreamableHTTPServerTransport as WebV2 } from '@modelcontextprotocol/server';
 import { StreamableHTTPServerTransport } from '@modelcontextprotocol/sdk/server/streamableHttp.js';
+import { WebStandardStreamableHTTPServerTransport as WebV1 } from '@modelcontextprotocol/sdk/server/webStandardStreamableHttp.js';
 
 import * as v2 from 'tailrope/mcp';
 import * as v1 from 'tailrope/mcp-v1';
 
-import { until } from './raw.mjs';
+import { until } from '../../node/kit/raw.mjs';
 import { LabStore } from './stores.mjs';
-import { isStock, isWeb } from './test.mjs';
 import { connectServer } from './tools.mjs';
 
-export { LINES } from './test.mjs';
 export { at, marked, newGate, open, passed } from './control.mjs';
 export { acting, connectServer } from './tools.mjs';
 
 export const packages = { v1, v2 };
+export const isStock = process.env.TAILROPE_TEST_TRANSPORT === 'stock';
+const stockWebClasses = { v1: WebV1, v2: WebV2 };
 export const stockClasses = { v1: StreamableHTTPServerTransport, v2: NodeStreamableHTTPServerTransport };
 export const classes = { v1: v1.StreamableHTTPServerTransport, v2: v2.NodeStreamableHTTPServerTransport };
 export const webClasses = {
@@ -33,20 +35,9 @@ v1.setLog((level, line) => logged.push(`${level} ${line}`), 'debug');
 const NOT_FOUND = '{"jsonrpc":"2.0","error":{"code":-32001,"message":"Session not found"},"id":null}';
 
 /** Whatever `handle` does, on a port. */
-export async function listen(handle) {
+export async function listen(handle, port = 0) {
   const server = http.createServer(handle);
-  await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
-  return hosted(server);
-}
-
-/** Whatever `fetch` makes of a web-standard request, on a port. */
-function listenFetch(fetch) {
-  return new Promise((resolve) => {
-    const server = serveFetch({ fetch, port: 0, hostname: '127.0.0.1' }, () => resolve(hosted(server)));
-  });
-}
-
-function hosted(server) {
+  await new Promise((resolve) => server.listen(port, '127.0.0.1', resolve));
   return {
     port: server.address().port,
     /** Takes no further connections. */
@@ -58,19 +49,35 @@ function hosted(server) {
   };
 }
 
+/** Who may come where bearer tokens are asked for; the Python servers have the same. */
+const TOKENS = {
+  'alice-token': ['alice', 'alice'],
+  'alice-second-token': ['alice', 'alice'],
+  'bob-token': ['bob', 'bob'],
+};
+
+/** The user of a request: behind `Bearer`, or in the header `x-user` as `client` or `client/subject`. */
+function userOf(header) {
+  const token = header('authorization')?.replace('Bearer ', '');
+  const [clientId, subject] = token === undefined ? (header('x-user')?.split('/') ?? []) : (TOKENS[token] ?? []);
+  if (clientId === undefined) {
+    return undefined;
+  }
+  return { token: token ?? header('x-user'), clientId, scopes: ['use'], ...(subject && { extra: { subject } }) };
+}
+
 /**
- * Starts a server of a line. Users come from the header `x-user`, as `client` or `client/subject`.
+ * A server of a line, which nobody has put on a port yet.
  *
- * The options are the transport's, and: `engine` and `address`, options and address of a store of the server's
- * own; `cap`, how many events of a stream the stock transport's store keeps; `stock`, the SDK's own transport
- * whatever is tested.
+ * The options are the transport's, and: `engine` and `address`, options and address of a store of the server's own; `cap`,
+ * how many events of a stream the stock transport's store keeps; `stock`, the SDK's own transport; `web`, the web-standard
+ * classes; `stateless`, a transport for each request; `auth`, only users with a token.
  */
-export async function serve(line, { engine, address, cap, stock = isStock, ...options } = {}) {
+export function makeServer(line, { engine, address, cap, stock = isStock, web, stateless, auth, ...options } = {}) {
   const transports = new Map();
   const requests = { POST: 0, GET: 0, DELETE: 0 };
   const errors = [];
-  const web = isWeb && !stock;
-  const Transport = (stock ? stockClasses : web ? webClasses : classes)[line];
+  const Transport = (stock ? (web ? stockWebClasses : stockClasses) : web ? webClasses : classes)[line];
   let store = options.eventStore;
   if (store === undefined && stock) {
     store = new LabStore({ cap });
@@ -80,12 +87,12 @@ export async function serve(line, { engine, address, cap, stock = isStock, ...op
 
   async function make() {
     const transport = new Transport({
-      sessionIdGenerator: () => randomUUID(),
+      sessionIdGenerator: stateless ? undefined : () => randomUUID(),
       retryInterval: 20,
       onsessioninitialized: (id) => transports.set(id, transport),
       onsessionclosed: (id) => transports.delete(id),
       ...options,
-      eventStore: store,
+      eventStore: stateless ? undefined : store,
     });
     transport.onerror = (error) => errors.push(error);
     // A session that its transport has ended is unknown from then on.
@@ -98,22 +105,23 @@ export async function serve(line, { engine, address, cap, stock = isStock, ...op
     return transport;
   }
 
-  /** The transport of a request and who sends it; no transport for a session that is unknown. */
-  async function route(method, sessionId, user) {
-    requests[method] += 1;
-    const transport = transports.get(sessionId) ?? (sessionId === undefined ? await make() : undefined);
-    if (user === undefined) {
-      return { transport };
-    }
-    const [clientId, subject] = user.split('/');
-    return { transport, auth: { token: user, clientId, scopes: [], ...(subject && { extra: { subject } }) } };
+  /** The transport of a request; none for a session that is unknown. */
+  function route(method, sessionId) {
+    requests[method] = (requests[method] ?? 0) + 1;
+    const ofSession = `${method} ${sessionId}`;
+    requests[ofSession] = (requests[ofSession] ?? 0) + 1;
+    return transports.get(sessionId) ?? (sessionId === undefined || stateless ? make() : undefined);
   }
 
   const stored = { ...options, eventStore: store, onerror: (error) => errors.push(error) };
 
   async function handle(req, res) {
-    const { transport, auth } = await route(req.method, req.headers['mcp-session-id'], req.headers['x-user']);
-    req.auth = auth;
+    req.auth = userOf((name) => req.headers[name]);
+    if (auth && req.auth === undefined) {
+      res.writeHead(401).end();
+      return;
+    }
+    const transport = await route(req.method, req.headers['mcp-session-id']);
     if (transport === undefined) {
       if (!stock && (await packages[line].serveStoredSession(req, res, stored))) {
         return;
@@ -127,20 +135,24 @@ export async function serve(line, { engine, address, cap, stock = isStock, ...op
 
   async function handleFetch(request) {
     const header = (name) => request.headers.get(name) ?? undefined;
-    const { transport, auth } = await route(request.method, header('mcp-session-id'), header('x-user'));
+    const authInfo = userOf(header);
+    if (auth && authInfo === undefined) {
+      return new Response(null, { status: 401 });
+    }
+    const transport = await route(request.method, header('mcp-session-id'));
     if (transport === undefined) {
-      const answer = await packages[line].fetchStoredSession(request, { ...stored, authInfo: auth });
+      const answer = stock ? undefined : await packages[line].fetchStoredSession(request, { ...stored, authInfo });
       return answer ?? new Response(NOT_FOUND, { status: 404, headers: { 'content-type': 'application/json' } });
     }
-    return transport.handleRequest(request, { authInfo: auth });
+    return transport.handleRequest(request, { authInfo });
   }
 
   const failed = (error) => void errors.push(error);
-  const host = web
-    ? await listenFetch((request) => handleFetch(request).catch((error) => Promise.reject(failed(error))))
-    : await listen((req, res) => handle(req, res).catch((error) => res.destroy(failed(error))));
+  const listener = web
+    ? getRequestListener((request) => handleFetch(request).catch((error) => Promise.reject(failed(error))))
+    : (req, res) => handle(req, res).catch((error) => res.destroy(failed(error)));
   return {
-    ...host,
+    listener,
     line,
     isStock: stock,
     store,
@@ -162,11 +174,28 @@ export async function serve(line, { engine, address, cap, stock = isStock, ...op
     /** Throws away what was noted of requests. */
     forget() {
       errors.length = 0;
+      for (const name of Object.keys(requests)) {
+        delete requests[name];
+      }
     },
-    async close() {
+    /** Ends all sessions, as the SDKs' own servers do. */
+    async closeTransports() {
       for (const transport of transports.values()) {
         await transport.close();
       }
+    },
+  };
+}
+
+/** Starts a server of a line in this process. */
+export async function serve(line, options) {
+  const made = makeServer(line, options);
+  const host = await listen(made.listener);
+  return {
+    ...made,
+    ...host,
+    async close() {
+      await made.closeTransports();
       await host.close();
     },
   };

@@ -1,0 +1,271 @@
+"""The servers under test: one list for all suites, and one way to start them.
+
+A server is a process of a real SDK with the tools of `tests/servers`. It prints `READY PORT`, and answers what tests ask
+of it below `/ctl/`, beside its MCP endpoint. `TAILROPE_TEST_TRANSPORT=stock` starts them on the SDKs' own transports.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+import json
+import os
+import select
+import subprocess
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from servers.python.spawner import Spawned, Spawner
+
+from kit.peer import NEWEST, Peer
+from kit.raw import request
+
+if TYPE_CHECKING:
+    from tailrope.testing import Session
+
+TESTS = Path(__file__).resolve().parents[1]
+ROOT = TESTS.parent
+TRANSPORT = os.environ.get("TAILROPE_TEST_TRANSPORT", "tailrope")
+# A cold start on a busy machine; a stock server that hangs is to be found out soon.
+START_S = 20.0 if TRANSPORT == "stock" else 60.0
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One server of the list: a library of an SDK line."""
+
+    name: str
+    language: str
+    # The virtual environment of a Python server, the SDK line of a Node server.
+    line: str
+
+    @property
+    def python(self) -> str:
+        return str(ROOT / ".venv" / self.line / "bin" / "python")
+
+    @property
+    def flavor(self) -> str:
+        """What the server's program calls it."""
+        return self.name.split("-")[0] if self.language == "python" else self.name
+
+    def command(self, transport: str, options: dict[str, Any]) -> list[str]:
+        arguments = ["--flavor", self.flavor, "--transport", transport, "--options", json.dumps(options)]
+        if self.language == "node":
+            return ["node", "--expose-gc", str(TESTS / "servers" / "node" / "app.mjs"), *arguments]
+        return [self.python, "-m", "servers.python.app", *arguments]
+
+
+# A server of another language joins with a line here.
+SERVERS = {
+    kind.name: kind
+    for kind in (
+        Kind("mcp1", "python", "mcp1"),
+        Kind("fastmcp3", "python", "mcp1"),
+        Kind("mcp2", "python", "mcp2"),
+        Kind("fastmcp4", "python", "mcp2"),
+        Kind("node-v1", "node", "v1"),
+        Kind("node-v2", "node", "v2"),
+        Kind("web-v1", "node", "v1"),
+        Kind("web-v2", "node", "v2"),
+    )
+}
+# The tools on the SDK's lowlevel server: behind the SDK's session manager, and with transports made by hand.
+LOWLEVEL = {f"{name}-{line}": Kind(name, "python", line) for name in ("lowlevel", "byhand") for line in ("mcp1", "mcp2")}
+
+
+@functools.cache
+def spawner(kind: Kind) -> Spawner:
+    return Spawner(kind.python, kind.flavor)
+
+
+_gates = itertools.count(1)
+_shut: set[str] = set()
+
+
+def gate() -> str:
+    """A name that no other test uses: servers are shared, gates are not."""
+    name = f"g{next(_gates)}"
+    _shut.add(name)
+    return name
+
+
+def left_shut() -> list[str]:
+    """The gates that nobody has opened since this was last asked."""
+    names = list(_shut)
+    _shut.clear()
+    return names
+
+
+class Server:
+    """One server process. Its standard error is kept, to be shown when a test fails to start or stop it."""
+
+    def __init__(
+        self, kind: Kind, options: dict[str, Any] | None = None, transport: str = TRANSPORT, **env: str
+    ) -> None:
+        self.kind, self.options, self.transport = kind, options or {}, transport
+        # Open as long as the process runs, so no `with` can hold it.
+        self.stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        command = kind.command(transport, self.options)
+        env = {**os.environ, **env}
+        self.process: Spawned | subprocess.Popen[str]
+        if kind.name in SERVERS and kind.language == "python" and transport != "stock":
+            self.process = spawner(kind).start(command[3:], env, self.stderr)
+        else:
+            # A stock server is one that never heard of us, so it does not come from a process that imported us.
+            self.process = subprocess.Popen(
+                command, cwd=TESTS, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self.stderr, text=True, env=env
+            )
+        self.port = self._ready()
+
+    @classmethod
+    async def start(cls, kind: Kind, options: dict[str, Any] | None = None, transport: str = TRANSPORT) -> Server:
+        """As the constructor does, without holding up an event loop."""
+        return await asyncio.to_thread(cls, kind, options, transport)
+
+    def _ready(self) -> int:
+        assert self.process.stdout is not None
+        readable, _, _ = select.select([self.process.stdout], [], [], START_S)
+        line = self.process.stdout.readline() if readable else ""
+        if not line.startswith("READY"):
+            self.kill()
+            raise AssertionError(f"{self.kind.name} did not start: {line!r}\n{self.log()}")
+        return int(line.split()[1])
+
+    def log(self) -> str:
+        self.stderr.seek(0)
+        return self.stderr.read()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(10)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+    def stop(self) -> None:
+        """End it. Raises AssertionError when something panicked in it."""
+        self.kill()
+        log = self.log()
+        assert "panicked at" not in log, log
+
+    def exit_code(self, wait_s: float) -> int:
+        """Wait for the process to end by itself."""
+        return self.process.wait(wait_s)
+
+    async def peer(self, revision: str = NEWEST, **more: Any) -> Peer:
+        return await Peer.open(self.port, revision, **more)
+
+    async def session(self, **more: Any) -> Session:
+        """A session of the test kit for users."""
+        from tailrope.testing import open_session
+
+        return await open_session(f"http://127.0.0.1:{self.port}/mcp", **more)
+
+    async def ctl(self, path: str, body: Any = None, **query: Any) -> Any:
+        target = f"/ctl/{path}?{urlencode(query)}"
+        payload = json.dumps(body).encode() if body is not None else b""
+        reply = await request(self.port, "POST", target, {}, payload, wait_s=30)
+        answer = await reply.json()
+        reply.close()
+        return answer
+
+    async def open(self, *gates: str) -> None:
+        _shut.difference_update(gates)
+        await self.ctl("open", gate=",".join(gates))
+
+    async def mark(self, name: str, count: int = 1) -> None:
+        """Wait until the server's tools have set this mark."""
+        # Thousands of events take their time, and more in a store that waits for a disk or a network. A stock server
+        # that never gets there is to be found out soon.
+        for _ in range(1 if self.transport == "stock" else 6):
+            answer = await self.ctl("mark", name=name, count=count)
+            if not answer:
+                return
+        raise AssertionError(answer)
+
+    async def at(self, name: str, count: int = 1) -> None:
+        """Wait until a tool or store waits at this gate."""
+        await self.mark(f"at {name}", count)
+
+    async def state(self) -> Any:
+        """Marks, requests so far by method (and by `METHOD SESSION`), memory, descriptors, the state of a lab store."""
+        return await self.ctl("state")
+
+    async def held(self) -> Any:
+        """What the process holds once it has thrown away the tests' own books and collected its garbage."""
+        return await self.ctl("held")
+
+    async def stats(self) -> Any:
+        return await self.ctl("stats")
+
+    async def plan(self, **faults: Any) -> None:
+        """How the lab store behaves from now on."""
+        await self.ctl("store", body=faults)
+
+    async def lost(self) -> None:
+        """Wait until nothing is left of any stream, or make the stock transport's store forget them."""
+        if self.transport == "stock":
+            await self.plan(forget=True)
+        else:
+            # The client's standalone stream stays.
+            await self.until_stats(lambda stats: stats["streams"] <= 1)
+
+    async def until_stats(self, condition: Callable[[Any], bool], wait_s: float = 30.0) -> Any:
+        """Wait until the engine's counters satisfy `condition`; for what the wire does not show."""
+        return await until(self.stats, condition, wait_s)
+
+
+async def until(ask: Callable[[], Awaitable[Any]], condition: Callable[[Any], bool], wait_s: float = 30.0) -> Any:
+    """Ask until the answer satisfies `condition`, and give that answer."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        found = await ask()
+        if condition(found):
+            return found
+        assert time.monotonic() < deadline, f"never reached: {found}"
+        await asyncio.sleep(0.02)
+
+
+class Farm:
+    """The running servers of one kind, by their options: tests that ask for the same share one."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+        self.servers: dict[str, Server] = {}
+        kept: list[dict[str, Any]] = [{}, {"store": "lab"}, {"engine": {"prefer_resumable": True}}]
+        self._keep = {self._key(options) for options in kept}
+
+    @staticmethod
+    def _key(options: dict[str, Any]) -> str:
+        return json.dumps(options, sort_keys=True)
+
+    def get(self, **options: Any) -> Server:
+        key = self._key(options)
+        server = self.servers.get(key)
+        if server is None or server.process.poll() is not None:
+            # `stock=True` asks for the SDK's own transport beside ours, to compare the two.
+            transport = "stock" if options.get("stock") else TRANSPORT
+            server = self.servers[key] = Server(self.kind, options, transport)
+        return server
+
+    def fresh(self, **options: Any) -> Server:
+        """A server of the test's own, which the test must end."""
+        return Server(self.kind, options)
+
+    async def open_all(self) -> None:
+        """Open what a failed test left shut: its tools must not run on beside the next test."""
+        if names := left_shut():
+            for server in self.servers.values():
+                if server.process.poll() is None:
+                    await server.open(*names)
+
+    def stop(self, everything: bool) -> None:
+        for key, server in list(self.servers.items()):
+            if everything or key not in self._keep:
+                del self.servers[key]
+                server.stop()
