@@ -11,14 +11,17 @@ import functools
 import itertools
 import json
 import os
+import resource
 import select
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlencode
 
 from servers.python.spawner import Spawned, Spawner
@@ -50,6 +53,18 @@ class Kind:
         return str(ROOT / ".venv" / self.line / "bin" / "python")
 
     @property
+    def major(self) -> int:
+        """The version of its SDK."""
+        return int(self.line[-1])
+
+    @property
+    def changing(self) -> tuple[str, ...]:
+        """The lists of which it says that they may change."""
+        if self.name.startswith("fastmcp"):
+            return "tools", "prompts", "resources"
+        return ("tools",) if self.language == "node" else ()
+
+    @property
     def flavor(self) -> str:
         """What the server's program calls it."""
         return self.name.split("-")[0] if self.language == "python" else self.name
@@ -76,12 +91,22 @@ SERVERS = {
     )
 }
 # The tools on the SDK's lowlevel server: behind the SDK's session manager, and with transports made by hand.
-LOWLEVEL = {f"{name}-{line}": Kind(name, "python", line) for name in ("lowlevel", "byhand") for line in ("mcp1", "mcp2")}
+LOWLEVEL = {
+    f"{name}-{line}": Kind(name, "python", line) for name in ("lowlevel", "byhand") for line in ("mcp1", "mcp2")
+}
 
 
 @functools.cache
-def spawner(kind: Kind) -> Spawner:
+def _spawner(kind: Kind) -> Spawner:
     return Spawner(kind.python, kind.flavor)
+
+
+_spawning = threading.Lock()
+
+
+def spawner(kind: Kind) -> Spawner:
+    with _spawning:
+        return _spawner(kind)
 
 
 _gates = itertools.count(1)
@@ -119,14 +144,40 @@ class Server:
         else:
             # A stock server is one that never heard of us, so it does not come from a process that imported us.
             self.process = subprocess.Popen(
-                command, cwd=TESTS, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self.stderr, text=True, env=env
+                command,
+                cwd=TESTS,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=self.stderr,
+                text=True,
+                env=env,
             )
         self.port = self._ready()
 
     @classmethod
-    async def start(cls, kind: Kind, options: dict[str, Any] | None = None, transport: str = TRANSPORT) -> Server:
+    async def start(
+        cls, kind: Kind, options: dict[str, Any] | None = None, transport: str = TRANSPORT, **env: str
+    ) -> Self:
         """As the constructor does, without holding up an event loop."""
-        return await asyncio.to_thread(cls, kind, options, transport)
+        starting = asyncio.ensure_future(asyncio.to_thread(cls, kind, options, transport, **env))
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # Nobody else knows of it.
+            starting.add_done_callback(lambda done: None if done.exception() else done.result().kill())
+            raise
+
+    @classmethod
+    @asynccontextmanager
+    async def running(
+        cls, kind: Kind, options: dict[str, Any] | None = None, transport: str = TRANSPORT
+    ) -> AsyncIterator[Self]:
+        """A server as long as the block runs."""
+        server = await cls.start(kind, options, transport)
+        try:
+            yield server
+        finally:
+            await asyncio.to_thread(server.stop)
 
     def _ready(self) -> int:
         assert self.process.stdout is not None
@@ -157,6 +208,21 @@ class Server:
         """Wait for the process to end by itself."""
         return self.process.wait(wait_s)
 
+    async def died(self, wait_s: float) -> bool:
+        """Wait for it without holding up an event loop, and say whether it has ended."""
+        try:
+            await asyncio.to_thread(self.process.wait, wait_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def rss(self) -> int:
+        """Bytes in memory, as the system counts them."""
+        return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * resource.getpagesize()
+
+    def descriptors(self) -> int:
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
     async def peer(self, revision: str = NEWEST, **more: Any) -> Peer:
         return await Peer.open(self.port, revision, **more)
 
@@ -169,7 +235,7 @@ class Server:
     async def ctl(self, path: str, body: Any = None, **query: Any) -> Any:
         target = f"/ctl/{path}?{urlencode(query)}"
         payload = json.dumps(body).encode() if body is not None else b""
-        reply = await request(self.port, "POST", target, {}, payload, wait_s=30)
+        reply = await request(self.port, "POST", target, {}, payload, wait_s=60)
         answer = await reply.json()
         reply.close()
         return answer
@@ -187,6 +253,10 @@ class Server:
             if not answer:
                 return
         raise AssertionError(answer)
+
+    async def passed(self, name: str) -> bool:
+        """Whether this mark is set. It may take some seconds to say no."""
+        return not await self.ctl("mark", name=name)
 
     async def at(self, name: str, count: int = 1) -> None:
         """Wait until a tool or store waits at this gate."""

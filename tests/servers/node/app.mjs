@@ -2,23 +2,26 @@
 //
 // A flavour is `node` (the classes for node:http) or `web` (the web-standard ones, behind a server that speaks fetch) and
 // an SDK line. Prints `READY PORT` when it listens. The options are those of the Python servers (tests/servers/python):
-// engine (options of the event store's engine, in the spelling of Python), address (of the event store), store (none, lab,
-// example), cap (events of a stream that the lab store keeps), retry_ms, idle_s, json_response, stateless_http, auth (bearer
-// tokens), max_request_body_size, log (least level of what the engine logs to standard error).
+// engine (options of the event store's engine, in the spelling of Python; its `transport` is `stock` for the SDK's own in
+// front of our store), address (of the event store), store (none, lab, example, event-store, absent), cap (events of a stream
+// that the lab store keeps), retry_ms, idle_s, json_response, stateless_http, auth (bearer tokens), guard (against foreign
+// hosts and origins, which the Python SDKs have by themselves), max_request_body_size, log (least level of what the engine
+// logs to standard error).
 import { parseArgs } from 'node:util';
 
 import { configure, drain, setLog } from 'tailrope/mcp';
 
 import { camelCase, controlled } from './ctl.mjs';
 import { LabStore } from './stores.mjs';
-import { listen, makeServer } from './transports.mjs';
+import { listen, makeServer, packages } from './transports.mjs';
 
 /** What the options are in the words of `makeServer`. */
 async function translated(options, stock) {
-  const { engine = {}, address, store, cap, retry_ms: retryMs = 20, idle_s: idleS, log, ...rest } = options;
-  const { prefer_resumable: _, keep_alive_ms: keepAliveMs, ...limits } = engine;
+  // `stock` is for whoever chose the transport.
+  const { engine = {}, address, store, cap, retry_ms: retryMs = 20, idle_s: idleS, log, stock: _stock, ...rest } = options;
+  const { prefer_resumable: _, keep_alive_ms: keepAliveMs, transport, ...limits } = engine;
   const own = Object.fromEntries(Object.entries(limits).map(([name, value]) => [camelCase(name), value]));
-  const { json_response: enableJsonResponse, stateless_http: stateless, max_request_body_size: size, auth, ...more } = rest;
+  const { json_response: enableJsonResponse, stateless_http: stateless, max_request_body_size: size, auth, guard, ...more } = rest;
   if (Object.keys(more).length > 0) {
     throw new TypeError(`unknown options: ${Object.keys(more)}`);
   }
@@ -32,16 +35,23 @@ async function translated(options, stock) {
   } else {
     made.address = address;
   }
+  if (guard) {
+    Object.assign(made, { enableDnsRebindingProtection: true, allowedHosts, allowedOrigins: ['http://127.0.0.1'] });
+  }
   if (idleS !== undefined) {
     own.sessionIdleMs = idleS * 1000;
   }
   if (!stock) {
     made.keepAliveMs = keepAliveMs;
     // A store of the server's own has its own engine; one that a user wrote takes the engine of the process.
-    if (made.eventStore === undefined) {
+    if (made.eventStore === undefined && store !== 'absent') {
       made.engine = own;
     } else {
       configure(own);
+    }
+    if (transport === 'stock') {
+      made.eventStore = new packages[line].EventStore(address, own);
+      made.stock = true;
     }
   }
   return { ...made, enableJsonResponse, maxRequestBodySize: size };
@@ -57,8 +67,11 @@ const { values } = parseArgs({
 });
 const [kind, line] = values.flavor.split('-');
 const stock = values.transport === 'stock';
+/** Filled once it is known where this server is. */
+const allowedHosts = [];
 const made = makeServer(line, { web: kind === 'web', ...(await translated(JSON.parse(values.options), stock)) });
 const { port, stop } = await listen(controlled(made), Number(values.port));
+allowedHosts.push(`127.0.0.1:${port}`);
 
 for (const signal of ['SIGTERM', 'SIGINT']) {
   process.on(signal, async () => {

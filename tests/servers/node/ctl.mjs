@@ -17,7 +17,7 @@ export const camelCase = (name) => name.replace(/_(.)/g, (_, letter) => letter.t
 const snakeCase = (name) => name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
 const renamed = (object, rename) => Object.fromEntries(Object.entries(object).map(([key, value]) => [rename(key), value]));
 
-/** Answers below `/ctl/`; everything else goes to the server as it is. */
+/** Answers below `/ctl/`, and makes the transport of `/current` anew at `/new`; all else goes to the server as it is. */
 export function controlled(made) {
   const paths = {
     open({ gate }) {
@@ -48,7 +48,7 @@ export function controlled(made) {
       logged.length = 0;
       gc();
       const { heapUsed, external } = process.memoryUsage();
-      return { ...paths.state(), heap: heapUsed + external };
+      return { ...paths.state(), heap: heapUsed + external, sessions: made.transports.size };
     },
     act: ({ name, step }) => order(name, step),
     async store(_, faults) {
@@ -60,6 +60,11 @@ export function controlled(made) {
       await fullDisk(faults.fail !== undefined);
       return {};
     },
+    /** Does at once what a process does at its exit, and no more. */
+    exit() {
+      process.on('exit', () => process.kill(process.pid, 'SIGKILL'));
+      process.exit();
+    },
     stats: () => renamed(stats(), snakeCase),
     async drain(_, options) {
       await drain(renamed(options, camelCase));
@@ -68,6 +73,11 @@ export function controlled(made) {
   };
   return async (req, res) => {
     const { pathname, searchParams } = new URL(req.url, 'http://localhost');
+    if (pathname === '/new') {
+      await made.renew(searchParams.has('json_response'));
+      res.end();
+      return;
+    }
     if (!pathname.startsWith('/ctl/')) {
       await made.listener(req, res);
       return;

@@ -115,13 +115,16 @@ export function makeServer(line, { engine, address, cap, stock = isStock, web, s
 
   const stored = { ...options, eventStore: store, onerror: (error) => errors.push(error) };
 
+  // The one transport of `/current`, made anew by `renew`: as users make one by hand.
+  let current;
+
   async function handle(req, res) {
     req.auth = userOf((name) => req.headers[name]);
     if (auth && req.auth === undefined) {
       res.writeHead(401).end();
       return;
     }
-    const transport = await route(req.method, req.headers['mcp-session-id']);
+    const transport = req.url === '/current' ? current : await route(req.method, req.headers['mcp-session-id']);
     if (transport === undefined) {
       if (!stock && (await packages[line].serveStoredSession(req, res, stored))) {
         return;
@@ -139,7 +142,8 @@ export function makeServer(line, { engine, address, cap, stock = isStock, web, s
     if (auth && authInfo === undefined) {
       return new Response(null, { status: 401 });
     }
-    const transport = await route(request.method, header('mcp-session-id'));
+    const isAlone = new URL(request.url).pathname === '/current';
+    const transport = isAlone ? current : await route(request.method, header('mcp-session-id'));
     if (transport === undefined) {
       const answer = stock ? undefined : await packages[line].fetchStoredSession(request, { ...stored, authInfo });
       return answer ?? new Response(NOT_FOUND, { status: 404, headers: { 'content-type': 'application/json' } });
@@ -170,6 +174,12 @@ export function makeServer(line, { engine, address, cap, stock = isStock, web, s
         const { engine: own } = store[Symbol.for('tailrope.runtime')];
         await until(() => own.stats().streams <= streams);
       }
+    },
+    /** Makes the transport of `/current`, whose session is named `current`. */
+    async renew(enableJsonResponse) {
+      await current?.close();
+      current = new Transport({ sessionIdGenerator: () => 'current', enableJsonResponse });
+      await connectServer(line, current);
     },
     /** Throws away what was noted of requests. */
     forget() {

@@ -112,17 +112,16 @@ class ByHand:
     def __init__(self, options: dict[str, Any], store: Any, retry_ms: int | None, ops: Ops) -> None:
         self.server = make(ops)
         self.options: dict[str, Any] = {
-            "is_json_response_enabled": options.get("json_response", False),
             "event_store": store,
             "retry_interval": retry_ms,
         }
         self.transports: dict[str, Any] = {}
         self.tasks: Any = None
 
-    async def open(self, session_id: str) -> Any:
+    async def open(self, session_id: str, **more: Any) -> Any:
         from tailrope.mcp import StreamableHTTPServerTransport
 
-        transport = self.transports[session_id] = StreamableHTTPServerTransport(session_id, **self.options)
+        transport = self.transports[session_id] = StreamableHTTPServerTransport(session_id, **self.options, **more)
 
         async def run(*, task_status: Any) -> None:
             async with transport.connect() as (read, write):
@@ -133,11 +132,11 @@ class ByHand:
         return transport
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """/mcp opens sessions as managers do; /new opens the one named `current`, which has /current for itself."""
+        """/mcp opens sessions as managers do; /new opens the one named `current`, which has /current to itself."""
         if scope["path"] == "/new":
             if (old := self.transports.pop("current", None)) is not None:
                 await old.terminate()
-            await self.open("current")
+            await self.open("current", is_json_response_enabled=b"json_response" in scope["query_string"])
             await PlainTextResponse("")(scope, receive, send)
             return
         if scope["path"] == "/current":
