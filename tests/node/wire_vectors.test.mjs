@@ -17,7 +17,7 @@ const REASONS = {
   anonymous: 'only list_changed has no id, see "the-answer-to-initialize-tells-version-and-announcements"',
   retry: 'an engine tells its retry with every priming event',
   errors: 'the words of errors are not for a caller to choose',
-  digits: 'JavaScript has no such number: see answers.test.mjs',
+  digits: 'JavaScript has no such number: see tests/wire/test_answers.py',
   strict: 'these SDKs do not take such a message',
   empty: 'an empty Last-Event-ID is none',
 };
