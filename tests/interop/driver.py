@@ -1,39 +1,47 @@
 """The official clients, each behind a driver process that says what the client shows its user.
 
-A driver is started with the server's URL and connects at once. Orders, one JSON object in a line:
+Orders, one JSON object in a line:
 
+    {"connect": URL}                    connect a new client to this server; comes first
     {"call": NAME, "steps": [...]}      call the tool `script`
     {"call": NAME, "method": METHOD}    send any other request, without params
-    {}                                  close the client and end
+    {}                                  close the client; another one may be connected then
 
 What it prints, in the same form:
 
-    {"connected": REVISION}             once, first
+    {"connected": REVISION}             once for each client, first
     {"call": NAME, "progress": NUMBER}  a progress notification of this call
     {"call": NAME, "result": TEXT}      the call's result
     {"call": NAME, "error": TEXT}       or its failure
     {"log": DATA}                       a log notification
-    {"closed": true}                    once, last
+    {"asked": TEXT}                     a question of the server's (elicitation); the answer is {"name": "re: TEXT"}.
+                                        The Rust client declares no such capability
+    {"closed": true}                    once for each client, last
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import os
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
-from hosts import HERE, ROOT, Host, Hosts, python
-from tap import Tap, until
+import pytest
+from kit.ahead import Fleet, Shared
+from kit.peer import Peer
+from kit.servers import ROOT, SERVERS, Server, gate
+from kit.tap import Tap, until
 
-PYTHON = ("python-v1", "python-v2")
-TYPESCRIPT = ("typescript-v1", "typescript-v2")
-RUST = ("rust-v3",)
+HERE = Path(__file__).parent
+PYTHON = ("mcp1", "mcp2")
+TYPESCRIPT = ("ts1", "ts2")
+RUST = ("rmcp3",)
 CLIENTS = (*PYTHON, *TYPESCRIPT, *RUST)
 # The same clients with Tailrope's half.
 WITH_LINE = "+line"
@@ -41,14 +49,24 @@ WITH_LINE = "+line"
 WITH_HTTP2 = "+http2"
 LINED = tuple(client + WITH_LINE for client in CLIENTS)
 REVISION = "2025-11-25"
-# Servers and their gates are shared by all tests.
-_gates = itertools.count(1)
+# Clients come back after so long where nothing else is said.
+RETRY_MS = 50
+# Clients of 2026-07-28 are steered to the newest resumable revision; servers in Node know no other.
+ENGINE = {"prefer_resumable": True}
+# How long the streams of a forgetful server stay readable.
+SHORT_MS = 50
 _rust = ""
+
+
+def tiers(name: str, values: Iterable[str], quick: Iterable[str]) -> pytest.MarkDecorator:
+    """A parameter with these values, of which only the quick ones are there in every run."""
+    marks = {value: () if value in quick else pytest.mark.full for value in values}
+    return pytest.mark.parametrize(name, [pytest.param(value, marks=marks[value]) for value in values])
 
 
 def gates(count: int) -> list[str]:
     """Names of gates that no other test uses."""
-    return [f"g{next(_gates)}" for _ in range(count)]
+    return [gate() for _ in range(count)]
 
 
 def build_rust() -> None:
@@ -56,25 +74,35 @@ def build_rust() -> None:
     _rust = subprocess.run([HERE / "build"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
 
 
-def command(client: str, url: str) -> list[str]:
+def command(client: str) -> list[str]:
     for ending in (WITH_LINE, WITH_HTTP2):
         if client.endswith(ending):
-            return [*command(client.removesuffix(ending), url), f"--{ending[1:]}"]
+            return [*command(client.removesuffix(ending)), f"--{ending[1:]}"]
     if client in PYTHON:
-        return [python(client), str(HERE / "drivers" / "python.py"), url]
+        return [SERVERS[client].python, str(HERE / "drivers" / "python.py")]
     if client in TYPESCRIPT:
-        return ["node", str(HERE / "drivers" / "typescript.mjs"), client.split("-")[1], url]
-    return [_rust, url]
+        return ["node", str(HERE / "drivers" / "typescript.mjs"), f"v{client[-1]}"]
+    return [_rust]
 
 
 class Driver:
-    """One driver process and everything that it has said."""
+    """One driver process and everything that it has said of its present client."""
 
     def __init__(self, process: asyncio.subprocess.Process, stderr: Any) -> None:
         self._process = process
         self._stderr = stderr
         self._reading = asyncio.create_task(self._read())
         self.lines: list[dict[str, Any]] = []
+
+    @classmethod
+    async def start(cls, client: str, **env: str) -> Driver:
+        pipe = asyncio.subprocess.PIPE
+        # Open as long as the process runs, so no `with` can hold it.
+        stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        process = await asyncio.create_subprocess_exec(
+            *command(client), cwd=ROOT, stdin=pipe, stdout=pipe, stderr=stderr, env=os.environ | env
+        )
+        return cls(process, stderr)
 
     async def _read(self) -> None:
         assert self._process.stdout is not None
@@ -91,6 +119,14 @@ class Driver:
     @property
     def logs(self) -> list[str]:
         return self._of("log")
+
+    @property
+    def asked(self) -> list[str]:
+        return self._of("asked")
+
+    @property
+    def is_closed(self) -> bool:
+        return any("closed" in line for line in self.lines)
 
     def progress(self, call: str = "call") -> list[int]:
         return self._of("progress", call)
@@ -113,6 +149,10 @@ class Driver:
         self._process.stdin.write(json.dumps(order).encode() + b"\n")
         await self._process.stdin.drain()
 
+    async def connect(self, url: str) -> None:
+        self.lines.clear()
+        await self.order(connect=url)
+
     async def call(self, *steps: str, name: str = "call") -> None:
         """Start a call; its results are looked up under its name."""
         await self.order(call=name, steps=steps)
@@ -125,10 +165,64 @@ class Driver:
         self._stderr.close()
 
 
+class Drivers:
+    """The driver processes: one whose client has closed drives another client of the kind, for another test."""
+
+    def __init__(self) -> None:
+        self._idle: dict[str, list[Driver]] = defaultdict(list)
+
+    @asynccontextmanager
+    async def get(self, client: str, **env: str) -> AsyncIterator[Driver]:
+        idle = self._idle[f"{client} {env}"]
+        driver = idle.pop() if idle else await Driver.start(client, **env)
+        try:
+            yield driver
+        finally:
+            if driver.is_closed:
+                idle.append(driver)
+            else:
+                await driver.kill()
+
+    async def stop(self) -> None:
+        for idle in self._idle.values():
+            for driver in idle:
+                await driver.kill()
+
+
+class Hosts(Fleet):
+    """All servers and all clients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drivers = Drivers()
+
+    async def stop(self) -> None:
+        await self.drivers.stop()
+        await super().stop()
+
+    async def remembering(self, server: str) -> Shared:
+        return await self.get(server, retry_ms=RETRY_MS, engine=ENGINE)
+
+    async def forgetful(self, server: str) -> Shared:
+        return await self.get(server, retry_ms=RETRY_MS, engine={**ENGINE, "retention_ms": SHORT_MS})
+
+
+async def end_session(server: Server, session: str | None) -> None:
+    """End a session behind its client's back."""
+    peer = Peer(server.port)
+    peer.session = session
+    await peer.delete()
+
+
+async def forgotten(server: Server) -> None:
+    """Wait until no stream of a request is left: what remains are sessions' standalone streams."""
+    await server.until_stats(lambda stats: stats["streams"] <= stats["sessions"])
+
+
 class Meeting:
     """A client, the server, and the tap between them."""
 
-    def __init__(self, driver: Driver, tap: Tap, host: Host) -> None:
+    def __init__(self, driver: Driver, tap: Tap, host: Server) -> None:
         self.driver, self.tap, self.host = driver, tap, host
 
     def story(self) -> str:
@@ -136,7 +230,7 @@ class Meeting:
         asked = "\n".join(map(str, self.tap.exchanges))
         return f"client said:\n{said}\nclient asked:\n{asked}\nclient's stderr:\n{self.driver.stderr()}"
 
-    async def until(self, condition: Any, wait_s: float = 20) -> None:
+    async def until(self, condition: Any, wait_s: float = 60) -> None:
         await until(condition, self.story, wait_s)
 
     async def resumed(self, count: int) -> None:
@@ -151,33 +245,42 @@ class Meeting:
         """Wait until the client has its standalone stream open."""
         await self.until(lambda: self.tap.listens() == 1)
 
+    async def poll(self, count: int = 4) -> int:
+        """Let a call be polled so often, and give that number: what else the client polls for by itself, it polls for
+        meanwhile."""
+        names = gates(count)
+        before = self.tap.resumes()
+        await self.driver.call(*(step for name in names for step in ("close", f"gate {name}")), name="polled meanwhile")
+        for number, name in enumerate(names, 1):
+            await self.resumed(before + number)
+            await self.host.open(name)
+        await self.over("polled meanwhile")
+        return count
+
     async def close(self) -> None:
         """The client ends as its user would end it."""
         await self.driver.order()
-        await self.until(lambda: bool(self.driver.lines) and "closed" in self.driver.lines[-1])
+        await self.until(lambda: self.driver.is_closed)
 
 
 @asynccontextmanager
-async def drive(client: str, url: str, tap: Tap, host: Any, start_s: float = 30, **env: str) -> AsyncIterator[Meeting]:
+async def drive(
+    drivers: Drivers, client: str, url: str, tap: Tap, host: Server, start_s: float = 60, **env: str
+) -> AsyncIterator[Meeting]:
     """Connect a client to a server whose tap is somewhere on the way."""
-    pipe = asyncio.subprocess.PIPE
-    with tempfile.TemporaryFile("w+") as stderr:
-        process = await asyncio.create_subprocess_exec(
-            *command(client, url), cwd=ROOT, stdin=pipe, stdout=pipe, stderr=stderr, env=os.environ | env
-        )
-        driver = Driver(process, stderr)
+    async with drivers.get(client, **env) as driver:
+        await driver.connect(url)
         meeting = Meeting(driver, tap, host)
-        try:
-            await meeting.until(lambda: bool(driver.revision), start_s)
-            assert driver.revision == [REVISION]
-            yield meeting
-        finally:
-            await driver.kill()
+        await meeting.until(lambda: bool(driver.revision), start_s)
+        assert driver.revision == [REVISION]
+        yield meeting
 
 
 @asynccontextmanager
-async def meet(hosts: Hosts, client: str, server: str, is_forgetful: bool = False) -> AsyncIterator[Meeting]:
+async def meet(hosts: Hosts, client: str, host: Server) -> AsyncIterator[Meeting]:
     """Connect a client to a server, through a tap."""
-    host = await hosts.get(server, is_forgetful)
-    async with Tap(host.port) as tap, drive(client, f"http://127.0.0.1:{tap.port}/mcp", tap, host) as meeting:
+    async with (
+        Tap(host.port) as tap,
+        drive(hosts.drivers, client, f"http://127.0.0.1:{tap.port}/mcp", tap, host) as meeting,
+    ):
         yield meeting

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from driver import PYTHON, RUST, TYPESCRIPT, Meeting, gates, meet
-from hosts import Hosts
-from tap import END, RESET
-from test_matrix import QUIET_S, up_to
+from kit.tap import END, RESET
 
+from interop.driver import PYTHON, RUST, TYPESCRIPT, Hosts, Meeting, end_session, gates, meet
+from interop.test_matrix import QUIET_S, up_to
+
+pytestmark = pytest.mark.full
 # What a client does by itself does not depend on much of the server; one of each package is enough.
-two_servers = pytest.mark.parametrize("server", ("python-v2", "node-v2"))
+two_servers = pytest.mark.parametrize("server", ("mcp2", "node-v2"))
 
 
 async def cut_often(at: Meeting, count: int) -> None:
@@ -33,7 +34,7 @@ async def cut_often(at: Meeting, count: int) -> None:
 @pytest.mark.parametrize("client", PYTHON)
 async def test_python_client_shows_events_again_after_a_second_cut(hosts: Hosts, client: str, server: str) -> None:
     """A resumed connection that is cut leaves the cursor where it was before: what came on it is asked for again."""
-    async with meet(hosts, client, server) as at:
+    async with meet(hosts, client, await hosts.remembering(server)) as at:
         await cut_often(at, 2)
         await at.over()
         assert at.driver.results() == ["x"], at.story()
@@ -47,9 +48,9 @@ async def test_python_client_shows_events_again_after_a_second_cut(hosts: Hosts,
 @pytest.mark.parametrize("client", PYTHON)
 async def test_f74_python_client_gives_up_at_the_third_cut(hosts: Hosts, client: str, server: str) -> None:
     """It counts cuts, whatever came in between. Line 2.x fails the call then, line 1.x leaves its caller waiting."""
-    async with meet(hosts, client, server) as at:
+    async with meet(hosts, client, await hosts.remembering(server)) as at:
         await cut_often(at, 3)
-        if client == "python-v1":
+        if client == "mcp1":
             await asyncio.sleep(QUIET_S)
             assert not at.driver.is_over(), at.story()
         else:
@@ -63,7 +64,7 @@ async def test_f74_python_client_gives_up_at_the_third_cut(hosts: Hosts, client:
 async def test_f74_python_client_stops_listening_at_the_second_cut(hosts: Hosts, client: str, server: str) -> None:
     """As for calls, but nobody is told: what is sent on the standalone stream from then on is not seen."""
     names = gates(2)
-    async with meet(hosts, client, server) as at:
+    async with meet(hosts, client, await hosts.remembering(server)) as at:
         await at.listening()
         await at.driver.call("standalone 0", f"gate {names[0]}", "standalone 1", f"gate {names[1]}", "standalone 2")
         for number, gate in enumerate(names, 1):
@@ -88,7 +89,7 @@ async def test_f70_typescript_client_forgets_its_cursor_when_a_resumed_connectio
     never answered.
     """
     (gate,) = gates(1)
-    async with meet(hosts, client, server) as at:
+    async with meet(hosts, client, await hosts.remembering(server)) as at:
         await at.listening()
         at.tap.hold()
         await at.driver.call("emit 1", "close", f"gate {gate}", "return x")
@@ -109,7 +110,7 @@ async def test_f73_typescript_client_v1_asks_again_for_what_ended_with_an_error(
     hosts: Hosts, client: str, server: str
 ) -> None:
     """It takes only a result for the end of a request. An answer without a stream stops it."""
-    async with meet(hosts, client, server) as at:
+    async with meet(hosts, client, await hosts.remembering(server)) as at:
         await at.listening()
         await at.driver.order(call="call", method="no/such")
         await at.over()
@@ -124,9 +125,9 @@ async def test_f73_rust_client_asks_for_ever_for_a_session_that_has_ended(
     hosts: Hosts, client: str, server: str
 ) -> None:
     """It takes a 404 on a GET for a passing fault, and only doubles its pauses: 2 s, 4 s and so on."""
-    async with meet(hosts, client, server) as at:
+    async with meet(hosts, client, await hosts.remembering(server)) as at:
         await at.listening()
-        await at.host.end(at.tap.session)
+        await end_session(at.host, at.tap.session)
         # The Python and TypeScript clients end after two tries.
         await at.until(lambda: [get.status for get in at.tap.gets()[1:]] == [404, 404, 404])
         # The next request of the user's opens a session, and with it everything works again.

@@ -1,4 +1,4 @@
-"""The unmodified official Python client of the installed line, driven by a test: python.py URL [--line | --http2].
+"""The unmodified official Python client of the installed line, driven by a test: python.py [--line | --http2].
 
 Orders come on stdin and what the client shows its user goes to stdout, one JSON object in a line; ../driver.py says
 which there are. Nothing is configured but the address, and with `--line` or `--http2` the HTTP client.
@@ -27,6 +27,15 @@ async def on_log(params: Any) -> None:
     show(log=params.data)
 
 
+async def on_question(context: Any, params: Any) -> Any:
+    if LINE == 1:
+        from mcp.types import ElicitResult
+    else:
+        from mcp_types import ElicitResult
+    show(asked=params.message)
+    return ElicitResult(action="accept", content={"name": f"re: {params.message}"})
+
+
 def speaks_http2(**options: Any) -> Any:
     """The HTTP client that the SDK would make, but for the revision that it may speak."""
     if LINE == 1:
@@ -49,7 +58,7 @@ async def connected(url: str, option: str | None) -> AsyncIterator[Any]:
             line["httpx_client_factory"] = factory
         async with (
             streamablehttp_client(url, **line) as (read, write, _),
-            ClientSession(read, write, logging_callback=on_log) as session,
+            ClientSession(read, write, logging_callback=on_log, elicitation_callback=on_question) as session,
         ):
             answer = await session.initialize()
             show(connected=str(answer.protocolVersion))
@@ -66,7 +75,8 @@ async def connected(url: str, option: str | None) -> AsyncIterator[Any]:
             own = tailrope.client.http_client() if option == "--line" else speaks_http2()
             http_client = await stack.enter_async_context(own)
             server = streamable_http_client(url, http_client=http_client)
-        client = await stack.enter_async_context(Client(server, logging_callback=on_log))
+        client = Client(server, logging_callback=on_log, elicitation_callback=on_question)
+        await stack.enter_async_context(client)
         show(connected=str(client.protocol_version))
         yield client
 
@@ -101,7 +111,8 @@ async def ask(client: Any, order: dict[str, Any]) -> None:
     show(call=name, **{"error" if failed else "result": result.content[0].text})
 
 
-async def main(url: str, option: str | None = None) -> None:
+async def drive(url: str, option: str | None) -> None:
+    """One client, until an order closes it."""
     tasks = set()
     async with connected(url, option) as client:
         while line := await asyncio.to_thread(sys.stdin.readline):
@@ -112,6 +123,11 @@ async def main(url: str, option: str | None = None) -> None:
         for task in tasks:
             task.cancel()
     show(closed=True)
+
+
+async def main(option: str | None = None) -> None:
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        await drive(json.loads(line)["connect"], option)
 
 
 if __name__ == "__main__":

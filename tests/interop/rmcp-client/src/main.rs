@@ -1,4 +1,4 @@
-//! The unmodified `rmcp` client, driven by a test: `tailrope-interop-rmcp-client URL [--line]`.
+//! The unmodified `rmcp` client, driven by a test: `tailrope-interop-rmcp-client [--line]`.
 //!
 //! Orders come on stdin and what the client shows its user goes to stdout, one JSON object in a line; `driver.py`
 //! beside this crate says which there are. Nothing is configured but the address, and with `--line` the HTTP client.
@@ -86,7 +86,12 @@ fn orders() -> mpsc::UnboundedReceiver<Value> {
     receive
 }
 
-async fn run(url: String, has_line: bool) -> Result<(), Box<dyn std::error::Error>> {
+/// One client, until an order closes it.
+async fn drive(
+    url: String,
+    has_line: bool,
+    orders: &mut mpsc::UnboundedReceiver<Value>,
+) -> Result<(), Box<dyn std::error::Error>> {
     let calls = Calls::default();
     let shown = Shown { calls: Arc::clone(&calls) };
     let mut client = if has_line {
@@ -99,7 +104,6 @@ async fn run(url: String, has_line: bool) -> Result<(), Box<dyn std::error::Erro
     };
     let revision = client.peer().peer_info().map(|info| info.protocol_version.to_string());
     show(&json!({"connected": revision}));
-    let mut orders = orders();
     while let Some(order) = orders.recv().await {
         let Some(name) = order["call"].as_str().map(str::to_owned) else { break };
         let (peer, calls) = (client.peer().clone(), Arc::clone(&calls));
@@ -110,9 +114,17 @@ async fn run(url: String, has_line: bool) -> Result<(), Box<dyn std::error::Erro
     Ok(())
 }
 
+async fn run(has_line: bool) -> Result<(), Box<dyn std::error::Error>> {
+    let mut orders = orders();
+    while let Some(order) = orders.recv().await {
+        let url = order["connect"].as_str().ok_or("the first order is to connect")?.to_owned();
+        drive(url, has_line, &mut orders).await?;
+    }
+    Ok(())
+}
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let url = std::env::args().nth(1).ok_or("usage: tailrope-interop-rmcp-client URL [--line]")?;
-    let has_line = std::env::args().nth(2).is_some_and(|option| option == "--line");
+    let has_line = std::env::args().nth(1).is_some_and(|option| option == "--line");
     // One thread: the client starts a task for each notification, and only here do they run in the order of arrival.
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(run(url, has_line))
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(run(has_line))
 }

@@ -1,0 +1,1 @@
+"""Every official client against every server."""
