@@ -9,8 +9,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from kit.servers import ROOT, SERVERS
+
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
 PYTHON = ("mcp1", "mcp2")
 TYPESCRIPT = ("ts1", "ts2")
 CLIENTS = (*PYTHON, *TYPESCRIPT)
@@ -18,15 +19,11 @@ CLIENTS = (*PYTHON, *TYPESCRIPT)
 MOST_LINE = 1 << 24
 
 
-def interpreter(client: str) -> str:
-    return str(ROOT / ".venv" / client / "bin" / "python")
-
-
 def command(client: str, program: str = "client") -> list[str]:
     """The program of this name, for this client."""
     folder = HERE / "programs"
     if client in PYTHON:
-        return [interpreter(client), str(folder / f"{program}.py")]
+        return [SERVERS[client].python, str(folder / f"{program}.py")]
     return ["node", "--expose-gc", str(folder / f"{program}.mjs"), f"v{client[-1]}"]
 
 

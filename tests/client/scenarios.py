@@ -6,10 +6,10 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from drivers import Drivers
-from outcome import Fault, judge
-from raw_server.script import load
-from raw_server.server import RawServer
+from client.drivers import Drivers
+from client.outcome import Fault, judge
+from client.raw_server.script import load
+from client.raw_server.server import RawServer
 
 SCENARIOS = load()
 # A stock client that waits for longer is taken to wait for ever; a scenario may name another time.

@@ -16,9 +16,14 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from drivers import CLIENTS, HERE, PYTHON, ROOT, Drivers, interpreter
-from outcome import WORDS, words
-from scenarios import SCENARIOS, comes_to_an_end, play
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+# isort: split
+from kit.servers import ROOT, SERVERS
+
+from client.drivers import CLIENTS, HERE, PYTHON, Drivers
+from client.outcome import WORDS, words
+from client.scenarios import SCENARIOS, comes_to_an_end, play
 
 OUT = ROOT / "docs" / "stock-clients.md"
 STOCK = HERE / "stock.json"
@@ -53,7 +58,7 @@ async def run(clients: Iterable[str], line: dict[str, object] | None, known: Cel
 
 def version(client: str) -> str:
     code = "import importlib.metadata as m, platform as p; print(f'{m.version(\"mcp\")}, Python {p.python_version()}')"
-    done = subprocess.run([interpreter(client), "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([SERVERS[client].python, "-c", code], capture_output=True, text=True, check=True)
     return f"mcp {done.stdout.strip()}"
 
 

@@ -11,9 +11,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from drivers import CLIENTS, HERE, MOST_LINE, ROOT, command
-from outcome import CLOCK_MS
+from kit.servers import ROOT, TESTS
 
+from client.drivers import CLIENTS, MOST_LINE, command
+from client.outcome import CLOCK_MS
+
+pytestmark = pytest.mark.full
 HERD = 1_000
 HERD_RETRY_MS = 1_000
 # Later by up to its whole length; a window of some width shows the spread better than the default one.
@@ -45,8 +48,8 @@ class RawProcess:
 @asynccontextmanager
 async def raw_process(scenario: dict[str, Any], *options: str) -> AsyncIterator[RawProcess]:
     pipe = asyncio.subprocess.PIPE
-    words = [sys.executable, "-m", "raw_server", json.dumps(scenario), *options]
-    process = await asyncio.create_subprocess_exec(*words, cwd=HERE, stdin=pipe, stdout=pipe, limit=MOST_LINE)
+    words = [sys.executable, "-m", "client.raw_server", json.dumps(scenario), *options]
+    process = await asyncio.create_subprocess_exec(*words, cwd=TESTS, stdin=pipe, stdout=pipe, limit=MOST_LINE)
     try:
         assert process.stdout is not None
         line = (await process.stdout.readline()).decode()

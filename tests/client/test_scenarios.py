@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 
 import pytest
-from drivers import CLIENTS, HERE, Drivers
-from outcome import words
-from scenarios import SCENARIOS, comes_to_an_end, play
+
+from client.drivers import CLIENTS, HERE, Drivers
+from client.outcome import words
+from client.scenarios import SCENARIOS, comes_to_an_end, play
 
 # What the published clients do by themselves: written by table.py, with docs/stock-clients.md.
 STOCK = json.loads((HERE / "stock.json").read_text())
 SLOW = "a-server-that-is-down-for-a-minute"
 
+# It mostly waits, and begins before the others.
+SLOW_MARKS = (pytest.mark.first, pytest.mark.full)
 every_client = pytest.mark.parametrize("client", CLIENTS)
 every_scenario = pytest.mark.parametrize(
-    "scenario", [pytest.param(name, marks=pytest.mark.first if name == SLOW else ()) for name in SCENARIOS]
+    "scenario", [pytest.param(name, marks=SLOW_MARKS if name == SLOW else ()) for name in SCENARIOS]
 )
 
 
@@ -26,6 +29,7 @@ async def test_with_the_line(drivers: Drivers, scenario: str, client: str) -> No
     assert not played.faults, played.story()
 
 
+@pytest.mark.full
 @every_scenario
 @every_client
 async def test_without_the_line(drivers: Drivers, scenario: str, client: str) -> None:

@@ -22,6 +22,7 @@ What it prints, in the same form:
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import subprocess
@@ -62,6 +63,15 @@ def tiers(name: str, values: Iterable[str], quick: Iterable[str]) -> pytest.Mark
     """A parameter with these values, of which only the quick ones are there in every run."""
     marks = {value: () if value in quick else pytest.mark.full for value in values}
     return pytest.mark.parametrize(name, [pytest.param(value, marks=marks[value]) for value in values])
+
+
+def pairs(clients: Iterable[str], servers: Iterable[str], quick: dict[str, str]) -> pytest.MarkDecorator:
+    """Parameters `client` and `server`: all clients with all servers, of which only the quick ones are in every run."""
+    every = [
+        pytest.param(client, server, marks=() if quick.get(client) == server else pytest.mark.full)
+        for client, server in itertools.product(clients, servers)
+    ]
+    return pytest.mark.parametrize(("client", "server"), every)
 
 
 def gates(count: int) -> list[str]:

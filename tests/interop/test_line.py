@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from kit.tap import CUTS, END, RESET
 
-from interop.driver import LINED, WITH_LINE, Hosts, end_session, gates, meet
+from interop.driver import LINED, Hosts, end_session, gates, meet, pairs
 from interop.test_client_faults import cut_often
 from interop.test_matrix import up_to
 
 # In every run each client meets the server that is not written in its own language.
-QUICK = {"mcp1": "node-v2", "mcp2": "node-v2", "ts1": "mcp2", "ts2": "mcp2"}
-SERVERS = ("mcp2", "node-v2")
-
-
-def pair(client: str, server: str) -> Any:
-    is_quick = QUICK.get(client.removesuffix(WITH_LINE)) == server
-    return pytest.param(client, server, marks=() if is_quick else pytest.mark.full)
-
-
-every_pair = pytest.mark.parametrize(
-    ("client", "server"), [pair(client, server) for client in LINED for server in SERVERS]
-)
+QUICK = {"mcp1+line": "node-v2", "mcp2+line": "node-v2", "ts1+line": "mcp2", "ts2+line": "mcp2"}
+every_pair = pairs(LINED, ("mcp2", "node-v2"), QUICK)
 
 
 @every_pair

@@ -1,0 +1,1 @@
+"""Stock clients with the one line and without it."""
