@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+
 import pytest
-from kit.fixtures import *
+import tailrope
+from kit.fixtures import *  # noqa: F403
 from kit.servers import SERVERS, Kind
 from servers.python.flavors import installed
 
@@ -18,3 +21,9 @@ def kind(request: pytest.FixtureRequest) -> Kind:
     """The server under test: each library of the installed SDK line."""
     return request.param
 
+
+@pytest.fixture
+def uninstalled() -> Iterator[None]:
+    """The SDK's own transport again, whatever a test installs in its process."""
+    yield
+    tailrope.uninstall()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from conftest import HERE
+from kit.servers import TESTS
 
 PROGRAM = """
 import asyncio, json, os, sys, threading, time
 sys.path.insert(0, {here!r})
 import tailrope
-from servers.app import build
-from servers.flavors import installed
+from servers.python.app import build
+from servers.python.flavors import installed
 
 FLAVOR = installed()[0]
 
@@ -94,5 +94,5 @@ async def in_child(run):
 
 
 def python(code: str, wait_s: float = 50, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-X", "faulthandler", "-c", PROGRAM.format(here=str(HERE)) + code, *arguments]
-    return subprocess.run(command, cwd=HERE, capture_output=True, text=True, timeout=wait_s, check=False)
+    command = [sys.executable, "-X", "faulthandler", "-c", PROGRAM.format(here=str(TESTS)) + code, *arguments]
+    return subprocess.run(command, cwd=TESTS, capture_output=True, text=True, timeout=wait_s, check=False)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import tailrope.client
+from kit.servers import Farm, gate
 from kit.stock import LINE, CallFailed, Stock
-from conftest import Farm, gate
 from scripted import Exchange, scripted
 
 

@@ -20,7 +20,8 @@ from typing import Any, TypeVar
 
 import pytest
 import tailrope.__main__
-from conftest import FLAVORS, HERE, Server
+from conftest import HERE, KINDS
+from kit.servers import Kind, Server
 from tailrope.probe import Options, Report, probe
 from tailrope.probe._cli import main
 from tailrope.probe._report import WORDS
@@ -76,17 +77,17 @@ class Ahead:
         self._places = asyncio.Semaphore(AT_ONCE)
         self._starting = asyncio.Lock()
         self.servers: list[Server] = []
-        self.ours = {flavor: self._begin(self._ours(flavor)) for flavor in FLAVORS}
-        self.stock = {flavor: self._begin(self._stock(flavor)) for flavor in FLAVORS}
+        self.ours = {kind: self._begin(self._ours(kind)) for kind in KINDS}
+        self.stock = {kind: self._begin(self._stock(kind)) for kind in KINDS}
         self.faulty = [self._begin(self._faulty(faulty, server)) for server in SERVERS]
 
     def _begin(self, run: Coroutine[Any, Any, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(run, self.loop)
 
-    async def _start(self, flavor: str, transport: str, **options: Any) -> str:
+    async def _start(self, kind: Kind, transport: str, **options: Any) -> str:
         def start() -> Server:
             # Known before anybody can stop to wait for it.
-            self.servers.append(Server(flavor, options, transport))
+            self.servers.append(Server(kind, options, transport))
             return self.servers[-1]
 
         # One at a time: a start is work, not a wait.
@@ -94,15 +95,15 @@ class Ahead:
             server = await asyncio.to_thread(start)
         return f"http://127.0.0.1:{server.port}/mcp"
 
-    async def _ours(self, flavor: str) -> list[Report]:
-        url = await self._start(flavor, "tailrope", engine={"keep_alive_ms": 200})
+    async def _ours(self, kind: Kind) -> list[Report]:
+        url = await self._start(kind, "tailrope", engine={"keep_alive_ms": 200})
         call = {**VECTORS["call"], **VECTORS["ours"]}
         polled = {**call, "arguments": {"steps": ["sleep 100", "close", "sleep 300", "return x"]}}
         early = Options(url, {}, **polled, only=("early-close",))
         return list(await asyncio.gather(probe(Options(url, {}, **call)), probe(early)))
 
-    async def _stock(self, flavor: str) -> Report:
-        url = await self._start(flavor, "stock")
+    async def _stock(self, kind: Kind) -> Report:
+        url = await self._start(kind, "stock")
         return await probe(Options(url, {}, **VECTORS["call"], skip=("keep-alive",)))
 
     async def _faulty(self, faulty: Faulty, server: dict[str, Any], name: str = "python") -> Report:
@@ -202,20 +203,20 @@ def test_each_faulty_server_is_found_out(ahead: Ahead, faulty: Faulty) -> None:
         assert found(report) == server["findings"], server["name"]
 
 
-def test_our_servers_have_no_fault(ahead: Ahead, flavor: str) -> None:
-    whole, early = ahead.ours[flavor].result(WAIT_S)
+def test_our_servers_have_no_fault(ahead: Ahead, kind: Kind) -> None:
+    whole, early = ahead.ours[kind].result(WAIT_S)
     assert failing(whole) == set(), whole.as_text()
     skipped = {finding.name for finding in whole.checks if finding.outcome != "ok"}
     assert skipped == {"early-close"}, whole.as_text()
     assert found(early)["early-close"]["outcome"] == "ok", early.as_text()
 
 
-def test_stock_servers_have_the_faults_that_are_known_of_them(ahead: Ahead, flavor: str) -> None:
-    report = ahead.stock[flavor].result(WAIT_S)
+def test_stock_servers_have_the_faults_that_are_known_of_them(ahead: Ahead, kind: Kind) -> None:
+    report = ahead.stock[kind].result(WAIT_S)
     # Races: an event falls between replay and live delivery, a resume comes before the server has seen the cut.
-    known_of = VECTORS["stock"][flavor]
+    known_of = VECTORS["stock"][kind.name]
     assert failing(report) - set(known_of["races"]) == set(known_of["faults"]), report.as_text()
-    table = table_of("docs/stock-faults.md", f"stock {flavor}")
+    table = table_of("docs/stock-faults.md", f"stock {kind.name}")
     for finding in report.checks:
         if finding.outcome == "fault" and finding.name not in known_of["races"]:
             known = re.findall(r"F-\d\d", finding.requirement)

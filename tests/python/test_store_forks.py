@@ -17,7 +17,7 @@ def test_fork_of_a_process_with_an_open_store_opens_its_own(place: str) -> None:
         """
 import tailrope.mcp
 store = tailrope.open_store(sys.argv[1])
-options = lambda: {"install": {"store": store}}
+options = lambda: {"engine": {"store": store}}
 asyncio.run(serve("parent", options()))
 pid = os.fork()
 if pid == 0:
@@ -39,7 +39,7 @@ def test_fork_while_a_store_is_written_leaves_a_child_that_opens_it(place: str) 
     done = python(
         """
 store = tailrope.open_store(sys.argv[1])
-options = lambda: {"install": {"store": store}}
+options = lambda: {"engine": {"store": store}}
 async def main():
     app = build(FLAVOR, "tailrope", options())
     await Life(app).__aenter__()
@@ -140,7 +140,7 @@ threads = [threading.Thread(target=forks) for _ in range(4)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
 assert len(ended) == len(threads)
-asyncio.run(serve("parent", {"install": {"store": store}}))
+asyncio.run(serve("parent", {"engine": {"store": store}}))
 """,
         60,
         f"sqlite:{tmp_path / 'events.db'}",
@@ -157,7 +157,7 @@ told, closed = os.pipe(), os.pipe()
 pid = os.fork()
 if pid == 0:
     async def main():
-        app = build(FLAVOR, "tailrope", {"install": {"store": store}})
+        app = build(FLAVOR, "tailrope", {"engine": {"store": store}})
         async with Life(app):
             for _ in range(50): await opened(app)
             os.write(told[1], b"x")

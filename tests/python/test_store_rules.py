@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 import tailrope.mcp
-from conftest import named
+from kit.fixtures import named
 from mcp.server.streamable_http import EventMessage, EventStore
-from servers.stores import LabStore
+from servers.python.stores import LabStore
 from store_rules import CASES, Run, Subject, load, refusing
 
 pytestmark = pytest.mark.ours

@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from kit.stock import stock_client
-from conftest import Farm, Server, gate
 from kit.peer import counts, ids, last_id, logs, results
-from program import python
 from kit.raw import Reply
+from kit.servers import Farm, Server, gate
+from kit.stock import stock_client
+from program import python
 
 pytestmark = pytest.mark.ours
 
@@ -147,7 +147,7 @@ def signals():
     names = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if fd not in ("0", "1", "2")
              and os.path.exists(f"/proc/self/fd/{fd}")]
     return sum("eventfd" in name for name in names), len(names)
-STORE = {"install": {"store": "test-threaded:?delay_ms=1"}}
+STORE = {"engine": {"store": "test-threaded:?delay_ms=1"}}
 """
 
 
@@ -159,7 +159,7 @@ async def both(options):
     await serve("x", options)
     await serve("y", options)
     return signals()[0]
-MEMORY = {"install": {"store": "memory:"}}
+MEMORY = {"engine": {"store": "memory:"}}
 assert asyncio.run(both(MEMORY)) == 0
 before = signals()
 for _ in range(5):
@@ -180,7 +180,7 @@ def test_one_store_serves_several_loops_at_once() -> None:
     done = python(
         """
 import tailrope.mcp
-from servers.app import BUILDERS, Ops, controlled
+from servers.python.app import BUILDERS, Ops, controlled
 store = tailrope.mcp.EventStore("test-threaded:?delay_ms=1")
 faults = []
 async def run(number):

@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import FLAVORS, HERE, Server, gate
+from conftest import HERE, KIND
+from kit.servers import TESTS, Server, gate
 from tailrope import testing
 from tailrope.testing import Call, KitError, NotExactlyOnce, Session, open_session, serve
 from tailrope.testing._record import Connection, check
 
 pytestmark = pytest.mark.ours
 VECTORS = json.loads((HERE.parent / "vectors" / "test_kit.json").read_text())["vectors"]
-MINE = str(HERE / "servers" / "mine.py")
-ENV = {"PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}
+MINE = str(TESTS / "servers" / "python" / "mine.py")
+ENV = {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])}
 COUNTED = [1, 2, 3, 4, 5, 6, "counted to 6"]
 
 
@@ -94,15 +95,15 @@ async def closed_and_cut(session: Session) -> Call:
 
 
 TARGETS: dict[str, Any] = {
-    "a module's server": "servers.mine:server",
+    "a module's server": "servers.python.mine:server",
     "a file": MINE,
-    "a command": [sys.executable, "-m", "uvicorn", "--factory", "servers.mine:make", "--port", "{port}"],
+    "a command": [sys.executable, "-m", "uvicorn", "--factory", "servers.python.mine:make", "--port", "{port}"],
 }
 
 
 @pytest.mark.parametrize("target", list(TARGETS))
 async def test_a_process_is_served(target: str) -> None:
-    async with serve(TARGETS[target], env=ENV, cwd=HERE) as server:
+    async with serve(TARGETS[target], env=ENV, cwd=TESTS) as server:
         call = await closed_and_cut(await server.session())
         assert call.report().splitlines()[0] == "  connection 1: POST: 200: 1, 2; closed by the server"
     with pytest.raises(KitError) as refused:
@@ -114,8 +115,8 @@ async def test_a_process_is_served(target: str) -> None:
 async def test_an_object_is_served_in_the_tests_own_loop(what: str) -> None:
     import tailrope
 
-    sys.modules.pop("servers.mine", None)
-    mine = import_module("servers.mine")
+    sys.modules.pop("servers.python.mine", None)
+    mine = import_module("servers.python.mine")
     try:
         async with serve(mine.server if what == "server" else mine.make()) as server:
             call = await closed_and_cut(await server.session())
@@ -180,7 +181,7 @@ async def test_events_that_a_stock_transport_loses_are_named() -> None:
 
 async def resumed_amid_a_replay(transport: str) -> None:
     """F-10: a tool goes on while the store takes its time over a resume."""
-    server = Server(FLAVORS[0], {"store": "lab"}, transport)
+    server = Server(KIND, {"store": "lab"}, transport)
     try:
         session = await server.session()
         name, slow, end = gate(), gate(), gate()

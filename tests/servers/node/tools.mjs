@@ -5,6 +5,7 @@ import { openSync, writeSync } from 'node:fs';
 import { McpServer as McpServerV1 } from '@modelcontextprotocol/sdk/server/mcp.js';
 import { CreateMessageResultSchema, ElicitResultSchema } from '@modelcontextprotocol/sdk/types.js';
 import { McpServer as McpServerV2 } from '@modelcontextprotocol/server';
+import { closeSSEStream, closeStandaloneSSEStream } from 'tailrope';
 import * as z from 'zod';
 
 import { gate, isOpen, mark, marked, passed } from './control.mjs';
@@ -37,9 +38,11 @@ const STEPS = {
     }
   },
   // What a killed process wrote to a file is there: what is in it was sent, as far as the tool was told.
-  async note(file) {
+  async note(rest) {
+    const [file, size] = rest.split(' ');
+    const message = size === undefined ? undefined : 'x'.repeat(Number(size));
     for (const noted = openSync(file, 'a'); ; ) {
-      await this.ctx.progress(++this.sent);
+      await this.ctx.progress(++this.sent, message);
       writeSync(noted, `${this.sent}\n`);
     }
   },
@@ -101,7 +104,7 @@ const STEPS = {
 };
 
 /**
- * One call's steps: emit N [BYTES], note FILE, burst N, until GATE, gate NAME, mark NAME, close [retry=] [hold=],
+ * One call's steps: emit N [BYTES], note FILE [BYTES], burst N, until GATE, gate NAME, mark NAME, close [retry=] [hold=],
  * close_standalone, standalone TEXT, log TEXT, changed, elicit TEXT, sample TEXT, sleep MS, wait_cancel,
  * raise TEXT, big BYTES, return TEXT, and `try` before any of them.
  */
@@ -151,8 +154,8 @@ const ACTS = {
     const [, type, id, text] = /^([ns]):(.*) (\S+)$/s.exec(rest);
     return ctx.related(type === 'n' ? Number(id) : id, text);
   },
-  close: (ctx, rest) => ctx.close(pauses(rest)) ?? false,
-  close_standalone: (ctx) => ctx.closeStandalone(),
+  close: (ctx, rest) => closeSSEStream(ctx.extra, pauses(rest)),
+  close_standalone: (ctx, rest) => closeStandaloneSSEStream(ctx.extra, pauses(rest)),
   respond() {},
 };
 

@@ -1,0 +1,97 @@
+"""Event stores that users wrote, and what they do to whoever sends and reads. No sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import pytest
+import tailrope
+import tailrope.mcp
+from asgi import Asgi, note, outgoing, request, transport
+from mcp.server.streamable_http import EventMessage, EventStore
+from tailrope.mcp import _sdk
+
+pytestmark = [pytest.mark.ours, pytest.mark.usefixtures("uninstalled")]
+
+
+class Store(EventStore):
+    """A store whose answers a test chooses."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[str, Any]] = []
+        self.answer: Callable[[str], Awaitable[Any]] | None = None
+        self.replayed: Any = None
+        self.stream: Any = None
+
+    async def store_event(self, stream_id: str, message: Any) -> str:
+        self.rows.append((stream_id, message))
+        event_id = str(len(self.rows))
+        if message is not None and self.answer is not None:
+            answer: Any = await self.answer(event_id)
+            return answer  # type: ignore[no-any-return]
+        return event_id
+
+    async def replay_events_after(self, last_event_id: str, send_callback: Any) -> str | None:
+        for event_id, message in self.replayed or []:
+            await send_callback(EventMessage(message, event_id))
+        stream: str | None = self.stream
+        return stream
+
+
+async def cancelled(_event_id: str) -> str:
+    raise asyncio.CancelledError
+
+
+async def surrogate(_event_id: str) -> str:
+    return "\udc80"
+
+
+@pytest.mark.parametrize("answer", [cancelled, surrogate])
+async def test_i9_whatever_a_store_does_its_event_is_settled(answer: Any) -> None:
+    store = Store()
+    async with transport(store) as (made, inbox, outbox):
+        call = Asgi(made, "POST", request(1))
+        await inbox.receive()
+        store.answer = answer
+        async with asyncio.timeout(15):
+            with pytest.raises(tailrope.TailropeError):
+                await outbox.send(outgoing(note(1), 1))
+        store.answer = None
+        async with asyncio.timeout(15):
+            await outbox.send(outgoing({"jsonrpc": "2.0", "id": 1, "result": {}}))
+            await call.task
+        assert b'"result"' in call.body
+
+
+@pytest.mark.parametrize("bad", [7, "\udc80", b"7"])
+async def test_i9_a_replay_of_nonsense_is_a_store_fault(bad: Any) -> None:
+    store = Store()
+    async with transport(store) as (made, _inbox, _outbox):
+        store.replayed = [(bad, _sdk.parse(json.dumps(note(1)).encode()))]
+        resumed = Asgi(made, "GET", None, (b"last-event-id", b"999"))
+        async with asyncio.timeout(15):
+            await resumed.task
+        assert resumed.status in (200, 400)
+
+
+async def test_a_send_that_waits_for_the_store_when_its_session_ends_is_told() -> None:
+    store = Store()
+    hang = asyncio.Event()
+
+    async def never(_event_id: str) -> str:
+        await hang.wait()
+        return ""
+
+    async with transport(store) as (made, inbox, outbox):
+        call = Asgi(made, "POST", request(1))
+        await inbox.receive()
+        store.answer = never
+        sending = asyncio.ensure_future(outbox.send(outgoing(note(1), 1)))
+        await asyncio.sleep(0.02)
+    with pytest.raises(anyio.ClosedResourceError):
+        await sending
+    await call.task
