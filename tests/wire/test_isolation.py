@@ -1,14 +1,13 @@
-"""Whose events are these? (atlas A1: F-01, F-02, F-03, F-08, F-09)"""
+"""Whose events are these? (atlas A1: F-01, F-02, F-03, F-05, F-08, F-09; I7)"""
 
 from __future__ import annotations
 
 import asyncio
-import json
+from typing import Any
 
-from kit.stock import LINE, stock_client
-from kit.servers import Farm, Server, gate
-from kit.peer import Peer, counts, ids, last_id, logs, results, seen, text, unknown_like
+from kit.peer import NEWEST, Peer, counts, ids, last_id, logs, results, seen, text, unknown_like
 from kit.raw import Event, Reply
+from kit.servers import Farm, Server, gate
 
 
 async def away(peer: Peer, words: str, name: str, id: int) -> str:
@@ -57,23 +56,6 @@ async def test_f01_many_sessions_with_the_same_ids_get_their_own(server: Server)
         assert [event.message["id"] for event in events if event.is_terminal] == [id]
 
 
-async def test_f01_stock_client_accepts_only_its_own_result(farm: Farm) -> None:
-    # The pause before the client comes back is long enough for both calls to finish while it is away.
-    server = farm.get(retry_ms=600)
-    async with stock_client(server.port) as alice, stock_client(server.port) as bob:
-        first, second = gate(), gate()
-        calls = []
-        for client, name in ((alice, first), (bob, second)):
-            steps = ["close", f"gate {name}", f"return {name}"]
-            calls.append(asyncio.create_task(client.script(*steps)))
-            await server.at(name)
-        await server.open(second)
-        await server.mark(f"finished return {second}")
-        await server.open(first)
-        async with asyncio.timeout(20):
-            assert await asyncio.gather(*calls) == [first, second]
-
-
 async def test_f02_standalone_streams_of_two_sessions_are_apart(server: Server) -> None:
     alice, bob = await server.peer(), await server.peer()
     cursors = []
@@ -88,7 +70,7 @@ async def test_f02_standalone_streams_of_two_sessions_are_apart(server: Server) 
         await peer.ask("script", {"steps": [f"standalone {words}"]})
     for peer, cursor, wanted in ((alice, cursors[0], ["a2", "a3"]), (bob, cursors[1], ["b2"])):
         stream = await peer.resume(cursor)
-        assert logs(await stream.settle()) == wanted
+        assert logs([*await stream.some(len(wanted)), *await stream.settle()]) == wanted
         stream.close()
 
 
@@ -108,7 +90,7 @@ async def test_f02_questions_stay_in_their_session(server: Server) -> None:
     again = await alice.resume(first.id)
     assert [event.message["id"] for event in await again.some(1)] == [question["id"]]
     await alice.respond(question["id"], {"action": "accept", "content": {"name": "alice"}})
-    assert results(await again.until_terminal()) == [json.dumps({"name": "alice"})]
+    assert results(await again.until_terminal()) == ['{"name":"alice"}']
 
 
 async def test_f03_foreign_cursor_of_a_finished_call_is_an_unknown_one(server: Server) -> None:
@@ -147,9 +129,47 @@ async def test_f03_foreign_standalone_cursor_gives_the_callers_own_stream(server
         reply = await bob.resume(presented)
         assert reply.status == 200
         await bob.ask("script", {"steps": ["standalone for-bob"]})
-        assert "for-bob" in logs(await reply.settle())
+        while logs(await reply.some(1)) != ["for-bob"]:
+            pass
+        await reply.settle()
         assert "for-alice" not in str(bytes(reply.raw))
         reply.drop()
+
+
+# What a user sends, twice, and what others send. The servers in Node also take a client and a subject from a header; of
+# Python's libraries not all know subjects.
+BEARER = {name: {"Authorization": f"Bearer {name}-token"} for name in ("alice", "alice-second", "bob")}
+CLAIMED = {name: {"X-User": name} for name in ("app/alice", "other/alice", "app/mallory", "app")}
+USERS = {
+    "python": ([BEARER["alice"], BEARER["alice-second"]], [BEARER["bob"]]),
+    "node": ([CLAIMED["app/alice"]] * 2, [CLAIMED["other/alice"], CLAIMED["app/mallory"], CLAIMED["app"], {}]),
+}
+
+
+async def test_f05_a_session_belongs_to_its_principal(farm: Farm) -> None:
+    server = farm.get(auth=True) if farm.kind.language == "python" else farm.get()
+    (own, own_again), others = USERS[farm.kind.language]
+    alice = await server.peer(headers=own)
+    reply = await alice.call("script", {"steps": ["emit 1", "return private"]})
+    cursor = (await reply.rest())[0].id
+    for headers in others:
+        thief = Peer(server.port, headers=headers)
+        thief.revision = NEWEST
+
+        async def answers(session: str | None, thief: Peer = thief) -> list[Any]:
+            thief.session = session
+            replies = [await thief.call("echo", {"text": "x"}), await thief.get(), await thief.resume(cursor)]
+            return [await seen(reply) for reply in [*replies, await thief.delete()]]
+
+        stolen = await answers(alice.session)
+        assert [status for status, _, _ in stolen] == [404] * 4, headers
+        assert stolen == await answers("0" * 32), "as if there were no such session"
+        # Nor does the cursor open anything in a session of the other's own.
+        other = await server.peer(headers=headers)
+        assert await seen(await other.resume(cursor)) == await seen(await other.resume(unknown_like(cursor or "")))
+    # Another token of the same user's is the same principal.
+    alice.extra = own_again
+    assert results(await (await alice.resume(cursor)).until_terminal()) == ["private"]
 
 
 async def test_f08_duplicate_id_in_flight_is_refused_and_the_first_is_untouched(server: Server) -> None:
@@ -183,7 +203,7 @@ async def test_f08_number_and_text_ids_are_two_requests(server: Server) -> None:
         assert events[-1].message["id"] == id and type(events[-1].message["id"]) is type(id)
         assert text(events[-1].message) == wanted
         # 1.x hands the text '3' to both handlers as their own id, so there only the responses are certain.
-        if LINE == 2:
+        if server.kind.line != "mcp1":
             assert counts(events) == steps
             assert {event.message["params"]["progressToken"] for event in events[:-1] if event.data} == {token}
 
@@ -194,13 +214,9 @@ async def test_f09_request_id_cannot_name_the_standalone_stream(server: Server) 
         stream = await peer.listen()
         name = gate()
         call = await peer.call("script", {"steps": [f"gate {name}", "standalone to all", f"return {name}"]}, id=id)
-        if call.status == 400:
-            # Refusing an odd id is fine too; the standalone stream must be as before.
-            await peer.ask("script", {"steps": ["standalone to all"]})
-        else:
-            await server.open(name)
-            events = await call.until_terminal()
-            assert logs(events) == [] and results(events) == [name]
+        await server.open(name)
+        events = await call.until_terminal()
+        assert logs(events) == [] and results(events) == [name]
         assert logs(await stream.some(1)) == ["to all"]
         stream.close()
 

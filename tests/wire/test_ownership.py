@@ -6,8 +6,8 @@ import asyncio
 import time
 
 import pytest
-from kit.servers import Server, gate
 from kit.peer import Peer, counts, last_id, logs, results
+from kit.servers import Server, gate
 
 
 async def test_f30_second_standalone_get_takes_over_without_409(server: Server) -> None:
@@ -15,13 +15,11 @@ async def test_f30_second_standalone_get_takes_over_without_409(server: Server) 
     old = await peer.listen()
     await peer.ask("script", {"steps": ["standalone one"]})
     assert logs(await old.some(1)) == ["one"]
-    started = time.monotonic()
     new = await peer.get()
     assert new.status == 200, await new.body()
     await peer.ask("script", {"steps": ["standalone two"]})
     # What the old connection was handed is not sent again; what follows goes to the new one only.
     assert logs(await new.some(1)) == ["two"]
-    assert time.monotonic() - started < 10
     assert logs(await old.settle(0.2)) == []
 
 
@@ -35,7 +33,7 @@ async def test_f30_superseded_standalone_connection_is_parked_and_promoted(serve
     await old.event()
     await old.quiet(0.2)
     new.close()
-    for number in range(50):
+    for number in range(150):
         # The server needs a moment to see the newest one go; nothing tells the client when it did.
         await peer.ask("script", {"steps": [f"standalone {number}"]})
         try:
@@ -86,12 +84,13 @@ async def test_f31_second_resume_of_a_live_stream_takes_it_over(server: Server) 
     await newest.ends()
 
 
-async def test_f31_hundred_takeovers_lose_nothing(server: Server) -> None:
+@pytest.mark.parametrize("takeovers", [20, pytest.param(200, marks=pytest.mark.full)])
+async def test_f31_many_takeovers_lose_nothing(server: Server, takeovers: int) -> None:
     peer = await server.peer()
     name = gate()
     reply = await peer.call("script", {"steps": [f"until {name}"]})
     cursor, got = None, []
-    for _ in range(100):
+    for _ in range(takeovers):
         events = await reply.some(1)
         got += counts(events)
         cursor = last_id(events)
@@ -123,10 +122,10 @@ async def reader(peer: Peer, stop_at: float, gets: list[int]) -> None:
 async def test_f32_two_standalone_readers_do_not_evict_each_other_for_ever(server: Server) -> None:
     peer = await server.peer()
     gets: list[int] = []
-    stop_at = time.monotonic() + 1.0
+    stop_at = time.monotonic() + 0.5
     await asyncio.gather(reader(peer, stop_at, gets), reader(peer, stop_at, gets))
     assert set(gets) == {200}
-    assert len(gets) <= 4, f"{len(gets)} GETs in a second"
+    assert len(gets) <= 4, f"{len(gets)} GETs in half a second"
 
 
 async def test_f32_reader_of_a_finished_stream_is_told_to_stop(server: Server) -> None:

@@ -54,7 +54,8 @@ export class LabStore {
 
   /**
    * How the store behaves from now on: `latencyMs` of the calls in turn, the kind of event that fails (`times`
-   * times), a bad id for one event of the kind `badOn`, a gate where events of the kind `gateOn` wait.
+   * times), a bad id for one event of the kind `badOn`, a gate where events of the kind `gateOn` wait, and one where a
+   * replay waits that has handed over all it found.
    */
   plan({
     latencyMs,
@@ -136,9 +137,6 @@ export class LabStore {
   async replayEventsAfter(lastEventId, { send }) {
     this.replays += 1;
     const { replayFails, replayPrimings, replayGate } = this.#plan;
-    if (replayGate !== undefined) {
-      await gate(replayGate);
-    }
     if (replayFails) {
       throw new Error(`cannot read from ${SECRET}`);
     }
@@ -151,6 +149,9 @@ export class LabStore {
       if (replayPrimings || kind(message) !== 'priming') {
         await send(id, message);
       }
+    }
+    if (replayGate !== undefined) {
+      await gate(replayGate);
     }
     return streamId;
   }

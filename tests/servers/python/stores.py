@@ -71,7 +71,10 @@ class LabStore(EventStore):
         replay_gate: str | None = None,
         forget: bool = False,
     ) -> None:
-        """Set how the store behaves from now on. `fail` names the kind of event that fails, `times` how often."""
+        """Set how the store behaves from now on. `fail` names the kind of event that fails, `times` how often.
+
+        `replay_gate` is where a replay waits that has handed over all it found.
+        """
         self.latency = itertools.cycle(latency_ms or [0])
         self.slow = bool(latency_ms)
         self.fail, self.times = fail, times
@@ -128,8 +131,6 @@ class LabStore(EventStore):
 
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
         self.replays += 1
-        if self.replay_gate is not None:
-            await CONTROL.gate(self.replay_gate)
         if self.replay_fails:
             raise ConnectionError(f"cannot read from {SECRET}")
         stream_id = self.index.get(last_event_id)
@@ -140,4 +141,6 @@ class LabStore(EventStore):
             if found and (message is not None or self.replay_primings):
                 await send_callback(EventMessage(message, event_id))
             found = found or event_id == last_event_id
+        if self.replay_gate is not None:
+            await CONTROL.gate(self.replay_gate)
         return stream_id
