@@ -1,4 +1,5 @@
-"""Every row of the table of answers: status, body and what a client may conclude. (design 8, I5, I7, I8)"""
+"""Every row of the table of answers: status, body and what a client may conclude. (design 8, W-011 to W-017, W-080 to
+W-094, I5, I7, I8)"""
 
 from __future__ import annotations
 
@@ -7,9 +8,9 @@ import re
 from typing import Any
 
 import pytest
-from kit.servers import Farm, Server, gate
 from kit.peer import PRIMED, Peer, counts, ids, last_id, logs, results, seen, unknown_like
 from kit.raw import Reply, request
+from kit.servers import Farm, Kind, Server, gate
 
 
 async def finished(peer: Peer, *steps: str, id: Any = None) -> list[str]:
@@ -107,23 +108,22 @@ async def test_trimmed_cursor_is_a_gap_and_is_counted(farm: Farm) -> None:
     assert (await server.stats())["gaps"] == before + 1
 
 
-@pytest.mark.parametrize("id", [5, 0, "five", "", "ü", "5", -7])
-async def test_lost_stream_of_a_named_request_is_a_tombstone(server: Server, id: Any) -> None:
-    peer = await server.peer()
-    stream = await finished(peer, "return x", id=id)
-    reply = await peer.resume(unknown_like(stream[0]))
-    assert reply.status == 200 and reply.is_sse
-    events = await reply.rest()
-    (answer,) = [event.message for event in events if event.message]
-    assert answer["id"] == id and type(answer["id"]) is type(id)
-    assert answer["error"]["code"] < 0 and "result" not in answer
-    tombstone = events[-1].id
-    assert tombstone and re.fullmatch(r"[\x21-\x2b\x2d-\x7e]{1,120}", tombstone)
-    again = await peer.resume(tombstone)
-    assert (again.status, await again.body()) == (204, b"")
-    # No look-up: any session gets the same.
-    other = await (await server.peer()).resume(tombstone)
-    assert other.status == 204
+async def test_lost_stream_of_a_named_request_is_a_tombstone(server: Server) -> None:
+    peer, other = await server.peer(), await server.peer()
+    for id in (5, 0, "five", "", "ü", "5", -7):
+        stream = await finished(peer, "return x", id=id)
+        reply = await peer.resume(unknown_like(stream[0]))
+        assert reply.status == 200 and reply.is_sse, id
+        events = await reply.rest()
+        (answer,) = [event.message for event in events if event.message]
+        assert answer["id"] == id and type(answer["id"]) is type(id)
+        assert answer["error"]["code"] < 0 and "result" not in answer
+        tombstone = events[-1].id
+        assert tombstone and re.fullmatch(r"[\x21-\x2b\x2d-\x7e]{1,120}", tombstone)
+        # No look-up: any session gets the same.
+        for asking in (peer, other):
+            again = await asking.resume(tombstone)
+            assert (again.status, await again.body()) == (204, b""), id
 
 
 async def test_lost_stream_without_a_named_request_is_400(server: Server) -> None:
@@ -144,21 +144,19 @@ async def test_unknown_standalone_cursor_gives_the_own_stream_from_its_low_mark(
     stream.drop()
     reply = await peer.resume(unknown_like(last_id(events)))
     assert reply.status == 200
-    found = await reply.settle()
+    found = await reply.some(2 + len(server.kind.changing)) + await reply.settle()
     assert logs(found) == ["one", "two"]
-    methods = [event.message["method"] for event in found if event.message]
-    declared = [name for name in ("tools", "prompts", "resources") if server.kind.name.startswith("fastmcp")]
-    for name in declared:
-        assert f"notifications/{name}/list_changed" in methods
-    if not declared:
-        assert not [method for method in methods if method.endswith("list_changed")]
+    # What the client knows of the server may be old, where the server says that it may change.
+    methods = sorted(event.message["method"] for event in found if event.message)
+    changed = [f"notifications/{name}/list_changed" for name in server.kind.changing]
+    assert methods == sorted(["notifications/message"] * 2 + changed)
 
 
-@pytest.mark.parametrize("cursor", ["x", "1_1", "a", "a" * 34, "a" * 33 + ".", "b" + "A" * 32, "A" * 121, "z", "a;b"])
-async def test_cursor_not_of_our_form_is_400(server: Server, cursor: str) -> None:
+async def test_cursor_not_of_our_form_is_400(server: Server) -> None:
     peer = await server.peer()
-    answer = await refused(await peer.resume(cursor))
-    assert answer.get("id") in (None, "server-error")
+    for cursor in ("x", "1_1", "a", "a" * 34, "a" * 33 + ".", "b" + "A" * 32, "A" * 121, "z", "a;b"):
+        answer = await refused(await peer.resume(cursor))
+        assert answer.get("id") in (None, "server-error"), cursor
 
 
 async def test_standalone_get_without_cursor_starts_after_what_was_handed_over(server: Server) -> None:
@@ -206,27 +204,41 @@ async def test_duplicate_id_in_flight(server: Server) -> None:
 async def test_unknown_session_is_404_and_missing_session_is_400(server: Server) -> None:
     peer = await server.peer()
     stream = await finished(peer, "return x")
-    peer.session = "0" * 32
-    for reply in (await peer.call("echo", {"text": "x"}), await peer.get(), await peer.resume(stream[0])):
-        assert reply.status == 404
-    peer.session = None
-    for reply in (await peer.call("echo", {"text": "x"}), await peer.get(), await peer.resume(stream[0])):
-        assert reply.status == 400
+    for session, status in (("0" * 32, 404), (None, 400)):
+        peer.session = session
+        for reply in (await peer.call("echo", {"text": "x"}), await peer.get(), await peer.resume(stream[0])):
+            assert reply.status == status
+        assert (await peer.delete()).status == status
 
 
-@pytest.mark.parametrize("id", [None, 1.5, True, False, [], {}, [1]])
-async def test_request_id_that_json_rpc_forbids_is_400(server: Server, id: Any) -> None:
+async def test_request_id_that_json_rpc_forbids_is_400(server: Server) -> None:
     peer = await server.peer()
-    await refused(await peer.post({"jsonrpc": "2.0", "id": id, "method": "ping"}))
+    for id in (None, 1.5, True, False, [], {}, [1]):
+        await refused(await peer.post({"jsonrpc": "2.0", "id": id, "method": "ping"}))
 
 
-@pytest.mark.parametrize("id", [0, -1, 2**53 + 1, 10**18, 2**63 - 1])
-async def test_integer_ids_keep_their_digits(server: Server, id: int) -> None:
+LARGEST = 2**53 - 1
+BEYOND = (2**53 + 1, -(2**53), 10**18, 2**63 - 1)
+
+
+async def test_integer_ids_keep_their_digits(server: Server) -> None:
     peer = await server.peer()
-    reply = await peer.call("script", {"steps": ["emit 1", "return x"]}, id=id)
-    events = await reply.rest()
-    assert f'"id":{id}' in (events[-1].data or "").replace(" ", "")
-    assert counts(events) == [1] and results(events) == ["x"]
+    for id in (0, -1, LARGEST, -LARGEST, *(BEYOND if server.kind.language == "python" else ())):
+        reply = await peer.call("script", {"steps": ["emit 1", "return x"]}, id=id)
+        events = await reply.rest()
+        lost = await (await peer.resume(unknown_like(ids(events)[0]))).rest()
+        for stream in (events, lost):
+            assert f'"id":{id}' in (stream[-1].data or "").replace(" ", "")
+        assert counts(events) == [1] and results(events) == ["x"]
+
+
+@pytest.mark.ours
+async def test_integer_ids_that_a_language_cannot_hold_are_refused(server: Server) -> None:
+    if server.kind.language == "python":
+        pytest.skip("holds all that fit in 64 bits")
+    peer = await server.peer()
+    for id in BEYOND:
+        await refused(await peer.post({"jsonrpc": "2.0", "id": id, "method": "ping"}))
 
 
 async def test_close_and_progress_work_for_the_id_zero(server: Server) -> None:
@@ -238,29 +250,54 @@ async def test_close_and_progress_work_for_the_id_zero(server: Server) -> None:
     assert counts(events + rest) == [1, 2] and results(rest) == ["x"]
 
 
-PLAIN: list[tuple[str, str, dict[str, str | None], bytes | None]] = [
-    ("no accept", "POST", {"Accept": None}, b'{"jsonrpc":"2.0","id":1,"method":"ping"}'),
-    ("json only", "POST", {"Accept": "application/json"}, b'{"jsonrpc":"2.0","id":1,"method":"ping"}'),
-    ("text body", "POST", {"Content-Type": "text/plain"}, b'{"jsonrpc":"2.0","id":1,"method":"ping"}'),
-    ("no type", "POST", {"Content-Type": None}, b'{"jsonrpc":"2.0","id":1,"method":"ping"}'),
-    ("put", "PUT", {}, b"{}"),
-    ("patch", "PATCH", {}, b"{}"),
-    ("get without sse", "GET", {"Accept": "application/json"}, None),
-    ("unknown session", "GET", {"Mcp-Session-Id": "nobody"}, None),
-    ("delete unknown session", "DELETE", {"Mcp-Session-Id": "nobody"}, None),
-    ("unknown session post", "POST", {"Mcp-Session-Id": "nobody"}, b'{"jsonrpc":"2.0","id":1,"method":"ping"}'),
-    ("origin", "POST", {"Origin": "http://evil.example"}, b'{"jsonrpc":"2.0","id":1,"method":"ping"}'),
-    ("host", "POST", {"Host": "evil.example"}, b'{"jsonrpc":"2.0","id":1,"method":"ping"}'),
-    ("host on get", "GET", {"Host": "evil.example"}, None),
-]
+PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
+HELLO = (
+    b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":'
+    b'{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}'
+)
+Changes = dict[str, str | None]
+PLAIN: dict[str, tuple[str, Changes, bytes | None]] = {
+    "no accept": ("POST", {"Accept": None}, PING),
+    "json only": ("POST", {"Accept": "application/json"}, PING),
+    "text body": ("POST", {"Content-Type": "text/plain"}, PING),
+    "no type": ("POST", {"Content-Type": None}, PING),
+    "put": ("PUT", {}, b"{}"),
+    "patch": ("PATCH", {}, b"{}"),
+    "get without sse": ("GET", {"Accept": "application/json"}, None),
+    "unknown session": ("GET", {"Mcp-Session-Id": "nobody"}, None),
+    "delete unknown session": ("DELETE", {"Mcp-Session-Id": "nobody"}, None),
+    "unknown session post": ("POST", {"Mcp-Session-Id": "nobody"}, PING),
+    "unknown version": ("POST", {"Mcp-Protocol-Version": "1999-01-01"}, PING),
+    "unknown version of a get": ("GET", {"Mcp-Protocol-Version": "1999-01-01"}, None),
+    "unknown version of a delete": ("DELETE", {"Mcp-Protocol-Version": "1999-01-01"}, None),
+    "no json": ("POST", {}, b'{"jsonrpc"'),
+    "no message": ("POST", {}, b'{"jsonrpc":"2.0","id":{}}'),
+    "another version of json rpc": ("POST", {}, PING.replace(b"2.0", b"1.0")),
+    "a member too many": ("POST", {}, PING[:-1] + b',"extra":1}'),
+    "initialize again": ("POST", {}, HELLO),
+    "a batch too long": ("POST", {}, b"[" + b",".join([PING] * 101) + b"]"),
+    "origin": ("POST", {"Origin": "http://evil.example"}, PING),
+    "host": ("POST", {"Host": "evil.example"}, PING),
+    "host on get": ("GET", {"Host": "evil.example"}, None),
+}
+OTHER_HOST = {"origin", "host", "host on get"}
 
 
-async def plain(peer: Peer, method: str, change: dict[str, str | None], body: bytes | None) -> tuple[Any, ...]:
+def taken(kind: Kind) -> set[str]:
+    """What the SDK does not refuse."""
+    if kind.language == "node":
+        return OTHER_HOST
+    # fastmcp lets a loopback server be called by any name.
+    return {"a member too many", "initialize again"} | (OTHER_HOST if kind.name.startswith("fastmcp") else set())
+
+
+async def plain(peer: Peer, method: str, change: Changes, body: bytes | None) -> tuple[Any, ...]:
     base = {"Accept": "application/json, text/event-stream"}
     if body is not None:
         base["Content-Type"] = "application/json"
     headers = {**peer.headers(), **base, **change}
     reply = await request(peer.port, method, "/mcp", {k: v for k, v in headers.items() if v is not None}, body)
+    assert reply.status >= 400, (reply.status, method, change, body)
     payload = await reply.body()
     reply.close()
     try:
@@ -272,35 +309,41 @@ async def plain(peer: Peer, method: str, change: dict[str, str | None], body: by
     return reply.status, answer, kept, "mcp-session-id" in reply.headers
 
 
+def without_a_parsers_words(answer: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What Python's JSON and pydantic say about a body is for them to say."""
+    status, told, *rest = answer
+    if isinstance(told, tuple):
+        told = (*told[:2], re.sub(r"(?s)((Parse|Validation) error): .*", r"\1", told[2]))
+    return status, told, *rest
+
+
 @pytest.mark.ours
-@pytest.mark.parametrize("case", PLAIN, ids=[case[0] for case in PLAIN])
-async def test_everything_else_is_answered_as_the_sdk_does(
-    farm: Farm, case: tuple[str, str, dict[str, str | None], bytes | None]
-) -> None:
-    stock = farm.get(stock=True)
-    what, method, change, body = case
-    if farm.kind.name.startswith("fastmcp") and what.startswith(("host", "origin")):
-        pytest.skip("fastmcp lets a loopback server be called by any name")
-    theirs = await plain(await stock.peer(), method, change, body)
-    assert theirs[0] >= 400, theirs
-    assert await plain(await farm.get().peer(), method, change, body) == theirs
+async def test_everything_else_is_answered_as_the_sdk_does(farm: Farm) -> None:
+    ours, theirs = await farm.get().peer(), await farm.get(stock=True).peer()
+    for what, case in PLAIN.items():
+        if what in taken(farm.kind):
+            continue
+        found, wanted = await plain(ours, *case), await plain(theirs, *case)
+        if farm.kind.language == "python":
+            found, wanted = without_a_parsers_words(found), without_a_parsers_words(wanted)
+        assert found == wanted, what
+        assert await ours.ask("echo", {"text": what}) == what, "the session is as before"
 
 
 @pytest.mark.ours
 async def test_sse_headers_are_those_of_the_sdk(farm: Farm) -> None:
-    stock = farm.get(stock=True)
+    # On a busy machine the answer may be whole before its head goes out.
+    skipped = ("date", "mcp-session-id", "content-length", "transfer-encoding", "connection", "keep-alive", "server")
 
     async def headers(server: Server) -> list[dict[str, str]]:
         peer = await server.peer()
         found = []
         for reply in (await peer.call("echo", {"text": "x"}), await peer.listen()):
-            skipped = ("date", "mcp-session-id", "content-length", "transfer-encoding", "connection", "server")
-            found.append({k: v for k, v in reply.headers.items() if k not in skipped})
             assert reply.headers["mcp-session-id"] == peer.session
+            found.append({k: v for k, v in reply.headers.items() if k not in skipped})
         return found
 
-    ours, theirs = await headers(farm.get()), await headers(stock)
-    for mine, other in zip(ours, theirs, strict=True):
+    for mine, other in zip(await headers(farm.get()), await headers(farm.get(stock=True)), strict=True):
         assert mine["content-type"].split(";")[0] == other["content-type"].split(";")[0] == "text/event-stream"
-        assert set(other) <= set(mine), (mine, other)
-        assert "no-cache" in mine["cache-control"] and mine["x-accel-buffering"] == "no"
+        assert "no-cache" in mine["cache-control"]
+        assert mine == {**other, "x-accel-buffering": "no"}
