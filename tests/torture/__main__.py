@@ -16,7 +16,7 @@ from pathlib import Path
 
 from torture.cell import TESTS
 from torture.ending import end
-from torture.hosts import RMCP, SERVERS, STOCK, STORES, build_rmcp
+from torture.hosts import OURS, RMCP, STOCK, STORES, build_rmcp
 from torture.matrix import EVERYTHING, SLICE, Outcome, Runner, keep, load
 from torture.recorder import checker
 from torture.table import by_server, by_test, write
@@ -26,7 +26,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--short", action="store_true", help="a slice of everything, a few seconds each")
     parser.add_argument("--test", action="append", choices=TESTS)
-    parser.add_argument("--server", action="append", choices=[*SERVERS, *STOCK])
+    parser.add_argument("--server", action="append", choices=[*OURS, *STOCK])
     parser.add_argument("--store", action="append", choices=STORES)
     parser.add_argument("--seed", default=str(int(time.time())), help="what chance is drawn from; the clock, otherwise")
     parser.add_argument("--seconds", type=float, help="how long each test is repeated (15)")
@@ -41,7 +41,7 @@ def main() -> int:
         cell
         for cell in (SLICE if args.short and not chosen else EVERYTHING)
         if cell.test in (args.test or TESTS)
-        and cell.server in (args.server or (*SERVERS, *STOCK))
+        and cell.server in (args.server or (*OURS, *STOCK))
         and cell.store in (args.store or STORES)
     ]
     missing = {cell.store for cell in cells if cell.store in ("redis", "postgres")}

@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from torture.handoff import wave
-from torture.hosts import Host, port_of, through
+from torture.hosts import Host, hosted, port_of, through
 from torture.proxy import DELAYED, DIRECTIONS, DRIP, PLAIN, SPLIT, Proxy, Shape
 from torture.recorder import Recorder
 from torture.setting import Setting
@@ -113,11 +113,11 @@ async def run(recorder: Recorder, setting: Setting) -> None:
             "store_timeout_ms": STORE_TIMEOUT_MS,
             "store_wait_ms": STORE_WAIT_MS,
         }
-        host = await Host.start(setting.server, place, **engine)
+        host = await hosted(setting.server, place, **engine)
         try:
             number = 0
             while number == 0 or time.monotonic() < setting.deadline:
                 await bad_wave(recorder, setting, number, host, proxy)
                 number += 1
         finally:
-            await host.stop()
+            host.stop()

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from peer import NEWEST
+from kit.peer import NEWEST
 
-from torture.hosts import Host, port_of, through
+from torture.hosts import Host, hosted, port_of, through
 from torture.proxy import DELAYED, PLAIN, Proxy, Shape, any_shape
 from torture.recorder import Recorder
 from torture.setting import Setting
@@ -273,10 +273,10 @@ async def run(recorder: Recorder, setting: Setting) -> None:
 
 
 async def waves(recorder: Recorder, setting: Setting, place: str) -> None:
-    hosts = [await Host.start(setting.server, place)]
+    hosts = [await hosted(setting.server, place)]
     try:
         if setting.is_shared:
-            hosts.append(await Host.start(setting.server, place))
+            hosts.append(await hosted(setting.server, place))
         async with (
             Proxy(hosts[0].port, f"{setting.seed}/a", any_shape) as first,
             Proxy(hosts[-1].port, f"{setting.seed}/b", any_shape) as second,
@@ -292,4 +292,4 @@ async def waves(recorder: Recorder, setting: Setting, place: str) -> None:
                 number += 1
     finally:
         for host in hosts:
-            await host.stop()
+            host.stop()

@@ -11,7 +11,7 @@ import asyncio
 import time
 from contextlib import suppress
 
-from torture.hosts import Host
+from torture.hosts import Host, hosted
 from torture.proxy import Proxy
 from torture.recorder import Recorder
 from torture.rounds import Round
@@ -58,7 +58,7 @@ class Life(Round):
             if isinstance(outcome, BaseException) and not isinstance(outcome, Hung):
                 raise outcome
         self.recorder.breaks = False
-        await self.doomed.stop()
+        self.doomed.stop()
         return again
 
     async def session(self, index: int, is_victim: bool, proxy: Proxy) -> None:
@@ -99,7 +99,7 @@ class Life(Round):
 
 
 async def start(setting: Setting) -> Host:
-    return await Host.start(setting.server, setting.place, owner_lost_ms=OWNER_LOST_MS)
+    return await hosted(setting.server, setting.place, owner_lost_ms=OWNER_LOST_MS)
 
 
 async def run(recorder: Recorder, setting: Setting) -> None:
@@ -116,4 +116,4 @@ async def run(recorder: Recorder, setting: Setting) -> None:
     finally:
         with suppress(ProcessLookupError):
             for host in hosts:
-                await host.stop()
+                host.stop()

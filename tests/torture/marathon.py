@@ -23,16 +23,26 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
+from interop.driver import (
+    CLIENTS,
+    ENGINE,
+    PYTHON,
+    RUST,
+    WITH_HTTP2,
+    WITH_LINE,
+    Drivers,
+    Meeting,
+    build_rust,
+    drive,
+    gates,
+)
+from kit.servers import SERVERS, Server
+from kit.tap import Tap
+
 from torture import nginx
 from torture.ending import end
-from torture.hosted import Hosted, Settings, hosted
-from torture.hosts import SERVERS
+from torture.hosts import OURS
 from torture.nginx import DEFAULT, TUNED, Front, Nginx
-
-# isort: split
-# Of tests/interop, which hosted.py has put on the path.
-from driver import CLIENTS, PYTHON, RUST, WITH_HTTP2, WITH_LINE, Meeting, build_rust, drive
-from tap import Tap
 
 CLOSES = 500
 SEED = 7
@@ -55,7 +65,7 @@ WAYS = (DIRECT, BEHIND, BEHIND_DEFAULT, BEHIND_CUTTING)
 # The stock Python clients do not outlive a second cut, with any server: there the line has to.
 CUT_CLIENTS = tuple(client + WITH_LINE if client in PYTHON else client for client in CLIENTS)
 
-_gates = itertools.count(1)
+_calls = itertools.count(1)
 
 
 @dataclass(frozen=True)
@@ -146,17 +156,17 @@ def judge(at: Meeting, legs: list[Leg], name: str, is_cut: bool) -> list[str]:
     return faults
 
 
-async def race(at: Meeting, server: Hosted, legs: list[Leg], name: str, silent_s: float) -> int:
+async def race(at: Meeting, server: Server, legs: list[Leg], name: str, silent_s: float) -> int:
     """Make the call and take it through its legs. Returns how often the client came back."""
-    gates = [f"m{next(_gates)}" for _ in legs]
+    names = gates(len(legs))
     steps = []
-    for leg, gate in zip(legs, gates, strict=True):
+    for leg, gate in zip(legs, names, strict=True):
         hold = " hold=0" if leg.polls else ""
         steps += [f"emit {leg.emits}", f"close retry={leg.retry_ms}{hold}", f"gate {gate}"]
     before = at.tap.resumes()
     seen = before
     await at.driver.call(*steps, "emit 1", f"return {name}")
-    for leg, gate in zip(legs, gates, strict=True):
+    for leg, gate in zip(legs, names, strict=True):
         wanted = seen + max(1, leg.polls)
         await at.until(lambda wanted=wanted: at.tap.resumes() >= wanted or at.driver.is_over(), WAIT_S)
         if at.driver.is_over():
@@ -170,7 +180,7 @@ async def race(at: Meeting, server: Hosted, legs: list[Leg], name: str, silent_s
     return at.tap.resumes() - before
 
 
-async def one(run: Run, server: Hosted, tap: Tap, url: str, legs: list[Leg], cuts: Callable[[], int]) -> Outcome:
+async def one(run: Run, server: Server, tap: Tap, url: str, legs: list[Leg], cuts: Callable[[], int]) -> Outcome:
     """A run; where the machine was too busy to let the client connect, it is tried once more."""
     for tries_left in (1, 0):
         outcome, has_begun = await attempt(run, server, tap, url, legs, cuts)
@@ -180,20 +190,21 @@ async def one(run: Run, server: Hosted, tap: Tap, url: str, legs: list[Leg], cut
 
 
 async def attempt(
-    run: Run, server: Hosted, tap: Tap, url: str, legs: list[Leg], cuts: Callable[[], int]
+    run: Run, server: Server, tap: Tap, url: str, legs: list[Leg], cuts: Callable[[], int]
 ) -> tuple[Outcome, bool]:
     """What came of it, and whether the call was made at all."""
     outcome, has_begun = Outcome(run), False
     resumed = tap.resumes()
-    name = f"goal-{next(_gates)}-reached"
+    name = f"goal-{next(_calls)}-reached"
     tap.watched = {f'"text":"{name}"'.encode(): 0, b'"progressToken"': 0}
     started = time.monotonic()
     env = {}
     if run.has_tls:
         authority = str(nginx.certificates() / "ca.pem")
         env = {"SSL_CERT_FILE": authority, "NODE_EXTRA_CA_CERTS": authority}
+    drivers = Drivers()
     try:
-        async with drive(run.driver, url, tap, server, WAIT_S, **env) as at:
+        async with drive(drivers, run.driver, url, tap, server, WAIT_S, **env) as at:
             has_begun = True
             # A failure's story is read while there is somebody to tell it.
             try:
@@ -206,6 +217,8 @@ async def attempt(
                 outcome.story = at.story()
     except Exception as fault:
         outcome.faults.append(f"{type(fault).__name__}: {str(fault)[:300]}")
+    finally:
+        await drivers.stop()
     outcome.took_s = time.monotonic() - started
     outcome.cuts = cuts()
     # A request whose answer has not begun fails where nginx gives it up: there is nothing to come back to yet.
@@ -217,13 +230,16 @@ def front(run: Run, tap: Tap) -> Front:
 
 
 @asynccontextmanager
-async def servers(runs: list[Run]) -> AsyncIterator[dict[tuple[str, bool], Hosted]]:
+async def servers(runs: list[Run]) -> AsyncIterator[dict[tuple[str, bool], Server]]:
     """The servers of these runs, started at once, by their name and whether they keep silent connections alive."""
     async with AsyncExitStack() as stack:
         wanted = sorted({(run.server, run.is_cut) for run in runs})
-        settings = {True: Settings(RETRY_MS), False: Settings(RETRY_MS, keep_alive_ms=KEEP_ALIVE_MS)}
+        found = []
         # One after the other: a context is left by the task that entered it.
-        found = [await stack.enter_async_context(hosted(name, settings[is_cut])) for name, is_cut in wanted]
+        for name, is_cut in wanted:
+            keep_alive = {} if is_cut else {"keep_alive_ms": KEEP_ALIVE_MS}
+            options = {"retry_ms": RETRY_MS, "engine": {**ENGINE, **keep_alive}}
+            found.append(await stack.enter_async_context(Server.running(SERVERS[name], options)))
         yield dict(zip(wanted, found, strict=True))
 
 
@@ -308,16 +324,16 @@ def line(outcome: Outcome) -> str:
 
 def short_runs() -> list[Run]:
     """Every client directly and behind nginx, the servers in turn; those that bear cuts with one more."""
-    turn = itertools.cycle(SERVERS)
+    turn = itertools.cycle(OURS)
     runs = [Run(client, next(turn), DIRECT) for client in CLIENTS]
     ways = itertools.cycle((BEHIND, BEHIND_DEFAULT))
     runs += [Run(client, next(turn), next(ways)) for client in (*PYTHON, *reversed(CLIENTS[2:]))]
-    return [*runs, Run("typescript-v2", "python-v2", BEHIND_CUTTING), Run(RUST[0], "python-v2", BEHIND_CUTTING)]
+    return [*runs, Run("ts2", "mcp2", BEHIND_CUTTING), Run(RUST[0], "mcp2", BEHIND_CUTTING)]
 
 
 def full_runs() -> list[Run]:
-    runs = [Run(client, server, way) for way in WAYS[:-1] for server in SERVERS for client in CLIENTS]
-    return runs + [Run(client, server, BEHIND_CUTTING) for server in SERVERS for client in CUT_CLIENTS]
+    runs = [Run(client, server, way) for way in WAYS[:-1] for server in OURS for client in CLIENTS]
+    return runs + [Run(client, server, BEHIND_CUTTING) for server in OURS for client in CUT_CLIENTS]
 
 
 def main(arguments: list[str] | None = None) -> int:

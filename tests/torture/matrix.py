@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from torture.cell import TESTS
-from torture.hosts import SERVERS, STOCK, STORES
+from torture.hosts import OURS, STOCK, STORES
 
 # Whoever takes longer hangs.
 LIMIT_S = {True: 240.0, False: 300.0}
@@ -96,7 +96,7 @@ def applies(test: str, store: str, server: str) -> bool:
 EVERYTHING = [
     Cell(test, server, store)
     for test in TESTS
-    for server in (*SERVERS, *STOCK)
+    for server in (*OURS, *STOCK)
     for store in STORES
     if applies(test, store, server)
 ]
@@ -104,19 +104,19 @@ EVERYTHING = [
 SLICE = [
     Cell(*words.split())
     for words in (
-        "kills python-v2 postgres",
+        "kills mcp2 postgres",
         "kills node-v2 redis",
-        "pauses python-v1 postgres",
+        "pauses mcp1 postgres",
         "pauses node-v1 redis",
-        "faults python-v1 redis",
+        "faults mcp1 redis",
         "faults node-v2 postgres",
-        "handoff python-v2 memory",
-        "handoff python-v1 sqlite",
+        "handoff mcp2 memory",
+        "handoff mcp1 sqlite",
         "handoff node-v1 redis",
         "handoff node-v2 postgres",
-        "tenants python-v2 redis",
+        "tenants mcp2 redis",
         "tenants node-v1 memory",
-        "takeover python-v1 postgres",
+        "takeover mcp1 postgres",
         "takeover node-v2 sqlite",
     )
 ]

@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from torture.hosts import Host
+from torture.hosts import Host, hosted
 from torture.recorder import Recorder
 from torture.rounds import Round
 from torture.setting import Setting
@@ -156,7 +156,7 @@ class Pause(Round):
 
 
 async def run(recorder: Recorder, setting: Setting) -> None:
-    hosts = [await Host.start(setting.server, setting.place, owner_lost_ms=OWNER_LOST_MS) for _ in range(2)]
+    hosts = [await hosted(setting.server, setting.place, owner_lost_ms=OWNER_LOST_MS) for _ in range(2)]
     try:
         number = 0
         while number < setting.size.pauses or time.monotonic() < setting.deadline:
@@ -167,4 +167,4 @@ async def run(recorder: Recorder, setting: Setting) -> None:
     finally:
         with suppress(ProcessLookupError):
             for host in hosts:
-                await host.stop()
+                host.stop()

@@ -25,13 +25,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torture.ending import end
-from torture.hosted import Hosted, Settings, hosted
+from kit.peer import Peer, last_id, logs, results
+from kit.raw import Event, Reply, Truncated, Wire
+from kit.servers import SERVERS, Server
 
-# isort: split
-# Of tests/python, which hosted.py has put on the path.
-from peer import Peer, last_id, logs, results
-from raw import Event, Reply, Truncated, Wire
+from torture.ending import end
 
 # With six pauses, which take 8 s at least, this is more than a day of 96 s.
 RUDE_S = 60
@@ -39,14 +37,13 @@ RUDE_S = 60
 # contact are longer than a user's: a busy machine makes those late who work.
 IDLE_MS = 2_000
 DETACHED_MS = 8_000
-SETTINGS = Settings(
-    idle_ms=IDLE_MS,
-    retention_ms=4_000,
-    max_detached_ms=DETACHED_MS,
-    max_connection_ms=4_000,
-    keep_alive_ms=200,
-    owner_lost_ms=2_000,
-)
+ENGINE = {
+    "retention_ms": 4_000,
+    "max_detached_ms": DETACHED_MS,
+    "max_connection_ms": 4_000,
+    "keep_alive_ms": 200,
+    "owner_lost_ms": 2_000,
+}
 # A session that works comes back after so long: later than it may be idle.
 AWAY_S = 3.0
 WORKERS = 6
@@ -91,25 +88,25 @@ class Kept:
 # What rude clients do, once each.
 
 
-async def leave(server: Hosted, kept: Kept) -> None:
+async def leave(server: Server, kept: Kept) -> None:
     """A session with one call, and no goodbye."""
     peer = await Peer.open(server.port)
     assert await peer.ask("script", {"steps": ["emit 2", "return x"]}, wait_s=WAIT_S) == "x"
 
 
-async def hold_a_dead_socket(server: Hosted, kept: Kept) -> None:
+async def hold_a_dead_socket(server: Server, kept: Kept) -> None:
     """A standalone stream whose client keeps the socket and never reads from it: to the server it is only silent."""
     peer = await Peer.open(server.port)
     kept.silent.append(await peer.get(receive_buffer=4096))
 
 
-async def hold_a_full_socket(server: Hosted, kept: Kept) -> None:
+async def hold_a_full_socket(server: Server, kept: Kept) -> None:
     """A call that emits more than the sockets take, to a client that keeps its own and never reads."""
     peer = await Peer.open(server.port)
     kept.full.append(await peer.call("script", {"steps": ["emit 100 60000", "return x"]}, receive_buffer=4096))
 
 
-async def abandon_a_poll(server: Hosted, kept: Kept) -> None:
+async def abandon_a_poll(server: Server, kept: Kept) -> None:
     """A call that is polled, a few times; its result is there when nobody asks for it any longer."""
     peer = await Peer.open(server.port)
     gate = fresh()
@@ -120,7 +117,7 @@ async def abandon_a_poll(server: Hosted, kept: Kept) -> None:
     await server.open(gate)
 
 
-async def abandon_a_call(server: Hosted, kept: Kept) -> None:
+async def abandon_a_call(server: Server, kept: Kept) -> None:
     """A call that never ends, and whose client is gone for good."""
     peer = await Peer.open(server.port)
     reply = await peer.call("script", {"steps": ["emit 1", f"gate {fresh()}"]})
@@ -128,7 +125,7 @@ async def abandon_a_call(server: Hosted, kept: Kept) -> None:
     reply.drop()
 
 
-async def break_off(server: Hosted, kept: Kept) -> None:
+async def break_off(server: Server, kept: Kept) -> None:
     """A request that is not whole when its client leaves, and an answer that is not read to its end."""
     wire = await Wire.open(server.port)
     await wire.send("POST", "/mcp", {"Host": f"127.0.0.1:{server.port}", "Content-Type": "application/json"}, None)
@@ -145,22 +142,22 @@ UNLUCKY = (AssertionError, ConnectionError, Truncated, TimeoutError, asyncio.Inc
 # Sessions that work. Each runs until `over`, and raises where the server has taken something from it.
 
 
-async def wait_for_a_result(server: Hosted, over: asyncio.Event) -> None:
+async def wait_for_a_result(server: Server, over: asyncio.Event) -> None:
     """A call whose connection is open all the time, but for the moments in which the server ends old ones."""
     await work(server, over, [], 0.0)
 
 
-async def poll_for_a_result(server: Hosted, over: asyncio.Event) -> None:
+async def poll_for_a_result(server: Server, over: asyncio.Event) -> None:
     """A call that is polled again and again."""
     await work(server, over, ["close hold=0 retry=1"], 0.3)
 
 
-async def work_away(server: Hosted, over: asyncio.Event) -> None:
+async def work_away(server: Server, over: asyncio.Event) -> None:
     """A call whose client is away for longer than a session may be idle."""
     await work(server, over, ["close hold=0 retry=1"], AWAY_S)
 
 
-async def begin(server: Hosted, ask: Callable[[Peer], Awaitable[Reply]]) -> tuple[Peer, Reply]:
+async def begin(server: Server, ask: Callable[[Peer], Awaitable[Reply]]) -> tuple[Peer, Reply]:
     """A session with its first request; a session that was idle for too long before that is opened anew."""
     deadline = time.monotonic() + GONE_S
     while True:
@@ -175,7 +172,7 @@ async def begin(server: Hosted, ask: Callable[[Peer], Awaitable[Reply]]) -> tupl
                 raise
 
 
-async def work(server: Hosted, over: asyncio.Event, first: list[str], away_s: float) -> None:
+async def work(server: Server, over: asyncio.Event, first: list[str], away_s: float) -> None:
     gate = fresh()
     blocks: list[Event] = []
 
@@ -207,7 +204,7 @@ async def work(server: Hosted, over: asyncio.Event, first: list[str], away_s: fl
     await peer.delete()
 
 
-async def listen(server: Hosted, over: asyncio.Event) -> None:
+async def listen(server: Server, over: asyncio.Event) -> None:
     """A session without calls, whose standalone stream is open, and still is when something is sent on it."""
     blocks: list[Event] = []
     text = fresh()
@@ -233,7 +230,7 @@ async def listen(server: Hosted, over: asyncio.Event) -> None:
     await peer.delete()
 
 
-WORKING: tuple[Callable[[Hosted, asyncio.Event], Awaitable[None]], ...] = (
+WORKING: tuple[Callable[[Server, asyncio.Event], Awaitable[None]], ...] = (
     wait_for_a_result,
     poll_for_a_result,
     work_away,
@@ -324,7 +321,7 @@ class Soak:
         return "\n".join(lines + [f"    WRONG: {fault}" for fault in self.faults])
 
 
-async def be_rude(server: Hosted, kept: Kept, until: float, least: float, found: Soak) -> None:
+async def be_rude(server: Server, kept: Kept, until: float, least: float, found: Soak) -> None:
     """Rude clients, a few at once, until then, and until there were so many."""
 
     async def worker() -> None:
@@ -341,7 +338,7 @@ async def be_rude(server: Hosted, kept: Kept, until: float, least: float, found:
 
 
 async def paused(
-    server: Hosted, kept: Kept, working: int, outside: Callable[[], Awaitable[dict[str, int]]]
+    server: Server, kept: Kept, working: int, outside: Callable[[], Awaitable[dict[str, int]]]
 ) -> dict[str, int]:
     """What is held once everything has gone that has to go, as far as it does."""
     deadline = time.monotonic() + GONE_S
@@ -431,8 +428,8 @@ async def soak(server: str, store: str, length_s: float, pauses: int) -> Soak:
 async def soaked(found: Soak, length_s: float, pauses: int) -> None:
     kept = Kept()
     async with STORES[found.store]() as (address, outside):
-        settings = Settings(**{**SETTINGS.__dict__, "store": address})
-        async with hosted(found.server, settings) as server:
+        options = {"idle_s": IDLE_MS / 1_000, "engine": ENGINE, **({} if address is None else {"address": address})}
+        async with Server.running(SERVERS[found.server], options) as server:
             over = asyncio.Event()
             working = [asyncio.create_task(kind(server, over)) for kind in WORKING]
             try:
@@ -477,7 +474,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=RUDE_S, help="of rudeness, without the pauses")
     parser.add_argument("--pauses", type=int, default=6)
     parser.add_argument("--stores", nargs="*", default=list(STORES))
-    parser.add_argument("--servers", nargs="*", default=["python-v2", "node-v2", "python-v1", "node-v1"])
+    parser.add_argument("--servers", nargs="*", default=["mcp2", "node-v2", "mcp1", "node-v1"])
     options = parser.parse_args(arguments)
     pairs = list(itertools.product(options.stores, options.servers))
     soaks = asyncio.run(all_of(pairs, options.seconds, options.pauses))

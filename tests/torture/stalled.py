@@ -19,20 +19,18 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from torture.ending import end
-from torture.hosted import Hosted, Settings, hosted
-from torture.hosts import SERVERS
+from kit.peer import Peer, last_id, results
+from kit.raw import Event, Reply, Truncated
+from kit.servers import SERVERS, Server
 
-# isort: split
-# Of tests/python, which hosted.py has put on the path.
-from peer import Peer, last_id, results
-from raw import Event, Reply, Truncated
+from torture.ending import end
+from torture.hosts import OURS
 
 SIBLINGS = 9
 EVENT_BYTES = 64_000
 # What the stream keeps; a reader that missed more is told so.
 KEPT_BYTES = 4 << 20
-SETTINGS = Settings(max_bytes_per_stream=KEPT_BYTES)
+OPTIONS = {"engine": {"max_bytes_per_stream": KEPT_BYTES}}
 SHORT_MB = 64
 FULL_MB = 1_000
 # A busy machine makes single calls late by anything, so it is the usual one that is looked at.
@@ -91,7 +89,7 @@ async def sibling(peer: Peer, measured: Measured, over: asyncio.Event) -> None:
         await asyncio.sleep(0.005)
 
 
-async def watched(server: Hosted, measured: Measured, over: asyncio.Event) -> None:
+async def watched(server: Server, measured: Measured, over: asyncio.Event) -> None:
     before = server.rss()
     while not over.is_set():
         await asyncio.sleep(0.05)
@@ -104,10 +102,10 @@ async def drained(reply: Reply) -> None:
         pass
 
 
-async def emitted(server: Hosted) -> None:
+async def emitted(server: Server) -> None:
     """Wait until the tool of the stalled reader has emitted all."""
     deadline = time.monotonic() + WAIT_S * 5
-    while not await server.finished(END):
+    while not await server.passed(f"finished {END}"):
         assert time.monotonic() < deadline, "the tool is not over"
         await asyncio.sleep(0.2)
 
@@ -145,7 +143,7 @@ async def measure(name: str, mode: str, megabytes: int) -> Measured:
     measured = Measured(mode)
     count = megabytes * 1_000_000 // EVENT_BYTES
     over = asyncio.Event()
-    async with hosted(name, SETTINGS) as server:
+    async with Server.running(SERVERS[name], OPTIONS) as server:
         peer = await Peer.open(server.port)
         # What the process takes for good.
         warm = await peer.call("script", {"steps": [f"emit 300 {EVENT_BYTES}"]})
@@ -197,7 +195,7 @@ async def stalled(name: str, megabytes: int) -> tuple[dict[str, Measured], list[
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="A reader that stalls while its tool emits as fast as it can.")
     parser.add_argument("--megabytes", type=int, default=FULL_MB)
-    parser.add_argument("--servers", nargs="*", default=list(SERVERS))
+    parser.add_argument("--servers", nargs="*", default=list(OURS))
     options = parser.parse_args(arguments)
     broken = []
     for name in options.servers:

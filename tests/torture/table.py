@@ -9,19 +9,19 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 from torture.cell import TESTS
-from torture.hosts import ROOT, SERVERS, STOCK, STORES
+from torture.hosts import OURS, ROOT, STOCK, STORES
 from torture.matrix import Outcome
 
 OUT = ROOT / "docs" / "torture.md"
 COMMAND = 'make torture-faults TORTURE_ARGS="--write"'
 KINDS = ("lost", "repeated", "foreign", "hangs")
 NAMES = {
-    "python-v1": "Tailrope, Python, mcp 1.x",
-    "python-v2": "Tailrope, Python, mcp 2.x",
+    "mcp1": "Tailrope, Python, mcp 1.x",
+    "mcp2": "Tailrope, Python, mcp 2.x",
     "node-v1": "Tailrope, Node, TypeScript SDK 1.x",
     "node-v2": "Tailrope, Node, TypeScript SDK 2.x",
-    "stock-python-v1": "stock Python, mcp 1.x",
-    "stock-python-v2": "stock Python, mcp 2.x",
+    "stock-mcp1": "stock Python, mcp 1.x",
+    "stock-mcp2": "stock Python, mcp 2.x",
     "stock-node-v1": "stock TypeScript SDK 1.x",
     "stock-node-v2": "stock TypeScript SDK 2.x",
     "stock-rmcp": "stock rmcp 3.x",
@@ -64,7 +64,7 @@ def by_server(outcomes: list[Outcome]) -> list[str]:
     grouped: dict[str, list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
         grouped[outcome.cell.server].append(outcome)
-    for server in (*SERVERS, *STOCK):
+    for server in (*OURS, *STOCK):
         if not (mine := grouped.get(server)):
             continue
         sum_ = totals(mine)
@@ -124,8 +124,8 @@ def page(outcomes: list[Outcome]) -> str:
         "`tests/torture` starts server processes, breaks connections, processes and stores under them, and writes down",
         "everything that the servers were asked to send and everything that clients got. `tests/checker` judges these",
         "histories against the invariants of ARCHITECTURE.md. The same tests run on the SDKs' own transports, with the",
-        "plain event stores in memory of `tests/python/servers/stores.py` and `tests/node/kit/stores.mjs`; the server",
-        "of the Rust SDK keeps the last messages of a stream by itself and is measured as it comes.",
+        "plain event stores in memory of `tests/servers/python/stores.py` and `tests/servers/node/stores.mjs`; the",
+        "server of the Rust SDK keeps the last messages of a stream by itself and is measured as it comes.",
         "",
         "```sh",
         COMMAND,

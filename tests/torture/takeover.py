@@ -10,7 +10,7 @@ import random
 import time
 from contextlib import suppress
 
-from torture.hosts import Host
+from torture.hosts import Host, hosted
 from torture.proxy import Proxy
 from torture.recorder import Recorder
 from torture.setting import Setting
@@ -123,10 +123,10 @@ async def session(
 
 
 async def run(recorder: Recorder, setting: Setting) -> None:
-    hosts = [await Host.start(setting.server, setting.place)]
+    hosts = [await hosted(setting.server, setting.place)]
     try:
         if setting.is_shared:
-            hosts.append(await Host.start(setting.server, setting.place))
+            hosts.append(await hosted(setting.server, setting.place))
         async with Proxy(hosts[0].port, "a") as first, Proxy(hosts[-1].port, "b") as second:
             proxies = [first, second]
             rounds = max(1, setting.size.rounds // SESSIONS)
@@ -134,4 +134,4 @@ async def run(recorder: Recorder, setting: Setting) -> None:
             await asyncio.gather(*sessions)
     finally:
         for host in hosts:
-            await host.stop()
+            host.stop()

@@ -13,10 +13,10 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
-from peer import ALPHABET, unknown_like
+from kit.peer import ALPHABET, unknown_like
 
 from torture.handoff import Reader
-from torture.hosts import Host, user
+from torture.hosts import Host, hosted, user
 from torture.recorder import Recorder
 from torture.setting import Setting
 from torture.wire import Hung, Session, Stream
@@ -46,7 +46,7 @@ class Tenants:
     async def session(self, tenant: str, index: int) -> None:
         """One session's calls, with the same ids as everybody's, and its standalone stream."""
         setting, name = self.setting, f"{tenant}{index}"
-        headers = user(setting.server, tenant)
+        headers = user(tenant)
         client = await Session.open(self.recorder, name, self.hosts[0].port, headers=headers)
         heard = setting.events // 3
         listener = Stream(client, "standalone")
@@ -83,7 +83,7 @@ class Tenants:
         """A session without streams of its own that tries everybody's cursors."""
         of = random.Random(f"{self.setting.seed}/prober/{tenant}{index}")
         name = f"prober-{tenant}{index}"
-        client = await Session.open(self.recorder, name, self.hosts[0].port, headers=user(self.setting.server, tenant))
+        client = await Session.open(self.recorder, name, self.hosts[0].port, headers=user(tenant))
         while not self.is_over:
             ready = [target for target in self.targets if target.stream.ids]
             if not ready:
@@ -124,7 +124,7 @@ class Tenants:
         """A session tries what was made of its own cursors, beside the true ones, once its stream is over."""
         of = random.Random(f"{self.setting.seed}/mutant/{tenant}")
         name = f"mutant-{tenant}"
-        client = await Session.open(self.recorder, name, self.hosts[0].port, headers=user(self.setting.server, tenant))
+        client = await Session.open(self.recorder, name, self.hosts[0].port, headers=user(tenant))
         steps = {"facts": self.recorder.facts_file(name), "count": 10, "seed": 1, "pause_ms": [0, 1]}
         stream, body = client.request("r0", steps, 0)
         connection = await client.connect("POST", stream, body=body, process=self.hosts[0].process_name)
@@ -144,12 +144,8 @@ class Tenants:
 
     async def borrowed(self) -> None:
         """A tenant with the other one's session id is told what somebody with a session that never was is told."""
-        alice = await Session.open(
-            self.recorder, "lender", self.hosts[0].port, headers=user(self.setting.server, "alice")
-        )
-        bob = await Session.open(
-            self.recorder, "borrower", self.hosts[0].port, headers=user(self.setting.server, "bob")
-        )
+        alice = await Session.open(self.recorder, "lender", self.hosts[0].port, headers=user("alice"))
+        bob = await Session.open(self.recorder, "borrower", self.hosts[0].port, headers=user("bob"))
         assert alice.peer.session is not None
         changed = alice.peer.session[:-1] + ("0" if alice.peer.session[-1] != "0" else "1")
         for number in range(len(self.hosts)):
@@ -169,10 +165,10 @@ def mutate(cursor: str, of: random.Random) -> str:
 
 async def run(recorder: Recorder, setting: Setting) -> None:
     # Readers of own cursors go to any process, and so do those who try others'.
-    hosts = [await Host.start(setting.server, setting.place, auth=True)]
+    hosts = [await hosted(setting.server, setting.place, auth=True)]
     try:
         if setting.is_shared:
-            hosts.append(await Host.start(setting.server, setting.place, auth=True))
+            hosts.append(await hosted(setting.server, setting.place, auth=True))
         number = 0
         while number == 0 or time.monotonic() < setting.deadline:
             tenants = Tenants(recorder, setting, hosts)
@@ -197,4 +193,4 @@ async def run(recorder: Recorder, setting: Setting) -> None:
             number += 1
     finally:
         for host in hosts:
-            await host.stop()
+            host.stop()

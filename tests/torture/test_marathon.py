@@ -13,6 +13,7 @@ CLOSES = 60
 SILENCES = 1
 
 
+@pytest.mark.full
 @pytest.mark.timeout(400)
 @pytest.mark.skipif(not nginx.is_there(), reason="no nginx: tests/services/with nginx")
 def test_f70_every_client_gets_one_result_and_every_message_once_after_sixty_closes() -> None:
@@ -31,7 +32,7 @@ def test_plan_has_closes_that_deliver_nothing_and_bursts() -> None:
 
 
 def test_closes_that_no_server_made_are_seen_and_cuts_are_none() -> None:
-    run = Run("typescript-v2", "node-v2", BEHIND)
+    run = Run("ts2", "node-v2", BEHIND)
     stats = {"closes_asked": 50, "closes_polled": 10}
     assert counted(run.server, stats, [Outcome(run, closes=60)], False) == []
     assert len(counted(run.server, stats, [Outcome(run, closes=61)], False)) == 1

@@ -13,11 +13,12 @@ LENGTH_S = 6
 PAUSES = 2
 
 
+@pytest.mark.full
 @pytest.mark.timeout(400)
 def test_f50_rude_clients_leave_nothing_behind_and_take_nothing_from_those_who_work() -> None:
-    pairs = [("python-v2", "memory"), ("node-v2", "sqlite")]
+    pairs = [("mcp2", "memory"), ("node-v2", "sqlite")]
     if "TAILROPE_TEST_REDIS" in os.environ:
-        pairs[0] = ("python-v2", "redis")
+        pairs[0] = ("mcp2", "redis")
     if "TAILROPE_TEST_POSTGRES" in os.environ:
         pairs[1] = ("node-v2", "postgres")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.servers import SERVERS
 
 from torture.cell import TESTS
 from torture.handoff import LEAST_DROPS
@@ -65,6 +66,7 @@ def ahead(request: pytest.FixtureRequest) -> Iterator[Ahead]:
     yield Ahead(wanted)
 
 
+@pytest.mark.full
 @pytest.mark.timeout(500)
 @pytest.mark.parametrize("cell", [cell_param(cell) for cell in SLICE])
 def test_no_rule_is_broken(cell: Cell, ahead: Ahead) -> None:
@@ -88,11 +90,12 @@ def test_no_rule_is_broken(cell: Cell, ahead: Ahead) -> None:
 def test_slice_has_every_test_in_every_language_and_every_store() -> None:
     assert not any(cell.server in STOCK for cell in SLICE)
     for test in TESTS:
-        assert {cell.server.split("-")[0] for cell in SLICE if cell.test == test} == {"python", "node"}
+        assert {SERVERS[cell.server].language for cell in SLICE if cell.test == test} == {"python", "node"}
     assert {cell.store for cell in SLICE} == {"memory", "sqlite", "redis", "postgres"}
-    assert {cell.server for cell in SLICE} == {"python-v1", "python-v2", "node-v1", "node-v2"}
+    assert {cell.server for cell in SLICE} == {"mcp1", "mcp2", "node-v1", "node-v2"}
 
 
+@pytest.mark.full
 def test_recorded_facts_are_judged(tmp_path: Path) -> None:
     """The way from a recorder to a verdict, with one event that was stored and never came."""
     recorder = Recorder(tmp_path)

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from peer import NEWEST, Peer
+from kit.peer import NEWEST, Peer
 
 from torture.proxy import Link, Proxy, close, reset
 from torture.recorder import Recorder
