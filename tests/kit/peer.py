@@ -42,6 +42,10 @@ class Peer:
         assert reply.status == 200, (reply.status, await reply.body())
         if reply.is_sse:
             self.opening = await reply.rest()
+            # Some servers close connections by age or size, and machines may stand still.
+            while not any(event.is_terminal for event in self.opening):
+                self.session = reply.headers.get("mcp-session-id")
+                self.opening += await (await self.resume(last_id(self.opening))).rest()
             answer = self.opening[-1].message
         else:
             answer = await reply.json()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import re
 import time
 
 import pytest
-from kit.stock import LINE, MODES, stock_client
-from kit.servers import Farm, Server, gate
 from kit.peer import OLD, Peer, counts, ids, last_id, logs, results
+from kit.servers import Farm, Server, gate
 
 
 async def poll(peer: Peer, cursor: str) -> tuple[list[int], list[str], str, int]:
@@ -43,34 +42,6 @@ async def test_twenty_live_resumes_lose_nothing(server: Server) -> None:
         got += counts(rest)
         assert got == list(range(1, len(got) + 1)), f"round {round}"
         assert results(rest) == [str(len(got))]
-
-
-@pytest.mark.parametrize("mode", MODES)
-async def test_stock_client_loses_nothing_in_twenty_polls(farm: Farm, mode: str) -> None:
-    server = farm.get(engine={"prefer_resumable": True})
-    async with stock_client(server.port, mode) as client:
-        assert client.revision == "2025-11-25"
-        steps = ["emit 3", "close", "emit 2"] * 20
-        async with asyncio.timeout(20):
-            assert await client.script(*steps, "return x") == "x"
-        assert client.progress == list(range(1, 101))
-
-
-@pytest.mark.parametrize("mode", MODES)
-async def test_stock_client_survives_ten_closes_that_deliver_nothing(farm: Farm, mode: str) -> None:
-    server = farm.get(engine={"prefer_resumable": True})
-    async with stock_client(server.port, mode) as client:
-        name = gate()
-        # Closed, and closed again each time the client is back, with nothing in between.
-        steps = ["close hold=0", f"gate {name}", "emit 2", f"return {name}"]
-        before = (await server.state())["requests"]["GET"]
-        call = asyncio.create_task(client.script(*steps))
-        async with asyncio.timeout(20):
-            while (await server.state())["requests"]["GET"] < before + 10:
-                await asyncio.sleep(0.02)
-            await server.open(name)
-            assert await call == name
-        assert client.progress == [1, 2]
 
 
 async def test_ten_closes_that_deliver_nothing_are_survived(server: Server) -> None:
@@ -110,9 +81,9 @@ async def test_three_streams_cut_at_once_are_resumed_at_once(server: Server) -> 
     name = gate()
     stream = await peer.listen()
     one = await peer.call("script", {"steps": ["emit 2", f"gate {name}", "emit 3", "return one"]}, id=1)
-    two = await peer.call(
-        "script", {"steps": ["emit 4", f"gate {name}", "emit 1", "standalone late", f"return two {name}"]}, id="two"
-    )
+    steps = ["emit 4", f"gate {name}", "emit 1", "standalone late", f"return two {name}"]
+    # The context of the first Python line has every id as text, so it could not tell these two apart.
+    two = await peer.call("script", {"steps": steps}, id="two" if server.kind.line == "mcp1" else "1")
     await peer.ask("script", {"steps": ["standalone early"]})
     cursors = [last_id(await stream.some(1)), last_id(await one.some(2)), last_id(await two.some(4))]
     for reply in (stream, one, two):
@@ -124,8 +95,8 @@ async def test_three_streams_cut_at_once_are_resumed_at_once(server: Server) -> 
     first, second = await resumed[1].rest(), await resumed[2].rest()
     assert (counts(first), results(first)) == ([3, 4, 5], ["one"])
     assert (counts(second), results(second)) == ([5], [f"two {name}"])
-    everything = [ids(first), ids(second)]
-    assert not set(everything[0]) & set(everything[1]), "an id is unique in its session"
+    everything = ids(first + second)
+    assert len(set(everything)) == len(everything), "an id is unique in its session"
     await resumed[0].quiet(0.2)
 
 
@@ -150,9 +121,7 @@ async def test_hold_of_zero_is_pure_polling(server: Server) -> None:
     reply = await peer.call("script", {"steps": ["close hold=0", f"gate {name}", "emit 2", f"return {name}"]})
     cursor = last_id(await reply.rest())
     for _ in range(6):
-        started = time.monotonic()
         events = await (await peer.resume(cursor)).rest()
-        assert time.monotonic() - started < 10, "a poll is answered at once"
         assert [event.data for event in events] == [""]
         cursor = last_id(events)
     await server.open(name)
@@ -170,8 +139,7 @@ async def test_hold_keeps_a_resumed_connection_that_long(server: Server) -> None
     cursor = last_id(await reply.rest())
     started = time.monotonic()
     events = await (await peer.resume(cursor)).rest()
-    held = time.monotonic() - started
-    assert 0.2 < held < 10, held
+    assert time.monotonic() - started > 0.2
     # A result that arrives while the connection is held is sent at once: long before the hold is over.
     await server.open(longer)
     await server.at(end)
@@ -188,8 +156,9 @@ async def test_close_for_polling_is_remembered_while_nobody_is_connected(server:
     reply = await peer.call("script", {"steps": steps})
     first = await reply.event()
     assert first is not None and first.id
+    before = (await server.stats())["connections_lost"]
     reply.drop()
-    await asyncio.sleep(0.1)
+    await server.until_stats(lambda stats: stats["connections_lost"] > before)
     await server.open(name)
     await server.mark(name)
     events = await (await peer.resume(first.id)).rest()
@@ -282,76 +251,62 @@ async def test_the_sessions_revision_decides_not_the_requests_header(server: Ser
 
 async def test_question_travels_on_the_calls_own_stream_across_a_poll(server: Server) -> None:
     peer = await server.peer()
+    stream = await peer.listen()
     reply = await peer.call("script", {"steps": ["close", "elicit who"]})
     cursor = last_id(await reply.rest())
     resumed = await peer.resume(cursor)
     question = (await resumed.some(1))[0].message
-    assert question["method"] == "elicitation/create"
+    assert (question["method"], question["params"]["message"]) == ("elicitation/create", "who")
     await peer.respond(question["id"], {"action": "accept", "content": {"name": "me"}})
     assert results(await resumed.until_terminal()) == ['{"name":"me"}']
-
-
-@pytest.mark.parametrize("mode", MODES)
-async def test_stock_client_answers_a_question_between_two_polls(farm: Farm, mode: str) -> None:
-    server = farm.get(engine={"prefer_resumable": True})
-    async with stock_client(server.port, mode) as client:
-        async with asyncio.timeout(20):
-            answer = await client.script("emit 1", "close", "elicit name please", "close", "emit 1")
-        assert json.loads(answer) == {"name": "re: name please"}
-        assert client.progress == [1, 2]
-
-
-@pytest.mark.skipif(LINE == 1, reason="1.x knows no 2026-07-28")
-@pytest.mark.ours
-async def test_without_prefer_resumable_a_default_client_stays_modern(server: Server) -> None:
-    async with stock_client(server.port, "auto") as client:
-        assert client.revision == "2026-07-28"
-        assert await client.ask("echo", {"text": "hi"}) == "hi"
+    assert not [event for event in await stream.settle(0.1) if event.message is not None]
 
 
 @pytest.mark.ours
 async def test_engine_closes_by_itself_after_max_connection_ms(farm: Farm) -> None:
-    server = farm.get(engine={"max_connection_ms": 1_500})
-    # What a server does first is slow, and may itself need a second connection where it is closed by its age.
-    old = await server.peer(OLD[1])
-    await (await old.call("echo", {"text": "x"})).rest()
-    peer = await server.peer()
+    server = farm.get(engine={"max_connection_ms": 300})
+    peer, old = await server.peer(), await server.peer(OLD[1])
     name = gate()
-    reply = await peer.call("script", {"steps": ["emit 1", f"gate {name}", f"return {name}"]})
+    steps = {"steps": ["emit 1", f"gate {name}", f"return {name}"]}
+    reply = await peer.call("script", steps)
     events = await reply.rest()
-    assert any(event.retry is not None for event in events)
+    assert any(event.retry is not None for event in events) and not results(events)
+    # A client of an old revision is never cut off: what it would make of that is unknown.
+    stays = await old.call("script", steps)
+    await stays.some(1)
+    await stays.quiet(0.6)
     await server.open(name)
     progress, found, _, _ = await poll(peer, last_id(events))
     assert (counts(events) + progress, found) == ([1], [name])
-    name = gate()
-    reply = await old.call("script", {"steps": ["emit 1", f"gate {name}", f"return {name}"]})
-    await reply.some(1)
-    await reply.quiet(2.5)
-    await server.open(name)
-    assert results(await reply.rest()) == [name]
+    assert results(await stays.rest()) == [name]
 
 
 @pytest.mark.ours
 async def test_engine_closes_by_itself_after_max_connection_bytes(farm: Farm) -> None:
     server = farm.get(engine={"max_connection_bytes": 20_000})
     peer = await server.peer()
-    reply = await peer.call("script", {"steps": ["emit 400 1000", "return x"]})
+    name = gate()
+    reply = await peer.call("script", {"steps": ["emit 30 1000", f"gate {name}", "emit 370 1000", f"return {name}"]})
+    # Ends although its call goes on and has nothing more to say for now.
     events = await reply.rest()
-    # A write of events that were ready together may go over the mark; 400 KB in one connection may not.
-    assert 0 < len(counts(events)) < 150
+    assert 0 < len(counts(events)) <= 30
+    await server.open(name)
+    await server.mark(f"finished return {name}")
     progress, found, _, resumes = await poll(peer, last_id(events))
-    assert counts(events) + progress == list(range(1, 401))
-    assert found == ["x"] and resumes >= 2
+    assert counts(events) + progress == list(range(1, 401)) and found == [name]
+    # What is ready together may go over the mark, but not by much.
+    assert resumes >= 370 * 1_000 / 20_000 / 4
 
 
 @pytest.mark.ours
 async def test_keep_alives_are_comments(farm: Farm) -> None:
-    server = farm.get(engine={"keep_alive_ms": 100})
+    server = farm.get(engine={"keep_alive_ms": 50})
     peer = await server.peer()
     stream = await peer.listen()
     first = await stream.block()
     assert first is not None and first.is_priming
     for _ in range(3):
-        block = await stream.block(15.0)
-        assert block is not None and block.comment == "keep-alive"
-    assert b": keep-alive\n\n" in bytes(stream.raw)
+        block = await stream.block()
+        # As each SDK spells it.
+        assert block is not None and re.fullmatch("keep-?alive", block.comment or ""), block
+    assert re.search(rb": keep-?alive\n\n", bytes(stream.raw))
