@@ -1,110 +1,26 @@
-"""Starting, serving and ending a process: signals, servers, loops, fork, exit. (F-44, D9, D11)"""
+"""Serving and ending on what Python has: servers, loops, forks, exits of interpreters. (F-44, D9, D11)"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import re
 import signal
 import subprocess
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from conftest import Farm, Server, gate
-from kit.peer import OLD, Peer, counts, last_id, results
+from kit.ending import ENDS_S, ended, opened
+from kit.peer import counts, last_id, results
+from kit.servers import Farm, gate
 from program import python
-from kit.raw import Reply, Truncated
-
-ENDS_S = 10.0
 
 
-async def opened(server: Server) -> tuple[Peer, list[Reply]]:
-    """A session with three open streams: the standalone one, a running call, and a resumed one."""
-    peer = await server.peer()
-    listening = await peer.listen()
-    name = gate()
-    call = await peer.call("script", {"steps": ["emit 2", f"gate {name}", "return x"]})
-    await call.some(2)
-    polling = await peer.call("script", {"steps": ["emit 1", "close", f"gate {name}", "return y"]})
-    resumed = await peer.resume(last_id(await polling.rest()))
-    await resumed.event()
-    return peer, [listening, call, resumed]
-
-
-async def ended(server: Server, replies: list[Reply], how: int, own_stop: bool = True) -> None:
-    """Signal the process; it must end soon, with every connection closed cleanly after a retry and an id."""
-    server.process.send_signal(how)
-    started = time.monotonic()
-    for reply in replies:
-        try:
-            while await reply.block(ENDS_S) is not None:
-                pass
-        except Truncated as cut:
-            raise AssertionError("a connection was cut, not closed") from cut
-        raw = bytes(reply.raw)
-        if own_stop:
-            assert b"retry: " in raw and b"id: " in raw, raw
-    code = await asyncio.to_thread(server.exit_code, ENDS_S + 1)
-    assert time.monotonic() - started < ENDS_S, "the process took too long"
-    assert code in (0, -how, 128 + how), f"exit code {code}\n{server.log()}"
-    assert "Traceback" not in server.log(), server.log()
-
-
-@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-async def test_f44_sigterm_with_open_streams_ends_the_process(farm: Farm, loop: str) -> None:
-    server = farm.fresh(loop=loop)
+async def test_f44_sigterm_on_uvloop_with_open_streams_ends_the_process(farm: Farm) -> None:
+    server = farm.fresh(loop="uvloop")
     try:
         _, replies = await opened(server)
         await ended(server, replies, signal.SIGTERM)
-    finally:
-        server.kill()
-
-
-async def test_f44_ctrl_c_with_open_streams_ends_the_process(farm: Farm) -> None:
-    server = farm.fresh()
-    try:
-        _, replies = await opened(server)
-        await ended(server, replies, signal.SIGINT)
-    finally:
-        server.kill()
-
-
-@pytest.mark.parametrize("revision", OLD)
-async def test_f44_calls_of_old_sessions_get_an_error_at_drain(farm: Farm, revision: str) -> None:
-    server = farm.fresh()
-    try:
-        peer = await server.peer(revision)
-        name = gate()
-        call = await peer.call("script", {"steps": ["emit 1", f"gate {name}", "return x"]})
-        await call.some(1)
-        server.process.send_signal(signal.SIGTERM)
-        events = await call.rest()
-        # Such a client cannot be asked to come back, so its call fails in words.
-        assert [sorted(result) for result in results(events)] == [["code", "message"]]
-        await asyncio.to_thread(server.exit_code, ENDS_S + 1)
-    finally:
-        server.kill()
-
-
-@pytest.mark.ours
-async def test_f44_drain_on_request_closes_every_connection(farm: Farm) -> None:
-    server = farm.fresh()
-    try:
-        peer, replies = await opened(server)
-        draining = asyncio.create_task(server.ctl("drain", body={"retry_ms": 1234, "budget_ms": 500}))
-        for reply in replies:
-            while await reply.event() is not None:
-                pass
-            retries = [int(found) for found in re.findall(rb"retry: (\d+)", bytes(reply.raw))]
-            # The floor that was asked for, spread so that not all come back at once.
-            assert 1234 <= retries[-1] <= 3 * 1234, retries
-        await draining
-        # Later resumes get their priming and end.
-        cursor = [line[4:] for line in bytes(replies[1].raw).decode().splitlines() if line.startswith("id: ")][-1]
-        events = await (await peer.resume(cursor)).rest()
-        assert len(events) >= 1 and events[0].is_priming
     finally:
         server.kill()
 
@@ -134,23 +50,6 @@ async def test_uvloop_serves(farm: Farm) -> None:
     await server.open(name)
     result = (await call.collect())[-1]
     call.assert_exactly_once([*range(1, int(result) + 1), result])
-
-
-async def test_clients_that_vanish_leave_nothing_behind(farm: Farm) -> None:
-    server = farm.get()
-    peer = await server.peer()
-    await peer.ask("echo", {"text": "warm"})
-    before = await server.state()
-    for _ in range(30):
-        reply = await peer.listen()
-        await reply.event(15.0) if server.transport == "tailrope" else None
-        reply.drop()
-    for _ in range(100):
-        after = await server.state()
-        if after["descriptors"] <= before["descriptors"] + 3 and after["tasks"] <= before["tasks"] + 6:
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError(f"{before} -> {after}")
 
 
 @pytest.mark.ours
@@ -235,7 +134,8 @@ asyncio.run(serve("parent again"))
 
 @pytest.mark.ours
 @pytest.mark.timeout(300)
-def test_interpreter_exit_with_an_open_engine_is_clean() -> None:
+@pytest.mark.parametrize("exits", [4, pytest.param(20, marks=pytest.mark.full)])
+def test_interpreter_exit_with_an_open_engine_is_clean(exits: int) -> None:
     # Each exit is a new interpreter's: a crash there is a matter of timing, so it takes many.
     code = """
 async def leave():
@@ -255,7 +155,7 @@ async def leave():
         return python(f"MODE = {mode!r}\n{code}\nasyncio.run(leave())\n", 40)
 
     with ThreadPoolExecutor(2) as pool:
-        runs = list(pool.map(once, range(20)))
+        runs = list(pool.map(once, range(exits)))
     for number, done in enumerate(runs):
         assert done.returncode == 0, (number, done.returncode, done.stderr[-2000:])
         assert "panicked" not in done.stderr and "Fatal Python error" not in done.stderr

@@ -8,13 +8,25 @@ from __future__ import annotations
 import os
 
 import pytest
-from kit.fixtures import *
+from kit import fixtures
+from kit.fixtures import *  # noqa: F403
 from kit.servers import SERVERS, Kind
 
 CHOSEN = os.environ.get("TAILROPE_TEST_SERVERS", ",".join(SERVERS)).split(",")
+# One of each language goes through every store. The way to a store is its language's, so the others take the long run.
+FIRST = {"mcp2", "node-v2"}
 
 
 @pytest.fixture(scope="session", params=[SERVERS[name] for name in CHOSEN], ids=CHOSEN)
 def kind(request: pytest.FixtureRequest) -> Kind:
     """The server under test."""
     return request.param
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    fixtures.pytest_collection_modifyitems(items)
+    for item in items:
+        params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        if params.get("place", "sqlite") != "sqlite" and params["kind"].name not in FIRST:
+            item.add_marker(pytest.mark.full)

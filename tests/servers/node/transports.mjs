@@ -86,13 +86,15 @@ export function makeServer(line, { engine, address, cap, stock = isStock, web, s
   }
 
   async function make() {
+    const id = randomUUID();
     const transport = new Transport({
-      sessionIdGenerator: stateless ? undefined : () => randomUUID(),
+      sessionIdGenerator: stateless ? undefined : () => id,
       retryInterval: 20,
       onsessioninitialized: (id) => transports.set(id, transport),
       onsessionclosed: (id) => transports.delete(id),
       ...options,
-      eventStore: stateless ? undefined : store,
+      // Behind the SDK's transports each session has a part of our store.
+      eventStore: stateless ? undefined : stock && store.scoped ? store.scoped(id) : store,
     });
     transport.onerror = (error) => errors.push(error);
     // A session that its transport has ended is unknown from then on.

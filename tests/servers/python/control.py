@@ -7,10 +7,12 @@ where a sleep would only make the wanted order likely.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import gc
 import json
 import os
 import resource
+import signal
 from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
@@ -114,6 +116,10 @@ async def answer(path: str, query: dict[str, str], body: bytes) -> Any:
     if path == "/ctl/store":
         CONTROL.store.plan(**json.loads(body))
         return CONTROL.store.state()
+    if path == "/ctl/exit":
+        # At once what an interpreter does at its exit, and no more.
+        atexit._run_exitfuncs()
+        os.kill(os.getpid(), signal.SIGKILL)
     if path == "/ctl/stats":
         import tailrope
 

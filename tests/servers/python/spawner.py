@@ -1,7 +1,8 @@
 """Test servers from one process that has imported everything: python -m servers.python.spawner FLAVOR FD
 
 A server costs its run then, and not the second of imports before it, and is a process of its own all the same: it runs
-and ends as `python -m servers.python.app` does, to the exit of its interpreter. FD is a socket of packets; each brings
+and ends as `python -m servers.python.app` does, to the exit of its interpreter; with `-c` and a program as arguments
+that program runs instead. FD is a socket of packets; each brings
 `{"arguments", "env"}` with the descriptors of the server's standard output, its standard error and the socket that gets
 its process id and, when it has ended, its exit code. `Spawned` is the other end, shaped like `subprocess.Popen`.
 """
@@ -68,8 +69,10 @@ class Spawned:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        if self.poll() is None:
-            os.kill(self.pid, number)
+        # It may have ended without our having heard of it.
+        with contextlib.suppress(ProcessLookupError):
+            if self.poll() is None:
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
@@ -133,8 +136,14 @@ def main(flavor: str, descriptor: str) -> None:
     # Who waits for a server is not waited for.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     arguments = next_server(socket.socket(fileno=int(descriptor)))
-    if arguments is not None:
-        serve(arguments)
+    if arguments is None:
+        return
+    if arguments[0] == "-c":
+        sys.argv = ["-c", *arguments[2:]]
+        # As the interpreter runs it: what it has made is there until the interpreter has ended.
+        exec(arguments[1], vars(sys.modules["__main__"]))
+        return
+    serve(arguments)
 
 
 if __name__ == "__main__":

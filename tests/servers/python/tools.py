@@ -13,8 +13,8 @@ SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "require
 
 
 class Script:
-    """One call's steps: emit N [BYTES], burst N, note FILE, until GATE, gate NAME, mark NAME, close [retry=] [hold=],
-    close_standalone, standalone TEXT, log TEXT, changed, elicit TEXT, sample TEXT, sleep MS, raise TEXT, big BYTES,
+    """One call's steps: emit N [BYTES], burst N, note FILE [BYTES], until GATE, gate NAME, mark NAME,
+    close [retry=] [hold=], close_standalone, standalone TEXT, log TEXT, changed, elicit TEXT, sample TEXT, sleep MS, raise TEXT, big BYTES,
     return TEXT, and `try` before any of them."""
 
     def __init__(self, ctx: Any, ops: Any) -> None:
@@ -62,11 +62,13 @@ class Script:
         # All sends are started before the first may finish; they are started in order.
         await asyncio.gather(*(self._progress() for _ in range(int(rest))))
 
-    async def _note(self, path: str) -> None:
+    async def _note(self, rest: str) -> None:
+        path, _, size = rest.partition(" ")
+        text = "x" * int(size) if size else None
         # What a killed process wrote to a file is there: whatever is in it was sent, as far as the tool was told.
         with open(path, "ab", buffering=0) as noted:
             while True:
-                await self._progress()
+                await self._progress(text)
                 noted.write(b"%d\n" % self.sent)
 
     async def _until(self, gate: str) -> None:

@@ -20,11 +20,12 @@ async def balancer(choose: Callable[[str], Awaitable[int]]) -> AsyncIterator[int
         # Either side may leave at any time, and so may the test.
         with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             head = await reader.readuntil(b"\r\n\r\n")
-            lines = [line for line in head[:-4].split(b"\r\n") if not line.lower().startswith(b"connection:")]
-            answers, upstream = await asyncio.open_connection(
-                "127.0.0.1", await choose(lines[0].split(b" ")[0].decode())
-            )
-            upstream.write(b"\r\n".join([*lines, b"Connection: close", b"", b""]))
+            lines = [
+                line for line in head[:-4].split(b"\r\n") if not line.lower().startswith((b"connection:", b"host:"))
+            ]
+            port = await choose(lines[0].split(b" ")[0].decode())
+            answers, upstream = await asyncio.open_connection("127.0.0.1", port)
+            upstream.write(b"\r\n".join([*lines, b"Host: 127.0.0.1:%d" % port, b"Connection: close", b"", b""]))
             sending = asyncio.create_task(pump(reader, upstream))
             await pump(answers, writer)
             sending.cancel()

@@ -1,0 +1,100 @@
+"""Several server processes on one store: one that is killed, one that reads what another one runs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from kit.peer import Peer, counts
+from kit.raw import Event, Reply, Truncated
+from kit.servers import Kind, Server
+
+# Of a process that may stand still for a while, on a store that waits for a disk or a network.
+WAIT_S = 20.0
+GONE = "The server process that ran this request is gone"
+ROOM = {"max_events_per_stream": 1_000_000, "max_bytes_per_stream": 256 << 20, "max_bytes_per_session": 512 << 20}
+# When a server that was killed is found to be gone. It is short for those who wait for that.
+OWNER_LOST_MS = 600
+# For servers that are not killed: one whose disk stands still for a while is not gone.
+CALM = {"owner_lost_ms": 20_000}
+# For servers whose end nobody has to find out.
+NEVER_LOST = {"owner_lost_ms": 600_000}
+
+
+def start(kind: Kind, place: str, **options: Any) -> Server:
+    engine = {"owner_lost_ms": OWNER_LOST_MS, **ROOM, **options.pop("engine", {})}
+    return Server(kind, {**options, "address": place, "engine": engine})
+
+
+@contextmanager
+def pair_on(kind: Kind, place: str, **options: Any) -> Iterator[tuple[Server, Server]]:
+    """Two servers on one store. Neither may have found anything to complain of."""
+    both: list[Server] = []
+    try:
+        for _ in range(2):
+            both.append(start(kind, place, engine=CALM, **options))
+        yield both[0], both[1]
+    finally:
+        for server in both:
+            server.kill()
+    for server in both:
+        assert "panicked at" not in server.log() and "Traceback" not in server.log(), server.log()
+
+
+class Line:
+    """Servers that follow each other on one store, each when the one before it has ended."""
+
+    def __init__(self, kind: Kind, place: str, **options: Any) -> None:
+        self.kind, self.place, self.options = kind, place, options
+        self._server: Server | None = None
+
+    @property
+    def server(self) -> Server:
+        """The one that runs."""
+        if self._server is None or self._server.process.poll() is not None:
+            self._server = start(self.kind, self.place, **self.options)
+        return self._server
+
+    async def next(self) -> Server:
+        """Kill it, if it still runs, and start the next."""
+        self.end()
+        return await asyncio.to_thread(lambda: self.server)
+
+    def end(self) -> None:
+        if self._server is not None:
+            self._server.stop()
+            self._server = None
+
+
+def at(peer: Peer, server: Server) -> Peer:
+    """The same session's client, whose requests land on this server."""
+    there = Peer(server.port, peer.path, peer.extra)
+    there.session, there.revision = peer.session, peer.revision
+    return there
+
+
+async def known(peer: Peer) -> Reply:
+    """Listens where the session does not live. Its process tells the store of it without waiting."""
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        reply = await peer.get()
+        if reply.status == 200:
+            return reply
+        assert reply.status == 404 and time.monotonic() < deadline, (reply.status, await reply.body())
+
+
+def dense(events: list[Event], first: int, last: int) -> None:
+    """All of these, once, in order (I3)."""
+    assert counts(events) == list(range(first, last + 1))
+
+
+async def until_cut(reply: Reply) -> list[Event]:
+    """What arrived, whole events only, until the connection broke."""
+    events: list[Event] = []
+    with suppress(OSError, Truncated, AssertionError):
+        while (event := await reply.event(WAIT_S)) is not None:
+            events.append(event)
+    return events

@@ -1,0 +1,173 @@
+"""What users have around and beside the stock transport stays as it was: hosts, revisions, an SDK put back."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from kit.peer import counts, last_id, results
+from kit.raw import request
+from kit.servers import Farm, Server
+from kit.stock import LINE, stock_client
+
+
+@pytest.mark.parametrize("mount", ["starlette", "fastapi"])
+async def test_mounted_in_a_host_application(farm: Farm, mount: str) -> None:
+    server = farm.get(mount=mount)
+    peer = await server.peer(path="/in/mcp")
+    reply = await peer.call("script", {"steps": ["emit 1", "close", "emit 1", "return x"]})
+    events = await reply.rest()
+    rest = await (await peer.resume(last_id(events))).until_terminal()
+    assert counts(events + rest) == [1, 2] and results(rest) == ["x"]
+    if mount == "fastapi":
+        own = await request(server.port, "GET", "/own")
+        assert await own.json() == {"host": "fastapi"}
+
+
+async def test_custom_routes_and_lifespan(server: Server) -> None:
+    reply = await request(server.port, "GET", "/health")
+    assert await reply.json() == {"health": "good"}
+    peer = await server.peer()
+    assert json.loads(await peer.ask("lifespan")) == {"pool": "ready"}
+
+
+@pytest.mark.skipif(LINE == 1, reason="1.x knows no 2026-07-28")
+async def test_modern_requests_pass_through_untouched(farm: Farm) -> None:
+    async def modern(server: Server) -> tuple[Any, ...]:
+        version = "2026-07-28"
+        meta = {
+            "io.modelcontextprotocol/protocolVersion": version,
+            "io.modelcontextprotocol/clientCapabilities": {},
+            "io.modelcontextprotocol/clientInfo": {"name": "raw", "version": "1"},
+        }
+        found: list[Any] = []
+        for method, params, more in (
+            ("server/discover", {}, {}),
+            ("tools/call", {"name": "echo", "arguments": {"text": "hi"}}, {"Mcp-Name": "echo"}),
+            ("no/such", {}, {}),
+        ):
+            headers = {
+                "Accept": "application/json, text/event-stream",
+                "Content-Type": "application/json",
+                "Mcp-Protocol-Version": version,
+                "Mcp-Method": method,
+                "Last-Event-ID": "ignored",
+                "Mcp-Session-Id": "ignored",
+                **more,
+            }
+            body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}})
+            reply = await request(server.port, "POST", "/mcp", headers, body.encode())
+            payload = await reply.body()
+            kept = {k: v for k, v in reply.headers.items() if k not in ("date", "content-length")}
+            found.append((reply.status, kept, payload))
+        get = await request(
+            server.port, "GET", "/mcp", {"Mcp-Protocol-Version": version, "Accept": "text/event-stream"}
+        )
+        return (*found, get.status)
+
+    ours = await modern(farm.get())
+    assert ours[0][0] == ours[1][0] == 200, ours
+    assert ours == await modern(farm.get(stock=True))
+
+
+@pytest.mark.skipif(LINE == 1, reason="1.x knows no 2026-07-28")
+@pytest.mark.ours
+async def test_prefer_resumable_refuses_modern_requests_with_the_legacy_revisions(farm: Farm) -> None:
+    server = farm.get(engine={"prefer_resumable": True})
+    headers = {
+        "Accept": "application/json, text/event-stream",
+        "Content-Type": "application/json",
+        "Mcp-Protocol-Version": "2026-07-28",
+        "Mcp-Method": "server/discover",
+    }
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": {}}).encode()
+    reply = await request(server.port, "POST", "/mcp", headers, body)
+    assert reply.status == 400
+    error = (await reply.json())["error"]
+    assert error["code"] == -32022
+    assert "2025-11-25" in error["data"]["supported"] and "2026-07-28" not in error["data"]["supported"]
+    async with stock_client(server.port, "auto") as client:
+        assert client.revision == "2025-11-25"
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, timeout=25, check=False)
+
+
+@pytest.mark.ours
+def test_uninstall_puts_the_sdk_back() -> None:
+    done = python("""
+import mcp.server.streamable_http as a, mcp.server.streamable_http_manager as b, tailrope
+before = (a.StreamableHTTPServerTransport, b.StreamableHTTPServerTransport)
+tailrope.install()
+tailrope.install()
+assert b.StreamableHTTPServerTransport is not before[1]
+assert issubclass(b.StreamableHTTPServerTransport, before[1])
+tailrope.uninstall()
+tailrope.uninstall()
+assert (a.StreamableHTTPServerTransport, b.StreamableHTTPServerTransport) == before
+""")
+    assert done.returncode == 0, done.stderr
+
+
+OTHER_SEAM = """
+import inspect, warnings, mcp.server.streamable_http_manager as m, mcp.server.streamable_http as t
+class Other:
+    def __init__(self, something_else): pass
+m.StreamableHTTPServerTransport = t.StreamableHTTPServerTransport = Other
+import tailrope
+"""
+
+
+@pytest.mark.ours
+def test_unsupported_seam_is_refused_with_the_versions() -> None:
+    from importlib.metadata import version
+
+    done = python(OTHER_SEAM + "tailrope.install()")
+    assert done.returncode != 0
+    assert version("mcp") in done.stderr, done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    assert "1.30" in last and "2." in last, "says what is supported"
+
+
+@pytest.mark.ours
+def test_unsupported_seam_is_left_stock_with_a_warning() -> None:
+    from importlib.metadata import version
+
+    done = python(
+        OTHER_SEAM
+        + """
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    tailrope.install(on_unsupported="stock")
+assert m.StreamableHTTPServerTransport is Other
+print(*(str(warning.message) for warning in caught))
+"""
+    )
+    assert done.returncode == 0, done.stderr
+    assert version("mcp") in done.stdout
+
+
+@pytest.mark.ours
+def test_wrong_options_are_refused_at_once() -> None:
+    done = python("""
+import tailrope
+for options in (
+    {"retry_ms": -1},
+    {"retry_ms": "soon"},
+    {"max_sessions": 0},
+    {"store": "floppy:"},
+    {"on_unsupported": "shrug"},
+    {"no_such_option": 1},
+):
+    ((name, value),) = options.items()
+    try: tailrope.install(**options)
+    except (ValueError, TypeError, tailrope.TailropeError) as error: told = str(error)
+    else: raise SystemExit(f"{options} are taken")
+    assert name in told or str(value) in told, told
+""")
+    assert done.returncode == 0, done.stderr
