@@ -1,4 +1,6 @@
 // The tools of the bench, for both SDK lines.
+import { setTimeout as sleep } from 'node:timers/promises';
+
 import * as z from 'zod';
 
 const INFO = { name: 'bench', version: '0' };
@@ -29,15 +31,24 @@ async function poll({ before, after }, progress, close) {
   return text('done');
 }
 
+/** For connections that are open while nothing happens. */
+async function wait({ seconds }, progress) {
+  await progress({ progress: 1, total: 1 });
+  await sleep(seconds * 1_000);
+  return text('done');
+}
+
 const EMIT = { n: z.number(), bytes: z.number() };
 const POLL = { before: z.number(), after: z.number() };
+const WAIT = { seconds: z.number() };
 
 /** Each gives a function that makes a server: one is made for each session. */
 export const FLAVORS = {
   async v2() {
     const { McpServer } = await import('@modelcontextprotocol/server');
     // Made once, as a user would: the SDK turns schemas into JSON Schema for each server.
-    const [echoInput, emitInput, pollInput] = [{ text: z.string() }, EMIT, POLL].map((shape) => z.object(shape));
+    const shapes = [{ text: z.string() }, EMIT, POLL, WAIT];
+    const [echoInput, emitInput, pollInput, waitInput] = shapes.map((shape) => z.object(shape));
     const progress = ({ mcpReq }) => {
       const { progressToken } = mcpReq._meta;
       return (params) => mcpReq.notify({ method: 'notifications/progress', params: { progressToken, ...params } });
@@ -50,6 +61,7 @@ export const FLAVORS = {
       server.registerTool('poll', { inputSchema: pollInput }, (args, ctx) =>
         poll(args, progress(ctx), () => ctx.http.closeSSE()),
       );
+      server.registerTool('wait', { inputSchema: waitInput }, (args, ctx) => wait(args, progress(ctx)));
       return server;
     };
   },
@@ -67,6 +79,7 @@ export const FLAVORS = {
       server.registerTool('poll', { inputSchema: POLL }, (args, extra) =>
         poll(args, progress(extra), () => extra.closeSSEStream()),
       );
+      server.registerTool('wait', { inputSchema: WAIT }, (args, extra) => wait(args, progress(extra)));
       return server;
     };
   },

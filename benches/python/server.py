@@ -1,4 +1,4 @@
-"""The bench server: four small tools behind one SDK flavour, on the stock transport or on Tailrope.
+"""The bench server: five small tools behind one SDK flavour, on the stock transport or on Tailrope.
 
 Started by `benches/serve`. Everything but the transport is the same on both sides: tools, uvicorn settings,
 retry. Progress goes out by the most direct documented call of each SDK, so that little of what is timed is
@@ -6,6 +6,7 @@ neither the transport's nor the server's.
 """
 
 import argparse
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
@@ -60,6 +61,14 @@ def add_tools(tool: Callable[..., Any], context: type[Any]) -> None:
         await ctx.close_sse_stream()
         for i in range(before + 1, total + 1):
             await report(i, total, None)
+        return "done"
+
+    @tool
+    async def wait(seconds: float, ctx: context) -> str:  # type: ignore[valid-type]
+        """For connections that are open while nothing happens."""
+        report: Report = ctx.report_progress
+        await report(1, 1, None)
+        await asyncio.sleep(seconds)
         return "done"
 
 

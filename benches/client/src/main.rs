@@ -1,7 +1,7 @@
 //! Load client of the benchmarks. `benches/run` drives it; by hand:
 //!
 //! `tailrope-bench-client --port 8000 [--pid PID] [--seconds 3] [--rounds 3] [--events 10000] MEASURE..`
-//! with measures `echo:SESSIONS`, `emit`, `replay`, `poll:SESSIONS`, `memory:SESSIONS`, `event_memory`.
+//! with measures `warm:SESSIONS`, `echo:SESSIONS`, `emit`, `replay`, `poll:SESSIONS`, `memory:SESSIONS`, `event_memory`.
 //!
 //! Each measure prints one JSON object on a line of its own. A run against a server that an earlier run has used
 //! needs `--first-id`: the plain store of the stock transports tells streams apart by request id alone.
@@ -9,6 +9,7 @@
 mod check;
 mod http;
 mod measure;
+mod process;
 mod session;
 mod sse;
 
@@ -24,6 +25,7 @@ async fn run(measure: &str, set: Settings) -> Result<serde_json::Value> {
     };
     match name {
         "echo" => measure::echo(set, sessions).await,
+        "warm" => measure::warm(set, sessions).await,
         "emit" => measure::emit(set).await,
         "replay" => measure::replay(set).await,
         "poll" => measure::poll(set, sessions).await,

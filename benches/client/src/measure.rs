@@ -7,10 +7,13 @@ use tokio::time::{sleep, timeout};
 
 use crate::check::{self, Call};
 use crate::http::{Connection, Result};
+use crate::process::{Meter, rss_at_rest};
 use crate::session::{End, Session, next_id, read};
 use crate::sse::Events;
 
 const MESSAGE_BYTES: usize = 100;
+/// Calls of each session that warms a server up: with 16, V8 has compiled what they run.
+const WARM_CALLS: usize = 400;
 /// How often a finished stream is read again from its start.
 const REPLAYS: usize = 3;
 /// How long a resumed connection may be silent before the cycle counts as lost.
@@ -81,7 +84,8 @@ where
         session.call(next_id(), "echo", json!({"text": "warm"})).await?;
         opened.push(session);
     }
-    let cpu = set.pid.map(cpu_time).transpose()?;
+    let mut meter = Meter::new(set.pid);
+    let used = meter.start()?;
     let start = Instant::now();
     let until = start + Duration::from_secs_f64(set.seconds);
     let workers: Vec<_> = opened.into_iter().map(|session| tokio::spawn(worker(session, until))).collect();
@@ -89,21 +93,11 @@ where
     for worker in workers {
         tally.merge(worker.await?);
     }
+    meter.stop(used)?;
+    let count = tally.took.len();
     let mut report = tally.report(measure, sessions, start.elapsed());
-    if let (Some(pid), Some(before)) = (set.pid, cpu) {
-        let used = cpu_time(pid)?.saturating_sub(before);
-        report["cpu_us"] = json!(used.as_secs_f64() * 1e6 / report["count"].as_f64().unwrap_or(0.0));
-    }
+    report["cpu_us"] = json!(meter.us_each(count));
     Ok(report)
-}
-
-/// The processor time that a process has used, all threads. Disturbed far less than rates by what else runs.
-fn cpu_time(pid: u32) -> Result<Duration> {
-    // Fields 14 and 15, counted behind the command, in the 10 ms ticks that Linux reports on every machine.
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let fields = stat.rsplit(") ").next().unwrap_or_default().split_whitespace().skip(11).take(2);
-    let ticks: u64 = fields.map(str::parse::<u64>).sum::<std::result::Result<u64, _>>()?;
-    Ok(Duration::from_millis(ticks * 10))
 }
 
 /// Tool calls without progress, one after the other in each session.
@@ -125,40 +119,55 @@ async fn stay_awake() {
 }
 
 async fn echo_calls(set: Settings, sessions: usize) -> Result<Value> {
-    side_by_side(set, "echo", sessions, |mut session, until| async move {
-        let mut tally = Tally::default();
-        while Instant::now() < until && tally.faults < 10 {
-            let id = next_id();
-            let call = Call { id, total: 0, message_bytes: None, text: format!("hello {id}") };
-            let start = Instant::now();
-            match session.checked_call("echo", json!({"text": call.text}), &call).await {
-                Ok(()) => tally.took.push(start.elapsed()),
-                Err(e) => tally.fault(e.to_string()),
-            }
-        }
-        tally
+    side_by_side(set, "echo", sessions, |session, until| async move {
+        echo_while(session, |_| Instant::now() < until).await
     })
     .await
+}
+
+/// Calls by number instead of time: what a machine with other work does in a second may not be enough.
+pub(crate) async fn warm(set: Settings, sessions: usize) -> Result<Value> {
+    side_by_side(set, "warm", sessions, |session, _| echo_while(session, |done| done < WARM_CALLS)).await
+}
+
+async fn echo_while(mut session: Session, goes_on: impl Fn(usize) -> bool) -> Tally {
+    let mut tally = Tally::default();
+    while goes_on(tally.took.len()) && tally.faults < 10 {
+        let id = next_id();
+        let call = Call { id, total: 0, message_bytes: None, text: format!("hello {id}") };
+        let start = Instant::now();
+        match session.checked_call("echo", json!({"text": call.text}), &call).await {
+            Ok(()) => tally.took.push(start.elapsed()),
+            Err(e) => tally.fault(e.to_string()),
+        }
+    }
+    tally
 }
 
 /// Progress events per second of a call that is read live.
 pub(crate) async fn emit(set: Settings) -> Result<Value> {
     let mut session = Session::open(set.port).await?;
-    let mut rates = Rates::default();
+    // Once without counting: a server that compiles while it runs is measured when it has done so.
+    let (call, arguments) = emit_call(set.events);
+    session.checked_call("emit", arguments, &call).await?;
+    let mut rates = Rates::new(set);
     for _ in 0..set.rounds {
         let (call, arguments) = emit_call(set.events);
         let mut events = Events::with_room_for(set.events);
+        let used = rates.meter.start()?;
         let start = Instant::now();
         session.call_into(&mut events, call.id, "emit", arguments).await?;
-        rates.add(&call, &[&events], start.elapsed());
+        let took = start.elapsed();
+        rates.meter.stop(used)?;
+        rates.add(&call, &[&events], took);
     }
-    Ok(rates.report("emit", set.events))
+    Ok(rates.report("emit"))
 }
 
 /// Events per second of a resume from the priming event, after the tool has ended.
 pub(crate) async fn replay(set: Settings) -> Result<Value> {
     let mut session = Session::open(set.port).await?;
-    let mut rates = Rates::default();
+    let mut rates = Rates::new(set);
     for _ in 0..set.rounds {
         let before = completed(&mut session).await?;
         let (call, arguments) = emit_call(set.events);
@@ -176,26 +185,34 @@ pub(crate) async fn replay(set: Settings) -> Result<Value> {
             // The counter moves before the response is written, and a server needs a moment to see a reader leave.
             sleep(Duration::from_millis(100)).await;
             let mut events = Events::with_room_for(set.events);
+            let used = rates.meter.start()?;
             let start = Instant::now();
             let mut connection = session.get(Some(&cursor)).await?;
             let end = timeout(Duration::from_secs(60), read(&mut connection, &mut events)).await??;
             let took = start.elapsed();
+            rates.meter.stop(used)?;
             if end != End::Response {
                 return Err("the replay ended without the response".into());
             }
             rates.add(&call, &[&events], took);
         }
     }
-    Ok(rates.report("replay", set.events))
+    Ok(rates.report("replay"))
 }
 
-#[derive(Default)]
+/// What whole streams of the same number of events took, one after the other.
 struct Rates {
+    events: usize,
     per_second: Vec<f64>,
+    meter: Meter,
     tally: Tally,
 }
 
 impl Rates {
+    fn new(set: Settings) -> Self {
+        Self { events: set.events, per_second: Vec::new(), meter: Meter::new(set.pid), tally: Tally::default() }
+    }
+
     fn add(&mut self, call: &Call, connections: &[&Events], took: Duration) {
         match check::check(call, connections) {
             Ok(()) => self.per_second.push(call.total as f64 / took.as_secs_f64()),
@@ -203,10 +220,12 @@ impl Rates {
         }
     }
 
-    fn report(mut self, measure: &str, events: usize) -> Value {
+    fn report(mut self, measure: &str) -> Value {
         self.per_second.sort_by(f64::total_cmp);
-        json!({"measure": measure, "events": events, "count": self.per_second.len(),
-            "per_second": self.per_second.get(self.per_second.len() / 2), "rounds_per_second": self.per_second,
+        let streams = self.per_second.len();
+        json!({"measure": measure, "events": self.events, "count": streams,
+            "per_second": self.per_second.get(streams / 2), "rounds_per_second": self.per_second,
+            "cpu_us": self.meter.us_each((streams + self.tally.faults) * self.events),
             "faults": self.tally.faults, "first_fault": self.tally.first_fault})
     }
 }
@@ -287,16 +306,6 @@ async fn poll_cycle(session: &mut Session, ends: Option<bool>) -> Result<bool> {
     Ok(ended)
 }
 
-/// Resident memory of the server once it is at rest.
-async fn rss_at_rest(set: Settings, rest: Duration) -> Result<f64> {
-    let pid = set.pid.ok_or("this measurement needs --pid")?;
-    sleep(rest).await;
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).ok_or("no VmRSS")?;
-    let kib: f64 = line.split_whitespace().nth(1).ok_or("no VmRSS")?.parse()?;
-    Ok(kib * 1024.0)
-}
-
 /// Resident memory per session, and per open standalone GET. Meant for a fresh server process.
 pub(crate) async fn sessions_memory(set: Settings, sessions: usize) -> Result<Value> {
     let mut first = Session::open(set.port).await?;
@@ -308,17 +317,17 @@ pub(crate) async fn sessions_memory(set: Settings, sessions: usize) -> Result<Va
         session.call(id, "echo", json!({"text": "warm"})).await?;
         session.delete().await?;
     }
-    let start = rss_at_rest(set, Duration::from_millis(500)).await?;
+    let start = rss_at_rest(set.pid, Duration::from_millis(500)).await?;
     let mut opened = Vec::new();
     for _ in 0..sessions {
         opened.push(first.open_beside().await?);
     }
-    let with_sessions = rss_at_rest(set, Duration::from_millis(500)).await?;
+    let with_sessions = rss_at_rest(set.pid, Duration::from_millis(500)).await?;
     let mut connections = Vec::new();
     for session in &mut opened {
         connections.push(session.get(None).await?);
     }
-    let with_gets = rss_at_rest(set, Duration::from_millis(500)).await?;
+    let with_gets = rss_at_rest(set.pid, Duration::from_millis(500)).await?;
     let per = |bytes: f64| bytes / sessions as f64;
     Ok(json!({"measure": "memory", "sessions": sessions, "count": connections.len(),
         "session_bytes": per(with_sessions - start), "get_bytes": per(with_gets - with_sessions),
@@ -331,12 +340,12 @@ pub(crate) async fn events_memory(set: Settings) -> Result<Value> {
     let mut session = Session::open(set.port).await?;
     let (call, arguments) = emit_call(100);
     session.checked_call("emit", arguments, &call).await?;
-    let start = rss_at_rest(set, Duration::from_millis(300)).await?;
+    let start = rss_at_rest(set.pid, Duration::from_millis(300)).await?;
     for _ in 0..CALLS {
         let (call, arguments) = emit_call(set.events);
         session.checked_call("emit", arguments, &call).await?;
     }
-    let grown = rss_at_rest(set, Duration::from_millis(300)).await? - start;
+    let grown = rss_at_rest(set.pid, Duration::from_millis(300)).await? - start;
     let count = CALLS * set.events;
     Ok(json!({"measure": "event_memory", "count": count, "event_bytes": grown / count as f64,
         "start_rss_bytes": start, "faults": 0}))
