@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import socket
 import struct
 import weakref
@@ -22,6 +23,7 @@ from typing import Any
 WAIT_S = 4.0 if os.environ.get("TAILROPE_TEST_TRANSPORT") == "stock" else 15.0
 
 ACCEPT = "application/json, text/event-stream"
+LINE_END = re.compile(rb"\r\n|\r|\n")
 
 
 class Truncated(Exception):
@@ -64,20 +66,18 @@ class Decoder:
 
     def feed(self, chunk: bytes) -> list[Event]:
         events: list[Event] = []
-        for byte in chunk:
-            if self._skip_lf:
-                self._skip_lf = False
-                if byte == 0x0A:
-                    continue
-            if byte in (0x0A, 0x0D):
-                self._skip_lf = byte == 0x0D
-                line = self._pending.decode("utf-8")
-                self._pending.clear()
-                event = self._line(line)
-                if event is not None:
-                    events.append(event)
-            else:
-                self._pending.append(byte)
+        start = 1 if self._skip_lf and chunk.startswith(b"\n") else 0
+        for end in LINE_END.finditer(chunk, start):
+            self._pending += chunk[start : end.start()]
+            start = end.end()
+            line = self._pending.decode("utf-8")
+            self._pending.clear()
+            event = self._line(line)
+            if event is not None:
+                events.append(event)
+        self._pending += chunk[start:]
+        if chunk:
+            self._skip_lf = chunk.endswith(b"\r")
         return events
 
     @property
