@@ -89,3 +89,5 @@ async def test_f79_call_of_a_session_that_is_lost_fails_at_once(hosts: Hosts, cl
         await at.over()
         assert "session" in at.driver.errors()[0], at.story()
         assert at.tap.gets()[1].status == 404
+        await at.host.open(gate)
+        await at.close()

@@ -220,3 +220,4 @@ async def test_f73_session_that_the_server_ended_is_not_polled(hosts: Hosts, cli
         # Two tries for each stream; the TypeScript client 1.x takes both for unfinished.
         assert len(at.tap.gets()) <= (5 if client == "ts1" else 3), at.story()
         await at.host.open(gate)
+        await at.close()
