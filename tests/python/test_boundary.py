@@ -1,6 +1,6 @@
 """Whatever is called with whatever: an exception of a documented kind, never a crash, never a hang. See boundary.py.
 
-`TAILROPE_FUZZ_SECONDS` is how long each kind of calls is made (2), `TAILROPE_FUZZ_SEED` which they are (1). They are
+`TAILROPE_FUZZ_SECONDS` is how long each kind of calls is made (0.5), `TAILROPE_FUZZ_SEED` which they are (1). They are
 made in a process of its own, so that a crash is a signal that can be seen.
 """
 
@@ -16,7 +16,7 @@ import pytest
 from conftest import HERE
 from tailrope._native import Engine
 
-SECONDS = float(os.environ.get("TAILROPE_FUZZ_SECONDS", "2"))
+SECONDS = float(os.environ.get("TAILROPE_FUZZ_SECONDS", "0.5"))
 SEED = os.environ.get("TAILROPE_FUZZ_SEED", "1")
 MORE_S = 50
 SHOWN = 5

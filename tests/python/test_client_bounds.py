@@ -61,7 +61,7 @@ async def test_body_is_read_as_the_reader_reads() -> None:
         nonlocal sent
         await exchange.head()
         await exchange.send(PRIMING)
-        for number in range(2_000):
+        for number in range(600):
             await exchange.send(event(note("x" * 50_000), f"e{number}"))
             sent += 1
         await exchange.send(event(result(), "last"))
@@ -73,19 +73,19 @@ async def test_body_is_read_as_the_reader_reads() -> None:
         received = (await anext(chunks)).count(b"data: ")
         while True:
             before = sent
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(0.2)
             if sent == before:
                 break
         # What fits into the buffers of two sockets: nothing is read for a reader that does not ask.
-        assert sent < 1_000
+        assert sent < 400
         async for chunk in chunks:
             received += chunk.count(b"data: ")
-        assert received == 2_001
+        assert received == 601
         await response.aclose()
 
 
-async def test_thousands_of_resumes_leave_nothing_behind() -> None:
-    resumes = 2_000
+@pytest.mark.parametrize("resumes", [400, pytest.param(2_000, marks=pytest.mark.full)])
+async def test_thousands_of_resumes_leave_nothing_behind(resumes: int) -> None:
     sizes: list[int] = []
     number = 0
 
@@ -93,7 +93,7 @@ async def test_thousands_of_resumes_leave_nothing_behind() -> None:
         nonlocal number
         number += 1
         server.exchanges.clear()
-        if number in (500, resumes):
+        if number in (resumes // 4, resumes):
             gc.collect()
             sizes.append(len(gc.get_objects()))
             assert len(asyncio.all_tasks()) < 10 and server.open <= 2
@@ -152,7 +152,7 @@ async def test_streams_cancelled_at_any_time_leave_nothing_behind(how: str) -> N
     keeps_places = LIBRARY.__name__ == "httpx"
     inner = LIBRARY.AsyncHTTPTransport(limits=LIBRARY.Limits(max_connections=None if keeps_places else 8))
     async with lab(by_method(on_post, on_get), inner, growth=1) as (server, client, transport):
-        for number in range(0, 200, 8):
+        for number in range(0, 96, 8):
             await asyncio.gather(*(streaming((number + more) / 4_000) for more in range(8)))
         assert len(transport.streams) == 0
         await server.until(lambda: keeps_places or server.open <= 8)

@@ -9,9 +9,16 @@ from typing import Any
 
 import pytest
 import tailrope.client
-from kit.servers import Farm, gate
+from conftest import KIND
+from kit.servers import Farm, Kind, gate
 from kit.stock import LINE, CallFailed, Stock
 from scripted import Exchange, scripted
+
+
+@pytest.fixture(scope="session", params=[KIND], ids=[KIND.name])
+def kind(request: pytest.FixtureRequest) -> Kind:
+    """One server: these tests are about the client."""
+    return request.param
 
 
 @asynccontextmanager

@@ -34,7 +34,8 @@ wait(pid)
 
 
 @pytest.mark.timeout(180)
-def test_fork_while_a_store_is_written_leaves_a_child_that_opens_it(place: str) -> None:
+@pytest.mark.parametrize("rounds", [10, pytest.param(60, marks=pytest.mark.full)])
+def test_fork_while_a_store_is_written_leaves_a_child_that_opens_it(place: str, rounds: int) -> None:
     """SQLite has locks of its own, which a thread that is not in the child would never open."""
     done = python(
         """
@@ -46,7 +47,7 @@ async def main():
     for _ in range(4):
         asyncio.ensure_future(tool(app, await opened(app), "script", steps=["emit 1000000"]))
     await asyncio.sleep(0.05)
-    for turn in range(60):
+    for turn in range(int(sys.argv[2])):
         await asyncio.sleep(0.003)
         await in_child(lambda: tailrope.open_store(sys.argv[1]))
     print("served")
@@ -55,12 +56,14 @@ asyncio.run(main())
 """,
         120,
         place,
+        str(rounds),
     )
     assert done.returncode == 0 and "served" in done.stdout, done.stderr[-3000:]
 
 
 @pytest.mark.timeout(180)
-def test_child_of_a_fork_waits_for_no_thread_of_its_parent(place: str) -> None:
+@pytest.mark.parametrize("rounds", [20, pytest.param(100, marks=pytest.mark.full)])
+def test_child_of_a_fork_waits_for_no_thread_of_its_parent(place: str, rounds: int) -> None:
     """What the parent made has locks that a thread of its store may hold while it forks."""
     done = python(
         """
@@ -74,7 +77,7 @@ def refused(pending):
     try: pending.take()
     except tailrope.TailropeError: return
     raise AssertionError("it was taken")
-for turn in range(100):
+for turn in range(int(sys.argv[2])):
     pendings = [store() for _ in range(100)]
     time.sleep(turn % 10 * 0.0003)
     pid = os.fork()
@@ -94,6 +97,7 @@ os._exit(0)
 """,
         120,
         place,
+        str(rounds),
     )
     assert done.returncode == 0 and "served" in done.stdout, done.stderr[-3000:]
 
@@ -122,7 +126,8 @@ for turn in range(10):
 
 
 @pytest.mark.timeout(90)
-def test_threads_that_fork_at_once_take_turns(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rounds", [10, pytest.param(40, marks=pytest.mark.full)])
+def test_threads_that_fork_at_once_take_turns(tmp_path: Path, rounds: int) -> None:
     """Other hooks run between ours, and let other threads run."""
     done = python(
         """
@@ -130,7 +135,7 @@ os.register_at_fork(after_in_parent=lambda: time.sleep(0))
 store = tailrope.open_store(sys.argv[1])
 sys.setswitchinterval(1e-6)
 def forks():
-    for _ in range(40):
+    for _ in range(int(sys.argv[2])):
         pid = os.fork()
         if pid == 0: os._exit(0)
         wait(pid)
@@ -144,6 +149,7 @@ asyncio.run(serve("parent", {"engine": {"store": store}}))
 """,
         60,
         f"sqlite:{tmp_path / 'events.db'}",
+        str(rounds),
     )
     assert done.returncode == 0, done.stderr
 

@@ -211,10 +211,15 @@ async def test_errors_name_what_failed(tmp_path: Path) -> None:
     with pytest.raises(KitError, match="it ended with 1\nno database") as fault:
         await serve(str(broken))
     assert fault.value.code == "not_started"
-    silent = ["sh", "-c", "echo elsewhere; sleep 60"]
-    with pytest.raises(KitError, match=r"does not listen on port .*\nelsewhere") as fault:
-        await serve(silent, start_ms=6000)
-    assert fault.value.code == "not_started"
+    # On a busy machine what it prints may come later.
+    for start_ms in (500, 2_000, 8_000):
+        with pytest.raises(KitError, match=r"does not listen on port") as fault:
+            await serve(["sh", "-c", "echo elsewhere; sleep 60"], start_ms=start_ms)
+        assert fault.value.code == "not_started"
+        if "\nelsewhere" in str(fault.value):
+            break
+    else:
+        pytest.fail(str(fault.value))
     with pytest.raises(TypeError, match="int is no server"):
         await serve(7)
 
