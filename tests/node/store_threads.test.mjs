@@ -4,7 +4,7 @@ import { readdirSync } from 'node:fs';
 import { describe } from 'node:test';
 import { Worker } from 'node:worker_threads';
 
-import { spawnServer } from './kit/process.mjs';
+import { runServing } from './kit/program.mjs';
 import { Peer, counts, ids, lastId, logs, results, until, upTo, within } from './kit/raw.mjs';
 import { logged, newGate, open, serveFor } from '../servers/node/transports.mjs';
 import { LINES, ours, test } from './kit/test.mjs';
@@ -106,20 +106,26 @@ for (const line of LINES) {
       });
     }
 
-    test('an idle engine does not hold the process, and exit under load is clean', patient, async (t) => {
-      const idle = await spawnServer(line, { address: STORE });
-      t.after(() => idle.close());
-      await (await Peer.open(idle.port)).ask('emit 1', 'return x');
-      await idle.ask('close');
-      assert.equal(await within(idle.exited, 10_000), 0);
-      for (let round = 0; round < 5; round++) {
-        const child = await spawnServer(line, { address: 'test-threaded:?delay_ms=1' });
-        const peer = await Peer.open(child.port);
-        const replies = await Promise.all(Array.from({ length: 8 }, () => peer.script('emit 100000')));
-        await Promise.all(replies.map((reply) => reply.some(2)));
-        child.close();
-        assert.equal(await within(child.exited, 20_000), 0);
-        replies.forEach((reply) => reply.drop());
+    test('an idle engine does not hold the process', ours, () => {
+      const done = runServing(`
+        const server = await serve('${line}', { address: '${STORE}' });
+        const peer = await Peer.open(server.port);
+        await peer.ask('emit 1', 'return x');
+        server.stop();
+      `);
+      assert.deepEqual([done.status, done.signal], [0, null], done.stderr);
+    });
+
+    test('exit under load is clean', patient, () => {
+      for (let round = 0; round < 3; round++) {
+        const done = runServing(`
+          const { port } = await serve('${line}', { address: 'test-threaded:?delay_ms=1' });
+          const peer = await Peer.open(port);
+          const replies = await Promise.all(Array.from({ length: 8 }, () => peer.script('emit 100000')));
+          await Promise.all(replies.map((reply) => reply.some(2)));
+          process.exit();
+        `);
+        assert.deepEqual([done.status, done.signal], [0, null], done.stderr);
       }
     });
   });
@@ -141,7 +147,7 @@ test('workers end under load, and leave no thread of their stores', onlyLinux, a
     parentPort.postMessage((await serve('v2', { address: 'test-threaded:?delay_ms=1' })).port);
   `;
   const code = new URL(`data:text/javascript,${encodeURIComponent(source)}`);
-  const workerData = new URL('kit/servers.mjs', import.meta.url).href;
+  const workerData = new URL('../servers/node/transports.mjs', import.meta.url).href;
   const run = async () => {
     const workers = [0, 1].map(() => new Worker(code, { workerData }));
     const ports = await Promise.all(

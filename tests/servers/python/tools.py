@@ -13,9 +13,9 @@ SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "require
 
 
 class Script:
-    """One call's steps: emit N [BYTES], burst N, note FILE [BYTES], until GATE, gate NAME, mark NAME,
-    close [retry=] [hold=], close_standalone, standalone TEXT, log TEXT, changed, elicit TEXT, sample TEXT, sleep MS, raise TEXT, big BYTES,
-    return TEXT, and `try` before any of them."""
+    """One call's steps: emit N [BYTES], burst N, note FILE [BYTES], until GATE, gate NAME, mark NAME, close [retry=]
+    [hold=], close_standalone, standalone TEXT, log TEXT, changed, elicit TEXT, sample TEXT, sleep MS, raise TEXT,
+    big BYTES, return TEXT, and `try` before any of them."""
 
     def __init__(self, ctx: Any, ops: Any) -> None:
         self.ctx, self.ops = ctx, ops
