@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from kit.stock import MODES, CallFailed, stock_client
 from conftest import Farm, Server, gate
 from kit.peer import NEWEST, OLD, last_id, results, unknown_like
+from kit.stock import MODES, CallFailed, stock_client
 
 
 async def polls_until_told(server: Server, cursor: str, peer: object, most: int) -> int:

@@ -1,31 +1,32 @@
-"""Readers that do not read, and events that are too big or awkward. (atlas A5: F-56, F-57, F-60, F-61)"""
+"""Readers that do not read, and events that are too big or awkward. (atlas A5: F-56, F-57, F-60, F-61; I10)"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import itertools
-import time
+import json
+import re
+from typing import Any
 
 import pytest
-from kit.stock import MODES, CallFailed, stock_client
-from kit.servers import Farm, Server, gate
 from kit.peer import counts, last_id, results
 from kit.raw import Event, Truncated
+from kit.servers import Farm, Server, gate, until
 
+MIB = 1 << 20
 AWKWARD = "a\u2028b\u2029c\u0085d\re\nf\x00g\ufeffh\u00e9i\U0001f40d"
+# More than the sockets take of a stream whose reader has a small buffer and never reads.
+FLOOD = "emit 700 10000"
 
 
 async def test_f56_reader_that_stalls_delays_no_other_call(server: Server) -> None:
     peer = await server.peer()
     name = gate()
-    steps = ["emit 2000 4000", f"mark {name}", f"gate {name}", "return x"]
-    # Eight megabytes for a reader with a tiny buffer that never reads.
+    steps = [FLOOD, f"mark {name}", f"gate {name}", "return x"]
     stalled = await peer.call("script", {"steps": steps}, receive_buffer=4096)
     for _ in range(5):
-        started = time.monotonic()
         assert await peer.ask("echo", {"text": "quick"}) == "quick"
-        assert time.monotonic() - started < 10
     # Nor does it block the handler that writes to it.
     await server.mark(name)
     await server.open(name)
@@ -35,23 +36,47 @@ async def test_f56_reader_that_stalls_delays_no_other_call(server: Server) -> No
 async def test_f56_stalled_standalone_reader_delays_no_call(server: Server) -> None:
     peer = await server.peer()
     await peer.get(receive_buffer=4096)
-    for _ in range(40):
-        text = "standalone " + "y" * 100_000
+    for _ in range(35):
+        text = "standalone " + "y" * 200_000
         async with asyncio.timeout(15):
             assert await peer.ask("script", {"steps": [text, "return x"]}) == "x"
 
 
-async def test_f57_slow_reader_costs_no_memory(farm: Farm) -> None:
-    server = farm.get(cap=50, engine={"max_bytes_per_stream": 2 << 20})
+# What a process may take beside its log, which is for the whole run to say: a collector of garbage takes its time.
+ROOM = {"python": 24 * MIB, "node": 96 * MIB}
+
+
+@pytest.mark.parametrize(
+    "events", [700, pytest.param(20_000, marks=[pytest.mark.full, pytest.mark.timeout(300)], id="full")]
+)
+async def test_f57_slow_reader_costs_no_memory(farm: Farm, events: int) -> None:
+    server = farm.get(cap=50, engine={"max_bytes_per_stream": MIB})
     peer = await server.peer()
-    await peer.ask("script", {"steps": ["emit 500 10000"]})
-    name = gate()
-    before = (await server.state())["rss"]
-    stalled = await peer.call("script", {"steps": ["emit 6000 10000", f"return {name}"]}, receive_buffer=4096)
-    # Sixty megabytes are emitted to the end, though nobody reads them.
-    await server.mark(f"finished return {name}")
-    grown = (await server.state())["rss"] - before
-    assert grown < 24 << 20, f"{grown >> 20} MiB"
+    await peer.ask("script", {"steps": [f"emit {events // 10} 10000"]})
+
+    async def kept() -> int:
+        return int((await server.stats())["bytes"]) if server.transport == "tailrope" else 0
+
+    before, kept_before, peak = (await server.state())["rss"], await kept(), 0
+    # A reader that takes nothing, and one that is killed while it reads.
+    name, killed = gate(), gate()
+    stalled = await peer.call("script", {"steps": [f"emit {events} 10000", f"return {name}"]}, receive_buffer=4096)
+    left = await peer.call("script", {"steps": [f"emit {events} 10000", f"return {killed}"]})
+    await left.some(2)
+    left.drop()
+
+    def emitted(state: Any) -> bool:
+        nonlocal peak
+        peak = max(peak, state["rss"])
+        return {f"finished return {name}", f"finished return {killed}"} <= state["marks"].keys()
+
+    # All is emitted, though nobody reads it.
+    state = await until(server.state, emitted, 240)
+    if server.transport == "tailrope":
+        assert state.get("errors", []) == []
+    assert await kept() - kept_before < 2 * MIB + 50_000
+    if events == 20_000:
+        assert peak - before < ROOM[server.kind.language], f"{(peak - before) >> 20} MiB"
     # The reader that wakes up gets the rest, or is told where the hole is; never a hole in silence.
     blocks: list[Event] = []
     reply = stalled
@@ -69,7 +94,7 @@ async def test_f57_slow_reader_costs_no_memory(farm: Farm) -> None:
 
 @pytest.mark.ours
 async def test_f57_reader_that_takes_nothing_is_cut_off_at_the_age_of_connections(farm: Farm) -> None:
-    server = farm.get(engine={"max_connection_ms": 2_000})
+    server = farm.get(engine={"max_connection_ms": 500})
     peer = await server.peer()
     # More than the sockets take, for a client that keeps its own.
     stalled = await peer.call("script", {"steps": ["emit 100 60000", "return x"]}, receive_buffer=4096)
@@ -97,26 +122,11 @@ async def test_f60_event_over_the_limit_fails_with_its_size(farm: Farm) -> None:
     assert counts(events) == [1]
     (error,) = results(events)
     assert error["code"] < 0
-    assert any(int(word) >= 50_000 for word in error["message"].replace(",", "").split() if word.isdigit()), error
+    # Some libraries send the text twice.
+    assert re.search(r"\b(5|10)\d{4}\b", error["message"]), error
     # A notification that is too big is the handler's to hear of; the call goes on.
-    outcome = await peer.ask("script", {"steps": ["try emit 1 50000", "try emit 1 100"]})
-    assert "raised" in outcome and outcome.endswith('"ok"]'), outcome
-
-
-@pytest.mark.parametrize("mode", MODES)
-async def test_f60_stock_client_is_told_of_a_result_it_could_not_take(farm: Farm, mode: str) -> None:
-    # The 2.x client drops events above 1 MiB without a word.
-    server = farm.get(engine={"max_event_bytes": 1_000_000, "prefer_resumable": True})
-    async with stock_client(server.port, mode) as client:
-        async with asyncio.timeout(20):
-            try:
-                whole = await client.script("big 2000000")
-            except CallFailed:
-                pass
-            else:
-                # Without a limit of ours the 1.x client does take it; the one wrong answer is none.
-                assert len(whole) == 2_000_000 and server.transport == "stock"
-            assert await client.ask("echo", {"text": "after"}) == "after"
+    raised, after = json.loads(await peer.ask("script", {"steps": ["try emit 1 50000", "try emit 1 100"]}))
+    assert re.match(r"raised .*\b5\d{4}\b", raised) and after == "ok", raised
 
 
 async def test_f61_line_separators_are_escaped_on_the_wire(server: Server) -> None:

@@ -1,0 +1,97 @@
+"""The official Python client, unmodified, in this process. (F-01, F-19, F-59, F-60, F-73, F-77)
+
+tests/interop puts every official client before servers of each language; here one of them meets the whole list.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from kit.servers import Farm, Server, gate
+from kit.stock import MODES, CallFailed, stock_client
+from kit.tap import Tap, until
+
+# Servers of the newest revision steer their clients to one that can resume.
+STEERING = {"prefer_resumable": True}
+# A server that forgets what is finished, and takes no result that this client would drop without a word: over 1 MiB.
+SMALL = {**STEERING, "retention_ms": 50, "max_event_bytes": 1_000_000}
+# What clients that do not stop ask for in this time is far more than what is allowed: they come back every 20 ms.
+QUIET_S = 0.5
+
+
+async def test_f01_stock_client_accepts_only_its_own_result(server: Server) -> None:
+    first, second = gate(), gate()
+    async with Tap(server.port) as tap, stock_client(tap.port) as alice, stock_client(tap.port) as bob:
+        # Both stay away until both calls have finished.
+        tap.hold()
+        calls = []
+        for client, name in ((alice, first), (bob, second)):
+            calls.append(asyncio.create_task(client.script("close", f"gate {name}", f"return {name}")))
+            await server.at(name)
+        for name in (second, first):
+            await server.open(name)
+            await server.mark(f"finished return {name}")
+        tap.release()
+        assert await asyncio.gather(*calls) == [first, second]
+
+
+async def test_f73_stock_client_fails_its_call_and_stops_when_the_stream_is_gone(farm: Farm) -> None:
+    """F-19 asks for the end of the call, F-73 for that of the requests."""
+    server = farm.get(engine=SMALL)
+    name = gate()
+    async with Tap(server.port) as tap, stock_client(tap.port) as client:
+        # Its standalone stream is the one that stays.
+        await until(lambda: tap.listens() == 1, lambda: str(tap.gets()))
+        tap.hold()
+        call = asyncio.create_task(client.script("close", f"return {name}"))
+        await server.mark(f"finished return {name}")
+        await server.lost()
+        tap.release()
+        async with asyncio.timeout(15):
+            with pytest.raises(CallFailed):
+                await call
+        assert len(tap.gets()) <= 4, tap.gets()
+        before = len(tap.gets())
+        await asyncio.sleep(QUIET_S)
+        # One is the client's standalone stream, at most; the call's stream is not asked for again.
+        assert len(tap.gets()) - before <= 1, tap.gets()
+
+
+async def test_f60_stock_client_is_told_of_a_result_it_could_not_take(farm: Farm) -> None:
+    server = farm.get(engine=SMALL)
+    async with stock_client(server.port) as client, asyncio.timeout(20):
+        try:
+            whole = await client.script("big 2000000")
+        except CallFailed:
+            pass
+        else:
+            # Without a limit of ours the 1.x client does take it; the one wrong answer is none.
+            assert len(whole) == 2_000_000 and server.transport == "stock"
+        assert await client.ask("echo", {"text": "after"}) == "after"
+
+
+async def test_f59_stock_client_gets_an_error_and_goes_on(lab: Server) -> None:
+    async with stock_client(lab.port) as client:
+        await lab.plan(fail="terminal", times=1)
+        async with asyncio.timeout(15):
+            with pytest.raises(CallFailed):
+                await client.ask("echo", {"text": "x"})
+            assert await client.ask("echo", {"text": "after"}) == "after"
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_f77_stock_client_takes_primed_streams(farm: Farm, mode: str) -> None:
+    server = farm.get(engine=STEERING)
+    async with stock_client(server.port, mode) as client:
+        assert await client.script("emit 3", "return x") == "x"
+        assert client.progress == [1, 2, 3]
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_stock_client_hears_standalone_notifications_across_a_close(farm: Farm, mode: str) -> None:
+    server = farm.get(engine=STEERING)
+    async with stock_client(server.port, mode) as client, asyncio.timeout(20):
+        await client.script("standalone one", "close_standalone", "standalone two", "return x")
+        while client.logs != ["one", "two"]:
+            await asyncio.sleep(0.02)
