@@ -16,7 +16,7 @@ from kit.peer import OLD, Peer, counts, last_id, results
 from kit.servers import LOWLEVEL, TESTS, Farm, Kind, Server
 from kit.stock import LINE, stock_client
 from tailrope.testing._server import _free_port
-from wire import test_contexts, test_ownership, test_polling, test_replay
+from wire import test_contexts, test_host, test_ownership, test_polling, test_replay
 
 pytestmark = pytest.mark.ours
 
@@ -32,6 +32,9 @@ SCENARIOS: list[Scenario] = [
     test_polling.test_ten_closes_that_deliver_nothing_are_survived,
     test_polling.test_three_streams_cut_at_once_are_resumed_at_once,
     test_contexts.test_a_related_id_may_come_as_text,
+    test_host.test_cancelled_request_gets_its_terminal,
+    test_host.test_handlers_see_the_http_request,
+    test_host.test_sampling_and_elicitation_work_over_raw_http,
     test_ownership.test_f31_second_resume_of_a_live_stream_takes_it_over,
     test_replay.test_f10_resumes_of_a_running_emitter_lose_and_repeat_nothing,
 ]
