@@ -310,8 +310,8 @@ class Play:
 
     async def advance(self, ms: int) -> None:
         if "retention_ms" in self.limits:
-            # The condition that the time is for.
-            await self.server.lost()
+            # What the time is for.
+            await self.server.until_stats(lambda stats: stats["streams"] == 0)
         else:
             await asyncio.sleep(ms / 1_000)
 
