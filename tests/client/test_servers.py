@@ -113,14 +113,6 @@ def ten_drops(names: list[str]) -> dict[str, Any]:
 
 
 @every_pair
-async def test_ten_drops_in_one_call(drivers: Drivers, hosts: Hosts, client: str, server: str) -> None:
-    names = gates(10)
-    async with meet(drivers, await hosts.remembering(server), client, calls=[ten_drops(names)]) as at:
-        await cut_often(at, names, CUTS)
-        assert shown(await at.over()) == ("x", up_to(22)), at.story()
-
-
-@every_pair
 async def test_several_calls_at_once_with_different_retry(
     drivers: Drivers, hosts: Hosts, client: str, server: str
 ) -> None:

@@ -17,13 +17,13 @@ pytestmark = pytest.mark.full
 two_servers = pytest.mark.parametrize("server", ("mcp2", "node-v2"))
 
 
-async def cut_often(at: Meeting, count: int) -> None:
+async def cut_often(at: Meeting, count: int, ways: tuple[str, ...] = (RESET,)) -> None:
     """Make a call and cut its connection so often, each time when the client has seen two more events."""
     names = gates(count)
     await at.driver.call("emit 2", *(step for gate in names for step in (f"gate {gate}", "emit 2")), "return x")
     for lost, gate in enumerate(names, 1):
         await at.until(lambda lost=lost: 2 * lost in at.driver.progress())
-        at.tap.cut(rf'"progress": ?{2 * lost + 1}\b', RESET)
+        at.tap.cut(rf'"progress": ?{2 * lost + 1}\b', ways[lost % len(ways)])
         await at.host.open(gate)
     await at.until(lambda: at.tap.cuts == count)
 
