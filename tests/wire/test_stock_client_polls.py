@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 
 import pytest
 from kit.servers import Farm, Server, gate, until
@@ -39,16 +38,6 @@ async def test_stock_client_survives_ten_closes_that_deliver_nothing(farm: Farm,
         await server.open(name)
         async with asyncio.timeout(PATIENCE_S):
             assert await call == name
-        assert client.progress == [1, 2]
-
-
-@pytest.mark.parametrize("mode", MODES)
-async def test_stock_client_answers_a_question_between_two_polls(farm: Farm, mode: str) -> None:
-    server = farm.get(engine=STEERING)
-    async with stock_client(server.port, mode) as client:
-        async with asyncio.timeout(PATIENCE_S):
-            answer = await client.script("emit 1", "close", "elicit name please", "close", "emit 1")
-        assert json.loads(answer) == {"name": "re: name please"}
         assert client.progress == [1, 2]
 
 
