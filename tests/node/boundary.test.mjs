@@ -1,6 +1,6 @@
 // Whatever is called with whatever: an error of a documented kind, never a crash, never a hang. See kit/boundary.mjs.
 //
-// `TAILROPE_FUZZ_SECONDS` is how long each kind of calls is made (2), `TAILROPE_FUZZ_SEED` which they are (1). They are made
+// `TAILROPE_FUZZ_SECONDS` is how long each kind of calls is made (0.5), `TAILROPE_FUZZ_SEED` which they are (1). They are made
 // in a process of its own, so that a crash is a signal that can be seen.
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
@@ -13,7 +13,7 @@ import { fileURLToPath } from 'node:url';
 import { folderFor } from './kit/addresses.mjs';
 import { ours } from './kit/test.mjs';
 
-const SECONDS = Number(process.env.TAILROPE_FUZZ_SECONDS ?? 2);
+const SECONDS = Number(process.env.TAILROPE_FUZZ_SECONDS ?? 0.5);
 const SEED = process.env.TAILROPE_FUZZ_SEED ?? '1';
 const MORE_MS = 50_000;
 const program = fileURLToPath(new URL('kit/boundary.mjs', import.meta.url));

@@ -6,7 +6,10 @@ import vm from 'node:vm';
 import { sleep, turns, until, within } from './kit/raw.mjs';
 import { ScriptedServer, event, listenTo, note, post, primed, result } from './kit/scripted.mjs';
 import { called, parse, withoutSlack } from './kit/streams.mjs';
-import { test } from './kit/test.mjs';
+import { isFull, test } from './kit/test.mjs';
+
+const RESUMES = isFull ? 2_000 : 200;
+const STREAMS = isFull ? 200 : 60;
 
 /** The client has read the end, which nothing tells: it is in this process, and what was sent has left. */
 async function read(exchange) {
@@ -44,12 +47,12 @@ test('body is read as the reader reads', async (t) => {
   const big = note('x'.repeat(64 << 10));
   let sent = 0;
   exchange.text(primed('a'));
-  const isFull = () => exchange.buffered > 4 << 20;
-  for (; !isFull() && sent < 1_000; sent += 1) {
+  const isStuffed = () => exchange.buffered > 4 << 20;
+  for (; !isStuffed() && sent < 1_000; sent += 1) {
     exchange.write(event(`b${sent}`, big));
     await sleep(0);
   }
-  assert.ok(isFull(), 'all of it was taken');
+  assert.ok(isStuffed(), 'all of it was taken');
   // Nobody reads: that is no silence of the server.
   await sleep(2_000);
   assert.equal(server.waiting, 0);
@@ -78,8 +81,7 @@ test('time in which nobody reads is no silence', async (t) => {
   assert.deepEqual(parse(decoder.decode((await within(reader.read())).value)), [result(1)]);
 });
 
-test('thousands of resumes leave nothing behind', { timeout: 120_000 }, async (t) => {
-  const RESUMES = 2_000;
+test(`${RESUMES} resumes leave nothing behind`, { timeout: 120_000 }, async (t) => {
   const stop = new AbortController();
   let listeners = 0;
   for (const [name, by] of [['addEventListener', 1], ['removeEventListener', -1]]) {
@@ -121,13 +123,15 @@ test('thousands of resumes leave nothing behind', { timeout: 120_000 }, async (t
     assert.equal(exchange.lastEventId, String(count - 1));
     // Without a message each would have to wait.
     exchange.head().end(event(count, note(count)));
-    if (count === RESUMES / 4) {
+    if (isFull && count === RESUMES / 4) {
       before = await size();
     }
   }
-  const grown = (await size()) - before;
   assert.ok(server.sockets.size <= 4, `${server.sockets.size} sockets`);
-  assert.ok(grown < 1 << 20, `${grown} bytes more`);
+  if (isFull) {
+    const grown = (await size()) - before;
+    assert.ok(grown < 1 << 20, `${grown} bytes more`);
+  }
   (await server.next()).head().end(event('z', result(1)));
   await within(read);
   assert.deepEqual(parse(last), [result(1)]);
@@ -196,7 +200,7 @@ for (const how of ['signal', 'cancel']) {
         assert.equal((await within(text)).done, true);
       }
     };
-    const numbers = Array.from({ length: 200 }, (_, number) => number);
+    const numbers = Array.from({ length: STREAMS }, (_, number) => number);
     await Promise.all(numbers.map(one));
     await until(() => fetch.streams.size === 0);
     // Nobody comes back, once what was under way has arrived, and nothing stays open.

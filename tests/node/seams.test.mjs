@@ -1,108 +1,193 @@
-// Every way into Tailrope: contexts, stores of one server, bounds, counters and the log.
+// Every way into Tailrope: createResumableMcpHandler (sessions for the older revisions, the SDK for 2026-07-28, one
+// factory for both), a store that engages its server alone, configure().
 import assert from 'node:assert/strict';
+import { describe } from 'node:test';
 
-import { OLD, Peer, counts, lastId, logs, results, until, upTo } from './kit/raw.mjs';
-import { acting, logged, marked, newGate, open, packages, serve, serveFor } from '../servers/node/transports.mjs';
+import { serve as serveHono } from '@hono/node-server';
+import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client';
+import { createMcpHandler } from '@modelcontextprotocol/server';
+import { createResumableMcpHandler, stats } from 'tailrope/mcp';
+
+import { Peer, counts, ids, lastId, request, results, until, upTo, within } from './kit/raw.mjs';
 import { LabStore } from '../servers/node/stores.mjs';
+import { listen, packages, serve as serveLine, serveFor } from '../servers/node/transports.mjs';
+import { buildServer } from '../servers/node/tools.mjs';
 import { onEachLine, ours, test } from './kit/test.mjs';
 
-const STATS = [
-  ...['sessions', 'connections', 'streams', 'events', 'bytes'],
-  ...['sessionsOpened', 'streamsOpened', 'connectionsOpened', 'connectionsLost'],
-  ...['eventsStored', 'eventsUnstored', 'eventsMissed', 'logsLost', 'messagesLate'],
-  ...['resumesAccepted', 'resumesComplete', 'resumesLost', 'resumesRefused', 'gaps', 'takeovers', 'takeoversElsewhere'],
-  ...['Complete', 'Asked', 'Polled', 'Limit', 'Drain', 'Fault', 'Ended'].map((why) => `closes${why}`),
-];
+const JSON_BODY = { accept: 'application/json, text/event-stream', 'content-type': 'application/json' };
 
-onEachLine(serve, (line, server) => {
-  const { EventStore, configure, closeSSEStream, closeStandaloneSSEStream, stats } = packages[line];
-
-  /** A running call that does what the test does with its context. */
-  async function act(peer, id) {
-    const name = newGate();
-    const reply = await peer.call('act', { name }, id);
-    return { reply, name, context: await acting(name) };
-  }
-
-  async function firstRetry(reply) {
-    const { retry, id } = await reply.event();
-    return [retry, id];
-  }
-
-  for (const id of [0, '0', 7, 'x y/ü']) {
-    test(`what belongs to a call is on its stream, ${JSON.stringify(id)}`, ours, async () => {
-      const peer = await Peer.open(server().port);
-      const stream = await peer.listen();
-      const beside = await act(peer, 'beside');
-      const reply = await peer.call('script', { steps: ['emit 1', 'log mine', 'changed', 'elicit who'] }, id);
-      const events = (await reply.some(3)).filter(({ message }) => message !== undefined);
-      assert.deepEqual([counts(events), logs(events)], [[1], ['mine']]);
-      const { message: question } = events[2];
-      assert.equal(question.method, 'elicitation/create');
-      // What is for everybody is not the call's.
-      const { message } = (await stream.some(1)).at(-1);
-      assert.equal(message.method, 'notifications/tools/list_changed');
-      await peer.respond(question.id, { action: 'accept', content: { name: 'me' } });
-      const rest = await reply.rest();
-      assert.deepEqual([rest.at(-1).message.id, results(rest)], [id, ['me']]);
-      open(beside.name);
-      assert.deepEqual(results(await beside.reply.rest()), [beside.name]);
-      stream.drop();
+/** A handler behind node:http, as Node or as web-standard handler, that ends with its test. */
+async function serve(t, face, options) {
+  const made = [];
+  const factory = (context) => {
+    const server = buildServer('v2');
+    made.push({ era: context.era, clientId: context.authInfo?.clientId, server });
+    return server;
+  };
+  const handler = createResumableMcpHandler(factory, { retryInterval: 20, ...options });
+  let host;
+  if (face === 'node') {
+    host = await listen((req, res) => {
+      const user = req.headers['x-user'];
+      req.auth = user === undefined ? undefined : { token: user, clientId: user, scopes: [] };
+      return handler.node(req, res);
     });
-
-    test(`close with pacing works on every context, ${JSON.stringify(id)}`, ours, async () => {
-      const peer = await Peer.open(server().port);
-      const { reply, name, context } = await act(peer, id);
-      const stream = await peer.listen();
-      const [, standing] = await firstRetry(stream);
-      assert.equal(closeStandaloneSSEStream(context.extra, { retryMs: 700, holdMs: 150 }), true);
-      const closed = await stream.rest();
-      assert.deepEqual(closed.map(({ retry }) => retry).filter((retry) => retry !== undefined), [700]);
-      const again = await peer.resume(standing);
-      assert.equal((await firstRetry(again))[0], 700);
-      await again.rest();
-
-      assert.equal(closeSSEStream(context.extra, { retryMs: 600, holdMs: 0 }), true);
-      const events = await reply.rest();
-      assert.equal(events.findLast(({ retry }) => retry !== undefined).retry, 600);
-      const polled = await peer.resume(lastId(events));
-      const [retry, cursor] = await firstRetry(polled);
-      assert.deepEqual([retry, await polled.rest()], [600, []]);
-      // Nobody is connected: there is nothing to close, and nothing wrong with asking.
-      assert.equal(typeof closeSSEStream(context.extra), 'boolean');
-      open(name);
-      await until(async () => results(await (await peer.resume(cursor)).rest()).length === 1);
+  } else {
+    const server = serveHono({
+      port: 0,
+      hostname: '127.0.0.1',
+      fetch(req) {
+        const user = req.headers.get('x-user');
+        return handler.fetch(req, user ? { authInfo: { token: user, clientId: user, scopes: [] } } : undefined);
+      },
     });
+    await until(() => server.listening);
+    host = {
+      port: server.address().port,
+      async close() {
+        server.closeAllConnections();
+        await new Promise((resolve) => server.close(resolve));
+      },
+    };
   }
-
-  for (const revision of OLD) {
-    test(`close is false where nothing may be closed, ${revision}`, ours, async () => {
-      const peer = await Peer.open(server().port, revision);
-      const { reply, name, context } = await act(peer, 1);
-      for (const options of [undefined, { retryMs: 5, holdMs: 0 }]) {
-        assert.equal(closeSSEStream(context.extra, options), false);
-        assert.equal(closeStandaloneSSEStream(context.extra, options), false);
-      }
-      open(name);
-      assert.deepEqual(results(await reply.rest()), [name]);
-    });
-  }
-
-  test('a related id may come as text', ours, async () => {
-    const peer = await Peer.open(server().port);
-    const { reply, name } = await act(peer, 17);
-    const transport = server().transports.get(peer.sessionId);
-    for (const [relatedRequestId, data] of [
-      [17, 'a'],
-      ['17', 'b'],
-    ]) {
-      const message = { jsonrpc: '2.0', method: 'notifications/message', params: { level: 'info', data } };
-      await transport.send(message, { relatedRequestId });
-    }
-    assert.deepEqual(logs(await reply.some(2)), ['a', 'b']);
-    open(name);
-    await reply.rest();
+  t.after(async () => {
+    await handler.close();
+    await host.close();
   });
+  return { handler, made, port: host.port };
+}
+
+async function connect(t, port, options) {
+  const client = new Client({ name: 'client', version: '1' }, options);
+  await client.connect(new StreamableHTTPClientTransport(new URL(`http://127.0.0.1:${port}/mcp`)));
+  t.after(() => client.close());
+  return client;
+}
+
+for (const face of ['node', 'fetch']) {
+  describe(face, () => {
+    test('sessions of the older revisions are resumable', ours, async (t) => {
+      const { port, made } = await serve(t, face);
+      const peer = await Peer.open(port);
+      const first = await peer.script('emit 3', 'close', 'emit 3', 'return done');
+      const before = await first.rest();
+      const resumed = await peer.resume(before.at(-1).id);
+      const after = await resumed.rest();
+      assert.deepEqual(counts([...before, ...after]), upTo(6));
+      assert.equal(after.at(-1).message.result.content[0].text, 'done');
+      assert.equal(new Set(ids([...before, ...after])).size, ids([...before, ...after]).length);
+      assert.deepEqual(made.map(({ era }) => era), ['legacy']);
+    });
+
+    test('the newest revision is the SDKs own', ours, async (t) => {
+      const { port, made } = await serve(t, face);
+      const client = await connect(t, port, { versionNegotiation: { mode: 'auto' } });
+      assert.equal(client.getNegotiatedProtocolVersion(), '2026-07-28');
+      const result = await client.callTool({ name: 'script', arguments: { steps: ['close', 'return modern'] } });
+      assert.equal(result.content[0].text, 'modern');
+      assert.ok(made.length > 0 && made.every(({ era }) => era === 'modern'));
+    });
+
+    test('prefer resumable steers clients of both eras', ours, async (t) => {
+      const { port, made } = await serve(t, face, { preferResumable: true });
+      const client = await connect(t, port, { versionNegotiation: { mode: 'auto' } });
+      assert.equal(client.getNegotiatedProtocolVersion(), '2025-11-25');
+      const result = await client.callTool({ name: 'script', arguments: { steps: ['close', 'return resumed'] } });
+      assert.equal(result.content[0].text, 'resumed');
+      assert.deepEqual(made.map(({ era }) => era), ['legacy']);
+    });
+
+    test('answers that concern no session are those of the transports', ours, async (t) => {
+      const { port, made } = await serve(t, face);
+      const answered = async (method, headers, body) => {
+        const reply = await request(port, method, headers, body);
+        return [reply.status, JSON.parse(await reply.body()).error.code];
+      };
+      const list = '{"jsonrpc":"2.0","id":1,"method":"tools/list"}';
+      assert.deepEqual(await answered('GET', { accept: 'text/event-stream' }), [400, -32000]);
+      assert.deepEqual(await answered('POST', JSON_BODY, list), [400, -32000]);
+      assert.deepEqual(await answered('POST', { ...JSON_BODY, 'mcp-session-id': 'unknown' }, list), [404, -32001]);
+      const stream = { accept: 'text/event-stream', 'mcp-session-id': 'unknown' };
+      assert.deepEqual(await answered('GET', stream), [404, -32001]);
+      assert.deepEqual(await answered('POST', { ...JSON_BODY, 'content-type': 'text/plain' }, list), [415, -32000]);
+      assert.deepEqual(await answered('POST', JSON_BODY, '{"jsonrpc"'), [400, -32700]);
+      assert.deepEqual(await answered('PUT', JSON_BODY, list), [405, -32000]);
+      assert.equal(made.length, 0);
+    });
+
+    test('an initialize that is refused leaves nothing behind', ours, async (t) => {
+      const { port, made } = await serve(t, face);
+      const before = stats().sessions;
+      const params = { protocolVersion: '2025-11-25', capabilities: {}, clientInfo: { name: 'c', version: '1' } };
+      const body = JSON.stringify({ jsonrpc: '2.0', id: 1, method: 'initialize', params });
+      const reply = await request(port, 'POST', { ...JSON_BODY, accept: 'text/html' }, body);
+      assert.equal(reply.status, 406);
+      await reply.body();
+      assert.equal(stats().sessions, before);
+      assert.equal(made.length, 1);
+      await until(() => made[0].server.server.transport === undefined);
+    });
+
+    test('i7 sessions belong to their principal', ours, async (t) => {
+      const { port, made } = await serve(t, face);
+      const owner = await Peer.open(port, undefined, { 'x-user': 'alice' });
+      assert.equal(made[0].clientId, 'alice');
+      const other = new Peer(port, undefined, { 'x-user': 'bob' });
+      other.sessionId = owner.sessionId;
+      assert.equal((await other.script('return mine')).status, 404);
+      const reply = await owner.script('return mine');
+      assert.equal((await reply.rest()).at(-1).message.result.content[0].text, 'mine');
+    });
+
+    test('ended sessions are forgotten', ours, async (t) => {
+      const { port } = await serve(t, face);
+      const peer = await Peer.open(port);
+      assert.equal((await peer.delete()).status, 200);
+      assert.equal((await peer.script('return late')).status, 404);
+    });
+
+    test('notify reaches sessions and subscriptions', ours, async (t) => {
+      const { handler, port } = await serve(t, face);
+      const peer = await Peer.open(port);
+      const listening = await peer.listen();
+      handler.notify.toolsChanged();
+      const [event] = (await listening.some(1)).filter(({ message }) => message !== undefined);
+      assert.equal(event.message.method, 'notifications/tools/list_changed');
+      listening.drop();
+    });
+
+    test('close ends sessions and refuses what comes later', ours, async (t) => {
+      const { handler, port } = await serve(t, face);
+      const before = stats().sessions;
+      const peer = await Peer.open(port);
+      const listening = await peer.listen();
+      await within(handler.close());
+      await listening.rest();
+      assert.equal(stats().sessions, before);
+    });
+  });
+}
+
+test('the option legacy is refused', ours, () => {
+  assert.throws(() => createResumableMcpHandler(() => buildServer('v2'), { legacy: 'stateless' }), TypeError);
+});
+
+test('the kill switch leaves the SDKs own handler', ours, async (t) => {
+  process.env.TAILROPE_DISABLE = '1';
+  t.after(() => delete process.env.TAILROPE_DISABLE);
+  const handler = createResumableMcpHandler(() => buildServer('v2'), {});
+  assert.deepEqual(
+    Object.keys(handler).filter((name) => name !== 'node').sort(),
+    Object.keys(createMcpHandler(() => buildServer('v2'))).sort(),
+  );
+  const host = await listen((req, res) => handler.node(req, res));
+  t.after(() => host.close());
+  const reply = await request(host.port, 'GET', { accept: 'text/event-stream' });
+  assert.equal(reply.status, 405);
+});
+
+onEachLine(serveLine, (line) => {
+  const { EventStore, configure } = packages[line];
 
   test('a store engages its server alone', ours, async (t) => {
     const eventStore = new EventStore('memory:', { retryMs: 44 });
@@ -178,88 +263,5 @@ onEachLine(serve, (line, server) => {
     }
     const { port } = await serveFor(t, line, { retryInterval: undefined });
     assert.equal((await Peer.open(port)).opening[0].retry, 1_234);
-  });
-
-  test('session over max sessions is 503', ours, async (t) => {
-    const few = await serveFor(t, line, { engine: { maxSessions: 2 } });
-    const [first] = [await Peer.open(few.port), await Peer.open(few.port)];
-    for (let number = 0; number < 5; number++) {
-      await assert.rejects(Peer.open(few.port), /503/);
-    }
-    assert.equal(await first.ask('return still here'), 'still here');
-    await first.delete();
-    await Peer.open(few.port);
-  });
-
-  test('stats and log tell what happened and never what was said', ours, async (t) => {
-    const secret = 'do-not-write-this-down';
-    const small = await serveFor(t, line, { engine: { maxEventsPerStream: 4 } });
-    const peer = await Peer.open(small.port, undefined, { 'x-secret': secret });
-    const before = stats();
-    assert.deepEqual(Object.keys(before).sort(), [...STATS].sort());
-    assert.ok(Object.values(before).every(Number.isInteger));
-    const from = logged.length;
-    // A takeover, a gap, a complete one, a lost one, a refused one.
-    const { reply, name, context } = await act(peer, 1);
-    await context.log(secret);
-    const cursor = lastId(await reply.some(1));
-    const resumed = await peer.resume(cursor);
-    assert.equal((await firstRetry(resumed))[0], 20);
-    await reply.ends();
-    resumed.drop();
-    for (let number = 0; number < 8; number++) {
-      await context.log(secret);
-    }
-    open(name);
-    await marked(`at ${name}`);
-    await until(() => stats().eventsStored >= before.eventsStored + 10);
-    const rest = await (await peer.resume(cursor)).rest();
-    assert.deepEqual(logs(rest), [secret, secret, secret]);
-    assert.equal((await peer.resume(lastId(rest))).status, 204);
-    const forge = (id) => id.slice(0, 5) + (id[5] === 'A' ? 'B' : 'A') + id.slice(6);
-    const lost = await (await peer.resume(forge(cursor))).rest();
-    assert.deepEqual(results(lost).map(({ code }) => code), [-32603]);
-    // An id that is too long for the event id to name.
-    const other = lastId(await (await peer.call('script', { steps: [`return ${secret}`] }, 'n'.repeat(80))).rest());
-    assert.equal((await peer.resume(forge(other))).status, 400);
-    // And one that nobody here made.
-    assert.equal((await peer.resume('no-such-cursor')).status, 400);
-    const after = stats();
-    assert.equal(after.resumesRefused - before.resumesRefused, 2);
-    const grown = STATS.filter((name) => after[name] > before[name]);
-    for (const name of ['resumesAccepted', 'resumesComplete', 'resumesLost', 'gaps', 'takeovers', 'closesComplete']) {
-      assert.ok(grown.includes(name), name);
-    }
-    for (const name of ['eventsStored', 'eventsMissed', 'streamsOpened', 'connectionsOpened']) {
-      assert.ok(grown.includes(name), name);
-    }
-    assert.deepEqual(grown.filter((name) => /Fault|Unstored|Drain/.test(name)), []);
-    await peer.delete();
-    const lines = logged.slice(from);
-    const told = ['resume session=', 'resume refused', 'resume not possible', 'gap', 'why=superseded', 'session ended'];
-    for (const words of told) {
-      assert.ok(lines.some((line) => line.includes(words) && line.includes(peer.sessionId)), words);
-    }
-    const all = lines.join('\n');
-    assert.ok(!all.includes(secret));
-    // Nor is a cursor there: whoever reads logs could not use it anyway, but it is the client's.
-    assert.ok(!all.includes(cursor));
-  });
-
-  test('work that nobody comes back for is stopped', ours, async (t) => {
-    // With the idle time of half an hour, which is the default.
-    const brief = await serveFor(t, line, { engine: { maxDetachedMs: 600 } });
-    const before = stats();
-    const peer = await Peer.open(brief.port);
-    const name = newGate();
-    const reply = await peer.script('emit 1', `gate ${name}`, `return ${name}`);
-    const cursor = lastId(await reply.some(1));
-    reply.drop();
-    await until(() => brief.transports.size === 0);
-    await marked(`cancelled return ${name}`);
-    assert.equal((await peer.resume(cursor)).status, 404);
-    for (const name of ['sessions', 'streams', 'events', 'bytes', 'connections']) {
-      assert.ok(stats()[name] <= before[name], name);
-    }
   });
 });

@@ -1,7 +1,7 @@
 // Tests with a deadline, and the transport that they run on.
 //
 // `TAILROPE_TEST_TRANSPORT=stock` runs them on the SDKs' own transports, `TAILROPE_TEST_LINES=v1` on one SDK line
-// alone. A failure on stock is data for docs/stock-faults-node.md, no fault of ours.
+// alone.
 import { after, before, describe, test as nodeTest } from 'node:test';
 
 import { openAll } from '../../servers/node/control.mjs';
@@ -14,6 +14,10 @@ export const LINES = ['v1', 'v2'].filter((line) => wanted.includes(line));
 
 /** For tests about Tailrope itself, which mean nothing on the stock transport. */
 export const ours = { skip: isStock && 'about Tailrope itself' };
+
+/** For tests that take long, or measure: `make test-full` runs them. */
+export const isFull = process.env.TAILROPE_TEST_FULL === '1';
+export const full = { skip: (isStock && ours.skip) || (!isFull && 'only make test-full runs it') };
 
 // Everything takes longer under a sanitizer.
 const DEADLINE_MS = Number(process.env.TAILROPE_TEST_DEADLINE_MS ?? 30_000);
