@@ -42,6 +42,7 @@ async def test_f56_stalled_standalone_reader_delays_no_call(server: Server) -> N
             assert await peer.ask("script", {"steps": [text, "return x"]}) == "x"
 
 
+TIGHT = {"max_bytes_per_stream": MIB, "max_event_bytes": 40_000}
 # What a process may take beside its log, which is for the whole run to say: a collector of garbage takes its time.
 ROOM = {"python": 24 * MIB, "node": 96 * MIB}
 
@@ -50,7 +51,7 @@ ROOM = {"python": 24 * MIB, "node": 96 * MIB}
     "events", [700, pytest.param(20_000, marks=[pytest.mark.full, pytest.mark.timeout(300)], id="full")]
 )
 async def test_f57_slow_reader_costs_no_memory(farm: Farm, events: int) -> None:
-    server = farm.get(cap=50, engine={"max_bytes_per_stream": MIB})
+    server = farm.get(cap=50, engine=TIGHT)
     peer = await server.peer()
     await peer.ask("script", {"steps": [f"emit {events // 10} 10000"]})
 
@@ -115,7 +116,7 @@ async def test_f57_reader_that_takes_nothing_is_cut_off_at_the_age_of_connection
 
 @pytest.mark.ours
 async def test_f60_event_over_the_limit_fails_with_its_size(farm: Farm) -> None:
-    server = farm.get(engine={"max_event_bytes": 10_000})
+    server = farm.get(cap=50, engine=TIGHT)
     peer = await server.peer()
     reply = await peer.call("script", {"steps": ["emit 1", "big 50000"]})
     events = await reply.rest()

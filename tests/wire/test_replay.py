@@ -304,7 +304,7 @@ async def test_f28_control_rows_never_appear_as_messages(farm: Farm, small: bool
     name = gate()
     cursor = await begun(peer, f"gate {name}", "emit 30", f"return {name}", read=0)
     poll = await peer.resume(cursor)
-    await poll.event()
+    await poll.settle(0.1)
     poll.drop()
     await server.open(name)
     await server.mark(f"finished return {name}")
