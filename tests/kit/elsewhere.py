@@ -49,24 +49,29 @@ class Line:
 
     def __init__(self, kind: Kind, place: str, **options: Any) -> None:
         self.kind, self.place, self.options = kind, place, options
-        self._server: Server | None = None
+        self._servers: list[Server] = []
 
     @property
     def server(self) -> Server:
-        """The one that runs."""
-        if self._server is None or self._server.process.poll() is not None:
-            self._server = start(self.kind, self.place, **self.options)
-        return self._server
+        """The one whose turn it is."""
+        if not self._servers:
+            self._servers.append(start(self.kind, self.place, **self.options))
+        return self._servers[0]
+
+    async def beside(self) -> Server:
+        """The next, while the one before it still runs."""
+        assert self._servers
+        self._servers.append(await asyncio.to_thread(start, self.kind, self.place, **self.options))
+        return self._servers[-1]
 
     async def next(self) -> Server:
-        """Kill it, if it still runs, and start the next."""
-        self.end()
+        """The next, once the one before it has ended: it is killed if it still runs."""
+        self._servers.pop(0).stop()
         return await asyncio.to_thread(lambda: self.server)
 
     def end(self) -> None:
-        if self._server is not None:
-            self._server.stop()
-            self._server = None
+        while self._servers:
+            self._servers.pop().stop()
 
 
 def at(peer: Peer, server: Server) -> Peer:

@@ -219,7 +219,7 @@ async def seen(reply: Reply, last: str | None = None) -> tuple[int, dict[str, st
         # Its process may stand still between two events, so no silence before the last one is an end.
         while last is not None and last.encode() not in reply.raw:
             assert await reply.event() is not None, f"no {last!r} in {bytes(reply.raw)!r}"
-        await reply.settle(WAIT_S if last is None else 0.3)
+        await reply.settle(WAIT_S if last is None else 0.1)
     else:
         await reply.body()
     headers = {name: value for name, value in reply.headers.items() if name not in ("date", "mcp-session-id")}

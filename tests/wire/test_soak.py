@@ -1,8 +1,8 @@
-"""Nothing is left behind: short sessions, polls and cuts by the thousand, and what the process holds before and after.
+"""Nothing is left behind: sessions, polls, cuts and clients that vanish, and what the process holds afterwards.
 
-Each kind of load runs in rounds. The first fills whatever caches and free lists there are. What an allocator keeps
-follows the most that was alive at once, and that follows the speed of the machine, so some more rounds may add to it;
-a leak is what every round adds.
+The whole load, with the memory that it leaves, runs in rounds. The first fills whatever caches and free lists there
+are. What an allocator keeps follows the most that was alive at once, and that follows the speed of the machine, so some
+more rounds may add to it; a leak is what every round adds.
 """
 
 from __future__ import annotations
@@ -13,22 +13,23 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
-from conftest import Farm, Server, gate
 from kit.peer import CAPABILITIES, NEWEST, last_id
 from kit.raw import ACCEPT, Decoder, Event, Reply, Wire
+from kit.servers import Farm, Server, gate, until
 
-pytestmark = [pytest.mark.ours, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.ours
 
 WORKERS = 12
 # Longer than a busy machine takes between two requests of a session.
 IDLE_S = 8.0
 # From then on an engine holds the connection whatever the handler asked for.
 MAX_POLLS = 500
-# Of one venv's two libraries the SDK's own gets the whole load, as the transport is the same under both.
-SHARE = {"fastmcp3": 8, "fastmcp4": 8}
+# Of the libraries on one transport one gets the whole load.
+SHARE = {"fastmcp3": 8, "fastmcp4": 8, "web-v1": 4, "web-v2": 4}
 # What leaks for each session, poll or cut of a round is more than this.
 SLACK_BYTES = 1 << 20
 MAX_ROUNDS = 8
+COUNTERS = ("sessions", "connections", "streams", "events", "bytes")
 HEAD = {"Accept": ACCEPT, "Content-Type": "application/json", "Mcp-Protocol-Version": NEWEST}
 OPENING = {
     "protocolVersion": NEWEST,
@@ -63,9 +64,13 @@ class Line:
         reply, _ = await self.ask("POST", {"jsonrpc": "2.0", "method": "notifications/initialized"})
         assert reply.status == 202
 
+    def close(self) -> None:
+        if self.wire is not None:
+            self.wire.close()
+
 
 async def short_sessions(server: Server, count: int) -> None:
-    """Every other one is deleted; the rest is left to the idle timeout."""
+    """Every other one is deleted; the rest is left to the idle timeout, unless that is far."""
 
     async def worker(numbers: Iterator[int]) -> None:
         line = Line(server.port)
@@ -75,9 +80,10 @@ async def short_sessions(server: Server, count: int) -> None:
             call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
             reply, events = await line.ask("POST", call)
             assert reply.status == 200 and events[-1].is_terminal
-            if number % 2:
+            if number % 2 or server.options["idle_s"] > IDLE_S:
                 reply, _ = await line.ask("DELETE")
                 assert reply.status == 200
+        line.close()
 
     numbers = iter(range(count))
     await asyncio.gather(*(worker(numbers) for _ in range(WORKERS)))
@@ -107,10 +113,11 @@ async def polls(server: Server, count: int) -> None:
         await server.open(name)
         assert (await (await peer.resume(cursor)).rest())[-1].is_terminal
     await peer.delete()
+    line.close()
 
 
 async def cuts(server: Server, count: int) -> None:
-    """Streams that are opened and cut at once, half of them while their call is running."""
+    """Streams that are opened and cut, at once or once they have begun, half of them while their call is running."""
     peer = await server.peer()
 
     async def worker(numbers: Iterator[int]) -> None:
@@ -119,6 +126,8 @@ async def cuts(server: Server, count: int) -> None:
                 reply = await peer.get()
             else:
                 reply = await peer.call("script", {"steps": ["emit 2", "sleep 2", "emit 2"]}, id=f"cut {number}")
+            if number % 4 > 1:
+                await reply.event()
             reply.drop()
 
     numbers = iter(range(count))
@@ -136,14 +145,40 @@ LOADS: dict[str, tuple[Callable[[Server, int], Awaitable[None]], int]] = {
 
 async def settled(server: Server) -> dict[str, Any]:
     """What is held once everything has wound down, as far as it does."""
-    for _ in range(600):
-        held, stats = await server.ctl("held"), await server.stats()
-        if "Session" not in held["objects"] and stats["sessions"] == 0:
-            break
-        await asyncio.sleep(0.05)
-    return {**held, **{name: stats[name] for name in ("sessions", "connections", "streams", "events", "bytes")}}
+
+    async def ask() -> dict[str, Any]:
+        held, stats = await server.held(), await server.stats()
+        return {**held, "counters": [stats[name] for name in COUNTERS]}
+
+    def down(held: dict[str, Any]) -> bool:
+        return not any(held["counters"]) and "Session" not in held.get("objects", ()) and not held.get("sessions")
+
+    return await until(ask, down, 60)
 
 
+async def test_a_little_load_leaves_nothing_behind(farm: Farm) -> None:
+    server = farm.get(idle_s=600.0)
+
+    async def held() -> dict[str, Any]:
+        return {**await settled(server), **await server.state()}
+
+    async def loaded() -> dict[str, Any]:
+        for run, _ in LOADS.values():
+            await run(server, 36)
+        return await held()
+
+    def wound_down(after: dict[str, Any]) -> bool:
+        kinds = all(count <= before["objects"].get(kind, 0) for kind, count in after.get("objects", {}).items())
+        return kinds and all(after[name] <= before[name] + 3 for name in ("descriptors", "tasks") if name in after)
+
+    before = await loaded()
+    await loaded()
+    after = await until(held, wound_down)
+    assert not after.get("errors"), after
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("load", LOADS)
 async def test_load_leaves_nothing_behind(farm: Farm, load: str) -> None:
     run, count = LOADS[load]
@@ -154,15 +189,13 @@ async def test_load_leaves_nothing_behind(farm: Farm, load: str) -> None:
         await run(server, count)
         rounds.append(await settled(server))
     assert not grown(rounds), rounds
-    for held in rounds:
-        assert [held[name] for name in ("sessions", "connections", "streams", "events", "bytes")] == [0] * 5, rounds
+    assert not any(held.get("errors", ()) for held in rounds), rounds
 
 
 def grown(rounds: list[dict[str, Any]]) -> bool:
     """Whether the last round left something behind that the one before it did not."""
     before, after = rounds[-2:]
-    return (
-        after["objects"] != before["objects"]
-        or after["tasks"] > before["tasks"]
-        or after["rss"] - before["rss"] >= SLACK_BYTES
-    )
+    more = {name: after[name] - before[name] for name in ("rss", "heap", "tasks") if name in after}
+    # Where a heap of its own is measured, its pages come and go by themselves.
+    slack = {"rss": 8 * SLACK_BYTES if "heap" in more else SLACK_BYTES, "heap": SLACK_BYTES, "tasks": 1}
+    return after.get("objects") != before.get("objects") or any(more[name] >= slack[name] for name in more)
