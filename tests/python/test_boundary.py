@@ -16,6 +16,8 @@ import pytest
 from conftest import HERE
 from tailrope._native import Engine
 
+pytestmark = [pytest.mark.ours, pytest.mark.one_line]
+
 SECONDS = float(os.environ.get("TAILROPE_FUZZ_SECONDS", "0.5"))
 SEED = os.environ.get("TAILROPE_FUZZ_SEED", "1")
 MORE_S = 50
@@ -25,7 +27,6 @@ ANSWERED = 60
 CALLS = {"values": 500, "threads": 500, "fork": 50, "public": 50}
 
 
-@pytest.mark.ours
 @pytest.mark.timeout(SECONDS + MORE_S + 10)
 @pytest.mark.parametrize("mode", list(CALLS))
 def test_calls_with_anything_raise_what_is_documented(mode: str, tmp_path: Path) -> None:
@@ -50,7 +51,6 @@ def test_calls_with_anything_raise_what_is_documented(mode: str, tmp_path: Path)
 # What such calls have found. Each was an exception of another kind, a crash or a hang.
 
 
-@pytest.mark.ours
 @pytest.mark.parametrize("header", [(b"accept",), (), {"accept": b"*"}, [b"accept"], b"", 7, (b"a", "b")])
 def test_a_header_that_is_no_pair_of_bytes_is_a_type_error(header: object) -> None:
     session = Engine().open_session("one", 2, None, None)

@@ -27,7 +27,7 @@ from tailrope.probe._cli import main
 from tailrope.probe._report import WORDS
 
 # On one worker: the probes begin together.
-pytestmark = [pytest.mark.ours, pytest.mark.xdist_group("probe"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.ours, pytest.mark.one_line, pytest.mark.xdist_group("probe"), pytest.mark.timeout(180)]
 
 VECTORS: dict[str, Any] = json.loads((ROOT / "tests/vectors/probe.json").read_text())
 FAULTY: list[dict[str, Any]] = VECTORS["servers"]

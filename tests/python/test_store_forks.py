@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from program import python
 
-pytestmark = pytest.mark.ours
+pytestmark = [pytest.mark.ours, pytest.mark.one_line]
 
 
 def test_fork_of_a_process_with_an_open_store_opens_its_own(place: str) -> None:

@@ -21,7 +21,7 @@ from mcp.server.streamable_http import EventMessage, EventStore
 from servers.python.stores import LabStore
 from store_rules import CASES, Run, Subject, check_all, load, refusing
 
-pytestmark = pytest.mark.ours
+pytestmark = [pytest.mark.ours, pytest.mark.one_line]
 
 ROOT = Path(__file__).parents[2]
 SERVICES = ROOT / "tests" / "services"

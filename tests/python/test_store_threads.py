@@ -15,7 +15,7 @@ from kit.servers import Farm, Kind, Server, gate
 from kit.stock import stock_client
 from program import python
 
-pytestmark = pytest.mark.ours
+pytestmark = [pytest.mark.ours, pytest.mark.one_line]
 
 STORE = "test-threaded:?delay_ms=2"
 SECRETS = (b"hunter2", b"10.0.0.7", b"redis")

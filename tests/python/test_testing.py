@@ -17,7 +17,7 @@ from tailrope import testing
 from tailrope.testing import Call, KitError, NotExactlyOnce, Session, open_session, serve
 from tailrope.testing._record import Connection, check
 
-pytestmark = pytest.mark.ours
+pytestmark = [pytest.mark.ours, pytest.mark.one_line]
 VECTORS = json.loads((HERE.parent / "vectors" / "test_kit.json").read_text())["vectors"]
 MINE = str(TESTS / "servers" / "python" / "mine.py")
 ENV = {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])}
