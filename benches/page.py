@@ -1,0 +1,155 @@
+"""Writes what a full run has measured: results/latest.md with its plots, and the block of figures in README.md.
+
+All figures come from one report, the dictionary that `benches/run` makes and that `--json` saves. README gets its
+block from here alone, so that it cannot say anything else than latest.md.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from breakdown import Breakdown, breakdowns
+from plot import plot
+from rows import ROWS, Results, Row, number, ratio, ratios, shown, times, value
+
+RESULTS = Path(__file__).resolve().parent / "results"
+README = RESULTS.parent.parent / "README.md"
+BEGIN, END = "<!-- figures of `make bench`: benches/page.py writes them -->", "<!-- end of the figures -->"
+BLOCK = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
+LANGUAGES = {"python": "Python", "node": "Node"}
+WIDTH = 120
+# Load average, before a measurement begins, of a machine that nobody else uses.
+IDLE = 1.0
+# What the title of a language names of its versions.
+NAMED = (
+    "Python",
+    "Node",
+    "mcp",
+    "fastmcp",
+    "uvicorn",
+    "@modelcontextprotocol/server",
+    "@modelcontextprotocol/sdk",
+    "zod",
+)
+CALLED = {"@modelcontextprotocol/server": "TypeScript SDK", "@modelcontextprotocol/sdk": "TypeScript SDK"}
+
+
+def has_block() -> bool:
+    return BLOCK.search(README.read_text()) is not None
+
+
+def write(report: dict[str, Any], folder: Path = RESULTS, readme: Path = README) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for language, part in report["languages"].items():
+        (folder / f"{language}.svg").write_text(plot(part["results"], heading(language, part)))
+    (folder / "latest.md").write_text(latest(report))
+    block = f"{BEGIN}\n{figures(report)}\n{END}"
+    readme.write_text(BLOCK.sub(lambda _: block, readme.read_text(), count=1))
+
+
+def heading(language: str, part: dict[str, Any]) -> str:
+    versions = part["versions"]
+    named = [f"{CALLED.get(name, name)} {versions[name]}" for name in NAMED if name in versions]
+    return ", ".join(named) or LANGUAGES[language]
+
+
+def cells(results: Results, row: Row) -> str:
+    stock, ours = (value(results, side, row.measure, row.field) for side in ("stock", "tailrope"))
+    return f"{shown(stock, row.unit)} | {shown(ours, row.unit)} | {times(ratio(results, row))}"
+
+
+def table(results: Results) -> list[str]:
+    """Every row, with how far its rounds lie apart."""
+    lines = ["| | stock | Tailrope | ratio | of the rounds |", "|---|---|---|---|---|"]
+    whole = ""
+    for row in ROWS:
+        # A detail stands below the row that it belongs to.
+        title = f"{whole}: {row.title.strip()}" if row.title.startswith(" ") else row.title
+        whole = whole if row.title.startswith(" ") else row.title
+        found = ratios(results, row)
+        spread = f"{times(min(found))} to {times(max(found))}" if found else ""
+        lines.append(f"| {title} | {cells(results, row)} | {spread} |")
+    return lines
+
+
+def parts_table(part: Breakdown) -> list[str]:
+    lines = ["", f"| CPU of {part.title}, µs | stock | Tailrope |", "|---|---|---|"]
+    for name, stock, ours in part.rows():
+        lines.append(f"| {name} | {number(stock, 1) if stock is not None else ''} | {number(ours, 1)} |")
+    return lines
+
+
+def latest(report: dict[str, Any]) -> str:
+    before, after = report["load"]
+    lines = [
+        "# The last full measurement",
+        "",
+        "Written by `make bench`, as are its plots and the figures in README.md; `benches/run --help` has the options.",
+        "",
+        "| | |",
+        "|---|---|",
+        f"| Date | {report['date']}, {report['seconds'] / 60:.0f} minutes |",
+        f"| Command | `{report['command']}` |",
+        *(f"| {name} | {text} |" for name, text in report["machine"].items()),
+        f"| Load average | {before:.1f} when it began, {after:.1f} when it ended; its own work makes about 2 |",
+        f"| Tailrope | {report['tailrope']} |",
+    ]
+    for language, part in report["languages"].items():
+        versions = ", ".join(f"{name} {version}" for name, version in part["versions"].items())
+        lines.append(f"| Versions, {LANGUAGES[language]} | {versions} |")
+    lines += [
+        "",
+        f"Stock's value and Tailrope's are medians of {report['rounds']} rounds. A ratio is Tailrope's value by",
+        "stock's within a round, whose sides run next to each other, and the median of the rounds: what else the",
+        "machine does weighs on both, so that ratios are what to look at, and CPU more than rates. Above 1 is better",
+        "for what is counted by the second, below 1 for times, CPU and memory. CPU is the processor time of the",
+        "server's process, divided by the calls or events. The server has one process, and the load client takes most",
+        "of a second core. With one session the client polls without sleeping, so that waking an idle processor is",
+        f"not counted.{busy(report)}",
+    ]
+    for language, part in report["languages"].items():
+        lines += ["", f"## {heading(language, part)}", "", f"![Bars of the rows below]({language}.svg)", ""]
+        lines += table(part["results"])
+        for each in breakdowns(language, part["results"]):
+            lines += parts_table(each)
+    return "\n".join(lines) + "\n"
+
+
+def busy(report: dict[str, Any]) -> str:
+    """A warning, when something else ran before the measurement did."""
+    before = report["load"][0]
+    if before < IDLE:
+        return ""
+    return (
+        f" The machine was busy with other work (load average {before:.0f}): rates are too low, and of the ratios only those"
+        " of CPU and memory are to be relied on."
+    )
+
+
+def figures(report: dict[str, Any]) -> str:
+    """The block of README: the rows that need no explanation."""
+    made = f"on {report['date']} by `{report['command']}`, with Tailrope {report['tailrope']}"
+    machine = "; ".join(report["machine"].values())
+    said = f"Measured {made}; medians of {report['rounds']} rounds. {machine}.{busy(report)}"
+    lines = textwrap.wrap(said, WIDTH)
+    for language, part in report["languages"].items():
+        results = part["results"]
+        lines += ["", f"{heading(language, part)}:", "", "| | stock | Tailrope | ratio |", "|---|---|---|---|"]
+        lines += [f"| {row.plain} | {cells(results, row)} |" for row in ROWS if row.plain]
+        for each in breakdowns(language, results)[:1]:
+            lines += ["", *textwrap.wrap(sentence(each), WIDTH)]
+    return "\n".join(lines)
+
+
+def sentence(call: Breakdown) -> str:
+    http, sdk = call.floors[0], call.floors[1]
+    server = http[0].partition(",")[0]
+    ours, stock = (number(call.totals[side], 0) for side in ("tailrope", "stock"))
+    said = f"Of the {ours} µs of processor time that a call takes, {number(http[1], 0)} are {server}'s"
+    said += f" and {number(sdk[1], 0)} the SDK's and the tool's"
+    if call.engine is not None:
+        said += f"; the engine itself takes {number(call.engine, 0)}"
+    return f"{said}. On the stock transport it takes {stock} µs."
