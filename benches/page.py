@@ -123,10 +123,10 @@ def busy(report: dict[str, Any]) -> str:
     before = report["load"][0]
     if before < IDLE:
         return ""
-    return (
-        f" The machine was busy with other work (load average {before:.0f}): rates are too low, and of the ratios only those"
-        " of CPU and memory are to be relied on."
+    said = (
+        f" The machine was busy with other work (load average {before:.0f}): rates are too low, and of the ratios only"
     )
+    return f"{said} those of CPU and memory are to be relied on."
 
 
 def figures(report: dict[str, Any]) -> str:
