@@ -54,6 +54,9 @@ class Line:
     @property
     def server(self) -> Server:
         """The one whose turn it is."""
+        # A test that failed may have left one that has ended.
+        while self._servers and self._servers[0].process.poll() is not None:
+            self._servers.pop(0).stop()
         if not self._servers:
             self._servers.append(start(self.kind, self.place, **self.options))
         return self._servers[0]
@@ -66,7 +69,7 @@ class Line:
 
     async def next(self) -> Server:
         """The next, once the one before it has ended: it is killed if it still runs."""
-        self._servers.pop(0).stop()
+        self._servers[0].stop()
         return await asyncio.to_thread(lambda: self.server)
 
     def end(self) -> None:

@@ -255,7 +255,9 @@ async def test_i9_store_that_cannot_tell_of_a_session_is_no_404(farm: Farm, tmp_
         stranger.session = "1" * 32
         reply = await stranger.get()
         answer = await reply.json()
-        assert reply.status == 503 and answer["error"]["code"] == -32603 and answer["id"] is None, answer
+        # 1.x has an id of its own for answers to nothing.
+        assert answer["id"] in (None, "server-error") and answer["error"]["code"] == -32603, answer
+        assert reply.status == 503, answer
         for word in (b"sqlite", b"hunter2", b"database", b"malformed"):
             assert word not in bytes(reply.raw).lower()
         # The server is told: in Node by its transport's `onerror`.
