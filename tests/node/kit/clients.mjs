@@ -48,10 +48,3 @@ export async function connect(which, port, path = '/mcp', route = undefined, wra
   face.close = () => client.close();
   return face;
 }
-
-/** The official client of the same SDK line as the server, closed with its test. */
-export async function connectLine(t, line, port) {
-  const client = await connect(CLIENTS[line === 'v1' ? 0 : 1], port);
-  t.after(() => client.close());
-  return client;
-}

@@ -62,14 +62,10 @@ export async function gate(name, signal) {
   });
 }
 
-/** The marks that were set. */
-export const passed = new Set();
-
 /** How often each mark was set. */
 export const marks = () => Object.fromEntries([...board].map(([name, { count }]) => [name, count]));
 
 export function mark(name) {
-  passed.add(name);
   const found = markOf(name);
   found.count += 1;
   found.waiting = found.waiting.filter(({ count, resolve }) => found.count < count || resolve());
@@ -90,5 +86,4 @@ export const at = (name, count) => marked(`at ${name}`, count);
 
 export function forgetMarks() {
   board.clear();
-  passed.clear();
 }

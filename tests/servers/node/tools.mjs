@@ -8,7 +8,7 @@ import { McpServer as McpServerV2 } from '@modelcontextprotocol/server';
 import { closeSSEStream, closeStandaloneSSEStream } from 'tailrope';
 import * as z from 'zod';
 
-import { gate, isOpen, mark, marked, passed } from './control.mjs';
+import { gate, isOpen, mark, marked } from './control.mjs';
 import { marked as runMarked } from './marked.mjs';
 import { sleep } from '../../node/kit/raw.mjs';
 
@@ -279,5 +279,3 @@ export async function connectServer(line, transport) {
   await server.connect(transport);
   return server;
 }
-
-export { passed };

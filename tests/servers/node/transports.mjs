@@ -11,11 +11,10 @@ import { WebStandardStreamableHTTPServerTransport as WebV1 } from '@modelcontext
 import * as v2 from 'tailrope/mcp';
 import * as v1 from 'tailrope/mcp-v1';
 
-import { until } from '../../node/kit/raw.mjs';
 import { LabStore } from './stores.mjs';
 import { connectServer } from './tools.mjs';
 
-export { at, marked, newGate, open, passed } from './control.mjs';
+export { at, marked, newGate, open } from './control.mjs';
 export { acting, connectServer } from './tools.mjs';
 
 export const packages = { v1, v2 };
@@ -165,18 +164,6 @@ export function makeServer(line, { engine, address, cap, stock = isStock, web, s
     transports,
     requests,
     errors,
-    /**
-     * Waits until this server, which has an engine of its own, has no more than so many streams, or makes the
-     * stock transport's store forget all.
-     */
-    async lost(streams) {
-      if (stock) {
-        store.plan({ forget: true });
-      } else {
-        const { engine: own } = store[Symbol.for('tailrope.runtime')];
-        await until(() => own.stats().streams <= streams);
-      }
-    },
     /** Makes the transport of `/current`, whose session is named `current`. */
     async renew(enableJsonResponse) {
       await current?.close();
