@@ -208,6 +208,7 @@ async def test_auth_reaches_handlers_and_binds_the_session(farm: Farm) -> None:
     assert await bob.ask("whoami") == "bob"
 
 
+@pytest.mark.ours
 async def test_f22_a_client_that_leaves_in_its_own_message_is_no_fault(farm: Farm) -> None:
     server = farm.get(**STRICT)
     before = (await server.state()).get("errors")
