@@ -48,7 +48,7 @@ async def test_f44_drain_on_request_closes_every_connection(farm: Farm) -> None:
     server = farm.fresh()
     try:
         peer, replies = await opened(server)
-        draining = asyncio.create_task(server.ctl("drain", body={"retry_ms": 1234, "budget_ms": 500}))
+        draining = asyncio.create_task(server.ctl("drain", body={"retry_ms": 1234, "budget_ms": 10_000}))
         for reply in replies:
             while await reply.event() is not None:
                 pass

@@ -50,6 +50,7 @@ async def test_i3_reader_elsewhere_gets_all_that_the_owner_appends(
     pair: tuple[Server, Server], revision: str, last: int
 ) -> None:
     here, there = pair
+    errors = (await there.state()).get("errors")
     peer = await here.peer(revision)
     name = gate()
     steps = [f"emit {last // 4}", f"gate {name}", f"emit {last - last // 4}", "return x"]
@@ -72,6 +73,7 @@ async def test_i3_reader_elsewhere_gets_all_that_the_owner_appends(
         assert results(again) == ["x"]
         assert (await at(peer, server).resume(last_id(events))).status == 204
     await there.until_stats(lambda stats: stats["sessions"] == 0, WAIT_S)
+    assert (await there.state()).get("errors") == errors
 
 
 async def test_i4_newest_reader_has_the_stream_wherever_it_is(pair: tuple[Server, Server]) -> None:
@@ -191,6 +193,9 @@ async def test_i7_two_tenants_with_the_same_names_see_nothing_of_each_other(tena
                 answers = [await seen(await own.resume(one), last) for one in (cursor, unknown_like(cursor))]
                 assert answers[0] == answers[1], (server is here, cursor)
                 assert f"secret-of-{other}" not in str(answers)
+            nobody = at(peers[other], server)
+            nobody.extra = {}
+            assert (await nobody.get()).status == (404 if server.kind.language == "node" else 401)
             # Another tenant's session, with and without a cursor of it, and one that never was.
             foreign.extra = own.extra
             never = at(own, server)
