@@ -9,28 +9,36 @@
 //! compared with what they kept earlier. `TAILROPE_SESSIONS=1000000` runs so many sessions as fast as the
 //! store takes them, pauses at each tenth, and prints what was held before and after.
 
-mod common;
-mod database;
-mod folder;
+#[macro_use]
+mod kit;
+
 mod heap;
-mod redis_servers;
-mod whole_database;
+
+mod stores {
+    pub(crate) mod postgres {
+        pub(crate) mod database;
+    }
+
+    pub(crate) mod redis {
+        pub(crate) mod server;
+    }
+}
 
 use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use common::{NEW, broadcast, listen, notify, respond};
-use folder::Folder;
-use redis_servers::{Server, say};
+use crate::kit::common::{NEW, broadcast, id, listen, notify, respond};
+use crate::kit::folder::Folder;
+use crate::stores::postgres::database::Database;
+use crate::stores::redis::server::{Server, say};
 use tailrope_core::engine::{Connection, Engine, Options, SessionHandle, Wake};
 use tailrope_core::protocol::Dialect;
 use tailrope_core::store::{EventStore, Limits, StoreOptions, open};
 use tailrope_core::stream::Pacing;
-use whole_database::Database;
 
-/// In `make test`.
+/// In `make test-full`.
 const FEW: u64 = 1_000;
 /// A client that opens sessions faster than this is more than a machine of tests has.
 const MOST_PER_S: u64 = 20_000;
@@ -268,7 +276,7 @@ impl Process {
         let session = self.engine.open_session(&name, None, &Dialect::MCP_PYTHON_2, wake, 0).expect("there is room");
         session.assume_revision(NEW);
         let began = Instant::now();
-        let connection = session.call(&[common::id(1)], None, Arc::clone(&self.bell) as _, number).expect("it is open");
+        let connection = session.call(&[id(1)], None, Arc::clone(&self.bell) as _, number).expect("it is open");
         for step in ["one", "two", "three"] {
             notify(&session, 1, step).unwrap();
         }

@@ -1,103 +1,12 @@
-//! Two processes on one store: an engine with a clock of its own for each, and how their readers are read.
-#![allow(dead_code, reason = "each test uses a part")]
+//! What needs a process of its own: SQLite files while it forks, and while others are killed that write to them.
 
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+#[macro_use]
+mod kit;
 
-use serde_json::Value;
-use tailrope_core::engine::{Connection, EngineError, NoWake, Options, SessionHandle};
-use tailrope_core::protocol::{Dialect, Revision};
-use tailrope_core::store::{EventStore, StoreOptions, open};
-
-use crate::common::{Answered, Bench, read_now};
-use crate::folder::Folder;
-
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-
-/// An engine of one process. Its own clock says nothing of the other's.
-pub(crate) fn process(folder: &Folder, age_ms: u64) -> Bench {
-    process_at(folder, age_ms, StoreOptions::default())
-}
-
-pub(crate) fn process_at(folder: &Folder, age_ms: u64, options: StoreOptions) -> Bench {
-    let bench = Bench::new(Options { store: Some(store_in(folder, options)), ..Options::default() });
-    bench.advance(age_ms);
-    bench
-}
-
-/// A store object of its own for one process.
-pub(crate) fn store_in(folder: &Folder, options: StoreOptions) -> Arc<dyn EventStore> {
-    open(&format!("sqlite:{}", folder.path("a.db").display()), &options).unwrap()
-}
-
-pub(crate) fn open_session(bench: &Bench, name: &str, revision: Revision) -> SessionHandle {
-    let wake = Arc::new(NoWake);
-    let session = bench.engine.open_session(name, Some("alice"), &Dialect::MCP_PYTHON_2, wake, 0).unwrap();
-    session.assume_revision(revision);
-    session
-}
-
-pub(crate) fn adopt(bench: &Bench, name: &str, principal: Option<&str>) -> Result<Option<SessionHandle>, EngineError> {
-    let adoption = bench.engine.adopt_session(name, principal, &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 0).unwrap();
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        if let Some(outcome) = adoption.take() {
-            return outcome;
-        }
-        assert!(Instant::now() < deadline, "the store tells of the session");
-        std::thread::sleep(Duration::from_millis(1));
+mod stores {
+    mod sqlite {
+        #[cfg(target_os = "linux")]
+        mod forks;
+        mod processes;
     }
-}
-
-/// Adopts alice's session. Whoever opened it did not wait until the store knew it.
-pub(crate) fn adopt_known(bench: &Bench) -> SessionHandle {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        if let Some(session) = adopt(bench, "s", Some("alice")).unwrap() {
-            return session;
-        }
-        assert!(Instant::now() < deadline, "the store knows the session");
-    }
-}
-
-/// Reads while time passes, until the answer is as it is wanted.
-pub(crate) fn read_until(bench: &Bench, connection: &Connection, wanted: impl Fn(&Answered) -> bool) -> Answered {
-    let mut all = Answered::default();
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        bench.advance(5);
-        let more = read_now(connection);
-        all.status = all.status.or(more.status);
-        all.content_type = all.content_type.or(more.content_type);
-        all.text.push_str(&more.text);
-        all.end = more.end;
-        if wanted(&all) {
-            return all;
-        }
-        assert!(all.end.is_none() && Instant::now() < deadline, "{all:?}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-/// What an answer carries besides first bytes and comments.
-pub(crate) fn events(answered: &Answered) -> Vec<Value> {
-    let is_event = |frame: &Value| frame.get("event").or_else(|| frame.get("tombstone")).is_some();
-    answered.frames().into_iter().filter(is_event).collect()
-}
-
-pub(crate) fn has(count: usize) -> impl Fn(&Answered) -> bool {
-    move |answered| events(answered).len() >= count
-}
-
-/// The claim of a reader elsewhere reaches this process; what comes then goes to the newer reader alone.
-pub(crate) fn wait_for_a_takeover(bench: &Bench, count: u64) {
-    let deadline = Instant::now() + PATIENCE;
-    while bench.engine.stats().takeovers_elsewhere < count {
-        assert!(Instant::now() < deadline, "the claim is told");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-pub(crate) fn ended(answered: &Answered) -> bool {
-    answered.end.is_some()
 }

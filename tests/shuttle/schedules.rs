@@ -33,7 +33,7 @@ fn under_many_orders(test: impl Fn() + Copy + Send + Sync + 'static) {
         Runner::new(ReplayScheduler::new_from_encoded(&schedule), config).run(test);
         return;
     }
-    let count = usize::try_from(setting("TAILROPE_SCHEDULES", 1_000)).expect("a count");
+    let count = usize::try_from(setting("TAILROPE_SCHEDULES", 100)).expect("a count");
     let seed = setting("TAILROPE_SEED", 1);
     Runner::new(RandomScheduler::new_from_seed(seed, count), config.clone()).run(test);
     Runner::new(PctScheduler::new_from_seed(seed, 3, count), config).run(test);

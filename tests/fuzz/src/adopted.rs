@@ -14,8 +14,8 @@ use tailrope_core::store::{
 };
 use tailrope_core::stream::{EventKind, Pacing, Page, Seq, StoredEvent};
 
-use crate::common::{Bench, notification, response};
-use crate::dice::Dice;
+use crate::kit::common::{Bench, notification, response};
+use crate::kit::dice::Dice;
 use crate::suffix::{self, Asked};
 
 /// Steps of one schedule.

@@ -6,7 +6,7 @@ use tailrope_core::Ms;
 use tailrope_core::client::{Failure, Input, Message, Opening, Options, ResumableStream, Step, Token};
 use tailrope_core::protocol::RequestId;
 
-use crate::dice::Dice;
+use crate::kit::dice::Dice;
 use crate::reader::Reader;
 
 pub(crate) fn run(bytes: &[u8]) {

@@ -1,7 +1,7 @@
 //! The engine over a memory store that answers late, out of order and not at all, and what every connection was sent.
 
-use crate::dice::Dice;
 use crate::engine_world::World;
+use crate::kit::dice::Dice;
 
 /// Steps of one schedule.
 const MAX_STEPS: u32 = 250;

@@ -16,8 +16,8 @@
 //! | `adopted` | what a store says of a session and its logs that an engine serves |
 
 #[macro_use]
-#[path = "../../rust/passing_on.rs"]
-mod passing_on;
+#[path = "../../rust/kit/mod.rs"]
+mod kit;
 
 mod admission;
 mod adopted;
@@ -34,13 +34,9 @@ mod sse;
 mod stream;
 mod suffix;
 
-#[path = "../../rust/common.rs"]
-mod common;
-#[path = "../../rust/dice.rs"]
-mod dice;
-#[path = "../../rust/engine_world.rs"]
+#[path = "../../rust/engine/world.rs"]
 mod engine_world;
-#[path = "../../rust/stream_world.rs"]
+#[path = "../../rust/stream/world.rs"]
 mod stream_world;
 
 pub use mutate::Mutator;
@@ -53,21 +49,21 @@ pub struct Target {
     pub name: &'static str,
     /// Panics where the core does, or where what it says is false.
     pub run: fn(&[u8]),
-    /// How many mutations the ordinary test run tries: what a second or two are enough for.
+    /// How many mutations the quick test run tries: what less than a second is enough for.
     pub mutations: u64,
 }
 
 /// All of them.
 pub const TARGETS: [Target; 9] = [
-    Target { name: "sse", run: sse::run, mutations: 100_000 },
-    Target { name: "event_id", run: event_id::run, mutations: 100_000 },
-    Target { name: "jsonrpc", run: jsonrpc::run, mutations: 100_000 },
-    Target { name: "admission", run: admission::run, mutations: 100_000 },
-    Target { name: "records", run: records::run, mutations: 100_000 },
-    Target { name: "stream", run: stream::run, mutations: 100_000 },
-    Target { name: "client", run: client::run, mutations: 100_000 },
-    Target { name: "engine", run: engine::run, mutations: 10_000 },
-    Target { name: "adopted", run: adopted::run, mutations: 20_000 },
+    Target { name: "sse", run: sse::run, mutations: 5_000 },
+    Target { name: "event_id", run: event_id::run, mutations: 5_000 },
+    Target { name: "jsonrpc", run: jsonrpc::run, mutations: 5_000 },
+    Target { name: "admission", run: admission::run, mutations: 5_000 },
+    Target { name: "records", run: records::run, mutations: 5_000 },
+    Target { name: "stream", run: stream::run, mutations: 5_000 },
+    Target { name: "client", run: client::run, mutations: 5_000 },
+    Target { name: "engine", run: engine::run, mutations: 500 },
+    Target { name: "adopted", run: adopted::run, mutations: 1_000 },
 ];
 
 /// The target of this name.

@@ -1,6 +1,6 @@
 //! The stream machine, against the model of its store, its connections and their clients.
 
-use crate::dice::Dice;
+use crate::kit::dice::Dice;
 use crate::stream_world::World;
 
 /// Steps of one schedule.

@@ -4,7 +4,7 @@ use serde_json::Value;
 use tailrope_core::protocol::{Cursor, EventId, Origin, StreamNonce};
 use tailrope_core::stream::Seq;
 
-use crate::common::frames;
+use crate::kit::common::frames;
 
 /// What a connection was opened for.
 #[derive(Debug)]

@@ -31,10 +31,11 @@ fn replay(name: &str) {
         assert!(catch_unwind(|| (target.run)(&seed)).is_ok(), "{path}");
         seeds.push(seed);
     }
-    // TAILROPE_FUZZ_MUTATIONS tries more.
+    // TAILROPE_FUZZ_MUTATIONS tries so many of each, TAILROPE_DEPTH so many times as many.
+    let depth: u64 = std::env::var("TAILROPE_DEPTH").map_or(1, |depth| depth.parse().expect("a number"));
     let mutations = std::env::var("TAILROPE_FUZZ_MUTATIONS").ok().and_then(|count| count.parse().ok());
     let mut mutator = Mutator::new(1, 4 << 10);
-    for _ in 0..mutations.unwrap_or(target.mutations) {
+    for _ in 0..mutations.unwrap_or(target.mutations * depth) {
         let input = mutator.mutate(&seeds);
         let ran = catch_unwind(|| (target.run)(&input));
         assert!(ran.is_ok(), "keep this as a seed of {name}: {}", hex(&input));

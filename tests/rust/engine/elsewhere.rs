@@ -1,0 +1,510 @@
+//! Sessions whose process is another one, or is gone: two engines with a store object each, on one file.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::kit::common::{
+    Bell, Bench, NEW, OLD, SlowStore, broadcast, call, id, listen, notify, read_now, respond, resume,
+};
+use crate::kit::folder::Folder;
+use crate::kit::late_looks::LateLooks;
+use crate::kit::processes::{
+    PATIENCE, adopt, adopt_known, ended, events, has, open_session, process, process_at, read_until, store_in,
+    wait_for_a_takeover,
+};
+use serde_json::{Value, json};
+use tailrope_core::engine::{Connection, EngineError, NoWake, Options, SessionHandle};
+use tailrope_core::protocol::{Dialect, EventId, IdEncoder, Origin, RequestId, Revision};
+use tailrope_core::store::{Limits, StoreError, StoreOptions};
+use tailrope_core::stream::CloseReason;
+
+#[test]
+fn i11_a_look_up_gives_its_session_once() {
+    let folder = Folder::new();
+    let (here, there) = (process(&folder, 0), process(&folder, 0));
+    let _session = open_session(&here, "s", NEW);
+    adopt_known(&there).let_go();
+    let adoption = there.engine.adopt_session("s", Some("alice"), &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 0).unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    let session = loop {
+        if let Some(outcome) = adoption.take() {
+            break outcome.unwrap().unwrap();
+        }
+        assert!(Instant::now() < deadline, "the store tells of the session");
+    };
+    session.let_go();
+    assert_eq!(there.engine.stats().sessions, 0);
+    assert!(adoption.take().is_none(), "a wake-up that comes late finds nothing to hold");
+    assert_eq!(there.engine.stats().sessions, 0);
+}
+
+#[test]
+fn i7_a_session_is_found_by_its_principal_alone() {
+    let folder = Folder::new();
+    let (here, there) = (process(&folder, 0), process(&folder, 50_000));
+    let session = open_session(&here, "s", NEW);
+    // Whatever follows is behind the record in the queue of the store.
+    let connection = call(&session, 1);
+    read_until(&here, &connection, |answered| !answered.text.is_empty());
+    assert!(adopt(&there, "s", Some("bob")).unwrap().is_none());
+    assert!(adopt(&there, "s", None).unwrap().is_none());
+    assert!(adopt(&there, "unknown", Some("alice")).unwrap().is_none());
+    let found = adopt(&there, "s", Some("alice")).unwrap().expect("it is alice's");
+    assert_eq!(found.revision(), Some(NEW));
+    assert!(there.engine.session("s", Some("bob")).is_none() && there.engine.session("s", Some("alice")).is_some());
+    let refused = found.call(&[id(9)], None, Arc::new(NoWake), 0).expect_err("it takes no requests here");
+    assert_eq!(refused.status, 404);
+    session.end();
+    let (third, deadline) = (process(&folder, 0), Instant::now() + PATIENCE);
+    // Whoever ends it does not wait for the disk.
+    while adopt(&third, "s", Some("alice")).unwrap().is_some() {
+        assert!(Instant::now() < deadline, "ended, it is unknown everywhere");
+        third.engine.tick();
+    }
+}
+
+#[test]
+fn i11_a_session_that_no_connection_was_opened_of_is_let_go_of() {
+    let folder = Folder::new();
+    let (here, there) = (process(&folder, 0), process(&folder, 50_000));
+    let session = open_session(&here, "s", NEW);
+    let cursor = read_until(&here, &call(&session, 1), |answered| !answered.text.is_empty()).last_id();
+    let seen = adopt_known(&there);
+    seen.resume("12", None, Arc::new(NoWake), 0).expect_err("it is no id of ours");
+    seen.let_go();
+    assert_eq!(there.engine.stats().sessions, 0);
+    let seen = adopt_known(&there);
+    let connection = resume(&seen, &cursor);
+    seen.let_go();
+    session.let_go();
+    assert_eq!((there.engine.stats().sessions, here.engine.stats().sessions), (1, 1), "they are in use");
+    drop(connection);
+    assert_eq!(there.engine.stats().sessions, 0);
+}
+
+#[test]
+fn i3_a_stream_is_resumed_and_followed_in_another_process() {
+    for revision in [NEW, OLD] {
+        let folder = Folder::new();
+        let (here, there) = (process(&folder, 0), process(&folder, 50_000));
+        let session = open_session(&here, "s", revision);
+        let first = call(&session, 1);
+        notify(&session, 1, "a").unwrap();
+        notify(&session, 1, "b").unwrap();
+        let cursor = read_until(&here, &first, has(2)).ids().pop().unwrap();
+        first.lost();
+        notify(&session, 1, "c").unwrap();
+        let seen = adopt_known(&there);
+        let second = resume(&seen, &cursor);
+        let suffix = read_until(&there, &second, has(1));
+        assert_eq!((suffix.status, events(&suffix)), (Some(200), vec![json!({"event": 3, "is": "c"})]));
+        notify(&session, 1, "d").unwrap();
+        let live = read_until(&there, &second, has(1));
+        assert_eq!(events(&live), [json!({"event": 4, "is": "d"})]);
+        // It goes back and forth: no position is lost on either.
+        let third = resume(&session, &live.last_id());
+        notify(&session, 1, "e").unwrap();
+        assert_eq!(events(&read_until(&here, &third, has(1))), [json!({"event": 5, "is": "e"})]);
+        let fenced = read_until(&there, &second, ended);
+        assert_eq!(fenced.end, Some(CloseReason::Superseded), "I4: the newest reader has the stream");
+        let fourth = resume(&seen, &live.last_id());
+        let back = read_until(&there, &fourth, has(1));
+        assert_eq!(events(&back), [json!({"event": 5, "is": "e"})], "I3");
+        let fenced = read_until(&here, &third, ended);
+        assert_eq!((events(&fenced), fenced.end), (vec![], Some(CloseReason::Superseded)), "I4");
+        let second = fourth;
+        respond(&session, 1).unwrap();
+        let mut rest = read_until(&there, &second, ended);
+        rest.text.insert_str(0, &back.text);
+        let want = [json!({"event": 5, "is": "e"}), json!({"event": 6, "is": {"result": 1}})];
+        assert_eq!((events(&rest), rest.end), (want.to_vec(), Some(CloseReason::Complete)), "I6");
+        let complete = resume(&seen, &rest.last_id());
+        assert_eq!(read_until(&there, &complete, ended).status, Some(204));
+        drop((second, complete));
+        assert_eq!((there.engine.stats().sessions, there.engine.stats().connections), (0, 0), "I11");
+        assert!(adopt(&there, "s", Some("alice")).unwrap().is_some(), "the session itself goes on");
+    }
+}
+
+#[test]
+fn a_cursor_that_is_ahead_of_what_was_followed_is_looked_up_anew() {
+    let folder = Folder::new();
+    let (here, there) = (process(&folder, 0), process(&folder, 50_000));
+    let session = open_session(&here, "s", NEW);
+    let first = call(&session, 1);
+    let cursor = read_until(&here, &first, |answered| !answered.text.is_empty()).last_id();
+    let seen = adopt_known(&there);
+    let idle = resume(&seen, &cursor);
+    read_until(&there, &idle, |answered| !answered.text.is_empty());
+    for _ in 0..5 {
+        notify(&session, 1, "a").unwrap();
+    }
+    let ahead = read_until(&here, &resume(&session, &cursor), has(5)).last_id();
+    notify(&session, 1, "b").unwrap();
+    assert_eq!(read_until(&there, &idle, ended).end, Some(CloseReason::Superseded), "I4");
+    let back = resume(&seen, &ahead);
+    assert_eq!(events(&read_until(&there, &back, has(1))), [json!({"event": 6, "is": "b"})]);
+}
+
+/// A session with two calls that have told something: one is answered, one runs.
+fn answered_and_running(process: &Bench) -> (SessionHandle, [Connection; 2]) {
+    let session = open_session(process, "s", NEW);
+    let connections = [1, 2].map(|number| call(&session, number));
+    for number in [1, 2] {
+        notify(&session, number, "a").unwrap();
+    }
+    respond(&session, 1).unwrap();
+    (session, connections)
+}
+
+#[test]
+fn i13_after_a_restart_everything_is_readable_and_what_ran_gets_an_end() {
+    let close: fn(&Bench, &SessionHandle) = |before, _| before.engine.close();
+    let release: fn(&Bench, &SessionHandle) = |before, _| before.engine.release();
+    let release_and_end: fn(&Bench, &SessionHandle) = |before, session| {
+        before.engine.release();
+        session.end();
+    };
+    let over = "session ended before";
+    let gone = "process that ran this request is gone";
+    for (leave, text) in [(close, over), (release, gone), (release_and_end, over), (|_, _| {}, gone)] {
+        let folder = Folder::new();
+        let (done, running) = {
+            let before = process(&folder, 0);
+            let (session, connections) = answered_and_running(&before);
+            let done = read_until(&before, &connections[0], has(2)).ids()[0].clone();
+            let running = read_until(&before, &connections[1], has(1)).ids()[0].clone();
+            leave(&before, &session);
+            (done, running)
+        };
+        let after = process_at(&folder, 0, much_later());
+        let session = adopt_known(&after);
+        let finished = resume(&session, &done);
+        let answered = read_until(&after, &finished, ended);
+        let want = [json!({"event": 1, "is": "a"}), json!({"event": 2, "is": {"result": 1}})];
+        assert_eq!(events(&answered), want);
+        for _ in 0..2 {
+            let left = resume(&session, &running);
+            let answered = read_until(&after, &left, ended);
+            let want = [json!({"event": 1, "is": "a"}), json!({"tombstone": {"error": -32603, "id": 2}})];
+            assert_eq!((events(&answered), answered.end), (want.to_vec(), Some(CloseReason::Complete)));
+            assert!(answered.text.contains(text), "{}", answered.text);
+        }
+    }
+}
+
+#[test]
+fn i13_every_request_of_a_batch_whose_process_is_gone_gets_its_end() {
+    let folder = Folder::new();
+    let before = process(&folder, 0);
+    let session = open_session(&before, "s", Revision::V2025_03_26);
+    let connection = session.call(&[id(1), RequestId::text_id("1")], None, Arc::new(NoWake), 0).unwrap();
+    notify(&session, 1, "a").unwrap();
+    let cursor = read_until(&before, &connection, has(1)).last_id();
+    let after = process_at(&folder, 0, much_later());
+    let seen = adopt_known(&after);
+    let answered = read_until(&after, &resume(&seen, &cursor), ended);
+    let payload = answered.text.lines().rev().find_map(|line| line.strip_prefix("data: ")).expect("an end");
+    let ends: Vec<Value> = serde_json::from_str(payload).expect("one end for each request");
+    assert_eq!(ends.iter().map(|end| end["id"].clone()).collect::<Vec<_>>(), [json!(1), json!("1")]);
+    assert!(ends.iter().all(|end| end["error"]["code"] == -32603), "{ends:?}");
+}
+
+/// By this clock whoever gives no sign, or gave it as long ago as any other process did, is gone.
+fn much_later() -> StoreOptions {
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
+    StoreOptions { wall_clock: Some(Arc::new(move || now() + 20_000)), ..StoreOptions::default() }
+}
+
+#[test]
+fn i13_no_reader_is_given_an_end_that_the_store_refused() {
+    let folder = Folder::new();
+    let here = process(&folder, 0);
+    let looks = LateLooks::new(store_in(&folder, StoreOptions::default()));
+    // Time runs much faster here than for the store, which is to be waited for.
+    let options = Options { store: Some(Arc::clone(&looks) as _), store_timeout_ms: 0, ..Options::default() };
+    let there = Bench::new(options);
+    let session = open_session(&here, "s", NEW);
+    let first = call(&session, 1);
+    notify(&session, 1, "a").unwrap();
+    let cursor = read_until(&here, &first, has(1)).last_id();
+    let seen = adopt_known(&there);
+    looks.sees_nobody.store(true, Ordering::SeqCst);
+    let back = resume(&seen, &cursor);
+    let deadline = Instant::now() + PATIENCE;
+    // The owner has given a sign since each of these, so the store takes none of the ends.
+    while looks.told.load(Ordering::SeqCst) < 5 {
+        there.advance(100);
+        let answered = read_now(&back);
+        assert_eq!((events(&answered), answered.end), (vec![], None), "its owner is alive");
+        assert!(Instant::now() < deadline, "the log is looked at again");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    notify(&session, 1, "b").unwrap();
+    respond(&session, 1).unwrap();
+    let want = [json!({"event": 2, "is": "b"}), json!({"event": 3, "is": {"result": 1}})];
+    let answered = read_until(&there, &back, ended);
+    assert_eq!((events(&answered), answered.end), (want.to_vec(), Some(CloseReason::Complete)));
+}
+
+#[test]
+fn i13_an_owner_that_was_only_slow_gives_its_readers_the_end_that_the_log_has() {
+    let hinted: fn(&SessionHandle) = |_| {};
+    let goes_on: fn(&SessionHandle) = |session| {
+        for name in ["b", "c"] {
+            let _ = notify(session, 1, name);
+        }
+    };
+    let answers: fn(&SessionHandle) = |session| {
+        let _ = notify(session, 1, "b");
+        respond(session, 1).unwrap();
+    };
+    for (hears_nothing, act) in [(false, hinted), (true, goes_on), (true, answers)] {
+        let folder = Folder::new();
+        let store = LateLooks::new(store_in(&folder, StoreOptions::default()));
+        store.hears_nothing.store(hears_nothing, Ordering::SeqCst);
+        let here = Bench::new(Options { store: Some(store as _), ..Options::default() });
+        let session = open_session(&here, "s", NEW);
+        let first = call(&session, 1);
+        notify(&session, 1, "a").unwrap();
+        let cursor = read_until(&here, &first, has(1)).last_id();
+        let there = process_at(&folder, 0, much_later());
+        let elsewhere = read_until(&there, &resume(&adopt_known(&there), &cursor), ended);
+        assert!(elsewhere.text.contains("process that ran this request is gone"), "{}", elsewhere.text);
+        let back = resume(&session, &cursor);
+        act(&session);
+        let answered = read_until(&here, &back, ended);
+        assert_eq!((events(&answered), answered.end), (events(&elsewhere), Some(CloseReason::Complete)));
+        assert!(answered.text.contains("process that ran this request is gone"), "{}", answered.text);
+        assert_eq!(here.engine.stats().logs_lost, 0, "nothing is lost");
+        respond(&session, 1).expect("a late response kills no session");
+        let again = call(&session, 1);
+        respond(&session, 1).unwrap();
+        assert_eq!(
+            events(&read_until(&here, &again, ended)),
+            [json!({"event": 1, "is": {"result": 1}})],
+            "the id is free"
+        );
+    }
+}
+
+#[test]
+fn f_45_a_session_that_ends_because_its_process_drains_stays_readable() {
+    let folder = Folder::new();
+    let there = process(&folder, 0);
+    // What a process asked of its store is done when that is closed.
+    let cursors = {
+        let before = process(&folder, 0);
+        let (session, connections) = answered_and_running(&before);
+        let cursors = connections.each_ref().map(|connection| read_until(&before, connection, has(1)).ids()[0].clone());
+        before.engine.drain(100);
+        session.end();
+        cursors
+    };
+    let seen = adopt_known(&there);
+    let done = read_until(&there, &resume(&seen, &cursors[0]), ended);
+    assert_eq!(events(&done), [json!({"event": 1, "is": "a"}), json!({"event": 2, "is": {"result": 1}})]);
+    let left = read_until(&there, &resume(&seen, &cursors[1]), ended);
+    assert_eq!(events(&left).pop(), Some(json!({"tombstone": {"error": -32603, "id": 2}})), "I13");
+}
+
+#[test]
+fn i4_a_reader_that_was_fenced_elsewhere_gets_nothing_of_what_came_meanwhile() {
+    for _ in 0..20 {
+        let folder = Folder::new();
+        let (here, there) = (process(&folder, 0), process(&folder, 0));
+        let session = open_session(&here, "s", NEW);
+        let first = call(&session, 1);
+        notify(&session, 1, "a").unwrap();
+        let cursor = read_until(&here, &first, has(1)).last_id();
+        let elsewhere = resume(&adopt_known(&there), &cursor);
+        read_until(&there, &elsewhere, |answered| !answered.text.is_empty());
+        // The claim is stored before the event; both are told in one.
+        let back = resume(&session, &cursor);
+        read_until(&here, &back, |answered| !answered.text.is_empty());
+        notify(&session, 1, "b").unwrap();
+        assert_eq!(events(&read_until(&here, &back, has(1))), [json!({"event": 2, "is": "b"})]);
+        let fenced = read_until(&there, &elsewhere, ended);
+        assert_eq!((events(&fenced), fenced.end), (vec![], Some(CloseReason::Superseded)));
+    }
+}
+
+#[test]
+fn i7_a_foreign_cursor_and_an_unknown_one_are_answered_alike_elsewhere() {
+    let folder = Folder::new();
+    let (here, there) = (process(&folder, 0), process(&folder, 0));
+    let sessions = ["s", "other"].map(|name| open_session(&here, name, NEW));
+    let connections = sessions.each_ref().map(|session| call(session, 1));
+    let cursors = connections
+        .each_ref()
+        .map(|connection| read_until(&here, connection, |answered| !answered.text.is_empty()).last_id());
+    let mut unknown = cursors[0].clone().into_bytes();
+    unknown[3..9].fill(b'x');
+    let seen = adopt_known(&there);
+    let answers = [cursors[1].clone(), String::from_utf8(unknown).unwrap()].map(|cursor| {
+        let answered = read_until(&there, &resume(&seen, &cursor), ended);
+        (answered.status, answered.content_type, answered.frames())
+    });
+    assert_eq!(answers[0], answers[1]);
+    assert_eq!(answers[0].2, [json!({"tombstone": {"error": -32603, "id": 1}})]);
+}
+
+#[test]
+fn i7_a_foreign_standalone_cursor_is_answered_elsewhere_with_the_own_stream() {
+    let folder = Folder::new();
+    let (here, there) = (process(&folder, 0), process(&folder, 0));
+    let cursors = ["s", "other"].map(|name| {
+        let session = open_session(&here, name, NEW);
+        broadcast(&session, name).unwrap();
+        let connection = listen(&session);
+        let cursor = read_until(&here, &connection, has(1)).last_id();
+        (session, cursor)
+    });
+    let mut unknown = cursors[0].1.clone().into_bytes();
+    unknown[3..9].fill(b'x');
+    let seen = adopt_known(&there);
+    for cursor in [cursors[1].1.clone(), String::from_utf8(unknown).unwrap()] {
+        let answered = read_until(&there, &resume(&seen, &cursor), has(1));
+        assert_eq!(events(&answered), [json!({"event": 1, "is": "s"})]);
+    }
+}
+
+/// The same cursor, of a stream of another kind.
+fn as_if_of(cursor: &str, origin: &Origin) -> String {
+    let Some(EventId::Position(cursor)) = EventId::parse(cursor) else { panic!("a cursor: {cursor}") };
+    let mut id = Vec::new();
+    IdEncoder::new(cursor.nonce, origin).encode(cursor.seq, cursor.visit, cursor.tag, &mut id);
+    String::from_utf8(id).unwrap()
+}
+
+#[test]
+fn i7_a_cursor_that_names_another_kind_of_stream_than_its_log_is_unknown() {
+    let folder = Folder::new();
+    let (here, there) = (process(&folder, 0), process(&folder, 0));
+    let session = open_session(&here, "s", NEW);
+    broadcast(&session, "a").unwrap();
+    let standalone = read_until(&here, &listen(&session), has(1)).last_id();
+    let first = call(&session, 1);
+    notify(&session, 1, "b").unwrap();
+    let called = read_until(&here, &first, has(1)).last_id();
+    let seen = adopt_known(&there);
+    for (bench, session) in [(&here, &session), (&there, &seen)] {
+        for (cursor, request) in [(&standalone, 1), (&called, 2)] {
+            let forged = as_if_of(cursor, &Origin::Request(id(request)));
+            let answered = read_until(bench, &resume(session, &forged), ended);
+            assert_eq!(answered.frames(), [json!({"tombstone": {"error": -32603, "id": request}})]);
+        }
+        let answered = read_until(bench, &resume(session, &as_if_of(&called, &Origin::Standalone)), has(1));
+        assert_eq!(events(&answered), [json!({"event": 1, "is": "a"})], "the own standalone stream");
+        // What was forged has made nothing of the streams themselves.
+        let back = resume(session, &standalone);
+        let one = read_until(bench, &back, |answered| !answered.text.is_empty());
+        assert_eq!(one.frames(), [json!({"priming": 1, "retry_ms": 3000})]);
+        let two = resume(session, &standalone);
+        read_until(bench, &two, |answered| !answered.text.is_empty());
+        assert_eq!(read_now(&back).end, None, "I4: it is parked, as on no stream of a request");
+        let called = read_until(bench, &resume(session, &called), |answered| !answered.text.is_empty());
+        assert_eq!((called.status, called.end), (Some(200), None));
+    }
+}
+
+#[test]
+fn a_listener_elsewhere_is_served() {
+    let folder = Folder::new();
+    let (here, there) = (process(&folder, 0), process(&folder, 0));
+    let session = open_session(&here, "s", NEW);
+    let first = listen(&session);
+    read_until(&here, &first, |answered| !answered.text.is_empty());
+    let seen = adopt_known(&there);
+    let second = listen(&seen);
+    let answered = read_until(&there, &second, |answered| !answered.text.is_empty());
+    assert_eq!(answered.frames(), [json!({"priming": 0, "retry_ms": 3000})]);
+}
+
+#[test]
+fn i3_a_listener_that_is_told_a_position_before_its_stream_is_known_goes_on_from_there() {
+    let folder = Folder::new();
+    let here = process(&folder, 0);
+    let looks = LateLooks::new(store_in(&folder, StoreOptions::default()));
+    let there = Bench::new(Options { store: Some(Arc::clone(&looks) as _), ..Options::default() });
+    let session = open_session(&here, "s", NEW);
+    broadcast(&session, "a").unwrap();
+    let first = listen(&session);
+    read_until(&here, &first, has(1));
+    let seen = adopt_known(&there);
+    // Somebody was handed the event already, and still the position that is told is the one before it.
+    let one = listen(&seen);
+    read_until(&there, &one, has(1));
+    looks.sees_nothing.store(true, Ordering::SeqCst);
+    let two = listen(&seen);
+    let told = read_until(&there, &two, |answered| !answered.text.is_empty());
+    // Or that after it, where the process has looked again meanwhile.
+    let begins = usize::from(told.frames() == [json!({"priming": 1, "retry_ms": 3000})]);
+    assert_eq!(told.frames(), [json!({"priming": begins, "retry_ms": 3000})]);
+    looks.sees_nothing.store(false, Ordering::SeqCst);
+    broadcast(&session, "b").unwrap();
+    let want = &[json!({"event": 1, "is": "a"}), json!({"event": 2, "is": "b"})][begins..];
+    assert_eq!(read_until(&there, &two, |answered| answered.text.contains("notifications/b")).frames(), want);
+}
+
+#[test]
+fn f_94_i5_a_session_elsewhere_has_the_revision_that_it_negotiated() {
+    let retry = |frame: &Value| frame["retry_ms"].as_u64();
+    for (revision, primed) in [(NEW, true), (OLD, false)] {
+        let folder = Folder::new();
+        let (here, there) = (process(&folder, 0), process(&folder, 0));
+        let session = open_session(&here, "s", revision);
+        let first = call(&session, 1);
+        notify(&session, 1, "a").unwrap();
+        let cursor = read_until(&here, &first, has(1)).last_id();
+        notify(&session, 1, "b").unwrap();
+        let seen = adopt_known(&there);
+        assert_eq!(seen.revision(), Some(revision));
+        let suffix = read_until(&there, &resume(&seen, &cursor), has(1)).frames();
+        assert_eq!(suffix.first().and_then(retry), primed.then_some(3_000), "{suffix:?}");
+        let listener = read_until(&there, &listen(&seen), |answered| !answered.text.is_empty()).frames();
+        assert_eq!(listener.first().and_then(retry), primed.then_some(3_000), "{listener:?}");
+    }
+}
+
+#[test]
+fn i4_a_listener_elsewhere_takes_over_and_the_one_before_is_parked() {
+    let folder = Folder::new();
+    let (here, there) = (process(&folder, 0), process(&folder, 0));
+    let session = open_session(&here, "s", NEW);
+    let first = listen(&session);
+    broadcast(&session, "a").unwrap();
+    let one = read_until(&here, &first, has(1));
+    let seen = adopt_known(&there);
+    let second = resume(&seen, &one.last_id());
+    read_until(&there, &second, |answered| !answered.text.is_empty());
+    wait_for_a_takeover(&here, 1);
+    broadcast(&session, "b").unwrap();
+    assert_eq!(events(&read_until(&there, &second, has(1))), [json!({"event": 2, "is": "b"})]);
+    let parked = read_now(&first);
+    assert_eq!((events(&parked), parked.end), (vec![], None), "it gets nothing more and stays");
+}
+
+#[test]
+fn i9_a_session_that_the_store_does_not_tell_of_is_an_error_in_time() {
+    let store = SlowStore::new(Limits::default());
+    let bench = Bench::new(Options { store: Some(Arc::clone(&store) as _), ..Options::default() });
+    store.set(true, false);
+    let bell = Arc::new(Bell::default());
+    let adopt = || bench.engine.adopt_session("s", None, &Dialect::MCP_PYTHON_2, Arc::clone(&bell) as _, 7).unwrap();
+    let (late, told) = (adopt(), adopt());
+    assert!(late.take().is_none());
+    store.answer_nth(1, true);
+    assert!(matches!(told.take(), Some(Ok(None))) && late.take().is_none());
+    assert_eq!(bell.0.load(Ordering::SeqCst), 1);
+    assert!(bench.engine.next_deadline().0 <= 30_000, "the tick comes in time");
+    bench.advance(30_000);
+    assert_eq!(bell.0.load(Ordering::SeqCst), 2, "who waits is woken");
+    let timed_out = EngineError::Store(StoreError::TimedOut { after_ms: 30_000 });
+    assert_eq!(late.take().map(Result::err), Some(Some(timed_out)));
+    store.answer_all();
+    assert!(late.take().is_none(), "what comes later changes nothing");
+    store.set(false, true);
+    assert!(matches!(adopt().take(), Some(Err(EngineError::Store(_)))));
+}

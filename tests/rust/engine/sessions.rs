@@ -1,0 +1,321 @@
+//! The engine's sessions: their ends, when they count as idle, and the drain.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use crate::kit::common::{
+    Bench, NEW, OLD, call, call_json, id, listen, notify, read_now, respond, resume, slow, unused,
+};
+use serde_json::json;
+use tailrope_core::Ms;
+use tailrope_core::engine::{Connection, EngineError, NoWake, Options, Sent};
+use tailrope_core::protocol::{Dialect, RequestId, StreamNonce};
+use tailrope_core::session::{OutgoingKind, Session};
+use tailrope_core::store::Limits;
+use tailrope_core::stream::{CloseReason, EventKind, Input, Pacing};
+
+// Ends of sessions
+
+#[test]
+fn f_54_ending_a_session_ends_every_call_and_frees_everything() {
+    let bench = Bench::new(Options::default());
+    let session = bench.session("s", NEW);
+    let live = call(&session, 1);
+    let detached = call(&session, 2);
+    drop(detached);
+    let batch = session.call(&[id(3), id(4)], None, Arc::new(NoWake), 0).unwrap();
+    respond(&session, 4).unwrap();
+    let finished = call(&session, 5);
+    respond(&session, 5).unwrap();
+    let standalone = listen(&session);
+    let parked = listen(&session);
+    for number in 1..=3 {
+        notify(&session, number, "a").unwrap();
+    }
+    session.end();
+    session.end();
+    assert_eq!(bench.read(&live).frames()[2..], [json!({"tombstone": {"error": -32603, "id": 1}})]);
+    assert_eq!(bench.read(&batch).frames()[3..], [json!({"tombstone": {"error": -32603, "id": 3}})]);
+    assert_eq!(bench.read(&finished).frames()[1..], [json!({"event": 1, "is": {"result": 5}})]);
+    for connection in [&standalone, &parked] {
+        assert!(read_now(connection).end.is_some());
+    }
+    unused(&bench);
+    assert_eq!(respond(&session, 1), Err(EngineError::SessionEnded));
+    assert!(bench.engine.session("s", None).is_none() && !session.close_standalone(None, None));
+    assert_eq!(session.listen(Arc::new(NoWake), 0).unwrap_err().status, 404);
+    bench.session("s", NEW);
+    assert_eq!(bench.engine.stats().sessions, 1, "the name is free again");
+}
+
+#[test]
+fn a_session_that_ends_tells_a_client_that_has_read_nothing_yet_everything() {
+    let bench = Bench::new(Options::default());
+    let session = bench.session("s", NEW);
+    let connection = call(&session, 1);
+    for _ in 0..2_000 {
+        notify(&session, 1, &"x".repeat(200)).unwrap();
+    }
+    session.end();
+    let frames = bench.read(&connection).frames();
+    assert_eq!(frames.len(), 1 + 2_000 + 1);
+    assert_eq!(frames[2_001], json!({"tombstone": {"error": -32603, "id": 1}}));
+}
+
+#[test]
+fn a_closed_engine_takes_nothing_and_a_forked_one_says_so() {
+    let bench = Bench::new(Options::default());
+    let session = bench.session("s", NEW);
+    let connection = call(&session, 1);
+    bench.engine.close();
+    assert!(bench.read(&connection).text.contains("-32603"));
+    let opened = bench.engine.open_session("t", None, &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 0);
+    assert!(matches!(opened, Err(EngineError::Closed)));
+    unused(&bench);
+    bench.engine.mark_forked();
+    let opened = bench.engine.open_session("t", None, &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 0);
+    assert!(matches!(opened, Err(EngineError::Forked)));
+}
+
+#[test]
+fn a_child_of_a_fork_waits_for_no_lock_of_its_parent() {
+    let (bench, store) = slow(Options::default());
+    let session = bench.session("s", NEW);
+    let (connection, lost) = (call(&session, 1), call(&session, 2));
+    let hooks = bench.engine.hook_log();
+    let adopting = bench.engine.adopt_session("u", None, &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 0).unwrap();
+    // What a thread of the parent holds when it forks is locked in the child, for ever: here the session and the store.
+    store.stands_still.store(true, Ordering::SeqCst);
+    let of_parent = session.clone();
+    std::thread::spawn(move || notify(&of_parent, 1, "held"));
+    while store.waiting.load(Ordering::SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+    let (told, tells) = channel();
+    std::thread::spawn(move || {
+        let engine = &bench.engine;
+        engine.mark_forked();
+        engine.tick();
+        engine.drain(1);
+        engine.close();
+        engine.release();
+        assert_eq!((engine.next_deadline(), engine.is_idle()), (Ms::NEVER, true));
+        let stats = engine.stats();
+        assert_eq!((stats.sessions, stats.streams, stats.sessions_opened), (0, 0, 1));
+        assert!(engine.session("s", None).is_none());
+        assert!(matches!(adopting.take(), Some(Err(EngineError::Forked))));
+        assert_eq!(notify(&session, 1, "x"), Err(EngineError::Forked));
+        assert!(session.listen(Arc::new(NoWake), 0).is_err() && !session.close_standalone(None, None));
+        assert!(connection.poll(1 << 20).chunks.is_empty());
+        session.end();
+        session.let_go();
+        lost.lost();
+        let (results, came) = channel();
+        let stored = results.clone();
+        hooks.store(
+            "scope",
+            "1",
+            EventKind::Progress,
+            "{}".into(),
+            Box::new(move |id| stored.send(id.is_err()).unwrap()),
+        );
+        hooks.replay("scope", "an id", Box::new(move |replay| results.send(replay.is_err()).unwrap()));
+        hooks.drop_scope("scope");
+        assert_eq!(came.iter().collect::<Vec<_>>(), [true, true]);
+        drop((adopting, connection, lost, hooks, session, bench));
+        told.send(()).unwrap();
+    });
+    assert_eq!(tells.recv_timeout(Duration::from_secs(30)), Ok(()), "nobody waits");
+}
+
+#[test]
+fn i11_sessions_are_bounded() {
+    let bench = Bench::new(Options { max_sessions: 2, ..Options::default() });
+    let sessions = ["a", "b"].map(|name| bench.session(name, NEW));
+    let open = |name| bench.engine.open_session(name, None, &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 0);
+    assert!(matches!(open("c"), Err(EngineError::TooManySessions { max: 2 })));
+    sessions[0].end();
+    assert!(open("c").is_ok());
+}
+
+#[test]
+fn i11_streams_are_forgotten_when_their_retention_is_over() {
+    let limits = Limits { retention_ms: 10_000, ..Limits::default() };
+    let bench = Bench::new(Options { limits, ..Options::default() });
+    let session = bench.session("s", NEW);
+    let calls: Vec<Connection> = (1..=50).map(|number| call(&session, number)).collect();
+    let cursors: Vec<String> = calls.iter().map(|connection| bench.read(connection).last_id()).collect();
+    for number in 1..=50 {
+        respond(&session, number).unwrap();
+    }
+    drop(calls);
+    assert_eq!(bench.engine.stats().streams, 50);
+    let due = bench.engine.next_deadline();
+    assert!(due > Ms(0), "{due}");
+    for _ in 0..3 {
+        bench.advance(bench.engine.due_in_ms().max(1_000));
+    }
+    bench.advance(20_000);
+    bench.advance(20_000);
+    assert_eq!((bench.engine.stats().streams, bench.engine.stats().bytes), (0, 0));
+    let answered = bench.read(&resume(&session, &cursors[0]));
+    assert_eq!(answered.frames(), [json!({"tombstone": {"error": -32603, "id": 1}})]);
+}
+
+// Idle sessions
+
+const IDLE_MS: u64 = 10_000;
+
+#[test]
+fn i11_a_session_without_anything_is_idle_after_its_time() {
+    let bench = Bench::new(Options::default());
+    let session = bench.session("s", NEW);
+    assert_eq!(session.idle_in_ms(Some(IDLE_MS)), Some(IDLE_MS));
+    assert_eq!(session.idle_in_ms(None), None, "no idle time is set");
+    bench.advance(4_000);
+    assert_eq!(session.idle_in_ms(Some(IDLE_MS)), Some(IDLE_MS - 4_000));
+    session.received(&[]);
+    assert_eq!(session.idle_in_ms(Some(IDLE_MS)), Some(IDLE_MS), "a message is a sign of life");
+    bench.advance(IDLE_MS + 1);
+    assert_eq!(session.idle_in_ms(Some(IDLE_MS)), Some(0));
+}
+
+#[test]
+fn f_51_a_session_with_an_open_connection_is_never_idle() {
+    let bench = Bench::new(Options::default());
+    let session = bench.session("s", NEW);
+    let standalone = listen(&session);
+    bench.advance(24 * 3_600_000);
+    assert_eq!(session.idle_in_ms(Some(IDLE_MS)), None);
+    drop(standalone);
+    assert_eq!(session.idle_in_ms(Some(IDLE_MS)), Some(60_000), "its client may come back");
+}
+
+#[test]
+fn f_51_a_running_request_keeps_its_session_until_max_detached_ms() {
+    let bench = Bench::new(Options { max_detached_ms: 500_000, ..Options::default() });
+    let session = bench.session("s", NEW);
+    let connection = call(&session, 1);
+    assert_eq!(session.idle_in_ms(Some(IDLE_MS)), None);
+    drop(connection);
+    for idle_ms in [Some(IDLE_MS), None] {
+        assert_eq!(session.idle_in_ms(idle_ms), Some(500_000), "also where no idle time is set");
+    }
+    bench.advance(1_000);
+    assert_eq!(session.idle_in_ms(Some(IDLE_MS)), Some(499_000));
+    respond(&session, 1).unwrap();
+    assert_eq!(session.idle_in_ms(Some(IDLE_MS)), Some(59_000), "its result waits for its client");
+}
+
+#[test]
+fn f_51_a_pending_poll_keeps_its_session_for_ten_retries() {
+    let bench = Bench::new(Options::default());
+    let session = bench.session("s", NEW);
+    let first = call(&session, 1);
+    session.close_connection(&id(1), Some(20_000), None);
+    assert_eq!(bench.read(&first).end, Some(CloseReason::Asked));
+    let other = call(&session, 2);
+    respond(&session, 2).unwrap();
+    assert_eq!(bench.read(&other).end, Some(CloseReason::Complete));
+    let detached = session.idle_in_ms(Some(IDLE_MS)).unwrap();
+    assert_eq!(detached, 3_600_000, "its request runs");
+    session.cancelled(&id(1));
+    assert_eq!(session.idle_in_ms(Some(IDLE_MS)), Some(199_995), "its end waits for its client");
+    let answered = call(&session, 3);
+    session.close_connection(&id(3), Some(20_000), None);
+    bench.read(&answered);
+    assert_eq!(session.idle_in_ms(Some(5_000_000)), Some(3_600_000));
+}
+
+#[test]
+fn f_51_a_pending_poll_keeps_its_session_also_when_its_stream_is_complete() {
+    let bench = Bench::new(Options::default());
+    let session = bench.session("s", NEW);
+    let connection = call(&session, 1);
+    session.close_connection(&id(1), Some(100_000), None);
+    bench.read(&connection);
+    respond(&session, 1).unwrap();
+    assert_eq!(session.idle_in_ms(Some(IDLE_MS)), Some(1_000_000), "its client was told to come back in 100 s");
+}
+
+#[test]
+fn i7_a_cancellation_names_exactly_one_request() {
+    let bench = Bench::new(Options::default());
+    let session = bench.session("s", NEW);
+    let connections = [call(&session, 1), call_json(&session, 2)];
+    for text in ["1", "2"] {
+        assert!(!session.cancelled(&RequestId::text_id(text)), "1 and \"1\" are two ids");
+    }
+    assert_eq!([respond(&session, 1), respond(&session, 2)], [Ok(Sent::Stored), Ok(Sent::Stored)]);
+    drop(connections);
+}
+
+#[test]
+fn i11_questions_without_an_answer_are_remembered_up_to_a_bound() {
+    let mut session = Session::new(Ms(0), None, Pacing::default());
+    let (nonce, _) = session.standalone_or(Ms(0), StreamNonce([1; 12]), &mut Vec::new());
+    for number in 0..5_000 {
+        let question = RequestId::integer(number);
+        let mut steps = Vec::new();
+        let payload = bytes::Bytes::from_static(b"{}");
+        session.publish(Ms(0), nonce, OutgoingKind::Request, Some(&question), payload, 1, &mut steps).unwrap();
+        session.handle(Ms(0), nonce, Input::Appended, &mut steps).unwrap();
+    }
+    let mut is_known = |number| session.settle_question(&RequestId::integer(number)).is_some();
+    let known = (0..5_000).filter(|number| is_known(*number)).collect::<Vec<i64>>();
+    assert_eq!((known.len(), known[0]), (1_024, 3_976), "the oldest are forgotten first");
+}
+
+#[test]
+fn a_completed_call_leaves_nothing_pending() {
+    let bench = Bench::new(Options::default());
+    let session = bench.session("s", NEW);
+    let connection = call(&session, 1);
+    respond(&session, 1).unwrap();
+    assert_eq!(bench.read(&connection).end, Some(CloseReason::Complete));
+    drop(connection);
+    assert_eq!(session.idle_in_ms(Some(IDLE_MS)), Some(IDLE_MS));
+}
+
+// Drain
+
+#[test]
+fn f_44_a_drain_closes_new_sessions_with_a_retry_and_ends_the_calls_of_old_ones() {
+    let bench = Bench::new(Options::default());
+    let new = bench.session("new", NEW);
+    let old = bench.session("old", OLD);
+    let new_call = call(&new, 1);
+    let old_call = call(&old, 1);
+    let json_call = call_json(&new, 2);
+    let streams = [&new, &old].map(listen);
+    let cursor = bench.read(&new_call).last_id();
+    notify(&new, 1, "a").unwrap();
+    notify(&old, 1, "a").unwrap();
+    bench.engine.drain(5_000);
+    assert!(bench.engine.is_draining());
+    let answered = bench.read(&new_call);
+    assert_eq!(answered.end, Some(CloseReason::Drain));
+    assert_eq!(answered.frames()[0], json!({"event": 1, "is": "a"}));
+    let retry_ms = answered.frames()[1]["retry_ms"].as_u64().unwrap();
+    assert!((5_000..=7_500).contains(&retry_ms), "a floor, spread: {retry_ms}");
+    let answered = bench.read(&old_call);
+    let want = [json!({"event": 1, "is": "a"}), json!({"tombstone": {"error": -32603, "id": 1}})];
+    assert_eq!((answered.frames(), answered.end), (want.to_vec(), Some(CloseReason::Complete)));
+    assert!(read_now(&json_call).text.contains("-32603"));
+    for connection in &streams {
+        assert_eq!(bench.read(connection).end, Some(CloseReason::Drain));
+    }
+    // What comes during the drain is answered and ended, too.
+    let late = [resume(&new, &cursor), listen(&new), listen(&old), call(&new, 7)].map(|late| bench.read(&late));
+    assert!(late.iter().all(|late| late.end == Some(CloseReason::Drain)), "{late:#?}");
+    assert_eq!(late[0].frames()[1..2], [json!({"event": 1, "is": "a"})]);
+    let old_late = bench.read(&call(&old, 7));
+    assert_eq!(old_late.frames(), [json!({"tombstone": {"error": -32603, "id": 7}})]);
+    assert!(read_now(&call_json(&new, 8)).text.contains("-32603"));
+    let later = bench.session("later", NEW);
+    assert_eq!(bench.read(&call(&later, 1)).end, Some(CloseReason::Drain));
+    assert_eq!(bench.engine.stats().connections, 0);
+    assert_eq!(respond(&new, 1), Ok(Sent::Stored), "the work of a call that can be resumed goes on");
+}

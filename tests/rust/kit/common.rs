@@ -1,0 +1,478 @@
+//! What the tests of the engine share: reading answers, and a store whose answers are made to wait.
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use tailrope_core::Ms;
+use tailrope_core::engine::{
+    Connection, Engine, EngineError, ManualClock, NoWake, Options, OutgoingMessage, Poll, Sent, SessionHandle, Wake,
+};
+use tailrope_core::protocol::{Dialect, EventId, RequestId, Revision};
+use tailrope_core::store::{
+    Answer, Append, Complete, EventStore, Limits, MemoryStore, Operation, Outcome, ReadLimit, Record, SessionRecord,
+    StoreError, StreamKey, Ticket, Usage,
+};
+use tailrope_core::stream::{CloseReason, Page, Seq, StoredEvent};
+
+pub(crate) const NEW: Revision = Revision::V2025_11_25;
+pub(crate) const OLD: Revision = Revision::V2025_06_18;
+
+/// An engine with a clock that stands still.
+pub(crate) struct Bench {
+    pub(crate) engine: Engine,
+    pub(crate) clock: Arc<ManualClock>,
+}
+
+impl Bench {
+    pub(crate) fn new(options: Options) -> Self {
+        let clock = Arc::new(ManualClock::default());
+        let engine = Engine::new(Options { clock: Some(Arc::clone(&clock) as _), ..options });
+        Self { engine, clock }
+    }
+
+    pub(crate) fn session(&self, id: &str, revision: Revision) -> SessionHandle {
+        self.session_of(id, revision, &Dialect::MCP_PYTHON_2)
+    }
+
+    pub(crate) fn session_of(&self, id: &str, revision: Revision, dialect: &'static Dialect) -> SessionHandle {
+        let wake = Arc::new(NoWake);
+        let session = self.engine.open_session(id, None, dialect, wake, 0).expect("a session can open");
+        session.assume_revision(revision);
+        session
+    }
+
+    /// Moves the clock and does what time asks for.
+    pub(crate) fn advance(&self, ms: u64) {
+        self.clock.advance(ms);
+        self.engine.tick();
+    }
+
+    /// Everything that a connection has, after the time that first bytes may wait.
+    pub(crate) fn read(&self, connection: &Connection) -> Answered {
+        self.advance(5);
+        read_now(connection)
+    }
+}
+
+/// What was read from a connection.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Answered {
+    pub(crate) status: Option<u16>,
+    pub(crate) content_type: Option<&'static str>,
+    pub(crate) text: String,
+    pub(crate) end: Option<CloseReason>,
+}
+
+impl Answered {
+    pub(crate) fn frames(&self) -> Vec<Value> {
+        frames(&self.text)
+    }
+
+    /// The event ids, in order.
+    pub(crate) fn ids(&self) -> Vec<String> {
+        self.text.lines().filter_map(|line| line.strip_prefix("id: ")).map(str::to_owned).collect()
+    }
+
+    pub(crate) fn last_id(&self) -> String {
+        self.ids().pop().expect("there is an event id")
+    }
+}
+
+/// Everything that a connection has at this moment.
+pub(crate) fn read_now(connection: &Connection) -> Answered {
+    let mut answered = Answered::default();
+    loop {
+        let poll: Poll = connection.poll(64 << 10);
+        if let Some(head) = poll.head {
+            answered.status = Some(head.status);
+            answered.content_type = head.content_type;
+        }
+        answered.text.push_str(&poll.text());
+        answered.end = poll.end;
+        if poll.end.is_some() || poll.is_empty() {
+            return answered;
+        }
+    }
+}
+
+/// The blocks of an event stream as data. A block that is not written exactly as ours are is a fault.
+pub(crate) fn frames(text: &str) -> Vec<Value> {
+    assert!(text.is_empty() || text.ends_with("\n\n"), "{text:?}");
+    text.split_terminator("\n\n").map(frame).collect()
+}
+
+fn frame(block: &str) -> Value {
+    let lines: Vec<(&str, &str)> = block
+        .lines()
+        .map(|line| line.split_once(": ").unwrap_or_else(|| panic!("a field, a colon and a blank: {line:?}")))
+        .collect();
+    match lines[..] {
+        [("", comment)] => match comment.split(' ').collect::<Vec<_>>()[..] {
+            ["gap", first, count] => {
+                json!({"gap": {"first": first.parse::<u64>().unwrap(), "count": count.parse::<u64>().unwrap()}})
+            }
+            _ => json!({"comment": comment}),
+        },
+        [("retry", ms)] => json!({"retry_ms": ms.parse::<u32>().unwrap()}),
+        [("data", data)] => json!({"anonymous": message(data)}),
+        [("id", id), ("retry", ms), ("data", "")] => match EventId::parse(id) {
+            Some(EventId::Position(cursor)) => json!({"priming": cursor.seq, "retry_ms": ms.parse::<u32>().unwrap()}),
+            other => panic!("a priming event has a position: {other:?}"),
+        },
+        [("id", id), ("data", data)] => match EventId::parse(id) {
+            Some(EventId::Position(cursor)) => json!({"event": cursor.seq, "is": message(data)}),
+            Some(EventId::Tombstone(..)) => json!({"tombstone": message(data)}),
+            None => panic!("an event id of our form: {id}"),
+        },
+        _ => panic!("a block of our form: {block:?}"),
+    }
+}
+
+/// A message in short: the last part of its method, or what its response is.
+fn message(data: &str) -> Value {
+    let message: Value = serde_json::from_str(data).unwrap_or_else(|error| panic!("{error}: {data}"));
+    let short = |message: &Value| match message {
+        Value::Object(fields) if fields.contains_key("method") => {
+            json!(fields["method"].as_str().unwrap().trim_start_matches("notifications/"))
+        }
+        Value::Object(fields) if fields.contains_key("result") => json!({"result": fields["id"]}),
+        Value::Object(fields) => json!({"error": fields["error"]["code"], "id": fields["id"]}),
+        other => panic!("a message: {other}"),
+    };
+    match &message {
+        Value::Array(messages) => messages.iter().map(short).collect(),
+        one => short(one),
+    }
+}
+
+pub(crate) fn notification(name: &str) -> Vec<u8> {
+    format!(r#"{{"jsonrpc":"2.0","method":"notifications/{name}"}}"#).into_bytes()
+}
+
+pub(crate) fn response(id: &RequestId) -> Vec<u8> {
+    format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{}}}}"#, id.to_json()).into_bytes()
+}
+
+/// A wake-up that counts.
+#[derive(Debug, Default)]
+pub(crate) struct Bell(pub(crate) AtomicU64);
+
+impl Wake for Bell {
+    fn wake(&self, _key: u64) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// A memory store that answers when it is told to, or fails.
+pub(crate) struct SlowStore {
+    inner: MemoryStore,
+    pub(crate) waits: AtomicBool,
+    pub(crate) fails: AtomicBool,
+    /// Calls off what is abandoned. Otherwise it is done late.
+    pub(crate) calls_off: AtomicBool,
+    pending: Mutex<VecDeque<Pending>>,
+    /// Whoever asks waits for ever, as for a lock whose holder is not there.
+    pub(crate) stands_still: AtomicBool,
+    /// How many do.
+    pub(crate) waiting: AtomicU64,
+}
+
+/// Who does not wait for anything.
+struct Nobody;
+
+impl Complete for Nobody {
+    fn complete(&self, _: &Ticket, _: Outcome) {}
+}
+
+enum Pending {
+    Open(Ms, StreamKey, Bytes, Ticket),
+    Append(Ms, StreamKey, Vec<StoredEvent>, (u64, u64), Ticket),
+    Read(StreamKey, Seq, ReadLimit, Ticket),
+    Record(StreamKey, Ticket),
+    Session(Ms, String, Ticket),
+}
+
+impl Pending {
+    fn ticket(&self) -> &Ticket {
+        match self {
+            Self::Open(.., ticket)
+            | Self::Append(.., ticket)
+            | Self::Read(.., ticket)
+            | Self::Record(_, ticket)
+            | Self::Session(.., ticket) => ticket,
+        }
+    }
+}
+
+impl SlowStore {
+    pub(crate) fn new(limits: Limits) -> Arc<Self> {
+        Arc::new(Self {
+            inner: MemoryStore::new(limits),
+            waits: AtomicBool::new(false),
+            fails: AtomicBool::new(false),
+            calls_off: AtomicBool::new(false),
+            pending: Mutex::default(),
+            stands_still: AtomicBool::new(false),
+            waiting: AtomicU64::new(0),
+        })
+    }
+
+    fn inner(&self) -> &MemoryStore {
+        if self.stands_still.load(Ordering::SeqCst) {
+            self.waiting.fetch_add(1, Ordering::SeqCst);
+            loop {
+                std::thread::park();
+            }
+        }
+        &self.inner
+    }
+
+    pub(crate) fn set(&self, waits: bool, fails: bool) {
+        self.waits.store(waits, Ordering::SeqCst);
+        self.fails.store(fails, Ordering::SeqCst);
+    }
+
+    /// What the store knows of a log, however slow it is told to be.
+    pub(crate) fn record_now(&self, key: &StreamKey) -> Option<Record> {
+        let nobody: std::sync::Weak<Nobody> = std::sync::Weak::new();
+        let ticket = Ticket { to: nobody, nonce: key.nonce, operation: Operation::Record, number: 0 };
+        match self.inner().record(key, &ticket) {
+            Answer::Now(record) => record.expect("the memory store does not fail"),
+            Answer::Later => unreachable!("the memory store answers at once"),
+        }
+    }
+
+    pub(crate) fn pending(&self) -> usize {
+        self.pending.lock().unwrap().len()
+    }
+
+    /// Answers the oldest operation. False when there is none.
+    pub(crate) fn answer(&self, succeed: bool) -> bool {
+        self.answer_nth(0, succeed)
+    }
+
+    pub(crate) fn answer_nth(&self, at: usize, succeed: bool) -> bool {
+        let Some(pending) = self.pending.lock().unwrap().remove(at) else { return false };
+        let now = |answer| match answer {
+            Answer::Now(result) => result,
+            Answer::Later => unreachable!("the memory store answers at once"),
+        };
+        match pending {
+            Pending::Open(at, key, about, ticket) => {
+                let result = if succeed { now(self.inner().open(at, &key, &about, &ticket)) } else { Err(failed()) };
+                ticket.complete(Outcome::Done(result));
+            }
+            Pending::Append(at, key, events, (chain_before, chain), ticket) => {
+                let append = Append { events: &events, chain_before, chain };
+                let result = if succeed { now(self.inner().append(at, &key, &append, &ticket)) } else { Err(failed()) };
+                ticket.complete(Outcome::Done(result));
+            }
+            Pending::Read(key, after, limit, ticket) => {
+                let page = match self.inner().read(&key, after, limit, &ticket) {
+                    Answer::Now(page) if succeed => page,
+                    _ => Err(failed()),
+                };
+                ticket.complete(Outcome::Page(page));
+            }
+            Pending::Session(at, session, ticket) => {
+                let record = match self.inner().session(at, &session, &ticket) {
+                    Answer::Now(record) if succeed => record,
+                    _ => Err(failed()),
+                };
+                ticket.complete(Outcome::Session(record));
+            }
+            Pending::Record(key, ticket) => {
+                let record = match self.inner().record(&key, &ticket) {
+                    Answer::Now(record) if succeed => record,
+                    _ => Err(failed()),
+                };
+                ticket.complete(Outcome::Record(record));
+            }
+        }
+        true
+    }
+
+    pub(crate) fn answer_all(&self) {
+        while self.answer(true) {}
+    }
+
+    /// Does the oldest append, and says that it got no answer in its own time: as a store does whose server
+    /// took the append and was not heard. False when the oldest operation is no append.
+    pub(crate) fn answer_unheard(&self) -> bool {
+        let Some(Pending::Append(at, key, events, (chain_before, chain), ticket)) =
+            self.pending.lock().unwrap().pop_front()
+        else {
+            return false;
+        };
+        let append = Append { events: &events, chain_before, chain };
+        assert!(matches!(self.inner().append(at, &key, &append, &ticket), Answer::Now(Ok(()))), "it is taken");
+        ticket.complete(Outcome::Done(Err(StoreError::TimedOut { after_ms: 10_000 })));
+        true
+    }
+
+    fn does_wait(&self) -> bool {
+        self.waits.load(Ordering::SeqCst)
+    }
+
+    fn does_fail(&self) -> bool {
+        self.fails.load(Ordering::SeqCst)
+    }
+
+    fn put(&self, pending: Pending) {
+        self.pending.lock().unwrap().push_back(pending);
+    }
+}
+
+/// Names what must never reach a client.
+pub(crate) const SECRET: &str = "password at db.internal:5432";
+
+fn failed() -> StoreError {
+    StoreError::Failed(SECRET.to_owned())
+}
+
+impl EventStore for SlowStore {
+    fn open(&self, now: Ms, key: &StreamKey, about: &Bytes, ticket: &Ticket) -> Answer<()> {
+        match (self.does_wait(), self.does_fail()) {
+            (true, _) => {
+                self.put(Pending::Open(now, key.clone(), about.clone(), ticket.clone()));
+                Answer::Later
+            }
+            (_, true) => Answer::Now(Err(failed())),
+            _ => self.inner().open(now, key, about, ticket),
+        }
+    }
+
+    fn append(&self, now: Ms, key: &StreamKey, append: &Append<'_>, ticket: &Ticket) -> Answer<()> {
+        match (self.does_wait(), self.does_fail()) {
+            (true, _) => {
+                let chains = (append.chain_before, append.chain);
+                self.put(Pending::Append(now, key.clone(), append.events.to_vec(), chains, ticket.clone()));
+                Answer::Later
+            }
+            (_, true) => Answer::Now(Err(failed())),
+            _ => self.inner().append(now, key, append, ticket),
+        }
+    }
+
+    fn abandon(&self, _key: &StreamKey, abandoned: &Ticket) {
+        if self.calls_off.load(Ordering::SeqCst) {
+            self.pending.lock().unwrap().retain(|pending| pending.ticket().number != abandoned.number);
+        }
+    }
+
+    fn finish(&self, now: Ms, key: &StreamKey, tail: Bytes) {
+        self.inner().finish(now, key, tail);
+    }
+
+    fn set_retry(&self, key: &StreamKey, retry_ms: u32) {
+        self.inner().set_retry(key, retry_ms);
+    }
+
+    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<Page> {
+        match (self.does_wait(), self.does_fail()) {
+            (true, _) => {
+                self.put(Pending::Read(key.clone(), after, limit, ticket.clone()));
+                Answer::Later
+            }
+            (_, true) => Answer::Now(Err(failed())),
+            _ => self.inner().read(key, after, limit, ticket),
+        }
+    }
+
+    fn record(&self, key: &StreamKey, ticket: &Ticket) -> Answer<Option<Record>> {
+        match (self.does_wait(), self.does_fail()) {
+            (true, _) => {
+                self.put(Pending::Record(key.clone(), ticket.clone()));
+                Answer::Later
+            }
+            (_, true) => Answer::Now(Err(failed())),
+            _ => self.inner().record(key, ticket),
+        }
+    }
+
+    fn put_session(&self, now: Ms, session: &str, record: &SessionRecord) {
+        self.inner().put_session(now, session, record);
+    }
+
+    fn session(&self, now: Ms, session: &str, ticket: &Ticket) -> Answer<Option<SessionRecord>> {
+        match (self.does_wait(), self.does_fail()) {
+            (true, _) => {
+                self.put(Pending::Session(now, session.to_owned(), ticket.clone()));
+                Answer::Later
+            }
+            (_, true) => Answer::Now(Err(failed())),
+            _ => self.inner().session(now, session, ticket),
+        }
+    }
+
+    fn settle(&self, key: &StreamKey, seq: Seq) {
+        self.inner().settle(key, seq);
+    }
+
+    fn drop_stream(&self, key: &StreamKey) {
+        self.inner().drop_stream(key);
+    }
+
+    fn drop_session(&self, session: &str) {
+        self.inner().drop_session(session);
+    }
+
+    fn sweep(&self, now: Ms) -> Ms {
+        self.inner().sweep(now)
+    }
+
+    fn usage(&self) -> Usage {
+        self.inner().usage()
+    }
+}
+
+pub(crate) fn id(number: i64) -> RequestId {
+    RequestId::integer(number)
+}
+
+pub(crate) fn call(session: &SessionHandle, number: i64) -> Connection {
+    session.call(&[id(number)], None, Arc::new(NoWake), 0).expect("the id is free")
+}
+
+pub(crate) fn call_json(session: &SessionHandle, number: i64) -> Connection {
+    session.call_json(&id(number), None, Arc::new(NoWake), 0).expect("the id is free")
+}
+
+pub(crate) fn listen(session: &SessionHandle) -> Connection {
+    session.listen(Arc::new(NoWake), 0).expect("the session is open")
+}
+
+pub(crate) fn resume(session: &SessionHandle, last_event_id: &str) -> Connection {
+    session.resume(last_event_id, None, Arc::new(NoWake), 0).expect("the id is of our form")
+}
+
+pub(crate) fn notify(session: &SessionHandle, number: i64, name: &str) -> Result<Sent, EngineError> {
+    session.send(OutgoingMessage::notification(Some(&id(number)), &notification(name)))
+}
+
+/// A notification that belongs to no request.
+pub(crate) fn broadcast(session: &SessionHandle, name: &str) -> Result<Sent, EngineError> {
+    session.send(OutgoingMessage::notification(None, &notification(name)))
+}
+
+pub(crate) fn respond(session: &SessionHandle, number: i64) -> Result<Sent, EngineError> {
+    session.send(OutgoingMessage::response(&id(number), &response(&id(number))))
+}
+
+pub(crate) fn ask(session: &SessionHandle, number: i64, question: &str) -> Result<Sent, EngineError> {
+    let question = RequestId::text_id(question);
+    let payload = format!(r#"{{"jsonrpc":"2.0","id":{},"method":"roots/list"}}"#, question.to_json());
+    session.send(OutgoingMessage::request(&question, Some(&id(number)), payload.as_bytes()))
+}
+
+pub(crate) fn slow(options: Options) -> (Bench, Arc<SlowStore>) {
+    let store = SlowStore::new(Limits::default());
+    (Bench::new(Options { store: Some(Arc::clone(&store) as _), ..options }), store)
+}
+
+pub(crate) fn unused(bench: &Bench) {
+    let stats = bench.engine.stats();
+    assert_eq!((stats.sessions, stats.connections, stats.streams, stats.events, stats.bytes), (0, 0, 0, 0, 0));
+}

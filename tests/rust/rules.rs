@@ -1,0 +1,56 @@
+//! What needs no server and no process of its own: vectors, random schedules, the engine, stores in memory and in files.
+//! One program, because to link one costs more than most of these tests.
+
+#[macro_use]
+mod kit;
+
+mod client {
+    mod properties;
+    mod vectors;
+}
+
+mod engine {
+    mod answers;
+    mod host_store;
+    mod lost_logs;
+    mod properties;
+    mod records;
+    mod refusals;
+    mod sessions;
+    mod stores;
+    mod streams;
+    mod timeouts;
+    mod world;
+
+    #[cfg(feature = "sqlite")]
+    mod claims;
+    #[cfg(feature = "sqlite")]
+    mod elsewhere;
+    #[cfg(all(feature = "sqlite", feature = "testing"))]
+    mod hook_log;
+    #[cfg(feature = "sqlite")]
+    mod order;
+}
+
+mod protocol {
+    mod vectors;
+}
+
+mod stores {
+    mod memory;
+    mod threaded;
+
+    #[cfg(all(feature = "sqlite", feature = "testing"))]
+    mod sealed;
+
+    #[cfg(feature = "sqlite")]
+    mod sqlite {
+        mod store;
+    }
+}
+
+mod stream {
+    mod properties;
+    mod vectors;
+    mod world;
+}

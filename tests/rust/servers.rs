@@ -1,0 +1,22 @@
+//! The stores behind one Redis and one PostgreSQL server, which are real and fail:
+//! `tests/services/with redis postgres -- cargo test -p tailrope-core --features redis,postgres --test servers`.
+
+#[macro_use]
+mod kit;
+
+mod stores {
+    mod postgres {
+        mod bell;
+        mod database;
+        mod faults;
+        mod hints;
+        mod proxy;
+        mod store;
+    }
+
+    mod redis {
+        mod faults;
+        mod server;
+        mod store;
+    }
+}

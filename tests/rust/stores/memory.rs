@@ -1,0 +1,340 @@
+//! The memory store: the contract of all stores, and its own bounds (I11, F-20, F-54).
+
+use std::sync::Arc;
+
+use crate::kit::events::{positions, question, sized, terminal};
+use bytes::Bytes;
+use tailrope_core::Ms;
+use tailrope_core::store::contract::{Caller, Log, check};
+use tailrope_core::store::{EventStore, HostStore, Limits, MemoryStore, ReadLimit, SessionRecord, StoreError};
+
+/// What the store counts for a log and for an event besides their bytes.
+// With the nine bytes that the caller opens a log with.
+const LOG: u64 = 384 + 9;
+const EVENT: u64 = 56;
+
+fn store(limits: Limits) -> MemoryStore {
+    MemoryStore::new(limits)
+}
+
+#[test]
+fn the_memory_store_keeps_the_contract() {
+    check(&|| Arc::new(MemoryStore::new(Limits::default())));
+}
+
+#[test]
+fn a_store_that_answers_on_another_thread_keeps_the_contract() {
+    check(&|| Arc::new(super::threaded::ThreadedStore::new(Limits::default())));
+}
+
+#[test]
+fn what_is_known_of_a_session_has_its_ages() {
+    let store = store(Limits::default());
+    let caller = Caller::new(&store, Ms(500));
+    store.put_session(Ms(100), "s", &SessionRecord::default());
+    store.put_session(Ms(400), "s", &SessionRecord::default());
+    let ages = caller.session("s").map(|record| (record.age_ms, record.unseen_ms));
+    assert_eq!(ages, Some((400, 100)), "put again it is seen again, and as old as before");
+    assert_eq!(store.usage(), store_usage_of_nothing(), "it is no log");
+}
+
+#[test]
+#[cfg(feature = "testing")]
+fn the_threaded_store_of_hosts_keeps_the_contract() {
+    use tailrope_core::store::{StoreOptions, open};
+
+    for address in ["test-threaded:", "test-threaded:?delay_ms=1"] {
+        check(&|| open(address, &StoreOptions::default()).unwrap());
+    }
+    assert!(open("test-threaded:?delay_ms=x", &StoreOptions::default()).is_err());
+}
+
+#[test]
+fn names_of_a_hosts_streams_are_apart_for_sessions_and_streams() {
+    let log = |session, number| Log::new(session, number).key.nonce;
+    let name = HostStore::stream_name("s", log("s", 1));
+    assert!(name.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte)), "{name}");
+    assert_ne!(name, HostStore::stream_name("t", log("t", 1)));
+    assert_ne!(name, HostStore::stream_name("s", log("s", 2)));
+}
+
+#[test]
+fn usage_is_counted_exactly() {
+    let store = store(Limits::default());
+    let caller = Caller::new(&store, Ms(0));
+    assert_eq!(store.usage().bytes, 0);
+    let mut log = caller.open("s", 1);
+    assert_eq!(store.usage().bytes, LOG);
+    caller.push(&mut log, &[sized(100), sized(0)]);
+    assert_eq!(store.usage().bytes, LOG + 100 + 2 * EVENT);
+    store.finish(Ms(0), &log.key, Bytes::from_static(b"1234"));
+    assert_eq!(store.usage().bytes, LOG + 100 + 2 * EVENT + 4);
+    store.drop_stream(&log.key);
+    assert_eq!(store.usage(), store_usage_of_nothing());
+}
+
+fn store_usage_of_nothing() -> tailrope_core::store::Usage {
+    tailrope_core::store::Usage::default()
+}
+
+#[test]
+fn a_stream_keeps_its_newest_events() {
+    let store = store(Limits { max_events_per_stream: 5, ..Limits::default() });
+    let caller = Caller::new(&store, Ms(0));
+    let mut log = caller.open("s", 1);
+    for _ in 0..12 {
+        caller.push(&mut log, &[sized(10)]);
+    }
+    assert_eq!(positions(&caller, &log, 0), [8, 9, 10, 11, 12]);
+    assert_eq!(caller.record(&log).map(|record| (record.low, record.head)), Some((8, 12)));
+    assert_eq!((store.usage().events, store.usage().trimmed), (5, 7));
+    // The position before the first one left still has a tag; the ones before it have none.
+    let tag_at = |after| caller.read(&log, after, ReadLimit { up_to: 12, events: 1, bytes: 1 }).unwrap().tag_at;
+    assert!(tag_at(7).is_some() && tag_at(12).is_some());
+    assert_eq!((tag_at(6), tag_at(0)), (None, None));
+}
+
+#[test]
+fn a_batch_larger_than_the_bound_leaves_its_end() {
+    let store = store(Limits { max_events_per_stream: 3, ..Limits::default() });
+    let caller = Caller::new(&store, Ms(0));
+    let mut log = caller.open("s", 1);
+    caller.push(&mut log, &[sized(1), sized(1), sized(1), sized(1), sized(1)]);
+    assert_eq!(positions(&caller, &log, 0), [3, 4, 5]);
+}
+
+#[test]
+fn a_stream_keeps_its_bytes_and_its_newest_event_whatever_its_size() {
+    let max = 1_000;
+    let store = store(Limits { max_bytes_per_stream: max, ..Limits::default() });
+    let caller = Caller::new(&store, Ms(0));
+    let mut log = caller.open("s", 1);
+    for _ in 0..50 {
+        caller.push(&mut log, &[sized(100)]);
+        assert!(store.usage().bytes <= max as u64);
+    }
+    assert!(store.usage().events >= 3);
+    caller.push(&mut log, &[sized(5_000)]);
+    assert_eq!(positions(&caller, &log, 0), [51]);
+    caller.push(&mut log, &[sized(10)]);
+    assert_eq!(positions(&caller, &log, 0), [52]);
+}
+
+#[test]
+fn an_event_that_is_too_large_is_refused_and_named() {
+    let store = store(Limits { max_event_bytes: 100, ..Limits::default() });
+    let caller = Caller::new(&store, Ms(0));
+    let mut log = caller.open("s", 1);
+    let refused = caller.append(&log, 1, &[sized(10), sized(101)]);
+    assert_eq!(refused, Err(StoreError::TooLarge { bytes: 101, max: 100 }));
+    assert_eq!(store.usage().events, 0, "nothing of the batch was taken (rule 7)");
+    caller.push(&mut log, &[sized(100)]);
+}
+
+#[test]
+fn old_events_go_when_the_stream_is_written_again() {
+    let store = store(Limits { max_age_ms: 60_000, ..Limits::default() });
+    let caller = Caller::new(&store, Ms(0));
+    let mut log = caller.open("s", 1);
+    caller.push(&mut log, &[sized(1), sized(1)]);
+    caller.at(Ms(30_000)).push(&mut log, &[sized(1)]);
+    assert_eq!(store.usage().events, 3);
+    caller.at(Ms(62_000)).push(&mut log, &[sized(1)]);
+    assert_eq!(positions(&caller, &log, 0), [3, 4]);
+    caller.at(Ms(900_000)).push(&mut log, &[sized(1)]);
+    assert_eq!(positions(&caller, &log, 0), [5], "the newest always stays");
+}
+
+#[test]
+fn an_unanswered_question_outlives_the_events_around_it() {
+    let store = store(Limits { max_events_per_stream: 4, ..Limits::default() });
+    let caller = Caller::new(&store, Ms(0));
+    let mut log = caller.open("s", 1);
+    caller.push(&mut log, &[sized(1), question(), sized(1), question()]);
+    store.settle(&log.key, 4);
+    for _ in 0..6 {
+        caller.push(&mut log, &[sized(1)]);
+    }
+    assert_eq!(positions(&caller, &log, 0), [2, 8, 9, 10]);
+    assert_eq!(caller.record(&log).map(|record| record.low), Some(8));
+    assert_eq!(positions(&caller, &log, 2), [8, 9, 10]);
+    store.settle(&log.key, 2);
+    assert_eq!(positions(&caller, &log, 0), [8, 9, 10], "answered, it goes");
+    assert_eq!(store.usage().bytes, LOG + 3 * (EVENT + 1));
+}
+
+#[test]
+fn a_page_that_ends_at_a_pinned_event_is_continued_at_the_next_one() {
+    let store = store(Limits { max_events_per_stream: 5, ..Limits::default() });
+    let caller = Caller::new(&store, Ms(0));
+    let mut log = caller.open("s", 1);
+    caller.push(&mut log, &[question(), sized(1), question(), sized(1), sized(1)]);
+    caller.push(&mut log, &[sized(1), sized(1), sized(1)]);
+    let page = |after| {
+        let page = caller.read(&log, after, ReadLimit { up_to: 8, events: 1, bytes: 1 << 20 }).unwrap();
+        page.events.iter().map(|event| event.seq).collect::<Vec<_>>()
+    };
+    assert_eq!([page(0), page(1), page(3), page(6)], [vec![1], vec![3], vec![6], vec![7]]);
+}
+
+#[test]
+fn questions_that_nobody_answers_yield_last_but_they_do_yield() {
+    let max = 2_000;
+    let store = store(Limits { max_bytes_per_stream: max, ..Limits::default() });
+    let caller = Caller::new(&store, Ms(0));
+    let mut log = caller.open("s", 1);
+    for _ in 0..200 {
+        caller.push(&mut log, &[question()]);
+        assert!(store.usage().bytes <= max as u64, "{:?}", store.usage());
+    }
+    let kept = positions(&caller, &log, 0);
+    assert!(kept.len() > 10 && *kept.last().unwrap() == 200, "the newest are kept: {kept:?}");
+    caller.push(&mut log, &[sized(1_500)]);
+    assert!(store.usage().bytes <= max as u64);
+    assert_eq!(*positions(&caller, &log, 0).last().unwrap(), 201);
+}
+
+#[test]
+fn a_session_over_its_bytes_gives_up_its_oldest_finished_streams_first() {
+    let max = 8_000;
+    let store = store(Limits { max_bytes_per_session: max, ..Limits::default() });
+    let caller = Caller::new(&store, Ms(0));
+    let mut running = caller.open("s", 0);
+    caller.push(&mut running, &[sized(500), sized(500)]);
+    let finished: Vec<Log> = (1..=8)
+        .map(|number| {
+            let mut log = caller.open("s", number);
+            caller.at(Ms(number)).push(&mut log, &[sized(400), terminal()]);
+            log
+        })
+        .collect();
+    let mut other = caller.open("t", 99);
+    caller.push(&mut other, &[sized(5_000)]);
+    caller.push(&mut running, &[sized(1_000)]);
+    let kept: Vec<bool> = finished.iter().map(|log| caller.record(log).is_some()).collect();
+    assert!(kept.is_sorted() && !kept[0] && kept[7], "the oldest finished go first: {kept:?}");
+    assert_eq!(positions(&caller, &running, 0), [1, 2, 3], "the running stream is whole");
+    assert_eq!(positions(&caller, &other, 0), [1], "another session is not concerned");
+    assert!(store.usage().bytes <= max as u64 + LOG + EVENT + 5_000);
+}
+
+#[test]
+fn a_session_of_running_streams_gives_up_the_oldest_events_of_the_largest() {
+    let max = 20_000;
+    let store = store(Limits { max_bytes_per_session: max, ..Limits::default() });
+    let caller = Caller::new(&store, Ms(0));
+    let mut large = caller.open("s", 1);
+    for _ in 0..100 {
+        caller.push(&mut large, &[sized(100)]);
+    }
+    let mut small = caller.open("s", 2);
+    for _ in 0..40 {
+        caller.push(&mut small, &[sized(100)]);
+        assert!(store.usage().bytes <= max as u64);
+    }
+    assert_eq!(positions(&caller, &small, 0), (1..=40).collect::<Vec<_>>(), "the small one is whole");
+    let kept = positions(&caller, &large, 0);
+    assert!(kept.len() < 100 && *kept.last().unwrap() == 100 && kept.windows(2).all(|pair| pair[1] == pair[0] + 1));
+}
+
+#[test]
+fn the_store_over_its_bytes_gives_up_what_finished_first_in_any_session() {
+    let max = 30_000;
+    let store = store(Limits { max_bytes: max, ..Limits::default() });
+    let caller = Caller::new(&store, Ms(0));
+    let logs: Vec<Log> = (0..60)
+        .map(|number| {
+            let mut log = caller.open(&format!("session {number}"), number);
+            caller.at(Ms(number / 10)).push(&mut log, &[sized(400), terminal()]);
+            assert!(store.usage().bytes <= max as u64);
+            log
+        })
+        .collect();
+    let kept: Vec<bool> = logs.iter().map(|log| caller.record(log).is_some()).collect();
+    assert!(kept.is_sorted(), "the oldest finished go first, also within a millisecond: {kept:?}");
+    assert!(kept.iter().filter(|kept| **kept).count() >= 30, "and no more of them than needed");
+    let mut running = caller.open("running", 100);
+    for _ in 0..200 {
+        caller.push(&mut running, &[sized(100)]);
+        assert!(store.usage().bytes <= max as u64);
+    }
+    assert!(positions(&caller, &running, 0).len() > 100);
+}
+
+#[test]
+fn an_unfinished_stream_without_events_counts_too() {
+    let store = store(Limits { max_bytes: 100 * 500, ..Limits::default() });
+    let caller = Caller::new(&store, Ms(0));
+    for number in 0..1_000 {
+        let log = caller.open(&format!("session {number}"), number);
+        store.finish(Ms(number), &log.key, Bytes::from_static(b"cancelled"));
+    }
+    assert!(store.usage().bytes <= 100 * 500 && store.usage().streams <= 130, "{:?}", store.usage());
+}
+
+#[test]
+fn retention_ends_some_time_after_the_terminal() {
+    let store = store(Limits { retention_ms: 1_000, ..Limits::default() });
+    let caller = Caller::new(&store, Ms(0));
+    let mut early = caller.open("s", 1);
+    let mut late = caller.open("s", 2);
+    let mut running = caller.open("t", 3);
+    let cancelled = caller.open("u", 4);
+    caller.push(&mut running, &[sized(1)]);
+    caller.at(Ms(100)).push(&mut early, &[terminal()]);
+    store.finish(Ms(150), &cancelled.key, Bytes::new());
+    caller.at(Ms(400)).push(&mut late, &[terminal()]);
+    assert_eq!(store.sweep(Ms(1_099)), Ms(1_100), "it says when to come back");
+    assert!(caller.record(&early).is_some());
+    assert_eq!(store.sweep(Ms(1_100)), Ms(1_150));
+    assert!(caller.record(&early).is_none() && caller.record(&cancelled).is_some());
+    assert_eq!(store.sweep(Ms(5_000)), Ms::NEVER);
+    assert!(caller.record(&late).is_none() && caller.record(&running).is_some(), "a running stream stays");
+    assert_eq!((store.usage().sessions, store.usage().streams), (1, 1), "sessions without streams are gone");
+}
+
+#[test]
+fn a_dropped_session_leaves_nothing_to_sweep() {
+    let store = store(Limits { retention_ms: 1_000, ..Limits::default() });
+    let caller = Caller::new(&store, Ms(0));
+    let mut log = caller.open("s", 1);
+    caller.push(&mut log, &[terminal()]);
+    store.drop_session("s");
+    assert_eq!(store.sweep(Ms(0)), Ms::NEVER, "F-54: no entry waits for retention");
+    assert_eq!(store.usage(), store_usage_of_nothing());
+}
+
+#[test]
+fn concurrent_writers_over_the_bounds_neither_lose_count_nor_order() {
+    let max = 200_000;
+    let store =
+        store(Limits { max_bytes: max, max_bytes_per_session: 60_000, max_events_per_stream: 50, ..Limits::default() });
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let store = &store;
+            scope.spawn(move || {
+                let caller = Caller::new(store, Ms(0));
+                for round in 0..30 {
+                    let session = format!("session {}", (thread + round) % 5);
+                    let mut log = caller.open(&session, thread * 1_000 + round);
+                    for _ in 0..60 {
+                        caller.push(&mut log, &[sized(100)]);
+                    }
+                    let kept = positions(&caller, &log, 0);
+                    assert!(kept.windows(2).all(|pair| pair[1] == pair[0] + 1) && kept.last() == Some(&60));
+                    match round % 3 {
+                        0 => caller.push(&mut log, &[terminal()]),
+                        1 => store.finish(Ms(0), &log.key, Bytes::from_static(b"end")),
+                        _ => store.drop_stream(&log.key),
+                    }
+                }
+            });
+        }
+    });
+    assert!(store.usage().bytes <= max as u64, "{:?}", store.usage());
+    for session in 0..5 {
+        store.drop_session(&format!("session {session}"));
+    }
+    let left = store.usage();
+    assert_eq!((left.bytes, left.events, left.streams, left.sessions), (0, 0, 0, 0), "every byte is accounted for");
+}

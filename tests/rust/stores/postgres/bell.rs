@@ -1,0 +1,76 @@
+//! Hears the hints of a store.
+#![allow(dead_code, reason = "each test target uses a part")]
+
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use tailrope_core::Ms;
+use tailrope_core::protocol::StreamNonce;
+use tailrope_core::store::contract::{Caller, Log};
+use tailrope_core::store::{EventStore, PostgresStore, Watch, Watcher};
+
+use super::database::PATIENCE;
+use crate::kit::events::sized;
+
+#[derive(Default)]
+pub(crate) struct Bell {
+    rings: Mutex<u64>,
+    rang: Condvar,
+}
+
+impl Watch for Bell {
+    fn changed(&self, _nonce: StreamNonce) {
+        *self.rings.lock().unwrap() += 1;
+        self.rang.notify_all();
+    }
+}
+
+impl Bell {
+    pub(crate) fn watching(self: &Arc<Self>, store: &PostgresStore, log: &Log) {
+        let watch: Arc<dyn Watch> = Arc::clone(self) as Arc<dyn Watch>;
+        let watcher: Watcher = Arc::downgrade(&watch);
+        store.watch(&log.key, &watcher);
+    }
+
+    pub(crate) fn rings(&self) -> u64 {
+        *self.rings.lock().unwrap()
+    }
+
+    pub(crate) fn wait(&self, seen: u64) {
+        let rings = self.rings.lock().unwrap();
+        let (rings, _) = self.rang.wait_timeout_while(rings, PATIENCE, |rings| *rings <= seen).unwrap();
+        assert!(*rings > seen, "rule 13: a hint comes");
+    }
+
+    /// Waits until it has been silent for a while.
+    pub(crate) fn settle(&self) {
+        let mut seen = self.rings();
+        loop {
+            std::thread::sleep(Duration::from_millis(30));
+            if self.rings() == seen {
+                return;
+            }
+            seen = self.rings();
+        }
+    }
+}
+
+/// From the answer to an append until the hint at another store object, in order of size.
+pub(crate) fn hint_times(writing: &PostgresStore, reading: &PostgresStore, count: usize) -> Vec<Duration> {
+    let caller = Caller::new(writing, Ms(0));
+    let mut log = caller.open("hints", count as u64);
+    let bell = Arc::new(Bell::default());
+    bell.watching(reading, &log);
+    let mut times: Vec<Duration> = (0..count)
+        .map(|_| {
+            bell.settle();
+            let seen = bell.rings();
+            caller.push(&mut log, &[sized(100)]);
+            let stored = Instant::now();
+            bell.wait(seen);
+            stored.elapsed()
+        })
+        .collect();
+    times.sort_unstable();
+    times
+}

@@ -1,0 +1,329 @@
+//! The PostgreSQL store on one server: the contract of all stores, its bounds, its retention, its addresses.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use tailrope_core::Ms;
+use tailrope_core::store::contract::{Caller, check, check_shared};
+use tailrope_core::store::{EventStore, Limits, ReadLimit, SessionRecord, StoreError, StoreOptions, open};
+
+use super::database::{Administrator, Namespaces, at, eventually, namespace, told, two, with_clock};
+use crate::kit::events::{positions, question, sized, terminal};
+
+#[test]
+fn it_keeps_the_contract() {
+    let namespaces = Namespaces::direct();
+    check(&|| Arc::new(at(&namespaces.address(), &StoreOptions::default())));
+}
+
+#[test]
+fn it_keeps_the_contract_between_processes() {
+    let namespaces = Namespaces::direct();
+    check_shared(&|| two(&namespaces));
+}
+
+fn limited(limits: Limits) -> StoreOptions {
+    StoreOptions { limits, ..StoreOptions::default() }
+}
+
+// Bounds (I11)
+
+#[test]
+fn a_stream_keeps_its_newest_events() {
+    let namespaces = Namespaces::direct();
+    let store = at(&namespaces.address(), &limited(Limits { max_events_per_stream: 5, ..Limits::default() }));
+    let caller = Caller::new(&store, Ms(0));
+    let mut log = caller.open("s", 1);
+    for _ in 0..12 {
+        caller.push(&mut log, &[sized(10)]);
+    }
+    assert_eq!(positions(&caller, &log, 0), [8, 9, 10, 11, 12]);
+    assert_eq!(caller.record(&log).map(|record| (record.low, record.head)), Some((8, 12)));
+    assert_eq!((store.usage().events, store.usage().trimmed), (5, 7));
+    let tag_at = |after| caller.read(&log, after, ReadLimit { up_to: 12, events: 1, bytes: 1 }).unwrap().tag_at;
+    assert!(tag_at(7).is_some() && tag_at(12).is_some());
+    assert_eq!((tag_at(6), tag_at(0)), (None, None));
+    let mut batch = caller.open("s", 2);
+    caller.push(&mut batch, &vec![sized(1); 9]);
+    assert_eq!(positions(&caller, &batch, 0), [5, 6, 7, 8, 9], "a batch larger than the bound leaves its end");
+}
+
+#[test]
+fn a_stream_keeps_its_bytes_and_its_newest_event_whatever_its_size() {
+    let namespaces = Namespaces::direct();
+    let max = 1_500;
+    let store = at(&namespaces.address(), &limited(Limits { max_bytes_per_stream: max, ..Limits::default() }));
+    let caller = Caller::new(&store, Ms(0));
+    let mut log = caller.open("s", 1);
+    for _ in 0..50 {
+        caller.push(&mut log, &[sized(100)]);
+        assert!(store.usage().bytes <= max as u64);
+    }
+    assert!(store.usage().events >= 3);
+    caller.push(&mut log, &[sized(5_000)]);
+    assert_eq!(positions(&caller, &log, 0), [51]);
+    caller.push(&mut log, &[sized(10)]);
+    assert_eq!(positions(&caller, &log, 0), [52]);
+}
+
+#[test]
+fn events_of_every_size_come_back() {
+    let namespaces = Namespaces::direct();
+    let store = at(&namespaces.address(), &limited(Limits { max_event_bytes: 6 << 20, ..Limits::default() }));
+    let caller = Caller::new(&store, Ms(0));
+    let mut log = caller.open("s", 1);
+    let refused = caller.append(&log, 1, &[sized(10), sized((6 << 20) + 1)]);
+    assert_eq!(refused, Err(StoreError::TooLarge { bytes: (6 << 20) + 1, max: 6 << 20 }));
+    for size in [0, 1, 1_900, 2_100, 9_000, 70_000, 6 << 20] {
+        caller.push(&mut log, &[sized(size), sized(3)]);
+    }
+    log.assert_stored(&caller, 0, "rule 4");
+}
+
+#[test]
+fn an_unanswered_question_outlives_the_events_around_it() {
+    let namespaces = Namespaces::direct();
+    let store = at(&namespaces.address(), &limited(Limits { max_events_per_stream: 4, ..Limits::default() }));
+    let caller = Caller::new(&store, Ms(0));
+    let mut log = caller.open("s", 1);
+    caller.push(&mut log, &[sized(1), question(), sized(1), question()]);
+    store.settle(&log.key, 4);
+    for _ in 0..6 {
+        caller.push(&mut log, &[sized(1)]);
+    }
+    assert_eq!(positions(&caller, &log, 0), [2, 8, 9, 10], "rule 5");
+    assert_eq!(caller.record(&log).map(|record| record.low), Some(8));
+    assert_eq!(positions(&caller, &log, 2), [8, 9, 10]);
+    store.settle(&log.key, 2);
+    assert_eq!(positions(&caller, &log, 0), [8, 9, 10], "answered, it goes");
+    caller.assert_usage("I11", |usage| usage.events == 3);
+}
+
+#[test]
+fn questions_that_nobody_answers_yield_last_but_they_do_yield() {
+    let namespaces = Namespaces::direct();
+    let max = 3_000;
+    let store = at(&namespaces.address(), &limited(Limits { max_bytes_per_stream: max, ..Limits::default() }));
+    let caller = Caller::new(&store, Ms(0));
+    let mut log = caller.open("s", 1);
+    for _ in 0..100 {
+        caller.push(&mut log, &[question()]);
+        assert!(store.usage().bytes <= max as u64, "{:?}", store.usage());
+    }
+    let kept = positions(&caller, &log, 0);
+    assert!(kept.len() > 10 && *kept.last().unwrap() == 100, "the newest are kept: {kept:?}");
+}
+
+#[test]
+fn a_session_over_its_bytes_gives_up_its_oldest_finished_streams_first() {
+    let namespaces = Namespaces::direct();
+    let (options, time) = with_clock(Limits { max_bytes_per_session: 10_000, ..Limits::default() });
+    let store = at(&namespaces.address(), &options);
+    let caller = Caller::new(&store, Ms(0));
+    let mut running = caller.open("s", 0);
+    caller.push(&mut running, &[sized(500), sized(500)]);
+    let mut finished = Vec::new();
+    for number in 1..=8 {
+        time.fetch_add(1, Ordering::SeqCst);
+        let mut log = caller.open("s", number);
+        caller.push(&mut log, &[sized(400), terminal()]);
+        finished.push(log);
+    }
+    let mut other = caller.open("t", 99);
+    caller.push(&mut other, &[sized(9_000)]);
+    caller.push(&mut running, &[sized(1_000)]);
+    let kept: Vec<bool> = finished.iter().map(|log| caller.record(log).is_some()).collect();
+    assert!(kept.is_sorted() && !kept[0] && kept[7], "the oldest finished go first: {kept:?}");
+    assert_eq!(positions(&caller, &running, 0), [1, 2, 3], "the running stream is whole");
+    assert_eq!(positions(&caller, &other, 0), [1], "another session is not concerned");
+    for _ in 0..100 {
+        caller.push(&mut running, &[sized(100)]);
+    }
+    let kept = positions(&caller, &running, 0);
+    assert!(*kept.last().unwrap() == 103 && kept.len() < 60, "then events of the largest go: {kept:?}");
+    assert!(kept.windows(2).all(|pair| pair[1] == pair[0] + 1));
+    assert!(store.usage().bytes <= 10_000 + 10_000);
+}
+
+#[test]
+fn the_database_keeps_its_bytes_and_drops_give_everything_back() {
+    let namespaces = Namespaces::direct();
+    let max = 100_000;
+    let address = namespaces.address();
+    let options = limited(Limits { max_bytes: max, ..Limits::default() });
+    let stores = [at(&address, &options), at(&address, &options)];
+    for number in 0..300 {
+        let store = &stores[number as usize % 2];
+        let caller = Caller::new(store, Ms(0));
+        let session = format!("session {}", number % 20);
+        let mut log = caller.open(&session, number);
+        caller.push(&mut log, &[sized(500), sized(500)]);
+        match number % 4 {
+            0 => caller.push(&mut log, &[terminal()]),
+            1 => store.finish(Ms(0), &log.key, Bytes::from_static(b"end")),
+            2 => store.drop_stream(&log.key),
+            _ => {}
+        }
+        caller.assert_usage("I11", |usage| usage.bytes <= max as u64);
+        if caller.record(&log).is_some() {
+            let kept = positions(&caller, &log, 0);
+            assert!(kept.windows(2).all(|pair| pair[1] == pair[0] + 1), "{kept:?}");
+        }
+    }
+    for number in 0..20 {
+        stores[0].drop_session(&format!("session {number}"));
+    }
+    for store in &stores {
+        Caller::new(store, Ms(0))
+            .assert_usage("F-54", |usage| (usage.sessions, usage.streams, usage.events, usage.bytes) == (0, 0, 0, 0));
+    }
+    let rows =
+        |table: &str| Administrator::new().number(&format!("SELECT count(*) FROM {}.{table}", namespace(&address)));
+    eventually("F-54: nothing is left", || ["event", "trash", "stream", "session"].map(rows) == [0; 4]);
+}
+
+#[test]
+fn age_and_retention_take_what_they_are_over() {
+    let namespaces = Namespaces::direct();
+    let address = namespaces.address();
+    let (options, time) = with_clock(Limits { max_age_ms: 60_000, retention_ms: 5_000, ..Limits::default() });
+    let store = at(&address, &options);
+    let caller = Caller::new(&store, Ms(0));
+    let mut log = caller.open("s", 1);
+    caller.push(&mut log, &[sized(1), sized(1)]);
+    time.fetch_add(30_000, Ordering::SeqCst);
+    caller.push(&mut log, &[sized(1)]);
+    time.fetch_add(32_000, Ordering::SeqCst);
+    caller.push(&mut log, &[sized(1)]);
+    assert_eq!(positions(&caller, &log, 0), [3, 4]);
+    time.fetch_add(900_000, Ordering::SeqCst);
+    caller.push(&mut log, &[terminal()]);
+    assert_eq!(positions(&caller, &log, 0), [5], "the newest always stays");
+    let mut running = caller.open("s", 2);
+    caller.push(&mut running, &[sized(1)]);
+    time.fetch_add(4_999, Ordering::SeqCst);
+    store.sweep(Ms(0));
+    assert!(caller.record(&log).is_some(), "I6: readable until retention ends");
+    time.fetch_add(1, Ordering::SeqCst);
+    store.sweep(Ms(0));
+    assert!(caller.record(&log).is_none() && caller.record(&running).is_some());
+    store.put_session(Ms(0), "s", &SessionRecord::default());
+    assert_eq!(caller.session("s").map(|record| record.age_ms), Some(0));
+    time.fetch_add(900_000, Ordering::SeqCst);
+    store.sweep(Ms(0));
+    assert_eq!(caller.session("s").map(|record| record.age_ms), Some(900_000), "its owner is there");
+    drop(store);
+    let later = at(&address, &options);
+    let caller = Caller::new(&later, Ms(0));
+    assert!(caller.session("s").is_some_and(|record| record.unseen_ms == u64::MAX), "its owner said goodbye");
+    time.fetch_add(60_001, Ordering::SeqCst);
+    later.sweep(Ms(0));
+    assert_eq!((caller.session("s"), caller.record(&running)), (None, None), "a session that was left goes in time");
+    caller.assert_usage("F-54", |usage| usage.streams == 0 && usage.sessions == 0 && usage.bytes == 0);
+}
+
+// The database
+
+#[test]
+fn reopening_finds_everything() {
+    let namespaces = Namespaces::direct();
+    let address = namespaces.address();
+    let options = StoreOptions::default();
+    let store = at(&address, &options);
+    let caller = Caller::new(&store, Ms(0));
+    let mut log = caller.open("s", 1);
+    caller.push(&mut log, &[sized(10), question(), sized(0)]);
+    store.set_retry(&log.key, 700);
+    let known = SessionRecord { principal: Some("alice".into()), retry_ms: 9, ..SessionRecord::default() };
+    store.put_session(Ms(0), "s", &known);
+    let mut ended = caller.open("s", 2);
+    caller.push(&mut ended, &[sized(10)]);
+    store.finish(Ms(0), &ended.key, Bytes::from_static(b"tail"));
+    caller.record(&ended);
+    let usage = store.usage();
+    drop(store);
+    let store = at(&address, &options);
+    let caller = Caller::new(&store, Ms(7));
+    log.assert_stored(&caller, 0, "I6");
+    ended.assert_stored(&caller, 0, "I6");
+    let record = caller.record(&log).unwrap();
+    assert_eq!((record.retry_ms, record.finished, record.owner_unseen_ms), (Some(700), false, Some(u64::MAX)));
+    assert_eq!(caller.record(&ended).unwrap().tail, Some(Bytes::from_static(b"tail")));
+    assert_eq!(caller.session("s").map(|record| (record.principal, record.retry_ms)), Some((known.principal, 9)));
+    // Who is gone appends nothing; whoever reads its stream may end it.
+    assert_eq!(caller.append(&log, 4, &[sized(1)]), Err(StoreError::Fenced));
+    store.finish(Ms(0), &log.key, Bytes::from_static(b"gone"));
+    assert!(caller.record(&log).is_some_and(|record| record.finished && record.owner_unseen_ms.is_none()), "I13");
+    caller.assert_usage("I11", |now| (now.events, now.streams) == (usage.events, usage.streams));
+}
+
+#[test]
+fn an_owner_that_was_only_slow_finds_its_log_ended() {
+    let namespaces = Namespaces::direct();
+    let address = namespaces.address();
+    let store = at(&address, &StoreOptions { owner_lost_ms: 1_000, ..StoreOptions::default() });
+    let caller = Caller::new(&store, Ms(0));
+    let mut log = caller.open("s", 1);
+    caller.push(&mut log, &[sized(1)]);
+    // To another one it seems gone, because its own patience is shorter than the pause of the signs.
+    let hasty = at(&address, &StoreOptions { owner_lost_ms: 1, ..StoreOptions::default() });
+    let other = Caller::new(&hasty, Ms(0));
+    eventually("I13", || {
+        hasty.finish(Ms(0), &log.key, Bytes::from_static(b"lost"));
+        other.record(&log).is_some_and(|record| record.finished)
+    });
+    assert_eq!(caller.append(&log, 2, &[sized(1)]), Err(StoreError::Gone), "I13: the first end wins");
+    let record = caller.record(&log).unwrap();
+    assert_eq!((record.tail.as_deref(), record.head), (Some(&b"lost"[..]), 1));
+}
+
+#[test]
+fn a_log_that_the_database_lost_events_of_is_told() {
+    let namespaces = Namespaces::direct();
+    let address = namespaces.address();
+    let store = at(&address, &StoreOptions::default());
+    let caller = Caller::new(&store, Ms(0));
+    let mut log = caller.open("s", 1);
+    caller.push(&mut log, &[sized(1), sized(2)]);
+    let namespace = namespace(&address);
+    // As a standby that was behind has it.
+    Administrator::new().run(&format!(
+        "DELETE FROM {namespace}.event WHERE seq = 2; UPDATE {namespace}.stream SET head = 1, events = 1"
+    ));
+    assert_eq!(caller.append(&log, 3, &[sized(3)]), Err(StoreError::RolledBack));
+}
+
+#[test]
+fn tables_that_cannot_be_used_are_refused_with_what_is_wrong() {
+    let namespaces = Namespaces::direct();
+    let [newer, other, foreign] = [(); 3].map(|()| namespaces.address());
+    drop(at(&newer, &StoreOptions::default()));
+    let server = Administrator::new();
+    server.run(&format!("UPDATE {}.about SET version = 99", namespace(&newer)));
+    server.run(&format!("CREATE SCHEMA {0}; CREATE TABLE {0}.about (x text)", namespace(&other)));
+    server.run(&format!("CREATE SCHEMA {0}; CREATE TABLE {0}.stream (x text)", namespace(&foreign)));
+    for (address, what) in [(newer, "has version 99"), (other, "something else"), (foreign, "something else")] {
+        let error = open(&address, &StoreOptions::default()).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(error.contains(what), "{error:?}");
+    }
+}
+
+#[test]
+fn addresses_are_refused_with_what_was_tried_and_what_there_is() {
+    let direct = told("TAILROPE_TEST_POSTGRES");
+    let wrong_password = direct.replace("p%40ss%2Fword", "secret");
+    let wrong_database = direct.replace("/events", "/secret-less");
+    for (address, what) in [
+        ("postgres://me:secret@127.0.0.1/db?password=secret".to_owned(), "the options are namespace, sslmode"),
+        ("postgres://me:secret@127.0.0.1:1/db".to_owned(), "connection refused"),
+        ("postgres://me:secret@no-such-host.invalid/db".to_owned(), "the connection failed"),
+        (wrong_password, "refuses the user or the password"),
+        (wrong_database, "no such database"),
+        (format!("{direct}?sslmode=require"), "the connection failed"),
+    ] {
+        let error = open(&address, &StoreOptions::default()).err().map(|error| error.to_string()).unwrap_or_default();
+        let has_secret = error.replace("secret-less", "").contains("secret");
+        assert!(error.contains(what) && !has_secret, "{address}: {error}");
+    }
+}

@@ -1,0 +1,216 @@
+//! The Redis store where several servers are one, behind TLS, and over a time: a cluster, sentinels, sessions that come and go.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tailrope_core::Ms;
+use tailrope_core::store::contract::Caller;
+use tailrope_core::store::{Complete, Limits, Operation, Outcome, SessionRecord, StoreError, StoreOptions, Ticket};
+
+use super::server::{
+    self, Hints, Kind, address, at, eventually, fresh, hints_come, keeps_the_contract,
+    keeps_the_rules_between_processes, keys, place, refusal, say, variable, watcher,
+};
+use crate::kit::events::{question, sized, terminal};
+
+/// Who does not wait for an answer.
+struct Nobody;
+
+impl Complete for Nobody {
+    fn complete(&self, _: &Ticket, _: Outcome) {}
+}
+
+#[test]
+fn it_keeps_the_contract_in_a_cluster() {
+    keeps_the_contract(Kind::Cluster);
+}
+
+#[test]
+fn it_keeps_the_rules_between_processes_in_a_cluster() {
+    keeps_the_rules_between_processes(Kind::Cluster);
+}
+
+#[test]
+fn it_keeps_the_contract_where_sentinels_say_who_is_in_charge() {
+    keeps_the_contract(Kind::Sentinel);
+    keeps_the_rules_between_processes(Kind::Sentinel);
+}
+
+#[test]
+fn it_keeps_the_contract_through_tls() {
+    keeps_the_contract(Kind::Tls);
+    keeps_the_rules_between_processes(Kind::Tls);
+}
+
+#[test]
+fn hints_of_other_processes_come_soon() {
+    for kind in [Kind::Alone, Kind::Cluster] {
+        // How soon exactly is for a benchmark to say. Without hints it would be a second.
+        let median = hints_come(kind);
+        assert!(median < Duration::from_millis(100), "half of the hints come within {median:?}");
+    }
+}
+
+#[test]
+fn a_failover_of_sentinels_is_followed() {
+    let address = fresh(Kind::Sentinel);
+    let (a, b) = (at(&address, &StoreOptions::default()), at(&address, &StoreOptions::default()));
+    let caller = Caller::new(&*a, Ms(0));
+    let mut log = caller.open("s", 1);
+    caller.push(&mut log, &[sized(10)]);
+    let hints = Arc::new(Hints::default());
+    b.watch(&log.key, &watcher(&hints));
+    eventually("it listens", || hints.count() > 0);
+    let sentinel = place(&server::address(Kind::Sentinel));
+    let primary = || say(&sentinel, &["SENTINEL", "get-master-addr-by-name", "tailrope"]).join(":");
+    let before = primary();
+    // What the replica does not have yet would be lost with the old primary.
+    say(&before, &["WAIT", "1", "5000"]);
+    assert_eq!(say(&sentinel, &["SENTINEL", "FAILOVER", "tailrope"]), ["OK"]);
+    let (since, mut is_lost) = (Instant::now(), false);
+    while !is_lost && (primary() == before || since.elapsed() < Duration::from_secs(4)) {
+        assert!(since.elapsed() < Duration::from_secs(40), "there is another primary");
+        let asked = Instant::now();
+        match caller.append(&log, log.head() + 1, &[sized(20)]) {
+            Ok(()) => log.events.push(sized(20)),
+            // The old primary took events after it had been given up: that is told, and not skipped.
+            Err(StoreError::RolledBack) => is_lost = true,
+            Err(error) => panic!("{error} after {:?}", asked.elapsed()),
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let reader = Caller::new(&*b, Ms(0));
+    let head = reader.record(&log).unwrap().head;
+    assert!(is_lost == (head < log.head()), "{head} of {}", log.head());
+    log.events.truncate(head as usize);
+    log.assert_stored(&reader, 0, "I3");
+    let heard = hints.count();
+    caller.push(&mut log, &[sized(30)]);
+    eventually("hints come from the new primary", || hints.count() > heard);
+    log.assert_stored(&reader, 0, "I3");
+}
+
+#[test]
+fn slots_that_move_to_another_server_of_the_cluster_are_followed() {
+    let address = fresh(Kind::Cluster);
+    let (a, b) = (at(&address, &StoreOptions::default()), at(&address, &StoreOptions::default()));
+    let servers: Vec<String> = {
+        let list = address.rsplit("://").next().unwrap().split('?').next().unwrap();
+        list.split(',').map(str::to_owned).collect()
+    };
+    let id = |server: &str| say(server, &["CLUSTER", "MYID"]).remove(0);
+    let caller = Caller::new(&*a, Ms(0));
+    let mut log = caller.open("s", 1);
+    caller.push(&mut log, &[sized(10)]);
+    a.put_session(Ms(0), "s", &SessionRecord::default());
+    caller.record(&log);
+    let hints = Arc::new(Hints::default());
+    b.watch(&log.key, &watcher(&hints));
+    eventually("it listens", || hints.count() > 0);
+    let namespace = address.rsplit('=').next().unwrap();
+    let of_session = |server: &str| say(server, &["KEYS", &format!("{namespace}:{{*}}:*")]);
+    let from = servers.iter().find(|server| !of_session(server).is_empty()).expect("some server has it");
+    let to = servers.iter().find(|server| *server != from).unwrap();
+    let slot = say(from, &["CLUSTER", "KEYSLOT", &of_session(from)[0]]).remove(0);
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let moving = scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(100));
+            assert_eq!(say(to, &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &id(from)]), ["OK"]);
+            assert_eq!(say(from, &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &id(to)]), ["OK"]);
+            let (host, port) = to.split_once(':').unwrap();
+            for key in of_session(from) {
+                say(from, &["MIGRATE", host, port, &key, "0", "5000"]);
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            for server in [to, from] {
+                assert_eq!(say(server, &["CLUSTER", "SETSLOT", &slot, "NODE", &id(to)]), ["OK"]);
+            }
+            std::thread::sleep(Duration::from_millis(300));
+            over.store(true, Ordering::SeqCst);
+        });
+        while !over.load(Ordering::SeqCst) {
+            caller.push(&mut log, &[sized(20)]);
+        }
+        moving.join().unwrap();
+    });
+    assert!(of_session(from).is_empty() && !of_session(to).is_empty(), "it has moved");
+    log.assert_stored(&Caller::new(&*b, Ms(0)), 0, "I3");
+    eventually("hints come from the other server", || {
+        let heard = hints.count();
+        a.claim(
+            &log.key,
+            &Ticket {
+                to: std::sync::Weak::<Nobody>::new(),
+                nonce: log.key.nonce,
+                operation: Operation::Claim,
+                number: 0,
+            },
+        );
+        std::thread::sleep(Duration::from_millis(100));
+        hints.count() > heard
+    });
+}
+
+#[test]
+fn an_address_of_another_kind_of_server_is_refused_with_what_was_tried_and_nothing_secret() {
+    let (alone, cluster) = (place(&address(Kind::Alone)), place(&address(Kind::Cluster)));
+    let sentinel = place(&address(Kind::Sentinel));
+    let ca = variable("TAILROPE_TEST_REDIS_TLS_CA");
+    let tls = variable("TAILROPE_TEST_REDIS_TLS");
+    let tls = tls.rsplit('@').next().unwrap();
+    for (address, what) in [
+        (format!("rediss://me:secret@{alone}?connect_timeout_ms=300&ca={ca}"), "TLS"),
+        (format!("rediss://me:secret@{tls}?ca={ca}"), "user or password"),
+        (format!("rediss://me:secret@{tls}?connect_timeout_ms=300"), "authority that is not trusted"),
+        (format!("rediss://me:secret@{tls}?ca=/no/such/file"), "certificates"),
+        (format!("redis://me:secret@{tls}?connect_timeout_ms=300"), ""),
+        (format!("redis://{cluster}"), "redis+cluster://"),
+        (format!("redis://{sentinel}"), "redis+sentinel://"),
+        (format!("redis+sentinel://{sentinel}/other?connect_timeout_ms=300"), "no service called"),
+    ] {
+        let text = refusal(&address);
+        assert!(text.contains(what) && !text.contains("secret"), "{address}: {text}");
+    }
+}
+
+#[test]
+fn sessions_that_nobody_ever_ends_leave_nothing_behind() {
+    let address = fresh(Kind::Alone);
+    let (server, namespace) = (place(&address), address.rsplit('=').next().unwrap());
+    let limits = Limits { retention_ms: 300, max_age_ms: 1_500, ..Limits::default() };
+    let store = at(&address, &StoreOptions { limits, owner_lost_ms: 200, ..StoreOptions::default() });
+    let caller = Caller::new(&*store, Ms(0));
+    // What these limits keep a session's last key for, and two seconds.
+    let life = Duration::from_secs(7);
+    let (began, mut opened, mut number, mut keys_each) = (Instant::now(), VecDeque::new(), 0, 0);
+    while began.elapsed() < life * 2 {
+        let next = Instant::now() + Duration::from_millis(40);
+        for _ in 0..20 {
+            number += 1;
+            let session = format!("short {number}");
+            opened.push_back(Instant::now());
+            let mut log = caller.open(&session, number);
+            store.put_session(Ms(0), &session, &SessionRecord::default());
+            caller.push(&mut log, &[sized(50), question(), terminal()]);
+            if number == 1 {
+                keys_each = keys(&server, namespace).len();
+            }
+        }
+        while opened.front().is_some_and(|since| since.elapsed() > life) {
+            opened.pop_front();
+        }
+        let may_be = opened.len();
+        let (held, streams) = (keys(&server, namespace).len(), store.usage().streams);
+        assert!(held <= keys_each * may_be && streams <= may_be as u64, "{held} keys, {streams} streams: {may_be}");
+        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+    }
+    assert!(number as usize > opened.len() * 4 / 3, "many had time to go: {} of {number}", opened.len());
+    for key in keys(&server, namespace) {
+        let left: i64 = say(&server, &["PTTL", &key])[0].parse().unwrap();
+        assert!(left != -1, "{key} would stay for ever");
+    }
+    eventually("all of it goes", || keys(&server, namespace).len() <= 1 && store.usage().streams == 0);
+}

@@ -1,0 +1,300 @@
+//! The Redis store on one server: the contract of all stores, its bounds, its expiry, its addresses.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tailrope_core::Ms;
+use tailrope_core::store::contract::Caller;
+use tailrope_core::store::{EventStore, Limits, ReadLimit, SessionRecord, StoreError, StoreOptions};
+
+use super::server::{
+    Kind, Server, address, at, eventually, fresh, hints_come, keeps_the_contract, keeps_the_rules_between_processes,
+    keys, place, refusal,
+};
+use crate::kit::events::{positions, question, sized, terminal};
+
+fn limited(limits: Limits) -> Arc<dyn EventStore> {
+    at(&fresh(Kind::Alone), &StoreOptions { limits, ..StoreOptions::default() })
+}
+
+#[test]
+fn it_keeps_the_contract() {
+    keeps_the_contract(Kind::Alone);
+}
+
+#[test]
+fn it_keeps_the_rules_between_processes() {
+    keeps_the_rules_between_processes(Kind::Alone);
+}
+
+// Bounds (I11)
+
+#[test]
+fn a_stream_keeps_its_newest_events() {
+    let store = limited(Limits { max_events_per_stream: 5, ..Limits::default() });
+    let caller = Caller::new(&*store, Ms(0));
+    let mut log = caller.open("s", 1);
+    for _ in 0..12 {
+        caller.push(&mut log, &[sized(10)]);
+    }
+    assert_eq!(positions(&caller, &log, 0), [8, 9, 10, 11, 12]);
+    assert_eq!(caller.record(&log).map(|record| (record.low, record.head)), Some((8, 12)));
+    assert_eq!((store.usage().events, store.usage().trimmed), (5, 7));
+    let tag_at = |after| caller.read(&log, after, ReadLimit { up_to: 12, events: 1, bytes: 1 }).unwrap().tag_at;
+    assert!(tag_at(7).is_some() && tag_at(12).is_some());
+    assert_eq!((tag_at(6), tag_at(0)), (None, None));
+    let mut batch = caller.open("s", 2);
+    caller.push(&mut batch, &vec![sized(1); 9]);
+    assert_eq!(positions(&caller, &batch, 0), [5, 6, 7, 8, 9], "a batch larger than the bound leaves its end");
+}
+
+#[test]
+fn a_stream_keeps_its_bytes_and_its_newest_event_whatever_its_size() {
+    let max = 2_000;
+    let store = limited(Limits { max_bytes_per_stream: max, ..Limits::default() });
+    let caller = Caller::new(&*store, Ms(0));
+    let mut log = caller.open("s", 1);
+    for _ in 0..50 {
+        caller.push(&mut log, &[sized(100)]);
+        assert!(store.usage().bytes <= max as u64, "{:?}", store.usage());
+    }
+    assert!(store.usage().events >= 3);
+    caller.push(&mut log, &[sized(5_000)]);
+    assert_eq!(positions(&caller, &log, 0), [51]);
+    caller.push(&mut log, &[sized(10)]);
+    assert_eq!(positions(&caller, &log, 0), [52]);
+}
+
+#[test]
+fn an_event_that_is_too_large_is_refused_and_named() {
+    let store = limited(Limits { max_event_bytes: 100, ..Limits::default() });
+    let caller = Caller::new(&*store, Ms(0));
+    let mut log = caller.open("s", 1);
+    let refused = caller.append(&log, 1, &[sized(10), sized(101)]);
+    assert_eq!(refused, Err(StoreError::TooLarge { bytes: 101, max: 100 }));
+    caller.push(&mut log, &[sized(100)]);
+}
+
+#[test]
+fn an_unanswered_question_outlives_the_events_around_it() {
+    let store = limited(Limits { max_events_per_stream: 4, ..Limits::default() });
+    let caller = Caller::new(&*store, Ms(0));
+    let mut log = caller.open("s", 1);
+    caller.push(&mut log, &[sized(1), question(), sized(1), question()]);
+    store.settle(&log.key, 4);
+    for _ in 0..6 {
+        caller.push(&mut log, &[sized(1)]);
+    }
+    assert_eq!(positions(&caller, &log, 0), [2, 8, 9, 10]);
+    assert_eq!(caller.record(&log).map(|record| record.low), Some(8));
+    assert_eq!(positions(&caller, &log, 2), [8, 9, 10]);
+    store.settle(&log.key, 2);
+    assert_eq!(positions(&caller, &log, 0), [8, 9, 10], "answered, it goes");
+    caller.assert_usage("I11", |usage| usage.events == 3);
+}
+
+#[test]
+fn questions_that_nobody_answers_yield_last_but_they_do_yield() {
+    let max = 3_000;
+    let store = limited(Limits { max_bytes_per_stream: max, ..Limits::default() });
+    let caller = Caller::new(&*store, Ms(0));
+    let mut log = caller.open("s", 1);
+    for _ in 0..200 {
+        caller.push(&mut log, &[question()]);
+        assert!(store.usage().bytes <= max as u64, "{:?}", store.usage());
+    }
+    let kept = positions(&caller, &log, 0);
+    assert!(kept.len() > 10 && *kept.last().unwrap() == 200, "the newest are kept: {kept:?}");
+}
+
+#[test]
+fn a_session_over_its_bytes_gives_up_its_oldest_finished_streams_first() {
+    let store = limited(Limits { max_bytes_per_session: 9_000, ..Limits::default() });
+    let caller = Caller::new(&*store, Ms(0));
+    let mut running = caller.open("s", 0);
+    caller.push(&mut running, &[sized(500), sized(500)]);
+    let mut finished = Vec::new();
+    for number in 1..=8 {
+        let mut log = caller.open("s", number);
+        caller.push(&mut log, &[sized(400), terminal()]);
+        finished.push(log);
+    }
+    let mut other = caller.open("t", 99);
+    caller.push(&mut other, &[sized(7_000)]);
+    caller.push(&mut running, &[sized(1_000)]);
+    let kept: Vec<bool> = finished.iter().map(|log| caller.record(log).is_some()).collect();
+    assert!(kept.is_sorted() && !kept[0] && kept[7], "the oldest finished go first: {kept:?}");
+    assert_eq!(positions(&caller, &running, 0), [1, 2, 3], "the running stream is whole");
+    assert_eq!(positions(&caller, &other, 0), [1], "another session is not concerned");
+    for _ in 0..100 {
+        caller.push(&mut running, &[sized(100)]);
+    }
+    let kept = positions(&caller, &running, 0);
+    assert!(*kept.last().unwrap() == 103 && kept.len() < 80, "then events of the largest go: {kept:?}");
+    assert!(kept.windows(2).all(|pair| pair[1] == pair[0] + 1));
+    assert!(store.usage().bytes <= 9_000 + 7_000 + 800, "{:?}", store.usage());
+}
+
+#[test]
+fn drops_give_everything_back() {
+    let address = fresh(Kind::Alone);
+    let store = at(&address, &StoreOptions::default());
+    let namespace = address.rsplit('=').next().unwrap();
+    let caller = Caller::new(&*store, Ms(0));
+    for number in 0..100 {
+        let session = format!("session {}", number % 7);
+        let mut log = caller.open(&session, number);
+        store.put_session(Ms(0), &session, &SessionRecord::default());
+        caller.push(&mut log, &[sized(500), question()]);
+        match number % 4 {
+            0 => caller.push(&mut log, &[terminal()]),
+            1 => store.finish(Ms(0), &log.key, Bytes::from_static(b"end")),
+            2 => store.drop_stream(&log.key),
+            _ => {}
+        }
+    }
+    assert!(keys(&place(&address), namespace).len() > 100);
+    for number in 0..7 {
+        store.drop_session(&format!("session {number}"));
+    }
+    caller.assert_usage("F-54", |usage| (usage.sessions, usage.streams, usage.events, usage.bytes) == (0, 0, 0, 0));
+    let left = keys(&place(&address), namespace);
+    assert!(left.len() == 1 && left[0].contains(":o:"), "its sign of life is left: {left:?}");
+    drop(store);
+    assert_eq!(keys(&place(&address), namespace), [""; 0], "nothing is left");
+}
+
+// Expiry
+
+#[test]
+fn what_runs_is_kept_while_its_owner_is_there_and_goes_after_it() {
+    let address = fresh(Kind::Alone);
+    let (server, namespace) = (place(&address), address.rsplit('=').next().unwrap());
+    let limits = Limits { max_age_ms: 4_000, retention_ms: 500, ..Limits::default() };
+    let options = StoreOptions { limits, owner_lost_ms: 400, ..StoreOptions::default() };
+    let store = at(&address, &options);
+    let caller = Caller::new(&*store, Ms(0));
+    let mut log = caller.open("s", 1);
+    caller.push(&mut log, &[sized(10), question()]);
+    // Longer than its keys live without it.
+    std::thread::sleep(Duration::from_secs(11));
+    log.assert_stored(&caller, 0, "I11");
+    caller.push(&mut log, &[sized(10)]);
+    assert_eq!(caller.record(&log).map(|record| record.low), Some(3), "what is old goes when there is something new");
+    assert_eq!(positions(&caller, &log, 0), [2, 3], "but for the question");
+    drop(store);
+    let other = at(&address, &options);
+    let caller = Caller::new(&*other, Ms(0));
+    assert_eq!(caller.record(&log).unwrap().owner_unseen_ms, Some(u64::MAX), "it said goodbye");
+    eventually("its log goes", || caller.record(&log).is_none());
+    drop(other);
+    eventually("all of it goes", || keys(&server, namespace).is_empty());
+}
+
+#[test]
+fn i6_a_finished_log_is_readable_until_its_retention_ends() {
+    let store = limited(Limits { retention_ms: 8_000, ..Limits::default() });
+    let caller = Caller::new(&*store, Ms(0));
+    let mut log = caller.open("s", 1);
+    let since = Instant::now();
+    caller.push(&mut log, &[sized(10), terminal()]);
+    let mut found = true;
+    while found {
+        let asked = since.elapsed();
+        found = caller.record(&log).is_some();
+        assert!(found || since.elapsed() >= Duration::from_millis(7_990), "not before its time");
+        assert!(!found || asked < Duration::from_secs(25), "not long after its time");
+        if found && asked < Duration::from_secs(1) {
+            log.assert_stored(&caller, 0, "I6");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(caller.read(&log, 0, ReadLimit { up_to: 9, events: 9, bytes: 99 }), Err(StoreError::Gone));
+    let log = caller.open("s", 1);
+    log.assert_stored(&caller, 0, "the name is free again");
+    caller.assert_usage("I11", |usage| (usage.streams, usage.events) == (1, 0));
+}
+
+// Owners
+
+#[test]
+fn i13_the_log_of_an_owner_that_is_gone_is_ended_by_others() {
+    let address = fresh(Kind::Alone);
+    let options = StoreOptions { owner_lost_ms: 5_000, ..StoreOptions::default() };
+    let (owner, other) = (at(&address, &options), at(&address, &options));
+    let writes = Caller::new(&*owner, Ms(0));
+    let reads = Caller::new(&*other, Ms(0));
+    let mut log = writes.open("s", 1);
+    writes.push(&mut log, &[sized(10), question()]);
+    owner.set_retry(&log.key, 700);
+    let known = SessionRecord { principal: Some("alice".into()), retry_ms: 9, ..SessionRecord::default() };
+    owner.put_session(Ms(0), "s", &known);
+    writes.record(&log);
+    assert!(reads.session("s").is_some_and(|record| record.unseen_ms < 5_000));
+    std::thread::sleep(Duration::from_millis(6_000));
+    assert!(reads.record(&log).unwrap().owner_unseen_ms.is_some_and(|ms| ms < 5_000), "it gives signs");
+    drop(owner);
+    let record = reads.record(&log).unwrap();
+    assert_eq!((record.retry_ms, record.finished, record.owner_unseen_ms), (Some(700), false, Some(u64::MAX)));
+    let session = reads.session("s").unwrap();
+    assert_eq!((session.principal, session.retry_ms, session.unseen_ms), (known.principal, 9, u64::MAX));
+    log.assert_stored(&reads, 0, "I1");
+    assert_eq!(reads.append(&log, 3, &[sized(1)]), Err(StoreError::Fenced));
+    other.finish(Ms(0), &log.key, Bytes::from_static(b"gone"));
+    let record = reads.record(&log).unwrap();
+    assert_eq!((record.finished, record.tail.as_deref()), (true, Some(&b"gone"[..])));
+    assert_eq!(reads.append(&log, 3, &[sized(1)]), Err(StoreError::Gone));
+}
+
+// Wake-ups
+
+#[test]
+fn hints_of_other_processes_come() {
+    hints_come(Kind::Alone);
+}
+
+// Addresses
+
+#[test]
+fn an_address_that_cannot_be_used_is_refused_with_what_was_tried_and_nothing_secret() {
+    let nobody = "redis://me:secret@127.0.0.1:1/0?connect_timeout_ms=300";
+    let text = refusal(nobody);
+    assert!(text.contains("\"redis://127.0.0.1:1\"") && text.contains("cannot be reached"), "{text}");
+    let alone = place(&address(Kind::Alone));
+    for (address, what) in [
+        (format!("redis://me:secret@{alone}?color=secret"), "the options are namespace, "),
+        (format!("redis://me:secret@{alone}"), "user or password"),
+        (format!("redis+cluster://{alone}"), "cluster"),
+        ("redis:here".to_owned(), "two slashes"),
+    ] {
+        let text = refusal(&address);
+        assert!(text.contains(what) && !text.contains("secret"), "{address}: {text}");
+    }
+}
+
+#[test]
+fn namespaces_share_a_server_and_no_log() {
+    let (one, two) = (fresh(Kind::Alone), fresh(Kind::Alone));
+    let stores = [&one, &two].map(|address| at(address, &StoreOptions::default()));
+    let callers = [&stores[0], &stores[1]].map(|store| Caller::new(&**store, Ms(0)));
+    let mut log = callers[0].open("s", 1);
+    callers[0].push(&mut log, &[sized(10)]);
+    stores[0].put_session(Ms(0), "s", &SessionRecord::default());
+    callers[0].record(&log);
+    assert!(callers[1].record(&log).is_none() && callers[1].session("s").is_none(), "I7");
+    stores[1].drop_session("s");
+    callers[1].record(&log);
+    log.assert_stored(&callers[0], 0, "I7");
+}
+
+#[test]
+fn a_database_of_its_own_is_used() {
+    let server = Server::start(&[]);
+    let store = at(&server.address("/3"), &StoreOptions::default());
+    let caller = Caller::new(&*store, Ms(0));
+    let mut log = caller.open("s", 1);
+    caller.push(&mut log, &[sized(10)]);
+    let spaces = server.say(&["INFO", "keyspace"]);
+    assert!(spaces[0].contains("db3:") && !spaces[0].contains("db0:"), "{spaces:?}");
+}

@@ -1,0 +1,91 @@
+//! Payloads encrypted at rest: the contract holds, and what is stored says nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::kit::folder::Folder;
+use bytes::Bytes;
+use tailrope_core::Ms;
+use tailrope_core::store::contract::{Caller, Log, check, check_shared, progress};
+use tailrope_core::store::{
+    EncryptionKey, EventStore, Limits, MemoryStore, ReadLimit, SealedStore, SessionRecord, StoreError, StoreOptions,
+    open,
+};
+
+fn key(digit: char) -> EncryptionKey {
+    EncryptionKey::from_hex(&digit.to_string().repeat(64)).expect("64 hexadecimal digits")
+}
+
+fn options(keys: &[EncryptionKey]) -> StoreOptions {
+    StoreOptions { encryption_keys: keys.to_vec(), ..StoreOptions::default() }
+}
+
+#[test]
+fn it_keeps_the_contract() {
+    check(&|| open("memory:", &options(&[key('1')])).unwrap());
+    check(&|| open("test-threaded:?delay_ms=0", &options(&[key('1')])).unwrap());
+    let folder = Folder::new();
+    let files = AtomicU64::new(0);
+    check_shared(&|| {
+        let path = folder.path(&format!("{}.db", files.fetch_add(1, Ordering::Relaxed)));
+        let address = format!("sqlite:{}", path.display());
+        (open(&address, &options(&[key('1')])).unwrap(), open(&address, &options(&[key('1')])).unwrap())
+    });
+}
+
+#[test]
+fn nothing_that_was_said_is_readable_in_the_file() {
+    let folder = Folder::new();
+    let address = format!("sqlite:{}", folder.path("a.db").display());
+    let words = ["a word in an event", "a word in an end", "a word in a principal", "about \0 1"];
+    {
+        let store = open(&address, &options(&[key('1')])).unwrap();
+        let caller = Caller::new(&*store, Ms(0));
+        let mut log = caller.open("s", 1);
+        caller.push(&mut log, &[progress(words[0])]);
+        store.finish(Ms(0), &log.key, Bytes::from_static(words[1].as_bytes()));
+        store.put_session(Ms(0), "s", &SessionRecord { principal: Some(words[2].into()), ..SessionRecord::default() });
+        assert_eq!(caller.session("s").and_then(|record| record.principal).as_deref(), Some(words[2]));
+        assert_eq!(caller.record(&log).and_then(|record| record.tail).as_deref(), Some(words[1].as_bytes()));
+    }
+    let mut files: Vec<_> = std::fs::read_dir(folder.path("a.db").parent().unwrap()).unwrap().collect();
+    let bytes: Vec<u8> = files.drain(..).flat_map(|file| std::fs::read(file.unwrap().path()).unwrap()).collect();
+    assert!(bytes.len() > 4_096);
+    for word in words {
+        assert!(!bytes.windows(word.len()).any(|part| part == word.as_bytes()), "{word}");
+    }
+}
+
+#[test]
+fn keys_can_be_changed_and_a_wrong_one_reads_nothing() {
+    let memory: Arc<dyn EventStore> = Arc::new(MemoryStore::new(Limits::default()));
+    let with = |keys: &[EncryptionKey]| SealedStore::new(Arc::clone(&memory), keys).expect("there is a key");
+    let old = with(&[key('1')]);
+    let mut log: Log;
+    {
+        let caller = Caller::new(&old, Ms(0));
+        log = caller.open("s", 1);
+        caller.push(&mut log, &[progress("a")]);
+    }
+    let both = with(&[key('2'), key('1')]);
+    let caller = Caller::new(&both, Ms(0));
+    caller.push(&mut log, &[progress("b")]);
+    log.assert_stored(&caller, 0, "both keys are read");
+    let limit = ReadLimit { up_to: 9, events: 9, bytes: 1 << 20 };
+    let stranger = with(&[key('3')]);
+    let refused = Caller::new(&stranger, Ms(0)).read(&log, 0, limit);
+    let Err(StoreError::Failed(text)) = refused else { panic!("another key reads nothing: {refused:?}") };
+    assert!(text.contains("any of the keys"), "{text}");
+    let new = with(&[key('2')]);
+    let caller = Caller::new(&new, Ms(0));
+    assert!(caller.read(&log, 0, limit).is_err() && caller.read(&log, 1, limit).is_ok());
+}
+
+#[test]
+fn a_key_is_64_hexadecimal_digits_and_is_not_shown() {
+    for wrong in ["", "1", &"g".repeat(64), &"1".repeat(63), &"1".repeat(65), &"\u{e9}".repeat(32)] {
+        assert!(EncryptionKey::from_hex(wrong).is_none(), "{wrong}");
+    }
+    assert_eq!(format!("{:?}", key('1')), "EncryptionKey(...)");
+    assert!(!format!("{:?}", options(&[key('1')])).contains("11111"));
+}

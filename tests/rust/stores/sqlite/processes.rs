@@ -1,0 +1,166 @@
+//! The SQLite store in several processes: one is killed, two write, a third reads along.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::kit::folder::Folder;
+use bytes::Bytes;
+use tailrope_core::Ms;
+use tailrope_core::store::contract::{Caller, Event, Log, progress};
+use tailrope_core::store::{EventStore, SessionRecord, SqliteStore, StoreError, StoreOptions};
+use tailrope_core::stream::Seq;
+
+fn at(path: &Path, options: &StoreOptions) -> SqliteStore {
+    SqliteStore::open(path, options).expect("the file can be opened")
+}
+
+/// A process that appends to one stream and says each position that the store has. It is this binary.
+struct Writer {
+    child: Child,
+    says: BufReader<ChildStdout>,
+}
+
+impl Writer {
+    fn start(file: &Path, session: &str, events: u64) -> Self {
+        let (_crate, module) = module_path!().split_once("::").expect("it is a module of the program");
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", &format!("{module}::write_as_a_process"), "--ignored", "--nocapture", "--test-threads=1"])
+            .env("TAILROPE_TEST_FILE", file)
+            .env("TAILROPE_TEST_SESSION", session)
+            .env("TAILROPE_TEST_EVENTS", events.to_string())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("this binary runs");
+        let says = BufReader::new(child.stdout.take().unwrap());
+        Self { child, says }
+    }
+
+    /// The next position that it got an answer for; none when it has ended.
+    fn next(&mut self) -> Option<Seq> {
+        let mut line = String::new();
+        while self.says.read_line(&mut line).unwrap() > 0 {
+            if let Some(seq) = line.trim().strip_prefix("stored ") {
+                return Some(seq.parse().unwrap());
+            }
+            line.clear();
+        }
+        None
+    }
+
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+fn payload(session: &str, seq: Seq) -> Event {
+    progress(&format!("{session} {seq} {}", "x".repeat((seq % 50) as usize)))
+}
+
+/// What the process with this session has written up to a position.
+fn written(session: &str, head: Seq) -> Log {
+    let mut log = Log::new(session, 1);
+    log.events = (1..=head).map(|seq| payload(session, seq)).collect();
+    log
+}
+
+#[test]
+#[ignore = "it is the process that other tests here start, and kill"]
+fn write_as_a_process() {
+    let var = |name: &str| std::env::var(format!("TAILROPE_TEST_{name}"));
+    let (Ok(file), Ok(session), Ok(events)) = (var("FILE"), var("SESSION"), var("EVENTS")) else { return };
+    let options = StoreOptions { owner_lost_ms: 300, ..StoreOptions::default() };
+    let store = at(Path::new(&file), &options);
+    let caller = Caller::new(&store, Ms(0));
+    let mut log = caller.open(&session, 1);
+    store.put_session(Ms(0), &session, &SessionRecord { principal: Some("alice".into()), ..SessionRecord::default() });
+    let mut out = std::io::stdout();
+    for seq in 1..=events.parse().unwrap() {
+        caller.push(&mut log, &[payload(&session, seq)]);
+        writeln!(out, "\nstored {seq}").unwrap();
+        out.flush().unwrap();
+    }
+}
+
+#[test]
+fn what_was_acknowledged_survives_a_kill_of_its_process() {
+    let folder = Folder::new();
+    let file = folder.path("a.db");
+    for round in 0..12 {
+        let session = format!("round {round}");
+        let mut writer = Writer::start(&file, &session, u64::MAX);
+        let mut acknowledged = 0;
+        while acknowledged < 1 + round * 7 {
+            acknowledged = writer.next().expect("it writes until it is killed");
+        }
+        writer.kill();
+        let store = at(&file, &StoreOptions::default());
+        let caller = Caller::new(&store, Ms(0));
+        for earlier in 0..=round {
+            let session = format!("round {earlier}");
+            let record = caller.record(&Log::new(&session, 1)).expect("the log is there");
+            assert!(earlier != round || record.head >= acknowledged, "{} of {acknowledged}", record.head);
+            assert!(record.head > earlier * 7);
+            written(&session, record.head).assert_stored(&caller, 0, "I1, after kill -9");
+            assert!(caller.session(&session).is_some_and(|record| record.principal.as_deref() == Some("alice")));
+        }
+        assert_eq!(store.usage().streams, 0, "nothing was written here yet");
+    }
+}
+
+#[test]
+fn two_processes_write_and_a_third_reads_along() {
+    let folder = Folder::new();
+    let file = folder.path("a.db");
+    let events = 400;
+    let mut writers = ["one", "two"].map(|session| Writer::start(&file, session, events));
+    let first = writers.each_mut().map(|writer| writer.next().expect("it writes"));
+    assert_eq!(first, [1, 1], "one does not wait for the end of the other");
+    let store = at(&file, &StoreOptions::default());
+    let caller = Caller::new(&store, Ms(0));
+    let mut heads = [1, 1];
+    while heads != [events; 2] {
+        for ((head, writer), session) in heads.iter_mut().zip(&mut writers).zip(["one", "two"]) {
+            *head = writer.next().unwrap_or(*head).max(*head);
+            let log = written(session, *head);
+            let after = *head - 1;
+            let got = caller.read_all(&log, after);
+            assert!(got.iter().zip(*head..).all(|(event, seq)| event.seq == seq), "dense");
+            assert!(!got.is_empty() && *got[0].frame == *log.events.last().unwrap().1, "what it got an answer for");
+        }
+    }
+    for (writer, session) in writers.iter_mut().zip(["one", "two"]) {
+        assert_eq!(writer.next(), None);
+        assert!(writer.child.wait().unwrap().success());
+        written(session, events).assert_stored(&caller, 0, "I2, two processes");
+    }
+}
+
+#[test]
+fn a_stream_has_one_process_that_writes_it_until_that_is_gone() {
+    let folder = Folder::new();
+    let file = folder.path("a.db");
+    let mut writer = Writer::start(&file, "s", u64::MAX);
+    writer.next();
+    let store = at(&file, &StoreOptions { owner_lost_ms: 8_000, ..StoreOptions::default() });
+    let caller = Caller::new(&store, Ms(0));
+    let log = caller.open("s", 1);
+    let unseen = || caller.record(&log).expect("it is there").owner_unseen_ms.expect("it is another's");
+    assert!(unseen() < 8_000);
+    let head = caller.record(&log).unwrap().head;
+    let same_place = caller.append(&written("s", head), head + 1, &[progress("late")]);
+    assert_eq!(same_place, Err(StoreError::Fenced), "its log was opened here, too, and stays its own");
+    store.finish(Ms(0), &log.key, Bytes::from_static(b"lost"));
+    assert!(!caller.record(&log).unwrap().finished, "it is alive");
+    writer.kill();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while unseen() < 8_000 {
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    store.finish(Ms(0), &log.key, Bytes::from_static(b"lost"));
+    let record = caller.record(&log).unwrap();
+    assert_eq!((record.finished, record.tail.as_deref()), (true, Some(&b"lost"[..])), "I13");
+}

@@ -1,0 +1,464 @@
+//! The SQLite store: the contract of all stores, its bounds, its file and its faults.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use crate::kit::events::{positions, question, sized, terminal};
+use crate::kit::folder::Folder;
+use bytes::Bytes;
+use tailrope_core::Ms;
+use tailrope_core::store::contract::{Caller, Log, check, check_shared};
+use tailrope_core::store::{
+    Complete, Durability, EventStore, Limits, Operation, Outcome, ReadLimit, SessionRecord, SqliteStore, StoreError,
+    StoreOptions, Ticket, open,
+};
+
+fn at(path: &Path, options: &StoreOptions) -> SqliteStore {
+    SqliteStore::open(path, options).expect("the file can be opened")
+}
+
+fn limited(limits: Limits) -> StoreOptions {
+    StoreOptions { limits, ..StoreOptions::default() }
+}
+
+#[test]
+fn it_keeps_the_contract() {
+    let folder = Folder::new();
+    let files = AtomicU64::new(0);
+    check(&|| {
+        let file = folder.path(&format!("{}.db", files.fetch_add(1, Ordering::Relaxed)));
+        Arc::new(at(&file, &StoreOptions::default()))
+    });
+}
+
+#[test]
+fn it_keeps_the_contract_when_every_commit_waits_for_the_disk() {
+    let folder = Folder::new();
+    let files = AtomicU64::new(0);
+    let options = StoreOptions { durability: Durability::Power, ..StoreOptions::default() };
+    check(&|| Arc::new(at(&folder.path(&format!("{}.db", files.fetch_add(1, Ordering::Relaxed))), &options)));
+}
+
+#[test]
+fn two_processes_on_one_file_keep_the_contract() {
+    let folder = Folder::new();
+    let files = AtomicU64::new(0);
+    check_shared(&|| {
+        let file = folder.path(&format!("{}.db", files.fetch_add(1, Ordering::Relaxed)));
+        (Arc::new(at(&file, &StoreOptions::default())), Arc::new(at(&file, &StoreOptions::default())))
+    });
+}
+
+// Bounds (I11)
+
+#[test]
+fn a_stream_keeps_its_newest_events() {
+    let folder = Folder::new();
+    let limits = Limits { max_events_per_stream: 5, ..Limits::default() };
+    let store = at(&folder.path("a.db"), &limited(limits));
+    let caller = Caller::new(&store, Ms(0));
+    let mut log = caller.open("s", 1);
+    for _ in 0..12 {
+        caller.push(&mut log, &[sized(10)]);
+    }
+    assert_eq!(positions(&caller, &log, 0), [8, 9, 10, 11, 12]);
+    assert_eq!(caller.record(&log).map(|record| (record.low, record.head)), Some((8, 12)));
+    assert_eq!((store.usage().events, store.usage().trimmed), (5, 7));
+    let tag_at = |after| caller.read(&log, after, ReadLimit { up_to: 12, events: 1, bytes: 1 }).unwrap().tag_at;
+    assert!(tag_at(7).is_some() && tag_at(12).is_some());
+    assert_eq!((tag_at(6), tag_at(0)), (None, None));
+    let mut batch = caller.open("s", 2);
+    caller.push(&mut batch, &vec![sized(1); 9]);
+    assert_eq!(positions(&caller, &batch, 0), [5, 6, 7, 8, 9], "a batch larger than the bound leaves its end");
+}
+
+#[test]
+fn a_stream_keeps_its_bytes_and_its_newest_event_whatever_its_size() {
+    let folder = Folder::new();
+    let max = 1_000;
+    let store = at(&folder.path("a.db"), &limited(Limits { max_bytes_per_stream: max, ..Limits::default() }));
+    let caller = Caller::new(&store, Ms(0));
+    let mut log = caller.open("s", 1);
+    for _ in 0..50 {
+        caller.push(&mut log, &[sized(100)]);
+        assert!(store.usage().bytes <= max as u64);
+    }
+    assert!(store.usage().events >= 3);
+    caller.push(&mut log, &[sized(5_000)]);
+    assert_eq!(positions(&caller, &log, 0), [51]);
+    caller.push(&mut log, &[sized(10)]);
+    assert_eq!(positions(&caller, &log, 0), [52]);
+}
+
+#[test]
+fn an_event_that_is_too_large_is_refused_and_named() {
+    let folder = Folder::new();
+    let store = at(&folder.path("a.db"), &limited(Limits { max_event_bytes: 100, ..Limits::default() }));
+    let caller = Caller::new(&store, Ms(0));
+    let mut log = caller.open("s", 1);
+    let refused = caller.append(&log, 1, &[sized(10), sized(101)]);
+    assert_eq!(refused, Err(StoreError::TooLarge { bytes: 101, max: 100 }));
+    caller.push(&mut log, &[sized(100)]);
+}
+
+#[test]
+fn an_unanswered_question_outlives_the_events_around_it() {
+    let folder = Folder::new();
+    let store = at(&folder.path("a.db"), &limited(Limits { max_events_per_stream: 4, ..Limits::default() }));
+    let caller = Caller::new(&store, Ms(0));
+    let mut log = caller.open("s", 1);
+    caller.push(&mut log, &[sized(1), question(), sized(1), question()]);
+    store.settle(&log.key, 4);
+    for _ in 0..6 {
+        caller.push(&mut log, &[sized(1)]);
+    }
+    assert_eq!(positions(&caller, &log, 0), [2, 8, 9, 10]);
+    assert_eq!(caller.record(&log).map(|record| record.low), Some(8));
+    assert_eq!(positions(&caller, &log, 2), [8, 9, 10]);
+    store.settle(&log.key, 2);
+    assert_eq!(positions(&caller, &log, 0), [8, 9, 10], "answered, it goes");
+    caller.assert_usage("I11", |usage| usage.events == 3);
+}
+
+#[test]
+fn questions_that_nobody_answers_yield_last_but_they_do_yield() {
+    let folder = Folder::new();
+    let max = 2_000;
+    let store = at(&folder.path("a.db"), &limited(Limits { max_bytes_per_stream: max, ..Limits::default() }));
+    let caller = Caller::new(&store, Ms(0));
+    let mut log = caller.open("s", 1);
+    for _ in 0..200 {
+        caller.push(&mut log, &[question()]);
+        assert!(store.usage().bytes <= max as u64, "{:?}", store.usage());
+    }
+    let kept = positions(&caller, &log, 0);
+    assert!(kept.len() > 10 && *kept.last().unwrap() == 200, "the newest are kept: {kept:?}");
+}
+
+#[test]
+fn a_session_over_its_bytes_gives_up_its_oldest_finished_streams_first() {
+    let folder = Folder::new();
+    let time = Arc::new(AtomicU64::new(1_000));
+    let clock = Arc::clone(&time);
+    let options = StoreOptions {
+        limits: Limits { max_bytes_per_session: 6_000, ..Limits::default() },
+        wall_clock: Some(Arc::new(move || clock.load(Ordering::SeqCst))),
+        ..StoreOptions::default()
+    };
+    let store = at(&folder.path("a.db"), &options);
+    let caller = Caller::new(&store, Ms(0));
+    let mut running = caller.open("s", 0);
+    caller.push(&mut running, &[sized(500), sized(500)]);
+    let mut finished = Vec::new();
+    for number in 1..=8 {
+        time.fetch_add(1, Ordering::SeqCst);
+        let mut log = caller.open("s", number);
+        caller.push(&mut log, &[sized(400), terminal()]);
+        finished.push(log);
+    }
+    let mut other = caller.open("t", 99);
+    caller.push(&mut other, &[sized(5_000)]);
+    caller.push(&mut running, &[sized(1_000)]);
+    let kept: Vec<bool> = finished.iter().map(|log| caller.record(log).is_some()).collect();
+    assert!(kept.is_sorted() && !kept[0] && kept[7], "the oldest finished go first: {kept:?}");
+    assert_eq!(positions(&caller, &running, 0), [1, 2, 3], "the running stream is whole");
+    assert_eq!(positions(&caller, &other, 0), [1], "another session is not concerned");
+    for _ in 0..100 {
+        caller.push(&mut running, &[sized(100)]);
+    }
+    let kept = positions(&caller, &running, 0);
+    assert!(*kept.last().unwrap() == 103 && kept.len() < 60, "then events of the largest go: {kept:?}");
+    assert!(kept.windows(2).all(|pair| pair[1] == pair[0] + 1));
+    assert!(store.usage().bytes <= 6_000 + 5_000 + 400);
+}
+
+#[test]
+fn the_file_keeps_its_bytes_and_drops_give_everything_back() {
+    let folder = Folder::new();
+    let max = 100_000;
+    let store = at(&folder.path("a.db"), &limited(Limits { max_bytes: max, ..Limits::default() }));
+    let caller = Caller::new(&store, Ms(0));
+    for number in 0..300 {
+        let session = format!("session {}", number % 20);
+        let mut log = caller.open(&session, number);
+        caller.push(&mut log, &[sized(500), sized(500)]);
+        match number % 4 {
+            0 => caller.push(&mut log, &[terminal()]),
+            1 => store.finish(Ms(0), &log.key, Bytes::from_static(b"end")),
+            2 => store.drop_stream(&log.key),
+            _ => {}
+        }
+        caller.assert_usage("I11", |usage| usage.bytes <= max as u64);
+        if caller.record(&log).is_some() {
+            let kept = positions(&caller, &log, 0);
+            assert!(kept.windows(2).all(|pair| pair[1] == pair[0] + 1), "{kept:?}");
+        }
+    }
+    for number in 0..20 {
+        store.drop_session(&format!("session {number}"));
+    }
+    caller.assert_usage("F-54", |usage| (usage.sessions, usage.streams, usage.events, usage.bytes) == (0, 0, 0, 0));
+}
+
+#[test]
+fn age_and_retention_take_what_they_are_over() {
+    let folder = Folder::new();
+    let time = Arc::new(AtomicU64::new(1_000_000));
+    let clock = Arc::clone(&time);
+    let options = StoreOptions {
+        limits: Limits { max_age_ms: 60_000, retention_ms: 5_000, ..Limits::default() },
+        wall_clock: Some(Arc::new(move || clock.load(Ordering::SeqCst))),
+        ..StoreOptions::default()
+    };
+    let store = at(&folder.path("a.db"), &options);
+    let caller = Caller::new(&store, Ms(0));
+    let mut log = caller.open("s", 1);
+    caller.push(&mut log, &[sized(1), sized(1)]);
+    time.fetch_add(30_000, Ordering::SeqCst);
+    caller.push(&mut log, &[sized(1)]);
+    time.fetch_add(32_000, Ordering::SeqCst);
+    caller.push(&mut log, &[sized(1)]);
+    assert_eq!(positions(&caller, &log, 0), [3, 4]);
+    time.fetch_add(900_000, Ordering::SeqCst);
+    caller.push(&mut log, &[terminal()]);
+    assert_eq!(positions(&caller, &log, 0), [5], "the newest always stays");
+    let mut running = caller.open("s", 2);
+    caller.push(&mut running, &[sized(1)]);
+    time.fetch_add(4_999, Ordering::SeqCst);
+    store.sweep(Ms(0));
+    assert!(caller.record(&log).is_some(), "I6: readable until retention ends");
+    time.fetch_add(1, Ordering::SeqCst);
+    store.sweep(Ms(0));
+    assert!(caller.record(&log).is_none() && caller.record(&running).is_some());
+    store.put_session(Ms(0), "s", &SessionRecord::default());
+    assert_eq!(caller.session("s").map(|record| record.age_ms), Some(0));
+    time.fetch_add(900_000, Ordering::SeqCst);
+    store.sweep(Ms(0));
+    assert_eq!(caller.session("s").map(|record| record.age_ms), Some(900_000), "its owner is there");
+    drop(store);
+    let later = at(&folder.path("a.db"), &options);
+    let caller = Caller::new(&later, Ms(0));
+    assert!(caller.session("s").is_some_and(|record| record.unseen_ms == u64::MAX), "its owner said goodbye");
+    time.fetch_add(60_001, Ordering::SeqCst);
+    later.sweep(Ms(0));
+    assert_eq!((caller.session("s"), caller.record(&running)), (None, None), "a session that was left goes in time");
+    caller.assert_usage("F-54", |usage| usage.streams == 0 && usage.sessions == 0 && usage.bytes == 0);
+}
+
+#[test]
+fn retention_goes_on_while_there_is_more_than_one_transaction_may_remove() {
+    let folder = Folder::new();
+    // Nothing but what is asked for: the next sign of life is minutes away.
+    let time = Arc::new(AtomicU64::new(1_000_000));
+    let clock = Arc::clone(&time);
+    let options = StoreOptions {
+        limits: Limits { retention_ms: 5_000, ..Limits::default() },
+        owner_lost_ms: 3_600_000,
+        wall_clock: Some(Arc::new(move || clock.load(Ordering::SeqCst))),
+        ..StoreOptions::default()
+    };
+    let store = at(&folder.path("a.db"), &options);
+    let caller = Caller::new(&store, Ms(0));
+    for number in 0..1_000 {
+        let mut log = caller.open("s", number);
+        caller.push(&mut log, &[terminal()]);
+    }
+    time.fetch_add(5_000, Ordering::SeqCst);
+    store.sweep(Ms(0));
+    caller.assert_usage("I11: all of it goes", |usage| usage.streams == 0);
+}
+
+// The file
+
+#[test]
+fn reopening_finds_everything() {
+    let folder = Folder::new();
+    let file = folder.path("a.db");
+    let options = StoreOptions::default();
+    let store = at(&file, &options);
+    let caller = Caller::new(&store, Ms(0));
+    let mut log = caller.open("s", 1);
+    caller.push(&mut log, &[sized(10), question(), sized(0)]);
+    store.set_retry(&log.key, 700);
+    let known = SessionRecord { principal: Some("alice".into()), retry_ms: 9, ..SessionRecord::default() };
+    store.put_session(Ms(0), "s", &known);
+    let mut ended = caller.open("s", 2);
+    caller.push(&mut ended, &[sized(10)]);
+    store.finish(Ms(0), &ended.key, Bytes::from_static(b"tail"));
+    let usage = {
+        caller.record(&ended);
+        store.usage()
+    };
+    drop(store);
+    let store = at(&file, &options);
+    let caller = Caller::new(&store, Ms(7));
+    log.assert_stored(&caller, 0, "I6");
+    ended.assert_stored(&caller, 0, "I6");
+    let record = caller.record(&log).unwrap();
+    assert_eq!((record.retry_ms, record.finished, record.owner_unseen_ms), (Some(700), false, Some(u64::MAX)));
+    assert_eq!(caller.record(&ended).unwrap().tail, Some(Bytes::from_static(b"tail")));
+    assert_eq!(caller.session("s").map(|record| (record.principal, record.retry_ms)), Some((known.principal, 9)));
+    // Who is gone appends nothing; whoever reads its stream may end it.
+    assert_eq!(caller.append(&log, 4, &[sized(1)]), Err(StoreError::Fenced));
+    store.finish(Ms(0), &log.key, Bytes::from_static(b"gone"));
+    assert!(caller.record(&log).is_some_and(|record| record.finished && record.owner_unseen_ms.is_none()), "I13");
+    assert_eq!(store.usage().events, usage.events);
+}
+
+/// Lets go of the store when the store answers.
+struct Last(Mutex<Option<SqliteStore>>, Mutex<Sender<()>>);
+
+impl Complete for Last {
+    fn complete(&self, _ticket: &Ticket, _outcome: Outcome) {
+        drop(self.0.lock().unwrap().take());
+        self.1.lock().unwrap().send(()).unwrap();
+    }
+}
+
+#[test]
+fn a_store_that_its_own_thread_lets_go_of_is_closed() {
+    let folder = Folder::new();
+    for operation in [Operation::Open, Operation::Record] {
+        let (gone, told) = channel();
+        let last = Arc::new(Last(Mutex::new(None), Mutex::new(gone)));
+        let to: Weak<dyn Complete> = Arc::downgrade(&(Arc::clone(&last) as Arc<dyn Complete>));
+        let log = Log::new("s", 1);
+        let ticket = Ticket { to, nonce: log.key.nonce, operation, number: 1 };
+        let mut kept = last.0.lock().unwrap();
+        let store = kept.insert(at(&folder.path("a.db"), &StoreOptions::default()));
+        match operation {
+            Operation::Open => drop(store.open(Ms(0), &log.key, &Bytes::new(), &ticket)),
+            _ => drop(store.record(&log.key, &ticket)),
+        }
+        drop(kept);
+        told.recv_timeout(Duration::from_secs(30)).expect("its threads do not wait for each other");
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_used_is_refused_with_what_is_wrong() {
+    let folder = Folder::new();
+    let text = folder.path("text.db");
+    std::fs::write(&text, "no database, but long enough to be looked at as one".repeat(100)).unwrap();
+    let other = folder.path("other.db");
+    let newer = folder.path("newer.db");
+    for (file, sql) in [(&other, "CREATE TABLE t (x)"), (&newer, "PRAGMA user_version = 99")] {
+        if file == &newer {
+            drop(at(file, &StoreOptions::default()));
+        }
+        rusqlite::Connection::open(file).unwrap().execute_batch(sql).unwrap();
+    }
+    let damaged = folder.path("damaged.db");
+    drop(at(&damaged, &StoreOptions::default()));
+    let mut bytes = std::fs::read(&damaged).unwrap();
+    bytes[100..4_000].fill(0xFF);
+    std::fs::write(&damaged, bytes).unwrap();
+    let cases = [
+        (text, "no SQLite database"),
+        (other, "something else"),
+        (newer, "version 99"),
+        (damaged, "damaged"),
+        (folder.path("no/such/folder.db"), "directory does not exist"),
+        (folder.path("."), "is a directory"),
+    ];
+    for (file, what) in cases {
+        let error = open(&format!("sqlite:{}", file.display()), &StoreOptions::default()).err();
+        let text = error.map(|error| error.to_string()).unwrap_or_default();
+        assert!(text.contains(what), "{file:?}: {text:?}");
+    }
+}
+
+#[test]
+fn addresses_are_refused_with_what_was_tried_and_what_there_is() {
+    let folder = Folder::new();
+    let options = StoreOptions::default();
+    for (address, what) in [
+        ("events.db", "the kinds are memory:, sqlite:PATH"),
+        ("mysql://me:pass@host/db", "no kind of store called \"mysql\""),
+        ("sqlite:", "the path of the file is missing"),
+        ("sqlite:events.db?key=pass", "takes no options"),
+        ("sqlite::memory:", "the path of the file is missing"),
+        ("sqlite://host/events.db", "a file is on this machine"),
+        ("memory:here", "its whole address is memory:"),
+    ] {
+        let error = open(address, &options).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(error.contains(what) && !error.contains("pass"), "{address}: {error}");
+    }
+    assert!(open("memory:", &options).is_ok());
+    let absolute = format!("sqlite://{}", folder.path("a.db").display());
+    assert!(open(&absolute, &options).is_ok() && folder.path("a.db").exists());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_new_file_is_its_users_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new();
+    let _store = at(&folder.path("a.db"), &StoreOptions::default());
+    for file in ["a.db", "a.db-wal"] {
+        let mode = std::fs::metadata(folder.path(file)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o077, 0, "{file}: {mode:o}");
+    }
+}
+
+#[test]
+fn i9_a_file_that_fails_for_a_while_harms_the_events_of_that_while() {
+    let folder = Folder::new();
+    let file = folder.path("a.db");
+    let store = at(&file, &StoreOptions::default());
+    let caller = Caller::new(&store, Ms(0));
+    let mut logs = [1, 2].map(|number| caller.open("s", number));
+    logs.iter_mut().for_each(|log| caller.push(log, &[sized(10)]));
+    let usage = store.usage();
+    let other = rusqlite::Connection::open(&file).unwrap();
+    other.busy_timeout(Duration::from_secs(20)).unwrap();
+    other.execute_batch("ALTER TABLE event RENAME TO away").unwrap();
+    // Both are in one transaction, and fail each for itself.
+    std::thread::scope(|scope| {
+        for log in &logs {
+            scope.spawn(|| {
+                let caller = Caller::new(&store, Ms(0));
+                assert!(matches!(caller.append(log, 2, &[sized(10)]), Err(StoreError::Failed(_))));
+                let everything = ReadLimit { up_to: 9, events: 9, bytes: 999 };
+                assert!(matches!(caller.read(log, 0, everything), Err(StoreError::Failed(_))));
+            });
+        }
+    });
+    assert_eq!(store.usage(), usage, "rule 7");
+    other.execute_batch("ALTER TABLE away RENAME TO event").unwrap();
+    for log in &mut logs {
+        caller.push(log, &[sized(20)]);
+        log.assert_stored(&caller, 0, "F-58");
+    }
+}
+
+#[test]
+fn a_lock_of_another_process_is_waited_for_and_nobody_waits_for_the_store() {
+    let folder = Folder::new();
+    let file = folder.path("a.db");
+    let store = at(&file, &StoreOptions::default());
+    let caller = Caller::new(&store, Ms(0));
+    let mut log = caller.open("s", 1);
+    caller.push(&mut log, &[sized(10)]);
+    let other = rusqlite::Connection::open(&file).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    std::thread::scope(|scope| {
+        let store = &store;
+        let mut slow = log.clone();
+        let writing = scope.spawn(move || {
+            Caller::new(store, Ms(0)).push(&mut slow, &[sized(20)]);
+            slow
+        });
+        // These return although the writer waits; a read that comes behind the write waits with it.
+        for seq in 1..1_000 {
+            store.settle(&log.key, seq);
+            store.usage();
+        }
+        assert!(!writing.is_finished());
+        other.execute_batch("COMMIT").unwrap();
+        writing.join().unwrap().assert_stored(&Caller::new(store, Ms(0)), 0, "I2");
+    });
+}
