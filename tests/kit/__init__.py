@@ -1,1 +1,1 @@
-"""What all suites share: servers under test (`servers`), a raw HTTP client (`raw`) and MCP sessions over it (`peer`)."""
+"""What the suites share: servers under test (`servers`), a raw HTTP client (`raw`) and sessions over it (`peer`)."""

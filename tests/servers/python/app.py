@@ -1,10 +1,10 @@
 """Start one test server: python -m servers.python.app --flavor mcp2 --transport tailrope --port 0 [--options JSON].
 
 Prints `READY PORT` when it listens. Options: engine (arguments of tailrope.install), address (of the event store), store
-(none, lab, example, event-store for one that the SDK is given, absent), cap (events per stream of the lab store, or of all
-in the example's), retry_ms, mount (starlette, fastapi), server (uvicorn, hypercorn), loop (asyncio, uvloop), log (level of
-the logger `tailrope`), servers (several in one process, by path, each with the options of an event store of its own or
-none), and those of the builders in flavors.py.
+(none, lab, example, event-store for one that the SDK is given, absent), cap (events per stream of the lab store, or of
+all in the example's), retry_ms, mount (starlette, fastapi), server (uvicorn, hypercorn), loop (asyncio, uvloop), log
+(level of the logger `tailrope`), servers (several in one process, by path, each with the options of an event store of
+its own or none), and those of the builders in flavors.py.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ import argparse
 import asyncio
 import json
 import logging
-import os
 import socket
 import sys
-import uuid
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -50,10 +48,8 @@ def build(flavor: str, transport: str, options: dict[str, Any]) -> App:
         if kind == "example":
             # It is a server, too, which installs without options; ours come after.
             store = example(options)
-        # Counters and bounds are those of a store, so each server has one of its own.
-        place = os.environ.get("TAILROPE_TEST_STORE", "memory:").replace("{}", f"t{uuid.uuid4().hex[:12]}")
-        if kind != "example":
-            place = options.get("address", place)
+        # The address of the example is that of its file.
+        place = options.get("address", "memory:") if kind != "example" else "memory:"
         if kind == "event-store":
             store = tailrope.mcp.EventStore(place, retry_ms=retry_ms)
         elif kind != "absent":
