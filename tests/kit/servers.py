@@ -1,7 +1,8 @@
 """The servers under test: one list for all suites, and one way to start them.
 
 A server is a process of a real SDK with the tools of `tests/servers`. It prints `READY PORT`, and answers what tests
-ask of it below `/ctl/`, beside its MCP endpoint. `TAILROPE_TEST_TRANSPORT=stock` starts them on the SDKs' own transports.
+ask of it below `/ctl/`, beside its MCP endpoint. `TAILROPE_TEST_TRANSPORT=stock` starts them on the SDKs' own
+transports.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Start one test server: python -m servers.python.app --flavor mcp2 --transport tailrope --port 0 [--options JSON].
 
-Prints `READY PORT` when it listens. Options: engine (arguments of tailrope.install), address (of the event store), store
+Prints `READY PORT` when it listens. Options: engine (arguments of tailrope.install), address (of the store), store
 (none, lab, example, event-store for one that the SDK is given, absent), cap (events per stream of the lab store, or of
 all in the example's), retry_ms, mount (starlette, fastapi), server (uvicorn, hypercorn), loop (asyncio, uvloop), log
 (level of the logger `tailrope`), servers (several in one process, by path, each with the options of an event store of
