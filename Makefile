@@ -8,9 +8,9 @@ MCP2 := .venv/mcp2/bin
 PACKAGE := bindings-python/python/tailrope
 # Every store, and the one for the tests of hosts.
 STORES := --features tailrope-core/postgres,tailrope-core/redis,tailrope-core/sqlite,tailrope-core/testing
-# Real servers while a command runs: all kinds for the engine, one of each for the packages.
-EVERY_SERVER := tests/services/with redis redis-cluster redis-sentinel redis-tls postgres postgres-tls pgbouncer --
+# Real servers while a command runs: one of each kind, or all kinds for the engine.
 SERVERS := tests/services/with redis postgres --
+EVERY_SERVER := tests/services/with redis redis-cluster redis-sentinel redis-tls postgres postgres-tls pgbouncer --
 # Only the checks of the binding crate look at an interpreter; linking against one is left to the wheel.
 export PYO3_PYTHON := $(CURDIR)/$(MCP2)/python
 # Extra arguments: make test-python PYTEST_ARGS="-k resume", make bench BENCH_ARGS="--quick", make demo DEMO_ARGS=...,
@@ -22,13 +22,18 @@ DEMO_ARGS ?=
 TORTURE_ARGS ?=
 FUZZ_TARGETS ?=
 
+# Where each suite leaves how long its tests took; `scripts/slowest` reads it.
+TIMES := $(CURDIR)/target/times
+pytest = $(1)/python -m pytest $(2) --junitxml=$(TIMES)/$(3).xml $(PYTEST_ARGS)
+
 .PHONY: help setup lock clean format lint lint-rust lint-python lint-node lint-docs
 .PHONY: asan demo demo-python demo-node demo-client bench bench-stores fuzz leaks matrix mutants shuttle simulate torture
-.PHONY: test test-rust test-python test-python-mcp1 test-python-mcp2 test-node test-interop test-client test-conformance
-.PHONY: test-torture torture-faults torture-marathon torture-stalled torture-soak
+.PHONY: test test-rust test-wire test-python test-node test-clients
+.PHONY: test-full test-rust-full test-wire-full test-python-full test-node-full test-clients-full test-torture test-conformance
+.PHONY: torture-faults torture-marathon torture-stalled torture-soak
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
 
 setup: ## make .venv/mcp1 and .venv/mcp2, build the wheel, install it in both (fast when nothing changed)
 	@scripts/setup
@@ -36,15 +41,34 @@ setup: ## make .venv/mcp1 and .venv/mcp2, build the wheel, install it in both (f
 # More at a time than there are cores: most tests wait for something most of their time.
 TOGETHER := $(MAKE) --no-print-directory --jobs=3 --keep-going --output-sync=target
 
-test: setup ## run every test
-	@$(TOGETHER) test-rust test-python-mcp1 test-python-mcp2 test-node test-client test-interop test-conformance \
-		test-torture mutants
+test: setup ## what every change runs: all that is deterministic and quick
+	@rm -rf $(TIMES)
+	@$(TOGETHER) test-rust test-wire test-python test-node test-clients
 
-test-rust: ## run the tests of the engine and of its stores, with real Redis and PostgreSQL servers
-	$(EVERY_SERVER) cargo test --workspace --exclude tailrope-python --exclude tailrope-node $(STORES)
+test-full: setup ## all there is: every SDK line times every store, mutants, deep simulation, load
+	@rm -rf $(TIMES)
+	@$(MAKE) --no-print-directory --jobs=1 --keep-going test-rust-full test-wire-full test-python-full test-node-full \
+		test-clients-full test-conformance test-torture mutants shuttle simulate
+
+# What is built on the same dependencies as the wheel and the addon, so that they are built once. The packages are tested
+# in their own language; the client and the tests of threads have other dependencies.
+RUST := --workspace --exclude tailrope-python --exclude tailrope-node --exclude tailrope-client --exclude tailrope-shuttle \
+	$(STORES)
+# Test programs leave their tests' times where `scripts/slowest` finds them.
+TIMED := --config 'target."cfg(all())".runner = "$(CURDIR)/scripts/timed-test"'
+
+# Most of these tests wait, so more of them at a time than there are cores.
+test-rust: ## run the tests of the engine and of its stores, with a real Redis and PostgreSQL
+	RUST_TEST_THREADS=8 $(SERVERS) cargo test $(TIMED) --tests $(RUST)
+	RUST_TEST_THREADS=8 cargo test $(TIMED) --tests -p tailrope-client -p tailrope-shuttle
+
+test-rust-full: ## run them at depth, on every kind of server, and a few thousand sessions on each store
+	TAILROPE_DEPTH=20 TAILROPE_SCHEDULES=20000 cargo test --profile deep $(RUST) --test rules --test replay --test schedules
+	RUST_TEST_THREADS=8 $(EVERY_SERVER) cargo test -p tailrope-core $(STORES) --test every_server --test many_sessions
+	cargo test --doc -p tailrope-client -p tailrope-core
 
 shuttle: ## run what threads share in the engine under many orders of their steps
-	TAILROPE_SCHEDULES=$${TAILROPE_SCHEDULES:-20000} cargo test -p tailrope-shuttle
+	TAILROPE_SCHEDULES=$${TAILROPE_SCHEDULES:-20000} cargo test --profile deep -p tailrope-shuttle
 
 mutants: ## put known faults of SDKs into copies of the engine, and show which test catches each
 	tests/mutants/run $(MUTANTS_ARGS)
@@ -52,29 +76,43 @@ mutants: ## put known faults of SDKs into copies of the engine, and show which t
 simulate: ## run a million random schedules of several engines over a simulated store (TAILROPE_SCHEDULES=N)
 	TAILROPE_SCHEDULES=$${TAILROPE_SCHEDULES:-1000000} cargo test --release -p tailrope-simulation --test schedules
 
-test-python: setup ## run tests/python against mcp 1.x + fastmcp 3 and against mcp 2.x + fastmcp 4
-	@$(TOGETHER) test-python-mcp1 test-python-mcp2
+# One server of each language; of the other SDK lines and web-standard classes, and of stores behind them: test-wire-full.
+test-wire: setup ## ask one server of each language what any has to do on the wire: tests/wire
+	TAILROPE_TEST_SERVERS=mcp2,node-v2 $(SERVERS) $(call pytest,$(MCP2),tests/wire -m "not full" --numprocesses 3,wire)
 
-test-python-mcp1 test-python-mcp2: test-python-%:
-	$(SERVERS) .venv/$*/bin/python -m pytest tests/python --numprocesses 2 --dist loadgroup $(PYTEST_ARGS)
+test-wire-full: setup ## ask every server, on every store
+	$(SERVERS) $(call pytest,$(MCP2),tests/wire --numprocesses 3,wire-full)
 
-test-node: setup ## run tests/node against the TypeScript SDK 1.x and 2.x
+# On mcp 1.x what the SDK line or its HTTP library can change; what says nothing about them carries the mark `one_line`.
+test-python: setup ## run tests/python: installing, event loops, forks, stores of a host, the client's half
+	$(SERVERS) $(call pytest,$(MCP2),tests/python -m "not full" --numprocesses 2 --dist loadgroup,python-mcp2)
+	$(SERVERS) $(call pytest,$(MCP1),tests/python -m "not full and not one_line" --numprocesses 2 --dist loadgroup,python-mcp1)
+
+test-python-full: setup ## run all of it on both SDK lines, and the official client 1.x against every server
+	TAILROPE_FUZZ_SECONDS=2 $(SERVERS) $(call pytest,$(MCP2),tests/python --numprocesses 2 --dist loadgroup,python-mcp2-full)
+	TAILROPE_FUZZ_SECONDS=2 $(SERVERS) $(call pytest,$(MCP1),tests/python --numprocesses 2 --dist loadgroup,python-mcp1-full)
+	$(call pytest,$(MCP1),tests/wire -k stock_client --numprocesses 2,wire-mcp1-full)
+
+test-node: setup ## run tests/node: classes and handlers, the client's half, stores of a host, packages
 	$(SERVERS) npm test --silent
 
-test-interop: setup ## run every official client against every server
+test-node-full: setup ## run all of it
+	TAILROPE_TEST_FULL=1 TAILROPE_FUZZ_SECONDS=2 $(SERVERS) npm test --silent
+
+test-clients: setup ## run official clients against servers of both languages, and the clients' scenarios: tests/interop, tests/client
+	$(call pytest,$(MCP2),tests/interop tests/client tests/torture -m "not full",clients)
+
+test-clients-full: setup ## run every official client against every server
 	tests/interop/build >/dev/null
-	$(MCP2)/python -m pytest tests/interop $(PYTEST_ARGS)
+	$(call pytest,$(MCP2),tests/interop tests/client,clients-full)
 
-test-client: setup ## run stock clients with the one line and without it, against raw, stock and our servers
-	tests/conformance/setup
-	$(MCP2)/python -m pytest tests/client $(PYTEST_ARGS)
-	tests/conformance/run-clients
-
-# By file, so that one worker has all the cells: each that runs one of them runs all that it has collected.
 test-torture: setup ## run a slice of the torture: each test in each language, a few seconds each
-	tests/interop/build >/dev/null
-	tests/services/with nginx redis postgres -- $(MCP2)/python -m pytest tests/torture --numprocesses 2 --dist loadfile \
-		$(PYTEST_ARGS)
+	tests/services/with nginx redis postgres -- $(call pytest,$(MCP2),tests/torture --numprocesses 2 --dist loadfile,torture)
+
+test-conformance: setup ## run the official conformance suite against our servers and clients
+	tests/conformance/setup
+	tests/conformance/run
+	tests/conformance/run-clients
 
 # Each part goes on behind what is broken, and so does the whole, which names that again at its end.
 TORTURE_PARTS := torture-faults torture-marathon torture-stalled torture-soak
@@ -97,10 +135,6 @@ torture-stalled: setup ## 1 GB for a reader that takes nothing, beside nine that
 torture-soak: setup ## a day of rude clients, compressed, on each store: a quarter of an hour
 	@cd tests && services/with redis postgres -- ../$(MCP2)/python -m torture.soak
 
-test-conformance: setup ## run the official conformance suite against the Python and the Node server
-	tests/conformance/setup
-	tests/conformance/run
-
 fuzz: ## fuzz the core with coverage and AddressSanitizer, FUZZ_SECONDS for each target (600), two at a time
 	tests/fuzz/run $(FUZZ_TARGETS)
 
@@ -118,6 +152,8 @@ lint-rust: setup
 	cargo check --quiet -p tailrope-core --no-default-features
 	cargo clippy --quiet -p tailrope-core --all-targets -- -D warnings
 	cargo clippy --quiet --workspace --all-targets $(STORES) -- -D warnings
+	# Which `--all-targets` leaves out, as `cargo test` does.
+	cargo clippy --quiet -p tailrope-core $(STORES) --test every_server --test many_sessions -- -D warnings
 
 lint-python: setup
 	$(MCP2)/ruff format --check .
@@ -155,13 +191,15 @@ leaks: setup ## look for memory that the native halves lose: Python under valgri
 asan: setup ## make calls of every kind of the native halves under AddressSanitizer, ASAN_SECONDS for each (10)
 	$(MCP2)/python tests/asan/run $${ASAN_SECONDS:-10}
 
-bench: setup ## measure Tailrope against the stock transport, side by side
+# What is measured is built as a release is.
+bench bench-stores: export TAILROPE_PROFILE := release
+bench: setup ## measure Tailrope against the stock transport, side by side, and write benches/results/latest.md
 	benches/run $(BENCH_ARGS)
 
 bench-stores: setup ## measure the event stores, beside what their servers do for anybody
 	$(SERVERS) benches/stores $(BENCH_ARGS)
 
-lock: ## resolve requirements/*.in again and pin the result
+lock: ## resolve requirements/*.in and the npm packages again and pin the result
 	scripts/lock
 
 clean: ## remove everything that was built or installed here

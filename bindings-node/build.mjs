@@ -19,7 +19,9 @@ const metadata = execFileSync('cargo', ['metadata', '--format-version', '1', '--
   cwd: root,
   maxBuffer: 64 << 20,
 });
-const built = join(JSON.parse(metadata).target_directory, profile, files[process.platform] ?? 'libtailrope_node.so');
+// Cargo's folder for the profile `dev` has another name.
+const folder = profile === 'dev' ? 'debug' : profile;
+const built = join(JSON.parse(metadata).target_directory, folder, files[process.platform] ?? 'libtailrope_node.so');
 const target = join(here, 'tailrope.node');
 // A process that has the old file loaded keeps it: overwriting it in place would crash that process.
 copyFileSync(built, `${target}.new`);
