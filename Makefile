@@ -94,7 +94,8 @@ test-python-full: setup ## run all of it on both SDK lines, and the official cli
 	$(call pytest,$(MCP1),tests/wire -k stock_client --numprocesses 2,wire-mcp1-full)
 
 test-node: setup ## run tests/node: classes and handlers, the client's half, stores of a host, packages
-	$(SERVERS) npm test --silent
+	@mkdir -p $(TIMES)
+	$(SERVERS) npm test --silent | tee $(TIMES)/node.txt
 
 test-node-full: setup ## run all of it
 	TAILROPE_TEST_FULL=1 TAILROPE_FUZZ_SECONDS=2 $(SERVERS) npm test --silent
