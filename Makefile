@@ -76,11 +76,10 @@ mutants: ## put known faults of SDKs into copies of the engine, and show which t
 simulate: ## run a million random schedules of several engines over a simulated store (TAILROPE_SCHEDULES=N)
 	TAILROPE_SCHEDULES=$${TAILROPE_SCHEDULES:-1000000} cargo test --release -p tailrope-simulation --test schedules
 
-# One server of each language; of the other SDK lines and web-standard classes, and of stores behind them: test-wire-full.
-test-wire: setup ## ask one server of each language what any has to do on the wire: tests/wire
-	TAILROPE_TEST_SERVERS=mcp2,node-v2 $(SERVERS) $(call pytest,$(MCP2),tests/wire -m "not full" --numprocesses 3,wire)
+test-wire: setup ## ask every server what it has to do on the wire: tests/wire
+	$(SERVERS) $(call pytest,$(MCP2),tests/wire -m "not full" --numprocesses 3,wire)
 
-test-wire-full: setup ## ask every server, on every store
+test-wire-full: setup ## ask every server on every store, and under load
 	$(SERVERS) $(call pytest,$(MCP2),tests/wire --numprocesses 3,wire-full)
 
 # On mcp 1.x what the SDK line or its HTTP library can change; what says nothing about them carries the mark `one_line`.
