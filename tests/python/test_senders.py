@@ -1,4 +1,4 @@
-"""Whoever sends: places in a session's inbox, cancelled requests, messages that nobody can write. No sockets."""
+"""Senders: places in a session's inbox, cancelled requests, messages that nobody can write. No sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Event stores that users wrote, and what they do to whoever sends and reads. No sockets."""
+"""Event stores that users wrote, and what their faults do to senders and readers. No sockets."""
 
 from __future__ import annotations
 

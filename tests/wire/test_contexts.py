@@ -181,5 +181,5 @@ async def test_stats_and_log_tell_what_happened_and_never_what_was_said(farm: Fa
         found = [line for line in lines if words in line]
         assert any(f"session={peer.session}" in line for line in found), (words, lines)
     assert secret not in server.log()
-    # Nor is a cursor there: whoever reads logs could not use it anyway, but it is the client's.
+    # Nor is a cursor there: it belongs to the client, and a reader of logs has no use for it.
     assert cursor not in server.log()

@@ -1,4 +1,4 @@
-"""A server process that ends, or is to take no more, says so to whoever is connected. (F-44, D9)
+"""A server process that ends, or is to take no more, says so to every connected client. (F-44, D9)
 
 What an exit leaves in a store is in test_stores.py.
 """

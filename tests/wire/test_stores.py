@@ -69,7 +69,7 @@ async def test_restart_after_a_kill_keeps_every_stored_event(killed: Line) -> No
     await left.ends()
     dense(events, 2, 20)
     assert events[-1].message["id"] == 2 and events[-1].message["error"] == {"code": -32603, "message": GONE}
-    # An end is final: whoever asks again gets the same one.
+    # An end is final: every later resume gets the same one.
     again = await (await peer.resume(partial[-1].id)).rest(WAIT_S)
     assert results(again) == results(events)
     heard = await peer.resume(standalone[0].id)

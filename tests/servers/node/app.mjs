@@ -17,7 +17,7 @@ import { listen, makeServer, packages } from './transports.mjs';
 
 /** What the options are in the words of `makeServer`. */
 async function translated(options, stock) {
-  // `stock` is for whoever chose the transport.
+  // `stock` is chosen with the transport.
   const { engine = {}, address, store, cap, retry_ms: retryMs = 20, idle_s: idleS, log, stock: _stock, ...rest } = options;
   const { prefer_resumable: _, keep_alive_ms: keepAliveMs, transport, ...limits } = engine;
   const own = Object.fromEntries(Object.entries(limits).map(([name, value]) => [camelCase(name), value]));

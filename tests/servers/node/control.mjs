@@ -51,7 +51,7 @@ export async function gate(name, signal) {
   }
   let stop;
   let go;
-  // Whoever stops waiting leaves nothing behind at a gate that may never open.
+  // A tool that stops waiting leaves nothing behind at a gate that may never open.
   await new Promise((resolve, reject) => {
     [go, stop] = [resolve, () => reject(signal.reason)];
     waiting.add(go);

@@ -98,7 +98,7 @@ def wait_for(status: socket.socket) -> bool:
         return False
     status.send(NUMBER.pack(server))
     _, how = os.waitpid(server, 0)
-    # Whoever asked may be gone.
+    # The process that asked may be gone.
     with contextlib.suppress(OSError):
         status.send(NUMBER.pack(os.waitstatus_to_exitcode(how)))
     return True
