@@ -87,8 +87,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if TRANSPORT == "stock":
         # The 2.x client recurses at each reconnect; a traceback that deep breaks pytest's own printing of sources.
         config.option.tbstyle = "native"
-    config.addinivalue_line("markers", "ours: about Tailrope itself, meaningless on the stock transport")
-    config.addinivalue_line("markers", "full: takes long, or measures: only `make test-full` runs it")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
