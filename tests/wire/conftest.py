@@ -28,5 +28,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     fixtures.pytest_collection_modifyitems(items)
     for item in items:
         params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-        if params.get("place", "sqlite") != "sqlite" and params["kind"].name not in FIRST:
+        if params.get("place", "sqlite") != "sqlite" and "kind" in params and params["kind"].name not in FIRST:
             item.add_marker(pytest.mark.full)
