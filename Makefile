@@ -145,14 +145,16 @@ lint: lint-rust lint-python lint-node lint-docs ## format checks, clippy, layeri
 
 lint-rust: setup
 	cargo fmt --all --check
-	cargo fmt --manifest-path tests/interop/rmcp-client/Cargo.toml --check
-	cargo fmt --manifest-path tests/torture/rmcp-server/Cargo.toml --check
-	cargo fmt --manifest-path tests/fuzz/libfuzzer/Cargo.toml --check
+	@# Programs with a lock file of their own, which has to follow the crates of the workspace.
+	for program in interop/rmcp-client torture/rmcp-server fuzz/libfuzzer; do \
+		cargo fmt --manifest-path tests/$$program/Cargo.toml --check; \
+		cargo metadata --locked --format-version 1 --manifest-path tests/$$program/Cargo.toml >/dev/null; \
+	done
 	scripts/check-layers
 	cargo check --quiet -p tailrope-core --no-default-features
 	cargo clippy --quiet -p tailrope-core --all-targets -- -D warnings
 	cargo clippy --quiet --workspace --all-targets $(STORES) -- -D warnings
-	# Which `--all-targets` leaves out, as `cargo test` does.
+	@# Which `--all-targets` leaves out, as `cargo test` does.
 	cargo clippy --quiet -p tailrope-core $(STORES) --test every_server --test many_sessions -- -D warnings
 
 lint-python: setup
