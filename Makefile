@@ -148,7 +148,7 @@ lint-rust: setup
 	@# Programs with a lock file of their own, which has to follow the crates of the workspace.
 	for program in interop/rmcp-client torture/rmcp-server fuzz/libfuzzer; do \
 		cargo fmt --manifest-path tests/$$program/Cargo.toml --check; \
-		cargo metadata --locked --format-version 1 --manifest-path tests/$$program/Cargo.toml >/dev/null; \
+		cargo update --workspace --locked --quiet --manifest-path tests/$$program/Cargo.toml; \
 	done
 	scripts/check-layers
 	cargo check --quiet -p tailrope-core --no-default-features
