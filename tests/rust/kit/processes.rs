@@ -47,7 +47,7 @@ pub(crate) fn adopt(bench: &Bench, name: &str, principal: Option<&str>) -> Resul
     }
 }
 
-/// Adopts alice's session. Whoever opened it did not wait until the store knew it.
+/// Adopts alice's session. Its owner did not wait until the store knew it, so this asks again until it does.
 pub(crate) fn adopt_known(bench: &Bench) -> SessionHandle {
     let deadline = Instant::now() + PATIENCE;
     loop {
