@@ -1,4 +1,4 @@
-"""The official Python client, unmodified, in this process. (F-01, F-19, F-59, F-60, F-73, F-77)
+"""The official Python client, unmodified, in this process. (F-01, F-19, F-59, F-60, F-73, F-77, W-041 to W-047)
 
 tests/interop puts every official client before servers of each language; here one of them meets the whole list.
 """
@@ -9,7 +9,8 @@ import asyncio
 
 import pytest
 from kit.servers import Farm, Server, gate
-from kit.stock import MODES, CallFailed, stock_client
+from kit.servers import until as until_told
+from kit.stock import LINE, MODES, CallFailed, stock_client
 from kit.tap import Tap, until
 
 # Servers of the newest revision steer their clients to one that can resume.
@@ -18,6 +19,8 @@ STEERING = {"prefer_resumable": True}
 SMALL = {**STEERING, "retention_ms": 50, "max_event_bytes": 1_000_000}
 # What clients that do not stop ask for in this time is far more than what is allowed: they come back every 20 ms.
 QUIET_S = 0.5
+# Far more than it takes: only what hangs takes longer.
+PATIENCE_S = 45
 
 
 async def test_f01_stock_client_accepts_only_its_own_result(server: Server) -> None:
@@ -95,3 +98,39 @@ async def test_stock_client_hears_standalone_notifications_across_a_close(farm: 
         await client.script("standalone one", "close_standalone", "standalone two", "return x")
         while client.logs != ["one", "two"]:
             await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_stock_client_loses_nothing_in_twenty_polls(farm: Farm, mode: str) -> None:
+    server = farm.get(engine=STEERING)
+    async with stock_client(server.port, mode) as client:
+        assert client.revision == "2025-11-25"
+        steps = ["emit 3", "close", "emit 2"] * 20
+        async with asyncio.timeout(PATIENCE_S):
+            assert await client.script(*steps, "return x") == "x"
+        assert client.progress == list(range(1, 101))
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_stock_client_survives_ten_closes_that_deliver_nothing(farm: Farm, mode: str) -> None:
+    server = farm.get(engine=STEERING)
+    async with stock_client(server.port, mode) as client:
+        name = gate()
+        # Closed, and closed again each time the client is back, with nothing in between.
+        steps = ["close hold=0", f"gate {name}", "emit 2", f"return {name}"]
+        before = (await server.state())["requests"]["GET"]
+        call = asyncio.create_task(client.script(*steps))
+        await until_told(server.state, lambda state: state["requests"]["GET"] >= before + 10)
+        await server.open(name)
+        async with asyncio.timeout(PATIENCE_S):
+            assert await call == name
+        assert client.progress == [1, 2]
+
+
+@pytest.mark.ours
+async def test_without_prefer_resumable_a_default_client_stays_modern(server: Server) -> None:
+    if LINE == 1 or (server.kind.language, server.kind.major) != ("python", 2):
+        pytest.skip("only the second line of the Python SDK has what 2026-07-28 asks for")
+    async with stock_client(server.port, "auto") as client:
+        assert client.revision == "2026-07-28"
+        assert await client.ask("echo", {"text": "hi"}) == "hi"
