@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-import uuid
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from kit.places import empty_place
 from kit.raw import hang_up
 from kit.servers import TRANSPORT, Farm, Kind, Server
 
@@ -59,11 +59,7 @@ def named(kind: str) -> Any:
 
 @pytest.fixture(scope="module", params=["sqlite", named("redis"), named("postgres")])
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The address of a store with nothing in it."""
-    if request.param == "sqlite":
-        return f"sqlite:{tmp_path_factory.mktemp('store') / 'events.db'}"
-    address = os.environ[f"TAILROPE_TEST_{request.param.upper()}"]
-    return f"{address}{'&' if '?' in address else '?'}namespace=t{uuid.uuid4().hex[:12]}"
+    return empty_place(request.param, tmp_path_factory.mktemp("store"))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -9,7 +9,6 @@ import asyncio
 import os
 import subprocess
 import sys
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 import tailrope.mcp
 from kit.fixtures import named
+from kit.places import empty_place
 from mcp.server.streamable_http import EventMessage, EventStore
 from servers.python.stores import LabStore
 from store_rules import CASES, Run, Subject, check_all, load, refusing
@@ -48,16 +48,10 @@ def slow(folder: Path, bound: bool) -> Subject:
     return ours("test-threaded:?delay_ms=2", bound, by_payload)
 
 
-def sqlite(folder: Path, bound: bool) -> Subject:
-    address = f"sqlite:{folder / 'events.db'}"
-    return ours(address, bound, refusing(address))
-
-
-def server(kind: str) -> Callable[[Path, bool], Subject]:
+def real(kind: str) -> Callable[[Path, bool], Subject]:
     def make(folder: Path, bound: bool) -> Subject:
-        address = os.environ[f"TAILROPE_TEST_{kind.upper()}"]
-        own = f"{address}{'&' if '?' in address else '?'}namespace=t{uuid.uuid4().hex[:12]}"
-        return ours(own, bound, refusing(own))
+        address = empty_place(kind, folder)
+        return ours(address, bound, refusing(address))
 
     return make
 
@@ -90,7 +84,7 @@ NEW_LINE = pytest.mark.skipif(tailrope.mcp._sdk.MAJOR < 2, reason="the example i
 SUBJECTS: list[Any] = [
     pytest.param(memory, id="memory"),
     pytest.param(slow, id="slow"),
-    pytest.param(sqlite, id="sqlite"),
+    pytest.param(real("sqlite"), id="sqlite"),
     *(pytest.param(server(kind), id=kind, marks=named(kind).marks) for kind in ("redis", "postgres")),
     pytest.param(lab, id="users"),
     pytest.param(slow_lab, id="slow users"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import uuid
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,16 +18,6 @@ RMCP = "stock-rmcp"
 STOCK = (*(f"stock-{server}" for server in OURS), RMCP)
 STORES = ("memory", "sqlite", "redis", "postgres")
 ROOM = {"max_events_per_stream": 1_000_000, "max_bytes_per_stream": 256 << 20, "max_bytes_per_session": 512 << 20}
-
-
-def address(store: str, folder: Path) -> str:
-    """The address of a store with nothing in it. Raises KeyError when no server of the kind runs."""
-    if store == "memory":
-        return "memory:"
-    if store == "sqlite":
-        return f"sqlite:{folder / 'events.db'}"
-    server = os.environ[f"TAILROPE_TEST_{store.upper()}"]
-    return f"{server}{'&' if '?' in server else '?'}namespace=t{uuid.uuid4().hex[:12]}"
 
 
 def port_of(place: str) -> int:

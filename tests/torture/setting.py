@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from torture.hosts import address
+from kit.places import empty_place
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Setting:
     started: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
-        self.place = self.place or address("memory" if self.is_stock else self.store, self.folder)
+        self.place = self.place or empty_place("memory" if self.is_stock else self.store, self.folder)
 
     @property
     def is_stock(self) -> bool:

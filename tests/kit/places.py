@@ -1,0 +1,17 @@
+"""Where the stores of tests are: in memory, in a file, on the servers that the environment names."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from pathlib import Path
+
+
+def empty_place(store: str, folder: Path) -> str:
+    """The address of a store with nothing in it. Raises KeyError when no server of the kind runs."""
+    if store == "memory":
+        return "memory:"
+    if store == "sqlite":
+        return f"sqlite:{folder / 'events.db'}"
+    server = os.environ[f"TAILROPE_TEST_{store.upper()}"]
+    return f"{server}{'&' if '?' in server else '?'}namespace=t{uuid.uuid4().hex[:12]}"
