@@ -1,7 +1,6 @@
 //! Runs the traces of `tests/vectors/client.json` on the client's half of a stream.
 
-use std::collections::HashSet;
-
+use crate::kit::vectors::vectors;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tailrope_core::Ms;
@@ -10,18 +9,7 @@ use tailrope_core::protocol::RequestId;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
-    about: String,
-    vectors: Vec<Vector>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 struct Vector {
-    name: String,
-    about: Option<String>,
-    /// Invariants of the design, faults and requirements.
-    rules: Vec<String>,
     stream: StreamSpec,
     #[serde(default)]
     options: OptionsSpec,
@@ -143,7 +131,7 @@ fn opened(vector: &Vector) -> (ResumableStream, Vec<Step>) {
     (stream, steps)
 }
 
-fn check(vector: &Vector, chunk: usize) -> Result<(), String> {
+fn check(name: &str, vector: &Vector, chunk: usize) -> Result<(), String> {
     let (mut stream, mut first) = opened(vector);
     for (at, step) in vector.steps.iter().enumerate() {
         let mut steps = Vec::new();
@@ -163,7 +151,7 @@ fn check(vector: &Vector, chunk: usize) -> Result<(), String> {
             InputSpec::Tick => handle(Input::Tick),
         }
         let fault = |what: &str, want: String, got: String| {
-            Err(format!("{}, step {at}, {what}:\n  want {want}\n  got  {got}", vector.name))
+            Err(format!("{name}, step {at}, {what}:\n  want {want}\n  got  {got}"))
         };
         let out: Vec<Value> = steps.iter().map(written).collect();
         if out != step.out {
@@ -186,26 +174,17 @@ fn check(vector: &Vector, chunk: usize) -> Result<(), String> {
             }
         }
     }
-    assert!(first.is_empty(), "{} does not look at how it starts", vector.name);
+    assert!(first.is_empty(), "{name} does not look at how it starts");
     Ok(())
 }
 
 #[test]
 fn traces_of_the_clients_half() {
-    let file: File = serde_json::from_str(include_str!("../../vectors/client.json")).unwrap();
-    assert!(!file.about.is_empty() && !file.vectors.is_empty());
-    let mut names = HashSet::new();
     let mut failed = Vec::new();
-    for vector in &file.vectors {
-        let Vector { name, about, rules, .. } = vector;
-        assert!(name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-')), "{name}");
-        assert!(about.as_ref().is_none_or(|about| !about.is_empty()), "{name}");
-        let known = |rule: &String| ["I", "F-", "W-"].iter().any(|start| rule.starts_with(start));
-        assert!(!rules.is_empty() && rules.iter().all(known), "{name} names no rule");
-        assert!(names.insert(name), "{name} comes twice");
+    for (name, vector) in vectors::<Vector>(include_str!("../../vectors/client.json")) {
         // However the bytes are cut.
         for chunk in [usize::MAX, 7, 1] {
-            failed.extend(check(vector, chunk).err().map(|fault| format!("in chunks of {chunk}: {fault}")));
+            failed.extend(check(&name, &vector, chunk).err().map(|fault| format!("in chunks of {chunk}: {fault}")));
         }
     }
     assert!(failed.is_empty(), "{} failed\n{}", failed.len(), failed.join("\n"));

@@ -1,9 +1,10 @@
 //! Runs `tests/vectors/answers.json`: what a client is answered, from the engine to the bytes.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::kit::common::{Answered, Bench, notification, response};
+use crate::kit::vectors::vectors;
 use serde::Deserialize;
 use serde_json::Value;
 use tailrope_core::engine::{Connection, NoWake, Options, OutgoingMessage, SessionHandle};
@@ -12,17 +13,7 @@ use tailrope_core::store::Limits;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
-    about: String,
-    vectors: Vec<Vector>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 struct Vector {
-    name: String,
-    about: Option<String>,
-    rules: Vec<String>,
     /// Of every session.
     revision: Option<String>,
     #[serde(default)]
@@ -296,18 +287,9 @@ fn assert_answer(answered: &Answered, want: &Want) {
 
 #[test]
 fn answers_to_clients() {
-    let file: File = serde_json::from_str(include_str!("../../vectors/answers.json")).unwrap();
-    assert!(!file.about.is_empty() && !file.vectors.is_empty());
-    let mut names = HashSet::new();
     let mut failed = Vec::new();
-    for vector in &file.vectors {
-        let name = &vector.name;
-        assert!(name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-')), "{name}");
-        assert!(vector.about.as_ref().is_none_or(|about| !about.is_empty()), "{name}");
-        let known = |rule: &String| ["I", "F-", "W-"].iter().any(|start| rule.starts_with(start));
-        assert!(!vector.rules.is_empty() && vector.rules.iter().all(known), "{name} names no rule");
-        assert!(names.insert(name), "{name} comes twice");
-        let mut run = Run::new(vector);
+    for (name, vector) in vectors::<Vector>(include_str!("../../vectors/answers.json")) {
+        let mut run = Run::new(&vector);
         for (at, step) in vector.steps.iter().enumerate() {
             let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run.step(step)));
             if outcome.is_err() {

@@ -1,9 +1,9 @@
 //! Runs `tests/vectors/refusals.json`: what the engine refuses after admission, in each SDK's words.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::kit::common::{Answered, Bench, NEW, call, call_json, id, notify, read_now, slow};
+use crate::kit::vectors::vectors;
 use serde::Deserialize;
 use serde_json::Value;
 use tailrope_core::engine::{Connection, NoWake, Options, SessionHandle};
@@ -12,17 +12,7 @@ use tailrope_core::store::{HostReplay, HostStore, Limits};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
-    about: String,
-    vectors: Vec<Vector>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 struct Vector {
-    name: String,
-    about: Option<String>,
-    rules: Vec<String>,
     given: Situation,
     want: Wants,
 }
@@ -174,16 +164,8 @@ fn answer_of_a_host_store(dialect: &'static Dialect) -> Answer {
 
 #[test]
 fn refusals_after_admission_are_in_the_words_of_the_sessions_sdk() {
-    let file: File = serde_json::from_str(include_str!("../../vectors/refusals.json")).unwrap();
-    assert!(!file.about.is_empty() && !file.vectors.is_empty());
-    let mut names = HashSet::new();
     let mut failed = Vec::new();
-    for Vector { name, about, rules, given, want } in &file.vectors {
-        assert!(name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-')), "{name}");
-        assert!(about.as_ref().is_none_or(|about| !about.is_empty()), "{name}");
-        let known = |rule: &String| ["I", "F-", "W-"].iter().any(|start| rule.starts_with(start));
-        assert!(!rules.is_empty() && rules.iter().all(known), "{name} names no rule");
-        assert!(names.insert(name), "{name} comes twice");
+    for (name, Vector { given, want }) in vectors(include_str!("../../vectors/refusals.json")) {
         let lines: [(&'static Dialect, &Want, Value); 4] = [
             (&Dialect::MCP_PYTHON_1, &want.python, "server-error".into()),
             (&Dialect::MCP_PYTHON_2, &want.python, Value::Null),
@@ -191,7 +173,7 @@ fn refusals_after_admission_are_in_the_words_of_the_sessions_sdk() {
             (&Dialect::MCP_TYPESCRIPT_2, &want.typescript, Value::Null),
         ];
         for (dialect, want, dialects_own_id) in lines {
-            let check = || answer(*given, dialect).check(want, dialect, &dialects_own_id);
+            let check = || answer(given, dialect).check(want, dialect, &dialects_own_id);
             if std::panic::catch_unwind(std::panic::AssertUnwindSafe(check)).is_err() {
                 failed.push(format!("{name}, {:?}, id {dialects_own_id}", dialect.wording));
             }

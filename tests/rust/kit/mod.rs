@@ -10,3 +10,4 @@ pub(crate) mod events;
 pub(crate) mod folder;
 pub(crate) mod late_looks;
 pub(crate) mod processes;
+pub(crate) mod vectors;

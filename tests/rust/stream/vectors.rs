@@ -5,8 +5,9 @@
 //! chain tags are 100 + position. What a step does not say takes the value that a well-behaved store
 //! and client would give.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
+use crate::kit::vectors::vectors;
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -18,18 +19,7 @@ use tailrope_core::stream::{
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
-    about: String,
-    vectors: Vec<Vector>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 struct Vector {
-    name: String,
-    about: Option<String>,
-    /// Invariants of the design, faults and requirements.
-    rules: Vec<String>,
     #[serde(default)]
     stream: StreamSpec,
     #[serde(default)]
@@ -334,12 +324,12 @@ impl Trace {
     }
 }
 
-fn check(vector: &Vector) -> Result<(), String> {
+fn check(name: &str, vector: &Vector) -> Result<(), String> {
     let mut trace = Trace::new(vector);
     for (at, step) in vector.steps.iter().enumerate() {
         let (out, refused, deadline) = trace.step(step);
         let fault = |what: &str, want: String, got: String| {
-            Err(format!("{}, step {at}, {what}:\n  want {want}\n  got  {got}", vector.name))
+            Err(format!("{name}, step {at}, {what}:\n  want {want}\n  got  {got}"))
         };
         if out != step.out {
             return fault("out", json!(step.out).to_string(), json!(out).to_string());
@@ -358,18 +348,9 @@ fn check(vector: &Vector) -> Result<(), String> {
 
 #[test]
 fn traces_of_the_stream_machine() {
-    let file: File = serde_json::from_str(include_str!("../../vectors/stream.json")).unwrap();
-    assert!(!file.about.is_empty() && !file.vectors.is_empty());
-    let mut names = HashSet::new();
     let mut failed = Vec::new();
-    for vector in &file.vectors {
-        let Vector { name, about, rules, .. } = vector;
-        assert!(name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-')), "{name}");
-        assert!(about.as_ref().is_none_or(|about| !about.is_empty()), "{name}");
-        let known = |rule: &String| ["I", "F-", "W-"].iter().any(|start| rule.starts_with(start));
-        assert!(!rules.is_empty() && rules.iter().all(known), "{name} names no rule");
-        assert!(names.insert(name), "{name} comes twice");
-        failed.extend(check(vector).err());
+    for (name, vector) in vectors::<Vector>(include_str!("../../vectors/stream.json")) {
+        failed.extend(check(&name, &vector).err());
     }
     assert!(failed.is_empty(), "{} failed\n{}", failed.len(), failed.join("\n"));
 }
