@@ -85,7 +85,7 @@ SUBJECTS: list[Any] = [
     pytest.param(memory, id="memory"),
     pytest.param(slow, id="slow"),
     pytest.param(real("sqlite"), id="sqlite"),
-    *(pytest.param(server(kind), id=kind, marks=named(kind).marks) for kind in ("redis", "postgres")),
+    *(pytest.param(real(kind), id=kind, marks=named(kind).marks) for kind in ("redis", "postgres")),
     pytest.param(lab, id="users"),
     pytest.param(slow_lab, id="slow users"),
     pytest.param(own, id="example", marks=NEW_LINE),
