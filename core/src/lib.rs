@@ -4,13 +4,14 @@
 //! delivery, replay, server-side close, polling, takeover and slow readers are one piece of code:
 //! read the log after the cursor, write frames, wait.
 //!
-//! [`protocol`], [`stream`], [`session`] and [`client`] are pure: no I/O, no clock, no randomness, no async, no
+//! [`protocol`], [`stream`], [`session`], [`exchange`] and [`client`] are pure: no I/O, no clock, no randomness, no async, no
 //! locks. They build without the `runtime` feature, which proves it. [`store`] keeps the logs,
 //! [`engine`] drives the machines and performs their outputs.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 pub mod client;
+pub mod exchange;
 pub mod protocol;
 pub mod session;
 pub mod stream;

@@ -32,6 +32,10 @@ mod engine {
     mod order;
 }
 
+mod exchange {
+    mod principal;
+}
+
 mod protocol {
     mod vectors;
 }

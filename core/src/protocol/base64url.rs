@@ -38,7 +38,7 @@ pub(super) fn encode(bytes: &[u8], out: &mut Vec<u8>) {
 
 /// Decodes into the front of `out` and returns the number of bytes. `None` when a character is not
 /// of the alphabet, when unused bits are set, or when `out` is too short.
-pub(super) fn decode(text: &[u8], out: &mut [u8]) -> Option<usize> {
+pub(crate) fn decode(text: &[u8], out: &mut [u8]) -> Option<usize> {
     let mut length = 0;
     for group in text.chunks(4) {
         let mut bits = 0;
