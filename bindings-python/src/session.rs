@@ -259,6 +259,12 @@ impl Session {
         self.handle.let_go();
     }
 
+    /// The host stops serving the session: as `end`, but what a store that outlives the process has of it can still be
+    /// read there.
+    fn release(&self, py: Python<'_>) {
+        calling(py, || self.handle.release());
+    }
+
     /// Ends the session: requests in flight get an error, connections close, logs are freed.
     fn end(&self, py: Python<'_>) {
         calling(py, || self.handle.end());

@@ -262,6 +262,12 @@ impl SessionHandle {
         self.cell.end();
     }
 
+    /// The host stops serving the session, which has not ended for its client: as [`end`](Self::end), but what a store
+    /// that outlives the process has of it can still be read there.
+    pub fn release(&self) {
+        self.cell.leave();
+    }
+
     /// The host opened no connection of a session that it [adopted](super::Engine::adopt_session): it is
     /// forgotten, unless others read it here. Does nothing with other sessions.
     pub fn let_go(&self) {

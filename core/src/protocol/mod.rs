@@ -21,7 +21,7 @@
 //! | [`event_id`] | how a position is named | W-060 to W-062, W-067, W-114 |
 
 pub mod admission;
-mod base64url;
+pub(crate) mod base64url;
 pub mod event_id;
 mod fields;
 pub mod jsonrpc;
