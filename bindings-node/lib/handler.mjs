@@ -2,7 +2,14 @@
 import { randomUUID } from 'node:crypto';
 
 import { NodeExchange } from './node-exchange.mjs';
-import { REFUSED, SESSION_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION, answerError, tooLargeMessage } from './refusal.mjs';
+import {
+  INTERNAL_ERROR,
+  REFUSED,
+  SESSION_NOT_FOUND,
+  UNSUPPORTED_PROTOCOL_VERSION,
+  answerError,
+  tooLargeMessage,
+} from './refusal.mjs';
 import { maxBodyBytes } from './request.mjs';
 import { isDisabled } from './platform.mjs';
 import { WebExchange } from './web-exchange.mjs';
@@ -117,8 +124,20 @@ class Handler {
     return this.#serve(exchange, (parsed) => this.#modernNode(req, res, parsed));
   }
 
-  /** Answers with a session of ours, or leaves the request to the SDK: what is of 2026-07-28 is the SDK's. */
+  /** Serves an exchange. What fails in the factory or in a callback of the user's is answered, as the SDK does. */
   async #serve(exchange, modern) {
+    try {
+      return await this.#route(exchange, modern);
+    } catch (error) {
+      this.#report(error);
+      const { method, id } = Object(exchange.parsedBody);
+      const answered = typeof method === 'string' && ['string', 'number'].includes(typeof id) ? id : null;
+      return answerError(exchange, 500, { code: INTERNAL_ERROR, message: 'Internal server error' }, answered);
+    }
+  }
+
+  /** Answers with a session of ours, or leaves the request to the SDK: what is of 2026-07-28 is the SDK's. */
+  async #route(exchange, modern) {
     if (exchange.method === 'POST') {
       if (!this.#sdk.isJsonContentType(exchange.header('content-type'))) {
         return modern(exchange.parsedBody);
@@ -219,12 +238,12 @@ class Handler {
       }
     };
     transport.onerror = this.#onerror;
-    await product.connect(transport);
     try {
+      await product.connect(transport);
       await transport.serve(exchange);
     } finally {
       if (transport.sessionId === undefined) {
-        // It was refused: nobody will ever name this session.
+        // It was refused, or could not be connected: nobody will ever name this session.
         await product.close();
       }
     }
@@ -239,7 +258,7 @@ class Handler {
     for (const { product } of this.#sessions.values()) {
       const server = product.server ?? product;
       if (server.getCapabilities?.()[change.capability]?.listChanged) {
-        server[change.send]().catch((error) => this.#onerror?.(error));
+        server[change.send]().catch((error) => this.#report(error));
       }
     }
   }
@@ -252,16 +271,20 @@ class Handler {
     await Promise.all([
       this.#modern.close(),
       this.#unopened.close(),
-      ...open.map(({ product }) => product.close().catch((error) => this.#onerror?.(error))),
+      ...open.map(({ product }) => product.close().catch((error) => this.#report(error))),
     ]);
   }
 
   #refuse(exchange, status, code, message, { data, id = null } = {}) {
+    this.#report(new Error(message));
+    answerError(exchange, status, { code, message, ...(data !== undefined && { data }) }, id);
+  }
+
+  #report(error) {
     try {
-      this.#onerror?.(new Error(message));
+      this.#onerror?.(error instanceof Error ? error : new Error(String(error)));
     } catch {
       // Reporting only.
     }
-    answerError(exchange, status, { code, message, ...(data !== undefined && { data }) }, id);
   }
 }

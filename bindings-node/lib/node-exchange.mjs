@@ -50,6 +50,10 @@ export class NodeExchange {
     if (req.readableEnded) {
       return { text: '' };
     }
+    if (req.destroyed) {
+      // The peer left before anybody listened: there is no event left that would say so.
+      return { gone: true };
+    }
     return new Promise((resolve) => {
       const chunks = [];
       let size = 0;
@@ -79,7 +83,7 @@ export class NodeExchange {
 
   /** Answers with what is known as a whole. */
   whole(status, headers, body = '') {
-    if (!this.#res.destroyed) {
+    if (!this.#res.destroyed && !this.#res.headersSent) {
       writeWhole(this.#res, status, headers, body);
     }
   }

@@ -5,10 +5,11 @@ import { describe } from 'node:test';
 
 import { serve as serveHono } from '@hono/node-server';
 import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client';
+import { toNodeHandler } from '@modelcontextprotocol/node';
 import { createMcpHandler } from '@modelcontextprotocol/server';
 import { createResumableMcpHandler, stats } from 'tailrope/mcp';
 
-import { Peer, counts, ids, lastId, request, results, until, upTo, within } from './kit/raw.mjs';
+import { NEWEST, Peer, counts, ids, lastId, request, results, until, upTo, within } from './kit/raw.mjs';
 import { LabStore } from '../servers/node/stores.mjs';
 import { listen, packages, serve as serveLine, serveFor } from '../servers/node/transports.mjs';
 import { buildServer } from '../servers/node/tools.mjs';
@@ -16,7 +17,14 @@ import { onEachLine, ours, test } from './kit/test.mjs';
 
 const JSON_BODY = { accept: 'application/json, text/event-stream', 'content-type': 'application/json' };
 
-/** A handler behind node:http, as Node or as web-standard handler, that ends with its test. */
+const initialize = {
+  jsonrpc: '2.0',
+  id: 'first',
+  method: 'initialize',
+  params: { protocolVersion: NEWEST, capabilities: {}, clientInfo: { name: 'x', version: '1' } },
+};
+
+/** A handler of ours that is served, and what its factory made. */
 async function serve(t, face, options) {
   const made = [];
   const factory = (context) => {
@@ -25,6 +33,11 @@ async function serve(t, face, options) {
     return server;
   };
   const handler = createResumableMcpHandler(factory, { retryInterval: 20, ...options });
+  return { handler, made, port: await hosted(t, face, handler) };
+}
+
+/** The port on which a handler is served, through one of its faces, until the test ends. */
+async function hosted(t, face, handler) {
   let host;
   if (face === 'node') {
     host = await listen((req, res) => {
@@ -54,7 +67,7 @@ async function serve(t, face, options) {
     await handler.close();
     await host.close();
   });
-  return { handler, made, port: host.port };
+  return host.port;
 }
 
 async function connect(t, port, options) {
@@ -95,6 +108,33 @@ for (const face of ['node', 'fetch']) {
       const result = await client.callTool({ name: 'script', arguments: { steps: ['close', 'return resumed'] } });
       assert.equal(result.content[0].text, 'resumed');
       assert.deepEqual(made.map(({ era }) => era), ['legacy']);
+    });
+
+    test('a factory that fails is answered as by the stock handler, and reported', ours, async (t) => {
+      let closed = 0;
+      const close = async () => void (closed += 1);
+      const factories = {
+        throws() {
+          throw new Error('no database');
+        },
+        rejects: async () => Promise.reject(new Error('no database')),
+        refuses: () => ({ connect: async () => Promise.reject(new Error('no database')), close }),
+      };
+      for (const [name, factory] of Object.entries(factories)) {
+        const answers = [];
+        for (const make of [createMcpHandler, createResumableMcpHandler]) {
+          const reported = [];
+          const handler = make(factory, { onerror: (error) => reported.push(error.message) });
+          const port = await hosted(t, face, { node: toNodeHandler(handler), ...handler });
+          const reply = await new Peer(port).post(initialize);
+          answers.push([reply.status, reply.headers['content-type'], await reply.body(), reported]);
+        }
+        assert.deepEqual(answers[1], answers[0], name);
+        assert.equal(answers[0][0], 500);
+        assert.deepEqual(answers[0][3], ['no database']);
+      }
+      // What was made and could not be connected is closed. (The stock handler leaves it.)
+      assert.equal(closed, 1);
     });
 
     test('answers that concern no session are those of the transports', ours, async (t) => {

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 from kit.peer import Peer, last_id, logs, results
-from kit.raw import Reply
+from kit.raw import Reply, Wire
 from kit.servers import Farm, Server, gate, until
 
 IDLE_S = 0.4
@@ -116,6 +116,29 @@ async def test_f51_session_with_an_open_standalone_stream_is_not_idle(farm: Farm
     await peer.ask("script", {"steps": ["standalone x"]})
     assert logs(await stream.some(1)) == ["x"]
     await peer.delete()
+
+
+@pytest.mark.ours
+async def test_f51_session_whose_post_never_came_whole_becomes_idle(farm: Farm) -> None:
+    server = farm.get(idle_s=IDLE_S)
+    name = gate()
+    # The call holds the session until the server has met the request that is broken.
+    held = gate()
+    peer, call = await used(server, lambda peer: peer.call("script", {"steps": [f"gate {held}", "return x"]}))
+    wire = await Wire.open(server.port)
+    headers = peer.headers(**{"Content-Type": "application/json", "Content-Length": "100", "X-Slow-Auth": name})
+    await wire.send("POST", peer.path, {"Host": f"127.0.0.1:{server.port}", **headers}, None)
+    wire.writer.write(b'{"jsonrpc":')
+    await server.at(name)
+    wire.writer.transport.abort()
+    # The reset is older than these requests, so the server has seen it once they are answered.
+    for _ in range(3):
+        await server.stats()
+    await server.open(name)
+    await server.stats()
+    await server.open(held)
+    assert results(await call.rest()) == ["x"]
+    await only(server, 0)
 
 
 @pytest.mark.ours

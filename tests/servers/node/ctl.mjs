@@ -5,7 +5,7 @@ import { readFileSync, readdirSync } from 'node:fs';
 import { drain, stats } from 'tailrope/mcp';
 
 import { Late } from '../../node/kit/raw.mjs';
-import { forgetMarks, marked, marks, open } from './control.mjs';
+import { forgetMarks, gate, marked, marks, open } from './control.mjs';
 import { fullDisk } from './stores.mjs';
 import { order } from './tools.mjs';
 import { logged } from './transports.mjs';
@@ -17,7 +17,10 @@ export const camelCase = (name) => name.replace(/_(.)/g, (_, letter) => letter.t
 const snakeCase = (name) => name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
 const renamed = (object, rename) => Object.fromEntries(Object.entries(object).map(([key, value]) => [rename(key), value]));
 
-/** Answers below `/ctl/`, and makes the transport of `/current` anew at `/new`; all else goes to the server as it is. */
+/**
+ * Answers below `/ctl/`, and makes the transport of `/current` anew at `/new`; all else goes to the server as it is, behind
+ * the gate that the header `x-slow-auth` names, if any.
+ */
 export function controlled(made) {
   const paths = {
     open({ gate }) {
@@ -79,6 +82,10 @@ export function controlled(made) {
       return;
     }
     if (!pathname.startsWith('/ctl/')) {
+      const slowAuth = req.headers['x-slow-auth'];
+      if (slowAuth !== undefined) {
+        await gate(slowAuth);
+      }
       await made.listener(req, res);
       return;
     }

@@ -133,7 +133,10 @@ async def answer(path: str, query: dict[str, str], body: bytes) -> Any:
 
 
 def controlled(app: App) -> App:
-    """Wrap an ASGI app: /ctl/ is answered here, everything else is counted and passed on untouched."""
+    """Wrap an ASGI app: /ctl/ is answered here, everything else is counted and passed on untouched.
+
+    A request with the header `x-slow-auth` waits at the gate of this name, as one does whose auth asks elsewhere.
+    """
 
     async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not scope["path"].startswith("/ctl/"):
@@ -143,6 +146,9 @@ def controlled(app: App) -> App:
                     if name == b"mcp-session-id":
                         CONTROL.requests[f"{scope['method']} {value.decode('latin-1')}"] += 1
                 CONTROL.change()
+                slow_auth = dict(scope["headers"]).get(b"x-slow-auth")
+                if slow_auth is not None:
+                    await CONTROL.gate(slow_auth.decode())
             await app(scope, receive, send)
             return
         body = b""
