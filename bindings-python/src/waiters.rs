@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
+use pyo3::{PyTraverseError, PyVisit};
 use tailrope_core::engine::Wake;
 
 use crate::inbox::{InCall, Inbox};
@@ -201,6 +202,23 @@ impl Waiters {
         drop(slots);
         drop(replaced);
         true
+    }
+
+    /// Shows the garbage collector what waits here: the frames that wait lead back here. Nobody else shows it,
+    /// though connections hold it, too.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        // What cannot be seen now is seen the next time.
+        let Ok(slots) = self.shared.slots.try_lock() else { return Ok(()) };
+        for slot in slots.values() {
+            if let Slot::Waiting(future) = slot {
+                visit.call(future)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn __clear__(&self) {
+        self.shared.abandon();
     }
 
     /// Forgets a key that nobody will wait for again.

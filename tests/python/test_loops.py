@@ -82,6 +82,41 @@ def test_i11_loops_that_were_closed_are_let_go() -> None:
     assert sum(loop() is not None for loop in loops) <= 1
 
 
+class Witness:
+    """Something that a frame holds, and which goes with the frame."""
+
+
+def test_i11_frames_that_wait_on_closed_loops_are_let_go() -> None:
+    tailrope.install()
+    witnesses: list[weakref.ref[Witness]] = []
+
+    async def leave(name: str) -> None:
+        made = tailrope.mcp.StreamableHTTPServerTransport(name)
+        connection = made.connect()
+        streams = await connection.__aenter__()
+        listening = Asgi(made, "GET")
+        listening.scope["headers"][2] = (b"mcp-session-id", name.encode())
+        witness = Witness()
+        witnesses.append(weakref.ref(witness))
+        # The frames that serve the request have its scope, and so all of this.
+        listening.scope["state"] = {"held": (connection, streams, witness)}
+        await until(lambda: listening.sent)
+        for task in asyncio.all_tasks():
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+    async def remember() -> None:
+        _runtime.current_loop()
+
+    for number in range(20):
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(leave(f"left-{number}"))
+        loop.close()
+    # The last loop of a thread is remembered until there is another.
+    asyncio.run(remember())
+    gc.collect()
+    assert [witness() for witness in witnesses] == [None] * 20
+
+
 async def test_i11_an_engine_without_sessions_is_let_go() -> None:
     tailrope.install()
 
