@@ -47,6 +47,8 @@ struct State {
     listed: bool,
     /// The signal was given and the loop has not come for it.
     armed: bool,
+    /// The thread that waits for signals has seen this one, and tells the loop.
+    seen: bool,
     signal: Signal,
 }
 
@@ -93,6 +95,7 @@ impl Inbox {
             descriptor.clear();
         }
         state.armed = false;
+        state.seen = false;
         state.listed = false;
         std::mem::take(&mut state.woken)
     }
@@ -124,11 +127,13 @@ impl Inbox {
         self.arrived.notify_all();
     }
 
-    /// Waits for the signal, where it is no descriptor. False when it was closed.
+    /// Waits for the next signal, where it is no descriptor: one that the loop has not come for is not the next.
+    /// False when it was closed.
     pub(crate) fn wait_signal(&self) -> bool {
-        let waits = |state: &mut State| !state.armed && !matches!(state.signal, Signal::Closed);
+        let waits = |state: &mut State| (!state.armed || state.seen) && !matches!(state.signal, Signal::Closed);
         let Some(state) = self.lock() else { return false };
-        let state = self.arrived.wait_while(state, waits).unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.arrived.wait_while(state, waits).unwrap_or_else(PoisonError::into_inner);
+        state.seen = true;
         !matches!(state.signal, Signal::Closed)
     }
 }

@@ -242,6 +242,38 @@ print("served")
     assert "Fatal" not in done.stderr and "panicked" not in done.stderr, done.stderr
 
 
+def test_loop_that_watches_no_descriptors_is_called_once_however_busy_it_is() -> None:
+    done = python(
+        SIGNALS
+        + """
+class Loop(asyncio.SelectorEventLoop):
+    calls = 0
+    def add_reader(self, *args): raise NotImplementedError
+    def call_soon_threadsafe(self, callback, *args, **kwargs):
+        # A busy loop comes for nothing; whoever does not wait for it shows here.
+        self.calls += threading.current_thread().name == "tailrope-signal"
+        return super().call_soon_threadsafe(callback, *args, **kwargs)
+async def main():
+    loop = asyncio.get_running_loop()
+    async def busy():
+        while True:
+            before = loop.calls
+            time.sleep(0.02)
+            most.append(loop.calls - before)
+            await asyncio.sleep(0)
+    most = []
+    task = asyncio.create_task(busy())
+    await serve("x", STORE)
+    task.cancel()
+    # The thread saw no signal, or told the loop of one.
+    assert loop.calls and max(most) <= 1, (loop.calls, most)
+with asyncio.Runner(loop_factory=Loop) as runner:
+    runner.run(main())
+"""
+    )
+    assert done.returncode == 0, done.stderr
+
+
 LOAD = (
     SIGNALS
     + """
