@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from typing import Any
 
 import anyio
 import pytest
@@ -135,3 +136,35 @@ async def test_a_notification_that_cannot_be_written_raises_in_its_handler() -> 
         with pytest.raises(ValueError):
             await outbox.send(item)
         call.task.cancel()
+
+
+class Refusing(Asgi):
+    """A GET before a host or middleware that cannot send its first event."""
+
+    def __init__(self, made: Any, fault: Exception) -> None:
+        self._fault = fault
+        super().__init__(made, "GET")
+
+    async def _send(self, part: dict[str, Any]) -> None:
+        await super()._send(part)
+        if part["type"] == "http.response.body":
+            raise self._fault
+
+
+@pytest.mark.parametrize(("fault", "tells"), [(ConnectionResetError(), False), (OSError("closed"), True)])
+async def test_f22_a_host_that_cannot_send_any_more_is_no_fault(fault: Exception, tells: bool) -> None:
+    async with transport() as (made, _inbox, _outbox):
+        listening = Refusing(made, fault)
+        if tells:
+            listening.left.set()
+        async with asyncio.timeout(15):
+            await listening.task
+        assert len(listening.sent) == 2
+
+
+async def test_a_fault_of_middleware_that_sends_is_raised() -> None:
+    async with transport() as (made, _inbox, _outbox):
+        listening = Refusing(made, PermissionError("the log of requests"))
+        async with asyncio.timeout(15):
+            with pytest.raises(PermissionError):
+                await listening.task

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,8 +12,13 @@ if TYPE_CHECKING:
     from tailrope._native import Connection, Refusal
     from tailrope._runtime import Loop, Runtime
 
+logger = logging.getLogger("tailrope")
+
 PAGE_BYTES = 256 << 10
 """What is handed to the server at once. A stalled reader holds no more than this and the server's buffers."""
+
+GONE_S = 1.0
+"""Within this time a host that could not send says whether its peer is gone."""
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -91,9 +97,17 @@ async def write_connection(
             await future
             if watcher is not None and watcher.done():
                 return
-    except OSError:
-        # How ASGI says that the peer is gone (F-22), or it took nothing for too long.
+    except _Stalled:
         return
+    except OSError as error:
+        # How ASGI says that the peer is gone (F-22). Middleware raises such errors of its own.
+        if isinstance(error, ConnectionError):
+            return
+        watcher = watcher or here.loop.create_task(_until_disconnected(receive))
+        await asyncio.wait([watcher], timeout=GONE_S)
+        if not watcher.done():
+            raise
+        logger.debug("the peer is gone: %r", error)
     finally:
         connection.lost()
         waiters.forget(key)
@@ -102,12 +116,22 @@ async def write_connection(
             watcher.cancel()
 
 
+class _Stalled(Exception):
+    """The peer took nothing for as long as a connection may last."""
+
+
 def _impatient(send: Send, wait_s: float) -> Send:
-    """A `send` that raises TimeoutError when the peer takes nothing for so long."""
+    """A `send` that raises `_Stalled` when the peer takes nothing for so long."""
 
     async def send_in_time(message: Message) -> None:
-        async with asyncio.timeout(wait_s):
-            await send(message)
+        limit = asyncio.timeout(wait_s)
+        try:
+            async with limit:
+                await send(message)
+        except TimeoutError:
+            if limit.expired():
+                raise _Stalled from None
+            raise
 
     return send_in_time
 
