@@ -13,6 +13,7 @@ import tailrope
 import tailrope.mcp
 from asgi import Asgi, note, outgoing, request, transport
 from mcp.server.streamable_http import EventMessage, EventStore
+from tailrope import _runtime
 from tailrope.mcp import _sdk
 
 pytestmark = [pytest.mark.ours, pytest.mark.usefixtures("uninstalled")]
@@ -94,4 +95,38 @@ async def test_a_send_that_waits_for_the_store_when_its_session_ends_is_told() -
         await asyncio.sleep(0.02)
     with pytest.raises(anyio.ClosedResourceError):
         await sending
+    await call.task
+
+
+@pytest.mark.parametrize("how", ["fault", "cancelled"])
+async def test_senders_are_told_when_nobody_hears_the_store_any_more(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store()
+    hang = asyncio.Event()
+
+    async def never(_event_id: str) -> str:
+        await hang.wait()
+        return ""
+
+    async with transport(store) as (made, inbox, outbox):
+        call = Asgi(made, "POST", request(1))
+        await inbox.receive()
+        store.answer = never
+        sending = asyncio.ensure_future(outbox.send(outgoing(note(1), 1)))
+        await asyncio.sleep(0.02)
+        outcomes = made._outcomes
+        if how == "fault":
+            monkeypatch.setattr(outcomes, "_settle", None)
+            _runtime.current_loop().waiters.wake(made._session.key)
+        else:
+            for task in list(outcomes._tasks):
+                task.cancel()
+        async with asyncio.timeout(15):
+            with pytest.raises(tailrope.TailropeError, match="not known") as told:
+                await sending
+            monkeypatch.undo()
+            assert told.value.code == "store_failed"
+            with pytest.raises(tailrope.TailropeError, match="not known"):
+                await outbox.send(outgoing(note(2), 1))
+            # The engine answers the client where a response is not stored.
+            await outbox.send(outgoing({"jsonrpc": "2.0", "id": 1, "result": {}}))
     await call.task

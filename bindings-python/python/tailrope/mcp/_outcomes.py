@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any
+
+from tailrope._native import TailropeError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from tailrope._native import Session
     from tailrope._runtime import Loop, Runtime
+
+logger = logging.getLogger("tailrope")
 
 
 class Outcomes:
@@ -21,12 +26,32 @@ class Outcomes:
         self._here = here
         self._outcomes: dict[int, asyncio.Future[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._start(self._run())
+        self._is_closed = False
+        self._unheard: str | None = None
+        self._start(self._run()).add_done_callback(self._stopped)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._here.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _stopped(self, task: asyncio.Task[None]) -> None:
+        """Nobody hears the store's answers any more: whoever waits for one is told, now and later."""
+        if self._is_closed:
+            return
+        fault = None if task.cancelled() else task.exception()
+        if fault is not None:
+            logger.error("the answers of the event store are not heard any more in one session", exc_info=fault)
+        self._unheard = "the task that hears the event store was cancelled" if fault is None else repr(fault)
+        for future in self._outcomes.values():
+            if not future.done():
+                future.set_exception(self._unknown())
+
+    def _unknown(self) -> TailropeError:
+        error = TailropeError(f"it is not known whether the event store has the event: {self._unheard}")
+        error.code = "store_failed"
+        return error
 
     async def _run(self) -> None:
         key, waiters = self._session.key, self._here.waiters
@@ -49,8 +74,12 @@ class Outcomes:
         """Waits until the store has answered for one message.
 
         Raises:
-            TailropeError: it was not stored, and `raises` is set.
+            TailropeError: it was not stored, or nobody knows, and `raises` is set.
         """
+        if self._unheard is not None:
+            if raises:
+                raise self._unknown()
+            return
         future = self._outcomes[number] = self._here.loop.create_future()
         try:
             self._settle()
@@ -73,6 +102,7 @@ class Outcomes:
 
     def close(self) -> None:
         """The session has ended: nothing is stored for it any more."""
+        self._is_closed = True
         self._settle()
         for task in list(self._tasks):
             task.cancel()
