@@ -34,15 +34,20 @@ const TRANSPORTS = {
   },
   tailrope: {
     async v2() {
-      const { EventStore, NodeStreamableHTTPServerTransport } = await import('tailrope/mcp');
-      return [NodeStreamableHTTPServerTransport, new EventStore(options.store, LIMITS)];
+      const { EventStore, openStore, NodeStreamableHTTPServerTransport } = await import('tailrope/mcp');
+      return [NodeStreamableHTTPServerTransport, await opened(EventStore, openStore)];
     },
     async v1() {
-      const { EventStore, StreamableHTTPServerTransport } = await import('tailrope/mcp-v1');
-      return [StreamableHTTPServerTransport, new EventStore(options.store, LIMITS)];
+      const { EventStore, openStore, StreamableHTTPServerTransport } = await import('tailrope/mcp-v1');
+      return [StreamableHTTPServerTransport, await opened(EventStore, openStore)];
     },
   },
 };
+
+async function opened(EventStore, openStore) {
+  const { maxSessions, ...bounds } = LIMITS;
+  return new EventStore(await openStore(options.store, bounds), { maxSessions });
+}
 
 async function plainStore() {
   const { PlainStore } = await import('./plain-store.mjs');

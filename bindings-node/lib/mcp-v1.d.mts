@@ -79,8 +79,8 @@ export interface ScopedEventStore extends SdkEventStore {
  */
 export class EventStore implements SdkEventStore {
   /**
-   * `store` is the address of a store, which is opened, or one that is open, which has its own `StoreOptions`
-   * already. Default `memory:`. Throws what `openStore` throws.
+   * `store` is one that is open, which has its own `StoreOptions` already, or the address `memory:` (the default) or
+   * `sqlite:PATH`. Throws what `openStore` rejects with.
    */
   constructor(store?: string | Store, options?: EngineOptions);
   storeEvent(streamId: string, message: JSONRPCMessage): Promise<string>;

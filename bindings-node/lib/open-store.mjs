@@ -48,8 +48,8 @@ export function isStore(value) {
   return value instanceof Store;
 }
 
-/** Opens an event store. Waits for it. */
-export function openStore(address, options = {}) {
+/** The options of a store, whose kinds are right. */
+function checked(address, options) {
   if (typeof address !== 'string') {
     invalid('the address of an event store is a string');
   }
@@ -63,12 +63,17 @@ export function openStore(address, options = {}) {
     const areKeys = Array.isArray(encryptionKeys) && encryptionKeys.every((key) => typeof key === 'string');
     others.encryptionKeys = areKeys ? encryptionKeys : invalid('encryptionKeys must be a list of strings');
   }
-  return new Store(address, { ...numbers, ...others });
+  return { ...numbers, ...others };
+}
+
+/** Opens an event store. This thread does not wait for it. */
+export async function openStore(address, options = {}) {
+  return Store.open(address, checked(address, options));
 }
 
 /**
  * The store that `store` and the options of it among `options` mean, and the other options: those of an engine.
- * An address is opened; a store that is open has its options already.
+ * An address is opened, if that needs no network; a store that is open has its options already.
  */
 export function storeOf(store, options) {
   const entries = Object.entries(options);
@@ -77,7 +82,7 @@ export function storeOf(store, options) {
   const rest = Object.fromEntries(entries.filter((entry) => !isOfStore(entry)));
   checkNumbers(rest);
   if (!isStore(store)) {
-    return [openStore(store, Object.fromEntries(own)), rest];
+    return [new Store(store, checked(store, Object.fromEntries(own))), rest];
   }
   if (own.length > 0) {
     invalid(`${own[0][0]} is an option of the event store, which is open already: give it to openStore()`);

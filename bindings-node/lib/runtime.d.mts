@@ -42,13 +42,14 @@ export interface Store {
 }
 
 /**
- * Opens an event store: `memory:`, or `sqlite:PATH` for a file that the processes of one machine share and that
- * survives them. Returns when the store can be used, so it may wait for a disk, or some seconds for a network.
+ * Opens an event store: `memory:`, `sqlite:PATH` for a file that the processes of one machine share and that survives
+ * them, `redis://...` or `postgres://...` for processes of any machine. Resolves when the store can be used, which may
+ * take some seconds on a network; other work of this thread goes on meanwhile.
  *
- * @throws an `Error` with code `store_not_opened` that says what was tried, or `invalid_argument` for an unknown
- * option or a value out of range. Neither shows what is secret in an address.
+ * @throws (rejects with) an `Error` with code `store_not_opened` that says what was tried, or `invalid_argument` for an
+ * unknown option or a value out of range. Neither shows what is secret in an address.
  */
-export function openStore(address: string, options?: StoreOptions): Store;
+export function openStore(address: string, options?: StoreOptions): Promise<Store>;
 
 /**
  * Options of an engine, and of its store where that is opened with it. What is not named keeps its default. Durations
@@ -80,8 +81,8 @@ export interface EngineOptions extends StoreOptions {
 
 export interface ConfigureOptions extends EngineOptions {
   /**
-   * The store of transports that name no event store: its address, or one that is open, which has its own
-   * `StoreOptions` already. Default `memory:`.
+   * The store of transports that name no event store: one that is open, which has its own `StoreOptions` already, or
+   * the address `memory:` (the default) or `sqlite:PATH`.
    */
   store?: string | Store;
 }
@@ -89,7 +90,7 @@ export interface ConfigureOptions extends EngineOptions {
 /**
  * Sets the options of this thread's engines: of the shared one, which serves transports that name no event store,
  * and of those over users' own event stores. To be called before the transports are made; called again, it
- * replaces the options for new ones. Throws what `openStore` throws, and then changes nothing.
+ * replaces the options for new ones. Throws what `openStore` rejects with, and then changes nothing.
  */
 export function configure(options: ConfigureOptions): void;
 

@@ -4,12 +4,14 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use napi::bindgen_prelude::Either3;
+use napi::JsError;
+use napi::bindgen_prelude::{AsyncTask, Either3, Env, Task};
 use napi_derive::napi;
 use tailrope_core::Ms;
 use tailrope_core::protocol::StreamNonce;
 use tailrope_core::store::{
-    self, Answer, Complete, Durability, EncryptionKey, EventStore, Limits, Operation, Outcome, StoreOptions, Ticket,
+    self, Answer, Complete, Durability, EncryptionKey, EventStore, Limits, OpenError, Operation, Outcome, StoreOptions,
+    Ticket,
 };
 
 use crate::convert::{Result, invalid, not_opened, size, whole};
@@ -28,23 +30,75 @@ pub struct Store {
 
 #[napi]
 impl Store {
-    /// Opens the store at an address. Options are the bounds and `ownerLostMs`, whole numbers that are
-    /// not negative, `durability` and `encryptionKeys`; unknown names throw.
+    /// Opens the store at an address, at once: one over the network is refused, for this thread would wait for it.
+    /// Options are the bounds and `ownerLostMs`, whole numbers that are not negative, `durability` and
+    /// `encryptionKeys`; unknown names throw.
     #[napi(constructor)]
     pub fn new(address: String, options: HashMap<String, Value>) -> Result<Self> {
-        let mut chosen = StoreOptions::default();
-        for (name, value) in options {
-            set_option(&mut chosen, &name, value)?;
+        if store::is_remote(&address) {
+            return Err(invalid(format!(
+                "the event store {:?} is on the network, so opening it takes time: give the open store, \
+                 `await openStore(address, options)`, and not its address",
+                store::shown_address(&address)
+            )));
         }
-        let store = store::open(&address, &chosen).map_err(|error| not_opened(&error))?;
-        let StoreOptions { limits, owner_lost_ms, .. } = chosen;
-        Ok(Self { store, limits, owner_lost_ms, address: store::shown_address(&address) })
+        let opening = Opening::new(address, options)?;
+        let opened = opening.open().map_err(|error| not_opened(&error))?;
+        Ok(opening.store(opened))
+    }
+
+    /// As the constructor, on a thread of its own: every address is taken.
+    #[napi]
+    pub fn open(address: String, options: HashMap<String, Value>) -> Result<AsyncTask<Opening>> {
+        Ok(AsyncTask::new(Opening::new(address, options)?))
     }
 
     /// The address without what is secret in it.
     #[napi(getter)]
     pub fn address(&self) -> &str {
         &self.address
+    }
+}
+
+/// A store that is to be opened.
+pub struct Opening {
+    address: String,
+    options: StoreOptions,
+}
+
+impl Opening {
+    fn new(address: String, options: HashMap<String, Value>) -> Result<Self> {
+        let mut chosen = StoreOptions::default();
+        for (name, value) in options {
+            set_option(&mut chosen, &name, value)?;
+        }
+        Ok(Self { address, options: chosen })
+    }
+
+    fn open(&self) -> std::result::Result<Arc<dyn EventStore>, OpenError> {
+        store::open(&self.address, &self.options)
+    }
+
+    fn store(&self, opened: Arc<dyn EventStore>) -> Store {
+        let StoreOptions { limits, owner_lost_ms, .. } = self.options;
+        Store { store: opened, limits, owner_lost_ms, address: store::shown_address(&self.address) }
+    }
+}
+
+impl Task for Opening {
+    // An error of the task itself has no code of ours.
+    type Output = std::result::Result<Arc<dyn EventStore>, OpenError>;
+    type JsValue = Store;
+
+    fn compute(&mut self) -> napi::Result<Self::Output> {
+        Ok(self.open())
+    }
+
+    fn resolve(&mut self, env: Env, opened: Self::Output) -> napi::Result<Store> {
+        match opened {
+            Ok(opened) => Ok(self.store(opened)),
+            Err(error) => Err(napi::Error::from(JsError::from(not_opened(&error)).into_unknown(env))),
+        }
     }
 }
 

@@ -7,10 +7,10 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { McpServer } from '@modelcontextprotocol/server';
 import * as z from 'zod';
 
-import { NodeStreamableHTTPServerTransport, configure, drain, serveStoredSession } from 'tailrope/mcp';
+import { NodeStreamableHTTPServerTransport, configure, drain, openStore, serveStoredSession } from 'tailrope/mcp';
 
-// Fails at once when the store cannot be opened.
-configure({ store: process.env.STORE ?? 'sqlite:events.db' });
+// Fails when the store cannot be opened.
+configure({ store: await openStore(process.env.STORE ?? 'sqlite:events.db') });
 
 function buildServer() {
   const server = new McpServer({ name: 'reports', version: '1.0.0' });

@@ -86,7 +86,7 @@ onEachLine(serve, (line, server) => {
   });
 
   test('wrong options are refused at once', ours, () => {
-    assert.throws(() => new EventStore('redis:'), { code: 'store_not_opened' });
+    assert.throws(() => new EventStore('nowhere:'), { code: 'store_not_opened' });
     for (const wrong of [{ retryMs: -1 }, { retryMs: 'soon' }, { maxSessions: 0 }, { noSuchOption: 1 }]) {
       assert.throws(() => new EventStore('memory:', wrong), new RegExp(Object.keys(wrong)[0]));
     }

@@ -11,7 +11,7 @@ import { after, before } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 
-import { EventStore } from 'tailrope/mcp';
+import { EventStore, openStore } from 'tailrope/mcp';
 
 import { JsonLinesEventStore } from '../../examples/node/own-event-store.mjs';
 import { DURABLE, folderFor } from './kit/addresses.mjs';
@@ -44,9 +44,9 @@ function refusing(address) {
   return (isFaulty) => promisify(execFile)(path('../services/refuse'), [isFaulty ? 'yes' : 'no', address]);
 }
 
-function own(address, bound, faulty) {
+async function own(address, bound, faulty) {
   const limits = bound ? { maxEventsPerStream: BOUND } : {};
-  const store = new EventStore(address, { maxEventBytes: LARGEST, ...limits });
+  const store = new EventStore(await openStore(address, { maxEventBytes: LARGEST, ...limits }));
   return { store, session: (id) => store.scoped(id), faulty, secrets: ['hunter2', 'maxmemory', address] };
 }
 
@@ -94,7 +94,9 @@ const HAS = {
 
 for (const [name, make] of Object.entries(SUBJECTS)) {
   for (const each of CASES.filter(({ needs }) => needs === undefined || HAS[needs].includes(name))) {
-    test(`rule ${name}, ${each.name}`, ours, (t) => new Run(make(t, each.needs === 'bound')).run(each));
+    test(`rule ${name}, ${each.name}`, ours, async (t) =>
+      new Run(await make(t, each.needs === 'bound')).run(each),
+    );
   }
 }
 

@@ -27,7 +27,7 @@ import * as v1 from 'tailrope/mcp-v1';
 import { type Call, KitError, NotExactlyOnce, openSession, serve } from 'tailrope/testing';
 
 configure({ retryMs: 1_000, store: 'sqlite:events.db', durability: 'power', ownerLostMs: 5_000 });
-const store: tailrope.Store = openStore('memory:', { maxBytes: 1 << 20, durability: 'process' });
+const store: tailrope.Store = await openStore('memory:', { maxBytes: 1 << 20, durability: 'process' });
 configure({ store });
 const eventStore = new EventStore(store);
 const scoped = eventStore.scoped('session');

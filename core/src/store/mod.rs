@@ -37,7 +37,7 @@ pub use error::StoreError;
 pub use host::{HostOperation, HostReplay, HostRequest, HostStore};
 pub use limits::Limits;
 pub use memory::MemoryStore;
-pub use open::{Durability, OpenError, StoreOptions, WallClock, open, shown_address};
+pub use open::{Durability, OpenError, StoreOptions, WallClock, is_remote, open, shown_address};
 #[cfg(feature = "postgres")]
 pub use postgres::PostgresStore;
 pub use records::{Record, SessionRecord};

@@ -131,6 +131,12 @@ pub fn open(address: &str, options: &StoreOptions) -> Result<Arc<dyn EventStore>
     })
 }
 
+/// Whether opening the store with this address waits for a network, and so for seconds where nobody answers.
+pub fn is_remote(address: &str) -> bool {
+    let scheme = address.split_once(':').map_or("", |(scheme, _)| scheme);
+    ["postgres", "postgresql"].contains(&scheme) || scheme.starts_with("redis")
+}
+
 /// The kinds of store in this build.
 fn kinds() -> String {
     [

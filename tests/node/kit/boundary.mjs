@@ -403,7 +403,7 @@ async function callPublic(machine, seconds) {
     const target = mcp[name] ?? client[name];
     const isClass = /^[A-Z]/.test(name);
     const made = machine.make(name, values, () => (isClass ? new target(...values) : target(...values)));
-    made?.return?.()?.catch?.(() => {});
+    (made?.return?.() ?? made)?.catch?.(() => {});
     if (machine.below(20) === 0) {
       const options = either(['retryMs', 'budgetMs']);
       machine.make('drain', [options], () => mcp.drain(options).catch(() => {}));

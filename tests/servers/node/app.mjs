@@ -9,13 +9,23 @@
 // logs to standard error).
 import { parseArgs } from 'node:util';
 
-import { configure, drain, setLog } from 'tailrope/mcp';
+import { configure, drain, openStore, setLog } from 'tailrope/mcp';
 
 import { camelCase, controlled } from './ctl.mjs';
 import { LabStore } from './stores.mjs';
 import { listen, makeServer, packages } from './transports.mjs';
 
 /** What the options are in the words of `makeServer`. */
+const OF_STORE = /^(max(Age|Bytes|Event).*|retentionMs|ownerLostMs|durability|encryptionKeys)$/;
+
+/** The store at an address, with those of the options that are a store's, and the options that are not. */
+async function opened(address = 'memory:', options) {
+  const entries = Object.entries(options);
+  const ofStore = entries.filter(([name]) => OF_STORE.test(name));
+  const others = entries.filter(([name]) => !OF_STORE.test(name));
+  return [await openStore(address, Object.fromEntries(ofStore)), Object.fromEntries(others)];
+}
+
 async function translated(options, stock) {
   // `stock` is chosen with the transport.
   const { engine = {}, address, store, cap, retry_ms: retryMs = 20, idle_s: idleS, log, stock: _stock, ...rest } = options;
@@ -32,8 +42,6 @@ async function translated(options, stock) {
   } else if (store === 'example') {
     const { JsonLinesEventStore } = await import('../../../examples/node/own-event-store.mjs');
     made.eventStore = new JsonLinesEventStore(address, cap);
-  } else {
-    made.address = address;
   }
   if (guard) {
     Object.assign(made, { enableDnsRebindingProtection: true, allowedHosts, allowedOrigins: ['http://127.0.0.1'] });
@@ -44,19 +52,18 @@ async function translated(options, stock) {
   if (!stock) {
     made.keepAliveMs = keepAliveMs;
     // A store of the server's own has its own engine; one that a user wrote takes the engine of the process.
-    if (made.eventStore === undefined && store !== 'absent') {
-      made.engine = own;
-    } else {
-      configure(own);
-    }
     if (transport === 'stock') {
-      made.eventStore = new packages[line].EventStore(address, own);
+      made.eventStore = new packages[line].EventStore(...(await opened(address, own)));
       made.stock = true;
     }
   }
   return { ...made, enableJsonResponse, maxRequestBodySize: size };
 }
 
+    } else if (made.eventStore === undefined && store !== 'absent') {
+      [made.address, made.engine] = await opened(address, own);
+    } else {
+      configure(own);
 const { values } = parseArgs({
   options: {
     flavor: { type: 'string' },

@@ -68,7 +68,7 @@ function userOf(header) {
 /**
  * A server of a line, which nobody has put on a port yet.
  *
- * The options are the transport's, and: `engine` and `address`, options and address of a store of the server's own; `cap`,
+ * The options are the transport's, and: `address` and `engine`, a store of the server's own and the options of its engine; `cap`,
  * how many events of a stream the stock transport's store keeps; `stock`, the SDK's own transport; `web`, the web-standard
  * classes; `stateless`, a transport for each request; `auth`, only users with a token.
  */
