@@ -59,6 +59,7 @@ class Handler {
       enableJsonResponse,
       onsessioninitialized,
       onsessionclosed,
+      principal,
       legacy,
       ...shared
     } = options;
@@ -79,6 +80,7 @@ class Handler {
       enableJsonResponse,
       onsessioninitialized,
       onsessionclosed,
+      principal,
       keepAliveMs,
       maxRequestBodySize,
     };

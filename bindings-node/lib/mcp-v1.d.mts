@@ -11,16 +11,17 @@ import type { JSONRPCMessage, RequestId } from '@modelcontextprotocol/sdk/types.
 
 import type { IncomingMessage, ServerResponse } from 'node:http';
 
-import type { CloseOptions, EngineOptions, Store } from './runtime.mjs';
+import type { CloseOptions, EngineOptions, PrincipalOption, Store } from './runtime.mjs';
 
 export { configure, drain, openStore, setLog, stats } from './runtime.mjs';
-export type { CloseOptions, ConfigureOptions, EngineOptions, LogLevel, Store, StoreOptions } from './runtime.mjs';
+export type { CloseOptions, ConfigureOptions, EngineOptions, LogLevel, Principal, Store, StoreOptions } from './runtime.mjs';
 
 /**
  * The SDK's class on Tailrope's engine: same options, same methods. With a `sessionIdGenerator` its sessions
  * are resumable, also without an `eventStore`; without one (stateless mode) it is the SDK's class.
  */
 export class StreamableHTTPServerTransport extends NodeStock {
+  constructor(options?: ConstructorParameters<typeof NodeStock>[0] & PrincipalOption);
   /** Closes the connection of a request's stream without terminating the stream. */
   closeSSEStream(requestId: RequestId, options?: CloseOptions): void;
   /** Closes the connection of the standalone stream without terminating the stream. */
@@ -29,6 +30,7 @@ export class StreamableHTTPServerTransport extends NodeStock {
 
 /** The same for the web platform (`Request` to `Response`): Hono, and frameworks like it, on Node. */
 export class WebStandardStreamableHTTPServerTransport extends WebStock {
+  constructor(options?: ConstructorParameters<typeof WebStock>[0] & PrincipalOption);
   /** Closes the connection of a request's stream without terminating the stream. */
   closeSSEStream(requestId: RequestId, options?: CloseOptions): void;
   /** Closes the connection of the standalone stream without terminating the stream. */
@@ -36,7 +38,7 @@ export class WebStandardStreamableHTTPServerTransport extends WebStock {
 }
 
 /** The options of the transports: those that count are the ones about GETs. */
-export interface StoredSessionOptions extends WebStandardStreamableHTTPServerTransportOptions {
+export interface StoredSessionOptions extends WebStandardStreamableHTTPServerTransportOptions, PrincipalOption {
   /** Gets what was refused, and why a store could not tell. */
   onerror?: (error: Error) => void;
 }

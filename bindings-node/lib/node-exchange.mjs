@@ -8,6 +8,8 @@ export class NodeExchange {
   /** What was made of the body in front of the transport, and its text where that is at hand. */
   parsedBody;
   text;
+  /** What is known of who sends it. */
+  asker;
 
   constructor(req, res, parsedBody, text) {
     this.#req = req;
@@ -24,6 +26,15 @@ export class NodeExchange {
     return this.#req.auth;
   }
 
+  /** What authentication in front of the endpoint left of the user: of the SDK's kind, or of passport's. */
+  get user() {
+    return this.#req.auth ?? this.#req.user;
+  }
+
+  get request() {
+    return this.#req;
+  }
+
   header(name) {
     return this.#req.headers[name];
   }
@@ -38,6 +49,7 @@ export class NodeExchange {
       protocolVersion: headers['mcp-protocol-version'],
       sessionId: headers['mcp-session-id'],
       lastEventId: headers['last-event-id'],
+      asker: this.asker,
     };
   }
 

@@ -1,6 +1,9 @@
 // What both kinds of HTTP exchange share, and what handlers see of a request.
 import { isUtf8 } from 'node:buffer';
 
+import { Engine } from './native.mjs';
+import { invalid } from './open-store.mjs';
+
 /** How long a connection may be silent before a comment is written. */
 export const DEFAULT_KEEP_ALIVE_MS = 15_000;
 const DEFAULT_MAX_BODY_BYTES = 4 << 20;
@@ -31,13 +34,46 @@ export function withResolvers() {
   return { promise, resolve, reject };
 }
 
-/** Who sends the request. Another principal does not find the session (I7). */
-export function principalOf(auth) {
-  if (auth === undefined || auth === null) {
-    return undefined;
+const CREDENTIAL_HEADERS = Engine.credentialHeaders();
+
+/**
+ * What the host knows of who sends the request, for the engine to make the principal of; nothing where nothing is known.
+ * `principal` is the user's option of that name. See docs/security.md.
+ */
+export function askerOf(exchange, principal) {
+  const named = principal?.(exchange.request) ?? undefined;
+  if (named !== undefined && typeof named !== 'string') {
+    throw new TypeError(`principal() returned a ${typeof named}, not a string that names the user or undefined`);
   }
-  const subject = auth.subject ?? auth.sub ?? auth.extra?.subject ?? auth.extra?.sub ?? null;
-  return JSON.stringify([auth.clientId ?? null, subject]);
+  const userJson = exchange.user === undefined || exchange.user === null ? undefined : factsOf(exchange.user);
+  const credentials = [];
+  for (const name of CREDENTIAL_HEADERS) {
+    const value = exchange.header(name);
+    if (value !== undefined) {
+      credentials.push(name, String(value));
+    }
+  }
+  return named === undefined && userJson === undefined && credentials.length === 0
+    ? undefined
+    : { named, userJson, credentials };
+}
+
+function factsOf(user) {
+  try {
+    return JSON.stringify(user);
+  } catch {
+    // Not JSON as a whole: what is plain of it.
+    const isPlain = ([, value]) => ['string', 'number', 'boolean'].includes(typeof value);
+    return JSON.stringify(Object.fromEntries(Object.entries(user).filter(isPlain)));
+  }
+}
+
+/** Checks the option `principal`. */
+export function checkPrincipal(principal) {
+  if (principal !== undefined && (typeof principal !== 'function' || principal.constructor.name === 'AsyncFunction')) {
+    invalid('principal must be a plain function that takes a request and returns a string or undefined');
+  }
+  return principal;
 }
 
 /** Why a request from this host or origin is not served, where the transport's options restrict these. */

@@ -1,3 +1,5 @@
+import type { IncomingMessage } from 'node:http';
+
 /** What can be set on an event store. What is not named keeps its default. */
 export interface StoreOptions {
   /** Events kept for one stream. Default 10,000. */
@@ -52,10 +54,23 @@ export interface Store {
 export function openStore(address: string, options?: StoreOptions): Promise<Store>;
 
 /**
+ * Names the user who sends a request; a session is found by its own user alone. `undefined` leaves it to what
+ * authentication and credentials say: docs/security.md.
+ */
+export type Principal = (request: IncomingMessage | Request) => string | null | undefined;
+
+export interface PrincipalOption {
+  /** Names users; what `configure()` was given serves transports that have none. */
+  principal?: Principal;
+}
+
+/**
  * Options of an engine, and of its store where that is opened with it. What is not named keeps its default. Durations
  * are in milliseconds, sizes in bytes.
  */
 export interface EngineOptions extends StoreOptions {
+  /** Names users, for transports that name none of their own. Default none. */
+  principal?: Principal;
   /** How long a client waits before it comes back; a transport's `retryInterval` wins. Default 3,000. */
   retryMs?: number;
   /**

@@ -5,6 +5,7 @@ import { clearTimeout, setImmediate, setTimeout } from 'node:timers';
 
 import { Engine } from './native.mjs';
 import { boundsOf, checkNumbers, storeOf } from './open-store.mjs';
+import { checkPrincipal } from './request.mjs';
 
 /** The store in this process, and bounded. */
 export const MEMORY = 'memory:';
@@ -19,15 +20,26 @@ const OF_STORE = ['streams', 'events', 'bytes'];
 /** How often sessions are looked at for idleness, at most. */
 const MAX_SWEEP_MS = 60_000;
 
-/** Of this thread, and one for all copies of this file: programs may load it as ES module and as CommonJS. */
-const state = (globalThis[Symbol.for('tailrope')] ??= {
-  runtimes: new Set(),
-  hosted: new WeakMap(),
-  options: {},
-  shared: undefined,
-  log: (level, line) => console.error(`tailrope: ${level}: ${line}`),
-});
+/**
+ * Of this thread, by native half: programs may load this file as ES module and as CommonJS, which share it, and another
+ * installed copy of the package, which has its own.
+ */
+const states = (globalThis[Symbol.for('tailrope')] ??= new WeakMap());
+if (!states.has(Engine)) {
+  states.set(Engine, {
+    runtimes: new Set(),
+    hosted: new WeakMap(),
+    options: {},
+    shared: undefined,
+    log: (level, line) => console.error(`tailrope: ${level}: ${line}`),
+    runtimeOf: Symbol('tailrope.runtime'),
+  });
+}
+const state = states.get(Engine);
 const { runtimes } = state;
+
+/** The property in which our event stores keep their runtime. */
+export const { runtimeOf } = state;
 
 /**
  * Sends the engines' log lines of this thread to `sink(level, line)`, down to `level`: `error`, `warn`, `info`
@@ -58,6 +70,8 @@ export class Runtime {
   outlivesProcess;
   /** The store, unless it is a user's own. */
   store;
+  /** The user's function that names who sends a request. */
+  principal;
   #engine;
   #sessionIdleMs;
   #waiting = new Map();
@@ -70,7 +84,7 @@ export class Runtime {
   #guests = 0;
 
   constructor(options = {}, { hostStore } = {}) {
-    const { sessionIdleMs = DEFAULT_SESSION_IDLE_MS, store = MEMORY, ...others } = options;
+    const { sessionIdleMs = DEFAULT_SESSION_IDLE_MS, store = MEMORY, principal, ...others } = options;
     checkNumbers({ sessionIdleMs });
     let engineOptions;
     if (hostStore === undefined) {
@@ -78,6 +92,7 @@ export class Runtime {
     } else {
       engineOptions = boundsOf(others);
     }
+    this.principal = checkPrincipal(principal);
     this.#sessionIdleMs = sessionIdleMs;
     this.hostStore = hostStore;
     // The engine must not keep alive what has been forgotten otherwise.

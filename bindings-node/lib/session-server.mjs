@@ -5,7 +5,7 @@ import { Part } from './answer.mjs';
 import { Refusal } from './native.mjs';
 import { Outcomes } from './outcomes.mjs';
 import { INTERNAL_ERROR, PARSE_ERROR, REFUSED, SESSION_NOT_FOUND, answerError, tooLargeMessage } from './refusal.mjs';
-import { DEFAULT_KEEP_ALIVE_MS, forbidden, maxBodyBytes, principalOf } from './request.mjs';
+import { DEFAULT_KEEP_ALIVE_MS, askerOf, checkPrincipal, forbidden, maxBodyBytes } from './request.mjs';
 import { runtimeFor } from './store.mjs';
 import { UserStore } from './user-store.mjs';
 
@@ -41,7 +41,6 @@ export class SessionServer {
   #versions;
   #scopeChallengeResolver;
   #session;
-  /** Who opened the session: what is asked most, and need not cross to the engine. */
   #principal;
   #canBePolled = false;
   #outcomes;
@@ -62,6 +61,7 @@ export class SessionServer {
     this.#sdk = sdk;
     this.#options = options;
     this.#runtime = runtimeFor(options.eventStore);
+    this.#principal = checkPrincipal(options.principal) ?? this.#runtime.principal;
     this.#keepAliveMs = options.keepAliveMs ?? DEFAULT_KEEP_ALIVE_MS;
     this.#maxBodyBytes = maxBodyBytes(options.maxRequestBodySize);
     this.#versions = options.supportedProtocolVersions ?? sdk.versions;
@@ -92,13 +92,14 @@ export class SessionServer {
 
   /** Answers a request that needs no stream; otherwise starts the answer that is to be waited for. */
   async #admit(exchange) {
-    if (this.#closed || !this.#isOfSession(principalOf(exchange.auth))) {
+    if (this.#closed) {
       return this.#refuse(exchange, 404, SESSION_NOT_FOUND, 'Session not found');
     }
     const why = forbidden(exchange, this.#options);
     if (why !== undefined) {
       return this.#refuse(exchange, 403, REFUSED, why);
     }
+    exchange.asker = askerOf(exchange, this.#principal);
     const { parsedBody } = exchange;
     let body = exchange.text;
     if (exchange.method !== 'POST') {
@@ -150,10 +151,6 @@ export class SessionServer {
       return this.#message(admission, facts, messages, exchange);
     }
     return this.#request(admission, facts, messages, exchange, jsonResponse);
-  }
-
-  #isOfSession(principal) {
-    return this.#session === undefined || principal === this.#principal || this.#session.belongsTo(principal);
   }
 
   /** By the revision, which does not change once it is negotiated. */
@@ -216,9 +213,8 @@ export class SessionServer {
     const { engine } = this.#runtime;
     const { major } = this.#sdk;
     const { retryInterval } = this.#options;
-    this.#principal = principalOf(exchange.auth);
     try {
-      this.#session = engine.openSession(String(sessionId), this.#principal, major, this.#versions, retryInterval);
+      this.#session = engine.openSession(String(sessionId), exchange.asker, major, this.#versions, retryInterval);
     } catch (error) {
       if (error.code !== 'too_many_sessions') {
         throw error;

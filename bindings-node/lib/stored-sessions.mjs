@@ -4,7 +4,7 @@ import { clearInterval, setInterval } from 'node:timers';
 import { Refusal } from './native.mjs';
 import { NodeExchange } from './node-exchange.mjs';
 import { REFUSED, answerError } from './refusal.mjs';
-import { DEFAULT_KEEP_ALIVE_MS, forbidden, principalOf, withResolvers } from './request.mjs';
+import { DEFAULT_KEEP_ALIVE_MS, askerOf, checkPrincipal, forbidden, withResolvers } from './request.mjs';
 import { isDisabled } from './platform.mjs';
 import { runtimeFor } from './store.mjs';
 import { WebExchange } from './web-exchange.mjs';
@@ -87,9 +87,9 @@ export class StoredSessions {
 
   async #serve(runtime, sessionId, exchange) {
     const { major, versions } = this.#sdk;
-    const principal = principalOf(exchange.auth);
+    exchange.asker = askerOf(exchange, checkPrincipal(this.#options.principal) ?? runtime.principal);
     const served = this.#options.supportedProtocolVersions ?? versions;
-    const adoption = runtime.engine.adoptSession(sessionId, principal, major, served);
+    const adoption = runtime.engine.adoptSession(sessionId, exchange.asker, major, served);
     let session;
     try {
       session = await new LookUp(adoption, runtime).told;

@@ -14,6 +14,8 @@ export class WebExchange {
   /** What was made of the body in front of the transport, and its text where that is at hand. */
   parsedBody;
   text;
+  /** What is known of who sends it. */
+  asker;
 
   /** Resolves to the Response, as soon as its head is known. */
   response = new Promise((resolve, reject) => {
@@ -32,6 +34,15 @@ export class WebExchange {
     return this.#request.method;
   }
 
+  /** What authentication in front of the endpoint left of the user. */
+  get user() {
+    return this.auth;
+  }
+
+  get request() {
+    return this.#request;
+  }
+
   header(name) {
     return this.#request.headers.get(name) ?? undefined;
   }
@@ -45,6 +56,7 @@ export class WebExchange {
       protocolVersion: this.header('mcp-protocol-version'),
       sessionId: this.header('mcp-session-id'),
       lastEventId: this.header('last-event-id'),
+      asker: this.asker,
     };
   }
 

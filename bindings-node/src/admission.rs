@@ -2,6 +2,7 @@
 
 use napi::bindgen_prelude::Either;
 use napi_derive::napi;
+use tailrope_core::exchange;
 use tailrope_core::protocol::{
     self, Body, Context, Dialect, Envelope, Kind, Operation, RequestId, Revision, admit_with_versions,
 };
@@ -10,6 +11,23 @@ use crate::convert::{JsRequestId, request_id_to_js};
 
 /// A body: text, or bytes that are none.
 pub(crate) type JsBody<'a> = Either<String, &'a [u8]>;
+
+/// What is known of the sender of a request: see the core's `Asker`. Of `credentials`, each name is followed by its value.
+#[napi(object, object_to_js = false)]
+pub struct Asker {
+    pub named: Option<String>,
+    pub user_json: Option<String>,
+    pub credentials: Vec<String>,
+}
+
+impl Asker {
+    pub(crate) fn principal(&self) -> Option<Box<str>> {
+        let pairs = self.credentials.chunks_exact(2).map(|pair| (&*pair[0], &*pair[1]));
+        let credentials: Vec<(&str, &str)> = pairs.collect();
+        let (named, user_json) = (self.named.as_deref(), self.user_json.as_deref());
+        exchange::Asker { named, user_json, credentials: &credentials }.principal()
+    }
+}
 
 /// The parts of a request's head that count.
 #[napi(object, object_to_js = false)]
@@ -20,9 +38,15 @@ pub struct Head {
     pub protocol_version: Option<String>,
     pub session_id: Option<String>,
     pub last_event_id: Option<String>,
+    /// Absent where nothing is known of the sender.
+    pub asker: Option<Asker>,
 }
 
 impl Head {
+    pub(crate) fn principal(&self) -> Option<Box<str>> {
+        self.asker.as_ref().and_then(Asker::principal)
+    }
+
     fn head(&self) -> protocol::Head<'_> {
         protocol::Head {
             method: &self.method,

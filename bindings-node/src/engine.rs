@@ -7,9 +7,11 @@ use std::sync::Arc;
 use napi::bindgen_prelude::{Either, Env, FnArgs, Function, Object};
 use napi_derive::napi;
 use tailrope_core::engine::{self, EngineError, Options};
+use tailrope_core::exchange::CREDENTIAL_HEADERS;
+use tailrope_core::protocol::Dialect;
 use tailrope_core::store::HostStore;
 
-use crate::admission::{Admission, Head, JsBody, Refusal};
+use crate::admission::{Admission, Asker, Head, JsBody, Refusal};
 use crate::adoption::Adoption;
 use crate::convert::{Result, camel_case, dialect, internal, invalid, number, numbers, size, to_js_error, whole};
 use crate::hook_log::HookLog;
@@ -94,7 +96,7 @@ impl Engine {
         Ok(head.admit(body, "", json_response, dialect(sdk_major)?, &versions))
     }
 
-    /// Opens a session of this principal. `sdk_major` is the SDK line whose answers are given, `versions`
+    /// Opens a session for whoever asks for it. `sdk_major` is the SDK line whose answers are given, `versions`
     /// are the values of the version header that are served. `retry_ms` is the session's own, where the
     /// host has one.
     #[napi(catch_unwind)]
@@ -102,13 +104,14 @@ impl Engine {
         &self,
         env: &Env,
         id: String,
-        principal: Option<String>,
+        asker: Option<Asker>,
         sdk_major: u32,
         versions: Vec<String>,
         retry_ms: Option<u32>,
     ) -> Result<Session> {
         let dialect = dialect(sdk_major)?;
         let key = self.waiters.key();
+        let principal = asker.and_then(|asker| asker.principal());
         let principal = principal.as_deref();
         let open = |name: &str| self.engine.open_session(name, principal, dialect, self.waiters.wake(), u64::from(key));
         // The host's ids are unique within a transport only; two of them with one id stay apart.
@@ -124,18 +127,19 @@ impl Engine {
         Ok(Session::new(handle, id, dialect, versions, key, &self.waiters))
     }
 
-    /// Looks up a session that lives in another process, or lived in one, for this principal. The key of
+    /// Looks up a session that lives in another process, or lived in one, for whoever asks for it. The key of
     /// the `Adoption` is woken when it can be taken.
     #[napi(catch_unwind)]
     pub fn adopt_session(
         &self,
         env: &Env,
         id: String,
-        principal: Option<String>,
+        asker: Option<Asker>,
         sdk_major: u32,
         versions: Vec<String>,
     ) -> Result<Adoption> {
         let dialect = dialect(sdk_major)?;
+        let principal = asker.and_then(|asker| asker.principal());
         let key = self.waiters.key();
         let wake = self.waiters.wake();
         let looked_up = self.engine.adopt_session(&id, principal.as_deref(), dialect, wake, u64::from(key));
@@ -144,10 +148,34 @@ impl Engine {
         Ok(Adoption::new(adoption, id, dialect, versions, key, &self.waiters))
     }
 
+    /// The answer to a POST of a revision without resumption, of which `body` was read: see the core's `Engine::steer`.
+    #[napi(catch_unwind)]
+    pub fn steer(&self, body: JsBody<'_>, requested: String) -> Refusal {
+        let body = match &body {
+            Either::A(text) => text.as_bytes(),
+            Either::B(bytes) => bytes,
+        };
+        // Which SDK it is makes no difference to it.
+        Refusal::new(&self.engine.steer(body, &requested), &Dialect::MCP_TYPESCRIPT_2)
+    }
+
+    /// Notes that such a request is left to the SDK.
+    #[napi(catch_unwind)]
+    pub fn left_to_sdk(&self, env: &Env, requested: String) {
+        self.engine.left_to_sdk(&requested);
+        self.waiters.flush(env);
+    }
+
     /// A log for an SDK's own transport, in the engine's store.
     #[napi(catch_unwind)]
     pub fn hook_log(&self) -> HookLog {
         HookLog::new(self.engine.hook_log(), &self.waiters)
+    }
+
+    /// The headers that carry a credential.
+    #[napi]
+    pub fn credential_headers() -> Vec<&'static str> {
+        CREDENTIAL_HEADERS.to_vec()
     }
 
     /// Sets what is logged on this thread: `error`, `warn`, `info` or `debug`, and what is worse.

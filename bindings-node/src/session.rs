@@ -88,6 +88,9 @@ impl Session {
     /// Examines an HTTP request: an `Admission`, or the `Refusal` to answer with.
     #[napi(catch_unwind)]
     pub fn admit(&self, head: Head, body: JsBody<'_>, json_response: bool) -> Either<Admission, Refusal> {
+        if let Err(refusal) = self.handle.check_principal(head.principal().as_deref()) {
+            return Either::B(Refusal::new(&refusal, self.dialect));
+        }
         head.admit(body, &self.id, json_response, self.dialect, &self.versions)
     }
 
@@ -248,12 +251,6 @@ impl Session {
     pub fn not_replayed(&self, env: &Env, number: f64, what: String) {
         self.handle.replayed(number as u64, Err(what));
         self.waiters.flush(env);
-    }
-
-    /// Whether this principal may use the session.
-    #[napi]
-    pub fn belongs_to(&self, principal: Option<String>) -> bool {
-        self.handle.belongs_to(principal.as_deref())
     }
 
     /// Whether connections of this session may be closed early and polled.

@@ -3,6 +3,7 @@
 use pyo3::exceptions::{PyLookupError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
+use tailrope_core::exchange::{Asker, CREDENTIAL_HEADERS};
 use tailrope_core::protocol::{self, Body, Dialect, Envelope, Kind, Operation, Revision};
 
 use crate::convert::request_id_to_py;
@@ -15,6 +16,7 @@ pub(crate) struct Headers<'a> {
     protocol_version: Option<&'a str>,
     session_id: Option<&'a str>,
     last_event_id: Option<&'a str>,
+    credentials: Vec<(&'a str, &'a str)>,
 }
 
 impl<'a> Headers<'a> {
@@ -28,12 +30,21 @@ impl<'a> Headers<'a> {
                 b"mcp-protocol-version" => &mut headers.protocol_version,
                 b"mcp-session-id" => &mut headers.session_id,
                 b"last-event-id" => &mut headers.last_event_id,
-                _ => continue,
+                name => {
+                    if let Some(name) = CREDENTIAL_HEADERS.iter().find(|known| known.as_bytes() == name) {
+                        headers.credentials.push((name, text(value)));
+                    }
+                    continue;
+                }
             };
-            // Bytes that are no text match nothing that is asked for.
-            slot.get_or_insert(std::str::from_utf8(value.as_bytes()).unwrap_or("\u{fffd}"));
+            slot.get_or_insert(text(value));
         }
         headers
+    }
+
+    /// The principal of the request: see the core's `Asker`.
+    pub(crate) fn principal(&self, user_json: Option<&str>, named: Option<&str>) -> Option<Box<str>> {
+        Asker { named, user_json, credentials: &self.credentials }.principal()
     }
 
     pub(crate) fn head(&self, method: &'a str) -> protocol::Head<'a> {
@@ -46,6 +57,11 @@ impl<'a> Headers<'a> {
             last_event_id: self.last_event_id,
         }
     }
+}
+
+/// A value as text. Bytes that are no text match nothing that is asked for.
+fn text<'a>(value: &'a Bound<'_, PyBytes>) -> &'a str {
+    std::str::from_utf8(value.as_bytes()).unwrap_or("\u{fffd}")
 }
 
 /// Casts ASGI's headers: an iterable of two `bytes` each.

@@ -1,5 +1,7 @@
 //! Sessions that live in another process, or lived in one.
 
+use std::sync::atomic::AtomicBool;
+
 use pyo3::prelude::*;
 use tailrope_core::engine;
 use tailrope_core::protocol::Dialect;
@@ -31,7 +33,13 @@ impl Adoption {
         match calling(py, || self.adoption.take()) {
             None => Ok((false, None)),
             Some(Ok(found)) => {
-                let session = |handle| Session { handle, dialect: self.dialect, key: None };
+                let session = |handle| Session {
+                    handle,
+                    dialect: self.dialect,
+                    key: None,
+                    // Only its own principal finds it.
+                    is_claimed: AtomicBool::new(true),
+                };
                 Ok((true, found.map(session)))
             }
             Some(Err(error)) => Err(to_py_err(py, &error)),

@@ -1,15 +1,17 @@
 //! The engine.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tailrope_core::engine::{self, NoWake};
-use tailrope_core::protocol::jsonrpc;
+use tailrope_core::protocol::Dialect;
 use tailrope_core::store::HostStore;
 
+use crate::admission::{Headers, Refusal, header_pairs};
 use crate::adoption::Adoption;
-use crate::convert::{dialect, request_id_to_py, to_py_err};
+use crate::convert::{dialect, to_py_err};
 use crate::hook_log::HookLog;
 use crate::options::{engine_options, to_dict};
 use crate::session::Session;
@@ -71,28 +73,44 @@ impl Engine {
                 if let Some(retry_ms) = retry_ms {
                     handle.set_retry_ms(retry_ms);
                 }
-                Ok(Session { handle, dialect, key })
+                Ok(Session { handle, dialect, key, is_claimed: AtomicBool::new(false) })
             }
             Err(error) => Err(to_py_err(py, &error)),
         }
     }
 
-    /// Looks up a session that this engine has not opened, for a principal. `waiters` are told, with the
-    /// adoption's key, when its outcome is there; it may be there at once.
+    /// Looks up a session that this engine has not opened, for the principal of a request: see `Session.admit`.
+    /// `waiters` are told, with the adoption's key, when its outcome is there; it may be there at once.
+    #[expect(clippy::too_many_arguments, reason = "what is known of the request, and where the outcome goes")]
     fn adopt_session(
         &self,
         py: Python<'_>,
         id: &str,
-        principal: Option<&str>,
+        headers: &Bound<'_, PyAny>,
+        user_json: Option<&str>,
+        named: Option<&str>,
         sdk_major: u8,
         waiters: &Waiters,
     ) -> PyResult<Adoption> {
         let dialect = dialect(sdk_major)?;
+        let pairs = header_pairs(headers)?;
+        let principal = Headers::read(&pairs).principal(user_json, named);
         let (key, wake) = waiters.shared.key();
-        match calling(py, || self.engine.adopt_session(id, principal, dialect, wake, key.number)) {
+        match calling(py, || self.engine.adopt_session(id, principal.as_deref(), dialect, wake, key.number)) {
             Ok(adoption) => Ok(Adoption { adoption, dialect, key }),
             Err(error) => Err(to_py_err(py, &error)),
         }
+    }
+
+    /// The answer to a POST of a revision without resumption, of which `body` was read: see the core's `Engine::steer`.
+    fn steer(&self, body: &[u8], requested: &str) -> Refusal {
+        // Which SDK it is makes no difference to it.
+        Refusal::new(&self.engine.steer(body, requested), &Dialect::MCP_PYTHON_2)
+    }
+
+    /// Notes that such a request is left to the SDK.
+    fn left_to_sdk(&self, py: Python<'_>, requested: &str) {
+        calling(py, || self.engine.left_to_sdk(requested));
     }
 
     /// A log for an SDK's own transport, in this engine's store.
@@ -168,14 +186,5 @@ impl Engine {
     /// The options in force, by name.
     fn options<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         to_dict(py, self.engine.options())
-    }
-}
-
-/// The id of the single request in a body; None when there is none.
-#[pyfunction]
-pub(crate) fn envelope_id<'py>(py: Python<'py>, body: &[u8]) -> PyResult<Option<Bound<'py, PyAny>>> {
-    match jsonrpc::read(body) {
-        Ok(jsonrpc::Body::Single(envelope)) => envelope.id.as_ref().map(|id| request_id_to_py(py, id)).transpose(),
-        _ => Ok(None),
     }
 }

@@ -35,7 +35,7 @@ mod _native {
     #[pymodule_export]
     use crate::convert::TailropeError;
     #[pymodule_export]
-    use crate::engine::{Engine, envelope_id};
+    use crate::engine::Engine;
     #[pymodule_export]
     use crate::fork::{before_fork, forked};
     #[pymodule_export]

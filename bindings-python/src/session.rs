@@ -1,5 +1,7 @@
 //! One session.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use tailrope_core::engine::{OutgoingMessage, Sent, SessionHandle};
@@ -18,6 +20,8 @@ pub(crate) struct Session {
     pub(crate) handle: SessionHandle,
     pub(crate) dialect: &'static Dialect,
     pub(crate) key: Option<Key>,
+    /// Whether the session has the principal that it belongs to.
+    pub(crate) is_claimed: AtomicBool,
 }
 
 /// Number, stream, payload, last event id.
@@ -50,7 +54,9 @@ impl Session {
         self.key.as_ref().map_or(0, |key| key.number)
     }
 
-    /// Examines an HTTP request: an `Admission`, or the `Refusal` to answer with.
+    /// Examines an HTTP request: an `Admission`, or the `Refusal` to answer with. The first one says whose session it is:
+    /// `user_json` and `named` are those of the core's `Asker`.
+    #[expect(clippy::too_many_arguments, reason = "one crossing for each request")]
     fn admit<'py>(
         &self,
         py: Python<'py>,
@@ -58,9 +64,17 @@ impl Session {
         headers: &Bound<'py, PyAny>,
         body: &[u8],
         json_response: bool,
+        user_json: Option<&str>,
+        named: Option<&str>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let pairs = header_pairs(headers)?;
         let headers = Headers::read(&pairs);
+        let principal = headers.principal(user_json, named);
+        if !self.is_claimed.swap(true, Ordering::Relaxed) {
+            self.handle.claim(principal.as_deref());
+        } else if let Err(refusal) = self.handle.check_principal(principal.as_deref()) {
+            return either::<Admission>(py, Err(Refusal::new(&refusal, self.dialect)));
+        }
         let head = headers.head(method);
         let revision = head.protocol_version.and_then(Revision::parse);
         let admitted = self.answer(self.handle.admit(&head, body, json_response));
@@ -199,16 +213,6 @@ impl Session {
     /// The host's own store did not replay. `what` is for the server's log.
     fn not_replayed(&self, py: Python<'_>, number: u64, what: String) {
         calling(py, || self.handle.replayed(number, Err(what)));
-    }
-
-    /// Binds the session to the principal of the request that opens it.
-    fn claim(&self, principal: Option<&str>) {
-        self.handle.claim(principal);
-    }
-
-    /// Whether this principal may use the session.
-    fn belongs_to(&self, principal: Option<&str>) -> bool {
-        self.handle.belongs_to(principal)
     }
 
     /// Whether connections of this session may be closed early and polled.

@@ -224,7 +224,8 @@ class Machine:
             "id": lambda: choose(["s1", "s2", "s3", 1, "1"]),
             "related": lambda: choose([None, 1, "1"]),
             "request": lambda: choose([1, "1", 2**70]),
-            "principal": lambda: choose([None, "alice", "bob"]),
+            "named": lambda: choose([None, "alice", "bob"]),
+            "user_json": lambda: choose([None, '"alice"', '{"sub": "bob"}', "{", "[1]"]),
             "status": lambda: choose([200, 202, 204, 400, 401, 404, 500]),
             "content_type": lambda: choose([None, "text/event-stream", "application/json"]),
             "events": lambda: [(choose(["1", None]), choose([b"{}", None]))],
@@ -338,14 +339,14 @@ class Machine:
                     ("GET", None),
                 ):
                     body = json.dumps(message).encode() if message else b""
-                    admitted = session.admit(method, headers, body, False)
+                    admitted = session.admit(method, headers, body, False, None, None)
                     self.keep(admitted)
                     if isinstance(admitted, _native.Admission):
                         called = session.listen if method == "GET" else None
                         self.keep(called(admitted, waiters) if called else session.call(admitted, waiters, False))
                 if number == 2:
                     session.end()
-            self.keep((engine.hook_log(), engine.adopt_session("elsewhere", None, 2, waiters)))
+            self.keep((engine.hook_log(), engine.adopt_session("elsewhere", headers, None, None, 2, waiters)))
         self.pool["Engine"][-1].drain(5)
         self.keep(waiters.open_signal(False))
         for now in range(3):

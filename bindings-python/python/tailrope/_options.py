@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Literal, TypedDict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal, TypedDict
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
 
 
 class StoreOptions(TypedDict, total=False):
@@ -38,6 +41,9 @@ class StoreOptions(TypedDict, total=False):
 class Options(StoreOptions, total=False):
     """Options of an engine, and of its store where that is named by an address. Durations are in milliseconds."""
 
+    principal: Callable[[Request], str | None]
+    """Names the user who sends a request; a session is found by its own user alone. None leaves it to what
+    authentication and credentials say: docs/security.md. Default none."""
     retry_ms: int
     """How long a client waits before it comes back. Default 3,000."""
     keep_alive_ms: int
@@ -66,6 +72,12 @@ MEMORY = "memory:"
 def is_disabled() -> bool:
     """The kill switch: with TAILROPE_DISABLE=1 in the environment everything is stock."""
     return os.environ.get("TAILROPE_DISABLE", "") not in ("", "0")
+
+
+def check_prefer_resumable(value: object) -> None:
+    if not isinstance(value, bool):
+        msg = f"prefer_resumable must be True or False, not {value!r}"
+        raise ValueError(msg)
 
 
 def check_transport(transport: str) -> None:

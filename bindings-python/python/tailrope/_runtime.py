@@ -9,6 +9,7 @@ import os
 import threading
 import weakref
 from contextlib import suppress
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Unpack
 
 from tailrope._native import (
@@ -25,6 +26,10 @@ from tailrope._native import open_store as _open_store
 from tailrope._options import MEMORY, STORE_OPTIONS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.requests import Request
+
     from tailrope._native import HookLog
     from tailrope._options import StoreOptions
 
@@ -145,6 +150,8 @@ class Runtime:
     """
 
     def __init__(self, options: dict[str, Any], host_store: Any = None, store: str | Store = MEMORY) -> None:
+        options = dict(options)
+        self.principal: Callable[[Request], str | None] | None = _checked_principal(options.pop("principal", None))
         of_store = {name: value for name, value in options.items() if name in STORE_OPTIONS}
         # The event store that a user wrote, which then holds the events; None where ours does.
         self.host_store = host_store
@@ -223,6 +230,13 @@ class Runtime:
         if self._engine is not None:
             self._engine.mark_forked()
             self._engine = self._hook_log = None
+
+
+def _checked_principal(principal: Any) -> Any:
+    if principal is not None and (not callable(principal) or iscoroutinefunction(principal)):
+        msg = f"principal must be a plain function that takes a request and returns a str or None, not {principal!r}"
+        raise ValueError(msg)
+    return principal
 
 
 def current_loop() -> Loop:

@@ -2,6 +2,7 @@
 
 use super::cell::Cell;
 use super::connection::Wake;
+use super::stats::Counters;
 use super::{Engine, EngineError, SessionHandle, Shared, lock};
 use crate::Ms;
 use crate::protocol::{Dialect, StreamNonce};
@@ -92,7 +93,11 @@ impl Adoption {
             Ok(record) => record,
             Err(error) => return Some(Err(EngineError::Store(error))),
         };
-        let Some(record) = record.filter(|record| record.principal == look_up.principal) else { return Some(Ok(None)) };
+        let Some(record) = record else { return Some(Ok(None)) };
+        if record.principal != look_up.principal {
+            look_up.shared.warn_foreign(&look_up.id);
+            return Some(Ok(None));
+        }
         Some(look_up.adopt(&record).map(Some))
     }
 }
@@ -160,6 +165,17 @@ impl Engine {
 }
 
 impl Shared {
+    /// Somebody asked for a session of somebody else's. Or it is the same user, who looks like another one.
+    pub(super) fn warn_foreign(&self, session: &str) {
+        Counters::add(&self.counters.requests_foreign, 1);
+        tracing::warn!(
+            target: "tailrope",
+            session,
+            "the session was opened by another user than the one who asks for it now: answered as an unknown session. If \
+             both are the same user with a new token, the option `principal` can say so"
+        );
+    }
+
     /// When a look-up of a session has taken too long.
     pub(super) fn look_up_deadline(&self) -> Ms {
         lock(&self.look_ups).front().map_or(Ms::NEVER, |(due, _)| *due)

@@ -12,7 +12,7 @@
 //! byte (I7).
 
 use super::cell::{Cell, State};
-use super::conn::Conn;
+use super::conn::{Conn, shown};
 use super::connection::Head;
 use super::seeks::Position;
 use super::stats::Counters;
@@ -51,7 +51,8 @@ impl Cell {
         match EventId::parse(last_event_id) {
             None => {
                 Counters::add(&self.shared.counters.resumes_refused, 1);
-                tracing::info!(target: "tailrope", session = %self.id, "resume refused: no event id of ours");
+                tracing::info!(target: "tailrope", session = %self.id, cursor = ?shown(last_event_id),
+                    "resume refused: no event id of ours");
                 Err(self.dialect.wording.not_resumable())
             }
             Some(EventId::Tombstone(nonce, origin)) => {
@@ -90,6 +91,9 @@ impl Cell {
     fn answer_complete(&self, state: &mut State, id: ConnectionId) {
         Counters::add(&self.shared.counters.resumes_complete, 1);
         if let Some(conn) = state.conns.get_mut(&id) {
+            let (request, cursor) = conn.asked_for();
+            tracing::debug!(target: "tailrope", session = %self.id, connection = id, %request, ?cursor,
+                "resume: nothing is left of the stream");
             finish(conn, Head::NO_CONTENT, &[]);
         }
         state.touched.push(id);
@@ -110,7 +114,8 @@ impl Cell {
     pub(super) fn answer_unknown(&self, state: &mut State, now: Ms, id: ConnectionId, steps: &mut Vec<Step>) {
         let counters = &self.shared.counters;
         let Some(conn) = state.conns.get_mut(&id) else { return };
-        tracing::info!(target: "tailrope", session = %self.id, connection = id, "resume not possible");
+        let (request, cursor) = conn.asked_for();
+        tracing::info!(target: "tailrope", session = %self.id, connection = id, %request, ?cursor, "resume not possible");
         match conn.origin.clone() {
             Origin::Request(request) => {
                 Counters::add(&counters.resumes_lost, 1);
@@ -122,7 +127,7 @@ impl Cell {
             }
             Origin::Standalone => {
                 Counters::add(&counters.resumes_lost, 1);
-                conn.instead = true;
+                (conn.instead, conn.after) = (true, 0);
                 // What it was told is a position in the stream that is lost; the one to come back for has another.
                 conn.primed = false;
                 conn.after_opening = list_changed(state.session.list_changed());

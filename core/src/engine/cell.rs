@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
-use super::conn::Conn;
+use super::conn::{Conn, shown};
 use super::connection::{Connection, Head, Poll, Wake};
 use super::following::Followed;
 use super::handle::{OutgoingMessage, SendOutcome, Sent};
@@ -401,8 +401,10 @@ impl Cell {
             if let Some(revision) = revision {
                 state.session.assume_revision(revision);
             }
-            let attach =
-                |state: &mut State, nonce, origin| me.attach(state, now, Conn::new(nonce, origin, wake, key), arrival);
+            let attach = |state: &mut State, nonce, origin| {
+                let cursor = Some(shown(last_event_id).into());
+                me.attach(state, now, Conn { cursor, ..Conn::new(nonce, origin, wake, key) }, arrival)
+            };
             me.answer_resume(state, now, last_event_id, attach, steps)
         })?;
         Ok(Self::connection(me, conn))
@@ -455,6 +457,8 @@ impl Cell {
             let unfinished = state.session.stream(nonce).is_some();
             self.detach(state, now, id, unfinished);
             Counters::add(&self.shared.counters.connections_lost, 1);
+            tracing::debug!(target: "tailrope", session = %self.id, stream = %nonce.hex(), connection = id,
+                unfinished, "connection lost");
             let _ = state.session.handle(now, nonce, Input::Lost { conn: id }, steps);
         });
         self.let_go();

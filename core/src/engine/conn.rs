@@ -5,7 +5,10 @@ use std::sync::Arc;
 use super::cell::PAGE_BYTES;
 use super::connection::{Chunk, Head, Wake};
 use crate::protocol::{Dialect, Origin, Refusal, StreamNonce};
-use crate::stream::CloseReason;
+use crate::stream::{CloseReason, Seq};
+
+/// The longest event id that the log shows as a whole.
+const MAX_SHOWN: usize = 256;
 
 pub(super) struct Conn {
     pub(super) nonce: StreamNonce,
@@ -18,6 +21,9 @@ pub(super) struct Conn {
     pub(super) awake: bool,
     /// What the cursor of a resume says about its stream.
     pub(super) origin: Origin,
+    /// The event id of a resume whose answer is not in the log yet, and its position.
+    pub(super) cursor: Option<Box<str>>,
+    pub(super) after: Seq,
     /// The event id to repeat, where the store makes the ids.
     pub(super) echo: Option<Box<str>>,
     /// Goes out right after the first bytes.
@@ -46,6 +52,8 @@ impl Conn {
             // Whoever opens a connection polls it first.
             awake: true,
             origin,
+            cursor: None,
+            after: 0,
             echo: None,
             after_opening: Vec::new(),
             page_bytes: PAGE_BYTES,
@@ -76,6 +84,16 @@ impl Conn {
         self.own().extend_from_slice(&refusal.body(dialect));
     }
 
+    /// How the log names the request of a resume, and its event id.
+    pub(super) fn asked_for(&mut self) -> (String, Box<str>) {
+        let request = match &self.origin {
+            Origin::Request(request) => request.to_json(),
+            Origin::Standalone => "none".to_owned(),
+            Origin::Unnamed => "unknown".to_owned(),
+        };
+        (request, self.cursor.take().unwrap_or_default())
+    }
+
     /// A buffer at the end of the outbox.
     pub(super) fn own(&mut self) -> &mut Vec<u8> {
         if !matches!(self.outbox.last(), Some(Chunk::Own(_))) {
@@ -86,4 +104,9 @@ impl Conn {
             _ => unreachable!("an own chunk was just put at the end"),
         }
     }
+}
+
+/// As much of a client's text as a log line takes.
+pub(super) fn shown(text: &str) -> &str {
+    text.char_indices().nth(MAX_SHOWN).map_or(text, |(end, _)| &text[..end])
 }

@@ -90,9 +90,16 @@ impl SessionHandle {
         self.cell.claim(principal);
     }
 
-    /// Whether this principal may use the session.
-    pub fn belongs_to(&self, principal: Option<&str>) -> bool {
-        self.cell.belongs_to(principal)
+    /// Checks that a request of this principal may use the session. Nobody else finds it (I7).
+    ///
+    /// # Errors
+    /// The [`Refusal`] to answer with: that of a session that is not known.
+    pub fn check_principal(&self, principal: Option<&str>) -> Result<(), Refusal> {
+        if self.cell.belongs_to(principal) {
+            return Ok(());
+        }
+        self.cell.shared.warn_foreign(&self.cell.id);
+        Err(self.cell.dialect.wording.session_unknown())
     }
 
     /// Gives the session's streams another reconnection delay than the engine's, in milliseconds.

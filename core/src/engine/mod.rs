@@ -51,6 +51,7 @@ mod lost_logs;
 mod perform;
 mod seeks;
 mod stats;
+mod steering;
 mod waits;
 mod watching;
 

@@ -45,11 +45,14 @@ impl Cell {
             }
             Output::Load { conn, after, up_to } => self.load(state, now, nonce, conn, (after, up_to), more),
             Output::Accept { conn } => {
-                tracing::debug!(target: "tailrope", session = %self.id, stream = %nonce.hex(), connection = conn,
-                    "resume");
-                if let Some(conn) = state.conns.get_mut(&conn) {
-                    conn.head = Some(Head::EVENT_STREAM);
-                    Counters::add(&counters.resumes_accepted, u64::from(!conn.instead));
+                let stored = state.session.stream(nonce).map_or(0, |stream| stream.machine.durable());
+                if let Some(out) = state.conns.get_mut(&conn) {
+                    out.head = Some(Head::EVENT_STREAM);
+                    Counters::add(&counters.resumes_accepted, u64::from(!out.instead));
+                    let replayed = stored.saturating_sub(out.after);
+                    let (request, cursor) = out.asked_for();
+                    tracing::debug!(target: "tailrope", session = %self.id, stream = %nonce.hex(), connection = conn,
+                        %request, ?cursor, replayed, "resume");
                 }
                 state.touched.push(conn);
                 self.has_reader(state, nonce, conn);

@@ -171,6 +171,9 @@ impl Cell {
             state.touched.push(conn);
             return self.open_stream(state, now, nonce, conn, steps);
         }
+        if let Some(conn) = state.conns.get_mut(&conn) {
+            conn.after = after;
+        }
         let jitter = self.shared.jitter();
         let _ = state.session.handle(now, nonce, Input::Resume { conn, after, visit, tag, jitter }, steps);
     }

@@ -89,6 +89,12 @@ counters! {
     closes_ended,
     /// Connections that the client or the network ended.
     connections_lost,
+    /// Requests for a session of another principal: they were answered as for a session that is not known.
+    requests_foreign,
+    /// Requests of 2026-07-28 that were refused, so that their clients fall back to a revision that can resume.
+    requests_steered,
+    /// Requests of 2026-07-28 that were left to the SDK: they cannot be resumed.
+    requests_unresumable,
 }
 
 impl Counters {

@@ -67,14 +67,54 @@ impl Asker<'_> {
 
 /// Members that differ between two tokens of one user, in lower case without `_` and `-`.
 const CHANGING: [&str; 32] = [
-    "accesstoken", "acr", "aio", "amr", "athash", "authtime", "chash", "exp", "expires", "expiresin", "groups", "iat",
-    "idtoken", "jti", "nbf", "nonce", "permissions", "refreshtoken", "rh", "roles", "scope", "scopes", "scp", "sessionid",
-    "sessionstate", "shash", "sid", "token", "tokentype", "typ", "updated", "uti",
+    "accesstoken",
+    "acr",
+    "aio",
+    "amr",
+    "athash",
+    "authtime",
+    "chash",
+    "exp",
+    "expires",
+    "expiresin",
+    "groups",
+    "iat",
+    "idtoken",
+    "jti",
+    "nbf",
+    "nonce",
+    "permissions",
+    "refreshtoken",
+    "rh",
+    "roles",
+    "scope",
+    "scopes",
+    "scp",
+    "sessionid",
+    "sessionstate",
+    "shash",
+    "sid",
+    "token",
+    "tokentype",
+    "typ",
+    "updated",
+    "uti",
 ];
 
 /// Members that name a user, written likewise.
 const NAMING: [&str; 13] = [
-    "email", "id", "identity", "login", "oid", "pk", "preferredusername", "sub", "subject", "uid", "upn", "userid",
+    "email",
+    "id",
+    "identity",
+    "login",
+    "oid",
+    "pk",
+    "preferredusername",
+    "sub",
+    "subject",
+    "uid",
+    "upn",
+    "userid",
     "username",
 ];
 
@@ -115,7 +155,11 @@ fn names_user(user: &Value) -> bool {
     members.iter().any(|(name, value)| {
         let name = plain(name);
         let is_nested = NESTED.contains(&name.as_str());
-        if is_nested { names_user(value) } else { NAMING.contains(&name.as_str()) && (value.is_string() || value.is_number()) }
+        if is_nested {
+            names_user(value)
+        } else {
+            NAMING.contains(&name.as_str()) && (value.is_string() || value.is_number())
+        }
     })
 }
 

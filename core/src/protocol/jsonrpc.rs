@@ -435,7 +435,22 @@ pub fn write_error_with_id_text(out: &mut Vec<u8>, id_json: &str, code: i32, mes
 pub fn write_error_with_data(out: &mut Vec<u8>, id_json: &str, code: i32, message: &str, data: Option<&str>) {
     out.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
     out.extend_from_slice(id_json.as_bytes());
-    out.extend_from_slice(br#","error":{"code":"#);
+    out.extend_from_slice(br#","error":"#);
+    write_error_object(out, code, message, data);
+    out.push(b'}');
+}
+
+/// As [`write_error_with_data`], with the id behind the error.
+pub(super) fn write_error_before_id(out: &mut Vec<u8>, id_json: &str, code: i32, message: &str, data: Option<&str>) {
+    out.extend_from_slice(br#"{"jsonrpc":"2.0","error":"#);
+    write_error_object(out, code, message, data);
+    out.extend_from_slice(br#","id":"#);
+    out.extend_from_slice(id_json.as_bytes());
+    out.push(b'}');
+}
+
+fn write_error_object(out: &mut Vec<u8>, code: i32, message: &str, data: Option<&str>) {
+    out.extend_from_slice(br#"{"code":"#);
     out.extend_from_slice(code.to_string().as_bytes());
     out.extend_from_slice(br#","message":"#);
     write_json_string(out, message);
@@ -443,5 +458,5 @@ pub fn write_error_with_data(out: &mut Vec<u8>, id_json: &str, code: i32, messag
         out.extend_from_slice(br#","data":"#);
         out.extend_from_slice(data.as_bytes());
     }
-    out.extend_from_slice(b"}}");
+    out.push(b'}');
 }

@@ -7,6 +7,7 @@
 use super::admission::Dialect;
 use super::jsonrpc::{self, EnvelopeError, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST};
 use super::request_id::RequestId;
+use super::revision::Revision;
 
 /// The id of an error that answers no request (W-016).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,23 +40,48 @@ pub struct Refusal {
     pub allow: Option<&'static str>,
     /// What stands for the id of the error, where it is not the dialect's choice.
     pub error_id: Option<ErrorId>,
+    /// The request that the error answers, where it answers one.
+    pub request: Option<RequestId>,
+    /// The `data` of the error, as JSON.
+    pub data: Option<String>,
 }
 
 impl Refusal {
     /// A refusal without an `Allow` header.
     pub fn new(status: u16, code: i32, message: impl Into<String>) -> Self {
-        Self { status, code, message: message.into(), allow: None, error_id: None }
+        Self { status, code, message: message.into(), allow: None, error_id: None, request: None, data: None }
     }
 
-    /// The body: a JSON-RPC error, as `application/json`.
+    /// The answer to a request of a revision without resumption that names the ones with it: clients of both eras then
+    /// go on with `initialize`. The SDKs have the same words for it.
+    pub fn steered(body: &[u8], requested: &str) -> Self {
+        let resumable: Vec<&str> = Revision::ALL
+            .iter()
+            .filter(|revision| revision.rules().resumable)
+            .map(|revision| revision.as_str())
+            .collect();
+        let request = match jsonrpc::read(body) {
+            Ok(jsonrpc::Body::Single(envelope)) => envelope.id,
+            _ => None,
+        };
+        let data = serde_json::json!({ "supported": resumable, "requested": requested }).to_string();
+        let refusal = Self::new(400, UNSUPPORTED_PROTOCOL_VERSION, "Unsupported protocol version");
+        Self { error_id: Some(ErrorId::Null), request, data: Some(data), ..refusal }
+    }
+
+    /// The body: a JSON-RPC error, as `application/json`. Byte by byte as the SDK writes it, so that nothing tells our
+    /// answers from those of the code around us (I7).
     pub fn body(&self, dialect: &Dialect) -> Vec<u8> {
+        let id = match &self.request {
+            Some(request) => request.to_json(),
+            None => self.error_id.unwrap_or(dialect.error_id).json(),
+        };
         let mut out = Vec::new();
-        jsonrpc::write_error_with_id_text(
-            &mut out,
-            &self.error_id.unwrap_or(dialect.error_id).json(),
-            self.code,
-            &self.message,
-        );
+        let write = match dialect.wording {
+            Wording::Python => jsonrpc::write_error_with_data,
+            Wording::TypeScript => jsonrpc::write_error_before_id,
+        };
+        write(&mut out, &id, self.code, &self.message, self.data.as_deref());
         out
     }
 }
@@ -73,6 +99,8 @@ pub enum Wording {
 const REFUSED: i32 = -32000;
 /// Their code for a session that is unknown or ended.
 const SESSION_NOT_FOUND: i32 = -32001;
+/// The code of 2026-07-28 for a revision that is not served.
+const UNSUPPORTED_PROTOCOL_VERSION: i32 = -32022;
 
 /// Of admission.
 impl Wording {
@@ -169,6 +197,14 @@ impl Wording {
 
 /// Of the engine, after admission.
 impl Wording {
+    /// There is no such session for who asks: as the SDK's own session manager says it.
+    pub fn session_unknown(self) -> Refusal {
+        match self {
+            Self::Python => Refusal::new(404, INVALID_REQUEST, "Session not found"),
+            Self::TypeScript => self.session_not_found(),
+        }
+    }
+
     /// The session has ended (W-084).
     pub fn session_ended(self) -> Refusal {
         match self {

@@ -132,7 +132,13 @@ class Machine {
     const method = this.pick(['POST', 'GET', 'DELETE', 'PUT']);
     const sessionId = this.pick(['s1', 's2', 's3', undefined, '']);
     const lastEventId = this.pick([undefined, undefined, 'a'.repeat(33), 'zz', 'x'.repeat(9000)]);
-    return { ...HEAD, method, sessionId, lastEventId };
+    return { ...HEAD, method, sessionId, lastEventId, asker: this.asker() };
+  }
+
+  asker() {
+    const credentials = this.pick([[], ['authorization', 'Bearer x'], ['authorization'], ['x-api-key', 'k', 'odd']]);
+    const userJson = this.pick([undefined, '"alice"', '{"sub":"bob"}', '{', '[1]']);
+    return this.pick([undefined, undefined, { credentials, userJson, named: this.pick([undefined, 'alice', '']) }]);
   }
 
   any() {
@@ -179,6 +185,8 @@ class Machine {
         return this.one('Admission');
       case 'head':
         return this.head();
+      case 'asker':
+        return this.asker();
       case 'body':
       case 'payload':
         return this.body();
@@ -345,8 +353,8 @@ const METHODS = {
   'ClientStream.tick': TIMED,
   'ClientStream.token': ['text', 'text'],
   'Engine.admit': ['head', 'body', 'bool', 'major', 'versions'],
-  openSession: ['id', 'text', 'major', 'versions', 'number'],
-  adoptSession: ['id', 'text', 'major', 'versions'],
+  openSession: ['id', 'asker', 'major', 'versions', 'number'],
+  adoptSession: ['id', 'asker', 'major', 'versions'],
   drain: ['number'],
   'Session.admit': ['head', 'body', 'bool'],
   call: ['admission', 'bool'],
@@ -361,7 +369,6 @@ const METHODS = {
   notStored: ['number', 'text'],
   replayed: ['number', 'text', 'replayed'],
   notReplayed: ['number', 'text'],
-  belongsTo: ['text'],
   closeConnection: ['request', 'number', 'number'],
   closeStandalone: ['number', 'number'],
   'Session.cancelled': ['request'],

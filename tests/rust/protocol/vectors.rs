@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tailrope_core::protocol::jsonrpc::{self, read, read_initialize_result};
 use tailrope_core::protocol::{
     Context, Cursor, Decoder, Dialect, Envelope, EventId, Fields, Head, IdEncoder, Item, Kind, Operation, Origin,
@@ -486,9 +487,14 @@ fn check_refusal(refusal: &Refusal, dialect: DialectName, want: &AdmissionWant) 
         DialectName::McpPython1 => "\"server-error\"",
         DialectName::McpPython2 | DialectName::McpTypeScript1 | DialectName::McpTypeScript2 => "null",
     };
-    let mut body = Vec::new();
-    jsonrpc::write_error_with_id_text(&mut body, id, refusal.code, &refusal.message);
-    assert_eq!(refusal.body(&dialect.dialect()), body);
+    let error = format!(r#"{{"code":{},"message":{}}}"#, refusal.code, Value::from(refusal.message.as_str()));
+    let body = match dialect {
+        DialectName::McpPython1 | DialectName::McpPython2 => format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#),
+        DialectName::McpTypeScript1 | DialectName::McpTypeScript2 => {
+            format!(r#"{{"jsonrpc":"2.0","error":{error},"id":{id}}}"#)
+        }
+    };
+    assert_eq!(String::from_utf8(refusal.body(&dialect.dialect())).unwrap(), body);
 }
 
 #[test]

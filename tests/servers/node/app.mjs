@@ -6,7 +6,8 @@
 // front of our store), address (of the event store), store (none, lab, example, event-store, absent), cap (events of a stream
 // that the lab store keeps), retry_ms, idle_s, json_response, stateless_http, auth (bearer tokens), guard (against foreign
 // hosts and origins, which the Python SDKs have by themselves), max_request_body_size, log (least level of what the engine
-// logs to standard error).
+// logs to standard error), own_auth (what the header `x-test-user` says in JSON is what the host's authentication left, and
+// the option `principal` reads `x-test-name`).
 import { parseArgs } from 'node:util';
 
 import { configure, drain, openStore, setLog } from 'tailrope/mcp';
@@ -15,7 +16,6 @@ import { camelCase, controlled } from './ctl.mjs';
 import { LabStore } from './stores.mjs';
 import { listen, makeServer, packages } from './transports.mjs';
 
-/** What the options are in the words of `makeServer`. */
 const OF_STORE = /^(max(Age|Bytes|Event).*|retentionMs|ownerLostMs|durability|encryptionKeys)$/;
 
 /** The store at an address, with those of the options that are a store's, and the options that are not. */
@@ -26,12 +26,14 @@ async function opened(address = 'memory:', options) {
   return [await openStore(address, Object.fromEntries(ofStore)), Object.fromEntries(others)];
 }
 
+/** What the options are in the words of `makeServer`. */
 async function translated(options, stock) {
   // `stock` is chosen with the transport.
   const { engine = {}, address, store, cap, retry_ms: retryMs = 20, idle_s: idleS, log, stock: _stock, ...rest } = options;
   const { prefer_resumable: _, keep_alive_ms: keepAliveMs, transport, ...limits } = engine;
   const own = Object.fromEntries(Object.entries(limits).map(([name, value]) => [camelCase(name), value]));
-  const { json_response: enableJsonResponse, stateless_http: stateless, max_request_body_size: size, auth, guard, ...more } = rest;
+  const { json_response: enableJsonResponse, stateless_http: stateless, max_request_body_size: size, auth, guard, own_auth: ownAuth, ...more } =
+    rest;
   if (Object.keys(more).length > 0) {
     throw new TypeError(`unknown options: ${Object.keys(more)}`);
   }
@@ -46,6 +48,9 @@ async function translated(options, stock) {
   if (guard) {
     Object.assign(made, { enableDnsRebindingProtection: true, allowedHosts, allowedOrigins: ['http://127.0.0.1'] });
   }
+  if (ownAuth) {
+    made.principal = (request) => new Headers(request.headers).get('x-test-name');
+  }
   if (idleS !== undefined) {
     own.sessionIdleMs = idleS * 1000;
   }
@@ -55,15 +60,15 @@ async function translated(options, stock) {
     if (transport === 'stock') {
       made.eventStore = new packages[line].EventStore(...(await opened(address, own)));
       made.stock = true;
+    } else if (made.eventStore === undefined && store !== 'absent') {
+      [made.address, made.engine] = await opened(address, own);
+    } else {
+      configure(own);
     }
   }
   return { ...made, enableJsonResponse, maxRequestBodySize: size };
 }
 
-    } else if (made.eventStore === undefined && store !== 'absent') {
-      [made.address, made.engine] = await opened(address, own);
-    } else {
-      configure(own);
 const { values } = parseArgs({
   options: {
     flavor: { type: 'string' },

@@ -55,8 +55,15 @@ const TOKENS = {
   'bob-token': ['bob', 'bob'],
 };
 
-/** The user of a request: behind `Bearer`, or in the header `x-user` as `client` or `client/subject`. */
+/**
+ * The user of a request: as `x-test-user` says it in JSON, behind `Bearer`, or in the header `x-user` as `client` or
+ * `client/subject`.
+ */
 function userOf(header) {
+  const stated = header('x-test-user');
+  if (stated !== undefined) {
+    return JSON.parse(stated);
+  }
   const token = header('authorization')?.replace('Bearer ', '');
   const [clientId, subject] = token === undefined ? (header('x-user')?.split('/') ?? []) : (TOKENS[token] ?? []);
   if (clientId === undefined) {

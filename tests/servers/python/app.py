@@ -2,9 +2,10 @@
 
 Prints `READY PORT` when it listens. Options: engine (arguments of tailrope.install), address (of the store), store
 (none, lab, example, event-store for one that the SDK is given, absent), cap (events per stream of the lab store, or of
-all in the example's), retry_ms, mount (starlette, fastapi), server (uvicorn, hypercorn), loop (asyncio, uvloop), log
+all in the example's), retry_ms, around (see around.py), server (uvicorn, hypercorn), loop (asyncio, uvloop), log
 (level of the logger `tailrope`), servers (several in one process, by path, each with the options of an event store of
-its own or none), and those of the builders in flavors.py.
+its own or none), own_auth (what the header `x-test-user` says in JSON is what the host's authentication left, and the option
+`principal` reads `x-test-name`), and those of the builders in flavors.py.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from .around import AROUND
 from .control import CONTROL, App, controlled
 from .flavors import BUILDERS as LIBRARIES
 from .flavors import Ops
@@ -53,13 +55,35 @@ def build(flavor: str, transport: str, options: dict[str, Any]) -> App:
         if kind == "event-store":
             store = tailrope.mcp.EventStore(place, retry_ms=retry_ms)
         elif kind != "absent":
-            tailrope.install(**{"retry_ms": retry_ms, "store": place, **options.get("engine", {})})
+            named = {"principal": stated_name} if options.get("own_auth") else {}
+            tailrope.install(**{"retry_ms": retry_ms, "store": place, **named, **options.get("engine", {})})
         if kind == "lab":
             store = CONTROL.store = LabStore(options.get("cap"))
         # The SDK's own interval must not be needed for ours to be sent.
         retry_ms = None
     app = BUILDERS[flavor](options, store, retry_ms, Ops(transport == "tailrope"))
-    return controlled(mounted(app, options.get("mount")))
+    if options.get("own_auth"):
+        app.add_middleware(OwnAuth)
+    if "around" in options:
+        app = AROUND[options["around"]](app)
+    return controlled(app)
+
+
+def stated_name(request: Any) -> Any:
+    return request.headers.get("x-test-name")
+
+
+class OwnAuth:
+    """Authentication of the host's own, which believes every word."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        stated = dict(scope.get("headers", ())).get(b"x-test-user")
+        if stated is not None:
+            scope["user"] = json.loads(stated)
+        await self.app(scope, receive, send)
 
 
 def example(options: dict[str, Any]) -> Any:
@@ -90,33 +114,6 @@ def side_by_side(flavor: str, options: dict[str, Any]) -> Any:
             yield
 
     return Starlette(routes=[Mount(f"/{path}", app) for path, app in apps.items()], lifespan=lifespan)
-
-
-def mounted(app: Any, how: str | None) -> Any:
-    """Put the MCP app under /in of a host application, whose lifespan has to drive the MCP app's own."""
-    if how is None:
-        return app
-
-    @asynccontextmanager
-    async def lifespan(host: Any) -> Any:
-        async with app.router.lifespan_context(app):
-            yield
-
-    if how == "fastapi":
-        from fastapi import FastAPI
-
-        host: Any = FastAPI(lifespan=lifespan)
-
-        @host.get("/own")
-        async def own() -> dict[str, str]:
-            return {"host": "fastapi"}
-
-        host.mount("/in", app)
-        return host
-    from starlette.applications import Starlette
-    from starlette.routing import Mount
-
-    return Starlette(routes=[Mount("/in", app)], lifespan=lifespan)
 
 
 def serve_uvicorn(app: Any, listener: socket.socket, options: dict[str, Any]) -> None:

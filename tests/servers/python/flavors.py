@@ -131,7 +131,10 @@ def fastmcp(options: dict[str, Any], store: Any, retry_ms: int | None, ops: Ops)
     if options.get("auth"):
         from fastmcp.server.auth.providers.jwt import StaticTokenVerifier
 
-        tokens = {token: {k: v for k, v in of.items() if k != "subject"} for token, of in TOKENS.items()}
+        tokens = {
+            token: {"client_id": of["client_id"], "scopes": of["scopes"], "sub": of["subject"]}
+            for token, of in TOKENS.items()
+        }
         made["auth"] = StaticTokenVerifier(tokens=tokens, required_scopes=["use"])
     if "idle_s" in options:
         # fastmcp has no option for it, but its manager reads the SDK's attribute.

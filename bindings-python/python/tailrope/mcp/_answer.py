@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ GONE_S = 1.0
 
 Headers = list[tuple[bytes, bytes]]
 
+_JSON = (b"content-type", b"application/json")
 _EVENT_STREAM: Headers = [
     (b"cache-control", b"no-cache, no-transform"),
     (b"connection", b"keep-alive"),
@@ -48,8 +50,8 @@ async def write_whole(send: Send, status: int, headers: Headers, body: bytes) ->
 
 
 async def write_refusal(send: Send, refusal: Refusal, session_id: bytes) -> None:
-    """The answer to a request that is not admitted."""
-    headers = _head_of("application/json", session_id)
+    """The answer to a request that is not admitted. One that says that there is no such session does not name it."""
+    headers = [_JSON] if refusal.status == HTTPStatus.NOT_FOUND else _head_of("application/json", session_id)
     if refusal.allow is not None:
         headers.append((b"allow", refusal.allow.encode()))
     await write_whole(send, refusal.status, headers, refusal.body)

@@ -17,13 +17,14 @@ from starlette.requests import Request
 from tailrope._native import Refusal, TailropeError, session_not_told
 from tailrope.mcp import _engage, _sdk
 from tailrope.mcp._answer import write_connection, write_refusal
-from tailrope.mcp._transport import principal_of
+from tailrope.mcp._principal import asker
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from tailrope._native import Connection, Session
     from tailrope._runtime import Loop, Runtime
+    from tailrope.mcp._principal import Asker
 
 logger = logging.getLogger("tailrope")
 
@@ -39,7 +40,7 @@ def wanted_session(manager: Any, scope: Scope) -> str | None:
     session_id = _sdk.header(scope, b"mcp-session-id")
     if session_id is None or not session_id.isascii() or session_id in sessions:
         return None
-    if _sdk.MAJOR >= 2 and _sdk.unknown_revision(scope) is not None:
+    if _sdk.modern_revision(scope) is not None:
         # The manager gives these to its entry for 2026-07-28, whatever session they name.
         return None
     return session_id
@@ -54,7 +55,8 @@ async def serve(manager: Any, session_id: str, scope: Scope, receive: Receive, s
         if not runtime.engine.outlives_process():
             return False
         here = runtime.here()
-        session = await _adopt(runtime, here, session_id, principal_of(scope))
+        who = asker(scope, runtime)
+        session = await _adopt(runtime, here, session_id, scope, who)
     except TailropeError as error:
         logger.warning("session %s cannot be looked up: %s", session_id[:64], error)
         await write_refusal(send, session_not_told(_sdk.MAJOR), session_id.encode("ascii"))
@@ -63,7 +65,7 @@ async def serve(manager: Any, session_id: str, scope: Scope, receive: Receive, s
         return False
     connection: Connection | None = None
     try:
-        connection = await _open(manager, session, here, scope, receive, send)
+        connection = await _open(manager, session, here, who, scope, receive, send)
     finally:
         if connection is None:
             session.let_go()
@@ -74,14 +76,14 @@ async def serve(manager: Any, session_id: str, scope: Scope, receive: Receive, s
     return True
 
 
-async def _adopt(runtime: Runtime, here: Loop, session_id: str, principal: str | None) -> Session | None:
+async def _adopt(runtime: Runtime, here: Loop, session_id: str, scope: Scope, who: Asker) -> Session | None:
     """The session, if the store has it for this principal.
 
     Raises:
         TailropeError: the store cannot tell.
     """
     engine = runtime.engine
-    adoption = engine.adopt_session(session_id, principal, _sdk.MAJOR, here.waiters)
+    adoption = engine.adopt_session(session_id, scope["headers"], *who, _sdk.MAJOR, here.waiters)
     while True:
         is_told, session = adoption.take()
         if is_told:
@@ -94,7 +96,7 @@ async def _adopt(runtime: Runtime, here: Loop, session_id: str, principal: str |
 
 
 async def _open(
-    manager: Any, session: Session, here: Loop, scope: Scope, receive: Receive, send: Send
+    manager: Any, session: Session, here: Loop, who: Asker, scope: Scope, receive: Receive, send: Send
 ) -> Connection | None:
     """Opens the connection that a transport of the session would; None when the request is refused, and answered."""
     security = TransportSecurityMiddleware(manager.security_settings)
@@ -102,7 +104,7 @@ async def _open(
     if refused is not None:
         await refused(scope, receive, send)
         return None
-    opened: Any = session.admit("GET", scope["headers"], b"", manager.json_response)
+    opened: Any = session.admit("GET", scope["headers"], b"", manager.json_response, *who)
     if not isinstance(opened, Refusal):
         opened = (session.listen if opened.operation == "listen" else session.resume)(opened, here.waiters)
     if isinstance(opened, Refusal):

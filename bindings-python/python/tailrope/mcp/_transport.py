@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 from contextlib import asynccontextmanager
@@ -11,7 +10,6 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import anyio
-from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser, authorization_context
 from mcp.server.streamable_http import StreamableHTTPServerTransport as StockTransport
 from mcp.shared.message import SessionMessage
 from starlette.requests import ClientDisconnect, Request
@@ -22,6 +20,7 @@ from tailrope.mcp._answer import write_connection, write_refusal, write_whole
 from tailrope.mcp._close import Closer
 from tailrope.mcp._hooks import Hooks
 from tailrope.mcp._outcomes import Outcomes
+from tailrope.mcp._principal import asker
 from tailrope.mcp._streams import Inbox, Outbox
 from tailrope.mcp._user_store import UserStore
 
@@ -75,7 +74,6 @@ class StreamableHTTPServerTransport(StockTransport):
         if mcp_session_id is None or self._runtime is None:
             return
         self._session_id = mcp_session_id.encode("ascii")
-        self._claimed = False
         self._is_refused = False
         self._inbox = Inbox()
         self._outcomes: Outcomes | None = None
@@ -194,15 +192,17 @@ class StreamableHTTPServerTransport(StockTransport):
         if refused is not None:
             await refused(scope, receive, send)
             return None
-        if self._terminated or not self._may_use(session, scope):
+        if self._terminated:
             await self._write_gone(scope, receive, send)
             return None
+        assert self._runtime is not None  # it made the session
+        who = asker(scope, self._runtime)
         try:
             body = await request.body() if method == "POST" else b""
         except ClientDisconnect:
             # It left in the middle of its own message (F-22).
             return None
-        admission = session.admit(method, scope["headers"], body, self.is_json_response_enabled)
+        admission = session.admit(method, scope["headers"], body, self.is_json_response_enabled, *who)
         if isinstance(admission, Refusal):
             await write_refusal(send, admission, self._session_id)
             return None
@@ -225,15 +225,6 @@ class StreamableHTTPServerTransport(StockTransport):
             await write_refusal(send, opened, self._session_id)
             return None
         return opened
-
-    def _may_use(self, session: Session, scope: Scope) -> bool:
-        """Whether the request's principal is the session's. The first request binds it (I7)."""
-        principal = principal_of(scope)
-        if not self._claimed:
-            self._claimed = True
-            session.claim(principal)
-            return True
-        return session.belongs_to(principal)
 
     def _parse(self, body: bytes) -> tuple[Any, str | None]:
         try:
@@ -306,11 +297,3 @@ class StreamableHTTPServerTransport(StockTransport):
 
     def _json_headers(self) -> list[tuple[bytes, bytes]]:
         return [(b"content-type", b"application/json"), (b"mcp-session-id", self._session_id)]
-
-
-def principal_of(scope: Scope) -> str | None:
-    """Who sends the request, as the SDK's session manager tells users apart."""
-    user = scope.get("user")
-    if not isinstance(user, AuthenticatedUser):
-        return None
-    return json.dumps(authorization_context(user), sort_keys=True)
