@@ -8,23 +8,9 @@ import sys
 from typing import Any
 
 import pytest
-from kit.peer import counts, last_id, results
 from kit.raw import request
 from kit.servers import Farm, Server
 from kit.stock import LINE, stock_client
-
-
-@pytest.mark.parametrize("mount", ["starlette", "fastapi"])
-async def test_mounted_in_a_host_application(farm: Farm, mount: str) -> None:
-    server = farm.get(mount=mount)
-    peer = await server.peer(path="/in/mcp")
-    reply = await peer.call("script", {"steps": ["emit 1", "close", "emit 1", "return x"]})
-    events = await reply.rest()
-    rest = await (await peer.resume(last_id(events))).until_terminal()
-    assert counts(events + rest) == [1, 2] and results(rest) == ["x"]
-    if mount == "fastapi":
-        own = await request(server.port, "GET", "/own")
-        assert await own.json() == {"host": "fastapi"}
 
 
 async def test_custom_routes_and_lifespan(server: Server) -> None:
