@@ -15,7 +15,7 @@ use crate::convert::{payload, request_id, to_py_err};
 use crate::waiters::{Key, Waiters, calling};
 
 /// An open session.
-#[pyclass(frozen, module = "tailrope._native")]
+#[pyclass(frozen, weakref, module = "tailrope._native")]
 pub(crate) struct Session {
     pub(crate) handle: SessionHandle,
     pub(crate) dialect: &'static Dialect,
@@ -261,6 +261,11 @@ impl Session {
     /// No connection was opened of a session that was adopted: it is forgotten, unless others read it here.
     fn let_go(&self) {
         self.handle.let_go();
+    }
+
+    /// Closes every connection of the session with `retry_ms`, now and from now on.
+    fn drain(&self, py: Python<'_>, retry_ms: u32) {
+        calling(py, || self.handle.drain(retry_ms));
     }
 
     /// The host stops serving the session: as `end`, but what a store that outlives the process has of it can still be

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import atexit
 import logging
+import multiprocessing
 import os
 import threading
 import weakref
 from contextlib import suppress
 from inspect import iscoroutinefunction
+from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any, Unpack
 
 from tailrope._native import (
@@ -39,6 +41,8 @@ _lock = threading.Lock()
 _engines: weakref.WeakSet[Runtime] = weakref.WeakSet()
 _loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Loop] = weakref.WeakKeyDictionary()
 _current = threading.local()
+_left_in = 0
+"""The child of `multiprocessing` that leaves at its end."""
 
 MAX_PAUSE_MS = 60_000
 """An engine with sessions is ticked at least so often."""
@@ -187,6 +191,7 @@ class Runtime:
                     engine = Engine(self.host_store is not None, self.store, **self.options)
                     self.max_pause_ms = SHARED_PAUSE_MS if engine.outlives_process() else MAX_PAUSE_MS
                     self._engine = engine
+                    _leave_with_multiprocessing()
         return self._engine
 
     @property
@@ -212,10 +217,11 @@ class Runtime:
 
     def drain(self, retry_ms: int | None) -> None:
         if self._engine is not None:
-            self._engine.drain(retry_ms if retry_ms is not None else max(DEFAULT_DRAIN_MS, self._retry_ms()))
+            self._engine.drain(retry_ms if retry_ms is not None else self.drain_ms())
 
-    def _retry_ms(self) -> int:
-        return int(self.engine.options()["retry_ms"])
+    def drain_ms(self) -> int:
+        """The `retry` of a drain that names none."""
+        return max(DEFAULT_DRAIN_MS, int(self.engine.options()["retry_ms"]))
 
     def leave(self) -> None:
         if self._engine is not None:
@@ -333,6 +339,14 @@ def _after_fork() -> None:
     _loops.clear()
     for runtime in list(_engines):
         runtime.after_fork()
+
+
+def _leave_with_multiprocessing() -> None:
+    """A child of `multiprocessing`, as the workers of hosts are, does not run what `atexit` has at its end."""
+    global _left_in
+    if multiprocessing.parent_process() is not None and _left_in != os.getpid():
+        _left_in = os.getpid()
+        Finalize(None, _at_exit, exitpriority=0)
 
 
 def _at_exit() -> None:

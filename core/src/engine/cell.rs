@@ -347,7 +347,7 @@ impl Cell {
             let conn = Conn { json: true, ..Conn::new(nonce, Origin::Unnamed, wake, key) };
             let id = me.attach(state, now, conn, None);
             state.json.insert(request.clone(), id);
-            if me.shared.draining_ms.load(Ordering::Relaxed) != 0 {
+            if state.session.is_draining() {
                 me.end_json(state, SynthesizedEnd::Draining);
             }
             Ok(id)

@@ -264,6 +264,13 @@ impl SessionHandle {
         self.cell.idle_in_ms(idle_ms)
     }
 
+    /// What serves the session is going away, as [`Engine::drain`](super::Engine::drain) says of all sessions.
+    pub fn drain(&self, retry_ms: u32) {
+        if !self.cell.is_forked() {
+            self.cell.drain(retry_ms.max(1));
+        }
+    }
+
     /// Ends the session: requests in flight get an error, connections close, logs are freed.
     pub fn end(&self) {
         self.cell.end();

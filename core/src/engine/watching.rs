@@ -7,7 +7,6 @@
 //! given nothing yet cannot have gone on to another process, where a claim that is late would fence it.
 
 use std::sync::Weak;
-use std::sync::atomic::Ordering;
 
 use super::cell::{Cell, State};
 use super::stats::Counters;
@@ -122,7 +121,7 @@ impl Cell {
             Answer::Later => {
                 self.wait(state, now, &ticket);
                 // Whom a drain sends away does not wait for being the one reader.
-                if state.conns.contains_key(&conn) && self.shared.draining_ms.load(Ordering::Relaxed) == 0 {
+                if state.conns.contains_key(&conn) && !state.session.is_draining() {
                     state.held.insert(conn, ticket);
                 }
             }

@@ -281,6 +281,11 @@ impl Session {
         }
     }
 
+    /// Whether a drain has begun.
+    pub fn is_draining(&self) -> bool {
+        self.draining.is_some()
+    }
+
     /// Lets every stream whose time has come act.
     pub fn tick(&mut self, now: Ms, out: &mut Vec<Step>) {
         let due: Vec<StreamNonce> = self

@@ -15,7 +15,7 @@ from mcp.server.transport_security import TransportSecurityMiddleware
 from starlette.requests import Request
 
 from tailrope._native import Refusal, TailropeError, session_not_told
-from tailrope.mcp import _engage, _sdk
+from tailrope.mcp import _engage, _hosts, _sdk
 from tailrope.mcp._answer import write_connection, write_refusal
 from tailrope.mcp._principal import asker
 
@@ -70,8 +70,7 @@ async def serve(manager: Any, session_id: str, scope: Scope, receive: Receive, s
         if connection is None:
             session.let_go()
     if connection is not None:
-        # Nothing else is held while the connection is open.
-        del session
+        _hosts.opened(session, runtime)
         await write_connection(connection, runtime, here, receive, send, session_id.encode("ascii"))
     return True
 

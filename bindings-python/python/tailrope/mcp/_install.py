@@ -14,7 +14,7 @@ import mcp.server.streamable_http_manager
 from tailrope._native import Store, TailropeError, envelope_id
 from tailrope._options import MEMORY, Options, check_transport, is_disabled
 from tailrope._runtime import Runtime
-from tailrope.mcp import _elsewhere, _engage, _sdk, _uvicorn
+from tailrope.mcp import _elsewhere, _engage, _hosts, _sdk
 from tailrope.mcp._store import EventStore
 from tailrope.mcp._transport import StreamableHTTPServerTransport
 
@@ -123,7 +123,7 @@ def uninstall() -> None:
         sdk_manager.StreamableHTTPServerTransport = _stock_class
         sdk_manager.StreamableHTTPSessionManager.__init__ = _stock_init
         _stock_class = _stock_init = None
-        _uvicorn.unpatch()
+        _hosts.unpatch()
 
 
 def patch_seam() -> None:
@@ -152,7 +152,7 @@ def patch_seam() -> None:
 
     sdk_manager.StreamableHTTPServerTransport = _SeamTransport
     manager.__init__ = init
-    _uvicorn.patch()
+    _hosts.patch()
 
 
 def _seam_difference() -> str | None:

@@ -15,7 +15,7 @@ from mcp.shared.message import SessionMessage
 from starlette.requests import ClientDisconnect, Request
 
 from tailrope._native import Connection, Refusal, TailropeError
-from tailrope.mcp import _engage, _sdk
+from tailrope.mcp import _engage, _hosts, _sdk
 from tailrope.mcp._answer import write_connection, write_refusal, write_whole
 from tailrope.mcp._close import Closer
 from tailrope.mcp._hooks import Hooks
@@ -87,7 +87,8 @@ class StreamableHTTPServerTransport(StockTransport):
                 async with super().connect() as streams:
                     yield streams
             finally:
-                if isinstance(self._event_store, Hooks) and self._event_store.scope == self.mcp_session_id:
+                is_own = isinstance(self._event_store, Hooks) and self._event_store.scope == self.mcp_session_id
+                if is_own and not _hosts.is_leaving():
                     self._event_store.drop()
             return
         assert self.mcp_session_id is not None  # or no engine would serve it
@@ -107,6 +108,7 @@ class StreamableHTTPServerTransport(StockTransport):
             async with super().connect() as streams:
                 yield streams
             return
+        _hosts.opened(session, runtime)
         try:
             # Retention needs the tick also where no connection ever waits.
             here.arm(runtime, runtime.engine.due_in_ms())
@@ -118,18 +120,22 @@ class StreamableHTTPServerTransport(StockTransport):
                 yield self._inbox, outbox
         finally:
             self._inbox.close()
-            session.end()
+            _end(session)
             if self._outcomes is not None:
                 self._outcomes.close()
 
     async def terminate(self) -> None:
-        """Ends the session. Requests in flight get an error, later ones are answered 404."""
+        """Ends the session. Requests in flight get an error, later ones are answered 404.
+
+        In a task that is cancelled, or runs a session manager, it is the server that ends: a store that outlives the
+        process keeps the session.
+        """
         if self._session is None:
             await super().terminate()
             return
         self._terminated = True
         self._inbox.close()
-        self._session.end()
+        _end(self._session)
 
     def close_sse_stream(self, request_id: int | str, retry_ms: int | None = None, hold_ms: int | None = None) -> None:
         """Closes the connection of a request's stream without terminating the stream."""
@@ -297,3 +303,11 @@ class StreamableHTTPServerTransport(StockTransport):
 
     def _json_headers(self) -> list[tuple[bytes, bytes]]:
         return [(b"content-type", b"application/json"), (b"mcp-session-id", self._session_id)]
+
+
+def _end(session: Session) -> None:
+    """Ends the session for its client, unless only this server of it ends."""
+    if _hosts.is_leaving():
+        session.release()
+    else:
+        session.end()

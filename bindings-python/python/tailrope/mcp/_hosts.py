@@ -1,0 +1,189 @@
+"""What the end of a host means for its sessions: connections are told to end before the host waits for them (F-44), and
+sessions are left to whoever serves them next.
+
+Each hook is in the place of a name that the host looks up when it needs it, so it works also where a worker of the host
+imports the app. Where a host has no such name, its connections are cut: their sessions can be resumed all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import sys
+import threading
+import weakref
+from contextlib import asynccontextmanager, suppress
+from contextvars import ContextVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+from tailrope._runtime import drain_now, flush_stores
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+    from tailrope._native import Session
+    from tailrope._runtime import Runtime
+
+_lock = threading.Lock()
+
+
+class Host:
+    """One server of the process. Its end concerns the sessions that were opened in calls of it, and no others."""
+
+    def __init__(self) -> None:
+        self._sessions: weakref.WeakKeyDictionary[Session, Runtime] = weakref.WeakKeyDictionary()
+        self._is_draining = False
+
+    def add(self, session: Session, runtime: Runtime) -> None:
+        with _lock:
+            self._sessions[session] = runtime
+            is_draining = self._is_draining
+        if is_draining:
+            session.drain(runtime.drain_ms())
+
+    def drain(self) -> None:
+        with _lock:
+            self._is_draining = self is not _unknown
+            sessions = list(self._sessions.items())
+        for session, runtime in sessions:
+            session.drain(runtime.drain_ms())
+
+
+_unknown = Host()
+"""Of sessions that were opened where no server is known: every server's end is theirs."""
+_current: ContextVar[Host] = ContextVar("tailrope_host", default=_unknown)
+"""The server whose ASGI call this is: what a server starts with is what its connections inherit."""
+
+
+_lifespans: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+"""The tasks that run session managers. Once there are sessions, all that is left for them to do is to end."""
+
+
+def is_leaving() -> bool:
+    """Whether the running task ends sessions only because what serves them ends: it is cancelled, or a lifespan.
+
+    The SDK cancels the task of an idle session, too, but takes that back before it ends the session.
+    """
+    task = asyncio.current_task()
+    return task is not None and (task.cancelling() > 0 or task in _lifespans)
+
+
+def opened(session: Session, runtime: Runtime) -> None:
+    """A session is served here from now on."""
+    _current.get().add(session, runtime)
+
+
+def _sdk_run(stock: Any) -> Any:
+    @wraps(stock)
+    @asynccontextmanager
+    async def run(self: Any) -> AsyncGenerator[None, None]:
+        # A host may have been imported since.
+        patch()
+        if (lifespan := asyncio.current_task()) is not None:
+            _lifespans.add(lifespan)
+        async with stock(self):
+            yield
+
+    return run
+
+
+def _uvicorn_startup(stock: Any) -> Any:
+    @wraps(stock)
+    async def startup(self: Any, *args: Any, **kwargs: Any) -> None:
+        _current.set(Host())
+        await stock(self, *args, **kwargs)
+
+    return startup
+
+
+def _uvicorn_shutdown(stock: Any) -> Any:
+    @wraps(stock)
+    async def shutdown(self: Any, *args: Any, **kwargs: Any) -> None:
+        # The same task has started the server.
+        _current.get().drain()
+        _unknown.drain()
+        await stock(self, *args, **kwargs)
+        _current.set(_unknown)
+        # What comes next may be the signal once more, and then nothing runs at exit.
+        await asyncio.to_thread(flush_stores)
+
+    return shutdown
+
+
+def _gunicorn_shutdown(stock: Any) -> Any:
+    @wraps(stock)
+    async def shutdown(self: Any) -> None:
+        drain_now()
+        await stock(self)
+
+    return shutdown
+
+
+def _hypercorn_raise_shutdown(stock: Any) -> Any:
+    @wraps(stock)
+    async def raise_shutdown(shutdown_event: Any) -> None:
+        try:
+            await stock(shutdown_event)
+        finally:
+            drain_now()
+
+    return raise_shutdown
+
+
+def _granian_set_loop_signals(stock: Any) -> Any:
+    class Draining:
+        """The loop, for whoever wants to hear of signals there."""
+
+        def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+            self._loop = loop
+
+        def add_signal_handler(self, number: int, handler: Callable[..., object], *args: Any) -> None:
+            def drain_first() -> None:
+                drain_now()
+                handler(*args)
+
+            self._loop.add_signal_handler(number, drain_first)
+
+    @wraps(stock)
+    def set_loop_signals(loop: asyncio.AbstractEventLoop) -> Any:
+        return stock(Draining(loop))
+
+    return set_loop_signals
+
+
+_HOOKS = (
+    ("mcp.server.streamable_http_manager", "StreamableHTTPSessionManager.run", _sdk_run),
+    ("uvicorn.server", "Server.startup", _uvicorn_startup),
+    ("uvicorn.server", "Server.shutdown", _uvicorn_shutdown),
+    ("gunicorn.workers.gasgi", "ASGIWorker._shutdown", _gunicorn_shutdown),
+    ("hypercorn.asyncio.run", "raise_shutdown", _hypercorn_raise_shutdown),
+    ("granian._signals", "set_loop_signals", _granian_set_loop_signals),
+)
+_hooked: dict[str, tuple[Any, str, Any, Any]] = {}
+"""What is in place: where, its name, what was there before, and ours."""
+
+
+def patch() -> None:
+    """Puts the hooks into the hosts that are there."""
+    with suppress(ImportError):
+        # The SDK imports it when it serves.
+        importlib.import_module("uvicorn.server")
+    for module_name, path, make in _HOOKS:
+        place: Any = sys.modules.get(module_name)
+        *owners, name = path.split(".")
+        for owner in owners:
+            place = getattr(place, owner, None)
+        stock = getattr(place, name, None)
+        if stock is not None and f"{module_name}.{path}" not in _hooked:
+            ours = make(stock)
+            setattr(place, name, ours)
+            _hooked[f"{module_name}.{path}"] = (place, name, stock, ours)
+
+
+def unpatch() -> None:
+    """Takes the hooks away, but for those that somebody else has put one on top of."""
+    for key, (place, name, stock, ours) in list(_hooked.items()):
+        if getattr(place, name) is ours:
+            setattr(place, name, stock)
+            del _hooked[key]
