@@ -51,8 +51,8 @@ def main() -> None:
     parser.add_argument("--line", action="store_true", help="with Tailrope's line for clients")
     parser.add_argument("--silence-s", type=float, default=SILENCE_S)
     args = parser.parse_args()
-    # With its defaults this client prefers 2026-07-28, where nothing can be resumed; the server's prefer_resumable=True
-    # steers it. The stock transport cannot, so there the client is told to.
+    # With its defaults this client prefers 2026-07-28, where nothing can be resumed; the server steers it
+    # to 2025-11-25. The stock transport cannot, so there the client is told to.
     mode = "auto" if args.transport == "tailrope" else "legacy"
     asyncio.run(call(sys.stdin.readline().strip(), mode, args.silence_s, args.line))
 

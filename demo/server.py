@@ -69,8 +69,8 @@ def main() -> None:
     if args.transport == "tailrope":
         import tailrope
 
-        # The one line. Both options are for the show: a short pause, and a client that may keep its defaults.
-        tailrope.install(retry_ms=RETRY_MS, prefer_resumable=True)
+        # The one line. Its option is for the show: a short pause.
+        tailrope.install(retry_ms=RETRY_MS)
         app = mcp.streamable_http_app()
     else:
         app = mcp.streamable_http_app(event_store=ListStore(), retry_interval=RETRY_MS)

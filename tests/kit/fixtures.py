@@ -16,16 +16,23 @@ from kit.servers import TRANSPORT, Farm, Kind, Server
 
 
 @pytest.fixture(scope="session")
-def whole_farm(kind: Kind) -> Iterator[Farm]:
-    farm = Farm(kind)
-    yield farm
-    farm.stop(everything=True)
+def farms() -> Iterator[list[Farm]]:
+    """The farm whose servers run: at most one."""
+    running: list[Farm] = []
+    yield running
+    for farm in running:
+        farm.stop(everything=True)
 
 
 @pytest.fixture(scope="module")
-def farm(whole_farm: Farm) -> Iterator[Farm]:
-    yield whole_farm
-    whole_farm.stop(everything=False)
+def farm(farms: list[Farm], kind: Kind) -> Iterator[Farm]:
+    # A module may have a `kind` of its own, so no fixture of the session can depend on it.
+    if farms and farms[0].kind != kind:
+        farms.pop().stop(everything=True)
+    if not farms:
+        farms.append(Farm(kind))
+    yield farms[0]
+    farms[0].stop(everything=False)
 
 
 @pytest.fixture(autouse=True)
@@ -94,6 +101,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 __all__ = [
     "farm",
+    "farms",
     "lab",
     "no_tool_left_waiting",
     "place",
@@ -101,5 +109,4 @@ __all__ = [
     "pytest_configure",
     "pytest_pyfunc_call",
     "server",
-    "whole_farm",
 ]

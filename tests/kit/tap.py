@@ -55,8 +55,10 @@ def reset(writer: asyncio.StreamWriter) -> None:
 
 
 class Tap:
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, life_s: float | None = None) -> None:
+        """With `life_s` every connection is reset after so long."""
         self._upstream = port
+        self._life_s = life_s
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._kept: list[asyncio.StreamWriter] = []
@@ -115,6 +117,8 @@ class Tap:
     async def _serve(self, down: Pipe) -> None:
         try:
             link = Link(down, await asyncio.open_connection("127.0.0.1", self._upstream))
+            if self._life_s is not None:
+                asyncio.get_running_loop().call_later(self._life_s, self._end_life, link)
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._forward_requests(link))
                 group.create_task(self._forward_answers(link))
@@ -164,6 +168,12 @@ class Tap:
                 link.down[1].write(data)
                 await link.down[1].drain()
         link.down[1].close()
+
+    def _end_life(self, link: Link) -> None:
+        if not link.down[1].is_closing():
+            self.cuts += 1
+            reset(link.up[1])
+            reset(link.down[1])
 
     async def _sever(self, link: Link, how: str) -> None:
         await link.down[1].drain()

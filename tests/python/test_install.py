@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+import subprocess
 import sys
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import mcp.server.streamable_http_manager as sdk_manager
@@ -12,6 +16,8 @@ import pytest
 import tailrope
 import tailrope.mcp
 from asgi import note, transport
+from kit.servers import ROOT
+from mcp.server.lowlevel import Server
 from mcp.server.streamable_http import EventMessage
 from servers.python.stores import LabStore
 from tailrope import _runtime
@@ -78,3 +84,121 @@ async def test_the_kill_switch_leaves_a_server_with_our_store_working(monkeypatc
         assert await store.replay_events_after(gone, collect) is None
     assert await store.replay_events_after(other, collect) == "b"
     assert len(got) == 2
+
+
+def test_install_logs_what_is_in_force_and_status_tells_it(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    caplog.set_level(logging.INFO, "tailrope")
+    assert tailrope.status()["transport"] is tailrope.status()["store"] is tailrope.status()["prefer_resumable"] is None
+    address = f"sqlite:{tmp_path / 'events.db'}"
+    tailrope.install(store=address, prefer_resumable=False)
+    assert tailrope.status() == {
+        "version": tailrope.__version__,
+        "sdk": [f"mcp {version('mcp')}"],
+        "is_disabled": False,
+        "transport": "tailrope",
+        "store": address,
+        "prefer_resumable": False,
+        "event_stores": [],
+        "notices": [],
+    }
+    (record,) = caplog.records
+    line = record.getMessage()
+    assert record.levelno == logging.INFO
+    for told in (f"mcp {version('mcp')}", address, "transport=tailrope", "prefer_resumable=False"):
+        assert told in line, line
+    tailrope.uninstall()
+    assert tailrope.status()["transport"] is None
+
+
+async def test_install_says_what_is_unusual_and_what_it_means(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "tailrope")
+    manager = sdk_manager.StreamableHTTPSessionManager(Server("x"))
+    async with manager.run():
+        # A session of the SDK's own transport.
+        manager._server_instances["before"] = sdk_manager.StreamableHTTPServerTransport("before")
+        store = tailrope.mcp.EventStore("memory:", prefer_resumable=False)
+        tailrope.install()
+        tailrope.install(transport="stock")
+        now = tailrope.status()
+        assert (now["transport"], now["prefer_resumable"]) == ("stock", True)
+        assert now["event_stores"] == [{"store": "memory:", "transport": "tailrope", "prefer_resumable": False}]
+        twice, beside, late = now["notices"]
+        assert twice.startswith("install() was called 2 times: "), now
+        assert beside.startswith("1 tailrope.mcp.EventStore beside install(): "), now
+        assert late.startswith("1 sessions were open before install(): "), now
+        assert all(notice in caplog.records[-1].getMessage() for notice in now["notices"])
+        del store
+
+
+def test_managers_made_before_are_ours_after_install_and_the_sdks_again_after_uninstall() -> None:
+    manager = sdk_manager.StreamableHTTPSessionManager(Server("x"))
+    stock = manager.asgi_app
+    tailrope.install()
+    assert manager.asgi_app is not stock
+    later = sdk_manager.StreamableHTTPSessionManager(Server("x"))
+    tailrope.uninstall()
+    assert manager.asgi_app is stock and type(later.asgi_app) is type(stock)
+
+
+@pytest.mark.parametrize("given", ["memory:", "redis://user:hunter2@127.0.0.1/0", 7, "store"])
+def test_a_server_that_is_given_no_event_store_says_so_when_it_is_made(given: Any) -> None:
+    tailrope.install()
+    given = tailrope.open_store("memory:") if given == "store" else given
+    with pytest.raises(TypeError) as told:
+        sdk_manager.StreamableHTTPSessionManager(Server("x"), event_store=given)
+    assert "tailrope.mcp.EventStore(" in str(told.value) and "hunter2" not in str(told.value)
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("old", ["1.24.0", "2.1.3", ""])
+def test_an_sdk_that_is_too_old_or_missing_is_named_before_it_is_imported(old: str) -> None:
+    done = run(f"""
+import importlib.metadata as metadata, sys
+real = metadata.version
+def version(name):
+    if name != "mcp": return real(name)
+    if {old!r}: return {old!r}
+    raise metadata.PackageNotFoundError(name)
+metadata.version = version
+import tailrope
+for way in ("install", "mcp", "status"):
+    try: getattr(tailrope, way)
+    except tailrope.TailropeError as error: print(error.code, error)
+assert not any(name.split(".")[0] == "mcp" for name in sys.modules)
+""")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 3
+    assert all(line.startswith("unsupported_sdk ") and old in line and "mcp 1.30" in line for line in lines), lines
+
+
+def test_tailrope_alone_imports_neither_the_sdk_nor_an_http_library() -> None:
+    done = run("""
+import sys, tailrope
+heavy = {"mcp", "httpx", "httpx2", "starlette", "pydantic"}
+assert not heavy & set(sys.modules), heavy & set(sys.modules)
+tailrope.client.http_client_factory, tailrope.mcp.EventStore, tailrope.testing.Session, tailrope.install
+""")
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_reference_of_the_counters_is_true() -> None:
+    """docs/operating.md names every counter of both languages, as the engine explains them."""
+    page = (ROOT / "docs" / "operating.md").read_text()
+    source = (ROOT / "core" / "src" / "engine" / "stats.rs").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \| (.+) \|$", page[page.index("## The counters") :], re.MULTILINE)
+    assert [name for name, _, _ in rows] == list(tailrope.stats())
+    for name, in_node, meaning in rows:
+        first, *words = name.split("_")
+        assert in_node == first + "".join(word.capitalize() for word in words)
+        explained = re.search(rf"/// (.+)\.\n\s+(?:pub )?{name}[:,]", source)
+        assert explained is not None and explained[1].lower() == meaning.lower(), name
+
+
+def test_the_reference_of_status_is_true() -> None:
+    page = (ROOT / "docs" / "operating.md").read_text()
+    part = page[page.index("## What is in force") : page.index("## The log")]
+    assert re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE) == list(tailrope.status())

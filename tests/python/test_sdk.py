@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kit.raw import request
 from kit.servers import Farm, Server
-from kit.stock import LINE, stock_client
+from kit.stock import LINE
 
 
 async def test_custom_routes_and_lifespan(server: Server) -> None:
@@ -54,29 +54,9 @@ async def test_modern_requests_pass_through_untouched(farm: Farm) -> None:
         )
         return (*found, get.status)
 
-    ours = await modern(farm.get())
+    ours = await modern(farm.get(engine={"prefer_resumable": False}))
     assert ours[0][0] == ours[1][0] == 200, ours
     assert ours == await modern(farm.get(stock=True))
-
-
-@pytest.mark.skipif(LINE == 1, reason="1.x knows no 2026-07-28")
-@pytest.mark.ours
-async def test_prefer_resumable_refuses_modern_requests_with_the_legacy_revisions(farm: Farm) -> None:
-    server = farm.get(engine={"prefer_resumable": True})
-    headers = {
-        "Accept": "application/json, text/event-stream",
-        "Content-Type": "application/json",
-        "Mcp-Protocol-Version": "2026-07-28",
-        "Mcp-Method": "server/discover",
-    }
-    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": {}}).encode()
-    reply = await request(server.port, "POST", "/mcp", headers, body)
-    assert reply.status == 400
-    error = (await reply.json())["error"]
-    assert error["code"] == -32022
-    assert "2025-11-25" in error["data"]["supported"] and "2026-07-28" not in error["data"]["supported"]
-    async with stock_client(server.port, "auto") as client:
-        assert client.revision == "2025-11-25"
 
 
 def python(code: str) -> subprocess.CompletedProcess[str]:

@@ -128,9 +128,10 @@ async def test_stock_client_survives_ten_closes_that_deliver_nothing(farm: Farm,
 
 
 @pytest.mark.ours
-async def test_without_prefer_resumable_a_default_client_stays_modern(server: Server) -> None:
-    if LINE == 1 or (server.kind.language, server.kind.major) != ("python", 2):
+async def test_without_prefer_resumable_a_default_client_stays_modern(farm: Farm) -> None:
+    if LINE == 1 or (farm.kind.language, farm.kind.major) != ("python", 2):
         pytest.skip("only the second line of the Python SDK has what 2026-07-28 asks for")
+    server = farm.get(engine={"prefer_resumable": False})
     async with stock_client(server.port, "auto") as client:
         assert client.revision == "2026-07-28"
         assert await client.ask("echo", {"text": "hi"}) == "hi"

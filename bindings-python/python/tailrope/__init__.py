@@ -8,20 +8,53 @@ before the server is started makes every Streamable HTTP server of the process r
 primed, connections can be closed and resumed, and nothing that was sent is lost in between.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from tailrope._native import Store, TailropeError, __version__
 from tailrope._runtime import drain, open_store, stats
-from tailrope.mcp._close import close_sse_stream, close_standalone_sse_stream
-from tailrope.mcp._install import install, uninstall
+
+if TYPE_CHECKING:
+    from tailrope import client, mcp, testing
+    from tailrope.mcp._close import close_sse_stream, close_standalone_sse_stream
+    from tailrope.mcp._install import install, uninstall
+    from tailrope.mcp._status import Status, status
 
 __all__ = [
+    "Status",
     "Store",
     "TailropeError",
     "__version__",
+    "client",
     "close_sse_stream",
     "close_standalone_sse_stream",
     "drain",
     "install",
+    "mcp",
     "open_store",
     "stats",
+    "status",
+    "testing",
     "uninstall",
 ]
+
+_MODULES = ("client", "mcp", "testing")
+# What needs the SDK is imported when it is asked for: a client, or a test, needs no server of it.
+_OF_SDK = {
+    "close_sse_stream": "_close",
+    "close_standalone_sse_stream": "_close",
+    "install": "_install",
+    "uninstall": "_install",
+    "Status": "_status",
+    "status": "_status",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"{__name__}.{name}")
+    if name in _OF_SDK:
+        value = globals()[name] = getattr(import_module(f"{__name__}.mcp.{_OF_SDK[name]}"), name)
+        return value
+    msg = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(msg)

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::Engine;
 use super::stats::Counters;
-use crate::protocol::Refusal;
+use crate::protocol::{Refusal, Revision};
 
 impl Engine {
     /// The answer that makes a client of both eras fall back to a revision that can resume. `body` is the request's, or
@@ -17,8 +17,12 @@ impl Engine {
     /// Notes that a request of such a revision is left to the SDK. The first one is a warning: its users believe that
     /// their calls can be resumed.
     pub fn left_to_sdk(&self, requested: &str) {
+        if Revision::parse(requested).is_none_or(|revision| revision.rules().resumable) {
+            // The SDK refuses what nobody knows.
+            return;
+        }
         if self.0.counters.requests_unresumable.fetch_add(1, Ordering::Relaxed) == 0 {
-            tracing::warn!(target: "tailrope", revision = ?requested,
+            tracing::warn!(target: "tailrope", revision = requested,
                 "a client uses a protocol revision without resumption: its calls are lost with their connections. With \
                 the option prefer_resumable (in Node preferResumable) the server has such clients fall back to \
                 2025-11-25. Further requests of this kind are only counted, as requests_unresumable");

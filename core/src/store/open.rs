@@ -22,6 +22,16 @@ pub enum Durability {
     Power,
 }
 
+/// Why a server cannot be reached, without its name.
+#[cfg(any(feature = "postgres", feature = "redis"))]
+pub(super) fn not_reached(error: &std::io::Error) -> String {
+    // How the standard library says it: there is no kind for it.
+    if error.to_string().starts_with("failed to lookup address") {
+        return "the name of its host cannot be resolved: check the address and the DNS".to_owned();
+    }
+    error.kind().to_string()
+}
+
 /// Tells the time in milliseconds since 1970.
 pub type WallClock = Arc<dyn Fn() -> u64 + Send + Sync>;
 

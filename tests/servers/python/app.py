@@ -1,11 +1,12 @@
 """Start one test server: python -m servers.python.app --flavor mcp2 --transport tailrope --port 0 [--options JSON].
 
 Prints `READY PORT` when it listens. Options: engine (arguments of tailrope.install), address (of the store), store
-(none, lab, example, event-store for one that the SDK is given, absent), cap (events per stream of the lab store, or of
-all in the example's), retry_ms, around (see around.py), server (uvicorn, hypercorn), loop (asyncio, uvloop), log
-(level of the logger `tailrope`), servers (several in one process, by path, each with the options of an event store of
-its own or none), own_auth (what the header `x-test-user` says in JSON is what the host's authentication left, and the option
-`principal` reads `x-test-name`), and those of the builders in flavors.py.
+(none, lab, example, event-store for one that the SDK is given, absent), cap (events per stream of the lab store, or
+of all in the example's), retry_ms, late (install() comes after the server was made), around (see around.py), server
+(uvicorn, hypercorn), loop (asyncio, uvloop), log (level of the logger `tailrope`), servers (several in one process,
+by path, each with the options of an event store of its own or none), own_auth (what the header `x-test-user` says in
+JSON is what the host's authentication left, and the option `principal` reads `x-test-name`), and those of the
+builders in flavors.py.
 """
 
 from __future__ import annotations
@@ -54,14 +55,15 @@ def build(flavor: str, transport: str, options: dict[str, Any]) -> App:
         place = options.get("address", "memory:") if kind != "example" else "memory:"
         if kind == "event-store":
             store = tailrope.mcp.EventStore(place, retry_ms=retry_ms)
-        elif kind != "absent":
-            named = {"principal": stated_name} if options.get("own_auth") else {}
-            tailrope.install(**{"retry_ms": retry_ms, "store": place, **named, **options.get("engine", {})})
+        elif kind != "absent" and not options.get("late"):
+            install(options, place, retry_ms)
         if kind == "lab":
             store = CONTROL.store = LabStore(options.get("cap"))
-        # The SDK's own interval must not be needed for ours to be sent.
-        retry_ms = None
-    app = BUILDERS[flavor](options, store, retry_ms, Ops(transport == "tailrope"))
+    ours = transport == "tailrope"
+    # The SDK's own interval must not be needed for ours to be sent.
+    app = BUILDERS[flavor](options, store, None if ours else retry_ms, Ops(ours))
+    if options.get("late"):
+        install(options, place, retry_ms)
     if options.get("own_auth"):
         app.add_middleware(OwnAuth)
     if "around" in options:
@@ -84,6 +86,13 @@ class OwnAuth:
         if stated is not None:
             scope["user"] = json.loads(stated)
         await self.app(scope, receive, send)
+
+
+def install(options: dict[str, Any], place: str, retry_ms: int | None) -> None:
+    import tailrope
+
+    named = {"principal": stated_name} if options.get("own_auth") else {}
+    tailrope.install(**{"retry_ms": retry_ms, "store": place, **named, **options.get("engine", {})})
 
 
 def example(options: dict[str, Any]) -> Any:

@@ -11,9 +11,11 @@ from tailrope.client._transport import ResumableTransport
 
 
 class Factory(Protocol):
-    """The signature of the SDK's `create_mcp_http_client`."""
+    """The signature of the SDK's `create_mcp_http_client`, with more settings of an `AsyncClient`, as fastmcp gives."""
 
-    def __call__(self, headers: dict[str, str] | None = None, timeout: Any = None, auth: Any = None) -> Any: ...
+    def __call__(
+        self, headers: dict[str, str] | None = None, timeout: Any = None, auth: Any = None, **settings: Any
+    ) -> Any: ...
 
 
 @functools.cache
@@ -28,7 +30,7 @@ def stock_settings() -> tuple[Any, bool]:
 def http_client_factory(**options: Unpack[ClientOptions]) -> Factory:
     """A factory for `httpx_client_factory=`: its clients are the SDK's but for their transport."""
 
-    def factory(headers: dict[str, str] | None = None, timeout: Any = None, auth: Any = None) -> Any:
+    def factory(headers: dict[str, str] | None = None, timeout: Any = None, auth: Any = None, **settings: Any) -> Any:
         transport = ResumableTransport(**options)
         stock_timeout, follow_redirects = stock_settings()
         return library_of(None).AsyncClient(
@@ -36,7 +38,7 @@ def http_client_factory(**options: Unpack[ClientOptions]) -> Factory:
             headers=headers,
             timeout=stock_timeout if timeout is None else timeout,
             auth=auth,
-            follow_redirects=follow_redirects,
+            **{"follow_redirects": follow_redirects, **settings},
         )
 
     return factory

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tailrope._options import is_disabled
 from tailrope._runtime import Runtime
@@ -20,20 +20,24 @@ _installed: dict[str, Any] | None = None
 _default: Runtime | None = None
 _stock: EventStore | None = None
 """What serves the SDK's own transports, where `install(transport="stock")` left them in place."""
+_prefer_resumable = True
+"""Whether `install()` has clients of 2026-07-28 fall back."""
 _user_stores: list[tuple[weakref.ref[Any], Runtime]] = []
 
 
-def set_installed(runtime: Runtime | None, options: dict[str, Any]) -> None:
+def set_installed(runtime: Runtime | None, options: dict[str, Any], *, prefer_resumable: bool) -> None:
     """Engages every server of the process with this engine; None engages none. Users' own stores get `options`."""
-    global _installed, _default, _stock
+    global _installed, _default, _stock, _prefer_resumable
     _installed, _default, _stock = None if runtime is None else options, runtime, None
+    _prefer_resumable = prefer_resumable
     _user_stores.clear()
 
 
-def set_stock(store: EventStore) -> None:
+def set_stock(store: EventStore, *, prefer_resumable: bool) -> None:
     """Leaves the SDK's transports in place, with this store behind those that were given none."""
-    global _installed, _default, _stock
+    global _installed, _default, _stock, _prefer_resumable
     _installed, _default, _stock = None, None, store
+    _prefer_resumable = prefer_resumable
     _user_stores.clear()
 
 
@@ -50,6 +54,28 @@ def hooks_for(
     if isinstance(event_store, EventStore):
         event_store = event_store.scoped(session_id)
     return event_store, retry_ms
+
+
+def installed() -> tuple[Literal["tailrope", "stock"], Runtime, bool] | None:
+    """What `install()` has put in force: whose transport serves, its engine, and whether clients of 2026-07-28 are
+    steered."""
+    if _stock is not None:
+        return "stock", _stock.runtime, _prefer_resumable
+    return None if _installed is None else ("tailrope", default_runtime(), _prefer_resumable)
+
+
+def serving(event_store: SdkEventStore | None) -> tuple[Runtime, bool] | None:
+    """The engine of a session manager with this event store, and whether its clients of 2026-07-28 are steered to a
+    revision that can resume. None where nothing of ours is in force."""
+    if is_disabled():
+        return None
+    inner = unwrap(event_store)
+    if isinstance(inner, EventStore):
+        return None if inner.stock else (inner.runtime, inner.prefer_resumable)
+    if _stock is not None:
+        return _stock.runtime, _prefer_resumable
+    runtime = runtime_for(event_store, explicit=False)
+    return None if runtime is None else (runtime, _prefer_resumable)
 
 
 def default_runtime() -> Runtime:

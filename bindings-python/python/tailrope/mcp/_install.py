@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import logging
 import warnings
 from typing import TYPE_CHECKING, Any, Literal, Unpack
@@ -11,12 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 import mcp.server.streamable_http as sdk_transport
 import mcp.server.streamable_http_manager
 
-from tailrope._native import Store, TailropeError, envelope_id
-from tailrope._options import MEMORY, Options, check_transport, is_disabled
+from tailrope._native import Store, TailropeError
+from tailrope._options import MEMORY, Options, check_prefer_resumable, check_transport, is_disabled
 from tailrope._runtime import Runtime
-from tailrope.mcp import _elsewhere, _engage, _hosts, _sdk
-from tailrope.mcp._store import EventStore
+from tailrope.mcp import _elsewhere, _engage, _hosts, _sdk, _status
+from tailrope.mcp._answer import write_whole
+from tailrope.mcp._store import EventStore, check_event_store
 from tailrope.mcp._transport import StreamableHTTPServerTransport
+from tailrope.mcp._versions import SUPPORTED, unsupported
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -25,9 +26,6 @@ logger = logging.getLogger("tailrope")
 
 sdk_manager: Any = mcp.server.streamable_http_manager
 """Where the seam is. Untyped: a name that the module imports is what gets replaced."""
-
-SUPPORTED = "mcp 1.30 and later 1.x, mcp 2.2 and later 2.x"
-UNSUPPORTED_PROTOCOL_VERSION = -32022
 
 _PARAMETERS = (
     "mcp_session_id",
@@ -40,8 +38,6 @@ _PARAMETERS = (
 _METHODS = ("connect", "handle_request", "terminate", "close_sse_stream", "close_standalone_sse_stream")
 
 _stock_class: Any = None
-_stock_init: Any = None
-_prefer_resumable = False
 
 
 class _SeamTransport(StreamableHTTPServerTransport):
@@ -54,7 +50,7 @@ def install(
     *,
     store: str | Store = MEMORY,
     transport: Literal["tailrope", "stock"] = "tailrope",
-    prefer_resumable: bool = False,
+    prefer_resumable: bool = True,
     on_unsupported: Literal["raise", "stock"] = "raise",
     **options: Unpack[Options],
 ) -> None:
@@ -62,8 +58,8 @@ def install(
 
     For `MCPServer` and lowlevel `Server` of mcp 2.x, `FastMCP` of mcp 1.x, fastmcp 3.x and 4.x. To be
     called before the servers open sessions; called again, it replaces the options for new sessions.
-    Stateless servers, and requests of protocol revision 2026-07-28, stay with the SDK. Does nothing while
-    TAILROPE_DISABLE=1 is in the environment.
+    Stateless servers stay with the SDK. Does nothing while TAILROPE_DISABLE=1 is in the environment. What is in
+    force afterwards is logged in one line, and told by `tailrope.status()`.
 
     Args:
         store: the event store: an address, see `tailrope.open_store`, or a store that is open. With one that
@@ -72,8 +68,8 @@ def install(
         transport: `tailrope`, or `stock` to leave the SDK's transports in place, with the store behind those that
             were given none: within what these can do.
         prefer_resumable: answer requests of revision 2026-07-28, where nothing can be resumed, with the
-            older revisions as supported, so that clients of both eras fall back to 2025-11-25. For servers
-            whose application is made after this call.
+            older revisions as supported, so that clients of both eras fall back to 2025-11-25. With False such
+            requests are left to the SDK and counted, and the first one is logged as a warning.
         on_unsupported: what to do when the installed SDK is not one that Tailrope knows: `raise`, or
             leave everything `stock` with a warning.
         options: bounds and times, see `tailrope._options.Options`; durations are in milliseconds. Those of the
@@ -84,8 +80,8 @@ def install(
         TailropeError: the SDK is not supported (code `unsupported_sdk`), or the store cannot be opened (code
             `store_not_opened`).
     """
-    global _prefer_resumable
     check_transport(transport)
+    check_prefer_resumable(prefer_resumable)
     if on_unsupported not in ("raise", "stock"):
         msg = f"on_unsupported must be 'raise' or 'stock', not {on_unsupported!r}"
         raise ValueError(msg)
@@ -104,11 +100,12 @@ def install(
             raise
         warnings.warn(f"{error} Servers stay with the SDK's own transport.", RuntimeWarning, stacklevel=2)
         return
+    _status.note_install()
     if transport == "stock":
-        _engage.set_stock(stock)
+        _engage.set_stock(stock, prefer_resumable=prefer_resumable)
     else:
-        _engage.set_installed(runtime, dict(options))
-    _prefer_resumable = prefer_resumable
+        _engage.set_installed(runtime, dict(options), prefer_resumable=prefer_resumable)
+    _status.log()
 
 
 def uninstall() -> None:
@@ -116,13 +113,13 @@ def uninstall() -> None:
 
     Servers that were given a `tailrope.mcp.EventStore` keep it.
     """
-    global _stock_class, _stock_init, _prefer_resumable
-    _engage.set_installed(None, {})
-    _prefer_resumable = False
+    global _stock_class
+    _engage.set_installed(None, {}, prefer_resumable=True)
+    _status.note_uninstall()
     if _stock_class is not None and not _engage.stores:
         sdk_manager.StreamableHTTPServerTransport = _stock_class
-        sdk_manager.StreamableHTTPSessionManager.__init__ = _stock_init
-        _stock_class = _stock_init = None
+        del sdk_manager.StreamableHTTPSessionManager.asgi_app
+        _stock_class = None
         _hosts.unpatch()
 
 
@@ -132,26 +129,16 @@ def patch_seam() -> None:
     Raises:
         TailropeError: the SDK's seam is not the one that our class fits into (code `unsupported_sdk`).
     """
-    global _stock_class, _stock_init
+    global _stock_class
     if _stock_class is not None or is_disabled():
         return
     if (difference := _seam_difference()) is not None:
-        error = TailropeError(
+        raise unsupported(
             f"mcp {_sdk.VERSION} is not supported by this Tailrope (supported: {SUPPORTED}): {difference}."
         )
-        error.code = "unsupported_sdk"
-        raise error
-    manager = sdk_manager.StreamableHTTPSessionManager
     _stock_class = sdk_manager.StreamableHTTPServerTransport
-    _stock_init = manager.__init__
-    stock_init = _stock_init
-
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        stock_init(self, *args, **kwargs)
-        self.asgi_app = _Front(self, self.asgi_app)
-
     sdk_manager.StreamableHTTPServerTransport = _SeamTransport
-    manager.__init__ = init
+    sdk_manager.StreamableHTTPSessionManager.asgi_app = _Fronted()
     _hosts.patch()
 
 
@@ -170,6 +157,24 @@ def _seam_difference() -> str | None:
     return None
 
 
+class _Fronted:
+    """A session manager's `asgi_app`, through which all its requests go, with ours in front of it. It stands in the
+    class, so that managers that were made before have it too, and lose it again with `uninstall()`."""
+
+    def __get__(self, manager: Any, owner: Any = None) -> Any:
+        if manager is None:
+            return self
+        try:
+            return _Front(manager, manager.__dict__["asgi_app"])
+        except KeyError:
+            raise AttributeError("asgi_app") from None
+
+    def __set__(self, manager: Any, app: ASGIApp) -> None:
+        # The manager is just being made: what is wrong with its store is better told now than to its first client.
+        check_event_store(manager.event_store)
+        manager.__dict__["asgi_app"] = app
+
+
 class _Front:
     """In front of a session manager: steers clients of both eras to a revision that can resume, and serves readers
     of sessions that the manager does not have and the event store knows."""
@@ -182,33 +187,33 @@ class _Front:
         session_id = _elsewhere.wanted_session(self._manager, scope)
         if session_id is not None and await _elsewhere.serve(self._manager, session_id, scope, receive, send):
             return
-        requested = _modern_revision(scope) if _prefer_resumable and scope["type"] == "http" else None
-        if requested is None:
+        if not await self._steered(scope, receive, send):
             await self._app(scope, receive, send)
-            return
+
+    async def _steered(self, scope: Scope, receive: Receive, send: Send) -> bool:
+        """Whether this was a request of a revision without resumption, and is answered."""
+        if scope["type"] != "http" or scope["method"] != "POST" or self._manager.stateless:
+            return False
+        requested = _sdk.modern_revision(scope)
+        serving = None if requested is None else _engage.serving(self._manager.event_store)
+        if requested is None or serving is None:
+            return False
+        runtime, prefer_resumable = serving
+        if not prefer_resumable:
+            runtime.engine.left_to_sdk(requested)
+            return False
         body = b""
-        while True:
+        while len(body) <= MAX_STEERED_BYTES:
             message = await receive()
             if message["type"] != "http.request":
-                return
+                return True
             body += message.get("body", b"")
-            if len(body) > MAX_STEERED_BYTES or not message.get("more_body", False):
+            if not message.get("more_body", False):
                 break
-        error = {
-            "code": UNSUPPORTED_PROTOCOL_VERSION,
-            "message": "Unsupported protocol version",
-            "data": {"supported": list(_sdk.LEGACY_REVISIONS), "requested": requested},
-        }
-        answer = json.dumps({"jsonrpc": "2.0", "id": envelope_id(body), "error": error}).encode()
-        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
-        await send({"type": "http.response.start", "status": 400, "headers": headers})
-        await send({"type": "http.response.body", "body": answer, "more_body": False})
+        refusal = runtime.engine.steer(body, requested)
+        await write_whole(send, refusal.status, [(b"content-type", b"application/json")], refusal.body)
+        return True
 
 
 MAX_STEERED_BYTES = 4 << 20
 """A body that is answered without being served is read up to here, for the id of its request."""
-
-
-def _modern_revision(scope: Scope) -> str | None:
-    """The revision of a request that is not of the eras with sessions."""
-    return _sdk.unknown_revision(scope) if scope["method"] == "POST" else None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from mcp.shared.message import ServerMessageMetadata, SessionMessage
 from pydantic import ValidationError
+
+from tailrope.mcp._versions import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tailrope")
 
-VERSION = version("mcp")
 MAJOR = int(VERSION.split(".", 1)[0])
 
 INTERNAL_ERROR = -32603
@@ -176,10 +176,11 @@ def header(scope: Scope, wanted: bytes) -> str | None:
     return None
 
 
-def unknown_revision(scope: Scope) -> str | None:
-    """The revision that a request names, unless it is one with sessions."""
+def modern_revision(scope: Scope) -> str | None:
+    """The revision that a request names, where that has no sessions and the session manager gives it to the SDK's entry
+    for 2026-07-28. 1.x has none, and refuses such a request itself."""
     revision = header(scope, b"mcp-protocol-version")
-    return None if revision in LEGACY_REVISIONS else revision
+    return None if MAJOR < 2 or revision in LEGACY_REVISIONS else revision
 
 
 CANCELS_SETTLE_HERE = MAJOR < 2
@@ -198,9 +199,9 @@ __all__ = [
     "dump",
     "header",
     "metadata",
+    "modern_revision",
     "outgoing",
     "parse",
     "related_request",
-    "unknown_revision",
     "unwrap",
 ]

@@ -11,6 +11,7 @@ use tokio_postgres::{Client, Error};
 
 use super::address::Server;
 use crate::store::StoreError;
+use crate::store::open::not_reached;
 
 /// Pauses between attempts.
 const SHORTEST: Duration = Duration::from_millis(50);
@@ -93,7 +94,7 @@ fn describe(error: &Error) -> String {
             return match (tls, io.kind()) {
                 (Some(TlsError::InvalidCertificate(_)), _) => "the server's certificate is not trusted".to_owned(),
                 (Some(_), _) => "an encrypted connection did not come about".to_owned(),
-                (None, kind) => format!("the connection failed ({kind})"),
+                (None, _) => format!("the connection failed ({})", not_reached(io)),
             };
         }
         source = cause.source();

@@ -14,6 +14,7 @@ use tokio::time::timeout;
 
 use super::address::{Address, Kind, Login, Place};
 use super::tls::Tls;
+use crate::store::open::not_reached;
 
 pub(super) const SLOTS: u16 = 16_384;
 /// Requests that may wait to be written into one connection; more wait where they are.
@@ -22,7 +23,7 @@ const PIPELINE: usize = 1_024;
 const BACK_OFF: [u64; 6] = [20, 50, 100, 200, 400, 800];
 /// Pause between two questions for where everything is.
 const LOCATE_PAUSE: Duration = Duration::from_millis(50);
-const NO_ANSWER: &str = "the server cannot be reached: no answer";
+const NO_ANSWER: &str = "the server cannot be reached: no answer in time (check the address, and firewalls on the way)";
 
 /// What went wrong with a request.
 #[derive(Clone, Debug)]
@@ -464,7 +465,7 @@ fn is_passing(error: &RedisError) -> bool {
 }
 
 /// An error in words that say nothing of where the server is, and who we are there.
-fn describe(error: &RedisError) -> String {
+pub(super) fn describe(error: &RedisError) -> String {
     match error.code() {
         Some(code @ ("MOVED" | "ASK" | "READONLY" | "CLUSTERDOWN" | "LOADING" | "BUSY" | "MASTERDOWN")) => {
             format!("the server said {code}")
@@ -476,7 +477,7 @@ fn describe(error: &RedisError) -> String {
 }
 
 fn reach(error: &std::io::Error) -> Fault {
-    Fault::passing(format!("the server cannot be reached: {}", error.kind()))
+    Fault::passing(format!("the server cannot be reached: {}", not_reached(error)))
 }
 
 fn secure(error: &std::io::Error) -> Fault {

@@ -11,7 +11,7 @@ use super::RedisStore;
 use super::address::Address;
 use super::held::Held;
 use super::hints::{self, Hints, Listening};
-use super::nodes::{Fault, Nodes};
+use super::nodes::{Fault, Nodes, describe};
 use super::queue::Queue;
 use super::script;
 use super::tags::Tags;
@@ -123,7 +123,7 @@ async fn prepare(nodes: &Nodes, options: &StoreOptions) -> Result<(String, bool)
             let answer = answer.await.map_err(|_| passing("the server does not answer"))?;
             let answer = answer.and_then(Value::extract_error);
             answer.map_err(|error| match error.code() {
-                Some("LOADING" | "MASTERDOWN" | "BUSY") | None => passing("the server is not ready"),
+                Some("LOADING" | "MASTERDOWN" | "BUSY") | None => passing(&describe(&error)),
                 Some(code) => Fault::Lasting(format!(
                     "the server refused a question ({code}: {})",
                     error.detail().unwrap_or_default()

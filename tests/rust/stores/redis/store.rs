@@ -1,5 +1,6 @@
 //! The Redis store on one server: the contract of all stores, its bounds, its expiry, its addresses.
 
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -261,6 +262,13 @@ fn an_address_that_cannot_be_used_is_refused_with_what_was_tried_and_nothing_sec
     let nobody = "redis://me:secret@127.0.0.1:1/0?connect_timeout_ms=300";
     let text = refusal(nobody);
     assert!(text.contains("\"redis://127.0.0.1:1\"") && text.contains("cannot be reached"), "{text}");
+    let nowhere = refusal("redis://me:secret@no-such-host.invalid?connect_timeout_ms=300");
+    assert!(nowhere.contains("cannot be resolved"), "{nowhere}");
+    // It takes connections, and never says a word.
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let silent = listener.local_addr().expect("bound");
+    let text = refusal(&format!("redis://{silent}?connect_timeout_ms=300"));
+    assert!(text.contains("no answer") || text.contains("does not answer"), "{text}");
     let alone = place(&address(Kind::Alone));
     for (address, what) in [
         (format!("redis://me:secret@{alone}?color=secret"), "the options are namespace, "),
