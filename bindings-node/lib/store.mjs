@@ -1,10 +1,7 @@
 // Our event store where the SDKs take one, and which engine serves a transport.
 import { HookedLog } from './hooked-log.mjs';
 import { invalid, isStore } from './open-store.mjs';
-import { MEMORY, Runtime, runtimeOfUserStore, sharedRuntime } from './runtime.mjs';
-
-/** Tells our stores, also those of another copy of this file, see runtime.mjs. */
-const runtime = Symbol.for('tailrope.runtime');
+import { MEMORY, Runtime, runtimeOf, runtimeOfUserStore, sharedRuntime } from './runtime.mjs';
 
 /** What the SDKs' own transports ask of a store, for one scope of a log. */
 class Hooks {
@@ -63,11 +60,11 @@ export class EventStore extends Hooks {
     if (options.store !== undefined) {
       invalid('the store of an EventStore is its first argument');
     }
-    Object.defineProperty(this, runtime, { value: new Runtime({ ...options, store }) });
+    Object.defineProperty(this, runtimeOf, { value: new Runtime({ ...options, store }) });
   }
 
   #hooked() {
-    this.#log ??= new HookedLog(this[runtime]);
+    this.#log ??= new HookedLog(this[runtimeOf]);
     return this.#log;
   }
 
@@ -78,7 +75,7 @@ export class EventStore extends Hooks {
     }
     const part = new Scoped(() => this.#hooked(), sessionId);
     // Our transports tell sessions apart by themselves.
-    return Object.defineProperty(part, runtime, { value: this[runtime] });
+    return Object.defineProperty(part, runtimeOf, { value: this[runtimeOf] });
   }
 }
 
@@ -90,5 +87,5 @@ export function runtimeFor(store) {
   if (isStore(store) || typeof store === 'string') {
     invalid('`eventStore` takes an EventStore: new EventStore(store)');
   }
-  return store[runtime] ?? runtimeOfUserStore(store);
+  return store[runtimeOf] ?? runtimeOfUserStore(store);
 }

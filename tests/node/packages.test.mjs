@@ -114,6 +114,26 @@ test('both module forms in one process are one tailrope', ours, async (t) => {
   assert.deepEqual(cjs.stats(), esm.stats());
 });
 
+test('two installed copies in one process are two', ours, async (t) => {
+  const [one, two] = ['one', 'two'].map((name) => createRequire(join(installed(name, ...packages), 'a.js'))('tailrope/mcp'));
+  const transport = new two.NodeStreamableHTTPServerTransport({
+    sessionIdGenerator: () => 'one',
+    // To this copy it is a store that a user wrote.
+    eventStore: new one.EventStore('memory:'),
+  });
+  await connectServer('v2', transport);
+  const host = await listen((req, res) => transport.handleRequest(req, res));
+  t.after(async () => {
+    await transport.close();
+    await host.close();
+  });
+  const peer = await Peer.open(host.port);
+  const first = await (await peer.script('emit 2', 'close', 'emit 2')).rest();
+  const rest = await (await peer.resume(first.at(-1).id)).rest();
+  assert.deepEqual(counts([...first, ...rest]), upTo(4));
+  assert.deepEqual([one.stats().sessions, two.stats().sessions], [0, 1]);
+});
+
 test('the SDKs own transport keeps its events in our store', ours, async (t) => {
   const { NodeStreamableHTTPServerTransport } = await import('@modelcontextprotocol/node');
   const store = new esm.EventStore('memory:', { maxEventsPerStream: 3 });
