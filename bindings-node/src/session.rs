@@ -87,8 +87,9 @@ impl Session {
 
     /// Examines an HTTP request: an `Admission`, or the `Refusal` to answer with.
     #[napi(catch_unwind)]
-    pub fn admit(&self, head: Head, body: JsBody<'_>, json_response: bool) -> Either<Admission, Refusal> {
+    pub fn admit(&self, env: &Env, head: Head, body: JsBody<'_>, json_response: bool) -> Either<Admission, Refusal> {
         if let Err(refusal) = self.handle.check_principal(head.principal().as_deref()) {
+            self.waiters.flush(env);
             return Either::B(Refusal::new(&refusal, self.dialect));
         }
         head.admit(body, &self.id, json_response, self.dialect, &self.versions)

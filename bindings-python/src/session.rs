@@ -72,7 +72,7 @@ impl Session {
         let principal = headers.principal(user_json, named);
         if !self.is_claimed.swap(true, Ordering::Relaxed) {
             self.handle.claim(principal.as_deref());
-        } else if let Err(refusal) = self.handle.check_principal(principal.as_deref()) {
+        } else if let Err(refusal) = calling(py, || self.handle.check_principal(principal.as_deref())) {
             return either::<Admission>(py, Err(Refusal::new(&refusal, self.dialect)));
         }
         let head = headers.head(method);

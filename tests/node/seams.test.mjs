@@ -7,7 +7,7 @@ import { serve as serveHono } from '@hono/node-server';
 import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client';
 import { toNodeHandler } from '@modelcontextprotocol/node';
 import { createMcpHandler } from '@modelcontextprotocol/server';
-import { createResumableMcpHandler, stats } from 'tailrope/mcp';
+import { configure, createResumableMcpHandler, stats } from 'tailrope/mcp';
 
 import { NEWEST, Peer, counts, ids, lastId, request, results, until, upTo, within } from './kit/raw.mjs';
 import { LabStore } from '../servers/node/stores.mjs';
@@ -179,6 +179,33 @@ for (const face of ['node', 'fetch']) {
       assert.equal((await reply.rest()).at(-1).message.result.content[0].text, 'mine');
     });
 
+    test('i7 the option principal names users', ours, async (t) => {
+      const principal = (request) => new Headers(request.headers).get('x-name');
+      const { port } = await serve(t, face, { principal });
+      const owner = await Peer.open(port, undefined, { 'x-user': 'alice', 'x-name': 'alice' });
+      const renewed = new Peer(port, undefined, { 'x-user': 'other', 'x-name': 'alice' });
+      const other = new Peer(port, undefined, { 'x-user': 'alice', 'x-name': 'bob' });
+      renewed.sessionId = other.sessionId = owner.sessionId;
+      assert.equal((await other.script('return mine')).status, 404);
+      const reply = await renewed.script('return mine');
+      assert.equal((await reply.rest()).at(-1).message.result.content[0].text, 'mine');
+    });
+
+    test('a principal that fails, or is no name, fails its request alone', ours, async (t) => {
+      const errors = [];
+      const answers = { thrown: () => { throw new Error('who?'); }, number: () => 5 };
+      const principal = (request) => answers[new Headers(request.headers).get('x-name')]?.();
+      const { port } = await serve(t, face, { principal, onerror: (error) => errors.push(error.message) });
+      for (const name of Object.keys(answers)) {
+        const reply = await request(port, 'POST', { ...JSON_BODY, 'x-name': name }, JSON.stringify(initialize));
+        assert.equal(reply.status, 500);
+        await reply.body();
+      }
+      assert.equal(errors[0], 'who?');
+      assert.match(errors[1], /not a string that names the user/);
+      await Peer.open(port);
+    });
+
     test('ended sessions are forgotten', ours, async (t) => {
       const { port } = await serve(t, face);
       const peer = await Peer.open(port);
@@ -304,4 +331,35 @@ onEachLine(serveLine, (line) => {
     const { port } = await serveFor(t, line, { retryInterval: undefined });
     assert.equal((await Peer.open(port)).opening[0].retry, 1_234);
   });
+});
+
+test('i7 passport leaves its user where the SDK does not look', ours, async (t) => {
+  const users = { 'Bearer 1': { id: 1 }, 'Bearer 2': { id: 2 } };
+  const { NodeStreamableHTTPServerTransport: Transport } = packages.v2;
+  const transports = new Map();
+  const host = await listen(async (req, res) => {
+    req.user = users[req.headers['x-login']];
+    const id = req.headers['mcp-session-id'];
+    let transport = transports.get(id);
+    if (transport === undefined) {
+      const onsessioninitialized = (made) => transports.set(made, transport);
+      transport = new Transport({ sessionIdGenerator: () => crypto.randomUUID(), onsessioninitialized });
+      await buildServer('v2').connect(transport);
+    }
+    await transport.handleRequest(req, res);
+  });
+  t.after(() => host.close());
+  const owner = await Peer.open(host.port, undefined, { 'x-login': 'Bearer 1' });
+  const other = new Peer(host.port, undefined, { 'x-login': 'Bearer 2' });
+  other.sessionId = owner.sessionId;
+  assert.equal((await other.script('return mine')).status, 404);
+  assert.equal((await owner.script('return mine')).status, 200);
+});
+
+test('the option principal has to be a plain function', ours, () => {
+  for (const principal of ['alice', async () => 'alice', 1]) {
+    const wrong = { code: 'invalid_argument', message: /plain function/ };
+    assert.throws(() => configure({ principal }), wrong);
+    assert.throws(() => new packages.v2.NodeStreamableHTTPServerTransport({ principal, sessionIdGenerator: () => 'x' }), wrong);
+  }
 });

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.elsewhere import at, pair_on
 from kit.peer import NEWEST, Peer, results
 from kit.raw import Reply
-from kit.servers import Farm
+from kit.servers import Farm, Kind, until
 
 pytestmark = pytest.mark.ours
 
@@ -62,6 +63,24 @@ async def test_i7_who_asks_for_another_users_session_is_told_to_the_operator(far
     server = farm.get(own_auth=True)
     owner = await server.peer(headers={"authorization": "Bearer secret-1"})
     await answers(server.port, owner.session, {"authorization": "Bearer secret-2"})
-    log = server.log()
-    assert "opened by another user" in log and "principal" in log
-    assert "secret" not in log
+
+    async def told() -> str:
+        return server.log()
+
+    log = await until(told, lambda log: "opened by another user" in log)
+    assert "`principal`" in log and "secret" not in log
+
+
+async def test_i7_a_session_of_another_process_is_found_by_its_own_user_alone(kind: Kind, tmp_path: Path) -> None:
+    with pair_on(kind, f"sqlite:{tmp_path / 'events.db'}", own_auth=True) as (here, there):
+        alice = {"authorization": "Bearer secret-1"}
+        owner = await here.peer(headers=alice)
+        cursor = (await (await owner.call("script", {"steps": ["emit 1", "return private"]})).rest())[0].id
+        stranger = Peer(there.port, headers={"authorization": "Bearer secret-2"})
+        stranger.revision = NEWEST
+        asked = []
+        for session in (owner.session, "0" * 32):
+            stranger.session = session
+            asked.append([await seen(reply) for reply in (await stranger.resume(cursor), await stranger.get())])
+        assert asked[0] == asked[1] and asked[0][0][0] == 404
+        assert results(await (await at(owner, there).resume(cursor)).until_terminal()) == ["private"]
