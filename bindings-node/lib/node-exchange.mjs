@@ -1,6 +1,6 @@
 // One HTTP exchange of node:http: what is read from an IncomingMessage and written to a ServerResponse.
 import { Answer } from './answer.mjs';
-import { bodyText, requestInfoOf, webRequest } from './request.mjs';
+import { bodyText, hostOf, requestInfoOf, webRequest } from './request.mjs';
 
 export class NodeExchange {
   #req;
@@ -33,6 +33,10 @@ export class NodeExchange {
 
   get request() {
     return this.#req;
+  }
+
+  get host() {
+    return hostOf(this.#req);
   }
 
   header(name) {
@@ -89,7 +93,9 @@ export class NodeExchange {
   }
 
   #refuseRest() {
-    this.#res.setHeader('connection', 'close');
+    if (this.#req.httpVersionMajor < 2) {
+      this.#res.setHeader('connection', 'close');
+    }
     return { tooLarge: true };
   }
 

@@ -4,8 +4,6 @@ import { isUtf8 } from 'node:buffer';
 import { Engine } from './native.mjs';
 import { invalid } from './open-store.mjs';
 
-/** How long a connection may be silent before a comment is written. */
-export const DEFAULT_KEEP_ALIVE_MS = 15_000;
 const DEFAULT_MAX_BODY_BYTES = 4 << 20;
 
 export function maxBodyBytes(value) {
@@ -81,7 +79,7 @@ export function forbidden(exchange, { enableDnsRebindingProtection, allowedHosts
   if (!enableDnsRebindingProtection) {
     return undefined;
   }
-  const host = exchange.header('host');
+  const { host } = exchange;
   const origin = exchange.header('origin');
   if (allowedHosts?.length > 0 && !allowedHosts.includes(host)) {
     return `Invalid Host header: ${host ?? null}`;
@@ -92,9 +90,14 @@ export function forbidden(exchange, { enableDnsRebindingProtection, allowedHosts
   return undefined;
 }
 
+/** The host that an IncomingMessage asks for: HTTP/2 has a field of its own for it. */
+export function hostOf({ headers }) {
+  return headers.host ?? headers[':authority'];
+}
+
 function urlOf(req) {
   const scheme = req.socket?.encrypted ? 'https' : 'http';
-  return new URL(req.url ?? '/', `${scheme}://${req.headers.host ?? 'localhost'}`);
+  return new URL(req.url ?? '/', `${scheme}://${hostOf(req) ?? 'localhost'}`);
 }
 
 /** `extra.requestInfo` of an IncomingMessage. */

@@ -71,6 +71,11 @@ export interface PrincipalOption {
 export interface EngineOptions extends StoreOptions {
   /** Names users, for transports that name none of their own. Default none. */
   principal?: Principal;
+  /**
+   * How long a connection may be silent before a comment is written; a transport's `keepAliveMs` wins. 0 switches it off.
+   * Default 15,000.
+   */
+  keepAliveMs?: number;
   /** How long a client waits before it comes back; a transport's `retryInterval` wins. Default 3,000. */
   retryMs?: number;
   /**

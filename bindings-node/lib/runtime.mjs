@@ -11,6 +11,8 @@ import { checkPrincipal } from './request.mjs';
 export const MEMORY = 'memory:';
 /** When a session that nothing holds ends. */
 const DEFAULT_SESSION_IDLE_MS = 30 * 60_000;
+/** How long a connection may be silent before a comment is written. */
+const DEFAULT_KEEP_ALIVE_MS = 15_000;
 /** The `retry` of a drain that names none: what a restart usually takes. */
 const DEFAULT_DRAIN_MS = 5_000;
 /** How often the engine is ticked at least while it follows logs that other processes write. */
@@ -70,6 +72,8 @@ export class Runtime {
   outlivesProcess;
   /** The store, unless it is a user's own. */
   store;
+  /** The interval of comments on silent connections, where a transport has none of its own. */
+  keepAliveMs;
   /** The user's function that names who sends a request. */
   principal;
   #engine;
@@ -84,14 +88,21 @@ export class Runtime {
   #guests = 0;
 
   constructor(options = {}, { hostStore } = {}) {
-    const { sessionIdleMs = DEFAULT_SESSION_IDLE_MS, store = MEMORY, principal, ...others } = options;
-    checkNumbers({ sessionIdleMs });
+    const {
+      sessionIdleMs = DEFAULT_SESSION_IDLE_MS,
+      keepAliveMs = DEFAULT_KEEP_ALIVE_MS,
+      store = MEMORY,
+      principal,
+      ...others
+    } = options;
+    checkNumbers({ sessionIdleMs, keepAliveMs });
     let engineOptions;
     if (hostStore === undefined) {
       [this.store, engineOptions] = storeOf(store, others);
     } else {
       engineOptions = boundsOf(others);
     }
+    this.keepAliveMs = keepAliveMs;
     this.principal = checkPrincipal(principal);
     this.#sessionIdleMs = sessionIdleMs;
     this.hostStore = hostStore;

@@ -5,7 +5,7 @@ import { Part } from './answer.mjs';
 import { Refusal } from './native.mjs';
 import { Outcomes } from './outcomes.mjs';
 import { INTERNAL_ERROR, PARSE_ERROR, REFUSED, SESSION_NOT_FOUND, answerError, tooLargeMessage } from './refusal.mjs';
-import { DEFAULT_KEEP_ALIVE_MS, askerOf, checkPrincipal, forbidden, maxBodyBytes } from './request.mjs';
+import { askerOf, checkPrincipal, forbidden, maxBodyBytes } from './request.mjs';
 import { runtimeFor } from './store.mjs';
 import { UserStore } from './user-store.mjs';
 
@@ -62,7 +62,7 @@ export class SessionServer {
     this.#options = options;
     this.#runtime = runtimeFor(options.eventStore);
     this.#principal = checkPrincipal(options.principal) ?? this.#runtime.principal;
-    this.#keepAliveMs = options.keepAliveMs ?? DEFAULT_KEEP_ALIVE_MS;
+    this.#keepAliveMs = options.keepAliveMs ?? this.#runtime.keepAliveMs;
     this.#maxBodyBytes = maxBodyBytes(options.maxRequestBodySize);
     this.#versions = options.supportedProtocolVersions ?? sdk.versions;
     const { maxEventsPerStream, maxBytesPerStream } = this.#runtime.options;

@@ -4,7 +4,7 @@ import { clearInterval, setInterval } from 'node:timers';
 import { Refusal } from './native.mjs';
 import { NodeExchange } from './node-exchange.mjs';
 import { REFUSED, answerError } from './refusal.mjs';
-import { DEFAULT_KEEP_ALIVE_MS, askerOf, checkPrincipal, forbidden, withResolvers } from './request.mjs';
+import { askerOf, checkPrincipal, forbidden, withResolvers } from './request.mjs';
 import { isDisabled } from './platform.mjs';
 import { runtimeFor } from './store.mjs';
 import { WebExchange } from './web-exchange.mjs';
@@ -128,7 +128,7 @@ export class StoredSessions {
     const answers = {
       runtime,
       sessionId,
-      keepAliveMs: this.#options.keepAliveMs ?? DEFAULT_KEEP_ALIVE_MS,
+      keepAliveMs: this.#options.keepAliveMs ?? runtime.keepAliveMs,
       open: new Set(),
       onRefused: (body) => this.#report(new Error(JSON.parse(body).error.message)),
       isGuest: true,

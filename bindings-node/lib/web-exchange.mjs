@@ -43,6 +43,10 @@ export class WebExchange {
     return this.#request;
   }
 
+  get host() {
+    return this.header('host') ?? new URL(this.#request.url).host;
+  }
+
   header(name) {
     return this.#request.headers.get(name) ?? undefined;
   }

@@ -1,12 +1,14 @@
 // What must stay as it was: everything that users have around and beside the stock transports.
 import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
+import { once } from 'node:events';
+import http2 from 'node:http2';
 
 import { requireScopes } from '@modelcontextprotocol/server';
 import express from 'express';
 
-import { NEWEST, Peer, counts, lastId, request, results } from './kit/raw.mjs';
-import { acting, classes, connectServer, listen, newGate, open, packages, serve } from '../servers/node/transports.mjs';
+import { ACCEPT, NEWEST, Peer, counts, lastId, parseEvents, request, results } from './kit/raw.mjs';
+import { acting, classes, connectServer, listen, makeServer, newGate, open, packages, serve } from '../servers/node/transports.mjs';
 import { onEachLine, ours, test } from './kit/test.mjs';
 
 const initialize = {
@@ -48,6 +50,35 @@ onEachLine(serve, (line, server) => {
     assert.equal((await fetch(`http://127.0.0.1:${host.port}/own`)).status, 200);
   });
 
+  test('served over HTTP/2, whose requests name their host otherwise', ours, async (t) => {
+    const made = makeServer(line, { enableDnsRebindingProtection: true, allowedHosts: ['here.example'] });
+    const host = http2.createServer(made.listener);
+    await once(host.listen(0, '127.0.0.1'), 'listening');
+    const client = http2.connect(`http://127.0.0.1:${host.address().port}`);
+    t.after(() => {
+      client.destroy();
+      host.close();
+    });
+    const session = { accept: ACCEPT, 'content-type': 'application/json' };
+    const asked = async (method, more, message) => {
+      const head = { ':method': method, ':path': '/mcp', ':authority': 'here.example', ...session, ...more };
+      const stream = client.request(head).end(message && JSON.stringify(message));
+      const [headers] = await once(stream, 'response');
+      return { headers, status: headers[':status'], body: String(Buffer.concat(await stream.toArray())) };
+    };
+    assert.equal((await asked('POST', { ':authority': 'evil.example' }, initialize)).status, 403);
+    const { status, headers } = await asked('POST', {}, initialize);
+    assert.equal(status, 200);
+    session['mcp-session-id'] = headers['mcp-session-id'];
+    session['mcp-protocol-version'] = NEWEST;
+    const steps = ['emit 1', 'close', 'emit 1', 'return x'];
+    const params = { name: 'script', arguments: { steps }, _meta: { progressToken: 1 } };
+    const events = parseEvents((await asked('POST', {}, { jsonrpc: '2.0', id: 1, method: 'tools/call', params })).body);
+    const rest = parseEvents((await asked('GET', { 'last-event-id': lastId(events) })).body);
+    assert.deepEqual([counts([...events, ...rest]), results(rest)], [[1, 2], ['x']]);
+    assert.equal((await asked('DELETE')).status, 200);
+  });
+
   test('session callbacks run once, and close ends the session', ours, async (t) => {
     const called = [];
     let transport;
@@ -81,6 +112,9 @@ onEachLine(serve, (line, server) => {
     const { extra } = await acting(name);
     const url = new URL(line === 'v1' ? extra.requestInfo.url : extra.http.req.url, 'http://localhost');
     assert.equal(url.pathname, '/mcp');
+    if (line === 'v2') {
+      assert.equal(new Request(extra.http.req.clone()).headers.get('accept'), ACCEPT);
+    }
     open(name);
     assert.deepEqual(results(await reply.rest()), [name]);
   });

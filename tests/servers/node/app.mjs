@@ -30,7 +30,7 @@ async function opened(address = 'memory:', options) {
 async function translated(options, stock) {
   // `stock` is chosen with the transport.
   const { engine = {}, address, store, cap, retry_ms: retryMs = 20, idle_s: idleS, log, stock: _stock, ...rest } = options;
-  const { prefer_resumable: _, keep_alive_ms: keepAliveMs, transport, ...limits } = engine;
+  const { prefer_resumable: _, transport, ...limits } = engine;
   const own = Object.fromEntries(Object.entries(limits).map(([name, value]) => [camelCase(name), value]));
   const { json_response: enableJsonResponse, stateless_http: stateless, max_request_body_size: size, auth, guard, own_auth: ownAuth, ...more } =
     rest;
@@ -55,7 +55,6 @@ async function translated(options, stock) {
     own.sessionIdleMs = idleS * 1000;
   }
   if (!stock) {
-    made.keepAliveMs = keepAliveMs;
     // A store of the server's own has its own engine; one that a user wrote takes the engine of the process.
     if (transport === 'stock') {
       made.eventStore = new packages[line].EventStore(...(await opened(address, own)));
