@@ -59,7 +59,7 @@ async def test_i3_nothing_is_held_back_and_nothing_lost(farm: Farm, around: str)
 
 @pytest.mark.parametrize("around", AROUND)
 async def test_i3_stock_client_outlives_a_cut(farm: Farm, around: str) -> None:
-    server = farm.get(around=around, engine={"prefer_resumable": True})
+    server = farm.get(around=around)
     name = gate()
     async with Tap(server.port) as tap, stock_client(tap.port, path=path(around)) as client, asyncio.timeout(45):
         tap.cut('"progress": ?3', RESET)
