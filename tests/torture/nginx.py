@@ -32,8 +32,14 @@ TUNED = """
             proxy_set_header Host $http_host;
             proxy_buffering off;
 """
-# ... and what people write: HTTP/1.0 to the server, and answers are buffered unless the server asks for the contrary.
-DEFAULT = ""
+# ... and what people write: HTTP/1.0 to the server, answers are buffered unless the server asks for the contrary, and
+# whatever the client takes so is compressed.
+DEFAULT = """
+            gzip on;
+            gzip_types *;
+            gzip_proxied any;
+            gzip_min_length 0;
+"""
 
 CONFIG = """
 daemon off;
