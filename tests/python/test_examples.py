@@ -24,7 +24,6 @@ CALL_TIMEOUT_S = 20
 LINES = {
     "durable_sqlite": {2},
     "fastapi_mount": {2},
-    "hypercorn_drain": {2},
     "own_event_store": {2},
     "resumable_client_mcp1": {1},
     "resumable_client_mcp2": {2},

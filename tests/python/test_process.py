@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import signal
 import subprocess
@@ -10,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from kit.ending import ENDS_S, ended, opened
+from kit.ending import ended, opened
 from kit.peer import counts, last_id, results
 from kit.servers import Farm, gate
 from program import python
@@ -34,8 +33,8 @@ async def test_hypercorn_serves(farm: Farm, loop: str) -> None:
         events = await reply.rest()
         rest = await (await peer.resume(last_id(events))).until_terminal()
         assert counts(events + rest) == [1, 2, 3, 4, 5] and results(rest) == ["x"]
-        server.process.send_signal(signal.SIGTERM)
-        await asyncio.to_thread(server.exit_code, ENDS_S)
+        _, replies = await opened(server)
+        await ended(server, replies, signal.SIGTERM)
     finally:
         server.kill()
 

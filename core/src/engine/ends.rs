@@ -60,8 +60,8 @@ impl Cell {
         if self.is_forked() {
             return;
         }
-        if self.shared.draining_ms.load(Ordering::SeqCst) != 0 {
-            // Hosts end their sessions when the process goes away; the clients come back for what is stored.
+        if lock(&self.state).session.is_draining() {
+            // Hosts end their sessions when they go away; the clients come back for what is stored.
             self.keep_logs();
         }
         let ended = self.change(|state, now, steps| {

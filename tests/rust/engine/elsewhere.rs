@@ -14,7 +14,7 @@ use crate::kit::processes::{
     wait_for_a_takeover,
 };
 use serde_json::{Value, json};
-use tailrope_core::engine::{Connection, EngineError, NoWake, Options, SessionHandle};
+use tailrope_core::engine::{Connection, Engine, EngineError, NoWake, Options, SessionHandle};
 use tailrope_core::protocol::{Dialect, EventId, IdEncoder, Origin, RequestId, Revision};
 use tailrope_core::store::{Limits, StoreError, StoreOptions};
 use tailrope_core::stream::CloseReason;
@@ -290,23 +290,36 @@ fn i13_an_owner_that_was_only_slow_gives_its_readers_the_end_that_the_log_has() 
 }
 
 #[test]
-fn f_45_a_session_that_ends_because_its_process_drains_stays_readable() {
-    let folder = Folder::new();
-    let there = process(&folder, 0);
-    // What a process asked of its store is done when that is closed.
-    let cursors = {
-        let before = process(&folder, 0);
-        let (session, connections) = answered_and_running(&before);
-        let cursors = connections.each_ref().map(|connection| read_until(&before, connection, has(1)).ids()[0].clone());
-        before.engine.drain(100);
-        session.end();
-        cursors
-    };
-    let seen = adopt_known(&there);
-    let done = read_until(&there, &resume(&seen, &cursors[0]), ended);
-    assert_eq!(events(&done), [json!({"event": 1, "is": "a"}), json!({"event": 2, "is": {"result": 1}})]);
-    let left = read_until(&there, &resume(&seen, &cursors[1]), ended);
-    assert_eq!(events(&left).pop(), Some(json!({"tombstone": {"error": -32603, "id": 2}})), "I13");
+fn f_45_a_session_that_ends_because_what_serves_it_goes_stays_readable() {
+    let ways: [fn(&Engine, &SessionHandle); 3] = [
+        |engine, session| {
+            engine.drain(100);
+            session.end();
+        },
+        |_, session| {
+            session.drain(100);
+            session.end();
+        },
+        |_, session| session.release(),
+    ];
+    for leave in ways {
+        let folder = Folder::new();
+        let there = process(&folder, 0);
+        // What a process asked of its store is done when that is closed.
+        let cursors = {
+            let before = process(&folder, 0);
+            let (session, connections) = answered_and_running(&before);
+            let cursors =
+                connections.each_ref().map(|connection| read_until(&before, connection, has(1)).ids()[0].clone());
+            leave(&before.engine, &session);
+            cursors
+        };
+        let seen = adopt_known(&there);
+        let done = read_until(&there, &resume(&seen, &cursors[0]), ended);
+        assert_eq!(events(&done), [json!({"event": 1, "is": "a"}), json!({"event": 2, "is": {"result": 1}})]);
+        let left = read_until(&there, &resume(&seen, &cursors[1]), ended);
+        assert_eq!(events(&left).pop(), Some(json!({"tombstone": {"error": -32603, "id": 2}})), "I13");
+    }
 }
 
 #[test]

@@ -319,3 +319,19 @@ fn f_44_a_drain_closes_new_sessions_with_a_retry_and_ends_the_calls_of_old_ones(
     assert_eq!(bench.engine.stats().connections, 0);
     assert_eq!(respond(&new, 1), Ok(Sent::Stored), "the work of a call that can be resumed goes on");
 }
+
+#[test]
+fn f_44_a_drain_of_one_session_leaves_the_others_alone() {
+    let bench = Bench::new(Options::default());
+    let [leaving, staying] = ["leaving", "staying"].map(|id| bench.session(id, NEW));
+    let calls = [&leaving, &staying].map(|session| call(session, 1));
+    leaving.drain(5_000);
+    assert!(!bench.engine.is_draining());
+    assert_eq!(bench.read(&calls[0]).end, Some(CloseReason::Drain));
+    // What comes later, too.
+    assert_eq!(bench.read(&call(&leaving, 2)).end, Some(CloseReason::Drain));
+    assert!(read_now(&call_json(&leaving, 3)).text.contains("-32603"));
+    notify(&staying, 1, "a").unwrap();
+    let answered = bench.read(&calls[1]);
+    assert_eq!((answered.frames().pop(), answered.end), (Some(json!({"event": 1, "is": "a"})), None));
+}

@@ -87,9 +87,9 @@ class StreamableHTTPServerTransport(StockTransport):
                 async with super().connect() as streams:
                     yield streams
             finally:
-                is_own = isinstance(self._event_store, Hooks) and self._event_store.scope == self.mcp_session_id
-                if is_own and not _hosts.is_leaving():
-                    self._event_store.drop()
+                hooks = self._event_store
+                if isinstance(hooks, Hooks) and hooks.scope == self.mcp_session_id and not _hosts.is_leaving():
+                    hooks.drop()
             return
         assert self.mcp_session_id is not None  # or no engine would serve it
         here = runtime.here()
