@@ -2,16 +2,12 @@
 import { randomUUID } from 'node:crypto';
 
 import { NodeExchange } from './node-exchange.mjs';
-import {
-  INTERNAL_ERROR,
-  REFUSED,
-  SESSION_NOT_FOUND,
-  UNSUPPORTED_PROTOCOL_VERSION,
-  answerError,
-  tooLargeMessage,
-} from './refusal.mjs';
+import { invalid } from './open-store.mjs';
+import { INTERNAL_ERROR, REFUSED, SESSION_NOT_FOUND, answerError, tooLargeMessage } from './refusal.mjs';
 import { maxBodyBytes } from './request.mjs';
 import { isDisabled } from './platform.mjs';
+import { noteHandler } from './status.mjs';
+import { runtimeFor } from './store.mjs';
 import { WebExchange } from './web-exchange.mjs';
 
 const LIST_CHANGES = {
@@ -47,7 +43,9 @@ class Handler {
   #onerror;
   #maxBodyBytes;
   #preferResumable;
+  #runtime;
   #unsubscribe;
+  #forget;
   #closed = false;
 
   constructor(factory, options, ExchangeTransport, sdk) {
@@ -67,6 +65,9 @@ class Handler {
       throw new TypeError('createResumableMcpHandler serves the older revisions itself: it has no option `legacy`');
     }
     const { keepAliveMs, maxRequestBodySize } = shared;
+    if (typeof preferResumable !== 'boolean') {
+      invalid('preferResumable must be true or false');
+    }
     this.#factory = factory;
     this.#ExchangeTransport = ExchangeTransport;
     this.#sdk = sdk;
@@ -89,7 +90,9 @@ class Handler {
     // Says what a transport says to a request that opens no session.
     this.#unopened = new ExchangeTransport(this.#transportOptions);
     this.#stored = sdk.storedSessions({ ...this.#transportOptions, onerror: shared.onerror });
+    this.#runtime = runtimeFor(eventStore);
     this.#unsubscribe = this.#modern.bus.subscribe((event) => this.#listChanged(event));
+    this.#forget = noteHandler(preferResumable);
   }
 
   faces() {
@@ -150,8 +153,12 @@ class Handler {
       const { parsedBody } = exchange;
       if (parsedBody !== undefined) {
         const route = this.#classify(exchange);
-        if (route.kind === 'modern' && this.#preferResumable) {
-          return this.#steer(exchange, route);
+        if (route.kind === 'modern') {
+          const revision = route.classification.revision ?? 'unknown';
+          if (this.#preferResumable) {
+            return this.#steer(exchange, revision);
+          }
+          this.#runtime.engine.leftToSdk(revision);
         }
         if (route.kind !== 'legacy') {
           return modern(parsedBody);
@@ -192,10 +199,10 @@ class Handler {
   }
 
   /** Names the revisions that can resume, so that a client of both eras falls back to `initialize`. */
-  #steer(exchange, route) {
-    const id = exchange.parsedBody?.id ?? null;
-    const data = { supported: [...this.#sdk.versions], requested: route.classification.revision ?? 'unknown' };
-    this.#refuse(exchange, 400, UNSUPPORTED_PROTOCOL_VERSION, 'Unsupported protocol version', { data, id });
+  #steer(exchange, revision) {
+    const refusal = this.#runtime.engine.steer(exchange.text ?? JSON.stringify(exchange.parsedBody), revision);
+    this.#report(new Error(refusal.message));
+    exchange.whole(refusal.status, { 'content-type': 'application/json' }, refusal.body);
   }
 
   async #serveSession(exchange) {
@@ -268,6 +275,7 @@ class Handler {
   async #close() {
     this.#closed = true;
     this.#unsubscribe();
+    this.#forget();
     const open = [...this.#sessions.values()];
     this.#sessions.clear();
     await Promise.all([

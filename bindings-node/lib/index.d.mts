@@ -1,7 +1,7 @@
 import type { CloseOptions, EngineOptions, Store } from './runtime.mjs';
 
-export { configure, drain, openStore, setLog, stats } from './runtime.mjs';
-export type { CloseOptions, ConfigureOptions, EngineOptions, LogLevel, Principal, Store, StoreOptions } from './runtime.mjs';
+export { configure, drain, openStore, setLog, stats, status } from './runtime.mjs';
+export type { CloseOptions, ConfigureOptions, EngineOptions, LogLevel, Principal, Status, Store, StoreOptions } from './runtime.mjs';
 
 /** What a handler gets from the SDKs: `extra` of 1.x, `ctx` of 2.x. */
 export interface HandlerContext {

@@ -13,8 +13,8 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 
 import type { CloseOptions, EngineOptions, PrincipalOption, Store } from './runtime.mjs';
 
-export { configure, drain, openStore, setLog, stats } from './runtime.mjs';
-export type { CloseOptions, ConfigureOptions, EngineOptions, LogLevel, Principal, Store, StoreOptions } from './runtime.mjs';
+export { configure, drain, openStore, setLog, stats, status } from './runtime.mjs';
+export type { CloseOptions, ConfigureOptions, EngineOptions, LogLevel, Principal, Status, Store, StoreOptions } from './runtime.mjs';
 
 /**
  * The SDK's class on Tailrope's engine: same options, same methods. With a `sessionIdGenerator` its sessions

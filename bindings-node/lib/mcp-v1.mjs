@@ -7,8 +7,11 @@ import {
   isInitializeRequest,
 } from '@modelcontextprotocol/sdk/types.js';
 
+import { noteSdk } from './status.mjs';
 import { storedSessionServers } from './stored-sessions.mjs';
 import { resumableNode, resumableWeb } from './transport.mjs';
+
+noteSdk('@modelcontextprotocol/sdk');
 
 const sdk = {
   major: 1,
@@ -25,6 +28,8 @@ export class WebStandardStreamableHTTPServerTransport extends resumableWeb(WebSt
 export const { serveStoredSession, fetchStoredSession } = storedSessionServers(sdk);
 
 export { closeSSEStream, closeStandaloneSSEStream } from './close.mjs';
+export { configure } from './configure.mjs';
 export { openStore } from './open-store.mjs';
 export { EventStore } from './store.mjs';
-export { configure, drain, setLog, stats } from './runtime.mjs';
+export { drain, setLog, stats } from './runtime.mjs';
+export { status } from './status.mjs';

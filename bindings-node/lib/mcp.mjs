@@ -16,8 +16,11 @@ import {
 } from '@modelcontextprotocol/server';
 
 import { resumableHandler } from './handler.mjs';
+import { noteSdk } from './status.mjs';
 import { StoredSessions, storedSessionServers } from './stored-sessions.mjs';
 import { resumableExchange, resumableNode, resumableWeb } from './transport.mjs';
+
+noteSdk('@modelcontextprotocol/server');
 
 const sdk = {
   major: 2,
@@ -58,7 +61,6 @@ export class WebStandardStreamableHTTPServerTransport extends resumableWeb(WebSt
 export const { serveStoredSession, fetchStoredSession } = storedSessionServers(sdk);
 
 export const createResumableMcpHandler = resumableHandler(resumableExchange(WebStock, sdk), {
-  versions: SUPPORTED_PROTOCOL_VERSIONS,
   classifyInboundRequest,
   createMcpHandler,
   isInitializeRequest,
@@ -68,6 +70,8 @@ export const createResumableMcpHandler = resumableHandler(resumableExchange(WebS
 });
 
 export { closeSSEStream, closeStandaloneSSEStream } from './close.mjs';
+export { configure } from './configure.mjs';
 export { openStore } from './open-store.mjs';
 export { EventStore } from './store.mjs';
-export { configure, drain, setLog, stats } from './runtime.mjs';
+export { drain, setLog, stats } from './runtime.mjs';
+export { status } from './status.mjs';

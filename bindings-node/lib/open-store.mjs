@@ -14,6 +14,31 @@ const STORE_OPTIONS = new Set([
   'retentionMs',
 ]);
 
+/** The other options of an engine, and where options belong that are not ones of it. */
+const ENGINE_OPTIONS = [
+  'keepAliveMs',
+  'maxConnectionBytes',
+  'maxConnectionMs',
+  'maxDetachedMs',
+  'maxSessions',
+  'principal',
+  'retryMs',
+  'sessionIdleMs',
+  'store',
+  'storeTimeoutMs',
+  'storeWaitMs',
+  'warnEventBytes',
+];
+const ELSEWHERE = {
+  preferResumable: 'createResumableMcpHandler()',
+  enableJsonResponse: 'a transport',
+  eventStore: 'a transport',
+  onsessioninitialized: 'a transport',
+  onsessionclosed: 'a transport',
+  retryInterval: 'a transport',
+  sessionIdGenerator: 'a transport',
+};
+
 const shown = {
   toString() {
     return `Store(${this.address})`;
@@ -37,9 +62,26 @@ export function invalid(message) {
 /** Of options that are numbers; what else they may be the native half says. */
 export function checkNumbers(options) {
   for (const [name, value] of Object.entries(options)) {
-    if (typeof value !== 'number' || !(value >= 0)) {
+    const isNumber = typeof value === 'number' && value >= 0;
+    checkName(name, isNumber);
+    if (!isNumber) {
       invalid(`${name} must be a number that is not negative`);
     }
+  }
+}
+
+/** What no engine and no store has an option for. The native half knows the names of those that are numbers. */
+function checkName(name, isNumber) {
+  if (Object.hasOwn(ELSEWHERE, name)) {
+    invalid(`${name} is an option of ${ELSEWHERE[name]}: give it there`);
+  }
+  const plain = (text) => text.replaceAll('_', '').toLowerCase();
+  const meant = [...STORE_OPTIONS, ...ENGINE_OPTIONS].find((known) => plain(known) === plain(name));
+  if (meant !== undefined && meant !== name) {
+    invalid(`unknown option ${name}; did you mean ${meant}?`);
+  }
+  if (meant === undefined && !isNumber) {
+    invalid(`unknown option ${name}`);
   }
 }
 
@@ -51,7 +93,10 @@ export function isStore(value) {
 /** The options of a store, whose kinds are right. */
 function checked(address, options) {
   if (typeof address !== 'string') {
-    invalid('the address of an event store is a string');
+    invalid(
+      `a store is an address ('memory:', 'sqlite:PATH', 'redis://HOST', 'postgres://HOST/DATABASE') or what openStore() ` +
+        `resolved to, not ${address === null ? 'null' : typeof address}`,
+    );
   }
   const { durability, encryptionKeys, ...numbers } = options;
   checkNumbers(numbers);

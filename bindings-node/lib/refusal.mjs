@@ -2,7 +2,6 @@
 
 export const REFUSED = -32000;
 export const SESSION_NOT_FOUND = -32001;
-export const UNSUPPORTED_PROTOCOL_VERSION = -32022;
 export const INTERNAL_ERROR = -32603;
 export const PARSE_ERROR = -32700;
 

@@ -129,6 +129,29 @@ export type LogLevel = 'error' | 'warn' | 'info' | 'debug';
  */
 export function stats(): Record<string, number>;
 
+/** What is in force on this thread. */
+export interface Status {
+  /** Of Tailrope. */
+  version: string;
+  /** The SDKs that it serves under, with their versions where these can be read. */
+  sdk: string[];
+  /** TAILROPE_DISABLE is set: everything is stock. */
+  isDisabled: boolean;
+  /** Whose transport serves sessions; null while everything is stock. */
+  transport: 'tailrope' | null;
+  /** The address of the store of transports that name no event store, without user, password and options. */
+  store: string | null;
+  /** Whether every `createResumableMcpHandler` steers its clients to a revision that can resume; null without any. */
+  preferResumable: boolean | null;
+  /** The event stores that were made, and are in use. */
+  eventStores: { store: string }[];
+  /** What is unusual, and what it means. */
+  notices: string[];
+}
+
+/** What is in force on this thread. `configure()` logs the same at `info`. */
+export function status(): Status;
+
 /**
  * Closes every connection because the process is going away. Each ends with an id and a `retry`, so that
  * its client comes back after the restart; what connects meanwhile gets its priming event and ends as well.

@@ -34,10 +34,15 @@ if (!states.has(Engine)) {
     options: {},
     shared: undefined,
     log: (level, line) => console.error(`tailrope: ${level}: ${line}`),
+    level: 'warn',
+    sdks: new Set(),
+    handlers: new Set(),
+    configured: 0,
+    openBefore: 0,
     runtimeOf: Symbol('tailrope.runtime'),
   });
 }
-const state = states.get(Engine);
+export const state = states.get(Engine);
 const { runtimes } = state;
 
 /** The property in which our event stores keep their runtime. */
@@ -49,10 +54,11 @@ export const { runtimeOf } = state;
  */
 export function setLog(sink, level = 'info') {
   Engine.setLogLevel(level);
+  state.level = level;
   state.log = sink;
 }
 
-function writeLog(level, line) {
+export function writeLog(level, line) {
   try {
     state.log(level, line);
   } catch {
@@ -74,6 +80,8 @@ export class Runtime {
   store;
   /** The interval of comments on silent connections, where a transport has none of its own. */
   keepAliveMs;
+  /** Whether an EventStore of ours has it. */
+  isOfEventStore;
   /** The user's function that names who sends a request. */
   principal;
   #engine;
@@ -87,7 +95,7 @@ export class Runtime {
   #transports = new Set();
   #guests = 0;
 
-  constructor(options = {}, { hostStore } = {}) {
+  constructor(options = {}, { hostStore, isOfEventStore = false } = {}) {
     const {
       sessionIdleMs = DEFAULT_SESSION_IDLE_MS,
       keepAliveMs = DEFAULT_KEEP_ALIVE_MS,
@@ -106,6 +114,7 @@ export class Runtime {
     this.principal = checkPrincipal(principal);
     this.#sessionIdleMs = sessionIdleMs;
     this.hostStore = hostStore;
+    this.isOfEventStore = isOfEventStore;
     // The engine must not keep alive what has been forgotten otherwise.
     const me = new WeakRef(this);
     const resolve = (keys) => me.deref()?.resolve(keys);
@@ -249,7 +258,7 @@ export class Runtime {
   }
 }
 
-function* living() {
+export function* living() {
   for (const reference of runtimes) {
     const runtime = reference.deref();
     if (runtime !== undefined) {
@@ -290,18 +299,6 @@ export function runtimeOfUserStore(store) {
     state.hosted.set(store, runtime);
   }
   return runtime;
-}
-
-/**
- * Sets the options of the engines of this thread: of the shared one, which serves transports that name no
- * event store, and of those over users' own stores. To be called before the transports are made; called
- * again, it replaces the options for new ones. Throws for options that are wrong.
- */
-export function configure(options) {
-  const shared = new Runtime(options);
-  state.options = { ...options };
-  state.shared = shared;
-  state.hosted = new WeakMap();
 }
 
 /**

@@ -60,7 +60,8 @@ export class EventStore extends Hooks {
     if (options.store !== undefined) {
       invalid('the store of an EventStore is its first argument');
     }
-    Object.defineProperty(this, runtimeOf, { value: new Runtime({ ...options, store }) });
+    const made = new Runtime({ ...options, store }, { isOfEventStore: true });
+    Object.defineProperty(this, runtimeOf, { value: made });
   }
 
   #hooked() {

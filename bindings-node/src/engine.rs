@@ -64,6 +64,12 @@ impl Engine {
         Ok(Self { engine, waiters })
     }
 
+    /// The version of this package.
+    #[napi]
+    pub fn version() -> &'static str {
+        env!("CARGO_PKG_VERSION")
+    }
+
     /// Whether messages may be stored later: see `Session.takeOutcomes`.
     #[napi]
     pub fn answers_elsewhere(&self) -> bool {

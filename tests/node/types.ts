@@ -81,7 +81,9 @@ serverV1.registerTool('poll', {}, (extra) => {
 await serverV1.connect(transportV1);
 const webV1 = new v1.WebStandardStreamableHTTPServerTransport({ eventStore: new v1.EventStore() });
 await new McpServerV1({ name: 'typed', version: '1' }).connect(webV1);
-console.log(tailrope.stats(), tailrope.closeSSEStream({}), new tailrope.EventStore());
+const inForce: tailrope.Status = tailrope.status();
+const notices: string[] = inForce.notices;
+console.log(tailrope.stats(), notices, tailrope.closeSSEStream({}), new tailrope.EventStore());
 
 setLog((level, line) => console.log(level, line));
 const connections: number | undefined = stats().connections;

@@ -40,6 +40,28 @@ def test_install_with_a_wrong_option_changes_nothing() -> None:
     assert runtime is not None and runtime.engine.options()["retry_ms"] == 1_234
 
 
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"store": None}, "not None"),
+        ({"retryMs": 1}, "did you mean retry_ms?"),
+        ({"event_store": "memory:"}, "an option of a server"),
+        ({"prefer_resumable": 1}, "True or False"),
+    ],
+)
+def test_a_wrong_option_says_what_was_meant(wrong: dict[str, Any], told: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=re.escape(told)):
+        tailrope.install(**wrong)
+    if "prefer_resumable" not in wrong:
+        with pytest.raises((ValueError, TypeError), match=re.escape(told)):
+            tailrope.mcp.EventStore(**wrong)
+
+
+def test_an_option_of_the_engine_is_none_of_a_store() -> None:
+    with pytest.raises(ValueError, match=re.escape("retry_ms is an option of install()")):
+        tailrope.open_store("memory:", retry_ms=1)  # type: ignore[call-arg]
+
+
 async def test_install_again_replaces_the_options_of_user_stores_too() -> None:
     store = LabStore()
     tailrope.install(retry_ms=1_111)

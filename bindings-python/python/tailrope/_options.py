@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Literal, TypedDict
+
+from tailrope._native import Store
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -65,6 +69,16 @@ class Options(StoreOptions, total=False):
 
 
 STORE_OPTIONS = StoreOptions.__optional_keys__
+_ELSEWHERE = {
+    "event_store": "a server",
+    "json_response": "a server",
+    "retry_interval": "a server",
+    "session_idle_timeout": "a server",
+    "stateless": "a server",
+    "stateless_http": "a server",
+    "on_unsupported": "install()",
+    "prefer_resumable": "install() and tailrope.mcp.EventStore()",
+}
 
 MEMORY = "memory:"
 
@@ -72,6 +86,30 @@ MEMORY = "memory:"
 def is_disabled() -> bool:
     """The kill switch: with TAILROPE_DISABLE=1 in the environment everything is stock."""
     return os.environ.get("TAILROPE_DISABLE", "") not in ("", "0")
+
+
+def check_names(options: Iterable[str], known: frozenset[str]) -> None:
+    """Raises ValueError for an option that there is not, with the one that was meant."""
+    for name in options:
+        if name in known:
+            continue
+        msg = f"unknown option {name}"
+        close = get_close_matches(re.sub("(?=[A-Z])", "_", name).lower(), known, n=1)
+        home = "install() and tailrope.mcp.EventStore()" if name in Options.__optional_keys__ else _ELSEWHERE.get(name)
+        if home is not None:
+            msg = f"{name} is an option of {home}: give it there"
+        elif close:
+            msg += f"; did you mean {close[0]}?"
+        raise ValueError(msg)
+
+
+def check_store(store: object) -> None:
+    if not isinstance(store, (str, Store)):
+        msg = (
+            "a store is an address ('memory:', 'sqlite:PATH', 'redis://HOST', 'postgres://HOST/DATABASE') or what "
+            f"tailrope.open_store() returned, not {store!r}"
+        )
+        raise TypeError(msg)
 
 
 def check_prefer_resumable(value: object) -> None:

@@ -25,7 +25,7 @@ from tailrope._native import (
     set_log_level,
 )
 from tailrope._native import open_store as _open_store
-from tailrope._options import MEMORY, STORE_OPTIONS
+from tailrope._options import MEMORY, STORE_OPTIONS, Options, check_names, check_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -144,6 +144,8 @@ def open_store(address: str, **options: Unpack[StoreOptions]) -> Store:
             text names the address without user, password and options.
         ValueError: an unknown or wrong option.
     """
+    check_store(address)
+    check_names(options, STORE_OPTIONS)
     return _open_store(address, **options)
 
 
@@ -154,6 +156,8 @@ class Runtime:
     """
 
     def __init__(self, options: dict[str, Any], host_store: Any = None, store: str | Store = MEMORY) -> None:
+        check_names(options, Options.__optional_keys__)
+        check_store(store)
         options = dict(options)
         self.principal: Callable[[Request], str | None] | None = _checked_principal(options.pop("principal", None))
         of_store = {name: value for name, value in options.items() if name in STORE_OPTIONS}
