@@ -10,7 +10,7 @@ export interface StoreOptions {
   maxBytesPerSession?: number;
   /** Bytes kept in all. Default 512 MiB. */
   maxBytes?: number;
-  /** A larger event is refused. Default 8 MiB. */
+  /** A larger event is not kept: a notification throws, a response is sent once. Default 64 MiB. */
   maxEventBytes?: number;
   /** How long a finished stream stays readable. Default 600,000 (10 minutes). */
   retentionMs?: number;

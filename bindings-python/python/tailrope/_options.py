@@ -33,7 +33,7 @@ class StoreOptions(TypedDict, total=False):
     max_bytes: int
     """Bytes kept in all. Default 512 MiB."""
     max_event_bytes: int
-    """A larger event is refused. Default 8 MiB."""
+    """A larger event is not kept: a notification raises, a response is sent once. Default 64 MiB."""
     retention_ms: int
     """How long a finished stream stays readable. Default 600,000 (10 minutes)."""
     max_age_ms: int

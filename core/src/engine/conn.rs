@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::cell::PAGE_BYTES;
 use super::connection::{Chunk, Head, Wake};
 use crate::protocol::{Dialect, Origin, Refusal, StreamNonce};
@@ -38,6 +40,8 @@ pub(super) struct Conn {
     pub(super) retry_ms: Option<u32>,
     /// It was told its own position before its stream was known.
     pub(super) primed: bool,
+    /// The response, where that is larger than the store takes: this connection gets it all the same, and no other.
+    pub(super) unkept: Option<Bytes>,
 }
 
 impl Conn {
@@ -62,6 +66,7 @@ impl Conn {
             replay: None,
             retry_ms: None,
             primed: false,
+            unkept: None,
         }
     }
 

@@ -11,7 +11,7 @@ use crate::Ms;
 use crate::protocol::{StreamNonce, sse};
 use crate::session::{Step, Stream, SynthesizedEnd};
 use crate::store::{Answer, Append, Operation, Outcome, ReadLimit, StoreError, Ticket};
-use crate::stream::{CloseReason, ConnectionId, Frame, Input, NewEvent, Output, Seq, StoredEvent};
+use crate::stream::{CloseReason, ConnectionId, EventKind, Frame, Input, NewEvent, Output, Seq, StoredEvent};
 
 /// Events in one page. The byte bound is what usually ends a page.
 const PAGE_EVENTS: usize = 4_096;
@@ -202,8 +202,24 @@ impl Cell {
         if matches!(error, StoreError::RolledBack | StoreError::Gone) {
             self.log_lost(state, now, nonce, &error, more);
         }
+        if let StoreError::TooLarge { bytes, max } = error {
+            self.hand_over(state, nonce, bytes, max);
+        }
         state.errors.insert(nonce, error);
         let _ = state.session.handle(now, nonce, Input::AppendFailed, more);
+    }
+
+    /// A response that the store does not take goes to the connection that reads the stream now, if there is one.
+    fn hand_over(&self, state: &mut State, nonce: StreamNonce, bytes: usize, max: usize) {
+        let Some(stream) = state.session.stream(nonce).filter(|stream| stream.has_one_response()) else { return };
+        let machine = &stream.machine;
+        let response = machine.waiting().next().filter(|event| event.kind == EventKind::Terminal);
+        let reader = machine.connection().and_then(|conn| state.conns.get_mut(&conn));
+        if let (Some(response), Some(reader)) = (response, reader) {
+            reader.unkept = Some(response.payload.clone());
+            tracing::warn!(target: "tailrope", session = %self.id, stream = %nonce.hex(), bytes, max,
+                "the response is larger than max_event_bytes: it is sent once, and cannot be resumed");
+        }
     }
 
     fn load(
@@ -296,6 +312,7 @@ impl Cell {
             out.flush_after_opening();
             return state.touched.push(conn);
         }
+        let unkept = if matches!(frame, Frame::Tail(_)) { out.unkept.take() } else { None };
         match frame {
             Frame::Events(events) => out.outbox.extend(events.into_iter().map(|event| Chunk::Shared(event.frame))),
             Frame::Priming { seq, visit, tag, retry_ms } => {
@@ -325,9 +342,11 @@ impl Cell {
             }
             Frame::Retry { ms } => sse::write_retry(out.own(), ms),
             Frame::KeepAlive => sse::write_keep_alive(out.own()),
-            Frame::Tail(payload) if self.shared.store.own_ids().is_some() => sse::write_anonymous(out.own(), &payload),
-            Frame::Tail(payload) => {
-                sse::write_message(out.own(), |bytes| stream.ids.tombstone(bytes), &payload);
+            Frame::Tail(end) if self.shared.store.own_ids().is_some() => {
+                sse::write_anonymous(out.own(), &unkept.unwrap_or(end));
+            }
+            Frame::Tail(end) => {
+                sse::write_message(out.own(), |bytes| stream.ids.tombstone(bytes), &unkept.unwrap_or(end));
             }
         }
         state.touched.push(conn);

@@ -54,7 +54,7 @@ impl Stream {
     /// responses, too, that the store has not taken, or holds and cannot give at once.
     pub fn last_end(&self, end: SynthesizedEnd) -> Option<Bytes> {
         // Of several responses nobody knows here which were sent; the only one would have ended the connection.
-        let is_only = self.answered.len() == 1 && self.open.is_empty() && self.failed.is_empty();
+        let is_only = self.has_one_response();
         let is_unsent = |token: u64| is_only || self.machine.waiting().any(|event| event.token == token);
         let unsent = self.answered.iter().filter(|(token, _)| is_unsent(*token)).map(|(_, id)| (id.clone(), end));
         let unsent: Vec<_> = unsent.collect();
@@ -62,6 +62,11 @@ impl Stream {
             return self.machine.tail().cloned();
         }
         Some(ends_payload(&[&self.failed[..], &unsent].concat()))
+    }
+
+    /// Whether all that the stream's requests get is one response.
+    pub fn has_one_response(&self) -> bool {
+        self.answered.len() == 1 && self.open.is_empty() && self.failed.is_empty()
     }
 
     /// What the store was asked to hold counts as lost, and may be in the log all the same.

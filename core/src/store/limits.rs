@@ -11,7 +11,7 @@ pub struct Limits {
     pub max_bytes_per_session: usize,
     /// Bytes of everything.
     pub max_bytes: usize,
-    /// A larger event is refused.
+    /// A larger event is refused. A response is sent all the same, once, to the connection that reads its stream.
     pub max_event_bytes: usize,
     /// How long a finished stream stays readable, in milliseconds.
     pub retention_ms: u64,
@@ -27,7 +27,7 @@ impl Default for Limits {
             max_bytes_per_stream: 8 * MIB,
             max_bytes_per_session: 64 * MIB,
             max_bytes: 512 * MIB,
-            max_event_bytes: 8 * MIB,
+            max_event_bytes: 64 * MIB,
             retention_ms: 10 * 60 * 1_000,
             max_age_ms: 60 * 60 * 1_000,
         }

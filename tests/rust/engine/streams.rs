@@ -96,6 +96,31 @@ fn i7_the_same_ids_in_two_sessions_are_two_calls() {
 }
 
 #[test]
+fn f60_a_response_that_is_too_large_to_keep_goes_to_its_reader_once() {
+    let limits = Limits { max_event_bytes: 1_000, ..Limits::default() };
+    let bench = Bench::new(Options { limits, ..Options::default() });
+    let session = bench.session("s", NEW);
+    let (read, detached) = (call(&session, 1), call(&session, 2));
+    let cursors = [&read, &detached].map(|connection| bench.read(connection).ids()[0].clone());
+    drop(detached);
+    let large = |number| {
+        let payload = json!({"jsonrpc": "2.0", "id": number, "result": {"text": "x".repeat(2_000)}}).to_string();
+        session.send(OutgoingMessage::response(&id(number), payload.as_bytes())).unwrap();
+        payload
+    };
+    let (payload, _) = (large(1), large(2));
+    let text = bench.read(&read);
+    assert!(text.text.contains(&payload) && text.end.is_some(), "{}", text.text);
+    for cursor in cursors {
+        let again = bench.read(&resume(&session, &cursor)).text;
+        assert!(again.contains("is larger than the 1000 bytes that the server keeps"), "{again}");
+    }
+    let ids = text.ids();
+    assert!(bench.read(&resume(&session, ids.last().unwrap())).text.is_empty(), "it has its end");
+    assert_eq!(bench.engine.stats().events_unstored, 2);
+}
+
+#[test]
 fn i7_another_principal_finds_no_session() {
     let bench = Bench::new(Options::default());
     let wake = Arc::new(NoWake);
