@@ -489,7 +489,9 @@ fn check_refusal(refusal: &Refusal, dialect: DialectName, want: &AdmissionWant) 
     };
     let error = format!(r#"{{"code":{},"message":{}}}"#, refusal.code, Value::from(refusal.message.as_str()));
     let body = match dialect {
-        DialectName::McpPython1 | DialectName::McpPython2 => format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#),
+        DialectName::McpPython1 | DialectName::McpPython2 => {
+            format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#)
+        }
         DialectName::McpTypeScript1 | DialectName::McpTypeScript2 => {
             format!(r#"{{"jsonrpc":"2.0","error":{error},"id":{id}}}"#)
         }
