@@ -6,6 +6,7 @@ import { NoAnswer } from './probe-http.mjs';
 export const NEWEST = '2025-11-25';
 export const OLDER = '2025-06-18';
 export const RESUMABLE = ['2025-03-26', OLDER, NEWEST];
+export const UNRESUMABLE = '2026-07-28';
 // Comes back no later than this, whatever `retry` says, and no earlier where it says nothing.
 const LONGEST_WAIT_MS = 3_000;
 const SHORTEST_WAIT_MS = 20;
@@ -35,7 +36,8 @@ export class Session {
 
   async post(message, withinMs = this.timeoutMs) {
     const accept = { Accept: 'application/json, text/event-stream', 'Content-Type': 'application/json' };
-    const headers = { ...accept, ...this.headers() };
+    const method = this.revision === UNRESUMABLE && { 'Mcp-Method': message.method };
+    const headers = { ...accept, ...this.headers(), ...method };
     const exchange = await this.endpoint.send('POST', headers, JSON.stringify(message), withinMs);
     return this.#kept(exchange, message.id === undefined ? undefined : `request ${message.id}`);
   }

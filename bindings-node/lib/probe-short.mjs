@@ -2,7 +2,7 @@
 import { randomUUID } from 'node:crypto';
 
 import { MADE_UP, NotChecked, fault, like, ok, settled, shown, shownType, warn } from './probe-facts.mjs';
-import { NEWEST, OLDER } from './probe-session.mjs';
+import { NEWEST, OLDER, UNRESUMABLE } from './probe-session.mjs';
 
 export const STANDALONE = 'standalone';
 /** A comment that only makes the head leave is not one that keeps a connection alive. */
@@ -26,6 +26,24 @@ export async function initialize(facts) {
       : ok(NEWEST);
   }
   return warn(`${session.revision}: not the revision that this checks`);
+}
+
+export async function newerRevision(facts) {
+  await facts.opening();
+  const client = facts.session('unknown');
+  client.revision = UNRESUMABLE;
+  const meta = {
+    'io.modelcontextprotocol/protocolVersion': UNRESUMABLE,
+    'io.modelcontextprotocol/clientCapabilities': {},
+    'io.modelcontextprotocol/clientInfo': { name: 'tailrope-probe', version: '1' },
+  };
+  const asked = await client.request(1, 'server/discover', { _meta: meta });
+  const exchange = facts.note(`POST server/discover, ${UNRESUMABLE}`, asked);
+  await exchange.until(() => exchange.isOver || exchange.response !== undefined, facts.timeoutMs);
+  await settled(exchange);
+  return 'result' in (exchange.json ?? {})
+    ? warn(`${UNRESUMABLE} is served too: clients that prefer it lose their calls with their connections`)
+    : ok(`${UNRESUMABLE} is not served`);
 }
 
 export async function ping(facts) {

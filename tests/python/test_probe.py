@@ -35,6 +35,7 @@ NAMES = {server["name"] for server in FAULTY}
 # With findings of each outcome, from each part of a probe.
 SOME = {
     "a correct server",
+    "2026-07-28 is served too",
     "answers in JSON",
     "no retry",
     "an answer that does not end",

@@ -8,6 +8,7 @@ its input.
 
     no-ids, no-priming, lone-id, no-retry, primes-older, ids-per-connection    what events have
     json, json-ping, no-standalone, no-get, stateless, older, newer            what the server has not
+    both-eras                                                                 what it has besides
     stays-open, purges, purges-later, resume-stays-open, end-404, end-again    ends
     standalone-unprimed, resume-unprimed                                      priming of GETs
     unknown-404, -204, -500, -409, -nothing, -silence, -mute                   cursors that name nothing
@@ -107,6 +108,9 @@ class World:
         message = request.json() if request.method == "POST" else None
         if message is not None and message.get("method") == "initialize":
             self.initialize(connection, message)
+            return
+        if message is not None and message.get("method") == "server/discover" and self.has("both-eras"):
+            answer_json(connection, {"jsonrpc": "2.0", "id": message["id"], "result": {}})
             return
         session = self.sessions.get(session_id or "")
         if session is None and self.has("stateless"):

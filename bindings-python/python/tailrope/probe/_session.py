@@ -13,6 +13,7 @@ from tailrope.probe._sse import Block
 NEWEST = "2025-11-25"
 OLDER = "2025-06-18"
 RESUMABLE = ("2025-03-26", OLDER, NEWEST)
+UNRESUMABLE = "2026-07-28"
 # Comes back no later than this, whatever `retry` says, and no earlier where it says nothing.
 LONGEST_WAIT_MS = 3_000
 SHORTEST_WAIT_MS = 20
@@ -39,6 +40,8 @@ class Session:
 
     async def post(self, message: dict[str, Any], within_ms: float | None = None) -> Exchange:
         accept = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+        if self.revision == UNRESUMABLE:
+            accept["Mcp-Method"] = message["method"]
         body = json.dumps(message).encode()
         return self._kept(
             await self.endpoint.send("POST", {**accept, **self.headers()}, body, within_ms or self.timeout_ms),

@@ -7,7 +7,7 @@ import uuid
 
 from tailrope.probe._facts import MADE_UP, Facts, NotChecked, Outcome, fault, like, ok, settled, shown, shown_type, warn
 from tailrope.probe._http import Exchange
-from tailrope.probe._session import NEWEST, OLDER, Run, Session
+from tailrope.probe._session import NEWEST, OLDER, UNRESUMABLE, Run, Session
 
 STANDALONE = "standalone"
 # A comment that only makes the head leave is not one that keeps a connection alive.
@@ -27,6 +27,24 @@ async def initialize(facts: Facts) -> Outcome:
     if session.revision == NEWEST:
         return ok(NEWEST) if session.id is not None else warn(f"{NEWEST}, without a session id: nothing can be resumed")
     return warn(f"{session.revision}: not the revision that this checks")
+
+
+async def newer_revision(facts: Facts) -> Outcome:
+    await facts.opening()
+    client = facts.session("unknown")
+    client.revision = UNRESUMABLE
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": UNRESUMABLE,
+        "io.modelcontextprotocol/clientCapabilities": {},
+        "io.modelcontextprotocol/clientInfo": {"name": "tailrope-probe", "version": "1"},
+    }
+    asked = await client.request(1, "server/discover", {"_meta": meta})
+    exchange = facts.note(f"POST server/discover, {UNRESUMABLE}", asked)
+    await exchange.until(lambda: exchange.is_over or exchange.response is not None, facts.timeout_ms)
+    await settled(exchange)
+    if "result" in (exchange.json or {}):
+        return warn(f"{UNRESUMABLE} is served too: clients that prefer it lose their calls with their connections")
+    return ok(f"{UNRESUMABLE} is not served")
 
 
 async def ping(facts: Facts) -> Outcome:
