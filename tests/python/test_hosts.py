@@ -247,3 +247,25 @@ for flavor in [*installed(), "lowlevel"]: asyncio.run(main(flavor))
         f"sqlite:{tmp_path / 'events.db'}",
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_hooks_come_off_and_leave_those_of_others_in_place() -> None:
+    done = python(
+        """
+import uvicorn
+stock = uvicorn.Server.startup, uvicorn.Server.shutdown
+tailrope.install()
+ours = uvicorn.Server.shutdown
+assert uvicorn.Server.startup is not stock[0] and ours is not stock[1]
+async def theirs(self, sockets=None): await ours(self, sockets)
+uvicorn.Server.shutdown = theirs
+tailrope.uninstall()
+assert (uvicorn.Server.startup, uvicorn.Server.shutdown) == (stock[0], theirs)
+uvicorn.Server.shutdown = ours
+tailrope.uninstall()
+tailrope.install()
+tailrope.uninstall()
+assert (uvicorn.Server.startup, uvicorn.Server.shutdown) == stock
+"""
+    )
+    assert done.returncode == 0, done.stderr

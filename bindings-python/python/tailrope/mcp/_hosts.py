@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import importlib
 import sys
-import threading
 import weakref
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
+from tailrope import _runtime
 from tailrope._runtime import drain_now, flush_stores
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from tailrope._native import Session
     from tailrope._runtime import Runtime
-
-_lock = threading.Lock()
 
 
 class Host:
@@ -36,14 +34,14 @@ class Host:
         self._is_draining = False
 
     def add(self, session: Session, runtime: Runtime) -> None:
-        with _lock:
+        with _runtime._lock:
             self._sessions[session] = runtime
             is_draining = self._is_draining
         if is_draining:
             session.drain(runtime.drain_ms())
 
     def drain(self) -> None:
-        with _lock:
+        with _runtime._lock:
             self._is_draining = self is not _unknown
             sessions = list(self._sessions.items())
         for session, runtime in sessions:
@@ -54,8 +52,8 @@ _unknown = Host()
 """Of sessions that were opened where no server is known: every server's end is theirs."""
 _current: ContextVar[Host] = ContextVar("tailrope_host", default=_unknown)
 """The server whose ASGI call this is: what a server starts with is what its connections inherit."""
-
-
+_uvicorns: weakref.WeakKeyDictionary[Any, Host] = weakref.WeakKeyDictionary()
+"""The servers of uvicorn that were started in this process."""
 _lifespans: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
 """The tasks that run session managers. Once there are sessions, all that is left for them to do is to end."""
 
@@ -91,7 +89,7 @@ def _sdk_run(stock: Any) -> Any:
 def _uvicorn_startup(stock: Any) -> Any:
     @wraps(stock)
     async def startup(self: Any, *args: Any, **kwargs: Any) -> None:
-        _current.set(Host())
+        _current.set(_uvicorns.setdefault(self, Host()))
         await stock(self, *args, **kwargs)
 
     return startup
@@ -100,11 +98,12 @@ def _uvicorn_startup(stock: Any) -> Any:
 def _uvicorn_shutdown(stock: Any) -> Any:
     @wraps(stock)
     async def shutdown(self: Any, *args: Any, **kwargs: Any) -> None:
-        # The same task has started the server.
-        _current.get().drain()
-        _unknown.drain()
+        host = _uvicorns.get(self, _unknown)
+        for ending in {host, _unknown}:
+            ending.drain()
         await stock(self, *args, **kwargs)
-        _current.set(_unknown)
+        if _current.get() is host:
+            _current.set(_unknown)
         # What comes next may be the signal once more, and then nothing runs at exit.
         await asyncio.to_thread(flush_stores)
 
