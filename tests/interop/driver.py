@@ -52,8 +52,6 @@ LINED = tuple(client + WITH_LINE for client in CLIENTS)
 REVISION = "2025-11-25"
 # Clients come back after so long where nothing else is said.
 RETRY_MS = 50
-# Clients of 2026-07-28 are steered to the newest resumable revision; servers in Node know no other.
-ENGINE = {"prefer_resumable": True}
 # How long the streams of a forgetful server stay readable.
 SHORT_MS = 50
 _rust = ""
@@ -211,10 +209,10 @@ class Hosts(Fleet):
         await super().stop()
 
     async def remembering(self, server: str) -> Shared:
-        return await self.get(server, retry_ms=RETRY_MS, engine=ENGINE)
+        return await self.get(server, retry_ms=RETRY_MS)
 
     async def forgetful(self, server: str) -> Shared:
-        return await self.get(server, retry_ms=RETRY_MS, engine={**ENGINE, "retention_ms": SHORT_MS})
+        return await self.get(server, retry_ms=RETRY_MS, engine={"retention_ms": SHORT_MS})
 
 
 async def end_session(server: Server, session: str | None) -> None:

@@ -308,7 +308,7 @@ class Farm:
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
         self.servers: dict[str, Server] = {}
-        kept: list[dict[str, Any]] = [{}, {"store": "lab"}, {"engine": {"prefer_resumable": True}}]
+        kept: list[dict[str, Any]] = [{}, {"store": "lab"}]
         self._keep = {self._key(options) for options in kept}
 
     @staticmethod

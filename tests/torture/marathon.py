@@ -25,7 +25,6 @@ from dataclasses import dataclass, field
 
 from interop.driver import (
     CLIENTS,
-    ENGINE,
     PYTHON,
     RUST,
     WITH_HTTP2,
@@ -238,7 +237,7 @@ async def servers(runs: list[Run]) -> AsyncIterator[dict[tuple[str, bool], Serve
         # One after the other: a context is left by the task that entered it.
         for name, is_cut in wanted:
             keep_alive = {} if is_cut else {"keep_alive_ms": KEEP_ALIVE_MS}
-            options = {"retry_ms": RETRY_MS, "engine": {**ENGINE, **keep_alive}}
+            options = {"retry_ms": RETRY_MS, "engine": keep_alive}
             found.append(await stack.enter_async_context(Server.running(SERVERS[name], options)))
         yield dict(zip(wanted, found, strict=True))
 

@@ -13,10 +13,8 @@ from kit.servers import until as until_told
 from kit.stock import LINE, MODES, CallFailed, stock_client
 from kit.tap import Tap, until
 
-# Servers of the newest revision steer their clients to one that can resume.
-STEERING = {"prefer_resumable": True}
 # A server that forgets what is finished, and takes no result that this client would drop without a word: over 1 MiB.
-SMALL = {**STEERING, "retention_ms": 50, "max_event_bytes": 1_000_000}
+SMALL = {"retention_ms": 50, "max_event_bytes": 1_000_000}
 # What clients that do not stop ask for in this time is far more than what is allowed: they come back every 20 ms.
 QUIET_S = 0.5
 # Far more than it takes: only what hangs takes longer.
@@ -84,7 +82,7 @@ async def test_f59_stock_client_gets_an_error_and_goes_on(lab: Server) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_f77_stock_client_takes_primed_streams(farm: Farm, mode: str) -> None:
-    server = farm.get(engine=STEERING)
+    server = farm.get()
     async with stock_client(server.port, mode) as client:
         assert await client.script("emit 3", "return x") == "x"
         assert client.progress == [1, 2, 3]
@@ -92,7 +90,7 @@ async def test_f77_stock_client_takes_primed_streams(farm: Farm, mode: str) -> N
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_stock_client_hears_standalone_notifications_across_a_close(farm: Farm, mode: str) -> None:
-    server = farm.get(engine=STEERING)
+    server = farm.get()
     async with stock_client(server.port, mode) as client, asyncio.timeout(20):
         await client.script("standalone one", "close_standalone", "standalone two", "return x")
         while client.logs != ["one", "two"]:
@@ -101,7 +99,7 @@ async def test_stock_client_hears_standalone_notifications_across_a_close(farm: 
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_stock_client_loses_nothing_in_twenty_polls(farm: Farm, mode: str) -> None:
-    server = farm.get(engine=STEERING)
+    server = farm.get()
     async with stock_client(server.port, mode) as client:
         assert client.revision == "2025-11-25"
         steps = ["emit 3", "close", "emit 2"] * 20
@@ -112,7 +110,7 @@ async def test_stock_client_loses_nothing_in_twenty_polls(farm: Farm, mode: str)
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_stock_client_survives_ten_closes_that_deliver_nothing(farm: Farm, mode: str) -> None:
-    server = farm.get(engine=STEERING)
+    server = farm.get()
     async with stock_client(server.port, mode) as client:
         name = gate()
         # Closed, and closed again each time the client is back, with nothing in between.

@@ -30,7 +30,7 @@ async function opened(address = 'memory:', options) {
 async function translated(options, stock) {
   // `stock` is chosen with the transport.
   const { engine = {}, address, store, cap, retry_ms: retryMs = 20, idle_s: idleS, log, stock: _stock, ...rest } = options;
-  const { prefer_resumable: _, transport, ...limits } = engine;
+  const { transport, ...limits } = engine;
   const own = Object.fromEntries(Object.entries(limits).map(([name, value]) => [camelCase(name), value]));
   const { json_response: enableJsonResponse, stateless_http: stateless, max_request_body_size: size, auth, guard, own_auth: ownAuth, ...more } =
     rest;
