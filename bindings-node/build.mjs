@@ -1,4 +1,4 @@
-// Builds the native half and puts it where lib/native.mjs looks for it.
+// Builds the native half and puts it where lib/native.cjs looks for it.
 import { execFileSync } from 'node:child_process';
 import { copyFileSync, renameSync } from 'node:fs';
 import { dirname, join } from 'node:path';

@@ -23,8 +23,6 @@ await build({
   platform: 'node',
   format: 'cjs',
   target: 'node20',
-  define: { 'import.meta.url': 'moduleUrl' },
-  banner: { js: "const moduleUrl = require('node:url').pathToFileURL(__filename).href;" },
   logLevel: 'warning',
 });
 for (const name of [...entries, 'runtime']) {

@@ -7,8 +7,6 @@ import { copyFileSync, cpSync, mkdirSync, readFileSync, rmSync, writeFileSync } 
 import { dirname, join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
-import { platform as platformOf } from './lib/platform.mjs';
-
 const here = dirname(fileURLToPath(import.meta.url));
 const root = dirname(here);
 const out = resolve(process.argv[2] ?? join(root, 'dist', 'npm'));
@@ -47,7 +45,9 @@ for (const folder of ['lib', 'cjs']) {
 }
 copyFileSync(join(root, 'README.md'), join(main, 'README.md'));
 
-const platform = platformOf();
+const { platform: os, arch, report } = process;
+const abi = { linux: report.getReport().header.glibcVersionRuntime ? '-gnu' : '-musl', win32: '-msvc' }[os] ?? '';
+const platform = `${os}-${arch}${abi}`;
 if (platforms[platform] === undefined) {
   throw new Error(`no package is published for ${platform}`);
 }

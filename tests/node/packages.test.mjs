@@ -1,50 +1,19 @@
 // The published form: a package without native half, and one for this platform with it.
 import assert from 'node:assert/strict';
-import { execFileSync, spawnSync } from 'node:child_process';
-import { cpSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { spawnSync } from 'node:child_process';
+import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
-import { after, before } from 'node:test';
 
 import { publint } from 'publint';
 import { formatMessage } from 'publint/utils';
 import * as esm from 'tailrope/mcp';
 
 import { listen } from '../servers/node/transports.mjs';
+import { folder, installed, packages, run } from './kit/packed.mjs';
 import { Peer, counts, upTo } from './kit/raw.mjs';
 import { ours, test } from './kit/test.mjs';
 import { buildServer, connectServer } from '../servers/node/tools.mjs';
-
-const root = fileURLToPath(new URL('../../', import.meta.url));
-let folder;
-let packages;
-
-before(() => {
-  folder = mkdtempSync(join(tmpdir(), 'tailrope-packages-'));
-  execFileSync(process.execPath, [join(root, 'bindings-node/pack.mjs'), join(folder, 'npm')]);
-  packages = readdirSync(join(folder, 'npm'));
-});
-
-after(() => rmSync(folder, { recursive: true, force: true }));
-
-/** A program's folder in which these packages are installed, beside the SDKs. */
-function installed(name, ...names) {
-  const program = join(folder, name);
-  mkdirSync(join(program, 'node_modules'), { recursive: true });
-  for (const each of names) {
-    cpSync(join(folder, 'npm', each), join(program, 'node_modules', each), { recursive: true });
-  }
-  symlinkSync(join(root, 'node_modules/@modelcontextprotocol'), join(program, 'node_modules/@modelcontextprotocol'));
-  return program;
-}
-
-function run(program, file, source) {
-  writeFileSync(join(program, file), source);
-  const { status, stdout, stderr } = spawnSync(process.execPath, [file], { cwd: program, encoding: 'utf8' });
-  return { status, stdout: stdout.trim(), stderr };
-}
 
 const ENTRIES = ['tailrope', 'tailrope/client', 'tailrope/mcp', 'tailrope/mcp-v1', 'tailrope/testing'];
 
@@ -78,7 +47,23 @@ test('a missing native half is named', ours, () => {
   const { stdout } = run(program, 'a.mjs', source);
   const native = packages.find((name) => name !== 'tailrope');
   assert.match(stdout, /^native_missing /);
+  assert.match(stdout, /no package with it is installed, or a bundler left it behind/);
   assert.ok(stdout.includes(native));
+});
+
+test('the reason is named where Node loads no addons', ours, () => {
+  const program = installed('forbidden', ...packages);
+  const source = "import('tailrope').catch((error) => console.log(error.code, error.message));\n";
+  const permission = process.allowedNodeEnvironmentFlags.has('--permission') ? '--permission' : '--experimental-permission';
+  for (const flags of [['--no-addons'], [permission, '--allow-fs-read=*']]) {
+    assert.match(run(program, 'a.mjs', source, flags).stdout, /^native_missing .* may not load native addons\. .*--allow-addons/);
+  }
+});
+
+test('nothing of the process is changed by loading it', ours, () => {
+  const program = installed('unchanged', ...packages);
+  const source = "await import('tailrope');\nconsole.log(process.report.excludeNetwork);\n";
+  assert.equal(run(program, 'a.mjs', source).stdout, 'false');
 });
 
 test('the command needs no native half', ours, () => {
