@@ -1,12 +1,12 @@
 //! An HTTP request as the core sees it.
 
-use pyo3::exceptions::{PyLookupError, PyTypeError};
+use pyo3::exceptions::{PyLookupError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 use tailrope_core::exchange::{Asker, CREDENTIAL_HEADERS};
 use tailrope_core::protocol::{self, Body, Dialect, Envelope, Kind, Operation, Revision};
 
-use crate::convert::request_id_to_py;
+use crate::convert::{dialect, request_id_to_py};
 
 /// The parts of a request's head that count, from ASGI's list of raw headers.
 #[derive(Default)]
@@ -158,6 +158,22 @@ impl Refusal {
             message: refusal.message.clone(),
         }
     }
+}
+
+/// The answer to a request that the host does not take: `session_ended`, `session_not_told`, `too_many_sessions`, or
+/// `invalid_message` with what the SDK says of it.
+#[pyfunction]
+pub(crate) fn refusal(sdk_major: u8, why: &str, text: &str) -> PyResult<Refusal> {
+    let dialect = dialect(sdk_major)?;
+    let wording = dialect.wording;
+    let refusal = match why {
+        "invalid_message" => wording.invalid_message(text),
+        "session_ended" => wording.session_ended(),
+        "session_not_told" => wording.session_not_told(),
+        "too_many_sessions" => wording.too_many_sessions(),
+        _ => return Err(PyValueError::new_err(format!("there is no refusal {why:?}"))),
+    };
+    Ok(Refusal::new(&refusal, dialect))
 }
 
 #[pymethods]

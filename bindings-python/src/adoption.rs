@@ -6,8 +6,7 @@ use pyo3::prelude::*;
 use tailrope_core::engine;
 use tailrope_core::protocol::Dialect;
 
-use crate::admission::Refusal;
-use crate::convert::{dialect, to_py_err};
+use crate::convert::to_py_err;
 use crate::session::Session;
 use crate::waiters::{Key, calling};
 
@@ -47,9 +46,3 @@ impl Adoption {
     }
 }
 
-/// The answer when it cannot be looked up whether there is such a session.
-#[pyfunction]
-pub(crate) fn session_not_told(sdk_major: u8) -> PyResult<Refusal> {
-    let dialect = dialect(sdk_major)?;
-    Ok(Refusal::new(&dialect.wording.session_not_told(), dialect))
-}

@@ -23,9 +23,9 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = true)]
 mod _native {
     #[pymodule_export]
-    use crate::admission::{Admission, Refusal};
+    use crate::admission::{Admission, Refusal, refusal};
     #[pymodule_export]
-    use crate::adoption::{Adoption, session_not_told};
+    use crate::adoption::Adoption;
     #[pymodule_export]
     use crate::client::{
         ClientOptions, ClientStream, classify, client_refusal, client_takes_answer, client_takes_request,

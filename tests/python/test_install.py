@@ -66,10 +66,10 @@ async def test_install_again_replaces_the_options_of_user_stores_too() -> None:
     store = LabStore()
     tailrope.install(retry_ms=1_111)
     async with transport(store) as (first, _inbox, _outbox):
-        assert first._runtime.engine.options()["retry_ms"] == 1_111
+        assert first._tailrope.runtime.engine.options()["retry_ms"] == 1_111
     tailrope.install(retry_ms=2_222)
     async with transport(store) as (second, _inbox, _outbox):
-        assert second._runtime.engine.options()["retry_ms"] == 2_222
+        assert second._tailrope.runtime.engine.options()["retry_ms"] == 2_222
 
 
 @pytest.mark.parametrize("level", [1_000, sys.maxsize])
@@ -81,9 +81,9 @@ async def test_a_logger_that_is_silenced_by_a_high_level_serves(level: int) -> N
         tailrope.install()
         async with transport() as (made, _inbox, _outbox):
             here = _runtime.current_loop()
-            here.arm(made._runtime, 0)
-            here._timers[made._runtime][1].cancel()
-            here._tick(made._runtime)
+            here.arm(made._tailrope.runtime, 0)
+            here._timers[made._tailrope.runtime][1].cancel()
+            here._tick(made._tailrope.runtime)
     finally:
         logger.setLevel(before)
 
@@ -186,15 +186,19 @@ def version(name):
     raise metadata.PackageNotFoundError(name)
 metadata.version = version
 import tailrope
-for way in ("install", "mcp", "status"):
-    try: getattr(tailrope, way)
+ways = (lambda: tailrope.install(on_unsupported="raise"), lambda: tailrope.mcp.EventStore, tailrope.install)
+for way in ways:
+    try: way()
     except tailrope.TailropeError as error: print(error.code, error)
+print("status", *tailrope.status()["notices"])
 assert not any(name.split(".")[0] == "mcp" for name in sys.modules)
 """)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) == 3
-    assert all(line.startswith("unsupported_sdk ") and old in line and "mcp 1.30" in line for line in lines), lines
+    assert all(old in line and "mcp 1.30" in line for line in lines), lines
+    assert [line.split()[0] for line in lines] == ["unsupported_sdk", "unsupported_sdk", "status"]
+    assert done.stderr.count("Servers stay with the SDK's own transport") == 1, done.stderr
 
 
 def test_tailrope_alone_imports_neither_the_sdk_nor_an_http_library() -> None:

@@ -126,7 +126,7 @@ async def test_i11_an_engine_without_sessions_is_let_go() -> None:
             await until(lambda: listening.sent)
             made.close_standalone_sse_stream()
             await listening.task
-            return weakref.ref(made._runtime)
+            return weakref.ref(made._tailrope.runtime)
 
     runtime = await serve()
     tailrope.uninstall()

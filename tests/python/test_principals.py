@@ -1,4 +1,4 @@
-"""Who sends a request, as far as a Python host knows, and the option `principal`. Rules: tests/vectors/principal.json."""
+"""Who sends a request, as far as a Python host knows, and the option `principal`. Rules: vectors/principal.json."""
 
 from __future__ import annotations
 

@@ -80,44 +80,6 @@ assert (a.StreamableHTTPServerTransport, b.StreamableHTTPServerTransport) == bef
     assert done.returncode == 0, done.stderr
 
 
-OTHER_SEAM = """
-import inspect, warnings, mcp.server.streamable_http_manager as m, mcp.server.streamable_http as t
-class Other:
-    def __init__(self, something_else): pass
-m.StreamableHTTPServerTransport = t.StreamableHTTPServerTransport = Other
-import tailrope
-"""
-
-
-@pytest.mark.ours
-def test_unsupported_seam_is_refused_with_the_versions() -> None:
-    from importlib.metadata import version
-
-    done = python(OTHER_SEAM + "tailrope.install()")
-    assert done.returncode != 0
-    assert version("mcp") in done.stderr, done.stderr
-    last = done.stderr.strip().splitlines()[-1]
-    assert "1.30" in last and "2." in last, "says what is supported"
-
-
-@pytest.mark.ours
-def test_unsupported_seam_is_left_stock_with_a_warning() -> None:
-    from importlib.metadata import version
-
-    done = python(
-        OTHER_SEAM
-        + """
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    tailrope.install(on_unsupported="stock")
-assert m.StreamableHTTPServerTransport is Other
-print(*(str(warning.message) for warning in caught))
-"""
-    )
-    assert done.returncode == 0, done.stderr
-    assert version("mcp") in done.stdout
-
-
 @pytest.mark.ours
 def test_wrong_options_are_refused_at_once() -> None:
     done = python("""

@@ -52,15 +52,15 @@ async def test_i13_a_request_that_is_cancelled_before_anybody_saw_it_gets_its_en
             await inbox.put(outgoing(note(number)))
         call = Asgi(made, "POST", request(1))
         await asyncio.sleep(0.02)
-        assert made._session.in_flight == 1
+        assert made._tailrope._session.in_flight == 1
         call.task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await call.task
-        assert made._session.in_flight == 0
+        assert made._tailrope._session.in_flight == 0
         await inbox.receive()
         again = Asgi(made, "POST", request(1))
         await asyncio.sleep(0.02)
-        assert made._session.in_flight == 1, again.sent
+        assert made._tailrope._session.in_flight == 1, again.sent
         again.task.cancel()
 
 
@@ -70,7 +70,7 @@ async def test_f22_a_client_that_leaves_in_its_own_message_is_no_fault() -> None
         posted._read = True
         posted.left.set()
         await posted.task
-        assert not posted.sent and made._session.in_flight == 0
+        assert not posted.sent and made._tailrope._session.in_flight == 0
 
 
 async def test_a_message_waits_for_room_before_it_is_accepted() -> None:

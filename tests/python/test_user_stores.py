@@ -113,10 +113,10 @@ async def test_senders_are_told_when_nobody_hears_the_store_any_more(how: str, m
         store.answer = never
         sending = asyncio.ensure_future(outbox.send(outgoing(note(1), 1)))
         await asyncio.sleep(0.02)
-        outcomes = made._outcomes
+        outcomes = made._tailrope._outcomes
         if how == "fault":
             monkeypatch.setattr(outcomes, "_settle", None)
-            _runtime.current_loop().waiters.wake(made._session.key)
+            _runtime.current_loop().waiters.wake(made._tailrope._session.key)
         else:
             for task in list(outcomes._tasks):
                 task.cancel()

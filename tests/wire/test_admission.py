@@ -221,7 +221,9 @@ async def test_library(kind: Kind, farm: Farm) -> None:
     faults = Faults(BEFORE_A_LIBRARY[kind.major])
     for vector in vectors(kind):
         given = vector["given"]
-        server = farm.get(json_response=True) if given.get("json_response") else farm.get()
+        as_json = {"json_response": True} if given.get("json_response") else {}
+        # Steering is before admission.
+        server = farm.get(engine={"prefer_resumable": False}, **as_json)
         peer = await server.peer()
         assert peer.session is not None
         reply = await ask(server, "/mcp", peer.session, given)

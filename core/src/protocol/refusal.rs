@@ -218,6 +218,19 @@ impl Wording {
         Refusal::new(500, INTERNAL_ERROR, "Session terminated before the request completed")
     }
 
+    /// No further session fits.
+    pub fn too_many_sessions(self) -> Refusal {
+        Refusal::new(503, INTERNAL_ERROR, "Too many open sessions")
+    }
+
+    /// The SDK does not take the message; `why` is what it says.
+    pub fn invalid_message(self, why: &str) -> Refusal {
+        match self {
+            Self::Python => Refusal::new(400, INVALID_PARAMS, format!("Validation error: {why}")),
+            Self::TypeScript => Refusal::new(400, jsonrpc::PARSE_ERROR, "Parse error: Invalid JSON-RPC message"),
+        }
+    }
+
     /// Nothing is taken any more.
     pub fn closing(self) -> Refusal {
         Refusal::new(503, INTERNAL_ERROR, "Service Unavailable: the server is closing")

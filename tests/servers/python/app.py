@@ -23,6 +23,7 @@ from typing import Any
 
 from .around import AROUND
 from .control import CONTROL, App, controlled
+from .drift import DRIFTS as _  # noqa: F401  # before anything of the SDK
 from .flavors import BUILDERS as LIBRARIES
 from .flavors import Ops
 from .lowlevel import by_hand, managed

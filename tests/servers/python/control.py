@@ -124,6 +124,10 @@ async def answer(path: str, query: dict[str, str], body: bytes) -> Any:
         import tailrope
 
         return tailrope.stats()
+    if path == "/ctl/status":
+        import tailrope
+
+        return tailrope.status()
     if path == "/ctl/drain":
         import tailrope
 

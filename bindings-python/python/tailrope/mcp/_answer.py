@@ -49,9 +49,11 @@ async def write_whole(send: Send, status: int, headers: Headers, body: bytes) ->
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-async def write_refusal(send: Send, refusal: Refusal, session_id: bytes) -> None:
+async def write_refusal(send: Send, refusal: Refusal, session_id: bytes | None = None) -> None:
     """The answer to a request that is not admitted. One that says that there is no such session does not name it."""
-    headers = [_JSON] if refusal.status == HTTPStatus.NOT_FOUND else _head_of("application/json", session_id)
+    headers = [_JSON]
+    if session_id is not None and refusal.status != HTTPStatus.NOT_FOUND:
+        headers.append((b"mcp-session-id", session_id))
     if refusal.allow is not None:
         headers.append((b"allow", refusal.allow.encode()))
     await write_whole(send, refusal.status, headers, refusal.body)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from mcp.server.transport_security import TransportSecurityMiddleware
 from starlette.requests import Request
 
-from tailrope._native import Refusal, TailropeError, session_not_told
+from tailrope._native import Refusal, TailropeError, refusal
 from tailrope.mcp import _engage, _hosts, _sdk
 from tailrope.mcp._answer import write_connection, write_refusal
 from tailrope.mcp._principal import asker
@@ -59,7 +59,7 @@ async def serve(manager: Any, session_id: str, scope: Scope, receive: Receive, s
         session = await _adopt(runtime, here, session_id, scope, who)
     except TailropeError as error:
         logger.warning("session %s cannot be looked up: %s", session_id[:64], error)
-        await write_refusal(send, session_not_told(_sdk.MAJOR), session_id.encode("ascii"))
+        await write_refusal(send, refusal(_sdk.MAJOR, "session_not_told", ""), session_id.encode("ascii"))
         return True
     if session is None:
         return False

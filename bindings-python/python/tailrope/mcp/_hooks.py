@@ -13,6 +13,7 @@ from mcp.server.streamable_http import EventStore as SdkEventStore
 
 from tailrope._native import TailropeError
 from tailrope.mcp import _sdk
+from tailrope.mcp._engage import OwnStore
 
 if TYPE_CHECKING:
     from mcp.server.streamable_http import EventCallback, EventId, StreamId
@@ -22,14 +23,17 @@ if TYPE_CHECKING:
     from tailrope._runtime import Runtime
 
 
-class Hooks(SdkEventStore):
+class Hooks(SdkEventStore, OwnStore):
     """One scope of a store, as the SDK's interface asks for it."""
 
     def __init__(self, runtime: Runtime, scope: str, *, stock: bool) -> None:
         self.runtime = runtime
         self.scope = scope
         self.stock = stock
-        """Whether the SDK's transport is to serve also where ours could."""
+
+    def scoped(self, session_id: str) -> Hooks:
+        """This part itself: whoever made it has said whose it is."""
+        return self
 
     async def store_event(self, stream_id: StreamId, message: JSONRPCMessage | None) -> EventId:
         """Stores an event of the SDK's own transport.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser, authorization_context
 from starlette.requests import Request
 
 if TYPE_CHECKING:
@@ -37,12 +36,12 @@ def asker(scope: Scope, runtime: Runtime) -> Asker:
 
 
 def _facts(user: Any) -> str | None:
-    if isinstance(user, AuthenticatedUser):
-        context: dict[str, Any] = dict(authorization_context(user))
-        if context["subject"] is None:
-            # fastmcp has the subject among the claims.
-            context["subject"] = (user.access_token.claims or {}).get("sub")
-        return json.dumps(context, default=str)
+    token = getattr(user, "access_token", None)
+    if (client_id := getattr(token, "client_id", None)) is not None:
+        # The SDK's. fastmcp has the subject among the claims.
+        claims = getattr(token, "claims", None) or {}
+        subject = getattr(token, "subject", None) or claims.get("sub")
+        return json.dumps({"client_id": client_id, "issuer": claims.get("iss"), "subject": subject}, default=str)
     if isinstance(user, str | int | dict):
         return json.dumps(user, default=str)
     if getattr(user, "is_authenticated", True) is False:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mcp.shared.message import ServerMessageMetadata, SessionMessage
 from pydantic import ValidationError
 
-from tailrope.mcp._versions import VERSION
+from tailrope.mcp._seam import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

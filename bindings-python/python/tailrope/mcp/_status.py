@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import gc
 import logging
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
-
-import mcp.server.streamable_http_manager
 
 from tailrope._native import __version__
 from tailrope._options import is_disabled
-from tailrope.mcp import _engage, _sdk
+from tailrope.mcp import _engage, _seam
 
 if TYPE_CHECKING:
     from tailrope._runtime import Runtime
-    from tailrope.mcp._store import EventStore
+    from tailrope.mcp._engage import OwnStore
 
 logger = logging.getLogger("tailrope")
-
-# Untyped, as in `_install`: a name that the module imports is what gets replaced.
-sdk_manager: Any = mcp.server.streamable_http_manager
 
 _installs = 0
 _stock_sessions = 0
 """Sessions that were open at the SDK's transport when `install()` came."""
+_unsupported: str | None = None
+"""Why `install()` left everything with the SDK's transport."""
 
 
 class EventStoreStatus(TypedDict):
@@ -63,13 +61,13 @@ def status() -> Status:
     transport, runtime, prefer_resumable = installed or (None, None, None)
     return {
         "version": __version__,
-        "sdk": [f"mcp {_sdk.VERSION}"],
+        "sdk": [f"mcp {_seam.VERSION}"],
         "is_disabled": is_disabled(),
         "transport": transport,
         "store": None if runtime is None else _address(runtime),
         "prefer_resumable": prefer_resumable,
         "event_stores": [_of_store(store) for store in _engage.stores],
-        "notices": [] if installed is None else _notices(),
+        "notices": _notices() if installed is not None else [_unsupported] if _unsupported else [],
     }
 
 
@@ -77,7 +75,7 @@ def _address(runtime: Runtime) -> str:
     return "" if runtime.store is None else runtime.store.address
 
 
-def _of_store(store: EventStore) -> EventStoreStatus:
+def _of_store(store: OwnStore) -> EventStoreStatus:
     return {
         "store": _address(store.runtime),
         "transport": "stock" if store.stock else "tailrope",
@@ -107,24 +105,33 @@ def _notices() -> list[str]:
 
 def note_install() -> None:
     """To be called where `install()` succeeds, before anything is in force."""
-    global _installs, _stock_sessions
+    global _installs, _stock_sessions, _unsupported
+    _unsupported = None
     if _installs == 0:
         _stock_sessions = _open_sessions()
     _installs += 1
 
 
+def note_unsupported(why: str) -> None:
+    """To be called where `install()` leaves everything as it is."""
+    global _unsupported
+    _unsupported = why
+
+
 def note_uninstall() -> None:
-    global _installs, _stock_sessions
+    global _installs, _stock_sessions, _unsupported
     _installs = _stock_sessions = 0
+    _unsupported = None
 
 
 def _open_sessions() -> int:
     """The sessions of all session managers that there are. Those that ours serves are not counted."""
+    sdk_manager: Any = import_module("mcp.server.streamable_http_manager")
     of = sdk_manager.StreamableHTTPSessionManager
     # Nobody else keeps a list of them; instances refer to their class.
     managers = {id(it): it for it in gc.get_referrers(of, *of.__subclasses__()) if isinstance(it, of)}
     sessions = [session for it in managers.values() for session in getattr(it, "_server_instances", {}).values()]
-    return sum(getattr(session, "_runtime", None) is None for session in sessions)
+    return sum(getattr(session, "_tailrope", None) is None for session in sessions)
 
 
 def log() -> None:
@@ -141,12 +148,12 @@ def log() -> None:
     )
 
 
-def log_store(store: EventStore) -> None:
+def log_store(store: OwnStore) -> None:
     """What the event store of single servers puts in force for them."""
     logger.info(
         "tailrope %s serves the servers that get an event store: sdk=mcp %s store=%s prefer_resumable=%s%s",
         __version__,
-        _sdk.VERSION,
+        _seam.VERSION,
         _address(store.runtime),
         store.prefer_resumable,
         "" if _engage.installed() is None else "; other servers have the store and options of install()",

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Unpack
+from typing import TYPE_CHECKING, Literal, Unpack
 
-from mcp.server.streamable_http import EventStore as SdkEventStore
-
-from tailrope._native import Store
 from tailrope._options import MEMORY, Options, check_prefer_resumable, check_transport
 from tailrope._runtime import Runtime
+from tailrope.mcp import _engage, _patch, _status
 from tailrope.mcp._hooks import Hooks
+
+if TYPE_CHECKING:
+    from tailrope._native import Store
 
 
 class EventStore(Hooks):
@@ -40,14 +41,12 @@ class EventStore(Hooks):
         prefer_resumable: bool = True,
         **options: Unpack[Options],
     ) -> None:
-        from tailrope.mcp import _engage, _install, _status
-
         check_transport(transport)
         check_prefer_resumable(prefer_resumable)
         self.prefer_resumable = prefer_resumable
         super().__init__(Runtime(dict(options), store=store), "", stock=transport == "stock")
         if not self.stock:
-            _install.patch_seam()
+            _patch.patch()
             _engage.stores.add(self)
             _status.log_store(self)
 
@@ -61,33 +60,3 @@ class EventStore(Hooks):
             msg = "a session id is a str that is not empty"
             raise ValueError(msg)
         return Hooks(self.runtime, session_id, stock=self.stock)
-
-
-def check_event_store(given: Any) -> None:
-    """Checks what a server is given as its event store.
-
-    Raises:
-        TypeError: it is none, and the first session would fail.
-    """
-    if given is None or (hasattr(given, "store_event") and hasattr(given, "replay_events_after")):
-        return
-    if isinstance(given, str):
-        # An address may have a password in it.
-        shown = "'...'" if "@" in given else repr(given)
-        msg = f"event_store={shown} is an address. A server takes an event store: tailrope.mcp.EventStore({shown})"
-    elif isinstance(given, Store):
-        msg = f"event_store={given!r} is an open store. A server takes an event store: tailrope.mcp.EventStore(store)"
-    else:
-        msg = (
-            f"event_store={type(given).__name__}(...) has no store_event() and replay_events_after(). A server takes "
-            "an instance of a subclass of the SDK's EventStore, or tailrope.mcp.EventStore(...)"
-        )
-    raise TypeError(msg)
-
-
-def unwrap(event_store: SdkEventStore | None) -> SdkEventStore | None:
-    """The store inside fastmcp's per-session wrapper. Our sessions are apart without it."""
-    inner = getattr(event_store, "_event_store", None)
-    if type(event_store).__name__ == "SessionScopedEventStore" and isinstance(inner, SdkEventStore):
-        return inner
-    return event_store

@@ -1,0 +1,147 @@
+"""What Tailrope uses of the SDK, and whether it is there. Imports nothing of the SDK before it is asked."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+from tailrope._native import TailropeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+try:
+    VERSION = version("mcp")
+except PackageNotFoundError:
+    VERSION = ""
+
+SUPPORTED = "mcp 1.30 and later 1.x, mcp 2.2 and later 2.x"
+_OLDEST = {1: (1, 30), 2: (2, 2)}
+
+# Private names begin with an underscore. What is used only where it is there is not listed: the session manager's
+# `_server_instances` and `_task_group`, without which sessions of other processes are not served (_elsewhere.py).
+_NAMES: dict[str, tuple[str, ...]] = {
+    "mcp.server.streamable_http": (
+        "EventMessage",
+        "EventStore",
+        "StreamableHTTPServerTransport.connect",
+        "StreamableHTTPServerTransport.handle_request",
+        "StreamableHTTPServerTransport._handle_request",
+        "StreamableHTTPServerTransport.is_terminated",
+        "StreamableHTTPServerTransport.terminate",
+        "StreamableHTTPServerTransport.close_sse_stream",
+        "StreamableHTTPServerTransport.close_standalone_sse_stream",
+    ),
+    "mcp.server.streamable_http_manager": (
+        "StreamableHTTPServerTransport",
+        "StreamableHTTPSessionManager.handle_request",
+        "StreamableHTTPSessionManager.run",
+    ),
+    "mcp.server.transport_security": ("TransportSecurityMiddleware.validate_request",),
+    "mcp.shared.message": ("ServerMessageMetadata", "SessionMessage"),
+}
+_OF_LINE: dict[int, dict[str, tuple[str, ...]]] = {
+    1: {
+        "mcp.server.lowlevel.server": ("request_ctx",),
+        "mcp.types": (
+            "JSONRPCError",
+            "JSONRPCMessage",
+            "JSONRPCNotification",
+            "JSONRPCRequest",
+            "JSONRPCResponse",
+        ),
+    },
+    2: {
+        "mcp_types": (
+            "JSONRPCError",
+            "JSONRPCNotification",
+            "JSONRPCRequest",
+            "JSONRPCResponse",
+            "jsonrpc_message_adapter",
+        ),
+    },
+}
+_TRANSPORT = (
+    "mcp_session_id",
+    "is_json_response_enabled",
+    "event_store",
+    "security_settings",
+    "retry_interval",
+    "idle_timeout",
+)
+"""The arguments that the SDK's transport has to take. It may have further ones, with defaults."""
+
+
+def unsupported(difference: str) -> TailropeError:
+    """The error for an SDK that Tailrope does not fit under."""
+    found = f"mcp {VERSION}" if VERSION else "this environment"
+    error = TailropeError(f"Tailrope does not fit under {found} (supported: {SUPPORTED}): {difference}.")
+    error.code = "unsupported_sdk"
+    return error
+
+
+def difference() -> str | None:
+    """How the SDK differs from what Tailrope was written for; None where it does not."""
+    if not VERSION:
+        return "the package mcp is not installed. Install it"
+    found = tuple(int(number) for number in re.findall(r"\d+", VERSION)[:2])
+    if found < _OLDEST.get(found[0], (1,)):
+        return "it is too old, and lacks what sessions are resumed with. Upgrade mcp"
+    return _first(_missing, {**_NAMES, **_OF_LINE.get(found[0], {})}.items()) or _misfit()
+
+
+def check() -> None:
+    """Raises TailropeError (code `unsupported_sdk`) where the SDK differs."""
+    if (found := difference()) is not None:
+        raise unsupported(found)
+
+
+def _first(ask: Callable[[Any], str | None], items: Any) -> str | None:
+    return next((found for item in items if (found := ask(item)) is not None), None)
+
+
+def _missing(names: tuple[str, tuple[str, ...]]) -> str | None:
+    module_name, paths = names
+    try:
+        module = import_module(module_name)
+    except ImportError as error:
+        return f"its module {module_name} cannot be imported ({error})"
+    for path in paths:
+        place: Any = module
+        for name in path.split("."):
+            place = getattr(place, name, None)
+        if place is None:
+            return f"it has no {module_name}.{path}"
+    return None
+
+
+def _misfit() -> str | None:
+    """What of the transport's class does not fit, although its names are there."""
+    transport: Any = import_module("mcp.server.streamable_http")
+    manager: Any = import_module("mcp.server.streamable_http_manager")
+    stock, used = transport.StreamableHTTPServerTransport, manager.StreamableHTTPServerTransport
+    if not inspect.isclass(used) or not issubclass(used, stock):
+        return "its session manager makes its transports with something else than the class for them"
+    parameters = inspect.signature(stock).parameters
+    if missing := [name for name in _TRANSPORT if name not in parameters]:
+        return f"its transport takes no {', '.join(missing)}"
+    required = [name for name, it in parameters.items() if name not in _TRANSPORT and it.default is it.empty]
+    if required := [name for name in required if parameters[name].kind not in _VARIADIC]:
+        return f"its transport needs {', '.join(required)}, which Tailrope does not know"
+    if not _calls(transport, stock.handle_request, "_handle_request"):
+        return "its transport's handle_request does not call _handle_request"
+    if not _calls(manager, manager.StreamableHTTPSessionManager.handle_request, "asgi_app"):
+        return "its session manager's handle_request does not call asgi_app"
+    return None
+
+
+def _calls(module: Any, method: Any, name: str) -> bool:
+    """Whether a method that a module defines uses a name. True where somebody else's is around it: nothing is known."""
+    code = getattr(inspect.unwrap(method), "__code__", None)
+    return code is None or code.co_filename != module.__file__ or name in code.co_names
+
+
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

@@ -1,0 +1,264 @@
+"""One session on the engine, behind whichever class of the SDK stands in front of it."""
+
+from __future__ import annotations
+
+import logging
+import math
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from mcp.server.transport_security import TransportSecurityMiddleware
+from mcp.shared.message import SessionMessage
+from starlette.requests import ClientDisconnect, Request
+
+from tailrope._native import Connection, Refusal, TailropeError, refusal
+from tailrope.mcp import _hosts, _sdk
+from tailrope.mcp._answer import write_connection, write_refusal, write_whole
+from tailrope.mcp._close import Closer
+from tailrope.mcp._outcomes import Outcomes
+from tailrope.mcp._principal import asker
+from tailrope.mcp._streams import Inbox, Outbox
+from tailrope.mcp._user_store import UserStore
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from mcp.server.transport_security import TransportSecuritySettings
+    from starlette.types import Receive, Scope, Send
+
+    from tailrope._native import Admission, Session
+    from tailrope._runtime import Loop, Runtime
+
+logger = logging.getLogger("tailrope")
+
+
+class SessionServer:
+    """Serves one session. The host ends it through `idle_scope`, where that is not None."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        session_id: str,
+        *,
+        json_response: bool,
+        security_settings: TransportSecuritySettings | None,
+        retry_ms: int | None,
+        idle_timeout: float | None,
+    ) -> None:
+        self.runtime = runtime
+        self.is_terminated = False
+        self.idle_scope: anyio.CancelScope | None = None
+        self._id = session_id
+        self._id_header = session_id.encode("ascii")
+        self._json_response = json_response
+        self._security = TransportSecurityMiddleware(security_settings)
+        self._retry_ms = retry_ms
+        self._idle_timeout = idle_timeout
+        self._session: Session | None = None
+        self._is_refused = False
+        self._requests = 0
+        self._inbox = Inbox()
+        self._outcomes: Outcomes | None = None
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncGenerator[tuple[Any, Any] | None, None]:
+        """Opens the session: the streams for the SDK's dispatcher, or None where no further session fits."""
+        runtime = self.runtime
+        here = runtime.here()
+        if self._idle_timeout is not None:
+            self.idle_scope = anyio.CancelScope()
+        try:
+            session = self._session = runtime.engine.open_session(self._id, _sdk.MAJOR, self._retry_ms, here.waiters)
+        except TailropeError as error:
+            if error.code != "too_many_sessions":
+                raise
+            # Nothing but the refusal is served; the host discards the transport after it.
+            logger.warning("refusing to open a new session: %s", error)
+            self._is_refused = True
+            yield None
+            return
+        _hosts.opened(session, runtime)
+        try:
+            # Retention needs the tick also where no connection ever waits.
+            here.arm(runtime, runtime.engine.due_in_ms())
+            if runtime.host_store is not None:
+                self._outcomes = UserStore(runtime, session, here)
+            elif runtime.engine.answers_elsewhere():
+                self._outcomes = Outcomes(runtime, session, here)
+            async with Outbox(session, runtime.engine.options(), self._outcomes, self._refresh_idle) as outbox:
+                yield self._inbox, outbox
+        finally:
+            self._inbox.close()
+            _end(session)
+            if self._outcomes is not None:
+                self._outcomes.close()
+
+    def terminate(self) -> None:
+        """Ends the session. Requests in flight get an error, later ones are answered as for an unknown session.
+
+        In a task that is cancelled, or runs a session manager, it is the server that ends: a store that outlives the
+        process keeps the session.
+        """
+        self.is_terminated = True
+        self._inbox.close()
+        if self._session is not None:
+            _end(self._session)
+
+    def close_connection(self, request_id: int | str, retry_ms: int | None, hold_ms: int | None) -> None:
+        if self._session is not None:
+            self._session.close_connection(request_id, retry_ms, hold_ms)
+
+    def close_standalone(self, retry_ms: int | None, hold_ms: int | None) -> None:
+        if self._session is not None:
+            self._session.close_standalone(retry_ms, hold_ms)
+
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one HTTP request of the session."""
+        if self._session is None:
+            if not self._is_refused:
+                msg = "the transport serves requests once its connect() is entered"
+                raise RuntimeError(msg)
+            await self._refuse(send, "too_many_sessions")
+            return
+        if self.idle_scope is not None:
+            if self.idle_scope.cancel_called:
+                # The host is ending this session; nothing may be dispatched into it any more.
+                self.terminate()
+            self.idle_scope.deadline = math.inf
+        self._requests += 1
+        try:
+            # Nothing of the request is held on to while its connection is open, for an hour maybe.
+            here = self.runtime.here()
+            connection = await self._admit(self._session, here, scope, receive, send)
+            if connection is not None:
+                await write_connection(connection, self.runtime, here, receive, send, self._id_header)
+        finally:
+            self._requests -= 1
+            self._refresh_idle()
+
+    def _refresh_idle(self) -> None:
+        """Sets when the host ends the session: the engine knows what holds it (I11)."""
+        if self.idle_scope is None or self._idle_timeout is None or self._session is None or self._requests:
+            return
+        idle_in_ms = self._session.idle_in_ms(round(self._idle_timeout * 1_000))
+        self.idle_scope.deadline = math.inf if idle_in_ms is None else anyio.current_time() + idle_in_ms / 1_000
+
+    async def _admit(
+        self, session: Session, here: Loop, scope: Scope, receive: Receive, send: Send
+    ) -> Connection | None:
+        """Answers a request that needs no stream; otherwise opens the connection that is to be written."""
+        request = Request(scope, receive)
+        method: str = scope["method"]
+        refused = await self._security.validate_request(request, is_post=method == "POST")
+        if refused is not None:
+            await refused(scope, receive, send)
+            return None
+        if self.is_terminated:
+            await self._refuse(send, "session_ended")
+            return None
+        who = asker(scope, self.runtime)
+        try:
+            body = await request.body() if method == "POST" else b""
+        except ClientDisconnect:
+            # It left in the middle of its own message (F-22).
+            return None
+        admission = session.admit(method, scope["headers"], body, self._json_response, *who)
+        if isinstance(admission, Refusal):
+            await write_refusal(send, admission, self._id_header)
+            return None
+        opened: Connection | Refusal | None
+        match admission.operation:
+            case "request":
+                opened = await self._request(session, here, admission, request, body, send)
+            case "message":
+                await self._message(session, admission, request, body, send)
+                opened = None
+            case "listen":
+                opened = session.listen(admission, here.waiters)
+            case "resume":
+                opened = session.resume(admission, here.waiters)
+            case "delete":
+                self.terminate()
+                await self._write_empty(send, 200)
+                opened = None
+        if isinstance(opened, Refusal):
+            await write_refusal(send, opened, self._id_header)
+            return None
+        return opened
+
+    async def _parse(self, body: bytes, send: Send) -> Any:
+        """The SDK's message of a body; None where the SDK does not take it, and the client has been told."""
+        try:
+            return _sdk.parse(body)
+        except _sdk.ValidationError as error:
+            await self._refuse(send, "invalid_message", str(error))
+            return None
+
+    async def _request(
+        self, session: Session, here: Loop, admission: Admission, request: Request, body: bytes, send: Send
+    ) -> Connection | Refusal | None:
+        message = await self._parse(body, send)
+        if message is None:
+            return None
+        connection = session.call(admission, here.waiters, self._json_response)
+        if isinstance(connection, Refusal):
+            return connection
+        closer = Closer(session, _sdk.unwrap(message).id)
+        can_poll = session.can_poll and not self._json_response
+        metadata = _sdk.metadata(
+            request,
+            json_response=self._json_response,
+            close=closer if can_poll else None,
+            close_standalone=closer.standalone() if can_poll else None,
+            on_unanswered=partial(self._unanswered, closer.request_id),
+        )
+        try:
+            await self._inbox.put(SessionMessage(message, metadata=metadata))
+        except anyio.ClosedResourceError:
+            # The session ended in between; its end is on the connection.
+            logger.debug("request for a session that has just ended")
+        except BaseException:
+            # Cancelled before the SDK has seen the request: nobody else would end it (I13).
+            connection.lost()
+            session.cancelled(closer.request_id)
+            raise
+        return connection
+
+    async def _unanswered(self, request_id: int | str) -> None:
+        """The request settled without a response: it gets its terminal from the engine (I13)."""
+        if self._session is not None:
+            self._session.cancelled(request_id)
+            self._refresh_idle()
+
+    async def _message(self, session: Session, admission: Admission, request: Request, body: bytes, send: Send) -> None:
+        message = await self._parse(body, send)
+        if message is None:
+            return
+        session.received(admission)
+        metadata = _sdk.metadata(request, json_response=self._json_response)
+        try:
+            # First, so that a client that sends faster than the SDK takes has to wait (I11).
+            await self._inbox.put(SessionMessage(message, metadata=metadata))
+        except anyio.ClosedResourceError:
+            await self._refuse(send, "session_ended")
+            return
+        if _sdk.CANCELS_SETTLE_HERE and (cancelled := admission.cancelled_request) is not None:
+            session.cancelled(cancelled)
+        await self._write_empty(send, 202)
+
+    async def _refuse(self, send: Send, why: str, text: str = "") -> None:
+        await write_refusal(send, refusal(_sdk.MAJOR, why, text), self._id_header)
+
+    async def _write_empty(self, send: Send, status: int) -> None:
+        headers = [(b"content-type", b"application/json"), (b"mcp-session-id", self._id_header)]
+        await write_whole(send, status, headers, b"")
+
+
+def _end(session: Session) -> None:
+    """Ends the session for its client, unless only this server of it ends."""
+    if _hosts.is_leaving():
+        session.release()
+    else:
+        session.end()

@@ -1,0 +1,77 @@
+"""Tailrope under SDKs that differ from the one it was written for, and beside others who change them, too."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from kit.peer import counts, last_id, results
+from kit.servers import SERVERS, TESTS, Server, gate
+from kit.stock import LINE
+from servers.python.drift import DRIFTS
+
+pytestmark = pytest.mark.ours
+
+# What Tailrope does not need, or finds again.
+HARMLESS = [
+    "an argument more",
+    "an attribute of another name",
+    "a function of another name",
+    "a wrapped method",
+    "a derived class",
+]
+# What each of the others is about, in the words of the log.
+DIFFERENT = {
+    "an argument that is needed": "its transport needs another",
+    "a method of another name": "it has no mcp.server.streamable_http.StreamableHTTPServerTransport._handle_request",
+    "a class of another name": "it has no mcp.server.transport_security.TransportSecurityMiddleware",
+}
+KIND = SERVERS[f"mcp{LINE}"]
+
+
+def test_each_drift_has_a_test() -> None:
+    assert {*HARMLESS, *DIFFERENT} == set(DRIFTS)
+
+
+@pytest.mark.parametrize("drift", HARMLESS)
+async def test_what_tailrope_does_not_need_may_change(drift: str) -> None:
+    async with Server.running(KIND, TAILROPE_TEST_DRIFT=drift) as server:
+        peer = await server.peer()
+        name = gate()
+        reply = await peer.call("script", {"steps": ["emit 2", "close", f"gate {name}", "emit 1", "return x"]})
+        events = await reply.rest()
+        await server.open(name)
+        again = await (await peer.resume(last_id(events))).until_terminal()
+        assert counts([*events, *again]) == [1, 2, 3] and results(again) == ["x"]
+        assert (await peer.delete()).status == 200
+        if drift in ("a wrapped method", "a derived class"):
+            # initialize, initialized, call, resume, DELETE.
+            assert server.log().count("traced") == 5, server.log()
+        assert "does not fit" not in server.log()
+
+
+@pytest.mark.parametrize("drift", DIFFERENT)
+async def test_an_sdk_that_does_not_fit_keeps_its_own_transport(drift: str) -> None:
+    async with Server.running(KIND, TAILROPE_TEST_DRIFT=drift) as server:
+        peer = await server.peer()
+        assert await peer.ask("echo", {"text": "served"}) == "served"
+        log = server.log()
+        assert log.count("ERROR:tailrope:") == 1 and DIFFERENT[drift] in log, log
+        assert f"mcp {KIND.major}." in log and "supported: " in log and "cannot be resumed" in log, log
+        status = await server.ctl("status")
+        assert status["transport"] is None and DIFFERENT[drift] in status["notices"][0]
+
+
+@pytest.mark.parametrize("way", ['tailrope.install(on_unsupported="raise")', "tailrope.mcp.EventStore()"])
+def test_where_wanted_an_sdk_that_does_not_fit_raises(way: str) -> None:
+    code = f"""
+import servers.python.drift, tailrope
+try: {way}
+except tailrope.TailropeError as error: print(error.code, error)
+"""
+    env = {**os.environ, "TAILROPE_TEST_DRIFT": "a method of another name"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=TESTS, env=env, capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith("unsupported_sdk "), done.stderr
+    assert DIFFERENT["a method of another name"] in done.stdout

@@ -1,0 +1,100 @@
+"""Other versions of the SDK, made from the sources of the installed one while they are imported.
+
+`TAILROPE_TEST_DRIFT` in the environment says which. Imported before anything of the SDK.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from types import CodeType
+from typing import Any
+
+TRANSPORT = "mcp.server.streamable_http"
+MANAGER = "mcp.server.streamable_http_manager"
+SECURITY = "mcp.server.transport_security"
+BEARER = "mcp.server.auth.middleware.bearer_auth"
+
+WRAPPED = """
+import sys
+_handle_request_of_the_sdk = StreamableHTTPServerTransport.handle_request
+
+async def _traced(self, scope, receive, send):
+    print("traced", file=sys.stderr, flush=True)
+    await _handle_request_of_the_sdk(self, scope, receive, send)
+
+StreamableHTTPServerTransport.handle_request = _traced
+"""
+DERIVED = """
+import sys
+
+class TracedTransport(StreamableHTTPServerTransport):
+    async def handle_request(self, scope, receive, send):
+        print("traced", file=sys.stderr, flush=True)
+        await super().handle_request(scope, receive, send)
+
+StreamableHTTPServerTransport = TracedTransport
+"""
+
+# By module: what of its source is replaced by what, everywhere. An empty text stands for the end.
+DRIFTS: dict[str, dict[str, list[tuple[str, str]]]] = {
+    "an argument more": {
+        TRANSPORT: [("idle_timeout: float | None = None,", "idle_timeout: float | None = None, another: int = 7,")],
+        MANAGER: [("idle_timeout=self.session_idle_timeout,", "idle_timeout=self.session_idle_timeout, another=5,")],
+    },
+    "an argument that is needed": {
+        TRANSPORT: [
+            ("is_json_response_enabled: bool = False,", "another: int, is_json_response_enabled: bool = False,")
+        ],
+        MANAGER: [("idle_timeout=self.session_idle_timeout,", "idle_timeout=self.session_idle_timeout, another=5,")],
+    },
+    "an attribute of another name": {TRANSPORT: [("_requests_in_flight", "_open_requests")]},
+    "a method of another name": {TRANSPORT: [("_handle_request(", "_serve_request(")]},
+    "a function of another name": {
+        module: [("authorization_context", "whose")] for module in (BEARER, MANAGER, "mcp.server.sse")
+    },
+    "a class of another name": {
+        module: [("TransportSecurityMiddleware", "SecurityMiddleware")]
+        for module in (SECURITY, TRANSPORT, "mcp.server.sse", "mcp.server._streamable_http_modern")
+    },
+    "a wrapped method": {TRANSPORT: [("", WRAPPED)]},
+    "a derived class": {MANAGER: [("", DERIVED)]},
+}
+
+
+class Changed(SourceFileLoader):
+    """Loads a module whose source is changed first."""
+
+    changes: list[tuple[str, str]]
+
+    def get_code(self, fullname: str) -> CodeType:
+        source = self.get_data(self.path).decode()
+        for old, new in self.changes:
+            assert old in source, f"{fullname} has no {old!r}"
+            # As a library of its own would do it.
+            added = f"\nexec(compile({new!r}, 'tracing.py', 'exec'))\n"
+            source = source.replace(old, new) if old else source + added
+        code: CodeType = compile(source, self.path, "exec", dont_inherit=True)
+        return code
+
+
+class Finder:
+    """Finds the modules that the drift changes."""
+
+    def __init__(self, drift: dict[str, list[tuple[str, str]]]) -> None:
+        self.drift = drift
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name not in self.drift:
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        assert spec is not None and spec.origin is not None
+        loader = spec.loader = Changed(name, spec.origin)
+        loader.changes = self.drift[name]
+        return spec
+
+
+if wanted := os.environ.get("TAILROPE_TEST_DRIFT"):
+    assert TRANSPORT not in sys.modules
+    sys.meta_path.insert(0, Finder(DRIFTS[wanted]))  # type: ignore[arg-type]
