@@ -142,7 +142,7 @@ async function engineAlone() {
   const session = engine.openSession('alone', undefined, 2, [REVISION], 10);
   const head = { method: 'POST', accept: 'application/json, text/event-stream', contentType: 'application/json' };
   const ask = (admission) => {
-    const connection = session.call(admission, false);
+    const connection = session.open(admission, false);
     session.received(admission);
     return connection;
   };

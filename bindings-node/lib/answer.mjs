@@ -4,7 +4,6 @@ import { eventStreamHeaders, withResolvers } from './request.mjs';
 /** What is handed over at once. A stalled reader holds no more than this and the socket's buffers. */
 const PAGE_BYTES = 256 << 10;
 const MAX_TIMER_MS = 2 ** 31 - 1;
-const KEEP_ALIVE = ': keepalive\n\n';
 /** By the number that comes with a head. */
 const CONTENT_TYPES = [undefined, 'text/event-stream', 'application/json'];
 
@@ -13,7 +12,7 @@ const CONTENT_TYPES = [undefined, 'text/event-stream', 'application/json'];
  *
  * Nothing is polled while the reader is behind: what is not polled stays in the log. So the engine cannot close such a
  * connection; one that takes nothing for as long as a connection may last is cut (I11). Subclasses say how bytes
- * leave: `open`, `head`, `flush`, `write`, `end`, `whole`, `fail`, `release`, `idle`.
+ * leave: `open`, `head`, `flush`, `write`, `end`, `whole`, `fail`, `release`.
  */
 export class Answer {
   /** Whether the runtime will call `pump` anyway. */
@@ -21,17 +20,15 @@ export class Answer {
   #connection;
   #session;
   #headFirst;
-  #keepAlive;
   #opened = false;
   #started = false;
-  #primed = false;
   #full = false;
   #patience;
   #over = false;
   #done;
 
   /**
-   * `session` is what the answers of one session share: runtime, sessionId, keepAliveMs, `open` (those that
+   * `session` is what the answers of one session share: runtime, sessionId, `open` (those that
    * are), `onRefused`, `isGuest` where it lives elsewhere. With `headFirst` the head does not wait for the first bytes.
    */
   constructor(connection, session, headFirst) {
@@ -90,7 +87,6 @@ export class Answer {
       }
       if (data) {
         this.#begin(head);
-        this.#primed = true;
         this.#full = !this.write(data);
         if (this.#full) {
           this.#expectReader();
@@ -128,22 +124,7 @@ export class Answer {
     if (!this.#started) {
       this.#started = true;
       this.head(statusOf(head), CONTENT_TYPES[head >> 16]);
-      this.#keepAlive = this.#every(this.#session.keepAliveMs);
     }
-  }
-
-  #every(keepAliveMs) {
-    if (!(Number.isFinite(keepAliveMs) && keepAliveMs >= 1)) {
-      return null;
-    }
-    const timer = setInterval(() => {
-      // A reader that is behind is not waiting in silence; before the first bytes there is no comment (I5).
-      if (this.#primed && this.idle()) {
-        this.#full = !this.write(KEEP_ALIVE);
-      }
-    }, Math.min(keepAliveMs, MAX_TIMER_MS));
-    timer.unref?.();
-    return timer;
   }
 
   #finish(head, data) {
@@ -209,7 +190,6 @@ export class Answer {
   #release() {
     this.#over = true;
     if (this.#opened) {
-      clearInterval(this.#keepAlive);
       clearTimeout(this.#patience);
       this.#session.open.delete(this);
       this.#session.runtime.forget(this.#connection.key);

@@ -171,10 +171,6 @@ class NodeAnswer extends Answer {
     this.#res.destroy();
   }
 
-  idle() {
-    return !this.#res.writableNeedDrain;
-  }
-
   release() {
     // `error` stays: a late one has to find a listener.
     this.#res.off('close', this.#lost);

@@ -1,4 +1,15 @@
-// Answers to what is not served, made outside the engine, in the words of the SDKs' transports.
+// Answers to what is not served, in the words of the SDKs' transports.
+import { Engine } from './native.mjs';
+
+/** Answers an exchange with a refusal of the engine. */
+export function writeRefusal(exchange, { status, allow, body }) {
+  exchange.whole(status, { 'content-type': 'application/json', ...(allow && { allow }) }, body);
+}
+
+/** The answer to what the host does not take, as the core words it for an SDK line: see `Fault` there. */
+export function refusalOf(major, fault, text, body) {
+  return Engine.refusal(major, fault, text, body);
+}
 
 export const REFUSED = -32000;
 export const SESSION_NOT_FOUND = -32001;

@@ -66,6 +66,11 @@ function factsOf(user) {
   }
 }
 
+/** A transport's `keepAliveMs`, which the SDKs take with any value, as the engine takes it. */
+export function keepAliveOf(value) {
+  return Number.isFinite(value) && value >= 1 ? Math.min(Math.round(value), 2 ** 32 - 1) : 0;
+}
+
 /** Checks the option `principal`. */
 export function checkPrincipal(principal) {
   if (principal !== undefined && (typeof principal !== 'function' || principal.constructor.name === 'AsyncFunction')) {
@@ -74,7 +79,7 @@ export function checkPrincipal(principal) {
   return principal;
 }
 
-/** Why a request from this host or origin is not served, where the transport's options restrict these. */
+/** Why a request from this host or origin is not served, where the transport's options restrict these: fault and text. */
 export function forbidden(exchange, { enableDnsRebindingProtection, allowedHosts, allowedOrigins }) {
   if (!enableDnsRebindingProtection) {
     return undefined;
@@ -82,10 +87,10 @@ export function forbidden(exchange, { enableDnsRebindingProtection, allowedHosts
   const { host } = exchange;
   const origin = exchange.header('origin');
   if (allowedHosts?.length > 0 && !allowedHosts.includes(host)) {
-    return `Invalid Host header: ${host ?? null}`;
+    return ['foreign_host', String(host ?? null)];
   }
   if (allowedOrigins?.length > 0 && origin && !allowedOrigins.includes(origin)) {
-    return `Invalid Origin header: ${origin}`;
+    return ['foreign_origin', origin];
   }
   return undefined;
 }

@@ -11,8 +11,6 @@ import { checkPrincipal } from './request.mjs';
 export const MEMORY = 'memory:';
 /** When a session that nothing holds ends. */
 const DEFAULT_SESSION_IDLE_MS = 30 * 60_000;
-/** How long a connection may be silent before a comment is written. */
-const DEFAULT_KEEP_ALIVE_MS = 15_000;
 /** The `retry` of a drain that names none: what a restart usually takes. */
 const DEFAULT_DRAIN_MS = 5_000;
 /** How often the engine is ticked at least while it follows logs that other processes write. */
@@ -35,7 +33,8 @@ if (!states.has(Engine)) {
     shared: undefined,
     log: (level, line) => console.error(`tailrope: ${level}: ${line}`),
     level: 'warn',
-    sdks: new Set(),
+    seams: new Map(),
+    onUnsupported: 'stock',
     handlers: new Set(),
     configured: 0,
     openBefore: 0,
@@ -78,8 +77,6 @@ export class Runtime {
   outlivesProcess;
   /** The store, unless it is a user's own. */
   store;
-  /** The interval of comments on silent connections, where a transport has none of its own. */
-  keepAliveMs;
   /** Whether an EventStore of ours has it. */
   isOfEventStore;
   /** The user's function that names who sends a request. */
@@ -98,19 +95,17 @@ export class Runtime {
   constructor(options = {}, { hostStore, isOfEventStore = false } = {}) {
     const {
       sessionIdleMs = DEFAULT_SESSION_IDLE_MS,
-      keepAliveMs = DEFAULT_KEEP_ALIVE_MS,
       store = MEMORY,
       principal,
       ...others
     } = options;
-    checkNumbers({ sessionIdleMs, keepAliveMs });
+    checkNumbers({ sessionIdleMs });
     let engineOptions;
     if (hostStore === undefined) {
       [this.store, engineOptions] = storeOf(store, others);
     } else {
       engineOptions = boundsOf(others);
     }
-    this.keepAliveMs = keepAliveMs;
     this.principal = checkPrincipal(principal);
     this.#sessionIdleMs = sessionIdleMs;
     this.hostStore = hostStore;
@@ -119,9 +114,7 @@ export class Runtime {
     const me = new WeakRef(this);
     const resolve = (keys) => me.deref()?.resolve(keys);
     const signal = () => me.deref()?.engine.flush();
-    // Comments on silent connections are written in JavaScript, each transport at its own interval.
-    const bounds = { ...engineOptions, keepAliveMs: 0 };
-    this.#engine = new Engine(this.store, bounds, resolve, writeLog, signal);
+    this.#engine = new Engine(this.store, engineOptions, resolve, writeLog, signal);
     this.options = this.#engine.options();
     this.answersElsewhere = this.#engine.answersElsewhere();
     this.outlivesProcess = this.#engine.outlivesProcess();

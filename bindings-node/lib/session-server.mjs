@@ -2,15 +2,15 @@
 import { setImmediate } from 'node:timers';
 
 import { Part } from './answer.mjs';
-import { Refusal } from './native.mjs';
+import { Engine, Refusal } from './native.mjs';
 import { Outcomes } from './outcomes.mjs';
-import { INTERNAL_ERROR, PARSE_ERROR, REFUSED, SESSION_NOT_FOUND, answerError, tooLargeMessage } from './refusal.mjs';
-import { askerOf, checkPrincipal, forbidden, maxBodyBytes } from './request.mjs';
+import { refusalOf, writeRefusal } from './refusal.mjs';
+import { askerOf, checkPrincipal, forbidden, keepAliveOf, maxBodyBytes } from './request.mjs';
 import { runtimeFor } from './store.mjs';
 import { UserStore } from './user-store.mjs';
 
 // The facts of an admission, one number.
-const OPERATION = 7;
+const ACTION = 7;
 const LISTEN = 1;
 const RESUME = 2;
 const DELETE = 3;
@@ -62,7 +62,7 @@ export class SessionServer {
     this.#options = options;
     this.#runtime = runtimeFor(options.eventStore);
     this.#principal = checkPrincipal(options.principal) ?? this.#runtime.principal;
-    this.#keepAliveMs = options.keepAliveMs ?? this.#runtime.keepAliveMs;
+    this.#keepAliveMs = options.keepAliveMs;
     this.#maxBodyBytes = maxBodyBytes(options.maxRequestBodySize);
     this.#versions = options.supportedProtocolVersions ?? sdk.versions;
     const { maxEventsPerStream, maxBytesPerStream } = this.#runtime.options;
@@ -93,11 +93,11 @@ export class SessionServer {
   /** Answers a request that needs no stream; otherwise starts the answer that is to be waited for. */
   async #admit(exchange) {
     if (this.#closed) {
-      return this.#refuse(exchange, 404, SESSION_NOT_FOUND, 'Session not found');
+      return this.#refuse(exchange, 'session_ended');
     }
-    const why = forbidden(exchange, this.#options);
-    if (why !== undefined) {
-      return this.#refuse(exchange, 403, REFUSED, why);
+    const forbids = forbidden(exchange, this.#options);
+    if (forbids !== undefined) {
+      return this.#refuse(exchange, ...forbids);
     }
     exchange.asker = askerOf(exchange, this.#principal);
     const { parsedBody } = exchange;
@@ -113,12 +113,12 @@ export class SessionServer {
           return exchange.abandon();
         }
         if (tooLarge) {
-          return this.#refuse(exchange, 413, REFUSED, tooLargeMessage(this.#maxBodyBytes));
+          return this.#refuse(exchange, 'body_too_large', String(this.#maxBodyBytes));
         }
         body = text;
       }
       if (this.#closed) {
-        return this.#refuse(exchange, 404, SESSION_NOT_FOUND, 'Session not found');
+        return this.#refuse(exchange, 'session_ended');
       }
     }
 
@@ -131,26 +131,26 @@ export class SessionServer {
       return this.#refused(exchange, admission, parsedBody ?? body);
     }
     const { facts } = admission;
-    const operation = facts & OPERATION;
-    if (operation === LISTEN || operation === RESUME) {
-      const connection = operation === LISTEN ? this.#session.listen(admission) : this.#session.resume(admission);
+    const action = facts & ACTION;
+    if (action === LISTEN || action === RESUME) {
+      const connection = this.#session.open(admission, false);
       if (connection instanceof Refusal) {
         return this.#refused(exchange, connection);
       }
       // These may be silent for long: their clients learn at once that they are served.
       return exchange.stream(connection, this.#answers, true);
     }
-    if (operation === DELETE) {
+    if (action === DELETE) {
       return this.#delete(exchange);
     }
     const messages = this.#parse(parsedBody ?? body);
     if (messages === undefined) {
-      return this.#refuse(exchange, 400, PARSE_ERROR, 'Parse error: Invalid JSON-RPC message');
+      return this.#refuse(exchange, 'invalid_message');
     }
-    if (operation === MESSAGE) {
+    if (action === MESSAGE) {
       return this.#message(admission, facts, messages, exchange);
     }
-    return this.#request(admission, facts, messages, exchange, jsonResponse);
+    return this.#call(admission, facts, messages, exchange, jsonResponse);
   }
 
   /** By the revision, which does not change once it is negotiated. */
@@ -170,30 +170,30 @@ export class SessionServer {
     }
   }
 
-  async #request(admission, facts, messages, exchange, jsonResponse) {
+  async #call(admission, facts, messages, exchange, jsonResponse) {
     if (facts & IS_INITIALIZE) {
       if (!this.#sdk.isInitializeRequest(messages[0])) {
-        return this.#refuse(exchange, 400, REFUSED, 'Bad Request: Server not initialized');
+        return this.#refuse(exchange, 'not_initialize');
       }
       if (!this.#open(exchange)) {
-        return this.#refuse(exchange, 503, INTERNAL_ERROR, 'Too many open sessions');
+        return this.#refuse(exchange, 'too_many_sessions');
       }
       try {
         await this.#options.onsessioninitialized?.(this.sessionId);
       } catch (error) {
         this.#transport.onerror?.(error);
-        return answerError(exchange, 400, { code: PARSE_ERROR, message: 'Parse error' });
+        return writeRefusal(exchange, refusalOf(this.#sdk.major, 'not_opened'));
       }
     }
     if (this.#scopeChallengeResolver !== undefined && (await this.#challenged(messages, exchange))) {
       return undefined;
     }
     if (this.#closed) {
-      return this.#refuse(exchange, 404, SESSION_NOT_FOUND, 'Session not found');
+      return this.#refuse(exchange, 'session_ended');
     }
     const session = this.#session;
     const several = jsonResponse && messages.filter(isRequest).length > 1;
-    const opened = several ? session.callEach(admission) : session.call(admission, jsonResponse);
+    const opened = several ? session.openEach(admission) : session.open(admission, jsonResponse);
     if (opened instanceof Refusal) {
       return this.#refused(exchange, opened);
     }
@@ -203,7 +203,7 @@ export class SessionServer {
     }
     this.#dispatch(messages, exchange, !jsonResponse && this.#canPoll(facts));
     if (facts & CANCELS) {
-      this.#settle(admission);
+      session.dispatched(admission);
     }
     return answer;
   }
@@ -221,11 +221,13 @@ export class SessionServer {
       }
       return false;
     }
+    if (this.#keepAliveMs !== undefined) {
+      this.#session.setKeepAliveMs(keepAliveOf(this.#keepAliveMs));
+    }
     this.sessionId = sessionId;
     this.#answers = {
       runtime: this.#runtime,
       sessionId,
-      keepAliveMs: this.#keepAliveMs,
       open: new Set(),
       onRefused: (body) => this.#transport.onerror?.(new Error(JSON.parse(body).error.message)),
     };
@@ -250,7 +252,7 @@ export class SessionServer {
         challenge = await this.#scopeChallengeResolver({ request, ...(authInfo !== undefined && { authInfo }) });
       } catch (error) {
         this.#transport.onerror?.(error);
-        this.#refuse(exchange, 500, INTERNAL_ERROR, 'Internal server error');
+        this.#refuse(exchange, 'internal');
         return true;
       }
       if (challenge !== undefined) {
@@ -286,7 +288,7 @@ export class SessionServer {
     exchange.whole(202, {});
     this.#dispatch(messages, exchange, false);
     if (facts & CANCELS) {
-      this.#settle(admission);
+      this.#session.dispatched(admission);
     }
     return undefined;
   }
@@ -314,13 +316,6 @@ export class SessionServer {
       } finally {
         setStackTraceLimit(stackTraceLimit);
       }
-    }
-  }
-
-  /** The SDKs answer nothing to a cancelled request: it gets its terminal here (I13). */
-  #settle(admission) {
-    for (const id of admission.cancelledRequests) {
-      this.#session.cancelled(id);
     }
   }
 
@@ -419,14 +414,12 @@ export class SessionServer {
 
   #refused(exchange, refusal, requestBody) {
     this.#transport.onerror?.(this.#sdk.bodyError?.(refusal, requestBody) ?? new Error(refusal.message));
-    const { status, allow, body } = refusal;
-    exchange.whole(status, { 'content-type': 'application/json', ...(allow && { allow }) }, body);
+    writeRefusal(exchange, refusal);
     return undefined;
   }
 
-  #refuse(exchange, status, code, message) {
-    this.#transport.onerror?.(new Error(message));
-    return answerError(exchange, status, { code, message });
+  #refuse(exchange, fault, text) {
+    return this.#refused(exchange, refusalOf(this.#sdk.major, fault, text));
   }
 }
 
@@ -434,9 +427,8 @@ export class SessionServer {
 function responseText(message) {
   try {
     return JSON.stringify(message);
-  } catch (cause) {
-    const error = { code: INTERNAL_ERROR, message: `Response is not JSON: ${cause.message}` };
-    return JSON.stringify({ jsonrpc: '2.0', id: message.id, error });
+  } catch {
+    return Engine.unwritable(message.id);
   }
 }
 

@@ -3,14 +3,12 @@ import { clearInterval, setInterval } from 'node:timers';
 
 import { Refusal } from './native.mjs';
 import { NodeExchange } from './node-exchange.mjs';
-import { REFUSED, answerError } from './refusal.mjs';
-import { askerOf, checkPrincipal, forbidden, withResolvers } from './request.mjs';
-import { isDisabled } from './platform.mjs';
+import { refusalOf, writeRefusal } from './refusal.mjs';
+import { askerOf, checkPrincipal, forbidden, keepAliveOf, withResolvers } from './request.mjs';
+import { isStock } from './seam.mjs';
 import { runtimeFor } from './store.mjs';
 import { WebExchange } from './web-exchange.mjs';
 
-const OPERATION = 7;
-const LISTEN = 1;
 /** How often at least it is asked whether a store has told. */
 const HOLD_MS = 1_000;
 
@@ -70,7 +68,7 @@ export class StoredSessions {
    */
   async serve(exchange) {
     const sessionId = exchange.header('mcp-session-id');
-    if (exchange.method !== 'GET' || sessionId === undefined || isDisabled()) {
+    if (exchange.method !== 'GET' || sessionId === undefined || isStock(this.#sdk)) {
       return false;
     }
     const runtime = runtimeFor(this.#options.eventStore);
@@ -96,7 +94,7 @@ export class StoredSessions {
     } catch (error) {
       // What the store said is for the server (I9).
       this.#report(error);
-      this.#refuse(exchange, adoption.refusal);
+      writeRefusal(exchange, adoption.refusal);
       return true;
     }
     if (session === false) {
@@ -111,24 +109,24 @@ export class StoredSessions {
   }
 
   async #answer(runtime, sessionId, session, exchange) {
-    const why = forbidden(exchange, this.#options);
-    if (why !== undefined) {
-      this.#report(new Error(why));
-      return answerError(exchange, 403, { code: REFUSED, message: why });
+    const forbids = forbidden(exchange, this.#options);
+    if (forbids !== undefined) {
+      return this.#refused(exchange, refusalOf(this.#sdk.major, ...forbids));
     }
     const admission = session.admit(exchange.head(), '', this.#options.enableJsonResponse === true);
     if (admission instanceof Refusal) {
       return this.#refused(exchange, admission);
     }
-    const isListen = (admission.facts & OPERATION) === LISTEN;
-    const connection = isListen ? session.listen(admission) : session.resume(admission);
+    if (this.#options.keepAliveMs !== undefined) {
+      session.setKeepAliveMs(keepAliveOf(this.#options.keepAliveMs));
+    }
+    const connection = session.open(admission, false);
     if (connection instanceof Refusal) {
       return this.#refused(exchange, connection);
     }
     const answers = {
       runtime,
       sessionId,
-      keepAliveMs: this.#options.keepAliveMs ?? runtime.keepAliveMs,
       open: new Set(),
       onRefused: (body) => this.#report(new Error(JSON.parse(body).error.message)),
       isGuest: true,
@@ -138,11 +136,7 @@ export class StoredSessions {
 
   #refused(exchange, refusal) {
     this.#report(new Error(refusal.message));
-    this.#refuse(exchange, refusal);
-  }
-
-  #refuse(exchange, { status, allow, body }) {
-    exchange.whole(status, { 'content-type': 'application/json', ...(allow && { allow }) }, body);
+    writeRefusal(exchange, refusal);
   }
 
   #report(error) {

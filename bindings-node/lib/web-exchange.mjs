@@ -194,10 +194,6 @@ class WebAnswer extends Answer {
     }
   }
 
-  idle() {
-    return this.#controller.desiredSize > 0;
-  }
-
   release() {
     this.#exchange.signal?.removeEventListener('abort', this.#lost);
   }

@@ -2,12 +2,8 @@
 
 use napi::bindgen_prelude::Either;
 use napi_derive::napi;
-use tailrope_core::exchange;
-use tailrope_core::protocol::{
-    self, Body, Context, Dialect, Envelope, Kind, Operation, RequestId, Revision, admit_with_versions,
-};
-
-use crate::convert::{JsRequestId, request_id_to_js};
+use tailrope_core::exchange::{self, Action};
+use tailrope_core::protocol::{self, Dialect};
 
 /// A body: text, or bytes that are none.
 pub(crate) type JsBody<'a> = Either<String, &'a [u8]>;
@@ -21,11 +17,15 @@ pub struct Asker {
 }
 
 impl Asker {
-    pub(crate) fn principal(&self) -> Option<Box<str>> {
-        let pairs = self.credentials.chunks_exact(2).map(|pair| (&*pair[0], &*pair[1]));
-        let credentials: Vec<(&str, &str)> = pairs.collect();
-        let (named, user_json) = (self.named.as_deref(), self.user_json.as_deref());
-        exchange::Asker { named, user_json, credentials: &credentials }.principal()
+    /// What `with` makes of it, as the core has it.
+    pub(crate) fn read<T>(asker: Option<&Self>, with: impl FnOnce(exchange::Asker<'_>) -> T) -> T {
+        let Some(Self { named, user_json, credentials }) = asker else { return with(exchange::Asker::default()) };
+        let pairs: Vec<(&str, &str)> = credentials.chunks_exact(2).map(|pair| (&*pair[0], &*pair[1])).collect();
+        with(exchange::Asker { named: named.as_deref(), user_json: user_json.as_deref(), credentials: &pairs })
+    }
+
+    pub(crate) fn principal(asker: Option<&Self>) -> Option<Box<str>> {
+        Self::read(asker, |asker| asker.principal())
     }
 }
 
@@ -43,11 +43,7 @@ pub struct Head {
 }
 
 impl Head {
-    pub(crate) fn principal(&self) -> Option<Box<str>> {
-        self.asker.as_ref().and_then(Asker::principal)
-    }
-
-    fn head(&self) -> protocol::Head<'_> {
+    pub(crate) fn head(&self) -> protocol::Head<'_> {
         protocol::Head {
             method: &self.method,
             accept: self.accept.as_deref(),
@@ -57,98 +53,47 @@ impl Head {
             last_event_id: self.last_event_id.as_deref(),
         }
     }
+}
 
-    /// Examines the request. `session_id` is empty while the transport has no session.
-    pub(crate) fn admit(
-        &self,
-        body: JsBody<'_>,
-        session_id: &str,
-        json_response: bool,
-        dialect: &Dialect,
-        versions: &[String],
-    ) -> Either<Admission, Refusal> {
-        let head = self.head();
-        let revision = head.protocol_version.and_then(Revision::parse);
-        let context = Context { session_id, json_response };
-        let versions: Vec<&str> = versions.iter().map(String::as_str).collect();
-        let body = match &body {
-            Either::A(text) => text.as_bytes(),
-            Either::B(bytes) => bytes,
-        };
-        match admit_with_versions(&head, body, &context, dialect, &versions) {
-            Ok(operation) => Either::A(Admission { operation, revision }),
-            Err(refusal) => Either::B(Refusal::new(&refusal, dialect)),
-        }
+pub(crate) fn body_bytes<'a>(body: &'a JsBody<'_>) -> &'a [u8] {
+    match body {
+        Either::A(text) => text.as_bytes(),
+        Either::B(bytes) => bytes,
     }
 }
 
 /// A request that may enter its session.
 #[napi]
-pub struct Admission {
-    pub(crate) operation: Operation,
-    /// The revision that the version header names, for sessions whose own is not known.
-    pub(crate) revision: Option<Revision>,
-}
-
-impl Admission {
-    pub(crate) fn envelopes(&self) -> &[Envelope] {
-        match &self.operation {
-            Operation::Post(body) => body.envelopes(),
-            _ => &[],
-        }
-    }
-
-    pub(crate) fn initialize(&self) -> Option<&Envelope> {
-        match &self.operation {
-            Operation::Post(Body::Single(envelope)) if envelope.is_initialize() => Some(envelope),
-            _ => None,
-        }
-    }
-
-    pub(crate) fn requests(&self) -> Vec<RequestId> {
-        let requests = self.envelopes().iter().filter(|envelope| envelope.kind == Kind::Request);
-        requests.filter_map(|envelope| envelope.id.clone()).collect()
-    }
-}
+pub struct Admission(pub(crate) exchange::Admission);
 
 // One number instead of a getter for each fact: a crossing costs more than what it asks for.
 const LISTEN: u32 = 1;
 const RESUME: u32 = 2;
 const DELETE: u32 = 3;
 const MESSAGE: u32 = 4;
-const REQUEST: u32 = 5;
+const CALL: u32 = 5;
 const IS_INITIALIZE: u32 = 8;
 const CANCELS: u32 = 16;
 const ANSWERS: u32 = 32;
 
 #[napi]
 impl Admission {
-    /// What the request does: `operation` in the lowest three bits (1 listen, 2 resume, 3 delete,
-    /// 4 message: notifications and answers only, 5 request), 8 when it opens a session, 16 when
-    /// `cancelledRequests` names any, 32 when it answers requests of the server.
+    /// What the request does: its action in the lowest three bits (1 listen, 2 resume, 3 delete, 4 message:
+    /// notifications and answers only, 5 call), 8 when it opens a session, 16 when it cancels requests, 32 when it answers
+    /// requests of the server.
     #[napi(getter)]
     pub fn facts(&self) -> u32 {
-        let operation = match &self.operation {
-            Operation::Post(body) if body.has_request() => REQUEST,
-            Operation::Post(_) => MESSAGE,
-            Operation::Listen => LISTEN,
-            Operation::Resume(_) => RESUME,
-            Operation::Delete => DELETE,
+        let action = match self.0.action() {
+            Action::Call => CALL,
+            Action::Message => MESSAGE,
+            Action::Listen => LISTEN,
+            Action::Resume => RESUME,
+            Action::Delete => DELETE,
         };
-        let envelopes = self.envelopes();
-        let answers = envelopes.iter().any(|envelope| matches!(envelope.kind, Kind::Response | Kind::ErrorResponse));
-        let cancels = envelopes.iter().any(|envelope| envelope.fields.cancelled_request.is_some());
-        operation
-            | if self.initialize().is_some() { IS_INITIALIZE } else { 0 }
-            | if cancels { CANCELS } else { 0 }
-            | if answers { ANSWERS } else { 0 }
-    }
-
-    /// The requests that the `notifications/cancelled` of the body name.
-    #[napi(getter)]
-    pub fn cancelled_requests(&self) -> Vec<JsRequestId> {
-        let cancelled = self.envelopes().iter().filter_map(|envelope| envelope.fields.cancelled_request.as_ref());
-        cancelled.map(request_id_to_js).collect()
+        action
+            | if self.0.initialize().is_some() { IS_INITIALIZE } else { 0 }
+            | if self.0.cancelled().next().is_some() { CANCELS } else { 0 }
+            | if self.0.has_answers() { ANSWERS } else { 0 }
     }
 }
 

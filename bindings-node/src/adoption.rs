@@ -5,6 +5,7 @@ use std::rc::Rc;
 use napi::bindgen_prelude::{Either, Env};
 use napi_derive::napi;
 use tailrope_core::engine;
+use tailrope_core::exchange::Fault;
 use tailrope_core::protocol::Dialect;
 
 use crate::admission::Refusal;
@@ -47,7 +48,7 @@ impl Adoption {
     /// The answer when the store cannot tell.
     #[napi(getter)]
     pub fn refusal(&self) -> Refusal {
-        Refusal::new(&self.dialect.wording.session_not_told(), self.dialect)
+        Refusal::new(&Fault::SessionNotTold.refusal(self.dialect), self.dialect)
     }
 
     /// The `Session`; false when it is not known, or somebody else's; nothing while the store has not

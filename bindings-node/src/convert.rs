@@ -62,14 +62,6 @@ pub(crate) fn request_id(value: JsRequestId) -> Result<RequestId> {
     }
 }
 
-/// The id as JavaScript has it. What JavaScript cannot hold is rounded, as its own parser does.
-pub(crate) fn request_id_to_js(id: &RequestId) -> JsRequestId {
-    match id {
-        RequestId::Text(text) => Either::B(text.to_string()),
-        RequestId::Integer(digits) => Either::A(digits.parse().unwrap_or(f64::NAN)),
-    }
-}
-
 /// JSON text.
 pub(crate) fn payload(value: String) -> Bytes {
     Bytes::from(value.into_bytes())

@@ -7,13 +7,16 @@ use std::sync::Arc;
 use napi::bindgen_prelude::{Either, Env, FnArgs, Function, Object};
 use napi_derive::napi;
 use tailrope_core::engine::{self, EngineError, Options};
-use tailrope_core::exchange::CREDENTIAL_HEADERS;
-use tailrope_core::protocol::Dialect;
+use tailrope_core::exchange::{self, CREDENTIAL_HEADERS, Fault};
+use tailrope_core::protocol::{Context, Dialect, admit_with_versions};
+use tailrope_core::session::{SynthesizedEnd, end_payload};
 use tailrope_core::store::HostStore;
 
-use crate::admission::{Admission, Asker, Head, JsBody, Refusal};
+use crate::admission::{Admission, Asker, Head, JsBody, Refusal, body_bytes};
 use crate::adoption::Adoption;
-use crate::convert::{Result, camel_case, dialect, internal, invalid, number, numbers, size, to_js_error, whole};
+use crate::convert::{
+    JsRequestId, Result, camel_case, dialect, internal, invalid, number, numbers, request_id, size, to_js_error, whole,
+};
 use crate::hook_log::HookLog;
 use crate::log::Sink;
 use crate::session::Session;
@@ -99,7 +102,14 @@ impl Engine {
         sdk_major: u32,
         versions: Vec<String>,
     ) -> Result<Either<Admission, Refusal>> {
-        Ok(head.admit(body, "", json_response, dialect(sdk_major)?, &versions))
+        let dialect = dialect(sdk_major)?;
+        let versions: Vec<&str> = versions.iter().map(String::as_str).collect();
+        let context = Context { session_id: "", json_response };
+        let head = head.head();
+        Ok(match admit_with_versions(&head, body_bytes(&body), &context, dialect, &versions) {
+            Ok(operation) => Either::A(Admission(exchange::Admission::new(operation, &head))),
+            Err(refusal) => Either::B(Refusal::new(&refusal, dialect)),
+        })
     }
 
     /// Opens a session for whoever asks for it. `sdk_major` is the SDK line whose answers are given, `versions`
@@ -117,7 +127,7 @@ impl Engine {
     ) -> Result<Session> {
         let dialect = dialect(sdk_major)?;
         let key = self.waiters.key();
-        let principal = asker.and_then(|asker| asker.principal());
+        let principal = Asker::principal(asker.as_ref());
         let principal = principal.as_deref();
         let open = |name: &str| self.engine.open_session(name, principal, dialect, self.waiters.wake(), u64::from(key));
         // The host's ids are unique within a transport only; two of them with one id stay apart.
@@ -145,7 +155,7 @@ impl Engine {
         versions: Vec<String>,
     ) -> Result<Adoption> {
         let dialect = dialect(sdk_major)?;
-        let principal = asker.and_then(|asker| asker.principal());
+        let principal = Asker::principal(asker.as_ref());
         let key = self.waiters.key();
         let wake = self.waiters.wake();
         let looked_up = self.engine.adopt_session(&id, principal.as_deref(), dialect, wake, u64::from(key));
@@ -157,12 +167,8 @@ impl Engine {
     /// The answer to a POST of a revision without resumption, of which `body` was read: see the core's `Engine::steer`.
     #[napi(catch_unwind)]
     pub fn steer(&self, body: JsBody<'_>, requested: String) -> Refusal {
-        let body = match &body {
-            Either::A(text) => text.as_bytes(),
-            Either::B(bytes) => bytes,
-        };
         // Which SDK it is makes no difference to it.
-        Refusal::new(&self.engine.steer(body, &requested), &Dialect::MCP_TYPESCRIPT_2)
+        Refusal::new(&self.engine.steer(body_bytes(&body), &requested), &Dialect::MCP_TYPESCRIPT_2)
     }
 
     /// Notes that such a request is left to the SDK.
@@ -176,6 +182,28 @@ impl Engine {
     #[napi(catch_unwind)]
     pub fn hook_log(&self) -> HookLog {
         HookLog::new(self.engine.hook_log(), &self.waiters)
+    }
+
+    /// The answer to a request that the host does not take: see the core's `Fault`. With a `body` it names its request.
+    #[napi]
+    pub fn refusal(sdk_major: u32, fault: String, text: Option<String>, body: Option<JsBody<'_>>) -> Result<Refusal> {
+        let dialect = dialect(sdk_major)?;
+        let text = text.unwrap_or_default();
+        let Some(fault) = Fault::named(&fault, &text) else {
+            return Err(invalid(format!("there is no fault {fault:?}")));
+        };
+        let refusal = match &body {
+            Some(body) => fault.refusal_of(dialect, body_bytes(body)),
+            None => fault.refusal(dialect),
+        };
+        Ok(Refusal::new(&refusal, dialect))
+    }
+
+    /// The error that stands for a response that is no JSON.
+    #[napi]
+    pub fn unwritable(request: JsRequestId) -> Result<String> {
+        let end = end_payload(&request_id(request)?, SynthesizedEnd::Unwritable);
+        Ok(String::from_utf8_lossy(&end).into_owned())
     }
 
     /// The headers that carry a credential.

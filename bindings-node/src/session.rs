@@ -5,11 +5,12 @@ use std::rc::Rc;
 use napi::bindgen_prelude::{Either, Env};
 use napi_derive::napi;
 use tailrope_core::engine::{self, OutgoingMessage, Sent, SessionHandle};
-use tailrope_core::protocol::{self, Dialect, Operation, Revision};
+use tailrope_core::exchange::{Action, Request, Terms};
+use tailrope_core::protocol::{self, Dialect};
 use tailrope_core::session::OutgoingKind;
 use tailrope_core::store::{HostReplay, HostRequest};
 
-use crate::admission::{Admission, Head, JsBody, Refusal};
+use crate::admission::{Admission, Asker, Head, JsBody, Refusal, body_bytes};
 use crate::connection::Connection;
 use crate::convert::{JsRequestId, Result, invalid, number, payload, request_id, to_js_error};
 use crate::waiters::Waiters;
@@ -85,83 +86,73 @@ impl Session {
         self.key
     }
 
+    /// Gives the session's streams another longest silence than the engine's, in milliseconds; 0 is any.
+    #[napi(catch_unwind)]
+    pub fn set_keep_alive_ms(&self, keep_alive_ms: u32) {
+        self.handle.set_keep_alive_ms(u64::from(keep_alive_ms));
+    }
+
     /// Examines an HTTP request: an `Admission`, or the `Refusal` to answer with.
     #[napi(catch_unwind)]
     pub fn admit(&self, env: &Env, head: Head, body: JsBody<'_>, json_response: bool) -> Either<Admission, Refusal> {
-        if let Err(refusal) = self.handle.check_principal(head.principal().as_deref()) {
-            self.waiters.flush(env);
-            return Either::B(Refusal::new(&refusal, self.dialect));
+        let versions: Vec<&str> = self.versions.iter().map(String::as_str).collect();
+        let terms = Terms { session_id: Some(&self.id), json_response, versions: Some(&versions) };
+        let admitted = Asker::read(head.asker.as_ref(), |asker| {
+            self.handle.admit(&Request { head: head.head(), asker, body: body_bytes(&body) }, &terms)
+        });
+        match admitted {
+            Ok(admission) => Either::A(Admission(admission)),
+            Err(refusal) => {
+                self.waiters.flush(env);
+                Either::B(Refusal::new(&refusal, self.dialect))
+            }
         }
-        head.admit(body, &self.id, json_response, self.dialect, &self.versions)
     }
 
-    /// Opens the stream of an admitted request: a `Connection`, or a `Refusal`.
+    /// Opens the connection that an admitted request asks for: a `Connection`, or a `Refusal`.
     #[napi(catch_unwind)]
-    pub fn call(&self, env: &Env, admission: &Admission, json_response: bool) -> Either<Connection, Refusal> {
-        let (key, wake) = (self.waiters.key(), self.waiters.wake());
-        let asked = |text: Option<&str>| text.and_then(Revision::parse).unwrap_or(Revision::ASSUMED);
-        let initialize = admission.initialize().map(|envelope| asked(envelope.fields.protocol_version.as_deref()));
-        if initialize.is_none()
-            && let Some(revision) = admission.revision
-        {
-            self.handle.assume_revision(revision);
+    pub fn open(&self, env: &Env, admission: &Admission, json_response: bool) -> Result<Either<Connection, Refusal>> {
+        if matches!(admission.0.action(), Action::Message | Action::Delete) {
+            return Err(invalid("the request opens no connection"));
         }
-        let opened = match admission.requests().as_slice() {
-            [only] if json_response => self.handle.call_json(only, initialize, wake, u64::from(key)),
-            several => self.handle.call(several, initialize, wake, u64::from(key)),
-        };
-        self.opened(env, key, opened)
+        let key = self.waiters.key();
+        let opened = self.handle.open(&admission.0, json_response, self.waiters.wake(), u64::from(key));
+        Ok(self.opened(env, key, opened))
     }
 
     /// Opens a connection for each request of an admitted batch, to be answered with one JSON body:
     /// `Connection`s, or a `Refusal`.
     #[napi(catch_unwind)]
-    pub fn call_each(&self, env: &Env, admission: &Admission) -> Either<Vec<Connection>, Refusal> {
-        let mut connections = Vec::new();
-        let requests = admission.requests();
-        for (position, request) in requests.iter().enumerate() {
+    pub fn open_each(&self, env: &Env, admission: &Admission) -> Either<Vec<Connection>, Refusal> {
+        let mut keys = Vec::new();
+        let opened = self.handle.open_each(&admission.0, || {
             let key = self.waiters.key();
-            match self.handle.call_json(request, None, self.waiters.wake(), u64::from(key)) {
-                Ok(connection) => connections.push(Connection::new(connection, key, &self.waiters)),
-                Err(refusal) => {
-                    for opened in &requests[..position] {
-                        self.handle.cancelled(opened);
-                    }
-                    self.waiters.flush(env);
-                    return Either::B(Refusal::new(&refusal, self.dialect));
-                }
-            }
-        }
+            keys.push(key);
+            (self.waiters.wake(), u64::from(key))
+        });
         self.waiters.flush(env);
-        Either::A(connections)
-    }
-
-    /// Opens a connection to the standalone stream: a `Connection`, or a `Refusal`.
-    #[napi(catch_unwind)]
-    pub fn listen(&self, env: &Env, admission: &Admission) -> Either<Connection, Refusal> {
-        if let Some(revision) = admission.revision {
-            self.handle.assume_revision(revision);
+        match opened {
+            Ok(opened) => {
+                let connections = opened.into_iter().zip(keys);
+                Either::A(
+                    connections.map(|(connection, key)| Connection::new(connection, key, &self.waiters)).collect(),
+                )
+            }
+            Err(refusal) => Either::B(Refusal::new(&refusal, self.dialect)),
         }
-        let key = self.waiters.key();
-        let opened = self.handle.listen(self.waiters.wake(), u64::from(key));
-        self.opened(env, key, opened)
     }
 
-    /// Continues the stream of the admitted `Last-Event-ID`: a `Connection`, or a `Refusal`.
+    /// The SDK has been given the messages of the request: what these cancel gets its end.
     #[napi(catch_unwind)]
-    pub fn resume(&self, env: &Env, admission: &Admission) -> Result<Either<Connection, Refusal>> {
-        let Operation::Resume(last_event_id) = &admission.operation else {
-            return Err(invalid("the request is not a resume"));
-        };
-        let key = self.waiters.key();
-        let opened = self.handle.resume(last_event_id, admission.revision, self.waiters.wake(), u64::from(key));
-        Ok(self.opened(env, key, opened))
+    pub fn dispatched(&self, env: &Env, admission: &Admission) {
+        self.handle.dispatched(&admission.0);
+        self.waiters.flush(env);
     }
 
     /// Notes what the client sent that is not a request.
     #[napi(catch_unwind)]
     pub fn received(&self, env: &Env, admission: &Admission) {
-        self.handle.received(admission.envelopes());
+        self.handle.received(admission.0.envelopes());
         self.waiters.flush(env);
     }
 

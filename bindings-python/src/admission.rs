@@ -3,10 +3,11 @@
 use pyo3::exceptions::{PyLookupError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
-use tailrope_core::exchange::{Asker, CREDENTIAL_HEADERS};
-use tailrope_core::protocol::{self, Body, Dialect, Envelope, Kind, Operation, Revision};
+use tailrope_core::exchange::{self, Action, Asker, CREDENTIAL_HEADERS, Fault};
+use tailrope_core::protocol::{self, Dialect, Revision};
+use tailrope_core::session::{SynthesizedEnd, end_payload, nameless_end};
 
-use crate::convert::{dialect, request_id_to_py};
+use crate::convert::{dialect, request_id};
 
 /// The parts of a request's head that count, from ASGI's list of raw headers.
 #[derive(Default)]
@@ -42,9 +43,8 @@ impl<'a> Headers<'a> {
         headers
     }
 
-    /// The principal of the request: see the core's `Asker`.
-    pub(crate) fn principal(&self, user_json: Option<&str>, named: Option<&str>) -> Option<Box<str>> {
-        Asker { named, user_json, credentials: &self.credentials }.principal()
+    pub(crate) fn asker(&'a self, user_json: Option<&'a str>, named: Option<&'a str>) -> Asker<'a> {
+        Asker { named, user_json, credentials: &self.credentials }
     }
 
     pub(crate) fn head(&self, method: &'a str) -> protocol::Head<'a> {
@@ -92,48 +92,20 @@ fn part<'py>(header: &Bound<'py, PyAny>, place: usize) -> PyResult<Bound<'py, Py
 
 /// A request that may enter its session.
 #[pyclass(frozen, module = "tailrope._native")]
-pub(crate) struct Admission {
-    pub(crate) operation: Operation,
-    /// The revision that the version header names, for sessions whose own is not known.
-    pub(crate) revision: Option<Revision>,
-}
-
-impl Admission {
-    pub(crate) fn envelopes(&self) -> &[Envelope] {
-        match &self.operation {
-            Operation::Post(body) => body.envelopes(),
-            _ => &[],
-        }
-    }
-
-    /// The single request of a POST, as calls have it.
-    pub(crate) fn request(&self) -> Option<&Envelope> {
-        match &self.operation {
-            Operation::Post(Body::Single(envelope)) if envelope.kind == Kind::Request => Some(envelope),
-            _ => None,
-        }
-    }
-}
+pub(crate) struct Admission(pub(crate) exchange::Admission);
 
 #[pymethods]
 impl Admission {
-    /// `request`, `message` (a notification or an answer), `listen`, `resume` or `delete`.
+    /// `call`, `message` (notifications and answers only), `listen`, `resume` or `delete`.
     #[getter]
-    fn operation(&self) -> &'static str {
-        match &self.operation {
-            Operation::Post(body) if body.has_request() => "request",
-            Operation::Post(_) => "message",
-            Operation::Listen => "listen",
-            Operation::Resume(_) => "resume",
-            Operation::Delete => "delete",
+    fn action(&self) -> &'static str {
+        match self.0.action() {
+            Action::Call => "call",
+            Action::Message => "message",
+            Action::Listen => "listen",
+            Action::Resume => "resume",
+            Action::Delete => "delete",
         }
-    }
-
-    /// The request that a `notifications/cancelled` names.
-    #[getter]
-    fn cancelled_request<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let id = self.envelopes().first().and_then(|envelope| envelope.fields.cancelled_request.as_ref());
-        id.map(|id| request_id_to_py(py, id)).transpose()
     }
 }
 
@@ -160,20 +132,31 @@ impl Refusal {
     }
 }
 
-/// The answer to a request that the host does not take: `session_ended`, `session_not_told`, `too_many_sessions`, or
-/// `invalid_message` with what the SDK says of it.
+/// The answer to a request that the host does not take: see the core's `Fault`.
 #[pyfunction]
-pub(crate) fn refusal(sdk_major: u8, why: &str, text: &str) -> PyResult<Refusal> {
+pub(crate) fn refusal(sdk_major: u8, fault: &str, text: &str) -> PyResult<Refusal> {
     let dialect = dialect(sdk_major)?;
-    let wording = dialect.wording;
-    let refusal = match why {
-        "invalid_message" => wording.invalid_message(text),
-        "session_ended" => wording.session_ended(),
-        "session_not_told" => wording.session_not_told(),
-        "too_many_sessions" => wording.too_many_sessions(),
-        _ => return Err(PyValueError::new_err(format!("there is no refusal {why:?}"))),
+    match Fault::named(fault, text) {
+        Some(fault) => Ok(Refusal::new(&fault.refusal(dialect), dialect)),
+        None => Err(PyValueError::new_err(format!("there is no fault {fault:?}"))),
+    }
+}
+
+/// The error that stands for a response that is no JSON.
+#[pyfunction]
+pub(crate) fn unwritable<'py>(py: Python<'py>, request: Option<&Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyBytes>> {
+    let end = SynthesizedEnd::Unwritable;
+    let payload = match request.map(request_id).transpose()? {
+        Some(request) => end_payload(&request, end),
+        None => nameless_end(end),
     };
-    Ok(Refusal::new(&refusal, dialect))
+    Ok(PyBytes::new(py, &payload))
+}
+
+/// Whether sessions of this revision can be resumed; false for one that is not known.
+#[pyfunction]
+pub(crate) fn is_resumable(revision: &str) -> bool {
+    Revision::parse(revision).is_some_and(|revision| revision.rules().resumable)
 }
 
 #[pymethods]

@@ -94,7 +94,7 @@ impl Engine {
     ) -> PyResult<Adoption> {
         let dialect = dialect(sdk_major)?;
         let pairs = header_pairs(headers)?;
-        let principal = Headers::read(&pairs).principal(user_json, named);
+        let principal = Headers::read(&pairs).asker(user_json, named).principal();
         let (key, wake) = waiters.shared.key();
         match calling(py, || self.engine.adopt_session(id, principal.as_deref(), dialect, wake, key.number)) {
             Ok(adoption) => Ok(Adoption { adoption, dialect, key }),

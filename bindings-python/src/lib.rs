@@ -23,7 +23,7 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = true)]
 mod _native {
     #[pymodule_export]
-    use crate::admission::{Admission, Refusal, refusal};
+    use crate::admission::{Admission, Refusal, is_resumable, refusal, unwritable};
     #[pymodule_export]
     use crate::adoption::Adoption;
     #[pymodule_export]

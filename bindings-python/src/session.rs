@@ -2,10 +2,12 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use tailrope_core::engine::{OutgoingMessage, Sent, SessionHandle};
-use tailrope_core::protocol::{self, Dialect, Kind, Operation, RequestId, Revision};
+use tailrope_core::exchange::{Action, Request, Terms};
+use tailrope_core::protocol::{self, Dialect};
 use tailrope_core::session::OutgoingKind;
 use tailrope_core::store::{self, HostReplay, HostRequest};
 
@@ -69,73 +71,39 @@ impl Session {
     ) -> PyResult<Bound<'py, PyAny>> {
         let pairs = header_pairs(headers)?;
         let headers = Headers::read(&pairs);
-        let principal = headers.principal(user_json, named);
+        let (head, asker) = (headers.head(method), headers.asker(user_json, named));
         if !self.is_claimed.swap(true, Ordering::Relaxed) {
-            self.handle.claim(principal.as_deref());
-        } else if let Err(refusal) = calling(py, || self.handle.check_principal(principal.as_deref())) {
-            return either::<Admission>(py, Err(Refusal::new(&refusal, self.dialect)));
+            self.handle.claim(asker.principal().as_deref());
         }
-        let head = headers.head(method);
-        let revision = head.protocol_version.and_then(Revision::parse);
-        let admitted = self.answer(self.handle.admit(&head, body, json_response));
-        either(py, admitted.map(|operation| Admission { operation, revision }))
+        let (request, terms) = (Request { head, asker, body }, Terms { json_response, ..Terms::default() });
+        let admitted = calling(py, || self.handle.admit(&request, &terms));
+        either(py, self.answer(admitted.map(Admission)))
     }
 
-    /// Opens the stream of an admitted request: a `Connection`, or a `Refusal`.
-    fn call<'py>(
+    /// Opens the connection that an admitted request asks for: a `Connection`, or a `Refusal`.
+    fn open<'py>(
         &self,
         py: Python<'py>,
         admission: &Admission,
         waiters: &Waiters,
         json_response: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (key, wake) = waiters.shared.key();
-        let initialize = admission
-            .request()
-            .filter(|envelope| envelope.is_initialize())
-            .map(|envelope| envelope.fields.protocol_version.as_deref().and_then(Revision::parse))
-            .map(|asked| asked.unwrap_or(Revision::ASSUMED));
-        if initialize.is_none()
-            && let Some(revision) = admission.revision
-        {
-            self.handle.assume_revision(revision);
-        }
-        let requests: Vec<RequestId> = admission
-            .envelopes()
-            .iter()
-            .filter(|envelope| envelope.kind == Kind::Request)
-            .filter_map(|envelope| envelope.id.clone())
-            .collect();
-        let opened = calling(py, || match requests.as_slice() {
-            [only] if json_response => self.handle.call_json(only, initialize, wake, key.number),
-            several => self.handle.call(several, initialize, wake, key.number),
-        });
-        either(py, self.answer(opened.map(|connection| Connection { connection, key })))
-    }
-
-    /// Opens a connection to the standalone stream: a `Connection`, or a `Refusal`.
-    fn listen<'py>(&self, py: Python<'py>, admission: &Admission, waiters: &Waiters) -> PyResult<Bound<'py, PyAny>> {
-        if let Some(revision) = admission.revision {
-            self.handle.assume_revision(revision);
+        if matches!(admission.0.action(), Action::Message | Action::Delete) {
+            return Err(PyValueError::new_err("the request opens no connection"));
         }
         let (key, wake) = waiters.shared.key();
-        let opened = calling(py, || self.handle.listen(wake, key.number));
+        let opened = calling(py, || self.handle.open(&admission.0, json_response, wake, key.number));
         either(py, self.answer(opened.map(|connection| Connection { connection, key })))
-    }
-
-    /// Continues the stream of the admitted `Last-Event-ID`: a `Connection`, or a `Refusal`.
-    fn resume<'py>(&self, py: Python<'py>, admission: &Admission, waiters: &Waiters) -> PyResult<Bound<'py, PyAny>> {
-        let Operation::Resume(last_event_id) = &admission.operation else {
-            return Err(pyo3::exceptions::PyValueError::new_err("the request is not a resume"));
-        };
-        let (key, wake) = waiters.shared.key();
-        let resumed = calling(py, || self.handle.resume(last_event_id, admission.revision, wake, key.number));
-        either(py, self.answer(resumed.map(|connection| Connection { connection, key })))
     }
 
     /// Notes what the client sent that is not a request.
     fn received(&self, py: Python<'_>, admission: &Admission) {
-        calling(py, || self.handle.received(admission.envelopes()));
+        calling(py, || self.handle.received(admission.0.envelopes()));
+    }
+
+    /// The SDK has been given the messages of the request: what these cancel gets its end, where the SDK says nothing.
+    fn dispatched(&self, py: Python<'_>, admission: &Admission) {
+        calling(py, || self.handle.dispatched(&admission.0));
     }
 
     /// Sends a notification. `related` is the request that it belongs to; None sends it on the

@@ -342,8 +342,7 @@ class Machine:
                     admitted = session.admit(method, headers, body, False, None, None)
                     self.keep(admitted)
                     if isinstance(admitted, _native.Admission):
-                        called = session.listen if method == "GET" else None
-                        self.keep(called(admitted, waiters) if called else session.call(admitted, waiters, False))
+                        self.keep(session.open(admitted, waiters, False))
                 if number == 2:
                     session.end()
             self.keep((engine.hook_log(), engine.adopt_session("elsewhere", headers, None, None, 2, waiters)))

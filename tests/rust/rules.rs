@@ -33,6 +33,7 @@ mod engine {
 }
 
 mod exchange {
+    mod faults;
     mod principal;
 }
 

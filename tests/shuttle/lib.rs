@@ -6,6 +6,8 @@
 
 #[path = "../../core/src/engine/mod.rs"]
 pub mod engine;
+#[path = "../../core/src/exchange/mod.rs"]
+pub mod exchange;
 #[path = "../../core/src/protocol/mod.rs"]
 pub mod protocol;
 #[path = "../../core/src/session/mod.rs"]

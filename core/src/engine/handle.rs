@@ -8,7 +8,8 @@ use super::EngineError;
 use super::cell::Cell;
 use super::connection::{Connection, Wake};
 use crate::Ms;
-use crate::protocol::{Context, Envelope, Head, Operation, Refusal, RequestId, Revision, admission};
+use crate::exchange::{Action, Admission, Request, Terms};
+use crate::protocol::{Context, Envelope, Refusal, RequestId, Revision, admission};
 use crate::session::OutgoingKind;
 use crate::store::{HostOperation, HostReplay, HostStore, OwnIds};
 use crate::stream::ConnectionId;
@@ -94,7 +95,7 @@ impl SessionHandle {
     ///
     /// # Errors
     /// The [`Refusal`] to answer with: that of a session that is not known.
-    pub fn check_principal(&self, principal: Option<&str>) -> Result<(), Refusal> {
+    fn check_principal(&self, principal: Option<&str>) -> Result<(), Refusal> {
         if self.cell.belongs_to(principal) {
             return Ok(());
         }
@@ -107,18 +108,96 @@ impl SessionHandle {
         self.cell.with_or((), |state, _| state.session.set_retry_ms(retry_ms));
     }
 
+    /// Gives the session's streams another longest silence than the engine's, in milliseconds; 0 is any.
+    pub fn set_keep_alive_ms(&self, keep_alive_ms: u64) {
+        self.cell.with_or((), |state, _| state.session.set_keep_alive_ms(keep_alive_ms));
+    }
+
     /// Examines an HTTP request of this session.
     ///
     /// # Errors
     /// The [`Refusal`] to answer with.
-    pub fn admit(&self, head: &Head<'_>, body: &[u8], json_response: bool) -> Result<Operation, Refusal> {
-        let context = Context { session_id: &self.cell.id, json_response };
-        admission::admit(head, body, &context, self.cell.dialect)
+    pub fn admit(&self, request: &Request<'_>, terms: &Terms<'_>) -> Result<Admission, Refusal> {
+        self.check_principal(request.asker.principal().as_deref())?;
+        let session_id = terms.session_id.unwrap_or(&self.cell.id);
+        let context = Context { session_id, json_response: terms.json_response };
+        let (head, body, dialect) = (&request.head, request.body, self.cell.dialect);
+        let operation = match terms.versions {
+            Some(versions) => admission::admit_with_versions(head, body, &context, dialect, versions),
+            None => admission::admit(head, body, &context, dialect),
+        }?;
+        Ok(Admission::new(operation, head))
+    }
+
+    /// Opens the connection that an admitted request asks for: of a call, of the standalone stream, or of a resume.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call), [`listen`](Self::listen) and [`resume`](Self::resume).
+    ///
+    /// # Panics
+    /// When the request asks for none.
+    pub fn open(
+        &self,
+        admission: &Admission,
+        json_response: bool,
+        wake: Arc<dyn Wake>,
+        key: u64,
+    ) -> Result<Connection, Refusal> {
+        let (revision, initialize) = (admission.revision(), admission.initialize());
+        if let Some(last_event_id) = admission.last_event_id() {
+            return self.resume(last_event_id, revision, wake, key);
+        }
+        if let Some(revision) = revision.filter(|_| initialize.is_none()) {
+            self.assume_revision(revision);
+        }
+        match (admission.action(), admission.requests().as_slice()) {
+            (Action::Listen, _) => self.listen(wake, key),
+            (Action::Call, [only]) if json_response => self.call_json(only, initialize, wake, key),
+            (Action::Call, several) => self.call(several, initialize, wake, key),
+            (action, _) => panic!("a {action:?} opens no connection"),
+        }
+    }
+
+    /// Opens a connection for each request of an admitted batch, to be answered with one JSON body. `wake` makes the
+    /// wake-up of each, with its key.
+    ///
+    /// # Errors
+    /// As [`call_json`](Self::call_json); then none is open.
+    pub fn open_each(
+        &self,
+        admission: &Admission,
+        mut wake: impl FnMut() -> (Arc<dyn Wake>, u64),
+    ) -> Result<Vec<Connection>, Refusal> {
+        let requests = admission.requests();
+        let mut connections = Vec::with_capacity(requests.len());
+        for (position, request) in requests.iter().enumerate() {
+            let (wake, key) = wake();
+            match self.call_json(request, None, wake, key) {
+                Ok(connection) => connections.push(connection),
+                Err(refusal) => {
+                    for opened in &requests[..position] {
+                        self.cancelled(opened);
+                    }
+                    return Err(refusal);
+                }
+            }
+        }
+        Ok(connections)
     }
 
     /// Notes messages of the client that are not requests: an answer settles the server's question.
     pub fn received(&self, envelopes: &[Envelope]) {
         self.cell.received(envelopes);
+    }
+
+    /// The handlers have been given the messages of the request: what these cancel gets its end, where the SDK says
+    /// nothing of it (I13).
+    pub fn dispatched(&self, admission: &Admission) {
+        if self.cell.dialect.settles_cancelled {
+            for request in admission.cancelled() {
+                self.cancelled(request);
+            }
+        }
     }
 
     /// Sets the revision of a session whose `initialize` the engine does not see.

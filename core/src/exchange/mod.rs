@@ -1,5 +1,33 @@
 //! What a host does with one HTTP exchange, whichever language it is written in. Pure.
 
+mod admission;
+mod fault;
 mod principal;
 
+pub use admission::{Action, Admission};
+pub use fault::Fault;
 pub use principal::{Asker, CREDENTIAL_HEADERS};
+
+use crate::protocol::Head;
+
+/// An HTTP request.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Request<'a> {
+    /// The parts of its head that count.
+    pub head: Head<'a>,
+    /// What is known of who sends it.
+    pub asker: Asker<'a>,
+    /// Its body, which counts on POST only.
+    pub body: &'a [u8],
+}
+
+/// What a host's settings say of its sessions.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Terms<'a> {
+    /// The id by which the host knows the session, where it is another than the engine's.
+    pub session_id: Option<&'a str>,
+    /// Requests are answered with a JSON body.
+    pub json_response: bool,
+    /// The values of the version header that are served, where the dialect leaves that to the host (W-094).
+    pub versions: Option<&'a [&'a str]>,
+}

@@ -70,6 +70,9 @@ pub struct Dialect {
     pub exact_members: bool,
     /// Clients may post an error response whose id is null.
     pub null_id_errors: bool,
+    /// The SDK tells nobody that a cancelled request will have no response: it gets its end when the cancellation has
+    /// been given to the handlers.
+    pub settles_cancelled: bool,
 }
 
 impl Dialect {
@@ -89,6 +92,7 @@ impl Dialect {
         batches: false,
         exact_members: false,
         null_id_errors: false,
+        settles_cancelled: true,
     };
 
     /// The `mcp` package on PyPI, 2.x. Its manager routes by version before a transport sees it.
@@ -102,6 +106,7 @@ impl Dialect {
         batches: false,
         exact_members: false,
         null_id_errors: true,
+        settles_cancelled: false,
     };
 
     /// The `@modelcontextprotocol/sdk` package on npm, 1.x. Its versions are the host's to name: see
@@ -116,6 +121,7 @@ impl Dialect {
         batches: true,
         exact_members: true,
         null_id_errors: false,
+        settles_cancelled: true,
     };
 
     /// The `@modelcontextprotocol/server` package on npm, 2.x. Its transport answers as 1.x does.

@@ -104,7 +104,7 @@ const UNSUPPORTED_PROTOCOL_VERSION: i32 = -32022;
 
 /// Of admission.
 impl Wording {
-    fn refused(self, status: u16, message: impl Into<String>) -> Refusal {
+    pub(crate) fn refused(self, status: u16, message: impl Into<String>) -> Refusal {
         let code = match self {
             Self::Python => INVALID_REQUEST,
             Self::TypeScript => REFUSED,
@@ -216,19 +216,6 @@ impl Wording {
     /// The session ended while the answer in JSON was awaited.
     pub fn session_ended_meanwhile(self) -> Refusal {
         Refusal::new(500, INTERNAL_ERROR, "Session terminated before the request completed")
-    }
-
-    /// No further session fits.
-    pub fn too_many_sessions(self) -> Refusal {
-        Refusal::new(503, INTERNAL_ERROR, "Too many open sessions")
-    }
-
-    /// The SDK does not take the message; `why` is what it says.
-    pub fn invalid_message(self, why: &str) -> Refusal {
-        match self {
-            Self::Python => Refusal::new(400, INVALID_PARAMS, format!("Validation error: {why}")),
-            Self::TypeScript => Refusal::new(400, jsonrpc::PARSE_ERROR, "Parse error: Invalid JSON-RPC message"),
-        }
     }
 
     /// Nothing is taken any more.

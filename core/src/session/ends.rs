@@ -16,6 +16,8 @@ pub enum SynthesizedEnd {
     SessionEnded,
     /// The process is going away, and the client cannot resume.
     Draining,
+    /// The response is no JSON.
+    Unwritable,
     /// The store did not take the response.
     Unstored,
     /// The response is larger than the store takes (F-60).
@@ -40,6 +42,7 @@ impl SynthesizedEnd {
             Self::Cancelled => REQUEST_CANCELLED,
             Self::SessionEnded
             | Self::Draining
+            | Self::Unwritable
             | Self::Unstored
             | Self::TooLarge { .. }
             | Self::OwnerLost
@@ -54,6 +57,7 @@ impl SynthesizedEnd {
             Self::Cancelled => "Request cancelled",
             Self::SessionEnded => "The session ended before the request completed",
             Self::Draining => "The server is shutting down; send the request again",
+            Self::Unwritable => "The response cannot be written as JSON",
             Self::Unstored => "The response could not be stored",
             Self::TooLarge { bytes, max } => {
                 return format!("The response of {bytes} bytes is larger than the {max} bytes that the server keeps")

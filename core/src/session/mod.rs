@@ -120,6 +120,11 @@ impl Session {
         self.pacing.retry_ms = retry_ms;
     }
 
+    /// The longest silence on connections of streams that are opened from now on, in milliseconds; 0 is any.
+    pub fn set_keep_alive_ms(&mut self, keep_alive_ms: u64) {
+        self.pacing.keep_alive_ms = keep_alive_ms;
+    }
+
     /// The reconnection delay of streams that are opened from now on, in milliseconds.
     pub fn retry_ms(&self) -> u32 {
         self.pacing.retry_ms

@@ -293,7 +293,7 @@ class Machine {
           const body = message === undefined ? '' : JSON.stringify(message);
           const admission = this.keep(session.admit({ ...HEAD, method, sessionId: id }, body, false));
           if (!(admission instanceof Refusal)) {
-            this.keep(method === 'GET' ? session.listen(admission) : session.call(admission, false));
+            this.keep(session.open(admission, false));
           }
         }
         if (id === 's3') {
@@ -357,10 +357,12 @@ const METHODS = {
   adoptSession: ['id', 'asker', 'major', 'versions'],
   drain: ['number'],
   'Session.admit': ['head', 'body', 'bool'],
-  call: ['admission', 'bool'],
-  callEach: ['admission'],
-  listen: ['admission'],
-  resume: ['admission'],
+  'Session.open': ['admission', 'bool'],
+  openEach: ['admission'],
+  dispatched: ['admission'],
+  setKeepAliveMs: ['number'],
+  unwritable: ['request'],
+  'Engine.refusal': ['major', 'text', 'text', 'body'],
   received: ['admission'],
   notify: ['request', 'payload'],
   respond: ['request', 'payload'],

@@ -105,7 +105,7 @@ async def _open(
         return None
     opened: Any = session.admit("GET", scope["headers"], b"", manager.json_response, *who)
     if not isinstance(opened, Refusal):
-        opened = (session.listen if opened.operation == "listen" else session.resume)(opened, here.waiters)
+        opened = session.open(opened, here.waiters, False)
     if isinstance(opened, Refusal):
         session_id = _sdk.header(scope, b"mcp-session-id") or ""
         await write_refusal(send, opened, session_id.encode("ascii"))

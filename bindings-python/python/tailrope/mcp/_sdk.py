@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from typing import TYPE_CHECKING, Any
 
 from mcp.shared.message import ServerMessageMetadata, SessionMessage
 from pydantic import ValidationError
 
+from tailrope._native import is_resumable, unwritable
 from tailrope.mcp._seam import VERSION
 
 if TYPE_CHECKING:
@@ -20,11 +20,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tailrope")
 
 MAJOR = int(VERSION.split(".", 1)[0])
-
-INTERNAL_ERROR = -32603
-
-LEGACY_REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
-"""Those that have sessions."""
 
 NOTIFICATION, REQUEST, RESPONSE = "notification", "request", "response"
 """The kinds of outgoing message."""
@@ -39,8 +34,7 @@ def _unwritable(kind: str, request_id: int | str | None, error: ValueError) -> b
     if kind is not RESPONSE:
         raise error
     logger.error("response to request %r cannot be written: %s", request_id, error)
-    fault = {"code": INTERNAL_ERROR, "message": "The response cannot be written as JSON"}
-    return json.dumps({"jsonrpc": "2.0", "id": request_id, "error": fault}).encode()
+    return unwritable(request_id)
 
 
 # Sent for everybody; a handler that sends one of these does not mean its own request's stream.
@@ -180,16 +174,10 @@ def modern_revision(scope: Scope) -> str | None:
     """The revision that a request names, where that has no sessions and the session manager gives it to the SDK's entry
     for 2026-07-28. 1.x has none, and refuses such a request itself."""
     revision = header(scope, b"mcp-protocol-version")
-    return None if MAJOR < 2 or revision in LEGACY_REVISIONS else revision
+    return None if MAJOR < 2 or revision is None or is_resumable(revision) else revision
 
-
-CANCELS_SETTLE_HERE = MAJOR < 2
-"""1.x tells nobody that a cancelled request will have no response; the transport ends it itself."""
 
 __all__ = [
-    "CANCELS_SETTLE_HERE",
-    "INTERNAL_ERROR",
-    "LEGACY_REVISIONS",
     "MAJOR",
     "NOTIFICATION",
     "REQUEST",

@@ -6,6 +6,7 @@ import logging
 import math
 from contextlib import asynccontextmanager
 from functools import partial
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -168,21 +169,17 @@ class SessionServer:
         if isinstance(admission, Refusal):
             await write_refusal(send, admission, self._id_header)
             return None
-        opened: Connection | Refusal | None
-        match admission.operation:
-            case "request":
-                opened = await self._request(session, here, admission, request, body, send)
+        opened: Connection | Refusal | None = None
+        match admission.action:
+            case "call":
+                opened = await self._call(session, here, admission, request, body, send)
             case "message":
                 await self._message(session, admission, request, body, send)
-                opened = None
-            case "listen":
-                opened = session.listen(admission, here.waiters)
-            case "resume":
-                opened = session.resume(admission, here.waiters)
             case "delete":
                 self.terminate()
-                await self._write_empty(send, 200)
-                opened = None
+                await self._write_empty(send, HTTPStatus.OK)
+            case _:
+                opened = session.open(admission, here.waiters, False)
         if isinstance(opened, Refusal):
             await write_refusal(send, opened, self._id_header)
             return None
@@ -196,13 +193,13 @@ class SessionServer:
             await self._refuse(send, "invalid_message", str(error))
             return None
 
-    async def _request(
+    async def _call(
         self, session: Session, here: Loop, admission: Admission, request: Request, body: bytes, send: Send
     ) -> Connection | Refusal | None:
         message = await self._parse(body, send)
         if message is None:
             return None
-        connection = session.call(admission, here.waiters, self._json_response)
+        connection = session.open(admission, here.waiters, self._json_response)
         if isinstance(connection, Refusal):
             return connection
         closer = Closer(session, _sdk.unwrap(message).id)
@@ -244,12 +241,11 @@ class SessionServer:
         except anyio.ClosedResourceError:
             await self._refuse(send, "session_ended")
             return
-        if _sdk.CANCELS_SETTLE_HERE and (cancelled := admission.cancelled_request) is not None:
-            session.cancelled(cancelled)
-        await self._write_empty(send, 202)
+        session.dispatched(admission)
+        await self._write_empty(send, HTTPStatus.ACCEPTED)
 
-    async def _refuse(self, send: Send, why: str, text: str = "") -> None:
-        await write_refusal(send, refusal(_sdk.MAJOR, why, text), self._id_header)
+    async def _refuse(self, send: Send, fault: str, text: str = "") -> None:
+        await write_refusal(send, refusal(_sdk.MAJOR, fault, text), self._id_header)
 
     async def _write_empty(self, send: Send, status: int) -> None:
         headers = [(b"content-type", b"application/json"), (b"mcp-session-id", self._id_header)]

@@ -1,0 +1,88 @@
+//! A request that may enter its session, and what it asks of it.
+
+use crate::protocol::{Body, Envelope, Head, Kind, Operation, RequestId, Revision};
+
+/// What an admitted request asks of its session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Answers are owed: [open](crate::engine::SessionHandle::open) its stream, and give its messages to the handlers.
+    Call,
+    /// Notifications and answers only: give them to the handlers.
+    Message,
+    /// Open the standalone stream.
+    Listen,
+    /// Continue a stream.
+    Resume,
+    /// End the session.
+    Delete,
+}
+
+/// A request that may enter its session.
+#[derive(Clone, Debug)]
+pub struct Admission {
+    operation: Operation,
+    /// The revision that the version header names, for sessions whose own is not known.
+    revision: Option<Revision>,
+}
+
+impl Admission {
+    /// `operation` is what admission found `head` and its body to be.
+    pub fn new(operation: Operation, head: &Head<'_>) -> Self {
+        Self { operation, revision: head.protocol_version.and_then(Revision::parse) }
+    }
+
+    /// What the request asks of its session.
+    pub fn action(&self) -> Action {
+        match &self.operation {
+            Operation::Post(body) if body.has_request() => Action::Call,
+            Operation::Post(_) => Action::Message,
+            Operation::Listen => Action::Listen,
+            Operation::Resume(_) => Action::Resume,
+            Operation::Delete => Action::Delete,
+        }
+    }
+
+    /// The revision that the version header names.
+    pub fn revision(&self) -> Option<Revision> {
+        self.revision
+    }
+
+    /// The event id of a resume.
+    pub fn last_event_id(&self) -> Option<&str> {
+        match &self.operation {
+            Operation::Resume(id) => Some(id),
+            _ => None,
+        }
+    }
+
+    /// The messages of a POST, in order.
+    pub fn envelopes(&self) -> &[Envelope] {
+        match &self.operation {
+            Operation::Post(body) => body.envelopes(),
+            _ => &[],
+        }
+    }
+
+    /// The revision that an `initialize` asks for; none for any other request.
+    pub fn initialize(&self) -> Option<Revision> {
+        let Operation::Post(Body::Single(envelope)) = &self.operation else { return None };
+        let asked = envelope.fields.protocol_version.as_deref().and_then(Revision::parse);
+        envelope.is_initialize().then(|| asked.unwrap_or(Revision::ASSUMED))
+    }
+
+    /// The ids of the requests of a POST.
+    pub fn requests(&self) -> Vec<RequestId> {
+        let requests = self.envelopes().iter().filter(|envelope| envelope.kind == Kind::Request);
+        requests.filter_map(|envelope| envelope.id.clone()).collect()
+    }
+
+    /// Whether it answers requests of the server.
+    pub fn has_answers(&self) -> bool {
+        self.envelopes().iter().any(|envelope| matches!(envelope.kind, Kind::Response | Kind::ErrorResponse))
+    }
+
+    /// The requests that its `notifications/cancelled` name.
+    pub fn cancelled(&self) -> impl Iterator<Item = &RequestId> {
+        self.envelopes().iter().filter_map(|envelope| envelope.fields.cancelled_request.as_ref())
+    }
+}

@@ -1,0 +1,83 @@
+//! What a host refuses before or after admission, in the words of the SDK that it serves.
+
+use crate::protocol::jsonrpc::{self, INTERNAL_ERROR, INVALID_PARAMS, PARSE_ERROR};
+use crate::protocol::{Dialect, Refusal, Wording};
+
+/// Why a host does not take a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault<'a> {
+    /// The body is larger than the host reads; how many bytes that is.
+    BodyTooLarge(&'a str),
+    /// The request came by a name that the host does not serve.
+    ForeignHost(&'a str),
+    /// The request came from a page that may not use the server.
+    ForeignOrigin(&'a str),
+    /// What the user has put around sessions failed: a factory, a function that answers challenges.
+    Internal,
+    /// The SDK does not take the message; what it says of it.
+    InvalidMessage(&'a str),
+    /// The user's function for new sessions failed.
+    NotOpened,
+    /// The SDK does not take the `initialize`.
+    NotInitialize,
+    /// The session has ended (W-084).
+    SessionEnded,
+    /// Whether there is such a session is known to the event store alone, which cannot tell now.
+    SessionNotTold,
+    /// There is no such session for who asks (W-083, I7).
+    SessionUnknown,
+    /// No further session fits (I11).
+    TooManySessions,
+}
+
+impl<'a> Fault<'a> {
+    /// The fault of this name, which is how bindings say it, and what there is to say of it.
+    pub fn named(name: &str, text: &'a str) -> Option<Self> {
+        Some(match name {
+            "body_too_large" => Self::BodyTooLarge(text),
+            "foreign_host" => Self::ForeignHost(text),
+            "foreign_origin" => Self::ForeignOrigin(text),
+            "internal" => Self::Internal,
+            "invalid_message" => Self::InvalidMessage(text),
+            "not_opened" => Self::NotOpened,
+            "not_initialize" => Self::NotInitialize,
+            "session_ended" => Self::SessionEnded,
+            "session_not_told" => Self::SessionNotTold,
+            "session_unknown" => Self::SessionUnknown,
+            "too_many_sessions" => Self::TooManySessions,
+            _ => return None,
+        })
+    }
+
+    /// The answer.
+    pub fn refusal(self, dialect: &Dialect) -> Refusal {
+        let wording = dialect.wording;
+        match self {
+            Self::BodyTooLarge(max) => {
+                wording.refused(413, format!("Payload Too Large: Request body must not exceed {max} bytes"))
+            }
+            Self::ForeignHost(host) => wording.refused(403, format!("Invalid Host header: {host}")),
+            Self::ForeignOrigin(origin) => wording.refused(403, format!("Invalid Origin header: {origin}")),
+            Self::Internal => Refusal::new(500, INTERNAL_ERROR, "Internal server error"),
+            Self::InvalidMessage(why) => match wording {
+                Wording::Python => Refusal::new(400, INVALID_PARAMS, format!("Validation error: {why}")),
+                Wording::TypeScript => Refusal::new(400, PARSE_ERROR, "Parse error: Invalid JSON-RPC message"),
+            },
+            Self::NotOpened => Refusal::new(400, PARSE_ERROR, "Parse error"),
+            Self::NotInitialize => wording.refused(400, "Bad Request: Server not initialized"),
+            Self::SessionEnded => wording.session_ended(),
+            Self::SessionNotTold => wording.session_not_told(),
+            Self::SessionUnknown => wording.session_unknown(),
+            Self::TooManySessions => Refusal::new(503, INTERNAL_ERROR, "Too many open sessions"),
+        }
+    }
+
+    /// The same for the request of a body, which the error then names.
+    pub fn refusal_of(self, dialect: &Dialect, body: &[u8]) -> Refusal {
+        let request = match jsonrpc::read(body) {
+            Ok(jsonrpc::Body::Single(envelope)) if envelope.method.is_some() => envelope.id,
+            _ => None,
+        };
+        Refusal { request, ..self.refusal(dialect) }
+    }
+}
