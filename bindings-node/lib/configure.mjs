@@ -1,16 +1,27 @@
 // The options of this thread's engines.
+import { invalid } from './open-store.mjs';
 import { Runtime, state, writeLog } from './runtime.mjs';
 import { status } from './status.mjs';
 
 /**
  * Sets the options of the engines of this thread: of the shared one, which serves transports that name no
  * event store, and of those over users' own stores. To be called before the transports are made; called
- * again, it replaces the options for new ones. Throws for options that are wrong.
+ * again, it replaces the options for new ones. Throws for options that are wrong, and with `onUnsupported: 'raise'` for an
+ * SDK that Tailrope does not fit under.
  */
-export function configure(options) {
-  const shared = new Runtime(options);
+export function configure(options = {}) {
+  const { onUnsupported = 'stock', ...others } = options;
+  if (!['stock', 'raise'].includes(onUnsupported)) {
+    invalid("onUnsupported must be 'stock' or 'raise'");
+  }
+  const differing = [...state.seams.values()].find(({ difference }) => difference !== undefined);
+  if (onUnsupported === 'raise' && differing !== undefined) {
+    throw differing.unsupported(differing.difference);
+  }
+  const shared = new Runtime(others);
+  state.onUnsupported = onUnsupported;
   state.openBefore += state.shared?.engine.stats().sessions ?? 0;
-  state.options = { ...options };
+  state.options = others;
   state.shared = shared;
   state.hosted = new WeakMap();
   state.configured += 1;

@@ -5,9 +5,11 @@ import { NodeExchange } from './node-exchange.mjs';
 import { invalid } from './open-store.mjs';
 import { INTERNAL_ERROR, REFUSED, SESSION_NOT_FOUND, answerError, tooLargeMessage } from './refusal.mjs';
 import { maxBodyBytes } from './request.mjs';
-import { isDisabled } from './platform.mjs';
+import { isStock } from './seam.mjs';
 import { noteHandler } from './status.mjs';
 import { runtimeFor } from './store.mjs';
+import { StoredSessions } from './stored-sessions.mjs';
+import { resumableExchange } from './transport.mjs';
 import { WebExchange } from './web-exchange.mjs';
 
 const LIST_CHANGES = {
@@ -16,15 +18,13 @@ const LIST_CHANGES = {
   resources_list_changed: { capability: 'resources', send: 'sendResourceListChanged' },
 };
 
-/**
- * Makes `createResumableMcpHandler` for an SDK that has `createMcpHandler`. `ExchangeTransport` serves one
- * session; `sdk` says what else of the SDK is used.
- */
-export function resumableHandler(ExchangeTransport, sdk) {
+/** Makes `createResumableMcpHandler` for an SDK that has `createMcpHandler`. */
+export function resumableHandler(sdk) {
+  const ExchangeTransport = resumableExchange(sdk.WebStock, sdk);
   return function createResumableMcpHandler(factory, options = {}) {
-    if (isDisabled()) {
+    if (isStock(sdk)) {
       const stock = sdk.createMcpHandler(factory, options);
-      return { ...stock, node: sdk.toNodeHandler(stock) };
+      return { ...stock, node: sdk.nodeHandler(stock) };
     }
     return new Handler(factory, options, ExchangeTransport, sdk).faces();
   };
@@ -86,10 +86,10 @@ class Handler {
       maxRequestBodySize,
     };
     this.#modern = sdk.createMcpHandler(factory, { ...shared, legacy: 'reject' });
-    this.#modernNode = sdk.toNodeHandler(this.#modern, { onerror: shared.onerror, maxRequestBodySize });
+    this.#modernNode = sdk.nodeHandler(this.#modern, { onerror: shared.onerror, maxRequestBodySize });
     // Says what a transport says to a request that opens no session.
     this.#unopened = new ExchangeTransport(this.#transportOptions);
-    this.#stored = sdk.storedSessions({ ...this.#transportOptions, onerror: shared.onerror });
+    this.#stored = new StoredSessions(sdk, { ...this.#transportOptions, onerror: shared.onerror });
     this.#runtime = runtimeFor(eventStore);
     this.#unsubscribe = this.#modern.bus.subscribe((event) => this.#listChanged(event));
     this.#forget = noteHandler(preferResumable);

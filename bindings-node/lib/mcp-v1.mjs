@@ -1,29 +1,11 @@
 // For @modelcontextprotocol/sdk 1.x.
-import { StreamableHTTPServerTransport as NodeStock } from '@modelcontextprotocol/sdk/server/streamableHttp.js';
-import { WebStandardStreamableHTTPServerTransport as WebStock } from '@modelcontextprotocol/sdk/server/webStandardStreamableHttp.js';
-import {
-  JSONRPCMessageSchema,
-  SUPPORTED_PROTOCOL_VERSIONS,
-  isInitializeRequest,
-} from '@modelcontextprotocol/sdk/types.js';
-
-import { noteSdk } from './status.mjs';
+import { sdk } from './sdk-1.30-or-later.mjs';
 import { storedSessionServers } from './stored-sessions.mjs';
 import { resumableNode, resumableWeb } from './transport.mjs';
 
-noteSdk('@modelcontextprotocol/sdk');
+export class StreamableHTTPServerTransport extends resumableNode(sdk.NodeStock, sdk) {}
 
-const sdk = {
-  major: 1,
-  versions: SUPPORTED_PROTOCOL_VERSIONS,
-  parseMessage: (value) => JSONRPCMessageSchema.parse(value),
-  isInitializeRequest,
-  extra: (exchange) => ({ authInfo: exchange.auth, requestInfo: exchange.requestInfo() }),
-};
-
-export class StreamableHTTPServerTransport extends resumableNode(NodeStock, sdk) {}
-
-export class WebStandardStreamableHTTPServerTransport extends resumableWeb(WebStock, sdk) {}
+export class WebStandardStreamableHTTPServerTransport extends resumableWeb(sdk.WebStock, sdk) {}
 
 export const { serveStoredSession, fetchStoredSession } = storedSessionServers(sdk);
 

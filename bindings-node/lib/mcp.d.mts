@@ -1,4 +1,3 @@
-import { NodeStreamableHTTPServerTransport as NodeStock } from '@modelcontextprotocol/node';
 import {
   type AuthInfo,
   type CreateMcpHandlerOptions,
@@ -17,12 +16,17 @@ import type { CloseOptions, EngineOptions, PrincipalOption, Store } from './runt
 export { configure, drain, openStore, setLog, stats, status } from './runtime.mjs';
 export type { CloseOptions, ConfigureOptions, EngineOptions, LogLevel, Principal, Status, Store, StoreOptions } from './runtime.mjs';
 
+declare const WebStockWithoutFace: new (
+  options?: WebStandardStreamableHTTPServerTransportOptions & PrincipalOption,
+) => Omit<WebStock, 'handleRequest'>;
+
 /**
- * The SDK's class on Tailrope's engine: same options, same methods. With a `sessionIdGenerator` its sessions
- * are resumable, also without an `eventStore`; without one (stateless mode) it is the SDK's class.
+ * For node:http: the SDK's class on Tailrope's engine, same options, same methods. With a `sessionIdGenerator` its sessions
+ * are resumable, also without an `eventStore`; without one (stateless mode) the SDK serves, which needs its package
+ * `@modelcontextprotocol/node` for that.
  */
-export class NodeStreamableHTTPServerTransport extends NodeStock {
-  constructor(options?: ConstructorParameters<typeof NodeStock>[0] & PrincipalOption);
+export class NodeStreamableHTTPServerTransport extends WebStockWithoutFace {
+  handleRequest(req: IncomingMessage & { auth?: AuthInfo }, res: ServerResponse, parsedBody?: unknown): Promise<void>;
   /** Closes the connection of a request's stream without terminating the stream. */
   closeSSEStream(requestId: RequestId, options?: CloseOptions): void;
   /** Closes the connection of the standalone stream without terminating the stream. */
@@ -78,7 +82,10 @@ export interface ResumableMcpHandlerOptions
 }
 
 export interface ResumableMcpHandler extends McpHttpHandler {
-  /** Serves node:http, and what is built on it, without a detour over the web platform's classes. */
+  /**
+   * Serves node:http, and what is built on it, without a detour over the web platform's classes. For requests of
+   * 2026-07-28 the SDK needs its package `@modelcontextprotocol/node` here.
+   */
   node: (
     req: IncomingMessage & { auth?: AuthInfo },
     res: ServerResponse,

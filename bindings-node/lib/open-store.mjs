@@ -30,6 +30,7 @@ const ENGINE_OPTIONS = [
   'warnEventBytes',
 ];
 const ELSEWHERE = {
+  onUnsupported: 'configure()',
   preferResumable: 'createResumableMcpHandler()',
   enableJsonResponse: 'a transport',
   eventStore: 'a transport',

@@ -105,6 +105,11 @@ export interface ConfigureOptions extends EngineOptions {
    * the address `memory:` (the default) or `sqlite:PATH`.
    */
   store?: string | Store;
+  /**
+   * What to do under an SDK that Tailrope does not fit under: leave its own transports in place, with one error in the
+   * log, or throw an `Error` with code `unsupported_sdk`. Default `stock`.
+   */
+  onUnsupported?: 'stock' | 'raise';
 }
 
 /**
@@ -137,7 +142,7 @@ export interface Status {
   sdk: string[];
   /** TAILROPE_DISABLE is set: everything is stock. */
   isDisabled: boolean;
-  /** Whose transport serves sessions; null while everything is stock. */
+  /** Whose transport serves sessions; null while everything is stock, also under SDKs that Tailrope does not fit under. */
   transport: 'tailrope' | null;
   /** The address of the store of transports that name no event store, without user, password and options. */
   store: string | null;

@@ -1,16 +1,7 @@
 // What is in force on this thread, as data and as a line of the log.
-import { readFileSync } from 'node:fs';
-import { createRequire } from 'node:module';
-import { join } from 'node:path';
-
 import { Engine } from './native.mjs';
 import { isDisabled } from './platform.mjs';
 import { living, sharedRuntime, state } from './runtime.mjs';
-
-/** An SDK is in use. */
-export function noteSdk(name) {
-  state.sdks.add(name);
-}
 
 /** A handler for both eras is there, until what this returns is called. */
 export function noteHandler(preferResumable) {
@@ -24,18 +15,21 @@ export function noteHandler(preferResumable) {
  * clients are steered to a revision that can resume.
  */
 export function status() {
+  const seams = [...state.seams.values()];
+  const different = seams.map((seam) => seam.notice).filter(Boolean);
   const disabled = isDisabled();
+  const isServed = !disabled && (seams.length === 0 || different.length < seams.length);
   const handlers = [...state.handlers];
   const eventStores = [...living()].filter(({ isOfEventStore }) => isOfEventStore);
   return {
     version: Engine.version(),
-    sdk: [...state.sdks].map((name) => [name, versionOf(name)].filter(Boolean).join(' ')),
+    sdk: seams.map((seam) => seam.found),
     isDisabled: disabled,
-    transport: disabled ? null : 'tailrope',
+    transport: isServed ? 'tailrope' : null,
     store: disabled ? null : sharedRuntime().store.address,
     preferResumable: handlers.length === 0 ? null : handlers.every(({ preferResumable }) => preferResumable),
     eventStores: eventStores.map(({ store }) => ({ store: store.address })),
-    notices: disabled ? [] : notices(eventStores.length),
+    notices: disabled ? [] : [...different, ...notices(eventStores.length)],
   };
 }
 
@@ -60,20 +54,4 @@ function notices(eventStores) {
     );
   }
   return found;
-}
-
-/** The version of an installed package; nothing where that cannot be told, as in a bundle. */
-function versionOf(name) {
-  try {
-    for (const folder of createRequire(import.meta.url).resolve.paths(name)) {
-      try {
-        return JSON.parse(readFileSync(join(folder, name, 'package.json'), 'utf8')).version;
-      } catch {
-        // It may be in the next one.
-      }
-    }
-  } catch {
-    // Nothing can be looked up from here.
-  }
-  return undefined;
 }

@@ -1,6 +1,6 @@
 // The transports that take the place of the SDKs' classes, for both SDK lines.
 import { NodeExchange } from './node-exchange.mjs';
-import { isDisabled } from './platform.mjs';
+import { isStock } from './seam.mjs';
 import { SessionServer } from './session-server.mjs';
 import { WebExchange } from './web-exchange.mjs';
 
@@ -8,15 +8,18 @@ import { WebExchange } from './web-exchange.mjs';
  * Makes a subclass of an SDK's transport whose sessions are served on the engine. Without
  * `sessionIdGenerator` (stateless mode) it is the SDK's class: there is nothing to resume.
  *
- * `sdk` is what differs between the SDK lines; `handle` answers one request.
+ * `sdk` is what differs between the SDK lines; `handle` answers one request, and what `stockHandler` makes one of
+ * stateless mode.
  */
-function resumable(Stock, sdk, handle) {
+function resumable(Stock, sdk, handle, stockHandler = (_transport, handleRequest) => handleRequest) {
   return class ResumableTransport extends Stock {
     #sessions;
+    #stock;
 
     constructor(options = {}) {
       super(options);
-      if (options.sessionIdGenerator !== undefined && !isDisabled()) {
+      this.#stock = stockHandler(this, (...args) => super.handleRequest(...args), options);
+      if (options.sessionIdGenerator !== undefined && !isStock(sdk)) {
         this.#sessions = new SessionServer(this, sdk, options);
       }
     }
@@ -41,7 +44,7 @@ function resumable(Stock, sdk, handle) {
     }
 
     handleRequest(...args) {
-      return this.#sessions === undefined ? super.handleRequest(...args) : handle(this.#sessions, ...args);
+      return this.#sessions === undefined ? this.#stock(...args) : handle(this.#sessions, ...args);
     }
 
     async send(message, options) {
@@ -72,11 +75,19 @@ function resumable(Stock, sdk, handle) {
   };
 }
 
+const serveNode = (sessions, req, res, parsedBody) => sessions.serve(new NodeExchange(req, res, parsedBody));
+
 /** For the SDKs' transports of node:http. */
 export function resumableNode(Stock, sdk) {
-  return resumable(Stock, sdk, (sessions, req, res, parsedBody) =>
-    sessions.serve(new NodeExchange(req, res, parsedBody)),
-  );
+  return resumable(Stock, sdk, serveNode);
+}
+
+/** For node:http, where the SDK's class for that is in a package that need not be there. */
+export function resumableNodeOverWeb(Stock, sdk) {
+  return resumable(Stock, sdk, serveNode, (transport, fetch, { maxRequestBodySize }) => {
+    const onerror = (error) => transport.onerror?.(error);
+    return sdk.nodeHandler({ fetch }, { maxRequestBodySize, onerror });
+  });
 }
 
 /** For the SDKs' web-standard transports. */
