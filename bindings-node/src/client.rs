@@ -12,7 +12,7 @@ use tailrope_core::protocol::{RequestId, sse};
 
 use crate::admission::JsBody;
 use crate::connection::text_or_bytes;
-use crate::convert::{Result, camel_case, invalid, number, size, whole};
+use crate::convert::{Result, camel_case, invalid, number, whole};
 
 /// How streams come back: the options of `tailrope_core::client::Options`, in camel case.
 #[napi]
@@ -36,7 +36,8 @@ impl ClientOptions {
 }
 
 fn set_option(options: &mut Options, name: &str, value: Option<f64>) -> Result<()> {
-    let number = |value| whole(name, value, true);
+    let negative = || invalid(format!("{name} must be a whole number that is not negative"));
+    let number = |value| whole(value).ok_or_else(negative);
     match (name, value) {
         ("giveUpAfterMs", value) => options.give_up_after_ms = value.map(number).transpose()?,
         ("maxAttempts", value) => {
@@ -48,7 +49,9 @@ fn set_option(options: &mut Options, name: &str, value: Option<f64>) -> Result<(
         ("maxDelayMs", Some(value)) => options.max_delay_ms = number(value)?,
         ("growth", Some(value)) => options.growth = value,
         ("jitter", Some(value)) => options.jitter = value,
-        ("maxEventBytes", Some(value)) => options.max_event_bytes = size(number(value)?),
+        ("maxEventBytes", Some(value)) => {
+            options.max_event_bytes = usize::try_from(number(value)?).unwrap_or(usize::MAX)
+        }
         ("initialDelayMs" | "maxDelayMs" | "growth" | "jitter" | "maxEventBytes", None) => {
             return Err(invalid(format!("{name} must be a number")));
         }

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use napi::Status;
-use napi::bindgen_prelude::{Either, Env, Object};
-use tailrope_core::engine::EngineError;
+use napi::bindgen_prelude::Either;
+use tailrope_core::engine::{EngineError, NUMBER_OPTIONS, NumberOption};
 use tailrope_core::protocol::{Dialect, RequestId};
 use tailrope_core::store::OpenError;
 
@@ -72,21 +72,17 @@ pub(crate) fn number(value: u64) -> f64 {
     value as f64
 }
 
-/// The value of an option: a whole number that is not negative, or not zero.
-pub(crate) fn whole(name: &str, value: f64, may_be_zero: bool) -> Result<u64> {
-    if !(value >= 0.0 && value.fract() == 0.0) {
-        return Err(invalid(format!("{name} must be a whole number that is not negative")));
-    }
-    if value == 0.0 && !may_be_zero {
-        return Err(invalid(format!("{name} must be at least 1")));
-    }
-    // Larger values end at the largest.
-    Ok(value as u64)
+/// The value of an option: a whole number that is not negative. Larger ones end at the largest.
+pub(crate) fn whole(value: f64) -> Option<u64> {
+    (value >= 0.0 && value.fract() == 0.0).then_some(value as u64)
 }
 
-/// A size that an option tells; larger ones end at the largest.
-pub(crate) fn size(number: u64) -> usize {
-    usize::try_from(number).unwrap_or(usize::MAX)
+/// The option of this name, and the number that it is to have.
+pub(crate) fn number_option(name: &str, value: f64) -> Result<(&'static NumberOption, u64)> {
+    let unknown = || invalid(format!("unknown option {name}"));
+    let option = NUMBER_OPTIONS.iter().find(|option| camel_case(option.name) == name).ok_or_else(unknown)?;
+    let checked = option.check(whole(value));
+    Ok((option, checked.map_err(|must| invalid(format!("{name} {must}")))?))
 }
 
 /// A name of the core as JavaScript spells it.
@@ -94,18 +90,6 @@ pub(crate) fn camel_case(name: &str) -> String {
     let mut words = name.split('_');
     let first = words.next().unwrap_or_default().to_owned();
     words.fold(first, |name, word| name + &word[..1].to_uppercase() + &word[1..])
-}
-
-/// An object of numbers, in this order.
-pub(crate) fn numbers<'env>(
-    env: &'env Env,
-    entries: impl IntoIterator<Item = (&'static str, u64)>,
-) -> Result<Object<'env>> {
-    let mut object = Object::new(env).map_err(internal)?;
-    for (name, value) in entries {
-        object.set(name, number(value)).map_err(internal)?;
-    }
-    Ok(object)
 }
 
 /// The SDK line whose answers are given: 1 is `@modelcontextprotocol/sdk`, 2 `@modelcontextprotocol/server`.

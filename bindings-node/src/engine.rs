@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use napi::bindgen_prelude::{Either, Env, FnArgs, Function, Object};
 use napi_derive::napi;
-use tailrope_core::engine::{self, EngineError, Options};
+use tailrope_core::engine::{self, EngineError, NUMBER_OPTIONS, Options};
 use tailrope_core::exchange::{self, CREDENTIAL_HEADERS, Fault};
 use tailrope_core::protocol::{Context, Dialect, admit_with_versions};
 use tailrope_core::session::{SynthesizedEnd, end_payload};
@@ -15,12 +15,12 @@ use tailrope_core::store::HostStore;
 use crate::admission::{Admission, Asker, Head, JsBody, Refusal, body_bytes};
 use crate::adoption::Adoption;
 use crate::convert::{
-    JsRequestId, Result, camel_case, dialect, internal, invalid, number, numbers, request_id, size, to_js_error, whole,
+    JsRequestId, Result, camel_case, dialect, internal, invalid, number, number_option, request_id, to_js_error,
 };
 use crate::hook_log::HookLog;
 use crate::log::Sink;
 use crate::session::Session;
-use crate::store::{Store, flush, set_limit};
+use crate::store::{Store, flush};
 use crate::waiters::Waiters;
 
 /// An engine with its event store.
@@ -49,7 +49,11 @@ impl Engine {
     ) -> Result<Self> {
         let mut chosen = Options::default();
         for (name, value) in options {
-            set_option(&mut chosen, &name, value, store.is_some())?;
+            let (option, number) = number_option(&name, value)?;
+            if store.is_some() && option.is_of_store {
+                return Err(invalid(format!("unknown option {name}")));
+            }
+            option.set(&mut chosen, number);
         }
         chosen.store = Some(match store {
             None => Arc::new(HostStore::new(chosen.limits)),
@@ -262,59 +266,11 @@ impl Engine {
     /// The options in force, by name.
     #[napi]
     pub fn options<'env>(&self, env: &'env Env) -> Result<Object<'env>> {
-        let Options {
-            pacing,
-            limits,
-            max_sessions,
-            max_detached_ms,
-            store_timeout_ms,
-            owner_lost_ms,
-            warn_event_bytes,
-            ..
-        } = self.engine.options();
-        numbers(
-            env,
-            [
-                ("retryMs", u64::from(pacing.retry_ms)),
-                ("keepAliveMs", pacing.keep_alive_ms),
-                ("maxConnectionMs", pacing.max_connection_ms),
-                ("maxConnectionBytes", pacing.max_connection_bytes),
-                ("storeWaitMs", pacing.store_wait_ms),
-                ("storeTimeoutMs", *store_timeout_ms),
-                ("maxEventsPerStream", limits.max_events_per_stream as u64),
-                ("maxBytesPerStream", limits.max_bytes_per_stream as u64),
-                ("maxBytesPerSession", limits.max_bytes_per_session as u64),
-                ("maxBytes", limits.max_bytes as u64),
-                ("maxEventBytes", limits.max_event_bytes as u64),
-                ("retentionMs", limits.retention_ms),
-                ("maxAgeMs", limits.max_age_ms),
-                ("maxSessions", *max_sessions as u64),
-                ("maxDetachedMs", *max_detached_ms),
-                ("ownerLostMs", *owner_lost_ms),
-                ("warnEventBytes", *warn_event_bytes as u64),
-            ],
-        )
-    }
-}
-
-fn set_option(options: &mut Options, name: &str, value: f64, has_store: bool) -> Result<()> {
-    // Zero means "off" where there is something to switch off; a bound of nothing would serve nobody.
-    let may_be_zero = ["keepAliveMs", "maxConnectionMs", "maxConnectionBytes", "storeWaitMs", "retryMs"];
-    let number = whole(name, value, may_be_zero.contains(&name))?;
-    match name {
-        "retryMs" => {
-            options.pacing.retry_ms = u32::try_from(number).map_err(|_| invalid(format!("{name} is too large")))?;
+        let options = self.engine.options();
+        let mut object = Object::new(env).map_err(internal)?;
+        for option in NUMBER_OPTIONS {
+            object.set(camel_case(option.name), number(option.get(options))).map_err(internal)?;
         }
-        "keepAliveMs" => options.pacing.keep_alive_ms = number,
-        "maxConnectionMs" => options.pacing.max_connection_ms = number,
-        "maxConnectionBytes" => options.pacing.max_connection_bytes = number,
-        "storeWaitMs" => options.pacing.store_wait_ms = number,
-        "storeTimeoutMs" => options.store_timeout_ms = number,
-        "maxSessions" => options.max_sessions = size(number),
-        "maxDetachedMs" => options.max_detached_ms = number,
-        "warnEventBytes" => options.warn_event_bytes = size(number),
-        _ if !has_store && set_limit(&mut options.limits, name, number) => {}
-        _ => return Err(invalid(format!("unknown option {name}"))),
+        Ok(object)
     }
-    Ok(())
 }

@@ -7,13 +7,12 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 use napi::bindgen_prelude::{Env, FnArgs, Function, FunctionRef};
-use tracing::field::{Field, Visit};
-use tracing::{Event, Level, Metadata, Subscriber, span};
+use tailrope_core::log_lines::{LineSink, send_lines};
+use tracing::Level;
 
 use crate::convert::{Result, internal, invalid};
 
@@ -68,61 +67,18 @@ pub(crate) fn set_level(level: &str) -> Result<()> {
     Ok(())
 }
 
-impl Subscriber for Lines {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        if metadata.target() != "tailrope" {
-            return false;
-        }
+impl LineSink for Lines {
+    fn wants(&self, wanted: Level) -> bool {
         let here = LEVEL.try_with(Cell::get).unwrap_or_default();
-        let level = here.unwrap_or_else(|| LEVELS[usize::from(MOST.load(Ordering::Relaxed))]);
-        *metadata.level() <= level
+        wanted <= here.unwrap_or_else(|| LEVELS[usize::from(MOST.load(Ordering::Relaxed))])
     }
 
-    // The level changes at run time, so no callsite may be switched off for good.
-    fn register_callsite(&self, _metadata: &'static Metadata<'static>) -> tracing::subscriber::Interest {
-        tracing::subscriber::Interest::sometimes()
-    }
-
-    fn event(&self, event: &Event<'_>) {
-        let level = *event.metadata().level();
-        let mut line = Line::default();
-        event.record(&mut line);
-        let text = format!("{}{}", line.message, line.fields);
+    fn take(&self, level: Level, line: String) {
         if LEVEL.try_with(Cell::get).unwrap_or_default().is_none() {
-            return push(&mut others(), (level, text));
+            return push(&mut others(), (level, line));
         }
         // Fails only while the thread ends; then nobody reads it.
-        let _ = LINES.try_with(|lines| push(&mut lines.borrow_mut(), (level, text)));
-    }
-
-    fn new_span(&self, _span: &span::Attributes<'_>) -> span::Id {
-        span::Id::from_u64(1)
-    }
-
-    fn record(&self, _span: &span::Id, _values: &span::Record<'_>) {}
-    fn record_follows_from(&self, _span: &span::Id, _follows: &span::Id) {}
-    fn enter(&self, _span: &span::Id) {}
-    fn exit(&self, _span: &span::Id) {}
-}
-
-#[derive(Default)]
-struct Line {
-    message: String,
-    fields: String,
-}
-
-impl Visit for Line {
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        // Writing into a String does not fail.
-        let _ = if field.name() == "message" {
-            write!(self.message, "{value:?}")
-        } else {
-            write!(self.fields, " {}={value:?}", field.name())
-        };
-    }
-
-    fn record_str(&mut self, field: &Field, value: &str) {
-        let _ = write!(self.fields, " {}={value}", field.name());
+        let _ = LINES.try_with(|lines| push(&mut lines.borrow_mut(), (level, line)));
     }
 }
 
@@ -132,10 +88,7 @@ pub(crate) struct Sink(FunctionRef<FnArgs<(String, String)>, ()>);
 impl Sink {
     pub(crate) fn new(log: Function<'_, FnArgs<(String, String)>, ()>) -> Result<Self> {
         static INSTALL: Once = Once::new();
-        INSTALL.call_once(|| {
-            // Somebody else may take the process's events already.
-            let _ = tracing::subscriber::set_global_default(Lines);
-        });
+        INSTALL.call_once(|| send_lines(Lines));
         if LEVEL.get().is_none() {
             LEVEL.set(Some(Level::WARN));
         }

@@ -1,20 +1,15 @@
 //! Event stores by their address.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use napi::JsError;
 use napi::bindgen_prelude::{AsyncTask, Either3, Env, Task};
 use napi_derive::napi;
-use tailrope_core::Ms;
-use tailrope_core::protocol::StreamNonce;
-use tailrope_core::store::{
-    self, Answer, Complete, Durability, EncryptionKey, EventStore, Limits, OpenError, Operation, Outcome, StoreOptions,
-    Ticket,
-};
+use tailrope_core::store::{self, Durability, EncryptionKey, EventStore, Limits, OpenError, StoreOptions};
 
-use crate::convert::{Result, invalid, not_opened, size, whole};
+use crate::convert::{Result, invalid, not_opened, number_option};
 
 /// What an option of a store may be.
 type Value = Either3<f64, String, Vec<String>>;
@@ -115,59 +110,22 @@ fn set_option(options: &mut StoreOptions, name: &str, value: Value) -> Result<()
             options.encryption_keys =
                 parsed.ok_or_else(|| invalid("encryptionKeys must be at least one key of 64 hexadecimal digits"))?;
         }
-        ("ownerLostMs", Either3::A(value)) => options.owner_lost_ms = whole(name, value, false)?,
         (_, Either3::A(value)) => {
-            if !set_limit(&mut options.limits, name, whole(name, value, false)?) {
+            let (option, number) = number_option(name, value)?;
+            if !option.is_of_store {
                 return Err(invalid(format!("unknown option {name}")));
             }
+            option.set_of_store(options, number);
         }
         _ => return Err(invalid(format!("{name} must be a number"))),
     }
     Ok(())
 }
 
-/// Sets the bound of this name. False when there is none.
-pub(crate) fn set_limit(limits: &mut Limits, name: &str, number: u64) -> bool {
-    match name {
-        "maxEventsPerStream" => limits.max_events_per_stream = size(number),
-        "maxBytesPerStream" => limits.max_bytes_per_stream = size(number),
-        "maxBytesPerSession" => limits.max_bytes_per_session = size(number),
-        "maxBytes" => limits.max_bytes = size(number),
-        "maxEventBytes" => limits.max_event_bytes = size(number),
-        "retentionMs" => limits.retention_ms = number,
-        "maxAgeMs" => limits.max_age_ms = number,
-        _ => return false,
-    }
-    true
-}
-
 /// How long a process that ends waits for a store to write what it was given.
 const FLUSH: Duration = Duration::from_secs(5);
 
-/// A question whose answer comes behind everything that was asked before (rule 11 of stores).
-#[derive(Default)]
-struct Behind {
-    answered: Mutex<bool>,
-    told: Condvar,
-}
-
-impl Complete for Behind {
-    fn complete(&self, _ticket: &Ticket, _outcome: Outcome) {
-        *self.answered.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.told.notify_all();
-    }
-}
-
 /// Waits until the store has done what it was asked.
 pub(crate) fn flush(store: &dyn EventStore) {
-    let behind = Arc::new(Behind::default());
-    let to: Weak<dyn Complete> = Arc::downgrade(&(Arc::clone(&behind) as Arc<dyn Complete>));
-    let ticket = Ticket { to, nonce: StreamNonce([0; 12]), operation: Operation::Session, number: 0 };
-    if matches!(store.session(Ms(0), "", &ticket), Answer::Later) {
-        let answered = behind.answered.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = behind.told.wait_timeout_while(answered, FLUSH, |answered| !*answered);
-        if waited.is_ok_and(|(_, late)| late.timed_out()) {
-            tracing::warn!(target: "tailrope", "the event store did not write everything before the process ended");
-        }
-    }
+    store::flush(store, FLUSH);
 }

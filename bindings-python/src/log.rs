@@ -4,14 +4,13 @@
 //! is held while Python code runs. What a store's thread logs is written by the next such return.
 
 use std::collections::VecDeque;
-use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use pyo3::intern;
 use pyo3::prelude::*;
-use tracing::field::{Field, Visit};
-use tracing::{Event, Level, Metadata, Subscriber, span};
+use tailrope_core::log_lines::{LineSink, send_lines};
+use tracing::Level;
 
 /// Lines with their levels.
 pub(crate) type Queue = VecDeque<(u8, String)>;
@@ -38,63 +37,24 @@ fn python_level(level: Level) -> u8 {
     }
 }
 
-impl Subscriber for Lines {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target() == "tailrope" && python_level(*metadata.level()) >= MIN_LEVEL.load(Ordering::Relaxed)
+impl LineSink for Lines {
+    fn wants(&self, level: Level) -> bool {
+        python_level(level) >= MIN_LEVEL.load(Ordering::Relaxed)
     }
 
-    // The level changes at run time, so no callsite may be switched off for good.
-    fn register_callsite(&self, _metadata: &'static Metadata<'static>) -> tracing::subscriber::Interest {
-        tracing::subscriber::Interest::sometimes()
-    }
-
-    fn event(&self, event: &Event<'_>) {
-        let mut line = Line::default();
-        event.record(&mut line);
-        let text = format!("{}{}", line.message, line.fields);
+    fn take(&self, level: Level, line: String) {
         let Some(mut lines) = lines() else { return };
         if lines.len() >= MAX_LINES {
             lines.pop_front();
         }
-        lines.push_back((python_level(*event.metadata().level()), text));
+        lines.push_back((python_level(level), line));
         ANY.store(true, Ordering::Release);
-    }
-
-    fn new_span(&self, _span: &span::Attributes<'_>) -> span::Id {
-        span::Id::from_u64(1)
-    }
-
-    fn record(&self, _span: &span::Id, _values: &span::Record<'_>) {}
-    fn record_follows_from(&self, _span: &span::Id, _follows: &span::Id) {}
-    fn enter(&self, _span: &span::Id) {}
-    fn exit(&self, _span: &span::Id) {}
-}
-
-#[derive(Default)]
-struct Line {
-    message: String,
-    fields: String,
-}
-
-impl Visit for Line {
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        let target = if field.name() == "message" { &mut self.message } else { &mut self.fields };
-        // Writing into a String does not fail.
-        let _ = if field.name() == "message" {
-            write!(target, "{value:?}")
-        } else {
-            write!(target, " {}={value:?}", field.name())
-        };
-    }
-
-    fn record_str(&mut self, field: &Field, value: &str) {
-        let _ = write!(self.fields, " {}={value}", field.name());
     }
 }
 
 /// Takes the process's tracing events, unless somebody else does already.
 pub(crate) fn install() {
-    let _ = tracing::subscriber::set_global_default(Lines);
+    send_lines(Lines);
 }
 
 /// None while a thread forks: it may wait for the interpreter, which whoever asks may hold.

@@ -1,16 +1,12 @@
 //! Event stores, by their address.
 
 use std::process::id;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use tailrope_core::Ms;
-use tailrope_core::protocol::StreamNonce;
-use tailrope_core::store::{
-    self, Answer, Complete, EventStore, Operation, Outcome, StoreOptions, Ticket, shown_address,
-};
+use tailrope_core::store::{self, EventStore, StoreOptions, shown_address};
 
 use crate::convert::not_opened;
 use crate::options::store_options;
@@ -81,31 +77,7 @@ pub(crate) fn open_store(py: Python<'_>, address: String, options: Option<&Bound
 /// How long a process that ends waits for a store to write what it was given.
 const FLUSH: Duration = Duration::from_secs(5);
 
-/// A question whose answer comes behind everything that was asked before (rule 11 of stores).
-#[derive(Default)]
-struct Behind {
-    answered: Mutex<bool>,
-    told: Condvar,
-}
-
-impl Complete for Behind {
-    fn complete(&self, _ticket: &Ticket, _outcome: Outcome) {
-        *lock(&self.answered) = true;
-        self.told.notify_all();
-    }
-}
-
 /// Waits until the store has done what it was asked.
 pub(crate) fn flush(py: Python<'_>, store: &Arc<dyn EventStore>) {
-    let behind = Arc::new(Behind::default());
-    let to: Weak<dyn Complete> = Arc::downgrade(&(Arc::clone(&behind) as Arc<dyn Complete>));
-    let ticket = Ticket { to, nonce: StreamNonce([0; 12]), operation: Operation::Session, number: 0 };
-    py.detach(|| {
-        if matches!(store.session(Ms(0), "", &ticket), Answer::Later) {
-            let waited = behind.told.wait_timeout_while(lock(&behind.answered), FLUSH, |answered| !*answered);
-            if waited.is_ok_and(|(_, late)| late.timed_out()) {
-                tracing::warn!(target: "tailrope", "the event store did not write everything before the process ended");
-            }
-        }
-    });
+    py.detach(|| store::flush(&**store, FLUSH));
 }

@@ -20,6 +20,8 @@ mod time;
 #[cfg(feature = "runtime")]
 pub mod engine;
 #[cfg(feature = "runtime")]
+pub mod log_lines;
+#[cfg(feature = "runtime")]
 pub mod store;
 
 /// What threads share in the engine and its stores is locked by these. `tests/shuttle` compiles both with others.

@@ -48,6 +48,7 @@ mod following;
 mod handle;
 mod hook_log;
 mod lost_logs;
+mod numbers;
 mod perform;
 mod seeks;
 mod stats;
@@ -66,6 +67,7 @@ pub use clock::{Clock, ManualClock, RandomSource, SystemClock, SystemRandomness}
 pub use connection::{Chunk, Connection, Head, NoWake, Poll, Wake};
 pub use handle::{OutgoingMessage, SendOutcome, Sent, SessionHandle};
 pub use hook_log::{HookLog, HookReplay, OnReplayed, OnStored};
+pub use numbers::{NUMBER_OPTIONS, NumberOption};
 use stats::Counters;
 pub use stats::Stats;
 

@@ -9,6 +9,7 @@ pub mod contract;
 #[doc(hidden)]
 pub mod decoding;
 mod error;
+mod flush;
 mod host;
 mod limits;
 mod memory;
@@ -34,6 +35,7 @@ use bytes::Bytes;
 
 pub use append::Append;
 pub use error::StoreError;
+pub use flush::flush;
 pub use host::{HostOperation, HostReplay, HostRequest, HostStore};
 pub use limits::Limits;
 pub use memory::MemoryStore;
