@@ -20,6 +20,7 @@ MUTANTS_ARGS ?=
 BENCH_ARGS ?=
 DEMO_ARGS ?=
 TORTURE_ARGS ?=
+MATRIX_ARGS ?=
 FUZZ_TARGETS ?=
 
 # Where each suite leaves how long its tests took; `scripts/slowest` reads it.
@@ -138,8 +139,8 @@ torture-soak: setup ## a day of rude clients, compressed, on each store: a quart
 fuzz: ## fuzz the core with coverage and AddressSanitizer, FUZZ_SECONDS for each target (600), two at a time
 	tests/fuzz/run $(FUZZ_TARGETS)
 
-matrix: setup ## run the core of the tests with the oldest and the newest SDK of each line (installs them under target/matrix)
-	tests/matrix/run
+matrix: setup ## run the core of the tests with the oldest and the newest SDK of each line, or MATRIX_ARGS=pre-release
+	tests/matrix/run $(MATRIX_ARGS)
 
 lint: lint-rust lint-python lint-node lint-docs ## format checks, clippy, layering, ruff, mypy, stubtest, tsc
 

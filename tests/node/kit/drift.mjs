@@ -47,9 +47,12 @@ export function initialize(name) {
 
 export async function load(url, context, nextLoad) {
   const loaded = await nextLoad(url, context);
-  const changes = drift?.find(([place]) => url.includes(place))?.[1] ?? [];
+  const [place, changes] = drift?.find(([part]) => url.includes(part)) ?? ['', []];
   let source = changes.length > 0 ? String(loaded.source) : loaded.source;
   for (const [old, other] of changes) {
+    if (place !== SDK && !source.includes(old)) {
+      throw new Error(`${url} has no ${old}`);
+    }
     source = old === '' ? source + other : source.replaceAll(old, other);
   }
   return { ...loaded, source };
