@@ -1,4 +1,5 @@
 // For @modelcontextprotocol/sdk 1.x.
+import { sessionRouter } from './router.mjs';
 import { sdk } from './sdk-1.30-or-later.mjs';
 import { storedSessionServers } from './stored-sessions.mjs';
 import { resumableNode, resumableWeb } from './transport.mjs';
@@ -6,6 +7,11 @@ import { resumableNode, resumableWeb } from './transport.mjs';
 export class StreamableHTTPServerTransport extends resumableNode(sdk.NodeStock, sdk) {}
 
 export class WebStandardStreamableHTTPServerTransport extends resumableWeb(sdk.WebStock, sdk) {}
+
+export const createSessionRouter = sessionRouter(sdk, {
+  node: StreamableHTTPServerTransport,
+  fetch: WebStandardStreamableHTTPServerTransport,
+});
 
 export const { serveStoredSession, fetchStoredSession } = storedSessionServers(sdk);
 

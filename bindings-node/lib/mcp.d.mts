@@ -4,8 +4,10 @@ import {
   type EventStore as SdkEventStore,
   type JSONRPCMessage,
   type McpHttpHandler,
+  type McpRequestContext,
   type McpServerFactory,
   type RequestId,
+  type Transport,
   WebStandardStreamableHTTPServerTransport as WebStock,
   type WebStandardStreamableHTTPServerTransportOptions,
 } from '@modelcontextprotocol/server';
@@ -42,6 +44,39 @@ export class WebStandardStreamableHTTPServerTransport extends WebStock {
   closeStandaloneSSEStream(options?: CloseOptions): void;
 }
 
+/** A server of the SDK's: `McpServer`, or the `Server` in it. */
+export interface ServerOfSession {
+  connect(transport: Transport): Promise<void>;
+  close(): Promise<void>;
+}
+
+/** The options of the transports, which each of the router's sessions gets. */
+export interface SessionRouterOptions extends WebStandardStreamableHTTPServerTransportOptions, PrincipalOption {
+  /** Gets what was refused, and what failed. */
+  onerror?: (error: Error) => void;
+}
+
+export interface SessionRouter<S> {
+  /** Serves node:http, express (`app.all('/mcp', router.node)`), fastify; `parsedBody` is what a parser has made. */
+  node(req: IncomingMessage & { auth?: AuthInfo }, res: ServerResponse, parsedBody?: unknown): Promise<void>;
+  /** Serves the web platform: Hono, and frameworks like it. */
+  fetch(request: Request, options?: { authInfo?: AuthInfo; parsedBody?: unknown }): Promise<Response>;
+  /** The servers of the sessions that are open here. */
+  servers(): S[];
+  /** Ends the sessions that are open here; after `drain()` their clients go on at another process. */
+  close(): Promise<void>;
+}
+
+/**
+ * Routes an endpoint's requests to its sessions, in the place of a map of transports by session id. `makeServer` makes the
+ * server of each session, when its client opens it. Sessions of other processes are served from an event store that
+ * outlives processes. Where `makeServer` or `connect` fails the request is answered with 500, and `onerror` gets the error.
+ */
+export function createSessionRouter<S extends ServerOfSession>(
+  makeServer: (context: McpRequestContext) => S | Promise<S>,
+  options?: SessionRouterOptions,
+): SessionRouter<S>;
+
 /** The options of the transports: those that count are the ones about GETs. */
 export interface StoredSessionOptions extends WebStandardStreamableHTTPServerTransportOptions, PrincipalOption {
   /** Gets what was refused, and why a store could not tell. */
@@ -49,7 +84,7 @@ export interface StoredSessionOptions extends WebStandardStreamableHTTPServerTra
 }
 
 /**
- * For routers that make the transports themselves: serves a GET of a session that no transport here has from the
+ * For routers of your own: serves a GET of a session that no transport here has from the
  * event store, where that outlives processes. The session may live in another process, or have lived in one. Resolves
  * to true when the answer is handed over, and to false, with nothing answered, when the session is not known or
  * belongs to somebody else: answer as for any unknown session. Other requests than GETs are never served.

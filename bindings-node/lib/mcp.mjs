@@ -1,5 +1,6 @@
 // For @modelcontextprotocol/server 2.x.
 import { resumableHandler } from './handler.mjs';
+import { sessionRouter } from './router.mjs';
 import { sdk } from './sdk-v2.mjs';
 import { storedSessionServers } from './stored-sessions.mjs';
 import { resumableNodeOverWeb, resumableWeb } from './transport.mjs';
@@ -7,6 +8,11 @@ import { resumableNodeOverWeb, resumableWeb } from './transport.mjs';
 export class NodeStreamableHTTPServerTransport extends resumableNodeOverWeb(sdk.WebStock, sdk) {}
 
 export class WebStandardStreamableHTTPServerTransport extends resumableWeb(sdk.WebStock, sdk) {}
+
+export const createSessionRouter = sessionRouter(sdk, {
+  node: NodeStreamableHTTPServerTransport,
+  fetch: WebStandardStreamableHTTPServerTransport,
+});
 
 export const { serveStoredSession, fetchStoredSession } = storedSessionServers(sdk);
 

@@ -3,6 +3,7 @@ import { Answer } from './answer.mjs';
 import { bodyText, hostOf, requestInfoOf, webRequest } from './request.mjs';
 
 export class NodeExchange {
+  face = 'node';
   #req;
   #res;
   /** What was made of the body in front of the transport, and its text where that is at hand. */
@@ -115,6 +116,11 @@ export class NodeExchange {
 
   onGone(callback) {
     this.#res.on('close', callback);
+  }
+
+  /** Leaves the answer to a handler. */
+  handTo({ node }) {
+    return node(this.#req, this.#res, this.parsedBody);
   }
 
   /** The exchange is over without an answer: nobody is left to get one. */

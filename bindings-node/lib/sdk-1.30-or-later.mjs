@@ -33,5 +33,10 @@ export const sdk = {
   versions: types.SUPPORTED_PROTOCOL_VERSIONS,
   parseMessage: (value) => types.JSONRPCMessageSchema.parse(value),
   isInitializeRequest: types.isInitializeRequest,
+  /** What the function that makes a server is told of the request. */
+  context: (exchange) => ({
+    ...(exchange.auth !== undefined && { authInfo: exchange.auth }),
+    requestInfo: exchange.requestInfo(),
+  }),
   extra: (exchange) => ({ authInfo: exchange.auth, requestInfo: exchange.requestInfo() }),
 };

@@ -50,6 +50,12 @@ export const sdk = {
     }
     return undefined;
   },
+  /** What the function that makes a server is told of the request. */
+  context: (exchange) => ({
+    era: 'legacy',
+    ...(exchange.auth !== undefined && { authInfo: exchange.auth }),
+    requestInfo: exchange.webRequest(),
+  }),
   extra: (exchange) => ({ authInfo: exchange.auth, request: exchange.webRequest() }),
   scopeChallengeResponse({ scopes, errorDescription }, authInfo) {
     const error = new server.OAuthError(server.OAuthErrorCode.InsufficientScope, errorDescription ?? 'Insufficient scope');

@@ -101,9 +101,5 @@ export function resumableWeb(Stock, sdk) {
 
 /** For hosts that make the exchanges themselves; never stock. */
 export function resumableExchange(Stock, sdk) {
-  return class ExchangeTransport extends resumable(Stock, sdk, (sessions, exchange) => sessions.serve(exchange)) {
-    serve(exchange) {
-      return this.handleRequest(exchange);
-    }
-  };
+  return resumable(Stock, sdk, (sessions, exchange) => sessions.serve(exchange));
 }

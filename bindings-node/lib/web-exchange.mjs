@@ -7,6 +7,7 @@ const encoder = new TextEncoder();
 const READ_AHEAD_BYTES = 16 << 10;
 
 export class WebExchange {
+  face = 'fetch';
   #request;
   #resolve;
   #reject;
@@ -120,6 +121,13 @@ export class WebExchange {
 
   fail(error) {
     this.#reject(error);
+  }
+
+  /** Leaves the answer to a handler. */
+  async handTo({ fetch }) {
+    const { auth: authInfo, parsedBody } = this;
+    const options = { ...(authInfo !== undefined && { authInfo }), ...(parsedBody !== undefined && { parsedBody }) };
+    this.respond(await fetch(this.#request, options));
   }
 
   /** The exchange is over: whoever still waits for a response gets one that says nothing. */

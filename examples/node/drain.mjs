@@ -1,6 +1,5 @@
 // Draining on SIGTERM, for @modelcontextprotocol/server 2.x: every connection is closed with a `retry` that covers the
 // restart, and the process ends. Run it with `node drain.mjs`.
-import { randomUUID } from 'node:crypto';
 import { once } from 'node:events';
 import http from 'node:http';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -8,7 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { McpServer } from '@modelcontextprotocol/server';
 import * as z from 'zod';
 
-import { NodeStreamableHTTPServerTransport, drain } from 'tailrope/mcp';
+import { createSessionRouter, drain } from 'tailrope/mcp';
 
 /** How long the next process takes until it listens. */
 const RESTART_MS = 5_000;
@@ -35,41 +34,18 @@ function buildServer() {
   return server;
 }
 
-const transports = new Map();
+// Makes a server for each session, and finds it again.
+const router = createSessionRouter(buildServer);
 let isStopping = false;
 
-async function transportFor(sessionId) {
-  if (sessionId !== undefined) {
-    return transports.get(sessionId);
-  }
-  const transport = new NodeStreamableHTTPServerTransport({
-    sessionIdGenerator: () => randomUUID(),
-    onsessioninitialized: (id) => transports.set(id, transport),
-  });
-  transport.onclose = () => transports.delete(transport.sessionId);
-  await buildServer().connect(transport);
-  return transport;
-}
-
-async function serve(req, res) {
-  const sessionId = req.headers['mcp-session-id'];
-  if (isStopping && sessionId === undefined) {
-    res.writeHead(503, { 'retry-after': RESTART_MS / 1_000, connection: 'close' }).end();
-    return;
-  }
-  const transport = req.url === '/mcp' ? await transportFor(sessionId) : undefined;
-  if (transport === undefined) {
-    res.writeHead(404).end();
-    return;
-  }
-  await transport.handleRequest(req, res);
-}
-
 const server = http.createServer((req, res) => {
-  serve(req, res).catch((error) => {
-    console.error(error);
-    res.destroy();
-  });
+  if (isStopping && req.headers['mcp-session-id'] === undefined) {
+    res.writeHead(503, { 'retry-after': RESTART_MS / 1_000, connection: 'close' }).end();
+  } else if (req.url === '/mcp') {
+    router.node(req, res);
+  } else {
+    res.writeHead(404).end();
+  }
 });
 
 async function stop() {

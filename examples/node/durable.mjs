@@ -1,13 +1,12 @@
 // Events in a SQLite file, for @modelcontextprotocol/server 2.x: clients get what they missed from the next process, or
 // from another one that serves beside this. Run it with `node durable.mjs`; `STORE` names another store.
-import { randomUUID } from 'node:crypto';
 import http from 'node:http';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { McpServer } from '@modelcontextprotocol/server';
 import * as z from 'zod';
 
-import { NodeStreamableHTTPServerTransport, configure, drain, openStore, serveStoredSession } from 'tailrope/mcp';
+import { configure, createSessionRouter, drain, openStore } from 'tailrope/mcp';
 
 // Fails when the store cannot be opened.
 configure({ store: await openStore(process.env.STORE ?? 'sqlite:events.db') });
@@ -34,35 +33,10 @@ function buildServer() {
   return server;
 }
 
-const transports = new Map();
+// Makes a server for each session and finds it again; of other processes' sessions it reads the store.
+const router = createSessionRouter(buildServer);
 
-async function openSession() {
-  const transport = new NodeStreamableHTTPServerTransport({
-    sessionIdGenerator: () => randomUUID(),
-    onsessioninitialized: (id) => transports.set(id, transport),
-  });
-  transport.onclose = () => transports.delete(transport.sessionId);
-  await buildServer().connect(transport);
-  return transport;
-}
-
-async function serve(req, res) {
-  const sessionId = req.headers['mcp-session-id'];
-  const transport = sessionId === undefined ? await openSession() : transports.get(sessionId);
-  if (transport !== undefined) {
-    await transport.handleRequest(req, res);
-  } else if (!(await serveStoredSession(req, res))) {
-    // No session of this process, nor one whose events can be read here by who asks.
-    res.writeHead(404).end();
-  }
-}
-
-const server = http.createServer((req, res) => {
-  serve(req, res).catch((error) => {
-    console.error(error);
-    res.destroy();
-  });
-});
+const server = http.createServer(router.node);
 
 process.once('SIGTERM', async () => {
   // Clients are told to come back. What is stored stays for them, for it was drained before the end.

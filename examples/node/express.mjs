@@ -1,12 +1,11 @@
 // A resumable server in an Express 5 application whose middleware parses bodies. Run it with `node express.mjs`.
-import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-import { McpServer, isInitializeRequest } from '@modelcontextprotocol/server';
+import { McpServer } from '@modelcontextprotocol/server';
 import express from 'express';
 import * as z from 'zod';
 
-import { NodeStreamableHTTPServerTransport, stats } from 'tailrope/mcp';
+import { createSessionRouter, stats } from 'tailrope/mcp';
 
 function buildServer() {
   const server = new McpServer({ name: 'reports', version: '1.0.0' });
@@ -30,17 +29,8 @@ function buildServer() {
   return server;
 }
 
-const transports = new Map();
-
-async function openSession(req, res) {
-  const transport = new NodeStreamableHTTPServerTransport({
-    sessionIdGenerator: () => randomUUID(),
-    onsessioninitialized: (id) => transports.set(id, transport),
-  });
-  transport.onclose = () => transports.delete(transport.sessionId);
-  await buildServer().connect(transport);
-  await transport.handleRequest(req, res, req.body);
-}
+// Makes a server for each session, and finds it again.
+const router = createSessionRouter(buildServer);
 
 const app = express();
 app.use(express.json({ limit: '4mb' }));
@@ -49,18 +39,7 @@ app.get('/health', (_req, res) => {
   res.json({ sessions: stats().sessions });
 });
 
-app.all('/mcp', async (req, res) => {
-  const transport = transports.get(req.headers['mcp-session-id']);
-  if (transport !== undefined) {
-    // The parser has read the request's stream: the transport has to be given the body.
-    await transport.handleRequest(req, res, req.body);
-  } else if (isInitializeRequest(req.body)) {
-    await openSession(req, res);
-  } else {
-    const error = { code: -32001, message: 'Session not found' };
-    res.status(404).json({ jsonrpc: '2.0', error, id: null });
-  }
-});
+app.all('/mcp', router.node);
 
 const server = app.listen(Number(process.env.PORT ?? 3000), '127.0.0.1', (error) => {
   if (error) {

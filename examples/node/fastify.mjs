@@ -1,12 +1,11 @@
 // A resumable server in a Fastify 5 application. Run it with `node fastify.mjs`.
-import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { McpServer } from '@modelcontextprotocol/server';
 import Fastify from 'fastify';
 import * as z from 'zod';
 
-import { NodeStreamableHTTPServerTransport } from 'tailrope/mcp';
+import { createSessionRouter } from 'tailrope/mcp';
 
 function buildServer() {
   const server = new McpServer({ name: 'reports', version: '1.0.0' });
@@ -30,29 +29,15 @@ function buildServer() {
   return server;
 }
 
-const transports = new Map();
-
-async function openSession() {
-  const transport = new NodeStreamableHTTPServerTransport({
-    sessionIdGenerator: () => randomUUID(),
-    onsessioninitialized: (id) => transports.set(id, transport),
-  });
-  transport.onclose = () => transports.delete(transport.sessionId);
-  await buildServer().connect(transport);
-  return transport;
-}
+// Makes a server for each session, and finds it again.
+const router = createSessionRouter(buildServer);
 
 const app = Fastify({ bodyLimit: 4 << 20 });
 
 app.all('/mcp', async (request, reply) => {
-  const sessionId = request.headers['mcp-session-id'];
-  const transport = sessionId === undefined ? await openSession() : transports.get(sessionId);
-  if (transport === undefined) {
-    return reply.code(404).send();
-  }
-  // The transport writes the answer itself; Fastify has parsed the body.
+  // The router writes the answer itself; Fastify has parsed the body.
   reply.hijack();
-  await transport.handleRequest(request.raw, reply.raw, request.body);
+  await router.node(request.raw, reply.raw, request.body);
 });
 
 await app.listen({ host: '127.0.0.1', port: Number(process.env.PORT ?? 3000) });

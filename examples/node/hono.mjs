@@ -1,5 +1,4 @@
-// A resumable server with Hono, on the web-standard transport. Run it with `node hono.mjs`.
-import { randomUUID } from 'node:crypto';
+// A resumable server with Hono, by the web platform's Request and Response. Run it with `node hono.mjs`.
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { serve } from '@hono/node-server';
@@ -7,8 +6,7 @@ import { McpServer } from '@modelcontextprotocol/server';
 import { Hono } from 'hono';
 import * as z from 'zod';
 
-// The one line: it used to name '@modelcontextprotocol/server'.
-import { WebStandardStreamableHTTPServerTransport } from 'tailrope/mcp';
+import { createSessionRouter } from 'tailrope/mcp';
 
 function buildServer() {
   const server = new McpServer({ name: 'reports', version: '1.0.0' });
@@ -32,25 +30,12 @@ function buildServer() {
   return server;
 }
 
-const transports = new Map();
-
-async function openSession() {
-  const transport = new WebStandardStreamableHTTPServerTransport({
-    sessionIdGenerator: () => randomUUID(),
-    onsessioninitialized: (id) => transports.set(id, transport),
-  });
-  transport.onclose = () => transports.delete(transport.sessionId);
-  await buildServer().connect(transport);
-  return transport;
-}
+// Makes a server for each session, and finds it again.
+const router = createSessionRouter(buildServer);
 
 const app = new Hono();
 
-app.all('/mcp', async (c) => {
-  const sessionId = c.req.header('mcp-session-id');
-  const transport = sessionId === undefined ? await openSession() : transports.get(sessionId);
-  return transport === undefined ? c.body(null, 404) : transport.handleRequest(c.req.raw);
-});
+app.all('/mcp', (c) => router.fetch(c.req.raw));
 
 serve({ fetch: app.fetch, hostname: '127.0.0.1', port: Number(process.env.PORT ?? 3000) }, ({ port }) => {
   console.log(`http://127.0.0.1:${port}/mcp`);

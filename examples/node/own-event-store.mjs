@@ -4,7 +4,7 @@
 // The class is written against the SDK's interface and knows nothing of Tailrope. What it must do: hand out ids that
 // are unique and visible ASCII, keep a stream's order, and never mix two streams. Stream names that Tailrope passes in
 // are unique across sessions, so no session can read another's events here.
-import { randomBytes, randomUUID } from 'node:crypto';
+import { randomBytes } from 'node:crypto';
 import { mkdtemp, open, rm } from 'node:fs/promises';
 import http from 'node:http';
 import { tmpdir } from 'node:os';
@@ -15,7 +15,7 @@ import { fileURLToPath } from 'node:url';
 import { McpServer } from '@modelcontextprotocol/server';
 import * as z from 'zod';
 
-import { NodeStreamableHTTPServerTransport } from 'tailrope/mcp';
+import { createSessionRouter } from 'tailrope/mcp';
 
 /** The newest two files are kept, so at least this many events. */
 const EVENTS_PER_FILE = 10_000;
@@ -124,37 +124,8 @@ function buildServer() {
 
 /** A server with one store for all its sessions. */
 function serverWith(eventStore) {
-  const transports = new Map();
-
-  async function transportFor(sessionId) {
-    if (sessionId !== undefined) {
-      return transports.get(sessionId);
-    }
-    const transport = new NodeStreamableHTTPServerTransport({
-      sessionIdGenerator: () => randomUUID(),
-      onsessioninitialized: (id) => transports.set(id, transport),
-      eventStore,
-    });
-    transport.onclose = () => transports.delete(transport.sessionId);
-    await buildServer().connect(transport);
-    return transport;
-  }
-
-  async function serve(req, res) {
-    const transport = req.url === '/mcp' ? await transportFor(req.headers['mcp-session-id']) : undefined;
-    if (transport === undefined) {
-      res.writeHead(404).end();
-      return;
-    }
-    await transport.handleRequest(req, res);
-  }
-
-  return http.createServer((req, res) => {
-    serve(req, res).catch((error) => {
-      console.error(error);
-      res.destroy();
-    });
-  });
+  const router = createSessionRouter(buildServer, { eventStore });
+  return http.createServer(router.node);
 }
 
 // Who imports the store wants no server.

@@ -1,13 +1,11 @@
 // A resumable server for @modelcontextprotocol/sdk 1.x, on node:http. Run it with `node server-v1.mjs`.
-import { randomUUID } from 'node:crypto';
 import http from 'node:http';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { McpServer } from '@modelcontextprotocol/sdk/server/mcp.js';
 import * as z from 'zod';
 
-// The one line: it used to name '@modelcontextprotocol/sdk/server/streamableHttp.js'.
-import { StreamableHTTPServerTransport } from 'tailrope/mcp-v1';
+import { createSessionRouter } from 'tailrope/mcp-v1';
 
 function buildServer() {
   const server = new McpServer({ name: 'reports', version: '1.0.0' });
@@ -31,38 +29,15 @@ function buildServer() {
   return server;
 }
 
-const transports = new Map();
-
-/** The transport of the request's session, or a new one for a client that has none yet. */
-async function transportFor(sessionId) {
-  if (sessionId !== undefined) {
-    return transports.get(sessionId);
-  }
-  const transport = new StreamableHTTPServerTransport({
-    sessionIdGenerator: () => randomUUID(),
-    onsessioninitialized: (id) => transports.set(id, transport),
-  });
-  // Called for a session that its client deletes, and for one that has been idle for too long.
-  transport.onclose = () => transports.delete(transport.sessionId);
-  await buildServer().connect(transport);
-  return transport;
-}
-
-async function serve(req, res) {
-  const transport = req.url === '/mcp' ? await transportFor(req.headers['mcp-session-id']) : undefined;
-  if (transport === undefined) {
-    // What tells a client to start a new session.
-    res.writeHead(404).end();
-    return;
-  }
-  await transport.handleRequest(req, res);
-}
+// Makes a server for each session, and finds it again.
+const router = createSessionRouter(buildServer);
 
 const server = http.createServer((req, res) => {
-  serve(req, res).catch((error) => {
-    console.error(error);
-    res.destroy();
-  });
+  if (req.url === '/mcp') {
+    router.node(req, res);
+  } else {
+    res.writeHead(404).end();
+  }
 });
 server.listen(Number(process.env.PORT ?? 3000), '127.0.0.1', () => {
   console.log(`http://127.0.0.1:${server.address().port}/mcp`);

@@ -16,6 +16,7 @@ import {
   closeSSEStream,
   configure,
   createResumableMcpHandler,
+  createSessionRouter,
   drain,
   fetchStoredSession,
   openStore,
@@ -71,6 +72,19 @@ const answered: Response = await handler.fetch(new Request('http://localhost/mcp
 handler.notify.toolsChanged();
 console.log(response.status, answered.status);
 await handler.close();
+
+const router = createSessionRouter(({ authInfo, requestInfo }) => new McpServer({ name: `${authInfo?.clientId}`, version: `${requestInfo?.url}` }), {
+  eventStore,
+  principal: (request) => ('headers' in request ? 'me' : undefined),
+  onerror: console.error,
+});
+createServer((req, res) => void router.node(req, res));
+const routed: Response = await router.fetch(new Request('http://localhost/mcp'), { parsedBody: {} });
+router.servers().forEach((made) => made.sendToolListChanged());
+const routerV1 = v1.createSessionRouter(async ({ requestInfo }) => {
+  return new McpServerV1({ name: String(requestInfo.headers.host), version: String(routed.status) });
+});
+await Promise.all([router.close(), routerV1.close()]);
 
 const transportV1 = new v1.StreamableHTTPServerTransport({ sessionIdGenerator: () => randomUUID() });
 const serverV1 = new McpServerV1({ name: 'typed', version: '1' });

@@ -19,7 +19,7 @@ if (cluster.isPrimary) {
   cluster.on('exit', (worker, code) => (process.exitCode = Math.max(process.exitCode ?? 0, code ?? 1)));
   Array.from({ length: Number(workers) }, () => cluster.fork());
 } else {
-  const made = makeServer('v2', { eventStore: new EventStore(address) });
+  const made = makeServer('v2', { routed: true, eventStore: new EventStore(address) });
   const server = http.createServer(made.listener);
   process.once('SIGTERM', async () => {
     await drain();

@@ -5,11 +5,11 @@ import http from 'node:http';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 
-import { NodeStreamableHTTPServerTransport as Stock } from '@modelcontextprotocol/node';
+import { NodeStreamableHTTPServerTransport } from '@modelcontextprotocol/node';
 import { McpServer } from '@modelcontextprotocol/server';
 import * as z from 'zod';
 
-import { EventStore, NodeStreamableHTTPServerTransport, serveStoredSession } from 'tailrope/mcp';
+import { EventStore, createSessionRouter } from 'tailrope/mcp';
 
 function build() {
   const server = new McpServer({ name: 'mine', version: '1' });
@@ -30,17 +30,22 @@ function build() {
 
 /** A handler of node:http. */
 export function make(address = 'memory:') {
-  const stock = address === 'stock';
-  const eventStore = stock ? undefined : new EventStore(address, { ownerLostMs: 1_000 });
+  if (address === 'stock') {
+    return makeStock();
+  }
+  const eventStore = new EventStore(address, { ownerLostMs: 1_000 });
+  return createSessionRouter(build, { retryInterval: 20, eventStore }).node;
+}
+
+function makeStock() {
   const transports = new Map();
   return async (req, res) => {
     const sessionId = req.headers['mcp-session-id'];
     let transport = transports.get(sessionId);
     if (transport === undefined && sessionId === undefined) {
-      transport = new (stock ? Stock : NodeStreamableHTTPServerTransport)({
+      transport = new NodeStreamableHTTPServerTransport({
         sessionIdGenerator: () => randomUUID(),
         retryInterval: 20,
-        eventStore,
         onsessioninitialized: (id) => transports.set(id, transport),
       });
       transport.onclose = () => transports.delete(transport.sessionId);
@@ -48,7 +53,7 @@ export function make(address = 'memory:') {
     }
     if (transport !== undefined) {
       await transport.handleRequest(req, res);
-    } else if (stock || !(await serveStoredSession(req, res, { eventStore }))) {
+    } else {
       res.writeHead(404).end();
     }
   };

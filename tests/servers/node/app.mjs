@@ -80,7 +80,9 @@ const [kind, line] = values.flavor.split('-');
 const stock = values.transport === 'stock';
 /** Filled once it is known where this server is. */
 const allowedHosts = [];
-const made = makeServer(line, { web: kind === 'web', ...(await translated(JSON.parse(values.options), stock)) });
+const options = await translated(JSON.parse(values.options), stock);
+const routed = !options.stock && !options.stateless;
+const made = makeServer(line, { web: kind === 'web', routed, ...options });
 const { port, stop } = await listen(controlled(made), Number(values.port));
 allowedHosts.push(`127.0.0.1:${port}`);
 

@@ -51,7 +51,7 @@ export function controlled(made) {
       logged.length = 0;
       gc();
       const { heapUsed, external } = process.memoryUsage();
-      return { ...paths.state(), heap: heapUsed + external, sessions: made.transports.size };
+      return { ...paths.state(), heap: heapUsed + external, sessions: made.size };
     },
     act: ({ name, step }) => order(name, step),
     async store(_, faults) {

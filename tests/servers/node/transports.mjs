@@ -12,7 +12,7 @@ import * as v2 from 'tailrope/mcp';
 import * as v1 from 'tailrope/mcp-v1';
 
 import { LabStore } from './stores.mjs';
-import { connectServer } from './tools.mjs';
+import { buildServer, connectServer } from './tools.mjs';
 
 export { at, marked, newGate, open } from './control.mjs';
 export { acting, connectServer } from './tools.mjs';
@@ -77,9 +77,10 @@ function userOf(header) {
  *
  * The options are the transport's, and: `address` and `engine`, a store of the server's own and the options of its engine; `cap`,
  * how many events of a stream the stock transport's store keeps; `stock`, the SDK's own transport; `web`, the web-standard
- * classes; `stateless`, a transport for each request; `auth`, only users with a token.
+ * classes; `stateless`, a transport for each request; `auth`, only users with a token; `routed`, sessions by
+ * `createSessionRouter`, and not by a map of transports that tests can reach.
  */
-export function makeServer(line, { engine, address, cap, stock = isStock, web, stateless, auth, ...options } = {}) {
+export function makeServer(line, { engine, address, cap, stock = isStock, web, stateless, auth, routed, ...options } = {}) {
   const transports = new Map();
   const requests = { POST: 0, GET: 0, DELETE: 0 };
   const errors = [];
@@ -113,15 +114,20 @@ export function makeServer(line, { engine, address, cap, stock = isStock, web, s
     return transport;
   }
 
-  /** The transport of a request; none for a session that is unknown. */
-  function route(method, sessionId) {
+  function count(method, sessionId) {
     requests[method] = (requests[method] ?? 0) + 1;
     const ofSession = `${method} ${sessionId}`;
     requests[ofSession] = (requests[ofSession] ?? 0) + 1;
+  }
+
+  /** The transport of a request; none for a session that is unknown. */
+  function route(sessionId) {
     return transports.get(sessionId) ?? (sessionId === undefined || stateless ? make() : undefined);
   }
 
   const stored = { ...options, eventStore: store, onerror: (error) => errors.push(error) };
+
+  const router = routed ? packages[line].createSessionRouter(() => buildServer(line), { retryInterval: 20, ...stored }) : undefined;
 
   // The one transport of `/current`, made anew by `renew`: as users make one by hand.
   let current;
@@ -132,7 +138,14 @@ export function makeServer(line, { engine, address, cap, stock = isStock, web, s
       res.writeHead(401).end();
       return;
     }
-    const transport = req.url === '/current' ? current : await route(req.method, req.headers['mcp-session-id']);
+    const isAlone = req.url === '/current';
+    const sessionId = req.headers['mcp-session-id'];
+    count(req.method, sessionId);
+    if (router !== undefined && !isAlone) {
+      await router.node(req, res);
+      return;
+    }
+    const transport = isAlone ? current : await route(sessionId);
     if (transport === undefined) {
       if (!stock && (await packages[line].serveStoredSession(req, res, stored))) {
         return;
@@ -151,7 +164,12 @@ export function makeServer(line, { engine, address, cap, stock = isStock, web, s
       return new Response(null, { status: 401 });
     }
     const isAlone = new URL(request.url).pathname === '/current';
-    const transport = isAlone ? current : await route(request.method, header('mcp-session-id'));
+    const sessionId = header('mcp-session-id');
+    count(request.method, sessionId);
+    if (router !== undefined && !isAlone) {
+      return router.fetch(request, { authInfo });
+    }
+    const transport = isAlone ? current : await route(sessionId);
     if (transport === undefined) {
       const answer = stock ? undefined : await packages[line].fetchStoredSession(request, { ...stored, authInfo });
       return answer ?? new Response(NOT_FOUND, { status: 404, headers: { 'content-type': 'application/json' } });
@@ -169,6 +187,10 @@ export function makeServer(line, { engine, address, cap, stock = isStock, web, s
     isStock: stock,
     store,
     transports,
+    /** How many sessions the server has. */
+    get size() {
+      return router?.servers().length ?? transports.size;
+    },
     requests,
     errors,
     /** Makes the transport of `/current`, whose session is named `current`. */
@@ -186,6 +208,7 @@ export function makeServer(line, { engine, address, cap, stock = isStock, web, s
     },
     /** Ends all sessions, as the SDKs' own servers do. */
     async closeTransports() {
+      await router?.close();
       for (const transport of transports.values()) {
         await transport.close();
       }
