@@ -11,8 +11,6 @@ from fastapi import FastAPI
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 
-tailrope.install()
-
 mcp = MCPServer("reports")
 
 
@@ -47,6 +45,8 @@ async def health() -> dict[str, int]:
 
 # Last, because a mount at the root takes every path that no route above has taken. MCP is at /mcp.
 app.mount("/", mcp_app)
+# The MCP servers in this app, and no others of the process.
+tailrope.mcp.resumable(app)
 
 if __name__ == "__main__":
     uvicorn.run(app, host="127.0.0.1", port=int(os.environ.get("PORT", "8000")))

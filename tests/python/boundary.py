@@ -473,7 +473,7 @@ async def _public(machine: Machine, seconds: float) -> None:
 
     end = time.monotonic() + seconds
     while time.monotonic() < end or machine.calls <= 100:
-        pick = machine.random.randrange(9)
+        pick = machine.random.randrange(10)
         given = chosen(client_options if pick < 3 else options)
         value = machine.any_value()
         calls: list[Callable[[], Any]] = [
@@ -482,6 +482,7 @@ async def _public(machine: Machine, seconds: float) -> None:
             lambda: tailrope.client.ResumableTransport(value, **given),  # noqa: B023
             lambda: tailrope.install(**given),  # noqa: B023
             lambda: tailrope.mcp.EventStore(value, **given),  # noqa: B023
+            lambda: tailrope.mcp.resumable(value, **given),  # noqa: B023
             lambda: tailrope.open_store(value, **given),  # noqa: B023
             lambda: StreamableHTTPServerTransport(value, **given),  # noqa: B023
             tailrope.stats,

@@ -210,14 +210,23 @@ def test_f44_end_of_one_server_leaves_the_others_of_its_process(loop: Any, unins
         runner.run(main())
 
 
-@pytest.mark.parametrize("end", ["lifespan", "delete", "idle"])
-def test_end_of_a_lifespan_is_not_the_end_of_its_sessions(end: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("end", "way"),
+    [
+        ("lifespan", "install"),
+        ("delete", "install"),
+        ("idle", "install"),
+        ("lifespan", "resumable"),
+        ("idle", "resumable"),
+    ],
+)
+def test_end_of_a_lifespan_is_not_the_end_of_its_sessions(end: str, way: str, tmp_path: Path) -> None:
     """Whatever host drives it. A session that ended before leaves nothing."""
     done = python(
         """
 import re
-_, end, place = sys.argv
-options = {"address": place, "engine": {"owner_lost_ms": 600_000}}
+_, end, way, place = sys.argv
+options = {"address": place, "engine": {"owner_lost_ms": 600_000}, "way": way}
 async def main(flavor):
     app = build(flavor, "tailrope", options | ({"idle_s": 0.1} if end == "idle" else {}))
     async with Life(app):
@@ -244,6 +253,7 @@ for flavor in [*installed(), "lowlevel"]: asyncio.run(main(flavor))
 """,
         50,
         end,
+        way,
         f"sqlite:{tmp_path / 'events.db'}",
     )
     assert done.returncode == 0, done.stderr

@@ -73,7 +73,7 @@ def test_a_loop_that_was_closed_with_open_connections_harms_no_other() -> None:
 
 def test_i11_loops_that_were_closed_are_let_go() -> None:
     async def use() -> Any:
-        _runtime.current_loop().arm(_engage.default_runtime(), 60_000)
+        _runtime.current_loop().arm(_engage.default().runtime, 60_000)
         return weakref.ref(asyncio.get_running_loop())
 
     loops = [asyncio.run(use()) for _ in range(5)]

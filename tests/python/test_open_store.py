@@ -82,9 +82,9 @@ for options in ({"durability": "always"}, {"durability": 1}, {"retry_ms": 1}, {"
     except ValueError as error: assert next(iter(options)) in str(error) and "secret" not in str(error), error
     else: raise SystemExit(f"{options} are taken")
 tailrope.install(store=store, retry_ms=5)
-assert tailrope.mcp._engage.default_runtime().engine.options()["max_events_per_stream"] == 7
+assert tailrope.mcp._engage.installed.runtime.engine.options()["max_events_per_stream"] == 7
 tailrope.install(store=sys.argv[1], durability="power", owner_lost_ms=50, retry_ms=5)
-assert tailrope.mcp._engage.default_runtime().engine.options()["owner_lost_ms"] == 50
+assert tailrope.mcp._engage.installed.runtime.engine.options()["owner_lost_ms"] == 50
 """,
         20,
         f"sqlite:{tmp_path / 'events.db'}",
@@ -113,7 +113,7 @@ import mcp.server.streamable_http_manager as manager
 from tailrope.mcp import _sdk
 def message(number): return _sdk.parse(json.dumps({"jsonrpc": "2.0", "method": "m", "params": {"n": number}}).encode())
 async def main(address, last):
-    store = tailrope.mcp.EventStore(address, transport="stock")
+    store = tailrope.mcp.EventStore(address)
     assert manager.StreamableHTTPServerTransport.__module__ == "mcp.server.streamable_http"
     one, two = store.scoped("one"), store.scoped("two")
     if not last:

@@ -68,7 +68,11 @@ def modern_request() -> tuple[dict[str, str], bytes]:
     return headers, json.dumps(body).encode()
 
 
-@pytest.mark.parametrize("options", [{}, {"store": "event-store"}, {"late": True}], ids=["install", "store", "late"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"store": "event-store"}, {"late": True}, {"way": "resumable"}],
+    ids=["install", "store", "late", "resumable"],
+)
 @pytest.mark.ours
 async def test_a_default_client_of_a_default_server_gets_its_result_across_a_close(
     farm: Farm, options: dict[str, Any]

@@ -36,7 +36,7 @@ async def by_payload(is_faulty: bool) -> None:
 
 def ours(address: str, bound: bool, faulty: Any = None) -> Subject:
     limits: Any = {"max_events_per_stream": BOUND} if bound else {}
-    store = tailrope.mcp.EventStore(address, transport="stock", max_event_bytes=LARGEST, **limits)
+    store = tailrope.mcp.EventStore(address, max_event_bytes=LARGEST, **limits)
     return Subject(store, store.scoped, faulty, ("hunter2", "maxmemory", address))
 
 

@@ -76,8 +76,9 @@ _ELSEWHERE = {
     "session_idle_timeout": "a server",
     "stateless": "a server",
     "stateless_http": "a server",
-    "on_unsupported": "install()",
-    "prefer_resumable": "install() and tailrope.mcp.EventStore()",
+    "on_unsupported": "install() and resumable()",
+    "transport": "install()",
+    "prefer_resumable": "install(), resumable() and session managers",
 }
 
 MEMORY = "memory:"
@@ -115,6 +116,12 @@ def check_store(store: object) -> None:
 def check_prefer_resumable(value: object) -> None:
     if not isinstance(value, bool):
         msg = f"prefer_resumable must be True or False, not {value!r}"
+        raise ValueError(msg)
+
+
+def check_on_unsupported(value: str) -> None:
+    if value not in ("raise", "stock"):
+        msg = f"on_unsupported must be 'raise' or 'stock', not {value!r}"
         raise ValueError(msg)
 
 

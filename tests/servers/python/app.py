@@ -1,10 +1,11 @@
 """Start one test server: python -m servers.python.app --flavor mcp2 --transport tailrope --port 0 [--options JSON].
 
 Prints `READY PORT` when it listens. Options: engine (arguments of tailrope.install), address (of the store), store
-(none, lab, example, event-store for one that the SDK is given, absent), cap (events per stream of the lab store, or
+(none, lab, example, event-store for one that the SDK is given, absent), way (install, resumable, manager: how the
+server is made resumable; manager is for the flavour lowlevel), cap (events per stream of the lab store, or
 of all in the example's), retry_ms, late (install() comes after the server was made), around (see around.py), server
 (uvicorn, hypercorn), loop (asyncio, uvloop), log (level of the logger `tailrope`), servers (several in one process,
-by path, each with the options of an event store of its own or none), own_auth (what the header `x-test-user` says in
+by path, each with the options of its `resumable()`, or none), own_auth (what the header `x-test-user` says in
 JSON is what the host's authentication left, and the option `principal` reads `x-test-name`), and those of the
 builders in flavors.py.
 """
@@ -54,21 +55,31 @@ def build(flavor: str, transport: str, options: dict[str, Any]) -> App:
             store = example(options)
         # The address of the example is that of its file.
         place = options.get("address", "memory:") if kind != "example" else "memory:"
+        way = options.get("way", "install")
         if kind == "event-store":
             store = tailrope.mcp.EventStore(place, retry_ms=retry_ms)
-        elif kind != "absent" and not options.get("late"):
-            install(options, place, retry_ms)
+            # What it is not given with the store would show.
+            place, retry_ms = "memory:", None
+        if way == "install" and kind != "absent" and flavor != "byhand" and not options.get("late"):
+            tailrope.install(**engine(options, place, retry_ms))
         if kind == "lab":
             store = CONTROL.store = LabStore(options.get("cap"))
     ours = transport == "tailrope"
+    if ours and way == "manager":
+        options = {**options, "manager": engine(options, place, retry_ms)}
     # The SDK's own interval must not be needed for ours to be sent.
     app = BUILDERS[flavor](options, store, None if ours else retry_ms, Ops(ours))
+    if ours and way == "resumable" and options.get("around") == "django":
+        # Nobody can look into the function that Django is beside.
+        app, way = tailrope.mcp.resumable(app, **engine(options, place, retry_ms)), ""
     if options.get("late"):
-        install(options, place, retry_ms)
+        tailrope.install(**engine(options, place, retry_ms))
     if options.get("own_auth"):
         app.add_middleware(OwnAuth)
     if "around" in options:
         app = AROUND[options["around"]](app)
+    if ours and way == "resumable":
+        app = tailrope.mcp.resumable(app, **engine(options, place, retry_ms))
     return controlled(app)
 
 
@@ -89,11 +100,11 @@ class OwnAuth:
         await self.app(scope, receive, send)
 
 
-def install(options: dict[str, Any], place: str, retry_ms: int | None) -> None:
-    import tailrope
-
+def engine(options: dict[str, Any], place: str, retry_ms: int | None) -> dict[str, Any]:
+    """The arguments of each way into Tailrope."""
     named = {"principal": stated_name} if options.get("own_auth") else {}
-    tailrope.install(**{"retry_ms": retry_ms, "store": place, **named, **options.get("engine", {})})
+    paced = {} if retry_ms is None else {"retry_ms": retry_ms}
+    return {**paced, "store": place, **named, **options.get("engine", {})}
 
 
 def example(options: dict[str, Any]) -> Any:
@@ -106,15 +117,15 @@ def example(options: dict[str, Any]) -> Any:
 
 
 def side_by_side(flavor: str, options: dict[str, Any]) -> Any:
-    """Several servers in one process, without install(): those with an event store of ours are resumable."""
+    """Several servers in one process, without install()."""
     import tailrope.mcp
     from starlette.applications import Starlette
     from starlette.routing import Mount
 
     apps = {}
     for path, limits in options["servers"].items():
-        store = None if limits is None else tailrope.mcp.EventStore("memory:", **limits)
-        apps[path] = BUILDERS[flavor](options, store, None, Ops(limits is not None))
+        app = BUILDERS[flavor](options, None, None, Ops(limits is not None))
+        apps[path] = app if limits is None else tailrope.mcp.resumable(app, **limits)
 
     @asynccontextmanager
     async def lifespan(host: Any) -> Any:

@@ -51,6 +51,7 @@ DRIFTS: dict[str, dict[str, list[tuple[str, str]]]] = {
     },
     "an attribute of another name": {TRANSPORT: [("_requests_in_flight", "_open_requests")]},
     "a method of another name": {TRANSPORT: [("_handle_request(", "_serve_request(")]},
+    "another way to admit": {MANAGER: [("_admit_session", "_open_session")]},
     "a function of another name": {
         module: [("authorization_context", "whose")] for module in (BEARER, MANAGER, "mcp.server.sse")
     },

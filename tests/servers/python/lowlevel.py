@@ -84,15 +84,20 @@ def make(ops: Ops) -> Any:
 
 
 def managed(options: dict[str, Any], store: Any, retry_ms: int | None, ops: Ops) -> Any:
-    """mcp 2.x builds the app itself; with 1.x users put its session manager into their own."""
+    """mcp 2.x builds the app itself; with 1.x users put its session manager into their own. The option `manager`
+    has the arguments of ours."""
     kwargs = {name: options[name] for name in ("json_response", "max_sessions") if name in options}
     kwargs |= seconds(options, "idle_s")
     server = make(ops)
-    if LINE >= 2:
+    if LINE >= 2 and "manager" not in options:
         return server.streamable_http_app(event_store=store, retry_interval=retry_ms, **kwargs)
-    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+    if "manager" in options:
+        from tailrope.mcp import StreamableHTTPSessionManager as Manager
 
-    manager = StreamableHTTPSessionManager(app=server, event_store=store, retry_interval=retry_ms, **kwargs)
+        kwargs |= options["manager"]
+    else:
+        from mcp.server.streamable_http_manager import StreamableHTTPSessionManager as Manager
+    manager: Any = Manager(app=server, event_store=store, retry_interval=retry_ms, **kwargs)
 
     class Endpoint:
         async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

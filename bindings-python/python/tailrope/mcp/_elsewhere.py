@@ -15,7 +15,7 @@ from mcp.server.transport_security import TransportSecurityMiddleware
 from starlette.requests import Request
 
 from tailrope._native import Refusal, TailropeError, refusal
-from tailrope.mcp import _engage, _hosts, _sdk
+from tailrope.mcp import _hosts, _sdk
 from tailrope.mcp._answer import write_connection, write_refusal
 from tailrope.mcp._principal import asker
 
@@ -46,10 +46,9 @@ def wanted_session(manager: Any, scope: Scope) -> str | None:
     return session_id
 
 
-async def serve(manager: Any, session_id: str, scope: Scope, receive: Receive, send: Send) -> bool:
+async def serve(runtime: Runtime, manager: Any, session_id: str, scope: Scope, receive: Receive, send: Send) -> bool:
     """Serves a GET of a session from the event store. False when there is none: the SDK has to answer."""
-    runtime = _engage.runtime_for(manager.event_store, explicit=False)
-    if runtime is None or runtime.store is None:
+    if runtime.store is None:
         return False
     try:
         if not runtime.engine.outlives_process():

@@ -26,10 +26,9 @@ if TYPE_CHECKING:
 class Hooks(SdkEventStore, OwnStore):
     """One scope of a store, as the SDK's interface asks for it."""
 
-    def __init__(self, runtime: Runtime, scope: str, *, stock: bool) -> None:
+    def __init__(self, runtime: Runtime, scope: str) -> None:
         self.runtime = runtime
         self.scope = scope
-        self.stock = stock
 
     def scoped(self, session_id: str) -> Hooks:
         """This part itself: whoever made it has said whose it is."""

@@ -72,14 +72,19 @@ def opened(session: Session, runtime: Runtime) -> None:
     _current.get().add(session, runtime)
 
 
+def runs_manager() -> None:
+    """To be called in the task that is about to run a session manager."""
+    # A host may have been imported since.
+    patch()
+    if (lifespan := asyncio.current_task()) is not None:
+        _lifespans.add(lifespan)
+
+
 def _sdk_run(stock: Any) -> Any:
     @wraps(stock)
     @asynccontextmanager
     async def run(self: Any) -> AsyncGenerator[None, None]:
-        # A host may have been imported since.
-        patch()
-        if (lifespan := asyncio.current_task()) is not None:
-            _lifespans.add(lifespan)
+        runs_manager()
         async with stock(self):
             yield
 
@@ -151,14 +156,16 @@ def _granian_set_loop_signals(stock: Any) -> Any:
     return set_loop_signals
 
 
-_HOOKS = (
-    ("mcp.server.streamable_http_manager", "StreamableHTTPSessionManager.run", _sdk_run),
+Hook = tuple[str, str, "Callable[[Any], Any]"]
+
+_HOSTS: tuple[Hook, ...] = (
     ("uvicorn.server", "Server.startup", _uvicorn_startup),
     ("uvicorn.server", "Server.shutdown", _uvicorn_shutdown),
     ("gunicorn.workers.gasgi", "ASGIWorker._shutdown", _gunicorn_shutdown),
     ("hypercorn.asyncio.run", "raise_shutdown", _hypercorn_raise_shutdown),
     ("granian._signals", "set_loop_signals", _granian_set_loop_signals),
 )
+_MANAGER: tuple[Hook, ...] = (("mcp.server.streamable_http_manager", "StreamableHTTPSessionManager.run", _sdk_run),)
 _hooked: dict[str, tuple[Any, str, Any, Any]] = {}
 """What is in place: where, its name, what was there before, and ours."""
 
@@ -168,7 +175,25 @@ def patch() -> None:
     with suppress(ImportError):
         # The SDK imports it when it serves.
         importlib.import_module("uvicorn.server")
-    for module_name, path, make in _HOOKS:
+    _put(_HOSTS)
+
+
+def unpatch() -> None:
+    """Takes the hooks away, but for those that somebody else has put one on top of."""
+    _take(_HOSTS)
+
+
+def patch_manager() -> None:
+    """Has the SDK's session managers say when they run: those that do not know of us."""
+    _put(_MANAGER)
+
+
+def unpatch_manager() -> None:
+    _take(_MANAGER)
+
+
+def _put(hooks: tuple[Hook, ...]) -> None:
+    for module_name, path, make in hooks:
         place: Any = sys.modules.get(module_name)
         *owners, name = path.split(".")
         for owner in owners:
@@ -180,9 +205,9 @@ def patch() -> None:
             _hooked[f"{module_name}.{path}"] = (place, name, stock, ours)
 
 
-def unpatch() -> None:
-    """Takes the hooks away, but for those that somebody else has put one on top of."""
-    for key, (place, name, stock, ours) in list(_hooked.items()):
-        if getattr(place, name) is ours:
+def _take(hooks: tuple[Hook, ...]) -> None:
+    for module_name, path, _make in hooks:
+        place, name, stock, ours = _hooked.get(f"{module_name}.{path}", (None, "", None, None))
+        if ours is not None and getattr(place, name) is ours:
             setattr(place, name, stock)
-            del _hooked[key]
+            del _hooked[f"{module_name}.{path}"]

@@ -6,8 +6,14 @@ import logging
 import sys
 from typing import TYPE_CHECKING, Literal, Unpack
 
-from tailrope._options import MEMORY, Options, check_prefer_resumable, check_transport, is_disabled
-from tailrope._runtime import Runtime
+from tailrope._options import (
+    MEMORY,
+    Options,
+    check_on_unsupported,
+    check_prefer_resumable,
+    check_transport,
+    is_disabled,
+)
 from tailrope.mcp import _engage, _seam, _status
 
 if TYPE_CHECKING:
@@ -52,42 +58,30 @@ def install(
     """
     check_transport(transport)
     check_prefer_resumable(prefer_resumable)
-    if on_unsupported not in ("raise", "stock"):
-        msg = f"on_unsupported must be 'raise' or 'stock', not {on_unsupported!r}"
-        raise ValueError(msg)
+    check_on_unsupported(on_unsupported)
     if is_disabled():
         logger.warning("TAILROPE_DISABLE is set: servers stay with the SDK's own transport")
         return
     if (difference := _seam.difference()) is not None:
-        error = _seam.unsupported(difference)
-        if on_unsupported == "raise":
-            raise error
-        _status.note_unsupported(str(error))
-        logger.error("%s Servers stay with the SDK's own transport, and their calls cannot be resumed.", error)
+        _status.refuse(difference, on_unsupported)
         return
-    from tailrope.mcp import _patch, _store
+    from tailrope.mcp import _patch
 
     # Raises before anything has changed.
-    if transport == "stock":
-        stock = _store.EventStore(store, transport="stock", **options)
-    else:
-        runtime = Runtime(dict(options), store=store)
+    way = _engage.Way(dict(options), store=store, prefer_resumable=prefer_resumable, transport=transport)
     _patch.patch()
     _status.note_install()
-    if transport == "stock":
-        _engage.set_stock(stock, prefer_resumable=prefer_resumable)
-    else:
-        _engage.set_installed(runtime, dict(options), prefer_resumable=prefer_resumable)
+    _engage.installed = way
     _status.log()
 
 
 def uninstall() -> None:
     """Takes `install()` back: sessions that are opened from now on are served by the SDK's transport.
 
-    Servers that were given a `tailrope.mcp.EventStore` keep it, and classes that others have put on top of ours stay.
+    Servers that another way makes resumable stay so, and classes that others have put on top of ours stay.
     """
-    _engage.set_installed(None, {}, prefer_resumable=True)
+    _engage.installed = None
     _status.note_uninstall()
     patch = sys.modules.get("tailrope.mcp._patch")
-    if patch is not None and not _engage.stores:
+    if patch is not None:
         patch.unpatch()

@@ -22,7 +22,8 @@ SUPPORTED = "mcp 1.30 and later 1.x, mcp 2.2 and later 2.x"
 _OLDEST = {1: (1, 30), 2: (2, 2)}
 
 # Private names begin with an underscore. What is used only where it is there is not listed: the session manager's
-# `_server_instances` and `_task_group`, without which sessions of other processes are not served (_elsewhere.py).
+# `_server_instances` and `_task_group`, without which sessions of other processes are not served (_elsewhere.py). Nor
+# is `_admit_session`, which explicit ways alone need (_misfit_of_manager).
 _NAMES: dict[str, tuple[str, ...]] = {
     "mcp.server.streamable_http": (
         "EventMessage",
@@ -83,20 +84,32 @@ def unsupported(difference: str) -> TailropeError:
     return error
 
 
-def difference() -> str | None:
-    """How the SDK differs from what Tailrope was written for; None where it does not."""
+def unfit_version() -> str | None:
+    """Why no SDK of this version is served under; None where its version is a supported one."""
     if not VERSION:
         return "the package mcp is not installed. Install it"
-    found = tuple(int(number) for number in re.findall(r"\d+", VERSION)[:2])
-    if found < _OLDEST.get(found[0], (1,)):
+    if _line() < _OLDEST.get(_line()[0], (1,)):
         return "it is too old, and lacks what sessions are resumed with. Upgrade mcp"
-    return _first(_missing, {**_NAMES, **_OF_LINE.get(found[0], {})}.items()) or _misfit()
+    return None
 
 
-def check() -> None:
+def difference(*, explicit: bool = False) -> str | None:
+    """How the SDK differs from what Tailrope was written for; None where it does not. `explicit` is for session
+    managers that make our transports themselves."""
+    if (unfit := unfit_version()) is not None:
+        return unfit
+    names = {**_NAMES, **_OF_LINE.get(_line()[0], {})}
+    return _first(_missing, names.items()) or _misfit() or (_misfit_of_manager() if explicit else None)
+
+
+def check(*, explicit: bool = False) -> None:
     """Raises TailropeError (code `unsupported_sdk`) where the SDK differs."""
-    if (found := difference()) is not None:
+    if (found := difference(explicit=explicit)) is not None:
         raise unsupported(found)
+
+
+def _line() -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", VERSION)[:2])
 
 
 def _first(ask: Callable[[Any], str | None], items: Any) -> str | None:
@@ -135,6 +148,17 @@ def _misfit() -> str | None:
         return "its transport's handle_request does not call _handle_request"
     if not _calls(manager, manager.StreamableHTTPSessionManager.handle_request, "asgi_app"):
         return "its session manager's handle_request does not call asgi_app"
+    return None
+
+
+def _misfit_of_manager() -> str | None:
+    manager: Any = import_module("mcp.server.streamable_http_manager").StreamableHTTPSessionManager
+    admit = getattr(manager, "_admit_session", None)
+    if admit is None or inspect.iscoroutinefunction(admit):
+        return "its session manager has no plain method _admit_session"
+    codes = [getattr(method, "__code__", None) for method in vars(manager).values()]
+    if not any("_admit_session" in code.co_names for code in codes if code is not None):
+        return "its session manager does not call _admit_session"
     return None
 
 

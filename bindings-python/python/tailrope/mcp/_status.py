@@ -12,8 +12,7 @@ from tailrope._options import is_disabled
 from tailrope.mcp import _engage, _seam
 
 if TYPE_CHECKING:
-    from tailrope._runtime import Runtime
-    from tailrope.mcp._engage import OwnStore
+    from tailrope.mcp._engage import Way
 
 logger = logging.getLogger("tailrope")
 
@@ -21,15 +20,14 @@ _installs = 0
 _stock_sessions = 0
 """Sessions that were open at the SDK's transport when `install()` came."""
 _unsupported: str | None = None
-"""Why `install()` left everything with the SDK's transport."""
+"""Why servers were left with the SDK's transport."""
 
 
-class EventStoreStatus(TypedDict):
-    """One `tailrope.mcp.EventStore`."""
+class ServersStatus(TypedDict):
+    """What one call of `tailrope.mcp.resumable`, or one session manager of ours, has put in force."""
 
     store: str
-    """Its address, without user, password and options."""
-    transport: Literal["tailrope", "stock"]
+    """The address of its store, without user, password and options."""
     prefer_resumable: bool
 
 
@@ -48,8 +46,8 @@ class Status(TypedDict):
     """The address of the store of `install()`, without user, password and options."""
     prefer_resumable: bool | None
     """Whether `install()` has clients of 2026-07-28 fall back to a revision that can resume."""
-    event_stores: list[EventStoreStatus]
-    """The event stores that were made for single servers, and are in use."""
+    servers: list[ServersStatus]
+    """What is in force for single servers: by `tailrope.mcp.resumable` and session managers of ours."""
     notices: list[str]
     """What is unusual, and what it means."""
 
@@ -57,29 +55,16 @@ class Status(TypedDict):
 def status() -> Status:
     """What is in force in this process: the SDK and its version, whose transport serves, with which store, and whether
     clients are steered to a revision that can resume. `install()` logs the same."""
-    installed = None if is_disabled() else _engage.installed()
-    transport, runtime, prefer_resumable = installed or (None, None, None)
+    way = None if is_disabled() else _engage.installed
     return {
         "version": __version__,
         "sdk": [f"mcp {_seam.VERSION}"],
         "is_disabled": is_disabled(),
-        "transport": transport,
-        "store": None if runtime is None else _address(runtime),
-        "prefer_resumable": prefer_resumable,
-        "event_stores": [_of_store(store) for store in _engage.stores],
-        "notices": _notices() if installed is not None else [_unsupported] if _unsupported else [],
-    }
-
-
-def _address(runtime: Runtime) -> str:
-    return "" if runtime.store is None else runtime.store.address
-
-
-def _of_store(store: OwnStore) -> EventStoreStatus:
-    return {
-        "store": _address(store.runtime),
-        "transport": "stock" if store.stock else "tailrope",
-        "prefer_resumable": store.prefer_resumable,
+        "transport": None if way is None else way.transport,
+        "store": None if way is None else way.address,
+        "prefer_resumable": None if way is None else way.prefer_resumable,
+        "servers": [{"store": way.address, "prefer_resumable": way.prefer_resumable} for way in _engage.explicit],
+        "notices": _notices() if way is not None else [_unsupported] if _unsupported else [],
     }
 
 
@@ -89,11 +74,6 @@ def _notices() -> list[str]:
         notices.append(
             f"install() was called {_installs} times: the last call's options hold for sessions opened since, and "
             "sessions that were open before keep theirs"
-        )
-    if _engage.stores:
-        notices.append(
-            f"{len(_engage.stores)} tailrope.mcp.EventStore beside install(): a server that was given one takes its "
-            "store and options from there, not from install()"
         )
     if _stock_sessions:
         notices.append(
@@ -112,10 +92,23 @@ def note_install() -> None:
     _installs += 1
 
 
-def note_unsupported(why: str) -> None:
-    """To be called where `install()` leaves everything as it is."""
+def refuse(difference: str, on_unsupported: Literal["raise", "stock"]) -> None:
+    """Says that Tailrope does not fit under the SDK.
+
+    Raises:
+        TailropeError: that is wanted (code `unsupported_sdk`).
+    """
     global _unsupported
-    _unsupported = why
+    error = _seam.unsupported(difference)
+    if on_unsupported == "raise":
+        raise error
+    _unsupported = str(error)
+    logger.error("%s Servers stay with the SDK's own transport, and their calls cannot be resumed.", error)
+
+
+def is_stock_told() -> bool:
+    """Whether the user knows that the SDK's own transport serves: who wants it, or was told that nothing else can."""
+    return is_disabled() or _engage.installed is not None or _unsupported is not None
 
 
 def note_uninstall() -> None:
@@ -148,13 +141,13 @@ def log() -> None:
     )
 
 
-def log_store(store: OwnStore) -> None:
-    """What the event store of single servers puts in force for them."""
+def log_explicit(way: Way) -> None:
+    """What is in force for single servers."""
     logger.info(
-        "tailrope %s serves the servers that get an event store: sdk=mcp %s store=%s prefer_resumable=%s%s",
+        "tailrope %s serves single servers: sdk=mcp %s store=%s prefer_resumable=%s%s",
         __version__,
         _seam.VERSION,
-        _address(store.runtime),
-        store.prefer_resumable,
-        "" if _engage.installed() is None else "; other servers have the store and options of install()",
+        way.address,
+        way.prefer_resumable,
+        "" if _engage.installed is None else "; other servers have the store and options of install()",
     )

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Unpack
+import logging
+from typing import TYPE_CHECKING, Unpack
 
-from tailrope._options import MEMORY, Options, check_prefer_resumable, check_transport
+from tailrope._options import MEMORY, Options
 from tailrope._runtime import Runtime
-from tailrope.mcp import _engage, _patch, _status
+from tailrope.mcp import _status
 from tailrope.mcp._hooks import Hooks
 
 if TYPE_CHECKING:
+    from mcp.server.streamable_http import EventId, StreamId
+    from mcp.types import JSONRPCMessage
+
     from tailrope._native import Store
+
+logger = logging.getLogger("tailrope")
 
 
 class EventStore(Hooks):
-    """A bounded event store. Passed to a server as `event_store=`, it makes that server resumable.
+    """A bounded event store for one server, or for several, that are given it as `event_store=`.
 
-    Making one puts Tailrope's transport in place for the servers that get it, without `install()`. The
-    options are those of `install()`; each store has an engine, and so options, of its own. Where the SDK's own
-    transport serves (`transport="stock"`, TAILROPE_DISABLE), it keeps that transport's events, within what that
-    transport can do.
+    Where `install()`, `resumable()` or our session manager makes a server resumable, this is the store and these are
+    the options of that server; each store has an engine of its own. Where the SDK's own transport serves, it keeps
+    that transport's events, within what that transport can do.
 
     Args:
         store: an address, see `tailrope.open_store`, or a store that is open.
-        transport: `tailrope`, or `stock` to leave the SDK's transport in place.
-        prefer_resumable: as `install()` has it, for the servers that get this store. On the SDK's own transport it has
-            no effect.
         options: see `tailrope.install`.
 
     Raises:
@@ -33,22 +35,21 @@ class EventStore(Hooks):
         TailropeError: the store cannot be opened (code `store_not_opened`).
     """
 
-    def __init__(
-        self,
-        store: str | Store = MEMORY,
-        *,
-        transport: Literal["tailrope", "stock"] = "tailrope",
-        prefer_resumable: bool = True,
-        **options: Unpack[Options],
-    ) -> None:
-        check_transport(transport)
-        check_prefer_resumable(prefer_resumable)
-        self.prefer_resumable = prefer_resumable
-        super().__init__(Runtime(dict(options), store=store), "", stock=transport == "stock")
-        if not self.stock:
-            _patch.patch()
-            _engage.stores.add(self)
-            _status.log_store(self)
+    def __init__(self, store: str | Store = MEMORY, **options: Unpack[Options]) -> None:
+        super().__init__(Runtime(dict(options), store=store), "")
+        self._is_silent = False
+
+    async def store_event(self, stream_id: StreamId, message: JSONRPCMessage | None) -> EventId:
+        """Stores an event of the SDK's own transport, and says once that it is that one which serves."""
+        if not self._is_silent:
+            self._is_silent = True
+            if not _status.is_stock_told():
+                logger.warning(
+                    "The SDK's own transport serves a server that has a tailrope.mcp.EventStore: its calls are not "
+                    "resumed as Tailrope does it. Call tailrope.install(), or tailrope.mcp.resumable(app) for one "
+                    'server; where the SDK\'s transport is meant to serve, tailrope.install(transport="stock")'
+                )
+        return await super().store_event(stream_id, message)
 
     def scoped(self, session_id: str) -> Hooks:
         """The part of the store that belongs to one session, for a transport of the SDK's that you make yourself:
@@ -59,4 +60,4 @@ class EventStore(Hooks):
         if not session_id:
             msg = "a session id is a str that is not empty"
             raise ValueError(msg)
-        return Hooks(self.runtime, session_id, stock=self.stock)
+        return Hooks(self.runtime, session_id)

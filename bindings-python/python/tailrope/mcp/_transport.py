@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp.server.streamable_http import StreamableHTTPServerTransport as StockTransport
 
+from tailrope._options import is_disabled
 from tailrope.mcp import _engage, _hosts
 from tailrope.mcp._hooks import Hooks
 from tailrope.mcp._session_server import SessionServer
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from mcp.server.transport_security import TransportSecuritySettings
     from starlette.types import Receive, Scope, Send
 
+    from tailrope.mcp._engage import Way
+
 
 class StreamableHTTPServerTransport(StockTransport):
     """Serves one session on the engine. Same arguments and methods as the SDK's class.
@@ -27,7 +30,8 @@ class StreamableHTTPServerTransport(StockTransport):
     """
 
     _tailrope: SessionServer | None = None
-    _explicit = True
+    _hooks: Hooks | None = None
+    _way = staticmethod(_engage.default)
 
     def __init__(
         self,
@@ -39,10 +43,11 @@ class StreamableHTTPServerTransport(StockTransport):
         idle_timeout: float | None = None,
         **more: Any,
     ) -> None:
-        if mcp_session_id is not None:
-            runtime = _engage.runtime_for(event_store, explicit=self._explicit)
+        way = None if mcp_session_id is None or is_disabled() else self._way()
+        if mcp_session_id is not None and way is not None:
+            runtime = way.runtime_for(event_store)
             if runtime is None:
-                event_store, retry_interval = _engage.hooks_for(event_store, mcp_session_id, retry_interval)
+                event_store, retry_interval = self._behind(way, event_store, mcp_session_id, retry_interval)
             else:
                 self._tailrope = SessionServer(
                     runtime,
@@ -64,6 +69,18 @@ class StreamableHTTPServerTransport(StockTransport):
             idle_timeout=idle_timeout,
             **more,
         )
+
+    def _behind(
+        self, way: Way, event_store: EventStore | None, session_id: str, retry_ms: int | None
+    ) -> tuple[EventStore | None, int | None]:
+        """The event store and the retry of the SDK's own transport. A store of ours is told the session."""
+        if event_store is None:
+            return Hooks(way.runtime, session_id), way.runtime.engine.options()[
+                "retry_ms"
+            ] if retry_ms is None else retry_ms
+        if isinstance(event_store, Hooks):
+            event_store = event_store.scoped(session_id)
+        return event_store, retry_ms
 
     @property
     def is_terminated(self) -> bool:

@@ -1,0 +1,86 @@
+"""In front of a session manager, through whose `asgi_app` all its requests go."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tailrope._options import is_disabled
+from tailrope.mcp import _elsewhere, _engage, _sdk
+from tailrope.mcp._answer import write_refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from tailrope.mcp._engage import Way
+
+
+class Fronted:
+    """A session manager's `asgi_app` with ours in front of it, where a way is in force for the manager. It stands in
+    the class, so that managers that were made before have it too, and lose it again when it is taken away."""
+
+    def __init__(self, way_of: Callable[[Any], Way | None]) -> None:
+        self._way_of = way_of
+
+    def __get__(self, manager: Any, owner: Any = None) -> Any:
+        if manager is None:
+            return self
+        try:
+            app = manager.__dict__["asgi_app"]
+        except KeyError:
+            raise AttributeError("asgi_app") from None
+        way = None if is_disabled() else self._way_of(manager)
+        return app if way is None else _Front(way, manager, app)
+
+    def __set__(self, manager: Any, app: ASGIApp) -> None:
+        # The manager is just being made: what is wrong with its store is better told now than to its first client.
+        _engage.check_event_store(manager.event_store)
+        manager.__dict__["asgi_app"] = app
+
+
+class _Front:
+    """Steers clients of both eras to a revision that can resume, and serves readers of sessions that the manager does
+    not have and the event store knows."""
+
+    def __init__(self, way: Way, manager: Any, app: ASGIApp) -> None:
+        self._way = way
+        self._manager = manager
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        session_id = _elsewhere.wanted_session(self._manager, scope)
+        runtime = None if session_id is None else self._way.runtime_for(self._manager.event_store)
+        if session_id is not None and runtime is not None:
+            is_served = await _elsewhere.serve(runtime, self._manager, session_id, scope, receive, send)
+            if is_served:
+                return
+        if not await self._steered(scope, receive, send):
+            await self._app(scope, receive, send)
+
+    async def _steered(self, scope: Scope, receive: Receive, send: Send) -> bool:
+        """Whether this was a request of a revision without resumption, and is answered."""
+        if scope["type"] != "http" or scope["method"] != "POST" or self._manager.stateless:
+            return False
+        requested = _sdk.modern_revision(scope)
+        if requested is None:
+            return False
+        engine = (self._way.runtime_for(self._manager.event_store) or self._way.runtime).engine
+        if not self._way.prefer_resumable:
+            engine.left_to_sdk(requested)
+            return False
+        body = b""
+        while len(body) <= MAX_STEERED_BYTES:
+            message = await receive()
+            if message["type"] != "http.request":
+                return True
+            body += message.get("body", b"")
+            if not message.get("more_body", False):
+                break
+        refusal = engine.steer(body, requested)
+        await write_refusal(send, refusal)
+        return True
+
+
+MAX_STEERED_BYTES = 4 << 20
+"""A body that is answered without being served is read up to here, for the id of its request."""
