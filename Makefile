@@ -59,7 +59,7 @@ RUST := --workspace --exclude tailrope-python --exclude tailrope-node --exclude 
 TIMED := --config 'target."cfg(all())".runner = "$(CURDIR)/scripts/timed-test"'
 
 # Most of these tests wait, so more of them at a time than there are cores.
-test-rust: ## run the tests of the engine and of its stores, with a real Redis and PostgreSQL
+test-rust: ## run the tests of the engine, of its stores and of the probe, with a real Redis and PostgreSQL
 	RUST_TEST_THREADS=8 $(SERVERS) cargo test $(TIMED) --tests $(RUST)
 	RUST_TEST_THREADS=8 cargo test $(TIMED) --tests -p tailrope-client -p tailrope-shuttle
 

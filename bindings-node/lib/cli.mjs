@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-// The command `tailrope`. It needs no native half.
-import { main } from './probe-cli.mjs';
+// The command `tailrope`, which the native half has whole.
+import { probe } from './native.mjs';
 
-process.exitCode = await main(process.argv.slice(2));
+process.exitCode = probe(process.argv.slice(2));

@@ -66,8 +66,8 @@ test('nothing of the process is changed by loading it', ours, () => {
   assert.equal(run(program, 'a.mjs', source).stdout, 'false');
 });
 
-test('the command needs no native half', ours, () => {
-  const program = installed('command', 'tailrope');
+test('the command comes with the package, and needs no SDK', ours, () => {
+  const program = installed('command', ...packages);
   const { bin } = JSON.parse(readFileSync(join(program, 'node_modules/tailrope/package.json'), 'utf8'));
   const command = join(program, 'node_modules/tailrope', bin.tailrope);
   const { status, stdout, stderr } = spawnSync(process.execPath, [command, '--help'], { encoding: 'utf8' });

@@ -49,8 +49,8 @@ INITIALIZE = {
 HEADERS = [(b"accept", b"application/json, text/event-stream"), (b"content-type", b"application/json")]
 VERSION = (b"mcp-protocol-version", b"2025-11-25")
 
-# A signal's wait is for another thread to end; the fork's halves hold a lock between them.
-LEFT_OUT = {"Signal.wait", "before_fork", "forked"}
+# A signal's wait is for another thread to end; the fork's halves hold a lock between them; the command calls servers.
+LEFT_OUT = {"Signal.wait", "before_fork", "forked", "probe"}
 
 
 class Planned(Exception):

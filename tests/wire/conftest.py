@@ -13,7 +13,8 @@ from kit.fixtures import *  # noqa: F403
 from kit.servers import SERVERS, Kind
 
 CHOSEN = os.environ.get("TAILROPE_TEST_SERVERS", ",".join(SERVERS)).split(",")
-# One of each language goes through every store. The way to a store is its language's, so the others take the long run.
+# One of each language goes through every store, and takes what the mark `first` is on. The way to a store is its
+# language's, so the others take the long run.
 FIRST = {"mcp2", "node-v2"}
 
 
@@ -28,5 +29,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     fixtures.pytest_collection_modifyitems(items)
     for item in items:
         params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-        if params.get("place", "sqlite") != "sqlite" and "kind" in params and params["kind"].name not in FIRST:
+        takes_long = params.get("place", "sqlite") != "sqlite" or item.get_closest_marker("first")
+        if takes_long and "kind" in params and params["kind"].name not in FIRST:
             item.add_marker(pytest.mark.full)

@@ -1,14 +1,17 @@
-"""`python -m tailrope`, and the console script `tailrope`."""
+"""`python -m tailrope`, and the console script `tailrope`: the native half has the whole command."""
 
 from __future__ import annotations
 
+import signal
 import sys
+
+from tailrope._native import probe
 
 
 def main() -> None:
-    from tailrope.probe._cli import main as run
-
-    sys.exit(run())
+    # Python's own handler would wait for the end of the command.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sys.exit(probe(sys.argv[1:]))
 
 
 if __name__ == "__main__":
