@@ -1,4 +1,6 @@
 // The transports that take the place of the SDKs' classes, for both SDK lines.
+import { setImmediate } from 'node:timers';
+
 import { NodeExchange } from './node-exchange.mjs';
 import { isStock } from './seam.mjs';
 import { SessionServer } from './session-server.mjs';
@@ -84,9 +86,17 @@ export function resumableNode(Stock, sdk) {
 
 /** For node:http, where the SDK's class for that is in a package that need not be there. */
 export function resumableNodeOverWeb(Stock, sdk) {
-  return resumable(Stock, sdk, serveNode, (transport, fetch, { maxRequestBodySize }) => {
+  return resumable(Stock, sdk, serveNode, (transport, handleRequest, { maxRequestBodySize }) => {
     const onerror = (error) => transport.onerror?.(error);
-    return sdk.nodeHandler({ fetch }, { maxRequestBodySize, onerror });
+    return (req, res, parsedBody) => {
+      const fetch = async (...args) => {
+        const response = await handleRequest(...args);
+        // The SDK's handler holds the head back until there is a body, which may be long after: its class does not.
+        setImmediate(() => res.headersSent && !res.writableEnded && res.flushHeaders());
+        return response;
+      };
+      return sdk.nodeHandler({ fetch }, { maxRequestBodySize, onerror })(req, res, parsedBody);
+    };
   });
 }
 

@@ -8,7 +8,7 @@ import { requireScopes } from '@modelcontextprotocol/server';
 import express from 'express';
 
 import { ACCEPT, NEWEST, Peer, counts, lastId, parseEvents, request, results } from './kit/raw.mjs';
-import { acting, classes, connectServer, listen, makeServer, newGate, open, packages, serve } from '../servers/node/transports.mjs';
+import { acting, classes, connectServer, listen, makeServer, newGate, open, packages, serve, serveFor } from '../servers/node/transports.mjs';
 import { onEachLine, ours, test } from './kit/test.mjs';
 
 const initialize = {
@@ -124,6 +124,14 @@ onEachLine(serve, (line, server) => {
     for (const wrong of [{ retryMs: -1 }, { retryMs: 'soon' }, { maxSessions: 0 }, { noSuchOption: 1 }]) {
       assert.throws(() => new EventStore('memory:', wrong), new RegExp(Object.keys(wrong)[0]));
     }
+  });
+
+  test('without sessions the head of a GET is sent at once', ours, async (t) => {
+    const { port } = await serveFor(t, line, { stateless: true });
+    const peer = new Peer(port);
+    const listening = await peer.get();
+    assert.equal(listening.status, 200);
+    listening.drop();
   });
 
   test('i13 a response that cannot be written is answered with an error', ours, async () => {
