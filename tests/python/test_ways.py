@@ -47,6 +47,8 @@ def sdk_as_it_was() -> Iterator[None]:
     transport = sdk_manager.StreamableHTTPServerTransport
     yield
     tailrope.uninstall()
+    # What is in force for a server ends with the server.
+    gc.collect()
     assert sdk_manager.StreamableHTTPServerTransport is transport
     assert transport.__module__ == "mcp.server.streamable_http"
     assert dict(vars(Stock)) == before
@@ -239,8 +241,6 @@ def test_status_and_the_log_tell_what_is_in_force_for_single_servers(
     caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     caplog.set_level(logging.INFO, "tailrope")
-    # Those of other tests.
-    gc.collect()
     address = f"sqlite:{tmp_path / 'events.db'}"
     manager = Stock(SdkServer("x"))
     tailrope.mcp.resumable(manager, store=address, prefer_resumable=False)
