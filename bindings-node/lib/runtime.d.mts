@@ -148,8 +148,8 @@ export interface Status {
   store: string | null;
   /** Whether every `createResumableMcpHandler` steers its clients to a revision that can resume; null without any. */
   preferResumable: boolean | null;
-  /** The event stores that were made, and are in use. */
-  eventStores: { store: string }[];
+  /** What single servers have of their own: the stores of each `EventStore` that is in use. */
+  servers: { store: string }[];
   /** What is unusual, and what it means. */
   notices: string[];
 }

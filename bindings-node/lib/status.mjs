@@ -28,7 +28,7 @@ export function status() {
     transport: isServed ? 'tailrope' : null,
     store: disabled ? null : sharedRuntime().store.address,
     preferResumable: handlers.length === 0 ? null : handlers.every(({ preferResumable }) => preferResumable),
-    eventStores: eventStores.map(({ store }) => ({ store: store.address })),
+    servers: eventStores.map(({ store }) => ({ store: store.address })),
     notices: disabled ? [] : [...different, ...notices(eventStores.length)],
   };
 }

@@ -76,7 +76,7 @@ test('status tells what is in force and what is unusual', ours, async (t) => {
     transport: 'tailrope',
     store: 'memory:',
     preferResumable: null,
-    eventStores: [],
+    servers: [],
     notices: [],
   });
   const steering = handlerOf(t, { preferResumable: true });
@@ -88,8 +88,8 @@ test('status tells what is in force and what is unusual', ours, async (t) => {
   const store = new EventStore('memory:');
   configure({ store: await openStore('memory:') });
   configure({});
-  const { eventStores, notices } = status();
-  assert.deepEqual(eventStores, [{ store: 'memory:' }]);
+  const { servers, notices } = status();
+  assert.deepEqual(servers, [{ store: 'memory:' }]);
   assert.equal(notices.length, 2);
   assert.match(notices[0], /^configure\(\) was called 2 times: /);
   assert.match(notices[1], /^1 EventStore beside configure\(\): /);
