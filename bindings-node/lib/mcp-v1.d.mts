@@ -12,7 +12,7 @@ import type { JSONRPCMessage, RequestId, RequestInfo } from '@modelcontextprotoc
 
 import type { IncomingMessage, ServerResponse } from 'node:http';
 
-import type { CloseOptions, EngineOptions, PrincipalOption, Store } from './runtime.mjs';
+import type { CloseOptions, EngineOptions, PrincipalOption, RouterOf, Store } from './runtime.mjs';
 
 export { configure, drain, openStore, setLog, stats, status } from './runtime.mjs';
 export type { CloseOptions, ConfigureOptions, EngineOptions, LogLevel, Principal, Status, Store, StoreOptions } from './runtime.mjs';
@@ -56,16 +56,7 @@ export interface SessionRouterOptions extends WebStandardStreamableHTTPServerTra
   onerror?: (error: Error) => void;
 }
 
-export interface SessionRouter<S> {
-  /** Serves node:http, express (`app.all('/mcp', router.node)`), fastify; `parsedBody` is what a parser has made. */
-  node(req: IncomingMessage & { auth?: AuthInfo }, res: ServerResponse, parsedBody?: unknown): Promise<void>;
-  /** Serves the web platform: Hono, and frameworks like it. */
-  fetch(request: Request, options?: { authInfo?: AuthInfo; parsedBody?: unknown }): Promise<Response>;
-  /** The servers of the sessions that are open here. */
-  servers(): S[];
-  /** Ends the sessions that are open here; after `drain()` their clients go on at another process. */
-  close(): Promise<void>;
-}
+export type SessionRouter<S> = RouterOf<S, AuthInfo>;
 
 /**
  * Routes an endpoint's requests to its sessions, in the place of a map of transports by session id. `makeServer` makes the

@@ -1,4 +1,4 @@
-import type { IncomingMessage } from 'node:http';
+import type { IncomingMessage, ServerResponse } from 'node:http';
 
 /** What can be set on an event store. What is not named keeps its default. */
 export interface StoreOptions {
@@ -58,6 +58,18 @@ export function openStore(address: string, options?: StoreOptions): Promise<Stor
  * authentication and credentials say: docs/security.md.
  */
 export type Principal = (request: IncomingMessage | Request) => string | null | undefined;
+
+/** What `createSessionRouter` of an SDK line makes; `AuthInfo` is the SDK's. */
+export interface RouterOf<S, AuthInfo> {
+  /** Serves node:http, express (`app.all('/mcp', router.node)`), fastify; `parsedBody` is what a parser has made. */
+  node(req: IncomingMessage & { auth?: AuthInfo }, res: ServerResponse, parsedBody?: unknown): Promise<void>;
+  /** Serves the web platform: Hono, and frameworks like it. */
+  fetch(request: Request, options?: { authInfo?: AuthInfo; parsedBody?: unknown }): Promise<Response>;
+  /** The servers of the sessions that are open here. */
+  servers(): S[];
+  /** Ends the sessions that are open here; after `drain()` their clients go on at another process. */
+  close(): Promise<void>;
+}
 
 export interface PrincipalOption {
   /** Names users; what `configure()` was given serves transports that have none. */

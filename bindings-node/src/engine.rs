@@ -116,7 +116,7 @@ impl Engine {
         })
     }
 
-    /// Opens a session for whoever asks for it. `sdk_major` is the SDK line whose answers are given, `versions`
+    /// Opens a session, which belongs to the asker. `sdk_major` is the SDK line whose answers are given, `versions`
     /// are the values of the version header that are served. `retry_ms` is the session's own, where the
     /// host has one.
     #[napi(catch_unwind)]
@@ -147,7 +147,7 @@ impl Engine {
         Ok(Session::new(handle, id, dialect, versions, key, &self.waiters))
     }
 
-    /// Looks up a session that lives in another process, or lived in one, for whoever asks for it. The key of
+    /// Looks up a session that lives in another process, or lived in one, for the asker. The key of
     /// the `Adoption` is woken when it can be taken.
     #[napi(catch_unwind)]
     pub fn adopt_session(

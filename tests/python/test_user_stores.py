@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -79,12 +80,13 @@ async def test_i9_a_replay_of_nonsense_is_a_store_fault(bad: Any) -> None:
         assert resumed.status in (200, 400)
 
 
-async def test_a_send_that_waits_for_the_store_when_its_session_ends_is_told() -> None:
+@asynccontextmanager
+async def send_without_answer() -> AsyncIterator[tuple[Any, Any, Asgi, asyncio.Future[None]]]:
+    """A send that waits for a store which never answers: transport, outbox, call and send."""
     store = Store()
-    hang = asyncio.Event()
 
     async def never(_event_id: str) -> str:
-        await hang.wait()
+        await asyncio.Event().wait()
         return ""
 
     async with transport(store) as (made, inbox, outbox):
@@ -93,6 +95,12 @@ async def test_a_send_that_waits_for_the_store_when_its_session_ends_is_told() -
         store.answer = never
         sending = asyncio.ensure_future(outbox.send(outgoing(note(1), 1)))
         await asyncio.sleep(0.02)
+        yield made, outbox, call, sending
+
+
+async def test_a_send_that_waits_for_the_store_when_its_session_ends_is_told() -> None:
+    async with send_without_answer() as (_made, _outbox, call, sending):
+        pass
     with pytest.raises(anyio.ClosedResourceError):
         await sending
     await call.task
@@ -100,19 +108,7 @@ async def test_a_send_that_waits_for_the_store_when_its_session_ends_is_told() -
 
 @pytest.mark.parametrize("how", ["fault", "cancelled"])
 async def test_senders_are_told_when_nobody_hears_the_store_any_more(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Store()
-    hang = asyncio.Event()
-
-    async def never(_event_id: str) -> str:
-        await hang.wait()
-        return ""
-
-    async with transport(store) as (made, inbox, outbox):
-        call = Asgi(made, "POST", request(1))
-        await inbox.receive()
-        store.answer = never
-        sending = asyncio.ensure_future(outbox.send(outgoing(note(1), 1)))
-        await asyncio.sleep(0.02)
+    async with send_without_answer() as (made, outbox, call, sending):
         outcomes = made._tailrope._outcomes
         if how == "fault":
             monkeypatch.setattr(outcomes, "_settle", None)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::kit::common::{Answered, Bench, NEW, call, call_json, id, notify, read_now, slow};
-use crate::kit::vectors::vectors;
+use crate::kit::vectors::{BySdk, vectors};
 use serde::Deserialize;
 use serde_json::Value;
 use tailrope_core::engine::{Connection, NoWake, Options, SessionHandle};
@@ -14,7 +14,7 @@ use tailrope_core::store::{HostReplay, HostStore, Limits};
 #[serde(deny_unknown_fields)]
 struct Vector {
     given: Situation,
-    want: Wants,
+    want: BySdk<Want>,
 }
 
 #[derive(Clone, Copy, Deserialize)]
@@ -31,15 +31,6 @@ enum Situation {
     ResumeThatOutlivesTheSession,
     CallForJsonThatOutlivesTheSession,
     CallToAClosedEngine,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Wants {
-    #[serde(rename = "mcp-python")]
-    python: Want,
-    #[serde(rename = "mcp-typescript")]
-    typescript: Want,
 }
 
 #[derive(Deserialize)]

@@ -4,13 +4,13 @@ use serde::Deserialize;
 use tailrope_core::exchange::Fault;
 use tailrope_core::protocol::Dialect;
 
-use crate::kit::vectors::vectors;
+use crate::kit::vectors::{BySdk, vectors};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Vector {
     given: Given,
-    want: Wants,
+    want: BySdk<Want>,
 }
 
 #[derive(Deserialize)]
@@ -18,15 +18,6 @@ struct Vector {
 struct Given {
     fault: String,
     text: String,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Wants {
-    #[serde(rename = "mcp-python")]
-    python: Want,
-    #[serde(rename = "mcp-typescript")]
-    typescript: Want,
 }
 
 #[derive(Debug, Deserialize, PartialEq)]

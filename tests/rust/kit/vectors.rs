@@ -23,6 +23,16 @@ struct Named {
     fields: Map<String, Value>,
 }
 
+/// What each line of SDKs is to say.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct BySdk<T> {
+    #[serde(rename = "mcp-python")]
+    pub(crate) python: T,
+    #[serde(rename = "mcp-typescript")]
+    pub(crate) typescript: T,
+}
+
 /// The vectors of a file with their names. A field that `T` does not know fails the test, where `T` denies it.
 pub(crate) fn vectors<T: DeserializeOwned>(file: &str) -> Vec<(String, T)> {
     let file: File = serde_json::from_str(file).unwrap();

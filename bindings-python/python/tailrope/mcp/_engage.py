@@ -18,10 +18,6 @@ class OwnStore:
 
     runtime: Runtime
 
-    def scoped(self, session_id: str) -> Any:
-        """The part of the store that belongs to one session."""
-        raise NotImplementedError
-
 
 class Way:
     """What makes servers resumable, with its options: `install()`, `resumable()` or a session manager of ours.

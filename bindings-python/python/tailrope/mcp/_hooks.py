@@ -31,7 +31,7 @@ class Hooks(SdkEventStore, OwnStore):
         self.scope = scope
 
     def scoped(self, session_id: str) -> Hooks:
-        """This part itself: whoever made it has said whose it is."""
+        """This part itself: it belongs to one session already."""
         return self
 
     async def store_event(self, stream_id: StreamId, message: JSONRPCMessage | None) -> EventId:

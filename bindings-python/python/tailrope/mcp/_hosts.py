@@ -1,5 +1,5 @@
 """What the end of a host means for its sessions: connections are told to end before the host waits for them (F-44), and
-sessions are left to whoever serves them next.
+sessions stay in the store, for the process that serves them next.
 
 Each hook is in the place of a name that the host looks up when it needs it, so it works also where a worker of the host
 imports the app. Where a host has no such name, its connections are cut: their sessions can be resumed all the same.
@@ -137,7 +137,7 @@ def _hypercorn_raise_shutdown(stock: Any) -> Any:
 
 def _granian_set_loop_signals(stock: Any) -> Any:
     class Draining:
-        """The loop, for whoever wants to hear of signals there."""
+        """The loop, which drains before it calls the handler of a signal."""
 
         def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
             self._loop = loop

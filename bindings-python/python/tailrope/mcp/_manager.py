@@ -56,7 +56,7 @@ class Managing:
 
     @asynccontextmanager
     async def run(self) -> AsyncGenerator[None, None]:
-        """Runs the manager; the sessions that are open at its end are left to whoever serves them next."""
+        """Runs the manager. Sessions that are open at its end stay in the store, for the next process."""
         _hosts.runs_manager()
         async with cast("Any", super()).run():
             yield

@@ -75,9 +75,9 @@ class StreamableHTTPServerTransport(StockTransport):
     ) -> tuple[EventStore | None, int | None]:
         """The event store and the retry of the SDK's own transport. A store of ours is told the session."""
         if event_store is None:
-            return Hooks(way.runtime, session_id), way.runtime.engine.options()[
-                "retry_ms"
-            ] if retry_ms is None else retry_ms
+            if retry_ms is None:
+                retry_ms = way.runtime.engine.options()["retry_ms"]
+            return Hooks(way.runtime, session_id), retry_ms
         if isinstance(event_store, Hooks):
             event_store = event_store.scoped(session_id)
         return event_store, retry_ms
