@@ -1,34 +1,10 @@
 // Event stores by their address, and which options are a store's.
-import { Store } from './native.mjs';
+import { Engine, Store } from './native.mjs';
 
-const STORE_OPTIONS = new Set([
-  'durability',
-  'encryptionKeys',
-  'maxAgeMs',
-  'maxBytes',
-  'maxBytesPerSession',
-  'maxBytesPerStream',
-  'maxEventBytes',
-  'maxEventsPerStream',
-  'ownerLostMs',
-  'retentionMs',
-]);
+const STORE_OPTIONS = new Set(['durability', 'encryptionKeys', ...Engine.numberOptions(true)]);
 
 /** The other options of an engine, and where options belong that are not ones of it. */
-const ENGINE_OPTIONS = [
-  'keepAliveMs',
-  'maxConnectionBytes',
-  'maxConnectionMs',
-  'maxDetachedMs',
-  'maxSessions',
-  'principal',
-  'retryMs',
-  'sessionIdleMs',
-  'store',
-  'storeTimeoutMs',
-  'storeWaitMs',
-  'warnEventBytes',
-];
+const ENGINE_OPTIONS = ['principal', 'sessionIdleMs', 'store', ...Engine.numberOptions(false)];
 const ELSEWHERE = {
   onUnsupported: 'configure()',
   preferResumable: 'createResumableMcpHandler()',

@@ -210,6 +210,13 @@ impl Engine {
         Ok(String::from_utf8_lossy(&end).into_owned())
     }
 
+    /// The names of the options that are numbers: those of a store, or the others.
+    #[napi]
+    pub fn number_options(of_store: bool) -> Vec<String> {
+        let options = NUMBER_OPTIONS.iter().filter(|option| option.is_of_store == of_store);
+        options.map(|option| camel_case(option.name)).collect()
+    }
+
     /// The headers that carry a credential.
     #[napi]
     pub fn credential_headers() -> Vec<&'static str> {
