@@ -60,6 +60,8 @@ class Options(StoreOptions, total=False):
     """A larger event is logged as a warning: clients with small buffers drop it. Default 1 MiB."""
     max_sessions: int
     """Sessions open at once. Default 10,000."""
+    max_requests_per_session: int
+    """Requests of one session that may run at once; further ones are answered with status 429. Default 1,000."""
     max_detached_ms: int
     """How long requests may run without any contact to their client. Default 3,600,000 (1 hour)."""
     store_wait_ms: int

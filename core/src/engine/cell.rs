@@ -13,6 +13,7 @@ use super::waits::Wait;
 use super::watching::Watched;
 use super::{EngineError, Shared, lock};
 use crate::Ms;
+use crate::exchange::Fault;
 use crate::protocol::{Dialect, Envelope, Kind, Origin, Refusal, RequestId, Revision, StreamNonce};
 use crate::session::{OutgoingKind, Route, Session, Step, SynthesizedEnd, end_payload};
 use crate::store::{Complete, Operation, Outcome, OwnIds, SessionRecord, StoreError, StreamKey, Ticket};
@@ -267,6 +268,17 @@ impl Cell {
         self.shared.check().map_err(|_| self.dialect.wording.closing())
     }
 
+    /// The session takes so many more requests (I11).
+    fn check_requests(&self, state: &State, more: usize) -> Result<(), Refusal> {
+        let max = self.shared.options.max_requests_per_session;
+        if state.session.in_flight() + more <= max {
+            return Ok(());
+        }
+        tracing::warn!(target: "tailrope", session = %self.id, max,
+            "a request is refused: the session has max_requests_per_session requests in flight");
+        Err(Fault::TooManyRequests.refusal(self.dialect))
+    }
+
     /// A session that lives elsewhere takes no requests here.
     fn check_owned(&self) -> Result<(), Refusal> {
         if self.is_adopted() { Err(self.dialect.wording.session_ended()) } else { Ok(()) }
@@ -314,6 +326,7 @@ impl Cell {
         me.check_owned()?;
         let conn = me.change(|state, now, steps| {
             me.check_open(state)?;
+            me.check_requests(state, requests.len())?;
             let nonce = me.shared.nonce();
             let id = me.attach(state, now, Conn::open(nonce, Origin::Unnamed, wake, key), None);
             let opened = state.session.open_requests(now, nonce, requests, initialize, (id, me.shared.jitter()), steps);
@@ -338,6 +351,7 @@ impl Cell {
         me.check_owned()?;
         let conn = me.with(|state, now| {
             me.check_open(state)?;
+            me.check_requests(state, 1)?;
             let nonce = me.shared.nonce();
             let claimed = state.session.claim_requests(nonce, std::slice::from_ref(request));
             claimed.map_err(|duplicate| me.dialect.wording.in_flight_already(&duplicate))?;
@@ -512,7 +526,9 @@ impl Cell {
             match published {
                 Err(Refused::Full) => return Err(EngineError::Full),
                 Err(Refused::Finished | Refused::NotResumable) => return self.late(kind),
-                Ok(()) => {}
+                // What is asked of the store goes out in order: the question is in its log.
+                Ok(Some((nonce, seq))) => self.shared.store.settle(&self.key(nonce), seq),
+                Ok(None) => {}
             }
             let Some(at) = state.results.iter().position(|(done, _)| *done == token) else {
                 return Ok(Sent::Pending(token));

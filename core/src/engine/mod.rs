@@ -87,6 +87,8 @@ pub struct Options {
     pub limits: Limits,
     /// Sessions that may be open at once.
     pub max_sessions: usize,
+    /// Requests of one session that may run at once.
+    pub max_requests_per_session: usize,
     /// How long a session may have running requests and no contact, in milliseconds.
     pub max_detached_ms: u64,
     /// How long the store may take for an operation, in milliseconds; then it counts as failed. 0 waits
@@ -111,6 +113,7 @@ impl Default for Options {
             pacing: Pacing::default(),
             limits: Limits::default(),
             max_sessions: 10_000,
+            max_requests_per_session: 1_000,
             max_detached_ms: 60 * 60 * 1_000,
             store_timeout_ms: 30_000,
             owner_lost_ms: 10_000,
@@ -179,7 +182,7 @@ impl fmt::Display for EngineError {
             Self::Finished => f.write_str("the request has its end already"),
             Self::Full => f.write_str("too many events of this stream wait for the event store"),
             // SDKs put the text of a handler's exception into results, so it says nothing of the store.
-            Self::Store(StoreError::Failed(_) | StoreError::TimedOut { .. }) => {
+            Self::Store(StoreError::Full { .. } | StoreError::Failed(_) | StoreError::TimedOut { .. }) => {
                 f.write_str("the event store did not store the event")
             }
             Self::Store(error) => error.fmt(f),

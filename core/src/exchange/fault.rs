@@ -26,6 +26,8 @@ pub enum Fault<'a> {
     SessionNotTold,
     /// There is no such session for who asks (W-083, I7).
     SessionUnknown,
+    /// The session has as many requests in flight as it may have (I11).
+    TooManyRequests,
     /// No further session fits (I11).
     TooManySessions,
 }
@@ -44,6 +46,7 @@ impl<'a> Fault<'a> {
             "session_ended" => Self::SessionEnded,
             "session_not_told" => Self::SessionNotTold,
             "session_unknown" => Self::SessionUnknown,
+            "too_many_requests" => Self::TooManyRequests,
             "too_many_sessions" => Self::TooManySessions,
             _ => return None,
         })
@@ -68,6 +71,9 @@ impl<'a> Fault<'a> {
             Self::SessionEnded => wording.session_ended(),
             Self::SessionNotTold => wording.session_not_told(),
             Self::SessionUnknown => wording.session_unknown(),
+            Self::TooManyRequests => {
+                Refusal::new(429, INTERNAL_ERROR, "Too many requests of this session are running: wait for one to end")
+            }
             Self::TooManySessions => Refusal::new(503, INTERNAL_ERROR, "Too many open sessions"),
         }
     }

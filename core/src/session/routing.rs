@@ -66,7 +66,8 @@ impl Session {
         same_text.next().is_none().then_some((found, *nonce))
     }
 
-    /// Publishes a message on the stream that [`route`](Self::route) found.
+    /// Publishes a message on the stream that [`route`](Self::route) found. Returns where a question is logged that is
+    /// not waited for any more, because too many are: it may be trimmed like any other event.
     ///
     /// # Errors
     /// [`Refused`] as from the stream's machine.
@@ -80,7 +81,7 @@ impl Session {
         payload: Bytes,
         token: u64,
         out: &mut Vec<Step>,
-    ) -> Result<(), Refused> {
+    ) -> Result<Option<(StreamNonce, Seq)>, Refused> {
         let stream = self.streams.get(&nonce).ok_or(Refused::Finished)?;
         let event_kind = match kind {
             OutgoingKind::Notification => EventKind::Progress,
@@ -107,21 +108,20 @@ impl Session {
         if event_kind == EventKind::Answer {
             self.end_failed(now, nonce, out);
         }
+        let mut forgotten = None;
         if let (EventKind::Question, Some(id)) = (event_kind, id) {
             if self.questions.len() >= MAX_QUESTIONS {
-                self.forget_question();
+                forgotten = self.forget_question();
             }
             self.questions.insert(id.clone(), (nonce, position));
         }
-        Ok(())
+        Ok(forgotten)
     }
 
-    /// Forgets the oldest question without an answer: it is trimmed with the log like what is around it.
-    fn forget_question(&mut self) {
-        let oldest = self.questions.iter().min_by_key(|(_, (_, position))| *position);
-        if let Some(id) = oldest.map(|(id, _)| id.clone()) {
-            self.questions.remove(&id);
-        }
+    /// Forgets the oldest question without an answer.
+    fn forget_question(&mut self) -> Option<(StreamNonce, Seq)> {
+        let oldest = self.questions.iter().min_by_key(|(_, (_, position))| *position)?.0.clone();
+        self.questions.remove(&oldest)
     }
 
     /// The store did not take an event. A response gets `end` in its place (F-59); the positions

@@ -15,6 +15,11 @@ pub enum StoreError {
         /// The bound in bytes.
         max: usize,
     },
+    /// The store holds as much as it may, and nothing of it can be freed now.
+    Full {
+        /// The bound in bytes.
+        max: usize,
+    },
     /// There is no such log, or it has ended.
     Gone,
     /// The position is not the next one of the log.
@@ -37,6 +42,7 @@ impl StoreError {
     pub fn code(&self) -> &'static str {
         match self {
             Self::TooLarge { .. } => "too_large",
+            Self::Full { .. } => "store_full",
             Self::Gone => "gone",
             Self::OutOfOrder => "out_of_order",
             Self::RolledBack => "rolled_back",
@@ -53,6 +59,10 @@ impl fmt::Display for StoreError {
             Self::TooLarge { bytes, max } => {
                 write!(f, "the event has {bytes} bytes, more than max_event_bytes = {max}")
             }
+            Self::Full { max } => write!(
+                f,
+                "the event store is full: it holds max_bytes = {max}, all of it of running streams. The event is not stored"
+            ),
             Self::Gone => f.write_str("the stream's log is gone or has ended"),
             Self::OutOfOrder => f.write_str("the position is not the next one of the log"),
             Self::RolledBack => f.write_str("the event store lost events that it had stored"),

@@ -1,8 +1,9 @@
 //! The memory store: every operation is done before the call returns.
 //!
 //! Logs are sharded by session, so that the bounds of a session are kept under one lock. The bound
-//! over everything is an atomic counter; when it is passed, the streams that finished first go
-//! first, whichever shard they are in.
+//! over everything is a counter. Where it would be passed, the streams that finished first go first,
+//! whichever shard they are in, then the oldest events of the others. What finds no room even then is
+//! refused.
 
 use std::collections::hash_map::{Entry, RandomState};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -25,16 +26,37 @@ const SHARDS: usize = 16;
 const EVENT_OVERHEAD: usize = 56;
 /// What a log costs without events: itself, its names, its places in the maps.
 const LOG_OVERHEAD: usize = 384;
+/// After nothing could be freed, no log is looked at again for so long.
+const FULL_MS: u64 = 1_000;
 
 /// An event store in this process's memory, bounded by [`Limits`].
 pub struct MemoryStore {
     limits: Limits,
     hasher: RandomState,
     shards: Vec<Mutex<Shard>>,
-    bytes: AtomicU64,
-    trimmed: AtomicU64,
+    held: Held,
+    /// Until then nothing can be freed, in milliseconds on the engine's clock.
+    full_until: AtomicU64,
     next_serial: AtomicU64,
     records: Mutex<HashMap<Arc<str>, Known>>,
+}
+
+/// What there is now, so that nobody has to count it.
+#[derive(Default)]
+struct Held {
+    sessions: AtomicU64,
+    streams: AtomicU64,
+    events: AtomicU64,
+    bytes: AtomicU64,
+    trimmed: AtomicU64,
+}
+
+fn add(counter: &AtomicU64, count: usize) {
+    counter.fetch_add(count as u64, Ordering::Relaxed);
+}
+
+fn take(counter: &AtomicU64, count: usize) {
+    counter.fetch_sub(count as u64, Ordering::Relaxed);
 }
 
 /// What is known of a session, with when it was created and seen last.
@@ -123,6 +145,11 @@ impl Log {
         self.events.len() > 1 || !self.pinned.is_empty()
     }
 
+    /// When its oldest event was stored, in seconds.
+    fn oldest(&self) -> u32 {
+        self.pinned.front().map(|(_, entry)| entry).or_else(|| self.events.front()).map_or(0, |entry| entry.at)
+    }
+
     fn tag_at(&self, seq: Seq) -> Option<u32> {
         if seq + 1 == self.low {
             return Some(self.low_tag);
@@ -159,8 +186,8 @@ impl MemoryStore {
             limits,
             hasher: RandomState::new(),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            bytes: AtomicU64::new(0),
-            trimmed: AtomicU64::new(0),
+            held: Held::default(),
+            full_until: AtomicU64::new(0),
             next_serial: AtomicU64::new(0),
             records: Mutex::default(),
         }
@@ -188,16 +215,28 @@ impl MemoryStore {
         lock(&self.shards[at])
     }
 
-    fn grown(&self, bytes: usize) {
-        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-    }
-
     fn freed(&self, bytes: usize) {
-        self.bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
+        take(&self.held.bytes, bytes);
     }
 
-    fn is_over(&self) -> bool {
-        self.bytes.load(Ordering::Relaxed) > self.limits.max_bytes as u64
+    /// Counts bytes that are about to be held, and makes room for them.
+    ///
+    /// # Errors
+    /// [`StoreError::Full`]; then they are not counted.
+    fn reserve(&self, now: Ms, bytes: usize) -> Result<(), StoreError> {
+        add(&self.held.bytes, bytes);
+        if self.make_room(now) {
+            return Ok(());
+        }
+        self.freed(bytes);
+        Err(StoreError::Full { max: self.limits.max_bytes })
+    }
+
+    /// Whether so many more bytes fit.
+    pub(super) fn check_room(&self, now: Ms, bytes: usize) -> Result<(), StoreError> {
+        self.reserve(now, bytes)?;
+        self.freed(bytes);
+        Ok(())
     }
 
     /// Marks a log as finished, with its place in the order of all that are.
@@ -252,50 +291,73 @@ impl MemoryStore {
         }
     }
 
-    /// Brings the store back into its bound: streams that finished first go first, then the oldest
-    /// events of the largest streams.
-    fn trim_all(&self) {
-        while self.is_over() {
+    fn is_over(&self, max: usize) -> bool {
+        self.held.bytes.load(Ordering::Relaxed) > max as u64
+    }
+
+    /// Brings the store back into its bound, if it is over it. No lock may be held. Whether it fits.
+    ///
+    /// An eighth more than needed goes, so that the next events do not look through the logs again.
+    fn make_room(&self, now: Ms) -> bool {
+        let max = self.limits.max_bytes;
+        if !self.is_over(max) {
+            return true;
+        }
+        if self.drop_finished(max - max / 8) || now.0 < self.full_until.load(Ordering::Relaxed) {
+            return !self.is_over(max);
+        }
+        while self.is_over(max - max / 8) {
+            if !self.trim_running(max - max / 8) {
+                break;
+            }
+        }
+        let fits = !self.is_over(max);
+        if !fits {
+            self.full_until.store((now + FULL_MS).0, Ordering::Relaxed);
+        }
+        fits
+    }
+
+    /// Frees logs that finished first until `max` is kept. Whether it is.
+    fn drop_finished(&self, max: usize) -> bool {
+        while self.is_over(max) {
             let oldest = (0..SHARDS)
                 .filter_map(|at| lock(&self.shards[at]).finished.first_key_value().map(|(place, _)| (*place, at)))
                 .min();
-            let progress = match oldest {
-                Some((_, at)) => {
-                    let mut shard = lock(&self.shards[at]);
-                    if let Some((_, key)) = shard.finished.pop_first() {
-                        self.remove(&mut shard, &key);
-                    }
-                    true
-                }
-                None => self.trim_largest(),
-            };
-            if !progress {
-                return;
+            let Some((_, at)) = oldest else { return false };
+            let mut shard = lock(&self.shards[at]);
+            if let Some((_, key)) = shard.finished.pop_first() {
+                self.remove(&mut shard, &key);
             }
         }
+        true
     }
 
-    fn trim_largest(&self) -> bool {
-        let largest = (0..SHARDS)
-            .filter_map(|at| {
-                let shard = lock(&self.shards[at]);
-                let logs = shard.sessions.iter().flat_map(|(session, logs)| {
-                    let trimmable = logs.streams.iter().filter(|(_, log)| log.can_free());
-                    trimmable.map(move |(nonce, log)| (log.bytes, session, *nonce))
-                });
-                logs.max_by_key(|(bytes, ..)| *bytes)
-                    .map(|(bytes, session, nonce)| (bytes, at, Arc::clone(session), nonce))
-            })
-            .max_by_key(|(bytes, ..)| *bytes);
-        let Some((_, at, session, nonce)) = largest else { return false };
-        let mut shard = lock(&self.shards[at]);
-        // Whoever changed it since has made progress instead.
-        let Some(logs) = shard.sessions.get_mut(&session) else { return true };
-        let Some(log) = logs.streams.get_mut(&nonce) else { return true };
-        let freed = self.free_quarter(log);
-        logs.bytes -= freed;
-        self.freed(freed);
-        true
+    /// Frees the oldest events of logs that have no end, a quarter of each log, until `max` is kept. Whether any went.
+    fn trim_running(&self, max: usize) -> bool {
+        let mut logs = Vec::new();
+        for (at, shard) in self.shards.iter().enumerate() {
+            let shard = lock(shard);
+            for (session, of_session) in &shard.sessions {
+                let trimmable = of_session.streams.iter().filter(|(_, log)| log.can_free());
+                logs.extend(trimmable.map(|(nonce, log)| (log.oldest(), at, Arc::clone(session), *nonce)));
+            }
+        }
+        logs.sort_unstable_by_key(|(oldest, ..)| *oldest);
+        let mut has_freed = false;
+        for (_, at, session, nonce) in logs {
+            if !self.is_over(max) {
+                break;
+            }
+            let mut shard = lock(&self.shards[at]);
+            let Some(of_session) = shard.sessions.get_mut(&session) else { continue };
+            let Some(log) = of_session.streams.get_mut(&nonce) else { continue };
+            let freed = self.free_quarter(log);
+            of_session.bytes -= freed;
+            self.freed(freed);
+            has_freed |= freed > 0;
+        }
+        has_freed
     }
 
     /// Frees a quarter of a log, at least one event. Returns the bytes.
@@ -315,10 +377,13 @@ impl MemoryStore {
     /// Returns the bytes, 0 when the event is pinned from now on; none when nothing may go.
     fn free_one(&self, log: &mut Log) -> Option<usize> {
         if log.events.len() > 1 {
-            self.trimmed.fetch_add(1, Ordering::Relaxed);
-            return Some(log.trim_one());
+            add(&self.held.trimmed, 1);
+            let freed = log.trim_one();
+            take(&self.held.events, usize::from(freed > 0));
+            return Some(freed);
         }
         let (_, entry) = log.pinned.pop_front()?;
+        take(&self.held.events, 1);
         log.bytes -= entry.cost();
         Some(entry.cost())
     }
@@ -327,57 +392,39 @@ impl MemoryStore {
         let Some(logs) = shard.sessions.get_mut(&key.session) else { return };
         if let Some(log) = logs.streams.remove(&key.nonce) {
             logs.bytes -= log.bytes;
-            self.freed(log.bytes);
+            self.forgot(&log);
             if let Some(place) = log.finished {
                 shard.finished.remove(&place);
             }
         }
         if logs.streams.is_empty() {
             shard.sessions.remove(&key.session);
+            take(&self.held.sessions, 1);
         }
     }
-}
 
-impl EventStore for MemoryStore {
-    fn open(&self, _now: Ms, key: &StreamKey, about: &Bytes, _ticket: &Ticket) -> Answer<()> {
-        let mut shard = self.shard(&key.session);
-        let logs = match shard.sessions.get_mut(&key.session) {
-            Some(logs) => logs,
-            None => shard.sessions.entry(Arc::clone(&key.session)).or_default(),
-        };
-        if let Entry::Vacant(place) = logs.streams.entry(key.nonce) {
-            let bytes = place.insert(Log::new(key, about.clone())).bytes;
-            logs.bytes += bytes;
-            self.grown(bytes);
-            self.trim_session(&mut shard, key);
-        }
-        drop(shard);
-        if self.is_over() {
-            self.trim_all();
-        }
-        Answer::ok(())
+    fn forgot(&self, log: &Log) {
+        take(&self.held.streams, 1);
+        take(&self.held.events, log.events.len() + log.pinned.len());
+        self.freed(log.bytes);
     }
 
-    fn append(&self, now: Ms, key: &StreamKey, append: &Append<'_>, _ticket: &Ticket) -> Answer<()> {
-        if let Err(error) = append.check_size(self.limits.max_event_bytes) {
-            return Answer::Now(Err(error));
-        }
+    /// Adds events without asking whether there is room in the store.
+    pub(super) fn put(&self, now: Ms, key: &StreamKey, append: &Append<'_>) -> Result<(), StoreError> {
         let mut guard = self.shard(&key.session);
         let shard = &mut *guard;
-        let Some(logs) = shard.sessions.get_mut(&key.session) else { return Answer::Now(Err(StoreError::Gone)) };
-        let Some(log) = logs.streams.get_mut(&key.nonce) else { return Answer::Now(Err(StoreError::Gone)) };
+        let logs = shard.sessions.get_mut(&key.session).ok_or(StoreError::Gone)?;
+        let log = logs.streams.get_mut(&key.nonce).ok_or(StoreError::Gone)?;
         let (head, chain, is_finished) = (log.head(), log.chain, log.finished.is_some());
         if let Some(verdict) = append.judge(LogState { head, chain, is_finished, is_mine: true }) {
-            return Answer::Now(verdict);
+            return verdict;
         }
-        let mut added = 0;
         for event in append.events {
             let StoredEvent { kind, tag, .. } = *event;
             let pinned = matches!(kind, EventKind::Question | EventKind::Terminal);
-            let entry = Logged { frame: Arc::clone(&event.frame), tag, at: seconds(now), kind, pinned };
-            added += entry.cost();
-            log.events.push_back(entry);
+            log.events.push_back(Logged { frame: Arc::clone(&event.frame), tag, at: seconds(now), kind, pinned });
         }
+        let added = cost(append);
         log.bytes += added;
         log.chain = append.chain;
         if append.events.last().is_some_and(|last| last.kind == EventKind::Terminal) {
@@ -385,14 +432,55 @@ impl EventStore for MemoryStore {
             log.events.shrink_to_fit();
         }
         logs.bytes += added;
-        self.grown(added);
+        add(&self.held.bytes, added);
+        add(&self.held.events, append.events.len());
         self.trim_stream(now, logs, key.nonce);
         self.trim_session(shard, key);
-        drop(guard);
-        if self.is_over() {
-            self.trim_all();
+        Ok(())
+    }
+}
+
+/// What the events of an append cost.
+fn cost(append: &Append<'_>) -> usize {
+    append.events.iter().map(|event| event.frame.len() + EVENT_OVERHEAD).sum()
+}
+
+impl EventStore for MemoryStore {
+    fn open(&self, now: Ms, key: &StreamKey, about: &Bytes, _ticket: &Ticket) -> Answer<()> {
+        let bytes = LOG_OVERHEAD + about.len();
+        if let Err(full) = self.reserve(now, bytes) {
+            return Answer::Now(Err(full));
+        }
+        let mut guard = self.shard(&key.session);
+        let shard = &mut *guard;
+        let logs = match shard.sessions.get_mut(&key.session) {
+            Some(logs) => logs,
+            None => {
+                add(&self.held.sessions, 1);
+                shard.sessions.entry(Arc::clone(&key.session)).or_default()
+            }
+        };
+        match logs.streams.entry(key.nonce) {
+            Entry::Vacant(place) => {
+                place.insert(Log::new(key, about.clone()));
+                logs.bytes += bytes;
+                add(&self.held.streams, 1);
+                self.trim_session(shard, key);
+            }
+            Entry::Occupied(_) => self.freed(bytes),
         }
         Answer::ok(())
+    }
+
+    fn append(&self, now: Ms, key: &StreamKey, append: &Append<'_>, _ticket: &Ticket) -> Answer<()> {
+        Answer::Now(append.check_size(self.limits.max_event_bytes).and_then(|()| {
+            let bytes = cost(append);
+            self.reserve(now, bytes)?;
+            let result = self.put(now, key, append);
+            // What was added is counted with its log.
+            self.freed(bytes);
+            result
+        }))
     }
 
     fn finish(&self, now: Ms, key: &StreamKey, tail: Bytes) {
@@ -404,8 +492,10 @@ impl EventStore for MemoryStore {
         self.set_finished(now, key, log, &mut shard.finished);
         log.bytes += tail.len();
         logs.bytes += tail.len();
-        self.grown(tail.len());
+        add(&self.held.bytes, tail.len());
         log.tail = Some(tail);
+        drop(guard);
+        self.make_room(now);
     }
 
     fn set_retry(&self, key: &StreamKey, retry_ms: u32) {
@@ -472,6 +562,7 @@ impl EventStore for MemoryStore {
             log.bytes -= entry.cost();
             logs.bytes -= entry.cost();
             self.freed(entry.cost());
+            take(&self.held.events, 1);
         } else if let Some(entry) = log.entry_mut(seq).filter(|entry| is_question(entry)) {
             entry.pinned = false;
         }
@@ -486,7 +577,8 @@ impl EventStore for MemoryStore {
         lock(&self.records).remove(session);
         let mut shard = self.shard(session);
         if let Some(logs) = shard.sessions.remove(session) {
-            self.freed(logs.bytes);
+            take(&self.held.sessions, 1);
+            logs.streams.values().for_each(|log| self.forgot(log));
             for place in logs.streams.values().filter_map(|log| log.finished) {
                 shard.finished.remove(&place);
             }
@@ -511,20 +603,14 @@ impl EventStore for MemoryStore {
     }
 
     fn usage(&self) -> Usage {
-        let mut usage = Usage {
-            bytes: self.bytes.load(Ordering::Relaxed),
-            trimmed: self.trimmed.load(Ordering::Relaxed),
-            ..Usage::default()
-        };
-        for shard in &self.shards {
-            let shard = lock(shard);
-            usage.sessions += shard.sessions.len() as u64;
-            for log in shard.sessions.values().flat_map(|logs| logs.streams.values()) {
-                usage.streams += 1;
-                usage.events += (log.events.len() + log.pinned.len()) as u64;
-            }
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Usage {
+            sessions: count(&self.held.sessions),
+            streams: count(&self.held.streams),
+            events: count(&self.held.events),
+            bytes: count(&self.held.bytes),
+            trimmed: count(&self.held.trimmed),
         }
-        usage
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use crate::kit::common::{
-    Bench, NEW, OLD, call, call_json, id, listen, notify, read_now, respond, resume, slow, unused,
+    Bench, NEW, OLD, ask, call, call_json, id, listen, notify, read_now, respond, resume, slow, unused,
 };
 use serde_json::json;
 use tailrope_core::Ms;
@@ -266,6 +266,42 @@ fn i11_questions_without_an_answer_are_remembered_up_to_a_bound() {
     let mut is_known = |number| session.settle_question(&RequestId::integer(number)).is_some();
     let known = (0..5_000).filter(|number| is_known(*number)).collect::<Vec<i64>>();
     assert_eq!((known.len(), known[0]), (1_024, 3_976), "the oldest are forgotten first");
+}
+
+#[test]
+fn i11_forgotten_questions_leave_the_log_like_other_events() {
+    let limits = Limits { max_events_per_stream: 2_000, ..Limits::default() };
+    let bench = Bench::new(Options { limits, ..Options::default() });
+    let session = bench.session("s", NEW);
+    let cursor = bench.read(&call(&session, 1)).last_id();
+    for number in 0..5_000 {
+        ask(&session, 1, &format!("question {number}")).unwrap();
+    }
+    for _ in 0..2_000 {
+        notify(&session, 1, "news").unwrap();
+    }
+    let frames = bench.read(&resume(&session, &cursor)).frames();
+    let news = frames.iter().filter(|frame| frame.get("is") == Some(&json!("news"))).count();
+    assert_eq!(news, 2_000 - 1_024, "only the questions that are remembered hold room");
+}
+
+#[test]
+fn i11_a_session_has_so_many_requests_in_flight_and_no_more() {
+    let bench = Bench::new(Options { max_requests_per_session: 3, ..Options::default() });
+    let session = bench.session("s", NEW);
+    let connections = [call(&session, 1), call_json(&session, 2)];
+    let batch = |ids: &[i64]| {
+        let ids: Vec<RequestId> = ids.iter().map(|number| RequestId::integer(*number)).collect();
+        session.call(&ids, None, Arc::new(NoWake), 0).map_err(|refusal| refusal.status)
+    };
+    assert_eq!(batch(&[3, 4]).unwrap_err(), 429);
+    let third = batch(&[3]).unwrap();
+    assert_eq!(session.call_json(&id(4), None, Arc::new(NoWake), 0).unwrap_err().status, 429);
+    assert_eq!(batch(&[4]).unwrap_err(), 429);
+    // Another session is not concerned, and the next one fits when one has ended.
+    call(&bench.session("t", NEW), 1);
+    respond(&session, 2).unwrap();
+    drop((batch(&[4]).unwrap(), third, connections));
 }
 
 #[test]

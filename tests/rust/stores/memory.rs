@@ -273,6 +273,51 @@ fn an_unfinished_stream_without_events_counts_too() {
 }
 
 #[test]
+fn i11_the_bound_of_the_store_is_kept_and_what_finds_no_room_is_refused() {
+    let max = 100_000;
+    let store = store(Limits { max_bytes: max, ..Limits::default() });
+    let caller = Caller::new(&store, Ms(0));
+    let (mut logs, mut refused) = (Vec::new(), None);
+    for number in 0..1_000 {
+        let log = Log::new(&format!("session {number}"), number);
+        if let Err(error) = caller.try_open(&log).and_then(|()| caller.append(&log, 1, &[sized(100)])) {
+            refused = Some(error);
+            break;
+        }
+        logs.push(log);
+        assert!(store.usage().bytes <= max as u64, "{:?}", store.usage());
+    }
+    assert_eq!(refused, Some(StoreError::Full { max }), "each stream has its newest event, which stays");
+    assert!(logs.len() > 150, "{}", logs.len());
+    // A stream that ends makes room.
+    store.finish(Ms(0), &logs[0].key, Bytes::new());
+    let next = Log::new("next", 1_000);
+    assert_eq!(caller.try_open(&next).and_then(|()| caller.append(&next, 1, &[sized(20)])), Ok(()));
+    assert!(store.usage().bytes <= max as u64);
+}
+
+#[test]
+fn a_full_store_gives_up_the_oldest_events_and_some_more_at_once() {
+    let max = 1_000_000;
+    let store = store(Limits { max_bytes: max, ..Limits::default() });
+    let caller = Caller::new(&store, Ms(0));
+    let mut logs: Vec<Log> = (0..20).map(|number| caller.open(&format!("session {number}"), number)).collect();
+    let mut trims = 0;
+    for second in 0..1_000_u64 {
+        let before = store.usage().trimmed;
+        let log = &mut logs[usize::try_from(second % 20).unwrap()];
+        caller.at(Ms(second * 1_000)).push(log, &[sized(2_000)]);
+        trims += u64::from(store.usage().trimmed > before);
+        assert!(store.usage().bytes <= max as u64);
+    }
+    assert!(trims < 40, "the logs were looked through {trims} times for 1,000 events");
+    for log in &logs {
+        let kept = positions(&caller, log, 0);
+        assert!(kept.len() > 10 && kept.last() == Some(&50), "old events of each went: {kept:?}");
+    }
+}
+
+#[test]
 fn retention_ends_some_time_after_the_terminal() {
     let store = store(Limits { retention_ms: 1_000, ..Limits::default() });
     let caller = Caller::new(&store, Ms(0));

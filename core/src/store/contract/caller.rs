@@ -68,10 +68,18 @@ impl<'a> Caller<'a> {
     /// # Panics
     /// When the store does not create it.
     pub fn open_as(&self, log: &Log) {
+        self.try_open(log).expect("a log can be created");
+    }
+
+    /// Creates this log, where the store has room for it.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn try_open(&self, log: &Log) -> Result<(), StoreError> {
         let number = u64::from_be_bytes(std::array::from_fn(|at| log.key.nonce.0[at + 4]));
         let about = about(number);
         let answer = self.store.open(self.now, &log.key, &about, &self.ticket(&log.key, Operation::Open));
-        self.done(&log.key, Operation::Open, answer).expect("a log can be created");
+        self.done(&log.key, Operation::Open, answer)
     }
 
     /// Appends at a position, as the engine would.
