@@ -16,6 +16,9 @@ pub mod protocol;
 pub mod session;
 pub mod stream;
 mod time;
+#[cfg(feature = "tls")]
+#[doc(hidden)]
+pub mod tls;
 
 #[cfg(feature = "runtime")]
 pub mod engine;

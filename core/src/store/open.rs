@@ -127,6 +127,7 @@ impl Error for OpenError {}
 /// | `connect_timeout_ms` | 5,000 | how long connecting may take, and opening the store |
 /// | `timeout_ms` | 10,000 | how long an operation is tried before it fails |
 /// | `ca` | the system's | with TLS: a file with the certificates to trust, in PEM form |
+/// | `cert`, `key` | | with TLS: files with our own certificate and its key, in PEM form, for a server that asks for them |
 /// | `sentinel_user`, `sentinel_password` | | for the sentinels, where they ask for it |
 ///
 /// A character that has a meaning in an address is written with a percent sign: `p%40ss` for `p@ss`.
