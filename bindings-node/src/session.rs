@@ -189,7 +189,7 @@ impl Session {
             let error = result.err();
             Outcome {
                 number: number(number_of),
-                code: error.as_ref().map(engine::EngineError::code),
+                code: error.as_ref().map(|error| error.code().as_str()),
                 message: error.map(|error| error.to_string()),
             }
         };

@@ -75,7 +75,7 @@ impl Engine {
                 }
                 Ok(Session { handle, dialect, key, is_claimed: AtomicBool::new(false) })
             }
-            Err(error) => Err(to_py_err(py, &error)),
+            Err(error) => Err(to_py_err(&error)),
         }
     }
 
@@ -98,7 +98,7 @@ impl Engine {
         let (key, wake) = waiters.shared.key();
         match calling(py, || self.engine.adopt_session(id, principal.as_deref(), dialect, wake, key.number)) {
             Ok(adoption) => Ok(Adoption { adoption, dialect, key }),
-            Err(error) => Err(to_py_err(py, &error)),
+            Err(error) => Err(to_py_err(&error)),
         }
     }
 

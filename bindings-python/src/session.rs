@@ -145,7 +145,7 @@ impl Session {
     /// Late outcomes: `(number, None or the error)`.
     fn take_outcomes<'py>(&self, py: Python<'py>) -> Vec<(u64, Option<Py<PyAny>>)> {
         let outcomes = self.handle.take_outcomes();
-        let value = |error| to_py_err(py, &error).into_value(py).into_any();
+        let value = |error| to_py_err(&error).into_value(py).into_any();
         outcomes.into_iter().map(|(number, result)| (number, result.err().map(value))).collect()
     }
 
@@ -265,7 +265,7 @@ impl Session {
         match sent {
             Ok(Sent::Pending(number)) => Ok(Some(number)),
             Ok(Sent::Stored | Sent::Dropped) => Ok(None),
-            Err(error) => Err(to_py_err(py, &error)),
+            Err(error) => Err(to_py_err(&error)),
         }
     }
 }

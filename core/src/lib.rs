@@ -11,6 +11,7 @@
 #![warn(missing_docs)]
 
 pub mod client;
+mod error_code;
 pub mod exchange;
 pub mod protocol;
 pub mod session;
@@ -35,4 +36,5 @@ mod sync {
     pub(crate) use std::thread;
 }
 
+pub use error_code::ErrorCode;
 pub use time::Ms;

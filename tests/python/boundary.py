@@ -267,7 +267,7 @@ class Machine:
     def targets(self) -> Iterator[tuple[str, Callable[..., Any]]]:
         for name in _native.__all__:
             found = getattr(_native, name, None)
-            if callable(found) and name not in LEFT_OUT and name != "TailropeError":
+            if callable(found) and name not in LEFT_OUT:
                 yield name, found
         for name in ("posted", "standalone", "continued", "saved"):
             yield f"ClientStream.{name}", getattr(_native.ClientStream, name)

@@ -4,6 +4,8 @@ import builtins
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, final
 
+from tailrope._errors import ErrorCode, TailropeError
+
 __all__ = [
     "Admission",
     "Adoption",
@@ -17,7 +19,6 @@ __all__ = [
     "Session",
     "Signal",
     "Store",
-    "TailropeError",
     "Waiters",
     "__version__",
     "before_fork",
@@ -25,6 +26,7 @@ __all__ = [
     "client_refusal",
     "client_takes_answer",
     "client_takes_request",
+    "error_codes",
     "forked",
     "is_resumable",
     "open_store",
@@ -35,11 +37,6 @@ __all__ = [
 ]
 
 __version__: str
-
-class TailropeError(RuntimeError):
-    """What the engine could not do. `code` is stable and the same in every language."""
-
-    code: str
 
 @final
 class Admission:
@@ -107,7 +104,7 @@ _ClientStep = (
     tuple[Literal["deliver"], str, str | None]
     | tuple[Literal["connect"], str | None]
     | tuple[Literal["gap"], int, int]
-    | tuple[Literal["failed"], str, str]
+    | tuple[Literal["failed"], ErrorCode, str]
     | tuple[Literal["opened"]]
     | tuple[Literal["cursor_lost"]]
     | tuple[Literal["disconnect"]]
@@ -239,6 +236,7 @@ def classify(body: bytes) -> tuple[str | None, list[int | str]]: ...
 def client_refusal(status: int) -> TailropeError: ...
 def client_takes_answer(status: int, content_type: str | None) -> bool: ...
 def client_takes_request(method: str, accept: str | None, protocol_version: str | None) -> bool: ...
+def error_codes() -> list[str]: ...
 def forked() -> None: ...
 def open_store(address: str, **options: int | str | Sequence[str]) -> Store: ...
 def is_resumable(revision: str) -> bool: ...

@@ -14,16 +14,8 @@ from inspect import iscoroutinefunction
 from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any, Unpack
 
-from tailrope._native import (
-    Engine,
-    Signal,
-    Store,
-    TailropeError,
-    Waiters,
-    before_fork,
-    forked,
-    set_log_level,
-)
+from tailrope._errors import TailropeError
+from tailrope._native import Engine, Signal, Store, Waiters, before_fork, forked, set_log_level
 from tailrope._native import open_store as _open_store
 from tailrope._options import MEMORY, STORE_OPTIONS, Options, check_names, check_store
 
@@ -258,9 +250,8 @@ def current_loop() -> Loop:
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
-        error = TailropeError("Tailrope serves on asyncio event loops (asyncio, uvloop); no other is supported")
-        error.code = "not_asyncio"
-        raise error from None
+        text = "Tailrope serves on asyncio event loops (asyncio, uvloop); no other is supported"
+        raise TailropeError(text, "not_asyncio") from None
     # The last loop of the thread is nearly always the right one.
     cached: tuple[asyncio.AbstractEventLoop, Loop] | None = getattr(_current, "pair", None)
     if cached is not None and cached[0] is loop:

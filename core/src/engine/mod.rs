@@ -71,12 +71,12 @@ pub use numbers::{NUMBER_OPTIONS, NumberOption};
 use stats::Counters;
 pub use stats::Stats;
 
-use crate::Ms;
 use crate::protocol::{Dialect, StreamNonce};
 use crate::store::{EventStore, Limits, MemoryStore, StoreError};
 use crate::stream::Pacing;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use crate::{ErrorCode, Ms};
 
 /// Everything that can be set on an engine.
 #[derive(Clone)]
@@ -154,15 +154,15 @@ pub enum EngineError {
 
 impl EngineError {
     /// The code of the error, the same in every language.
-    pub fn code(&self) -> &'static str {
+    pub fn code(&self) -> ErrorCode {
         match self {
-            Self::Closed => "closed",
-            Self::Forked => "forked",
-            Self::SessionEnded => "session_ended",
-            Self::SessionExists => "session_exists",
-            Self::TooManySessions { .. } => "too_many_sessions",
-            Self::Finished => "finished",
-            Self::Full => "full",
+            Self::Closed => ErrorCode::Closed,
+            Self::Forked => ErrorCode::Forked,
+            Self::SessionEnded => ErrorCode::SessionEnded,
+            Self::SessionExists => ErrorCode::SessionExists,
+            Self::TooManySessions { .. } => ErrorCode::TooManySessions,
+            Self::Finished => ErrorCode::Finished,
+            Self::Full => ErrorCode::Full,
             Self::Store(error) => error.code(),
         }
     }

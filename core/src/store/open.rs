@@ -11,6 +11,7 @@ use super::RedisStore;
 #[cfg(feature = "sqlite")]
 use super::SqliteStore;
 use super::{EncryptionKey, EventStore, Limits, MemoryStore, SealedStore};
+use crate::ErrorCode;
 
 /// What a durable store promises when it says that an event is stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -94,8 +95,8 @@ impl OpenError {
     }
 
     /// The code of the error, the same in every language.
-    pub fn code(&self) -> &'static str {
-        "store_not_opened"
+    pub fn code(&self) -> ErrorCode {
+        ErrorCode::StoreNotOpened
     }
 }
 

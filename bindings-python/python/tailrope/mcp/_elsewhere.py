@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from mcp.server.transport_security import TransportSecurityMiddleware
 from starlette.requests import Request
 
-from tailrope._native import Refusal, TailropeError, refusal
+from tailrope._errors import TailropeError
+from tailrope._native import Refusal, refusal
 from tailrope.mcp import _hosts, _sdk
 from tailrope.mcp._answer import write_connection, write_refusal
 from tailrope.mcp._principal import asker

@@ -14,7 +14,8 @@ from mcp.server.transport_security import TransportSecurityMiddleware
 from mcp.shared.message import SessionMessage
 from starlette.requests import ClientDisconnect, Request
 
-from tailrope._native import Connection, Refusal, TailropeError, refusal
+from tailrope._errors import TailropeError
+from tailrope._native import Connection, Refusal, refusal
 from tailrope.mcp import _hosts, _sdk
 from tailrope.mcp._answer import write_connection, write_refusal, write_whole
 from tailrope.mcp._close import Closer

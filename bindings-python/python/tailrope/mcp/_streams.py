@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from tailrope._native import TailropeError
+from tailrope._errors import TailropeError
 from tailrope.mcp import _sdk
 
 if TYPE_CHECKING:
