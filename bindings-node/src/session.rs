@@ -284,7 +284,8 @@ impl Session {
     /// Milliseconds until the session counts as idle; nothing while something holds it.
     #[napi]
     pub fn idle_in_ms(&self, idle_ms: Option<f64>) -> Option<f64> {
-        self.handle.idle_in_ms(idle_ms.map(|idle_ms| idle_ms as u64)).map(number)
+        self.handle.set_idle_ms(idle_ms.unwrap_or_default() as u64);
+        self.handle.idle_in_ms().map(number)
     }
 
     /// Requests without a response.

@@ -437,7 +437,7 @@ pub(crate) fn call(session: &SessionHandle, number: i64) -> Connection {
 }
 
 pub(crate) fn call_json(session: &SessionHandle, number: i64) -> Connection {
-    session.call_json(&id(number), None, Arc::new(NoWake), 0).expect("the id is free")
+    session.call_json(&[id(number)], None, Arc::new(NoWake), 0).expect("the id is free")
 }
 
 pub(crate) fn listen(session: &SessionHandle) -> Connection {

@@ -98,6 +98,7 @@ async def _open(
     manager: Any, session: Session, here: Loop, who: Asker, scope: Scope, receive: Receive, send: Send
 ) -> Connection | None:
     """Opens the connection that a transport of the session would; None when the request is refused, and answered."""
+    # The SDK's own checks of hosts and origins, in its own words.
     security = TransportSecurityMiddleware(manager.security_settings)
     refused = await security.validate_request(Request(scope, receive), is_post=False)
     if refused is not None:
