@@ -34,6 +34,9 @@ mod engine {
 
 mod exchange {
     mod faults;
+    mod join;
+    mod origin;
+    mod pace;
     mod principal;
 }
 

@@ -13,10 +13,10 @@
 
 use super::cell::{Cell, State};
 use super::conn::{Conn, shown};
-use super::connection::Head;
 use super::seeks::Position;
 use super::stats::Counters;
 use crate::Ms;
+use crate::exchange::AnswerHead;
 use crate::protocol::{Cursor, EventId, IdEncoder, Origin, Refusal, StreamNonce, sse};
 use crate::session::{Step, SynthesizedEnd, end_payload};
 use crate::store::{HostReplay, HostStore, OwnIds};
@@ -94,7 +94,7 @@ impl Cell {
             let (request, cursor) = conn.asked_for();
             tracing::debug!(target: "tailrope", session = %self.id, connection = id, %request, ?cursor,
                 "resume: nothing is left of the stream");
-            finish(conn, Head::NO_CONTENT, &[]);
+            finish(conn, AnswerHead::NO_CONTENT, &[]);
         }
         state.touched.push(id);
     }
@@ -104,7 +104,7 @@ impl Cell {
     fn answer_contradiction(&self, state: &mut State, id: ConnectionId) {
         tracing::error!(target: "tailrope", session = %self.id, "the store does not know the start of a stream");
         if let Some(conn) = state.conns.get_mut(&id) {
-            conn.head.get_or_insert(Head::EVENT_STREAM);
+            conn.head.get_or_insert(AnswerHead::EVENT_STREAM);
             conn.end = Some(CloseReason::Fault);
             self.shared.counters.closed(CloseReason::Fault);
         }
@@ -123,7 +123,7 @@ impl Cell {
                 let payload = end_payload(&request, SynthesizedEnd::Lost);
                 let mut bytes = Vec::new();
                 sse::write_message(&mut bytes, |out| ids.tombstone(out), &payload);
-                finish(conn, Head::EVENT_STREAM, &bytes);
+                finish(conn, AnswerHead::EVENT_STREAM, &bytes);
             }
             Origin::Standalone => {
                 Counters::add(&counters.resumes_lost, 1);
@@ -195,7 +195,7 @@ impl Cell {
                 let mut bytes = Vec::new();
                 self.write_echo(state, id, &mut bytes);
                 if let Some(conn) = state.conns.get_mut(&id) {
-                    finish(conn, Head::EVENT_STREAM, &bytes);
+                    finish(conn, AnswerHead::EVENT_STREAM, &bytes);
                     conn.end = Some(CloseReason::Fault);
                 }
                 self.shared.counters.closed(CloseReason::Fault);
@@ -267,7 +267,7 @@ impl Cell {
             self.write_echo(state, id, &mut bytes);
             bytes.append(&mut before_window);
             if let Some(conn) = state.conns.get_mut(&id) {
-                finish(conn, Head::EVENT_STREAM, &bytes);
+                finish(conn, AnswerHead::EVENT_STREAM, &bytes);
             }
             state.touched.push(id);
             return;
@@ -292,7 +292,7 @@ impl Cell {
 }
 
 /// Gives a connection its whole answer.
-fn finish(conn: &mut Conn, head: Head, bytes: &[u8]) {
+fn finish(conn: &mut Conn, head: AnswerHead, bytes: &[u8]) {
     conn.head.get_or_insert(head);
     if !bytes.is_empty() {
         conn.own().extend_from_slice(bytes);

@@ -54,6 +54,7 @@ numbers! {
     ENGINE SOME max_sessions: max_sessions as usize;
     ENGINE SOME max_requests_per_session: max_requests_per_session as usize;
     ENGINE SOME max_detached_ms: max_detached_ms as u64;
+    ENGINE ZERO session_idle_ms: session_idle_ms as u64;
     ENGINE SOME warn_event_bytes: warn_event_bytes as usize;
 }
 

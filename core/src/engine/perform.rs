@@ -4,10 +4,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::cell::{Cell, State};
-use super::connection::{Chunk, Head};
+use super::connection::Chunk;
 use super::handle::Sent;
 use super::stats::Counters;
 use crate::Ms;
+use crate::exchange::AnswerHead;
 use crate::protocol::{StreamNonce, sse};
 use crate::session::{Step, Stream, SynthesizedEnd};
 use crate::store::{Answer, Append, Operation, Outcome, ReadLimit, StoreError, Ticket};
@@ -47,7 +48,7 @@ impl Cell {
             Output::Accept { conn } => {
                 let stored = state.session.stream(nonce).map_or(0, |stream| stream.machine.durable());
                 if let Some(out) = state.conns.get_mut(&conn) {
-                    out.head = Some(Head::EVENT_STREAM);
+                    out.head = Some(AnswerHead::EVENT_STREAM);
                     Counters::add(&counters.resumes_accepted, u64::from(!out.instead));
                     let replayed = stored.saturating_sub(out.after);
                     let (request, cursor) = out.asked_for();
@@ -66,7 +67,7 @@ impl Cell {
                 tracing::debug!(target: "tailrope", session = %self.id, stream = %nonce.hex(), connection = conn,
                     why = why.as_str(), "connection closed");
                 if let Some(out) = state.conns.get_mut(&conn) {
-                    out.head.get_or_insert(Head::EVENT_STREAM);
+                    out.head.get_or_insert(AnswerHead::EVENT_STREAM);
                     out.end = Some(why);
                     if why == CloseReason::Superseded {
                         // Another reader has the stream: not even what is ready goes out here (I4).

@@ -5,8 +5,8 @@
 //! get their own position back, then comments, and the store is asked again until `store_wait_ms`.
 
 use super::cell::{Cell, State};
-use super::connection::Head;
 use crate::Ms;
+use crate::exchange::AnswerHead;
 use crate::protocol::{IdEncoder, MAX_VISIT, Origin, RequestId, StreamNonce, sse};
 use crate::session::{Step, Stream};
 use crate::store::{Answer, Operation, Record, StoreError, Ticket};
@@ -148,10 +148,10 @@ impl Cell {
         for (id, conn) in conns.iter_mut().filter(|(id, conn)| **id < reader && conn.nonce == nonce) {
             if seeks.remove(id).is_some() {
                 self.shared.counters.closed(CloseReason::Superseded);
-            } else if conn.end.is_none() || conn.head != Some(Head::EVENT_STREAM) {
+            } else if conn.end.is_none() || conn.head != Some(AnswerHead::EVENT_STREAM) {
                 continue;
             }
-            conn.head.get_or_insert(Head::EVENT_STREAM);
+            conn.head.get_or_insert(AnswerHead::EVENT_STREAM);
             conn.outbox.clear();
             conn.end = Some(CloseReason::Superseded);
             touched.push(*id);
@@ -166,7 +166,7 @@ impl Cell {
         }
         if fresh {
             if let Some(conn) = state.conns.get_mut(&conn) {
-                conn.head = Some(Head::EVENT_STREAM);
+                conn.head = Some(AnswerHead::EVENT_STREAM);
             }
             state.touched.push(conn);
             return self.open_stream(state, now, nonce, conn, steps);
@@ -300,7 +300,7 @@ impl Cell {
         if conn.head.is_some() {
             return;
         }
-        conn.head = Some(Head::EVENT_STREAM);
+        conn.head = Some(AnswerHead::EVENT_STREAM);
         seek.last_write = now;
         unproven.insert(id, conn.nonce);
         touched.push(id);

@@ -7,6 +7,7 @@ use crate::kit::common::{
     Bell, Bench, NEW, SlowStore, ask, call, id, notify, read_now, respond, response, resume, slow,
 };
 use serde_json::json;
+use tailrope_core::ErrorCode;
 use tailrope_core::engine::{EngineError, NoWake, Options, Sent};
 use tailrope_core::protocol::jsonrpc::read;
 use tailrope_core::protocol::{Dialect, EventId, IdEncoder};
@@ -50,7 +51,7 @@ fn i9_an_append_without_an_answer_fails_in_time_and_harms_one_event() {
 #[test]
 fn i9_the_text_of_a_timeout_says_nothing_of_the_store() {
     let EngineError::Store(error) = TIMED_OUT.unwrap_err() else { unreachable!() };
-    assert_eq!(error.code(), "store_timed_out");
+    assert_eq!(error.code(), ErrorCode::StoreTimedOut);
     assert_eq!(EngineError::Store(error).to_string(), "the event store did not store the event");
 }
 
