@@ -47,17 +47,17 @@ function serve(store) {
   const admit = (method, payload, more) => admitted(session.admit({ ...HEAD, method, ...more }, payload, false));
   const head = { ...HEAD, method: 'POST', sessionId: undefined };
   const opening = admitted(engine.admit(head, body(0, 'initialize', initialize), false, 2, ['2025-11-25']));
-  const opened = session.call(opening, false);
+  const opened = session.open(opening, false);
   session.respond(0, JSON.stringify({ jsonrpc: '2.0', id: 0, result: initialize }));
   read(opened);
-  const call = session.call(admit('POST', body(1, 'tools/call', { name: 'x' })), false);
+  const call = session.open(admit('POST', body(1, 'tools/call', { name: 'x' })), false);
   for (let n = 0; n < 5; n++) {
     session.notify(1, JSON.stringify({ jsonrpc: '2.0', method: 'notifications/progress', params: { n } }));
   }
   const [, cursor] = /^id: (.+)$/m.exec(read(call));
   session.closeConnection(1, 5, null);
   read(call);
-  const resumed = session.resume(admit('GET', '', { lastEventId: cursor }));
+  const resumed = session.open(admit('GET', '', { lastEventId: cursor }), false);
   session.respond(1, JSON.stringify({ jsonrpc: '2.0', id: 1, result: { x: 'y'.repeat(1_000) } }));
   if (!read(resumed).includes('yyy')) {
     throw new Error('the resume did not bring the response');
