@@ -393,6 +393,9 @@ export declare class ClientStream {
   failureFrames(): Frames | null;
 }
 
+/** The codes of the errors that this package throws. */
+export declare function errorCodes(): string[];
+
 /**
  * Runs the command `tailrope` with the words behind its name, prints what it has to say, and gives its exit status. The
  * thread that calls does nothing else meanwhile.

@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 
+import { ERROR_CODES } from '../../bindings-node/lib/errors.mjs';
 import { ours, test } from './kit/test.mjs';
 
 const native = createRequire(import.meta.url)('../../bindings-node/tailrope.node');
@@ -34,4 +35,8 @@ test('the types of the native half name what it has, and nothing else', ours, ()
   const types = readFileSync(new URL('../../bindings-node/lib/native-api.d.cts', import.meta.url), 'utf8');
   const exported = Object.entries(native).map(([name, value]) => [name, found(name, value)]);
   assert.deepEqual(declared(types), Object.fromEntries(exported));
+});
+
+test('the codes of errors are those of the core', ours, () => {
+  assert.deepEqual([...ERROR_CODES].sort(), native.errorCodes().sort());
 });

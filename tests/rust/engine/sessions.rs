@@ -349,7 +349,7 @@ fn i11_a_session_has_so_many_requests_in_flight_and_no_more() {
     };
     assert_eq!(batch(&[3, 4]).unwrap_err(), 429);
     let third = batch(&[3]).unwrap();
-    assert_eq!(session.call_json(&id(4), None, Arc::new(NoWake), 0).unwrap_err().status, 429);
+    assert_eq!(session.call_json(&[id(4)], None, Arc::new(NoWake), 0).unwrap_err().status, 429);
     assert_eq!(batch(&[4]).unwrap_err(), 429);
     // Another session is not concerned, and the next one fits when one has ended.
     call(&bench.session("t", NEW), 1);
