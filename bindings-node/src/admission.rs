@@ -80,7 +80,7 @@ const ANSWERS: u32 = 32;
 impl Admission {
     /// What the request does: its action in the lowest three bits (1 listen, 2 resume, 3 delete, 4 message:
     /// notifications and answers only, 5 call), 8 when it opens a session, 16 when it cancels requests, 32 when it answers
-    /// requests of the server.
+    /// requests of the server. From the ninth bit on the status of the answer to a message or a deletion, which is empty.
     #[napi(getter)]
     pub fn facts(&self) -> u32 {
         let action = match self.0.action() {
@@ -94,6 +94,7 @@ impl Admission {
             | if self.0.initialize().is_some() { IS_INITIALIZE } else { 0 }
             | if self.0.cancelled().next().is_some() { CANCELS } else { 0 }
             | if self.0.has_answers() { ANSWERS } else { 0 }
+            | u32::from(self.0.status().unwrap_or_default()) << 8
     }
 }
 

@@ -14,6 +14,10 @@ use crate::waiters::Waiters;
 /// Up to this size text crosses as a string, which costs less than a Buffer. Bytes.
 const MAX_STRING_BYTES: usize = 16 << 10;
 
+// One number instead of a property for each fact: a crossing costs more than what it asks for.
+const NAMES_SESSION: u32 = 1 << 18;
+const IS_REFUSAL: u32 = 1 << 19;
+
 /// A connection of a stream. Its writer polls it, writes what it gets, and waits for its key.
 #[napi]
 pub struct Connection {
@@ -35,7 +39,9 @@ impl Connection {
                 Some("text/event-stream") => 1,
                 Some(_) => 2,
             };
-            u32::from(head.status) | kind << 16
+            let named = if head.names_session { NAMES_SESSION } else { 0 };
+            let refusal = if head.is_refusal { IS_REFUSAL } else { 0 };
+            u32::from(head.status) | kind << 16 | named | refusal
         })
     }
 }
@@ -43,14 +49,14 @@ impl Connection {
 /// What a connection's writer has to do.
 #[napi(object, object_from_js = false)]
 pub struct Polled<'env> {
-    /// How the answer starts: the HTTP status, and 65,536 for an event stream, 131,072 for JSON. 0 while
-    /// the store has not said.
+    /// How the answer starts: the HTTP status, and 65,536 for an event stream, 131,072 for JSON, 262,144 where it has the
+    /// session id header, 524,288 where it refuses. 0 while the store has not said.
     pub head: u32,
     /// Write this; absent when there is nothing to write.
     pub data: Option<Either<String, BufferSlice<'env>>>,
     /// The connection ends after the data.
     pub end: bool,
-    /// When the engine's tick will wake the key at the latest.
+    /// When the engine has to be ticked at the latest.
     pub wait_ms: f64,
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use napi::bindgen_prelude::{Either, Env, FnArgs, Function, Object};
 use napi_derive::napi;
 use tailrope_core::engine::{self, EngineError, NUMBER_OPTIONS, Options};
-use tailrope_core::exchange::{self, CREDENTIAL_HEADERS, Fault};
+use tailrope_core::exchange::{self, Allowed, CREDENTIAL_HEADERS, Fault};
 use tailrope_core::protocol::{Context, Dialect, admit_with_versions};
 use tailrope_core::session::{SynthesizedEnd, end_payload};
 use tailrope_core::store::HostStore;
@@ -203,6 +203,22 @@ impl Engine {
         Ok(Refusal::new(&refusal, dialect))
     }
 
+    /// The answer to a request from a host or an origin that is not among the allowed ones; none where it is served.
+    #[napi]
+    pub fn forbidden(
+        sdk_major: u32,
+        allowed_hosts: Vec<String>,
+        allowed_origins: Vec<String>,
+        host: Option<String>,
+        origin: Option<String>,
+    ) -> Result<Option<Refusal>> {
+        let dialect = dialect(sdk_major)?;
+        let hosts: Vec<&str> = allowed_hosts.iter().map(String::as_str).collect();
+        let origins: Vec<&str> = allowed_origins.iter().map(String::as_str).collect();
+        let checked = Allowed { hosts: &hosts, origins: &origins }.check(host.as_deref(), origin.as_deref());
+        Ok(checked.err().map(|fault| Refusal::new(&fault.refusal(dialect), dialect)))
+    }
+
     /// The error that stands for a response that is no JSON.
     #[napi]
     pub fn unwritable(request: JsRequestId) -> Result<String> {
@@ -229,11 +245,12 @@ impl Engine {
         crate::log::set_level(&level)
     }
 
-    /// Does what time asks for.
+    /// Does what time asks for. Returns the ids of the sessions that are idle, for the host to close them.
     #[napi(catch_unwind)]
-    pub fn tick(&self, env: &Env) {
-        self.engine.tick();
+    pub fn tick(&self, env: &Env) -> Vec<String> {
+        let idle = self.engine.tick();
         self.waiters.flush(env);
+        idle.iter().map(|session| session.id().to_owned()).collect()
     }
 
     /// Milliseconds until `tick` is due.
@@ -242,10 +259,10 @@ impl Engine {
         number(self.engine.due_in_ms())
     }
 
-    /// Closes every connection with `retry_ms`, now and from now on.
+    /// Closes every connection with `retry_ms`, now and from now on. Without one it is what a restart usually takes.
     #[napi(catch_unwind)]
-    pub fn drain(&self, env: &Env, retry_ms: u32) {
-        self.engine.drain(retry_ms);
+    pub fn drain(&self, env: &Env, retry_ms: Option<u32>) {
+        self.engine.drain(retry_ms.unwrap_or_else(|| self.engine.drain_ms()));
         self.waiters.flush(env);
     }
 

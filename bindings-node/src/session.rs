@@ -5,7 +5,7 @@ use std::rc::Rc;
 use napi::bindgen_prelude::{Either, Env};
 use napi_derive::napi;
 use tailrope_core::engine::{self, OutgoingMessage, Sent, SessionHandle};
-use tailrope_core::exchange::{Action, Request, Terms};
+use tailrope_core::exchange::{Action, Pause, Request, Terms, Turn};
 use tailrope_core::protocol::{self, Dialect};
 use tailrope_core::session::OutgoingKind;
 use tailrope_core::store::{HostReplay, HostRequest};
@@ -14,6 +14,11 @@ use crate::admission::{Admission, Asker, Head, JsBody, Refusal, body_bytes};
 use crate::connection::Connection;
 use crate::convert::{JsRequestId, Result, invalid, number, payload, request_id, to_js_error};
 use crate::waiters::Waiters;
+
+/// The host writes what there is.
+const FLUSH: f64 = -1.0;
+/// The sender lets the event loop turn.
+const YIELD: f64 = -2.0;
 
 /// An open session.
 #[napi]
@@ -120,28 +125,6 @@ impl Session {
         Ok(self.opened(env, key, opened))
     }
 
-    /// Opens a connection for each request of an admitted batch, to be answered with one JSON body:
-    /// `Connection`s, or a `Refusal`.
-    #[napi(catch_unwind)]
-    pub fn open_each(&self, env: &Env, admission: &Admission) -> Either<Vec<Connection>, Refusal> {
-        let mut keys = Vec::new();
-        let opened = self.handle.open_each(&admission.0, || {
-            let key = self.waiters.key();
-            keys.push(key);
-            (self.waiters.wake(), u64::from(key))
-        });
-        self.waiters.flush(env);
-        match opened {
-            Ok(opened) => {
-                let connections = opened.into_iter().zip(keys);
-                Either::A(
-                    connections.map(|(connection, key)| Connection::new(connection, key, &self.waiters)).collect(),
-                )
-            }
-            Err(refusal) => Either::B(Refusal::new(&refusal, self.dialect)),
-        }
-    }
-
     /// The SDK has been given the messages of the request: what these cancel gets its end.
     #[napi(catch_unwind)]
     pub fn dispatched(&self, env: &Env, admission: &Admission) {
@@ -157,20 +140,32 @@ impl Session {
     }
 
     /// Sends a notification. `related` is the request that it belongs to; without one it goes to the
-    /// standalone stream. Returns nothing when it is stored, or the number of its late outcome.
+    /// standalone stream. `since_ms` is how long ago the sender last wrote or let the event loop turn, `has_paused` says
+    /// whether the loop has turned since then.
+    ///
+    /// Returns nothing when it is stored, -1 where the host then writes what there is, and -2 where the sender lets the
+    /// event loop turn; otherwise the number of its late outcome.
     #[napi(catch_unwind)]
-    pub fn notify(&self, env: &Env, related: Option<JsRequestId>, payload_json: String) -> Result<Option<f64>> {
-        self.send(env, OutgoingKind::Notification, None, related, payload_json)
+    pub fn notify(
+        &self,
+        env: &Env,
+        related: Option<JsRequestId>,
+        payload_json: String,
+        since_ms: u32,
+        has_paused: bool,
+    ) -> Result<Option<f64>> {
+        let turn = Turn { since_ms: u64::from(since_ms), has_paused };
+        self.send(env, OutgoingKind::Notification, None, related, payload_json, turn)
     }
 
     /// Sends a response. Never throws for the store: the engine answers for a response that was not
     /// stored.
     #[napi(catch_unwind)]
     pub fn respond(&self, env: &Env, id: JsRequestId, payload_json: String) -> Result<Option<f64>> {
-        self.send(env, OutgoingKind::Response, Some(id), None, payload_json)
+        self.send(env, OutgoingKind::Response, Some(id), None, payload_json, Turn::default())
     }
 
-    /// Sends a request to the client.
+    /// Sends a request to the client. Otherwise as `notify`.
     #[napi(catch_unwind)]
     pub fn ask(
         &self,
@@ -178,8 +173,11 @@ impl Session {
         id: JsRequestId,
         related: Option<JsRequestId>,
         payload_json: String,
+        since_ms: u32,
+        has_paused: bool,
     ) -> Result<Option<f64>> {
-        self.send(env, OutgoingKind::Request, Some(id), related, payload_json)
+        let turn = Turn { since_ms: u64::from(since_ms), has_paused };
+        self.send(env, OutgoingKind::Request, Some(id), related, payload_json, turn)
     }
 
     /// Late outcomes.
@@ -281,13 +279,6 @@ impl Session {
         Ok(ended)
     }
 
-    /// Milliseconds until the session counts as idle; nothing while something holds it.
-    #[napi]
-    pub fn idle_in_ms(&self, idle_ms: Option<f64>) -> Option<f64> {
-        self.handle.set_idle_ms(idle_ms.unwrap_or_default() as u64);
-        self.handle.idle_in_ms().map(number)
-    }
-
     /// Requests without a response.
     #[napi(getter)]
     pub fn in_flight(&self) -> u32 {
@@ -316,15 +307,19 @@ impl Session {
         id: Option<JsRequestId>,
         related: Option<JsRequestId>,
         payload_json: String,
+        turn: Turn,
     ) -> Result<Option<f64>> {
         let id = id.map(request_id).transpose()?;
         let related = related.map(request_id).transpose()?;
         let payload = payload(payload_json);
-        let sent = self.handle.send(OutgoingMessage { kind, id: id.as_ref(), related: related.as_ref(), payload });
+        let message = OutgoingMessage { kind, id: id.as_ref(), related: related.as_ref(), payload };
+        let sent = self.handle.send_in_turn(message, turn);
         self.waiters.flush(env);
         match sent {
-            Ok(Sent::Pending(number_of)) => Ok(Some(number(number_of))),
-            Ok(Sent::Stored | Sent::Dropped) => Ok(None),
+            Ok((Sent::Pending(number_of), _)) => Ok(Some(number(number_of))),
+            Ok((_, Pause::None)) => Ok(None),
+            Ok((_, Pause::Flush)) => Ok(Some(FLUSH)),
+            Ok((_, Pause::Yield)) => Ok(Some(YIELD)),
             Err(error) => Err(to_js_error(&error)),
         }
     }

@@ -31,15 +31,15 @@ export interface Head {
 /** What a connection's writer has to do. */
 export interface Polled {
   /**
-   * How the answer starts: the HTTP status, and 65,536 for an event stream, 131,072 for JSON. 0 while the store has not
-   * said.
+   * How the answer starts: the HTTP status, and 65,536 for an event stream, 131,072 for JSON, 262,144 where it has the
+   * session id header, 524,288 where it refuses. 0 while the store has not said.
    */
   head: number;
   /** Write this; absent when there is nothing to write. */
   data?: Frames;
   /** The connection ends after the data. */
   end: boolean;
-  /** When the engine's tick will wake the key at the latest. */
+  /** When the engine has to be ticked at the latest. */
   waitMs: number;
 }
 
@@ -120,6 +120,7 @@ export declare class Admission {
   /**
    * What the request does: its action in the lowest three bits (1 listen, 2 resume, 3 delete, 4 message: notifications and
    * answers only, 5 call), 8 when it opens a session, 16 when it cancels requests, 32 when it answers requests of the server.
+   * From the ninth bit on the status of the answer to a message or a deletion, which is empty.
    */
   get facts(): number;
 }
@@ -174,21 +175,29 @@ export declare class Session {
   admit(head: Head, body: Body, jsonResponse: boolean): Admission | Refusal;
   /** Opens the connection that an admitted request asks for. */
   open(admission: Admission, jsonResponse: boolean): Connection | Refusal;
-  /** Opens a connection for each request of an admitted batch, to be answered with one JSON body. */
-  openEach(admission: Admission): Connection[] | Refusal;
   /** The SDK has been given the messages of the request: what these cancel gets its end. */
   dispatched(admission: Admission): void;
   /** Notes what the client sent that is not a request. */
   received(admission: Admission): void;
   /**
    * Sends a notification. `related` is the request that it belongs to; without one it goes to the standalone stream.
-   * Returns nothing when it is stored, or the number of its late outcome.
+   * `sinceMs` is how long ago the sender last wrote or let the event loop turn, `hasPaused` says whether the loop has turned
+   * since then.
+   *
+   * Returns nothing when it is stored, -1 where the host then writes what there is, and -2 where the sender lets the event
+   * loop turn; otherwise the number of its late outcome.
    */
-  notify(related: Maybe<RequestId>, payloadJson: string): number | null;
+  notify(related: Maybe<RequestId>, payloadJson: string, sinceMs: number, hasPaused: boolean): number | null;
   /** Sends a response. Never throws for the store: the engine answers for a response that was not stored. */
   respond(id: RequestId, payloadJson: string): number | null;
-  /** Sends a request to the client. */
-  ask(id: RequestId, related: Maybe<RequestId>, payloadJson: string): number | null;
+  /** Sends a request to the client. Otherwise as `notify`. */
+  ask(
+    id: RequestId,
+    related: Maybe<RequestId>,
+    payloadJson: string,
+    sinceMs: number,
+    hasPaused: boolean,
+  ): number | null;
   /** Late outcomes. */
   takeOutcomes(): Outcome[];
   /** What the host's own store has to do. */
@@ -207,8 +216,6 @@ export declare class Session {
   closeStandalone(retryMs?: Maybe<number>, holdMs?: Maybe<number>): boolean;
   /** The request will get no response: it gets its end now. False when it has one. */
   cancelled(request: RequestId): boolean;
-  /** Milliseconds until the session counts as idle; null while something holds it. */
-  idleInMs(idleMs?: Maybe<number>): number | null;
   /** Lets go of a session that lives elsewhere, unless somebody reads it here. */
   letGo(): void;
   /** Ends the session: requests in flight get an error, connections close, logs are freed. */
@@ -270,6 +277,14 @@ export declare class Engine {
   static version(): string;
   /** The answer to a request that the host does not take. With a `body` it names its request. */
   static refusal(sdkMajor: number, fault: string, text?: Maybe<string>, body?: Maybe<Body>): Refusal;
+  /** The answer to a request from a host or an origin that is not among the allowed ones; null where it is served. */
+  static forbidden(
+    sdkMajor: number,
+    allowedHosts: string[],
+    allowedOrigins: string[],
+    host: Maybe<string>,
+    origin: Maybe<string>,
+  ): Refusal | null;
   /** The error that stands for a response that is no JSON. */
   static unwritable(request: RequestId): string;
   /** The names of the options that are numbers: those of a store, or the others. */
@@ -305,12 +320,12 @@ export declare class Engine {
   leftToSdk(requested: string): void;
   /** A log for an SDK's own transport, in the engine's store. */
   hookLog(): HookLog;
-  /** Does what time asks for. */
-  tick(): void;
+  /** Does what time asks for. Returns the ids of the sessions that are idle, for the host to close them. */
+  tick(): string[];
   /** Milliseconds until `tick` is due. */
   dueInMs(): number;
-  /** Closes every connection with `retryMs`, now and from now on. */
-  drain(retryMs: number): void;
+  /** Closes every connection with `retryMs`, now and from now on. Without one it is what a restart usually takes. */
+  drain(retryMs?: Maybe<number>): void;
   /**
    * The process ends, and every session with it; nothing is taken afterwards. What a store that outlives the process has of
    * them stays there for their clients, and what it was given is written.

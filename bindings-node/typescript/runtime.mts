@@ -7,7 +7,7 @@ import { ours } from './errors.mjs';
 import { Engine, type Store as NativeStore } from './native.mjs';
 import { checkPrincipal, type Principal } from './server/principal.mjs';
 import type { Seam } from './server/seam.mjs';
-import { boundsOf, checkNumbers, type Store, type StoreOptions, storeOf } from './store/open.mjs';
+import { boundsOf, type Store, type StoreOptions, storeOf } from './store/open.mjs';
 import type { HostStore } from './store/user-store.mjs';
 
 /**
@@ -68,7 +68,7 @@ type Names<Options> = {
 }[keyof Options];
 
 /** What an engine has of the options that are numbers. */
-export type OptionsInForce = Required<Pick<EngineOptions, Exclude<Names<EngineOptions>, 'sessionIdleMs'>>>;
+export type OptionsInForce = Required<Pick<EngineOptions, Names<EngineOptions>>>;
 
 export type LogLevel = 'error' | 'warn' | 'info' | 'debug';
 
@@ -79,11 +79,10 @@ export interface Waiter {
   pump(): void;
 }
 
-/** A session's transport, which is closed when nothing holds the session for long. */
+/** Who serves a session. */
 export interface Idler {
-  /** Milliseconds until it counts as idle; nothing while something holds it. */
-  idleInMs(idleMs: number | undefined): number | null | undefined;
-  closeIdle(): void;
+  /** The engine says that nothing holds the session any more (I11). */
+  becomeIdle(): void;
 }
 
 /** What there is on this thread. */
@@ -109,16 +108,8 @@ interface State {
 
 /** The store in this process, and bounded. */
 export const MEMORY = 'memory:';
-/** When a session that nothing holds ends. */
-const DEFAULT_SESSION_IDLE_MS = 30 * 60_000;
-/** The `retry` of a drain that names none: what a restart usually takes. */
-const DEFAULT_DRAIN_MS = 5_000;
-/** How often the engine is ticked at least while it follows logs that other processes write. */
-const FOLLOW_MS = 1_000;
 /** What the engines of one store count together. */
 const OF_STORE = ['streams', 'events', 'bytes'];
-/** How often sessions are looked at for idleness, at most. */
-const MAX_SWEEP_MS = 60_000;
 
 /**
  * Of this thread, by native half: programs may load this file as ES module and as CommonJS, which share it, and another
@@ -193,24 +184,19 @@ export class Runtime {
   /** The user's function that names who sends a request. */
   readonly principal: Principal | undefined;
   #engine: Engine;
-  #sessionIdleMs: number;
   #waiting = new Map<number, Waiter>();
   #ready: Waiter[] = [];
   #timer: NodeJS.Timeout | undefined;
   #dueAt = Infinity;
-  #sweepMs: number;
-  #sweepAt = 0;
-  #transports = new Set<Idler>();
+  #transports = new Map<string, Idler>();
   #guests = 0;
 
   constructor(
     options: RuntimeOptions = {},
     { hostStore, isOfEventStore = false }: { hostStore?: HostStore; isOfEventStore?: boolean } = {},
   ) {
-    const { sessionIdleMs = DEFAULT_SESSION_IDLE_MS, store = MEMORY, principal, ...others } = options;
-    checkNumbers({ sessionIdleMs });
+    const { store = MEMORY, principal, ...others } = options;
     this.principal = checkPrincipal(principal);
-    this.#sessionIdleMs = sessionIdleMs;
     this.hostStore = hostStore;
     this.isOfEventStore = isOfEventStore;
     // The engine must not keep alive what has been forgotten otherwise.
@@ -227,8 +213,6 @@ export class Runtime {
     this.options = this.#engine.options() as OptionsInForce;
     this.answersElsewhere = this.#engine.answersElsewhere();
     this.outlivesProcess = this.#engine.outlivesProcess();
-    const times = [sessionIdleMs || Infinity, this.options.maxDetachedMs, MAX_SWEEP_MS * 4];
-    this.#sweepMs = Math.max(Math.min(...times) / 4, 1);
     runtimes.add(me);
     if (this.outlivesProcess && !state.leaves) {
       state.leaves = true;
@@ -293,7 +277,7 @@ export class Runtime {
 
   /** Makes sure that the engine is ticked within `waitMs`. */
   arm(waitMs: number): void {
-    const delay = Math.min(Math.max(waitMs, 1), MAX_SWEEP_MS);
+    const delay = Math.max(waitMs, 1);
     const dueAt = performance.now() + delay;
     if (dueAt >= this.#dueAt) {
       return;
@@ -305,44 +289,29 @@ export class Runtime {
     this.#timer.unref();
   }
 
-  /** Makes sure that the engine is ticked when it asks for it, and sessions are looked at. */
+  /** Makes sure that the engine is ticked when it asks for it. */
   armDue(): void {
-    const atLeast = this.#guests > 0 ? Math.min(FOLLOW_MS, this.#sweepMs) : this.#sweepMs;
-    this.arm(Math.min(this.#engine.dueInMs(), atLeast));
+    this.arm(this.#engine.dueInMs());
   }
 
   #tick(): void {
     this.#dueAt = Infinity;
-    this.#engine.tick();
-    this.#sweep();
+    for (const sessionId of this.#engine.tick()) {
+      this.#transports.get(sessionId)?.becomeIdle();
+    }
     // Ended sessions hold nothing that time would have to free.
     if (this.#transports.size + this.#guests > 0) {
       this.armDue();
     }
   }
 
-  /** Closes sessions that have been idle, or without their client, for too long (I11). */
-  #sweep(): void {
-    const idleMs = this.#sessionIdleMs === 0 ? undefined : this.#sessionIdleMs;
-    const now = performance.now();
-    if (now < this.#sweepAt) {
-      return;
-    }
-    this.#sweepAt = now + this.#sweepMs;
-    for (const transport of this.#transports) {
-      if (transport.idleInMs(idleMs) === 0) {
-        transport.closeIdle();
-      }
-    }
-  }
-
-  opened(transport: Idler): void {
-    this.#transports.add(transport);
+  opened(sessionId: string, transport: Idler): void {
+    this.#transports.set(sessionId, transport);
     this.armDue();
   }
 
-  closed(transport: Idler): void {
-    this.#transports.delete(transport);
+  closed(sessionId: string): void {
+    this.#transports.delete(sessionId);
   }
 
   /** A reader of a session that lives elsewhere is served from now on. */
@@ -356,7 +325,7 @@ export class Runtime {
   }
 
   drain(retryMs: number | undefined): void {
-    this.#engine.drain(retryMs ?? Math.max(DEFAULT_DRAIN_MS, this.options.retryMs));
+    this.#engine.drain(retryMs);
   }
 }
 

@@ -52,7 +52,7 @@ function serve(store) {
   read(opened);
   const call = session.open(admit('POST', body(1, 'tools/call', { name: 'x' })), false);
   for (let n = 0; n < 5; n++) {
-    session.notify(1, JSON.stringify({ jsonrpc: '2.0', method: 'notifications/progress', params: { n } }));
+    session.notify(1, JSON.stringify({ jsonrpc: '2.0', method: 'notifications/progress', params: { n } }), 0, false);
   }
   const [, cursor] = /^id: (.+)$/m.exec(read(call));
   session.closeConnection(1, 5, null);

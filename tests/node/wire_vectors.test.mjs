@@ -177,7 +177,7 @@ function stored(priming, message, more) {
 const writes = {
   async message({ id, payload }) {
     const host = stored('p', id);
-    host.session.notify(undefined, payload);
+    host.session.notify(undefined, payload, 0, false);
     host.serve();
     return (await written(host, host.connection)).replace(PRIMING, '');
   },
@@ -198,7 +198,7 @@ const writes = {
   async gap({ first, count }) {
     const host = openSession({ bounds: { maxEventsPerStream: 1 } });
     const connection = host.listen();
-    const notify = () => host.session.notify(undefined, '{"jsonrpc":"2.0","method":"x"}');
+    const notify = () => host.session.notify(undefined, '{"jsonrpc":"2.0","method":"x"}', 0, false);
     for (let position = 1; position < first; position++) {
       notify();
       await written(host, connection);
@@ -216,7 +216,7 @@ each(
   async ({ write, foreign_id: id }, want) => {
     if (id !== undefined) {
       const host = stored('p', id);
-      const number = host.session.notify(undefined, '{"jsonrpc":"2.0","method":"x"}');
+      const number = host.session.notify(undefined, '{"jsonrpc":"2.0","method":"x"}', 0, false);
       host.serve();
       const outcome = host.session.takeOutcomes().find((outcome) => outcome.number === number);
       assert.equal(outcome.code === undefined, want.valid);

@@ -12,6 +12,7 @@ mod client {
 mod engine {
     mod answers;
     mod host_store;
+    mod lines;
     mod lost_logs;
     mod properties;
     mod records;

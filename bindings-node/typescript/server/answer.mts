@@ -1,14 +1,18 @@
 // Hands what the engine has for a connection to an HTTP answer.
 import type { Connection, Frames } from '../native.mjs';
-import type { Runtime, Waiter } from '../runtime.mjs';
+import type { Waiter } from '../runtime.mjs';
 import type { AnswerContext, OpenAnswer } from './exchange.mjs';
 import { type Resolvers, withResolvers } from './with-resolvers.mjs';
 
 /** What is handed over at once. A stalled reader holds no more than this and the socket's buffers. */
 const PAGE_BYTES = 256 << 10;
 const MAX_TIMER_MS = 2 ** 31 - 1;
-/** By the number that comes with a head. */
-const CONTENT_TYPES = [undefined, 'text/event-stream', 'application/json'];
+const EVENT_STREAM = 'text/event-stream';
+// How an answer starts, one number.
+const STATUS = 0xffff;
+const CONTENT_TYPES = [undefined, EVENT_STREAM, 'application/json'];
+const NAMES_SESSION = 1 << 18;
+const IS_REFUSAL = 1 << 19;
 
 /**
  * Writes what the engine has for a connection until it ends or the peer is gone.
@@ -40,21 +44,25 @@ export abstract class Answer implements OpenAnswer, Waiter {
   /** Looks whether the peer is still there, and listens from now on to what becomes of it. */
   abstract open(): boolean;
   /** Writes the head of an answer that goes on, with its first bytes or with `flush`. */
-  abstract head(status: number, contentType: string | undefined): void;
+  abstract head(status: number, headers: Record<string, string>): void;
   abstract flush(): void;
   /** False while the reader is behind; then `writable` is called. */
   abstract write(data: Frames): boolean;
   abstract end(data: Frames | undefined): void;
   /** Writes an answer that is known as a whole. */
-  abstract whole(status: number, contentType: string | undefined, data: Frames | undefined): void;
+  abstract whole(status: number, headers: Record<string, string>, data: Frames | undefined): void;
   /** Breaks the answer off. */
   abstract fail(error: unknown): void;
   /** Ends what `open` began. */
   abstract release(): void;
 
-  headers(contentType: string | undefined): Record<string, string> {
-    const headers: Record<string, string> = { 'mcp-session-id': this.#session.sessionId };
-    if (contentType === 'text/event-stream') {
+  headers(head: number): Record<string, string> {
+    const headers: Record<string, string> = {};
+    if (head & NAMES_SESSION) {
+      headers['mcp-session-id'] = this.#session.sessionId;
+    }
+    const contentType = CONTENT_TYPES[(head >> 16) & 3];
+    if (contentType === EVENT_STREAM) {
       headers['content-type'] = contentType;
       headers['cache-control'] = 'no-cache, no-transform';
       // Proxies that buffer would hold events back (W-030).
@@ -140,7 +148,7 @@ export abstract class Answer implements OpenAnswer, Waiter {
   #begin(head: number): void {
     if (!this.#started) {
       this.#started = true;
-      this.head(statusOf(head), CONTENT_TYPES[head >> 16]);
+      this.head(head & STATUS, this.headers(head));
     }
   }
 
@@ -149,9 +157,8 @@ export abstract class Answer implements OpenAnswer, Waiter {
     if (this.#started) {
       this.end(data);
     } else {
-      const status = statusOf(head) || 200;
-      this.whole(status, CONTENT_TYPES[head >> 16], data);
-      if (data && status >= 400) {
+      this.whole(head & STATUS, this.headers(head), data);
+      if (data && head & IS_REFUSAL) {
         this.#session.onRefused(data.toString());
       }
     }
@@ -211,55 +218,5 @@ export abstract class Answer implements OpenAnswer, Waiter {
       this.#session.runtime.forget(this.#connection.key);
       this.release();
     }
-  }
-}
-
-function statusOf(head: number): number {
-  return head & 0xffff;
-}
-
-/**
- * Collects what a request in JSON mode is answered with, for a batch: resolves to the text of one body.
- */
-export class Part implements Waiter {
-  scheduled = false;
-  #connection: Connection;
-  #runtime: Runtime;
-  #text = '';
-  #done = withResolvers<string>();
-
-  constructor(connection: Connection, runtime: Runtime) {
-    this.#connection = connection;
-    this.#runtime = runtime;
-    runtime.wait(connection.key, this);
-    runtime.schedule(this);
-  }
-
-  get done(): Promise<string> {
-    return this.#done.promise;
-  }
-
-  pump(): void {
-    for (;;) {
-      const { data, end, waitMs } = this.#connection.poll(PAGE_BYTES);
-      if (data) {
-        this.#text += data.toString();
-      }
-      if (end) {
-        this.lost();
-        return;
-      }
-      if (!data) {
-        this.#runtime.arm(waitMs);
-        return;
-      }
-    }
-  }
-
-  /** Ends the wait; what came so far is the result. */
-  lost(): void {
-    this.#runtime.forget(this.#connection.key);
-    this.#connection.lost();
-    this.#done.resolve(this.#text);
   }
 }

@@ -69,7 +69,6 @@ export interface Exchange {
   whole(status: number, headers: Record<string, string>, body?: string): void;
   /** Answers with what a connection of the engine carries. With `headFirst` the head does not wait for the first bytes. */
   stream(connection: Connection, context: AnswerContext, headFirst: boolean): OpenAnswer;
-  onGone(callback: () => void): void;
   /** Leaves the answer to a handler. */
   handTo(handlers: Handlers): Promise<void>;
   /** The exchange is over without an answer. */

@@ -115,10 +115,6 @@ export class NodeExchange implements Exchange {
     return answer;
   }
 
-  onGone(callback: () => void): void {
-    this.#res.on('close', callback);
-  }
-
   handTo({ node }: Handlers): Promise<void> {
     return node(this.#req, this.#res, this.parsedBody);
   }
@@ -151,8 +147,8 @@ class NodeAnswer extends Answer {
     return !(res.destroyed || res.socket?.destroyed);
   }
 
-  override head(status: number, contentType: string | undefined): void {
-    this.#res.writeHead(status, this.headers(contentType));
+  override head(status: number, headers: Record<string, string>): void {
+    this.#res.writeHead(status, headers);
   }
 
   override flush(): void {
@@ -167,8 +163,8 @@ class NodeAnswer extends Answer {
     this.#res.end(data);
   }
 
-  override whole(status: number, contentType: string | undefined, data: Frames = ''): void {
-    writeWhole(this.#res, status, this.headers(contentType), data);
+  override whole(status: number, headers: Record<string, string>, data: Frames = ''): void {
+    writeWhole(this.#res, status, headers, data);
   }
 
   override fail(): void {
@@ -184,9 +180,9 @@ class NodeAnswer extends Answer {
   #lost = () => this.lost();
   #drained = () => this.writable();
 
-  override headers(contentType: string | undefined): Record<string, string> {
-    const headers = super.headers(contentType);
-    if (contentType === 'text/event-stream' && this.#res.req.httpVersionMajor < 2) {
+  override headers(head: number): Record<string, string> {
+    const headers = super.headers(head);
+    if (headers['content-type'] === 'text/event-stream' && this.#res.req.httpVersionMajor < 2) {
       headers.connection = 'keep-alive';
     }
     return headers;

@@ -2,11 +2,10 @@
 import { setImmediate } from 'node:timers';
 
 import { ours, TailropeError } from '../errors.mjs';
-import { type Admission, type Body, type Connection, Engine, Refusal, type Session } from '../native.mjs';
+import { type Admission, type Body, Engine, Refusal, type Session } from '../native.mjs';
 import type { Runtime } from '../runtime.mjs';
 import { runtimeFor } from '../store/event-store.mjs';
 import { UserStore } from '../store/user-store.mjs';
-import { Part } from './answer.mjs';
 import { maxBodyBytes } from './body.mjs';
 import type { CloseOptions } from './close.mjs';
 import type { AnswerContext, Exchange } from './exchange.mjs';
@@ -35,14 +34,12 @@ const MESSAGE = 4;
 const IS_INITIALIZE = 8;
 const CANCELS = 16;
 const ANSWERS = 32;
+/** From this bit on: the status of an answer that is empty. */
+const STATUS_BIT = 8;
 
-// A handler that sends without a pause lets the connections' writers run after so many events or
-// bytes, and at the first event after so long: others have their turn, and the log's bounds are not
-// reached before a reader that keeps up had its own. After a pause the first event is written at
-// once: a reader gets it before the handler's next pause (F-46), and the handler is not held up.
-const YIELD_EVENTS = 128;
-const YIELD_BYTES = 64 << 10;
-const YIELD_MS = 1;
+// What the engine answers where the sender has to let the writers of connections run (F-46).
+const FLUSH = -1;
+const YIELD = -2;
 
 /** Not under `--frozen-intrinsics`. */
 const canLimitStacks = Object.getOwnPropertyDescriptor(Error, 'stackTraceLimit')?.writable === true;
@@ -73,12 +70,8 @@ export class SessionServer {
   #canBePolled = false;
   #closed = false;
   #requests = 0;
-  #unyieldedEvents = 0;
-  #unyieldedBytes = 0;
   #writtenAt = 0;
   #writtenTurn: number | undefined;
-  #yieldEvents: number;
-  #yieldBytes: number;
 
   sessionId: string | undefined;
 
@@ -92,9 +85,6 @@ export class SessionServer {
     this.#keepAliveMs = options.keepAliveMs;
     this.#maxBodyBytes = maxBodyBytes(options.maxRequestBodySize);
     this.#versions = options.supportedProtocolVersions ?? sdk.versions;
-    const { maxEventsPerStream, maxBytesPerStream } = this.#runtime.options;
-    this.#yieldEvents = Math.min(YIELD_EVENTS, Math.max(1, maxEventsPerStream >> 2));
-    this.#yieldBytes = Math.min(YIELD_BYTES, maxBytesPerStream / 4);
   }
 
   setVersions(versions: string[]): void {
@@ -122,9 +112,9 @@ export class SessionServer {
     if (this.#closed) {
       return this.#refuse(exchange, 'session_ended');
     }
-    const forbids = forbidden(exchange, this.#options);
-    if (forbids !== undefined) {
-      return this.#refuse(exchange, ...forbids);
+    const refusal = forbidden(this.#sdk.major, exchange, this.#options);
+    if (refusal !== null) {
+      return this.#refused(exchange, refusal);
     }
     exchange.asker = askerOf(exchange, this.#principal);
     const { parsedBody } = exchange;
@@ -170,7 +160,7 @@ export class SessionServer {
       return exchange.stream(connection, opened.answers, true);
     }
     if (opened !== undefined && action === DELETE) {
-      return this.#delete(opened, exchange);
+      return this.#delete(opened, facts, exchange);
     }
     const messages = this.#parse(parsedBody ?? body);
     if (messages === undefined) {
@@ -231,14 +221,11 @@ export class SessionServer {
       return this.#refuse(exchange, 'session_ended');
     }
     const { session, answers } = opened;
-    const several = jsonResponse && messages.filter(isRequest).length > 1;
-    const connections = several ? session.openEach(admission) : session.open(admission, jsonResponse);
-    if (connections instanceof Refusal) {
-      return this.#refused(exchange, connections);
+    const connection = session.open(admission, jsonResponse);
+    if (connection instanceof Refusal) {
+      return this.#refused(exchange, connection);
     }
-    const answer = Array.isArray(connections)
-      ? this.#joined(connections, answers, exchange)
-      : exchange.stream(connections, answers, false);
+    const answer = exchange.stream(connection, answers, false);
     if (facts & ANSWERS) {
       session.received(admission);
     }
@@ -287,7 +274,7 @@ export class SessionServer {
       outcomes = new Outcomes(this.#runtime, session);
     }
     this.#opened = { session, answers, outcomes };
-    this.#runtime.opened(this);
+    this.#runtime.opened(String(sessionId), this);
     return answers;
   }
 
@@ -311,25 +298,6 @@ export class SessionServer {
     return false;
   }
 
-  /** One body for all requests of a batch in JSON mode. */
-  #joined(connections: Connection[], { sessionId }: AnswerContext, exchange: Exchange): Waiting {
-    const parts = connections.map((connection) => new Part(connection, this.#runtime));
-    let gone = false;
-    exchange.onGone(() => {
-      gone = true;
-      parts.forEach((part) => part.lost());
-    });
-    const done = Promise.all(parts.map((part) => part.done)).then((texts) => {
-      if (gone) {
-        exchange.abandon();
-      } else {
-        const headers = { 'content-type': 'application/json', 'mcp-session-id': sessionId };
-        exchange.whole(200, headers, `[${texts.join(',')}]`);
-      }
-    });
-    return { done };
-  }
-
   #message(
     { session }: Opened,
     admission: Admission,
@@ -338,7 +306,7 @@ export class SessionServer {
     exchange: Exchange,
   ): undefined {
     session.received(admission);
-    exchange.whole(202, {});
+    exchange.whole(facts >> STATUS_BIT, {});
     this.#dispatch(session, messages, exchange, false);
     if (facts & CANCELS) {
       session.dispatched(admission);
@@ -371,10 +339,10 @@ export class SessionServer {
     }
   }
 
-  async #delete({ answers }: Opened, exchange: Exchange): Promise<undefined> {
+  async #delete({ answers }: Opened, facts: number, exchange: Exchange): Promise<undefined> {
     try {
       await this.#options.onsessionclosed?.(answers.sessionId);
-      exchange.whole(200, {});
+      exchange.whole(facts >> STATUS_BIT, {});
     } finally {
       await this.#transport.close();
     }
@@ -397,50 +365,45 @@ export class SessionServer {
       throw new Error(`No connection established for request ID: ${String(isResponse ? id : related)}`);
     }
     const { session, outcomes } = opened;
-    let payload: string;
     let number: number | null;
     try {
       if (id === undefined) {
-        payload = JSON.stringify(message);
-        number = session.notify(related, payload);
+        const payload = JSON.stringify(message);
+        number = session.notify(related, payload, this.#sinceMs(), this.#hasPaused());
       } else if (isResponse) {
-        payload = responseText(message, id);
-        number = session.respond(id, payload);
+        number = session.respond(id, responseText(message, id));
       } else {
-        payload = JSON.stringify(message);
-        number = session.ask(id, related, payload);
+        const payload = JSON.stringify(message);
+        number = session.ask(id, related, payload, this.#sinceMs(), this.#hasPaused());
       }
     } catch (error) {
       throw ours(error);
     }
-    if (number !== null && outcomes !== undefined) {
+    if (number === FLUSH) {
+      this.#runtime.flush();
+      this.#noteWriting();
+    } else if (number === YIELD) {
+      await new Promise<void>((resolve) => setImmediate(resolve));
+      this.#noteWriting();
+    } else if (number !== null && outcomes !== undefined) {
       const stored = outcomes.outcome(number);
       // The engine answers the client for a response that was not stored.
       await (isResponse ? stored.catch(() => {}) : stored);
-      return;
     }
-    if (isResponse) {
-      return;
-    }
-    this.#unyieldedEvents += 1;
-    this.#unyieldedBytes += payload.length;
-    const runtime = this.#runtime;
-    const isLate = performance.now() - this.#writtenAt >= YIELD_MS;
-    const hasPaused = runtime.turn !== this.#writtenTurn;
-    if (
-      this.#unyieldedEvents >= this.#yieldEvents ||
-      this.#unyieldedBytes >= this.#yieldBytes ||
-      (isLate && !hasPaused)
-    ) {
-      await new Promise<void>((resolve) => setImmediate(resolve));
-      this.#unyieldedEvents = this.#unyieldedBytes = 0;
-    } else if (isLate) {
-      runtime.flush();
-    } else {
-      return;
-    }
+  }
+
+  #sinceMs(): number {
+    return performance.now() - this.#writtenAt;
+  }
+
+  /** Whether the event loop has turned, and written, since the last time. */
+  #hasPaused(): boolean {
+    return this.#runtime.turn !== this.#writtenTurn;
+  }
+
+  #noteWriting(): void {
     this.#writtenAt = performance.now();
-    this.#writtenTurn = runtime.turn;
+    this.#writtenTurn = this.#runtime.turn;
   }
 
   closeConnection(requestId: RequestId, options?: CloseOptions): boolean {
@@ -451,13 +414,11 @@ export class SessionServer {
     return this.#opened?.session.closeStandalone(options?.retryMs, options?.holdMs) ?? false;
   }
 
-  /** Milliseconds until the session counts as idle; nothing while something holds it. */
-  idleInMs(idleMs: number | undefined): number | null | undefined {
-    return this.#requests > 0 ? undefined : this.#opened?.session.idleInMs(idleMs);
-  }
-
-  closeIdle(): void {
-    this.#transport.close().catch((error) => this.#report(error));
+  becomeIdle(): void {
+    // A request that is still read, or is with the user's functions, is not known to the engine.
+    if (this.#requests === 0) {
+      this.#transport.close().catch((error) => this.#report(error));
+    }
   }
 
   close(): void {
@@ -470,7 +431,9 @@ export class SessionServer {
       answer.finish();
     }
     this.#opened?.outcomes?.close();
-    this.#runtime.closed(this);
+    if (this.#opened !== undefined) {
+      this.#runtime.closed(String(this.#opened.answers.sessionId));
+    }
   }
 
   /** Users' functions may throw anything: `onerror` gets it as it is, as from the SDKs. */

@@ -9,7 +9,7 @@ import { runtimeFor } from '../store/event-store.mjs';
 import type { AnswerContext, Exchange } from './exchange.mjs';
 import { NodeExchange } from './node-exchange.mjs';
 import { askerOf, checkPrincipal } from './principal.mjs';
-import { refusalOf, writeRefusal } from './refusal.mjs';
+import { writeRefusal } from './refusal.mjs';
 import type { Sdk, TransportOptions } from './sdk.mjs';
 import { isStock } from './seam.mjs';
 import { forbidden, keepAliveOf } from './transport-options.mjs';
@@ -121,9 +121,9 @@ export class StoredSessions {
   }
 
   async #answer(runtime: Runtime, sessionId: string, session: Session, exchange: Exchange): Promise<void> {
-    const forbids = forbidden(exchange, this.#options);
-    if (forbids !== undefined) {
-      return this.#refused(exchange, refusalOf(this.#sdk.major, ...forbids));
+    const refusal = forbidden(this.#sdk.major, exchange, this.#options);
+    if (refusal !== null) {
+      return this.#refused(exchange, refusal);
     }
     const admission = session.admit(exchange.head(), '', this.#options.enableJsonResponse === true);
     if (admission instanceof Refusal) {

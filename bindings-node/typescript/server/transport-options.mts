@@ -1,4 +1,5 @@
 // What the options of a transport mean for its requests.
+import { Engine, type Refusal } from '../native.mjs';
 import type { Exchange } from './exchange.mjs';
 
 /** A transport's `keepAliveMs`, which the SDKs take with any value, as the engine takes it. */
@@ -13,21 +14,13 @@ export interface AllowedSenders {
   allowedOrigins?: string[];
 }
 
-/** Why a request from this host or origin is not served, where the transport's options restrict these: fault and text. */
+/** The answer to a request from a host or an origin that the transport's options do not allow. */
 export function forbidden(
+  major: number,
   exchange: Exchange,
   { enableDnsRebindingProtection, allowedHosts, allowedOrigins }: AllowedSenders,
-): [fault: string, text: string] | undefined {
-  if (!enableDnsRebindingProtection) {
-    return undefined;
-  }
-  const { host } = exchange;
-  const origin = exchange.header('origin');
-  if (allowedHosts?.length && (host === undefined || !allowedHosts.includes(host))) {
-    return ['foreign_host', String(host ?? null)];
-  }
-  if (allowedOrigins?.length && origin && !allowedOrigins.includes(origin)) {
-    return ['foreign_origin', origin];
-  }
-  return undefined;
+): Refusal | null {
+  return enableDnsRebindingProtection
+    ? Engine.forbidden(major, allowedHosts ?? [], allowedOrigins ?? [], exchange.host, exchange.header('origin'))
+    : null;
 }

@@ -100,10 +100,6 @@ export class WebExchange implements Exchange {
     return answer;
   }
 
-  onGone(callback: () => void): void {
-    this.signal?.addEventListener('abort', callback, { once: true });
-  }
-
   get signal(): AbortSignal | undefined {
     return this.#request.signal;
   }
@@ -152,7 +148,7 @@ class WebAnswer extends Answer {
     return signal?.aborted !== true;
   }
 
-  override head(status: number, contentType: string | undefined): void {
+  override head(status: number, headers: Record<string, string>): void {
     const body = new ReadableStream<Uint8Array>(
       {
         start: (controller) => {
@@ -164,7 +160,7 @@ class WebAnswer extends Answer {
       },
       new ByteLengthQueuingStrategy({ highWaterMark: READ_AHEAD_BYTES }),
     );
-    this.#exchange.respond(new Response(body, { status, headers: this.headers(contentType) }));
+    this.#exchange.respond(new Response(body, { status, headers }));
   }
 
   override write(data: Frames): boolean {
@@ -181,8 +177,8 @@ class WebAnswer extends Answer {
     this.#controller?.close();
   }
 
-  override whole(status: number, contentType: string | undefined, data: Frames | undefined): void {
-    this.#exchange.respond(new Response(data ?? null, { status, headers: this.headers(contentType) }));
+  override whole(status: number, headers: Record<string, string>, data: Frames | undefined): void {
+    this.#exchange.respond(new Response(data ?? null, { status, headers }));
   }
 
   override fail(error: unknown): void {

@@ -13,6 +13,7 @@
 
 use super::cell::{Cell, State};
 use super::conn::{Conn, shown};
+use super::lines::log_later;
 use super::seeks::Position;
 use super::stats::Counters;
 use crate::Ms;
@@ -51,8 +52,14 @@ impl Cell {
         match EventId::parse(last_event_id) {
             None => {
                 Counters::add(&self.shared.counters.resumes_refused, 1);
-                tracing::info!(target: "tailrope", session = %self.id, cursor = ?shown(last_event_id),
-                    "resume refused: no event id of ours");
+                log_later!(
+                    self,
+                    state,
+                    INFO,
+                    [cursor = shown(last_event_id).to_owned()],
+                    ?cursor,
+                    "resume refused: no event id of ours"
+                );
                 Err(self.dialect.wording.not_resumable())
             }
             Some(EventId::Tombstone(nonce, origin)) => {
@@ -92,8 +99,7 @@ impl Cell {
         Counters::add(&self.shared.counters.resumes_complete, 1);
         if let Some(conn) = state.conns.get_mut(&id) {
             let (request, cursor) = conn.asked_for();
-            tracing::debug!(target: "tailrope", session = %self.id, connection = id, %request, ?cursor,
-                "resume: nothing is left of the stream");
+            log_later!(self, state, DEBUG, [], connection = id, %request, ?cursor, "resume: nothing is left of the stream");
             finish(conn, AnswerHead::NO_CONTENT, &[]);
         }
         state.touched.push(id);
@@ -102,7 +108,7 @@ impl Cell {
     /// Not even the start of the standalone stream that is given instead is one that the store knows. What it says
     /// of the log cannot be, and asking it once more would never end.
     fn answer_contradiction(&self, state: &mut State, id: ConnectionId) {
-        tracing::error!(target: "tailrope", session = %self.id, "the store does not know the start of a stream");
+        log_later!(self, state, ERROR, [], "the store does not know the start of a stream");
         if let Some(conn) = state.conns.get_mut(&id) {
             conn.head.get_or_insert(AnswerHead::EVENT_STREAM);
             conn.end = Some(CloseReason::Fault);
@@ -115,7 +121,7 @@ impl Cell {
         let counters = &self.shared.counters;
         let Some(conn) = state.conns.get_mut(&id) else { return };
         let (request, cursor) = conn.asked_for();
-        tracing::info!(target: "tailrope", session = %self.id, connection = id, %request, ?cursor, "resume not possible");
+        log_later!(self, state, INFO, [], connection = id, %request, ?cursor, "resume not possible");
         match conn.origin.clone() {
             Origin::Request(request) => {
                 Counters::add(&counters.resumes_lost, 1);
@@ -191,7 +197,7 @@ impl Cell {
             Ok(replay) => self.answer_replayed(state, now, id, host, &replay, steps),
             Err(error) => {
                 // The client keeps its cursor, waits its retry and asks again.
-                tracing::warn!(target: "tailrope", session = %self.id, %error, "event store did not replay");
+                log_later!(self, state, WARN, [], %error, "event store did not replay");
                 let mut bytes = Vec::new();
                 self.write_echo(state, id, &mut bytes);
                 if let Some(conn) = state.conns.get_mut(&id) {

@@ -7,6 +7,7 @@ use super::conn::{Conn, shown};
 use super::connection::{Connection, Poll, Wake};
 use super::following::Followed;
 use super::handle::{OutgoingMessage, SendOutcome, Sent};
+use super::lines::{Line, log_later};
 use super::seeks::{Position, Seek};
 use super::stats::Counters;
 use super::waits::Wait;
@@ -35,6 +36,8 @@ pub(super) struct State {
     pub(super) errors: HashMap<StreamNonce, StoreError>,
     /// Connections to look at when the change is done.
     pub(super) touched: Vec<ConnectionId>,
+    /// What the change has to log.
+    pub(super) lines: Vec<Line>,
     /// The store was given something that it will answer later.
     pub(super) asked_later: bool,
     /// What was asked of the store and is not answered, in the order of asking.
@@ -109,6 +112,7 @@ impl Cell {
                 results: Vec::new(),
                 errors: HashMap::new(),
                 touched: Vec::new(),
+                lines: Vec::new(),
                 asked_later: false,
                 waits: BTreeMap::new(),
                 seeks: BTreeMap::new(),
@@ -138,7 +142,7 @@ impl Cell {
         Ticket { to, nonce, operation, number: self.shared.number() }
     }
 
-    /// Runs a change under the lock; afterwards, without it, wakes whoever has something to do.
+    /// Runs a change under the lock; afterwards, without it, wakes whoever has something to do, and logs.
     pub(super) fn with<T>(&self, change: impl FnOnce(&mut State, Ms) -> T) -> T {
         let now = self.now();
         let mut state = lock(&self.state);
@@ -183,9 +187,13 @@ impl Cell {
         // Keeps its capacity for the next change.
         state.touched = touched;
         state.touched.clear();
+        let lines = std::mem::take(&mut state.lines);
         drop(state);
         for (wake, key) in wakes {
             wake.wake(key);
+        }
+        for line in lines {
+            line();
         }
         value
     }
@@ -313,13 +321,12 @@ impl Cell {
     }
 
     /// The session takes so many more requests (I11).
-    fn check_requests(&self, state: &State, more: usize) -> Result<(), Refusal> {
+    fn check_requests(&self, state: &mut State, more: usize) -> Result<(), Refusal> {
         let max = self.shared.options.max_requests_per_session;
         if state.session.in_flight() + more <= max {
             return Ok(());
         }
-        tracing::warn!(target: "tailrope", session = %self.id, max,
-            "a request is refused: the session has max_requests_per_session requests in flight");
+        log_later!(self, state, WARN, [], max, "a request is refused: max_requests_per_session of this session run");
         Err(Fault::TooManyRequests.refusal(self.dialect))
     }
 
@@ -522,8 +529,7 @@ impl Cell {
             let unfinished = state.session.stream(nonce).is_some();
             self.detach(state, now, id, unfinished);
             Counters::add(&self.shared.counters.connections_lost, 1);
-            tracing::debug!(target: "tailrope", session = %self.id, stream = %nonce.hex(), connection = id,
-                unfinished, "connection lost");
+            log_later!(self, state, DEBUG, [stream = nonce.hex()], %stream, connection = id, unfinished, "connection lost");
             let _ = state.session.handle(now, nonce, Input::Lost { conn: id }, steps);
         });
         self.let_go();
@@ -574,7 +580,7 @@ impl Cell {
             Route::Stream(nonce) if state.session.stream(nonce).is_none() => return Ok(Sent::Dropped),
             Route::Stream(nonce) => nonce,
             Route::Standalone => self.standalone(state, now, &mut steps),
-            Route::Late => return self.late(kind),
+            Route::Late => return self.late(state, kind),
         };
         let token = state.next_token;
         state.next_token += 1;
@@ -582,7 +588,7 @@ impl Cell {
         self.perform(state, now, steps);
         match published {
             Err(Refused::Full) => return Err(EngineError::Full),
-            Err(Refused::Finished | Refused::NotResumable) => return self.late(kind),
+            Err(Refused::Finished | Refused::NotResumable) => return self.late(state, kind),
             // What is asked of the store goes out in order: the question is in its log.
             Ok(Some((nonce, seq))) => self.shared.store.settle(&self.key(nonce), seq),
             Ok(None) => {}
@@ -593,9 +599,9 @@ impl Cell {
         state.results.swap_remove(at).1.map_err(EngineError::Store)
     }
 
-    fn late(&self, kind: OutgoingKind) -> Result<Sent, EngineError> {
+    fn late(&self, state: &mut State, kind: OutgoingKind) -> Result<Sent, EngineError> {
         Counters::add(&self.shared.counters.messages_late, 1);
-        tracing::debug!(target: "tailrope", session = %self.id, ?kind, "message dropped: its request has its end");
+        log_later!(self, state, DEBUG, [], ?kind, "message dropped: its request has its end");
         if kind == OutgoingKind::Request { Err(EngineError::Finished) } else { Ok(Sent::Dropped) }
     }
 
@@ -681,7 +687,7 @@ impl Complete for Cell {
             if let Some(wait) = state.waits.remove(&ticket.number) {
                 self.completed(state, now, ticket, wait.is_growth(), outcome);
             } else {
-                tracing::debug!(target: "tailrope", session = %self.id, ?outcome, "the store answered too late");
+                log_later!(self, state, DEBUG, [], ?outcome, "the store answered too late");
             }
             if state.session.has_ended() && !self.keeps_logs.load(Ordering::SeqCst) {
                 // What was under way when the session was dropped is not to bring its log back.

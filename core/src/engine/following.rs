@@ -8,6 +8,7 @@
 //! the end of an owner that has given a sign since. That has no answer, so the log is looked at again.
 
 use super::cell::{Cell, State};
+use super::lines::log_later;
 use crate::Ms;
 use crate::protocol::{Origin, RequestId, StreamNonce};
 use crate::session::{Step, SynthesizedEnd, end_payload, ends_payload, nameless_end};
@@ -95,7 +96,7 @@ impl Cell {
             state.followed.remove(&nonce);
         } else if let Some(followed) = state.followed.get_mut(&nonce) {
             if let Some(tail) = made_up {
-                tracing::warn!(target: "tailrope", session = %self.id, stream = %nonce.hex(),
+                log_later!(self, state, WARN, [stream = nonce.hex()], %stream,
                     "the process that ran the request seems to be gone");
                 self.shared.store.finish(now, &self.key(nonce), tail);
                 (followed.ending, followed.end_due) = (true, now + FOLLOW_MS);

@@ -163,33 +163,6 @@ impl SessionHandle {
         }
     }
 
-    /// Opens a connection for each request of an admitted batch, to be answered with one JSON body. `wake` makes the
-    /// wake-up of each, with its key.
-    ///
-    /// # Errors
-    /// As [`call_json`](Self::call_json); then none is open.
-    pub fn open_each(
-        &self,
-        admission: &Admission,
-        mut wake: impl FnMut() -> (Arc<dyn Wake>, u64),
-    ) -> Result<Vec<Connection>, Refusal> {
-        let requests = admission.requests();
-        let mut connections = Vec::with_capacity(requests.len());
-        for (position, request) in requests.iter().enumerate() {
-            let (wake, key) = wake();
-            match self.call_json(std::slice::from_ref(request), None, wake, key) {
-                Ok(connection) => connections.push(connection),
-                Err(refusal) => {
-                    for opened in &requests[..position] {
-                        self.cancelled(opened);
-                    }
-                    return Err(refusal);
-                }
-            }
-        }
-        Ok(connections)
-    }
-
     /// Notes messages of the client that are not requests: an answer settles the server's question.
     pub fn received(&self, envelopes: &[Envelope]) {
         self.cell.received(envelopes);

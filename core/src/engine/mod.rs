@@ -47,6 +47,7 @@ mod ends;
 mod following;
 mod handle;
 mod hook_log;
+mod lines;
 mod lost_logs;
 mod numbers;
 mod perform;

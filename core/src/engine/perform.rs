@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::cell::{Cell, State};
 use super::connection::Chunk;
 use super::handle::Sent;
+use super::lines::log_later;
 use super::stats::Counters;
 use crate::Ms;
 use crate::exchange::AnswerHead;
@@ -35,7 +36,7 @@ impl Cell {
             Output::Unstored { token, seq, kind } => {
                 Counters::add(&counters.events_unstored, 1);
                 let error = state.errors.remove(&nonce).unwrap_or(StoreError::Gone);
-                tracing::error!(target: "tailrope", session = %self.id, stream = %nonce.hex(), ?kind, %error,
+                log_later!(self, state, ERROR, [stream = nonce.hex(), error = error.clone()], %stream, ?kind, %error,
                     "event not stored");
                 let end = match error {
                     StoreError::TooLarge { bytes, max } => SynthesizedEnd::TooLarge { bytes, max },
@@ -52,8 +53,8 @@ impl Cell {
                     Counters::add(&counters.resumes_accepted, u64::from(!out.instead));
                     let replayed = stored.saturating_sub(out.after);
                     let (request, cursor) = out.asked_for();
-                    tracing::debug!(target: "tailrope", session = %self.id, stream = %nonce.hex(), connection = conn,
-                        %request, ?cursor, replayed, "resume");
+                    log_later!(self, state, DEBUG, [stream = nonce.hex()], %stream, connection = conn, %request, ?cursor,
+                        replayed, "resume");
                 }
                 state.touched.push(conn);
                 self.has_reader(state, nonce, conn);
@@ -64,8 +65,8 @@ impl Cell {
             Output::Wake { conn } => state.touched.push(conn),
             Output::Close { conn, why } => {
                 counters.closed(why);
-                tracing::debug!(target: "tailrope", session = %self.id, stream = %nonce.hex(), connection = conn,
-                    why = why.as_str(), "connection closed");
+                log_later!(self, state, DEBUG, [stream = nonce.hex()], %stream, connection = conn, why = why.as_str(),
+                    "connection closed");
                 if let Some(out) = state.conns.get_mut(&conn) {
                     out.head.get_or_insert(AnswerHead::EVENT_STREAM);
                     out.end = Some(why);
@@ -98,7 +99,7 @@ impl Cell {
         match self.shared.store.open(now, &self.key(nonce), &about, &ticket) {
             Answer::Now(Ok(())) => self.prime(state, now, nonce, &ticket),
             Answer::Now(Err(error)) => {
-                tracing::error!(target: "tailrope", session = %self.id, stream = %nonce.hex(), %error, "log not created");
+                log_later!(self, state, ERROR, [stream = nonce.hex()], %stream, %error, "log not created");
             }
             Answer::Later => self.opening(state, now, &ticket),
         }
@@ -140,7 +141,7 @@ impl Cell {
             scratch.clear();
             sse::write_message(&mut scratch, |out| stream.ids.encode(seq, 0, tag, out), &event.payload);
             if scratch.len() > self.shared.options.warn_event_bytes {
-                tracing::warn!(target: "tailrope", session = %self.id, stream = %nonce.hex(), bytes = scratch.len(),
+                log_later!(self, state, WARN, [stream = nonce.hex(), bytes = scratch.len()], %stream, bytes,
                     "large event: clients with a smaller buffer will drop it");
             }
             stored.push(StoredEvent { seq, kind: event.kind, tag, frame: Arc::from(scratch.as_slice()) });
@@ -218,7 +219,7 @@ impl Cell {
         let reader = machine.connection().and_then(|conn| state.conns.get_mut(&conn));
         if let (Some(response), Some(reader)) = (response, reader) {
             reader.unkept = Some(response.payload.clone());
-            tracing::warn!(target: "tailrope", session = %self.id, stream = %nonce.hex(), bytes, max,
+            log_later!(self, state, WARN, [stream = nonce.hex()], %stream, bytes, max,
                 "the response is larger than max_event_bytes: it is sent once, and cannot be resumed");
         }
     }
@@ -244,12 +245,13 @@ impl Cell {
             Answer::Now(result) => result,
             Answer::Later => return self.wait(state, now, &ticket),
         };
-        let input = self.page_input(conn, nonce, outcome);
+        let input = self.page_input(state, conn, nonce, outcome);
         let _ = state.session.handle(now, nonce, input, more);
     }
 
     fn page_input(
         &self,
+        state: &mut State,
         conn: ConnectionId,
         nonce: StreamNonce,
         outcome: Result<crate::stream::Page, StoreError>,
@@ -257,7 +259,7 @@ impl Cell {
         match outcome {
             Ok(page) => Input::Page { conn, page },
             Err(error) => {
-                tracing::warn!(target: "tailrope", session = %self.id, stream = %nonce.hex(), %error, "log not readable");
+                log_later!(self, state, WARN, [stream = nonce.hex()], %stream, %error, "log not readable");
                 Input::LoadFailed { conn }
             }
         }
@@ -270,14 +272,13 @@ impl Cell {
         match (operation, outcome) {
             (Operation::Open, Outcome::Done(result)) => {
                 if let Err(error) = result {
-                    tracing::error!(target: "tailrope", session = %self.id, stream = %nonce.hex(), %error,
-                        "log not created");
+                    log_later!(self, state, ERROR, [stream = nonce.hex()], %stream, %error, "log not created");
                 }
                 let _ = state.session.handle(now, nonce, Input::Opened, &mut steps);
             }
             (Operation::Append, Outcome::Done(result)) => self.appended(state, now, nonce, result, &mut steps),
             (Operation::Read(conn), Outcome::Page(result)) => {
-                let input = self.page_input(conn, nonce, result);
+                let input = self.page_input(state, conn, nonce, result);
                 let _ = state.session.handle(now, nonce, input, &mut steps);
             }
             (Operation::Record, Outcome::Record(result)) if is_growth => {
@@ -286,7 +287,15 @@ impl Cell {
             (Operation::Record, Outcome::Record(result)) => self.recorded(state, now, ticket, result, &mut steps),
             (Operation::Claim, Outcome::Claimed(result)) => self.claimed(state, now, ticket, result, &mut steps),
             (operation, outcome) => {
-                tracing::error!(target: "tailrope", ?operation, ?outcome, "a store gave an outcome of another operation");
+                log_later!(
+                    self,
+                    state,
+                    ERROR,
+                    [],
+                    ?operation,
+                    ?outcome,
+                    "a store gave an outcome of another operation"
+                );
             }
         }
         self.perform(state, now, steps);
@@ -338,7 +347,7 @@ impl Cell {
             Frame::Gap { first, count } => {
                 Counters::add(&counters.gaps, 1);
                 Counters::add(&counters.events_missed, count);
-                tracing::warn!(target: "tailrope", session = %self.id, stream = %nonce.hex(), first, count, "gap");
+                log_later!(self, state, WARN, [stream = nonce.hex()], %stream, first, count, "gap");
                 sse::write_gap(out.own(), first, count);
             }
             Frame::Retry { ms } => sse::write_retry(out.own(), ms),

@@ -5,6 +5,7 @@
 //! get their own position back, then comments, and the store is asked again until `store_wait_ms`.
 
 use super::cell::{Cell, State};
+use super::lines::log_later;
 use crate::Ms;
 use crate::exchange::AnswerHead;
 use crate::protocol::{IdEncoder, MAX_VISIT, Origin, RequestId, StreamNonce, sse};
@@ -207,8 +208,7 @@ impl Cell {
         let record = match result {
             Ok(record) => record,
             Err(error) => {
-                tracing::warn!(target: "tailrope", session = %self.id, stream = %nonce.hex(), %error,
-                    "stream not looked up");
+                log_later!(self, state, WARN, [stream = nonce.hex()], %stream, %error, "stream not looked up");
                 self.note_claims(state, now, nonce, None, steps);
                 if let Some(followed) = state.followed.get_mut(&nonce) {
                     (followed.due, followed.asking) = (now + ASK_AGAIN_MS, false);

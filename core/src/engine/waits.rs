@@ -6,6 +6,7 @@
 //! that does is the stream's end again, in place of the error that was made up for it.
 
 use super::cell::{Cell, State};
+use super::lines::log_later;
 use crate::Ms;
 use crate::protocol::StreamNonce;
 use crate::session::{Step, Stream};
@@ -164,7 +165,7 @@ impl Cell {
     ) {
         let is_due = |stream: &Stream| !stream.machine.is_ending() && stream.machine.unconfirmed() == 0;
         if is_ended_elsewhere(record) && state.session.stream(nonce).is_some_and(is_due) {
-            tracing::warn!(target: "tailrope", session = %self.id, stream = %nonce.hex(),
+            log_later!(self, state, WARN, [stream = nonce.hex()], %stream,
                 "another process took this one for gone and ended the stream");
             state.session.ended_elsewhere(now, nonce, record.tail.clone(), more);
         }
@@ -191,8 +192,8 @@ impl Cell {
         let Some(stream) = state.session.stream_mut(nonce) else { return };
         let known = stream.machine.durable();
         stream.chain = Chain(record.chain);
-        tracing::warn!(target: "tailrope", session = %self.id, stream = %nonce.hex(), from = known + 1,
-            to = record.head, "events that counted as not stored are in the log");
+        log_later!(self, state, WARN, [stream = nonce.hex(), head = record.head], %stream, from = known + 1, to = head,
+            "events that counted as not stored are in the log");
         state.session.grown(now, nonce, (known, record.head), more);
     }
 }
