@@ -107,7 +107,7 @@ impl Cell {
         if !self.keeps_logs.load(Ordering::SeqCst) {
             self.shared.store.drop_session(&self.id);
         }
-        lock(&self.shared.sessions).remove(&self.id);
+        self.release();
         lock(&self.shared.timed).remove(&self.number);
         let scheduled = lock(&self.state).scheduled;
         self.shared.schedule(scheduled, Ms::NEVER, self.number);

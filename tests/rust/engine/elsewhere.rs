@@ -84,6 +84,21 @@ fn i11_a_session_that_no_connection_was_opened_of_is_let_go_of() {
 }
 
 #[test]
+fn i11_a_session_that_was_let_go_of_ends_without_the_one_that_came_after_it() {
+    let folder = Folder::new();
+    let (here, there) = (process(&folder, 0), process(&folder, 50_000));
+    let session = open_session(&here, "s", NEW);
+    let cursor = read_until(&here, &call(&session, 1), |answered| !answered.text.is_empty()).last_id();
+    let before = adopt_known(&there);
+    before.let_go();
+    let connection = resume(&adopt_known(&there), &cursor);
+    before.end();
+    assert_eq!(there.engine.stats().sessions, 1, "it has a reader");
+    drop(connection);
+    assert_eq!(there.engine.stats().sessions, 0);
+}
+
+#[test]
 fn i3_a_stream_is_resumed_and_followed_in_another_process() {
     for revision in [NEW, OLD] {
         let folder = Folder::new();
