@@ -29,7 +29,7 @@ export interface Gap {
 export interface ResumeOptions {
   /** The wait before a resume while the stream has told no `retry`. Default 1,000. */
   initialDelayMs?: number;
-  /** The longest wait that back-off makes; a longer `retry` is waited all the same. Default 30,000. */
+  /** The longest wait that back-off makes; a longer `retry` is waited all the same, up to an hour. Default 30,000. */
   maxDelayMs?: number;
   /** By how much the wait grows with each failure in a row, 1 to 100. Default 1.5. */
   growth?: number;
@@ -39,7 +39,10 @@ export interface ResumeOptions {
   giveUpAfterMs?: number | null;
   /** How many tries without progress are made. Default 100. */
   maxAttempts?: number | null;
-  /** A connection that can be resumed and is silent for so long counts as broken. Default 300,000. */
+  /**
+   * A connection that is silent for so long counts as broken. One that cannot be resumed then ends, and its requests get
+   * `not_resumable`. Default 300,000.
+   */
   maxSilenceMs?: number | null;
   /** What one event may hold, in bytes. Default 64 MiB. */
   maxEventBytes?: number;
