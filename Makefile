@@ -142,7 +142,7 @@ fuzz: ## fuzz the core with coverage and AddressSanitizer, FUZZ_SECONDS for each
 matrix: setup ## run the core of the tests with the oldest and the newest SDK of each line, or MATRIX_ARGS=pre-release
 	tests/matrix/run $(MATRIX_ARGS)
 
-lint: lint-rust lint-python lint-node lint-docs ## format checks, clippy, layering, ruff, mypy, stubtest, tsc
+lint: lint-rust lint-python lint-node lint-docs ## format checks, clippy, layering, ruff, mypy, stubtest, tsc, biome
 
 lint-rust: setup
 	cargo fmt --all --check
@@ -165,15 +165,16 @@ lint-python: setup
 	$(MCP2)/python -m mypy.stubtest tailrope._native
 
 lint-node: setup
-	npm run --silent typecheck
+	npm run --silent lint
 
 lint-docs:
 	scripts/check-guarantees
 
-format: setup ## format Rust and Python
+format: setup ## format Rust, Python and JavaScript
 	cargo fmt --all
 	$(MCP2)/ruff format .
 	$(MCP2)/ruff check --fix .
+	npm run --silent format
 
 demo: setup ## watch long calls survive their connections, in Python and in Node, for servers and for clients
 	@$(MCP2)/python demo $(DEMO_ARGS)
@@ -207,5 +208,5 @@ lock: ## resolve requirements/*.in and the npm packages again and pin the result
 
 clean: ## remove everything that was built or installed here
 	rm -rf .venv target node_modules tests/conformance/node_modules \
-		bindings-node/*.node bindings-node/cjs dist .pytest_cache .mypy_cache .ruff_cache
+		bindings-node/*.node bindings-node/lib bindings-node/cjs dist .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

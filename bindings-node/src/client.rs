@@ -80,7 +80,7 @@ pub struct ClientStep {
     pub first: Option<f64>,
     /// Of `gap`.
     pub count: Option<f64>,
-    /// Of `failed`: the failure's kind, and its text.
+    /// Of `failed`: the failure's code, and its text.
     pub code: Option<&'static str>,
     pub message: Option<String>,
 }
@@ -154,7 +154,7 @@ impl ClientStream {
                 Step::Disconnect => steps.push(ClientStep::of("disconnect")),
                 Step::Finished => steps.push(ClientStep::of("finished")),
                 Step::Failed(failure) => {
-                    let (code, message) = (Some(failure.kind()), Some(failure.to_string()));
+                    let (code, message) = (Some(failure.code().as_str()), Some(failure.to_string()));
                     steps.push(ClientStep { code, message, ..ClientStep::of("failed") });
                     self.failure = Some(failure);
                 }
@@ -197,7 +197,11 @@ impl ClientStream {
     #[napi]
     pub fn refused(status: u16) -> ClientStep {
         let failure = client::refused(status);
-        ClientStep { code: Some(failure.kind()), message: Some(failure.to_string()), ..ClientStep::of("failed") }
+        ClientStep {
+            code: Some(failure.code().as_str()),
+            message: Some(failure.to_string()),
+            ..ClientStep::of("failed")
+        }
     }
 
     /// A POST with these requests, a JSON array of ids, was answered with an event stream.

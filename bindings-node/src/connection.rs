@@ -5,7 +5,8 @@ use std::rc::Rc;
 
 use napi::bindgen_prelude::{BufferSlice, Either, Env};
 use napi_derive::napi;
-use tailrope_core::engine::{self, Head, Poll};
+use tailrope_core::engine::{self, Poll};
+use tailrope_core::exchange::AnswerHead;
 
 use crate::convert::{Result, internal, number};
 use crate::waiters::Waiters;
@@ -19,7 +20,7 @@ pub struct Connection {
     connection: engine::Connection,
     key: u32,
     waiters: Rc<Waiters>,
-    head: Cell<Option<Head>>,
+    head: Cell<Option<AnswerHead>>,
 }
 
 impl Connection {
@@ -69,7 +70,7 @@ impl Connection {
             self.head.set(poll.head);
         }
         let data = if poll.is_empty() { None } else { Some(join(env, &poll)?) };
-        let wait_ms = number(poll.wait_until.0.saturating_sub(self.connection.now().0));
+        let wait_ms = number(self.connection.wait_ms(&poll));
         self.waiters.flush(env);
         Ok(Polled { head: self.packed_head(), data, end: poll.end.is_some(), wait_ms })
     }

@@ -3,6 +3,8 @@
 use bytes::Bytes;
 use napi::Status;
 use napi::bindgen_prelude::Either;
+use napi_derive::napi;
+use tailrope_core::ErrorCode;
 use tailrope_core::engine::{EngineError, NUMBER_OPTIONS, NumberOption};
 use tailrope_core::protocol::{Dialect, RequestId};
 use tailrope_core::store::OpenError;
@@ -19,31 +21,38 @@ impl AsRef<str> for Code {
 
 impl From<Status> for Code {
     fn from(_: Status) -> Self {
-        Self("internal")
+        Self(ErrorCode::Internal.as_str())
     }
 }
 
 pub(crate) type Error = napi::Error<Code>;
 pub(crate) type Result<T> = std::result::Result<T, Error>;
 
+/// The codes of the errors that this package throws.
+#[allow(unreachable_pub, dead_code, reason = "it is exported to JavaScript alone")]
+#[napi]
+pub fn error_codes() -> Vec<&'static str> {
+    ErrorCode::ALL.iter().filter(|code| **code != ErrorCode::NotAsyncio).map(|code| code.as_str()).collect()
+}
+
 /// What the caller gave is not usable.
 pub(crate) fn invalid(message: impl Into<String>) -> Error {
-    Error::new(Code("invalid_argument"), message.into())
+    Error::new(Code(ErrorCode::InvalidArgument.as_str()), message.into())
 }
 
 /// A failure of Node-API itself.
 pub(crate) fn internal(error: napi::Error) -> Error {
-    Error::new(Code("internal"), error.reason.clone())
+    Error::new(Code(ErrorCode::Internal.as_str()), error.reason.clone())
 }
 
 /// An engine error with its code.
 pub(crate) fn to_js_error(error: &EngineError) -> Error {
-    Error::new(Code(error.code()), error.to_string())
+    Error::new(Code(error.code().as_str()), error.to_string())
 }
 
 /// Why there is no such event store, with its code.
 pub(crate) fn not_opened(error: &OpenError) -> Error {
-    Error::new(Code(error.code()), error.to_string())
+    Error::new(Code(error.code().as_str()), error.to_string())
 }
 
 /// A JSON-RPC id as JavaScript has it: a number or a string. `1` and `"1"` are two ids.

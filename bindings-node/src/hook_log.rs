@@ -144,7 +144,7 @@ fn outcome(number_of: u32, result: Result<Found, StoreError>) -> HookOutcome {
         Err(error) => {
             // Its words say nothing of the store (I9).
             let error = EngineError::Store(error);
-            (outcome.code, outcome.message) = (Some(error.code()), Some(error.to_string()));
+            (outcome.code, outcome.message) = (Some(error.code().as_str()), Some(error.to_string()));
         }
     }
     outcome

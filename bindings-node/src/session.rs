@@ -189,7 +189,7 @@ impl Session {
             let error = result.err();
             Outcome {
                 number: number(number_of),
-                code: error.as_ref().map(engine::EngineError::code),
+                code: error.as_ref().map(|error| error.code().as_str()),
                 message: error.map(|error| error.to_string()),
             }
         };
@@ -284,7 +284,8 @@ impl Session {
     /// Milliseconds until the session counts as idle; nothing while something holds it.
     #[napi]
     pub fn idle_in_ms(&self, idle_ms: Option<f64>) -> Option<f64> {
-        self.handle.idle_in_ms(idle_ms.map(|idle_ms| idle_ms as u64)).map(number)
+        self.handle.set_idle_ms(idle_ms.unwrap_or_default() as u64);
+        self.handle.idle_in_ms().map(number)
     }
 
     /// Requests without a response.

@@ -107,6 +107,12 @@ impl Admission {
             Action::Delete => "delete",
         }
     }
+
+    /// The status of the answer to `message` and `delete`, which is empty; 0 for what opens a connection.
+    #[getter]
+    fn status(&self) -> u16 {
+        self.0.status().unwrap_or_default()
+    }
 }
 
 /// The answer to a request that may not.
@@ -115,6 +121,8 @@ pub(crate) struct Refusal {
     #[pyo3(get)]
     status: u16,
     body: Vec<u8>,
+    #[pyo3(get)]
+    names_session: bool,
     #[pyo3(get)]
     allow: Option<&'static str>,
     #[pyo3(get)]
@@ -126,6 +134,7 @@ impl Refusal {
         Self {
             status: refusal.status,
             body: refusal.body(dialect),
+            names_session: refusal.names_session(dialect),
             allow: refusal.allow,
             message: refusal.message.clone(),
         }

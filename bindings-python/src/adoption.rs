@@ -41,7 +41,7 @@ impl Adoption {
                 };
                 Ok((true, found.map(session)))
             }
-            Some(Err(error)) => Err(to_py_err(py, &error)),
+            Some(Err(error)) => Err(to_py_err(&error)),
         }
     }
 }

@@ -99,7 +99,7 @@ impl ClientStream {
                 Step::Connect { last_event_id } => list.append(("connect", last_event_id))?,
                 Step::Gap { first, count } => list.append(("gap", first, count))?,
                 Step::Failed(failure) => {
-                    list.append(("failed", failure.kind(), failure.to_string()))?;
+                    list.append(("failed", failure.code().as_str(), failure.to_string()))?;
                     self.failure = Some(failure);
                 }
                 Step::Opened => list.append(("opened",))?,
@@ -298,7 +298,7 @@ pub(crate) fn client_takes_answer(status: u16, content_type: Option<&str>) -> bo
 
 /// What a refused POST means, as an exception with its code.
 #[pyfunction]
-pub(crate) fn client_refusal(py: Python<'_>, status: u16) -> PyErr {
+pub(crate) fn client_refusal(status: u16) -> PyErr {
     let failure = refused(status);
-    raised(py, failure.to_string(), failure.kind())
+    raised(failure.to_string(), failure.code(), Some(status))
 }

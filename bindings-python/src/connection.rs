@@ -14,7 +14,7 @@ pub(crate) struct Connection {
     pub(crate) key: Key,
 }
 
-type Polled<'py> = (u16, Option<&'static str>, Option<Bound<'py, PyBytes>>, Option<&'static str>, u64);
+type Polled<'py> = (u16, Option<&'static str>, bool, Option<Bound<'py, PyBytes>>, Option<&'static str>, u64);
 
 #[pymethods]
 impl Connection {
@@ -24,17 +24,18 @@ impl Connection {
         self.key.number
     }
 
-    /// What to write next, at most about `max_bytes`: `(status, content_type, data, end, wait_ms)`.
+    /// What to write next, at most about `max_bytes`: `(status, content_type, names_session, data, end, wait_ms)`.
     ///
     /// `status` is 0 while the store has not said how the answer starts. `data` is None when there is
     /// nothing to write. `end` names the reason when the connection ends after the data. `wait_ms` is
-    /// when the engine's tick will wake the key at the latest.
+    /// when the engine has to be ticked at the latest.
     fn poll<'py>(&self, py: Python<'py>, max_bytes: usize) -> PyResult<Polled<'py>> {
         let poll = calling(py, || self.connection.poll(max_bytes));
         let data = if poll.is_empty() { None } else { Some(join(py, &poll)?) };
-        let (status, content_type) = poll.head.map_or((0, None), |head| (head.status, head.content_type));
-        let wait_ms = poll.wait_until.0.saturating_sub(self.connection.now().0);
-        Ok((status, content_type, data, poll.end.map(CloseReason::as_str), wait_ms))
+        let (status, content_type, names_session) =
+            poll.head.map_or((0, None, true), |head| (head.status, head.content_type, head.names_session));
+        let wait_ms = self.connection.wait_ms(&poll);
+        Ok((status, content_type, names_session, data, poll.end.map(CloseReason::as_str), wait_ms))
     }
 
     /// The peer is gone.

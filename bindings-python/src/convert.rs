@@ -1,35 +1,38 @@
 //! Values and errors between Python and the core; nothing else converts.
 
-use pyo3::create_exception;
-use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use pyo3::exceptions::PyTypeError;
+use pyo3::import_exception;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyInt, PyString};
+use tailrope_core::ErrorCode;
 use tailrope_core::engine::EngineError;
 use tailrope_core::protocol::{Dialect, RequestId};
 use tailrope_core::store::OpenError;
 
-create_exception!(
-    tailrope,
-    TailropeError,
-    PyRuntimeError,
-    "What the engine could not do. `code` is stable and the same in every language."
-);
+import_exception!(tailrope._errors, TailropeError);
+
+/// The codes of the errors that this package raises.
+#[pyfunction]
+pub(crate) fn error_codes() -> Vec<&'static str> {
+    use ErrorCode::{Internal, InvalidArgument, NativeMissing};
+    // In the place of these Python has exceptions of its own: ValueError, TypeError, ImportError.
+    let of_node = |code: &ErrorCode| matches!(code, Internal | InvalidArgument | NativeMissing);
+    ErrorCode::ALL.iter().filter(|code| !of_node(code)).map(|code| code.as_str()).collect()
+}
 
 /// An engine error as a Python exception with its code.
-pub(crate) fn to_py_err(py: Python<'_>, error: &EngineError) -> PyErr {
-    raised(py, error.to_string(), error.code())
+pub(crate) fn to_py_err(error: &EngineError) -> PyErr {
+    raised(error.to_string(), error.code(), None)
 }
 
 /// The same for a store that cannot be opened.
-pub(crate) fn not_opened(py: Python<'_>, error: &OpenError) -> PyErr {
-    raised(py, error.to_string(), error.code())
+pub(crate) fn not_opened(error: &OpenError) -> PyErr {
+    raised(error.to_string(), error.code(), None)
 }
 
-pub(crate) fn raised(py: Python<'_>, text: String, code: &'static str) -> PyErr {
-    let raised = TailropeError::new_err(text);
-    // An exception object takes any attribute; if not, the message still says it all.
-    let _ = raised.value(py).setattr("code", code);
-    raised
+/// `status` is that of the HTTP answer which says so.
+pub(crate) fn raised(text: String, code: ErrorCode, status: Option<u16>) -> PyErr {
+    TailropeError::new_err((text, code.as_str(), status))
 }
 
 /// A JSON-RPC id: an integer of any size, or a string. `1` and `"1"` are two ids.

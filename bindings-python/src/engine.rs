@@ -50,7 +50,7 @@ impl Engine {
     }
 
     /// Opens a session. `sdk_major` is the major version of the `mcp` package whose answers are given.
-    /// `retry_ms` is the session's own, where the host has one.
+    /// `retry_ms` is the session's own, where the host has one. `idle_ms` is its idle time; None is never.
     /// `waiters` are told, with the session's key, when a late outcome or an operation of the host's
     /// own store is there.
     fn open_session(
@@ -59,6 +59,7 @@ impl Engine {
         id: &str,
         sdk_major: u8,
         retry_ms: Option<u32>,
+        idle_ms: Option<u64>,
         waiters: Option<&Waiters>,
     ) -> PyResult<Session> {
         let dialect = dialect(sdk_major)?;
@@ -73,9 +74,10 @@ impl Engine {
                 if let Some(retry_ms) = retry_ms {
                     handle.set_retry_ms(retry_ms);
                 }
+                handle.set_idle_ms(idle_ms.unwrap_or_default());
                 Ok(Session { handle, dialect, key, is_claimed: AtomicBool::new(false) })
             }
-            Err(error) => Err(to_py_err(py, &error)),
+            Err(error) => Err(to_py_err(&error)),
         }
     }
 
@@ -98,7 +100,7 @@ impl Engine {
         let (key, wake) = waiters.shared.key();
         match calling(py, || self.engine.adopt_session(id, principal.as_deref(), dialect, wake, key.number)) {
             Ok(adoption) => Ok(Adoption { adoption, dialect, key }),
-            Err(error) => Err(to_py_err(py, &error)),
+            Err(error) => Err(to_py_err(&error)),
         }
     }
 
@@ -118,9 +120,10 @@ impl Engine {
         HookLog { log: self.engine.hook_log() }
     }
 
-    /// Does what time asks for.
-    fn tick(&self, py: Python<'_>) {
-        calling(py, || self.engine.tick());
+    /// Does what time asks for. Returns the ids of the sessions that are idle, for the host to end them.
+    fn tick(&self, py: Python<'_>) -> Vec<String> {
+        let idle = calling(py, || self.engine.tick());
+        idle.iter().map(|session| session.id().to_owned()).collect()
     }
 
     /// Whether no session is open: then there is nothing to tick for.
@@ -141,6 +144,11 @@ impl Engine {
     /// Milliseconds until `tick` is due.
     fn due_in_ms(&self) -> u64 {
         self.engine.due_in_ms()
+    }
+
+    /// The `retry` of a drain that names none, in milliseconds.
+    fn drain_ms(&self) -> u32 {
+        self.engine.drain_ms()
     }
 
     /// Closes every connection with `retry_ms`, now and from now on.

@@ -100,13 +100,13 @@ impl Pending {
     fn take<'py>(&self, py: Python<'py>) -> PyResult<(bool, Option<Bound<'py, PyAny>>)> {
         if self.key.is_foreign() {
             // A thread of the parent may have been telling when it forked.
-            return Err(to_py_err(py, &EngineError::Forked));
+            return Err(to_py_err(&EngineError::Forked));
         }
         let told = self.outcome.lock().unwrap_or_else(PoisonError::into_inner).take();
         let found = match told {
             None => return Ok((false, None)),
             // Its words say nothing of the store (I9).
-            Some(Err(error)) => return Err(to_py_err(py, &EngineError::Store(error))),
+            Some(Err(error)) => return Err(to_py_err(&EngineError::Store(error))),
             Some(Ok(found)) => found,
         };
         let value = match found {

@@ -34,7 +34,7 @@ mod _native {
     #[pymodule_export]
     use crate::connection::Connection;
     #[pymodule_export]
-    use crate::convert::TailropeError;
+    use crate::convert::error_codes;
     #[pymodule_export]
     use crate::engine::Engine;
     #[pymodule_export]

@@ -6,7 +6,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use tailrope_core::engine::{OutgoingMessage, Sent, SessionHandle};
-use tailrope_core::exchange::{Action, Request, Terms};
+use tailrope_core::exchange::{Action, Pause, Request, Terms, Turn};
 use tailrope_core::protocol::{self, Dialect};
 use tailrope_core::session::OutgoingKind;
 use tailrope_core::store::{self, HostReplay, HostRequest};
@@ -25,6 +25,9 @@ pub(crate) struct Session {
     /// Whether the session has the principal that it belongs to.
     pub(crate) is_claimed: AtomicBool,
 }
+
+/// The event loop is to turn.
+const YIELD: i64 = -1;
 
 /// Number, stream, payload, last event id.
 type HostOperation<'py> = (u64, Option<String>, Option<Bound<'py, PyBytes>>, Option<String>);
@@ -107,15 +110,19 @@ impl Session {
     }
 
     /// Sends a notification. `related` is the request that it belongs to; None sends it on the
-    /// standalone stream. Returns None when it is stored, or the number of its late outcome.
-    #[pyo3(signature = (related, payload_json, /))]
+    /// standalone stream. `since_ms` is how long ago the sender last let the event loop turn.
+    ///
+    /// Returns None when it is stored, and -1 where the sender then lets the event loop turn; otherwise the number of
+    /// its late outcome.
+    #[pyo3(signature = (related, payload_json, since_ms, /))]
     fn notify(
         &self,
         py: Python<'_>,
         related: Option<&Bound<'_, PyAny>>,
         payload_json: &Bound<'_, PyAny>,
-    ) -> PyResult<Option<u64>> {
-        self.send(py, OutgoingKind::Notification, None, related, payload_json)
+        since_ms: u64,
+    ) -> PyResult<Option<i64>> {
+        self.send(py, OutgoingKind::Notification, None, related, payload_json, since_ms)
     }
 
     /// Sends a response. Never raises for the store: the engine answers for a response that was not
@@ -126,26 +133,27 @@ impl Session {
         py: Python<'_>,
         id: Option<&Bound<'_, PyAny>>,
         payload_json: &Bound<'_, PyAny>,
-    ) -> PyResult<Option<u64>> {
-        self.send(py, OutgoingKind::Response, id, None, payload_json)
+    ) -> PyResult<Option<i64>> {
+        self.send(py, OutgoingKind::Response, id, None, payload_json, 0)
     }
 
-    /// Sends a request to the client.
-    #[pyo3(signature = (id, related, payload_json, /))]
+    /// Sends a request to the client. Otherwise as `notify`.
+    #[pyo3(signature = (id, related, payload_json, since_ms, /))]
     fn ask(
         &self,
         py: Python<'_>,
         id: &Bound<'_, PyAny>,
         related: Option<&Bound<'_, PyAny>>,
         payload_json: &Bound<'_, PyAny>,
-    ) -> PyResult<Option<u64>> {
-        self.send(py, OutgoingKind::Request, Some(id), related, payload_json)
+        since_ms: u64,
+    ) -> PyResult<Option<i64>> {
+        self.send(py, OutgoingKind::Request, Some(id), related, payload_json, since_ms)
     }
 
     /// Late outcomes: `(number, None or the error)`.
     fn take_outcomes<'py>(&self, py: Python<'py>) -> Vec<(u64, Option<Py<PyAny>>)> {
         let outcomes = self.handle.take_outcomes();
-        let value = |error| to_py_err(py, &error).into_value(py).into_any();
+        let value = |error| to_py_err(&error).into_value(py).into_any();
         outcomes.into_iter().map(|(number, result)| (number, result.err().map(value))).collect()
     }
 
@@ -216,8 +224,8 @@ impl Session {
     }
 
     /// Milliseconds until the session counts as idle; None while something holds it.
-    fn idle_in_ms(&self, idle_ms: Option<u64>) -> Option<u64> {
-        self.handle.idle_in_ms(idle_ms)
+    fn idle_in_ms(&self) -> Option<u64> {
+        self.handle.idle_in_ms()
     }
 
     /// Requests without a response.
@@ -256,16 +264,20 @@ impl Session {
         id: Option<&Bound<'_, PyAny>>,
         related: Option<&Bound<'_, PyAny>>,
         payload_json: &Bound<'_, PyAny>,
-    ) -> PyResult<Option<u64>> {
+        since_ms: u64,
+    ) -> PyResult<Option<i64>> {
         let id = id.map(request_id).transpose()?;
         let related = related.map(request_id).transpose()?;
         let payload = bytes::Bytes::copy_from_slice(payload(payload_json)?);
         let message = OutgoingMessage { kind, id: id.as_ref(), related: related.as_ref(), payload };
-        let sent = calling(py, || self.handle.send(message));
+        // What waits for a loop of Python is woken by its next turn: nothing can be written before.
+        let turn = Turn { since_ms, has_paused: false };
+        let sent = calling(py, || self.handle.send_in_turn(message, turn));
         match sent {
-            Ok(Sent::Pending(number)) => Ok(Some(number)),
-            Ok(Sent::Stored | Sent::Dropped) => Ok(None),
-            Err(error) => Err(to_py_err(py, &error)),
+            Ok((Sent::Pending(number), _)) => Ok(Some(number.cast_signed())),
+            Ok((_, Pause::Yield)) => Ok(Some(YIELD)),
+            Ok((_, Pause::None | Pause::Flush)) => Ok(None),
+            Err(error) => Err(to_py_err(&error)),
         }
     }
 }

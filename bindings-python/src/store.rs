@@ -62,7 +62,7 @@ fn open(py: Python<'_>, place: &str, options: &StoreOptions) -> PyResult<Arc<dyn
     crate::fork::forked();
     let opened = py.detach(|| store::open(place, options));
     crate::log::flush(py);
-    opened.map_err(|error| not_opened(py, &error))
+    opened.map_err(|error| not_opened(&error))
 }
 
 /// Opens the event store with this address. This may wait for a disk or a network.

@@ -11,11 +11,15 @@
 #![warn(missing_docs)]
 
 pub mod client;
+mod error_code;
 pub mod exchange;
 pub mod protocol;
 pub mod session;
 pub mod stream;
 mod time;
+#[cfg(feature = "tls")]
+#[doc(hidden)]
+pub mod tls;
 
 #[cfg(feature = "runtime")]
 pub mod engine;
@@ -32,4 +36,5 @@ mod sync {
     pub(crate) use std::thread;
 }
 
+pub use error_code::ErrorCode;
 pub use time::Ms;

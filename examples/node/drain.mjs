@@ -5,9 +5,8 @@ import http from 'node:http';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { McpServer } from '@modelcontextprotocol/server';
-import * as z from 'zod';
-
 import { createSessionRouter, drain } from 'tailrope/mcp';
+import * as z from 'zod';
 
 /** How long the next process takes until it listens. */
 const RESTART_MS = 5_000;
@@ -42,7 +41,7 @@ const server = http.createServer((req, res) => {
   if (isStopping && req.headers['mcp-session-id'] === undefined) {
     res.writeHead(503, { 'retry-after': RESTART_MS / 1_000, connection: 'close' }).end();
   } else if (req.url === '/mcp') {
-    router.node(req, res);
+    void router.node(req, res);
   } else {
     res.writeHead(404).end();
   }

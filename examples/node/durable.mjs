@@ -4,9 +4,8 @@ import http from 'node:http';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { McpServer } from '@modelcontextprotocol/server';
-import * as z from 'zod';
-
 import { configure, createSessionRouter, drain, openStore } from 'tailrope/mcp';
+import * as z from 'zod';
 
 // Fails when the store cannot be opened.
 configure({ store: await openStore(process.env.STORE ?? 'sqlite:events.db') });

@@ -3,9 +3,8 @@ import { setTimeout as sleep } from 'node:timers/promises';
 
 import { McpServer } from '@modelcontextprotocol/server';
 import express from 'express';
-import * as z from 'zod';
-
 import { createSessionRouter, stats } from 'tailrope/mcp';
+import * as z from 'zod';
 
 function buildServer() {
   const server = new McpServer({ name: 'reports', version: '1.0.0' });

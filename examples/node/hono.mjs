@@ -4,9 +4,8 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { serve } from '@hono/node-server';
 import { McpServer } from '@modelcontextprotocol/server';
 import { Hono } from 'hono';
-import * as z from 'zod';
-
 import { createSessionRouter } from 'tailrope/mcp';
+import * as z from 'zod';
 
 function buildServer() {
   const server = new McpServer({ name: 'reports', version: '1.0.0' });

@@ -13,9 +13,8 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 
 import { McpServer } from '@modelcontextprotocol/server';
-import * as z from 'zod';
-
 import { createSessionRouter } from 'tailrope/mcp';
+import * as z from 'zod';
 
 /** The newest two files are kept, so at least this many events. */
 const EVENTS_PER_FILE = 10_000;

@@ -5,10 +5,9 @@ import http from 'node:http';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { McpServer } from '@modelcontextprotocol/server';
-import * as z from 'zod';
-
 // The one line: it used to be createMcpHandler of '@modelcontextprotocol/server'.
 import { createResumableMcpHandler } from 'tailrope/mcp';
+import * as z from 'zod';
 
 function buildServer() {
   const server = new McpServer({ name: 'reports', version: '1.0.0' });

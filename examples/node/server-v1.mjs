@@ -3,9 +3,8 @@ import http from 'node:http';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { McpServer } from '@modelcontextprotocol/sdk/server/mcp.js';
-import * as z from 'zod';
-
 import { createSessionRouter } from 'tailrope/mcp-v1';
+import * as z from 'zod';
 
 function buildServer() {
   const server = new McpServer({ name: 'reports', version: '1.0.0' });
@@ -34,7 +33,7 @@ const router = createSessionRouter(buildServer);
 
 const server = http.createServer((req, res) => {
   if (req.url === '/mcp') {
-    router.node(req, res);
+    void router.node(req, res);
   } else {
     res.writeHead(404).end();
   }

@@ -4,10 +4,9 @@ import http from 'node:http';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { McpServer } from '@modelcontextprotocol/server';
-import * as z from 'zod';
-
 // The one line: it used to name '@modelcontextprotocol/node'. Everything below is an ordinary server.
 import { NodeStreamableHTTPServerTransport } from 'tailrope/mcp';
+import * as z from 'zod';
 
 function buildServer() {
   const server = new McpServer({ name: 'reports', version: '1.0.0' });

@@ -20,7 +20,7 @@ const { transport } = parseArgs({ options: { transport: { type: 'string', defaul
 // By its path: this folder has a package.json of its own, in which the name `tailrope` means nothing.
 const { NodeStreamableHTTPServerTransport } = await (transport === 'stock'
   ? import('@modelcontextprotocol/node')
-  : import('../../bindings-node/lib/mcp.mjs'));
+  : import('../../bindings-node/lib/server/mcp.mjs'));
 
 /** What the tool's entry orders. Notifications and questions belong to the call, and go where its answer goes. */
 async function act(entry, args, { mcpReq, http }) {

@@ -118,5 +118,7 @@ const planted = await kept(() => {
   follow();
 });
 const [grows, planned] = [clean, planted].map(Math.round);
-console.log(`node: ${ROUNDS * BATCHES} rounds; each keeps ${grows} bytes, and ${planned} with an engine kept on purpose`);
+console.log(
+  `node: ${ROUNDS * BATCHES} rounds; each keeps ${grows} bytes, and ${planned} with an engine kept on purpose`,
+);
 process.exit(clean > BYTES_A_ROUND || planted <= BYTES_A_ROUND ? 1 : 0);

@@ -51,7 +51,7 @@ def read(connection: Any) -> tuple[bytes, str]:
     """What a connection has by now, and the last id in it."""
     whole = b""
     for _ in range(50):
-        _, _, data, _, _ = connection.poll(65536)
+        _, _, _, data, _, _ = connection.poll(65536)
         whole += data or b""
         if not data:
             break
@@ -63,7 +63,7 @@ def serve(native: Any, store: Any) -> None:
     waiters = native.Waiters(lambda: True)
     signal = waiters.open_signal(False)
     engine = native.Engine(False, store) if store is not None else native.Engine()
-    session = engine.open_session("one", 2, 5, waiters)
+    session = engine.open_session("one", 2, 5, None, waiters)
 
     def settle() -> None:
         # A store of threads answers a little later.
@@ -83,7 +83,9 @@ def serve(native: Any, store: Any) -> None:
     call = session.call(admit("POST", body(1, "tools/call", {"name": "x"})), waiters, False)
     waiters.park(call.key, Future())
     for number in range(5):
-        session.notify(1, json.dumps({"jsonrpc": "2.0", "method": "notifications/progress", "params": {"n": number}}))
+        session.notify(
+            1, json.dumps({"jsonrpc": "2.0", "method": "notifications/progress", "params": {"n": number}}), 0
+        )
     settle()
     _, cursor = read(call)
     session.close_connection(1, 5, None)

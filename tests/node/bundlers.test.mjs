@@ -54,7 +54,10 @@ const REQUIRE = "import { createRequire } from 'node:module'; const require = cr
 
 describe('esbuild', () => {
   test('external', ours, async () => {
-    for (const [format, ending] of [['esm', 'mjs'], ['cjs', 'cjs']]) {
+    for (const [format, ending] of [
+      ['esm', 'mjs'],
+      ['cjs', 'cjs'],
+    ]) {
       const out = `esbuild-external-${format}`;
       await esbuilt(out, 'app.mjs', { format, external: ['tailrope'] });
       assert.equal(printed(out, `app.${ending}`), 'true');
@@ -80,24 +83,27 @@ describe('other bundlers', () => {
   const place = join(root, 'target/bundlers');
   const at = (name) => createRequire(join(place, 'x.js'))(name);
 
-  before(() => {
-    if (!isFull) {
-      return;
-    }
-    const lock = 'package-lock.json';
-    const ours = new URL(`bundlers/${lock}`, import.meta.url);
-    const done = join(place, 'node_modules', lock);
-    if (existsSync(done) && readFileSync(done, 'utf8') === readFileSync(ours, 'utf8')) {
-      return;
-    }
-    rmSync(place, { recursive: true, force: true });
-    mkdirSync(place, { recursive: true });
-    for (const name of ['package.json', lock]) {
-      copyFileSync(new URL(`bundlers/${name}`, import.meta.url), join(place, name));
-    }
-    execFileSync('npm', ['ci', '--ignore-scripts', '--no-audit', '--no-fund'], { cwd: place, stdio: 'ignore' });
-    copyFileSync(ours, done);
-  }, { timeout: 300_000 });
+  before(
+    () => {
+      if (!isFull) {
+        return;
+      }
+      const lock = 'package-lock.json';
+      const ours = new URL(`bundlers/${lock}`, import.meta.url);
+      const done = join(place, 'node_modules', lock);
+      if (existsSync(done) && readFileSync(done, 'utf8') === readFileSync(ours, 'utf8')) {
+        return;
+      }
+      rmSync(place, { recursive: true, force: true });
+      mkdirSync(place, { recursive: true });
+      for (const name of ['package.json', lock]) {
+        copyFileSync(new URL(`bundlers/${name}`, import.meta.url), join(place, name));
+      }
+      execFileSync('npm', ['ci', '--ignore-scripts', '--no-audit', '--no-fund'], { cwd: place, stdio: 'ignore' });
+      copyFileSync(ours, done);
+    },
+    { timeout: 300_000 },
+  );
 
   test('webpack, external', full, async () => {
     const stats = await new Promise((resolve, reject) => {
@@ -123,7 +129,10 @@ describe('other bundlers', () => {
   });
 
   test('ncc finds the addon by itself', full, async () => {
-    for (const [entry, file] of [['app.cjs', 'index.cjs'], ['app.mjs', 'index.mjs']]) {
+    for (const [entry, file] of [
+      ['app.cjs', 'index.cjs'],
+      ['app.mjs', 'index.mjs'],
+    ]) {
       const out = `ncc-${file}`;
       const cli = join(place, 'node_modules/@vercel/ncc/dist/ncc/cli.js');
       execFileSync(process.execPath, [cli, 'build', entry, '-o', out], { cwd: program, stdio: 'ignore' });

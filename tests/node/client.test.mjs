@@ -7,7 +7,7 @@ import { gzipSync } from 'node:zlib';
 import { resumableFetch } from 'tailrope/client';
 
 import { sleep, until, within } from './kit/raw.mjs';
-import { ScriptedServer, event, listenTo, note, post, primed, result } from './kit/scripted.mjs';
+import { event, listenTo, note, post, primed, result, ScriptedServer } from './kit/scripted.mjs';
 import { called, listening, parse, withoutSlack } from './kit/streams.mjs';
 import { test } from './kit/test.mjs';
 
@@ -28,9 +28,18 @@ for (const how of ['end', 'break']) {
     third.head().end(event('c', result(1)));
     assert.deepEqual(parse(await within(text)), [note(1), result(1)]);
     assert.equal(resumes.length, 2);
-    assert.deepEqual(resumes.map(({ attempt, requests }) => [attempt, requests]), [[1, [1]], [2, [1]]]);
+    assert.deepEqual(
+      resumes.map(({ attempt, requests }) => [attempt, requests]),
+      [
+        [1, [1]],
+        [2, [1]],
+      ],
+    );
     // The second connection brought nothing: the wait grows, from 50 ms at least, by an eighth or by half.
-    assert.deepEqual(resumes.map(({ delayMs }) => delayMs), [5, how === 'end' ? 56 : 75]);
+    assert.deepEqual(
+      resumes.map(({ delayMs }) => delayMs),
+      [5, how === 'end' ? 56 : 75],
+    );
     await until(() => fetch.streams.size === 0);
   });
 }
@@ -201,7 +210,12 @@ for (const where of ['wait', 'read', 'unanswered']) {
 }
 
 test('resumes carry the newest headers', async (t) => {
-  const begun = { authorization: 'Bearer 1', 'mcp-session-id': 's', 'mcp-protocol-version': '2025-06-18', 'x-own': 'o' };
+  const begun = {
+    authorization: 'Bearer 1',
+    'mcp-session-id': 's',
+    'mcp-protocol-version': '2025-06-18',
+    'x-own': 'o',
+  };
   const { server, fetch, exchange } = await called(t, {}, begun);
   const passed = fetch(server.url, { method: 'POST', body: '{}', headers: { ...begun, authorization: 'Bearer 2' } });
   (await server.next()).head(202, {}).end();
@@ -369,10 +383,13 @@ test('requests may be of any form that fetch takes', async (t) => {
 test('gaps are told', async (t) => {
   const gaps = [];
   const { server, exchange } = await listening(t, { onGap: (gap) => gaps.push(gap) });
-  exchange.text(': gap 4 17\n\n' + primed('a')).end();
+  exchange.text(`: gap 4 17\n\n${primed('a')}`).end();
   (await server.next()).json(400, {});
   assert.equal((await server.next()).lastEventId, undefined);
-  assert.deepEqual(gaps, [{ first: 4, count: 17 }, { first: null, count: null }]);
+  assert.deepEqual(gaps, [
+    { first: 4, count: 17 },
+    { first: null, count: null },
+  ]);
 });
 
 test('callback that throws harms no stream', async (t) => {
@@ -431,7 +448,9 @@ for (const what of ['call', 'standalone', 'first']) {
       (await server.next()).break();
       await assert.rejects(within(asked), fault);
     } else {
-      const { server, fetch, exchange, response } = await { call: called, standalone: listening }[what](t, { schedule });
+      const { server, fetch, exchange, response } = await { call: called, standalone: listening }[what](t, {
+        schedule,
+      });
       exchange.text(primed('a')).end();
       if (what === 'call') {
         const [answer, ...more] = parse(await within(response.text()));
@@ -495,7 +514,8 @@ test('first get that is never answered is tried again', async (t) => {
   await response.body.cancel();
 });
 
-test('options out of range are named', () => {
+test('options out of range are named', async () => {
+  const invalid = { name: 'TailropeError', code: 'invalid_argument' };
   for (const [options, message] of [
     [{ growth: 0.5 }, /^growth /],
     [{ jitter: '1' }, /^jitter /],
@@ -505,9 +525,10 @@ test('options out of range are named', () => {
     [{ onGap: 1 }, /^onGap /],
     [{ retryMs: 1 }, /retryMs/],
   ]) {
-    assert.throws(() => resumableFetch(undefined, options), { message, code: 'invalid_argument' });
+    assert.throws(() => resumableFetch(undefined, options), { message, ...invalid });
   }
-  assert.throws(() => resumableFetch({}), { code: 'invalid_argument' });
+  assert.throws(() => resumableFetch({}), invalid);
+  await assert.rejects(resumableFetch().resume('no token', { url: 'http://localhost/' }).next(), invalid);
   const unbounded = { giveUpAfterMs: null, maxAttempts: null, maxSilenceMs: null, growth: undefined };
   assert.equal(resumableFetch(undefined, unbounded).streams.size, 0);
 });

@@ -4,7 +4,7 @@ import v8 from 'node:v8';
 import vm from 'node:vm';
 
 import { sleep, turns, until, within } from './kit/raw.mjs';
-import { ScriptedServer, event, listenTo, note, post, primed, result } from './kit/scripted.mjs';
+import { event, listenTo, note, post, primed, result, ScriptedServer } from './kit/scripted.mjs';
 import { called, parse, withoutSlack } from './kit/streams.mjs';
 import { isFull, test } from './kit/test.mjs';
 
@@ -84,7 +84,10 @@ test('time in which nobody reads is no silence', async (t) => {
 test(`${RESUMES} resumes leave nothing behind`, { timeout: 120_000 }, async (t) => {
   const stop = new AbortController();
   let listeners = 0;
-  for (const [name, by] of [['addEventListener', 1], ['removeEventListener', -1]]) {
+  for (const [name, by] of [
+    ['addEventListener', 1],
+    ['removeEventListener', -1],
+  ]) {
     const stock = stop.signal[name].bind(stop.signal);
     stop.signal[name] = (...args) => {
       listeners += by;

@@ -1,11 +1,11 @@
 // Streams without an SDK: those that another process left, and `stream`. (W-113, F-71)
 import assert from 'node:assert/strict';
 
-import { TailropeError, resumableFetch, stream } from 'tailrope/client';
+import { resumableFetch, stream, TailropeError } from 'tailrope/client';
 
 import { until, within } from './kit/raw.mjs';
-import { ScriptedServer, event, note, primed, result } from './kit/scripted.mjs';
-import { QUICK, called, parse, withoutSlack } from './kit/streams.mjs';
+import { event, note, primed, result, ScriptedServer } from './kit/scripted.mjs';
+import { called, parse, QUICK, withoutSlack } from './kit/streams.mjs';
 import { test } from './kit/test.mjs';
 
 test('exported stream is resumed elsewhere', async (t) => {
@@ -32,7 +32,10 @@ test('exported stream is resumed elsewhere', async (t) => {
   assert.equal(resumed.headers['mcp-session-id'], 's');
   assert.equal(resumed.headers['mcp-protocol-version'], '2025-11-25');
   assert.equal(resumed.headers.authorization, 'other');
-  resumed.head().text(event('c', note(2))).end();
+  resumed
+    .head()
+    .text(event('c', note(2)))
+    .end();
   (await server.next()).head().end(event('d', result(1)));
   await within(read);
   assert.deepEqual(messages, [note(2), result(1)]);
@@ -118,7 +121,10 @@ for (const given of ['none', 'own', 'resumable']) {
     assert.deepEqual(JSON.parse(first.body), message);
     assert.equal(first.headers['x-own'], 'o');
     assert.match(first.headers.accept, /application\/json.*text\/event-stream/);
-    first.head().text(primed('a') + event('b', [note(1), note(2)])).end();
+    first
+      .head()
+      .text(primed('a') + event('b', [note(1), note(2)]))
+      .end();
     const next = await server.next();
     assert.deepEqual([next.lastEventId, next.headers['x-own']], ['b', 'o']);
     next.head().end(event('c', result(1)));

@@ -3,10 +3,9 @@ import assert from 'node:assert/strict';
 import http from 'node:http';
 
 import { resumableFetch } from 'tailrope/client';
-
+import { listen, newGate, open, serve } from '../servers/node/transports.mjs';
 import { CLIENTS, connect } from './kit/clients.mjs';
 import { until, upTo, within } from './kit/raw.mjs';
-import { listen, newGate, open, serve } from '../servers/node/transports.mjs';
 import { LINES, ours, test } from './kit/test.mjs';
 
 const QUICK = { jitter: 0, initialDelayMs: 1 };

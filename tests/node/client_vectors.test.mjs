@@ -68,10 +68,13 @@ function play(vector, size) {
         take(native.bytes(at, jitter, bytes.subarray(from, from + size)));
       }
     }
-    assert.deepEqual({ frames, steps }, {
-      frames: out.filter(isDelivery).map(frame).join(''),
-      steps: out.filter((step) => !isDelivery(step)),
-    });
+    assert.deepEqual(
+      { frames, steps },
+      {
+        frames: out.filter(isDelivery).map(frame).join(''),
+        steps: out.filter((step) => !isDelivery(step)),
+      },
+    );
     if ('deadline' in more) {
       assert.equal(native.deadline, more.deadline ?? Infinity);
     }
@@ -241,8 +244,14 @@ async function playOverSockets(t, vector) {
   } else if (failed !== undefined && vector.stream.requests !== undefined) {
     await within(played.read);
     assert.ok(played.text.startsWith(delivered), played.text);
-    const errors = played.text.slice(delivered.length).match(/(?<=^data: ).*$/gm).map((text) => JSON.parse(text));
-    assert.deepEqual(errors.map(({ error }) => [error.code, error.data.tailrope]), [[-32000, failed]]);
+    const errors = played.text
+      .slice(delivered.length)
+      .match(/(?<=^data: ).*$/gm)
+      .map((text) => JSON.parse(text));
+    assert.deepEqual(
+      errors.map(({ error }) => [error.code, error.data.tailrope]),
+      [[-32000, failed]],
+    );
   } else if (failed !== undefined && vector.stream.saved !== undefined) {
     await within(played.read);
     assert.deepEqual([played.text, played.error?.code], [delivered, failed]);

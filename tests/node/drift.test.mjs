@@ -1,7 +1,7 @@
 // Tailrope under SDKs that differ from those it was written for, and beside others who change them, too.
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
-import { cpSync, mkdirSync, readFileSync, readdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { cpSync, mkdirSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
@@ -59,7 +59,10 @@ for (const drift of ['an option more', 'an attribute of another name', 'a wrappe
     if (drift === 'a wrapped method') {
       // The class of 1.x for node:http is one around the other.
       const expected = { v1: [OF_V1, OF_WEB, OF_WEB], v2: [OF_WEB, OF_WEB] };
-      assert.deepEqual(traced, LINES.flatMap((line) => expected[line]));
+      assert.deepEqual(
+        traced,
+        LINES.flatMap((line) => expected[line]),
+      );
     }
   });
 }
@@ -90,7 +93,10 @@ test('an SDK that does not fit keeps its own transports', ours, () => {
     assert.deepEqual([answer, sessions, raised, status.transport], ['served', 0, 'unsupported_sdk', null]);
     const name = line === 'v1' ? 'sdk 1' : 'server 2';
     assert.match(logged[index], new RegExp(`^error Tailrope does not fit under @modelcontextprotocol/${name}`));
-    assert.match(logged[index], /\(supported: .* and later [12]\.x\): it has no isInitializeRequest\. .*cannot be resumed/);
+    assert.match(
+      logged[index],
+      /\(supported: .* and later [12]\.x\): it has no isInitializeRequest\. .*cannot be resumed/,
+    );
     assert.ok(status.notices.some((notice) => logged[index] === `error ${notice}`));
   }
 });
@@ -138,11 +144,20 @@ test('an SDK that is too old keeps its own transports, and the error names versi
   `;
   const { stdout, stderr } = run(program, 'a.mjs', source);
   const { sdk, transport } = JSON.parse(stdout);
-  assert.deepEqual([sdk, transport], [['@modelcontextprotocol/sdk 1.29.4', '@modelcontextprotocol/server 2.3.1'], null]);
+  assert.deepEqual(
+    [sdk, transport],
+    [['@modelcontextprotocol/sdk 1.29.4', '@modelcontextprotocol/server 2.3.1'], null],
+  );
   const lines = stderr.trim().split('\n');
   assert.equal(lines.length, 2, stderr);
-  assert.match(lines[0], /under @modelcontextprotocol\/sdk 1\.29\.4 \(supported: @modelcontextprotocol\/sdk 1\.30 and later 1\.x\)/);
-  assert.match(lines[1], /under @modelcontextprotocol\/server 2\.3\.1 \(supported: .* 2\.4 and later 2\.x\): it is too old/);
+  assert.match(
+    lines[0],
+    /under @modelcontextprotocol\/sdk 1\.29\.4 \(supported: @modelcontextprotocol\/sdk 1\.30 and later 1\.x\)/,
+  );
+  assert.match(
+    lines[1],
+    /under @modelcontextprotocol\/server 2\.3\.1 \(supported: .* 2\.4 and later 2\.x\): it is too old/,
+  );
 });
 
 test('without a module that is used, the error names the version that is needed', ours, () => {

@@ -5,11 +5,10 @@ import { once } from 'node:events';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
-
+import { serveFor } from '../servers/node/transports.mjs';
 import { folderFor } from './kit/addresses.mjs';
 import { runServing } from './kit/program.mjs';
-import { Peer, counts, lastId, request, results, within } from './kit/raw.mjs';
-import { serveFor } from '../servers/node/transports.mjs';
+import { counts, lastId, Peer, request, results, within } from './kit/raw.mjs';
 import { ours, test } from './kit/test.mjs';
 
 const CLUSTERED = fileURLToPath(new URL('kit/clustered.mjs', import.meta.url));
@@ -49,10 +48,16 @@ test('f44 a cluster that is told to end leaves its sessions to the next one', ou
   assert.deepEqual(await within(exited), [0, null]);
 });
 
-for (const [how, isKept] of [['drain', true], ['close', false]]) {
-  test(`f44 transports that close ${isKept ? 'during a drain leave' : 'otherwise delete'} what is stored`, ours, async (t) => {
-    const address = `sqlite:${join(folderFor(t), 'events.db')}`;
-    const done = runServing(`
+for (const [how, isKept] of [
+  ['drain', true],
+  ['close', false],
+]) {
+  test(
+    `f44 transports that close ${isKept ? 'during a drain leave' : 'otherwise delete'} what is stored`,
+    ours,
+    async (t) => {
+      const address = `sqlite:${join(folderFor(t), 'events.db')}`;
+      const done = runServing(`
       import { drain } from 'tailrope/mcp';
       const server = await serve('v2', { address: ${JSON.stringify(address)} });
       const peer = await Peer.open(server.port);
@@ -64,12 +69,13 @@ for (const [how, isKept] of [['drain', true], ['close', false]]) {
       await server.close();
       process.exit(0);
     `);
-    assert.equal(done.status, 0, done.stderr);
-    const [sessionId, cursor] = JSON.parse(done.stdout);
-    const next = await serveFor(t, 'v2', { address });
-    const headers = { accept: 'text/event-stream', 'mcp-session-id': sessionId, 'last-event-id': cursor };
-    const reply = await request(next.port, 'GET', headers);
-    assert.equal(reply.status, isKept ? 200 : 404);
-    assert.equal((await reply.body()).includes('"text":"x"'), isKept);
-  });
+      assert.equal(done.status, 0, done.stderr);
+      const [sessionId, cursor] = JSON.parse(done.stdout);
+      const next = await serveFor(t, 'v2', { address });
+      const headers = { accept: 'text/event-stream', 'mcp-session-id': sessionId, 'last-event-id': cursor };
+      const reply = await request(next.port, 'GET', headers);
+      assert.equal(reply.status, isKept ? 200 : 404);
+      assert.equal((await reply.body()).includes('"text":"x"'), isKept);
+    },
+  );
 }

@@ -7,15 +7,14 @@ import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
-
+import * as v2 from '@modelcontextprotocol/client';
 import * as v1 from '@modelcontextprotocol/sdk/client/index.js';
 import * as v1Http from '@modelcontextprotocol/sdk/client/streamableHttp.js';
-import * as v2 from '@modelcontextprotocol/client';
 
 import { serve } from 'tailrope/testing';
 
 import { folderFor } from './kit/addresses.mjs';
-import { Peer, counts, ids, within } from './kit/raw.mjs';
+import { counts, ids, Peer, within } from './kit/raw.mjs';
 
 const EXAMPLES = fileURLToPath(new URL('../../examples/node/', import.meta.url));
 const PAGES = 20;
@@ -98,7 +97,9 @@ for (const [name, line] of Object.entries(CLIENTS)) {
 for (const [name, server] of Object.entries(CALLED)) {
   test(`${name} loses nothing over a close`, { timeout }, async (t) => {
     const { url } = await start(t, server);
-    const child = spawn(process.execPath, [`${EXAMPLES}${name}.mjs`, url.href], { stdio: ['ignore', 'pipe', 'inherit'] });
+    const child = spawn(process.execPath, [`${EXAMPLES}${name}.mjs`, url.href], {
+      stdio: ['ignore', 'pipe', 'inherit'],
+    });
     t.after(() => child.kill('SIGKILL'));
     const exited = once(child, 'exit');
     const text = Buffer.concat(await within(child.stdout.toArray(), CALL_MS, name)).toString();
@@ -147,7 +148,7 @@ test('f44 drain ends its streams with an id and a retry, and the process with 0'
   assert.deepEqual(counts(events), upTo(counts(events).length));
   assert.ok(events.every((event) => !event.isTerminal));
   // The client knows where to go on, and when: not before the restart. Where it is, it has every event before.
-  const { id, retry } = events.reduce((known, event) => ({ ...known, ...event }));
+  const { id, retry } = Object.assign({}, ...events);
   assert.ok(id !== undefined && retry >= 5_000, JSON.stringify(events.at(-1)));
   assert.equal(id, ids(events.filter((event) => event.message !== undefined)).at(-1));
   assert.equal(await exited(), 0);
@@ -171,6 +172,9 @@ test('durable gives clients what they missed after a kill, and beside a running 
   await server.restart();
   await call.resume(call.ids[0]);
   await call.collect();
-  assert.deepEqual(call.connections.map(({ messages }) => messages.length), [2, 5, 5, 5]);
+  assert.deepEqual(
+    call.connections.map(({ messages }) => messages.length),
+    [2, 5, 5, 5],
+  );
   call.assertExactlyOnce([...upTo(4), '4 pages']);
 });

@@ -6,9 +6,19 @@ import http2 from 'node:http2';
 
 import { requireScopes } from '@modelcontextprotocol/server';
 import express from 'express';
-
-import { ACCEPT, NEWEST, Peer, counts, lastId, parseEvents, request, results } from './kit/raw.mjs';
-import { acting, classes, connectServer, listen, makeServer, newGate, open, packages, serve, serveFor } from '../servers/node/transports.mjs';
+import {
+  acting,
+  classes,
+  connectServer,
+  listen,
+  makeServer,
+  newGate,
+  open,
+  packages,
+  serve,
+  serveFor,
+} from '../servers/node/transports.mjs';
+import { ACCEPT, counts, lastId, NEWEST, Peer, parseEvents, request, results } from './kit/raw.mjs';
 import { onEachLine, ours, test } from './kit/test.mjs';
 
 const initialize = {
@@ -139,7 +149,9 @@ onEachLine(serve, (line, server) => {
     const name = newGate();
     const reply = await peer.call('script', { steps: ['emit 1', `gate ${name}`] }, 1);
     await reply.some(1);
-    await server().transports.get(peer.sessionId).send({ jsonrpc: '2.0', id: 1, result: { big: 1n } });
+    await server()
+      .transports.get(peer.sessionId)
+      .send({ jsonrpc: '2.0', id: 1, result: { big: 1n } });
     assert.equal(results(await reply.rest())[0].code, -32603);
   });
 
@@ -149,6 +161,17 @@ onEachLine(serve, (line, server) => {
     const reply = await peer.call('act', { name });
     const context = await acting(name);
     await assert.rejects(() => context.log(1n), TypeError);
+    open(name);
+    assert.deepEqual(results(await reply.rest()), [name]);
+  });
+
+  test('a notification that is too large raises our error in its handler', ours, async (t) => {
+    const eventStore = new EventStore('memory:', { maxEventBytes: 1_000 });
+    const { port } = await serveFor(t, line, { eventStore });
+    const name = newGate();
+    const reply = await (await Peer.open(port)).call('act', { name });
+    const context = await acting(name);
+    await assert.rejects(context.log('x'.repeat(1_000)), { name: 'TailropeError', code: 'too_large' });
     open(name);
     assert.deepEqual(results(await reply.rest()), [name]);
   });

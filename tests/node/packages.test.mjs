@@ -3,17 +3,17 @@ import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 
 import { publint } from 'publint';
 import { formatMessage } from 'publint/utils';
+import { TailropeError } from 'tailrope';
 import * as esm from 'tailrope/mcp';
-
+import { buildServer, connectServer } from '../servers/node/tools.mjs';
 import { listen } from '../servers/node/transports.mjs';
 import { folder, installed, packages, run } from './kit/packed.mjs';
-import { Peer, counts, upTo } from './kit/raw.mjs';
+import { counts, Peer, upTo } from './kit/raw.mjs';
 import { ours, test } from './kit/test.mjs';
-import { buildServer, connectServer } from '../servers/node/tools.mjs';
 
 const ENTRIES = ['tailrope', 'tailrope/client', 'tailrope/mcp', 'tailrope/mcp-v1', 'tailrope/testing'];
 
@@ -21,7 +21,10 @@ test('the packages are laid out as their consumers need', ours, async () => {
   assert.equal(packages.length, 2);
   for (const name of packages) {
     const { messages, pkg } = await publint({ pkgDir: join(folder, 'npm', name), strict: true });
-    assert.deepEqual(messages.map((message) => formatMessage(message, pkg)), []);
+    assert.deepEqual(
+      messages.map((message) => formatMessage(message, pkg)),
+      [],
+    );
   }
   const manifest = JSON.parse(readFileSync(join(folder, 'npm/tailrope/package.json'), 'utf8'));
   const native = packages.find((name) => name !== 'tailrope');
@@ -38,7 +41,9 @@ test('both module forms load with the platforms package', ours, () => {
   assert.equal(imported.status, 0, imported.stderr);
   assert.equal(required.status, 0, required.stderr);
   assert.equal(required.stdout, imported.stdout);
-  assert.ok(JSON.parse(imported.stdout)[2].includes('NodeStreamableHTTPServerTransport'));
+  const names = JSON.parse(imported.stdout);
+  assert.ok(names.every((exported) => exported.includes('TailropeError')));
+  assert.ok(names[2].includes('NodeStreamableHTTPServerTransport'));
 });
 
 test('a missing native half is named', ours, () => {
@@ -54,9 +59,14 @@ test('a missing native half is named', ours, () => {
 test('the reason is named where Node loads no addons', ours, () => {
   const program = installed('forbidden', ...packages);
   const source = "import('tailrope').catch((error) => console.log(error.code, error.message));\n";
-  const permission = process.allowedNodeEnvironmentFlags.has('--permission') ? '--permission' : '--experimental-permission';
+  const permission = process.allowedNodeEnvironmentFlags.has('--permission')
+    ? '--permission'
+    : '--experimental-permission';
   for (const flags of [['--no-addons'], [permission, '--allow-fs-read=*']]) {
-    assert.match(run(program, 'a.mjs', source, flags).stdout, /^native_missing .* may not load native addons\. .*--allow-addons/);
+    assert.match(
+      run(program, 'a.mjs', source, flags).stdout,
+      /^native_missing .* may not load native addons\. .*--allow-addons/,
+    );
   }
 });
 
@@ -79,6 +89,7 @@ test('both module forms in one process are one tailrope', ours, async (t) => {
   const require = createRequire(import.meta.url);
   const cjs = require('tailrope/mcp');
   assert.notEqual(cjs.EventStore, esm.EventStore);
+  assert.throws(() => cjs.configure({ retryMs: -1 }), TailropeError);
   const transport = new cjs.NodeStreamableHTTPServerTransport({
     sessionIdGenerator: () => 'one',
     // A store of the other form is still one of ours.
@@ -100,7 +111,9 @@ test('both module forms in one process are one tailrope', ours, async (t) => {
 });
 
 test('two installed copies in one process are two', ours, async (t) => {
-  const [one, two] = ['one', 'two'].map((name) => createRequire(join(installed(name, ...packages), 'a.js'))('tailrope/mcp'));
+  const [one, two] = ['one', 'two'].map((name) =>
+    createRequire(join(installed(name, ...packages), 'a.js'))('tailrope/mcp'),
+  );
   const transport = new two.NodeStreamableHTTPServerTransport({
     sessionIdGenerator: () => 'one',
     // To this copy it is a store that a user wrote.
@@ -135,4 +148,31 @@ test('the SDKs own transport keeps its events in our store', ours, async (t) => 
   assert.deepEqual(counts([...first, ...rest]), upTo(3));
   // The bound has dropped the first event after it by now.
   await assert.rejects(store.replayEventsAfter(first[0].id, { send() {} }), /not found/i);
+});
+
+test('the types of an entry need no package that its users do not have', ours, () => {
+  const { exports } = JSON.parse(readFileSync(join(folder, 'npm/tailrope/package.json'), 'utf8'));
+  const needed = (file, seen) => {
+    const types = readFileSync(file, 'utf8');
+    const named = [...types.matchAll(/(?:from |import\()['"](.*?)['"]/g)].map(([, name]) => name);
+    const own = named
+      .filter((name) => name.startsWith('.'))
+      .map((name) => join(dirname(file), name.replace(/js$/, 'ts')));
+    const files = own.map((name) => name.replace(/\.([cm]ts)$/, '.d.$1')).filter((name) => !seen.has(name));
+    files.forEach((name) => seen.add(name));
+    return [...named.filter((name) => !name.startsWith('.')), ...files.flatMap((name) => needed(name, seen))];
+  };
+  const sdks = {
+    '.': '',
+    './client': '',
+    './mcp': '@modelcontextprotocol/server',
+    './mcp-v1': '@modelcontextprotocol/sdk',
+  };
+  for (const [entry, { import: esm, require: cjs }] of Object.entries(exports)) {
+    for (const { types } of [esm, cjs].filter(Boolean)) {
+      const foreign = needed(join(folder, 'npm/tailrope', types), new Set());
+      const others = foreign.filter((name) => !name.startsWith('node:') && !name.startsWith(sdks[entry] || 'node:'));
+      assert.deepEqual(others, [], types);
+    }
+  }
 });

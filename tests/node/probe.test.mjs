@@ -22,7 +22,13 @@ test('the command prints what the vectors say', ours, async (t) => {
   t.after(() => faulty.stdin.end());
   const [line] = await once(createInterface(faulty.stdout), 'line');
   const url = `http://127.0.0.1:${line.split(' ')[1]}/node/unknown-404`;
-  const child = spawn(process.execPath, [join(root, 'bindings-node/lib/cli.mjs'), 'probe', url, '--only', 'ping,made-up-cursor']);
+  const child = spawn(process.execPath, [
+    join(root, 'bindings-node/lib/cli/tailrope.mjs'),
+    'probe',
+    url,
+    '--only',
+    'ping,made-up-cursor',
+  ]);
   const printed = { stdout: '', stderr: '' };
   for (const stream of Object.keys(printed)) {
     child[stream].setEncoding('utf8').on('data', (text) => (printed[stream] += text));

@@ -9,11 +9,10 @@ import { describe } from 'node:test';
 import { getRequestListener } from '@hono/node-server';
 import express from 'express';
 import Fastify from 'fastify';
-
-import { NEWEST, Peer, counts, lastId, request, results, until } from './kit/raw.mjs';
-import { LINES, ours, test } from './kit/test.mjs';
-import { listen, packages } from '../servers/node/transports.mjs';
 import { buildServer } from '../servers/node/tools.mjs';
+import { listen, packages } from '../servers/node/transports.mjs';
+import { counts, lastId, NEWEST, Peer, request, results, until } from './kit/raw.mjs';
+import { LINES, ours, test } from './kit/test.mjs';
 
 const HEADERS = { accept: 'application/json, text/event-stream', 'content-type': 'application/json' };
 const initialize = JSON.stringify({
@@ -41,7 +40,13 @@ const hosts = {
       await router.node(request.raw, reply.raw, request.body);
     });
     await app.listen({ host: '127.0.0.1', port: 0 });
-    return { port: app.server.address().port, close: () => (app.server.closeAllConnections(), app.close()) };
+    return {
+      port: app.server.address().port,
+      close() {
+        app.server.closeAllConnections();
+        return app.close();
+      },
+    };
   },
 };
 
@@ -102,7 +107,10 @@ for (const line of LINES) {
         };
         const unknown = { ...HEADERS, 'mcp-session-id': 'unknown' };
         assert.deepEqual(await answered('POST', unknown, list), [404, -32001]);
-        assert.deepEqual(await answered('GET', { accept: 'text/event-stream', 'mcp-session-id': 'unknown' }), [404, -32001]);
+        assert.deepEqual(
+          await answered('GET', { accept: 'text/event-stream', 'mcp-session-id': 'unknown' }),
+          [404, -32001],
+        );
         assert.deepEqual(await answered('DELETE', { 'mcp-session-id': 'unknown' }), [404, -32001]);
         assert.deepEqual(await answered('POST', HEADERS, list), [400, -32000]);
         assert.deepEqual(await answered('GET', { accept: 'text/event-stream' }), [400, -32000]);
@@ -113,27 +121,31 @@ for (const line of LINES) {
         assert.deepEqual([made, router.servers()], [1, []]);
       });
 
-      test('a function for servers that fails is answered with 500, and the next session is served', ours, async (t) => {
-        const errors = [];
-        const faults = [
-          () => {
-            throw new Error('no database');
-          },
-          async () => Promise.reject(new Error('no database')),
-          () => ({ connect: async () => Promise.reject(new Error('no database')), close: async () => {} }),
-        ];
-        const { port } = await routed(t, () => (faults.shift() ?? (() => buildServer(line)))(), {
-          onerror: (error) => errors.push(error.message),
-        });
-        for (const _ of [1, 2, 3]) {
-          const reply = await request(port, 'POST', HEADERS, initialize);
-          assert.equal(reply.status, 500);
-          const { id, error } = JSON.parse(await reply.body());
-          assert.deepEqual([id, error.code], ['first', -32603]);
-        }
-        assert.deepEqual(errors, ['no database', 'no database', 'no database']);
-        assert.equal(await (await Peer.open(port)).ask('return x'), 'x');
-      });
+      test(
+        'a function for servers that fails is answered with 500, and the next session is served',
+        ours,
+        async (t) => {
+          const errors = [];
+          const faults = [
+            () => {
+              throw new Error('no database');
+            },
+            async () => Promise.reject(new Error('no database')),
+            () => ({ connect: async () => Promise.reject(new Error('no database')), close: async () => {} }),
+          ];
+          const { port } = await routed(t, () => (faults.shift() ?? (() => buildServer(line)))(), {
+            onerror: (error) => errors.push(error.message),
+          });
+          for (const _ of [1, 2, 3]) {
+            const reply = await request(port, 'POST', HEADERS, initialize);
+            assert.equal(reply.status, 500);
+            const { id, error } = JSON.parse(await reply.body());
+            assert.deepEqual([id, error.code], ['first', -32603]);
+          }
+          assert.deepEqual(errors, ['no database', 'no database', 'no database']);
+          assert.equal(await (await Peer.open(port)).ask('return x'), 'x');
+        },
+      );
 
       test('i7 the options reach the transports', ours, async (t) => {
         const opened = [];

@@ -8,11 +8,10 @@ import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/cli
 import { toNodeHandler } from '@modelcontextprotocol/node';
 import { createMcpHandler } from '@modelcontextprotocol/server';
 import { configure, createResumableMcpHandler, stats } from 'tailrope/mcp';
-
-import { NEWEST, Peer, counts, ids, lastId, request, results, until, upTo, within } from './kit/raw.mjs';
 import { LabStore } from '../servers/node/stores.mjs';
-import { listen, packages, serve as serveLine, serveFor } from '../servers/node/transports.mjs';
 import { buildServer } from '../servers/node/tools.mjs';
+import { listen, packages, serveFor, serve as serveLine } from '../servers/node/transports.mjs';
+import { counts, ids, lastId, NEWEST, Peer, request, results, until, upTo, within } from './kit/raw.mjs';
 import { onEachLine, ours, test } from './kit/test.mjs';
 
 const JSON_BODY = { accept: 'application/json, text/event-stream', 'content-type': 'application/json' };
@@ -89,7 +88,10 @@ for (const face of ['node', 'fetch']) {
       assert.deepEqual(counts([...before, ...after]), upTo(6));
       assert.equal(after.at(-1).message.result.content[0].text, 'done');
       assert.equal(new Set(ids([...before, ...after])).size, ids([...before, ...after]).length);
-      assert.deepEqual(made.map(({ era }) => era), ['legacy']);
+      assert.deepEqual(
+        made.map(({ era }) => era),
+        ['legacy'],
+      );
     });
 
     test('the newest revision is the SDKs own', ours, async (t) => {
@@ -107,7 +109,10 @@ for (const face of ['node', 'fetch']) {
       assert.equal(client.getNegotiatedProtocolVersion(), '2025-11-25');
       const result = await client.callTool({ name: 'script', arguments: { steps: ['close', 'return resumed'] } });
       assert.equal(result.content[0].text, 'resumed');
-      assert.deepEqual(made.map(({ era }) => era), ['legacy']);
+      assert.deepEqual(
+        made.map(({ era }) => era),
+        ['legacy'],
+      );
     });
 
     test('a factory that fails is answered as by the stock handler, and reported', ours, async (t) => {
@@ -193,7 +198,12 @@ for (const face of ['node', 'fetch']) {
 
     test('a principal that fails, or is no name, fails its request alone', ours, async (t) => {
       const errors = [];
-      const answers = { thrown: () => { throw new Error('who?'); }, number: () => 5 };
+      const answers = {
+        thrown: () => {
+          throw new Error('who?');
+        },
+        number: () => 5,
+      };
       const principal = (request) => answers[new Headers(request.headers).get('x-name')]?.();
       const { port } = await serve(t, face, { principal, onerror: (error) => errors.push(error.message) });
       for (const name of Object.keys(answers)) {
@@ -236,7 +246,9 @@ for (const face of ['node', 'fetch']) {
 }
 
 test('the option legacy is refused', ours, () => {
-  assert.throws(() => createResumableMcpHandler(() => buildServer('v2'), { legacy: 'stateless' }), TypeError);
+  assert.throws(() => createResumableMcpHandler(() => buildServer('v2'), { legacy: 'stateless' }), {
+    code: 'invalid_argument',
+  });
 });
 
 test('the kill switch leaves the SDKs own handler', ours, async (t) => {
@@ -244,7 +256,9 @@ test('the kill switch leaves the SDKs own handler', ours, async (t) => {
   t.after(() => delete process.env.TAILROPE_DISABLE);
   const handler = createResumableMcpHandler(() => buildServer('v2'), {});
   assert.deepEqual(
-    Object.keys(handler).filter((name) => name !== 'node').sort(),
+    Object.keys(handler)
+      .filter((name) => name !== 'node')
+      .sort(),
     Object.keys(createMcpHandler(() => buildServer('v2'))).sort(),
   );
   const host = await listen((req, res) => handler.node(req, res));
@@ -360,6 +374,9 @@ test('the option principal has to be a plain function', ours, () => {
   for (const principal of ['alice', async () => 'alice', 1]) {
     const wrong = { code: 'invalid_argument', message: /plain function/ };
     assert.throws(() => configure({ principal }), wrong);
-    assert.throws(() => new packages.v2.NodeStreamableHTTPServerTransport({ principal, sessionIdGenerator: () => 'x' }), wrong);
+    assert.throws(
+      () => new packages.v2.NodeStreamableHTTPServerTransport({ principal, sessionIdGenerator: () => 'x' }),
+      wrong,
+    );
   }
 });

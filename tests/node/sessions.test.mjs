@@ -1,8 +1,7 @@
 // Sessions whose host does with their transports what the wire does not show. (F-54, I7)
 import assert from 'node:assert/strict';
-
-import { Peer, ids, lastId } from './kit/raw.mjs';
 import { serve, serveFor } from '../servers/node/transports.mjs';
+import { ids, lastId, Peer } from './kit/raw.mjs';
 import { onEachLine, ours, test } from './kit/test.mjs';
 
 onEachLine(serve, (line, server) => {

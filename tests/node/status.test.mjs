@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 
-import { EventStore, configure, createResumableMcpHandler, openStore, setLog, stats, status } from 'tailrope/mcp';
+import { configure, createResumableMcpHandler, EventStore, openStore, setLog, stats, status } from 'tailrope/mcp';
 
 import { buildServer } from '../servers/node/tools.mjs';
 import { ours, test } from './kit/test.mjs';
@@ -95,7 +95,10 @@ test('status tells what is in force and what is unusual', ours, async (t) => {
   assert.match(notices[1], /^1 EventStore beside configure\(\): /);
   const [level, line] = lines.at(-1);
   assert.equal(level, 'info');
-  assert.ok([own, version, 'store=memory:', ...notices].every((told) => line.includes(told)), line);
+  assert.ok(
+    [own, version, 'store=memory:', ...notices].every((told) => line.includes(told)),
+    line,
+  );
   assert.ok(store);
 });
 

@@ -14,9 +14,9 @@ import { promisify } from 'node:util';
 import { EventStore, openStore } from 'tailrope/mcp';
 
 import { JsonLinesEventStore } from '../../examples/node/own-event-store.mjs';
+import { fullDisk, LabStore } from '../servers/node/stores.mjs';
 import { DURABLE, folderFor } from './kit/addresses.mjs';
 import { CASES, Run } from './kit/store-rules.mjs';
-import { LabStore, fullDisk } from '../servers/node/stores.mjs';
 import { ours, test } from './kit/test.mjs';
 
 const BOUND = 50;
@@ -28,11 +28,14 @@ const { TAILROPE_TEST_REDIS: shared } = process.env;
 let redis;
 if (shared) {
   let servers;
-  before(async () => {
-    const command = ['redis', '--', 'sh', '-c', 'echo "$TAILROPE_TEST_REDIS"; read -r _'];
-    servers = spawn(path('../services/with'), command, { stdio: ['pipe', 'pipe', 'inherit'] });
-    [redis] = await once(createInterface(servers.stdout), 'line');
-  }, { timeout: 60_000 });
+  before(
+    async () => {
+      const command = ['redis', '--', 'sh', '-c', 'echo "$TAILROPE_TEST_REDIS"; read -r _'];
+      servers = spawn(path('../services/with'), command, { stdio: ['pipe', 'pipe', 'inherit'] });
+      [redis] = await once(createInterface(servers.stdout), 'line');
+    },
+    { timeout: 60_000 },
+  );
   after(async () => {
     // They end when their input does, so they do not outlive this process either.
     servers.stdin.end();
@@ -58,7 +61,7 @@ function durable(kind) {
   };
 }
 
-function users(t, bound) {
+function users(_, bound) {
   const store = new LabStore({ cap: bound ? BOUND : undefined });
   return { store, faulty: (isFaulty) => store.plan({ fail: isFaulty ? 'notification' : undefined, times: 9 }) };
 }
@@ -77,9 +80,9 @@ function example(t, bound) {
 }
 
 const SUBJECTS = {
-  memory: (t, bound) => own('memory:', bound),
+  memory: (_, bound) => own('memory:', bound),
   // It fails where a message says so.
-  slow: (t, bound) => own('test-threaded:?delay_ms=2', bound, () => {}),
+  slow: (_, bound) => own('test-threaded:?delay_ms=2', bound, () => {}),
   ...Object.fromEntries(DURABLE.map(({ kind }) => [kind, durable(kind)])),
   users,
   'slow users': slowUsers,
@@ -94,9 +97,7 @@ const HAS = {
 
 for (const [name, make] of Object.entries(SUBJECTS)) {
   for (const each of CASES.filter(({ needs }) => needs === undefined || HAS[needs].includes(name))) {
-    test(`rule ${name}, ${each.name}`, ours, async (t) =>
-      new Run(await make(t, each.needs === 'bound')).run(each),
-    );
+    test(`rule ${name}, ${each.name}`, ours, async (t) => new Run(await make(t, each.needs === 'bound')).run(each));
   }
 }
 
@@ -251,7 +252,10 @@ export const make = () => {
 // As docs/stores.md says.
 test('the rules run on any store of a file', (t) => {
   const file = join(folderFor(t), 'my-store.mjs');
-  for (const [broken, status] of [['', 0], ['.slice(0, -1)', 1]]) {
+  for (const [broken, status] of [
+    ['', 0],
+    ['.slice(0, -1)', 1],
+  ]) {
     writeFileSync(file, MY_STORE.replace('[HERE]', broken));
     const command = [path('kit/store-rules.mjs'), file, 'make'];
     const done = spawnSync(process.execPath, command, { encoding: 'utf8' });

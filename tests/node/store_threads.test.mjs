@@ -3,10 +3,9 @@ import assert from 'node:assert/strict';
 import { readdirSync } from 'node:fs';
 import { describe } from 'node:test';
 import { Worker } from 'node:worker_threads';
-
-import { runServing } from './kit/program.mjs';
-import { Peer, counts, ids, lastId, logs, results, until, upTo, within } from './kit/raw.mjs';
 import { logged, newGate, open, serveFor } from '../servers/node/transports.mjs';
+import { runServing } from './kit/program.mjs';
+import { counts, ids, lastId, logs, Peer, results, until, upTo, within } from './kit/raw.mjs';
 import { LINES, ours, test } from './kit/test.mjs';
 
 const STORE = 'test-threaded:?delay_ms=2';
@@ -134,7 +133,10 @@ for (const line of LINES) {
 test('what the threads of a store log is written on a thread of JavaScript', ours, async (t) => {
   const peer = await opened(t, 'v2');
   await peer.ask('try log store-fails');
-  assert.ok(logged.some((text) => /^error event not stored.*hunter2/.test(text)), logged.join('\n'));
+  assert.ok(
+    logged.some((text) => /^error event not stored.*hunter2/.test(text)),
+    logged.join('\n'),
+  );
 });
 
 const countThreads = () => readdirSync('/proc/self/task').length;

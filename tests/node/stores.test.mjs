@@ -9,13 +9,13 @@ import { join } from 'node:path';
 import { describe } from 'node:test';
 import { inspect } from 'node:util';
 
-import { EventStore, configure, createResumableMcpHandler, openStore } from 'tailrope/mcp';
-
+import { TailropeError } from 'tailrope';
+import { configure, createResumableMcpHandler, EventStore, openStore } from 'tailrope/mcp';
+import { buildServer } from '../servers/node/tools.mjs';
+import { listen, logged, newGate, open, packages, serveFor } from '../servers/node/transports.mjs';
 import { DURABLE, folderFor } from './kit/addresses.mjs';
 import { run } from './kit/program.mjs';
-import { Peer, counts, lastId, request, results, unknownLike, until, upTo } from './kit/raw.mjs';
-import { listen, logged, newGate, open, packages, serveFor } from '../servers/node/transports.mjs';
-import { buildServer } from '../servers/node/tools.mjs';
+import { counts, lastId, Peer, request, results, unknownLike, until, upTo } from './kit/raw.mjs';
 import { LINES, ours, test } from './kit/test.mjs';
 
 /** The same client, at another process. */
@@ -167,6 +167,7 @@ describe('opening', () => {
 
   test('store that cannot be opened is refused', ours, async () => {
     const wanted = (error) => {
+      assert.ok(error instanceof TailropeError);
       assert.equal(error.code, 'store_not_opened');
       assert.match(error.message, /cannot be opened/);
       return isSilent(error);
@@ -237,7 +238,7 @@ describe('opening', () => {
       { retryMs: 1_000 },
     ]) {
       const [name] = Object.keys(options);
-      const wanted = { code: 'invalid_argument', message: new RegExp(name) };
+      const wanted = { name: 'TailropeError', code: 'invalid_argument', message: new RegExp(name) };
       await assert.rejects(openStore('memory:', options), wanted);
       await assert.rejects(openStore('memory:', options), isSilent);
     }

@@ -8,24 +8,24 @@ import { StreamableHTTPClientTransport as ClientTransportV1 } from '@modelcontex
 import { McpServer as McpServerV1 } from '@modelcontextprotocol/sdk/server/mcp.js';
 import { McpServer } from '@modelcontextprotocol/server';
 import * as tailrope from 'tailrope';
-import { type Resume, type ResumeOptions, TailropeError, resumableFetch, stream } from 'tailrope/client';
+import { type Resume, type ResumeOptions, resumableFetch, stream, TailropeError } from 'tailrope/client';
 import {
-  EventStore,
-  NodeStreamableHTTPServerTransport,
-  WebStandardStreamableHTTPServerTransport,
   closeSSEStream,
   configure,
   createResumableMcpHandler,
   createSessionRouter,
   drain,
+  EventStore,
   fetchStoredSession,
+  NodeStreamableHTTPServerTransport,
   openStore,
   serveStoredSession,
   setLog,
   stats,
+  WebStandardStreamableHTTPServerTransport,
 } from 'tailrope/mcp';
 import * as v1 from 'tailrope/mcp-v1';
-import { type Call, KitError, NotExactlyOnce, openSession, serve } from 'tailrope/testing';
+import { type Call, NotExactlyOnce, openSession, serve } from 'tailrope/testing';
 
 configure({ retryMs: 1_000, store: 'sqlite:events.db', durability: 'power', ownerLostMs: 5_000 });
 const store: tailrope.Store = await openStore('memory:', { maxBytes: 1 << 20, durability: 'process' });
@@ -73,11 +73,14 @@ handler.notify.toolsChanged();
 console.log(response.status, answered.status);
 await handler.close();
 
-const router = createSessionRouter(({ authInfo, requestInfo }) => new McpServer({ name: `${authInfo?.clientId}`, version: `${requestInfo?.url}` }), {
-  eventStore,
-  principal: (request) => ('headers' in request ? 'me' : undefined),
-  onerror: console.error,
-});
+const router = createSessionRouter(
+  ({ authInfo, requestInfo }) => new McpServer({ name: `${authInfo?.clientId}`, version: `${requestInfo?.url}` }),
+  {
+    eventStore,
+    principal: (request) => ('headers' in request ? 'me' : undefined),
+    onerror: console.error,
+  },
+);
 createServer((req, res) => void router.node(req, res));
 const routed: Response = await router.fetch(new Request('http://localhost/mcp'), { parsedBody: {} });
 router.servers().forEach((made) => made.sendToolListChanged());
@@ -110,7 +113,7 @@ const url = new URL('http://localhost/mcp');
 await new Client({ name: 'typed', version: '1' }).connect(new StreamableHTTPClientTransport(url, { fetch: resumable }));
 await new ClientV1({ name: 'typed', version: '1' }).connect(new ClientTransportV1(url, { fetch: resumableFetch() }));
 const tokens: string[] = resumable.streams.export();
-for await (const message of resumable.resume(tokens[0]!, { url, signal: AbortSignal.timeout(1_000) })) {
+for await (const message of resumable.resume(tokens[0] ?? '', { url, signal: AbortSignal.timeout(1_000) })) {
   console.log(message.result);
 }
 try {
@@ -136,5 +139,26 @@ try {
   await (await serve(['node', 'server.mjs'], { env: { STORE: 'memory:' }, cwd: '.' })).restart();
 } catch (error) {
   const lost: unknown[] = error instanceof NotExactlyOnce ? error.lost : [];
-  console.log(lost, error instanceof KitError && error.code === 'refused' && error.status, called.connections[0]?.end);
+  console.log(
+    lost,
+    error instanceof TailropeError && error.code === 'refused' && error.status,
+    called.connections[0]?.end,
+  );
 }
+
+// Users' subclasses override what is ours as what it is: methods.
+export class OwnNode extends NodeStreamableHTTPServerTransport {
+  override closeSSEStream() {}
+  override async handleRequest() {}
+}
+export class OwnWeb extends WebStandardStreamableHTTPServerTransport {
+  override closeSSEStream() {}
+}
+export class OwnNodeV1 extends v1.StreamableHTTPServerTransport {
+  override closeSSEStream() {}
+}
+export class OwnWebV1 extends v1.WebStandardStreamableHTTPServerTransport {
+  override closeStandaloneSSEStream() {}
+}
+// @ts-expect-error: its types are those of the SDK's class, and no `any`.
+new v1.StreamableHTTPServerTransport({ sessionIdGenerator: 1 });

@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { describe } from 'node:test';
 
-import { SUPPORTED_PROTOCOL_VERSIONS, parseJSONRPCMessage } from '@modelcontextprotocol/server';
+import { parseJSONRPCMessage, SUPPORTED_PROTOCOL_VERSIONS } from '@modelcontextprotocol/server';
 
 import { Engine, Refusal, Store } from '../../bindings-node/lib/native.mjs';
 import { ACCEPT, NEWEST, OLD, until } from './kit/raw.mjs';
@@ -134,10 +134,7 @@ each(
     const { facts } = admission;
     const wanted = requests.length > 0 ? 5 : 4;
     const cancelled = want.messages.map(({ fields }) => fields?.cancelled_request).filter((id) => id !== undefined);
-    assert.deepEqual(
-      [facts & 7, (facts & 8) !== 0, (facts & 16) !== 0],
-      [wanted, isInitialize, cancelled.length > 0],
-    );
+    assert.deepEqual([facts & 7, (facts & 8) !== 0, (facts & 16) !== 0], [wanted, isInitialize, cancelled.length > 0]);
     if (requests.length > 0 && !isInitialize) {
       host.session.open(admission, false);
       assert.equal(host.session.inFlight, requests.length);

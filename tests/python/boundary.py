@@ -267,7 +267,7 @@ class Machine:
     def targets(self) -> Iterator[tuple[str, Callable[..., Any]]]:
         for name in _native.__all__:
             found = getattr(_native, name, None)
-            if callable(found) and name not in LEFT_OUT and name != "TailropeError":
+            if callable(found) and name not in LEFT_OUT:
                 yield name, found
         for name in ("posted", "standalone", "continued", "saved"):
             yield f"ClientStream.{name}", getattr(_native.ClientStream, name)
@@ -330,7 +330,7 @@ class Machine:
         for engine in (_native.Engine(), _native.Engine(True), _native.Engine(False, store), _native.Engine()):
             self.keep(engine)
             for number in range(3):
-                session = engine.open_session(f"s{number + 1}", 1 + number % 2, None, waiters)
+                session = engine.open_session(f"s{number + 1}", 1 + number % 2, None, None, waiters)
                 headers = [*HEADERS, VERSION, (b"mcp-session-id", f"s{number + 1}".encode())]
                 self.keep(session)
                 for method, message in (

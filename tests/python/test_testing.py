@@ -14,7 +14,7 @@ import pytest
 from conftest import HERE, KIND
 from kit.servers import TESTS, Server, gate
 from tailrope import testing
-from tailrope.testing import Call, KitError, NotExactlyOnce, Session, open_session, serve
+from tailrope.testing import Call, NotExactlyOnce, Session, TailropeError, open_session, serve
 from tailrope.testing._record import Connection, check
 
 pytestmark = [pytest.mark.ours, pytest.mark.one_line]
@@ -106,7 +106,7 @@ async def test_a_process_is_served(target: str) -> None:
     async with serve(TARGETS[target], env=ENV, cwd=TESTS) as server:
         call = await closed_and_cut(await server.session())
         assert call.report().splitlines()[0] == "  connection 1: POST: 200: 1, 2; closed by the server"
-    with pytest.raises(KitError) as refused:
+    with pytest.raises(TailropeError) as refused:
         await open_session(server.url)
     assert refused.value.code == "no_connection"
 
@@ -121,7 +121,7 @@ async def test_an_object_is_served_in_the_tests_own_loop(what: str) -> None:
         async with serve(mine.server if what == "server" else mine.make()) as server:
             call = await closed_and_cut(await server.session())
             assert tailrope.stats()["sessions"] >= 1
-            with pytest.raises(KitError) as refused:
+            with pytest.raises(TailropeError) as refused:
                 await server.restart()
             assert refused.value.code == "not_restartable"
             assert await call.session.delete() == 200
@@ -158,7 +158,7 @@ async def test_without_a_durable_store_a_restart_is_found_to_lose(tmp_path: Path
         call = await session.call("count", {"to": 6, "pause_ms": 200})
         await call.cut(after=2)
         await server.restart()
-        with pytest.raises(KitError) as refused:
+        with pytest.raises(TailropeError) as refused:
             await call.collect()
         assert (refused.value.code, refused.value.status) == ("refused", 404)
         with pytest.raises(NotExactlyOnce) as failure:
@@ -208,12 +208,12 @@ async def resumed_amid_a_replay(transport: str) -> None:
 async def test_errors_name_what_failed(tmp_path: Path) -> None:
     broken = tmp_path / "broken.py"
     broken.write_text("raise SystemExit('no database')\n")
-    with pytest.raises(KitError, match="it ended with 1\nno database") as fault:
+    with pytest.raises(TailropeError, match="it ended with 1\nno database") as fault:
         await serve(str(broken))
     assert fault.value.code == "not_started"
     # On a busy machine what it prints may come later.
     for start_ms in (500, 2_000, 8_000):
-        with pytest.raises(KitError, match=r"does not listen on port") as fault:
+        with pytest.raises(TailropeError, match=r"does not listen on port") as fault:
             await serve(["sh", "-c", "echo elsewhere; sleep 60"], start_ms=start_ms)
         assert fault.value.code == "not_started"
         if "\nelsewhere" in str(fault.value):
@@ -228,22 +228,24 @@ async def test_errors_name_what_failed(tmp_path: Path) -> None:
         call = await session.call("count", {"to": 2, "pause_ms": 60_000})
         assert await call.read() == [1]
         session.wait_ms = 200
-        with pytest.raises(KitError, match="nothing came for 200 ms on connection 1\n  connection 1: POST") as fault:
+        with pytest.raises(
+            TailropeError, match="nothing came for 200 ms on connection 1\n  connection 1: POST"
+        ) as fault:
             await call.read()
         assert fault.value.code == "timed_out" and call.received == [1]
         session.wait_ms = server.wait_ms
-        with pytest.raises(KitError) as fault:
+        with pytest.raises(TailropeError) as fault:
             await call.resume(after="of another call")
         assert fault.value.code == "no_cursor"
-        with pytest.raises(KitError, match="name what was sent"):
+        with pytest.raises(TailropeError, match="name what was sent"):
             call.assert_exactly_once()
         call = await session.call("count", {"to": 2})
-        with pytest.raises(KitError, match=r"ended \(closed\) after 3 of 4 messages") as fault:
+        with pytest.raises(TailropeError, match=r"ended \(closed\) after 3 of 4 messages") as fault:
             await call.read(4)
-        assert fault.value.code == "closed"
+        assert fault.value.code == "ended_early"
         assert await session.send({"jsonrpc": "2.0", "method": "notifications/roots/list_changed"}) == 202
         session.id = "unknown"
-        with pytest.raises(KitError) as fault:
+        with pytest.raises(TailropeError) as fault:
             await session.call("count", {"to": 1})
         assert (fault.value.code, fault.value.status) == ("refused", 404)
 
@@ -253,7 +255,7 @@ async def test_a_stock_server_without_ids_has_nothing_to_resume(tmp_path: Path) 
         session = await server.session()
         call = await session.call("count", {"to": 3})
         await call.cut(after=1)
-        with pytest.raises(KitError) as fault:
+        with pytest.raises(TailropeError) as fault:
             await call.resume()
         assert fault.value.code == "no_cursor"
         whole = await session.call("count", {"to": 3})

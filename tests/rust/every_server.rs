@@ -9,10 +9,12 @@ mod stores {
         mod bell;
         mod database;
         mod poolers;
+        mod rights;
     }
 
     mod redis {
         mod nodes;
+        mod rights;
         mod server;
     }
 }

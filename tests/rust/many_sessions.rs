@@ -244,6 +244,7 @@ impl Process {
             // A machine of tests may stall for longer than a stream stays readable here.
             pacing: Pacing { store_wait_ms: SHORT_MS, ..Pacing::default() },
             max_detached_ms: SHORT_MS,
+            session_idle_ms: SHORT_MS,
             max_sessions: 100_000,
             owner_lost_ms: 1_000,
             store: Some(store),
@@ -360,7 +361,7 @@ impl Process {
             for (_, outcome) in session.take_outcomes() {
                 outcome.unwrap_or_else(|error| panic!("{}: {error:?} after {:?}", session.id(), self.began.elapsed()));
             }
-            match session.idle_in_ms(Some(SHORT_MS)) {
+            match session.idle_in_ms() {
                 Some(0) => session.end(),
                 other => {
                     let wait = Duration::from_millis(other.unwrap_or(SHORT_MS).max(1));

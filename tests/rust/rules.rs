@@ -12,6 +12,7 @@ mod client {
 mod engine {
     mod answers;
     mod host_store;
+    mod lines;
     mod lost_logs;
     mod properties;
     mod records;
@@ -34,6 +35,9 @@ mod engine {
 
 mod exchange {
     mod faults;
+    mod join;
+    mod origin;
+    mod pace;
     mod principal;
 }
 

@@ -64,18 +64,22 @@ def wait_until(what: str, is_true: Callable[[], bool], process: subprocess.Popen
         time.sleep(0.02)
 
 
-def certify(folder: Path) -> None:
-    """A throw-away authority, and a certificate of it for localhost: ca.pem, server.pem, server.key."""
+def certify(folder: Path, client: str = "client") -> None:
+    """A throw-away authority, and certificates of it: ca.pem, server.pem and server.key for localhost, client.pem and
+    client.key for a client of this name."""
     openssl = program("openssl", "openssl")
     ec = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
     sign = ["x509", "-req", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2"]
     (folder / "names").write_text(
         "subjectAltName=DNS:localhost,IP:127.0.0.1\nbasicConstraints=CA:FALSE\nextendedKeyUsage=serverAuth\n"
     )
+    (folder / "use").write_text("basicConstraints=CA:FALSE\nextendedKeyUsage=clientAuth\n")
     for command in (
         ["req", "-x509", *ec, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=throw-away authority"],
         ["req", *ec, "-keyout", "server.key", "-out", "server.csr", "-subj", "/CN=localhost"],
         [*sign, "-in", "server.csr", "-extfile", "names", "-out", "server.pem"],
+        ["req", *ec, "-keyout", "client.key", "-out", "client.csr", "-subj", f"/CN={client}"],
+        [*sign, "-in", "client.csr", "-extfile", "use", "-out", "client.pem"],
     ):
         done = subprocess.run([openssl, *command], cwd=folder, capture_output=True, text=True)
         if done.returncode != 0:

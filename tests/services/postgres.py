@@ -1,7 +1,8 @@
 """PostgreSQL servers and a pooler for tests: on loopback, at free ports, with their data in a temporary folder.
 
 `postgres` sets TAILROPE_TEST_POSTGRES, `postgres-tls` TAILROPE_TEST_POSTGRES_TLS and TAILROPE_TEST_POSTGRES_TLS_CA (a
-server that takes encrypted connections only), `pgbouncer` TAILROPE_TEST_PGBOUNCER (in transaction mode, and starts
+server that takes encrypted connections only, but for the user `plain`, who may have none; `certified` needs the
+certificate client.pem beside the authority's, and no password), `pgbouncer` TAILROPE_TEST_PGBOUNCER (in transaction mode, and starts
 `postgres` behind it).
 """
 
@@ -17,6 +18,7 @@ import time
 import common
 
 USER = "tailrope"
+PLAIN = "plain"
 # Has what must be escaped in an address.
 PASSWORD = "p@ss/word"
 PASSWORD_IN_ADDRESS = "p%40ss%2Fword"
@@ -40,10 +42,14 @@ def start(folder: pathlib.Path, kinds: list[str]) -> tuple[dict[str, str], list[
             port = start_server(folder / "postgres", processes)
             told["TAILROPE_TEST_POSTGRES"] = address(port)
         if "postgres-tls" in kinds:
-            ca = make_certificates(folder / "certificates")
-            port_tls = start_server(folder / "postgres-tls", processes, folder / "certificates")
+            certificates = folder / "certificates"
+            give_away(certificates)
+            common.certify(certificates, "certified")
+            for file in certificates.iterdir():
+                give_away(file)
+            port_tls = start_server(folder / "postgres-tls", processes, certificates)
             told["TAILROPE_TEST_POSTGRES_TLS"] = address(port_tls)
-            told["TAILROPE_TEST_POSTGRES_TLS_CA"] = str(ca)
+            told["TAILROPE_TEST_POSTGRES_TLS_CA"] = str(certificates / "ca.pem")
         if "pgbouncer" in kinds:
             told["TAILROPE_TEST_PGBOUNCER"] = address(start_pooler(folder / "pgbouncer", port, processes))
     except BaseException:
@@ -79,8 +85,9 @@ def as_user() -> list[str]:
 
 
 def give_away(path: pathlib.Path) -> None:
-    """Lets the user of the servers in."""
-    path.mkdir(parents=True, exist_ok=True)
+    """Lets the user of the servers have it. A folder is made where there is nothing."""
+    if not path.exists():
+        path.mkdir(parents=True)
     if os.geteuid() == 0:
         shutil.chown(path, "postgres", "postgres")
         for parent in path.parents:
@@ -135,18 +142,26 @@ def start_server(
     }
     if certificates is not None:
         settings["ssl"] = "on"
-        settings["ssl_cert_file"] = certificates / "server.crt"
+        settings["ssl_cert_file"] = certificates / "server.pem"
         settings["ssl_key_file"] = certificates / "server.key"
-        (data / "pg_hba.conf").write_text("hostssl all all 127.0.0.1/32 scram-sha-256\n")
+        settings["ssl_ca_file"] = certificates / "ca.pem"
+        rules = [("hostssl", "certified", "cert"), ("hostnossl", PLAIN, "scram-sha-256"), ("hostssl", PLAIN, "reject")]
+        rules.append(("hostssl", "all", "scram-sha-256"))
+        lines = [f"{kind} all {user} 127.0.0.1/32 {method}\n" for kind, user, method in rules]
+        (data / "pg_hba.conf").write_text("".join(lines))
     with (data / "postgresql.auto.conf").open("a") as out:
         out.writelines(f"{name} = '{value}'\n" for name, value in settings.items())
     spawn([binary("postgres"), "-D", str(data)], log, processes)
     await_port(port, processes[-1], log)
-    create_database(port, "require" if certificates is not None else "disable")
+    statements = [f"CREATE DATABASE {DATABASE}"]
+    if certificates is not None:
+        statements.append(f"CREATE ROLE certified LOGIN; CREATE ROLE {PLAIN} LOGIN PASSWORD '{PASSWORD}'")
+        statements.append(f"GRANT CREATE ON DATABASE {DATABASE} TO certified, {PLAIN}")
+    run_statements(port, "require" if certificates is not None else "disable", statements)
     return port
 
 
-def create_database(port: int, sslmode: str) -> None:
+def run_statements(port: int, sslmode: str, statements: list[str]) -> None:
     """The port is open a little before the server takes users."""
     deadline = time.monotonic() + PATIENCE_S
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
@@ -154,27 +169,14 @@ def create_database(port: int, sslmode: str) -> None:
     psql = [binary("psql"), "-X", "-q", "-h", "127.0.0.1", "-p", str(port), "-U", USER, "-d", "postgres"]
     while True:
         try:
-            run([*psql, "-c", f"CREATE DATABASE {DATABASE}"], env=environment)
-            return
+            run([*psql, "-c", "SELECT"], env=environment)
+            break
         except RuntimeError:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
-
-
-def make_certificates(folder: pathlib.Path) -> pathlib.Path:
-    """An authority, and a server's certificate for 127.0.0.1 and localhost of it."""
-    give_away(folder)
-    ca, key = folder / "ca.crt", folder / "ca.key"
-    server_key, request = folder / "server.key", folder / "server.csr"
-    new = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    authority = ["-days", "30", "-subj", "/CN=tailrope tests", "-keyout", str(key), "-out", str(ca)]
-    run(["openssl", "req", "-x509", *new, *authority])
-    run(["openssl", "req", *new, "-subj", "/CN=localhost", "-keyout", str(server_key), "-out", str(request)])
-    (folder / "names").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\nbasicConstraints=CA:FALSE\n")
-    sign = ["openssl", "x509", "-req", "-days", "30", "-in", str(request), "-CA", str(ca), "-CAkey", str(key)]
-    run([*sign, "-CAcreateserial", "-extfile", str(folder / "names"), "-out", str(folder / "server.crt")])
-    return ca
+    for statement in statements:
+        run([*psql, "-v", "ON_ERROR_STOP=1", "-c", statement], env=environment)
 
 
 def start_pooler(folder: pathlib.Path, of_port: int, processes: list[subprocess.Popen]) -> int:

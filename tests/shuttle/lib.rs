@@ -6,6 +6,8 @@
 
 #[path = "../../core/src/engine/mod.rs"]
 pub mod engine;
+#[path = "../../core/src/error_code.rs"]
+mod error_code;
 #[path = "../../core/src/exchange/mod.rs"]
 pub mod exchange;
 #[path = "../../core/src/protocol/mod.rs"]
@@ -19,6 +21,7 @@ pub mod stream;
 #[path = "../../core/src/time.rs"]
 mod time;
 
+pub use error_code::ErrorCode;
 pub use time::Ms;
 
 pub mod sync {

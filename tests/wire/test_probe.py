@@ -25,7 +25,7 @@ TRIES = 3
 
 def command(kind: Kind) -> list[str]:
     if kind.language == "node":
-        return ["node", str(ROOT / "bindings-node/lib/cli.mjs")]
+        return ["node", str(ROOT / "bindings-node/lib/cli/tailrope.mjs")]
     return [kind.python, "-m", "tailrope"]
 
 

@@ -11,7 +11,8 @@ primed, connections can be closed and resumed, and nothing that was sent is lost
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tailrope._native import Store, TailropeError, __version__
+from tailrope._errors import ErrorCode, TailropeError
+from tailrope._native import Store, __version__
 from tailrope._runtime import drain, open_store, stats
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from tailrope.mcp._status import Status, status
 
 __all__ = [
+    "ErrorCode",
     "Status",
     "Store",
     "TailropeError",

@@ -12,18 +12,10 @@ import weakref
 from contextlib import suppress
 from inspect import iscoroutinefunction
 from multiprocessing.util import Finalize
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
-from tailrope._native import (
-    Engine,
-    Signal,
-    Store,
-    TailropeError,
-    Waiters,
-    before_fork,
-    forked,
-    set_log_level,
-)
+from tailrope._errors import TailropeError
+from tailrope._native import Engine, Signal, Store, Waiters, before_fork, forked, set_log_level
 from tailrope._native import open_store as _open_store
 from tailrope._options import MEMORY, STORE_OPTIONS, Options, check_names, check_store
 
@@ -43,14 +35,6 @@ _loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Loop] = weakref.Wea
 _current = threading.local()
 _left_in = 0
 """The child of `multiprocessing` that leaves at its end."""
-
-MAX_PAUSE_MS = 60_000
-"""An engine with sessions is ticked at least so often."""
-SHARED_PAUSE_MS = 1_000
-"""The same where the store outlives the process: what others do, or stop doing, sets times that no call here sees."""
-
-DEFAULT_DRAIN_MS = 5_000
-"""The `retry` of a drain that names none: what a restart usually takes."""
 
 
 class Loop:
@@ -102,7 +86,7 @@ class Loop:
 
     def arm(self, runtime: Runtime, wait_ms: int) -> None:
         """Makes sure that the engine is ticked within `wait_ms`."""
-        due = self.loop.time() + min(wait_ms, runtime.max_pause_ms) / 1_000
+        due = self.loop.time() + wait_ms / 1_000
         armed = self._timers.get(runtime)
         if armed is not None:
             # The handle cannot be asked: uvloop's, of a time that has come, has no `when`.
@@ -114,7 +98,10 @@ class Loop:
     def _tick(self, runtime: Runtime) -> None:
         del self._timers[runtime]
         set_log_level(logger.getEffectiveLevel())
-        runtime.engine.tick()
+        for session_id in runtime.engine.tick():
+            server = runtime.servers.get(session_id)
+            if server is not None:
+                server.become_idle()
         # Retention goes on while there are sessions; without any, nothing keeps the engine.
         if not runtime.engine.is_idle():
             self.arm(runtime, max(runtime.engine.due_in_ms(), 1))
@@ -149,6 +136,13 @@ def open_store(address: str, **options: Unpack[StoreOptions]) -> Store:
     return _open_store(address, **options)
 
 
+class Server(Protocol):
+    """Serves one session."""
+
+    def become_idle(self) -> None:
+        """The engine says that the session is idle. Called on any thread."""
+
+
 class Runtime:
     """An engine with its options, made when it is first needed and again after a fork.
 
@@ -174,12 +168,15 @@ class Runtime:
         checked = Engine(**self.options).options()
         self.store_timeout_s = checked["store_timeout_ms"] / 1_000
         self.max_connection_s = checked["max_connection_ms"] / 1_000 or None
-        self.max_pause_ms = MAX_PAUSE_MS
         self.store: Store | None = None
         if host_store is not None:
             self.options |= of_store
         else:
             self.store = store if isinstance(store, Store) else _open_store(store, **of_store)
+        # Who ends sessions that are idle, by session id; on any loop.
+        self.servers: weakref.WeakValueDictionary[str, Server] = weakref.WeakValueDictionary()
+        # Of its store, so it stays; known with the first engine.
+        self.answers_elsewhere: bool | None = None
         self._engine: Engine | None = None
         self._hook_log: HookLog | None = None
         with _lock:
@@ -193,7 +190,6 @@ class Runtime:
                 if self._engine is None:
                     set_log_level(logger.getEffectiveLevel())
                     engine = Engine(self.host_store is not None, self.store, **self.options)
-                    self.max_pause_ms = SHARED_PAUSE_MS if engine.outlives_process() else MAX_PAUSE_MS
                     self._engine = engine
                     _leave_with_multiprocessing()
         return self._engine
@@ -212,7 +208,9 @@ class Runtime:
             TailropeError: the running loop is not asyncio's (code `not_asyncio`).
         """
         here = current_loop()
-        if self.engine.answers_elsewhere():
+        if self.answers_elsewhere is None:
+            self.answers_elsewhere = self.engine.answers_elsewhere()
+        if self.answers_elsewhere:
             here.open_signal()
         return here
 
@@ -221,11 +219,7 @@ class Runtime:
 
     def drain(self, retry_ms: int | None) -> None:
         if self._engine is not None:
-            self._engine.drain(retry_ms if retry_ms is not None else self.drain_ms())
-
-    def drain_ms(self) -> int:
-        """The `retry` of a drain that names none."""
-        return max(DEFAULT_DRAIN_MS, int(self.engine.options()["retry_ms"]))
+            self._engine.drain(retry_ms if retry_ms is not None else self._engine.drain_ms())
 
     def leave(self) -> None:
         if self._engine is not None:
@@ -240,6 +234,7 @@ class Runtime:
         if self._engine is not None:
             self._engine.mark_forked()
             self._engine = self._hook_log = None
+        self.servers.clear()
 
 
 def _checked_principal(principal: Any) -> Any:
@@ -258,9 +253,8 @@ def current_loop() -> Loop:
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
-        error = TailropeError("Tailrope serves on asyncio event loops (asyncio, uvloop); no other is supported")
-        error.code = "not_asyncio"
-        raise error from None
+        text = "Tailrope serves on asyncio event loops (asyncio, uvloop); no other is supported"
+        raise TailropeError(text, "not_asyncio") from None
     # The last loop of the thread is nearly always the right one.
     cached: tuple[asyncio.AbstractEventLoop, Loop] | None = getattr(_current, "pair", None)
     if cached is not None and cached[0] is loop:

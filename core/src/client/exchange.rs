@@ -113,10 +113,10 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_post_fails_with_its_kind() {
-        let kinds = [400, 401, 403, 404, 405, 500].map(|status| refused(status).kind());
+    fn a_refused_post_fails_with_its_code() {
+        let codes = [400, 401, 403, 404, 405, 500].map(|status| refused(status).code().as_str());
         let unexpected = "unexpected_answer";
-        assert_eq!(kinds, [unexpected, "unauthorized", "unauthorized", "session_lost", "no_stream", unexpected]);
+        assert_eq!(codes, [unexpected, "unauthorized", "unauthorized", "session_lost", "no_stream", unexpected]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::ErrorCode;
 use crate::protocol::RequestId;
 use crate::protocol::jsonrpc::{CONNECTION_CLOSED, write_error_with_data};
 
@@ -27,7 +28,7 @@ pub enum Failure {
         /// The HTTP status.
         status: u16,
     },
-    /// The connection ended before it carried an event id (W-047).
+    /// The connection ended, or fell silent, before it carried an event id (W-047).
     NotResumable,
     /// Nothing came of any try, within the bounds of the [`Options`](super::Options).
     GaveUp {
@@ -46,17 +47,17 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// The name of its kind, the same in all languages.
-    pub fn kind(&self) -> &'static str {
+    /// The code of the failure, the same in every language.
+    pub fn code(&self) -> ErrorCode {
         match self {
-            Self::SessionLost => "session_lost",
-            Self::StreamLost { .. } => "stream_lost",
-            Self::NoStream => "no_stream",
-            Self::Unauthorized { .. } => "unauthorized",
-            Self::Unexpected { .. } => "unexpected_answer",
-            Self::NotResumable => "not_resumable",
-            Self::GaveUp { .. } => "gave_up",
-            Self::TooLarge { .. } => "event_too_large",
+            Self::SessionLost => ErrorCode::SessionLost,
+            Self::StreamLost { .. } => ErrorCode::StreamLost,
+            Self::NoStream => ErrorCode::NoStream,
+            Self::Unauthorized { .. } => ErrorCode::Unauthorized,
+            Self::Unexpected { .. } => ErrorCode::UnexpectedAnswer,
+            Self::NotResumable => ErrorCode::NotResumable,
+            Self::GaveUp { .. } => ErrorCode::GaveUp,
+            Self::TooLarge { .. } => ErrorCode::EventTooLarge,
         }
     }
 }
@@ -69,7 +70,7 @@ impl fmt::Display for Failure {
             Self::NoStream => f.write_str("the server has no such stream (HTTP 405)"),
             Self::Unauthorized { status } => write!(f, "the server refused the credentials (HTTP {status})"),
             Self::Unexpected { status } => write!(f, "the server did not answer with a stream (HTTP {status})"),
-            Self::NotResumable => f.write_str("the connection ended before the response, and carried no event id"),
+            Self::NotResumable => f.write_str("the connection was lost before the response, and carried no event id"),
             Self::GaveUp { attempts, for_ms } => {
                 write!(f, "nothing came of {attempts} tries to resume the stream in {for_ms} ms")
             }
@@ -80,10 +81,10 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// The error response of each request that gets no other (F-80): code -32000, and the kind of the failure in
+/// The error response of each request that gets no other (F-80): code -32000, and the failure's own code in
 /// `error.data.tailrope`.
 pub fn failure_payloads(requests: &[RequestId], failure: &Failure) -> Vec<String> {
-    let data = format!(r#"{{"tailrope":"{}"}}"#, failure.kind());
+    let data = format!(r#"{{"tailrope":"{}"}}"#, failure.code());
     let payload = |request: &RequestId| {
         let mut out = Vec::with_capacity(192);
         write_error_with_data(&mut out, &request.to_json(), CONNECTION_CLOSED, &failure.to_string(), Some(&data));

@@ -10,12 +10,15 @@ const MIN_BACKOFF_MS: u64 = 50;
 /// nothing is no fault: the wait follows the time spent so, and a result is late by an eighth of it at most.
 const EMPTY_GROWTH: f64 = 1.125;
 
+/// The longest wait that a server can ask for: what a faulty one says is not to stop a stream for ever.
+const MAX_ASKED_MS: u64 = 60 * 60 * 1_000;
+
 /// How a stream comes back. Durations are in milliseconds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// The wait before a resume while the stream has told no `retry`. Default 1,000.
     pub initial_delay_ms: u64,
-    /// The longest wait that back-off makes. A longer `retry` is waited all the same (W-043). Default 30,000.
+    /// The longest wait that back-off makes. A longer `retry` is waited all the same (W-043), up to an hour. Default 30,000.
     pub max_delay_ms: u64,
     /// By how much the wait grows with each failure in a row; 1 or more. Default 1.5.
     pub growth: f64,
@@ -27,8 +30,8 @@ pub struct Options {
     pub give_up_after_ms: Option<u64>,
     /// How many tries without progress are made; none: any number. Default 100.
     pub max_attempts: Option<u32>,
-    /// A connection that can be resumed and is silent for so long counts as broken, as does one that gets no answer; none:
-    /// it may be silent. Default 300,000.
+    /// A connection that is silent for so long counts as broken, as does one that gets no answer; none: it may be silent.
+    /// Default 300,000.
     pub max_silence_ms: Option<u64>,
     /// What one event may hold, in bytes (F-60). Default 64 MiB.
     pub max_event_bytes: usize,
@@ -183,14 +186,14 @@ impl Pacing {
         reason = "waits are positive; those that a double cannot hold exactly are centuries"
     )]
     pub(super) fn delay(&self, at_least_ms: u64, jitter: u32) -> u64 {
-        let floor = self.retry_ms.unwrap_or(self.options.initial_delay_ms);
+        let floor = self.retry_ms.map_or(self.options.initial_delay_ms, |told| told.min(MAX_ASKED_MS));
         let backed_off = if self.attempts == 0 {
             floor
         } else {
             let base = floor.max(MIN_BACKOFF_MS) as f64;
             (base * self.grown).min(self.options.max_delay_ms as f64) as u64
         };
-        let delay = floor.max(backed_off).max(at_least_ms);
+        let delay = floor.max(backed_off).max(at_least_ms.min(MAX_ASKED_MS));
         let spread = delay as f64 * self.options.jitter * (f64::from(jitter) / f64::from(u32::MAX));
         delay.saturating_add(spread as u64)
     }

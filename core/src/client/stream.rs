@@ -213,7 +213,6 @@ impl ResumableStream {
     pub fn deadline(&self) -> Ms {
         match self.state {
             State::Waiting { until } => until,
-            State::Open if !self.is_resumable() => Ms::NEVER,
             // A head that does not come is silence, too.
             State::Open | State::Connecting => self.silence_deadline(),
             State::Done => Ms::NEVER,

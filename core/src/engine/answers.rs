@@ -13,10 +13,11 @@
 
 use super::cell::{Cell, State};
 use super::conn::{Conn, shown};
-use super::connection::Head;
+use super::lines::log_later;
 use super::seeks::Position;
 use super::stats::Counters;
 use crate::Ms;
+use crate::exchange::AnswerHead;
 use crate::protocol::{Cursor, EventId, IdEncoder, Origin, Refusal, StreamNonce, sse};
 use crate::session::{Step, SynthesizedEnd, end_payload};
 use crate::store::{HostReplay, HostStore, OwnIds};
@@ -51,8 +52,14 @@ impl Cell {
         match EventId::parse(last_event_id) {
             None => {
                 Counters::add(&self.shared.counters.resumes_refused, 1);
-                tracing::info!(target: "tailrope", session = %self.id, cursor = ?shown(last_event_id),
-                    "resume refused: no event id of ours");
+                log_later!(
+                    self,
+                    state,
+                    INFO,
+                    [cursor = shown(last_event_id).to_owned()],
+                    ?cursor,
+                    "resume refused: no event id of ours"
+                );
                 Err(self.dialect.wording.not_resumable())
             }
             Some(EventId::Tombstone(nonce, origin)) => {
@@ -92,9 +99,8 @@ impl Cell {
         Counters::add(&self.shared.counters.resumes_complete, 1);
         if let Some(conn) = state.conns.get_mut(&id) {
             let (request, cursor) = conn.asked_for();
-            tracing::debug!(target: "tailrope", session = %self.id, connection = id, %request, ?cursor,
-                "resume: nothing is left of the stream");
-            finish(conn, Head::NO_CONTENT, &[]);
+            log_later!(self, state, DEBUG, [], connection = id, %request, ?cursor, "resume: nothing is left of the stream");
+            finish(conn, AnswerHead::NO_CONTENT, &[]);
         }
         state.touched.push(id);
     }
@@ -102,9 +108,9 @@ impl Cell {
     /// Not even the start of the standalone stream that is given instead is one that the store knows. What it says
     /// of the log cannot be, and asking it once more would never end.
     fn answer_contradiction(&self, state: &mut State, id: ConnectionId) {
-        tracing::error!(target: "tailrope", session = %self.id, "the store does not know the start of a stream");
+        log_later!(self, state, ERROR, [], "the store does not know the start of a stream");
         if let Some(conn) = state.conns.get_mut(&id) {
-            conn.head.get_or_insert(Head::EVENT_STREAM);
+            conn.head.get_or_insert(AnswerHead::EVENT_STREAM);
             conn.end = Some(CloseReason::Fault);
             self.shared.counters.closed(CloseReason::Fault);
         }
@@ -115,7 +121,7 @@ impl Cell {
         let counters = &self.shared.counters;
         let Some(conn) = state.conns.get_mut(&id) else { return };
         let (request, cursor) = conn.asked_for();
-        tracing::info!(target: "tailrope", session = %self.id, connection = id, %request, ?cursor, "resume not possible");
+        log_later!(self, state, INFO, [], connection = id, %request, ?cursor, "resume not possible");
         match conn.origin.clone() {
             Origin::Request(request) => {
                 Counters::add(&counters.resumes_lost, 1);
@@ -123,7 +129,7 @@ impl Cell {
                 let payload = end_payload(&request, SynthesizedEnd::Lost);
                 let mut bytes = Vec::new();
                 sse::write_message(&mut bytes, |out| ids.tombstone(out), &payload);
-                finish(conn, Head::EVENT_STREAM, &bytes);
+                finish(conn, AnswerHead::EVENT_STREAM, &bytes);
             }
             Origin::Standalone => {
                 Counters::add(&counters.resumes_lost, 1);
@@ -191,11 +197,11 @@ impl Cell {
             Ok(replay) => self.answer_replayed(state, now, id, host, &replay, steps),
             Err(error) => {
                 // The client keeps its cursor, waits its retry and asks again.
-                tracing::warn!(target: "tailrope", session = %self.id, %error, "event store did not replay");
+                log_later!(self, state, WARN, [], %error, "event store did not replay");
                 let mut bytes = Vec::new();
                 self.write_echo(state, id, &mut bytes);
                 if let Some(conn) = state.conns.get_mut(&id) {
-                    finish(conn, Head::EVENT_STREAM, &bytes);
+                    finish(conn, AnswerHead::EVENT_STREAM, &bytes);
                     conn.end = Some(CloseReason::Fault);
                 }
                 self.shared.counters.closed(CloseReason::Fault);
@@ -267,7 +273,7 @@ impl Cell {
             self.write_echo(state, id, &mut bytes);
             bytes.append(&mut before_window);
             if let Some(conn) = state.conns.get_mut(&id) {
-                finish(conn, Head::EVENT_STREAM, &bytes);
+                finish(conn, AnswerHead::EVENT_STREAM, &bytes);
             }
             state.touched.push(id);
             return;
@@ -292,7 +298,7 @@ impl Cell {
 }
 
 /// Gives a connection its whole answer.
-fn finish(conn: &mut Conn, head: Head, bytes: &[u8]) {
+fn finish(conn: &mut Conn, head: AnswerHead, bytes: &[u8]) {
     conn.head.get_or_insert(head);
     if !bytes.is_empty() {
         conn.own().extend_from_slice(bytes);

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use super::conn::{Conn, shown};
-use super::connection::{Connection, Head, Poll, Wake};
+use super::connection::{Connection, Poll, Wake};
 use super::following::Followed;
 use super::handle::{OutgoingMessage, SendOutcome, Sent};
+use super::lines::{Line, log_later};
 use super::seeks::{Position, Seek};
 use super::stats::Counters;
 use super::waits::{Waited, Waits};
@@ -14,6 +15,7 @@ use super::watching::Watched;
 use super::writing::Writing;
 use super::{EngineError, Shared, lock};
 use crate::Ms;
+use crate::exchange::{AnswerHead, Join, Pace, Pause, Turn};
 use crate::protocol::{Dialect, Envelope, Kind, Origin, Refusal, RequestId, Revision, StreamNonce};
 use crate::session::{OutgoingKind, Route, Session, Step, SynthesizedEnd, end_payload};
 use crate::store::{Complete, Operation, Outcome, OwnIds, SessionRecord, StoreError, StreamKey, Ticket};
@@ -35,6 +37,8 @@ pub(super) struct State {
     pub(super) errors: HashMap<StreamNonce, StoreError>,
     /// Connections to look at when the change is done.
     pub(super) touched: Vec<ConnectionId>,
+    /// What the change has to log.
+    pub(super) lines: Vec<Line>,
     /// The store was given something that it will answer later.
     pub(super) asked_later: bool,
     /// What was asked of the store and is not answered.
@@ -51,6 +55,10 @@ pub(super) struct State {
     pub(super) held: BTreeMap<ConnectionId, Ticket>,
     /// Connections that were told their position before the store could tell whether it is one, and their streams.
     pub(super) unproven: BTreeMap<ConnectionId, StreamNonce>,
+    /// What its handlers have sent since the writers of connections ran.
+    pub(super) pace: Pace,
+    /// Whoever was told that the session is idle, and keeps it, is not told again before.
+    idle_again: Ms,
     /// Which version of what the store knows of the session it was given.
     pub(super) facts_put: u32,
     next_token: u64,
@@ -88,6 +96,8 @@ impl Cell {
     ) -> Arc<Self> {
         let session = Session::new(now, principal, shared.options.pacing);
         let number = shared.number();
+        let limits = shared.options.limits;
+        let pace = Pace::new(limits.max_events_per_stream, limits.max_bytes_per_stream);
         Arc::new_cyclic(|me| Self {
             shared,
             id,
@@ -105,6 +115,7 @@ impl Cell {
                 results: Vec::new(),
                 errors: HashMap::new(),
                 touched: Vec::new(),
+                lines: Vec::new(),
                 asked_later: false,
                 waits: Waits::default(),
                 writing: HashMap::new(),
@@ -113,6 +124,8 @@ impl Cell {
                 watched: HashMap::new(),
                 held: BTreeMap::new(),
                 unproven: BTreeMap::new(),
+                pace,
+                idle_again: Ms(0),
                 facts_put: 0,
                 next_token: 1,
                 scheduled: Ms::NEVER,
@@ -133,7 +146,7 @@ impl Cell {
         Ticket { to, nonce, operation, number: self.shared.number() }
     }
 
-    /// Runs a change under the lock; afterwards, without it, wakes whoever has something to do.
+    /// Runs a change under the lock; afterwards, without it, wakes whoever has something to do, and logs.
     pub(super) fn with<T>(&self, change: impl FnOnce(&mut State, Ms) -> T) -> T {
         let now = self.now();
         let mut state = lock(&self.state);
@@ -169,6 +182,7 @@ impl Cell {
         if !state.followed.is_empty() {
             deadline = deadline.min(state.follow_deadline());
         }
+        deadline = deadline.min(self.idle_deadline(&state));
         if deadline < state.scheduled {
             // Under the session's lock, so that no later change of it is overtaken.
             self.shared.schedule(state.scheduled, deadline, self.number);
@@ -177,9 +191,13 @@ impl Cell {
         // Keeps its capacity for the next change.
         state.touched = touched;
         state.touched.clear();
+        let lines = std::mem::take(&mut state.lines);
         drop(state);
         for (wake, key) in wakes {
             wake.wake(key);
+        }
+        for line in lines {
+            line();
         }
         value
     }
@@ -194,17 +212,38 @@ impl Cell {
         })
     }
 
-    /// The time `at` that was scheduled has come.
-    pub(super) fn tick(&self, at: Ms) {
+    /// The time `at` that was scheduled has come. Returns whether the session is idle now.
+    pub(super) fn tick(&self, at: Ms) -> bool {
         self.change(|state, now, steps| {
-            if at == state.scheduled {
-                state.scheduled = Ms::NEVER;
-                state.session.tick(now, steps);
-                self.give_up(state, now);
-                self.tick_seeks(state, now, steps);
-                self.tick_followed(state, now, steps);
+            if at != state.scheduled {
+                return false;
             }
-        });
+            state.scheduled = Ms::NEVER;
+            state.session.tick(now, steps);
+            self.give_up(state, now);
+            self.tick_seeks(state, now, steps);
+            self.tick_followed(state, now, steps);
+            let is_idle = self.idle_deadline(state) <= now;
+            if is_idle {
+                state.idle_again = now + self.shared.max_pause_ms();
+            }
+            is_idle
+        })
+    }
+
+    /// When the host is told that the session is idle (I11).
+    fn idle_deadline(&self, state: &State) -> Ms {
+        // One that lives elsewhere is not this host's to end.
+        if self.is_adopted() || state.session.has_ended() {
+            return Ms::NEVER;
+        }
+        state.session.idle_at(self.shared.options.max_detached_ms).max(state.idle_again)
+    }
+
+    /// Sets after how long without anything the session is idle, in milliseconds; 0 is never.
+    pub(super) fn set_idle_ms(&self, idle_ms: u64) {
+        self.shared.note_idle_ms(idle_ms);
+        self.with_or((), |state, _| state.session.set_idle_ms(idle_ms));
     }
 
     /// Makes this the view of a session that was opened elsewhere.
@@ -249,6 +288,20 @@ impl Cell {
 
     pub(super) fn belongs_to(&self, principal: Option<&str>) -> bool {
         !self.is_forked() && lock(&self.state).session.belongs_to(principal)
+    }
+
+    /// A request of this principal has come, which is a sign of its client. Whether it may use the session.
+    pub(super) fn is_asked(&self, principal: Option<&str>) -> bool {
+        if self.is_forked() {
+            return false;
+        }
+        let now = self.now();
+        let session = &mut lock(&self.state).session;
+        let is_own = session.belongs_to(principal);
+        if is_own {
+            session.contact(now);
+        }
+        is_own
     }
 
     pub(super) fn is_forked(&self) -> bool {
@@ -333,7 +386,7 @@ impl Cell {
 
     pub(super) fn call_json(
         me: &Arc<Self>,
-        request: &RequestId,
+        requests: &[RequestId],
         initialize: Option<Revision>,
         wake: Arc<dyn Wake>,
         key: u64,
@@ -343,14 +396,14 @@ impl Cell {
         let conn = me.with(|state, now| {
             me.check_open(state)?;
             let nonce = me.shared.nonce();
-            let claimed = state.session.claim_requests(nonce, std::slice::from_ref(request));
+            let claimed = state.session.claim_requests(nonce, requests);
             claimed.map_err(|duplicate| me.dialect.wording.in_flight_already(&duplicate))?;
-            if let Some(revision) = initialize {
+            if let (Some(revision), [request]) = (initialize, requests) {
                 state.session.initialize_asked(request, revision);
             }
-            let conn = Conn { json: true, ..Conn::new(nonce, Origin::Unnamed, wake, key) };
-            let id = me.attach(state, now, conn, None);
-            state.json.insert(request.clone(), id);
+            let join = Some(Join::new(requests));
+            let id = me.attach(state, now, Conn { join, ..Conn::new(nonce, Origin::Unnamed, wake, key) }, None);
+            state.json.extend(requests.iter().map(|request| (request.clone(), id)));
             if state.session.is_draining() {
                 me.end_json(state, SynthesizedEnd::Draining);
             }
@@ -415,14 +468,19 @@ impl Cell {
     }
 
     pub(super) fn poll(&self, id: ConnectionId, max_bytes: usize) -> Poll {
-        let over = |now| Poll { head: None, chunks: Vec::new(), end: Some(CloseReason::Superseded), wait_until: now };
+        let over = |now| Poll {
+            head: Some(AnswerHead::EMPTY),
+            chunks: Vec::new(),
+            end: Some(CloseReason::Superseded),
+            wait_until: now,
+        };
         self.with_or(over(Ms(0)), |state, now| {
             let Some(conn) = state.conns.get_mut(&id) else {
                 // Fenced, or its session ended, and it was told before.
                 return over(now);
             };
             conn.awake = true;
-            if conn.outbox.is_empty() && conn.end.is_none() && !conn.json {
+            if conn.outbox.is_empty() && conn.end.is_none() && conn.join.is_none() {
                 conn.page_bytes = max_bytes;
                 let nonce = conn.nonce;
                 let mut steps = Vec::new();
@@ -444,7 +502,9 @@ impl Cell {
             if is_outrun || state.held.contains_key(&id) {
                 return Poll { head: conn.head, chunks: Vec::new(), end: None, wait_until };
             }
-            let poll = Poll { head: conn.head, chunks: std::mem::take(&mut conn.outbox), end: conn.end, wait_until };
+            // One that ends before anybody knows how it starts has nothing to say.
+            let head = conn.head.or_else(|| conn.end.map(|_| AnswerHead::EMPTY));
+            let poll = Poll { head, chunks: std::mem::take(&mut conn.outbox), end: conn.end, wait_until };
             if let Some(why) = poll.end {
                 self.detach(state, now, id, why != CloseReason::Complete);
             }
@@ -461,8 +521,7 @@ impl Cell {
             let unfinished = state.session.stream(nonce).is_some();
             self.detach(state, now, id, unfinished);
             Counters::add(&self.shared.counters.connections_lost, 1);
-            tracing::debug!(target: "tailrope", session = %self.id, stream = %nonce.hex(), connection = id,
-                unfinished, "connection lost");
+            log_later!(self, state, DEBUG, [stream = nonce.hex()], %stream, connection = id, unfinished, "connection lost");
             let _ = state.session.handle(now, nonce, Input::Lost { conn: id }, steps);
         });
         self.let_go();
@@ -486,57 +545,62 @@ impl Cell {
         });
     }
 
-    pub(super) fn send(&self, message: OutgoingMessage<'_>) -> Result<Sent, EngineError> {
+    pub(super) fn send(&self, message: OutgoingMessage<'_>, turn: Turn) -> Result<(Sent, Pause), EngineError> {
         self.shared.check()?;
-        let OutgoingMessage { kind, id, related, payload } = message;
+        let (kind, bytes) = (message.kind, message.payload.len());
         self.with(|state, now| {
-            if state.session.has_ended() {
-                return Err(EngineError::SessionEnded);
-            }
-            if kind == OutgoingKind::Response
-                && let Some(conn) = id.and_then(|id| state.json.remove(id))
-            {
-                if let Some(id) = id {
-                    state.session.answered_outside(id, &payload);
-                }
-                self.answer_json(state, conn, Head::json(200), payload.to_vec());
-                return Ok(Sent::Stored);
-            }
-            let mut steps = Vec::new();
-            let nonce = match state.session.route(kind, id, related) {
-                Route::Stream(nonce) if state.session.stream(nonce).is_none() => return Ok(Sent::Dropped),
-                Route::Stream(nonce) => nonce,
-                Route::Standalone => self.standalone(state, now, &mut steps),
-                Route::Late => return self.late(kind),
-            };
-            let is_overdue = state.is_overdue(nonce);
-            if is_overdue && kind != OutgoingKind::Response {
-                let after_ms = self.shared.options.store_timeout_ms;
-                return Err(EngineError::Store(StoreError::TimedOut { after_ms }));
-            }
-            let token = state.next_token;
-            state.next_token += 1;
-            let published = state.session.publish(now, nonce, kind, id, payload, token, &mut steps);
-            self.perform(state, now, steps);
-            match published {
-                Err(Refused::Full) => return Err(EngineError::Full),
-                Err(Refused::Finished | Refused::NotResumable) => return self.late(kind),
-                Ok(()) => {}
-            }
-            if is_overdue {
-                // The engine goes on trying, and whoever sends a response has nothing left to do.
-                state.tell_overdue(nonce, self.shared.options.store_timeout_ms);
-            }
-            let Some(at) = state.results.iter().position(|(done, _)| *done == token) else {
-                return Ok(Sent::Pending(token));
-            };
-            state.results.swap_remove(at).1.map_err(EngineError::Store)
+            let sent = self.publish(state, now, message)?;
+            // A handler does not go on after a response, and one that waits for the store pauses.
+            let has_to_pause = kind != OutgoingKind::Response && !matches!(sent, Sent::Pending(_));
+            Ok((sent, if has_to_pause { state.pace.sent(bytes, turn) } else { Pause::None }))
         })
     }
 
-    fn late(&self, kind: OutgoingKind) -> Result<Sent, EngineError> {
+    fn publish(&self, state: &mut State, now: Ms, message: OutgoingMessage<'_>) -> Result<Sent, EngineError> {
+        let OutgoingMessage { kind, id, related, payload } = message;
+        if state.session.has_ended() {
+            return Err(EngineError::SessionEnded);
+        }
+        if kind == OutgoingKind::Response
+            && let Some(id) = id.filter(|id| state.json.contains_key(id))
+        {
+            self.answer_json(state, id, AnswerHead::JSON, payload.to_vec());
+            return Ok(Sent::Stored);
+        }
+        let mut steps = Vec::new();
+        let nonce = match state.session.route(kind, id, related) {
+            Route::Stream(nonce) if state.session.stream(nonce).is_none() => return Ok(Sent::Dropped),
+            Route::Stream(nonce) => nonce,
+            Route::Standalone => self.standalone(state, now, &mut steps),
+            Route::Late => return self.late(state, kind),
+        };
+        let is_overdue = state.is_overdue(nonce);
+        if is_overdue && kind != OutgoingKind::Response {
+            let after_ms = self.shared.options.store_timeout_ms;
+            return Err(EngineError::Store(StoreError::TimedOut { after_ms }));
+        }
+        let token = state.next_token;
+        state.next_token += 1;
+        let published = state.session.publish(now, nonce, kind, id, payload, token, &mut steps);
+        self.perform(state, now, steps);
+        match published {
+            Err(Refused::Full) => return Err(EngineError::Full),
+            Err(Refused::Finished | Refused::NotResumable) => return self.late(state, kind),
+            Ok(()) => {}
+        }
+        if is_overdue {
+            // The engine goes on trying, and whoever sends a response has nothing left to do.
+            state.tell_overdue(nonce, self.shared.options.store_timeout_ms);
+        }
+        let Some(at) = state.results.iter().position(|(done, _)| *done == token) else {
+            return Ok(Sent::Pending(token));
+        };
+        state.results.swap_remove(at).1.map_err(EngineError::Store)
+    }
+
+    fn late(&self, state: &mut State, kind: OutgoingKind) -> Result<Sent, EngineError> {
         Counters::add(&self.shared.counters.messages_late, 1);
-        tracing::debug!(target: "tailrope", session = %self.id, ?kind, "message dropped: its request has its end");
+        log_later!(self, state, DEBUG, [], ?kind, "message dropped: its request has its end");
         if kind == OutgoingKind::Request { Err(EngineError::Finished) } else { Ok(Sent::Dropped) }
     }
 
@@ -583,23 +647,20 @@ impl Cell {
             return false;
         }
         self.change(|state, now, steps| {
-            if let Some(conn) = state.json.remove(request) {
+            if state.json.contains_key(request) {
                 let body = end_payload(request, SynthesizedEnd::Cancelled);
-                state.session.answered_outside(request, &body);
-                self.answer_json(state, conn, Head::json(200), body.to_vec());
-                return true;
+                return self.answer_json(state, request, AnswerHead::JSON, body.to_vec());
             }
             state.session.end_request(now, request, SynthesizedEnd::Cancelled, steps)
         })
     }
 
-    pub(super) fn idle_in_ms(&self, idle_ms: Option<u64>) -> Option<u64> {
+    pub(super) fn idle_in_ms(&self) -> Option<u64> {
         if self.is_forked() {
             return None;
         }
-        let max_detached_ms = self.shared.options.max_detached_ms;
         let now = self.now();
-        let at = lock(&self.state).session.idle_at(idle_ms, max_detached_ms);
+        let at = lock(&self.state).session.idle_at(self.shared.options.max_detached_ms);
         (at != Ms::NEVER).then(|| at.since(now))
     }
 }
@@ -633,9 +694,7 @@ impl Complete for Cell {
                 }
                 (Some(_), outcome) => self.completed(state, now, ticket, outcome),
                 (None, Outcome::Done(Ok(()))) if self.answered_late(state, now, ticket) => {}
-                (None, outcome) => {
-                    tracing::debug!(target: "tailrope", session = %self.id, ?outcome, "the store answered too late");
-                }
+                (None, outcome) => log_later!(self, state, DEBUG, [], ?outcome, "the store answered too late"),
             }
             self.perform(state, now, steps);
             let is_kept = self.keeps_logs.load(Ordering::SeqCst) || operation != Operation::Open;

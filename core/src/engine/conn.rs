@@ -5,7 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::cell::PAGE_BYTES;
-use super::connection::{Chunk, Head, Wake};
+use super::connection::{Chunk, Wake};
+use crate::exchange::{AnswerHead, Join};
 use crate::protocol::{Dialect, Origin, Refusal, StreamNonce};
 use crate::stream::{CloseReason, Seq};
 
@@ -15,7 +16,7 @@ const MAX_SHOWN: usize = 256;
 pub(super) struct Conn {
     pub(super) nonce: StreamNonce,
     pub(super) outbox: Vec<Chunk>,
-    pub(super) head: Option<Head>,
+    pub(super) head: Option<AnswerHead>,
     pub(super) end: Option<CloseReason>,
     pub(super) wake: Arc<dyn Wake>,
     pub(super) key: u64,
@@ -31,7 +32,8 @@ pub(super) struct Conn {
     /// Goes out right after the first bytes.
     pub(super) after_opening: Vec<u8>,
     pub(super) page_bytes: usize,
-    pub(super) json: bool,
+    /// For answers in JSON, which have no stream.
+    pub(super) join: Option<Join>,
     /// It is not the stream that was asked for.
     pub(super) instead: bool,
     /// The replay of the host's own store that it waits for, and what tells it apart from other waits.
@@ -61,7 +63,7 @@ impl Conn {
             echo: None,
             after_opening: Vec::new(),
             page_bytes: PAGE_BYTES,
-            json: false,
+            join: None,
             instead: false,
             replay: None,
             retry_ms: None,
@@ -72,7 +74,7 @@ impl Conn {
 
     /// The connection of a new stream: that there will be one is known at once.
     pub(super) fn open(nonce: StreamNonce, origin: Origin, wake: Arc<dyn Wake>, key: u64) -> Self {
-        Self { head: Some(Head::EVENT_STREAM), ..Self::new(nonce, origin, wake, key) }
+        Self { head: Some(AnswerHead::EVENT_STREAM), ..Self::new(nonce, origin, wake, key) }
     }
 
     /// Lets what goes with the first bytes out.
@@ -85,7 +87,7 @@ impl Conn {
 
     /// Answers with a refusal. Nothing of the answer may be out yet.
     pub(super) fn refuse(&mut self, refusal: &Refusal, dialect: &Dialect) {
-        self.head = Some(Head::json(refusal.status));
+        self.head = Some(AnswerHead::refused(refusal, dialect));
         self.own().extend_from_slice(&refusal.body(dialect));
     }
 

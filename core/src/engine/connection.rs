@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::cell::Cell;
 use crate::Ms;
+use crate::exchange::AnswerHead;
 use crate::stream::{CloseReason, ConnectionId};
 
 /// Wakes whoever waits in a host's own way. Called without any lock held, from any thread.
@@ -18,24 +19,6 @@ pub struct NoWake;
 
 impl Wake for NoWake {
     fn wake(&self, _key: u64) {}
-}
-
-/// How the answer to the HTTP request starts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Head {
-    /// The HTTP status.
-    pub status: u16,
-    /// The value of `Content-Type`; none when there is no body.
-    pub content_type: Option<&'static str>,
-}
-
-impl Head {
-    pub(super) const EVENT_STREAM: Self = Self { status: 200, content_type: Some("text/event-stream") };
-    pub(super) const NO_CONTENT: Self = Self { status: 204, content_type: None };
-
-    pub(super) const fn json(status: u16) -> Self {
-        Self { status, content_type: Some("application/json") }
-    }
 }
 
 /// Bytes for a connection.
@@ -60,7 +43,7 @@ impl AsRef<[u8]> for Chunk {
 #[derive(Debug)]
 pub struct Poll {
     /// How the answer starts; none while the store has not said it.
-    pub head: Option<Head>,
+    pub head: Option<AnswerHead>,
     /// Write these, in order. When there are none and no end, wait for the wake-up.
     pub chunks: Vec<Chunk>,
     /// The connection ends after the chunks.
@@ -100,9 +83,9 @@ impl Connection {
         self.cell.poll(self.conn, max_bytes)
     }
 
-    /// The engine's time.
-    pub fn now(&self) -> Ms {
-        self.cell.now()
+    /// In how many milliseconds the engine has to be ticked for what was polled.
+    pub fn wait_ms(&self, poll: &Poll) -> u64 {
+        poll.wait_until.since(self.cell.now()).min(self.cell.shared.max_pause_ms())
     }
 
     /// The peer is gone. A connection that has ended already ignores it.

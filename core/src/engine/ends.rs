@@ -3,9 +3,11 @@
 use std::sync::atomic::Ordering;
 
 use super::cell::{Cell, PAGE_BYTES, State};
-use super::connection::{Chunk, Head};
+use super::connection::Chunk;
 use super::{EngineError, lock};
 use crate::Ms;
+use crate::exchange::{AnswerHead, Join};
+use crate::protocol::RequestId;
 use crate::session::{SynthesizedEnd, end_payload};
 use crate::stream::{CloseReason, ConnectionId, Frame, Input};
 
@@ -85,9 +87,17 @@ impl Cell {
             state.unproven.clear();
             state.followed.clear();
             self.unwatch_all(state);
-            for (_, conn) in std::mem::take(&mut state.json) {
-                let refusal = self.dialect.wording.session_ended_meanwhile();
-                self.answer_json(state, conn, Head::json(refusal.status), refusal.body(self.dialect));
+            for (id, conn) in state.json.clone() {
+                let is_array = state.conns.get(&conn).and_then(|conn| conn.join.as_ref()).is_some_and(Join::is_array);
+                if is_array {
+                    // What others of the batch were answered is not lost with it.
+                    let body = end_payload(&id, SynthesizedEnd::SessionEnded);
+                    self.answer_json(state, &id, AnswerHead::JSON, body.to_vec());
+                } else {
+                    let refusal = self.dialect.wording.session_ended_meanwhile();
+                    let head = AnswerHead::refused(&refusal, self.dialect);
+                    self.answer_json(state, &id, head, refusal.body(self.dialect));
+                }
             }
             // The logs go with the session, so its open connections get their last bytes now.
             let mut open: Vec<ConnectionId> = state.conns.keys().copied().collect();
@@ -156,19 +166,29 @@ impl Cell {
 
     /// Every call that waits for an answer in JSON gets this end.
     pub(super) fn end_json(&self, state: &mut State, end: SynthesizedEnd) {
-        for (id, conn) in std::mem::take(&mut state.json) {
-            let body = end_payload(&id, end);
-            state.session.answered_outside(&id, &body);
-            self.answer_json(state, conn, Head::json(200), body.to_vec());
+        for id in state.json.keys().cloned().collect::<Vec<RequestId>>() {
+            self.answer_json(state, &id, AnswerHead::JSON, end_payload(&id, end).to_vec());
         }
     }
 
-    pub(super) fn answer_json(&self, state: &mut State, conn: ConnectionId, head: Head, body: Vec<u8>) {
-        if let Some(conn) = state.conns.get_mut(&conn) {
+    /// Answers a call that waits for it in JSON. Returns whether this is one.
+    pub(super) fn answer_json(
+        &self,
+        state: &mut State,
+        request: &RequestId,
+        head: AnswerHead,
+        answer: Vec<u8>,
+    ) -> bool {
+        let Some(id) = state.json.remove(request) else { return false };
+        state.session.answered_outside(request, &answer);
+        if let Some(conn) = state.conns.get_mut(&id)
+            && let Some(body) = conn.join.as_mut().and_then(|join| join.answer(request, answer))
+        {
             conn.head = Some(head);
             conn.outbox.push(Chunk::Own(body));
             conn.end = Some(CloseReason::Complete);
+            state.touched.push(id);
         }
-        state.touched.push(conn);
+        true
     }
 }

@@ -8,6 +8,7 @@
 //! the end of an owner that has given a sign since. When it has answered, the log is looked at again.
 
 use super::cell::{Cell, State};
+use super::lines::log_later;
 use super::writing::Write;
 use crate::Ms;
 use crate::protocol::{Origin, RequestId, StreamNonce};
@@ -95,7 +96,7 @@ impl Cell {
             (followed.due, followed.asking) = (now + FOLLOW_MS, false);
             if let Some(tail) = made_up {
                 followed.end_due = now + FOLLOW_MS;
-                tracing::warn!(target: "tailrope", session = %self.id, stream = %nonce.hex(),
+                log_later!(self, state, WARN, [stream = nonce.hex()], %stream,
                     "the process that ran the request seems to be gone");
                 self.change_log(state, now, nonce, Write::End { tail, is_heir: true }, steps);
             }

@@ -8,7 +8,7 @@ use super::EngineError;
 use super::cell::Cell;
 use super::connection::{Connection, Wake};
 use crate::Ms;
-use crate::exchange::{Action, Admission, Request, Terms};
+use crate::exchange::{Action, Admission, Pause, Request, Terms, Turn};
 use crate::protocol::{Context, Envelope, Refusal, RequestId, Revision, admission};
 use crate::session::OutgoingKind;
 use crate::store::{HostOperation, HostReplay, HostStore, OwnIds};
@@ -96,7 +96,7 @@ impl SessionHandle {
     /// # Errors
     /// The [`Refusal`] to answer with: that of a session that is not known.
     fn check_principal(&self, principal: Option<&str>) -> Result<(), Refusal> {
-        if self.cell.belongs_to(principal) {
+        if self.cell.is_asked(principal) {
             return Ok(());
         }
         self.cell.shared.warn_foreign(&self.cell.id);
@@ -111,6 +111,11 @@ impl SessionHandle {
     /// Gives the session's streams another longest silence than the engine's, in milliseconds; 0 is any.
     pub fn set_keep_alive_ms(&self, keep_alive_ms: u64) {
         self.cell.with_or((), |state, _| state.session.set_keep_alive_ms(keep_alive_ms));
+    }
+
+    /// Gives the session another idle time than the engine's, in milliseconds; 0 is never.
+    pub fn set_idle_ms(&self, idle_ms: u64) {
+        self.cell.set_idle_ms(idle_ms);
     }
 
     /// Examines an HTTP request of this session.
@@ -152,7 +157,7 @@ impl SessionHandle {
         }
         match (admission.action(), admission.requests().as_slice()) {
             (Action::Listen, _) => self.listen(wake, key),
-            (Action::Call, [only]) if json_response => self.call_json(only, initialize, wake, key),
+            (Action::Call, requests) if json_response => self.call_json(requests, initialize, wake, key),
             (Action::Call, several) => self.call(several, initialize, wake, key),
             (action, _) => panic!("a {action:?} opens no connection"),
         }
@@ -172,7 +177,7 @@ impl SessionHandle {
         let mut connections = Vec::with_capacity(requests.len());
         for (position, request) in requests.iter().enumerate() {
             let (wake, key) = wake();
-            match self.call_json(request, None, wake, key) {
+            match self.call_json(std::slice::from_ref(request), None, wake, key) {
                 Ok(connection) => connections.push(connection),
                 Err(refusal) => {
                     for opened in &requests[..position] {
@@ -226,19 +231,19 @@ impl SessionHandle {
         Cell::call(&self.cell, requests, initialize, wake, key)
     }
 
-    /// As [`call`](Self::call), to be answered with a JSON body: nothing is stored, nothing can be
-    /// resumed.
+    /// As [`call`](Self::call), to be answered with one JSON body when all its requests have their answers: nothing is
+    /// stored, nothing can be resumed.
     ///
     /// # Errors
     /// As [`call`](Self::call).
     pub fn call_json(
         &self,
-        request: &RequestId,
+        requests: &[RequestId],
         initialize: Option<Revision>,
         wake: Arc<dyn Wake>,
         key: u64,
     ) -> Result<Connection, Refusal> {
-        Cell::call_json(&self.cell, request, initialize, wake, key)
+        Cell::call_json(&self.cell, requests, initialize, wake, key)
     }
 
     /// Opens a connection to the standalone stream. It takes the stream over.
@@ -273,7 +278,15 @@ impl SessionHandle {
     /// [`EngineError::SessionEnded`]. A response that the store did not take is answered to the
     /// client with an error by the engine; the caller has nothing left to do (I9).
     pub fn send(&self, message: OutgoingMessage<'_>) -> Result<Sent, EngineError> {
-        self.cell.send(message)
+        self.send_in_turn(message, Turn::default()).map(|(sent, _)| sent)
+    }
+
+    /// As [`send`](Self::send), and says what the host does before the handler that sends goes on.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn send_in_turn(&self, message: OutgoingMessage<'_>, turn: Turn) -> Result<(Sent, Pause), EngineError> {
+        self.cell.send(message, turn)
     }
 
     /// The outcomes of messages that were [`Sent::Pending`].
@@ -339,8 +352,8 @@ impl SessionHandle {
     }
 
     /// Milliseconds until the session counts as idle; none while something holds it (I11).
-    pub fn idle_in_ms(&self, idle_ms: Option<u64>) -> Option<u64> {
-        self.cell.idle_in_ms(idle_ms)
+    pub fn idle_in_ms(&self) -> Option<u64> {
+        self.cell.idle_in_ms()
     }
 
     /// What serves the session is going away, as [`Engine::drain`](super::Engine::drain) says of all sessions.

@@ -1,6 +1,7 @@
 //! Logs that the store lost, of streams that are written here.
 
 use super::cell::{Cell, State};
+use super::lines::log_later;
 use super::stats::Counters;
 use crate::Ms;
 use crate::protocol::StreamNonce;
@@ -26,7 +27,7 @@ impl Cell {
             return self.open_log(state, now, nonce);
         }
         Counters::add(&self.shared.counters.logs_lost, 1);
-        tracing::error!(target: "tailrope", session = %self.id, stream = %nonce.hex(),
+        log_later!(self, state, ERROR, [stream = nonce.hex()], %stream,
             "the event store lost events that it had stored; the stream ends");
         // It may have lost what it knew of the session, too.
         state.facts_put = state.facts_put.wrapping_sub(1);

@@ -47,6 +47,7 @@ mod ends;
 mod following;
 mod handle;
 mod hook_log;
+mod lines;
 mod lost_logs;
 mod numbers;
 mod perform;
@@ -65,19 +66,19 @@ pub use adopting::Adoption;
 use cell::Cell;
 use clock::Randomness;
 pub use clock::{Clock, ManualClock, RandomSource, SystemClock, SystemRandomness};
-pub use connection::{Chunk, Connection, Head, NoWake, Poll, Wake};
+pub use connection::{Chunk, Connection, NoWake, Poll, Wake};
 pub use handle::{OutgoingMessage, SendOutcome, Sent, SessionHandle};
 pub use hook_log::{HookLog, HookReplay, OnReplayed, OnStored};
 pub use numbers::{NUMBER_OPTIONS, NumberOption};
 use stats::Counters;
 pub use stats::Stats;
 
-use crate::Ms;
 use crate::protocol::{Dialect, StreamNonce};
 use crate::store::{EventStore, Limits, MemoryStore, StoreError};
 use crate::stream::Pacing;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use crate::{ErrorCode, Ms};
 
 /// Everything that can be set on an engine.
 #[derive(Clone)]
@@ -90,6 +91,8 @@ pub struct Options {
     pub max_sessions: usize,
     /// How long a session may have running requests and no contact, in milliseconds.
     pub max_detached_ms: u64,
+    /// After how long without anything a session is idle, in milliseconds; 0 is never. See [`Engine::tick`].
+    pub session_idle_ms: u64,
     /// How long the store may take for an operation, in milliseconds; then it counts as failed. 0 waits
     /// for ever.
     pub store_timeout_ms: u64,
@@ -113,6 +116,7 @@ impl Default for Options {
             limits: Limits::default(),
             max_sessions: 10_000,
             max_detached_ms: 60 * 60 * 1_000,
+            session_idle_ms: 30 * 60 * 1_000,
             store_timeout_ms: 30_000,
             owner_lost_ms: 10_000,
             warn_event_bytes: 1 << 20,
@@ -155,15 +159,15 @@ pub enum EngineError {
 
 impl EngineError {
     /// The code of the error, the same in every language.
-    pub fn code(&self) -> &'static str {
+    pub fn code(&self) -> ErrorCode {
         match self {
-            Self::Closed => "closed",
-            Self::Forked => "forked",
-            Self::SessionEnded => "session_ended",
-            Self::SessionExists => "session_exists",
-            Self::TooManySessions { .. } => "too_many_sessions",
-            Self::Finished => "finished",
-            Self::Full => "full",
+            Self::Closed => ErrorCode::Closed,
+            Self::Forked => ErrorCode::Forked,
+            Self::SessionEnded => ErrorCode::SessionEnded,
+            Self::SessionExists => ErrorCode::SessionExists,
+            Self::TooManySessions { .. } => ErrorCode::TooManySessions,
+            Self::Finished => ErrorCode::Finished,
+            Self::Full => ErrorCode::Full,
             Self::Store(error) => error.code(),
         }
     }
@@ -204,6 +208,8 @@ struct Shared {
     /// Sessions that are looked up, with when that takes too long.
     look_ups: Mutex<VecDeque<(Ms, Weak<adopting::LookUp>)>>,
     next_sweep: AtomicU64,
+    /// The shortest idle time of a session, in milliseconds.
+    idle_ms: AtomicU64,
     next_number: AtomicU64,
     connections: AtomicU64,
     /// The `retry` of a drain that has begun; 0 while there is none.
@@ -275,6 +281,17 @@ impl Shared {
         }
     }
 
+    fn note_idle_ms(&self, idle_ms: u64) {
+        let shortest = [idle_ms, self.options.max_detached_ms].into_iter().filter(|ms| *ms != 0).min();
+        self.idle_ms.fetch_min(shortest.unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// How long the host may go without a tick: what it does meanwhile sets times that it is not told of.
+    fn max_pause_ms(&self) -> u64 {
+        let max = if self.store.outlives_process() { SHARED_PAUSE_MS } else { MAX_PAUSE_MS };
+        (self.idle_ms.load(Ordering::Relaxed) / 4).clamp(1, max)
+    }
+
     /// Notes when a session has to be looked at, and no longer when it was to be before.
     fn schedule(&self, before: Ms, at: Ms, number: u64) {
         let mut deadlines = lock(&self.deadlines);
@@ -317,6 +334,7 @@ impl Engine {
             timed: Mutex::default(),
             look_ups: Mutex::default(),
             next_sweep: AtomicU64::new(0),
+            idle_ms: AtomicU64::new(u64::MAX),
             next_number: AtomicU64::new(1),
             connections: AtomicU64::new(0),
             draining_ms: AtomicU32::new(0),
@@ -345,6 +363,7 @@ impl Engine {
         if shared.register(&cell)?.is_some() {
             return Err(EngineError::SessionExists);
         }
+        cell.set_idle_ms(shared.options.session_idle_ms);
         Counters::add(&shared.counters.sessions_opened, 1);
         tracing::debug!(target: "tailrope", session = %cell.id, "session opened");
         Ok(SessionHandle::new(cell))
@@ -371,16 +390,20 @@ impl Engine {
         lock(&self.0.deadlines).first().map_or(sweep, |(at, _)| sweep.min(*at))
     }
 
-    /// Milliseconds until [`tick`](Self::tick) is due.
+    /// Milliseconds until [`tick`](Self::tick) is due while there are sessions.
     pub fn due_in_ms(&self) -> u64 {
-        self.next_deadline().since(self.0.clock.now())
+        self.next_deadline().since(self.0.clock.now()).min(self.0.max_pause_ms())
     }
 
     /// Does what time asks for: wakes connections that have something to write, and lets retention
     /// take what it is over.
-    pub fn tick(&self) {
+    ///
+    /// Returns the sessions that are idle, or without their client for `max_detached_ms`: the host ends them, unless it
+    /// has a request of one that the engine has not seen yet. It is told again of what it keeps.
+    pub fn tick(&self) -> Vec<SessionHandle> {
+        let mut idle = Vec::new();
         if self.0.is_forked() {
-            return;
+            return idle;
         }
         let now = self.0.clock.now();
         loop {
@@ -393,12 +416,15 @@ impl Engine {
             };
             let Some((at, number)) = due else { break };
             let cell = lock(&self.0.timed).get(&number).and_then(Weak::upgrade);
-            if let Some(cell) = cell {
-                cell.tick(at);
+            if let Some(cell) = cell
+                && cell.tick(at)
+            {
+                idle.push(SessionHandle::new(cell));
             }
         }
         self.0.give_up_look_ups(now);
         self.0.sweep(now);
+        idle
     }
 
     /// The process is going away: every connection is closed with `retry_ms` and what opens from now
@@ -415,6 +441,11 @@ impl Engine {
         for cell in cells {
             cell.drain(retry_ms);
         }
+    }
+
+    /// The `retry` of a drain that names none, in milliseconds: what a restart usually takes.
+    pub fn drain_ms(&self) -> u32 {
+        self.0.options.pacing.retry_ms.max(DRAIN_MS)
     }
 
     /// Whether no session is open or looked up. Then nothing is held, and [`tick`](Self::tick) has nothing
@@ -505,6 +536,11 @@ impl Engine {
 
 /// How late retention may be where nobody asks for what is over.
 const SWEEP_PAUSE_MS: u64 = 100;
+const DRAIN_MS: u32 = 5_000;
+/// An engine with sessions is ticked at least so often.
+const MAX_PAUSE_MS: u64 = 60_000;
+/// The same where the store outlives the process: others do, or stop doing, what counts here, too.
+const SHARED_PAUSE_MS: u64 = 1_000;
 
 /// Locks, also after a panic elsewhere: what is behind these locks is consistent between calls.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -53,6 +53,7 @@ numbers! {
     STORE SOME owner_lost_ms: owner_lost_ms as u64;
     ENGINE SOME max_sessions: max_sessions as usize;
     ENGINE SOME max_detached_ms: max_detached_ms as u64;
+    ENGINE ZERO session_idle_ms: session_idle_ms as u64;
     ENGINE SOME warn_event_bytes: warn_event_bytes as usize;
 }
 

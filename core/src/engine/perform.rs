@@ -4,11 +4,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::cell::{Cell, State};
-use super::connection::{Chunk, Head};
+use super::connection::Chunk;
 use super::handle::Sent;
+use super::lines::log_later;
 use super::stats::Counters;
 use super::writing::Write;
 use crate::Ms;
+use crate::exchange::AnswerHead;
 use crate::protocol::{StreamNonce, sse};
 use crate::session::{Step, Stream, SynthesizedEnd};
 use crate::store::{Answer, Operation, Outcome, ReadLimit, StoreError, Ticket};
@@ -35,7 +37,7 @@ impl Cell {
             Output::Unstored { token, seq, kind } => {
                 Counters::add(&counters.events_unstored, 1);
                 let error = state.errors.remove(&nonce).unwrap_or(StoreError::Gone);
-                tracing::error!(target: "tailrope", session = %self.id, stream = %nonce.hex(), ?kind, %error,
+                log_later!(self, state, ERROR, [stream = nonce.hex(), error = error.clone()], %stream, ?kind, %error,
                     "event not stored");
                 let end = match error {
                     StoreError::TooLarge { bytes, max } => SynthesizedEnd::TooLarge { bytes, max },
@@ -48,12 +50,12 @@ impl Cell {
             Output::Accept { conn } => {
                 let stored = state.session.stream(nonce).map_or(0, |stream| stream.machine.durable());
                 if let Some(out) = state.conns.get_mut(&conn) {
-                    out.head = Some(Head::EVENT_STREAM);
+                    out.head = Some(AnswerHead::EVENT_STREAM);
                     Counters::add(&counters.resumes_accepted, u64::from(!out.instead));
                     let replayed = stored.saturating_sub(out.after);
                     let (request, cursor) = out.asked_for();
-                    tracing::debug!(target: "tailrope", session = %self.id, stream = %nonce.hex(), connection = conn,
-                        %request, ?cursor, replayed, "resume");
+                    log_later!(self, state, DEBUG, [stream = nonce.hex()], %stream, connection = conn, %request, ?cursor,
+                        replayed, "resume");
                 }
                 state.touched.push(conn);
                 self.has_reader(state, nonce, conn);
@@ -64,10 +66,10 @@ impl Cell {
             Output::Wake { conn } => state.touched.push(conn),
             Output::Close { conn, why } => {
                 counters.closed(why);
-                tracing::debug!(target: "tailrope", session = %self.id, stream = %nonce.hex(), connection = conn,
-                    why = why.as_str(), "connection closed");
+                log_later!(self, state, DEBUG, [stream = nonce.hex()], %stream, connection = conn, why = why.as_str(),
+                    "connection closed");
                 if let Some(out) = state.conns.get_mut(&conn) {
-                    out.head.get_or_insert(Head::EVENT_STREAM);
+                    out.head.get_or_insert(AnswerHead::EVENT_STREAM);
                     out.end = Some(why);
                     if why == CloseReason::Superseded {
                         // Another reader has the stream: not even what is ready goes out here (I4).
@@ -98,7 +100,7 @@ impl Cell {
             Ok(true) => self.prime(state, now, nonce),
             Ok(false) => Self::opening(state, now, nonce),
             Err(error) => {
-                tracing::error!(target: "tailrope", session = %self.id, stream = %nonce.hex(), %error, "log not created");
+                log_later!(self, state, ERROR, [stream = nonce.hex()], %stream, %error, "log not created");
             }
         }
     }
@@ -138,7 +140,7 @@ impl Cell {
             scratch.clear();
             sse::write_message(&mut scratch, |out| stream.ids.encode(seq, 0, tag, out), &event.payload);
             if scratch.len() > self.shared.options.warn_event_bytes {
-                tracing::warn!(target: "tailrope", session = %self.id, stream = %nonce.hex(), bytes = scratch.len(),
+                log_later!(self, state, WARN, [stream = nonce.hex(), bytes = scratch.len()], %stream, bytes,
                     "large event: clients with a smaller buffer will drop it");
             }
             stored.push(StoredEvent { seq, kind: event.kind, tag, frame: Arc::from(scratch.as_slice()) });
@@ -172,7 +174,7 @@ impl Cell {
         let reader = machine.connection().and_then(|conn| state.conns.get_mut(&conn));
         if let (Some(response), Some(reader)) = (response, reader) {
             reader.unkept = Some(response.payload.clone());
-            tracing::warn!(target: "tailrope", session = %self.id, stream = %nonce.hex(), bytes, max,
+            log_later!(self, state, WARN, [stream = nonce.hex()], %stream, bytes, max,
                 "the response is larger than max_event_bytes: it is sent once, and cannot be resumed");
         }
     }
@@ -198,12 +200,13 @@ impl Cell {
             Answer::Now(result) => result,
             Answer::Later => return self.wait(state, now, &ticket),
         };
-        let input = self.page_input(conn, nonce, outcome);
+        let input = self.page_input(state, conn, nonce, outcome);
         let _ = state.session.handle(now, nonce, input, more);
     }
 
     fn page_input(
         &self,
+        state: &mut State,
         conn: ConnectionId,
         nonce: StreamNonce,
         outcome: Result<crate::stream::Page, StoreError>,
@@ -211,7 +214,7 @@ impl Cell {
         match outcome {
             Ok(page) => Input::Page { conn, page },
             Err(error) => {
-                tracing::warn!(target: "tailrope", session = %self.id, stream = %nonce.hex(), %error, "log not readable");
+                log_later!(self, state, WARN, [stream = nonce.hex()], %stream, %error, "log not readable");
                 Input::LoadFailed { conn }
             }
         }
@@ -224,19 +227,27 @@ impl Cell {
         match (operation, outcome) {
             (Operation::Open, Outcome::Done(result)) => {
                 if let Err(error) = result {
-                    tracing::error!(target: "tailrope", session = %self.id, stream = %nonce.hex(), %error,
+                    log_later!(self, state, ERROR, [stream = nonce.hex()], %stream, %error,
                         "the start of a stream has no id");
                 }
                 let _ = state.session.handle(now, nonce, Input::Opened, &mut steps);
             }
             (Operation::Read(conn), Outcome::Page(result)) => {
-                let input = self.page_input(conn, nonce, result);
+                let input = self.page_input(state, conn, nonce, result);
                 let _ = state.session.handle(now, nonce, input, &mut steps);
             }
             (Operation::Record, Outcome::Record(result)) => self.recorded(state, now, ticket, result, &mut steps),
             (Operation::Claim, Outcome::Claimed(result)) => self.claimed(state, now, ticket, result, &mut steps),
             (operation, outcome) => {
-                tracing::error!(target: "tailrope", ?operation, ?outcome, "a store gave an outcome of another operation");
+                log_later!(
+                    self,
+                    state,
+                    ERROR,
+                    [],
+                    ?operation,
+                    ?outcome,
+                    "a store gave an outcome of another operation"
+                );
             }
         }
         self.perform(state, now, steps);
@@ -288,7 +299,7 @@ impl Cell {
             Frame::Gap { first, count } => {
                 Counters::add(&counters.gaps, 1);
                 Counters::add(&counters.events_missed, count);
-                tracing::warn!(target: "tailrope", session = %self.id, stream = %nonce.hex(), first, count, "gap");
+                log_later!(self, state, WARN, [stream = nonce.hex()], %stream, first, count, "gap");
                 sse::write_gap(out.own(), first, count);
             }
             Frame::Retry { ms } => sse::write_retry(out.own(), ms),

@@ -5,8 +5,9 @@
 //! get their own position back, then comments, and the store is asked again until `store_wait_ms`.
 
 use super::cell::{Cell, State};
-use super::connection::Head;
+use super::lines::log_later;
 use crate::Ms;
+use crate::exchange::AnswerHead;
 use crate::protocol::{IdEncoder, MAX_VISIT, Origin, RequestId, StreamNonce, sse};
 use crate::session::{Step, Stream};
 use crate::store::{Answer, Operation, Record, StoreError, Ticket};
@@ -145,10 +146,10 @@ impl Cell {
         for (id, conn) in conns.iter_mut().filter(|(id, conn)| **id < reader && conn.nonce == nonce) {
             if seeks.remove(id).is_some() {
                 self.shared.counters.closed(CloseReason::Superseded);
-            } else if conn.end.is_none() || conn.head != Some(Head::EVENT_STREAM) {
+            } else if conn.end.is_none() || conn.head != Some(AnswerHead::EVENT_STREAM) {
                 continue;
             }
-            conn.head.get_or_insert(Head::EVENT_STREAM);
+            conn.head.get_or_insert(AnswerHead::EVENT_STREAM);
             conn.outbox.clear();
             conn.end = Some(CloseReason::Superseded);
             touched.push(*id);
@@ -163,7 +164,7 @@ impl Cell {
         }
         if fresh {
             if let Some(conn) = state.conns.get_mut(&conn) {
-                conn.head = Some(Head::EVENT_STREAM);
+                conn.head = Some(AnswerHead::EVENT_STREAM);
             }
             state.touched.push(conn);
             return self.open_stream(state, now, nonce, conn, steps);
@@ -209,8 +210,7 @@ impl Cell {
             },
             Ok(record) => record,
             Err(error) => {
-                tracing::warn!(target: "tailrope", session = %self.id, stream = %nonce.hex(), %error,
-                    "stream not looked up");
+                log_later!(self, state, WARN, [stream = nonce.hex()], %stream, %error, "stream not looked up");
                 self.note_claims(state, now, nonce, None, steps);
                 if let Some(followed) = state.followed.get_mut(&nonce) {
                     (followed.due, followed.asking) = (now + ASK_AGAIN_MS, false);
@@ -292,7 +292,7 @@ impl Cell {
         if conn.head.is_some() {
             return;
         }
-        conn.head = Some(Head::EVENT_STREAM);
+        conn.head = Some(AnswerHead::EVENT_STREAM);
         seek.last_write = now;
         unproven.insert(id, conn.nonce);
         touched.push(id);

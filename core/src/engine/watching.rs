@@ -9,6 +9,7 @@
 use std::sync::Weak;
 
 use super::cell::{Cell, State};
+use super::lines::log_later;
 use super::stats::Counters;
 use crate::Ms;
 use crate::protocol::StreamNonce;
@@ -147,7 +148,7 @@ impl Cell {
             Err(StoreError::TimedOut { .. }) if released.is_none() => {}
             Err(error) => {
                 // A reader elsewhere goes on writing to a connection that its client has left.
-                tracing::warn!(target: "tailrope", session = %self.id, stream = %nonce.hex(), %error, "not claimed");
+                log_later!(self, state, WARN, [stream = nonce.hex(), error = error.clone()], %stream, %error, "not claimed");
             }
             Ok(_) => {}
         }

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use super::cell::{Cell, State};
 use super::following::FOLLOW_MS;
 use super::handle::Sent;
+use super::lines::log_later;
 use super::stats::Counters;
 use super::waits::Waited;
 use crate::Ms;
@@ -207,8 +208,6 @@ impl Cell {
         let is_newly_overdue = !writing.is_overdue && self.due_after(writing.since) <= now;
         if is_newly_overdue {
             writing.is_overdue = true;
-            tracing::warn!(target: "tailrope", session = %self.id, stream = %nonce.hex(),
-                operation = ?writing.what.operation(), "the event store takes too long; it is asked again");
         }
         let ticket = self.ticket(nonce, writing.what.operation());
         writing.wait = ticket.number;
@@ -216,6 +215,8 @@ impl Cell {
         let due = self.due_after(if writing.is_overdue { now } else { writing.since });
         let answer = self.ask_write(now, nonce, &writing.what, &ticket);
         if is_newly_overdue {
+            log_later!(self, state, WARN, [stream = nonce.hex(), operation = ticket.operation], %stream, ?operation,
+                "the event store takes too long; it is asked again");
             state.tell_overdue(nonce, self.shared.options.store_timeout_ms);
         }
         match answer {
@@ -253,8 +254,7 @@ impl Cell {
         match what {
             Write::Open(_) => {
                 if let Err(error) = result {
-                    tracing::error!(target: "tailrope", session = %self.id, stream = %nonce.hex(), %error,
-                        "log not created");
+                    log_later!(self, state, ERROR, [stream = nonce.hex()], %stream, %error, "log not created");
                 }
                 let _ = state.session.handle(now, nonce, Input::Opened, more);
             }
@@ -265,8 +265,7 @@ impl Cell {
                     followed.due = if is_known { now } else { now + FOLLOW_MS };
                 }
                 if let Err(error) = result {
-                    tracing::warn!(target: "tailrope", session = %self.id, stream = %nonce.hex(), %error,
-                        "the log was not ended");
+                    log_later!(self, state, WARN, [stream = nonce.hex()], %stream, %error, "the log was not ended");
                 }
             }
         }
@@ -344,7 +343,7 @@ impl Cell {
     }
 
     fn end_elsewhere(&self, state: &mut State, now: Ms, nonce: StreamNonce, record: &Record, more: &mut Vec<Step>) {
-        tracing::warn!(target: "tailrope", session = %self.id, stream = %nonce.hex(),
+        log_later!(self, state, WARN, [stream = nonce.hex()], %stream,
             "another process took this one for gone and ended the stream");
         state.session.ended_elsewhere(now, nonce, record.tail.clone(), more);
     }

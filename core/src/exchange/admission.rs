@@ -42,6 +42,15 @@ impl Admission {
         }
     }
 
+    /// The status of the answer to a request that opens no connection; none for one that does.
+    pub fn status(&self) -> Option<u16> {
+        match self.action() {
+            Action::Message => Some(202),
+            Action::Delete => Some(200),
+            Action::Call | Action::Listen | Action::Resume => None,
+        }
+    }
+
     /// The revision that the version header names.
     pub fn revision(&self) -> Option<Revision> {
         self.revision

@@ -1,6 +1,6 @@
 //! What a host refuses before or after admission, in the words of the SDK that it serves.
 
-use crate::protocol::jsonrpc::{self, INTERNAL_ERROR, INVALID_PARAMS, PARSE_ERROR};
+use crate::protocol::jsonrpc::{INTERNAL_ERROR, INVALID_PARAMS, PARSE_ERROR};
 use crate::protocol::{Dialect, Refusal, Wording};
 
 /// Why a host does not take a request.
@@ -74,10 +74,6 @@ impl<'a> Fault<'a> {
 
     /// The same for the request of a body, which the error then names.
     pub fn refusal_of(self, dialect: &Dialect, body: &[u8]) -> Refusal {
-        let request = match jsonrpc::read(body) {
-            Ok(jsonrpc::Body::Single(envelope)) if envelope.method.is_some() => envelope.id,
-            _ => None,
-        };
-        Refusal { request, ..self.refusal(dialect) }
+        self.refusal(dialect).naming_request(body)
     }
 }

@@ -2,10 +2,18 @@
 
 mod admission;
 mod fault;
+mod head;
+mod join;
+mod origin;
+mod pace;
 mod principal;
 
 pub use admission::{Action, Admission};
 pub use fault::Fault;
+pub use head::AnswerHead;
+pub use join::Join;
+pub use origin::Allowed;
+pub use pace::{Pace, Pause, Turn};
 pub use principal::{Asker, CREDENTIAL_HEADERS};
 
 use crate::protocol::Head;

@@ -60,13 +60,24 @@ impl Refusal {
             .filter(|revision| revision.rules().resumable)
             .map(|revision| revision.as_str())
             .collect();
-        let request = match jsonrpc::read(body) {
-            Ok(jsonrpc::Body::Single(envelope)) => envelope.id,
-            _ => None,
-        };
         let data = serde_json::json!({ "supported": resumable, "requested": requested }).to_string();
         let refusal = Self::new(400, UNSUPPORTED_PROTOCOL_VERSION, "Unsupported protocol version");
-        Self { error_id: Some(ErrorId::Null), request, data: Some(data), ..refusal }
+        Self { error_id: Some(ErrorId::Null), data: Some(data), ..refusal }.naming_request(body)
+    }
+
+    /// The same, as the answer to the request that this body is, where it is one.
+    pub fn naming_request(self, body: &[u8]) -> Self {
+        let request = match jsonrpc::read(body) {
+            Ok(jsonrpc::Body::Single(envelope)) if envelope.method.is_some() => envelope.id,
+            _ => None,
+        };
+        Self { request, ..self }
+    }
+
+    /// Whether the answer has the session id header. The Python SDK's refusals have it, but for those that say that there is
+    /// no such session: of these it says nothing.
+    pub fn names_session(&self, dialect: &Dialect) -> bool {
+        dialect.wording == Wording::Python && self.status != NOT_FOUND
     }
 
     /// The body: a JSON-RPC error, as `application/json`. Byte by byte as the SDK writes it, so that nothing tells our
@@ -95,6 +106,8 @@ pub enum Wording {
     TypeScript,
 }
 
+/// The status of a session that is not there.
+const NOT_FOUND: u16 = 404;
 /// The code of most refusals of the npm packages.
 const REFUSED: i32 = -32000;
 /// Their code for a session that is unknown or ended.

@@ -34,12 +34,17 @@ impl Session {
         self.connections
     }
 
-    /// When the session has been idle for `idle_ms`; never while it is not idle.
+    /// After how long without anything the session is idle, in milliseconds; 0 is never.
+    pub fn set_idle_ms(&mut self, idle_ms: u64) {
+        self.idle_ms = idle_ms;
+    }
+
+    /// When the session has been idle for its idle time; never while something holds it.
     ///
     /// A session with an open connection, a running request or a pending poll is not idle. A poll is
     /// pending for max(10 x retry, 60 s) after a connection that left something to come back for.
     /// Without any contact nothing of that holds for longer than `max_detached_ms`.
-    pub fn idle_at(&self, idle_ms: Option<u64>, max_detached_ms: u64) -> Ms {
+    pub fn idle_at(&self, max_detached_ms: u64) -> Ms {
         if self.connections > 0 {
             return Ms::NEVER;
         }
@@ -47,10 +52,10 @@ impl Session {
         if !self.in_flight.is_empty() {
             return detached;
         }
-        let Some(idle_ms) = idle_ms else {
+        if self.idle_ms == 0 {
             return Ms::NEVER;
-        };
-        let idle = self.last_contact + idle_ms;
+        }
+        let idle = self.last_contact + self.idle_ms;
         idle.max(self.poll_until.min(detached))
     }
 }

@@ -40,6 +40,8 @@ pub struct Session {
     standalone: Option<StreamNonce>,
     draining: Option<u32>,
     ended: bool,
+    /// How long until it is idle, in milliseconds; 0 is never.
+    idle_ms: u64,
     /// The last sign of the client.
     last_contact: Ms,
     /// Until when somebody may still come back for something: see [`Session::idle_at`].
@@ -66,6 +68,7 @@ impl Session {
             standalone: None,
             draining: None,
             ended: false,
+            idle_ms: 0,
             last_contact: now,
             poll_until: now,
             connections: 0,

@@ -3,6 +3,8 @@
 use std::error::Error;
 use std::fmt;
 
+use crate::ErrorCode;
+
 /// Why a store did not do what it was asked.
 ///
 /// The text is for the server's own log and handlers. It never reaches a client (I9).
@@ -34,15 +36,15 @@ pub enum StoreError {
 
 impl StoreError {
     /// The code of the error, the same in every language.
-    pub fn code(&self) -> &'static str {
+    pub fn code(&self) -> ErrorCode {
         match self {
-            Self::TooLarge { .. } => "too_large",
-            Self::Gone => "gone",
-            Self::OutOfOrder => "out_of_order",
-            Self::RolledBack => "rolled_back",
-            Self::Fenced => "fenced",
-            Self::Failed(_) => "store_failed",
-            Self::TimedOut { .. } => "store_timed_out",
+            Self::TooLarge { .. } => ErrorCode::TooLarge,
+            Self::Gone => ErrorCode::Gone,
+            Self::OutOfOrder => ErrorCode::OutOfOrder,
+            Self::RolledBack => ErrorCode::RolledBack,
+            Self::Fenced => ErrorCode::Fenced,
+            Self::Failed(_) => ErrorCode::StoreFailed,
+            Self::TimedOut { .. } => ErrorCode::StoreTimedOut,
         }
     }
 }

@@ -11,6 +11,7 @@ use super::RedisStore;
 #[cfg(feature = "sqlite")]
 use super::SqliteStore;
 use super::{EncryptionKey, EventStore, Limits, MemoryStore, SealedStore};
+use crate::ErrorCode;
 
 /// What a durable store promises when it says that an event is stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -94,8 +95,8 @@ impl OpenError {
     }
 
     /// The code of the error, the same in every language.
-    pub fn code(&self) -> &'static str {
-        "store_not_opened"
+    pub fn code(&self) -> ErrorCode {
+        ErrorCode::StoreNotOpened
     }
 }
 
@@ -127,6 +128,7 @@ impl Error for OpenError {}
 /// | `connect_timeout_ms` | 5,000 | how long connecting may take, and opening the store |
 /// | `timeout_ms` | 10,000 | how long an operation is tried before it fails |
 /// | `ca` | the system's | with TLS: a file with the certificates to trust, in PEM form |
+/// | `cert`, `key` | | with TLS: files with our own certificate and its key, in PEM form, for a server that asks for them |
 /// | `sentinel_user`, `sentinel_password` | | for the sentinels, where they ask for it |
 ///
 /// A character that has a meaning in an address is written with a percent sign: `p%40ss` for `p@ss`.

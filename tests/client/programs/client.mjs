@@ -136,6 +136,6 @@ if (rest.length > 0) {
 }
 for await (const text of createInterface(process.stdin)) {
   const { name, url, plan } = JSON.parse(text);
-  bounded(line, url, plan, ours).then((report) => console.log(JSON.stringify({ name, ...report })));
+  void bounded(line, url, plan, ours).then((report) => console.log(JSON.stringify({ name, ...report })));
 }
 process.exit();

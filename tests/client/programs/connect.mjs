@@ -42,7 +42,8 @@ export async function connect(line, url, ours, { onLog, onAsk, onError }) {
   return {
     client,
     revision: transport.protocolVersion,
-    callTool: (call, options) => (line === 'v1' ? client.callTool(call, undefined, options) : client.callTool(call, options)),
+    callTool: (call, options) =>
+      line === 'v1' ? client.callTool(call, undefined, options) : client.callTool(call, options),
     async close() {
       await transport.terminateSession().catch(onError);
       await client.close();

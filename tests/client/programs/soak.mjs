@@ -1,6 +1,6 @@
 // One call over many resumes, with an official client: node --expose-gc soak.mjs v1|v2 [--line OPTIONS] URL EVERY.
 // Prints what soak.py prints.
-import { readFileSync, readdirSync } from 'node:fs';
+import { readdirSync, readFileSync } from 'node:fs';
 
 import { connect } from './connect.mjs';
 

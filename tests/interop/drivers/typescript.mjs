@@ -74,7 +74,7 @@ async function drive(url) {
   const client = await connect(url);
   let order;
   while ((order = await nextOrder())?.call !== undefined) {
-    ask(client, order);
+    void ask(client, order);
   }
   await client.close();
   show({ closed: true });

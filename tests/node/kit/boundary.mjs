@@ -9,7 +9,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { inspect } from 'node:util';
-import { Worker, isMainThread, parentPort, workerData } from 'node:worker_threads';
+import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads';
 
 import * as client from 'tailrope/client';
 import * as mcp from 'tailrope/mcp';
@@ -46,7 +46,8 @@ const WORDS =
 class Planned extends Error {}
 
 // Also where a callback that was handed in is a class, which is called all the same.
-const isPlanned = (error) => error instanceof Planned || /^Class constructors? .*cannot be invoked/.test(error?.message);
+const isPlanned = (error) =>
+  error instanceof Planned || /^Class constructors? .*cannot be invoked/.test(error?.message);
 
 /** Numbers from a seed. */
 function generator(seed) {
@@ -63,9 +64,29 @@ const raising = () => {
   throw new Planned();
 };
 const nasty = () =>
-  new Proxy({}, { get: raising, has: raising, ownKeys: raising, getPrototypeOf: raising, getOwnPropertyDescriptor: raising });
+  new Proxy(
+    {},
+    { get: raising, has: raising, ownKeys: raising, getPrototypeOf: raising, getOwnPropertyDescriptor: raising },
+  );
 const getter = () => Object.defineProperty({}, 'method', { get: raising, enumerable: true });
-const NUMBERS = [0, -0, 1, -1, 0.5, 255, 65_536, 2 ** 31, 2 ** 32 - 1, 2 ** 32, 2 ** 53, 2 ** 64, 1e308, -1e308, NaN, Infinity];
+const NUMBERS = [
+  0,
+  -0,
+  1,
+  -1,
+  0.5,
+  255,
+  65_536,
+  2 ** 31,
+  2 ** 32 - 1,
+  2 ** 32,
+  2 ** 53,
+  2 ** 64,
+  1e308,
+  -1e308,
+  NaN,
+  Infinity,
+];
 const TEXTS = ['', 'a', '0', '1', 'memory:', 'é\u2028\u{1f600}', 'a\0b', '\ud800', 'x'.repeat(70_000), 'line\r\nline'];
 const INITIALIZE = {
   jsonrpc: '2.0',
@@ -81,7 +102,9 @@ const HEAD = {
 
 function shown(value) {
   try {
-    return inspect(value, { depth: 1, breakLength: Infinity, maxStringLength: 60, maxArrayLength: 4 }).slice(0, 300).replaceAll('\n', ' ');
+    return inspect(value, { depth: 1, breakLength: Infinity, maxStringLength: 60, maxArrayLength: 4 })
+      .slice(0, 300)
+      .replaceAll('\n', ' ');
   } catch {
     return '<nasty>';
   }
@@ -150,9 +173,24 @@ class Machine {
       case 2:
         return this.pick([undefined, null, true, false, Symbol('s'), 10n, 2n ** 70n, raising, class {}]);
       case 3:
-        return this.pick([Buffer.from('{}'), new Uint8Array(70_000), new ArrayBuffer(8), new DataView(new ArrayBuffer(8))]);
+        return this.pick([
+          Buffer.from('{}'),
+          new Uint8Array(70_000),
+          new ArrayBuffer(8),
+          new DataView(new ArrayBuffer(8)),
+        ]);
       case 4:
-        return this.pick([{}, [], [1, 'a', null], { a: 1 }, new Map(), new Date(NaN), /x/, Promise.resolve(), new Error('x')]);
+        return this.pick([
+          {},
+          [],
+          [1, 'a', null],
+          { a: 1 },
+          new Map(),
+          new Date(NaN),
+          /x/,
+          Promise.resolve(),
+          new Error('x'),
+        ]);
       case 5:
         return this.pick([nasty(), getter(), Object.create(null), Object.freeze([]), Object.create(Engine.prototype)]);
       case 6:
@@ -381,8 +419,12 @@ const METHODS = {
   dropScope: ['id'],
 };
 
-const OPTIONS = 'retryMs maxBytes maxSessions durability encryptionKeys store storeWaitMs sessionIdleMs ownerLostMs unknown'.split(' ');
-const CLIENT = 'initialDelayMs growth jitter maxAttempts headers onResume schedule unknown message token fetch signal'.split(' ');
+const OPTIONS =
+  'retryMs maxBytes maxSessions durability encryptionKeys store storeWaitMs sessionIdleMs ownerLostMs unknown'.split(
+    ' ',
+  );
+const CLIENT =
+  'initialDelayMs growth jitter maxAttempts headers onResume schedule unknown message token fetch signal'.split(' ');
 
 /** The package's own functions, with options of wrong names, types and sizes. */
 async function callPublic(machine, seconds) {
@@ -399,17 +441,23 @@ async function callPublic(machine, seconds) {
     closeStandaloneSSEStream: () => [machine.any(), either(['retryMs', 'holdMs'])],
     setLog: () => [machine.any(), machine.any()],
     stats: () => [],
-    NodeStreamableHTTPServerTransport: () => [either(['sessionIdGenerator', 'eventStore', 'retryInterval', 'maxRequestBodySize'])],
+    NodeStreamableHTTPServerTransport: () => [
+      either(['sessionIdGenerator', 'eventStore', 'retryInterval', 'maxRequestBodySize']),
+    ],
     WebStandardStreamableHTTPServerTransport: () => [either(['sessionIdGenerator', 'eventStore', 'retryInterval'])],
-    createResumableMcpHandler: () => [machine.any(), either(['preferResumable', 'eventStore', 'retryInterval', 'onerror'])],
+    createResumableMcpHandler: () => [
+      machine.any(),
+      either(['preferResumable', 'eventStore', 'retryInterval', 'onerror']),
+    ],
     resumableFetch: () => [machine.any(), either(CLIENT)],
     stream: () => [machine.any(), either(CLIENT)],
   };
+  const entries = { ...client, ...mcp };
   const end = performance.now() + seconds * 1000;
   while ((performance.now() < end || machine.calls <= 100) && machine.findings.length < 20) {
     const [name, args] = machine.pick(Object.entries(calls));
     const values = args();
-    const target = mcp[name] ?? client[name];
+    const target = entries[name];
     const isClass = /^[A-Z]/.test(name);
     const made = machine.make(name, values, () => (isClass ? new target(...values) : target(...values)));
     (made?.return?.() ?? made)?.catch?.(() => {});
@@ -428,7 +476,12 @@ async function callInWorkers(machine, seconds) {
   const end = performance.now() + seconds * 1000;
   for (let round = 0; performance.now() < end || machine.calls <= 200; round++) {
     const started = [0, 1].map((number) => {
-      const data = { seed: machine.below(1 << 30), folder: machine.folder, trace: process.argv[5], seconds: 0.3 + number * 0.5 };
+      const data = {
+        seed: machine.below(1 << 30),
+        folder: machine.folder,
+        trace: process.argv[5],
+        seconds: 0.3 + number * 0.5,
+      };
       return new Worker(fileURLToPath(import.meta.url), { workerData: data });
     });
     await Promise.all(

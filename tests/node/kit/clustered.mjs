@@ -3,7 +3,7 @@ import cluster from 'node:cluster';
 import { once } from 'node:events';
 import http from 'node:http';
 
-import { EventStore, drain } from 'tailrope/mcp';
+import { drain, EventStore } from 'tailrope/mcp';
 
 import { makeServer } from '../../servers/node/transports.mjs';
 
@@ -15,8 +15,8 @@ if (cluster.isPrimary) {
       worker.process.kill('SIGTERM');
     }
   });
-  cluster.on('listening', (worker, { port }) => console.log(port));
-  cluster.on('exit', (worker, code) => (process.exitCode = Math.max(process.exitCode ?? 0, code ?? 1)));
+  cluster.on('listening', (_, { port }) => console.log(port));
+  cluster.on('exit', (_, code) => (process.exitCode = Math.max(process.exitCode ?? 0, code ?? 1)));
   Array.from({ length: Number(workers) }, () => cluster.fork());
 } else {
   const made = makeServer('v2', { routed: true, eventStore: new EventStore(address) });

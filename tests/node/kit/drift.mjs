@@ -28,9 +28,16 @@ const traced = (name) => `
 
 // By what a module's address contains: what of its source is replaced by what, everywhere. An empty text stands for the end.
 export const DRIFTS = {
-  'an option more': { [WEB_V1]: [[optionMore[0], optionMore.join('')]], [SERVER]: [[optionMore[0], optionMore.join('')]] },
+  'an option more': {
+    [WEB_V1]: [[optionMore[0], optionMore.join('')]],
+    [SERVER]: [[optionMore[0], optionMore.join('')]],
+  },
   'an attribute of another name': { [WEB_V1]: [attribute], [SERVER]: [attribute] },
-  'a wrapped method': { [NODE_V1]: [['', traced(OF_V1)]], [WEB_V1]: [['', traced(OF_WEB)]], [SERVER]: [['', traced(OF_WEB)]] },
+  'a wrapped method': {
+    [NODE_V1]: [['', traced(OF_V1)]],
+    [WEB_V1]: [['', traced(OF_WEB)]],
+    [SERVER]: [['', traced(OF_WEB)]],
+  },
   'a function of another name': {
     [SDK]: [['isInitializeRequest', 'opensSession']],
     [SERVER]: [[' isInitializeRequest, isInitializedNotification', ' isInitializedNotification']],

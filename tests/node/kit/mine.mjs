@@ -7,9 +7,8 @@ import { fileURLToPath } from 'node:url';
 
 import { NodeStreamableHTTPServerTransport } from '@modelcontextprotocol/node';
 import { McpServer } from '@modelcontextprotocol/server';
+import { createSessionRouter, EventStore } from 'tailrope/mcp';
 import * as z from 'zod';
-
-import { EventStore, createSessionRouter } from 'tailrope/mcp';
 
 function build() {
   const server = new McpServer({ name: 'mine', version: '1' });

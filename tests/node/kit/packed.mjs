@@ -3,8 +3,8 @@ import { execFileSync, spawnSync } from 'node:child_process';
 import { cpSync, mkdirSync, mkdtempSync, readdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { after, before } from 'node:test';
+import { fileURLToPath } from 'node:url';
 
 export const root = fileURLToPath(new URL('../../../', import.meta.url));
 export let folder;
@@ -35,4 +35,3 @@ export function run(program, file, source, flags = []) {
   const { status, stdout, stderr } = spawnSync(process.execPath, [...flags, file], { cwd: program, encoding: 'utf8' });
   return { status, stdout: stdout.trim(), stderr };
 }
-

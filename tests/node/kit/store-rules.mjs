@@ -116,7 +116,10 @@ export class Run {
     assert.deepEqual(more, []);
     assert.ok(kind in FIELDS, kind);
     const fields = typeof value === 'object' ? Object.keys(value) : [];
-    assert.deepEqual(fields.filter((field) => !FIELDS[kind].includes(field)), []);
+    assert.deepEqual(
+      fields.filter((field) => !FIELDS[kind].includes(field)),
+      [],
+    );
     await this[kind](value);
   }
 

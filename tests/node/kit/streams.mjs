@@ -2,7 +2,7 @@
 import { resumableFetch } from 'tailrope/client';
 
 import { within } from './raw.mjs';
-import { ScriptedServer, listenTo, post } from './scripted.mjs';
+import { listenTo, post, ScriptedServer } from './scripted.mjs';
 
 /** The messages of a body. */
 export const parse = (text) => (text.match(/(?<=^data: ).*$/gm) ?? []).map((line) => JSON.parse(line));

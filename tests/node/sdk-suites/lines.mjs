@@ -3,7 +3,7 @@
 const WEB = 'WebStandardStreamableHTTPServerTransport';
 
 const v1 = {
-  ours: 'mcp-v1.mjs',
+  ours: 'server/mcp-v1.mjs',
   packages: ['.'],
   modules: {
     'src/server/streamableHttp.ts': ['StreamableHTTPServerTransport'],
@@ -32,7 +32,7 @@ const SERVER = 'packages/server/src/index.ts';
 const NODE = 'packages/middleware/node/src/index.ts';
 
 const v2 = {
-  ours: 'mcp.mjs',
+  ours: 'server/mcp.mjs',
   packages: ['packages/server', 'packages/middleware/node'],
   modules: {
     [SERVER]: [WEB],

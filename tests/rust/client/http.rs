@@ -240,7 +240,7 @@ fn shown(event: &Event) -> Value {
         Event::Message { event: Some(event), data } => serde_json::json!({"deliver": data, "event": event}),
         Event::Gap { first, count } => serde_json::json!({"gap": [first, count]}),
         Event::CursorLost => serde_json::json!("cursor_lost"),
-        Event::Failed { failure, .. } => serde_json::json!({"failed": failure.kind()}),
+        Event::Failed { failure, .. } => serde_json::json!({"failed": failure.code().as_str()}),
         Event::Opened => serde_json::json!("opened"),
     }
 }

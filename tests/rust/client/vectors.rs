@@ -101,7 +101,7 @@ fn written(step: &Step) -> Value {
         Step::CursorLost => json!("cursor_lost"),
         Step::Disconnect => json!("disconnect"),
         Step::Finished => json!("finished"),
-        Step::Failed(failure) => json!({"failed": failure.kind()}),
+        Step::Failed(failure) => json!({"failed": failure.code().as_str()}),
     }
 }
 

@@ -106,14 +106,14 @@ fn answer(situation: Situation, dialect: &'static Dialect) -> Answer {
         Situation::CallWithAnIdInFlight => {
             let session = open();
             let _first = session.call(&[RequestId::text_id("a")], None, wake, 0).unwrap();
-            let again = session.call_json(&RequestId::text_id("a"), None, Arc::new(NoWake), 0).unwrap_err();
+            let again = session.call_json(&[RequestId::text_id("a")], None, Arc::new(NoWake), 0).unwrap_err();
             let both = session.call(&[id(7), RequestId::text_id("a")], None, Arc::new(NoWake), 0).unwrap_err();
             assert_eq!(again, both, "however the answer is to come");
             assert_eq!(session.in_flight(), 1);
             Err(again)
         }
         Situation::CallAfterTheEnd => ended(&bench, dialect).call(&[id(1)], None, wake, 0),
-        Situation::CallForJsonAfterTheEnd => ended(&bench, dialect).call_json(&id(1), None, wake, 0),
+        Situation::CallForJsonAfterTheEnd => ended(&bench, dialect).call_json(&[id(1)], None, wake, 0),
         Situation::GetAfterTheEnd => ended(&bench, dialect).listen(wake, 0),
         Situation::ResumeAfterTheEnd => resumed(&ended(&bench, dialect), "_GET_stream"),
         Situation::ResumeThatOutlivesTheSession => {

@@ -10,7 +10,8 @@ use crate::kit::common::{
 };
 use serde_json::json;
 use tailrope_core::Ms;
-use tailrope_core::engine::{Connection, EngineError, NoWake, Options, Sent};
+use tailrope_core::engine::{Connection, EngineError, NoWake, Options, Sent, SessionHandle};
+use tailrope_core::exchange::{Asker, Request, Terms};
 use tailrope_core::protocol::{Dialect, RequestId, StreamNonce};
 use tailrope_core::session::{OutgoingKind, Session};
 use tailrope_core::store::Limits;
@@ -168,18 +169,70 @@ fn i11_streams_are_forgotten_when_their_retention_is_over() {
 
 const IDLE_MS: u64 = 10_000;
 
+fn idle_in_ms(session: &SessionHandle, idle_ms: u64) -> Option<u64> {
+    session.set_idle_ms(idle_ms);
+    session.idle_in_ms()
+}
+
+/// The ids of the sessions that a tick in `ms` tells as idle.
+fn idle_after(bench: &Bench, ms: u64) -> Vec<String> {
+    bench.clock.advance(ms);
+    let mut idle: Vec<String> = bench.engine.tick().iter().map(|session| session.id().to_owned()).collect();
+    idle.sort_unstable();
+    idle
+}
+
+#[test]
+fn i11_a_tick_tells_which_sessions_are_idle() {
+    let bench = Bench::new(Options { session_idle_ms: IDLE_MS, max_detached_ms: 50_000, ..Options::default() });
+    let (_quiet, heard, listening) = (bench.session("a", NEW), bench.session("b", NEW), bench.session("c", NEW));
+    let longer = bench.session("d", NEW);
+    longer.set_idle_ms(15_000);
+    let never = bench.session("e", NEW);
+    never.set_idle_ms(0);
+    let standalone = listen(&listening);
+    assert!(bench.engine.due_in_ms() <= IDLE_MS / 4, "what a handler does sets times that nobody tells the host");
+    assert_eq!(idle_after(&bench, IDLE_MS - 1), Vec::<String>::new());
+    heard.received(&[]);
+    assert_eq!(idle_after(&bench, 1), ["a"]);
+    assert_eq!(idle_after(&bench, 1), Vec::<String>::new(), "a host that keeps it is not told at every tick");
+    assert_eq!(idle_after(&bench, 4_999), ["a", "d"], "but again");
+    longer.end();
+    assert_eq!(idle_after(&bench, 5_000), ["a", "b"]);
+    standalone.lost();
+    assert_eq!(idle_after(&bench, 49_999), ["a", "b"], "its client may come back");
+    assert_eq!(idle_after(&bench, 10_000), ["a", "b", "c"]);
+    let detached = call(&never, 1);
+    detached.lost();
+    assert_eq!(idle_after(&bench, 50_000), ["a", "b", "c", "e"], "its request runs without its client");
+}
+
+#[test]
+fn i11_a_request_is_a_sign_of_its_own_client_alone() {
+    let bench = Bench::new(Options { session_idle_ms: IDLE_MS, ..Options::default() });
+    let session = bench.session("s", NEW);
+    bench.advance(6_000);
+    let asked = |named| {
+        let asker = Asker { named, ..Asker::default() };
+        let _refused = session.admit(&Request { asker, ..Request::default() }, &Terms::default());
+        session.idle_in_ms()
+    };
+    assert_eq!(asked(Some("somebody else")), Some(IDLE_MS - 6_000));
+    assert_eq!(asked(None), Some(IDLE_MS), "also one that is refused");
+}
+
 #[test]
 fn i11_a_session_without_anything_is_idle_after_its_time() {
     let bench = Bench::new(Options::default());
     let session = bench.session("s", NEW);
-    assert_eq!(session.idle_in_ms(Some(IDLE_MS)), Some(IDLE_MS));
-    assert_eq!(session.idle_in_ms(None), None, "no idle time is set");
+    assert_eq!(idle_in_ms(&session, IDLE_MS), Some(IDLE_MS));
+    assert_eq!(idle_in_ms(&session, 0), None, "no idle time is set");
     bench.advance(4_000);
-    assert_eq!(session.idle_in_ms(Some(IDLE_MS)), Some(IDLE_MS - 4_000));
+    assert_eq!(idle_in_ms(&session, IDLE_MS), Some(IDLE_MS - 4_000));
     session.received(&[]);
-    assert_eq!(session.idle_in_ms(Some(IDLE_MS)), Some(IDLE_MS), "a message is a sign of life");
+    assert_eq!(idle_in_ms(&session, IDLE_MS), Some(IDLE_MS), "a message is a sign of life");
     bench.advance(IDLE_MS + 1);
-    assert_eq!(session.idle_in_ms(Some(IDLE_MS)), Some(0));
+    assert_eq!(idle_in_ms(&session, IDLE_MS), Some(0));
 }
 
 #[test]
@@ -188,9 +241,9 @@ fn f_51_a_session_with_an_open_connection_is_never_idle() {
     let session = bench.session("s", NEW);
     let standalone = listen(&session);
     bench.advance(24 * 3_600_000);
-    assert_eq!(session.idle_in_ms(Some(IDLE_MS)), None);
+    assert_eq!(idle_in_ms(&session, IDLE_MS), None);
     drop(standalone);
-    assert_eq!(session.idle_in_ms(Some(IDLE_MS)), Some(60_000), "its client may come back");
+    assert_eq!(idle_in_ms(&session, IDLE_MS), Some(60_000), "its client may come back");
 }
 
 #[test]
@@ -198,15 +251,15 @@ fn f_51_a_running_request_keeps_its_session_until_max_detached_ms() {
     let bench = Bench::new(Options { max_detached_ms: 500_000, ..Options::default() });
     let session = bench.session("s", NEW);
     let connection = call(&session, 1);
-    assert_eq!(session.idle_in_ms(Some(IDLE_MS)), None);
+    assert_eq!(idle_in_ms(&session, IDLE_MS), None);
     drop(connection);
-    for idle_ms in [Some(IDLE_MS), None] {
-        assert_eq!(session.idle_in_ms(idle_ms), Some(500_000), "also where no idle time is set");
+    for idle_ms in [IDLE_MS, 0] {
+        assert_eq!(idle_in_ms(&session, idle_ms), Some(500_000), "also where no idle time is set");
     }
     bench.advance(1_000);
-    assert_eq!(session.idle_in_ms(Some(IDLE_MS)), Some(499_000));
+    assert_eq!(idle_in_ms(&session, IDLE_MS), Some(499_000));
     respond(&session, 1).unwrap();
-    assert_eq!(session.idle_in_ms(Some(IDLE_MS)), Some(59_000), "its result waits for its client");
+    assert_eq!(idle_in_ms(&session, IDLE_MS), Some(59_000), "its result waits for its client");
 }
 
 #[test]
@@ -219,14 +272,14 @@ fn f_51_a_pending_poll_keeps_its_session_for_ten_retries() {
     let other = call(&session, 2);
     respond(&session, 2).unwrap();
     assert_eq!(bench.read(&other).end, Some(CloseReason::Complete));
-    let detached = session.idle_in_ms(Some(IDLE_MS)).unwrap();
+    let detached = idle_in_ms(&session, IDLE_MS).unwrap();
     assert_eq!(detached, 3_600_000, "its request runs");
     session.cancelled(&id(1));
-    assert_eq!(session.idle_in_ms(Some(IDLE_MS)), Some(199_995), "its end waits for its client");
+    assert_eq!(idle_in_ms(&session, IDLE_MS), Some(199_995), "its end waits for its client");
     let answered = call(&session, 3);
     session.close_connection(&id(3), Some(20_000), None);
     bench.read(&answered);
-    assert_eq!(session.idle_in_ms(Some(5_000_000)), Some(3_600_000));
+    assert_eq!(idle_in_ms(&session, 5_000_000), Some(3_600_000));
 }
 
 #[test]
@@ -237,7 +290,7 @@ fn f_51_a_pending_poll_keeps_its_session_also_when_its_stream_is_complete() {
     session.close_connection(&id(1), Some(100_000), None);
     bench.read(&connection);
     respond(&session, 1).unwrap();
-    assert_eq!(session.idle_in_ms(Some(IDLE_MS)), Some(1_000_000), "its client was told to come back in 100 s");
+    assert_eq!(idle_in_ms(&session, IDLE_MS), Some(1_000_000), "its client was told to come back in 100 s");
 }
 
 #[test]
@@ -276,7 +329,7 @@ fn a_completed_call_leaves_nothing_pending() {
     respond(&session, 1).unwrap();
     assert_eq!(bench.read(&connection).end, Some(CloseReason::Complete));
     drop(connection);
-    assert_eq!(session.idle_in_ms(Some(IDLE_MS)), Some(IDLE_MS));
+    assert_eq!(idle_in_ms(&session, IDLE_MS), Some(IDLE_MS));
 }
 
 // Drain

@@ -187,7 +187,7 @@ fn an_initialize_stream_has_the_asked_revision_and_later_ones_the_negotiated() {
         let session = bench.engine.open_session("s", None, &Dialect::MCP_PYTHON_2, wake.clone(), 0).unwrap();
         let asked = Some(Revision::V2025_11_25);
         let connection = match json_answer {
-            true => session.call_json(&id(0), asked, wake, 0).unwrap(),
+            true => session.call_json(&[id(0)], asked, wake, 0).unwrap(),
             false => session.call(&[id(0)], asked, wake, 0).unwrap(),
         };
         assert_eq!(session.revision(), asked);
@@ -258,6 +258,43 @@ fn a_json_call_gets_an_end_when_it_is_cancelled_and_when_its_session_ends() {
     assert!(answered[0].text.contains("-32800"), "{}", answered[0].text);
     assert_eq!(answered[1].status, Some(500));
     assert!(answered[1].text.contains("Session terminated"), "{}", answered[1].text);
+}
+
+#[test]
+fn w_013_a_batch_for_json_is_one_connection_with_one_body() {
+    let bench = Bench::new(Options::default());
+    let session = bench.session("s", NEW);
+    let bell = Arc::new(Bell(AtomicU64::new(0)));
+    let open = |numbers: [i64; 2]| session.call_json(&numbers.map(id), None, Arc::clone(&bell) as _, 7).unwrap();
+    let rings = || bell.0.swap(0, Ordering::SeqCst);
+    let batch = open([1, 2]);
+    assert_eq!(bench.engine.stats().connections, 1);
+    assert_eq!(read_now(&batch), Answered::default());
+    respond(&session, 2).unwrap();
+    assert_eq!((rings(), read_now(&batch)), (0, Answered::default()), "the other answer is missing");
+    respond(&session, 1).unwrap();
+    let answered = read_now(&batch);
+    assert_eq!((rings(), answered.status, answered.content_type), (1, Some(200), Some("application/json")));
+    let bodies = [1, 2].map(|number| format!(r#"{{"jsonrpc":"2.0","id":{number},"result":{{}}}}"#));
+    assert_eq!((answered.text, answered.end), (format!("[{}]", bodies.join(",")), Some(CloseReason::Complete)));
+
+    assert!(session.call_json(&[id(3), id(3)], None, Arc::new(NoWake), 0).is_err(), "F-08");
+    let cancelled = open([3, 4]);
+    assert!(session.cancelled(&id(3)));
+    respond(&session, 4).unwrap();
+    let text = read_now(&cancelled).text;
+    assert!(text.contains("-32800") && text.contains(r#""id":4,"result""#), "{text}");
+
+    open([5, 6]).lost();
+    assert_eq!((bench.engine.stats().connections, session.in_flight()), (0, 2), "I12: it cancels nothing");
+    assert_eq!([respond(&session, 5), respond(&session, 6)], [Ok(Sent::Stored), Ok(Sent::Stored)]);
+
+    let ended = open([7, 8]);
+    respond(&session, 7).unwrap();
+    session.end();
+    let answered = read_now(&ended);
+    assert_eq!(answered.status, Some(200), "what was answered is not lost");
+    assert!(answered.text.contains(r#""id":7,"result""#) && answered.text.contains("-32603"), "{}", answered.text);
 }
 
 // Questions

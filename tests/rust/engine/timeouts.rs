@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use crate::kit::common::{Bell, Bench, NEW, ask, call, id, notify, read_now, respond, resume, slow};
 use serde_json::json;
+use tailrope_core::ErrorCode;
 use tailrope_core::engine::{EngineError, NoWake, Options, Sent};
 use tailrope_core::protocol::{Dialect, EventId};
 use tailrope_core::store::{HostReplay, HostStore, StoreError, StreamKey};
@@ -177,7 +178,7 @@ fn i13_an_end_is_asked_for_until_the_store_has_it() {
 #[test]
 fn i9_the_text_of_a_timeout_says_nothing_of_the_store() {
     let EngineError::Store(error) = TIMED_OUT.unwrap_err() else { unreachable!() };
-    assert_eq!(error.code(), "store_timed_out");
+    assert_eq!(error.code(), ErrorCode::StoreTimedOut);
     assert_eq!(EngineError::Store(error).to_string(), "the event store did not store the event");
 }
 

@@ -478,7 +478,7 @@ pub(crate) fn call(session: &SessionHandle, number: i64) -> Connection {
 }
 
 pub(crate) fn call_json(session: &SessionHandle, number: i64) -> Connection {
-    session.call_json(&id(number), None, Arc::new(NoWake), 0).expect("the id is free")
+    session.call_json(&[id(number)], None, Arc::new(NoWake), 0).expect("the id is free")
 }
 
 pub(crate) fn listen(session: &SessionHandle) -> Connection {
@@ -516,4 +516,13 @@ pub(crate) fn slow(options: Options) -> (Bench, Arc<SlowStore>) {
 pub(crate) fn unused(bench: &Bench) {
     let stats = bench.engine.stats();
     assert_eq!((stats.sessions, stats.connections, stats.streams, stats.events, stats.bytes), (0, 0, 0, 0, 0));
+}
+
+/// What a document has between its fences, in the block that begins with these words.
+pub(crate) fn documented(file: &str, begins: &str) -> String {
+    let path = format!("{}/../docs/{file}", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(&path).expect("the document is there");
+    let mut blocks = text.split("```").skip(1).step_by(2).filter_map(|block| block.split_once('\n'));
+    let found = blocks.find(|(_, block)| block.starts_with(begins)).map(|(_, block)| block.to_owned());
+    found.unwrap_or_else(|| panic!("{file} has no block that begins with {begins:?}"))
 }

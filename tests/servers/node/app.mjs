@@ -29,11 +29,28 @@ async function opened(address = 'memory:', options) {
 /** What the options are in the words of `makeServer`. */
 async function translated(options, stock) {
   // `stock` is chosen with the transport.
-  const { engine = {}, address, store, cap, retry_ms: retryMs = 20, idle_s: idleS, log, stock: _stock, ...rest } = options;
+  const {
+    engine = {},
+    address,
+    store,
+    cap,
+    retry_ms: retryMs = 20,
+    idle_s: idleS,
+    log,
+    stock: _stock,
+    ...rest
+  } = options;
   const { transport, ...limits } = engine;
   const own = Object.fromEntries(Object.entries(limits).map(([name, value]) => [camelCase(name), value]));
-  const { json_response: enableJsonResponse, stateless_http: stateless, max_request_body_size: size, auth, guard, own_auth: ownAuth, ...more } =
-    rest;
+  const {
+    json_response: enableJsonResponse,
+    stateless_http: stateless,
+    max_request_body_size: size,
+    auth,
+    guard,
+    own_auth: ownAuth,
+    ...more
+  } = rest;
   if (Object.keys(more).length > 0) {
     throw new TypeError(`unknown options: ${Object.keys(more)}`);
   }

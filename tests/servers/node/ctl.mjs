@@ -1,6 +1,6 @@
 // Gates, marks and counters that tests reach over HTTP beside the MCP endpoint, as those of the Python servers
 // (tests/servers/python/control.py).
-import { readFileSync, readdirSync } from 'node:fs';
+import { readdirSync, readFileSync } from 'node:fs';
 
 import { drain, stats } from 'tailrope/mcp';
 
@@ -15,7 +15,8 @@ const PAGE_BYTES = 4096;
 
 export const camelCase = (name) => name.replace(/_(.)/g, (_, letter) => letter.toUpperCase());
 const snakeCase = (name) => name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
-const renamed = (object, rename) => Object.fromEntries(Object.entries(object).map(([key, value]) => [rename(key), value]));
+const renamed = (object, rename) =>
+  Object.fromEntries(Object.entries(object).map(([key, value]) => [rename(key), value]));
 
 /**
  * Answers below `/ctl/`, and makes the transport of `/current` anew at `/new`; all else goes to the server as it is, behind

@@ -3,9 +3,8 @@
 // It is also the store of the stock transports: a list for each stream and a look-up by id, one object for all
 // sessions, as a data base would be.
 import { open } from 'node:fs/promises';
-
-import { gate, mark } from './control.mjs';
 import { sleep } from '../../node/kit/raw.mjs';
+import { gate, mark } from './control.mjs';
 
 /** What a real driver's exception would carry. No client may ever see it. */
 export const SECRET = 'redis://user:hunter2@10.0.0.7:6379';

@@ -7,10 +7,9 @@ import { CreateMessageResultSchema, ElicitResultSchema } from '@modelcontextprot
 import { McpServer as McpServerV2 } from '@modelcontextprotocol/server';
 import { closeSSEStream, closeStandaloneSSEStream } from 'tailrope';
 import * as z from 'zod';
-
+import { sleep } from '../../node/kit/raw.mjs';
 import { gate, isOpen, mark, marked } from './control.mjs';
 import { marked as runMarked } from './marked.mjs';
-import { sleep } from '../../node/kit/raw.mjs';
 
 const requestedSchema = { type: 'object', properties: { name: { type: 'string' } }, required: ['name'] };
 

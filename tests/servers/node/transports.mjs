@@ -4,9 +4,9 @@ import http from 'node:http';
 
 import { getRequestListener } from '@hono/node-server';
 import { NodeStreamableHTTPServerTransport } from '@modelcontextprotocol/node';
-import { WebStandardStreamableHTTPServerTransport as WebV2 } from '@modelcontextprotocol/server';
 import { StreamableHTTPServerTransport } from '@modelcontextprotocol/sdk/server/streamableHttp.js';
 import { WebStandardStreamableHTTPServerTransport as WebV1 } from '@modelcontextprotocol/sdk/server/webStandardStreamableHttp.js';
+import { WebStandardStreamableHTTPServerTransport as WebV2 } from '@modelcontextprotocol/server';
 
 import * as v2 from 'tailrope/mcp';
 import * as v1 from 'tailrope/mcp-v1';
@@ -80,7 +80,10 @@ function userOf(header) {
  * classes; `stateless`, a transport for each request; `auth`, only users with a token; `routed`, sessions by
  * `createSessionRouter`, and not by a map of transports that tests can reach.
  */
-export function makeServer(line, { engine, address, cap, stock = isStock, web, stateless, auth, routed, ...options } = {}) {
+export function makeServer(
+  line,
+  { engine, address, cap, stock = isStock, web, stateless, auth, routed, ...options } = {},
+) {
   const transports = new Map();
   const requests = { POST: 0, GET: 0, DELETE: 0 };
   const errors = [];
@@ -127,7 +130,9 @@ export function makeServer(line, { engine, address, cap, stock = isStock, web, s
 
   const stored = { ...options, eventStore: store, onerror: (error) => errors.push(error) };
 
-  const router = routed ? packages[line].createSessionRouter(() => buildServer(line), { retryInterval: 20, ...stored }) : undefined;
+  const router = routed
+    ? packages[line].createSessionRouter(() => buildServer(line), { retryInterval: 20, ...stored })
+    : undefined;
 
   // The one transport of `/current`, made anew by `renew`: as users make one by hand.
   let current;

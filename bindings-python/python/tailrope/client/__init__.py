@@ -13,7 +13,7 @@ The SDK sees one answer to each request, which does not end when connections end
 this module's business. docs/clients.md has the rules.
 """
 
-from tailrope._native import TailropeError
+from tailrope._errors import ErrorCode, TailropeError
 from tailrope.client._factory import http_client, http_client_factory
 from tailrope.client._messages import Messages, stream
 from tailrope.client._options import ClientOptions, Gap, Resume, StreamOptions
@@ -21,6 +21,7 @@ from tailrope.client._transport import ResumableTransport, Streams
 
 __all__ = [
     "ClientOptions",
+    "ErrorCode",
     "Gap",
     "Messages",
     "ResumableTransport",

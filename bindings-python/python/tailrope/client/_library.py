@@ -11,7 +11,7 @@ import urllib.request
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from tailrope._native import TailropeError
+from tailrope._errors import ErrorCode, TailropeError
 
 LIBRARIES = ("httpx", "httpx2")
 
@@ -62,23 +62,17 @@ def _error_class(library: Any) -> Any:
     return type("StreamError", (TailropeError, library.ReadError), {"__module__": "tailrope.client"})
 
 
-def stream_error(library: Any, kind: str, text: str) -> Exception:
+def stream_error(library: Any, text: str, code: ErrorCode) -> TailropeError:
     """A failure as an exception of both sides."""
-    error: Exception = _error_class(library)(text)
-    error.code = kind  # type: ignore[attr-defined]
-    return error
-
-
-def failed(kind: str, text: str) -> TailropeError:
-    error = TailropeError(text)
-    error.code = kind
+    error: TailropeError = _error_class(library)(text, code)
     return error
 
 
 class NotTaken(TailropeError):
     """What is asked for has no resumption (W-069): nothing of it is tried, nor tried again."""
 
-    code = "not_resumable"
+    def __init__(self, revision: str) -> None:
+        super().__init__(f"revision {revision} of the protocol has no resumption", "not_resumable")
 
 
 def retry_after_ms(headers: Any) -> int | None:

@@ -10,9 +10,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, Self, Unpack
 
+from tailrope._errors import TailropeError
 from tailrope._native import ClientStream, classify, client_refusal, client_takes_answer, client_takes_request
 from tailrope.client._factory import stock_settings
-from tailrope.client._library import NotTaken, default_transport, failed, library_of
+from tailrope.client._library import NotTaken, default_transport, library_of
 from tailrope.client._options import Headers, HeadersCallback, Settings, StreamOptions, checked
 from tailrope.client._stream import Connection, Stream, headers_of, now_ms
 from tailrope.client._transport import (
@@ -36,7 +37,7 @@ class Messages:
     """The messages of one stream, as parsed JSON objects, in order, each once.
 
     An iterator that is left early has to be closed: `async with` does it, or `aclose()`. A stream that fails raises
-    TailropeError with the kind as `code`.
+    TailropeError, whose `code` tells why.
     """
 
     def __init__(
@@ -188,7 +189,7 @@ class Messages:
                 self._hand_out(text)
             return
         if stream is not None and stream.failure is not None:
-            raise failed(*stream.failure)
+            raise TailropeError(*stream.failure)
         await self.aclose()
 
     def _hand_out(self, text: str | bytes) -> None:
@@ -238,7 +239,7 @@ def need_resumption(method: str, headers: Any) -> None:
     """Raises `not_resumable` for a request of a revision that has no resumption (W-069): it is left alone."""
     version = headers.get(VERSION)
     if not client_takes_request(method, headers.get("accept"), version):
-        raise NotTaken(f"revision {version} of the protocol has no resumption")
+        raise NotTaken(version)
 
 
 def stream(

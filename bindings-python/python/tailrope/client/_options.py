@@ -44,7 +44,7 @@ class StreamOptions(TypedDict, total=False):
     initial_delay_ms: int
     """The wait before a resume while the stream has told no `retry`. Default 1,000."""
     max_delay_ms: int
-    """The longest wait that back-off makes. A longer `retry` is waited all the same. Default 30,000."""
+    """The longest wait that back-off makes. A longer `retry` is waited all the same, up to an hour. Default 30,000."""
     growth: float
     """By how much the wait grows with each failure in a row, 1 to 100. Default 1.5."""
     jitter: float

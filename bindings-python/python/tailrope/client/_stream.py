@@ -21,6 +21,7 @@ from tailrope.client._library import NotTaken, retry_after_ms
 from tailrope.client._options import Gap, Resume
 
 if TYPE_CHECKING:
+    from tailrope._errors import ErrorCode
     from tailrope._native import ClientStream, _ClientOutput
     from tailrope.client._options import Settings
 
@@ -117,7 +118,7 @@ class Stream:
         # The next connection is the first of a stream that the SDK began with a GET.
         self.is_first = False
         self.is_aborted = False
-        self.failure: tuple[str, str] | None = None
+        self.failure: tuple[str, ErrorCode] | None = None
         self._connection: Connection | None = None
         self._fault: Exception | None = None
         self._ready: list[Delivery] = []
@@ -354,7 +355,7 @@ class Stream:
             elif step[0] == "finished":
                 self._finished(is_dropped)
             else:
-                self._failed(step[1], step[2])
+                self._failed(step[2], step[1])
         return is_dropped
 
     def _finished(self, is_dropped: bool) -> None:
@@ -364,9 +365,9 @@ class Stream:
             self._host.read_out(connection)
         self._asked()
 
-    def _failed(self, kind: str, text: str) -> None:
-        self.failure = kind, text
-        logger.debug("a stream failed: %s: %s", kind, text)
+    def _failed(self, text: str, code: ErrorCode) -> None:
+        self.failure = text, code
+        logger.debug("a stream failed: %s: %s", code, text)
         self._asked()
 
     async def _let_go(self) -> None:

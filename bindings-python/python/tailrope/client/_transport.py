@@ -8,9 +8,10 @@ import logging
 import weakref
 from typing import TYPE_CHECKING, Any, Unpack
 
+from tailrope._errors import TailropeError
 from tailrope._native import ClientStream, classify, client_takes_answer, client_takes_request
 from tailrope._options import is_disabled
-from tailrope.client._library import body_class, default_transport, failed, library_of, stream_error
+from tailrope.client._library import body_class, default_transport, library_of, stream_error
 from tailrope.client._options import ClientOptions, Headers, HeadersCallback, checked
 from tailrope.client._stream import MAX_REDIRECTS, REDIRECTS, Connection, Stream, headers_of, now_ms
 
@@ -323,4 +324,5 @@ def need_asyncio() -> None:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        raise failed("no_event_loop", "tailrope.client needs asyncio: no asyncio event loop is running here") from None
+        text = "tailrope.client needs asyncio: no asyncio event loop is running here"
+        raise TailropeError(text, "not_asyncio") from None

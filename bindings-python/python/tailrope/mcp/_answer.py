@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -33,16 +32,16 @@ _EVENT_STREAM: Headers = [
 ]
 
 
-def _head_of(content_type: str | None, session_id: bytes) -> Headers:
+def _head_of(content_type: str | None, session_id: bytes | None) -> Headers:
+    named = [] if session_id is None else [(b"mcp-session-id", session_id)]
     if content_type == "text/event-stream":
-        return [*_EVENT_STREAM, (b"mcp-session-id", session_id)]
-    if content_type is None:
-        return [(b"mcp-session-id", session_id)]
-    return [(b"content-type", content_type.encode()), (b"mcp-session-id", session_id)]
+        return [*_EVENT_STREAM, *named]
+    return named if content_type is None else [(b"content-type", content_type.encode()), *named]
 
 
 async def write_whole(send: Send, status: int, headers: Headers, body: bytes) -> None:
     """An answer that is known as a whole."""
+    # Without content there is no length of it.
     if status != 204:
         headers = [*headers, (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -50,9 +49,9 @@ async def write_whole(send: Send, status: int, headers: Headers, body: bytes) ->
 
 
 async def write_refusal(send: Send, refusal: Refusal, session_id: bytes | None = None) -> None:
-    """The answer to a request that is not admitted. One that says that there is no such session does not name it."""
+    """The answer to a request that is not admitted."""
     headers = [_JSON]
-    if session_id is not None and refusal.status != HTTPStatus.NOT_FOUND:
+    if session_id is not None and refusal.names_session:
         headers.append((b"mcp-session-id", session_id))
     if refusal.allow is not None:
         headers.append((b"allow", refusal.allow.encode()))
@@ -76,16 +75,17 @@ async def write_connection(
     watcher: asyncio.Task[None] | None = None
     try:
         while True:
-            status, content_type, data, end, wait_ms = connection.poll(PAGE_BYTES)
+            status, content_type, is_named, data, end, wait_ms = connection.poll(PAGE_BYTES)
             if end is not None:
                 if not started:
-                    await write_whole(send, status or 200, _head_of(content_type, session_id), data or b"")
+                    headers = _head_of(content_type, session_id if is_named else None)
+                    await write_whole(send, status, headers, data or b"")
                 else:
                     await send({"type": "http.response.body", "body": data or b"", "more_body": False})
                 return
             if data is not None:
                 if not started:
-                    headers = _head_of(content_type, session_id)
+                    headers = _head_of(content_type, session_id if is_named else None)
                     await send({"type": "http.response.start", "status": status, "headers": headers})
                     started = True
                 await send({"type": "http.response.body", "body": data, "more_body": True})

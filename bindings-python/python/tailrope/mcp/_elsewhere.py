@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from mcp.server.transport_security import TransportSecurityMiddleware
 from starlette.requests import Request
 
-from tailrope._native import Refusal, TailropeError, refusal
+from tailrope._errors import TailropeError
+from tailrope._native import Refusal, refusal
 from tailrope.mcp import _hosts, _sdk
 from tailrope.mcp._answer import write_connection, write_refusal
 from tailrope.mcp._principal import asker
@@ -97,6 +98,7 @@ async def _open(
     manager: Any, session: Session, here: Loop, who: Asker, scope: Scope, receive: Receive, send: Send
 ) -> Connection | None:
     """Opens the connection that a transport of the session would; None when the request is refused, and answered."""
+    # The SDK's own checks of hosts and origins, in its own words.
     security = TransportSecurityMiddleware(manager.security_settings)
     refused = await security.validate_request(Request(scope, receive), is_post=False)
     if refused is not None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mcp.server.streamable_http import EventMessage
 from mcp.server.streamable_http import EventStore as SdkEventStore
 
-from tailrope._native import TailropeError
+from tailrope._errors import TailropeError
 from tailrope.mcp import _sdk
 from tailrope.mcp._engage import OwnStore
 
@@ -80,7 +80,5 @@ class Hooks(SdkEventStore, OwnStore):
                         await future
                     is_told, value = pending.take()
         except TimeoutError:
-            error = TailropeError("the event store did not answer in time")
-            error.code = "store_timed_out"
-            raise error from None
+            raise TailropeError("the event store did not answer in time", "store_timed_out") from None
         return value

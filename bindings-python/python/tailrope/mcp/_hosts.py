@@ -38,14 +38,14 @@ class Host:
             self._sessions[session] = runtime
             is_draining = self._is_draining
         if is_draining:
-            session.drain(runtime.drain_ms())
+            session.drain(runtime.engine.drain_ms())
 
     def drain(self) -> None:
         with _runtime._lock:
             self._is_draining = self is not _unknown
             sessions = list(self._sessions.items())
         for session, runtime in sessions:
-            session.drain(runtime.drain_ms())
+            session.drain(runtime.engine.drain_ms())
 
 
 _unknown = Host()

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from tailrope._native import TailropeError
+from tailrope._errors import TailropeError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -49,9 +49,8 @@ class Outcomes:
                 future.set_exception(self._unknown())
 
     def _unknown(self) -> TailropeError:
-        error = TailropeError(f"it is not known whether the event store has the event: {self._unheard}")
-        error.code = "store_failed"
-        return error
+        text = f"it is not known whether the event store has the event: {self._unheard}"
+        return TailropeError(text, "store_failed")
 
     async def _run(self) -> None:
         key, waiters = self._session.key, self._here.waiters

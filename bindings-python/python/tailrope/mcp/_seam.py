@@ -8,7 +8,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from tailrope._native import TailropeError
+from tailrope._errors import TailropeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,9 +79,8 @@ _TRANSPORT = (
 def unsupported(difference: str) -> TailropeError:
     """The error for an SDK that Tailrope does not fit under."""
     found = f"mcp {VERSION}" if VERSION else "this environment"
-    error = TailropeError(f"Tailrope does not fit under {found} (supported: {SUPPORTED}): {difference}.")
-    error.code = "unsupported_sdk"
-    return error
+    text = f"Tailrope does not fit under {found} (supported: {SUPPORTED}): {difference}."
+    return TailropeError(text, "unsupported_sdk")
 
 
 def unfit_version() -> str | None:

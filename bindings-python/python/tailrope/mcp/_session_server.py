@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import math
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -14,7 +12,8 @@ from mcp.server.transport_security import TransportSecurityMiddleware
 from mcp.shared.message import SessionMessage
 from starlette.requests import ClientDisconnect, Request
 
-from tailrope._native import Connection, Refusal, TailropeError, refusal
+from tailrope._errors import TailropeError
+from tailrope._native import Connection, Refusal, refusal
 from tailrope.mcp import _hosts, _sdk
 from tailrope.mcp._answer import write_connection, write_refusal, write_whole
 from tailrope.mcp._close import Closer
@@ -57,6 +56,7 @@ class SessionServer:
         self._security = TransportSecurityMiddleware(security_settings)
         self._retry_ms = retry_ms
         self._idle_timeout = idle_timeout
+        self._here: Loop | None = None
         self._session: Session | None = None
         self._is_refused = False
         self._requests = 0
@@ -67,11 +67,16 @@ class SessionServer:
     async def connect(self) -> AsyncGenerator[tuple[Any, Any] | None, None]:
         """Opens the session: the streams for the SDK's dispatcher, or None where no further session fits."""
         runtime = self.runtime
-        here = runtime.here()
+        here = self._here = runtime.here()
+        idle_ms = None
         if self._idle_timeout is not None:
+            idle_ms = max(round(self._idle_timeout * 1_000), 1)
             self.idle_scope = anyio.CancelScope()
+            runtime.servers[self._id] = self
         try:
-            session = self._session = runtime.engine.open_session(self._id, _sdk.MAJOR, self._retry_ms, here.waiters)
+            session = self._session = runtime.engine.open_session(
+                self._id, _sdk.MAJOR, self._retry_ms, idle_ms, here.waiters
+            )
         except TailropeError as error:
             if error.code != "too_many_sessions":
                 raise
@@ -86,9 +91,9 @@ class SessionServer:
             here.arm(runtime, runtime.engine.due_in_ms())
             if runtime.host_store is not None:
                 self._outcomes = UserStore(runtime, session, here)
-            elif runtime.engine.answers_elsewhere():
+            elif runtime.answers_elsewhere:
                 self._outcomes = Outcomes(runtime, session, here)
-            async with Outbox(session, runtime.engine.options(), self._outcomes, self._refresh_idle) as outbox:
+            async with Outbox(session, self._outcomes) as outbox:
                 yield self._inbox, outbox
         finally:
             self._inbox.close()
@@ -123,11 +128,9 @@ class SessionServer:
                 raise RuntimeError(msg)
             await self._refuse(send, "too_many_sessions")
             return
-        if self.idle_scope is not None:
-            if self.idle_scope.cancel_called:
-                # The host is ending this session; nothing may be dispatched into it any more.
-                self.terminate()
-            self.idle_scope.deadline = math.inf
+        if self.idle_scope is not None and self.idle_scope.cancel_called:
+            # The host is ending this session; nothing may be dispatched into it any more.
+            self.terminate()
         self._requests += 1
         try:
             # Nothing of the request is held on to while its connection is open, for an hour maybe.
@@ -137,14 +140,18 @@ class SessionServer:
                 await write_connection(connection, self.runtime, here, receive, send, self._id_header)
         finally:
             self._requests -= 1
-            self._refresh_idle()
 
-    def _refresh_idle(self) -> None:
-        """Sets when the host ends the session: the engine knows what holds it (I11)."""
-        if self.idle_scope is None or self._idle_timeout is None or self._session is None or self._requests:
-            return
-        idle_in_ms = self._session.idle_in_ms(round(self._idle_timeout * 1_000))
-        self.idle_scope.deadline = math.inf if idle_in_ms is None else anyio.current_time() + idle_in_ms / 1_000
+    def become_idle(self) -> None:
+        """The engine says that nothing holds the session any more (I11). Called on any thread."""
+        if self._here is not None:
+            with suppress(RuntimeError):
+                # Its loop may be closed.
+                self._here.loop.call_soon_threadsafe(self._end_idle)
+
+    def _end_idle(self) -> None:
+        # A request that is still read, or is with the SDK, is not known to the engine.
+        if self.idle_scope is not None and self._requests == 0:
+            self.idle_scope.cancel()
 
     async def _admit(
         self, session: Session, here: Loop, scope: Scope, receive: Receive, send: Send
@@ -152,6 +159,7 @@ class SessionServer:
         """Answers a request that needs no stream; otherwise opens the connection that is to be written."""
         request = Request(scope, receive)
         method: str = scope["method"]
+        # The SDK's own checks of hosts and origins, in its own words.
         refused = await self._security.validate_request(request, is_post=method == "POST")
         if refused is not None:
             await refused(scope, receive, send)
@@ -177,7 +185,7 @@ class SessionServer:
                 await self._message(session, admission, request, body, send)
             case "delete":
                 self.terminate()
-                await self._write_empty(send, HTTPStatus.OK)
+                await self._write_empty(send, admission.status)
             case _:
                 opened = session.open(admission, here.waiters, False)
         if isinstance(opened, Refusal):
@@ -227,7 +235,6 @@ class SessionServer:
         """The request settled without a response: it gets its terminal from the engine (I13)."""
         if self._session is not None:
             self._session.cancelled(request_id)
-            self._refresh_idle()
 
     async def _message(self, session: Session, admission: Admission, request: Request, body: bytes, send: Send) -> None:
         message = await self._parse(body, send)
@@ -242,7 +249,7 @@ class SessionServer:
             await self._refuse(send, "session_ended")
             return
         session.dispatched(admission)
-        await self._write_empty(send, HTTPStatus.ACCEPTED)
+        await self._write_empty(send, admission.status)
 
     async def _refuse(self, send: Send, fault: str, text: str = "") -> None:
         await write_refusal(send, refusal(_sdk.MAJOR, fault, text), self._id_header)

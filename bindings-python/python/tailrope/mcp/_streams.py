@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from tailrope._native import TailropeError
+from tailrope._errors import TailropeError
 from tailrope.mcp import _sdk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import TracebackType
 
     from mcp.shared.message import SessionMessage
@@ -25,12 +24,8 @@ if TYPE_CHECKING:
 MAX_INBOX = 256
 """Messages that may wait for the SDK's dispatcher before a POST has to wait, too."""
 
-YIELD_EVENTS = 128
-YIELD_BYTES = 64 << 10
-YIELD_S = 0.001
-"""A handler that sends without a pause lets the connection's writer run after so many events or bytes, and
-at the first event after so long: a reader gets an event before the handler's next pause (F-46), and the
-log's bounds are not reached before a reader that keeps up had its turn."""
+YIELD = -1
+"""What the engine answers where the sender has to let the event loop turn (F-46)."""
 
 
 class Inbox:
@@ -116,22 +111,11 @@ class Inbox:
 class Outbox:
     """What the server sends: stored by the engine before `send` returns."""
 
-    def __init__(
-        self,
-        session: Session,
-        options: dict[str, int],
-        outcomes: Outcomes | None,
-        after_response: Callable[[], None],
-    ) -> None:
+    def __init__(self, session: Session, outcomes: Outcomes | None) -> None:
         self._session = session
-        self._yield_events = min(YIELD_EVENTS, max(1, options["max_events_per_stream"] // 4))
-        self._yield_bytes = min(YIELD_BYTES, options["max_bytes_per_stream"] // 4)
         self._outcomes = outcomes
-        self._after_response = after_response
         self._closed = False
-        self._unyielded_events = 0
-        self._unyielded_bytes = 0
-        self._yielded_at = 0.0
+        self._turned_at = 0.0
 
     async def send(self, item: SessionMessage) -> None:
         """Stores one message on the stream that it belongs to.
@@ -148,30 +132,24 @@ class Outbox:
         session = self._session
         kind, message, payload = _sdk.outgoing(item.message)
         try:
-            if kind is _sdk.NOTIFICATION:
-                number = session.notify(_sdk.related_request(item), payload)
-            elif kind is _sdk.RESPONSE:
+            if kind is _sdk.RESPONSE:
                 number = session.respond(message.id, payload)
-                self._after_response()
             else:
-                number = session.ask(message.id, _sdk.related_request(item), payload)
-            if number is not None and self._outcomes is not None:
+                since_ms = int((time.monotonic() - self._turned_at) * 1_000)
+                related = _sdk.related_request(item)
+                if kind is _sdk.NOTIFICATION:
+                    number = session.notify(related, payload, since_ms)
+                else:
+                    number = session.ask(message.id, related, payload, since_ms)
+            if number == YIELD:
+                await asyncio.sleep(0)
+                self._turned_at = time.monotonic()
+            elif number is not None and self._outcomes is not None:
                 await self._outcomes.outcome(number, raises=kind is not _sdk.RESPONSE)
-                return
         except TailropeError as error:
             if error.code in ("session_ended", "closed"):
                 raise anyio.ClosedResourceError from error
             raise
-        self._unyielded_events += 1
-        self._unyielded_bytes += len(payload)
-        if (
-            self._unyielded_events >= self._yield_events
-            or self._unyielded_bytes >= self._yield_bytes
-            or time.monotonic() - self._yielded_at >= YIELD_S
-        ):
-            await asyncio.sleep(0)
-            self._unyielded_events = self._unyielded_bytes = 0
-            self._yielded_at = time.monotonic()
 
     def close(self) -> None:
         self._closed = True

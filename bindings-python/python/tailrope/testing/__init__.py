@@ -14,7 +14,8 @@ It speaks HTTP and knows nothing of Tailrope, so it tests any server of MCP's St
 rules. It must not be imported by what a server runs.
 """
 
-from tailrope.testing._errors import KitError, NotExactlyOnce
+from tailrope._errors import TailropeError
+from tailrope.testing._errors import NotExactlyOnce
 from tailrope.testing._record import Connection, Event
 from tailrope.testing._server import Server, Serving, Target, serve
 from tailrope.testing._session import Call, Session, open_session
@@ -23,11 +24,11 @@ __all__ = [
     "Call",
     "Connection",
     "Event",
-    "KitError",
     "NotExactlyOnce",
     "Server",
     "Serving",
     "Session",
+    "TailropeError",
     "Target",
     "open_session",
     "serve",

@@ -17,7 +17,7 @@ from collections.abc import Generator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from tailrope.testing._errors import KitError
+from tailrope._errors import TailropeError
 from tailrope.testing._session import NEWEST, WAIT_MS, Session, open_session
 
 START_MS = 20_000
@@ -63,13 +63,14 @@ class Server:
         return ""
 
     async def kill(self) -> None:
-        """End the process at once (SIGKILL), with all that it started. Raises KitError `not_restartable` for a
+        """End the process at once (SIGKILL), with all that it started. Raises TailropeError `not_restartable` for a
         server in this process."""
-        raise KitError("not_restartable", "this server runs in the test's own process: give a command instead")
+        raise TailropeError("this server runs in the test's own process: give a command instead", "not_restartable")
 
     async def start(self) -> None:
-        """Start a process that was killed again, on the same port. Raises KitError `not_restartable`, `not_started`."""
-        raise KitError("not_restartable", "this server runs in the test's own process: give a command instead")
+        """Start a process that was killed again, on the same port. Raises TailropeError `not_restartable`,
+        `not_started`."""
+        raise TailropeError("this server runs in the test's own process: give a command instead", "not_restartable")
 
     async def restart(self) -> None:
         """`kill()` and `start()`: what a crash and a supervisor make of it. Sessions go on with `resume()`, where the
@@ -112,10 +113,10 @@ class Served(Server):
         waited = 0.0
         while not self._uvicorn.started:
             if self._task.done():
-                raise KitError("not_started", "the application's startup failed") from self._fault()
+                raise TailropeError("the application's startup failed", "not_started") from self._fault()
             if waited > start_ms / 1000:
                 await self._stop()
-                raise KitError("not_started", f"the application did not start within {start_ms:.0f} ms")
+                raise TailropeError(f"the application did not start within {start_ms:.0f} ms", "not_started")
             await asyncio.sleep(POLL_S)
             waited += POLL_S
 
@@ -162,7 +163,7 @@ class Process(Server):
 
     async def start(self) -> None:
         if self._process is not None and self._process.poll() is None:
-            raise KitError("not_restartable", "the process is still running")
+            raise TailropeError("the process is still running", "not_restartable")
         self._process = subprocess.Popen(
             self._command,
             env=self._env,
@@ -175,11 +176,11 @@ class Process(Server):
         waited = 0.0
         while not await self._listens():
             if self._process.poll() is not None:
-                raise KitError("not_started", f"it ended with {self._process.returncode}\n{self.log[-LOG_SHOWN:]}")
+                raise TailropeError(f"it ended with {self._process.returncode}\n{self.log[-LOG_SHOWN:]}", "not_started")
             if waited > self._start_ms / 1000:
                 self._end()
                 shown = f"it does not listen on port {self.port}, which PORT names\n{self.log[-LOG_SHOWN:]}"
-                raise KitError("not_started", shown)
+                raise TailropeError(shown, "not_started")
             await asyncio.sleep(POLL_S)
             waited += POLL_S
 
@@ -255,7 +256,7 @@ def serve(
     `path` is where the MCP endpoint is. `headers` go with every request of the test. `env` and `cwd` are those of the
     process, which has `start_ms` to listen; nothing in a test is waited for longer than `wait_ms`.
 
-    Raises KitError `not_started`, with what the process wrote; TypeError for what cannot be served.
+    Raises TailropeError `not_started`, with what the process wrote; TypeError for what cannot be served.
     """
     place = None if cwd is None else os.fspath(cwd)
     command = _command(target)
@@ -338,4 +339,4 @@ def _free_port() -> int:
                 fault = error
                 continue
         return port
-    raise KitError("not_started", f"no port is free: {fault}")
+    raise TailropeError(f"no port is free: {fault}", "not_started")

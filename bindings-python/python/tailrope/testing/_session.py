@@ -8,8 +8,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from tailrope._errors import TailropeError
 from tailrope.testing import _record
-from tailrope.testing._errors import KitError
 from tailrope.testing._record import Connection, Event
 from tailrope.testing._wire import Answer, Block, Broken, Decoder, send
 
@@ -72,19 +72,22 @@ class Call:
             connection.add(None, json.loads(body), None)
             return
         words = body[:200].decode("utf-8", "replace")
-        raise KitError("refused", f"connection {number}, {method}: {answer.status} {words}".rstrip(), answer.status)
+        text = f"connection {number}, {method}: {answer.status} {words}".rstrip()
+        raise TailropeError(text, "refused", answer.status)
 
     async def read(self, count: int = 1) -> list[Any]:
         """Read `count` more messages from the connection and give them in the short form.
 
-        Raises KitError `closed` when it ends before, and `timed_out`.
+        Raises TailropeError `ended_early` when it ends before, and `timed_out`.
         """
         values: list[Any] = []
         while len(values) < count:
             event = await self._next()
             if event is None:
                 end = self.connections[-1].end
-                raise KitError("closed", f"the connection ended ({end}) after {len(values)} of {count} messages")
+                raise TailropeError(
+                    f"the connection ended ({end}) after {len(values)} of {count} messages", "ended_early"
+                )
             if event.message is not None:
                 values.append(event.value)
         return values
@@ -107,7 +110,7 @@ class Call:
         """Come back for what follows the event with the id `after`, by default the last one that came. A connection
         that is open is cut first. `at` is the URL of another server on the same store.
 
-        Raises KitError `no_cursor` when there is no id, `refused` for an answer that is no stream.
+        Raises TailropeError `no_cursor` when there is no id, `refused` for an answer that is no stream.
         """
         self._drop()
         cursor = after
@@ -117,9 +120,9 @@ class Call:
                 head = head.before
             cursor = head.id if head is not None else None
         if cursor is None:
-            raise KitError("no_cursor", "no event has had an id")
+            raise TailropeError("no event has had an id", "no_cursor")
         if cursor not in self._at:
-            raise KitError("no_cursor", f"no event of this call had the id {cursor}")
+            raise TailropeError(f"no event of this call had the id {cursor}", "no_cursor")
         await self._get(cursor, at, False)
 
     async def collect(self, *, read_again: bool = True) -> list[Any]:
@@ -138,7 +141,7 @@ class Call:
             came = await self._until_response()
             silent = 0 if came else silent + 1
             if silent > 100:
-                raise KitError("closed", "the server closed a hundred connections in a row without a message")
+                raise TailropeError("the server closed a hundred connections in a row without a message", "ended_early")
         if self._answer is not None:
             await self._settle()
         if read_again and self._first_id is not None:
@@ -158,14 +161,14 @@ class Call:
         try:
             while await self._next(min(500, self.session.wait_ms)) is not None:
                 pass
-        except KitError:
+        except TailropeError:
             self._drop()
 
     async def read_again(self) -> list[Any]:
         """Read the stream from its first id to its response, on a connection of its own, as far as the server still has
         it. What it says besides what came before shows in `assert_exactly_once()`."""
         if self._first_id is None:
-            raise KitError("no_cursor", "no event has had an id")
+            raise TailropeError("no event has had an id", "no_cursor")
         self._drop()
         await self._get(self._first_id, None, True)
         await self._until_response()
@@ -180,9 +183,8 @@ class Call:
         read again, which cannot show what it never kept; so name it where you know it. Raises NotExactlyOnce.
         """
         if expected is None and not any(each.reads_again for each in self.connections):
-            raise KitError(
-                "no_cursor", "name what was sent, or read the stream again: it is not known what should come"
-            )
+            text = "name what was sent, or read the stream again: it is not known what should come"
+            raise TailropeError(text, "no_cursor")
         _record.check(f"call {self.request_id} ({self.tool})", self.connections, self.request_id, self._token, expected)
 
     def report(self) -> str:
@@ -206,9 +208,9 @@ class Call:
                 return None
             try:
                 piece = await self._answer.piece(self.session.wait_ms if wait_ms is None else wait_ms)
-            except KitError as fault:
+            except TailropeError as fault:
                 shown = "\n".join(_record.report(self.connections))
-                raise KitError(fault.code, f"{fault} on connection {connection.number}\n{shown}") from None
+                raise TailropeError(f"{fault} on connection {connection.number}\n{shown}", fault.code) from None
             except Broken:
                 self._over("broken")
                 return None
@@ -264,7 +266,7 @@ class Session:
     async def call(self, tool: str, arguments: Mapping[str, Any] | None = None) -> Call:
         """Call a tool, with a progress token. Returns with the head of the answer; nothing of it has been read.
 
-        Raises KitError `refused` when the answer is neither a stream nor JSON.
+        Raises TailropeError `refused` when the answer is neither a stream nor JSON.
         """
         number = next(self._numbers)
         call = Call(self, tool, number)
@@ -306,7 +308,7 @@ async def open_session(
 ) -> Session:
     """Open a session at a server that runs already: `url` is that of its MCP endpoint.
 
-    `headers` go with every request. Nothing is waited for longer than `wait_ms`. Raises KitError.
+    `headers` go with every request. Nothing is waited for longer than `wait_ms`. Raises TailropeError.
     """
     session = Session(url, headers or {}, wait_ms)
     session.revision = revision
@@ -318,16 +320,16 @@ async def open_session(
     answer = await session._post({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params})
     if answer.status != 200:
         words = (await answer.body(wait_ms))[:200].decode("utf-8", "replace")
-        raise KitError("refused", f"initialize: {answer.status} {words}".rstrip(), answer.status)
+        raise TailropeError(f"initialize: {answer.status} {words}".rstrip(), "refused", answer.status)
     result = (await _response(answer, wait_ms)).get("result")
     if result is None:
         answer.close()
-        raise KitError("refused", "initialize was answered with an error", answer.status)
+        raise TailropeError("initialize was answered with an error", "refused", answer.status)
     session.id = answer.headers.get("mcp-session-id")
     session.revision = result["protocolVersion"]
     status = await session.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
     if status not in (200, 202, 204):
-        raise KitError("refused", f"notifications/initialized: {status}", status)
+        raise TailropeError(f"notifications/initialized: {status}", "refused", status)
     return session
 
 
@@ -343,7 +345,7 @@ async def _response(answer: Answer, wait_ms: float) -> Any:
                 if message and "method" not in message:
                     return message
     except Broken as fault:
-        raise KitError("no_connection", f"the answer was cut: {fault}") from fault
+        raise TailropeError(f"the answer was cut: {fault}", "no_connection") from fault
     finally:
         answer.close()
-    raise KitError("closed", "the stream ended without a response")
+    raise TailropeError("the stream ended without a response", "ended_early")

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from tailrope.testing._errors import KitError
+from tailrope._errors import TailropeError
 
 
 @dataclass(frozen=True)
@@ -100,13 +100,13 @@ class Answer:
         return self.headers.get("content-type", "").lower().startswith("text/event-stream")
 
     async def piece(self, wait_ms: float) -> bytes:
-        """What comes next, within `wait_ms`. Raises `Broken`, and KitError `timed_out`."""
+        """What comes next, within `wait_ms`. Raises `Broken`, and TailropeError `timed_out`."""
         # A read that is cancelled amid a chunk would lose bytes, so it outlives the wait.
         if self._reading is None:
             self._reading = asyncio.ensure_future(self._piece())
         done, _ = await asyncio.wait([self._reading], timeout=wait_ms / 1000)
         if not done:
-            raise KitError("timed_out", f"nothing came for {wait_ms:.0f} ms")
+            raise TailropeError(f"nothing came for {wait_ms:.0f} ms", "timed_out")
         task, self._reading = self._reading, None
         return task.result()
 
@@ -133,7 +133,7 @@ class Answer:
             while data := await self.piece(wait_ms):
                 whole += data
         except Broken as fault:
-            raise KitError("no_connection", f"the answer was cut: {fault}") from fault
+            raise TailropeError(f"the answer was cut: {fault}", "no_connection") from fault
         finally:
             self.close()
         return bytes(whole)
@@ -176,9 +176,9 @@ async def send(url: str, method: str, headers: Mapping[str, str], body: bytes | 
         if writer is not None:
             writer.transport.abort()
         if isinstance(fault, TimeoutError):
-            raise KitError("timed_out", f"{method} {url} was not answered within {wait_ms:.0f} ms") from fault
+            raise TailropeError(f"{method} {url} was not answered within {wait_ms:.0f} ms", "timed_out") from fault
         if isinstance(fault, OSError | EOFError):
-            raise KitError("no_connection", f"{method} {url}: {fault or type(fault).__name__}") from fault
+            raise TailropeError(f"{method} {url}: {fault or type(fault).__name__}", "no_connection") from fault
         raise
     status, *rest = answer.split("\r\n")[:-2]
     fields = (line.partition(":") for line in rest)

@@ -10,9 +10,9 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{AsyncMessage, Client};
 
 use super::Context;
-use super::address::Server;
 use super::link::{Fault, Kind};
 use super::queue::Shared;
+use super::server::Server;
 use super::wake::SharedLink;
 use crate::store::StreamKey;
 
@@ -173,9 +173,7 @@ pub(super) async fn listen(server: Server, shared: Arc<Shared>, context: Arc<Con
 /// Listens on one connection as long as it lasts; false when it was connected and nothing came through.
 async fn heed(server: &Server, shared: &Arc<Shared>, context: &Arc<Context>) -> Result<bool, Fault> {
     let late = || Fault::new(Kind::Lost, "the server did not answer in time");
-    let connecting = tokio::time::timeout(2 * server.connect_timeout, server.config.connect(server.tls.clone()));
-    let connected = connecting.await.map_err(|_| late())?;
-    let (client, mut connection) = connected.map_err(|error| Fault::of(&error))?;
+    let (client, mut connection) = server.connect().await?;
     let (hearing, of) = (Arc::clone(shared), Arc::clone(context));
     let mut driver = tokio::spawn(async move {
         while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {

@@ -5,13 +5,13 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustls::Error as TlsError;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Error};
 
-use super::address::Server;
+use super::server::{Server, handshake};
 use crate::store::StoreError;
 use crate::store::open::not_reached;
+use crate::tls;
 
 /// Pauses between attempts.
 const SHORTEST: Duration = Duration::from_millis(50);
@@ -87,15 +87,13 @@ impl From<&Fault> for StoreError {
 }
 
 fn describe(error: &Error) -> String {
+    if let Some(fault) = handshake(error) {
+        return tls::describe(fault);
+    }
     let mut source = error.source();
     while let Some(cause) = source {
         if let Some(io) = cause.downcast_ref::<io::Error>() {
-            let tls = io.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>());
-            return match (tls, io.kind()) {
-                (Some(TlsError::InvalidCertificate(_)), _) => "the server's certificate is not trusted".to_owned(),
-                (Some(_), _) => "an encrypted connection did not come about".to_owned(),
-                (None, _) => format!("the connection failed ({})", not_reached(io)),
-            };
+            return format!("the connection failed ({})", not_reached(io));
         }
         source = cause.source();
     }
@@ -189,12 +187,7 @@ impl Link {
 
 /// Connects, and lets the connection run.
 pub(super) async fn connect(server: &Server) -> Result<Client, Fault> {
-    // Each host has its own limit, a handshake has none.
-    let hosts = u32::try_from(server.config.get_hosts().len()).unwrap_or(1);
-    let limit = server.connect_timeout * (hosts + 1);
-    let connecting = tokio::time::timeout(limit, server.config.connect(server.tls.clone())).await;
-    let late = Fault::new(Kind::Lost, "the server did not answer in time");
-    let (client, connection) = connecting.map_err(|_| late)?.map_err(|error| Fault::of(&error))?;
+    let (client, connection) = server.connect().await?;
     tokio::spawn(async move {
         let _ = connection.await;
     });

@@ -16,7 +16,7 @@ mod link;
 mod queue;
 mod reader;
 mod schema;
-mod tls;
+mod server;
 mod usage;
 mod vacuum;
 mod wake;
@@ -26,11 +26,12 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-use address::{Address, Listen};
+use address::{Address, Listen, Place};
 use bytes::Bytes;
 use link::Link;
 use queue::{Shared, What, Write, lock};
 use schema::Statements;
+use server::Server;
 use tokio_postgres::types::Type;
 use vacuum::Vacuum;
 
@@ -141,13 +142,22 @@ impl PostgresStore {
         let shown = super::open::shown(address);
         let refuse = |what: String| OpenError::new(&shown, what);
         let parsed = Address::parse(address).map_err(refuse)?;
+        let server = Server::new(parsed.place.clone()).map_err(refuse)?;
+        let listener = match &parsed.listen {
+            Listen::Main => Some(server.clone()),
+            Listen::Elsewhere(place) => {
+                let listener = Server::new(Place::clone(place));
+                Some(listener.map_err(|what| refuse(format!("listen: {what}")))?)
+            }
+            Listen::Off => None,
+        };
         let shared = Arc::new(Shared::new(parsed.connections));
         let (opened, outcome) = channel();
         let (of_thread, options) = (Arc::clone(&shared), options.clone());
         let max_event_bytes = options.limits.max_event_bytes;
         let thread = std::thread::Builder::new()
             .name("tailrope-postgres".to_owned())
-            .spawn(move || run(parsed, &of_thread, &options, &opened))
+            .spawn(move || run(&parsed, Servers { main: server, listener }, &of_thread, &options, &opened))
             .map_err(|error| refuse(format!("no thread for it: {error}")))?;
         match outcome.recv() {
             Ok(Ok(())) => Ok(Self { shared, max_event_bytes, thread: Threads::new(vec![thread]) }),
@@ -171,8 +181,20 @@ impl PostgresStore {
     }
 }
 
+struct Servers {
+    main: Server,
+    /// Where notifications come from, if they do.
+    listener: Option<Server>,
+}
+
 /// The thread: ends when the store is closed and everything is written.
-fn run(address: Address, shared: &Arc<Shared>, options: &StoreOptions, opened: &Sender<Result<(), String>>) {
+fn run(
+    address: &Address,
+    servers: Servers,
+    shared: &Arc<Shared>,
+    options: &StoreOptions,
+    opened: &Sender<Result<(), String>>,
+) {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -181,11 +203,11 @@ fn run(address: Address, shared: &Arc<Shared>, options: &StoreOptions, opened: &
         }
     };
     runtime.block_on(async {
-        match prepare(&address, options).await {
+        match prepare(&servers.main, &address.namespace, options).await {
             Ok(owner) => {
-                let context = Arc::new(Context::new(owner, &address, options));
+                let context = Arc::new(Context::new(owner, address, options));
                 let _ = opened.send(Ok(()));
-                serve(address, shared, &context).await;
+                serve(servers, shared, &context).await;
             }
             Err(what) => {
                 let _ = opened.send(Err(what));
@@ -196,15 +218,15 @@ fn run(address: Address, shared: &Arc<Shared>, options: &StoreOptions, opened: &
     runtime.shutdown_background();
 }
 
-async fn prepare(address: &Address, options: &StoreOptions) -> Result<i64, String> {
-    let client = link::connect(&address.server).await.map_err(|fault| fault.text)?;
+async fn prepare(server: &Server, namespace: &str, options: &StoreOptions) -> Result<i64, String> {
+    let client = link::connect(server).await.map_err(|fault| fault.text)?;
     let clock = clock(options.wall_clock.as_ref());
-    let preparing = tokio::time::timeout(OPENING, schema::prepare(&client, &address.namespace, clock));
+    let preparing = tokio::time::timeout(OPENING, schema::prepare(&client, namespace, clock));
     preparing.await.unwrap_or_else(|_| Err("the server did not answer in time".to_owned()))
 }
 
-async fn serve(address: Address, shared: &Arc<Shared>, context: &Arc<Context>) {
-    let Address { server, listen, .. } = address;
+async fn serve(servers: Servers, shared: &Arc<Shared>, context: &Arc<Context>) {
+    let Servers { main: server, listener } = servers;
     let link = || Link::new(server.clone());
     let both = || (Arc::clone(shared), Arc::clone(context));
     let lanes: Vec<_> = (0..shared.lanes.len())
@@ -220,10 +242,8 @@ async fn serve(address: Address, shared: &Arc<Shared>, context: &Arc<Context>) {
     let hints = Arc::new(tokio::sync::Mutex::new(link()));
     let tell = tokio::spawn(hints::tell(Arc::clone(&hints), of_tell.0, of_tell.1));
     tokio::spawn(hints::look(Arc::clone(&hints), of_look.0, of_look.1));
-    match listen {
-        Listen::Main => drop(tokio::spawn(hints::listen(server.clone(), of_listen.0, of_listen.1))),
-        Listen::Elsewhere(server) => drop(tokio::spawn(hints::listen(*server, of_listen.0, of_listen.1))),
-        Listen::Off => {}
+    if let Some(listener) = listener {
+        tokio::spawn(hints::listen(listener, of_listen.0, of_listen.1));
     }
     for lane in lanes {
         let _ = lane.await;

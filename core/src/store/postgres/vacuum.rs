@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 
 use super::Context;
-use super::address::Server;
 use super::link::{Fault, connect};
 use super::schema;
+use super::server::Server;
 
 /// Dead rows of a table that are not worth it; a fifth of its live ones comes on top.
 pub(super) const AT_LEAST: i64 = 10_000;

@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use percent_encoding::percent_decode_str;
+
 const PORT: u16 = 6_379;
 const SENTINEL_PORT: u16 = 26_379;
 
@@ -54,13 +56,15 @@ pub(super) struct Address {
     pub(super) db: u32,
     pub(super) tls: bool,
     pub(super) ca: Option<PathBuf>,
+    /// Our own certificate, and its key.
+    pub(super) identity: Option<(PathBuf, PathBuf)>,
     pub(super) namespace: String,
     pub(super) connect_timeout: Duration,
     pub(super) timeout: Duration,
 }
 
 /// What the query of an address may have.
-const OPTIONS: &str = "namespace, connect_timeout_ms, timeout_ms, ca (with TLS), \
+const OPTIONS: &str = "namespace, connect_timeout_ms, timeout_ms, ca, cert and key (with TLS), \
                        sentinel_user and sentinel_password (with sentinels)";
 
 impl Address {
@@ -113,15 +117,35 @@ impl Address {
             db,
             tls,
             ca: None,
+            identity: None,
             namespace: "tailrope".to_owned(),
             connect_timeout: Duration::from_secs(5),
             timeout: Duration::from_secs(10),
         };
+        let (mut cert, mut key) = (None, None);
         for option in query.split('&').filter(|option| !option.is_empty()) {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
-            parsed.set(name, decode(value)?)?;
+            let value = decode(value)?;
+            match name {
+                "cert" => cert = Some(parsed.path(name, value)?),
+                "key" => key = Some(parsed.path(name, value)?),
+                _ => parsed.set(name, value)?,
+            }
         }
+        parsed.identity = match (cert, key) {
+            (None, None) => None,
+            (Some(cert), Some(key)) => Some((cert, key)),
+            _ => return Err("cert and key belong together: our certificate, and its key".to_owned()),
+        };
         Ok(parsed)
+    }
+
+    fn path(&self, name: &str, value: String) -> Result<PathBuf, String> {
+        match value.as_str() {
+            _ if !self.tls => Err(format!("{name} is for addresses with TLS (rediss)")),
+            "" => Err(format!("{name} is the path of a file in PEM form")),
+            _ => Ok(value.into()),
+        }
     }
 
     fn set(&mut self, name: &str, value: String) -> Result<(), String> {
@@ -139,9 +163,7 @@ impl Address {
             }
             "connect_timeout_ms" => self.connect_timeout = milliseconds(&value)?,
             "timeout_ms" => self.timeout = milliseconds(&value)?,
-            "ca" if !self.tls => return Err("ca is for addresses with TLS (rediss)".to_owned()),
-            "ca" if value.is_empty() => return Err("ca is the path of a file with certificates".to_owned()),
-            "ca" => self.ca = Some(value.into()),
+            "ca" => self.ca = Some(self.path(name, value)?),
             "sentinel_user" | "sentinel_password" if !matches!(self.kind, Kind::Sentinel(_)) => {
                 return Err(format!("{name} is for addresses with sentinels"));
             }
@@ -218,20 +240,8 @@ fn parse_db(text: &str) -> Result<u32, String> {
 
 /// Undoes percent-encoding.
 fn decode(text: &str) -> Result<String, String> {
-    const WRONG: &str = "a percent sign is not followed by two hexadecimal digits";
-    let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
-    while let Some((first, after)) = rest.split_first() {
-        rest = after;
-        if *first != b'%' {
-            bytes.push(*first);
-            continue;
-        }
-        let (digits, after) = rest.split_at_checked(2).ok_or(WRONG)?;
-        let digits = std::str::from_utf8(digits).map_err(|_| WRONG)?;
-        bytes.push(u8::from_str_radix(digits, 16).map_err(|_| WRONG)?);
-        rest = after;
-    }
-    String::from_utf8(bytes).map_err(|_| "a part of the address is not UTF-8".to_owned())
+    let decoded = percent_decode_str(text).decode_utf8();
+    decoded.map(Into::into).map_err(|_| "a part of the address is not UTF-8".to_owned())
 }
 
 #[cfg(test)]
@@ -259,6 +269,8 @@ mod tests {
             ("a:b", 70, 5)
         );
         assert_eq!(full.ca, Some("/c a".into()));
+        let known = Address::parse("rediss://h?cert=/our.pem&key=/our.key").unwrap();
+        assert_eq!(known.identity, Some(("/our.pem".into(), "/our.key".into())));
         let cluster = Address::parse("redis+cluster://:pw@a,[::1]:7,c:8").unwrap();
         assert_eq!(cluster.places, [place("a", 6379), place("::1", 7), place("c", 8)]);
         assert_eq!(
@@ -287,7 +299,9 @@ mod tests {
             ("redis://u:secret@h?db=secret", "the options are namespace, connect_timeout_ms, timeout_ms, ca"),
             ("redis://u:secret@h?timeout_ms=secret", "a number of milliseconds"),
             ("redis://u:secret@h?namespace={secret}", "without braces"),
-            ("redis://u:secret%4@h", "percent"),
+            ("redis://u:secret%ff@h", "not UTF-8"),
+            ("rediss://u:secret@h?cert=/c", "belong together"),
+            ("redis://u:secret@h?key=/k", "with TLS"),
             ("redis://u:se/cr?et@h?sentinel_user=secret", "with sentinels"),
         ] {
             let error = Address::parse(address).unwrap_err();

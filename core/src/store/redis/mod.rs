@@ -17,7 +17,6 @@ mod script;
 #[cfg(feature = "testing")]
 pub(super) mod seams;
 mod tags;
-mod tls;
 mod worker;
 
 use std::fmt;

@@ -11,10 +11,13 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::address::{Address, Kind, Login, Place};
-use super::tls::Tls;
 use crate::store::open::not_reached;
+use crate::tls;
 
 pub(super) const SLOTS: u16 = 16_384;
 /// Requests that may wait to be written into one connection; more wait where they are.
@@ -80,7 +83,7 @@ struct Map {
 
 pub(super) struct Nodes {
     pub(super) address: Address,
-    tls: Option<Tls>,
+    tls: Option<TlsConnector>,
     doors: Mutex<HashMap<Place, Arc<tokio::sync::Mutex<Door>>>>,
     map: Mutex<Map>,
     locating: tokio::sync::Mutex<()>,
@@ -100,7 +103,7 @@ impl Nodes {
     /// # Errors
     /// When the certificates cannot be used.
     pub(super) fn new(address: Address) -> Result<Self, String> {
-        let tls = if address.tls { Some(Tls::new(address.ca.as_deref())?) } else { None };
+        let tls = address.tls.then(|| secured(&address)).transpose()?;
         Ok(Self {
             address,
             tls,
@@ -290,7 +293,7 @@ impl Nodes {
             let _ = stream.set_nodelay(true);
             is_securing.store(self.tls.is_some(), Ordering::Relaxed);
             let stream: Box<dyn Wire> = match &self.tls {
-                Some(tls) => Box::new(tls.wrap(&place.host, stream).await.map_err(|error| secure(&error))?),
+                Some(tls) => Box::new(secure(tls, &place.host, stream).await?),
                 None => Box::new(stream),
             };
             is_securing.store(false, Ordering::Relaxed);
@@ -480,19 +483,21 @@ fn reach(error: &std::io::Error) -> Fault {
     Fault::passing(format!("the server cannot be reached: {}", not_reached(error)))
 }
 
-fn secure(error: &std::io::Error) -> Fault {
-    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
-    Fault::passing(match inner {
-        Some(rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer)) => {
-            "TLS: the server's certificate is of an authority that is not trusted here (ca)".to_owned()
-        }
-        Some(rustls::Error::InvalidCertificate(
-            rustls::CertificateError::NotValidForName | rustls::CertificateError::NotValidForNameContext { .. },
-        )) => "TLS: the server's certificate is for another name".to_owned(),
-        Some(rustls::Error::InvalidCertificate(error)) => format!("TLS: the server's certificate: {error:?}"),
-        Some(rustls::Error::InvalidMessage(_)) => "TLS: the server does not speak TLS there".to_owned(),
-        _ => format!("TLS: {}", error.kind()),
-    })
+/// What connections with TLS begin with.
+fn secured(address: &Address) -> Result<TlsConnector, String> {
+    let roots = match &address.ca {
+        Some(file) => tls::authorities(file).map_err(|what| format!("ca: {what}")),
+        None => tls::authorities_of_system(),
+    };
+    let identity = address.identity.as_ref().map(|(certificate, key)| tls::Identity::read(certificate, key));
+    let identity = identity.transpose().map_err(|what| format!("cert and key: {what}"))?;
+    Ok(TlsConnector::from(Arc::new(tls::client(tls::Server::Named(roots?), identity)?)))
+}
+
+async fn secure(connector: &TlsConnector, host: &str, stream: TcpStream) -> Result<TlsStream<TcpStream>, Fault> {
+    let name = ServerName::try_from(host.to_owned());
+    let name = name.map_err(|_| Fault::Lasting("TLS: a certificate cannot be for such a host".to_owned()))?;
+    connector.connect(name, stream).await.map_err(|error| Fault::passing(tls::describe(&error)))
 }
 
 /// A place as servers of a cluster write it.

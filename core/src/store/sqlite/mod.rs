@@ -8,6 +8,7 @@
 
 mod batch;
 mod checkpoint;
+mod disk;
 mod forks;
 mod queue;
 mod reader;

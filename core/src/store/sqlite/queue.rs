@@ -234,6 +234,11 @@ impl Shared {
         self.checkpoint_due.notify_all();
     }
 
+    #[cfg(test)]
+    pub(super) fn is_checkpoint_due(&self) -> bool {
+        lock(&self.checkpoint).due
+    }
+
     /// Enough was written.
     pub(super) fn ask_checkpoint(&self) {
         lock(&self.checkpoint).due = true;

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
+use super::checkpoint;
+use super::disk::{self, Disk};
 use crate::store::{Durability, OpenError};
 
 /// Tells our files from those of others: "tail" in ASCII.
@@ -91,6 +93,22 @@ pub(super) fn open_writer(path: &Path, durability: Durability, shown: &str) -> R
     if parent.is_some_and(|parent| !parent.is_dir()) {
         return Err(OpenError::new(shown, "its directory does not exist"));
     }
+    match disk::of(parent.unwrap_or_else(|| Path::new("."))) {
+        Disk::Local => {}
+        Disk::Network(kind) => {
+            let what = format!(
+                "its disk is on a network ({kind}), where two machines would damage it: name a file on a local disk, or \
+                 take Redis or PostgreSQL"
+            );
+            return Err(OpenError::new(shown, what));
+        }
+        Disk::Doubtful(kind) => tracing::warn!(
+            target: "tailrope",
+            kind,
+            "the event store's file is on a disk that may be shared with another machine: opened from there, too, it is \
+             damaged"
+        ),
+    }
     create_private(path);
     let begun = Instant::now();
     loop {
@@ -137,7 +155,9 @@ fn tune(db: &Connection, durability: Durability) -> rusqlite::Result<()> {
     db.pragma_update(None, "synchronous", if durability == Durability::Power { "FULL" } else { "NORMAL" })?;
     db.pragma_update(None, "journal_size_limit", 64 << 20)?;
     // It has its own thread.
-    db.pragma_update(None, "wal_autocheckpoint", 0)
+    db.pragma_update(None, "wal_autocheckpoint", 0)?;
+    checkpoint::count(db);
+    Ok(())
 }
 
 enum Unusable {

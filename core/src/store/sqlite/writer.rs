@@ -5,14 +5,12 @@ use std::time::{Duration, Instant};
 use rusqlite::{Connection, ErrorCode, Result, TransactionBehavior, params};
 
 use super::batch::{Batch, Totals, Verdict};
-use super::checkpoint::EVERY_BYTES;
+use super::checkpoint::Log;
 use super::forks::Link;
 use super::queue::{Look, Shared, Turn, Write};
 use super::{Context, failed};
 use crate::store::{Operation, Outcome, StoreError, Usage};
 
-/// A page of the file.
-const PAGE: usize = 4_096;
 /// Free pages that are given back to the file system at a time.
 const VACUUM_PAGES: u32 = 256;
 
@@ -23,24 +21,18 @@ struct Kept {
     trimmed: u64,
     /// Retention has more to remove than one transaction may.
     is_more_over: bool,
+    log: Log,
 }
 
 /// The writer's thread: ends when the store is closed and everything is written.
 pub(super) fn run(file: &Link, shared: &Shared, context: &Context) {
     let pause = Duration::from_millis((context.owner_lost_ms / 3).max(10));
     let mut kept = Kept::default();
-    let mut written = 0;
     let mut beat_due = Instant::now() + pause;
     loop {
         match shared.next_turn(if kept.is_more_over { Instant::now() } else { beat_due }) {
             Turn::Batch(writes, looks) => {
                 let verdicts = commit(file, shared, context, &writes, &mut kept);
-                // Every page that a commit touches goes into the log whole.
-                written += writes.iter().map(|write| PAGE + 2 * write.bytes()).sum::<usize>();
-                if written >= EVERY_BYTES {
-                    written = 0;
-                    shared.ask_checkpoint();
-                }
                 answer(shared, writes, looks, verdicts);
             }
             Turn::Idle => {}
@@ -123,6 +115,7 @@ fn transact(
         Ok((verdicts, usage, is_more_over))
     })?;
     kept.trimmed = usage.trimmed;
+    kept.log.written(shared);
     if writes.iter().any(|write| matches!(write, Write::Sweep)) {
         kept.is_more_over = is_more_over;
     }
@@ -192,4 +185,37 @@ pub(super) fn fault(error: &rusqlite::Error) -> StoreError {
         Some(code) => format!("SQLite said {code:?}: {error}"),
         None => error.to_string(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::sqlite::{checkpoint, schema};
+    use crate::store::{Durability, Limits};
+
+    #[test]
+    fn a_day_of_beats_leaves_a_short_log() {
+        let folder = std::env::temp_dir().join(format!("tailrope-beats-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("events.db");
+        let open = || schema::open_writer(&path, Durability::Process, "");
+        let again = path.clone();
+        let file = Link::open(open, move || schema::open_reader(&again)).unwrap();
+        file.with(|db, _| db.execute("INSERT INTO owner (id, beat) VALUES (1, 0)", [])).unwrap();
+        let (shared, mut kept) = (Shared::default(), Kept::default());
+        let context = Context { limits: Limits::default(), owner_lost_ms: 10_000, owner: 1, clock: None };
+        let mut longest = 0;
+        for beats in 0..86_400_000 / (context.owner_lost_ms / 3) {
+            beat(&file, &shared, &context, &mut kept);
+            if shared.is_checkpoint_due() {
+                assert!(shared.next_checkpoint());
+                file.with(|db, _| checkpoint::checkpoint(db)).unwrap();
+            }
+            longest = longest.max(std::fs::metadata(folder.join("events.db-wal")).unwrap().len());
+            assert!(longest < 4 << 20, "{longest} bytes after {beats} beats");
+        }
+        assert!(longest > 0, "beats are written");
+        drop(file);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 }

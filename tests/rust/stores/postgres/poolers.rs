@@ -32,27 +32,48 @@ fn it_keeps_the_contract_when_every_commit_waits_for_the_disk() {
 #[test]
 fn connections_are_encrypted_and_certificates_checked() {
     let (tls, ca) = (told("TAILROPE_TEST_POSTGRES_TLS"), told("TAILROPE_TEST_POSTGRES_TLS_CA"));
-    let by_name = tls.replace("127.0.0.1", "localhost");
+    let (of_client, key) = (ca.replace("ca.pem", "client.pem"), ca.replace("ca.pem", "client.key"));
+    let (_, place) = tls.rsplit_once('@').expect("it has a password");
+    let (plain, certified) = (tls.replace("tailrope:", "plain:"), format!("postgres://certified@{place}"));
+    let identity = format!("sslcert={of_client}&sslkey={key}");
+    // Any name leads there; the certificate has two.
+    let other = tls.replace("127.0.0.1", "other.example");
     let options = StoreOptions::default();
-    for (address, form) in [(&tls, "sslmode=prefer"), (&tls, "sslmode=require")]
-        .into_iter()
-        .map(|(address, form)| (address, form.to_owned()))
-        .chain([&tls, &by_name].map(|address| (address, format!("sslmode=verify-full&ca={ca}"))))
+    for (number, address) in [
+        // None of these says that it wants encryption, and the server wants it.
+        format!("{tls}?sslmode=allow"),
+        format!("{tls}?sslmode=prefer"),
+        format!("{tls}?sslmode=require&channel_binding=require"),
+        format!("{tls}?sslmode=verify-ca&sslrootcert={ca}"),
+        format!("{other}?sslmode=verify-ca&sslrootcert={ca}&hostaddr=127.0.0.1"),
+        format!("{tls}?sslrootcert={ca}"),
+        format!("{}?sslmode=verify-full&sslrootcert={ca}", tls.replace("127.0.0.1", "localhost")),
+        // Here the server wants none.
+        format!("{plain}?sslmode=disable"),
+        format!("{plain}?sslmode=allow"),
+        format!("{plain}?sslmode=prefer"),
+        format!("{certified}?sslmode=verify-full&sslrootcert={ca}&{identity}"),
+    ]
+    .into_iter()
+    .enumerate()
     {
-        let store = PostgresStore::open(&format!("{address}?{form}"), &options).expect("it is encrypted");
+        let address = format!("{address}&namespace=tls_{}_{number}", std::process::id());
+        let store = PostgresStore::open(&address, &options).unwrap_or_else(|error| panic!("{address}: {error}"));
         let caller = Caller::new(&store, Ms(0));
-        let session = format!("{form} {}", std::process::id());
-        let mut log = caller.open(&session, 1);
+        let mut log = caller.open("session", 1);
         caller.push(&mut log, &[sized(100_000)]);
         log.assert_stored(&caller, 0, "TLS");
-        store.drop_session(&session);
     }
-    let of_elsewhere = tls.replace("127.0.0.1", "127.0.0.2");
     for (address, what) in [
         (format!("{tls}?sslmode=disable"), "refuses the user"),
-        (format!("{tls}?sslmode=verify-full"), "certificate is not trusted"),
-        (format!("{of_elsewhere}?sslmode=verify-full&ca={ca}"), "the connection failed"),
-        (format!("{tls}?sslmode=verify-full&ca=/no/such/file"), "cannot be read as certificates"),
+        (format!("{plain}?sslmode=require"), "refuses the user"),
+        (format!("{tls}?sslmode=verify-full"), "authority that is not trusted"),
+        (format!("{tls}?sslmode=verify-ca"), "authority that is not trusted"),
+        (format!("{tls}?sslmode=require&sslrootcert={of_client}"), "authority that is not trusted"),
+        (format!("{other}?sslmode=verify-full&sslrootcert={ca}&hostaddr=127.0.0.1"), "is for another name"),
+        (format!("{tls}?sslmode=verify-full&sslrootcert=/no/such/file"), "cannot be read as certificates"),
+        (format!("{tls}?sslcert={of_client}&sslkey={of_client}"), "sslcert and sslkey: the file with our key"),
+        (format!("{certified}?sslmode=require"), "refuses the user"),
     ] {
         let error = PostgresStore::open(&address, &options).err().map(|error| error.to_string()).unwrap_or_default();
         assert!(error.contains(what) && !error.contains("ss%2Fword"), "{address}: {error}");

@@ -316,7 +316,7 @@ fn addresses_are_refused_with_what_was_tried_and_what_there_is() {
     let wrong_password = direct.replace("p%40ss%2Fword", "secret");
     let wrong_database = direct.replace("/events", "/secret-less");
     for (address, what) in [
-        ("postgres://me:secret@127.0.0.1/db?password=secret".to_owned(), "the options are namespace, sslmode"),
+        ("postgres://me:secret@127.0.0.1/db?passwort=secret".to_owned(), "the options are namespace, connections"),
         ("postgres://me:secret@127.0.0.1:1/db".to_owned(), "connection refused"),
         ("postgres://me:secret@no-such-host.invalid/db".to_owned(), "cannot be resolved"),
         (wrong_password, "refuses the user or the password"),

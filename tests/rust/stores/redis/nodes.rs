@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tailrope_core::Ms;
-use tailrope_core::store::contract::Caller;
+use tailrope_core::store::contract::{Caller, check};
 use tailrope_core::store::{Complete, Limits, Operation, Outcome, SessionRecord, StoreError, StoreOptions, Ticket};
 
 use super::server::{
-    self, Hints, Kind, address, at, eventually, fresh, hints_come, keeps_the_contract,
+    self, Hints, Kind, Server, address, at, eventually, fresh, hints_come, keeps_the_contract,
     keeps_the_rules_between_processes, keys, place, refusal, say, variable, watcher,
 };
 use crate::kit::events::{question, sized, terminal};
@@ -42,6 +42,24 @@ fn it_keeps_the_contract_where_sentinels_say_who_is_in_charge() {
 fn it_keeps_the_contract_through_tls() {
     keeps_the_contract(Kind::Tls);
     keeps_the_rules_between_processes(Kind::Tls);
+}
+
+#[test]
+fn a_server_that_asks_for_a_certificate_gets_ours() {
+    let ca = variable("TAILROPE_TEST_REDIS_TLS_CA");
+    let of = |name: &str| ca.replace("ca.pem", name);
+    let port = server::free_port().to_string();
+    let (certificate, key) = (of("server.pem"), of("server.key"));
+    let files = ["--tls-ca-cert-file", &ca, "--tls-cert-file", &certificate, "--tls-key-file", &key];
+    let _server = Server::start(&[&["--tls-port", &port, "--tls-auth-clients", "yes"], &files[..]].concat());
+    let address = format!("rediss://localhost:{port}?ca={ca}&connect_timeout_ms=1000");
+    check(&|| {
+        let (cert, key) = (of("client.pem"), of("client.key"));
+        let number = fresh(Kind::Alone).rsplit('=').next().unwrap().to_owned();
+        at(&format!("{address}&cert={cert}&key={key}&namespace={number}"), &StoreOptions::default())
+    });
+    let error = refusal(&address);
+    assert!(error.contains("certificate of ours") || error.contains("broke"), "{error}");
 }
 
 #[test]
@@ -165,7 +183,8 @@ fn an_address_of_another_kind_of_server_is_refused_with_what_was_tried_and_nothi
         (format!("rediss://me:secret@{alone}?connect_timeout_ms=300&ca={ca}"), "TLS"),
         (format!("rediss://me:secret@{tls}?ca={ca}"), "user or password"),
         (format!("rediss://me:secret@{tls}?connect_timeout_ms=300"), "authority that is not trusted"),
-        (format!("rediss://me:secret@{tls}?ca=/no/such/file"), "certificates"),
+        (format!("rediss://me:secret@{tls}?ca=/no/such/file"), "ca: the file with the authorities"),
+        (format!("rediss://me:secret@{tls}?ca={ca}&cert={ca}&key={ca}"), "cert and key: the file with our key"),
         (format!("redis://me:secret@{tls}?connect_timeout_ms=300"), ""),
         (format!("redis://{cluster}"), "redis+cluster://"),
         (format!("redis://{sentinel}"), "redis+sentinel://"),

@@ -108,7 +108,7 @@ pub(crate) fn keys(place: &str, namespace: &str) -> Vec<String> {
 }
 
 /// A port below those that the system gives to whoever wants any: between two starts nobody is handed it.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     let mut random = [0; 2];
     loop {
         getrandom::fill(&mut random).unwrap();

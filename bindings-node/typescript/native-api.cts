@@ -1,0 +1,400 @@
+// What the native half has: the classes of ../src. The loader is native.cts; tests/node/native.test.mjs compares the names.
+
+/** A JSON-RPC id; `1` and `"1"` are two ids. */
+export type RequestId = number | string;
+/** A body: text, or bytes that are none. */
+export type Body = string | Uint8Array;
+/** Up to 16 KiB a string, and then a Buffer. */
+export type Frames = string | Buffer;
+/** What may be left out: native functions take null, too. */
+type Maybe<T> = T | null | undefined;
+
+/** What is known of the sender of a request. Of `credentials`, each name is followed by its value. */
+export interface Asker {
+  named?: string | undefined;
+  userJson?: string | undefined;
+  credentials: string[];
+}
+
+/** The parts of a request's head that count. */
+export interface Head {
+  method: string;
+  accept?: string | undefined;
+  contentType?: string | undefined;
+  protocolVersion?: string | undefined;
+  sessionId?: string | undefined;
+  lastEventId?: string | undefined;
+  /** Absent where nothing is known of the sender. */
+  asker?: Asker | undefined;
+}
+
+/** What a connection's writer has to do. */
+export interface Polled {
+  /**
+   * How the answer starts: the HTTP status, and 65,536 for an event stream, 131,072 for JSON. 0 while the store has not
+   * said.
+   */
+  head: number;
+  /** Write this; absent when there is nothing to write. */
+  data?: Frames;
+  /** The connection ends after the data. */
+  end: boolean;
+  /** When the engine's tick will wake the key at the latest. */
+  waitMs: number;
+}
+
+/** The late outcome of a message. */
+export interface Outcome {
+  number: number;
+  /** Why it was not stored; absent when it was. */
+  code?: string;
+  message?: string;
+}
+
+/**
+ * What the host's own store has to do. With a stream: store the payload, or the priming position when there is none.
+ * Otherwise: replay after the id.
+ */
+export interface HostOperation {
+  number: number;
+  stream?: string;
+  payload?: string;
+  lastEventId?: string;
+}
+
+/** A position of an event in the host's own store: its id, and its message unless it is a priming. */
+export interface Replayed {
+  id?: string | undefined;
+  payload?: string | undefined;
+}
+
+/** The outcome of an operation of a `HookLog`. */
+export interface HookOutcome {
+  number: number;
+  /** Why it failed; absent when it did not. */
+  code?: string;
+  message?: string;
+  /** The id of what was stored. */
+  eventId?: string;
+  /** The stream that was replayed; absent when the id means nothing. */
+  stream?: string;
+  /** What came after the id. */
+  events?: { id: string; payload: string }[];
+}
+
+/** What a POST's body means for streams. */
+export interface ClientPosted {
+  /** The ids of its requests, as a JSON array; absent where it has none. */
+  requests?: string;
+  /** The ids of requests that it cancels, each as JSON text; absent where it has none. */
+  cancelled?: string[];
+}
+
+/** One thing to be done. */
+export interface ClientStep {
+  kind: 'connect' | 'opened' | 'gap' | 'cursorLost' | 'disconnect' | 'finished' | 'failed';
+  /** Of `connect`, where there is one. */
+  lastEventId?: string;
+  /** Of `gap`. */
+  first?: number;
+  /** Of `gap`. */
+  count?: number;
+  /** Of `failed`: the failure's kind, and its text. */
+  code?: string;
+  message?: string;
+}
+
+/** What an input asks for. */
+export interface ClientSteps {
+  /** Events for the client, without ids. */
+  frames?: Frames;
+  /** The same as JSON texts, where these are wanted. Events of types of their own are not among them. */
+  messages?: string[];
+  /** The rest, in order, after what is delivered. */
+  steps: ClientStep[];
+}
+
+/** A request that may enter its session. */
+export declare class Admission {
+  private constructor();
+  /**
+   * What the request does: its action in the lowest three bits (1 listen, 2 resume, 3 delete, 4 message: notifications and
+   * answers only, 5 call), 8 when it opens a session, 16 when it cancels requests, 32 when it answers requests of the server.
+   */
+  get facts(): number;
+}
+
+/** The answer to a request that may not. */
+export declare class Refusal {
+  private constructor();
+  get status(): number;
+  /** The body, as `application/json`. */
+  get body(): string;
+  get allow(): string | null;
+  get message(): string;
+}
+
+/** The look-up of a session in the store. */
+export declare class Adoption {
+  private constructor();
+  /** What the waiters know it as. */
+  get key(): number;
+  /** The answer when the store cannot tell. */
+  get refusal(): Refusal;
+  /**
+   * The `Session`; false when it is not known, or somebody else's; null while the store has not told. Throws when it
+   * could not. The session serves readers and takes no requests.
+   */
+  take(): Session | false | null;
+}
+
+/** A connection of a stream. Its writer polls it, writes what it gets, and waits for its key. */
+export declare class Connection {
+  private constructor();
+  /** What the waiters know it as. */
+  get key(): number;
+  /** What to write next, at most about `maxBytes`. What the call before gave counts as flushed. */
+  poll(maxBytes: number): Polled;
+  /** The peer is gone. */
+  lost(): void;
+}
+
+/** An open session. */
+export declare class Session {
+  private constructor();
+  /** What the waiters know the session as. */
+  get key(): number;
+  /** Whether connections of this session may be closed early and polled. */
+  get canPoll(): boolean;
+  /** Requests without a response. */
+  get inFlight(): number;
+  /** Gives the session's streams another longest silence than the engine's, in milliseconds; 0 is any. */
+  setKeepAliveMs(keepAliveMs: number): void;
+  /** Examines an HTTP request: an `Admission`, or the `Refusal` to answer with. */
+  admit(head: Head, body: Body, jsonResponse: boolean): Admission | Refusal;
+  /** Opens the connection that an admitted request asks for. */
+  open(admission: Admission, jsonResponse: boolean): Connection | Refusal;
+  /** Opens a connection for each request of an admitted batch, to be answered with one JSON body. */
+  openEach(admission: Admission): Connection[] | Refusal;
+  /** The SDK has been given the messages of the request: what these cancel gets its end. */
+  dispatched(admission: Admission): void;
+  /** Notes what the client sent that is not a request. */
+  received(admission: Admission): void;
+  /**
+   * Sends a notification. `related` is the request that it belongs to; without one it goes to the standalone stream.
+   * Returns nothing when it is stored, or the number of its late outcome.
+   */
+  notify(related: Maybe<RequestId>, payloadJson: string): number | null;
+  /** Sends a response. Never throws for the store: the engine answers for a response that was not stored. */
+  respond(id: RequestId, payloadJson: string): number | null;
+  /** Sends a request to the client. */
+  ask(id: RequestId, related: Maybe<RequestId>, payloadJson: string): number | null;
+  /** Late outcomes. */
+  takeOutcomes(): Outcome[];
+  /** What the host's own store has to do. */
+  takeOperations(): HostOperation[];
+  /** The host's own store stored the event and gave it this id. */
+  stored(number: number, eventId: string): void;
+  /** The host's own store did not store the event. `what` is for the server's log. */
+  notStored(number: number, what: string): void;
+  /** What the host's own store replayed. */
+  replayed(number: number, stream: Maybe<string>, events: Replayed[]): void;
+  /** The host's own store did not replay. `what` is for the server's log. */
+  notReplayed(number: number, what: string): void;
+  /** Closes the connection of a request's stream. Returns whether the request can be polled. */
+  closeConnection(request: RequestId, retryMs?: Maybe<number>, holdMs?: Maybe<number>): boolean;
+  /** Closes the connection of the standalone stream, likewise. */
+  closeStandalone(retryMs?: Maybe<number>, holdMs?: Maybe<number>): boolean;
+  /** The request will get no response: it gets its end now. False when it has one. */
+  cancelled(request: RequestId): boolean;
+  /** Milliseconds until the session counts as idle; null while something holds it. */
+  idleInMs(idleMs?: Maybe<number>): number | null;
+  /** Lets go of a session that lives elsewhere, unless somebody reads it here. */
+  letGo(): void;
+  /** Ends the session: requests in flight get an error, connections close, logs are freed. */
+  end(): void;
+}
+
+/** A log by the names that an SDK gives its streams. */
+export declare class HookLog {
+  private constructor();
+  /** What the waiters know it as: woken when some operations have their outcome. */
+  get key(): number;
+  /**
+   * Stores a message of a stream: `kind` is 0 for a notification, 2 for a request, 3 for a response. Empty text is a
+   * priming: a position without a message. Returns the operation's number.
+   */
+  store(scope: string, stream: string, kind: number, payloadJson: string): number;
+  /** Asks for what a scope has after an id. Returns the operation's number. */
+  replay(scope: string, lastEventId: string): number;
+  /** Forgets what a scope has. */
+  dropScope(scope: string): void;
+  /** The outcomes since the last time. */
+  takeOutcomes(): HookOutcome[];
+}
+
+/** What an option of a store may be. */
+export type StoreValue = number | string | string[];
+
+/** An open event store. Several engines may use it. */
+export declare class Store {
+  /**
+   * Opens the store at an address, at once: one over the network is refused, for this thread would wait for it. Options are
+   * the bounds and `ownerLostMs`, whole numbers that are not negative, `durability` and `encryptionKeys`; unknown names
+   * throw.
+   */
+  constructor(address: string, options: Record<string, StoreValue>);
+  /** As the constructor, on a thread of its own: every address is taken. */
+  static open(address: string, options: Record<string, StoreValue>): Promise<Store>;
+  /** The address without what is secret in it. */
+  get address(): string;
+}
+
+/** An engine with its event store. */
+export declare class Engine {
+  /**
+   * An engine with these options; what is not named keeps its default. Options are whole numbers that are not negative;
+   * unknown names throw.
+   *
+   * The events go to `store`, whose bounds are its own; without one to a store of the host: see `Session.takeOperations`.
+   * `resolve` is called with woken keys, `log` with a level and a line, and `signal` when `flush` has to be called.
+   */
+  constructor(
+    store: Maybe<Store>,
+    options: Record<string, number>,
+    resolve: (keys: number[]) => void,
+    log: (level: 'error' | 'warn' | 'info' | 'debug', line: string) => void,
+    signal: () => void,
+  );
+  /** The version of this package. */
+  static version(): string;
+  /** The answer to a request that the host does not take. With a `body` it names its request. */
+  static refusal(sdkMajor: number, fault: string, text?: Maybe<string>, body?: Maybe<Body>): Refusal;
+  /** The error that stands for a response that is no JSON. */
+  static unwritable(request: RequestId): string;
+  /** The names of the options that are numbers: those of a store, or the others. */
+  static numberOptions(ofStore: boolean): string[];
+  /** The headers that carry a credential. */
+  static credentialHeaders(): string[];
+  /** Sets what is logged on this thread: `error`, `warn`, `info` or `debug`, and what is worse. */
+  static setLogLevel(level: string): void;
+  /** Whether messages may be stored later: see `Session.takeOutcomes`. */
+  answersElsewhere(): boolean;
+  /** Whether sessions may live in other processes: see `adoptSession`. */
+  outlivesProcess(): boolean;
+  /** Tells what other threads have woken. */
+  flush(): void;
+  /**
+   * Examines a request to a transport that has no session yet: an `Admission` of the `initialize` that opens it, or the
+   * `Refusal` to answer with.
+   */
+  admit(head: Head, body: Body, jsonResponse: boolean, sdkMajor: number, versions: string[]): Admission | Refusal;
+  /**
+   * Opens a session, which belongs to the asker. `sdkMajor` is the SDK line whose answers are given, `versions` are the
+   * values of the version header that are served. `retryMs` is the session's own, where the host has one.
+   */
+  openSession(id: string, asker: Maybe<Asker>, sdkMajor: number, versions: string[], retryMs?: Maybe<number>): Session;
+  /**
+   * Looks up a session that lives in another process, or lived in one, for the asker. The key of the `Adoption` is woken
+   * when it can be taken.
+   */
+  adoptSession(id: string, asker: Maybe<Asker>, sdkMajor: number, versions: string[]): Adoption;
+  /** The answer to a POST of a revision without resumption, of which `body` was read. */
+  steer(body: Body, requested: string): Refusal;
+  /** Notes that such a request is left to the SDK. */
+  leftToSdk(requested: string): void;
+  /** A log for an SDK's own transport, in the engine's store. */
+  hookLog(): HookLog;
+  /** Does what time asks for. */
+  tick(): void;
+  /** Milliseconds until `tick` is due. */
+  dueInMs(): number;
+  /** Closes every connection with `retryMs`, now and from now on. */
+  drain(retryMs: number): void;
+  /**
+   * The process ends, and every session with it; nothing is taken afterwards. What a store that outlives the process has of
+   * them stays there for their clients, and what it was given is written.
+   */
+  leave(): void;
+  /** What the engine did and holds: counts by name. */
+  stats(): Record<string, number>;
+  /** The options in force, by name. */
+  options(): Record<string, number>;
+}
+
+/** How streams come back. */
+export declare class ClientOptions {
+  /** What is not named keeps its default; `null` is "never" or "any number" where there is such a thing. */
+  constructor(options: Record<string, number | null>);
+}
+
+/** One stream. Times are whole milliseconds on a monotonic clock, `jitter` is 32 random bits. */
+export declare class ClientStream {
+  private constructor();
+  /** Whether the answer to a request with this head may be a stream. */
+  static takesRequest(method: string, accept?: Maybe<string>, protocolVersion?: Maybe<string>): boolean;
+  /** Whether the answer to a POST with requests is the beginning of a stream. */
+  static takesAnswer(status: number, contentType?: Maybe<string>): boolean;
+  /** What the body of a POST means for streams. */
+  static classify(body: Body): ClientPosted;
+  /** What a refused POST means: a `failed` step. */
+  static refused(status: number): ClientStep;
+  /** A POST with these requests, a JSON array of ids, was answered with an event stream. */
+  static posted(requests: string, options: ClientOptions, wantsMessages: boolean, now: number): ClientStream;
+  /** A GET without a cursor. */
+  static standalone(options: ClientOptions, wantsMessages: boolean, now: number): ClientStream;
+  /** A GET with somebody else's cursor. */
+  static continued(cursor: string, options: ClientOptions, wantsMessages: boolean, now: number): ClientStream;
+  /** What a token tells of. */
+  static saved(token: string, options: ClientOptions, wantsMessages: boolean, now: number): ClientStream;
+  /** When to `tick`; infinite for never. */
+  get deadline(): number;
+  /** The last event id; empty when there is none. */
+  get cursor(): string;
+  /** The reconnection time that the stream told. */
+  get retryMs(): number | null;
+  /** Tries in a row that brought nothing. */
+  get attempts(): number;
+  /** Requests without an answer, as a JSON array of ids. */
+  get requests(): string;
+  /** Whether nothing will come of it any more. */
+  get isDone(): boolean;
+  /** The session that the token names. */
+  get sessionId(): string | null;
+  /** The revision that the token names. */
+  get protocolVersion(): string | null;
+  /** What is to be done first. */
+  start(): ClientSteps | null;
+  /** The head of the answer to a `connect`. */
+  head(
+    now: number,
+    jitter: number,
+    status: number,
+    contentType?: Maybe<string>,
+    retryAfterMs?: Maybe<number>,
+  ): ClientSteps | null;
+  /** Bytes of the body. */
+  bytes(now: number, jitter: number, bytes: Uint8Array): ClientSteps | null;
+  /** The body ended in good order. */
+  end(now: number, jitter: number): ClientSteps | null;
+  /** The connection broke, or could not be made. */
+  broken(now: number, jitter: number): ClientSteps | null;
+  /** Nobody waits for this request any more; its id is JSON text. */
+  cancelled(now: number, jitter: number, request: string): ClientSteps | null;
+  /** Nobody waits for the stream any more. */
+  abort(now: number, jitter: number): ClientSteps | null;
+  /** The host cannot go on: it ends the stream as one that nothing comes of any more. */
+  abandon(now: number, jitter: number): ClientSteps | null;
+  /** Time has passed. */
+  tick(now: number, jitter: number): ClientSteps | null;
+  /** What it takes to continue the stream elsewhere; null while it has no cursor, or is done. */
+  token(sessionId?: Maybe<string>, protocolVersion?: Maybe<string>): string | null;
+  /** The error response of each request that has no other, once the stream has failed. */
+  failureFrames(): Frames | null;
+}
+
+/**
+ * Runs the command `tailrope` with the words behind its name, prints what it has to say, and gives its exit status. The
+ * thread that calls does nothing else meanwhile.
+ */
+export declare function probe(words: string[]): number;

@@ -1,0 +1,75 @@
+// What the native half has, see native-api.cts; or why it is not there.
+import { TailropeError } from './errors.mjs';
+import native from './native.cjs';
+import type * as api from './native-api.cjs';
+
+const { failed } = native;
+
+function textOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}
+
+function unloaded(): TailropeError {
+  const tried = failed.map(({ name, error }) => `${name} (${textOf(error).split('\n')[0]})`);
+  const message = `The native half of tailrope is not loaded: ${reason()}. It was looked for as ${tried.join(', ')}`;
+  return new TailropeError('native_missing', message, { cause: failed.at(-1)?.error });
+}
+
+/** What happened, and what to do. */
+function reason(): string {
+  const of = (code: string) =>
+    failed.find(({ error }) => error instanceof Error && 'code' in error && error.code === code);
+  if (of('ERR_DLOPEN_DISABLED')) {
+    return 'this process may not load native addons. Start Node with --allow-addons, or without --no-addons';
+  }
+  if (of('ERR_ACCESS_DENIED')) {
+    return 'this process may not read its files. Start Node with --allow-fs-read for the folder of its packages';
+  }
+  if (failed.some(({ error }) => /Dynamic require of|require is not defined/.test(textOf(error)))) {
+    return (
+      'a bundler made an ES module of this program, which has no `require`. Mark `tailrope` as external and install it ' +
+      'beside the bundle, or give the bundle a `require`: with esbuild by a banner that calls createRequire'
+    );
+  }
+  const unfit = of('ERR_DLOPEN_FAILED');
+  if (unfit) {
+    return `${unfit.name} is there and does not fit this system. Install the package again on this system, not by a copy`;
+  }
+  if (failed.length === 1) {
+    return `there is no package for ${process.platform} on ${process.arch}. Build it: \`npm run build\` in its folder`;
+  }
+  return (
+    'no package with it is installed, or a bundler left it behind. Install tailrope with its optional dependencies; in a ' +
+    'bundle, mark `tailrope` as external and install it beside the bundle'
+  );
+}
+
+const { loaded } = native;
+if (loaded === undefined) {
+  throw unloaded();
+}
+export const { ClientOptions, ClientStream, Engine, Refusal, Store, probe } = loaded;
+
+export type Admission = api.Admission;
+export type Adoption = api.Adoption;
+export type Asker = api.Asker;
+export type Body = api.Body;
+export type ClientOptions = api.ClientOptions;
+export type ClientPosted = api.ClientPosted;
+export type ClientStep = api.ClientStep;
+export type ClientSteps = api.ClientSteps;
+export type ClientStream = api.ClientStream;
+export type Connection = api.Connection;
+export type Engine = api.Engine;
+export type Frames = api.Frames;
+export type Head = api.Head;
+export type HookLog = api.HookLog;
+export type HookOutcome = api.HookOutcome;
+export type HostOperation = api.HostOperation;
+export type Outcome = api.Outcome;
+export type Polled = api.Polled;
+export type Refusal = api.Refusal;
+export type Replayed = api.Replayed;
+export type RequestId = api.RequestId;
+export type Session = api.Session;
+export type Store = api.Store;

@@ -1,0 +1,448 @@
+// Engines: which one serves, who ticks it, who waits for it.
+//
+// Everything belongs to one JavaScript thread: a worker that imports this has engines of its own.
+import { clearTimeout, setImmediate, setTimeout } from 'node:timers';
+
+import { ours } from './errors.mjs';
+import { Engine, type Store as NativeStore } from './native.mjs';
+import { checkPrincipal, type Principal } from './server/principal.mjs';
+import type { Seam } from './server/seam.mjs';
+import { boundsOf, checkNumbers, type Store, type StoreOptions, storeOf } from './store/open.mjs';
+import type { HostStore } from './store/user-store.mjs';
+
+/**
+ * Options of an engine, and of its store where that is opened with it. What is not named keeps its default. Durations
+ * are in milliseconds, sizes in bytes.
+ */
+export interface EngineOptions extends StoreOptions {
+  /** Names users, for transports that name none of their own. Default none. */
+  principal?: Principal;
+  /**
+   * How long a connection may be silent before a comment is written; a transport's `keepAliveMs` wins. 0 switches it off.
+   * Default 15,000.
+   */
+  keepAliveMs?: number;
+  /** How long a client waits before it comes back; a transport's `retryInterval` wins. Default 3,000. */
+  retryMs?: number;
+  /**
+   * The engine closes a connection at this age; the client resumes. One whose reader has taken nothing for so long is
+   * cut. 0 (the default) switches it off.
+   */
+  maxConnectionMs?: number;
+  /** The engine closes a connection that carried this much; the client resumes. 0 (the default) switches it off. */
+  maxConnectionBytes?: number;
+  /** A larger event is logged as a warning: clients with small buffers drop it. Default 1 MiB. */
+  warnEventBytes?: number;
+  /** Sessions open at once. Default 10,000. */
+  maxSessions?: number;
+  /** A session that nothing holds for so long is closed. 0 switches it off. Default 1,800,000 (30 minutes). */
+  sessionIdleMs?: number;
+  /** How long requests may run without any contact to their client. Default 3,600,000 (1 hour). */
+  maxDetachedMs?: number;
+  /** How long a resumed connection waits for a store that cannot be read. Default 10,000. */
+  storeWaitMs?: number;
+  /** How long a store may take for an operation before it counts as failed. Default 30,000. */
+  storeTimeoutMs?: number;
+}
+
+export interface ConfigureOptions extends EngineOptions {
+  /**
+   * The store of transports that name no event store: one that is open, which has its own `StoreOptions` already, or
+   * the address `memory:` (the default) or `sqlite:PATH`.
+   */
+  store?: string | Store;
+  /**
+   * What to do under an SDK that Tailrope does not fit under: leave its own transports in place, with one error in the
+   * log, or throw a `TailropeError` with code `unsupported_sdk`. Default `stock`.
+   */
+  onUnsupported?: 'stock' | 'raise';
+}
+
+/** What `configure()` sets of engines. */
+type RuntimeOptions = Omit<ConfigureOptions, 'onUnsupported'>;
+
+type Names<Options> = {
+  [Name in keyof Options]-?: NonNullable<Options[Name]> extends number ? Name : never;
+}[keyof Options];
+
+/** What an engine has of the options that are numbers. */
+export type OptionsInForce = Required<Pick<EngineOptions, Exclude<Names<EngineOptions>, 'sessionIdleMs'>>>;
+
+export type LogLevel = 'error' | 'warn' | 'info' | 'debug';
+
+/** Who waits for a key. */
+export interface Waiter {
+  /** Whether it is to be called in this turn already. */
+  scheduled: boolean;
+  pump(): void;
+}
+
+/** A session's transport, which is closed when nothing holds the session for long. */
+export interface Idler {
+  /** Milliseconds until it counts as idle; nothing while something holds it. */
+  idleInMs(idleMs: number | undefined): number | null | undefined;
+  closeIdle(): void;
+}
+
+/** What there is on this thread. */
+interface State {
+  runtimes: Set<WeakRef<Runtime>>;
+  /** The engines over users' own stores. */
+  hosted: WeakMap<HostStore, Runtime>;
+  options: RuntimeOptions;
+  shared: Runtime | undefined;
+  log: (level: LogLevel, line: string) => void;
+  level: LogLevel;
+  seams: Map<string, Seam>;
+  onUnsupported: 'stock' | 'raise';
+  handlers: Set<{ preferResumable: boolean }>;
+  /** How often `configure()` was called. */
+  configured: number;
+  /** Sessions that were open before. */
+  openBefore: number;
+  runtimeOf: symbol;
+  /** The end of the process is listened for. */
+  leaves: boolean;
+}
+
+/** The store in this process, and bounded. */
+export const MEMORY = 'memory:';
+/** When a session that nothing holds ends. */
+const DEFAULT_SESSION_IDLE_MS = 30 * 60_000;
+/** The `retry` of a drain that names none: what a restart usually takes. */
+const DEFAULT_DRAIN_MS = 5_000;
+/** How often the engine is ticked at least while it follows logs that other processes write. */
+const FOLLOW_MS = 1_000;
+/** What the engines of one store count together. */
+const OF_STORE = ['streams', 'events', 'bytes'];
+/** How often sessions are looked at for idleness, at most. */
+const MAX_SWEEP_MS = 60_000;
+
+/**
+ * Of this thread, by native half: programs may load this file as ES module and as CommonJS, which share it, and another
+ * installed copy of the package, which has its own.
+ */
+const global: { [key: symbol]: WeakMap<typeof Engine, State> | undefined } = globalThis as never;
+const states = (global[Symbol.for('tailrope')] ??= new WeakMap());
+
+function fresh(): State {
+  return {
+    runtimes: new Set(),
+    hosted: new WeakMap(),
+    options: {},
+    shared: undefined,
+    log: (level, line) => console.error(`tailrope: ${level}: ${line}`),
+    level: 'warn',
+    seams: new Map(),
+    onUnsupported: 'stock',
+    handlers: new Set(),
+    configured: 0,
+    openBefore: 0,
+    runtimeOf: Symbol('tailrope.runtime'),
+    leaves: false,
+  };
+}
+
+export const state: State = states.get(Engine) ?? fresh();
+states.set(Engine, state);
+const { runtimes } = state;
+
+/** The property in which our event stores keep their runtime. */
+export const { runtimeOf } = state;
+
+/**
+ * Sends the engines' log lines of this thread to `sink`, down to `level` (default `info`). Without a sink, errors
+ * and warnings go to stderr. Payloads are never logged.
+ */
+export function setLog(sink: (level: LogLevel, line: string) => void, level: LogLevel = 'info'): void {
+  try {
+    Engine.setLogLevel(level);
+  } catch (error) {
+    throw ours(error);
+  }
+  state.level = level;
+  state.log = sink;
+}
+
+export function writeLog(level: LogLevel, line: string): void {
+  try {
+    state.log(level, line);
+  } catch {
+    // A logger that throws costs its line, never a session.
+  }
+}
+
+/** An engine with what waits for it. */
+export class Runtime {
+  /** Counts the turns of the event loop in which something was written. */
+  turn = 0;
+  /** The options in force, by name. */
+  readonly options: OptionsInForce;
+  /** Whether the engine's store may answer later, and wakes from threads of its own. */
+  readonly answersElsewhere: boolean;
+  /** Whether sessions may live in other processes, or have lived in ones that are gone. */
+  readonly outlivesProcess: boolean;
+  /** The store, unless it is a user's own. */
+  readonly store: NativeStore | undefined;
+  /** The user's own store. */
+  readonly hostStore: HostStore | undefined;
+  /** Whether an EventStore of ours has it. */
+  readonly isOfEventStore: boolean;
+  /** The user's function that names who sends a request. */
+  readonly principal: Principal | undefined;
+  #engine: Engine;
+  #sessionIdleMs: number;
+  #waiting = new Map<number, Waiter>();
+  #ready: Waiter[] = [];
+  #timer: NodeJS.Timeout | undefined;
+  #dueAt = Infinity;
+  #sweepMs: number;
+  #sweepAt = 0;
+  #transports = new Set<Idler>();
+  #guests = 0;
+
+  constructor(
+    options: RuntimeOptions = {},
+    { hostStore, isOfEventStore = false }: { hostStore?: HostStore; isOfEventStore?: boolean } = {},
+  ) {
+    const { sessionIdleMs = DEFAULT_SESSION_IDLE_MS, store = MEMORY, principal, ...others } = options;
+    checkNumbers({ sessionIdleMs });
+    this.principal = checkPrincipal(principal);
+    this.#sessionIdleMs = sessionIdleMs;
+    this.hostStore = hostStore;
+    this.isOfEventStore = isOfEventStore;
+    // The engine must not keep alive what has been forgotten otherwise.
+    const me = new WeakRef(this);
+    const resolve = (keys: number[]) => me.deref()?.resolve(keys);
+    const signal = () => me.deref()?.engine.flush();
+    try {
+      const [opened, numbers] = hostStore === undefined ? storeOf(store, others) : [undefined, boundsOf(others)];
+      this.store = opened;
+      this.#engine = new Engine(opened, numbers, resolve, writeLog, signal);
+    } catch (error) {
+      throw ours(error);
+    }
+    this.options = this.#engine.options() as OptionsInForce;
+    this.answersElsewhere = this.#engine.answersElsewhere();
+    this.outlivesProcess = this.#engine.outlivesProcess();
+    const times = [sessionIdleMs || Infinity, this.options.maxDetachedMs, MAX_SWEEP_MS * 4];
+    this.#sweepMs = Math.max(Math.min(...times) / 4, 1);
+    runtimes.add(me);
+    if (this.outlivesProcess && !state.leaves) {
+      state.leaves = true;
+      // Not called for every end of a process; then others find out that nobody writes any more.
+      process.on('exit', leave);
+    }
+    if (runtimes.size % 64 === 0) {
+      forgetCollected();
+    }
+  }
+
+  get engine(): Engine {
+    return this.#engine;
+  }
+
+  /** Runs `waiter.pump()` in a turn of its own whenever the key is woken. */
+  wait(key: number, waiter: Waiter): void {
+    this.#waiting.set(key, waiter);
+  }
+
+  forget(key: number): void {
+    this.#waiting.delete(key);
+  }
+
+  resolve(keys: number[]): void {
+    for (const key of keys) {
+      const waiter = this.#waiting.get(key);
+      if (waiter !== undefined) {
+        this.schedule(waiter);
+      }
+    }
+  }
+
+  /** All that happens in this turn of the event loop leaves in one write. */
+  schedule(waiter: Waiter): void {
+    if (waiter.scheduled) {
+      return;
+    }
+    waiter.scheduled = true;
+    if (this.#ready.push(waiter) === 1) {
+      setImmediate(() => {
+        this.turn += 1;
+        this.flush();
+      });
+    }
+  }
+
+  /** Writes what this turn has so far. */
+  flush(): void {
+    const ready = this.#ready;
+    this.#ready = [];
+    for (const waiter of ready) {
+      waiter.scheduled = false;
+      try {
+        waiter.pump();
+      } catch (error) {
+        // One that fails must not keep the others of its turn from theirs.
+        writeLog('error', `a writer failed: ${(error as Partial<Error> | undefined)?.stack ?? error}`);
+      }
+    }
+  }
+
+  /** Makes sure that the engine is ticked within `waitMs`. */
+  arm(waitMs: number): void {
+    const delay = Math.min(Math.max(waitMs, 1), MAX_SWEEP_MS);
+    const dueAt = performance.now() + delay;
+    if (dueAt >= this.#dueAt) {
+      return;
+    }
+    clearTimeout(this.#timer);
+    this.#dueAt = dueAt;
+    this.#timer = setTimeout(() => this.#tick(), delay);
+    // Sockets hold the process open, we do not.
+    this.#timer.unref();
+  }
+
+  /** Makes sure that the engine is ticked when it asks for it, and sessions are looked at. */
+  armDue(): void {
+    const atLeast = this.#guests > 0 ? Math.min(FOLLOW_MS, this.#sweepMs) : this.#sweepMs;
+    this.arm(Math.min(this.#engine.dueInMs(), atLeast));
+  }
+
+  #tick(): void {
+    this.#dueAt = Infinity;
+    this.#engine.tick();
+    this.#sweep();
+    // Ended sessions hold nothing that time would have to free.
+    if (this.#transports.size + this.#guests > 0) {
+      this.armDue();
+    }
+  }
+
+  /** Closes sessions that have been idle, or without their client, for too long (I11). */
+  #sweep(): void {
+    const idleMs = this.#sessionIdleMs === 0 ? undefined : this.#sessionIdleMs;
+    const now = performance.now();
+    if (now < this.#sweepAt) {
+      return;
+    }
+    this.#sweepAt = now + this.#sweepMs;
+    for (const transport of this.#transports) {
+      if (transport.idleInMs(idleMs) === 0) {
+        transport.closeIdle();
+      }
+    }
+  }
+
+  opened(transport: Idler): void {
+    this.#transports.add(transport);
+    this.armDue();
+  }
+
+  closed(transport: Idler): void {
+    this.#transports.delete(transport);
+  }
+
+  /** A reader of a session that lives elsewhere is served from now on. */
+  guestCame(): void {
+    this.#guests += 1;
+    this.armDue();
+  }
+
+  guestLeft(): void {
+    this.#guests -= 1;
+  }
+
+  drain(retryMs: number | undefined): void {
+    this.#engine.drain(retryMs ?? Math.max(DEFAULT_DRAIN_MS, this.options.retryMs));
+  }
+}
+
+export function* living(): Generator<Runtime> {
+  for (const reference of runtimes) {
+    const runtime = reference.deref();
+    if (runtime !== undefined) {
+      yield runtime;
+    }
+  }
+}
+
+/** The process ends: what it was given to store is written, and what runs gets its end. */
+function leave(): void {
+  for (const runtime of living()) {
+    if (runtime.outlivesProcess) {
+      runtime.engine.leave();
+    }
+  }
+}
+
+function forgetCollected(): void {
+  for (const reference of runtimes) {
+    if (reference.deref() === undefined) {
+      runtimes.delete(reference);
+    }
+  }
+}
+
+/** The engine of the transports that name no event store. */
+export function sharedRuntime(): Runtime {
+  state.shared ??= new Runtime(state.options);
+  return state.shared;
+}
+
+/** The engine whose events a user's own store holds. */
+export function runtimeOfUserStore(store: HostStore): Runtime {
+  let runtime = state.hosted.get(store);
+  if (runtime === undefined) {
+    const { store: _, ...options } = state.options;
+    runtime = new Runtime(options, { hostStore: store });
+    state.hosted.set(store, runtime);
+  }
+  return runtime;
+}
+
+/**
+ * What Tailrope did and holds on this thread, by name. Counts of the present: `sessions`, `connections`,
+ * `streams`, `events`, `bytes`. Everything else counts since the start.
+ */
+export function stats(): Record<string, number> {
+  const total: Record<string, number> = {};
+  const counted = new Set<NativeStore>();
+  sharedRuntime();
+  for (const runtime of living()) {
+    const isCounted = runtime.store !== undefined && counted.has(runtime.store);
+    for (const [name, value] of Object.entries(runtime.engine.stats())) {
+      total[name] = (total[name] ?? 0) + (isCounted && OF_STORE.includes(name) ? 0 : value);
+    }
+    if (runtime.store !== undefined) {
+      counted.add(runtime.store);
+    }
+  }
+  return total;
+}
+
+/**
+ * Closes every connection because the process is going away. Each ends with an id and a `retry`, so that
+ * its client comes back after the restart; what connects meanwhile gets its priming event and ends as well.
+ * Resolves to whether all of them ended within `budgetMs` (default 1,000). `retryMs` is what the restart
+ * takes; default 5,000.
+ */
+export async function drain({
+  retryMs,
+  budgetMs = 1_000,
+}: {
+  retryMs?: number;
+  budgetMs?: number;
+} = {}): Promise<boolean> {
+  for (const runtime of living()) {
+    runtime.drain(retryMs);
+  }
+  const end = performance.now() + budgetMs;
+  while ((stats().connections ?? 0) > 0) {
+    if (performance.now() >= end) {
+      return false;
+    }
+    await new Promise((resolve) => setTimeout(resolve, 10));
+  }
+  return true;
+}

@@ -1,0 +1,265 @@
+// Hands what the engine has for a connection to an HTTP answer.
+import type { Connection, Frames } from '../native.mjs';
+import type { Runtime, Waiter } from '../runtime.mjs';
+import type { AnswerContext, OpenAnswer } from './exchange.mjs';
+import { type Resolvers, withResolvers } from './with-resolvers.mjs';
+
+/** What is handed over at once. A stalled reader holds no more than this and the socket's buffers. */
+const PAGE_BYTES = 256 << 10;
+const MAX_TIMER_MS = 2 ** 31 - 1;
+/** By the number that comes with a head. */
+const CONTENT_TYPES = [undefined, 'text/event-stream', 'application/json'];
+
+/**
+ * Writes what the engine has for a connection until it ends or the peer is gone.
+ *
+ * Nothing is polled while the reader is behind: what is not polled stays in the log. So the engine cannot close such a
+ * connection; one that takes nothing for as long as a connection may last is cut (I11). Subclasses say how bytes
+ * leave.
+ */
+export abstract class Answer implements OpenAnswer, Waiter {
+  /** Whether the runtime will call `pump` anyway. */
+  scheduled = false;
+  #connection: Connection;
+  #session: AnswerContext;
+  #headFirst: boolean;
+  #opened = false;
+  #started = false;
+  #full = false;
+  #patience: NodeJS.Timeout | undefined;
+  #over = false;
+  #done: Resolvers<void> | undefined;
+
+  /** With `headFirst` the head does not wait for the first bytes. */
+  constructor(connection: Connection, session: AnswerContext, headFirst: boolean) {
+    this.#connection = connection;
+    this.#session = session;
+    this.#headFirst = headFirst;
+  }
+
+  /** Looks whether the peer is still there, and listens from now on to what becomes of it. */
+  abstract open(): boolean;
+  /** Writes the head of an answer that goes on, with its first bytes or with `flush`. */
+  abstract head(status: number, contentType: string | undefined): void;
+  abstract flush(): void;
+  /** False while the reader is behind; then `writable` is called. */
+  abstract write(data: Frames): boolean;
+  abstract end(data: Frames | undefined): void;
+  /** Writes an answer that is known as a whole. */
+  abstract whole(status: number, contentType: string | undefined, data: Frames | undefined): void;
+  /** Breaks the answer off. */
+  abstract fail(error: unknown): void;
+  /** Ends what `open` began. */
+  abstract release(): void;
+
+  headers(contentType: string | undefined): Record<string, string> {
+    const headers: Record<string, string> = { 'mcp-session-id': this.#session.sessionId };
+    if (contentType === 'text/event-stream') {
+      headers['content-type'] = contentType;
+      headers['cache-control'] = 'no-cache, no-transform';
+      // Proxies that buffer would hold events back (W-030).
+      headers['x-accel-buffering'] = 'no';
+    } else if (contentType) {
+      headers['content-type'] = contentType;
+    }
+    return headers;
+  }
+
+  get done(): Promise<void> {
+    if (this.#done === undefined) {
+      this.#done = withResolvers<void>();
+      if (this.#over) {
+        this.#done.resolve();
+      }
+    }
+    return this.#done.promise;
+  }
+
+  /** Starts writing, at the end of this turn of the event loop: what is answered at once is one write. */
+  start(): void {
+    this.#session.runtime.schedule(this);
+  }
+
+  pump(): void {
+    try {
+      this.#pump();
+    } catch (error) {
+      this.#end();
+      this.fail(error);
+      this.#done?.reject(error);
+    }
+  }
+
+  #pump(): void {
+    while (!this.#full && !this.#over) {
+      const { head, data, end, waitMs } = this.#connection.poll(PAGE_BYTES);
+      if (end) {
+        this.#finish(head, data);
+        return;
+      }
+      // Most answers are known at once and need nobody to watch over them.
+      const isFirst = !this.#opened;
+      if (isFirst && !this.#open()) {
+        return;
+      }
+      if (data) {
+        this.#begin(head);
+        this.#full = !this.write(data);
+        if (this.#full) {
+          this.#expectReader();
+        }
+      } else {
+        if (this.#headFirst && !this.#started && head !== 0) {
+          this.#begin(head);
+          this.flush();
+        }
+        if (isFirst && this.#session.runtime.answersElsewhere) {
+          // A wake-up that came from elsewhere before there was anybody to wait for it.
+          continue;
+        }
+        this.#session.runtime.arm(waitMs);
+        if (this.#session.isGuest) {
+          this.#session.runtime.armDue();
+        }
+        return;
+      }
+    }
+  }
+
+  #open(): boolean {
+    this.#opened = true;
+    if (!this.open()) {
+      this.lost();
+      return false;
+    }
+    this.#session.open.add(this);
+    this.#session.runtime.wait(this.#connection.key, this);
+    return true;
+  }
+
+  #begin(head: number): void {
+    if (!this.#started) {
+      this.#started = true;
+      this.head(statusOf(head), CONTENT_TYPES[head >> 16]);
+    }
+  }
+
+  #finish(head: number, data: Frames | undefined): void {
+    this.#release();
+    if (this.#started) {
+      this.end(data);
+    } else {
+      const status = statusOf(head) || 200;
+      this.whole(status, CONTENT_TYPES[head >> 16], data);
+      if (data && status >= 400) {
+        this.#session.onRefused(data.toString());
+      }
+    }
+    this.#done?.resolve();
+  }
+
+  /** From now on the reader has so long to take something. */
+  #expectReader(): void {
+    const { maxConnectionMs } = this.#session.runtime.options;
+    if (maxConnectionMs > 0 && this.#patience === undefined) {
+      this.#patience = setTimeout(() => this.#cut(), Math.min(maxConnectionMs, MAX_TIMER_MS));
+      this.#patience.unref?.();
+    }
+  }
+
+  #cut(): void {
+    if (!this.#over) {
+      this.#end();
+      this.fail(new Error('the reader took nothing for too long'));
+      this.#done?.resolve();
+    }
+  }
+
+  /** The reader takes more. */
+  writable(): void {
+    this.#full = false;
+    clearTimeout(this.#patience);
+    this.#patience = undefined;
+    if (!this.#over) {
+      this.#session.runtime.schedule(this);
+    }
+  }
+
+  finish(): void {
+    this.#full = false;
+    this.pump();
+  }
+
+  /** The peer is gone. */
+  lost(): void {
+    if (!this.#over) {
+      this.#end();
+      this.#done?.resolve();
+    }
+  }
+
+  #end(): void {
+    this.#release();
+    this.#connection.lost();
+  }
+
+  #release(): void {
+    this.#over = true;
+    if (this.#opened) {
+      clearTimeout(this.#patience);
+      this.#session.open.delete(this);
+      this.#session.runtime.forget(this.#connection.key);
+      this.release();
+    }
+  }
+}
+
+function statusOf(head: number): number {
+  return head & 0xffff;
+}
+
+/**
+ * Collects what a request in JSON mode is answered with, for a batch: resolves to the text of one body.
+ */
+export class Part implements Waiter {
+  scheduled = false;
+  #connection: Connection;
+  #runtime: Runtime;
+  #text = '';
+  #done = withResolvers<string>();
+
+  constructor(connection: Connection, runtime: Runtime) {
+    this.#connection = connection;
+    this.#runtime = runtime;
+    runtime.wait(connection.key, this);
+    runtime.schedule(this);
+  }
+
+  get done(): Promise<string> {
+    return this.#done.promise;
+  }
+
+  pump(): void {
+    for (;;) {
+      const { data, end, waitMs } = this.#connection.poll(PAGE_BYTES);
+      if (data) {
+        this.#text += data.toString();
+      }
+      if (end) {
+        this.lost();
+        return;
+      }
+      if (!data) {
+        this.#runtime.arm(waitMs);
+        return;
+      }
+    }
+  }
+
+  /** Ends the wait; what came so far is the result. */
+  lost(): void {
+    this.#runtime.forget(this.#connection.key);
+    this.#connection.lost();
+    this.#done.resolve(this.#text);
+  }
+}

@@ -1,0 +1,81 @@
+// One HTTP exchange of either kind, as sessions, routers and handlers see it.
+import type { IncomingMessage, ServerResponse } from 'node:http';
+
+import type { Asker, Body, Connection, Head } from '../native.mjs';
+import type { Runtime } from '../runtime.mjs';
+import type { ReadBody } from './body.mjs';
+
+/** The kind of an exchange: of node:http, or of the web platform. */
+export type Face = 'node' | 'fetch';
+
+/** `extra.requestInfo` of the 1.x SDK. */
+export interface RequestInfo {
+  headers: Record<string, string | string[] | undefined>;
+  url: URL;
+}
+
+/** What the web platform's handlers are told beside the request. */
+export interface FetchOptions {
+  authInfo?: unknown;
+  parsedBody?: unknown;
+}
+
+/** Who may answer an exchange in our place, for each kind of exchange. */
+export interface Handlers {
+  fetch(request: Request, options: FetchOptions): Promise<Response>;
+  node(req: IncomingMessage, res: ServerResponse, parsedBody: unknown): Promise<void>;
+}
+
+/** An answer that is under way. */
+export interface OpenAnswer {
+  /** Resolves when everything is handed over, or the peer is gone. */
+  readonly done: Promise<void>;
+  /** The session is over: what is left goes now, whether the reader asks for it or not. */
+  finish(): void;
+}
+
+/** What the answers of one session share. */
+export interface AnswerContext {
+  runtime: Runtime;
+  sessionId: string;
+  /** Those that are under way. */
+  open: Set<OpenAnswer>;
+  /** Gets the body of what the engine refused after all. */
+  onRefused(body: string): void;
+  /** The session lives elsewhere. */
+  isGuest?: boolean;
+}
+
+export interface Exchange {
+  readonly face: Face;
+  readonly method: string;
+  readonly request: IncomingMessage | Request;
+  /** What authentication in front of the endpoint left, as the SDK has it. */
+  readonly auth: unknown;
+  /** What authentication in front of the endpoint left of the user: of the SDK's kind, or of passport's. */
+  readonly user: unknown;
+  readonly host: string | undefined;
+  /** What was made of the body in front of the transport, and its text where that is at hand. */
+  parsedBody: unknown;
+  text: Body | undefined;
+  /** What is known of who sends it. */
+  asker: Asker | undefined;
+
+  header(name: string): string | undefined;
+  /** The parts of the head that the engine looks at. */
+  head(): Head;
+  readBody(maxBytes: number): ReadBody | Promise<ReadBody>;
+  /** Answers with what is known as a whole. */
+  whole(status: number, headers: Record<string, string>, body?: string): void;
+  /** Answers with what a connection of the engine carries. With `headFirst` the head does not wait for the first bytes. */
+  stream(connection: Connection, context: AnswerContext, headFirst: boolean): OpenAnswer;
+  onGone(callback: () => void): void;
+  /** Leaves the answer to a handler. */
+  handTo(handlers: Handlers): Promise<void>;
+  /** The exchange is over without an answer. */
+  abandon(): void;
+  /** `ctx.http.req` of the 2.x SDK. */
+  webRequest(): Request;
+  /** `extra.requestInfo` of the 1.x SDK. */
+  requestInfo(): RequestInfo;
+}

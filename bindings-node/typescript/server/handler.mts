@@ -1,0 +1,199 @@
+// One handler for both eras of the protocol, for users of the SDK's createMcpHandler.
+
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import type * as server from '@modelcontextprotocol/server';
+import type {
+  AuthInfo,
+  CreateMcpHandlerOptions,
+  McpHttpHandler,
+  McpRequestContext,
+  McpServerFactory,
+  ServerEvent,
+  WebStandardStreamableHTTPServerTransportOptions,
+} from '@modelcontextprotocol/server';
+
+import { invalid } from '../errors.mjs';
+import type { Runtime } from '../runtime.mjs';
+import { noteHandler } from '../status.mjs';
+import { runtimeFor } from '../store/event-store.mjs';
+import type { Exchange, Handlers } from './exchange.mjs';
+import type { PrincipalOption } from './principal.mjs';
+import { writeRefusal } from './refusal.mjs';
+import { faces, SessionRouter } from './router.mjs';
+import type { NodeHandler, WebSdk } from './sdk.mjs';
+import { isStock } from './seam.mjs';
+
+interface ListChange {
+  capability: 'tools' | 'prompts' | 'resources';
+  send: 'sendToolListChanged' | 'sendPromptListChanged' | 'sendResourceListChanged';
+}
+
+const LIST_CHANGES: { [Kind in ServerEvent['kind']]?: ListChange } = {
+  tools_list_changed: { capability: 'tools', send: 'sendToolListChanged' },
+  prompts_list_changed: { capability: 'prompts', send: 'sendPromptListChanged' },
+  resources_list_changed: { capability: 'resources', send: 'sendResourceListChanged' },
+};
+
+/** An SDK line that has `createMcpHandler`. */
+type HandlerSdk = WebSdk<McpRequestContext> &
+  Pick<typeof server, 'classifyInboundRequest' | 'createMcpHandler' | 'isJsonContentType'>;
+
+/** The options of the SDK's `createMcpHandler`, and those of the transport that serves the sessions. */
+export interface ResumableMcpHandlerOptions
+  extends Omit<CreateMcpHandlerOptions, 'legacy'>,
+    PrincipalOption,
+    Pick<
+      WebStandardStreamableHTTPServerTransportOptions,
+      | 'enableJsonResponse'
+      | 'eventStore'
+      | 'onsessionclosed'
+      | 'onsessioninitialized'
+      | 'retryInterval'
+      | 'sessionIdGenerator'
+    > {
+  /**
+   * Answers requests of revision 2026-07-28, where nothing can be resumed, with 400 / -32022 and the older
+   * revisions, so that clients of both eras fall back to `initialize`. Off by default.
+   */
+  preferResumable?: boolean;
+}
+
+export interface ResumableMcpHandler extends McpHttpHandler {
+  /**
+   * Serves node:http, and what is built on it, without a detour over the web platform's classes. For requests of
+   * 2026-07-28 the SDK needs its package `@modelcontextprotocol/node` here.
+   */
+  node: (req: IncomingMessage & { auth?: AuthInfo }, res: ServerResponse, parsedBody?: unknown) => Promise<void>;
+}
+
+/** Makes `createResumableMcpHandler` for an SDK that has `createMcpHandler`. */
+export function resumableHandler(sdk: HandlerSdk) {
+  return function createResumableMcpHandler(
+    factory: McpServerFactory,
+    options: ResumableMcpHandlerOptions = {},
+  ): ResumableMcpHandler {
+    if (isStock(sdk)) {
+      const stock = sdk.createMcpHandler(factory, options);
+      return { ...stock, node: sdk.nodeHandler(stock) };
+    }
+    return new Handler(factory, options, sdk).faces();
+  };
+}
+
+type Made = Awaited<ReturnType<McpServerFactory>>;
+
+class Handler {
+  #sdk: HandlerSdk;
+  #router: SessionRouter<Made, McpRequestContext>;
+  #modern: McpHttpHandler;
+  #modernNode: NodeHandler;
+  #preferResumable: boolean;
+  #runtime: Runtime;
+  #unsubscribe: () => void;
+  #forget: () => void;
+  #closed = false;
+
+  constructor(
+    factory: McpServerFactory,
+    { preferResumable = false, legacy, ...options }: ResumableMcpHandlerOptions & { legacy?: unknown },
+    sdk: HandlerSdk,
+  ) {
+    if (legacy !== undefined) {
+      invalid('createResumableMcpHandler serves the older revisions itself: it has no option `legacy`');
+    }
+    if (typeof preferResumable !== 'boolean') {
+      invalid('preferResumable must be true or false');
+    }
+    const { onerror, maxRequestBodySize } = options;
+    this.#sdk = sdk;
+    this.#preferResumable = preferResumable;
+    this.#modern = sdk.createMcpHandler(factory, { ...options, legacy: 'reject' });
+    this.#modernNode = sdk.nodeHandler(this.#modern, { onerror, maxRequestBodySize });
+    this.#router = new SessionRouter(sdk, factory, options);
+    this.#runtime = runtimeFor(options.eventStore);
+    this.#unsubscribe = this.#modern.bus.subscribe((event) => this.#listChanged(event));
+    this.#forget = noteHandler(preferResumable);
+  }
+
+  faces(): ResumableMcpHandler {
+    return {
+      ...faces((exchange) => this.#serve(exchange)),
+      notify: this.#modern.notify,
+      bus: this.#modern.bus,
+      close: () => this.#close(),
+    };
+  }
+
+  #serve(exchange: Exchange): Promise<void> {
+    return this.#router.serve(exchange, () => (this.#closed ? this.#leave(exchange) : this.#route(exchange)));
+  }
+
+  /** Leaves a request to the SDK. */
+  #leave(exchange: Exchange): Promise<void> {
+    return exchange.handTo({ fetch: this.#modern.fetch as Handlers['fetch'], node: this.#modernNode });
+  }
+
+  /** Answers with a session of ours, or leaves the request to the SDK: what is of 2026-07-28 is the SDK's. */
+  async #route(exchange: Exchange): Promise<void> {
+    if (exchange.method === 'POST') {
+      if (!this.#sdk.isJsonContentType(exchange.header('content-type'))) {
+        return this.#leave(exchange);
+      }
+      if (!(await this.#router.read(exchange))) {
+        return undefined;
+      }
+      if (exchange.parsedBody !== undefined) {
+        const route = this.#classify(exchange);
+        if (route.kind === 'modern') {
+          const revision = route.classification.revision ?? 'unknown';
+          if (this.#preferResumable) {
+            return this.#steer(exchange, revision);
+          }
+          this.#runtime.engine.leftToSdk(revision);
+        }
+        if (route.kind !== 'legacy') {
+          return this.#leave(exchange);
+        }
+      }
+    }
+    return this.#router.route(exchange);
+  }
+
+  #classify(exchange: Exchange): server.InboundClassificationOutcome {
+    return this.#sdk.classifyInboundRequest({
+      httpMethod: exchange.method,
+      protocolVersionHeader: exchange.header('mcp-protocol-version'),
+      mcpMethodHeader: exchange.header('mcp-method'),
+      mcpNameHeader: exchange.header('mcp-name'),
+      body: exchange.parsedBody,
+    });
+  }
+
+  /** Names the revisions that can resume, so that a client of both eras falls back to `initialize`. */
+  #steer(exchange: Exchange, revision: string): void {
+    const refusal = this.#runtime.engine.steer(exchange.text ?? JSON.stringify(exchange.parsedBody), revision);
+    this.#router.report(new Error(refusal.message));
+    writeRefusal(exchange, refusal);
+  }
+
+  /** What `notify` publishes reaches the clients of sessions too. */
+  #listChanged({ kind }: ServerEvent): void {
+    const change = LIST_CHANGES[kind];
+    if (change === undefined) {
+      return;
+    }
+    for (const made of this.#router.servers()) {
+      const server = 'server' in made ? made.server : made;
+      if (server.getCapabilities?.()[change.capability]?.listChanged) {
+        server[change.send]().catch((error) => this.#router.report(error));
+      }
+    }
+  }
+
+  async #close(): Promise<void> {
+    this.#closed = true;
+    this.#unsubscribe();
+    this.#forget();
+    await Promise.all([this.#modern.close(), this.#router.close()]);
+  }
+}

@@ -1,0 +1,131 @@
+// For @modelcontextprotocol/server 2.x.
+
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import type {
+  AuthInfo,
+  JSONRPCMessage,
+  McpRequestContext,
+  McpServerFactory,
+  RequestId,
+  Transport,
+  WebStandardStreamableHTTPServerTransportOptions,
+  WebStandardStreamableHTTPServerTransport as WebStock,
+} from '@modelcontextprotocol/server';
+
+import { EventStore as Events, type ScopedEventStore as ScopedEvents } from '../store/event-store.mjs';
+import type { CloseOptions } from './close.mjs';
+import { type ResumableMcpHandler, type ResumableMcpHandlerOptions, resumableHandler } from './handler.mjs';
+import type { PrincipalOption } from './principal.mjs';
+import { type RouterOf, sessionRouter } from './router.mjs';
+import { sdk } from './sdk-v2.mjs';
+import { storedSessionServers } from './stored-sessions.mjs';
+import { type Closing, type NodeFace, type Resumable, resumableNodeOverWeb, resumableWeb } from './transport.mjs';
+
+// Interfaces, and not intersections, of which subclasses could not override the methods.
+interface OnNode extends Omit<WebStock, 'handleRequest' | keyof Closing>, Closing, NodeFace<AuthInfo> {}
+
+interface OnWeb extends WebStock {
+  /** Closes the connection of a request's stream without terminating the stream. */
+  closeSSEStream(requestId: RequestId, options?: CloseOptions): void;
+  /** Closes the connection of the standalone stream without terminating the stream. */
+  closeStandaloneSSEStream(options?: CloseOptions): void;
+}
+
+// Named, so that the declarations name the SDK's modules as they are imported here.
+const NodeTransport: Resumable<typeof WebStock, OnNode> = resumableNodeOverWeb(sdk.WebStock, sdk);
+const WebTransport: Resumable<typeof WebStock, OnWeb> = resumableWeb(sdk.WebStock, sdk);
+
+/**
+ * For node:http: the SDK's class on Tailrope's engine, same options, same methods. With a `sessionIdGenerator` its sessions
+ * are resumable, also without an `eventStore`; without one (stateless mode) the SDK serves, which needs its package
+ * `@modelcontextprotocol/node` for that.
+ */
+export class NodeStreamableHTTPServerTransport extends NodeTransport {}
+
+/** The same for the web platform (`Request` to `Response`): Hono, and frameworks like it, on Node. */
+export class WebStandardStreamableHTTPServerTransport extends WebTransport {}
+
+/** A server of the SDK's: `McpServer`, or the `Server` in it. */
+export interface ServerOfSession {
+  connect(transport: Transport): Promise<void>;
+  close(): Promise<void>;
+}
+
+/** The options of the transports, which each of the router's sessions gets. */
+export interface SessionRouterOptions extends WebStandardStreamableHTTPServerTransportOptions, PrincipalOption {
+  /** Gets what was refused, and what failed. */
+  onerror?: (error: Error) => void;
+}
+
+export type SessionRouter<S> = RouterOf<S, AuthInfo>;
+
+/**
+ * Routes an endpoint's requests to its sessions, in the place of a map of transports by session id. `makeServer` makes the
+ * server of each session, when its client opens it. Sessions of other processes are served from an event store that
+ * outlives processes. Where `makeServer` or `connect` fails the request is answered with 500, and `onerror` gets the error.
+ */
+export const createSessionRouter: <S extends ServerOfSession>(
+  makeServer: (context: McpRequestContext) => S | Promise<S>,
+  options?: SessionRouterOptions,
+) => SessionRouter<S> = sessionRouter(sdk, {
+  node: NodeStreamableHTTPServerTransport,
+  fetch: WebStandardStreamableHTTPServerTransport,
+});
+
+/** The options of the transports: those that count are the ones about GETs. */
+export interface StoredSessionOptions extends WebStandardStreamableHTTPServerTransportOptions, PrincipalOption {
+  /** Gets what was refused, and why a store could not tell. */
+  onerror?: (error: Error) => void;
+}
+
+const stored = storedSessionServers(sdk);
+
+/**
+ * For routers of your own: serves a GET of a session that no transport here has from the
+ * event store, where that outlives processes. The session may live in another process, or have lived in one. Resolves
+ * to true when the answer is handed over, and to false, with nothing answered, when the session is not known or
+ * belongs to somebody else: answer as for any unknown session. Other requests than GETs are never served.
+ */
+export const serveStoredSession: (
+  req: IncomingMessage & { auth?: AuthInfo },
+  res: ServerResponse,
+  options?: StoredSessionOptions,
+) => Promise<boolean> = stored.serveStoredSession;
+
+/** The same for the web platform: resolves to the response, or to nothing. */
+export const fetchStoredSession: (
+  request: Request,
+  options?: StoredSessionOptions & { authInfo?: AuthInfo },
+) => Promise<Response | undefined> = stored.fetchStoredSession;
+
+/**
+ * The SDK's `createMcpHandler` with resumable sessions for clients of 2025-03-26 to 2025-11-25. The factory makes
+ * one server for each of their sessions, and as before one for each request of 2026-07-28, which the SDK serves.
+ * `notify` reaches both; of the sessions those that exist, with what their server declares as `listChanged`.
+ *
+ * @throws a `TailropeError` (`invalid_argument`) for the option `legacy`: this handler is what it would choose.
+ */
+export const createResumableMcpHandler: (
+  factory: McpServerFactory,
+  options?: ResumableMcpHandlerOptions,
+) => ResumableMcpHandler = resumableHandler(sdk);
+
+/** What an SDK's own transport asks of a store. */
+export type ScopedEventStore = ScopedEvents<JSONRPCMessage>;
+
+/**
+ * A bounded event store with an engine, and so bounds, of its own, to be passed as `eventStore`. One store
+ * may serve all sessions of a server. Where the SDK's own transport serves, it keeps that transport's events,
+ * within what that transport can do.
+ */
+export type EventStore = Events<JSONRPCMessage>;
+export const EventStore: typeof Events<JSONRPCMessage> = Events;
+
+export { configure } from '../configure.mjs';
+export { type ErrorCode, TailropeError } from '../errors.mjs';
+export { type ConfigureOptions, drain, type EngineOptions, type LogLevel, setLog, stats } from '../runtime.mjs';
+export { type Status, status } from '../status.mjs';
+export { openStore, type Store, type StoreOptions } from '../store/open.mjs';
+export { type CloseOptions, closeSSEStream, closeStandaloneSSEStream } from './close.mjs';
+export type { Principal } from './principal.mjs';
+export type { ResumableMcpHandler, ResumableMcpHandlerOptions };

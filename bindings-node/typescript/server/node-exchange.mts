@@ -1,0 +1,203 @@
+// One HTTP exchange of node:http: what is read from an IncomingMessage and written to a ServerResponse.
+import type { IncomingMessage, OutgoingHttpHeaders, ServerResponse } from 'node:http';
+
+import type { Asker, Body, Connection, Frames, Head } from '../native.mjs';
+import { Answer } from './answer.mjs';
+import { bodyText, type ReadBody } from './body.mjs';
+import type { AnswerContext, Exchange, Handlers, OpenAnswer, RequestInfo } from './exchange.mjs';
+import { hostOf, requestInfoOf, webRequest } from './web-request.mjs';
+
+/** A request with what authentication in front of the endpoint left in it: of the SDK's kind, or of passport's. */
+export type Incoming = IncomingMessage & { auth?: unknown; user?: unknown };
+
+export class NodeExchange implements Exchange {
+  readonly face = 'node';
+  #req: Incoming;
+  #res: ServerResponse;
+  parsedBody: unknown;
+  text: Body | undefined;
+  asker: Asker | undefined;
+
+  constructor(req: Incoming, res: ServerResponse, parsedBody?: unknown) {
+    this.#req = req;
+    this.#res = res;
+    this.parsedBody = parsedBody;
+  }
+
+  get method(): string {
+    return this.#req.method ?? '';
+  }
+
+  get auth(): unknown {
+    return this.#req.auth;
+  }
+
+  get user(): unknown {
+    return this.#req.auth ?? this.#req.user;
+  }
+
+  get request(): IncomingMessage {
+    return this.#req;
+  }
+
+  get host(): string | undefined {
+    return hostOf(this.#req);
+  }
+
+  header(name: string): string | undefined {
+    const value = this.#req.headers[name];
+    return Array.isArray(value) ? value.join() : value;
+  }
+
+  head(): Head {
+    const { headers } = this.#req;
+    return {
+      method: this.method,
+      accept: headers.accept,
+      contentType: headers['content-type'],
+      protocolVersion: this.header('mcp-protocol-version'),
+      sessionId: this.header('mcp-session-id'),
+      lastEventId: this.header('last-event-id'),
+      asker: this.asker,
+    };
+  }
+
+  readBody(maxBytes: number): ReadBody | Promise<ReadBody> {
+    const req = this.#req;
+    if (Number(req.headers['content-length']) > maxBytes) {
+      return this.#refuseRest();
+    }
+    if (req.readableEnded) {
+      return { text: '' };
+    }
+    if (req.destroyed) {
+      // The peer left before anybody listened: there is no event left that would say so.
+      return { gone: true };
+    }
+    return new Promise((resolve) => {
+      const chunks: Uint8Array[] = [];
+      let size = 0;
+      const settle = (result: ReadBody) => {
+        req.off('data', onData).off('end', onEnd).off('close', onGone).off('error', onGone);
+        resolve(result);
+      };
+      const onData = (chunk: Uint8Array) => {
+        size += chunk.length;
+        if (size > maxBytes) {
+          req.pause();
+          settle(this.#refuseRest());
+        } else {
+          chunks.push(chunk);
+        }
+      };
+      const onEnd = () => settle({ text: bodyText(chunks) });
+      const onGone = () => settle({ gone: true });
+      req.on('data', onData).on('end', onEnd).on('close', onGone).on('error', onGone);
+    });
+  }
+
+  #refuseRest(): ReadBody {
+    if (this.#req.httpVersionMajor < 2) {
+      this.#res.setHeader('connection', 'close');
+    }
+    return { tooLarge: true };
+  }
+
+  whole(status: number, headers: OutgoingHttpHeaders, body = ''): void {
+    if (!this.#res.destroyed && !this.#res.headersSent) {
+      writeWhole(this.#res, status, headers, body);
+    }
+  }
+
+  stream(connection: Connection, context: AnswerContext, headFirst: boolean): OpenAnswer {
+    const answer = new NodeAnswer(connection, context, headFirst, this.#res);
+    answer.start();
+    return answer;
+  }
+
+  onGone(callback: () => void): void {
+    this.#res.on('close', callback);
+  }
+
+  handTo({ node }: Handlers): Promise<void> {
+    return node(this.#req, this.#res, this.parsedBody);
+  }
+
+  /** Nobody is left to get an answer. */
+  abandon(): void {}
+
+  webRequest(): Request {
+    return webRequest(this.#req);
+  }
+
+  requestInfo(): RequestInfo {
+    return requestInfoOf(this.#req);
+  }
+}
+
+class NodeAnswer extends Answer {
+  #res: ServerResponse;
+
+  constructor(connection: Connection, context: AnswerContext, headFirst: boolean, res: ServerResponse) {
+    super(connection, context, headFirst);
+    this.#res = res;
+  }
+
+  override open(): boolean {
+    const res = this.#res;
+    res.on('close', this.#lost);
+    res.on('error', this.#lost);
+    res.on('drain', this.#drained);
+    return !(res.destroyed || res.socket?.destroyed);
+  }
+
+  override head(status: number, contentType: string | undefined): void {
+    this.#res.writeHead(status, this.headers(contentType));
+  }
+
+  override flush(): void {
+    this.#res.flushHeaders();
+  }
+
+  override write(data: Frames): boolean {
+    return this.#res.write(data);
+  }
+
+  override end(data: Frames | undefined): void {
+    this.#res.end(data);
+  }
+
+  override whole(status: number, contentType: string | undefined, data: Frames = ''): void {
+    writeWhole(this.#res, status, this.headers(contentType), data);
+  }
+
+  override fail(): void {
+    this.#res.destroy();
+  }
+
+  override release(): void {
+    // `error` stays: a late one has to find a listener.
+    this.#res.off('close', this.#lost);
+    this.#res.off('drain', this.#drained);
+  }
+
+  #lost = () => this.lost();
+  #drained = () => this.writable();
+
+  override headers(contentType: string | undefined): Record<string, string> {
+    const headers = super.headers(contentType);
+    if (contentType === 'text/event-stream' && this.#res.req.httpVersionMajor < 2) {
+      headers.connection = 'keep-alive';
+    }
+    return headers;
+  }
+}
+
+/** An answer that is known as a whole leaves in one write. */
+function writeWhole(res: ServerResponse, status: number, headers: OutgoingHttpHeaders, body: Frames): void {
+  if (status !== 204) {
+    headers['content-length'] = Buffer.byteLength(body);
+  }
+  res.writeHead(status, headers);
+  res.end(body);
+}

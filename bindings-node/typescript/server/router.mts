@@ -1,0 +1,235 @@
+// Routes the requests of an endpoint to its sessions: makes, finds and ends them, and serves readers of stored ones.
+import { randomUUID } from 'node:crypto';
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import { invalid } from '../errors.mjs';
+import { maxBodyBytes } from './body.mjs';
+import type { Exchange, Face, FetchOptions, Handlers } from './exchange.mjs';
+import { type Incoming, NodeExchange } from './node-exchange.mjs';
+import { refusalOf, writeRefusal } from './refusal.mjs';
+import type { Sdk, Server, StockClass, StockTransport, TransportOptions } from './sdk.mjs';
+import { isStock } from './seam.mjs';
+import { StoredSessions } from './stored-sessions.mjs';
+import { resumableExchange } from './transport.mjs';
+import { WebExchange } from './web-exchange.mjs';
+
+/** What `createSessionRouter` of an SDK line makes; `AuthInfo` is the SDK's. */
+export interface RouterOf<S, AuthInfo> {
+  /** Serves node:http, express (`app.all('/mcp', router.node)`), fastify; `parsedBody` is what a parser has made. */
+  node(req: IncomingMessage & { auth?: AuthInfo }, res: ServerResponse, parsedBody?: unknown): Promise<void>;
+  /** Serves the web platform: Hono, and frameworks like it. */
+  fetch(request: Request, options?: { authInfo?: AuthInfo; parsedBody?: unknown }): Promise<Response>;
+  /** The servers of the sessions that are open here. */
+  servers(): S[];
+  /** Ends the sessions that are open here; after `drain()` their clients go on at another process. */
+  close(): Promise<void>;
+}
+
+/** The options of the transports, which each of the router's sessions gets. */
+export interface RouterOptions extends TransportOptions {
+  /** Gets what was refused, and what failed. */
+  onerror?: ((error: Error) => void) | undefined;
+}
+
+/** Makes the server of a session. */
+type MakeServer<S, Context> = (context: Context) => S | Promise<S>;
+
+/** The ways into what serves exchanges. */
+export function faces(
+  serve: (exchange: Exchange) => Promise<void>,
+): Pick<RouterOf<unknown, unknown>, 'fetch' | 'node'> {
+  return {
+    fetch(request: Request, options?: FetchOptions): Promise<Response> {
+      const exchange = new WebExchange(request, options);
+      serve(exchange).catch((error) => exchange.fail(error));
+      return exchange.response;
+    },
+
+    // Where express calls this itself, `next` comes third, and what its parser has made is in the request.
+    node: (req: Incoming & { body?: unknown }, res: ServerResponse, parsedBody?: unknown) =>
+      serve(new NodeExchange(req, res, typeof parsedBody === 'function' ? req.body : parsedBody)),
+  };
+}
+
+export class SessionRouter<S extends Server, Context> {
+  #sdk: Sdk<Context>;
+  #makeServer: MakeServer<S, Context>;
+  #options: TransportOptions;
+  #onerror: RouterOptions['onerror'];
+  #maxBodyBytes: number;
+  #isStock: boolean;
+  #transports: Record<Face, StockClass>;
+  /** Says what a transport says to a request that opens no session. */
+  #unopened: StockTransport | undefined;
+  #stored: StoredSessions;
+  #sessions = new Map<string | undefined, { transport: StockTransport; server: S }>();
+  #closed = false;
+
+  /**
+   * `transports` has the classes for each kind of exchange, which serve where the SDK's own are in force.
+   */
+  constructor(
+    sdk: Sdk<Context>,
+    makeServer: MakeServer<S, Context>,
+    { sessionIdGenerator = randomUUID, onerror, ...options }: RouterOptions = {},
+    transports?: Record<Face, StockClass>,
+  ) {
+    this.#sdk = sdk;
+    this.#makeServer = makeServer;
+    this.#options = { ...options, sessionIdGenerator };
+    this.#onerror = onerror;
+    this.#maxBodyBytes = maxBodyBytes(options.maxRequestBodySize);
+    this.#isStock = transports !== undefined && isStock(sdk);
+    if (transports !== undefined && this.#isStock) {
+      this.#transports = transports;
+    } else {
+      const Resumable = resumableExchange(sdk.WebStock, sdk);
+      this.#transports = { node: Resumable, fetch: Resumable };
+      this.#unopened = this.#make('fetch');
+    }
+    this.#stored = new StoredSessions(sdk, { ...this.#options, onerror });
+  }
+
+  /** The servers of the sessions that are open here. */
+  servers(): S[] {
+    return [...this.#sessions.values()].map(({ server }) => server);
+  }
+
+  /** Serves an exchange by `route`. What fails in the user's functions is answered, as the SDK does. */
+  async serve(exchange: Exchange, route = () => this.route(exchange)): Promise<void> {
+    try {
+      return await route();
+    } catch (error) {
+      this.report(error);
+      const { parsedBody } = exchange;
+      const body = parsedBody === undefined ? undefined : JSON.stringify(parsedBody);
+      writeRefusal(exchange, refusalOf(this.#sdk.major, 'internal', undefined, body));
+    }
+  }
+
+  /** Answers by the session that a request names or opens. */
+  async route(exchange: Exchange): Promise<void> {
+    const sessionId = exchange.header('mcp-session-id');
+    const session = this.#sessions.get(sessionId);
+    if (session !== undefined) {
+      return this.#hand(exchange, session.transport);
+    }
+    if (exchange.method === 'POST' && !(await this.read(exchange))) {
+      return undefined;
+    }
+    if (!this.#closed && this.#opens(exchange.parsedBody)) {
+      return this.#open(exchange);
+    }
+    if (await this.#stored.serve(exchange)) {
+      return undefined;
+    }
+    if (sessionId !== undefined) {
+      return this.#refuse(exchange, 'session_unknown');
+    }
+    return this.#hand(exchange, this.#unopened ?? this.#make(exchange.face));
+  }
+
+  /** Reads the body into the exchange, unless it is there. False when that was the answer. */
+  async read(exchange: Exchange): Promise<boolean> {
+    if (exchange.parsedBody !== undefined || exchange.text !== undefined) {
+      return true;
+    }
+    const { text, tooLarge, gone } = await exchange.readBody(this.#maxBodyBytes);
+    if (gone) {
+      exchange.abandon();
+      return false;
+    }
+    if (tooLarge) {
+      this.#refuse(exchange, 'body_too_large', String(this.#maxBodyBytes));
+      return false;
+    }
+    exchange.text = text;
+    try {
+      exchange.parsedBody = typeof text === 'string' ? JSON.parse(text) : undefined;
+    } catch {
+      // A session says what is wrong with it.
+    }
+    return true;
+  }
+
+  #opens(body: unknown): boolean {
+    return this.#sdk.isInitializeRequest(Array.isArray(body) && body.length === 1 ? body[0] : body);
+  }
+
+  async #open(exchange: Exchange): Promise<void> {
+    const server = await this.#makeServer(this.#sdk.context(exchange));
+    const transport = this.#make(exchange.face, async (sessionId) => {
+      this.#sessions.set(sessionId, { transport, server });
+      await this.#options.onsessioninitialized?.(sessionId);
+    });
+    transport.onclose = () => {
+      if (this.#sessions.get(transport.sessionId)?.transport === transport) {
+        this.#sessions.delete(transport.sessionId);
+      }
+    };
+    try {
+      await server.connect(transport);
+      await this.#hand(exchange, transport);
+    } finally {
+      if (transport.sessionId === undefined) {
+        // It was refused, or could not be connected: nobody will ever name this session.
+        await server.close();
+      }
+    }
+  }
+
+  #make(face: Face, onsessioninitialized?: TransportOptions['onsessioninitialized']): StockTransport {
+    const transport = new this.#transports[face]({ ...this.#options, onsessioninitialized });
+    transport.onerror = this.#onerror;
+    return transport;
+  }
+
+  #hand(exchange: Exchange, transport: StockTransport): Promise<void> {
+    if (!this.#isStock) {
+      return transport.handleRequest(exchange) as Promise<void>;
+    }
+    const handleRequest = (...args: unknown[]) => transport.handleRequest(...args);
+    return exchange.handTo({ fetch: handleRequest as Handlers['fetch'], node: handleRequest as Handlers['node'] });
+  }
+
+  async close(): Promise<void> {
+    this.#closed = true;
+    const servers = this.servers();
+    this.#sessions.clear();
+    await Promise.all([
+      this.#unopened?.close(),
+      ...servers.map((server) => server.close().catch((error) => this.report(error))),
+    ]);
+  }
+
+  #refuse(exchange: Exchange, fault: string, text?: string): void {
+    const refusal = refusalOf(this.#sdk.major, fault, text);
+    this.report(new Error(refusal.message));
+    writeRefusal(exchange, refusal);
+  }
+
+  report(error: unknown): void {
+    try {
+      this.#onerror?.(error instanceof Error ? error : new Error(String(error)));
+    } catch {
+      // Reporting only.
+    }
+  }
+}
+
+/** Makes `createSessionRouter` for an SDK line and its classes. */
+export function sessionRouter<Context>(sdk: Sdk<Context>, transports: Record<Face, StockClass>) {
+  return function createSessionRouter<S extends Server>(
+    makeServer: MakeServer<S, Context>,
+    options?: RouterOptions,
+  ): RouterOf<S, unknown> {
+    if (typeof makeServer !== 'function') {
+      invalid('createSessionRouter() takes a function that makes the server of a session');
+    }
+    const router = new SessionRouter(sdk, makeServer, options, transports);
+    return {
+      ...faces((exchange) => router.serve(exchange)),
+      servers: () => router.servers(),
+      close: () => router.close(),
+    };
+  };
+}

@@ -1,0 +1,98 @@
+// What is used of @modelcontextprotocol/server 2.x. A namespace links where a name is missing in it, so that the seam
+// can say so.
+import * as server from '@modelcontextprotocol/server';
+
+import { TailropeError } from '../errors.mjs';
+import type { Refusal } from '../native.mjs';
+import { writeLog } from '../runtime.mjs';
+import type { Exchange } from './exchange.mjs';
+import type { FetchHandler, NodeHandler, NodeHandlerOptions, ScopeChallenge } from './sdk.mjs';
+import { Seam } from './seam.mjs';
+
+const WebStock = server.WebStandardStreamableHTTPServerTransport;
+
+const seam = new Seam('@modelcontextprotocol/server', [2, 4], {
+  OAuthError: server.OAuthError,
+  OAuthErrorCode: server.OAuthErrorCode,
+  ProtocolErrorCode: server.ProtocolErrorCode,
+  SUPPORTED_PROTOCOL_VERSIONS: server.SUPPORTED_PROTOCOL_VERSIONS,
+  WebStandardStreamableHTTPServerTransport: WebStock,
+  'WebStandardStreamableHTTPServerTransport.close': WebStock?.prototype.close,
+  'WebStandardStreamableHTTPServerTransport.handleRequest': WebStock?.prototype.handleRequest,
+  'WebStandardStreamableHTTPServerTransport.send': WebStock?.prototype.send,
+  'WebStandardStreamableHTTPServerTransport.start': WebStock?.prototype.start,
+  bearerAuthChallengeResponse: server.bearerAuthChallengeResponse,
+  classifyInboundRequest: server.classifyInboundRequest,
+  createMcpHandler: server.createMcpHandler,
+  getOAuthProtectedResourceMetadataUrl: server.getOAuthProtectedResourceMetadataUrl,
+  isInitializeRequest: server.isInitializeRequest,
+  isJsonContentType: server.isJsonContentType,
+  parseJSONRPCMessage: server.parseJSONRPCMessage,
+});
+
+export const sdk = {
+  seam,
+  major: 2,
+  WebStock: seam.need('WebStandardStreamableHTTPServerTransport'),
+  versions: server.SUPPORTED_PROTOCOL_VERSIONS,
+  parseMessage: server.parseJSONRPCMessage,
+  classifyInboundRequest: server.classifyInboundRequest,
+  createMcpHandler: server.createMcpHandler,
+  isInitializeRequest: server.isInitializeRequest,
+  isJsonContentType: server.isJsonContentType,
+  nodeHandler,
+  /** What `onerror` gets for a body that is not taken: why, as from the SDK's class. */
+  bodyError(refusal: Refusal, body: unknown): unknown {
+    if (JSON.parse(refusal.body).error.code !== server.ProtocolErrorCode.ParseError) {
+      return undefined;
+    }
+    try {
+      const value = typeof body === 'object' && !Buffer.isBuffer(body) ? body : JSON.parse(String(body));
+      (Array.isArray(value) ? value : [value]).forEach((message) => server.parseJSONRPCMessage(message));
+    } catch (error) {
+      return error;
+    }
+    return undefined;
+  },
+  /** What the function that makes a server is told of the request. */
+  context: (exchange: Exchange): server.McpRequestContext => ({
+    era: 'legacy',
+    ...(exchange.auth !== undefined && { authInfo: exchange.auth as server.AuthInfo }),
+    requestInfo: exchange.webRequest(),
+  }),
+  extra: (exchange: Exchange) => ({ authInfo: exchange.auth, request: exchange.webRequest() }),
+  scopeChallengeResponse({ scopes, errorDescription }: ScopeChallenge, auth: unknown): Response {
+    const authInfo = auth as server.AuthInfo | undefined;
+    const error = new server.OAuthError(
+      server.OAuthErrorCode.InsufficientScope,
+      errorDescription ?? 'Insufficient scope',
+    );
+    return server.bearerAuthChallengeResponse(error, {
+      requiredScopes: [...scopes],
+      resourceMetadataUrl: authInfo?.resourceMetadataUrl ?? metadataUrl(authInfo?.resource),
+    });
+  },
+};
+
+function metadataUrl(resource: URL | undefined): string | undefined {
+  return resource !== undefined && /^https?:$/.test(resource.protocol)
+    ? server.getOAuthProtectedResourceMetadataUrl(resource)
+    : undefined;
+}
+
+let nodePackage: Promise<typeof import('@modelcontextprotocol/node')> | undefined;
+
+/** Serves node:http with what the SDK has for the web platform, by the SDK's package for that, which need not be there. */
+function nodeHandler(handler: FetchHandler, options?: NodeHandlerOptions): NodeHandler {
+  return async (req, res, parsedBody) => {
+    nodePackage ??= import('@modelcontextprotocol/node').catch((cause) => {
+      const message =
+        'The SDK serves requests of 2026-07-28, and transports without sessionIdGenerator, by itself. For node:http it ' +
+        `needs its package @modelcontextprotocol/node 2.1 or later for that. Install it: ${cause.message}`;
+      writeLog('error', message);
+      throw new TailropeError('unsupported_sdk', message, { cause });
+    });
+    const { toNodeHandler } = await nodePackage;
+    return toNodeHandler(handler, options)(req, res, parsedBody);
+  };
+}

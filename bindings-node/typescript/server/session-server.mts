@@ -1,0 +1,508 @@
+// One transport's session on the engine, for both SDK lines and both kinds of HTTP exchange.
+import { setImmediate } from 'node:timers';
+
+import { ours, TailropeError } from '../errors.mjs';
+import { type Admission, type Body, type Connection, Engine, Refusal, type Session } from '../native.mjs';
+import type { Runtime } from '../runtime.mjs';
+import { runtimeFor } from '../store/event-store.mjs';
+import { UserStore } from '../store/user-store.mjs';
+import { Part } from './answer.mjs';
+import { maxBodyBytes } from './body.mjs';
+import type { CloseOptions } from './close.mjs';
+import type { AnswerContext, Exchange } from './exchange.mjs';
+import { Outcomes } from './outcomes.mjs';
+import { askerOf, checkPrincipal, type Principal } from './principal.mjs';
+import { refusalOf, writeRefusal } from './refusal.mjs';
+import type {
+  Message,
+  RequestId,
+  RequestMessage,
+  ScopeChallenge,
+  ScopeChallengeResolver,
+  Sdk,
+  SendOptions,
+  Transport,
+  TransportOptions,
+} from './sdk.mjs';
+import { forbidden, keepAliveOf } from './transport-options.mjs';
+
+// The facts of an admission, one number.
+const ACTION = 7;
+const LISTEN = 1;
+const RESUME = 2;
+const DELETE = 3;
+const MESSAGE = 4;
+const IS_INITIALIZE = 8;
+const CANCELS = 16;
+const ANSWERS = 32;
+
+// A handler that sends without a pause lets the connections' writers run after so many events or
+// bytes, and at the first event after so long: others have their turn, and the log's bounds are not
+// reached before a reader that keeps up had its own. After a pause the first event is written at
+// once: a reader gets it before the handler's next pause (F-46), and the handler is not held up.
+const YIELD_EVENTS = 128;
+const YIELD_BYTES = 64 << 10;
+const YIELD_MS = 1;
+
+/** Not under `--frozen-intrinsics`. */
+const canLimitStacks = Object.getOwnPropertyDescriptor(Error, 'stackTraceLimit')?.writable === true;
+
+/** An answer that is to be waited for. */
+type Waiting = { done: Promise<void> } | undefined;
+
+/** What is there once the session is. */
+interface Opened {
+  session: Session;
+  answers: AnswerContext;
+  outcomes: Outcomes | undefined;
+}
+
+/** One transport's session: opened by its first `initialize`. */
+export class SessionServer {
+  #transport: Transport;
+  #sdk: Sdk;
+  #options: TransportOptions;
+  #makeId: () => string;
+  #runtime: Runtime;
+  #keepAliveMs: number | undefined;
+  #maxBodyBytes: number;
+  #versions: string[];
+  #scopeChallengeResolver: ScopeChallengeResolver | undefined;
+  #opened: Opened | undefined;
+  #principal: Principal | undefined;
+  #canBePolled = false;
+  #closed = false;
+  #requests = 0;
+  #unyieldedEvents = 0;
+  #unyieldedBytes = 0;
+  #writtenAt = 0;
+  #writtenTurn: number | undefined;
+  #yieldEvents: number;
+  #yieldBytes: number;
+
+  sessionId: string | undefined;
+
+  constructor(transport: Transport, sdk: Sdk, options: TransportOptions, makeId: () => string) {
+    this.#transport = transport;
+    this.#sdk = sdk;
+    this.#options = options;
+    this.#makeId = makeId;
+    this.#runtime = runtimeFor(options.eventStore);
+    this.#principal = checkPrincipal(options.principal) ?? this.#runtime.principal;
+    this.#keepAliveMs = options.keepAliveMs;
+    this.#maxBodyBytes = maxBodyBytes(options.maxRequestBodySize);
+    this.#versions = options.supportedProtocolVersions ?? sdk.versions;
+    const { maxEventsPerStream, maxBytesPerStream } = this.#runtime.options;
+    this.#yieldEvents = Math.min(YIELD_EVENTS, Math.max(1, maxEventsPerStream >> 2));
+    this.#yieldBytes = Math.min(YIELD_BYTES, maxBytesPerStream / 4);
+  }
+
+  setVersions(versions: string[]): void {
+    this.#versions = versions;
+  }
+
+  setScopeChallengeResolver(resolver: ScopeChallengeResolver): void {
+    this.#scopeChallengeResolver = resolver;
+  }
+
+  /** Answers an exchange. Resolves when the answer is handed over, or the peer is gone. */
+  async serve(exchange: Exchange): Promise<void> {
+    this.#requests += 1;
+    try {
+      const answer = await this.#admit(exchange);
+      // Nothing of the request is held on to while its connection is open, for an hour maybe.
+      await answer?.done;
+    } finally {
+      this.#requests -= 1;
+    }
+  }
+
+  /** Answers a request that needs no stream; otherwise starts the answer that is to be waited for. */
+  async #admit(exchange: Exchange): Promise<Waiting> {
+    if (this.#closed) {
+      return this.#refuse(exchange, 'session_ended');
+    }
+    const forbids = forbidden(exchange, this.#options);
+    if (forbids !== undefined) {
+      return this.#refuse(exchange, ...forbids);
+    }
+    exchange.asker = askerOf(exchange, this.#principal);
+    const { parsedBody } = exchange;
+    let body: Body | undefined = exchange.text;
+    if (exchange.method !== 'POST') {
+      body = '';
+    } else if (body === undefined) {
+      if (parsedBody !== undefined) {
+        body = JSON.stringify(parsedBody) ?? '';
+      } else {
+        const { text, tooLarge, gone } = await exchange.readBody(this.#maxBodyBytes);
+        if (gone) {
+          exchange.abandon();
+          return undefined;
+        }
+        if (tooLarge) {
+          return this.#refuse(exchange, 'body_too_large', String(this.#maxBodyBytes));
+        }
+        body = text;
+      }
+      if (this.#closed) {
+        return this.#refuse(exchange, 'session_ended');
+      }
+    }
+
+    const jsonResponse = this.#options.enableJsonResponse === true;
+    const opened = this.#opened;
+    const admission =
+      opened === undefined
+        ? this.#runtime.engine.admit(exchange.head(), body, jsonResponse, this.#sdk.major, this.#versions)
+        : opened.session.admit(exchange.head(), body, jsonResponse);
+    if (admission instanceof Refusal) {
+      return this.#refused(exchange, admission, parsedBody ?? body);
+    }
+    const { facts } = admission;
+    const action = facts & ACTION;
+    if (opened !== undefined && (action === LISTEN || action === RESUME)) {
+      const connection = opened.session.open(admission, false);
+      if (connection instanceof Refusal) {
+        return this.#refused(exchange, connection);
+      }
+      // These may be silent for long: their clients learn at once that they are served.
+      return exchange.stream(connection, opened.answers, true);
+    }
+    if (opened !== undefined && action === DELETE) {
+      return this.#delete(opened, exchange);
+    }
+    const messages = this.#parse(parsedBody ?? body);
+    if (messages === undefined) {
+      return this.#refuse(exchange, 'invalid_message');
+    }
+    if (opened !== undefined && action === MESSAGE) {
+      return this.#message(opened, admission, facts, messages, exchange);
+    }
+    return this.#call(admission, facts, messages, exchange, jsonResponse);
+  }
+
+  /** By the revision, which does not change once it is negotiated. */
+  #canPoll(session: Session, facts: number): boolean {
+    const canPoll = this.#canBePolled || session.canPoll;
+    this.#canBePolled = canPoll && !(facts & IS_INITIALIZE);
+    return canPoll;
+  }
+
+  /** The messages as the SDK has them; nothing when the SDK does not take one of them. */
+  #parse(body: unknown): Message[] | undefined {
+    try {
+      const value: unknown = typeof body === 'string' ? JSON.parse(body) : body;
+      return (Array.isArray(value) ? value : [value]).map((message) => this.#sdk.parseMessage(message));
+    } catch {
+      return undefined;
+    }
+  }
+
+  async #call(
+    admission: Admission,
+    facts: number,
+    messages: Message[],
+    exchange: Exchange,
+    jsonResponse: boolean,
+  ): Promise<Waiting> {
+    if (facts & IS_INITIALIZE) {
+      if (!this.#sdk.isInitializeRequest(messages[0])) {
+        return this.#refuse(exchange, 'not_initialize');
+      }
+      const answers = this.#open(exchange);
+      if (answers === undefined) {
+        return this.#refuse(exchange, 'too_many_sessions');
+      }
+      try {
+        await this.#options.onsessioninitialized?.(answers.sessionId);
+      } catch (error) {
+        this.#report(error);
+        writeRefusal(exchange, refusalOf(this.#sdk.major, 'not_opened'));
+        return undefined;
+      }
+    }
+    const resolver = this.#scopeChallengeResolver;
+    if (resolver !== undefined && (await this.#challenged(resolver, messages, exchange))) {
+      return undefined;
+    }
+    const opened = this.#opened;
+    if (this.#closed || opened === undefined) {
+      return this.#refuse(exchange, 'session_ended');
+    }
+    const { session, answers } = opened;
+    const several = jsonResponse && messages.filter(isRequest).length > 1;
+    const connections = several ? session.openEach(admission) : session.open(admission, jsonResponse);
+    if (connections instanceof Refusal) {
+      return this.#refused(exchange, connections);
+    }
+    const answer = Array.isArray(connections)
+      ? this.#joined(connections, answers, exchange)
+      : exchange.stream(connections, answers, false);
+    if (facts & ANSWERS) {
+      session.received(admission);
+    }
+    this.#dispatch(session, messages, exchange, !jsonResponse && this.#canPoll(session, facts));
+    if (facts & CANCELS) {
+      session.dispatched(admission);
+    }
+    return answer;
+  }
+
+  /** What the new session's answers share; nothing when there are too many sessions. */
+  #open(exchange: Exchange): AnswerContext | undefined {
+    const sessionId = this.#makeId();
+    const { engine } = this.#runtime;
+    const { major } = this.#sdk;
+    const { retryInterval } = this.#options;
+    let session: Session;
+    try {
+      session = engine.openSession(String(sessionId), exchange.asker, major, this.#versions, retryInterval);
+    } catch (thrown) {
+      const error = ours(thrown);
+      if (error instanceof TailropeError && error.code === 'too_many_sessions') {
+        return undefined;
+      }
+      throw error;
+    }
+    if (this.#keepAliveMs !== undefined) {
+      session.setKeepAliveMs(keepAliveOf(this.#keepAliveMs));
+    }
+    this.sessionId = sessionId;
+    const answers: AnswerContext = {
+      runtime: this.#runtime,
+      sessionId,
+      open: new Set(),
+      onRefused: (body) => this.#transport.onerror?.(new Error(JSON.parse(body).error.message)),
+    };
+    if (Object.hasOwn(this.#transport, 'sessionId')) {
+      // The SDK's class has a field of this name, which hides our accessor.
+      this.#transport.sessionId = sessionId;
+    }
+    const { hostStore } = this.#runtime;
+    let outcomes: Outcomes | undefined;
+    if (hostStore !== undefined) {
+      outcomes = new UserStore(this.#runtime, session, hostStore);
+    } else if (this.#runtime.answersElsewhere) {
+      outcomes = new Outcomes(this.#runtime, session);
+    }
+    this.#opened = { session, answers, outcomes };
+    this.#runtime.opened(this);
+    return answers;
+  }
+
+  async #challenged(resolver: ScopeChallengeResolver, messages: Message[], exchange: Exchange): Promise<boolean> {
+    for (const request of messages.filter(isRequest)) {
+      let challenge: ScopeChallenge | undefined;
+      try {
+        const authInfo = exchange.auth;
+        challenge = await resolver({ request, ...(authInfo !== undefined && { authInfo }) });
+      } catch (error) {
+        this.#report(error);
+        this.#refuse(exchange, 'internal');
+        return true;
+      }
+      const response = challenge && this.#sdk.scopeChallengeResponse?.(challenge, exchange.auth);
+      if (response !== undefined) {
+        exchange.whole(response.status, Object.fromEntries(response.headers), await response.text());
+        return true;
+      }
+    }
+    return false;
+  }
+
+  /** One body for all requests of a batch in JSON mode. */
+  #joined(connections: Connection[], { sessionId }: AnswerContext, exchange: Exchange): Waiting {
+    const parts = connections.map((connection) => new Part(connection, this.#runtime));
+    let gone = false;
+    exchange.onGone(() => {
+      gone = true;
+      parts.forEach((part) => part.lost());
+    });
+    const done = Promise.all(parts.map((part) => part.done)).then((texts) => {
+      if (gone) {
+        exchange.abandon();
+      } else {
+        const headers = { 'content-type': 'application/json', 'mcp-session-id': sessionId };
+        exchange.whole(200, headers, `[${texts.join(',')}]`);
+      }
+    });
+    return { done };
+  }
+
+  #message(
+    { session }: Opened,
+    admission: Admission,
+    facts: number,
+    messages: Message[],
+    exchange: Exchange,
+  ): undefined {
+    session.received(admission);
+    exchange.whole(202, {});
+    this.#dispatch(session, messages, exchange, false);
+    if (facts & CANCELS) {
+      session.dispatched(admission);
+    }
+  }
+
+  #dispatch(session: Session, messages: Message[], exchange: Exchange, canPoll: boolean): void {
+    const transport = this.#transport;
+    for (const message of messages) {
+      const extra = this.#sdk.extra(exchange);
+      if (canPoll && isRequest(message)) {
+        extra.closeSSEStream = (options) => this.closeConnection(message.id, options);
+        extra.closeStandaloneSSEStream = (options) => this.closeStandalone(options);
+      }
+      const { stackTraceLimit } = Error;
+      try {
+        // The SDKs ask of every request whether it is a response, by a schema check that fails with an error: its
+        // stack would be a sixth of what a call costs. Handlers start in a later microtask, with their stacks.
+        setStackTraceLimit(0);
+        transport.onmessage?.(message, extra);
+      } catch (error) {
+        setStackTraceLimit(stackTraceLimit);
+        this.#report(error);
+        if (isRequest(message)) {
+          session.cancelled(message.id);
+        }
+      } finally {
+        setStackTraceLimit(stackTraceLimit);
+      }
+    }
+  }
+
+  async #delete({ answers }: Opened, exchange: Exchange): Promise<undefined> {
+    try {
+      await this.#options.onsessionclosed?.(answers.sessionId);
+      exchange.whole(200, {});
+    } finally {
+      await this.#transport.close();
+    }
+  }
+
+  /** Stores one message on the stream that it belongs to, before anything of it is sent. */
+  async send(message: Message, options?: SendOptions): Promise<void> {
+    const related = options?.relatedRequestId;
+    const { id } = message;
+    const isResponse = message.method === undefined;
+    if (isResponse && id === undefined) {
+      throw new Error('Cannot send a response on a standalone SSE stream unless resuming a previous client request');
+    }
+    const opened = this.#opened;
+    if (opened === undefined || this.#closed) {
+      if (!isResponse && related === undefined) {
+        // Nobody listens yet, or any more.
+        return;
+      }
+      throw new Error(`No connection established for request ID: ${String(isResponse ? id : related)}`);
+    }
+    const { session, outcomes } = opened;
+    let payload: string;
+    let number: number | null;
+    try {
+      if (id === undefined) {
+        payload = JSON.stringify(message);
+        number = session.notify(related, payload);
+      } else if (isResponse) {
+        payload = responseText(message, id);
+        number = session.respond(id, payload);
+      } else {
+        payload = JSON.stringify(message);
+        number = session.ask(id, related, payload);
+      }
+    } catch (error) {
+      throw ours(error);
+    }
+    if (number !== null && outcomes !== undefined) {
+      const stored = outcomes.outcome(number);
+      // The engine answers the client for a response that was not stored.
+      await (isResponse ? stored.catch(() => {}) : stored);
+      return;
+    }
+    if (isResponse) {
+      return;
+    }
+    this.#unyieldedEvents += 1;
+    this.#unyieldedBytes += payload.length;
+    const runtime = this.#runtime;
+    const isLate = performance.now() - this.#writtenAt >= YIELD_MS;
+    const hasPaused = runtime.turn !== this.#writtenTurn;
+    if (
+      this.#unyieldedEvents >= this.#yieldEvents ||
+      this.#unyieldedBytes >= this.#yieldBytes ||
+      (isLate && !hasPaused)
+    ) {
+      await new Promise<void>((resolve) => setImmediate(resolve));
+      this.#unyieldedEvents = this.#unyieldedBytes = 0;
+    } else if (isLate) {
+      runtime.flush();
+    } else {
+      return;
+    }
+    this.#writtenAt = performance.now();
+    this.#writtenTurn = runtime.turn;
+  }
+
+  closeConnection(requestId: RequestId, options?: CloseOptions): boolean {
+    return this.#opened?.session.closeConnection(requestId, options?.retryMs, options?.holdMs) ?? false;
+  }
+
+  closeStandalone(options?: CloseOptions): boolean {
+    return this.#opened?.session.closeStandalone(options?.retryMs, options?.holdMs) ?? false;
+  }
+
+  /** Milliseconds until the session counts as idle; nothing while something holds it. */
+  idleInMs(idleMs: number | undefined): number | null | undefined {
+    return this.#requests > 0 ? undefined : this.#opened?.session.idleInMs(idleMs);
+  }
+
+  closeIdle(): void {
+    this.#transport.close().catch((error) => this.#report(error));
+  }
+
+  close(): void {
+    if (this.#closed) {
+      return;
+    }
+    this.#closed = true;
+    this.#opened?.session.end();
+    for (const answer of [...(this.#opened?.answers.open ?? [])]) {
+      answer.finish();
+    }
+    this.#opened?.outcomes?.close();
+    this.#runtime.closed(this);
+  }
+
+  /** Users' functions may throw anything: `onerror` gets it as it is, as from the SDKs. */
+  #report(error: unknown): void {
+    this.#transport.onerror?.(error as Error);
+  }
+
+  #refused(exchange: Exchange, refusal: Refusal, requestBody?: unknown): undefined {
+    this.#report(this.#sdk.bodyError?.(refusal, requestBody) ?? new Error(refusal.message));
+    writeRefusal(exchange, refusal);
+  }
+
+  #refuse(exchange: Exchange, fault: string, text?: string): undefined {
+    return this.#refused(exchange, refusalOf(this.#sdk.major, fault, text));
+  }
+}
+
+/** A response as JSON. One that cannot be written is replaced by an error, or its request would never end. */
+function responseText(message: Message, id: RequestId): string {
+  try {
+    return JSON.stringify(message);
+  } catch {
+    return Engine.unwritable(id);
+  }
+}
+
+function setStackTraceLimit(limit: number): void {
+  if (canLimitStacks) {
+    Error.stackTraceLimit = limit;
+  }
+}
+
+function isRequest(message: Message): message is RequestMessage {
+  return message.method !== undefined && message.id !== undefined;
+}

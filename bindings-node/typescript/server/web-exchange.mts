@@ -1,0 +1,216 @@
+// One HTTP exchange of the web platform: a Request is read, a Response is made.
+import type { Asker, Body, Connection, Frames, Head } from '../native.mjs';
+import { Answer } from './answer.mjs';
+import { bodyText, type ReadBody } from './body.mjs';
+import type { AnswerContext, Exchange, FetchOptions, Handlers, OpenAnswer, RequestInfo } from './exchange.mjs';
+import { withResolvers } from './with-resolvers.mjs';
+
+const encoder = new TextEncoder();
+/** What a stream takes before its reader asks, as a socket does. */
+const READ_AHEAD_BYTES = 16 << 10;
+
+export class WebExchange implements Exchange {
+  readonly face = 'fetch';
+  #request: Request;
+  #answered = withResolvers<Response>();
+  readonly auth: unknown;
+  parsedBody: unknown;
+  text: Body | undefined;
+  asker: Asker | undefined;
+
+  constructor(request: Request, { authInfo, parsedBody }: FetchOptions = {}) {
+    this.#request = request;
+    this.auth = authInfo;
+    this.parsedBody = parsedBody;
+  }
+
+  /** Resolves to the Response, as soon as its head is known. */
+  get response(): Promise<Response> {
+    return this.#answered.promise;
+  }
+
+  get method(): string {
+    return this.#request.method;
+  }
+
+  get user(): unknown {
+    return this.auth;
+  }
+
+  get request(): Request {
+    return this.#request;
+  }
+
+  get host(): string {
+    return this.header('host') ?? new URL(this.#request.url).host;
+  }
+
+  header(name: string): string | undefined {
+    return this.#request.headers.get(name) ?? undefined;
+  }
+
+  head(): Head {
+    return {
+      method: this.method,
+      accept: this.header('accept'),
+      contentType: this.header('content-type'),
+      protocolVersion: this.header('mcp-protocol-version'),
+      sessionId: this.header('mcp-session-id'),
+      lastEventId: this.header('last-event-id'),
+      asker: this.asker,
+    };
+  }
+
+  async readBody(maxBytes: number): Promise<ReadBody> {
+    if (Number(this.header('content-length')) > maxBytes) {
+      return { tooLarge: true };
+    }
+    const reader = this.#request.body?.getReader();
+    if (reader === undefined) {
+      return { text: '' };
+    }
+    const chunks: Uint8Array[] = [];
+    let size = 0;
+    try {
+      for (;;) {
+        const { done, value } = await reader.read();
+        if (done) {
+          return { text: bodyText(chunks) };
+        }
+        size += value.byteLength;
+        if (size > maxBytes) {
+          reader.cancel().catch(() => {});
+          return { tooLarge: true };
+        }
+        chunks.push(value);
+      }
+    } catch {
+      return { gone: true };
+    }
+  }
+
+  whole(status: number, headers: Record<string, string>, body = ''): void {
+    // Some statuses forbid a body, an empty one too.
+    this.respond(new Response(body === '' ? null : body, { status, headers }));
+  }
+
+  stream(connection: Connection, context: AnswerContext, headFirst: boolean): OpenAnswer {
+    const answer = new WebAnswer(connection, context, headFirst, this);
+    answer.start();
+    return answer;
+  }
+
+  onGone(callback: () => void): void {
+    this.signal?.addEventListener('abort', callback, { once: true });
+  }
+
+  get signal(): AbortSignal | undefined {
+    return this.#request.signal;
+  }
+
+  respond(response: Response): void {
+    this.#answered.resolve(response);
+  }
+
+  fail(error: unknown): void {
+    this.#answered.reject(error);
+  }
+
+  async handTo({ fetch }: Handlers): Promise<void> {
+    const { auth: authInfo, parsedBody } = this;
+    const options = { ...(authInfo !== undefined && { authInfo }), ...(parsedBody !== undefined && { parsedBody }) };
+    this.respond(await fetch(this.#request, options));
+  }
+
+  /** Whoever still waits for a response gets one that says nothing. */
+  abandon(): void {
+    this.respond(new Response(null, { status: 499 }));
+  }
+
+  webRequest(): Request {
+    return this.#request;
+  }
+
+  requestInfo(): RequestInfo {
+    return { headers: Object.fromEntries(this.#request.headers.entries()), url: new URL(this.#request.url) };
+  }
+}
+
+class WebAnswer extends Answer {
+  #exchange: WebExchange;
+  /** From the head on. */
+  #controller: ReadableStreamDefaultController<Uint8Array> | undefined;
+
+  constructor(connection: Connection, context: AnswerContext, headFirst: boolean, exchange: WebExchange) {
+    super(connection, context, headFirst);
+    this.#exchange = exchange;
+  }
+
+  override open(): boolean {
+    const { signal } = this.#exchange;
+    signal?.addEventListener('abort', this.#lost, { once: true });
+    return signal?.aborted !== true;
+  }
+
+  override head(status: number, contentType: string | undefined): void {
+    const body = new ReadableStream<Uint8Array>(
+      {
+        start: (controller) => {
+          this.#controller = controller;
+        },
+        // Called when there is room again: only then the log is read on (I10).
+        pull: () => this.writable(),
+        cancel: () => this.lost(),
+      },
+      new ByteLengthQueuingStrategy({ highWaterMark: READ_AHEAD_BYTES }),
+    );
+    this.#exchange.respond(new Response(body, { status, headers: this.headers(contentType) }));
+  }
+
+  override write(data: Frames): boolean {
+    this.#controller?.enqueue(bytesOf(data));
+    return (this.#controller?.desiredSize ?? 0) > 0;
+  }
+
+  override flush(): void {}
+
+  override end(data: Frames | undefined): void {
+    if (data) {
+      this.#controller?.enqueue(bytesOf(data));
+    }
+    this.#controller?.close();
+  }
+
+  override whole(status: number, contentType: string | undefined, data: Frames | undefined): void {
+    this.#exchange.respond(new Response(data ?? null, { status, headers: this.headers(contentType) }));
+  }
+
+  override fail(error: unknown): void {
+    if (this.#controller === undefined) {
+      this.#exchange.fail(error);
+    } else {
+      this.#controller.error(error);
+    }
+  }
+
+  override release(): void {
+    this.#exchange.signal?.removeEventListener('abort', this.#lost);
+  }
+
+  #lost = () => {
+    this.lost();
+    if (this.#controller === undefined) {
+      this.#exchange.abandon();
+    } else {
+      try {
+        this.#controller.close();
+      } catch {
+        // Its reader has cancelled it.
+      }
+    }
+  };
+}
+
+function bytesOf(data: Frames): Uint8Array {
+  return typeof data === 'string' ? encoder.encode(data) : data;
+}

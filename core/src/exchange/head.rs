@@ -1,0 +1,32 @@
+//! How the answer to an HTTP request starts.
+
+use crate::protocol::{Dialect, Refusal};
+
+/// How the answer to an HTTP request starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnswerHead {
+    /// The HTTP status.
+    pub status: u16,
+    /// The value of `Content-Type`; none when there is no body.
+    pub content_type: Option<&'static str>,
+    /// It has the session id header.
+    pub names_session: bool,
+    /// The body is the JSON-RPC error of a request that was not taken.
+    pub is_refusal: bool,
+}
+
+impl AnswerHead {
+    /// A stream of events.
+    pub const EVENT_STREAM: Self = Self { content_type: Some("text/event-stream"), ..Self::EMPTY };
+    /// The answers to the requests of a POST.
+    pub const JSON: Self = Self { content_type: Some("application/json"), ..Self::EMPTY };
+    /// There is nothing to come back for.
+    pub const NO_CONTENT: Self = Self { status: 204, ..Self::EMPTY };
+    /// Nothing, and nothing is known.
+    pub const EMPTY: Self = Self { status: 200, content_type: None, names_session: true, is_refusal: false };
+
+    /// Of a refusal.
+    pub fn refused(refusal: &Refusal, dialect: &Dialect) -> Self {
+        Self { status: refusal.status, names_session: refusal.names_session(dialect), is_refusal: true, ..Self::JSON }
+    }
+}

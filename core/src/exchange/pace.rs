@@ -1,0 +1,62 @@
+//! When a handler that sends lets the writers of connections run.
+//!
+//! One that sends without a pause does so after so many events or bytes, and at the first event after so long: others have
+//! their turn, and the log's bounds are not reached before a reader that keeps up had its own. After a pause the first
+//! event is written at once: a reader gets it before the handler's next pause (F-46), and the handler is not held up.
+
+const MAX_EVENTS: usize = 128;
+const MAX_BYTES: usize = 64 << 10;
+const MAX_MS: u64 = 1;
+
+/// What a host knows of its event loop when a handler sends.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Turn {
+    /// Since the handler's session last was told anything but [`Pause::None`], in milliseconds.
+    pub since_ms: u64,
+    /// Writers have run since then, so the handler has paused. Never set by hosts that cannot write at once.
+    pub has_paused: bool,
+}
+
+/// What a host does before a handler that has sent goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pause {
+    /// Nothing.
+    None,
+    /// Write what there is, at once.
+    Flush,
+    /// Let the event loop turn.
+    Yield,
+}
+
+/// Counts what the handlers of a session send.
+#[derive(Debug)]
+pub struct Pace {
+    max_events: usize,
+    max_bytes: usize,
+    events: usize,
+    bytes: usize,
+}
+
+impl Pace {
+    /// For logs with these bounds: a reader has its turn four times before one is reached.
+    pub fn new(max_events_per_stream: usize, max_bytes_per_stream: usize) -> Self {
+        Self {
+            max_events: (max_events_per_stream / 4).clamp(1, MAX_EVENTS),
+            max_bytes: (max_bytes_per_stream / 4).min(MAX_BYTES),
+            events: 0,
+            bytes: 0,
+        }
+    }
+
+    /// A handler has sent an event of so many bytes.
+    pub fn sent(&mut self, bytes: usize, turn: Turn) -> Pause {
+        self.events += 1;
+        self.bytes += bytes;
+        let is_late = turn.since_ms >= MAX_MS;
+        if self.events >= self.max_events || self.bytes >= self.max_bytes || (is_late && !turn.has_paused) {
+            (self.events, self.bytes) = (0, 0);
+            return Pause::Yield;
+        }
+        if is_late { Pause::Flush } else { Pause::None }
+    }
+}

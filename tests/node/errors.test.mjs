@@ -1,0 +1,68 @@
+// The one error: what it is for every wrong argument, and which codes there are.
+import assert from 'node:assert/strict';
+import { TailropeError } from 'tailrope';
+import { resumableFetch, stream } from 'tailrope/client';
+import { configure, createResumableMcpHandler, createSessionRouter, EventStore, openStore, setLog } from 'tailrope/mcp';
+import { openSession, serve } from 'tailrope/testing';
+
+import { TailropeError as Required } from '../../bindings-node/cjs/client.cjs';
+import { ours, test } from './kit/test.mjs';
+
+const URL_OF_NOBODY = 'http://127.0.0.1:9/mcp';
+const WRONG = {
+  'a number that is negative': () => configure({ retryMs: -1 }),
+  'a number that only the native half refuses': () => configure({ retryMs: 0.5 }),
+  'a word that is none': () => configure({ onUnsupported: 'shrug' }),
+  'a name that is none': () => new EventStore('memory:', { maxEvent: 1 }),
+  'a store that is none': () => new EventStore(7),
+  'a store that takes time to open': () => new EventStore('redis://localhost'),
+  'the option of a store that is open': async () => configure({ store: await openStore('memory:'), maxBytes: 1 }),
+  'a durability that is none': () => openStore('memory:', { durability: 'eternal' }),
+  'a key that is none': () => openStore('memory:', { encryptionKeys: ['secret'] }),
+  'a scope without a name': () => new EventStore().scoped(''),
+  'a principal that is no function': () => configure({ principal: 'me' }),
+  'a level that is none': () => setLog(() => {}, 'loud'),
+  'a router without servers': () => createSessionRouter(),
+  'an option that a handler has not': () => createResumableMcpHandler(() => {}, { legacy: 'stateless' }),
+  'a fetch that is none': () => resumableFetch(7),
+  'a number of tries that is none': () => resumableFetch(fetch, { maxAttempts: -1 }),
+  'a token that is none': () => resumableFetch().resume('token', { url: URL_OF_NOBODY }).next(),
+  'a growth that is out of range': () => stream(URL_OF_NOBODY, { message: {}, growth: 1_000 }),
+  'a server that is none': () => serve(7),
+};
+
+for (const [name, act] of Object.entries(WRONG)) {
+  test(`${name} is an invalid argument`, ours, async () => {
+    await assert.rejects(
+      async () => act(),
+      (error) => error instanceof TailropeError && error.name === 'TailropeError' && error.code === 'invalid_argument',
+    );
+  });
+}
+
+test('a store that cannot be opened says so', ours, async () => {
+  for (const address of ['sqlite:/nowhere/at/all/events.db', 'elephant:']) {
+    const isTold = (error) => error instanceof TailropeError && error.code === 'store_not_opened';
+    await assert.rejects(openStore(address), isTold);
+    assert.throws(() => new EventStore(address), isTold);
+  }
+});
+
+test('a server that is not there is a failure of the kit', ours, async () => {
+  await assert.rejects(
+    openSession(URL_OF_NOBODY),
+    (error) => error instanceof Required && error.code === 'no_connection',
+  );
+});
+
+test('errors are of the class in every copy of it, and of a class of the users own only when they are', () => {
+  class Own extends TailropeError {}
+  const error = new TailropeError('gone', 'gone');
+  assert.ok(error instanceof Required && new Required('gone', 'gone') instanceof TailropeError);
+  assert.ok(
+    !(error instanceof Own) && new Own('gone', 'gone') instanceof Own && new Own('gone', 'gone') instanceof Required,
+  );
+  assert.ok(![new Error('gone'), undefined, null, 'gone'].some((other) => other instanceof TailropeError));
+  assert.match(error.stack, /^TailropeError: gone/);
+  assert.deepEqual(Object.keys(error), ['code']);
+});
