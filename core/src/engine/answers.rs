@@ -191,7 +191,7 @@ impl Cell {
         let Some(id) = host.take_replay(number) else { return };
         let Some(conn) = state.conns.get_mut(&id) else { return };
         if let Some((_, wait)) = conn.replay.take() {
-            state.waits.remove(&wait);
+            state.waits.remove(wait);
         }
         match replay {
             Ok(replay) => self.answer_replayed(state, now, id, host, &replay, steps),

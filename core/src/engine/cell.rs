@@ -10,8 +10,9 @@ use super::handle::{OutgoingMessage, SendOutcome, Sent};
 use super::lines::{Line, log_later};
 use super::seeks::{Position, Seek};
 use super::stats::Counters;
-use super::waits::Wait;
+use super::waits::{Waited, Waits};
 use super::watching::Watched;
+use super::writing::Writing;
 use super::{EngineError, Shared, lock};
 use crate::Ms;
 use crate::exchange::{AnswerHead, Fault, Join, Pace, Pause, Turn};
@@ -40,8 +41,10 @@ pub(super) struct State {
     pub(super) lines: Vec<Line>,
     /// The store was given something that it will answer later.
     pub(super) asked_later: bool,
-    /// What was asked of the store and is not answered, in the order of asking.
-    pub(super) waits: BTreeMap<u64, Wait>,
+    /// What was asked of the store and is not answered.
+    pub(super) waits: Waits,
+    /// What the store has to do to logs and has not answered.
+    pub(super) writing: HashMap<StreamNonce, Writing>,
     /// Connections whose stream the store has to tell first.
     pub(super) seeks: BTreeMap<ConnectionId, Seek>,
     /// Streams that another process writes.
@@ -114,7 +117,8 @@ impl Cell {
                 touched: Vec::new(),
                 lines: Vec::new(),
                 asked_later: false,
-                waits: BTreeMap::new(),
+                waits: Waits::default(),
+                writing: HashMap::new(),
                 seeks: BTreeMap::new(),
                 followed: BTreeMap::new(),
                 watched: HashMap::new(),
@@ -171,7 +175,7 @@ impl Cell {
             state.facts_put = state.session.facts();
             self.put_session(&state, now);
         }
-        let mut deadline = state.session.deadline().min(state.wait_deadline());
+        let mut deadline = state.session.deadline().min(state.waits.deadline());
         if !state.seeks.is_empty() {
             deadline = deadline.min(state.seek_deadline(self.shared.options.pacing.keep_alive_ms));
         }
@@ -353,7 +357,7 @@ impl Cell {
         let retry_ms = conn.retry_ms.unwrap_or_else(|| state.session.retry_ms());
         state.session.disconnected(now, more.then_some(retry_ms));
         if let Some((number, wait)) = conn.replay {
-            state.waits.remove(&wait);
+            state.waits.remove(wait);
             if let Some(host) = self.shared.store.own_ids().and_then(OwnIds::host) {
                 host.forget_replay(&self.id, number);
             }
@@ -503,7 +507,7 @@ impl Cell {
                 wait_until = wait_until.min(state.seek_deadline(self.shared.options.pacing.keep_alive_ms));
             }
             // It may be the store that is waited for.
-            wait_until = wait_until.min(state.wait_deadline());
+            wait_until = wait_until.min(state.waits.deadline());
             let is_outrun = state.is_outrun(id);
             let Some(conn) = state.conns.get_mut(&id) else { return over(now) };
             conn.awake = false;
@@ -582,6 +586,11 @@ impl Cell {
             Route::Standalone => self.standalone(state, now, &mut steps),
             Route::Late => return self.late(state, kind),
         };
+        let is_overdue = state.is_overdue(nonce);
+        if is_overdue && kind != OutgoingKind::Response {
+            let after_ms = self.shared.options.store_timeout_ms;
+            return Err(EngineError::Store(StoreError::TimedOut { after_ms }));
+        }
         let token = state.next_token;
         state.next_token += 1;
         let published = state.session.publish(now, nonce, kind, id, payload, token, &mut steps);
@@ -592,6 +601,10 @@ impl Cell {
             // What is asked of the store goes out in order: the question is in its log.
             Ok(Some((nonce, seq))) => self.shared.store.settle(&self.key(nonce), seq),
             Ok(None) => {}
+        }
+        if is_overdue {
+            // The engine goes on trying, and whoever sends a response has nothing left to do.
+            state.tell_overdue(nonce, self.shared.options.store_timeout_ms);
         }
         let Some(at) = state.results.iter().position(|(done, _)| *done == token) else {
             return Ok(Sent::Pending(token));
@@ -684,14 +697,24 @@ impl Drop for Cell {
 impl Complete for Cell {
     fn complete(&self, ticket: &Ticket, outcome: Outcome) {
         self.with(|state, now| {
-            if let Some(wait) = state.waits.remove(&ticket.number) {
-                self.completed(state, now, ticket, wait.is_growth(), outcome);
-            } else {
-                log_later!(self, state, DEBUG, [], ?outcome, "the store answered too late");
+            let Ticket { nonce, number, operation, .. } = *ticket;
+            let mut steps = Vec::new();
+            match (state.waits.remove(number), outcome) {
+                (Some(Waited::Write(_)), Outcome::Done(result)) => {
+                    self.answered(state, now, nonce, result, &mut steps);
+                }
+                (Some(Waited::Refusal(_)), Outcome::Record(result)) => {
+                    self.refused(state, now, nonce, result, &mut steps);
+                }
+                (Some(_), outcome) => self.completed(state, now, ticket, outcome),
+                (None, Outcome::Done(Ok(()))) if self.answered_late(state, now, ticket) => {}
+                (None, outcome) => log_later!(self, state, DEBUG, [], ?outcome, "the store answered too late"),
             }
-            if state.session.has_ended() && !self.keeps_logs.load(Ordering::SeqCst) {
+            self.perform(state, now, steps);
+            let is_kept = self.keeps_logs.load(Ordering::SeqCst) || operation != Operation::Open;
+            if state.session.has_ended() && !is_kept {
                 // What was under way when the session was dropped is not to bring its log back.
-                self.shared.store.drop_stream(&self.key(ticket.nonce));
+                self.shared.store.drop_stream(&self.key(nonce));
             }
         });
     }

@@ -17,7 +17,11 @@ const LAST_BYTES: usize = 1 << 20;
 impl State {
     /// Whoever waits for the store is told now; what the store still says is of no use.
     fn release_senders(&mut self) {
-        for event in self.session.streams().flat_map(|(_, stream)| stream.machine.waiting()) {
+        let waiting = self
+            .session
+            .streams()
+            .flat_map(|(_, stream)| stream.machine.waiting().filter(|event| event.token > stream.told));
+        for event in waiting {
             let ended = if event.kind.is_response() { Ok(()) } else { Err(EngineError::SessionEnded) };
             self.outcomes.push((event.token, ended));
             self.asked_later = true;
@@ -103,6 +107,7 @@ impl Cell {
             }
             // Whatever was asked of the store, also for the last bytes, nobody waits for any more.
             state.waits.clear();
+            state.writing.clear();
         });
         if !self.keeps_logs.load(Ordering::SeqCst) {
             self.shared.store.drop_session(&self.id);

@@ -5,10 +5,11 @@
 //!
 //! Readers are given the end that the record has, and no other. One that is made up here, because the owner
 //! seems to be gone, goes to the store first: what was seen of the owner may be old, and the store refuses
-//! the end of an owner that has given a sign since. That has no answer, so the log is looked at again.
+//! the end of an owner that has given a sign since. When it has answered, the log is looked at again.
 
 use super::cell::{Cell, State};
 use super::lines::log_later;
+use super::writing::Write;
 use crate::Ms;
 use crate::protocol::{Origin, RequestId, StreamNonce};
 use crate::session::{Step, SynthesizedEnd, end_payload, ends_payload, nameless_end};
@@ -25,9 +26,7 @@ pub(super) struct Followed {
     pub(super) requests: Vec<RequestId>,
     pub(super) due: Ms,
     pub(super) asking: bool,
-    /// The store was given an end, and not asked since whether it took it.
-    ending: bool,
-    /// Before this it is not given another.
+    /// Before this the store is not given another end.
     end_due: Ms,
 }
 
@@ -44,7 +43,7 @@ impl Cell {
         if record.owner_unseen_ms.is_some() && !record.finished {
             let requests = RequestId::decode_all(&record.about).unwrap_or_default();
             // Looked at again at once: there were no hints yet when it was looked at.
-            state.followed.insert(nonce, Followed { requests, due: now, asking: false, ending: false, end_due: now });
+            state.followed.insert(nonce, Followed { requests, due: now, asking: false, end_due: now });
             self.watch(state, nonce, record.claims);
         }
     }
@@ -58,7 +57,7 @@ impl Cell {
         record: Option<&Record>,
         steps: &mut Vec<Step>,
     ) {
-        let State { session, followed, .. } = state;
+        let State { session, followed, writing, .. } = state;
         let (Some(stream), Some(known)) = (session.stream_mut(nonce), followed.get(&nonce)) else {
             followed.remove(&nonce);
             return self.unwatch(state, nonce);
@@ -82,11 +81,10 @@ impl Cell {
                 }
                 if record.finished {
                     inputs.push(Input::Ended { tail: record.tail.clone() });
-                } else if is_left && known.end_due <= now {
+                } else if is_left && known.end_due <= now && !writing.contains_key(&nonce) {
                     made_up = lost(SynthesizedEnd::OwnerLost);
                 }
                 stream.chain = Chain(record.chain);
-                stream.chain_ahead = stream.chain;
             }
         }
         for input in inputs {
@@ -95,13 +93,13 @@ impl Cell {
         if state.session.stream(nonce).is_none_or(|stream| stream.machine.is_finished()) {
             state.followed.remove(&nonce);
         } else if let Some(followed) = state.followed.get_mut(&nonce) {
+            (followed.due, followed.asking) = (now + FOLLOW_MS, false);
             if let Some(tail) = made_up {
+                followed.end_due = now + FOLLOW_MS;
                 log_later!(self, state, WARN, [stream = nonce.hex()], %stream,
                     "the process that ran the request seems to be gone");
-                self.shared.store.finish(now, &self.key(nonce), tail);
-                (followed.ending, followed.end_due) = (true, now + FOLLOW_MS);
+                self.change_log(state, now, nonce, Write::End { tail, is_heir: true }, steps);
             }
-            (followed.due, followed.asking) = (if followed.ending { now } else { now + FOLLOW_MS }, false);
         }
     }
 
@@ -112,9 +110,6 @@ impl Cell {
         for nonce in due {
             let is_read = state.session.stream(nonce).is_some_and(|stream| stream.machine.has_readers());
             if is_read {
-                if let Some(followed) = state.followed.get_mut(&nonce) {
-                    followed.ending = false;
-                }
                 self.ask_record(state, now, nonce, steps);
             } else {
                 state.followed.remove(&nonce);

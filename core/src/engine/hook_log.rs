@@ -70,9 +70,12 @@ struct State {
 struct Message {
     kind: EventKind,
     payload: Bytes,
-    done: OnStored,
+    /// None once its sender was told.
+    done: Option<OnStored>,
     /// Its log was gone before: it is the second try, in another one.
     again: bool,
+    /// A try of it has no answer, so it may be stored: it is asked for again, unchanged, before what follows.
+    is_unsure: bool,
 }
 
 struct Stream {
@@ -84,6 +87,8 @@ struct Stream {
     opened: bool,
     /// The store is at its log, or at its next message.
     busy: bool,
+    /// Its only message has failed and may be stored all the same: it is tried again with the next one.
+    pauses: bool,
     used: u64,
 }
 
@@ -97,8 +102,29 @@ impl Stream {
             queue: VecDeque::new(),
             opened: false,
             busy: false,
+            pauses: false,
             used: 0,
         }
+    }
+
+    /// Whoever waits first is told that it failed; a message that may be stored stays.
+    fn fail_one(&mut self, error: StoreError) -> Option<(OnStored, Result<String, StoreError>)> {
+        let is_kept = |message: &Message| message.is_unsure;
+        let done = match self.queue.front_mut().filter(|message| is_kept(message)) {
+            Some(first) if first.done.is_some() => first.done.take(),
+            Some(_) => self.queue.remove(1).and_then(|next| next.done),
+            None => self.queue.pop_front().and_then(|first| first.done),
+        };
+        self.pauses = self.queue.len() == 1 && self.queue.iter().all(is_kept);
+        done.map(|done| (done, Err(error)))
+    }
+}
+
+fn may_be_stored(error: &StoreError, is_unsure: bool) -> bool {
+    match error {
+        StoreError::TimedOut { .. } => true,
+        StoreError::Failed(_) => is_unsure,
+        _ => false,
     }
 }
 
@@ -110,8 +136,6 @@ fn session_of(scope: &str) -> Arc<str> {
 enum Waiting {
     Opening(Place),
     Appending(Place, u64, Message),
-    /// The log is longer than it was known to be: where it ends, and the message that found it out.
-    Growing(Place, Message),
     Replaying(Replaying),
 }
 
@@ -166,7 +190,8 @@ impl HookLog {
             }
             let Some(log) = state.streams.get_mut(&place) else { return };
             log.used = hooked.next_use.fetch_add(1, Ordering::Relaxed);
-            log.queue.push_back(Message { kind, payload, done, again: false });
+            log.pauses = false;
+            log.queue.push_back(Message { kind, payload, done: Some(done), again: false, is_unsure: false });
         }
         hooked.pump(&place);
     }
@@ -202,7 +227,7 @@ impl HookLog {
             is_other
         });
         self.0.shared.store.drop_session(&session_of(scope));
-        left.into_iter().for_each(|message| (message.done)(Err(StoreError::Gone)));
+        left.into_iter().filter_map(|message| message.done).for_each(|done| done(Err(StoreError::Gone)));
     }
 }
 
@@ -217,7 +242,7 @@ impl State {
         if self.streams.len() < MAX_STREAMS {
             return;
         }
-        let idle = self.streams.iter().filter(|(_, log)| !log.busy && log.queue.is_empty());
+        let idle = self.streams.iter().filter(|(_, log)| !log.busy && (log.queue.is_empty() || log.pauses));
         if let Some(place) = idle.min_by_key(|(_, log)| log.used).map(|(place, _)| place.clone()) {
             self.streams.remove(&place);
         }
@@ -225,7 +250,7 @@ impl State {
 
     /// What the stream's log needs next: to be created, or its next message.
     fn next(&mut self, place: &Place, number: u64) -> Option<Step> {
-        let log = self.streams.get_mut(place).filter(|log| !log.busy && !log.queue.is_empty())?;
+        let log = self.streams.get_mut(place).filter(|log| !log.busy && !log.pauses && !log.queue.is_empty())?;
         log.busy = true;
         let key = log.key.clone();
         if !log.opened {
@@ -277,8 +302,7 @@ impl Hooked {
                 let log = state.streams.get_mut(&place)?;
                 log.busy = false;
                 log.opened = result.is_ok();
-                let failed =
-                    result.err().and_then(|error| log.queue.pop_front().map(|message| (message.done, Err(error))));
+                let failed = result.err().and_then(|error| log.fail_one(error));
                 (place, failed)
             }
             Waiting::Appending(place, chain, message) => {
@@ -286,7 +310,9 @@ impl Hooked {
                 let Some(log) = state.streams.get_mut(&place) else {
                     // Its scope was dropped meanwhile.
                     drop(state);
-                    (message.done)(Err(StoreError::Gone));
+                    if let Some(done) = message.done {
+                        done(Err(StoreError::Gone));
+                    }
                     return None;
                 };
                 log.busy = false;
@@ -295,22 +321,17 @@ impl Hooked {
                     Err(StoreError::Gone | StoreError::RolledBack) if !message.again => {
                         let (queue, used) = (std::mem::take(&mut log.queue), log.used);
                         *log = Stream { queue, used, ..Stream::new(&place.0, nonce) };
-                        log.queue.push_front(Message { again: true, ..message });
+                        if message.done.is_some() {
+                            log.queue.push_front(Message { again: true, is_unsure: false, ..message });
+                        }
                         None
                     }
-                    // A message that counted as failed was stored all the same: the log goes on behind it.
-                    Err(StoreError::OutOfOrder) if !message.again => {
-                        log.busy = true;
-                        let (key, number) = (log.key.clone(), self.shared.number());
-                        state.waits.insert(number, Waiting::Growing(place, Message { again: true, ..message }));
-                        drop(state);
-                        let ticket = self.ticket(key.nonce, Operation::Record, number);
-                        return match self.shared.store.record(&key, &ticket) {
-                            Answer::Now(result) => self.grown(number, result),
-                            Answer::Later => None,
-                        };
+                    // Only the log itself can tell what became of a try without an answer.
+                    Err(error) if may_be_stored(&error, message.is_unsure) => {
+                        log.queue.push_front(Message { is_unsure: true, ..message });
+                        log.fail_one(error)
                     }
-                    Err(error) => Some((message.done, Err(error))),
+                    Err(error) => message.done.map(|done| (done, Err(error))),
                     Ok(()) => {
                         log.head += 1;
                         log.chain = Chain(chain);
@@ -318,12 +339,12 @@ impl Hooked {
                         if message.kind == EventKind::Terminal && log.queue.is_empty() {
                             state.streams.remove(&place);
                         }
-                        Some((message.done, Ok(id)))
+                        message.done.map(|done| (done, Ok(id)))
                     }
                 };
                 (place, told)
             }
-            waiting @ (Waiting::Growing(..) | Waiting::Replaying(_)) => {
+            waiting @ Waiting::Replaying(_) => {
                 state.waits.insert(number, waiting);
                 return None;
             }
@@ -331,41 +352,6 @@ impl Hooked {
         drop(state);
         if let Some((done, result)) = told {
             done(result);
-        }
-        Some(place)
-    }
-
-    /// It is known where a log ends that is longer than it should be.
-    fn grown(&self, number: u64, result: Result<Option<Record>, StoreError>) -> Option<Place> {
-        let nonce = self.shared.nonce();
-        let mut state = lock(&self.state);
-        let Some(Waiting::Growing(place, message)) = state.waits.remove(&number) else { return None };
-        let Some(log) = state.streams.get_mut(&place) else {
-            // Its scope was dropped meanwhile.
-            drop(state);
-            (message.done)(Err(StoreError::Gone));
-            return None;
-        };
-        log.busy = false;
-        let failed = match result {
-            Ok(Some(record)) if record.head > log.head => {
-                log.head = record.head;
-                log.chain = Chain(record.chain);
-                log.queue.push_front(message);
-                None
-            }
-            Ok(None) => {
-                let (queue, used) = (std::mem::take(&mut log.queue), log.used);
-                *log = Stream { queue, used, ..Stream::new(&place.0, nonce) };
-                log.queue.push_front(message);
-                None
-            }
-            Ok(Some(_)) => Some((message.done, StoreError::OutOfOrder)),
-            Err(error) => Some((message.done, error)),
-        };
-        drop(state);
-        if let Some((done, error)) = failed {
-            done(Err(error));
         }
         Some(place)
     }
@@ -383,7 +369,7 @@ impl Hooked {
     fn take_replay(&self, number: u64) -> Option<Replaying> {
         match lock(&self.state).waits.remove(&number)? {
             Waiting::Replaying(replay) => Some(replay),
-            Waiting::Opening(_) | Waiting::Appending(..) | Waiting::Growing(..) => None,
+            Waiting::Opening(_) | Waiting::Appending(..) => None,
         }
     }
 
@@ -463,14 +449,7 @@ impl Complete for Hooked {
                     self.pump(&place);
                 }
             }
-            Outcome::Record(result) => {
-                let is_growth = matches!(lock(&self.state).waits.get(&ticket.number), Some(Waiting::Growing(..)));
-                if !is_growth {
-                    self.recorded(ticket.number, result);
-                } else if let Some(place) = self.grown(ticket.number, result) {
-                    self.pump(&place);
-                }
-            }
+            Outcome::Record(result) => self.recorded(ticket.number, result),
             Outcome::Page(page) => {
                 if let Some(replay) = self.paged(ticket.number, page) {
                     self.read_on(replay);

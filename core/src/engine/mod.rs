@@ -56,6 +56,7 @@ mod stats;
 mod steering;
 mod waits;
 mod watching;
+mod writing;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::error::Error;

@@ -8,11 +8,12 @@ use super::connection::Chunk;
 use super::handle::Sent;
 use super::lines::log_later;
 use super::stats::Counters;
+use super::writing::Write;
 use crate::Ms;
 use crate::exchange::AnswerHead;
 use crate::protocol::{StreamNonce, sse};
 use crate::session::{Step, Stream, SynthesizedEnd};
-use crate::store::{Answer, Append, Operation, Outcome, ReadLimit, StoreError, Ticket};
+use crate::store::{Answer, Operation, Outcome, ReadLimit, StoreError, Ticket};
 use crate::stream::{CloseReason, ConnectionId, EventKind, Frame, Input, NewEvent, Output, Seq, StoredEvent};
 
 /// Events in one page. The byte bound is what usually ends a page.
@@ -32,7 +33,7 @@ impl Cell {
         let counters = &self.shared.counters;
         match output {
             Output::Append { first, events } => self.append(state, now, nonce, first, &events, more),
-            Output::Stored { token } => state.results.push((token, Ok(Sent::Stored))),
+            Output::Stored { token } => state.tell(nonce, token, Ok(Sent::Stored)),
             Output::Unstored { token, seq, kind } => {
                 Counters::add(&counters.events_unstored, 1);
                 let error = state.errors.remove(&nonce).unwrap_or(StoreError::Gone);
@@ -43,7 +44,7 @@ impl Cell {
                     _ => SynthesizedEnd::Unstored,
                 };
                 state.session.unstored(now, nonce, (token, seq, kind), end, more);
-                state.results.push((token, if kind.is_response() { Ok(Sent::Dropped) } else { Err(error) }));
+                state.tell(nonce, token, if kind.is_response() { Ok(Sent::Dropped) } else { Err(error) });
             }
             Output::Load { conn, after, up_to } => self.load(state, now, nonce, conn, (after, up_to), more),
             Output::Accept { conn } => {
@@ -78,7 +79,7 @@ impl Cell {
                 }
                 state.touched.push(conn);
             }
-            Output::Finish { tail } => self.shared.store.finish(now, &self.key(nonce), tail),
+            Output::Finish { tail } => self.change_log(state, now, nonce, Write::End { tail, is_heir: false }, more),
             Output::Forget => {
                 state.session.forget(nonce);
                 if state.session.stream(nonce).is_none() {
@@ -91,34 +92,32 @@ impl Cell {
     /// Creates the log of a new stream.
     pub(super) fn open_log(&self, state: &mut State, now: Ms, nonce: StreamNonce) {
         Counters::add(&self.shared.counters.streams_opened, 1);
-        let ticket = self.ticket(nonce, Operation::Open);
         // What is in memory is gone with whoever would ask.
         let is_kept = self.shared.store.outlives_process();
         let about = state.session.stream(nonce).filter(|_| is_kept).map(Stream::about).unwrap_or_default();
         self.watch(state, nonce, 0);
-        match self.shared.store.open(now, &self.key(nonce), &about, &ticket) {
-            Answer::Now(Ok(())) => self.prime(state, now, nonce, &ticket),
-            Answer::Now(Err(error)) => {
+        match self.create_log(state, now, nonce, about) {
+            Ok(true) => self.prime(state, now, nonce),
+            Ok(false) => Self::opening(state, now, nonce),
+            Err(error) => {
                 log_later!(self, state, ERROR, [stream = nonce.hex()], %stream, %error, "log not created");
             }
-            Answer::Later => self.opening(state, now, &ticket),
         }
     }
 
     /// A store that makes the ids makes that of the priming position, too, before anything else.
-    fn prime(&self, state: &mut State, now: Ms, nonce: StreamNonce, ticket: &Ticket) {
-        if let Some(own) = self.shared.store.own_ids()
-            && state.session.rules().priming
-            && let Answer::Later = own.prime(&self.key(nonce), ticket)
-        {
-            self.opening(state, now, ticket);
+    fn prime(&self, state: &mut State, now: Ms, nonce: StreamNonce) {
+        let Some(own) = self.shared.store.own_ids().filter(|_| state.session.rules().priming) else { return };
+        let ticket = self.ticket(nonce, Operation::Open);
+        if let Answer::Later = own.prime(&self.key(nonce), &ticket) {
+            state.asked_later = true;
+            self.wait(state, now, &ticket);
+            Self::opening(state, now, nonce);
         }
     }
 
-    fn opening(&self, state: &mut State, now: Ms, ticket: &Ticket) {
-        state.asked_later = true;
-        self.wait(state, now, ticket);
-        let _ = state.session.handle(now, ticket.nonce, Input::Opening, &mut Vec::new());
+    fn opening(state: &mut State, now: Ms, nonce: StreamNonce) {
+        let _ = state.session.handle(now, nonce, Input::Opening, &mut Vec::new());
     }
 
     fn append(
@@ -146,51 +145,7 @@ impl Cell {
             }
             stored.push(StoredEvent { seq, kind: event.kind, tag, frame: Arc::from(scratch.as_slice()) });
         }
-        stream.chain_ahead = chain;
-        let ticket = self.ticket(nonce, Operation::Append);
-        let append = Append { events: &stored, chain_before, chain: chain.0 };
-        match self.shared.store.append(now, &self.key(nonce), &append, &ticket) {
-            Answer::Now(result) => self.appended(state, now, nonce, result, more),
-            Answer::Later => {
-                state.asked_later = true;
-                self.wait(state, now, &ticket);
-            }
-        }
-    }
-
-    fn appended(
-        &self,
-        state: &mut State,
-        now: Ms,
-        nonce: StreamNonce,
-        result: Result<(), StoreError>,
-        more: &mut Vec<Step>,
-    ) {
-        let input = match result {
-            Ok(()) => {
-                if !state.errors.is_empty() {
-                    state.errors.remove(&nonce);
-                }
-                if let Some(stream) = state.session.stream_mut(nonce) {
-                    stream.chain = stream.chain_ahead;
-                    stream.is_unsure = false;
-                    stream.lost.clear();
-                    Counters::add(&self.shared.counters.events_stored, stream.machine.appending() as u64);
-                }
-                Input::Appended
-            }
-            Err(StoreError::OutOfOrder) if state.session.stream(nonce).is_some_and(|stream| stream.is_unsure) => {
-                return self.ask_growth(state, now, nonce, StoreError::OutOfOrder, more);
-            }
-            // Who took this process for gone may have ended the log, or it is lost: its record tells.
-            Err(StoreError::Gone) if self.shared.store.outlives_process() => {
-                return self.ask_growth(state, now, nonce, StoreError::Gone, more);
-            }
-            // The store gave up before the engine did.
-            Err(error @ StoreError::TimedOut { .. }) => return self.append_lost(state, now, nonce, &error),
-            Err(error) => return self.append_refused(state, now, nonce, error, more),
-        };
-        let _ = state.session.handle(now, nonce, input, more);
+        self.change_log(state, now, nonce, Write::Append { events: stored, chain_before, chain: chain.0 }, more);
     }
 
     pub(super) fn append_refused(
@@ -265,24 +220,21 @@ impl Cell {
         }
     }
 
-    /// A late outcome of the store. `is_growth` when it is what the log of a lost append was asked for.
-    pub(super) fn completed(&self, state: &mut State, now: Ms, ticket: &Ticket, is_growth: bool, outcome: Outcome) {
+    /// The outcome of a question, or of what is asked of the host's own store.
+    pub(super) fn completed(&self, state: &mut State, now: Ms, ticket: &Ticket, outcome: Outcome) {
         let mut steps = Vec::new();
         let Ticket { nonce, operation, .. } = *ticket;
         match (operation, outcome) {
             (Operation::Open, Outcome::Done(result)) => {
                 if let Err(error) = result {
-                    log_later!(self, state, ERROR, [stream = nonce.hex()], %stream, %error, "log not created");
+                    log_later!(self, state, ERROR, [stream = nonce.hex()], %stream, %error,
+                        "the start of a stream has no id");
                 }
                 let _ = state.session.handle(now, nonce, Input::Opened, &mut steps);
             }
-            (Operation::Append, Outcome::Done(result)) => self.appended(state, now, nonce, result, &mut steps),
             (Operation::Read(conn), Outcome::Page(result)) => {
                 let input = self.page_input(state, conn, nonce, result);
                 let _ = state.session.handle(now, nonce, input, &mut steps);
-            }
-            (Operation::Record, Outcome::Record(result)) if is_growth => {
-                self.grown(state, now, nonce, result, &mut steps);
             }
             (Operation::Record, Outcome::Record(result)) => self.recorded(state, now, ticket, result, &mut steps),
             (Operation::Claim, Outcome::Claimed(result)) => self.claimed(state, now, ticket, result, &mut steps),

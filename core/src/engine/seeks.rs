@@ -105,10 +105,7 @@ impl Cell {
         steps: &mut Vec<Step>,
     ) {
         self.shared.sweep(now);
-        if let Some(stream) = state.session.stream(position.nonce)
-            && !state.followed.contains_key(&position.nonce)
-            && !is_ahead(stream, &position)
-        {
+        if state.session.stream(position.nonce).is_some() && !state.followed.contains_key(&position.nonce) {
             return self.resume_stream(state, now, conn, position, steps);
         }
         // One question is enough for all who want the stream: its answer serves them in their order.
@@ -206,6 +203,11 @@ impl Cell {
     ) {
         let Ticket { nonce, number, .. } = *ticket;
         let record = match result {
+            // The end that the store has not confirmed is its end all the same.
+            Ok(Some(record)) if !record.finished => match state.unconfirmed_end(nonce) {
+                tail @ Some(_) => Some(Record { finished: true, tail, ..record }),
+                None => Some(record),
+            },
             Ok(record) => record,
             Err(error) => {
                 log_later!(self, state, WARN, [stream = nonce.hex()], %stream, %error, "stream not looked up");
@@ -222,7 +224,6 @@ impl Cell {
             self.catch_up(state, now, nonce, record.as_ref(), steps);
         }
         if let Some(record) = &record {
-            self.catch_up_with_lost(state, now, nonce, record, steps);
             self.take_end(state, now, nonce, record, steps);
         }
         let mut is_stale = false;
@@ -232,15 +233,6 @@ impl Cell {
                 // Its client has read more elsewhere than this answer knows of.
                 (seek.joined, seek.asking, seek.asked) = (false, false, self.shared.number());
                 is_stale = true;
-                continue;
-            }
-            let is_early = match (state.seeks.get(&conn), state.session.stream(nonce)) {
-                (Some(seek), Some(stream)) => is_ahead(stream, &seek.position) && stream.machine.appending() > 0,
-                _ => false,
-            };
-            if is_early {
-                // Where the log ends is known when the store has answered what it was given since.
-                self.seek_failed(state, now, conn);
                 continue;
             }
             let Some(seek) = state.seeks.remove(&conn) else { continue };
@@ -364,12 +356,6 @@ impl Cell {
             self.end_seek(state, id, CloseReason::Drain);
         }
     }
-}
-
-/// Whether a cursor names a position that an append may have filled which counts as lost: who read it in
-/// another process knows more than the machine here.
-fn is_ahead(stream: &Stream, position: &Position) -> bool {
-    stream.is_unsure && position.after > stream.machine.durable()
 }
 
 /// Whether a log is of the kind of stream that a cursor says it is. Its machine is made by that, and whoever knows a name

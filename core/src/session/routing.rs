@@ -2,7 +2,6 @@
 
 use bytes::Bytes;
 
-use super::ends::ends_payload;
 use super::{Session, Step, SynthesizedEnd};
 use crate::Ms;
 use crate::protocol::{RequestId, StreamNonce, jsonrpc};
@@ -147,28 +146,6 @@ impl Session {
             stream.failed.push((id.clone(), end));
             self.end_failed(now, nonce, out);
         }
-    }
-
-    /// An append that counted as lost is in the log, which goes on from `known` to `head`. The questions behind
-    /// it stand that much further behind it, and no end speaks for its responses any more (I6).
-    pub fn grown(&mut self, now: Ms, nonce: StreamNonce, (known, head): (Seq, Seq), out: &mut Vec<Step>) {
-        for (at, position) in self.questions.values_mut() {
-            *position += if *at == nonce && *position > known { head - known } else { 0 };
-        }
-        if let Some(stream) = self.streams.get_mut(&nonce) {
-            // What the log ends with tells which one it is: it has room for one of them.
-            let lost = std::mem::take(&mut stream.lost);
-            let found = lost.into_iter().find(|(behind, _)| *behind == stream.chain);
-            if let Some((_, tokens)) = found {
-                let is_found = |id: &RequestId| {
-                    stream.answered.iter().any(|(token, answered)| tokens.contains(token) && answered == id)
-                };
-                stream.failed.retain(|(id, _)| !is_found(id));
-                let tail = (!stream.failed.is_empty()).then(|| ends_payload(&stream.failed));
-                let _ = self.handle(now, nonce, Input::Found { tail }, out);
-            }
-        }
-        let _ = self.handle(now, nonce, Input::Grown { head }, out);
     }
 
     /// Reads from the server's own answer to `initialize` what the session was told.

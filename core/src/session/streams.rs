@@ -17,14 +17,10 @@ pub struct Stream {
     pub ids: IdEncoder,
     /// The running hash at the last confirmed position.
     pub chain: Chain,
-    /// The running hash after the events that the store was asked to hold.
-    pub chain_ahead: Chain,
     /// What the ids say about the stream.
     pub origin: Origin,
-    /// The log may hold an append that counts as lost.
-    pub is_unsure: bool,
-    /// Appends with responses that count as lost: the running hash behind each, and the tokens of its responses.
-    pub lost: Vec<(Chain, Vec<u64>)>,
+    /// The senders of events up to this token were told that the store takes too long.
+    pub told: u64,
     /// Requests without a response. The terminal is the last one's.
     pub(super) open: Vec<RequestId>,
     /// Requests whose response was published, by its token.
@@ -36,18 +32,7 @@ pub struct Stream {
 impl Stream {
     fn new(nonce: StreamNonce, origin: Origin, machine: Machine, chain: Chain) -> Self {
         let ids = IdEncoder::new(nonce, &origin);
-        Self {
-            machine,
-            ids,
-            chain,
-            chain_ahead: chain,
-            origin,
-            is_unsure: false,
-            lost: Vec::new(),
-            open: Vec::new(),
-            answered: Vec::new(),
-            failed: Vec::new(),
-        }
+        Self { machine, ids, chain, origin, told: 0, open: Vec::new(), answered: Vec::new(), failed: Vec::new() }
     }
 
     /// The end for a connection that was not sent the stream's own, when the log goes: it speaks for the
@@ -67,16 +52,6 @@ impl Stream {
     /// Whether all that the stream's requests get is one response.
     pub fn has_one_response(&self) -> bool {
         self.answered.len() == 1 && self.open.is_empty() && self.failed.is_empty()
-    }
-
-    /// What the store was asked to hold counts as lost, and may be in the log all the same.
-    pub fn note_lost(&mut self) {
-        self.is_unsure = true;
-        let appending = self.machine.waiting().take(self.machine.appending());
-        let responses: Vec<u64> = appending.filter(|event| event.kind.is_response()).map(|event| event.token).collect();
-        if !responses.is_empty() {
-            self.lost.push((self.chain_ahead, responses));
-        }
     }
 
     /// What is kept with the log: the requests that wait for their end.

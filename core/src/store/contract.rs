@@ -208,7 +208,7 @@ fn rule_6_a_finished_log_stays_readable_and_takes_nothing(store: &dyn EventStore
     let last = [(EventKind::Terminal, Bytes::from_static(b"end"))];
     assert_eq!(caller.append(&log, 2, &last), Ok(()), "rule 6: the terminal again is a success (rule 2)");
     assert_eq!(caller.append(&log, 3, &[progress("late")]), Err(StoreError::Gone), "rule 6: nothing more");
-    store.finish(Ms(0), &log.key, Bytes::from_static(b"other"));
+    assert_eq!(caller.finish(&log, b"other"), Ok(()), "rule 6: it has an end");
     assert_eq!(caller.record(&log), Some(record), "rule 6: the first end wins (I13)");
     store.sweep(Ms(1));
     log.assert_stored(&caller, 0, "rule 6");
@@ -219,7 +219,8 @@ fn rule_6_a_synthesized_end_is_kept_with_the_log(store: &dyn EventStore) {
     let mut log = caller.open("s", 1);
     caller.push(&mut log, &[progress("a")]);
     let tail = Bytes::from_static(b"cancelled");
-    store.finish(Ms(0), &log.key, tail.clone());
+    assert_eq!(caller.finish(&log, b"cancelled"), Ok(()), "rule 6");
+    assert_eq!(caller.finish(&log, b"another"), Ok(()), "rule 6: an end that is asked for again");
     let chain = log.chain_at(1).0;
     let want =
         Record { head: 1, low: 1, finished: true, tail: Some(tail), chain, about: about(1), ..Record::default() };
@@ -232,7 +233,7 @@ fn rule_6_a_synthesized_end_is_kept_with_the_log(store: &dyn EventStore) {
     // What is not there cannot be finished, and is not there afterwards.
     let other = Log::new("s", 2);
     store.set_retry(&other.key, 700);
-    store.finish(Ms(0), &other.key, Bytes::new());
+    assert_eq!(caller.finish(&other, b""), Err(StoreError::Gone), "rule 6");
     assert!(caller.record(&other).is_none(), "rule 6");
 }
 
@@ -259,7 +260,7 @@ fn rule_8_dropping_frees_everything(store: &dyn EventStore) {
         caller.push(log, &[progress("a"), (EventKind::Question, Bytes::from_static(b"q"))]);
     }
     caller.push(&mut logs[0], &[(EventKind::Terminal, Bytes::from_static(b"end"))]);
-    store.finish(Ms(0), &logs[1].key, Bytes::from_static(b"tail"));
+    assert_eq!(caller.finish(&logs[1], b"tail"), Ok(()), "rule 8");
     store.drop_stream(&logs[2].key);
     store.drop_stream(&logs[2].key);
     assert!(caller.record(&logs[2]).is_none(), "rule 8");
@@ -304,7 +305,7 @@ fn rule_11_what_has_no_answer_is_done_before_what_follows(store: &dyn EventStore
         let mut log = caller.open("s", number);
         caller.push(&mut log, &[progress("a")]);
         store.set_retry(&log.key, 5);
-        store.finish(Ms(0), &log.key, Bytes::from_static(b"end"));
+        assert_eq!(caller.finish(&log, b"end"), Ok(()), "rule 11");
         let Some(record) = caller.record(&log) else { panic!("rule 11: the log is there") };
         assert_eq!((record.finished, record.retry_ms), (true, Some(5)), "rule 11");
         store.drop_stream(&log.key);

@@ -9,14 +9,14 @@
 //! Stream names that the host's store sees are unguessable, carry the session, and are made of
 //! `[0-9a-f]` only: stores are known to split names at `_` or `-`.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::{
-    Answer, Append, EventStore, Limits, MemoryStore, Operation, Outcome, OwnIds, ReadLimit, Record, SessionRecord,
-    StoreError, StreamKey, Ticket, Usage,
+    Answer, Append, EventStore, Limits, MemoryStore, Name, Operation, Outcome, OwnIds, ReadLimit, Record,
+    SessionRecord, StoreError, StreamKey, Ticket, Usage,
 };
 use crate::Ms;
 use crate::protocol::{StreamNonce, sse};
@@ -71,11 +71,14 @@ pub struct HostStore {
 struct State {
     sessions: HashMap<Arc<str>, Session>,
     pending: HashMap<u64, Pending>,
+    /// The numbers of what can be called off.
+    numbers: HashMap<Name, u64>,
 }
 
 #[derive(Default)]
 struct Session {
-    queue: Vec<HostOperation>,
+    /// By number, so in the order of asking.
+    queue: BTreeMap<u64, HostRequest>,
     positions: HashMap<Box<str>, (StreamNonce, Seq)>,
     /// The same ids by position.
     ids: HashMap<StreamNonce, VecDeque<(Seq, Box<str>)>>,
@@ -87,11 +90,28 @@ enum Pending {
     Replay { session: Arc<str>, conn: ConnectionId },
 }
 
+impl Pending {
+    fn ticket(&self) -> Option<&Ticket> {
+        match self {
+            Self::Prime { ticket, .. } | Self::Append { ticket, .. } => Some(ticket),
+            Self::Replay { .. } => None,
+        }
+    }
+}
+
 impl State {
+    fn take(&mut self, number: u64) -> Option<Pending> {
+        let pending = self.pending.remove(&number)?;
+        if let Some(ticket) = pending.ticket() {
+            self.numbers.remove(&ticket.name());
+        }
+        Some(pending)
+    }
+
     fn call_off(&mut self, session: &str, number: u64) {
-        self.pending.remove(&number);
+        self.take(number);
         if let Some(session) = self.sessions.get_mut(session) {
-            session.queue.retain(|operation| operation.number != number);
+            session.queue.remove(&number);
         }
     }
 }
@@ -135,7 +155,9 @@ impl HostStore {
 
     /// The operations that wait for the host, for one session.
     pub fn take_operations(&self, session: &str) -> Vec<HostOperation> {
-        self.lock().sessions.get_mut(session).map(|session| std::mem::take(&mut session.queue)).unwrap_or_default()
+        let mut state = self.lock();
+        let queue = state.sessions.get_mut(session).map(|session| std::mem::take(&mut session.queue));
+        queue.into_iter().flatten().map(|(number, request)| HostOperation { number, request }).collect()
     }
 
     /// Asks the host to replay what came after an id that the window does not know. Returns the
@@ -153,8 +175,11 @@ impl HostStore {
     fn enqueue(&self, session: &Arc<str>, request: HostRequest, pending: Pending) -> u64 {
         let number = self.next_number.fetch_add(1, Ordering::Relaxed);
         let mut state = self.lock();
+        if let Some(ticket) = pending.ticket() {
+            state.numbers.insert(ticket.name(), number);
+        }
         state.pending.insert(number, pending);
-        state.sessions.entry(Arc::clone(session)).or_default().queue.push(HostOperation { number, request });
+        state.sessions.entry(Arc::clone(session)).or_default().queue.insert(number, request);
         number
     }
 
@@ -164,7 +189,7 @@ impl HostStore {
             let what = "it returned an event id that is not 1 to 512 visible ASCII characters".to_owned();
             return self.failed(number, what);
         }
-        let Some(pending) = self.lock().pending.remove(&number) else { return };
+        let Some(pending) = self.lock().take(number) else { return };
         match pending {
             Pending::Prime { key, ticket } => {
                 self.remember(&key, 0, id);
@@ -199,7 +224,7 @@ impl HostStore {
 
     /// The host could not do it.
     pub fn failed(&self, number: u64, what: String) {
-        let Some(pending) = self.lock().pending.remove(&number) else { return };
+        let Some(pending) = self.lock().take(number) else { return };
         if let Pending::Prime { ticket, .. } | Pending::Append { ticket, .. } = pending {
             ticket.complete(Outcome::Done(Err(StoreError::Failed(what))));
         }
@@ -268,20 +293,14 @@ impl EventStore for HostStore {
 
     fn abandon(&self, key: &StreamKey, ticket: &Ticket) {
         let mut state = self.lock();
-        let number = state.pending.iter().find_map(|(number, pending)| match pending {
-            Pending::Prime { ticket: of, .. } | Pending::Append { ticket: of, .. } => {
-                (of.number == ticket.number).then_some(*number)
-            }
-            Pending::Replay { .. } => None,
-        });
         // A report that the host still makes of it finds nothing.
-        if let Some(number) = number {
+        if let Some(number) = state.numbers.get(&ticket.name()).copied() {
             state.call_off(&key.session, number);
         }
     }
 
-    fn finish(&self, now: Ms, key: &StreamKey, tail: Bytes) {
-        self.window.finish(now, key, tail);
+    fn finish(&self, now: Ms, key: &StreamKey, tail: Bytes, ticket: &Ticket) -> Answer<()> {
+        self.window.finish(now, key, tail, ticket)
     }
 
     fn set_retry(&self, key: &StreamKey, retry_ms: u32) {
@@ -320,9 +339,16 @@ impl EventStore for HostStore {
         self.window.drop_session(session);
         let mut state = self.lock();
         state.sessions.remove(session);
-        state.pending.retain(|_, pending| match pending {
-            Pending::Prime { key, .. } | Pending::Append { key, .. } => &*key.session != session,
-            Pending::Replay { session: of, .. } => &**of != session,
+        let State { pending, numbers, .. } = &mut *state;
+        pending.retain(|_, pending| {
+            let is_other = match pending {
+                Pending::Prime { key, .. } | Pending::Append { key, .. } => &*key.session != session,
+                Pending::Replay { session: of, .. } => &**of != session,
+            };
+            if let Some(ticket) = pending.ticket().filter(|_| !is_other) {
+                numbers.remove(&ticket.name());
+            }
+            is_other
         });
     }
 

@@ -483,12 +483,14 @@ impl EventStore for MemoryStore {
         }))
     }
 
-    fn finish(&self, now: Ms, key: &StreamKey, tail: Bytes) {
+    fn finish(&self, now: Ms, key: &StreamKey, tail: Bytes, _ticket: &Ticket) -> Answer<()> {
         let mut guard = self.shard(&key.session);
         let shard = &mut *guard;
-        let Some(logs) = shard.sessions.get_mut(&key.session) else { return };
-        let log = logs.streams.get_mut(&key.nonce);
-        let Some(log) = log.filter(|log| log.finished.is_none()) else { return };
+        let Some(logs) = shard.sessions.get_mut(&key.session) else { return Answer::Now(Err(StoreError::Gone)) };
+        let Some(log) = logs.streams.get_mut(&key.nonce) else { return Answer::Now(Err(StoreError::Gone)) };
+        if log.finished.is_some() {
+            return Answer::ok(());
+        }
         self.set_finished(now, key, log, &mut shard.finished);
         log.bytes += tail.len();
         logs.bytes += tail.len();
@@ -496,6 +498,7 @@ impl EventStore for MemoryStore {
         log.tail = Some(tail);
         drop(guard);
         self.make_room(now);
+        Answer::ok(())
     }
 
     fn set_retry(&self, key: &StreamKey, retry_ms: u32) {

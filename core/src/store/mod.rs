@@ -12,6 +12,8 @@ mod error;
 mod flush;
 mod host;
 mod limits;
+#[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
+mod line;
 mod memory;
 mod open;
 #[cfg(feature = "postgres")]
@@ -110,6 +112,8 @@ pub enum Operation {
     Open,
     /// [`EventStore::append`].
     Append,
+    /// [`EventStore::finish`].
+    Finish,
     /// [`EventStore::read`] for this connection.
     Read(ConnectionId),
     /// [`EventStore::record`].
@@ -123,7 +127,7 @@ pub enum Operation {
 /// A late outcome.
 #[derive(Debug)]
 pub enum Outcome {
-    /// Of an open or an append.
+    /// Of an open, an append or an end.
     Done(Result<(), StoreError>),
     /// Of a read.
     Page(Result<Page, StoreError>),
@@ -161,7 +165,16 @@ impl Ticket {
             to.complete(self, outcome);
         }
     }
+
+    fn name(&self) -> Name {
+        Name(self.to.as_ptr().cast::<()>().addr(), self.number)
+    }
 }
+
+/// Tells an operation from every other one, those of other engines included: who waits for it, and its number there.
+/// Nobody else is at that place in memory as long as the ticket is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Name(usize, u64);
 
 /// The bounds of one read. At least one event is returned where there is one.
 #[derive(Clone, Copy, Debug)]
@@ -190,11 +203,11 @@ pub struct ReadLimit {
 /// 8. [`drop_session`](Self::drop_session) frees everything that the session held (I11).
 /// 9. No method blocks on another stream's operation; none calls the ticket while it holds a lock.
 /// 10. What was [abandoned](Self::abandon), or got no answer in the store's own time
-///     ([`StoreError::TimedOut`]), and is stored all the same has its position: an append for that
-///     position is [`StoreError::OutOfOrder`], and [`record`](Self::record) tells the new head. Where an
-///     append may have been stored, it is never said to have [`Failed`](StoreError::Failed).
-/// 11. What has no answer ([`finish`](Self::finish), [`settle`](Self::settle), drops and the like) is done
-///     before whatever the same caller asks afterwards of the same session. [`usage`](Self::usage) may lag
+///     ([`StoreError::TimedOut`]), is asked again unchanged, until it has an answer. Where an append may
+///     have been stored, it is never said to have [`Failed`](StoreError::Failed). A store that makes the
+///     ids is not asked twice: with it, what has no answer in time has failed.
+/// 11. What is asked of one session by one caller is done in the order of asking, what has no answer
+///     ([`settle`](Self::settle), drops and the like) included. [`usage`](Self::usage) may lag
 ///     behind it. A [`session`](Self::session) of the empty name, which nobody has, is answered behind
 ///     everything that was asked before, so that a process can wait for it before it ends.
 /// 12. A session's record is found until the session is dropped; putting it again keeps its age.
@@ -209,13 +222,14 @@ pub trait EventStore: Send + Sync {
     fn append(&self, now: Ms, key: &StreamKey, append: &Append<'_>, ticket: &Ticket) -> Answer<()>;
 
     /// Nobody waits for this operation any more: it took too long. What can be called off is called
-    /// off; an append that is not done yet had better not be done.
+    /// off, in constant time; what is done all the same harms nobody.
     fn abandon(&self, key: &StreamKey, ticket: &Ticket) {
         let _ = (key, ticket);
     }
 
-    /// Ends a log with a payload that is not in it.
-    fn finish(&self, now: Ms, key: &StreamKey, tail: Bytes);
+    /// Ends a log with a payload that is not in it. A success where it has an end, this one or an earlier
+    /// one (I13); [`StoreError::Fenced`] where another process writes it and has given a sign lately.
+    fn finish(&self, now: Ms, key: &StreamKey, tail: Bytes, ticket: &Ticket) -> Answer<()>;
 
     /// Keeps the reconnection delay of a stream for its later readers.
     fn set_retry(&self, key: &StreamKey, retry_ms: u32);

@@ -13,8 +13,8 @@ use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
 
 use super::{
-    Answer, Append, Complete, EventStore, Outcome, ReadLimit, Record, SessionRecord, StoreError, StreamKey, Ticket,
-    Usage, Watcher,
+    Answer, Append, Complete, EventStore, Name, Outcome, ReadLimit, Record, SessionRecord, StoreError, StreamKey,
+    Ticket, Usage, Watcher,
 };
 use crate::Ms;
 use crate::protocol::StreamNonce;
@@ -65,8 +65,25 @@ impl fmt::Debug for SealedStore {
 /// Opens what comes back. Late outcomes pass through it on their way to who asked.
 struct Opening {
     ciphers: Vec<XChaCha20Poly1305>,
-    asked: Mutex<HashMap<u64, (Ticket, StreamKey)>>,
+    asked: Mutex<Asked>,
     next: AtomicU64,
+}
+
+/// Questions whose answers come here first.
+#[derive(Default)]
+struct Asked {
+    /// By the number that the store within knows.
+    by_number: HashMap<u64, (Ticket, StreamKey)>,
+    /// Those numbers, by what the asker knows.
+    numbers: HashMap<Name, u64>,
+}
+
+impl Asked {
+    fn remove(&mut self, number: u64) -> Option<(Ticket, StreamKey)> {
+        let asked = self.by_number.remove(&number)?;
+        self.numbers.remove(&asked.0.name());
+        Some(asked)
+    }
 }
 
 /// What a payload is bound to.
@@ -148,13 +165,20 @@ impl Opening {
     /// A ticket whose outcome comes here first.
     fn ticket(self: &Arc<Self>, ticket: &Ticket, key: &StreamKey) -> Ticket {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.lock().insert(number, (ticket.clone(), key.clone()));
+        let mut asked = self.lock();
+        asked.numbers.insert(ticket.name(), number);
+        asked.by_number.insert(number, (ticket.clone(), key.clone()));
+        drop(asked);
+        self.inner_ticket(ticket, number)
+    }
+
+    fn inner_ticket(self: &Arc<Self>, ticket: &Ticket, number: u64) -> Ticket {
         let me: Arc<dyn Complete> = Arc::clone(self) as Arc<dyn Complete>;
         let to: Weak<dyn Complete> = Arc::downgrade(&me);
         Ticket { to, number, ..ticket.clone() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, (Ticket, StreamKey)>> {
+    fn lock(&self) -> MutexGuard<'_, Asked> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -168,7 +192,7 @@ impl Opening {
         match answer {
             Answer::Later => Answer::Later,
             Answer::Now(result) => {
-                self.lock().remove(&number);
+                self.lock().remove(number);
                 Answer::Now(open(result))
             }
         }
@@ -177,7 +201,7 @@ impl Opening {
 
 impl Complete for Opening {
     fn complete(&self, ticket: &Ticket, outcome: Outcome) {
-        let Some((asked, key)) = self.lock().remove(&ticket.number) else { return };
+        let Some((asked, key)) = self.lock().remove(ticket.number) else { return };
         asked.complete(match outcome {
             Outcome::Page(page) => Outcome::Page(self.page(&key, page)),
             Outcome::Record(record) => Outcome::Record(self.record(&key, record)),
@@ -234,14 +258,21 @@ impl EventStore for SealedStore {
     }
 
     fn abandon(&self, key: &StreamKey, ticket: &Ticket) {
-        self.opening.lock().retain(|_, (asked, _)| asked.number != ticket.number || !asked.to.ptr_eq(&ticket.to));
-        self.inner.abandon(key, ticket);
+        let number = {
+            let mut asked = self.opening.lock();
+            let number = asked.numbers.get(&ticket.name()).copied();
+            number.inspect(|number| drop(asked.remove(*number)))
+        };
+        match number {
+            Some(number) => self.inner.abandon(key, &self.opening.inner_ticket(ticket, number)),
+            None => self.inner.abandon(key, ticket),
+        }
     }
 
-    fn finish(&self, now: Ms, key: &StreamKey, tail: Bytes) {
+    fn finish(&self, now: Ms, key: &StreamKey, tail: Bytes, ticket: &Ticket) -> Answer<()> {
         match self.opening.seal(key, Place::Tail, &tail) {
-            Ok(tail) => self.inner.finish(now, key, tail.into()),
-            Err(error) => tracing::error!(target: "tailrope", %error, "the end of a stream was not stored"),
+            Ok(tail) => self.inner.finish(now, key, tail.into(), ticket),
+            Err(error) => Answer::Now(Err(error)),
         }
     }
 

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::{
-    Answer, Append, EventStore, Limits, MemoryStore, Outcome, ReadLimit, Record, SessionRecord, StoreError, StreamKey,
-    Ticket, Usage,
+    Answer, Append, EventStore, Limits, MemoryStore, Name, Outcome, ReadLimit, Record, SessionRecord, StoreError,
+    StreamKey, Ticket, Usage,
 };
 use crate::Ms;
 use crate::protocol::StreamNonce;
@@ -42,7 +42,7 @@ pub struct ThreadedStore {
     memory: Arc<MemoryStore>,
     delay: Duration,
     threads: OnceLock<Vec<Sender<(Instant, Work)>>>,
-    abandoned: Arc<Mutex<HashSet<u64>>>,
+    abandoned: Arc<Mutex<HashSet<Name>>>,
 }
 
 impl ThreadedStore {
@@ -60,7 +60,7 @@ impl ThreadedStore {
         let ticket = ticket.clone();
         let abandoned = Arc::clone(&self.abandoned);
         self.queue(nonce, move |memory| {
-            if !lock(&abandoned).remove(&ticket.number) {
+            if !lock(&abandoned).remove(&ticket.name()) {
                 work(memory, &ticket);
             }
         });
@@ -130,12 +130,15 @@ impl EventStore for ThreadedStore {
     }
 
     fn abandon(&self, _key: &StreamKey, ticket: &Ticket) {
-        lock(&self.abandoned).insert(ticket.number);
+        lock(&self.abandoned).insert(ticket.name());
     }
 
-    fn finish(&self, now: Ms, key: &StreamKey, tail: Bytes) {
+    fn finish(&self, now: Ms, key: &StreamKey, tail: Bytes, ticket: &Ticket) -> Answer<()> {
         let name = key.clone();
-        self.queue(key.nonce, move |memory| memory.finish(now, &name, tail));
+        self.later(key.nonce, ticket, move |memory, ticket| {
+            ticket.complete(Outcome::Done(result(memory.finish(now, &name, tail, ticket))));
+        });
+        Answer::Later
     }
 
     fn set_retry(&self, key: &StreamKey, retry_ms: u32) {

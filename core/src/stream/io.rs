@@ -46,21 +46,12 @@ pub enum Input {
     Appended,
     /// The store did not take the events of the last [`Output::Append`].
     AppendFailed,
-    /// Nobody knows whether the store took the events of the last [`Output::Append`], so none is tried
-    /// again: the first of them counts as not taken. Comes once for each of them.
-    AppendLost,
-    /// Responses that an end was made up for are among what the log has grown by; [`Input::Grown`] follows.
-    Found {
-        /// What that end has to tell still. None: nothing, so the last response is the end.
-        tail: Option<Bytes>,
-    },
-    /// The log has grown to `head` by itself: an append that was lost came through after all. The
-    /// events of the last [`Output::Append`] follow it.
+    /// The log has grown to `head` by somebody else who writes it.
     Grown {
         /// The last stored position.
         head: Seq,
     },
-    /// The log has got its end from somebody else who writes it, at its present head.
+    /// The log has got its end from somebody else, at its present head: it takes no events from here.
     Ended {
         /// The end, if it is not in the log.
         tail: Option<Bytes>,
@@ -109,7 +100,7 @@ pub enum Input {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Ask the store to hold events, the first at `first`. Answered by one of
-    /// [`Input::Appended`], [`Input::AppendFailed`] and [`Input::AppendLost`].
+    /// [`Input::Appended`], [`Input::AppendFailed`] and [`Input::Ended`].
     Append {
         /// Position of the first event.
         first: Seq,

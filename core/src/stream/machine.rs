@@ -255,8 +255,6 @@ impl Machine {
             Input::Opened => self.log_opened(out),
             Input::Appended => self.appended(out),
             Input::AppendFailed => self.append_failed(out),
-            Input::AppendLost => self.append_lost(out),
-            Input::Found { tail } => self.found(tail),
             Input::Grown { head } => self.grown(head, out),
             Input::Ended { tail } => self.ended(tail, out),
             Input::Page { conn, page } => self.page(now, conn, page, out),

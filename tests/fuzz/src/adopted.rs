@@ -91,7 +91,9 @@ impl EventStore for Anything {
         Self::fails(&mut lock(&self.dice)).unwrap_or_else(|| Answer::ok(()))
     }
 
-    fn finish(&self, _: Ms, _: &StreamKey, _: Bytes) {}
+    fn finish(&self, _: Ms, _: &StreamKey, _: Bytes, _: &Ticket) -> Answer<()> {
+        Self::fails(&mut lock(&self.dice)).unwrap_or_else(|| Answer::ok(()))
+    }
 
     fn set_retry(&self, _: &StreamKey, _: u32) {}
 

@@ -149,7 +149,7 @@ pub(crate) fn run(mut reader: Reader<'_>) {
         Err(error) => assert!(was_changed() && matches!(error, StoreError::Failed(_)), "{error}"),
     }
 
-    store.finish(Ms(0), &key, Bytes::copy_from_slice(tail));
+    now(store.finish(Ms(0), &key, Bytes::copy_from_slice(tail), &ticket(Operation::Finish))).expect("it is ended");
     match now(store.record(&key, &ticket(Operation::Record))) {
         Ok(Some(record)) => {
             assert!(!was_changed() && record.about == about && record.tail.as_deref() == Some(tail));

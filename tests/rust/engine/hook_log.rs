@@ -165,20 +165,34 @@ fn i9_a_fault_harms_one_message_and_a_lost_log_none() {
 }
 
 #[test]
-fn f58_a_log_goes_on_behind_a_message_that_the_store_took_and_was_not_heard() {
-    let (bench, memory) = slow(Options::default());
-    let log = bench.engine.hook_log();
-    let first = put(&log, "s", "1", "a");
-    memory.set(true, false);
-    let (told, outcome) = channel();
-    let done = Box::new(move |result| told.send(result).expect("somebody waits"));
-    log.store("s", "1", EventKind::Progress, "unheard".into(), done);
-    assert!(memory.answer_unheard());
-    let outcome: Result<String, StoreError> = outcome.recv_timeout(PATIENCE).expect("it is told");
-    assert_eq!(outcome, Err(StoreError::TimedOut { after_ms: 10_000 }));
-    memory.set(false, false);
-    put(&log, "s", "1", "b");
-    put(&log, "s", "1", "c");
-    // It is in the log, so it is replayed, in its place.
-    assert_eq!(texts(replay(&log, "s", &first)), Some(("1".into(), ["unheard", "b", "c"].map(str::to_owned).into())));
+fn f58_a_message_whose_answer_is_lost_is_stored_once_and_before_what_follows() {
+    for was_stored in [true, false] {
+        let (bench, memory) = slow(Options::default());
+        let log = bench.engine.hook_log();
+        let first = put(&log, "s", "1", "a");
+        memory.set(true, false);
+        let (told, outcomes) = channel();
+        for text in ["unheard", "behind it"] {
+            let told = told.clone();
+            let done = Box::new(move |result: Result<String, StoreError>| told.send(result).expect("somebody waits"));
+            log.store("s", "1", EventKind::Progress, text.into(), done);
+        }
+        let outcome = || outcomes.recv_timeout(PATIENCE).expect("it is told");
+        let unheard = StoreError::TimedOut { after_ms: 10_000 };
+        if was_stored {
+            assert!(memory.answer_unheard());
+        } else {
+            assert!(memory.answer_with(unheard.clone()));
+        }
+        assert_eq!(outcome(), Err(unheard.clone()));
+        // What was not heard of is asked again, and what failed then had not been asked.
+        assert!(memory.answer_with(unheard.clone()));
+        assert_eq!(outcome(), Err(unheard));
+        assert_eq!(memory.pending(), 0, "it is not asked for ever");
+        memory.set(false, false);
+        put(&log, "s", "1", "b");
+        put(&log, "s", "1", "c");
+        let want = ["unheard", "b", "c"].map(str::to_owned);
+        assert_eq!(texts(replay(&log, "s", &first)), Some(("1".into(), want.into())));
+    }
 }

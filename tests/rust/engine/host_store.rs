@@ -197,3 +197,20 @@ fn i11_a_connection_that_is_lost_leaves_no_replay_behind() {
     assert_eq!(session.take_operations(), [], "nobody waits for it");
     assert_eq!(store.unanswered(), 0);
 }
+
+#[test]
+fn what_one_engine_calls_off_is_not_the_other_ones() {
+    let store = Arc::new(HostStore::new(Limits::default()));
+    // Both count their operations alike.
+    let [one, two] = [0, 1].map(|_| {
+        let bench = Bench::new(Options { store: Some(Arc::clone(&store) as _), ..Options::default() });
+        let session = bench.session(if store.unanswered() == 0 { "s" } else { "t" }, NEW);
+        let connection = session.call(&[id(1)], None, Arc::new(NoWake), 0).unwrap();
+        (bench, session, connection)
+    });
+    assert_eq!(store.unanswered(), 2);
+    one.0.advance(30_000);
+    assert_eq!(store.unanswered(), 1);
+    assert!(one.1.take_operations().is_empty(), "it is called off");
+    assert_eq!(two.1.take_operations().len(), 1);
+}

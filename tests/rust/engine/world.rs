@@ -8,9 +8,10 @@ use std::sync::atomic::Ordering;
 use crate::kit::common::{Bench, NEW, SlowStore, frames, notification, read_now, response};
 use crate::kit::dice::Dice;
 use serde_json::{Value, json};
-use tailrope_core::engine::{Connection, NoWake, Options, OutgoingMessage, Sent, SessionHandle};
-use tailrope_core::protocol::RequestId;
-use tailrope_core::store::Limits;
+use tailrope_core::engine::{Connection, EngineError, NoWake, Options, OutgoingMessage, Sent, SessionHandle};
+use tailrope_core::protocol::{EventId, RequestId};
+use tailrope_core::session::OutgoingKind;
+use tailrope_core::store::{Limits, StoreError, StreamKey};
 
 /// The streams of a schedule: three calls, and the standalone stream.
 const STREAMS: usize = 4;
@@ -32,7 +33,16 @@ pub(crate) struct World {
     /// What was sent on each stream, with the number of its outcome.
     sent: [Vec<(u64, Value)>; STREAMS],
     answered: [bool; STREAMS],
-    outcomes: HashMap<u64, bool>,
+    outcomes: HashMap<u64, Word>,
+}
+
+/// What a sender was told of its message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Word {
+    Stored,
+    /// The store takes too long: it may be stored, or come some time.
+    Late,
+    Refused,
 }
 
 fn request(stream: usize) -> Option<RequestId> {
@@ -125,17 +135,26 @@ impl World {
     }
 
     fn send(&mut self, stream: usize, what: Value, message: OutgoingMessage<'_>) {
-        match self.session.send(message).expect("nothing of this is refused") {
-            Sent::Pending(number) => self.sent[stream].push((number, what)),
-            Sent::Dropped => assert!(self.answered[stream], "I13: only what comes after the end is dropped"),
-            Sent::Stored => panic!("I1: the store was not asked"),
+        let is_response = matches!(message.kind, OutgoingKind::Response);
+        match self.session.send(message) {
+            Ok(Sent::Pending(number)) => self.sent[stream].push((number, what)),
+            Ok(Sent::Dropped) if is_response && !self.answered[stream] => self.sent[stream].push((0, what)),
+            Ok(Sent::Dropped) => assert!(self.answered[stream], "I13: only what comes after the end is dropped"),
+            Ok(Sent::Stored) => panic!("I1: the store was not asked"),
+            Err(EngineError::Store(StoreError::TimedOut { .. })) => assert!(!is_response, "I13: a response is taken"),
+            Err(error) => panic!("nothing else of this is refused: {error}"),
         }
         self.take_outcomes();
     }
 
     fn take_outcomes(&mut self) {
         for (number, outcome) in self.session.take_outcomes() {
-            assert!(self.outcomes.insert(number, outcome.is_ok()).is_none(), "one outcome for each message");
+            let word = match outcome {
+                Ok(()) => Word::Stored,
+                Err(EngineError::Store(StoreError::TimedOut { .. })) => Word::Late,
+                Err(_) => Word::Refused,
+            };
+            assert!(self.outcomes.insert(number, word).is_none(), "one outcome for each message");
         }
     }
 
@@ -186,18 +205,26 @@ impl World {
 
     /// What the log of a stream holds, and whether it ends with an error of the engine.
     fn log(&self, stream: usize) -> (Vec<Value>, bool) {
-        let mut failed = false;
-        let mut log = Vec::new();
+        let cursors = self.readers.iter().filter(|reader| reader.stream == stream).find_map(|reader| {
+            let id = reader.text.lines().find_map(|line| line.strip_prefix("id: a").map(|_| &line[4..]))?;
+            EventId::parse(id)
+        });
+        let Some(EventId::Position(cursor)) = cursors else { return (Vec::new(), self.answered[stream]) };
+        let text = self.store.text_now(&StreamKey { session: "s".into(), nonce: cursor.nonce });
+        let log: Vec<Value> = frames(&text).into_iter().map(|frame| frame["is"].clone()).collect();
+        let mut at = 0;
         for (number, what) in &self.sent[stream] {
-            let stored = self.outcomes.get(number).copied().expect("every message has an outcome");
-            log.extend(stored.then(|| what.clone()));
+            let is_kept = log.get(at) == Some(what);
+            at += usize::from(is_kept);
+            let word = self.outcomes.get(number).copied().unwrap_or(Word::Late);
+            // The outcome of a response is never an error (I9).
+            let is_response = what.is_object();
+            assert!(is_response || word != Word::Stored || is_kept, "I1: {what} is stored");
+            assert!(word != Word::Refused || !is_kept, "I9: {what} is not stored");
+            assert!(*number == 0 || self.outcomes.contains_key(number), "every message has an outcome");
         }
-        // The outcome of a response is never an error (I9), so the store has to be asked for it.
-        let head: usize = self.readers.iter().filter(|reader| reader.stream == stream).map(Reader::head).max().unwrap();
-        if self.answered[stream] && head < log.len() {
-            failed = true;
-            log.pop();
-        }
+        assert_eq!(at, log.len(), "I2: in the order of publishing, once each: {log:?}");
+        let failed = self.answered[stream] && !log.last().is_some_and(Value::is_object);
         (log, failed)
     }
 

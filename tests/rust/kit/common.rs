@@ -1,5 +1,5 @@
 //! What the tests of the engine share: reading answers, and a store whose answers are made to wait.
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -172,6 +172,8 @@ pub(crate) struct SlowStore {
     pub(crate) fails: AtomicBool,
     /// Calls off what is abandoned. Otherwise it is done late.
     pub(crate) calls_off: AtomicBool,
+    /// The numbers of what was.
+    abandoned: Mutex<HashSet<u64>>,
     pending: Mutex<VecDeque<Pending>>,
     /// Whoever asks waits for ever, as for a lock whose holder is not there.
     pub(crate) stands_still: AtomicBool,
@@ -189,6 +191,7 @@ impl Complete for Nobody {
 enum Pending {
     Open(Ms, StreamKey, Bytes, Ticket),
     Append(Ms, StreamKey, Vec<StoredEvent>, (u64, u64), Ticket),
+    Finish(Ms, StreamKey, Bytes, Ticket),
     Read(StreamKey, Seq, ReadLimit, Ticket),
     Record(StreamKey, Ticket),
     Session(Ms, String, Ticket),
@@ -199,6 +202,7 @@ impl Pending {
         match self {
             Self::Open(.., ticket)
             | Self::Append(.., ticket)
+            | Self::Finish(.., ticket)
             | Self::Read(.., ticket)
             | Self::Record(_, ticket)
             | Self::Session(.., ticket) => ticket,
@@ -213,6 +217,7 @@ impl SlowStore {
             waits: AtomicBool::new(false),
             fails: AtomicBool::new(false),
             calls_off: AtomicBool::new(false),
+            abandoned: Mutex::default(),
             pending: Mutex::default(),
             stands_still: AtomicBool::new(false),
             waiting: AtomicU64::new(0),
@@ -244,8 +249,25 @@ impl SlowStore {
         }
     }
 
+    /// Everything that a log holds, however slow the store is told to be.
+    pub(crate) fn text_now(&self, key: &StreamKey) -> String {
+        let nobody: std::sync::Weak<Nobody> = std::sync::Weak::new();
+        let ticket = Ticket { to: nobody, nonce: key.nonce, operation: Operation::Read(0), number: 0 };
+        let limit = ReadLimit { up_to: Seq::MAX, events: usize::MAX, bytes: usize::MAX };
+        match self.inner().read(key, 0, limit, &ticket) {
+            Answer::Now(Ok(page)) => page.events.iter().map(|event| String::from_utf8_lossy(&event.frame)).collect(),
+            _ => String::new(),
+        }
+    }
+
     pub(crate) fn pending(&self) -> usize {
         self.pending.lock().unwrap().len()
+    }
+
+    /// How many operations that wait were abandoned.
+    pub(crate) fn abandoned(&self) -> usize {
+        let abandoned = self.abandoned.lock().unwrap();
+        self.pending.lock().unwrap().iter().filter(|pending| abandoned.contains(&pending.ticket().number)).count()
     }
 
     /// Answers the oldest operation. False when there is none.
@@ -267,6 +289,10 @@ impl SlowStore {
             Pending::Append(at, key, events, (chain_before, chain), ticket) => {
                 let append = Append { events: &events, chain_before, chain };
                 let result = if succeed { now(self.inner().append(at, &key, &append, &ticket)) } else { Err(failed()) };
+                ticket.complete(Outcome::Done(result));
+            }
+            Pending::Finish(at, key, tail, ticket) => {
+                let result = if succeed { now(self.inner().finish(at, &key, tail, &ticket)) } else { Err(failed()) };
                 ticket.complete(Outcome::Done(result));
             }
             Pending::Read(key, after, limit, ticket) => {
@@ -309,6 +335,13 @@ impl SlowStore {
         let append = Append { events: &events, chain_before, chain };
         assert!(matches!(self.inner().append(at, &key, &append, &ticket), Answer::Now(Ok(()))), "it is taken");
         ticket.complete(Outcome::Done(Err(StoreError::TimedOut { after_ms: 10_000 })));
+        true
+    }
+
+    /// Gives the oldest append this outcome, and does not do it. False when the oldest operation is no append.
+    pub(crate) fn answer_with(&self, error: StoreError) -> bool {
+        let Some(Pending::Append(.., ticket)) = self.pending.lock().unwrap().pop_front() else { return false };
+        ticket.complete(Outcome::Done(Err(error)));
         true
     }
 
@@ -357,13 +390,21 @@ impl EventStore for SlowStore {
     }
 
     fn abandon(&self, _key: &StreamKey, abandoned: &Ticket) {
+        self.abandoned.lock().unwrap().insert(abandoned.number);
         if self.calls_off.load(Ordering::SeqCst) {
             self.pending.lock().unwrap().retain(|pending| pending.ticket().number != abandoned.number);
         }
     }
 
-    fn finish(&self, now: Ms, key: &StreamKey, tail: Bytes) {
-        self.inner().finish(now, key, tail);
+    fn finish(&self, now: Ms, key: &StreamKey, tail: Bytes, ticket: &Ticket) -> Answer<()> {
+        match (self.does_wait(), self.does_fail()) {
+            (true, _) => {
+                self.put(Pending::Finish(now, key.clone(), tail, ticket.clone()));
+                Answer::Later
+            }
+            (_, true) => Answer::Now(Err(failed())),
+            _ => self.inner().finish(now, key, tail, ticket),
+        }
     }
 
     fn set_retry(&self, key: &StreamKey, retry_ms: u32) {

@@ -7,7 +7,9 @@ macro_rules! passes_on {
     (@ append) => {
         passes_on!(@ fn append(now: Ms, key: &StreamKey, append: &Append<'_>, ticket: &Ticket) -> Answer<()>);
     };
-    (@ finish) => { passes_on!(@ fn finish(now: Ms, key: &StreamKey, tail: Bytes) -> ()); };
+    (@ finish) => {
+        passes_on!(@ fn finish(now: Ms, key: &StreamKey, tail: Bytes, ticket: &Ticket) -> Answer<()>);
+    };
     (@ set_retry) => { passes_on!(@ fn set_retry(key: &StreamKey, retry_ms: u32) -> ()); };
     (@ read) => {
         passes_on!(@ fn read(key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<Page>);

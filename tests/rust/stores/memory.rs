@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use crate::kit::events::{positions, question, sized, terminal};
-use bytes::Bytes;
 use tailrope_core::Ms;
 use tailrope_core::store::contract::{Caller, Log, check};
 use tailrope_core::store::{EventStore, HostStore, Limits, MemoryStore, ReadLimit, SessionRecord, StoreError};
@@ -67,7 +66,7 @@ fn usage_is_counted_exactly() {
     assert_eq!(store.usage().bytes, LOG);
     caller.push(&mut log, &[sized(100), sized(0)]);
     assert_eq!(store.usage().bytes, LOG + 100 + 2 * EVENT);
-    store.finish(Ms(0), &log.key, Bytes::from_static(b"1234"));
+    caller.finish(&log, b"1234").expect("it is ended");
     assert_eq!(store.usage().bytes, LOG + 100 + 2 * EVENT + 4);
     store.drop_stream(&log.key);
     assert_eq!(store.usage(), store_usage_of_nothing());
@@ -267,7 +266,7 @@ fn an_unfinished_stream_without_events_counts_too() {
     let caller = Caller::new(&store, Ms(0));
     for number in 0..1_000 {
         let log = caller.open(&format!("session {number}"), number);
-        store.finish(Ms(number), &log.key, Bytes::from_static(b"cancelled"));
+        caller.at(Ms(number)).finish(&log, b"cancelled").expect("it is ended");
     }
     assert!(store.usage().bytes <= 100 * 500 && store.usage().streams <= 130, "{:?}", store.usage());
 }
@@ -290,7 +289,7 @@ fn i11_the_bound_of_the_store_is_kept_and_what_finds_no_room_is_refused() {
     assert_eq!(refused, Some(StoreError::Full { max }), "each stream has its newest event, which stays");
     assert!(logs.len() > 150, "{}", logs.len());
     // A stream that ends makes room.
-    store.finish(Ms(0), &logs[0].key, Bytes::new());
+    caller.finish(&logs[0], b"").expect("it is ended");
     let next = Log::new("next", 1_000);
     assert_eq!(caller.try_open(&next).and_then(|()| caller.append(&next, 1, &[sized(20)])), Ok(()));
     assert!(store.usage().bytes <= max as u64);
@@ -327,7 +326,7 @@ fn retention_ends_some_time_after_the_terminal() {
     let cancelled = caller.open("u", 4);
     caller.push(&mut running, &[sized(1)]);
     caller.at(Ms(100)).push(&mut early, &[terminal()]);
-    store.finish(Ms(150), &cancelled.key, Bytes::new());
+    caller.at(Ms(150)).finish(&cancelled, b"").expect("it is ended");
     caller.at(Ms(400)).push(&mut late, &[terminal()]);
     assert_eq!(store.sweep(Ms(1_099)), Ms(1_100), "it says when to come back");
     assert!(caller.record(&early).is_some());
@@ -369,7 +368,7 @@ fn concurrent_writers_over_the_bounds_neither_lose_count_nor_order() {
                     assert!(kept.windows(2).all(|pair| pair[1] == pair[0] + 1) && kept.last() == Some(&60));
                     match round % 3 {
                         0 => caller.push(&mut log, &[terminal()]),
-                        1 => store.finish(Ms(0), &log.key, Bytes::from_static(b"end")),
+                        1 => caller.finish(&log, b"end").expect("it is ended"),
                         _ => store.drop_stream(&log.key),
                     }
                 }

@@ -1,15 +1,15 @@
 //! Payloads encrypted at rest: the contract holds, and what is stored says nothing.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
+use crate::kit::common::SlowStore;
 use crate::kit::folder::Folder;
-use bytes::Bytes;
 use tailrope_core::Ms;
 use tailrope_core::store::contract::{Caller, Log, check, check_shared, progress};
 use tailrope_core::store::{
-    EncryptionKey, EventStore, Limits, MemoryStore, ReadLimit, SealedStore, SessionRecord, StoreError, StoreOptions,
-    open,
+    Answer, Complete, EncryptionKey, EventStore, Limits, MemoryStore, Operation, Outcome, ReadLimit, SealedStore,
+    SessionRecord, StoreError, StoreOptions, Ticket, open,
 };
 
 fn key(digit: char) -> EncryptionKey {
@@ -43,7 +43,7 @@ fn nothing_that_was_said_is_readable_in_the_file() {
         let caller = Caller::new(&*store, Ms(0));
         let mut log = caller.open("s", 1);
         caller.push(&mut log, &[progress(words[0])]);
-        store.finish(Ms(0), &log.key, Bytes::from_static(words[1].as_bytes()));
+        caller.finish(&log, words[1].as_bytes()).expect("it is ended");
         store.put_session(Ms(0), "s", &SessionRecord { principal: Some(words[2].into()), ..SessionRecord::default() });
         assert_eq!(caller.session("s").and_then(|record| record.principal).as_deref(), Some(words[2]));
         assert_eq!(caller.record(&log).and_then(|record| record.tail).as_deref(), Some(words[1].as_bytes()));
@@ -88,4 +88,40 @@ fn a_key_is_64_hexadecimal_digits_and_is_not_shown() {
     }
     assert_eq!(format!("{:?}", key('1')), "EncryptionKey(...)");
     assert!(!format!("{:?}", options(&[key('1')])).contains("11111"));
+}
+
+/// Takes answers.
+#[derive(Default)]
+struct Asker(Mutex<Vec<Outcome>>);
+
+impl Complete for Asker {
+    fn complete(&self, _: &Ticket, outcome: Outcome) {
+        self.0.lock().unwrap().push(outcome);
+    }
+}
+
+#[test]
+fn a_question_that_is_called_off_is_called_off_within_and_nobody_elses_is() {
+    const MANY: u64 = 50_000;
+    let slow = SlowStore::new(Limits::default());
+    let store = SealedStore::new(Arc::clone(&slow) as _, &[key('1')]).expect("there is a key");
+    let log = Caller::new(&store, Ms(0)).open("s", 1);
+    slow.set(true, false);
+    // Two engines count their operations alike.
+    let askers = [Arc::new(Asker::default()), Arc::new(Asker::default())];
+    let ticket = |asker: usize, number| {
+        let to: Arc<dyn Complete> = Arc::clone(&askers[asker]) as _;
+        Ticket { to: Arc::downgrade(&to), nonce: log.key.nonce, operation: Operation::Record, number }
+    };
+    for number in 0..MANY {
+        for asker in 0..2 {
+            assert!(matches!(store.record(&log.key, &ticket(asker, number)), Answer::Later));
+        }
+    }
+    for number in 0..MANY {
+        store.abandon(&log.key, &ticket(0, number));
+    }
+    assert_eq!(slow.abandoned() as u64, MANY, "by the numbers that are known within");
+    slow.answer_all();
+    assert_eq!(askers.map(|asker| asker.0.lock().unwrap().len() as u64), [0, MANY], "those of the other are answered");
 }

@@ -62,9 +62,9 @@ impl EventStore for ThreadedStore {
         self.ask(ticket, ask, Outcome::Done)
     }
 
-    fn finish(&self, now: Ms, key: &StreamKey, tail: Bytes) {
+    fn finish(&self, now: Ms, key: &StreamKey, tail: Bytes, ticket: &Ticket) -> Answer<()> {
         let key = key.clone();
-        self.put(move |store| store.finish(now, &key, tail));
+        self.ask(ticket, move |store, ticket| store.finish(now, &key, tail, ticket), Outcome::Done)
     }
 
     fn set_retry(&self, key: &StreamKey, retry_ms: u32) {

@@ -152,11 +152,7 @@ enum InputSpec {
     Terminate(String),
     Appended,
     AppendFailed,
-    AppendLost,
     Grown(Seq),
-    Found {
-        tail: Option<String>,
-    },
     /// The end, if it is not in the log.
     Ended {
         tail: Option<String>,
@@ -240,9 +236,7 @@ impl Trace {
             InputSpec::Terminate(payload) => Input::Terminate { payload: payload.clone().into() },
             InputSpec::Appended => Input::Appended,
             InputSpec::AppendFailed => Input::AppendFailed,
-            InputSpec::AppendLost => Input::AppendLost,
             InputSpec::Grown(head) => Input::Grown { head: *head },
-            InputSpec::Found { tail } => Input::Found { tail: tail.clone().map(Into::into) },
             InputSpec::Ended { tail } => Input::Ended { tail: tail.clone().map(Into::into) },
             InputSpec::Page { conn, seqs, trimmed, tag_at } => {
                 let after = self.read_after[conn];

@@ -57,8 +57,6 @@ pub(crate) struct World {
     now: u64,
     // The store.
     log: Vec<Kept>,
-    /// Events of a lost append that are in the log all the same, as the next append will find.
-    late: Vec<Kept>,
     low: Seq,
     confirmed: Seq,
     appending: Option<(Seq, Vec<NewEvent>)>,
@@ -115,7 +113,6 @@ impl World {
             rules,
             now: 0,
             log: Vec::new(),
-            late: Vec::new(),
             low: 1,
             confirmed: 0,
             appending: None,
@@ -287,15 +284,6 @@ impl World {
 
     fn answer_append(&mut self, fail: bool) {
         let Some((first, events)) = self.appending.take() else { return };
-        if !self.late.is_empty() {
-            self.log.append(&mut self.late);
-            self.confirmed = self.head();
-            self.give(Input::Grown { head: self.confirmed }).unwrap();
-            return;
-        }
-        if fail && self.dice.one_in(2) {
-            return self.lose_append(events);
-        }
         if fail {
             self.give(Input::AppendFailed).unwrap();
             self.end_failed();
@@ -305,18 +293,6 @@ impl World {
         self.log.extend(events.into_iter().map(|event| Kept { payload: event.payload, kind: event.kind }));
         self.confirmed = self.head();
         self.give(Input::Appended).unwrap();
-    }
-
-    fn lose_append(&mut self, events: Vec<NewEvent>) {
-        for _ in &events {
-            assert!(self.appending.is_none(), "all of them are told before another append");
-            self.give(Input::AppendLost).unwrap();
-            self.end_failed();
-        }
-        // Nothing follows an end, so only a look at the log shows that one came through: the vectors have that.
-        if self.dice.one_in(3) && events.iter().all(|event| event.kind != EventKind::Terminal) {
-            self.late = events.into_iter().map(|event| Kept { payload: event.payload, kind: event.kind }).collect();
-        }
     }
 
     fn answer_load(&mut self, at: usize, fail: bool) {

@@ -88,7 +88,7 @@ impl NodeStore {
         if state.mode == Mode::Failing
             && let Some(failure) = operation.failure(failed())
         {
-            self.note_failed_end(key, &operation);
+            note_failure(&mut self.sea(), key, &operation);
             return Some(failure);
         }
         let pending = Pending { key: key.clone(), operation, ticket: ticket.cloned(), held: None };
@@ -105,12 +105,8 @@ impl NodeStore {
 
     fn note_outcome(&self, pending: &Pending, outcome: Option<&Outcome>) {
         if matches!(outcome, Some(Outcome::Done(Err(_)))) {
-            self.note_failed_end(&pending.key, &pending.operation);
+            note_failure(&mut self.sea(), &pending.key, &pending.operation);
         }
-    }
-
-    fn note_failed_end(&self, key: &StreamKey, operation: &Operation) {
-        note_failure(&mut self.sea(), key, operation, Why::Unstored);
     }
 
     /// How many operations could be done now.
@@ -140,14 +136,12 @@ impl NodeStore {
             match fate {
                 Fate::Overdue => {
                     let pending = &mut state.waiting[at];
-                    let mut sea = self.sea();
-                    note_failure(&mut sea, &pending.key, &pending.operation, Why::Unheard);
-                    sea.count("operations that are overdue");
+                    self.sea().count("operations that are overdue");
                     pending.ticket.take().zip(pending.operation.failure(timed_out()))
                 }
                 Fate::Failed => {
                     let pending = state.waiting.remove(at);
-                    self.note_failed_end(&pending.key, &pending.operation);
+                    note_failure(&mut self.sea(), &pending.key, &pending.operation);
                     self.sea().count("operations that failed");
                     pending.ticket.zip(pending.operation.failure(failed()))
                 }
@@ -156,7 +150,6 @@ impl NodeStore {
                     let mut sea = self.sea();
                     sea.perform(self.owner, &pending.key, &pending.operation);
                     sea.count("operations that were done unheard");
-                    note_failure(&mut sea, &pending.key, &pending.operation, Why::Unheard);
                     pending.ticket.zip(pending.operation.failure(timed_out()))
                 }
                 Fate::Done | Fate::Held => {
@@ -227,9 +220,11 @@ fn is_behind(this: &Pending, before: &Pending) -> bool {
 }
 
 /// What fails permits an error where it was a response, and a loss where it was the log itself.
-fn note_failure(sea: &mut Sea, key: &StreamKey, operation: &Operation, why: Why) {
+fn note_failure(sea: &mut Sea, key: &StreamKey, operation: &Operation) {
     match operation {
-        Operation::Append { .. } if operation.has_end() => sea.gone(&key.session, end_name(operation), why),
+        Operation::Append { .. } if operation.has_end() => {
+            sea.gone(&key.session, end_name(operation), Why::Unstored);
+        }
         Operation::Open(about) => sea.gone(&key.session, Some(name_of(about)), Why::StoreLost),
         _ => {}
     }
@@ -275,9 +270,7 @@ impl EventStore for NodeStore {
         let mut state = self.state();
         let is_it = |pending: &Pending| pending.ticket.as_ref().is_some_and(|waits| waits.number == ticket.number);
         let Some(at) = state.waiting.iter().position(is_it) else { return };
-        let mut sea = self.sea();
-        sea.count("operations abandoned");
-        note_failure(&mut sea, &state.waiting[at].key, &state.waiting[at].operation, Why::Unheard);
+        self.sea().count("operations abandoned");
         if state.waiting[at].held.is_some() || self.calls_off {
             state.waiting.remove(at);
         } else {
@@ -285,8 +278,8 @@ impl EventStore for NodeStore {
         }
     }
 
-    fn finish(&self, _: Ms, key: &StreamKey, tail: Bytes) {
-        self.ask(key, Operation::Finish(tail), None);
+    fn finish(&self, _: Ms, key: &StreamKey, tail: Bytes, ticket: &Ticket) -> Answer<()> {
+        done(self.ask(key, Operation::Finish(tail), Some(ticket)))
     }
 
     fn set_retry(&self, key: &StreamKey, retry_ms: u32) {

@@ -41,7 +41,7 @@ impl Operation {
     /// What a caller is told instead of an answer; none where it waits for none.
     pub(crate) fn failure(&self, error: StoreError) -> Option<Outcome> {
         match self {
-            Self::Open(_) | Self::Append { .. } => Some(Outcome::Done(Err(error))),
+            Self::Open(_) | Self::Append { .. } | Self::Finish(_) => Some(Outcome::Done(Err(error))),
             Self::Read(..) => Some(Outcome::Page(Err(error))),
             Self::Record => Some(Outcome::Record(Err(error))),
             Self::Session => Some(Outcome::Session(Err(error))),
@@ -219,10 +219,7 @@ impl Sea {
                 self.sessions.insert(Arc::clone(&key.session), Known { record: record.clone(), created, owner });
                 return None;
             }
-            Operation::Finish(tail) => {
-                self.finish(owner, key, tail);
-                return None;
-            }
+            Operation::Finish(tail) => Outcome::Done(self.finish(owner, key, tail)),
             Operation::SetRetry(retry_ms) => {
                 if let Some(log) = self.log(key) {
                     log.retry_ms = Some(*retry_ms);
@@ -285,6 +282,7 @@ impl Sea {
         let (Some(first), Some(last)) = (events.first(), events.last()) else { return Ok(()) };
         let next = log.head() + 1;
         if (log.head(), log.chain) == (last.seq, chain) {
+            self.count("appends that were stored before");
             return Ok(());
         }
         let refused = if log.finished.is_some() {
@@ -294,7 +292,7 @@ impl Sea {
         } else if next < first.seq || (next == first.seq && log.chain != chain_before) {
             Some((StoreError::RolledBack, "appends to a log that was set back"))
         } else if next > first.seq {
-            Some((StoreError::OutOfOrder, "appends behind what was lost and came"))
+            Some((StoreError::OutOfOrder, "appends out of order"))
         } else {
             None
         };
@@ -327,7 +325,7 @@ impl Sea {
         Ok(())
     }
 
-    fn finish(&mut self, owner: usize, key: &StreamKey, tail: &Bytes) {
+    fn finish(&mut self, owner: usize, key: &StreamKey, tail: &Bytes) -> Result<(), StoreError> {
         let (now, owner_lost_ms) = (self.now, self.owner_lost_ms);
         let seen: Vec<Ms> = self.owners.iter().map(|(seen, _)| *seen).collect();
         if let Some(name) =
@@ -335,18 +333,23 @@ impl Sea {
         {
             // Its owner was faster, and whoever took it for gone has told the error already.
             self.count("ends that came too late");
-            return self.gone(&key.session, Some(name), Why::Unheard);
+            self.gone(&key.session, Some(name), Why::Unheard);
+            return Ok(());
         }
-        let Some(log) = self.log(key).filter(|log| log.finished.is_none()) else { return };
+        let log = self.log(key).ok_or(StoreError::Gone)?;
+        if log.finished.is_some() {
+            return Ok(());
+        }
         let is_taken = log.owner != owner;
         if is_taken && now.since(seen[log.owner]) < owner_lost_ms {
-            return;
+            return Err(StoreError::Fenced);
         }
         (log.finished, log.owner, log.tail) = (Some(now), owner, Some(tail.clone()));
         if is_taken {
             self.count("logs ended for owners that are gone");
         }
         self.changed(owner, key);
+        Ok(())
     }
 
     fn read(&mut self, key: &StreamKey, after: Seq, limit: ReadLimit) -> Result<Page, StoreError> {

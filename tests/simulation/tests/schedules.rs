@@ -15,7 +15,7 @@ const ENOUGH: u64 = 5_000;
 const REACHED: [&str; 46] = [
     "answers that were held back",
     "appends after the end",
-    "appends behind what was lost and came",
+    "appends that were stored before",
     "appends to a log that was set back",
     "closes_asked",
     "closes_complete",

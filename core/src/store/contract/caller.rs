@@ -101,6 +101,13 @@ impl<'a> Caller<'a> {
         log.events.extend_from_slice(events);
     }
 
+    /// Ends the log with a payload that is not in it.
+    pub fn finish(&self, log: &Log, tail: &'static [u8]) -> Result<(), StoreError> {
+        let ticket = self.ticket(&log.key, Operation::Finish);
+        let answer = self.store.finish(self.now, &log.key, Bytes::from_static(tail), &ticket);
+        self.done(&log.key, Operation::Finish, answer)
+    }
+
     /// Claims the log for a reader.
     pub fn claim(&self, log: &Log) -> Result<u64, StoreError> {
         let operation = Operation::Claim;

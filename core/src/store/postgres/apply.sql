@@ -120,7 +120,9 @@ BEGIN
 
         ELSIF r.kind = 3 THEN -- finish
             SELECT * INTO s FROM {ns}.stream WHERE session = session_id AND nonce = r.nonce FOR NO KEY UPDATE;
-            IF FOUND AND s.finished IS NULL THEN
+            IF NOT FOUND THEN
+                verdict := 1;
+            ELSIF s.finished IS NULL THEN
                 IF s.owner <> me AND {ns}.unseen(s.owner, now_ms) < lost_ms THEN
                     verdict := 2;
                 ELSE

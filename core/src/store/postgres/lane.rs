@@ -74,9 +74,6 @@ fn answer(lane: usize, shared: &Shared, writes: Vec<Write>, verdicts: Vec<Verdic
                 ticket.complete(Outcome::Claimed(verdict));
             }
             (Some(ticket), verdict) => ticket.complete(Outcome::Done(verdict.map(|_| ()))),
-            (None, Err(StoreError::Fenced)) => {
-                tracing::warn!(target: "tailrope", stream = ?write.key(), "not ended: another process writes it");
-            }
             (None, Err(error)) => {
                 tracing::error!(target: "tailrope", %error, "event store did not do what it was told");
             }
@@ -126,11 +123,11 @@ async fn perform(
     (verdicts, None)
 }
 
-/// What a fault means for a write. An append that was sent may be in the log.
+/// What a fault means for a write. An append or an end that was sent may be in the log.
 fn not_done(write: &Write, fault: &Fault) -> StoreError {
     match (write, fault.unheard) {
-        (Write::Append { .. }, Some(time)) => {
-            tracing::warn!(target: "tailrope", error = fault.text, "an append was not heard of");
+        (Write::Append { .. } | Write::Finish { .. }, Some(time)) => {
+            tracing::warn!(target: "tailrope", error = fault.text, "an append or an end was not heard of");
             StoreError::TimedOut { after_ms: time.as_millis().try_into().unwrap_or(u64::MAX) }
         }
         _ => StoreError::from(fault),

@@ -286,8 +286,8 @@ impl EventStore for PostgresStore {
         self.shared.call_off(key, ticket);
     }
 
-    fn finish(&self, _now: Ms, key: &StreamKey, tail: Bytes) {
-        self.tell(Write::Finish { key: key.clone(), tail });
+    fn finish(&self, _now: Ms, key: &StreamKey, tail: Bytes, ticket: &Ticket) -> Answer<()> {
+        Self::later(self.shared.write(Write::Finish { key: key.clone(), tail, ticket: ticket.clone() }))
     }
 
     fn set_retry(&self, key: &StreamKey, retry_ms: u32) {

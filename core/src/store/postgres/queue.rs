@@ -15,7 +15,8 @@ use tokio::sync::Notify;
 
 use super::usage::Book;
 use super::wake::Wake;
-use crate::store::{Append, ReadLimit, SessionRecord, StoreError, StreamKey, Ticket};
+use crate::store::line::Line;
+use crate::store::{Append, Name, ReadLimit, SessionRecord, StoreError, StreamKey, Ticket};
 use crate::stream::{Seq, StoredEvent};
 
 /// Operations of one transaction.
@@ -31,7 +32,7 @@ pub(super) enum Write {
     Open { key: StreamKey, about: Bytes, ticket: Ticket },
     Append { key: StreamKey, events: Vec<StoredEvent>, chains: (u64, u64), ticket: Ticket },
     Claim { key: StreamKey, ticket: Ticket },
-    Finish { key: StreamKey, tail: Bytes },
+    Finish { key: StreamKey, tail: Bytes, ticket: Ticket },
     SetRetry { key: StreamKey, retry_ms: u32 },
     Settle { key: StreamKey, seq: Seq },
     DropStream { key: StreamKey },
@@ -47,7 +48,10 @@ impl Write {
 
     pub(super) fn ticket(&self) -> Option<&Ticket> {
         match self {
-            Self::Open { ticket, .. } | Self::Append { ticket, .. } | Self::Claim { ticket, .. } => Some(ticket),
+            Self::Open { ticket, .. }
+            | Self::Append { ticket, .. }
+            | Self::Claim { ticket, .. }
+            | Self::Finish { ticket, .. } => Some(ticket),
             _ => None,
         }
     }
@@ -121,9 +125,19 @@ enum Job {
     Look(Look),
 }
 
+impl Job {
+    /// By which it is called off. Nobody calls a question off.
+    fn name(&self) -> Option<Name> {
+        match self {
+            Self::Write(write) => write.ticket().map(Ticket::name),
+            Self::Look(_) => None,
+        }
+    }
+}
+
 #[derive(Default)]
 struct Jobs {
-    waiting: VecDeque<Job>,
+    waiting: Line<Job>,
     /// Changes by session that are not done, those under way included.
     undone: HashMap<Arc<str>, usize>,
 }
@@ -211,7 +225,7 @@ impl Shared {
         let lane = self.lane(write.session());
         let mut jobs = lock(&lane.jobs);
         *jobs.undone.entry(Arc::clone(write.session())).or_default() += 1;
-        jobs.waiting.push_back(Job::Write(write));
+        jobs.push(Job::Write(write));
         drop(jobs);
         lane.came.notify_one();
         Ok(())
@@ -234,7 +248,7 @@ impl Shared {
         let lane = self.lane(look.what.session());
         let mut jobs = lock(&lane.jobs);
         if jobs.undone.contains_key(look.what.session()) {
-            jobs.waiting.push_back(Job::Look(look));
+            jobs.push(Job::Look(look));
             return Ok(());
         }
         drop(jobs);
@@ -255,11 +269,8 @@ impl Shared {
 
     /// Takes a change back that is not under way.
     pub(super) fn call_off(&self, key: &StreamKey, ticket: &Ticket) {
-        let is_it =
-            |write: &Write| write.ticket().is_some_and(|of| of.number == ticket.number && of.to.ptr_eq(&ticket.to));
         let mut jobs = lock(&self.lane(&key.session).jobs);
-        let at = jobs.waiting.iter().position(|job| matches!(job, Job::Write(write) if is_it(write)));
-        if let Some(Job::Write(write)) = at.and_then(|at| jobs.waiting.remove(at)) {
+        if let Some(Job::Write(write)) = jobs.waiting.call_off(ticket.name()) {
             jobs.done(&write);
             self.leave(&write);
         }
@@ -270,7 +281,7 @@ impl Shared {
         let mut jobs = lock(&self.lanes[lane].jobs);
         let (mut batch, mut bytes) = (Batch::default(), 0);
         while batch.writes.len() < BATCH && bytes < BATCH_BYTES {
-            match jobs.waiting.pop_front() {
+            match jobs.waiting.pop(Job::name) {
                 Some(Job::Write(write)) => {
                     bytes += write.bytes();
                     batch.writes.push(write);
@@ -313,7 +324,7 @@ impl Shared {
         for lane in &self.lanes[from..] {
             let mut jobs = lock(&lane.jobs);
             if !jobs.undone.is_empty() {
-                return jobs.waiting.push_back(Job::Look(look));
+                return jobs.push(Job::Look(look));
             }
         }
         self.ask(look);
@@ -390,6 +401,11 @@ impl Shared {
 }
 
 impl Jobs {
+    fn push(&mut self, job: Job) {
+        let name = job.name();
+        self.waiting.push(job, name);
+    }
+
     fn done(&mut self, write: &Write) {
         if let Some(count) = self.undone.get_mut(write.session()) {
             *count -= 1;

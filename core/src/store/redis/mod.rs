@@ -100,8 +100,8 @@ impl EventStore for RedisStore {
         self.queue.call_off(&key.session, ticket);
     }
 
-    fn finish(&self, _now: Ms, key: &StreamKey, tail: Bytes) {
-        self.tell(&key.session, Ask::Finish { nonce: key.nonce, tail, lost_owner: None });
+    fn finish(&self, _now: Ms, key: &StreamKey, tail: Bytes, ticket: &Ticket) -> Answer<()> {
+        self.ask(&key.session, Ask::Finish { nonce: key.nonce, tail, lost_owner: None }, ticket)
     }
 
     fn set_retry(&self, key: &StreamKey, retry_ms: u32) {

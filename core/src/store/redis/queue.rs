@@ -12,7 +12,8 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 
 use crate::protocol::StreamNonce;
-use crate::store::{ReadLimit, SessionRecord, StoreError, Ticket};
+use crate::store::line::Line;
+use crate::store::{Name, ReadLimit, SessionRecord, StoreError, Ticket};
 use crate::stream::{Seq, StoredEvent};
 
 /// Operations of one batch. The server does nothing else meanwhile.
@@ -76,10 +77,22 @@ pub(super) struct Op {
     pub(super) since: Instant,
 }
 
+impl Op {
+    fn name(&self) -> Option<Name> {
+        self.ticket.as_ref().map(Ticket::name)
+    }
+}
+
 struct Lane {
-    waiting: VecDeque<Op>,
+    waiting: Line<Op>,
     /// Operations that are on their way and had better not be tried again.
-    called_off: Vec<Ticket>,
+    called_off: HashMap<Name, Ticket>,
+}
+
+impl Lane {
+    fn new() -> Self {
+        Self { waiting: Line::default(), called_off: HashMap::new() }
+    }
 }
 
 #[derive(Default)]
@@ -125,11 +138,12 @@ impl Queue {
             state.behind_all.push_back(op);
             return Ok(());
         }
-        if let Some(lane) = state.lanes.get_mut(session) {
-            lane.waiting.push_back(op);
+        let is_new = !state.lanes.contains_key(session);
+        let name = op.name();
+        state.lanes.entry(Arc::clone(session)).or_insert_with(Lane::new).waiting.push(op, name);
+        if !is_new {
             return Ok(());
         }
-        state.lanes.insert(Arc::clone(session), Lane { waiting: VecDeque::from([op]), called_off: Vec::new() });
         state.ready.push(Arc::clone(session));
         drop(guard);
         self.came.notify_one();
@@ -141,15 +155,11 @@ impl Queue {
         let mut guard = self.lock();
         let State { lanes, operations, bytes, .. } = &mut *guard;
         let Some(lane) = lanes.get_mut(session) else { return };
-        let before = lane.waiting.len();
-        lane.waiting.retain(|op| {
-            let is_it = op.ticket.as_ref().is_some_and(|of| is_same(of, ticket));
-            *bytes -= if is_it { op.ask.bytes() } else { 0 };
-            !is_it
-        });
-        *operations -= before - lane.waiting.len();
-        if before == lane.waiting.len() {
-            lane.called_off.push(ticket.clone());
+        if let Some(op) = lane.waiting.call_off(ticket.name()) {
+            *bytes -= op.ask.bytes();
+            *operations -= 1;
+        } else {
+            lane.called_off.insert(ticket.name(), ticket.clone());
         }
     }
 
@@ -168,7 +178,7 @@ impl Queue {
         lane.called_off.clear();
         let (mut batch, mut bytes) = (Vec::new(), 0);
         while batch.len() < BATCH && bytes < BATCH_BYTES {
-            let Some(op) = lane.waiting.pop_front() else { break };
+            let Some(op) = lane.waiting.pop(Op::name) else { break };
             bytes += op.ask.bytes();
             let is_last = ends(&op);
             batch.push(op);
@@ -179,9 +189,13 @@ impl Queue {
         if batch.is_empty() {
             state.lanes.remove(session);
             if state.lanes.is_empty() && !state.behind_all.is_empty() {
-                let (name, waiting) = (Arc::<str>::from(""), std::mem::take(&mut state.behind_all));
-                state.lanes.insert(Arc::clone(&name), Lane { waiting, called_off: Vec::new() });
-                state.ready.push(name);
+                let (session, mut lane) = (Arc::<str>::from(""), Lane::new());
+                for op in std::mem::take(&mut state.behind_all) {
+                    let name = op.name();
+                    lane.waiting.push(op, name);
+                }
+                state.lanes.insert(Arc::clone(&session), lane);
+                state.ready.push(session);
                 drop(state);
                 self.came.notify_one();
             }
@@ -193,8 +207,8 @@ impl Queue {
     /// Whether an operation of the present batch was called off.
     pub(super) fn is_called_off(&self, session: &str, op: &Op) -> bool {
         let state = self.lock();
-        let Some(ticket) = &op.ticket else { return false };
-        state.lanes.get(session).is_some_and(|lane| lane.called_off.iter().any(|of| is_same(of, ticket)))
+        let Some(name) = op.name() else { return false };
+        state.lanes.get(session).is_some_and(|lane| lane.called_off.contains_key(&name))
     }
 
     /// These operations are over.
@@ -234,10 +248,6 @@ impl Queue {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn is_same(a: &Ticket, b: &Ticket) -> bool {
-    a.number == b.number && a.to.ptr_eq(&b.to)
 }
 
 #[cfg(test)]

@@ -81,7 +81,9 @@ impl Core {
             };
             let (over, left) = batch.into_iter().partition(is_over);
             self.fail(over, |op| match &op.ask {
-                Ask::Append { .. } if was_sent => StoreError::TimedOut { after_ms: milliseconds(op.since.elapsed()) },
+                Ask::Append { .. } | Ask::Finish { .. } if was_sent => {
+                    StoreError::TimedOut { after_ms: milliseconds(op.since.elapsed()) }
+                }
                 _ => StoreError::Failed(what.clone()),
             });
             batch = left;
@@ -149,27 +151,26 @@ impl Core {
         let mut outcomes = Vec::with_capacity(batch.len());
         let mut unsure = None;
         for (op, result) in batch.into_iter().zip(results) {
-            if let Some(outcome) = self.note(session, &op, result, &mut unsure) {
-                outcomes.extend(op.ticket.map(|ticket| (ticket, outcome)));
+            match (self.note(session, &op, result), &op.ask) {
+                (Noted::Outcome(outcome), _) => outcomes.extend(op.ticket.map(|ticket| (ticket, outcome))),
+                (Noted::OwnedBy(owner), Ask::Finish { nonce, tail, .. }) => {
+                    let ask = Ask::Finish { nonce: *nonce, tail: tail.clone(), lost_owner: Some(owner.clone()) };
+                    unsure = Some((Op { ask, ..op }, owner));
+                }
+                _ => {}
             }
         }
         self.held.trimmed(session, trimmed, &others);
         for (ticket, outcome) in outcomes {
             ticket.complete(outcome);
         }
-        if let Some((ask, owner)) = unsure {
-            self.finish_of_other(session, ask, owner).await;
+        if let Some((op, owner)) = unsure {
+            self.finish_of_other(session, op, owner).await;
         }
     }
 
-    /// Takes note of what an operation changed. Returns its outcome where that is known already.
-    fn note(
-        self: &Arc<Self>,
-        session: &Arc<str>,
-        op: &Op,
-        result: Result<Words, Refusal>,
-        unsure: &mut Option<(Ask, Box<str>)>,
-    ) -> Option<Outcome> {
+    /// Takes note of what an operation changed.
+    fn note(self: &Arc<Self>, session: &Arc<str>, op: &Op, result: Result<Words, Refusal>) -> Noted {
         let garbled = || StoreError::Failed("the server's answer is not understood".to_owned());
         match &op.ask {
             Ask::Open { nonce, .. } => {
@@ -178,7 +179,7 @@ impl Core {
                         self.held.opened(session, *nonce, (events, bytes));
                     }
                 });
-                Some(Outcome::Done(opened))
+                Noted::Outcome(Outcome::Done(opened))
             }
             Ask::Append { nonce, .. } => {
                 if let Err(Refusal::Gone) = &result {
@@ -189,98 +190,96 @@ impl Core {
                         self.held.wrote(session, *nonce, (events, bytes), is_finished);
                     }
                 });
-                Some(Outcome::Done(stored))
+                Noted::Outcome(Outcome::Done(stored))
             }
             Ask::Claim { .. } => {
                 let count = result.map_err(Refusal::error).and_then(|mut words| words.number().ok_or_else(garbled));
-                Some(Outcome::Claimed(count))
+                Noted::Outcome(Outcome::Claimed(count))
             }
             Ask::Read { .. } => {
                 let page = result.map_err(Refusal::error).and_then(|mut words| words.page().ok_or_else(garbled));
-                Some(Outcome::Page(page))
+                Noted::Outcome(Outcome::Page(page))
             }
             Ask::Record { .. } => match result {
                 Ok(mut words) => match words.record() {
-                    Some((record, owner)) if *owner == *self.me => Some(Outcome::Record(Ok(Some(record)))),
+                    Some((record, owner)) if *owner == *self.me => Noted::Outcome(Outcome::Record(Ok(Some(record)))),
                     Some((record, owner)) => {
                         self.tell_later(op.ticket.clone(), owner, move |unseen| {
                             Outcome::Record(unseen.map(|ms| Some(Record { owner_unseen_ms: Some(ms), ..record })))
                         });
-                        None
+                        Noted::Nothing
                     }
-                    None => Some(Outcome::Record(Err(garbled()))),
+                    None => Noted::Outcome(Outcome::Record(Err(garbled()))),
                 },
-                Err(Refusal::Gone) => Some(Outcome::Record(Ok(None))),
-                Err(refusal) => Some(Outcome::Record(Err(refusal.error()))),
+                Err(Refusal::Gone) => Noted::Outcome(Outcome::Record(Ok(None))),
+                Err(refusal) => Noted::Outcome(Outcome::Record(Err(refusal.error()))),
             },
             Ask::Session => match result {
                 Ok(mut words) => match words.session() {
-                    Some((record, owner)) if *owner == *self.me => Some(Outcome::Session(Ok(Some(record)))),
+                    Some((record, owner)) if *owner == *self.me => Noted::Outcome(Outcome::Session(Ok(Some(record)))),
                     Some((record, owner)) => {
                         self.tell_later(op.ticket.clone(), owner, move |unseen| {
                             Outcome::Session(unseen.map(|ms| Some(SessionRecord { unseen_ms: ms, ..record })))
                         });
-                        None
+                        Noted::Nothing
                     }
-                    None => Some(Outcome::Session(Err(garbled()))),
+                    None => Noted::Outcome(Outcome::Session(Err(garbled()))),
                 },
-                Err(Refusal::Gone) => Some(Outcome::Session(Ok(None))),
-                Err(refusal) => Some(Outcome::Session(Err(refusal.error()))),
+                Err(Refusal::Gone) => Noted::Outcome(Outcome::Session(Ok(None))),
+                Err(refusal) => Noted::Outcome(Outcome::Session(Err(refusal.error()))),
             },
-            Ask::Finish { nonce, tail, lost_owner } => {
+            Ask::Finish { nonce, lost_owner, .. } => {
                 match result {
                     Ok(mut words) => {
                         if let Some((events, bytes, _)) = words.log() {
                             self.held.wrote(session, *nonce, (events, bytes), true);
                         }
                     }
-                    Err(Refusal::Fenced(Some(owner))) if lost_owner.is_none() => {
-                        let (nonce, tail) = (*nonce, tail.clone());
-                        *unsure = Some((Ask::Finish { nonce, tail, lost_owner: Some(owner.clone()) }, owner));
-                    }
-                    Err(Refusal::Gone) => {}
-                    Err(refusal) => log_refusal(&refusal.error()),
+                    Err(Refusal::Fenced(Some(owner))) if lost_owner.is_none() => return Noted::OwnedBy(owner),
+                    Err(refusal) => return Noted::Outcome(Outcome::Done(Err(refusal.error()))),
                 }
-                None
+                Noted::Outcome(Outcome::Done(Ok(())))
             }
             Ask::Settle { nonce, .. } => {
                 if let Some((events, bytes, is_finished)) = result.ok().and_then(|mut words| words.log()) {
                     self.held.wrote(session, *nonce, (events, bytes), is_finished);
                 }
-                None
+                Noted::Nothing
             }
             Ask::DropStream { nonce } => {
                 self.held.gone(session, *nonce);
-                None
+                Noted::Nothing
             }
             Ask::DropSession => {
                 self.held.dropped(session);
-                None
+                Noted::Nothing
             }
             Ask::Touch { .. } => {
                 let gone = result.map(|mut words| words.nonces()).unwrap_or_default();
                 gone.into_iter().for_each(|nonce| self.held.gone(session, nonce));
-                None
+                Noted::Nothing
             }
             Ask::PutSession { .. } | Ask::SetRetry { .. } => {
                 if let Err(refusal) = result {
                     log_refusal(&refusal.error());
                 }
-                None
+                Noted::Nothing
             }
         }
     }
 
     /// The end of somebody else's log counts when that owner is gone.
-    async fn finish_of_other(self: &Arc<Self>, session: &Arc<str>, ask: Ask, owner: Box<str>) {
-        match self.unseen_ms(&owner).await {
+    async fn finish_of_other(self: &Arc<Self>, session: &Arc<str>, op: Op, owner: Box<str>) {
+        let error = match self.unseen_ms(&owner).await {
             Ok(unseen) if unseen >= self.owner_lost_ms => {
-                let op = Op { ask, ticket: None, since: Instant::now() };
                 self.queue.again(&op);
-                Box::pin(self.perform(session, vec![op])).await;
+                return Box::pin(self.perform(session, vec![op])).await;
             }
-            Ok(_) => tracing::warn!(target: "tailrope", "a log was not ended: another process writes it"),
-            Err(error) => log_refusal(&error),
+            Ok(_) => StoreError::Fenced,
+            Err(error) => error,
+        };
+        if let Some(ticket) = op.ticket {
+            ticket.complete(Outcome::Done(Err(error)));
         }
     }
 
@@ -341,6 +340,15 @@ impl Core {
         let forget = cmd("DEL").arg(self.tags.owner(&self.me)).to_owned();
         let _ = self.nodes.call(slot_of(&self.me), &forget, Duration::from_secs(1)).await;
     }
+}
+
+/// What is known of an operation that the server did.
+enum Noted {
+    Outcome(Outcome),
+    /// Nobody waits for it, or it is told later.
+    Nothing,
+    /// It ends a log of this owner, who may be gone.
+    OwnedBy(Box<str>),
 }
 
 /// Gives signs of life, and keeps what is in use from expiring.

@@ -101,7 +101,7 @@ impl<'a> Batch<'a> {
                 return self.append(key, &Append { events, chain_before: chains.0, chain: chains.1 });
             }
             Write::Claim { key, .. } => return self.claim(key),
-            Write::Finish { key, tail } => self.finish(key, tail)?,
+            Write::Finish { key, tail, .. } => return self.finish(key, tail),
             Write::SetRetry { key, retry_ms } => self.set_retry(key, *retry_ms)?,
             Write::Settle { key, seq } => self.settle(key, *seq)?,
             Write::DropStream { key } => self.drop_stream(key)?,
@@ -192,16 +192,16 @@ impl<'a> Batch<'a> {
         Ok(Ok(claims.cast_unsigned()))
     }
 
-    fn finish(&mut self, key: &StreamKey, tail: &Bytes) -> Result<()> {
+    fn finish(&mut self, key: &StreamKey, tail: &Bytes) -> Result<Verdict> {
         let (db, now, me) = (self.db, self.now, self.context.owner);
-        let Some(row) = self.row(key)?.filter(|row| row.finished.is_none()).map(|row| row.clone()) else {
-            return Ok(());
-        };
+        let Some(row) = self.row(key)?.map(|row| row.clone()) else { return Ok(Err(StoreError::Gone)) };
+        if row.finished.is_some() {
+            return Ok(Ok(0));
+        }
         // Whoever serves the reader of a stream whose owner is gone ends it. An owner that was only slow
         // finds the log ended (I13).
         if row.owner != me && self.unseen_ms(row.owner)? < self.context.owner_lost_ms {
-            tracing::warn!(target: "tailrope", stream = %key.nonce.hex(), "not ended: another process writes it");
-            return Ok(());
+            return Ok(Err(StoreError::Fenced));
         }
         let bytes = i64::try_from(tail.len()).unwrap_or(i64::MAX);
         db.prepare_cached("UPDATE stream SET tail = ?2 WHERE id = ?1")?.execute(params![row.id, &**tail])?;
@@ -210,7 +210,7 @@ impl<'a> Batch<'a> {
             row.bytes += bytes;
         }
         self.count(row.session, 0, 0, bytes);
-        Ok(())
+        Ok(Ok(0))
     }
 
     fn set_retry(&mut self, key: &StreamKey, retry_ms: u32) -> Result<()> {

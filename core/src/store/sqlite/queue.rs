@@ -9,7 +9,8 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use crate::store::{ReadLimit, SessionRecord, StoreError, StreamKey, Ticket, Usage};
+use crate::store::line::Line;
+use crate::store::{Name, ReadLimit, SessionRecord, StoreError, StreamKey, Ticket, Usage};
 use crate::stream::{Seq, StoredEvent};
 
 /// Operations of one transaction.
@@ -25,7 +26,7 @@ pub(super) enum Write {
     Open { key: StreamKey, about: Bytes, ticket: Ticket },
     Append { key: StreamKey, events: Vec<StoredEvent>, chains: (u64, u64), ticket: Ticket },
     Claim { key: StreamKey, ticket: Ticket },
-    Finish { key: StreamKey, tail: Bytes },
+    Finish { key: StreamKey, tail: Bytes, ticket: Ticket },
     SetRetry { key: StreamKey, retry_ms: u32 },
     Settle { key: StreamKey, seq: Seq },
     DropStream { key: StreamKey },
@@ -37,7 +38,10 @@ pub(super) enum Write {
 impl Write {
     pub(super) fn ticket(&self) -> Option<&Ticket> {
         match self {
-            Self::Open { ticket, .. } | Self::Append { ticket, .. } | Self::Claim { ticket, .. } => Some(ticket),
+            Self::Open { ticket, .. }
+            | Self::Append { ticket, .. }
+            | Self::Claim { ticket, .. }
+            | Self::Finish { ticket, .. } => Some(ticket),
             _ => None,
         }
     }
@@ -65,6 +69,16 @@ pub(super) enum Job {
     Look(Look),
 }
 
+impl Job {
+    /// By which it is called off. Nobody calls a question off.
+    fn name(&self) -> Option<Name> {
+        match self {
+            Self::Write(write) => write.ticket().map(Ticket::name),
+            Self::Look(_) => None,
+        }
+    }
+}
+
 /// What the writer does next.
 pub(super) enum Turn {
     Batch(Vec<Write>, Vec<Look>),
@@ -75,11 +89,18 @@ pub(super) enum Turn {
 
 #[derive(Default)]
 struct Jobs {
-    waiting: VecDeque<Job>,
+    waiting: Line<Job>,
     bytes: usize,
     /// The writer is at a batch that is not committed.
     writing: bool,
     closed: bool,
+}
+
+impl Jobs {
+    fn push(&mut self, job: Job) {
+        let name = job.name();
+        self.waiting.push(job, name);
+    }
 }
 
 #[derive(Default)]
@@ -118,7 +139,7 @@ impl Shared {
             return Err(too_much(&jobs));
         }
         jobs.bytes += write.bytes();
-        jobs.waiting.push_back(Job::Write(write));
+        jobs.push(Job::Write(write));
         drop(jobs);
         self.jobs_came.notify_one();
         Ok(())
@@ -138,21 +159,16 @@ impl Shared {
             self.hand_over(std::iter::once(look));
             return Ok(());
         }
-        jobs.waiting.push_back(Job::Look(look));
+        jobs.push(Job::Look(look));
         Ok(())
     }
 
     /// Takes a change back that the writer has not begun.
     pub(super) fn call_off(&self, ticket: &Ticket) {
         let mut jobs = lock(&self.jobs);
-        let Jobs { waiting, bytes, .. } = &mut *jobs;
-        waiting.retain(|job| {
-            let Job::Write(write) = job else { return true };
-            let is_it = |of: &Ticket| of.number == ticket.number && of.to.ptr_eq(&ticket.to);
-            let called_off = write.ticket().is_some_and(is_it);
-            *bytes -= if called_off { write.bytes() } else { 0 };
-            !called_off
-        });
+        if let Some(Job::Write(write)) = jobs.waiting.call_off(ticket.name()) {
+            jobs.bytes -= write.bytes();
+        }
     }
 
     /// For the writer: waits for something to do. The batch before is committed.
@@ -172,7 +188,7 @@ impl Shared {
         jobs.writing = true;
         let (mut writes, mut looks, mut bytes) = (Vec::new(), Vec::new(), 0);
         while writes.len() < BATCH && bytes < BATCH_BYTES {
-            match jobs.waiting.pop_front() {
+            match jobs.waiting.pop(Job::name) {
                 Some(Job::Write(write)) => {
                     bytes += write.bytes();
                     writes.push(write);

@@ -71,21 +71,6 @@ impl Machine {
         self.load_arrivals(out);
     }
 
-    pub(super) fn append_lost(&mut self, out: &mut Vec<Output>) {
-        if self.appending.is_empty() {
-            return;
-        }
-        let event = self.appending.remove(0);
-        self.lose(&event, out);
-        // One by one, so that the end can speak for all responses among them.
-        if self.appending.is_empty() {
-            self.pump(out);
-            self.settle(out);
-            self.wake(out);
-            self.load_arrivals(out);
-        }
-    }
-
     /// The event behind the last confirmed position is in no log; those behind it move up.
     fn lose(&mut self, event: &NewEvent, out: &mut Vec<Output>) {
         self.singly = self.singly.saturating_sub(1);
@@ -100,42 +85,21 @@ impl Machine {
     }
 
     pub(super) fn grown(&mut self, head: Seq, out: &mut Vec<Output>) {
-        let by = head.saturating_sub(self.durable);
-        for close in [&mut self.link, &mut self.parked].into_iter().flatten().filter_map(|link| link.close.as_mut()) {
-            if close.seq > self.durable {
-                close.seq += by;
-            }
-        }
-        self.durable += by;
-        if !self.appending.is_empty() {
-            out.push(Output::Append { first: self.durable + 1, events: self.appending.clone() });
-        }
+        self.durable = self.durable.max(head);
         self.wake(out);
         self.load_arrivals(out);
     }
 
-    pub(super) fn found(&mut self, tail: Option<Bytes>) {
-        match (&self.ending, tail) {
-            (Ending::Open | Ending::Answered, _) => {}
-            (Ending::Synthesized(_), None) => {
-                self.ending = Ending::Answered;
-                if let Some(last) = self.queue.back_mut().or_else(|| self.appending.last_mut()) {
-                    last.kind = EventKind::Terminal;
-                }
-            }
-            // The store has the other already.
-            (Ending::Synthesized(_), Some(_)) if self.finished => {}
-            (Ending::Synthesized(_), Some(tail)) => self.ending = Ending::Synthesized(tail),
-        }
-    }
-
     pub(super) fn ended(&mut self, tail: Option<Bytes>, out: &mut Vec<Output>) {
-        if self.is_ending() {
+        if self.finished {
             return;
         }
+        let untaken: Vec<NewEvent> = self.appending.drain(..).chain(self.queue.drain(..)).collect();
+        untaken.iter().for_each(|event| self.lose(event, out));
         self.ending = tail.map_or(Ending::Answered, Ending::Synthesized);
         self.finished = true;
         self.wake(out);
+        self.load_arrivals(out);
         self.forget_if_done(out);
     }
 

@@ -6,7 +6,6 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use tailrope_core::Ms;
 use tailrope_core::store::contract::{Caller, Log, progress};
 use tailrope_core::store::{EventStore, PostgresStore, ReadLimit, SessionRecord, StoreError, StoreOptions};
@@ -154,11 +153,11 @@ fn a_server_that_is_gone_fails_what_is_asked_and_is_used_again_when_it_is_back()
     }
     assert!(asked.elapsed() < PATIENCE, "who is known to be gone is not waited for each time");
     // What has no answer is done when the server is back.
-    store.finish(Ms(0), &log.key, Bytes::from_static(b"end"));
+    assert!(caller.finish(&log, b"end").is_err(), "whoever asked is told, and asks again");
     store.put_session(Ms(0), "s", &SessionRecord { retry_ms: 5, ..SessionRecord::default() });
     proxy.set_refuses(false);
     eventually("F-58", || caller.read(&log, 0, EVERYTHING).is_ok());
-    assert!(caller.record(&log).is_some_and(|record| record.finished), "rule 11");
+    assert_eq!(caller.finish(&log, b"end"), Ok(()));
     assert_eq!(caller.session("s").map(|record| record.retry_ms), Some(5));
     let mut other = caller.open("t", 2);
     caller.push(&mut other, &[sized(1)]);
@@ -180,11 +179,14 @@ fn a_server_that_says_nothing_hangs_nobody() {
     assert!(caller.read(&log, 0, EVERYTHING).is_err());
     assert!(asked.elapsed() < PATIENCE, "I9");
     proxy.set_silent(false);
-    // The append may have been done late: it counts as failed, and has its position (rule 10).
+    // Whether the append is done or not, asking again tells (rule 10).
+    eventually("rule 10", || caller.append(&log, 2, &[sized(10)]) == Ok(()));
+    log.events.push(sized(10));
     let mut more = caller.open("s", 2);
     caller.push(&mut more, &[sized(1)]);
     eventually("F-58", || caller.read(&more, 0, EVERYTHING).is_ok());
     more.assert_stored(&caller, 0, "F-58");
+    log.assert_stored(&caller, 0, "rule 10");
     let closing = Instant::now();
     proxy.set_silent(true);
     drop(store);
@@ -332,17 +334,16 @@ fn a_question_of_no_session_is_answered_behind_everything() {
         let somebody = Administrator::new();
         let stream = format!("{}.stream SET retry_ms = 1 WHERE finished IS NULL", namespace(&address));
         somebody.run(&format!("BEGIN; UPDATE {stream}"));
-        store.finish(Ms(0), &log.key, Bytes::new());
+        store.set_retry(&log.key, 7);
         std::thread::scope(|scope| {
             let asking = scope.spawn(|| Caller::new(&store, Ms(0)).session(""));
             std::thread::sleep(Duration::from_millis(150));
-            assert!(!asking.is_finished(), "rule 11: the end is not written");
+            assert!(!asking.is_finished(), "rule 11: it is not written");
             somebody.run("ROLLBACK");
             assert_eq!(asking.join().unwrap(), None, "rule 11");
         });
-        let finished =
-            Administrator::new().number(&format!("SELECT count(finished) FROM {}.stream", namespace(&address)));
-        assert_eq!(finished, i64::from(number) + 1, "rule 11");
+        let written = format!("SELECT count(*) FROM {}.stream WHERE retry_ms = 7", namespace(&address));
+        assert_eq!(Administrator::new().number(&written), i64::from(number) + 1, "rule 11");
     }
 }
 
@@ -475,15 +476,14 @@ fn what_was_acknowledged_survives_a_kill_and_its_reader_ends_the_log() {
     let log = caller.open("s", 1);
     let unseen = || caller.record(&log).and_then(|record| record.owner_unseen_ms).expect("it is another's");
     assert!(unseen() < 10_000);
-    store.finish(Ms(0), &log.key, Bytes::from_static(b"lost"));
-    assert!(!caller.record(&log).unwrap().finished, "it is alive");
+    assert_eq!(caller.finish(&log, b"lost"), Err(StoreError::Fenced), "it is alive");
     process.kill().unwrap();
     process.wait().unwrap();
     eventually("its owner counts as gone", || unseen() >= 10_000);
     let head = caller.record(&log).unwrap().head;
     assert!(head >= acknowledged, "I1: {head} of {acknowledged}");
     written("s", head).assert_stored(&caller, 0, "I1, after kill -9");
-    store.finish(Ms(0), &log.key, Bytes::from_static(b"lost"));
+    assert_eq!(caller.finish(&log, b"lost"), Ok(()), "I13");
     let record = caller.record(&log).unwrap();
     assert_eq!((record.finished, record.tail.as_deref()), (true, Some(&b"lost"[..])), "I13");
 }

@@ -161,7 +161,7 @@ fn the_database_keeps_its_bytes_and_drops_give_everything_back() {
         caller.push(&mut log, &[sized(500), sized(500)]);
         match number % 4 {
             0 => caller.push(&mut log, &[terminal()]),
-            1 => store.finish(Ms(0), &log.key, Bytes::from_static(b"end")),
+            1 => caller.finish(&log, b"end").expect("it is ended"),
             2 => store.drop_stream(&log.key),
             _ => {}
         }
@@ -239,7 +239,7 @@ fn reopening_finds_everything() {
     store.put_session(Ms(0), "s", &known);
     let mut ended = caller.open("s", 2);
     caller.push(&mut ended, &[sized(10)]);
-    store.finish(Ms(0), &ended.key, Bytes::from_static(b"tail"));
+    caller.finish(&ended, b"tail").expect("it is ended");
     caller.record(&ended);
     let usage = store.usage();
     drop(store);
@@ -253,7 +253,7 @@ fn reopening_finds_everything() {
     assert_eq!(caller.session("s").map(|record| (record.principal, record.retry_ms)), Some((known.principal, 9)));
     // Who is gone appends nothing; whoever reads its stream may end it.
     assert_eq!(caller.append(&log, 4, &[sized(1)]), Err(StoreError::Fenced));
-    store.finish(Ms(0), &log.key, Bytes::from_static(b"gone"));
+    assert_eq!(caller.finish(&log, b"gone"), Ok(()));
     assert!(caller.record(&log).is_some_and(|record| record.finished && record.owner_unseen_ms.is_none()), "I13");
     caller.assert_usage("I11", |now| (now.events, now.streams) == (usage.events, usage.streams));
 }
@@ -270,8 +270,9 @@ fn an_owner_that_was_only_slow_finds_its_log_ended() {
     let hasty = at(&address, &StoreOptions { owner_lost_ms: 1, ..StoreOptions::default() });
     let other = Caller::new(&hasty, Ms(0));
     eventually("I13", || {
-        hasty.finish(Ms(0), &log.key, Bytes::from_static(b"lost"));
-        other.record(&log).is_some_and(|record| record.finished)
+        let ended = other.finish(&log, b"lost");
+        assert!(matches!(ended, Ok(()) | Err(StoreError::Fenced)), "{ended:?}");
+        ended.is_ok()
     });
     assert_eq!(caller.append(&log, 2, &[sized(1)]), Err(StoreError::Gone), "I13: the first end wins");
     let record = caller.record(&log).unwrap();

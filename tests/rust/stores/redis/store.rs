@@ -4,7 +4,6 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use tailrope_core::Ms;
 use tailrope_core::store::contract::Caller;
 use tailrope_core::store::{EventStore, Limits, ReadLimit, SessionRecord, StoreError, StoreOptions};
@@ -150,7 +149,7 @@ fn drops_give_everything_back() {
         caller.push(&mut log, &[sized(500), question()]);
         match number % 4 {
             0 => caller.push(&mut log, &[terminal()]),
-            1 => store.finish(Ms(0), &log.key, Bytes::from_static(b"end")),
+            1 => caller.finish(&log, b"end").expect("it is ended"),
             2 => store.drop_stream(&log.key),
             _ => {}
         }
@@ -242,7 +241,7 @@ fn i13_the_log_of_an_owner_that_is_gone_is_ended_by_others() {
     assert_eq!((session.principal, session.retry_ms, session.unseen_ms), (known.principal, 9, u64::MAX));
     log.assert_stored(&reads, 0, "I1");
     assert_eq!(reads.append(&log, 3, &[sized(1)]), Err(StoreError::Fenced));
-    other.finish(Ms(0), &log.key, Bytes::from_static(b"gone"));
+    assert_eq!(reads.finish(&log, b"gone"), Ok(()));
     let record = reads.record(&log).unwrap();
     assert_eq!((record.finished, record.tail.as_deref()), (true, Some(&b"gone"[..])));
     assert_eq!(reads.append(&log, 3, &[sized(1)]), Err(StoreError::Gone));

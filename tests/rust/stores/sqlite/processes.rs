@@ -6,7 +6,6 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::kit::folder::Folder;
-use bytes::Bytes;
 use tailrope_core::Ms;
 use tailrope_core::store::contract::{Caller, Event, Log, progress};
 use tailrope_core::store::{EventStore, SessionRecord, SqliteStore, StoreError, StoreOptions};
@@ -152,15 +151,14 @@ fn a_stream_has_one_process_that_writes_it_until_that_is_gone() {
     let head = caller.record(&log).unwrap().head;
     let same_place = caller.append(&written("s", head), head + 1, &[progress("late")]);
     assert_eq!(same_place, Err(StoreError::Fenced), "its log was opened here, too, and stays its own");
-    store.finish(Ms(0), &log.key, Bytes::from_static(b"lost"));
-    assert!(!caller.record(&log).unwrap().finished, "it is alive");
+    assert_eq!(caller.finish(&log, b"lost"), Err(StoreError::Fenced), "it is alive");
     writer.kill();
     let deadline = Instant::now() + Duration::from_secs(30);
     while unseen() < 8_000 {
         assert!(Instant::now() < deadline);
         std::thread::sleep(Duration::from_millis(50));
     }
-    store.finish(Ms(0), &log.key, Bytes::from_static(b"lost"));
+    assert_eq!(caller.finish(&log, b"lost"), Ok(()), "I13");
     let record = caller.record(&log).unwrap();
     assert_eq!((record.finished, record.tail.as_deref()), (true, Some(&b"lost"[..])), "I13");
 }

@@ -187,7 +187,7 @@ fn the_file_keeps_its_bytes_and_drops_give_everything_back() {
         caller.push(&mut log, &[sized(500), sized(500)]);
         match number % 4 {
             0 => caller.push(&mut log, &[terminal()]),
-            1 => store.finish(Ms(0), &log.key, Bytes::from_static(b"end")),
+            1 => caller.finish(&log, b"end").expect("it is ended"),
             2 => store.drop_stream(&log.key),
             _ => {}
         }
@@ -287,7 +287,7 @@ fn reopening_finds_everything() {
     store.put_session(Ms(0), "s", &known);
     let mut ended = caller.open("s", 2);
     caller.push(&mut ended, &[sized(10)]);
-    store.finish(Ms(0), &ended.key, Bytes::from_static(b"tail"));
+    caller.finish(&ended, b"tail").expect("it is ended");
     let usage = {
         caller.record(&ended);
         store.usage()
@@ -303,7 +303,7 @@ fn reopening_finds_everything() {
     assert_eq!(caller.session("s").map(|record| (record.principal, record.retry_ms)), Some((known.principal, 9)));
     // Who is gone appends nothing; whoever reads its stream may end it.
     assert_eq!(caller.append(&log, 4, &[sized(1)]), Err(StoreError::Fenced));
-    store.finish(Ms(0), &log.key, Bytes::from_static(b"gone"));
+    assert_eq!(caller.finish(&log, b"gone"), Ok(()));
     assert!(caller.record(&log).is_some_and(|record| record.finished && record.owner_unseen_ms.is_none()), "I13");
     assert_eq!(store.usage().events, usage.events);
 }
