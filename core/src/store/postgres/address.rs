@@ -52,8 +52,7 @@ pub(super) struct Address {
     pub(super) listen: Listen,
     /// The schema that holds the tables.
     pub(super) namespace: String,
-    /// For writing. One for reading and up to three for other things come on top,
-    /// and now and then one that vacuums.
+    /// For writing. One for questions, hints and housekeeping and one that listens and vacuums come on top.
     pub(super) connections: usize,
     /// How long an operation may take, a reconnection included.
     pub(super) timeout: Duration,
@@ -65,7 +64,7 @@ impl Address {
     pub(super) fn parse(address: &str) -> Result<Self, String> {
         let (main, ours) = split(address)?;
         let mut namespace = "tailrope".to_owned();
-        let (mut connections, mut timeout, mut listen) = (4, 5_000, Listen::Main);
+        let (mut connections, mut timeout, mut listen) = (2, 5_000, Listen::Main);
         for (name, value) in ours {
             match name {
                 "namespace" => namespace = value,

@@ -229,13 +229,20 @@ BEGIN
             AND NOT EXISTS (SELECT FROM {ns}.session AS se WHERE se.owner = o.id)
         LIMIT at_most FOR UPDATE SKIP LOCKED
     ), gone AS (
-        DELETE FROM {ns}.owner AS o USING left_over AS l WHERE o.id = l.id RETURNING o.id
+        DELETE FROM {ns}.owner AS o USING left_over AS l WHERE o.id = l.id RETURNING o.*
     ), counted AS (
         DELETE FROM {ns}.tally AS a USING gone AS g WHERE a.owner = g.id RETURNING a.*
+    ), told AS (
+        UPDATE {ns}.total AS o SET sessions = o.sessions - g.sessions, streams = o.streams - g.streams,
+            events = o.events - g.events, bytes = o.bytes - g.bytes
+        FROM (
+            SELECT sum(gone.sessions) AS sessions, sum(gone.streams) AS streams, sum(gone.events) AS events,
+                sum(gone.bytes) AS bytes FROM gone HAVING count(*) > 0
+        ) AS g
     )
     SELECT coalesce(sum(c.sessions), 0) AS sessions, coalesce(sum(c.streams), 0) AS streams,
         coalesce(sum(c.events), 0) AS events, coalesce(sum(c.bytes), 0) AS bytes INTO t FROM counted AS c;
-    -- What they had counted is counted on, by whoever removes them.
+    -- What they had counted is counted on, by whoever removes them, and comes into the total with that.
     SELECT * INTO t FROM {ns}.count(me, my_lane, sessions + t.sessions::bigint, streams + t.streams::bigint,
         events + t.events::bigint, bytes + t.bytes::bigint);
     sessions := t.sessions; streams := t.streams; events := t.events; bytes := t.bytes;
@@ -308,10 +315,34 @@ BEGIN
     sessions := t.sessions; streams := t.streams; events := t.events; bytes := t.bytes;
 END $$;
 
--- A sign of life. Tells what all others have counted, and how many of them are there.
+-- Brings `total` up to date with what a store object has counted, and tells what it has of all others.
+CREATE FUNCTION {ns}.sum_up(
+    me bigint, OUT sessions bigint, OUT streams bigint, OUT events bigint, OUT bytes bigint
+) LANGUAGE plpgsql AS $$
+DECLARE
+    mine record;
+    told record;
+BEGIN
+    SELECT coalesce(sum(t.sessions), 0)::bigint AS sessions, coalesce(sum(t.streams), 0)::bigint AS streams,
+        coalesce(sum(t.events), 0)::bigint AS events, coalesce(sum(t.bytes), 0)::bigint AS bytes
+    INTO mine FROM {ns}.tally AS t WHERE owner = me;
+    SELECT o.sessions, o.streams, o.events, o.bytes INTO told FROM {ns}.owner AS o WHERE id = me FOR NO KEY UPDATE;
+    IF FOUND AND mine <> told THEN
+        UPDATE {ns}.owner AS o SET sessions = mine.sessions, streams = mine.streams, events = mine.events, bytes = mine.bytes
+        WHERE id = me;
+        UPDATE {ns}.total AS t SET
+            sessions = t.sessions + mine.sessions - told.sessions, streams = t.streams + mine.streams - told.streams,
+            events = t.events + mine.events - told.events, bytes = t.bytes + mine.bytes - told.bytes;
+    END IF;
+    SELECT t.sessions - mine.sessions, t.streams - mine.streams, t.events - mine.events, t.bytes - mine.bytes
+    INTO sessions, streams, events, bytes FROM {ns}.total AS t;
+END $$;
+
+-- A sign of life. Tells what all others have counted, and whether one of them is there. What it costs does not depend on
+-- how many there are.
 CREATE FUNCTION {ns}.beat(
     me bigint, clock bigint, lost_ms bigint,
-    OUT sessions bigint, OUT streams bigint, OUT events bigint, OUT bytes bigint, OUT others bigint
+    OUT sessions bigint, OUT streams bigint, OUT events bigint, OUT bytes bigint, OUT is_alone boolean
 ) LANGUAGE plpgsql AS $$
 DECLARE
     now_ms bigint := coalesce(clock, {ns}.now_ms());
@@ -319,14 +350,16 @@ BEGIN
     PERFORM {ns}.begin(false, '1000');
     INSERT INTO {ns}.owner AS o (id, beat) VALUES (me, now_ms)
     ON CONFLICT (id) DO UPDATE SET beat = greatest(o.beat, excluded.beat), closed = false;
-    SELECT coalesce(sum(t.sessions), 0), coalesce(sum(t.streams), 0), coalesce(sum(t.events), 0), coalesce(sum(t.bytes), 0)
-    INTO sessions, streams, events, bytes FROM {ns}.tally AS t WHERE owner <> me;
-    SELECT count(*) INTO others FROM {ns}.owner AS o WHERE id <> me AND NOT closed AND o.beat > now_ms - lost_ms;
+    is_alone := NOT EXISTS (SELECT FROM {ns}.owner AS o WHERE id <> me AND NOT closed AND o.beat > now_ms - lost_ms);
+    SELECT * INTO sessions, streams, events, bytes FROM {ns}.sum_up(me);
 END $$;
 
-CREATE FUNCTION {ns}.goodbye(me bigint, clock bigint) RETURNS void LANGUAGE sql AS $$
-    UPDATE {ns}.owner SET closed = true, beat = greatest(beat, coalesce(clock, {ns}.now_ms())) WHERE id = me
-$$;
+CREATE FUNCTION {ns}.goodbye(me bigint, clock bigint) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM {ns}.begin(false, '1000');
+    UPDATE {ns}.owner SET closed = true, beat = greatest(beat, coalesce(clock, {ns}.now_ms())) WHERE id = me;
+    PERFORM {ns}.sum_up(me);
+END $$;
 
 -- The events after a position. The first row tells of the log: head, low, and the tag at that position; there
 -- is none when there is no log.

@@ -1,19 +1,16 @@
 //! The tasks of [`Wake`](super::wake::Wake): one says what was written, one listens, one looks.
 
 use std::collections::HashMap;
-use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use tokio_postgres::types::Type;
-use tokio_postgres::{AsyncMessage, Client};
+use tokio_postgres::Client;
+use tokio_postgres::types::{ToSql, Type};
 
 use super::Context;
-use super::link::{Fault, Kind};
+use super::link::{Fault, Kind, SharedLink};
 use super::queue::Shared;
-use super::server::Server;
-use super::wake::SharedLink;
 use crate::store::StreamKey;
 
 /// Pause between two notifications.
@@ -40,19 +37,23 @@ pub(super) async fn tell(link: SharedLink, shared: Arc<Shared>, context: Arc<Con
             shared.wake.news_came.notified().await;
             continue;
         }
-        let told = async {
-            let client = link.lock().await.client(Duration::ZERO).await?;
-            let told = client.query_typed(&context.statements.tell, &[(&payloads, Type::TEXT_ARRAY)]).await;
-            told.map(|_| ()).map_err(|error| Fault::of(&error))
+        let client = link.lock().await.client(Duration::ZERO).await.ok();
+        let is_told = match &client {
+            Some(client) => {
+                let what = [(&payloads as &(dyn ToSql + Sync), Type::TEXT_ARRAY)];
+                let told = client.query_typed(&context.statements.tell, &what);
+                tokio::time::timeout(context.timeout, told).await.is_ok_and(|told| told.is_ok())
+            }
+            None => false,
         };
-        let late = || Fault::new(Kind::Lost, "the server did not answer in time");
-        let told = tokio::time::timeout(context.timeout, told).await.unwrap_or_else(|_| Err(late()));
-        if told.is_err() {
+        if !is_told {
             if shared.is_closed() {
                 return;
             }
             let mut link = link.lock().await;
-            link.lost();
+            if let Some(client) = &client {
+                link.lost_one(client);
+            }
             let wait = link.wait().unwrap_or(Duration::from_millis(50));
             drop(link);
             shared.wake.unheard();
@@ -73,9 +74,16 @@ pub(super) async fn look(link: SharedLink, shared: Arc<Shared>, context: Arc<Con
             continue;
         }
         let asked = Instant::now();
-        let late = || Fault::new(Kind::Lost, "the server did not answer in time");
-        let found = tokio::time::timeout(context.timeout, see(&link, &context, &keys)).await;
-        let pause = match found.unwrap_or_else(|_| Err(late())) {
+        let client = link.lock().await.client(Duration::ZERO).await.ok();
+        let found = match &client {
+            Some(client) => {
+                let late = || Fault::new(Kind::Lost, "the server did not answer in time");
+                let found = tokio::time::timeout(context.timeout, see(client, &context, &keys)).await;
+                found.unwrap_or_else(|_| Err(late()))
+            }
+            None => Err(Fault::new(Kind::Other, "the server cannot be reached")),
+        };
+        let pause = match found {
             Ok(found) => {
                 known.retain(|key, _| found.contains_key(key));
                 for (key, seen) in found {
@@ -84,13 +92,12 @@ pub(super) async fn look(link: SharedLink, shared: Arc<Shared>, context: Arc<Con
                         known.insert(key, seen);
                     }
                 }
-                let is_listening = shared.wake.is_listening.load(Ordering::Relaxed);
-                if is_listening { RARELY } else { OFTEN.max(4 * asked.elapsed()) }
+                if shared.wake.hears() { RARELY } else { OFTEN.max(4 * asked.elapsed()) }
             }
             Err(fault) => {
                 let mut link = link.lock().await;
-                if fault.kind == Kind::Lost {
-                    link.lost();
+                if let Some(client) = client.filter(|_| fault.kind == Kind::Lost) {
+                    link.lost_one(&client);
                 }
                 link.wait().unwrap_or(Duration::from_millis(50))
             }
@@ -106,11 +113,10 @@ pub(super) async fn look(link: SharedLink, shared: Arc<Shared>, context: Arc<Con
 /// writes itself does not count. None when the log is gone.
 type Seen = Option<(i64, bool, i64)>;
 
-async fn see(link: &SharedLink, context: &Context, keys: &[StreamKey]) -> Result<HashMap<StreamKey, Seen>, Fault> {
-    let client = link.lock().await.client(Duration::ZERO).await?;
+async fn see(client: &Client, context: &Context, keys: &[StreamKey]) -> Result<HashMap<StreamKey, Seen>, Fault> {
     let mut found: HashMap<StreamKey, Seen> = keys.iter().map(|key| (key.clone(), None)).collect();
     for keys in keys.chunks(AT_A_TIME) {
-        see_some(&client, context, keys, &mut found).await?;
+        see_some(client, context, keys, &mut found).await?;
     }
     Ok(found)
 }
@@ -141,10 +147,10 @@ async fn see_some(
 }
 
 /// Listens. Ends when the store is closed.
-pub(super) async fn listen(server: Server, shared: Arc<Shared>, context: Arc<Context>) {
+pub(super) async fn listen(link: SharedLink, shared: Arc<Shared>, context: Arc<Context>) {
     let (mut pause, mut is_told) = (Duration::from_millis(50), false);
     while !shared.is_closed() {
-        let wait = match heed(&server, &shared, &context).await {
+        let wait = match heed(&link, &shared, &context).await {
             Ok(true) => {
                 (pause, is_told) = (Duration::from_millis(50), false);
                 pause
@@ -171,17 +177,12 @@ pub(super) async fn listen(server: Server, shared: Arc<Shared>, context: Arc<Con
 }
 
 /// Listens on one connection as long as it lasts; false when it was connected and nothing came through.
-async fn heed(server: &Server, shared: &Arc<Shared>, context: &Arc<Context>) -> Result<bool, Fault> {
+async fn heed(link: &SharedLink, shared: &Shared, context: &Context) -> Result<bool, Fault> {
     let late = || Fault::new(Kind::Lost, "the server did not answer in time");
-    let (client, mut connection) = server.connect().await?;
-    let (hearing, of) = (Arc::clone(shared), Arc::clone(context));
-    let mut driver = tokio::spawn(async move {
-        while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
-            if let AsyncMessage::Notification(notification) = message {
-                hearing.wake.heard(of.owner, notification.payload());
-            }
-        }
-    });
+    let (client, ended) = {
+        let mut link = link.lock().await;
+        (link.client(Duration::ZERO).await?, Arc::clone(&link.ended))
+    };
     let wake = &shared.wake;
     let echoes = || wake.echoes.load(Ordering::Relaxed);
     let before = echoes();
@@ -191,13 +192,11 @@ async fn heed(server: &Server, shared: &Arc<Shared>, context: &Arc<Context>) -> 
     let asked = Instant::now();
     wake.hello();
     while echoes() == before {
-        if driver.is_finished() || shared.is_closed() {
-            driver.abort();
+        if client.is_closed() || shared.is_closed() {
             return Err(late());
         }
-        if asked.elapsed() > ECHO {
+        if asked.elapsed() > ECHO && !wake.is_deaf() {
             let _ = tokio::time::timeout(GAP * 100, client.batch_execute("UNLISTEN *")).await;
-            driver.abort();
             return Ok(false);
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -207,15 +206,21 @@ async fn heed(server: &Server, shared: &Arc<Shared>, context: &Arc<Context>) -> 
     wake.watchers.all_changed();
     let beat = Duration::from_millis((context.owner_lost_ms / 4).clamp(500, 60_000));
     let mut heard = (echoes(), Instant::now());
-    while !shared.is_closed() && tokio::time::timeout(beat.min(ECHO), &mut driver).await.is_err() {
-        if echoes() != heard.0 {
+    // Others may let go of it, and then it ends.
+    let left = Arc::downgrade(&client);
+    drop(client);
+    while !shared.is_closed() && left.upgrade().is_some_and(|client| !client.is_closed()) {
+        if echoes() != heard.0 || wake.is_deaf() {
             heard = (echoes(), Instant::now());
         } else if heard.1.elapsed() > 3 * beat + ECHO {
+            if let Some(client) = left.upgrade() {
+                link.lock().await.lost_one(&client);
+            }
             break;
         }
+        let _ = tokio::time::timeout(beat.min(ECHO), ended.notified()).await;
     }
     wake.is_listening.store(false, Ordering::Relaxed);
     wake.watched.notify_one();
-    driver.abort();
     Ok(true)
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
 
-use super::link::{Fault, Kind, Link};
+use super::link::{Fault, Kind, SharedLink};
 use super::queue::{Shared, lock};
 use super::usage::Tally;
 use super::vacuum::{self, Vacuum};
@@ -18,19 +18,27 @@ const AT_MOST: i32 = 256;
 const EVENTS_AT_MOST: i64 = 5_000;
 
 /// The task: ends when the store is closed.
-pub(super) async fn run(mut link: Link, vacuum: Vacuum, shared: Arc<Shared>, context: Arc<Context>) {
+pub(super) async fn run(link: SharedLink, quiet: SharedLink, shared: Arc<Shared>, context: Arc<Context>) {
     let pause = Duration::from_millis((context.owner_lost_ms / 4).clamp(10, 60_000));
+    let vacuum = Vacuum::new(quiet, Arc::clone(&shared), Arc::clone(&context));
     let mut house = House { lane: shared.lanes.len(), is_stuck: false, vacuum, shared, context };
     let mut beat_due = Instant::now();
     while !house.shared.is_closed() {
         let patience = pause.min(house.context.timeout);
         let is_beat_due = Instant::now() >= beat_due;
         let asked = house.shared.sweeps_asked();
-        let Ok(client) = link.client(patience).await else {
-            house.shared.swept(asked);
-            let wait = link.wait().unwrap_or(patience);
-            let _ = tokio::time::timeout(wait, house.shared.house.notified()).await;
-            continue;
+        let found = {
+            let mut link = link.lock().await;
+            link.client(patience).await.map_err(|_| link.wait())
+        };
+        let client = match found {
+            Ok(client) => client,
+            Err(wait) => {
+                house.shared.swept(asked);
+                let wait = wait.unwrap_or(patience);
+                let _ = tokio::time::timeout(wait, house.shared.house.notified()).await;
+                continue;
+            }
         };
         let limit = house.context.timeout;
         let more = match tokio::time::timeout(limit, house.work(&client, asked, is_beat_due)).await {
@@ -38,14 +46,14 @@ pub(super) async fn run(mut link: Link, vacuum: Vacuum, shared: Arc<Shared>, con
             Ok(Err(fault)) => {
                 tracing::warn!(target: "tailrope", error = fault.text, "event store gave no sign of life");
                 match fault.kind {
-                    Kind::Lost => link.lost(),
-                    Kind::Refuses => link.refuses(fault, Duration::ZERO),
+                    Kind::Lost => link.lock().await.lost_one(&client),
+                    Kind::Refuses => link.lock().await.refuses(fault, Duration::ZERO),
                     Kind::Conflict | Kind::Other => {}
                 }
                 false
             }
             Err(_) => {
-                link.give_up();
+                link.lock().await.give_up();
                 false
             }
         };
@@ -100,7 +108,7 @@ impl House {
             )
             .await?;
         lock(&self.shared.book).others = tally(&row);
-        self.shared.wake.beat(row.get::<_, i64>(4) == 0);
+        self.shared.wake.beat(row.get(4));
         Ok(())
     }
 

@@ -1,12 +1,14 @@
 //! One connection that comes back: connects when it is needed, with pauses that grow while that fails.
 
 use std::error::Error as _;
+use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio::sync::Notify;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::{Client, Error};
+use tokio_postgres::{AsyncMessage, Client, Error};
 
 use super::server::{Server, handshake};
 use crate::store::StoreError;
@@ -104,9 +106,18 @@ fn describe(error: &Error) -> String {
     format!("the connection failed ({error})")
 }
 
+/// Takes what a connection is notified of.
+pub(super) type Heard = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// One link of several tasks.
+pub(super) type SharedLink = Arc<tokio::sync::Mutex<Link>>;
+
 /// See the module.
 pub(super) struct Link {
     server: Server,
+    heard: Option<Heard>,
+    /// A connection has ended.
+    pub(super) ended: Arc<Notify>,
     client: Option<Arc<Client>>,
     pause: Duration,
     not_before: Option<Instant>,
@@ -115,7 +126,13 @@ pub(super) struct Link {
 
 impl Link {
     pub(super) fn new(server: Server) -> Self {
-        Self { server, client: None, pause: SHORTEST, not_before: None, down: None }
+        let ended = Arc::default();
+        Self { server, heard: None, ended, client: None, pause: SHORTEST, not_before: None, down: None }
+    }
+
+    /// One whose notifications somebody takes.
+    pub(super) fn hearing(server: Server, heard: Heard) -> SharedLink {
+        Arc::new(tokio::sync::Mutex::new(Self { heard: Some(heard), ..Self::new(server) }))
     }
 
     /// The connection. One that was gone for less than `patience` is waited for.
@@ -130,7 +147,7 @@ impl Link {
                     _ => tokio::time::sleep(wait).await,
                 }
             }
-            match connect(&self.server).await {
+            match connect(&self.server, self.heard.clone(), Arc::clone(&self.ended)).await {
                 Ok(client) => {
                     if self.down.take().is_some() {
                         tracing::info!(target: "tailrope", "the event store's server is back");
@@ -164,6 +181,13 @@ impl Link {
         self.client = None;
     }
 
+    /// The same, of a connection that may have been given up since.
+    pub(super) fn lost_one(&mut self, lost: &Arc<Client>) {
+        if self.client.as_ref().is_some_and(|client| Arc::ptr_eq(client, lost)) {
+            self.lost();
+        }
+    }
+
     /// The server was reached and does nothing: the next attempt is made with a new connection, which
     /// may lead elsewhere, and until then nobody waits.
     pub(super) fn refuses(&mut self, fault: Fault, patience: Duration) {
@@ -185,11 +209,16 @@ impl Link {
     }
 }
 
-/// Connects, and lets the connection run.
-pub(super) async fn connect(server: &Server) -> Result<Client, Fault> {
-    let (client, connection) = server.connect().await?;
+/// Connects, and lets the connection run. What it is notified of is `heard`.
+pub(super) async fn connect(server: &Server, heard: Option<Heard>, ended: Arc<Notify>) -> Result<Client, Fault> {
+    let (client, mut connection) = server.connect().await?;
     tokio::spawn(async move {
-        let _ = connection.await;
+        while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
+            if let (AsyncMessage::Notification(notification), Some(heard)) = (message, &heard) {
+                heard(notification.payload());
+            }
+        }
+        ended.notify_one();
     });
     Ok(client)
 }

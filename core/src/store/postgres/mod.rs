@@ -26,14 +26,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-use address::{Address, Listen, Place};
+use address::Address;
 use bytes::Bytes;
-use link::Link;
+use link::{Heard, Link};
 use queue::{Shared, What, Write, lock};
 use schema::Statements;
 use server::Server;
 use tokio_postgres::types::Type;
-use vacuum::Vacuum;
 
 use super::threads::{self, Threads};
 use super::{
@@ -143,13 +142,13 @@ impl PostgresStore {
         let refuse = |what: String| OpenError::new(&shown, what);
         let parsed = Address::parse(address).map_err(refuse)?;
         let server = Server::new(parsed.place.clone()).map_err(refuse)?;
-        let listener = match &parsed.listen {
-            Listen::Main => Some(server.clone()),
-            Listen::Elsewhere(place) => {
-                let listener = Server::new(Place::clone(place));
-                Some(listener.map_err(|what| refuse(format!("listen: {what}")))?)
+        let listen = match &parsed.listen {
+            address::Listen::Main => Listen::Main,
+            address::Listen::Elsewhere(place) => {
+                let listener = Server::new(address::Place::clone(place));
+                Listen::Elsewhere(Box::new(listener.map_err(|what| refuse(format!("listen: {what}")))?))
             }
-            Listen::Off => None,
+            address::Listen::Off => Listen::Off,
         };
         let shared = Arc::new(Shared::new(parsed.connections));
         let (opened, outcome) = channel();
@@ -157,7 +156,7 @@ impl PostgresStore {
         let max_event_bytes = options.limits.max_event_bytes;
         let thread = std::thread::Builder::new()
             .name("tailrope-postgres".to_owned())
-            .spawn(move || run(&parsed, Servers { main: server, listener }, &of_thread, &options, &opened))
+            .spawn(move || run(&parsed, Servers { main: server, listen }, &of_thread, &options, &opened))
             .map_err(|error| refuse(format!("no thread for it: {error}")))?;
         match outcome.recv() {
             Ok(Ok(())) => Ok(Self { shared, max_event_bytes, thread: Threads::new(vec![thread]) }),
@@ -183,8 +182,14 @@ impl PostgresStore {
 
 struct Servers {
     main: Server,
-    /// Where notifications come from, if they do.
-    listener: Option<Server>,
+    listen: Listen,
+}
+
+/// Where notifications come from.
+enum Listen {
+    Main,
+    Elsewhere(Box<Server>),
+    Off,
 }
 
 /// The thread: ends when the store is closed and everything is written.
@@ -219,31 +224,39 @@ fn run(
 }
 
 async fn prepare(server: &Server, namespace: &str, options: &StoreOptions) -> Result<i64, String> {
-    let client = link::connect(server).await.map_err(|fault| fault.text)?;
+    let client = link::connect(server, None, Arc::default()).await.map_err(|fault| fault.text)?;
     let clock = clock(options.wall_clock.as_ref());
     let preparing = tokio::time::timeout(OPENING, schema::prepare(&client, namespace, clock));
     preparing.await.unwrap_or_else(|_| Err("the server did not answer in time".to_owned()))
 }
 
 async fn serve(servers: Servers, shared: &Arc<Shared>, context: &Arc<Context>) {
-    let Servers { main: server, listener } = servers;
-    let link = || Link::new(server.clone());
+    let Servers { main: server, listen } = servers;
     let both = || (Arc::clone(shared), Arc::clone(context));
     let lanes: Vec<_> = (0..shared.lanes.len())
         .map(|lane| {
             let (shared, context) = both();
-            tokio::spawn(lane::run(lane, link(), shared, context))
+            tokio::spawn(lane::run(lane, Link::new(server.clone()), shared, context))
         })
         .collect();
-    let (of_reader, of_house, of_tell, of_look, of_listen) = (both(), both(), both(), both(), both());
-    let reader = tokio::spawn(reader::run(link(), of_reader.0, of_reader.1));
-    let vacuum = Vacuum::new(server.clone(), Arc::clone(context));
-    let house = tokio::spawn(house::run(link(), vacuum, of_house.0, of_house.1));
-    let hints = Arc::new(tokio::sync::Mutex::new(link()));
-    let tell = tokio::spawn(hints::tell(Arc::clone(&hints), of_tell.0, of_tell.1));
-    tokio::spawn(hints::look(Arc::clone(&hints), of_look.0, of_look.1));
-    if let Some(listener) = listener {
-        tokio::spawn(hints::listen(listener, of_listen.0, of_listen.1));
+    let (of_reader, of_house, of_tell, of_look, of_listen, of_heard) = (both(), both(), both(), both(), both(), both());
+    let heard: Heard = Arc::new(move |payload| of_heard.0.wake.heard(of_heard.1.owner, payload));
+    // Everything that takes a moment only.
+    let talk = Arc::new(tokio::sync::Mutex::new(Link::new(server.clone())));
+    // Says nothing by itself: behind a pooler whoever speaks may hear what was meant for somebody else, and take it
+    // for a sign that notifications come through.
+    let quiet = Link::hearing(server, Arc::clone(&heard));
+    let reader = tokio::spawn(reader::run(Arc::clone(&talk), of_reader.0, of_reader.1));
+    let house = tokio::spawn(house::run(Arc::clone(&talk), Arc::clone(&quiet), of_house.0, of_house.1));
+    let tell = tokio::spawn(hints::tell(Arc::clone(&talk), of_tell.0, of_tell.1));
+    tokio::spawn(hints::look(Arc::clone(&talk), of_look.0, of_look.1));
+    let listening = match listen {
+        Listen::Main => Some(quiet),
+        Listen::Elsewhere(server) => Some(Link::hearing(*server, heard)),
+        Listen::Off => None,
+    };
+    if let Some(link) = listening {
+        tokio::spawn(hints::listen(link, of_listen.0, of_listen.1));
     }
     for lane in lanes {
         let _ = lane.await;
@@ -254,7 +267,7 @@ async fn serve(servers: Servers, shared: &Arc<Shared>, context: &Arc<Context>) {
     let _ = house.await;
     let last = async {
         let _ = tell.await;
-        say_goodbye(&mut *hints.lock().await, context).await;
+        say_goodbye(&mut *talk.lock().await, context).await;
     };
     let _ = tokio::time::timeout(Duration::from_secs(1), last).await;
 }

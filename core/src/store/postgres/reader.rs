@@ -1,4 +1,4 @@
-//! Answers questions from what is committed, several at a time on one connection.
+//! Answers questions from what is committed, several at a time on the connection that hints use, too.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use tokio_postgres::{Client, Row};
 
 use super::Context;
 use super::batch::position;
-use super::link::{Fault, Kind, Link};
+use super::link::{Fault, Kind, SharedLink};
 use super::queue::{Look, Shared, What};
 use crate::protocol::{ListChanged, Revision, StreamNonce};
 use crate::store::{Outcome, ReadLimit, Record, SessionRecord, StoreError, StreamKey};
@@ -24,7 +24,7 @@ const AT_A_TIME: usize = 64;
 const LAST: Duration = Duration::from_secs(2);
 
 /// The task: ends when no question can come any more and all are answered.
-pub(super) async fn run(mut link: Link, shared: Arc<Shared>, context: Arc<Context>) {
+pub(super) async fn run(link: SharedLink, shared: Arc<Shared>, context: Arc<Context>) {
     let places = Arc::new(Semaphore::new(AT_A_TIME));
     // An answer did not come: the next questions get another connection.
     let is_stuck = Arc::new(AtomicBool::new(false));
@@ -40,10 +40,10 @@ pub(super) async fn run(mut link: Link, shared: Arc<Shared>, context: Arc<Contex
         }
         for look in looks {
             if is_stuck.swap(false, Ordering::Relaxed) {
-                link.give_up();
+                link.lock().await.give_up();
             }
             let left = context.timeout.saturating_sub(look.asked.elapsed());
-            let client = match link.client(left).await {
+            let client = match link.lock().await.client(left).await {
                 Ok(client) => client,
                 Err(fault) => {
                     complete(&shared, &look, failed(&look.what, &fault));

@@ -2,7 +2,8 @@
 //!
 //! A server's own autovacuum begins once a minute at most, whatever the settings of a table: short sessions
 //! that come by the thousand leave hundreds of megabytes behind in that time. So the housekeeper looks with
-//! each sign of life, and has this done beside everything else, over a connection that is there for it only.
+//! each sign of life, and has this done beside everything else, over the connection that listens. What that is
+//! notified of comes when it is done, so watched logs are looked at all the time meanwhile.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,9 +11,9 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 
 use super::Context;
-use super::link::{Fault, connect};
+use super::link::{Fault, SharedLink};
+use super::queue::Shared;
 use super::schema;
-use super::server::Server;
 
 /// Dead rows of a table that are not worth it; a fifth of its live ones comes on top.
 pub(super) const AT_LEAST: i64 = 10_000;
@@ -25,14 +26,15 @@ const RETRY: Duration = Duration::from_secs(60);
 
 /// See the module. One at a time.
 pub(super) struct Vacuum {
-    server: Server,
+    link: SharedLink,
+    shared: Arc<Shared>,
     context: Arc<Context>,
     under_way: Option<JoinHandle<()>>,
 }
 
 impl Vacuum {
-    pub(super) fn new(server: Server, context: Arc<Context>) -> Self {
-        Self { server, context, under_way: None }
+    pub(super) fn new(link: SharedLink, shared: Arc<Shared>, context: Arc<Context>) -> Self {
+        Self { link, shared, context, under_way: None }
     }
 
     /// Begins with these tables, unless the last time is not over, or not long ago.
@@ -40,10 +42,13 @@ impl Vacuum {
         if tables.is_empty() || self.under_way.as_ref().is_some_and(|task| !task.is_finished()) {
             return;
         }
-        let (server, context) = (self.server.clone(), Arc::clone(&self.context));
+        let (link, shared, context) = (Arc::clone(&self.link), Arc::clone(&self.shared), Arc::clone(&self.context));
         self.under_way = Some(tokio::spawn(async move {
             let began = Instant::now();
-            let pause = match vacuum(&server, &context.namespace, &tables).await {
+            shared.wake.deafen(true);
+            let done = vacuum(&link, &context.namespace, &tables).await;
+            shared.wake.deafen(false);
+            let pause = match done {
                 Ok(()) => began.elapsed() * REST,
                 Err(fault) => {
                     tracing::warn!(target: "tailrope", error = fault.text, "dead rows of the event store stay");
@@ -55,8 +60,8 @@ impl Vacuum {
     }
 }
 
-async fn vacuum(server: &Server, namespace: &str, tables: &[String]) -> Result<(), Fault> {
-    let client = connect(server).await?;
+async fn vacuum(link: &SharedLink, namespace: &str, tables: &[String]) -> Result<(), Fault> {
+    let client = link.lock().await.client(Duration::ZERO).await?;
     for table in tables {
         // A transaction of its own each: they cannot be said together.
         client.batch_execute(&schema::vacuum(namespace, table)).await.map_err(|error| Fault::of(&error))?;

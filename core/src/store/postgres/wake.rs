@@ -6,8 +6,8 @@
 //! where notifications do not come through.
 
 use std::collections::HashMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
 use xxhash_rust::xxh3::xxh3_64;
@@ -41,6 +41,8 @@ pub(super) struct Wake {
     pub(super) watched: Notify,
     /// Notifications come through.
     pub(super) is_listening: AtomicBool,
+    /// They come later: the connection is busy.
+    is_deaf: AtomicBool,
     /// No other store object gave a sign lately.
     is_alone: AtomicBool,
     /// Own notifications that came back.
@@ -73,6 +75,21 @@ impl Wake {
         self.news_came.notify_one();
         self.watched.notify_one();
         self.closed.notify_one();
+    }
+
+    /// The connection that listens is busy with something else, or not any more.
+    pub(super) fn deafen(&self, is_deaf: bool) {
+        self.is_deaf.store(is_deaf, Ordering::Relaxed);
+        self.watched.notify_one();
+    }
+
+    pub(super) fn is_deaf(&self) -> bool {
+        self.is_deaf.load(Ordering::Relaxed)
+    }
+
+    /// Notifications come, and at once.
+    pub(super) fn hears(&self) -> bool {
+        self.is_listening.load(Ordering::Relaxed) && !self.is_deaf()
     }
 
     /// These are committed.
@@ -182,6 +199,3 @@ fn nonce(digits: &str) -> Option<StreamNonce> {
     }
     Some(StreamNonce(nonce))
 }
-
-/// What the tasks of hints are given.
-pub(super) type SharedLink = Arc<tokio::sync::Mutex<super::link::Link>>;

@@ -8,6 +8,7 @@ use tailrope_core::Ms;
 use tailrope_core::store::contract::{Caller, check, check_shared};
 use tailrope_core::store::{EventStore, Limits, ReadLimit, SessionRecord, StoreError, StoreOptions, open};
 
+use super::bell::Bell;
 use super::database::{Administrator, Namespaces, at, eventually, namespace, told, two, with_clock};
 use crate::kit::events::{positions, positions_if_kept, question, sized, terminal};
 
@@ -327,4 +328,52 @@ fn addresses_are_refused_with_what_was_tried_and_what_there_is() {
         let has_secret = error.replace("secret-less", "").contains("secret");
         assert!(error.contains(what) && !has_secret, "{address}: {error}");
     }
+}
+
+// What it takes of the server
+
+#[test]
+fn a_store_takes_four_connections_and_each_of_them_is_used() {
+    let namespaces = Namespaces::direct();
+    let name = format!("four-{}", std::process::id());
+    let address = format!("{}&application_name={name}", namespaces.address());
+    let (store, server) = (at(&address, &StoreOptions::default()), Administrator::new());
+    let caller = Caller::new(&store, Ms(0));
+    let bell = Arc::new(Bell::default());
+    let mut logs: Vec<_> = (0..16).map(|number| caller.open(&format!("s {number}"), 1)).collect();
+    for log in &mut logs {
+        bell.watching(&store, log);
+        caller.push(log, &[sized(10)]);
+        caller.record(log);
+    }
+    store.sweep(Ms(0));
+    // Somebody else writes, and it hears of that.
+    let other = at(&address.replace("four-", "other-"), &StoreOptions::default());
+    let heard = bell.rings();
+    Caller::new(&other, Ms(0)).claim(&logs[0]).expect("the log is there");
+    bell.wait(heard);
+    let count = format!("SELECT count(*) FROM pg_stat_activity WHERE application_name = '{name}'");
+    eventually("all are used", || server.number(&count) >= 4);
+    assert_eq!(server.number(&count), 4);
+}
+
+#[test]
+fn a_sign_of_life_costs_the_same_among_many() {
+    let namespaces = Namespaces::direct();
+    let address = namespaces.address();
+    let (_store, server, name) = (at(&address, &StoreOptions::default()), Administrator::new(), namespace(&address));
+    let pages = || {
+        let beat = format!("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM {name}.beat(1, NULL, 10000)");
+        // The first reads what the later ones find in memory.
+        let plans: Vec<_> = (0..3).filter_map(|_| server.ask(&beat)).collect();
+        let plan: serde_json::Value = serde_json::from_str(&plans[2]).expect("it is JSON");
+        plan[0]["Plan"]["Shared Hit Blocks"].as_u64().expect("it counts pages")
+    };
+    let alone = pages();
+    server.run(&format!(
+        "INSERT INTO {name}.owner (id, beat) SELECT 1000 + n, {name}.now_ms() FROM generate_series(1, 20000) AS n;
+         INSERT INTO {name}.tally SELECT 1000 + n, lane, 1, 1, 1, 1 FROM generate_series(1, 20000) AS n, generate_series(0, 2) AS lane"
+    ));
+    let among_many = pages();
+    assert!(among_many < alone + 50, "{alone} pages alone, {among_many} among 20,000");
 }
