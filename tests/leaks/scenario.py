@@ -76,11 +76,11 @@ def serve(native: Any, store: Any) -> None:
     def admit(method: str, payload: bytes, *more: tuple[bytes, bytes]) -> Any:
         return session.admit(method, [*HEADERS, *more], payload, False)
 
-    opened = session.call(admit("POST", body(0, "initialize", OPENING)), waiters, False)
+    opened = session.open(admit("POST", body(0, "initialize", OPENING)), waiters, False)
     session.respond(0, json.dumps({"jsonrpc": "2.0", "id": 0, "result": OPENING}))
     settle()
     read(opened)
-    call = session.call(admit("POST", body(1, "tools/call", {"name": "x"})), waiters, False)
+    call = session.open(admit("POST", body(1, "tools/call", {"name": "x"})), waiters, False)
     waiters.park(call.key, Future())
     for number in range(5):
         session.notify(
@@ -92,7 +92,7 @@ def serve(native: Any, store: Any) -> None:
     settle()
     read(call)
     if cursor:
-        resumed = session.resume(admit("GET", b"", (b"last-event-id", cursor.encode())), waiters)
+        resumed = session.open(admit("GET", b"", (b"last-event-id", cursor.encode())), waiters, False)
         session.respond(1, json.dumps({"jsonrpc": "2.0", "id": 1, "result": {"x": "y" * 1000}}))
         settle()
         read(resumed)

@@ -2,8 +2,8 @@
 
 `postgres` sets TAILROPE_TEST_POSTGRES, `postgres-tls` TAILROPE_TEST_POSTGRES_TLS and TAILROPE_TEST_POSTGRES_TLS_CA (a
 server that takes encrypted connections only, but for the user `plain`, who may have none; `certified` needs the
-certificate client.pem beside the authority's, and no password), `pgbouncer` TAILROPE_TEST_PGBOUNCER (in transaction mode, and starts
-`postgres` behind it).
+certificate client.pem beside the authority's, and no password), `pgbouncer` TAILROPE_TEST_PGBOUNCER (in transaction
+mode, and starts `postgres` behind it).
 """
 
 import os

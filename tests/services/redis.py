@@ -6,7 +6,7 @@
 | redis-cluster | TAILROPE_TEST_REDIS_CLUSTER | three servers, a third of the slots each |
 | redis-sentinel | TAILROPE_TEST_REDIS_SENTINEL | a server, its replica, three sentinels |
 | redis-tls | TAILROPE_TEST_REDIS_TLS | one server with TLS, user and password |
-| | TAILROPE_TEST_REDIS_TLS_CA | the file with its authority's certificate; beside it are those of a server and a client |
+| | TAILROPE_TEST_REDIS_TLS_CA | the certificate of its authority; beside it are those of a server and a client |
 
 TAILROPE_TEST_REDIS_SERVER=/path/to/valkey-server runs another server program than Debian's redis-server.
 """
