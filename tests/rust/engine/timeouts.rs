@@ -166,7 +166,7 @@ fn i13_an_end_is_asked_for_until_the_store_has_it() {
     assert!(!store.record_now(&key).unwrap().finished);
     // Who comes meanwhile is given the end that the store has not got.
     store.set(false, false);
-    assert_eq!(bench.read(&resume(&session, &cursor)).frames()[1..], [tombstone.clone()]);
+    assert_eq!(bench.read(&resume(&session, &cursor)).frames()[1..], *std::slice::from_ref(&tombstone));
     store.answer_all();
     bench.advance(30_000);
     assert!(store.record_now(&key).is_some_and(|record| record.finished && record.tail.is_some()));
