@@ -6,7 +6,7 @@ use super::stats::Counters;
 use super::{Engine, EngineError, SessionHandle, Shared, lock};
 use crate::Ms;
 use crate::protocol::{Dialect, StreamNonce};
-use crate::store::{Answer, Complete, Operation, Outcome, SessionRecord, StoreError, Ticket};
+use crate::store::{Answer, Complete, Operation, Outcome, SessionRecord, StoreError, Ticket, session_name};
 use crate::stream::ConnectionId;
 use crate::sync::{Arc, Mutex, Weak};
 
@@ -95,7 +95,7 @@ impl Adoption {
         };
         let Some(record) = record else { return Some(Ok(None)) };
         if record.principal != look_up.principal {
-            look_up.shared.warn_foreign(&look_up.id);
+            look_up.shared.warn_foreign(&session_name(&look_up.id));
             return Some(Ok(None));
         }
         Some(look_up.adopt(&record).map(Some))
@@ -114,7 +114,7 @@ impl LookUp {
         if let Some(open) = shared.register(&cell)? {
             return Ok(SessionHandle::arrived(open, self.arrival));
         }
-        tracing::debug!(target: "tailrope", session = %self.id, "session of another process served");
+        tracing::debug!(target: "tailrope", session = %session_name(&self.id), "session of another process served");
         Ok(SessionHandle::arrived(cell, self.arrival))
     }
 }
@@ -152,7 +152,7 @@ impl Engine {
         let to: Weak<dyn Complete> = Arc::downgrade(&(Arc::clone(&look_up) as Arc<dyn Complete>));
         let ticket = Ticket { to, nonce: StreamNonce([0; 12]), operation: Operation::Session, number: shared.number() };
         let now = shared.clock.now();
-        match shared.store.session(now, id, &ticket) {
+        match shared.store.session(now, &session_name(id), &ticket) {
             Answer::Now(result) => *lock(&look_up.told) = Told::Outcome(result),
             Answer::Later if shared.options.store_timeout_ms == 0 => {}
             Answer::Later => {

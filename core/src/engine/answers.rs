@@ -34,7 +34,7 @@ impl Cell {
         steps: &mut Vec<Step>,
     ) -> Result<ConnectionId, Refusal> {
         if let Some(own) = self.shared.store.own_ids() {
-            let located = own.locate(&self.id, last_event_id);
+            let located = own.locate(&self.name, last_event_id);
             let nonce = located.map_or(StreamNonce([0; 12]), |(nonce, _)| nonce);
             let conn = attach(state, nonce, Origin::Unnamed);
             if let Some(conn) = state.conns.get_mut(&conn) {
@@ -167,7 +167,7 @@ impl Cell {
 /// What the host's own store replayed: outside the window, so in the store's own words.
 impl Cell {
     fn ask_replay(&self, state: &mut State, now: Ms, host: &HostStore, last_event_id: &str, id: ConnectionId) {
-        let number = host.replay(&self.id, last_event_id, id);
+        let number = host.replay(&self.name, last_event_id, id);
         let wait = self.wait_for_replay(state, now, number);
         if let Some(conn) = state.conns.get_mut(&id) {
             conn.replay = Some((number, wait));
@@ -220,12 +220,12 @@ impl Cell {
         steps: &mut Vec<Step>,
     ) {
         // A name of another session's stream is no stream here: look-ups are by session and nonce (I7).
-        let nonce = replay.stream.as_deref().and_then(|name| HostStore::stream_of(&self.id, name));
+        let nonce = replay.stream.as_deref().and_then(|name| HostStore::stream_of(&self.name, name));
         let Some(nonce) = nonce else { return self.answer_unknown(state, now, id, steps) };
         let record = host.window(&self.key(nonce));
         let low = record.as_ref().map_or(0, |record| record.low);
         // The window knows ids that are cursors into it, the one before its first event included.
-        let located = |id: &str| host.locate(&self.id, id).filter(|(stream, _)| *stream == nonce);
+        let located = |id: &str| host.locate(&self.name, id).filter(|(stream, _)| *stream == nonce);
         let mut before_window =
             state.conns.get_mut(&id).map(|c| std::mem::take(&mut c.after_opening)).unwrap_or_default();
         let mut overlap = None;

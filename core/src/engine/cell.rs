@@ -18,7 +18,7 @@ use crate::Ms;
 use crate::exchange::{AnswerHead, Fault, Join, Pace, Pause, Turn};
 use crate::protocol::{Dialect, Envelope, Kind, Origin, Refusal, RequestId, Revision, StreamNonce};
 use crate::session::{OutgoingKind, Route, Session, Step, SynthesizedEnd, end_payload};
-use crate::store::{Complete, Operation, Outcome, OwnIds, SessionRecord, StoreError, StreamKey, Ticket};
+use crate::store::{Complete, Operation, Outcome, OwnIds, SessionRecord, StoreError, StreamKey, Ticket, session_name};
 use crate::stream::{CloseReason, ConnectionId, Input, Refused};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, Mutex, Weak};
@@ -69,6 +69,8 @@ pub(super) struct State {
 pub(super) struct Cell {
     pub(super) shared: Arc<Shared>,
     pub(super) id: Arc<str>,
+    /// What the store and the log know it by.
+    pub(super) name: Arc<str>,
     pub(super) number: u64,
     pub(super) dialect: &'static Dialect,
     pub(super) me: Weak<Self>,
@@ -81,7 +83,7 @@ pub(super) struct Cell {
 
 impl fmt::Debug for Cell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("Session").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
@@ -100,6 +102,7 @@ impl Cell {
         let pace = Pace::new(limits.max_events_per_stream, limits.max_bytes_per_stream);
         Arc::new_cyclic(|me| Self {
             shared,
+            name: session_name(&id),
             id,
             number,
             dialect,
@@ -138,7 +141,7 @@ impl Cell {
     }
 
     pub(super) fn key(&self, nonce: StreamNonce) -> StreamKey {
-        StreamKey { session: Arc::clone(&self.id), nonce }
+        StreamKey { session: Arc::clone(&self.name), nonce }
     }
 
     pub(super) fn ticket(&self, nonce: StreamNonce, operation: Operation) -> Ticket {
@@ -279,7 +282,7 @@ impl Cell {
             standalone: state.session.standalone(),
             ..SessionRecord::default()
         };
-        self.shared.store.put_session(now, &self.id, &record);
+        self.shared.store.put_session(now, &self.name, &record);
     }
 
     pub(super) fn claim(&self, principal: Option<&str>) {
@@ -359,7 +362,7 @@ impl Cell {
         if let Some((number, wait)) = conn.replay {
             state.waits.remove(wait);
             if let Some(host) = self.shared.store.own_ids().and_then(OwnIds::host) {
-                host.forget_replay(&self.id, number);
+                host.forget_replay(&self.name, number);
             }
         }
         self.shared.connections.fetch_sub(1, Ordering::Relaxed);

@@ -110,13 +110,13 @@ impl Cell {
             state.writing.clear();
         });
         if !self.keeps_logs.load(Ordering::SeqCst) {
-            self.shared.store.drop_session(&self.id);
+            self.shared.store.drop_session(&self.name);
         }
         self.release();
         lock(&self.shared.timed).remove(&self.number);
         let scheduled = lock(&self.state).scheduled;
         self.shared.schedule(scheduled, Ms::NEVER, self.number);
-        tracing::debug!(target: "tailrope", session = %self.id, "session ended");
+        tracing::debug!(target: "tailrope", session = %self.name, "session ended");
     }
 
     fn write_last(&self, state: &mut State, now: Ms, id: ConnectionId) {

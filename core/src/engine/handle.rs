@@ -99,7 +99,7 @@ impl SessionHandle {
         if self.cell.is_asked(principal) {
             return Ok(());
         }
-        self.cell.shared.warn_foreign(&self.cell.id);
+        self.cell.shared.warn_foreign(&self.cell.name);
         Err(self.cell.dialect.wording.session_unknown())
     }
 
@@ -270,7 +270,7 @@ impl SessionHandle {
     /// Operations that the host's own store has to do for this session; each is reported with its
     /// number to one of the methods below.
     pub fn take_operations(&self) -> Vec<HostOperation> {
-        self.host().map(|host| host.take_operations(&self.cell.id)).unwrap_or_default()
+        self.host().map(|host| host.take_operations(&self.cell.name)).unwrap_or_default()
     }
 
     /// The host's store stored the event and gave it this id.

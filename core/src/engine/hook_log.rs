@@ -11,7 +11,9 @@ use bytes::Bytes;
 
 use super::{Engine, EngineError, Shared, lock};
 use crate::protocol::{EventId, IdEncoder, Origin, StreamNonce};
-use crate::store::{Answer, Append, Complete, Operation, Outcome, ReadLimit, Record, StoreError, StreamKey, Ticket};
+use crate::store::{
+    Answer, Append, Complete, Operation, Outcome, ReadLimit, Record, StoreError, StreamKey, Ticket, session_name,
+};
 use crate::stream::{Chain, EventKind, Page, Seq, StoredEvent};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, Weak};
@@ -130,7 +132,7 @@ fn may_be_stored(error: &StoreError, is_unsure: bool) -> bool {
 
 /// Which session of the store holds a scope. No session id has a blank in it.
 fn session_of(scope: &str) -> Arc<str> {
-    format!("hook {scope}").into()
+    session_name(&format!("hook {scope}"))
 }
 
 enum Waiting {

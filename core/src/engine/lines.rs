@@ -9,7 +9,7 @@ pub(super) type Line = Box<dyn FnOnce() + Send>;
 macro_rules! log_later {
     ($cell:expr, $state:expr, $level:ident, [$($name:ident = $value:expr),*], $($fields:tt)+) => {
         if tracing::Level::$level <= tracing::level_filters::LevelFilter::current() {
-            let session = crate::sync::Arc::clone(&$cell.id);
+            let session = crate::sync::Arc::clone(&$cell.name);
             $(let $name = $value;)*
             $state.lines.push(Box::new(move || {
                 tracing::event!(target: "tailrope", tracing::Level::$level, %session, $($fields)+);

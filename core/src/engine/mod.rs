@@ -368,7 +368,7 @@ impl Engine {
         }
         cell.set_idle_ms(shared.options.session_idle_ms);
         Counters::add(&shared.counters.sessions_opened, 1);
-        tracing::debug!(target: "tailrope", session = %cell.id, "session opened");
+        tracing::debug!(target: "tailrope", session = %cell.name, "session opened");
         Ok(SessionHandle::new(cell))
     }
 

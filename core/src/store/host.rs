@@ -12,11 +12,10 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use bytes::Bytes;
-use xxhash_rust::xxh3::xxh3_128;
 
 use super::{
     Answer, Append, EventStore, Limits, MemoryStore, Name, Operation, Outcome, OwnIds, ReadLimit, Record,
-    SessionRecord, StoreError, StreamKey, Ticket, Usage,
+    SessionRecord, StoreError, StreamKey, Ticket, Usage, session_name,
 };
 use crate::Ms;
 use crate::protocol::{StreamNonce, sse};
@@ -250,7 +249,7 @@ impl HostStore {
 
     /// The stream that a name means in this session; none for a stream of another session.
     pub(crate) fn stream_of(session: &str, name: &str) -> Option<StreamNonce> {
-        let hex = name.strip_prefix(session_name(session).as_str())?;
+        let hex = name.strip_prefix(&*session_name(session))?;
         let mut nonce = [0; 12];
         if hex.len() != 2 * nonce.len() || !hex.is_ascii() {
             return None;
@@ -405,9 +404,4 @@ impl OwnIds for HostStore {
     fn host(&self) -> Option<&HostStore> {
         Some(self)
     }
-}
-
-/// The session's part of stream names: the session id is a credential and stays out of the store.
-fn session_name(session: &str) -> String {
-    format!("{:032x}", xxh3_128(session.as_bytes()))
 }

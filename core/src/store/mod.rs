@@ -34,6 +34,7 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
+use sha2::{Digest, Sha256};
 
 pub use append::Append;
 pub use error::StoreError;
@@ -65,6 +66,13 @@ pub struct StreamKey {
     pub session: Arc<str>,
     /// The stream's own, unguessable name.
     pub nonce: StreamNonce,
+}
+
+/// What stores and logs know a session by. Its id is a credential: who has it may come back to the session. From this hash,
+/// the beginning of SHA-256 in hexadecimal digits, nobody gets back to it.
+pub fn session_name(id: &str) -> Arc<str> {
+    let hash = Sha256::digest(id.as_bytes());
+    hash[..16].iter().map(|byte| format!("{byte:02x}")).collect::<String>().into()
 }
 
 impl fmt::Debug for StreamKey {

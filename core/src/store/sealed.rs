@@ -2,8 +2,8 @@
 //! that can be read.
 //!
 //! XChaCha20-Poly1305 with a random nonce for each payload. A payload is bound to its session, stream and
-//! position: one that was moved is not taken for another. What stays readable: session ids, stream names,
-//! positions, sizes, kinds, times.
+//! position: one that was moved is not taken for another. What stays readable: stream names, positions,
+//! sizes, kinds, times.
 
 use std::collections::HashMap;
 use std::fmt;

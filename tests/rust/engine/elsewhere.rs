@@ -536,3 +536,19 @@ fn i9_a_session_that_the_store_does_not_tell_of_is_an_error_in_time() {
     store.set(false, true);
     assert!(matches!(adopt().take(), Some(Err(EngineError::Store(_)))));
 }
+
+#[test]
+fn a_store_does_not_know_the_id_of_a_session() {
+    let folder = Folder::new();
+    let here = process(&folder, 0);
+    let id = "who-has-this-may-come-back";
+    let session = open_session(&here, id, NEW);
+    let first = call(&session, 1);
+    notify(&session, 1, "what is in the file").unwrap();
+    read_until(&here, &first, has(1));
+    drop((first, session, here));
+    let files = [folder.path("a.db"), folder.path("a.db-wal")];
+    let bytes: Vec<u8> = files.iter().filter_map(|file| std::fs::read(file).ok()).flatten().collect();
+    let has = |text: &str| bytes.windows(text.len()).any(|window| window == text.as_bytes());
+    assert!(has("what is in the file") && !has(id));
+}

@@ -8,7 +8,7 @@ use crate::kit::folder::Folder;
 use bytes::Bytes;
 use tailrope_core::engine::{HookLog, HookReplay, Options};
 use tailrope_core::protocol::EventId;
-use tailrope_core::store::{EventStore, Limits, StoreError, StoreOptions, StreamKey, open};
+use tailrope_core::store::{EventStore, Limits, StoreError, StoreOptions, StreamKey, open, session_name};
 use tailrope_core::stream::EventKind;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -159,7 +159,7 @@ fn i9_a_fault_harms_one_message_and_a_lost_log_none() {
     put(&log, "s", "1", "b");
     assert_eq!(texts(replay(&log, "s", &first)), Some(("1".into(), vec!["b".into()])));
     let Some(EventId::Position(cursor)) = EventId::parse(&first) else { panic!("an id of our form") };
-    memory.drop_stream(&StreamKey { session: "hook s".into(), nonce: cursor.nonce });
+    memory.drop_stream(&StreamKey { session: session_name("hook s"), nonce: cursor.nonce });
     let again = put(&log, "s", "1", "c");
     assert_eq!((replay(&log, "s", &first), texts(replay(&log, "s", &again))), (None, Some(("1".into(), vec![]))));
 }

@@ -9,7 +9,7 @@ use tailrope_core::Ms;
 use tailrope_core::engine::{EngineError, Options};
 use tailrope_core::protocol::{EventId, StreamNonce};
 use tailrope_core::store::contract::{Caller, Log, progress};
-use tailrope_core::store::{EventStore, StoreError, StreamKey};
+use tailrope_core::store::{EventStore, StoreError, StreamKey, session_name};
 use tailrope_core::stream::CloseReason;
 
 fn key_of(session: &str, event_id: &str) -> StreamKey {
@@ -17,7 +17,7 @@ fn key_of(session: &str, event_id: &str) -> StreamKey {
         Some(EventId::Position(cursor)) => cursor.nonce,
         other => panic!("a cursor: {other:?}"),
     };
-    StreamKey { session: session.into(), nonce }
+    StreamKey { session: session_name(session), nonce }
 }
 
 /// The two ways to lose events: the log is not there, or is there with less in it.

@@ -10,8 +10,8 @@ use serde_json::json;
 use tailrope_core::Ms;
 use tailrope_core::engine::{NoWake, Options, Sent, SessionHandle};
 use tailrope_core::protocol::{Dialect, ListChanged, Revision};
-use tailrope_core::store::SessionRecord;
 use tailrope_core::store::contract::Caller;
+use tailrope_core::store::{SessionRecord, session_name};
 use tailrope_core::stream::{CloseReason, Pacing};
 
 /// Request 1 got two notifications and its response, nobody is connected, and its machine is gone. Returns
@@ -285,10 +285,10 @@ fn the_store_is_told_what_readers_elsewhere_have_to_know_of_a_session() {
     let session = bench.engine.open_session("s", None, &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 0).unwrap();
     session.claim(Some("alice"));
     let caller = Caller::new(&*store, Ms(0));
-    assert_eq!(caller.session("s"), None, "not before the revision is negotiated");
+    assert_eq!(caller.session(&session_name("s")), None, "not before the revision is negotiated");
     let connection = session.call(&[id(0)], Some(Revision::V2025_11_25), Arc::new(NoWake), 0).unwrap();
     bench.advance(1_000);
-    assert_eq!(caller.session("s"), None);
+    assert_eq!(caller.session(&session_name("s")), None);
     let result = br#"{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{"listChanged":true}}}}"#;
     session.send(tailrope_core::engine::OutgoingMessage::response(&id(0), result)).unwrap();
     let mut want = SessionRecord {
@@ -298,7 +298,7 @@ fn the_store_is_told_what_readers_elsewhere_have_to_know_of_a_session() {
         list_changed: ListChanged { tools: true, ..ListChanged::default() },
         ..SessionRecord::default()
     };
-    let now = |caller: &Caller<'_>| caller.at(session.now()).session("s");
+    let now = |caller: &Caller<'_>| caller.at(session.now()).session(&session_name("s"));
     assert_eq!(now(&caller).as_ref(), Some(&want));
     session.set_retry_ms(700);
     want.retry_ms = 700;

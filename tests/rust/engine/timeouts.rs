@@ -8,7 +8,7 @@ use serde_json::json;
 use tailrope_core::ErrorCode;
 use tailrope_core::engine::{EngineError, NoWake, Options, Sent};
 use tailrope_core::protocol::{Dialect, EventId};
-use tailrope_core::store::{HostReplay, HostStore, StoreError, StreamKey};
+use tailrope_core::store::{HostReplay, HostStore, StoreError, StreamKey, session_name};
 use tailrope_core::stream::CloseReason;
 
 const TIMED_OUT: Result<(), EngineError> = Err(EngineError::Store(StoreError::TimedOut { after_ms: 30_000 }));
@@ -152,7 +152,7 @@ fn i13_an_end_is_asked_for_until_the_store_has_it() {
     let connection = call(&session, 1);
     let cursor = bench.read(&connection).last_id();
     let Some(EventId::Position(at)) = EventId::parse(&cursor) else { panic!("a position") };
-    let key = StreamKey { session: "s".into(), nonce: at.nonce };
+    let key = StreamKey { session: session_name("s"), nonce: at.nonce };
     store.set(true, false);
     session.cancelled(&id(1));
     let tombstone = json!({"tombstone": {"error": -32800, "id": 1}});

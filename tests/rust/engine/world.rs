@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tailrope_core::engine::{Connection, EngineError, NoWake, Options, OutgoingMessage, Sent, SessionHandle};
 use tailrope_core::protocol::{EventId, RequestId};
 use tailrope_core::session::OutgoingKind;
-use tailrope_core::store::{Limits, StoreError, StreamKey};
+use tailrope_core::store::{Limits, StoreError, StreamKey, session_name};
 
 /// The streams of a schedule: three calls, and the standalone stream.
 const STREAMS: usize = 4;
@@ -210,7 +210,7 @@ impl World {
             EventId::parse(id)
         });
         let Some(EventId::Position(cursor)) = cursors else { return (Vec::new(), self.answered[stream]) };
-        let text = self.store.text_now(&StreamKey { session: "s".into(), nonce: cursor.nonce });
+        let text = self.store.text_now(&StreamKey { session: session_name("s"), nonce: cursor.nonce });
         let log: Vec<Value> = frames(&text).into_iter().map(|frame| frame["is"].clone()).collect();
         let mut at = 0;
         for (number, what) in &self.sent[stream] {

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tailrope_checker::{Fact, Timed, Why, marks};
 use tailrope_core::Ms;
 use tailrope_core::protocol::RequestId;
-use tailrope_core::store::{Outcome, ReadLimit, Record, SessionRecord, StoreError, StreamKey};
+use tailrope_core::store::{Outcome, ReadLimit, Record, SessionRecord, StoreError, StreamKey, session_name};
 use tailrope_core::stream::{Chain, EventKind, Page, Seq, StoredEvent};
 
 use crate::dice::Dice;
@@ -145,6 +145,8 @@ pub(crate) struct Sea {
     nodes: usize,
     logs: BTreeMap<(Arc<str>, [u8; 12]), Log>,
     sessions: BTreeMap<Arc<str>, Known>,
+    /// The test's names for sessions, by what the store knows them by.
+    names: BTreeMap<Arc<str>, String>,
     owner_lost_ms: u64,
     retention_ms: u64,
     max_events: usize,
@@ -163,6 +165,7 @@ impl Sea {
             nodes: setup.nodes as usize,
             logs: BTreeMap::new(),
             sessions: BTreeMap::new(),
+            names: BTreeMap::new(),
             owner_lost_ms: setup.owner_lost_ms,
             retention_ms: setup.retention_ms,
             max_events: setup.max_events as usize,
@@ -182,8 +185,15 @@ impl Sea {
         self.logs.get_mut(&(Arc::clone(&key.session), key.nonce.0))
     }
 
+    /// A session has an id.
+    pub(crate) fn named(&mut self, id: &str) {
+        self.names.insert(session_name(id), id.to_owned());
+    }
+
+    /// `session` is the test's name for it, or what the store knows it by.
     pub(crate) fn gone(&mut self, session: &str, stream: Option<String>, why: Why) {
-        self.tell(Fact::Gone { session: session.to_owned(), stream, why });
+        let session = self.names.get(session).map_or(session, String::as_str).to_owned();
+        self.tell(Fact::Gone { session, stream, why });
     }
 
     /// Others are told, some time.
@@ -439,7 +449,8 @@ impl Sea {
 
     /// The store loses what it held last of a stream, or the stream itself.
     pub(crate) fn roll_back(&mut self, session: &str, stream: &str, by: u64) {
-        let found = self.logs.iter().find(|((of, _), log)| **of == *session && log.name == *stream);
+        let name = session_name(session);
+        let found = self.logs.iter().find(|((of, _), log)| **of == *name && log.name == *stream);
         let Some(key) = found.map(|(place, _)| key(place)) else { return };
         self.gone(session, Some(stream.to_owned()), Why::StoreLost);
         // Whose end is lost elsewhere than in its own process, nobody ends again: that is not asked for.

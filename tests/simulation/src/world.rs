@@ -127,6 +127,7 @@ impl World {
             let home = at % world.nodes.len();
             let name = format!("s{at}");
             let wake = Arc::clone(&world.bells) as Arc<dyn Wake>;
+            world.sea().named(&name);
             let engine = &world.nodes[home].engine;
             let handle = engine.open_session(&name, None, &Dialect::MCP_PYTHON_2, wake, SESSION);
             let handle = handle.expect("a new engine opens sessions");

@@ -58,7 +58,7 @@ async def serve(runtime: Runtime, manager: Any, session_id: str, scope: Scope, r
         who = asker(scope, runtime)
         session = await _adopt(runtime, here, session_id, scope, who)
     except TailropeError as error:
-        logger.warning("session %s cannot be looked up: %s", session_id[:64], error)
+        logger.warning("a session cannot be looked up: %s", error)
         await write_refusal(send, refusal(_sdk.MAJOR, "session_not_told", ""), session_id.encode("ascii"))
         return True
     if session is None:
