@@ -89,11 +89,10 @@ for (const line of LINES) {
       assert.equal(await peer.ask('return after'), 'after');
     });
 
-    test('i9 a store that does not answer is given up in time', ours, async (t) => {
+    test('i9 a store that does not answer is asked again in time', ours, async (t) => {
       const peer = await opened(t, line, { storeTimeoutMs: STORE_MS });
-      const events = await (await peer.script('try log store-hangs', 'emit 1')).rest();
-      assert.match(results(events)[0], /raised/);
-      assert.deepEqual(counts(events), [1]);
+      const events = await (await peer.script('try log store-hangs', 'return x')).rest();
+      assert.deepEqual([logs(events), results(events).length], [['store-hangs'], 1]);
     });
 
     for (const fault of ['store-unreadable', 'store-stalls']) {

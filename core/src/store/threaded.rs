@@ -1,8 +1,8 @@
 //! A store that answers on threads of its own, for the tests of hosts: the memory store behind a delay.
 //!
 //! Whatever has an answer is answered later, by a thread that the host does not know. Payloads order faults:
-//! an event that holds [`FAILS`] is not stored, one that holds [`HANGS`] gets no answer, and a page with one
-//! that holds [`UNREADABLE`] or [`STALLS`] cannot be read, or is not answered.
+//! an event that holds [`FAILS`] is not stored, one that holds [`HANGS`] gets no answer when it is first asked for, and a
+//! page with one that holds [`UNREADABLE`] or [`STALLS`] cannot be read, or is not answered.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ use crate::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// An event with this in it is not stored.
 pub const FAILS: &str = "store-fails";
-/// An event with this in it gets no answer.
+/// An event with this in it gets no answer before it is asked for again.
 pub const HANGS: &str = "store-hangs";
 /// A page with such an event in it cannot be read.
 pub const UNREADABLE: &str = "store-unreadable";
@@ -43,6 +43,8 @@ pub struct ThreadedStore {
     delay: Duration,
     threads: OnceLock<Vec<Sender<(Instant, Work)>>>,
     abandoned: Arc<Mutex<HashSet<Name>>>,
+    /// Positions that got no answer once.
+    hung: Arc<Mutex<HashSet<(StreamNonce, Seq)>>>,
 }
 
 impl ThreadedStore {
@@ -53,6 +55,7 @@ impl ThreadedStore {
             delay: Duration::from_millis(delay_ms),
             threads: OnceLock::new(),
             abandoned: Arc::default(),
+            hung: Arc::default(),
         }
     }
 
@@ -115,8 +118,10 @@ impl EventStore for ThreadedStore {
     fn append(&self, now: Ms, key: &StreamKey, append: &Append<'_>, ticket: &Ticket) -> Answer<()> {
         let Append { events, chain_before, chain } = *append;
         let (name, events) = (key.clone(), events.to_vec());
+        let hung = Arc::clone(&self.hung);
         self.later(key.nonce, ticket, move |memory, ticket| {
-            if holds(&events, HANGS) {
+            let first = events.first().map_or(0, |event| event.seq);
+            if holds(&events, HANGS) && lock(&hung).insert((name.nonce, first)) {
                 return;
             }
             let outcome = if holds(&events, FAILS) {
