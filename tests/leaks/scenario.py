@@ -21,6 +21,8 @@ HEADERS = [
     (b"mcp-protocol-version", b"2025-11-25"),
     (b"mcp-session-id", b"one"),
 ]
+# What a middleware found out about the user, and the name that the server's own function gave.
+WHO = ('{"sub": "ann"}', None)
 OPENING = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
 
 
@@ -74,7 +76,7 @@ def serve(native: Any, store: Any) -> None:
         session.take_outcomes()
 
     def admit(method: str, payload: bytes, *more: tuple[bytes, bytes]) -> Any:
-        return session.admit(method, [*HEADERS, *more], payload, False)
+        return session.admit(method, [*HEADERS, *more], payload, False, *WHO)
 
     opened = session.open(admit("POST", body(0, "initialize", OPENING)), waiters, False)
     session.respond(0, json.dumps({"jsonrpc": "2.0", "id": 0, "result": OPENING}))
@@ -97,15 +99,15 @@ def serve(native: Any, store: Any) -> None:
         settle()
         read(resumed)
         resumed.lost()
-    session.admit("PATCH", HEADERS, b"", False)
+    session.admit("PATCH", HEADERS, b"", False, *WHO)
     with contextlib.suppress(TypeError):
-        session.admit("POST", [7], b"", False)
+        session.admit("POST", [7], b"", False, *WHO)
     log = engine.hook_log()
     stored = log.store(waiters, "scope", "stream", "response", b"{}")
     settle()
     stored.take()
     log.drop_scope("scope")
-    engine.adopt_session("elsewhere", None, 2, waiters).take()
+    engine.adopt_session("elsewhere", HEADERS, *WHO, 2, waiters).take()
     session.end()
     engine.drain(5)
     engine.tick()
