@@ -169,7 +169,7 @@ async function engineAlone() {
   const emit = (times) => {
     const connection = open();
     for (let i = 1; i <= times; i++) {
-      session.notify(id, `{"jsonrpc":"2.0","method":"notifications/progress","params":${event}}`);
+      session.notify(id, `{"jsonrpc":"2.0","method":"notifications/progress","params":${event}}`, 0, true);
       if (i % 128 === 0) {
         connection.poll(1 << 18);
       }
