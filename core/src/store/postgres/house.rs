@@ -48,7 +48,7 @@ pub(super) async fn run(link: SharedLink, quiet: SharedLink, shared: Arc<Shared>
                 match fault.kind {
                     Kind::Lost => link.lock().await.lost_one(&client),
                     Kind::Refuses => link.lock().await.refuses(fault, Duration::ZERO),
-                    Kind::Conflict | Kind::Other => {}
+                    Kind::Conflict | Kind::Late | Kind::Other => {}
                 }
                 false
             }

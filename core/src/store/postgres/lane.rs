@@ -96,25 +96,26 @@ async fn perform(
     if writes.is_empty() {
         return (Vec::new(), None);
     }
-    let fault = match transact(lane, link, shared, context, writes, patience).await {
+    let together = match transact(lane, link, shared, context, writes, patience, None).await {
         Ok(verdicts) => return (verdicts, None),
         Err(fault) => fault,
     };
-    if matches!(fault.kind, Kind::Lost | Kind::Refuses) {
-        return (writes.iter().map(|write| Err(not_done(write, &fault))).collect(), Some(fault));
+    if together.is_of_all(writes.len()) {
+        return (writes.iter().map(|write| Err(not_done(write, &together))).collect(), Some(together));
     }
     if let [write] = writes {
-        return (vec![Err(not_done(write, &fault))], None);
+        return (vec![Err(not_done(write, &together))], None);
     }
     let mut verdicts = Vec::with_capacity(writes.len());
-    for write in writes.chunks(1) {
-        match transact(lane, link, shared, context, write, patience).await {
+    for (at, write) in writes.iter().enumerate() {
+        let alone = std::slice::from_ref(write);
+        match transact(lane, link, shared, context, alone, patience, together.unheard).await {
             Ok(one) => verdicts.extend(one),
             Err(fault) => {
-                verdicts.push(Err(not_done(&write[0], &fault)));
-                if matches!(fault.kind, Kind::Lost | Kind::Refuses) {
-                    let error = StoreError::from(&fault);
-                    verdicts.resize_with(writes.len(), || Err(error.clone()));
+                verdicts.push(Err(not_done(write, &fault)));
+                if fault.is_of_all(1) {
+                    let of_rest = Fault { unheard: together.unheard, ..fault.clone() };
+                    verdicts.extend(writes[at + 1..].iter().map(|write| Err(not_done(write, &of_rest))));
                     return (verdicts, Some(fault));
                 }
             }
@@ -135,7 +136,7 @@ fn not_done(write: &Write, fault: &Fault) -> StoreError {
 }
 
 /// One transaction. What may have been committed when the connection was lost is tried again: the log
-/// tells whether it was.
+/// tells whether it was. `unheard` is for how long an earlier one with these writes was not heard of.
 async fn transact(
     lane: usize,
     link: &mut Link,
@@ -143,11 +144,13 @@ async fn transact(
     context: &Context,
     writes: &[Write],
     patience: Duration,
+    unheard: Option<Duration>,
 ) -> Result<Vec<Verdict>, Fault> {
     let encoded = Encoded::new(writes);
-    let (started, mut again, mut tries) = (Instant::now(), false, 0);
+    let (started, mut again, mut tries) = (Instant::now(), unheard.is_some(), 0);
     // A try that was not heard of may have been the one that was done.
-    let told = |fault: Fault, again: bool| if again { fault.unheard_for(started.elapsed()) } else { fault };
+    let waited = || unheard.unwrap_or_default() + started.elapsed();
+    let told = |fault: Fault, again: bool| if again { fault.unheard_for(waited()) } else { fault };
     loop {
         tries += 1;
         let left = patience.saturating_sub(started.elapsed());
@@ -169,11 +172,11 @@ async fn transact(
                     return Err(told(fault, again));
                 }
                 Kind::Conflict if tries < TRIES => {}
-                Kind::Conflict | Kind::Other => return Err(told(fault, again)),
+                Kind::Conflict | Kind::Late | Kind::Other => return Err(told(fault, again)),
             },
             Err(_) => {
                 link.give_up();
-                return Err(told(Fault::new(Kind::Other, "the server did not answer in time"), true));
+                return Err(told(Fault::late(), true));
             }
         }
     }

@@ -34,6 +34,8 @@ pub(super) enum Kind {
     Lost,
     /// The server does nothing of that kind for anybody now.
     Refuses,
+    /// The server did not answer in time. What was under way may have been done.
+    Late,
     /// Two transactions were in each other's way. The next try goes through.
     Conflict,
     /// It has to do with what was asked.
@@ -43,6 +45,20 @@ pub(super) enum Kind {
 impl Fault {
     pub(super) fn new(kind: Kind, text: impl Into<String>) -> Self {
         Self { text: text.into(), kind, unheard: None }
+    }
+
+    pub(super) fn late() -> Self {
+        Self::new(Kind::Late, "the server did not answer in time")
+    }
+
+    /// Whether a transaction with so many writes would have failed with any others, too. A server that is late
+    /// with one write alone does nothing; with several, one of them may be what takes long.
+    pub(super) fn is_of_all(&self, writes: usize) -> bool {
+        match self.kind {
+            Kind::Lost | Kind::Refuses => true,
+            Kind::Late => writes == 1,
+            Kind::Conflict | Kind::Other => false,
+        }
     }
 
     pub(super) fn unheard_for(self, time: Duration) -> Self {

@@ -56,7 +56,7 @@ pub(super) async fn run(link: SharedLink, shared: Arc<Shared>, context: Arc<Cont
                 let asked = tokio::time::timeout(context.timeout, answer(&client, &context, &look.what));
                 let answer = asked.await.unwrap_or_else(|_| {
                     is_stuck.store(true, Ordering::Relaxed);
-                    Err(Fault::new(Kind::Other, "the server did not answer in time"))
+                    Err(Fault::late())
                 });
                 drop(place);
                 match answer {

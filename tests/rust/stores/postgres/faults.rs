@@ -324,6 +324,56 @@ fn a_lock_of_somebody_else_stops_its_log_alone_and_not_for_ever() {
 }
 
 #[test]
+fn a_server_that_hangs_at_every_write_is_waited_for_twice_and_not_by_each_write() {
+    const WRITES: u64 = 40;
+    let namespaces = Namespaces::direct();
+    // One connection: what comes together is one transaction.
+    let address = format!("{}&connections=1&timeout_ms=500", namespaces.address());
+    let store = at(&address, &StoreOptions::default());
+    let logs: Vec<Log> = (0..=WRITES).map(|number| Caller::new(&store, Ms(0)).open("s", number)).collect();
+    let (server, names) = (Administrator::new(), namespace(&address));
+    // As a synchronous replica does that is not there. A sequence counts what is rolled back, too.
+    server.run(&format!(
+        "CREATE TABLE {names}.hung (); CREATE SEQUENCE {names}.tries;
+         CREATE FUNCTION {names}.hang() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             IF EXISTS (SELECT FROM {names}.hung) THEN
+                 PERFORM nextval('{names}.tries'); PERFORM pg_sleep(3600);
+             END IF;
+             RETURN new;
+         END $$;
+         CREATE TRIGGER hang BEFORE INSERT ON {names}.event FOR EACH ROW EXECUTE FUNCTION {names}.hang();
+         CREATE TRIGGER hang BEFORE INSERT ON {names}.session FOR EACH ROW EXECUTE FUNCTION {names}.hang();
+         INSERT INTO {names}.hung DEFAULT VALUES"
+    ));
+    let tries = || server.number(&format!("SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {names}.tries"));
+    let append = |log: &Log| Caller::new(&store, Ms(0)).append(log, 1, &[sized(10)]);
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| append(&logs[0]));
+        eventually("it hangs", || tries() > 0);
+        store.put_session(Ms(0), "told", &SessionRecord { retry_ms: 5, ..SessionRecord::default() });
+        let others: Vec<_> = logs[1..].iter().map(|log| scope.spawn(|| append(log))).collect();
+        for refused in std::iter::once(first).chain(others).map(|asking| asking.join().unwrap()) {
+            assert!(
+                matches!(refused, Err(StoreError::TimedOut { .. })),
+                "whether it is stored is not known: {refused:?}"
+            );
+        }
+    });
+    let tries = tries();
+    assert!(tries < (WRITES / 2).cast_signed(), "{tries} transactions were waited for");
+    server.run(&format!("DELETE FROM {names}.hung"));
+    let caller = Caller::new(&store, Ms(0));
+    eventually("what has no answer is done when the server does something again", || {
+        caller.session("told").is_some_and(|record| record.retry_ms == 5)
+    });
+    for mut log in logs {
+        assert_eq!(append(&log), Ok(()), "rule 10");
+        log.events.push(sized(10));
+        log.assert_stored(&caller, 0, "rule 10");
+    }
+}
+
+#[test]
 fn a_question_of_no_session_is_answered_behind_everything() {
     let namespaces = Namespaces::direct();
     let address = format!("{}&connections=4", namespaces.address());
