@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 
 use super::usage::Book;
 use super::wake::Wake;
-use crate::store::line::Line;
+use crate::store::line::{Line, Waiting, closed};
 use crate::store::{Append, Name, ReadLimit, SessionRecord, StoreError, StreamKey, Ticket};
 use crate::stream::{Seq, StoredEvent};
 
@@ -23,9 +23,6 @@ use crate::stream::{Seq, StoredEvent};
 const BATCH: usize = 256;
 /// Bytes of one transaction, about.
 const BATCH_BYTES: usize = 4 << 20;
-/// What may wait. Streams hold their own senders back long before; this bounds very many streams.
-const MAX_WAITING: usize = 65_536;
-const MAX_WAITING_BYTES: usize = 64 << 20;
 
 /// A change. Those with a ticket are answered.
 pub(super) enum Write {
@@ -213,13 +210,9 @@ impl Shared {
     /// Queues a change.
     ///
     /// # Errors
-    /// When too much waits already. What has no answer is refused later: it is small, and lost for good.
+    /// When too much waits already.
     pub(super) fn write(&self, write: Write) -> Result<(), StoreError> {
-        let (count, bytes) = (self.waiting.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed));
-        let max = if write.ticket().is_some() { MAX_WAITING } else { 2 * MAX_WAITING };
-        if self.is_closed() || count >= max || (write.ticket().is_some() && bytes >= MAX_WAITING_BYTES) {
-            return Err(self.too_much());
-        }
+        self.has_room(write.bytes(), write.ticket().is_some())?;
         self.waiting.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(write.bytes(), Ordering::Relaxed);
         let lane = self.lane(write.session());
@@ -236,9 +229,7 @@ impl Shared {
     /// # Errors
     /// When too much waits already.
     pub(super) fn look(&self, what: What, ticket: &Ticket) -> Result<(), StoreError> {
-        if self.is_closed() || self.waiting.load(Ordering::Relaxed) >= MAX_WAITING {
-            return Err(self.too_much());
-        }
+        self.has_room(0, true)?;
         let look = Look { what, ticket: ticket.clone(), asked: Instant::now() };
         self.waiting.fetch_add(1, Ordering::Relaxed);
         if look.is_behind_all() {
@@ -391,12 +382,12 @@ impl Shared {
         self.bytes.fetch_sub(write.bytes(), Ordering::Relaxed);
     }
 
-    fn too_much(&self) -> StoreError {
+    fn has_room(&self, bytes: usize, is_answered: bool) -> Result<(), StoreError> {
         if self.is_closed() {
-            return StoreError::Failed("the store is closed".to_owned());
+            return Err(closed());
         }
-        let (count, bytes) = (self.waiting.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed));
-        StoreError::Failed(format!("{count} operations with {bytes} bytes wait already"))
+        let (operations, waiting) = (self.waiting.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed));
+        Waiting { operations, bytes: waiting }.has_room(bytes, is_answered)
     }
 }
 
@@ -418,4 +409,22 @@ impl Jobs {
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::StreamNonce;
+    use crate::store::line::assert_is_bounded;
+
+    #[test]
+    fn what_waits_has_a_bound_with_an_answer_and_without() {
+        let shared = Shared::new(1);
+        let key = || StreamKey { session: "s".into(), nonce: StreamNonce([1; 12]) };
+        assert_is_bounded(
+            |ticket| shared.look(What::Record { key: key() }, ticket),
+            |events, ticket| shared.write(Write::Append { key: key(), events, chains: (0, 0), ticket: ticket.clone() }),
+            || shared.write(Write::DropStream { key: key() }),
+        );
+    }
 }

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 
 use crate::protocol::StreamNonce;
-use crate::store::line::Line;
+use crate::store::line::{Line, Waiting, closed};
 use crate::store::{Name, ReadLimit, SessionRecord, StoreError, Ticket};
 use crate::stream::{Seq, StoredEvent};
 
@@ -20,9 +20,6 @@ use crate::stream::{Seq, StoredEvent};
 const BATCH: usize = 128;
 /// Bytes of one batch, about.
 const BATCH_BYTES: usize = 1 << 20;
-/// What may wait. Streams hold their own senders back long before; this bounds very many streams.
-const MAX_WAITING: usize = 65_536;
-const MAX_WAITING_BYTES: usize = 64 << 20;
 
 /// What is asked.
 pub(super) enum Ask {
@@ -119,18 +116,18 @@ impl Queue {
     /// Queues an operation.
     ///
     /// # Errors
-    /// When too much waits already. What has no answer is never refused: it is small, and lost for good.
+    /// When too much waits already.
     pub(super) fn push(&self, session: &Arc<str>, ask: Ask, ticket: Option<&Ticket>) -> Result<(), StoreError> {
         let op = Op { ask, ticket: ticket.cloned(), since: Instant::now() };
         let mut guard = self.lock();
         let state = &mut *guard;
         if state.closed {
-            return Err(StoreError::Failed("the store is closed".to_owned()));
+            return Err(closed());
         }
-        let full = state.operations >= MAX_WAITING || state.bytes >= MAX_WAITING_BYTES;
-        if full && op.ticket.is_some() {
-            let State { operations, bytes, .. } = state;
-            return Err(StoreError::Failed(format!("{operations} operations with {bytes} bytes wait already")));
+        // What keeps the sessions that are held from expiring is no more than they are.
+        if !matches!(op.ask, Ask::Touch { .. }) {
+            let State { operations, bytes, .. } = *state;
+            Waiting { operations, bytes }.has_room(op.ask.bytes(), op.ticket.is_some())?;
         }
         state.operations += 1;
         state.bytes += op.ask.bytes();
@@ -253,9 +250,21 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::line::assert_is_bounded;
 
     fn tell(queue: &Queue, session: &str) {
         queue.push(&session.into(), Ask::Session, None).unwrap();
+    }
+
+    #[test]
+    fn what_waits_has_a_bound_with_an_answer_and_without() {
+        let (queue, session, nonce) = (Queue::default(), Arc::<str>::from("s"), StreamNonce([1; 12]));
+        assert_is_bounded(
+            |ticket| queue.push(&session, Ask::Record { nonce }, Some(ticket)),
+            |events, ticket| queue.push(&session, Ask::Append { nonce, events, chains: (0, 0) }, Some(ticket)),
+            || queue.push(&session, Ask::DropStream { nonce }, None),
+        );
+        assert_eq!(queue.push(&session, Ask::Touch { nonces: vec![nonce] }, None), Ok(()));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use crate::store::line::Line;
+use crate::store::line::{Line, Waiting, closed};
 use crate::store::{Name, ReadLimit, SessionRecord, StoreError, StreamKey, Ticket, Usage};
 use crate::stream::{Seq, StoredEvent};
 
@@ -17,9 +17,6 @@ use crate::stream::{Seq, StoredEvent};
 const BATCH: usize = 256;
 /// Bytes of one transaction, about.
 const BATCH_BYTES: usize = 4 << 20;
-/// What may wait. Streams hold their own senders back long before; this bounds very many streams.
-const MAX_WAITING: usize = 65_536;
-const MAX_WAITING_BYTES: usize = 64 << 20;
 
 /// A change. Those with a ticket are answered.
 pub(super) enum Write {
@@ -131,13 +128,10 @@ impl Shared {
     /// Queues a change.
     ///
     /// # Errors
-    /// When too much waits already. What has no answer is never refused: it is small, and lost for good.
+    /// When too much waits already.
     pub(super) fn write(&self, write: Write) -> Result<(), StoreError> {
         let mut jobs = lock(&self.jobs);
-        let full = jobs.waiting.len() >= MAX_WAITING || jobs.bytes >= MAX_WAITING_BYTES;
-        if jobs.closed || (full && write.ticket().is_some()) {
-            return Err(too_much(&jobs));
-        }
+        self.has_room(&jobs, write.bytes(), write.ticket().is_some())?;
         jobs.bytes += write.bytes();
         jobs.push(Job::Write(write));
         drop(jobs);
@@ -151,9 +145,7 @@ impl Shared {
     /// When too much waits already.
     pub(super) fn look(&self, look: Look) -> Result<(), StoreError> {
         let mut jobs = lock(&self.jobs);
-        if jobs.closed || jobs.waiting.len() >= MAX_WAITING {
-            return Err(too_much(&jobs));
-        }
+        self.has_room(&jobs, 0, true)?;
         if jobs.waiting.is_empty() && !jobs.writing {
             drop(jobs);
             self.hand_over(std::iter::once(look));
@@ -161,6 +153,14 @@ impl Shared {
         }
         jobs.push(Job::Look(look));
         Ok(())
+    }
+
+    fn has_room(&self, jobs: &Jobs, bytes: usize, is_answered: bool) -> Result<(), StoreError> {
+        if jobs.closed {
+            return Err(closed());
+        }
+        let operations = jobs.waiting.len() + lock(&self.looks).waiting.len();
+        Waiting { operations, bytes: jobs.bytes }.has_room(bytes, is_answered)
     }
 
     /// Takes a change back that the writer has not begun.
@@ -264,13 +264,24 @@ impl Shared {
     }
 }
 
-fn too_much(jobs: &Jobs) -> StoreError {
-    if jobs.closed {
-        return StoreError::Failed("the store is closed".to_owned());
-    }
-    StoreError::Failed(format!("{} operations with {} bytes wait already", jobs.waiting.len(), jobs.bytes))
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::StreamNonce;
+    use crate::store::line::assert_is_bounded;
+
+    #[test]
+    fn what_waits_has_a_bound_with_an_answer_and_without() {
+        let shared = Shared::default();
+        let key = || StreamKey { session: "s".into(), nonce: StreamNonce([1; 12]) };
+        assert_is_bounded(
+            |ticket| shared.look(Look::Record { key: key(), ticket: ticket.clone() }),
+            |events, ticket| shared.write(Write::Append { key: key(), events, chains: (0, 0), ticket: ticket.clone() }),
+            || shared.write(Write::DropStream { key: key() }),
+        );
+    }
 }
