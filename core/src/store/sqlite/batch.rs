@@ -188,7 +188,7 @@ impl<'a> Batch<'a> {
         let claims: i64 = db
             .prepare_cached("UPDATE stream SET claims = claims + 1 WHERE id = ?1 RETURNING claims")?
             .query_row(params![row.id], |row| row.get(0))?;
-        db.prepare_cached("UPDATE total SET claims = claims + 1")?.execute([])?;
+        self.tell_owners()?;
         Ok(Ok(claims.cast_unsigned()))
     }
 
@@ -210,6 +210,9 @@ impl<'a> Batch<'a> {
             row.bytes += bytes;
         }
         self.count(row.session, 0, 0, bytes);
+        if row.owner != me {
+            self.tell_owners()?;
+        }
         Ok(Ok(0))
     }
 
@@ -245,6 +248,9 @@ impl<'a> Batch<'a> {
         if let Some(row) = self.row(key)?.map(|row| row.clone()) {
             self.rows.insert(key.clone(), None);
             self.remove_stream(row.id, row.session, row.events, row.bytes)?;
+            if row.owner != self.context.owner {
+                self.tell_owners()?;
+            }
         }
         Ok(())
     }
@@ -252,8 +258,20 @@ impl<'a> Batch<'a> {
     fn drop_session(&mut self, name: &Arc<str>) -> Result<()> {
         let Some(session) = self.session(name)? else { return Ok(()) };
         self.trim_streams()?;
+        let is_of_others: bool = self
+            .db
+            .prepare_cached("SELECT EXISTS (SELECT 1 FROM stream WHERE session = ?1 AND owner <> ?2)")?
+            .query_row(params![session, self.context.owner], |row| row.get(0))?;
         self.remove_session(session)?;
+        if is_of_others {
+            self.tell_owners()?;
+        }
         Ok(())
+    }
+
+    /// A log was changed by somebody who need not be its owner: all of them look (rule 13).
+    fn tell_owners(&self) -> Result<()> {
+        self.db.prepare_cached("UPDATE total SET by_others = by_others + 1")?.execute([]).map(drop)
     }
 
     fn put_session(&mut self, name: &Arc<str>, record: &SessionRecord) -> Result<()> {

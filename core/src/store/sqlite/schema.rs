@@ -2,7 +2,8 @@
 //!
 //! A session has its streams, a stream its events; `owner` has a row for every store object that has
 //! the file open, in whichever process, with its last sign of life. A stream is written by its owner
-//! only. `total` is one row that counts everything, so that the bounds hold for all processes together.
+//! only. `total` is one row that counts everything, so that the bounds hold for all processes together, and how often
+//! somebody else than its owner may have changed a stream (`by_others`).
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -73,7 +74,7 @@ CREATE TABLE total (
     streams INTEGER NOT NULL DEFAULT 0,
     events INTEGER NOT NULL DEFAULT 0,
     bytes INTEGER NOT NULL DEFAULT 0,
-    claims INTEGER NOT NULL DEFAULT 0
+    by_others INTEGER NOT NULL DEFAULT 0
 );
 INSERT INTO total DEFAULT VALUES;
 ";

@@ -2,7 +2,8 @@
 //!
 //! SQLite has a number that changes with every commit of anybody; looking at it takes microseconds. Only
 //! then the watched logs are looked at, and only what other processes write can have changed for a
-//! watcher: logs of this process only by a claim.
+//! watcher. What they do to logs of this process, as claims and the end of an heir, is counted: they are looked at only
+//! when there was more of that.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -87,7 +88,7 @@ struct Known {
     changes: VecDeque<(StreamKey, bool)>,
     /// The connection, and its number of the last commit.
     version: (u64, i64),
-    claims: i64,
+    by_others: i64,
 }
 
 /// The thread: ends when the store is closed.
@@ -125,8 +126,8 @@ impl Known {
         if version == self.version {
             return Ok(());
         }
-        let claims: i64 = db.prepare_cached("SELECT claims FROM total")?.query_row([], |row| row.get(0))?;
-        let all = claims != self.claims;
+        let by_others: i64 = db.prepare_cached("SELECT by_others FROM total")?.query_row([], |row| row.get(0))?;
+        let all = by_others != self.by_others;
         for (key, watched) in self.logs.iter_mut().filter(|(_, watched)| all || !watched.is_mine) {
             let found = see(db, context, key)?;
             if found.seen != watched.seen {
@@ -134,7 +135,7 @@ impl Known {
                 changed.push(key.clone());
             }
         }
-        (self.version, self.claims) = (version, claims);
+        (self.version, self.by_others) = (version, by_others);
         Ok(())
     }
 }

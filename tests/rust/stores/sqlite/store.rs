@@ -4,17 +4,21 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::kit::events::{positions, positions_if_kept, question, sized, terminal};
 use crate::kit::folder::Folder;
 use bytes::Bytes;
 use tailrope_core::Ms;
+use tailrope_core::protocol::StreamNonce;
 use tailrope_core::store::contract::{Caller, Log, check, check_shared};
 use tailrope_core::store::{
     Complete, Durability, EventStore, Limits, Operation, Outcome, ReadLimit, SessionRecord, SqliteStore, StoreError,
-    StoreOptions, Ticket, open,
+    StoreOptions, Ticket, WallClock, Watch, open,
 };
+
+/// What comes has come by then, also where a machine stalls.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn at(path: &Path, options: &StoreOptions) -> SqliteStore {
     SqliteStore::open(path, options).expect("the file can be opened")
@@ -50,6 +54,43 @@ fn two_processes_on_one_file_keep_the_contract() {
         let file = folder.path(&format!("{}.db", files.fetch_add(1, Ordering::Relaxed)));
         (Arc::new(at(&file, &StoreOptions::default())), Arc::new(at(&file, &StoreOptions::default())))
     });
+}
+
+#[test]
+fn an_owner_is_told_what_others_do_to_its_logs() {
+    struct Hints(Mutex<Sender<()>>);
+    impl Watch for Hints {
+        fn changed(&self, _nonce: StreamNonce) {
+            let _ = self.0.lock().unwrap().send(());
+        }
+    }
+    let folder = Folder::new();
+    let file = folder.path("a.db");
+    let owner = at(&file, &StoreOptions::default());
+    // For this one the owner gave no sign for an hour.
+    let an_hour_later: WallClock = Arc::new(|| {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970");
+        u64::try_from(since.as_millis()).unwrap() + 3_600_000
+    });
+    let limits = Limits { max_age_ms: 86_400_000, retention_ms: 86_400_000, ..Limits::default() };
+    let heir = at(&file, &StoreOptions { wall_clock: Some(an_hour_later), limits, ..StoreOptions::default() });
+    let (of_owner, of_heir) = (Caller::new(&owner, Ms(0)), Caller::new(&heir, Ms(0)));
+    let told_of = |what: &str, number: u64, act: &dyn Fn(&Log)| {
+        let mut log = of_owner.open(&format!("s {number}"), number);
+        of_owner.push(&mut log, &[sized(1)]);
+        let (tell, told) = channel();
+        let hints: Arc<dyn Watch> = Arc::new(Hints(Mutex::new(tell)));
+        owner.watch(&log.key, &Arc::downgrade(&hints));
+        // Whoever begins to watch is told to look.
+        told.recv_timeout(PATIENCE).expect("it is watched");
+        act(&log);
+        assert!(told.recv_timeout(PATIENCE).is_ok(), "rule 13: {what}");
+        owner.unwatch(&log.key, &Arc::downgrade(&hints));
+    };
+    told_of("a claim", 1, &|log| assert_eq!(of_heir.claim(log), Ok(1)));
+    told_of("the end of an heir", 2, &|log| assert_eq!(of_heir.finish(log, b"lost"), Ok(())));
+    told_of("the drop of a log", 3, &|log| heir.drop_stream(&log.key));
+    told_of("the drop of a session", 4, &|log| heir.drop_session(&log.key.session));
 }
 
 // Bounds (I11)
