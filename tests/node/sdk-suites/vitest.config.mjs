@@ -13,5 +13,7 @@ const config = line.config ?? (await import(pathToFileURL(join(process.cwd(), 'v
 
 export default {
   ...config,
+  // On a busy machine everything may stand still for some seconds, which are most of the 5 that a test has by default.
+  test: { ...config.test, testTimeout: 20_000 },
   plugins: [...(config.plugins ?? []), ...(isStock ? [] : [swap(checkout, line)])],
 };
