@@ -10,7 +10,7 @@ mod stores {
         mod database;
         mod faults;
         mod hints;
-        mod proxy;
+        pub(crate) mod proxy;
         mod store;
     }
 

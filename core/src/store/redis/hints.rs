@@ -13,7 +13,8 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::address::Place;
-use super::nodes::{Fault, Live, Nodes, slot_of};
+use super::live::Live;
+use super::nodes::{Fault, Nodes, slot_of};
 use super::script;
 use super::tags::Tags;
 use crate::protocol::StreamNonce;

@@ -10,6 +10,7 @@
 mod address;
 mod held;
 mod hints;
+mod live;
 mod nodes;
 mod opening;
 mod queue;

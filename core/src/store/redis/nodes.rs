@@ -9,13 +9,13 @@ use ::redis::aio::MultiplexedConnection;
 use ::redis::{AsyncConnectionConfig, Cmd, ErrorKind, ProtocolVersion, RedisConnectionInfo, RedisError, Value, cmd};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::address::{Address, Kind, Login, Place};
+use super::live::{Late, Live};
 use crate::store::open::not_reached;
 use crate::tls;
 
@@ -49,21 +49,6 @@ impl Fault {
     }
 }
 
-/// A connection that everything for its server goes through.
-#[derive(Clone)]
-pub(super) struct Live {
-    pub(super) connection: MultiplexedConnection,
-    driver: AbortHandle,
-    number: u64,
-}
-
-impl Live {
-    /// Ends it; whoever waits for an answer learns that there will be none.
-    pub(super) fn cut(&self) {
-        self.driver.abort();
-    }
-}
-
 #[derive(Default)]
 struct Door {
     live: Option<Live>,
@@ -87,8 +72,6 @@ pub(super) struct Nodes {
     doors: Mutex<HashMap<Place, Arc<tokio::sync::Mutex<Door>>>>,
     map: Mutex<Map>,
     locating: tokio::sync::Mutex<()>,
-    /// Connections that were made so far.
-    made: Mutex<u64>,
     /// What every connection begins with.
     pub(super) greeting: OnceLock<Cmd>,
     /// Whoever keeps something on the servers writes it again after a new connection.
@@ -110,7 +93,6 @@ impl Nodes {
             doors: Mutex::default(),
             map: Mutex::default(),
             locating: tokio::sync::Mutex::default(),
-            made: Mutex::default(),
             greeting: OnceLock::new(),
             connected: tokio::sync::Notify::new(),
         })
@@ -120,7 +102,8 @@ impl Nodes {
         self.address.kind == Kind::Cluster
     }
 
-    /// Sends one command to the server that has the slot.
+    /// Sends one command to the server that has the slot. A server that says nothing for `limit` is given up; one that
+    /// answers others meanwhile is waited for twice as long.
     pub(super) async fn call(&self, slot: u16, command: &Cmd, limit: Duration) -> Result<Value, Fault> {
         let place = self.find(slot, limit).await?;
         match self.call_at(&place, command, limit).await {
@@ -147,7 +130,7 @@ impl Nodes {
     async fn call_at(&self, place: &Place, command: &Cmd, limit: Duration) -> Result<Value, Redirect> {
         let live = self.reach(place, limit).await?;
         let mut connection = live.connection.clone();
-        let answer = timeout(limit, connection.send_packed_command(command)).await;
+        let answer = live.answer(limit, connection.send_packed_command(command)).await;
         self.judge(place, &live, answer.map(|answer| answer.and_then(Value::extract_error)))
     }
 
@@ -157,7 +140,7 @@ impl Nodes {
         let mut connection = live.connection.clone();
         let mut both = redis::Pipeline::new();
         both.cmd("ASKING").add_command(command.clone());
-        let answer = timeout(limit, connection.send_packed_commands(&both, 0, 2)).await;
+        let answer = live.answer(limit, connection.send_packed_commands(&both, 0, 2)).await;
         let answer =
             answer.map(|answer| answer.and_then(|mut answers| answers.pop().unwrap_or_default().extract_error()));
         self.judge(place, &live, answer).map_err(Redirect::fault)
@@ -168,12 +151,16 @@ impl Nodes {
         &self,
         place: &Place,
         live: &Live,
-        answer: Result<Result<Value, RedisError>, tokio::time::error::Elapsed>,
+        answer: Result<Result<Value, RedisError>, Late>,
     ) -> Result<Value, Redirect> {
         let error = match answer {
             Ok(Ok(value)) => return Ok(value),
             Ok(Err(error)) => error,
-            Err(_) => {
+            // What else is on its way comes: sent again it would make the server slower still.
+            Err(Late::Busy) => {
+                return Err(Fault::Passing { what: "the server is too slow".to_owned(), sent: true }.into());
+            }
+            Err(Late::Silent) => {
                 self.give_up(place, live);
                 return Err(Fault::Passing { what: "the server does not answer".to_owned(), sent: true }.into());
             }
@@ -209,7 +196,7 @@ impl Nodes {
         // Whoever holds it is making another one.
         if let Some(door) = door
             && let Ok(mut door) = door.try_lock()
-            && door.live.as_ref().is_some_and(|known| known.number == live.number)
+            && door.live.as_ref().is_some_and(|known| known.is(live))
         {
             door.live = None;
         }
@@ -220,7 +207,7 @@ impl Nodes {
         let door = Arc::clone(self.lock_doors().entry(place.clone()).or_default());
         let mut door = door.lock().await;
         if let Some(live) = &door.live {
-            if !live.driver.is_finished() {
+            if !live.is_over() {
                 return Ok(live.clone());
             }
             door.live = None;
@@ -272,11 +259,6 @@ impl Nodes {
         config: AsyncConnectionConfig,
         is_pushed_to: bool,
     ) -> Result<Live, Fault> {
-        let number = {
-            let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-            *made += 1;
-            *made
-        };
         let mut info = RedisConnectionInfo::default().set_db(db.into()).set_skip_set_lib_name();
         if let Some(user) = &login.user {
             info = info.set_username(user);
@@ -308,8 +290,7 @@ impl Nodes {
             let is_securing = is_securing.load(Ordering::Relaxed);
             Fault::passing(if is_securing { "TLS: no answer" } else { NO_ANSWER })
         })??;
-        let driver = tokio::spawn(driver).abort_handle();
-        Ok(Live { connection, driver, number })
+        Ok(Live::new(connection, tokio::spawn(driver).abort_handle()))
     }
 
     /// The server that has a slot.

@@ -2,8 +2,9 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 #[derive(Default)]
 struct Faults {
@@ -13,6 +14,8 @@ struct Faults {
     is_silent: AtomicBool,
     /// What the server says to the next connection that says something is lost, and the connection with it.
     loses_answer: AtomicBool,
+    /// How long each byte takes that the server says, in microseconds.
+    pace_us: AtomicU64,
     connections: Mutex<Vec<TcpStream>>,
 }
 
@@ -53,6 +56,11 @@ impl Proxy {
         self.faults.is_silent.store(is_silent, Ordering::SeqCst);
     }
 
+    /// What the server says arrives, but slowly.
+    pub(crate) fn set_pace(&self, of_a_byte: Duration) {
+        self.faults.pace_us.store(of_a_byte.as_micros().try_into().unwrap(), Ordering::SeqCst);
+    }
+
     /// The next request reaches the server, its answer reaches nobody.
     pub(crate) fn lose_answer(&self) {
         self.faults.loses_answer.store(true, Ordering::SeqCst);
@@ -74,7 +82,7 @@ fn copy(mut from: TcpStream, mut to: TcpStream, faults: Arc<Faults>, armed: Arc<
         let mut buffer = vec![0; 64 << 10];
         while let Ok(count @ 1..) = from.read(&mut buffer) {
             while faults.is_silent.load(Ordering::SeqCst) {
-                std::thread::sleep(std::time::Duration::from_millis(5));
+                std::thread::sleep(Duration::from_millis(5));
             }
             // Only what is large is an append of the test.
             if is_request && count > 4_000 && faults.loses_answer.swap(false, Ordering::SeqCst) {
@@ -83,7 +91,14 @@ fn copy(mut from: TcpStream, mut to: TcpStream, faults: Arc<Faults>, armed: Arc<
             if !is_request && armed.load(Ordering::SeqCst) {
                 break;
             }
-            if to.write_all(&buffer[..count]).is_err() {
+            let pace = Duration::from_micros(if is_request { 0 } else { faults.pace_us.load(Ordering::SeqCst) });
+            let at_once = if pace.is_zero() { count } else { 1 };
+            let begun = Instant::now();
+            let is_over = buffer[..count].chunks(at_once).zip(1..).any(|(part, number)| {
+                std::thread::sleep((pace * number).saturating_sub(begun.elapsed()));
+                to.write_all(part).is_err()
+            });
+            if is_over {
                 break;
             }
         }

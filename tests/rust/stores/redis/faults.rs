@@ -16,6 +16,7 @@ use tailrope_core::stream::{Chain, EventKind, StoredEvent};
 
 use super::server::{self, Hints, Kind, PATIENCE, Server, eventually, fresh, place, say, watcher};
 use crate::kit::events::{positions, question, sized};
+use crate::stores::postgres::proxy::Proxy;
 
 fn at(address: &str) -> Arc<dyn EventStore> {
     server::at(address, &StoreOptions::default())
@@ -144,6 +145,47 @@ fn a_server_that_pauses_is_waited_for_and_nobody_waits_for_the_store() {
         server.signal("CONT");
         writing.join().unwrap().assert_stored(&caller, 0, "I2");
     });
+}
+
+#[test]
+fn a_server_that_is_slow_with_everything_is_not_asked_for_it_twice() {
+    const SESSIONS: u64 = 40;
+    let server = Server::start(&[]);
+    let proxy = Proxy::new(server.place().parse().expect("a host and a port"));
+    let store = at(&format!("redis://127.0.0.1:{}?timeout_ms=1600", proxy.port));
+    let caller = Caller::new(&*store, Ms(0));
+    let mut logs: Vec<Log> = (0..SESSIONS).map(|number| caller.open(&format!("s {number}"), number)).collect();
+    let batches = || {
+        let said = server.say(&["INFO", "commandstats"]).concat();
+        let (_, calls) = said.split_once("cmdstat_evalsha:calls=").expect("it was asked");
+        calls.split(',').next().and_then(|calls| calls.parse().ok()).expect("a number")
+    };
+    // The last answer comes after more than half of the time, which is when a server counts as silent.
+    let is_asked_once = |logs: &mut [Log]| {
+        let before: u64 = batches();
+        proxy.set_pace(Duration::from_micros(700));
+        std::thread::scope(|scope| {
+            for log in logs {
+                let store = &store;
+                scope.spawn(move || {
+                    let caller = Caller::new(&**store, Ms(0));
+                    let event = sized(10);
+                    // One that takes longer than the store waits is asked for again, as the engine does.
+                    while let Err(error) = caller.append(log, log.head() + 1, std::slice::from_ref(&event)) {
+                        assert!(matches!(error, StoreError::TimedOut { .. } | StoreError::Failed(_)), "{error}");
+                    }
+                    log.events.push(event);
+                });
+            }
+        });
+        proxy.set_pace(Duration::ZERO);
+        batches() - before == SESSIONS
+    };
+    // A machine that stands still makes any server a silent one.
+    assert!((0..5).any(|_| is_asked_once(&mut logs)), "what is late comes, and need not be sent again");
+    for log in &logs {
+        log.assert_stored(&caller, 0, "I3");
+    }
 }
 
 /// Collects outcomes by number.
