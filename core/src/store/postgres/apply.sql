@@ -82,7 +82,9 @@ BEGIN
                     events := events + t.events; d_bytes := d_bytes + t.bytes; trimmed := trimmed + t.trimmed;
                 END IF;
             ELSE
-                SELECT * INTO s FROM {ns}.stream WHERE session = session_id AND nonce = r.nonce;
+                -- Locked, so that there is a commit, which waits for a synchronous replica: the one before may have been
+                -- called off while it did, and is done without.
+                SELECT * INTO s FROM {ns}.stream WHERE session = session_id AND nonce = r.nonce FOR NO KEY UPDATE;
                 verdict := CASE
                     WHEN NOT FOUND THEN 1
                     WHEN r.n = 0 THEN 0

@@ -281,6 +281,23 @@ fn an_owner_that_was_only_slow_finds_its_log_ended() {
 }
 
 #[test]
+fn what_was_done_already_is_said_to_be_after_a_commit_that_waits_for_the_replica() {
+    let namespaces = Namespaces::direct();
+    let address = namespaces.address();
+    let store = at(&address, &StoreOptions::default());
+    let caller = Caller::new(&store, Ms(0));
+    let mut log = caller.open("s", 1);
+    caller.push(&mut log, &[sized(1)]);
+    let server = Administrator::new();
+    // A transaction that changes and locks nothing waits for nobody.
+    let locked_by = || server.ask(&format!("SELECT xmax FROM {}.stream", namespace(&address)));
+    let before = locked_by();
+    assert_eq!(caller.append(&log, 1, &[sized(1)]), Ok(()), "rule 2");
+    assert_ne!(locked_by(), before);
+    log.assert_stored(&caller, 0, "rule 2");
+}
+
+#[test]
 fn a_log_that_the_database_lost_events_of_is_told() {
     let namespaces = Namespaces::direct();
     let address = namespaces.address();
