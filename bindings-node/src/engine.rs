@@ -118,7 +118,8 @@ impl Engine {
 
     /// Opens a session, which belongs to the asker. `sdk_major` is the SDK line whose answers are given, `versions`
     /// are the values of the version header that are served. `retry_ms` is the session's own, where the
-    /// host has one.
+    /// host has one. For the new one another session of the asker may have to end, which `tick` then tells; fails when none
+    /// is idle.
     #[napi(catch_unwind)]
     pub fn open_session(
         &self,
@@ -139,6 +140,13 @@ impl Engine {
             Err(EngineError::SessionExists) => open(&format!("{id} {key}")),
             opened => opened,
         };
+        let opened = opened.and_then(|handle| match handle.take_place() {
+            Ok(()) => Ok(handle),
+            Err(error) => {
+                handle.end();
+                Err(error)
+            }
+        });
         self.waiters.flush(env);
         let handle = opened.map_err(|error| to_js_error(&error))?;
         if let Some(retry_ms) = retry_ms {
@@ -245,7 +253,8 @@ impl Engine {
         crate::log::set_level(&level)
     }
 
-    /// Does what time asks for. Returns the ids of the sessions that are idle, for the host to close them.
+    /// Does what time asks for. Returns the ids of the sessions that are idle, for the host to close them, and of those that
+    /// have ended for newer ones.
     #[napi(catch_unwind)]
     pub fn tick(&self, env: &Env) -> Vec<String> {
         let idle = self.engine.tick();

@@ -285,6 +285,12 @@ impl Session {
         u32::try_from(self.handle.in_flight()).unwrap_or(u32::MAX)
     }
 
+    /// Whether the session has ended.
+    #[napi(getter)]
+    pub fn has_ended(&self) -> bool {
+        self.handle.has_ended()
+    }
+
     /// Lets go of a session that lives elsewhere, unless somebody reads it here.
     #[napi(catch_unwind)]
     pub fn let_go(&self) {

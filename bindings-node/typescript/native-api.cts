@@ -169,6 +169,8 @@ export declare class Session {
   get canPoll(): boolean;
   /** Requests without a response. */
   get inFlight(): number;
+  /** Whether the session has ended. */
+  get hasEnded(): boolean;
   /** Gives the session's streams another longest silence than the engine's, in milliseconds; 0 is any. */
   setKeepAliveMs(keepAliveMs: number): void;
   /** Examines an HTTP request: an `Admission`, or the `Refusal` to answer with. */
@@ -306,7 +308,8 @@ export declare class Engine {
   admit(head: Head, body: Body, jsonResponse: boolean, sdkMajor: number, versions: string[]): Admission | Refusal;
   /**
    * Opens a session, which belongs to the asker. `sdkMajor` is the SDK line whose answers are given, `versions` are the
-   * values of the version header that are served. `retryMs` is the session's own, where the host has one.
+   * values of the version header that are served. `retryMs` is the session's own, where the host has one. For the new one
+   * another session of the asker may have to end, which `tick` then tells; throws when none is idle.
    */
   openSession(id: string, asker: Maybe<Asker>, sdkMajor: number, versions: string[], retryMs?: Maybe<number>): Session;
   /**
@@ -320,7 +323,10 @@ export declare class Engine {
   leftToSdk(requested: string): void;
   /** A log for an SDK's own transport, in the engine's store. */
   hookLog(): HookLog;
-  /** Does what time asks for. Returns the ids of the sessions that are idle, for the host to close them. */
+  /**
+   * Does what time asks for. Returns the ids of the sessions that are idle, for the host to close them, and of those that
+   * have ended for newer ones.
+   */
   tick(): string[];
   /** Milliseconds until `tick` is due. */
   dueInMs(): number;

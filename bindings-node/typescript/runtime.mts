@@ -33,8 +33,16 @@ export interface EngineOptions extends StoreOptions {
   maxConnectionBytes?: number;
   /** A larger event is logged as a warning: clients with small buffers drop it. Default 1 MiB. */
   warnEventBytes?: number;
-  /** Sessions open at once. Default 10,000. */
+  /**
+   * Sessions open at once. For a further one the idlest session of the same user ends; where none is idle, it is refused with
+   * status 503. Default 10,000.
+   */
   maxSessions?: number;
+  /**
+   * Sessions of one user open at once, likewise. Requests without any credential are of no user: `maxSessions` alone bounds
+   * theirs. Default 1,000.
+   */
+  maxSessionsPerPrincipal?: number;
   /** Requests of one session that may run at once; further ones are answered with status 429. Default 1,000. */
   maxRequestsPerSession?: number;
   /** A session that nothing holds for so long is closed. 0 switches it off. Default 1,800,000 (30 minutes). */
@@ -81,7 +89,7 @@ export interface Waiter {
 
 /** Who serves a session. */
 export interface Idler {
-  /** The engine says that nothing holds the session any more (I11). */
+  /** The engine says that nothing holds the session any more (I11), or that it has ended for a newer one. */
   becomeIdle(): void;
 }
 

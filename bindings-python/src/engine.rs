@@ -120,7 +120,8 @@ impl Engine {
         HookLog { log: self.engine.hook_log() }
     }
 
-    /// Does what time asks for. Returns the ids of the sessions that are idle, for the host to end them.
+    /// Does what time asks for. Returns the ids of the sessions that are idle, for the host to end them, and of those that
+    /// have ended for newer ones.
     fn tick(&self, py: Python<'_>) -> Vec<String> {
         let idle = calling(py, || self.engine.tick());
         idle.iter().map(|session| session.id().to_owned()).collect()

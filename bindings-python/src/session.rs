@@ -60,7 +60,8 @@ impl Session {
     }
 
     /// Examines an HTTP request: an `Admission`, or the `Refusal` to answer with. The first one says whose session it is:
-    /// `user_json` and `named` are those of the core's `Asker`.
+    /// `user_json` and `named` are those of the core's `Asker`. The first admission takes the session's place among those of
+    /// the engine; for it another one may have to end, which `Engine.tick` then tells.
     #[expect(clippy::too_many_arguments, reason = "one crossing for each request")]
     fn admit<'py>(
         &self,
@@ -232,6 +233,12 @@ impl Session {
     #[getter]
     fn in_flight(&self) -> usize {
         self.handle.in_flight()
+    }
+
+    /// Whether the session has ended.
+    #[getter]
+    fn has_ended(&self) -> bool {
+        self.handle.has_ended()
     }
 
     /// No connection was opened of a session that was adopted: it is forgotten, unless others read it here.

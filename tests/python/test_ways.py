@@ -229,6 +229,16 @@ async def test_the_session_manager_takes_the_arguments_of_both() -> None:
         tailrope.mcp.StreamableHTTPSessionManager(SdkServer("x"), event_store="memory:")
 
 
+def test_a_manager_leaves_the_number_of_sessions_to_the_engine_unless_its_own_bound_is_tighter() -> None:
+    def admitted(manager: Any) -> int:
+        return sum(manager._admit_session(None) is not None for _ in range(6))
+
+    made = tailrope.mcp.StreamableHTTPSessionManager(SdkServer("x"), max_sessions=2)
+    assert (admitted(made), made.max_sessions) == (4, 2)
+    tighter = tailrope.mcp.resumable(Stock(SdkServer("x"), max_sessions=2), max_sessions=3)
+    assert (admitted(tighter), tighter.max_sessions) == (2, 2)
+
+
 async def test_the_kill_switch_leaves_single_servers_stock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TAILROPE_DISABLE", "1")
     manager = Stock(SdkServer("x"))

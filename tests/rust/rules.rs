@@ -14,6 +14,7 @@ mod engine {
     mod host_store;
     mod lines;
     mod lost_logs;
+    mod places;
     mod properties;
     mod records;
     mod refusals;

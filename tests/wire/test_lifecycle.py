@@ -69,16 +69,60 @@ async def test_f50_sessions_without_delete_reach_a_plateau(farm: Farm) -> None:
 
 
 @pytest.mark.ours
-async def test_f50_sessions_are_bounded_in_number(farm: Farm) -> None:
+async def test_f50_the_idlest_session_of_a_user_makes_room(farm: Farm) -> None:
     server = farm.get(engine={"max_sessions": 4})
-    refused = 0
-    for _ in range(10):
-        try:
-            await server.peer()
-        except AssertionError:
-            refused += 1
-        assert (await server.stats())["sessions"] <= 4
-    assert refused == 6
+    peers = []
+    for number in range(10):
+        peers.append(await server.peer())
+        stats = await server.stats()
+        assert (stats["sessions"], stats["sessions_gave_way"]) == (min(number + 1, 4), max(number - 3, 0))
+    for peer in peers[:6]:
+        assert (await peer.call("echo", {"text": "x"})).status == 404
+    for peer in reversed(peers[6:]):
+        # In another millisecond of the engine's clock.
+        await asyncio.sleep(0.005)
+        assert await peer.ask("echo", {"text": "x"}) == "x"
+    # The one that was not heard of for the longest time is the one that was asked first.
+    held = await peers[9].listen()
+    await server.peer()
+    assert (await peers[8].call("echo", {"text": "x"})).status == 404
+    assert await peers[9].ask("echo", {"text": "x"}) == "x"
+    held.drop()
+
+
+@pytest.mark.ours
+async def test_f50_sessions_of_one_user_keep_nobody_else_out(farm: Farm) -> None:
+    server = farm.get(engine={"max_sessions": 8, "max_sessions_per_principal": 3})
+    one, other = ({"authorization": f"Bearer {name}"} for name in ("one", "other"))
+    for _ in range(20):
+        await server.peer(headers=one)
+    held = []
+    for number in range(5):
+        # The third is the last that fits; all are in use.
+        peer = Peer(server.port, headers=other)
+        if number < 3:
+            await peer.initialize()
+            held.append(await peer.listen())
+        else:
+            with pytest.raises(AssertionError, match=r"503.*Too many open sessions"):
+                await peer.initialize()
+    stats = await server.stats()
+    assert (stats["sessions"], stats["sessions_gave_way"]) == (6, 17)
+    for stream in held:
+        stream.drop()
+
+
+@pytest.mark.ours
+async def test_f50_a_first_request_that_is_refused_leaves_no_session(farm: Farm) -> None:
+    server = farm.get(engine={"max_sessions": 3})
+    for _ in range(2):
+        await server.peer()
+    for body in (b"no JSON", b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}', b'{"jsonrpc":"2.0","method":"x"}'):
+        assert (await Peer(server.port).post(body)).status == 400
+    await server.until_stats(lambda stats: stats["sessions"] == 2)
+    await server.peer()
+    stats = await server.stats()
+    assert (stats["sessions"], stats["sessions_gave_way"]) == (3, 0)
 
 
 async def test_f51_session_with_a_running_tool_is_not_idle(farm: Farm) -> None:

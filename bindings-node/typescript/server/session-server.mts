@@ -415,8 +415,9 @@ export class SessionServer {
   }
 
   becomeIdle(): void {
-    // A request that is still read, or is with the user's functions, is not known to the engine.
-    if (this.#requests === 0) {
+    // A request that is still read, or is with the user's functions, is not known to the engine. It does not keep a session
+    // that has ended for a newer one.
+    if (this.#requests === 0 || this.#opened?.session.hasEnded) {
       this.#transport.close().catch((error) => this.#report(error));
     }
   }

@@ -59,7 +59,11 @@ class Options(StoreOptions, total=False):
     warn_event_bytes: int
     """A larger event is logged as a warning: clients with small buffers drop it. Default 1 MiB."""
     max_sessions: int
-    """Sessions open at once. Default 10,000."""
+    """Sessions open at once. For a further one the idlest session of the same user ends; where none is idle, it is
+    refused with status 503. Default 10,000."""
+    max_sessions_per_principal: int
+    """Sessions of one user open at once, likewise. Requests without any credential are of no user: `max_sessions` alone
+    bounds theirs. Default 1,000."""
     max_requests_per_session: int
     """Requests of one session that may run at once; further ones are answered with status 429. Default 1,000."""
     max_detached_ms: int

@@ -140,7 +140,7 @@ class Server(Protocol):
     """Serves one session."""
 
     def become_idle(self) -> None:
-        """The engine says that the session is idle. Called on any thread."""
+        """The engine says that the session is idle, or has ended for a newer one. Called on any thread."""
 
 
 class Runtime:
@@ -168,12 +168,13 @@ class Runtime:
         checked = Engine(**self.options).options()
         self.store_timeout_s = checked["store_timeout_ms"] / 1_000
         self.max_connection_s = checked["max_connection_ms"] / 1_000 or None
+        self.max_sessions = checked["max_sessions"]
         self.store: Store | None = None
         if host_store is not None:
             self.options |= of_store
         else:
             self.store = store if isinstance(store, Store) else _open_store(store, **of_store)
-        # Who ends sessions that are idle, by session id; on any loop.
+        # Who serves sessions, by session id; on any loop.
         self.servers: weakref.WeakValueDictionary[str, Server] = weakref.WeakValueDictionary()
         # Of its store, so it stays; known with the first engine.
         self.answers_elsewhere: bool | None = None

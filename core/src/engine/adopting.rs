@@ -114,6 +114,10 @@ impl LookUp {
         if let Some(open) = shared.register(&cell)? {
             return Ok(SessionHandle::arrived(open, self.arrival));
         }
+        if let Err(error) = cell.take_place() {
+            cell.let_go();
+            return Err(error);
+        }
         tracing::debug!(target: "tailrope", session = %session_name(&self.id), "session of another process served");
         Ok(SessionHandle::arrived(cell, self.arrival))
     }

@@ -59,6 +59,8 @@ pub(super) struct State {
     pub(super) pace: Pace,
     /// Whoever was told that the session is idle, and keeps it, is not told again before.
     idle_again: Ms,
+    /// It is about to end for a newer session: nothing opens in it any more.
+    gives_way: bool,
     /// Which version of what the store knows of the session it was given.
     pub(super) facts_put: u32,
     next_token: u64,
@@ -78,7 +80,19 @@ pub(super) struct Cell {
     /// The logs are not this engine's to drop: the session lives elsewhere, or its store goes on.
     pub(super) keeps_logs: AtomicBool,
     adopted: AtomicBool,
+    /// It counts for the bounds of sessions.
+    pub(super) has_place: AtomicBool,
     pub(super) state: Mutex<State>,
+}
+
+/// What a newcomer without a place finds.
+pub(super) enum Look {
+    /// Nothing holds the session.
+    GivesWay,
+    HasEnded,
+    /// It had contact later than was known.
+    HadContact(Ms),
+    IsInUse,
 }
 
 impl fmt::Debug for Cell {
@@ -110,6 +124,7 @@ impl Cell {
             wake,
             keeps_logs: AtomicBool::new(false),
             adopted: AtomicBool::new(false),
+            has_place: AtomicBool::new(false),
             state: Mutex::new(State {
                 session,
                 conns: HashMap::new(),
@@ -129,6 +144,7 @@ impl Cell {
                 unproven: BTreeMap::new(),
                 pace,
                 idle_again: Ms(0),
+                gives_way: false,
                 facts_put: 0,
                 next_token: 1,
                 scheduled: Ms::NEVER,
@@ -293,18 +309,19 @@ impl Cell {
         !self.is_forked() && lock(&self.state).session.belongs_to(principal)
     }
 
-    /// A request of this principal has come, which is a sign of its client. Whether it may use the session.
-    pub(super) fn is_asked(&self, principal: Option<&str>) -> bool {
+    /// A request of this principal has come, which is a sign of its client. None where it may not use the session;
+    /// otherwise whether the session goes on.
+    pub(super) fn asked(&self, principal: Option<&str>) -> Option<bool> {
         if self.is_forked() {
-            return false;
+            return None;
         }
         let now = self.now();
-        let session = &mut lock(&self.state).session;
-        let is_own = session.belongs_to(principal);
-        if is_own {
-            session.contact(now);
+        let mut state = lock(&self.state);
+        if !state.session.belongs_to(principal) {
+            return None;
         }
-        is_own
+        state.session.contact(now);
+        Some(!state.session.has_ended() && !state.gives_way)
     }
 
     pub(super) fn is_forked(&self) -> bool {
@@ -321,7 +338,7 @@ impl Cell {
     }
 
     fn check_open(&self, state: &State) -> Result<(), Refusal> {
-        if state.session.has_ended() {
+        if state.session.has_ended() || state.gives_way {
             return Err(self.dialect.wording.session_ended());
         }
         self.shared.check().map_err(|_| self.dialect.wording.closing())
@@ -670,6 +687,29 @@ impl Cell {
             }
             state.session.end_request(now, request, SynthesizedEnd::Cancelled, steps)
         })
+    }
+
+    /// The principal of a session that has not ended.
+    pub(super) fn principal_while_open(&self) -> Result<Option<Arc<str>>, EngineError> {
+        let session = &lock(&self.state).session;
+        if session.has_ended() { Err(EngineError::SessionEnded) } else { Ok(session.principal().map(Into::into)) }
+    }
+
+    /// Looks whether the session gives way to a newer one. If it does, nothing opens in it any more, and the caller ends
+    /// it. `known` is what the caller knows of its last contact.
+    pub(super) fn look(&self, known: Ms, now: Ms) -> Look {
+        let mut state = lock(&self.state);
+        if state.session.has_ended() {
+            Look::HasEnded
+        } else if state.session.last_contact() > known {
+            Look::HadContact(state.session.last_contact())
+        } else if !self.is_adopted() && state.session.may_give_way(now, self.shared.options.max_detached_ms) {
+            state.gives_way = true;
+            Look::GivesWay
+        } else {
+            // One that lives elsewhere is here only while somebody reads it.
+            Look::IsInUse
+        }
     }
 
     pub(super) fn idle_in_ms(&self) -> Option<u64> {

@@ -47,6 +47,7 @@ impl Cell {
         let released = if is_this { sessions.remove(&self.id) } else { None };
         drop(sessions);
         drop(released);
+        lock(&self.shared.places).leave(self.number);
     }
 
     /// What a durable store has of the session stays readable, also when it ends.

@@ -8,7 +8,7 @@ use super::EngineError;
 use super::cell::Cell;
 use super::connection::{Connection, Wake};
 use crate::Ms;
-use crate::exchange::{Action, Admission, Pause, Request, Terms, Turn};
+use crate::exchange::{Action, Admission, Fault, Pause, Request, Terms, Turn};
 use crate::protocol::{Context, Envelope, Refusal, RequestId, Revision, admission};
 use crate::session::OutgoingKind;
 use crate::store::{HostOperation, HostReplay, HostStore, OwnIds};
@@ -94,13 +94,16 @@ impl SessionHandle {
     /// Checks that a request of this principal may use the session. Nobody else finds it (I7).
     ///
     /// # Errors
-    /// The [`Refusal`] to answer with: that of a session that is not known.
+    /// The [`Refusal`] to answer with: that of a session that is not known, or has ended.
     fn check_principal(&self, principal: Option<&str>) -> Result<(), Refusal> {
-        if self.cell.is_asked(principal) {
-            return Ok(());
+        match self.cell.asked(principal) {
+            Some(true) => Ok(()),
+            Some(false) => Err(self.cell.dialect.wording.session_ended()),
+            None => {
+                self.cell.shared.warn_foreign(&self.cell.name);
+                Err(self.cell.dialect.wording.session_unknown())
+            }
         }
-        self.cell.shared.warn_foreign(&self.cell.name);
-        Err(self.cell.dialect.wording.session_unknown())
     }
 
     /// Gives the session's streams another reconnection delay than the engine's, in milliseconds.
@@ -131,7 +134,22 @@ impl SessionHandle {
             Some(versions) => admission::admit_with_versions(head, body, &context, dialect, versions),
             None => admission::admit(head, body, &context, dialect),
         }?;
+        self.take_place().map_err(|error| match error {
+            EngineError::TooManySessions { .. } => Fault::TooManySessions.refusal(dialect),
+            EngineError::SessionEnded => dialect.wording.session_ended(),
+            _ => dialect.wording.closing(),
+        })?;
         Ok(Admission::new(operation, head))
+    }
+
+    /// Takes the session's place, for which the idlest session of the same principal may have to give way. The first request
+    /// that is [admitted](Self::admit) does so, too: this is for hosts that open the session when that has happened.
+    ///
+    /// # Errors
+    /// [`EngineError::TooManySessions`] where no session can give way, [`EngineError::SessionEnded`],
+    /// [`EngineError::Closed`], [`EngineError::Forked`].
+    pub fn take_place(&self) -> Result<(), EngineError> {
+        self.cell.take_place()
     }
 
     /// Opens the connection that an admitted request asks for: of a call, of the standalone stream, or of a resume.
@@ -334,6 +352,11 @@ impl SessionHandle {
         if !self.cell.is_forked() {
             self.cell.drain(retry_ms.max(1));
         }
+    }
+
+    /// Whether the session has ended.
+    pub fn has_ended(&self) -> bool {
+        self.cell.with_or(true, |state, _| state.session.has_ended())
     }
 
     /// Ends the session: requests in flight get an error, connections close, logs are freed.

@@ -51,6 +51,7 @@ mod lines;
 mod lost_logs;
 mod numbers;
 mod perform;
+mod places;
 mod seeks;
 mod stats;
 mod steering;
@@ -70,6 +71,7 @@ pub use connection::{Chunk, Connection, NoWake, Poll, Wake};
 pub use handle::{OutgoingMessage, SendOutcome, Sent, SessionHandle};
 pub use hook_log::{HookLog, HookReplay, OnReplayed, OnStored};
 pub use numbers::{NUMBER_OPTIONS, NumberOption};
+use places::Places;
 use stats::Counters;
 pub use stats::Stats;
 
@@ -89,6 +91,9 @@ pub struct Options {
     pub limits: Limits,
     /// Sessions that may be open at once.
     pub max_sessions: usize,
+    /// Sessions of one principal that may be open at once. Nobody's sessions, of requests without any credential, are
+    /// bounded by `max_sessions` alone.
+    pub max_sessions_per_principal: usize,
     /// Requests of one session that may run at once.
     pub max_requests_per_session: usize,
     /// How long a session may have running requests and no contact, in milliseconds.
@@ -117,6 +122,7 @@ impl Default for Options {
             pacing: Pacing::default(),
             limits: Limits::default(),
             max_sessions: 10_000,
+            max_sessions_per_principal: 1_000,
             max_requests_per_session: 1_000,
             max_detached_ms: 60 * 60 * 1_000,
             session_idle_ms: 30 * 60 * 1_000,
@@ -147,8 +153,10 @@ pub enum EngineError {
     SessionEnded,
     /// A session with this id is open.
     SessionExists,
-    /// No further session fits.
+    /// No further session fits, and none of the same principal is idle.
     TooManySessions {
+        /// The option that bounds them: `max_sessions` or `max_sessions_per_principal`.
+        option: &'static str,
         /// The bound.
         max: usize,
     },
@@ -183,7 +191,9 @@ impl fmt::Display for EngineError {
             Self::Forked => f.write_str("the engine was made before a fork; make one in each process"),
             Self::SessionEnded => f.write_str("the session has ended"),
             Self::SessionExists => f.write_str("a session with this id is open"),
-            Self::TooManySessions { max } => write!(f, "{max} sessions are open, the most that max_sessions allows"),
+            Self::TooManySessions { option, max } => {
+                write!(f, "{max} sessions are open, the most that {option} allows")
+            }
             Self::Finished => f.write_str("the request has its end already"),
             Self::Full => f.write_str("too many events of this stream wait for the event store"),
             // SDKs put the text of a handler's exception into results, so it says nothing of the store.
@@ -204,6 +214,9 @@ struct Shared {
     randomness: Randomness,
     counters: Counters,
     sessions: Mutex<HashMap<Arc<str>, Arc<Cell>>>,
+    places: Mutex<Places>,
+    /// Sessions that ended for newer ones, until their host is told.
+    gave_way: Mutex<Vec<SessionHandle>>,
     /// When which session has something to do: one entry for each.
     deadlines: Mutex<BTreeSet<(Ms, u64)>>,
     /// The sessions behind the numbers.
@@ -255,10 +268,6 @@ impl Shared {
             let mut sessions = lock(&self.sessions);
             if let Some(open) = sessions.get(&cell.id) {
                 return Ok(Some(Arc::clone(open)));
-            }
-            let max = self.options.max_sessions;
-            if sessions.len() >= max {
-                return Err(EngineError::TooManySessions { max });
             }
             lock(&self.timed).insert(cell.number, Arc::downgrade(cell));
             sessions.insert(Arc::clone(&cell.id), Arc::clone(cell));
@@ -333,6 +342,8 @@ impl Engine {
             randomness,
             counters: Counters::default(),
             sessions: Mutex::default(),
+            places: Mutex::default(),
+            gave_way: Mutex::default(),
             deadlines: Mutex::default(),
             timed: Mutex::default(),
             look_ups: Mutex::default(),
@@ -349,8 +360,10 @@ impl Engine {
     /// Opens a session. `wake` is told, with `key`, when a [`Sent::Pending`] message has its outcome
     /// or when operations wait for the host's own store.
     ///
+    /// The session counts for the bounds once it [has its place](SessionHandle::take_place).
+    ///
     /// # Errors
-    /// [`EngineError::SessionExists`], [`EngineError::TooManySessions`], [`EngineError::Closed`].
+    /// [`EngineError::SessionExists`], [`EngineError::Closed`], [`EngineError::Forked`].
     pub fn open_session(
         &self,
         id: &str,
@@ -390,6 +403,9 @@ impl Engine {
         // Streams finish in quick succession; they need no tick each.
         let sweep = Ms(self.0.next_sweep.load(Ordering::Relaxed)) + SWEEP_PAUSE_MS;
         let sweep = sweep.min(self.0.look_up_deadline());
+        if !lock(&self.0.gave_way).is_empty() {
+            return Ms(0);
+        }
         lock(&self.0.deadlines).first().map_or(sweep, |(at, _)| sweep.min(*at))
     }
 
@@ -402,12 +418,13 @@ impl Engine {
     /// take what it is over.
     ///
     /// Returns the sessions that are idle, or without their client for `max_detached_ms`: the host ends them, unless it
-    /// has a request of one that the engine has not seen yet. It is told again of what it keeps.
+    /// has a request of one that the engine has not seen yet. It is told again of what it keeps. Sessions that gave way to
+    /// newer ones are among them, once: these [have ended](SessionHandle::has_ended).
     pub fn tick(&self) -> Vec<SessionHandle> {
-        let mut idle = Vec::new();
         if self.0.is_forked() {
-            return idle;
+            return Vec::new();
         }
+        let mut idle = std::mem::take(&mut *lock(&self.0.gave_way));
         let now = self.0.clock.now();
         loop {
             let due = {
@@ -483,6 +500,7 @@ impl Engine {
         for cell in cells {
             cell.leave();
         }
+        lock(&self.0.gave_way).clear();
     }
 
     /// The host goes away without ending its sessions: nothing is taken any more, and nobody is woken for
@@ -497,6 +515,8 @@ impl Engine {
         lock(&self.0.timed).clear();
         lock(&self.0.deadlines).clear();
         lock(&self.0.look_ups).clear();
+        lock(&self.0.places).clear();
+        lock(&self.0.gave_way).clear();
         // Each refers to the engine: without the lock that the last of them would want.
         drop(sessions);
     }

@@ -52,6 +52,7 @@ numbers! {
     STORE SOME max_age_ms: limits.max_age_ms as u64;
     STORE SOME owner_lost_ms: owner_lost_ms as u64;
     ENGINE SOME max_sessions: max_sessions as usize;
+    ENGINE SOME max_sessions_per_principal: max_sessions_per_principal as usize;
     ENGINE SOME max_requests_per_session: max_requests_per_session as usize;
     ENGINE SOME max_detached_ms: max_detached_ms as u64;
     ENGINE ZERO session_idle_ms: session_idle_ms as u64;

@@ -45,6 +45,8 @@ macro_rules! counters {
 counters! {
     /// Sessions that were opened.
     sessions_opened,
+    /// Sessions that ended before their idle time, for a newer one of the same principal.
+    sessions_gave_way,
     /// Streams that were opened.
     streams_opened,
     /// Connections that were opened.

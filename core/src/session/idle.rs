@@ -39,12 +39,16 @@ impl Session {
         self.idle_ms = idle_ms;
     }
 
-    /// When the session has been idle for its idle time; never while something holds it.
+    /// The last sign of the client.
+    pub fn last_contact(&self) -> Ms {
+        self.last_contact
+    }
+
+    /// Until when something holds the session: an open connection, a running request or a pending poll.
     ///
-    /// A session with an open connection, a running request or a pending poll is not idle. A poll is
-    /// pending for max(10 x retry, 60 s) after a connection that left something to come back for.
-    /// Without any contact nothing of that holds for longer than `max_detached_ms`.
-    pub fn idle_at(&self, max_detached_ms: u64) -> Ms {
+    /// A poll is pending for max(10 x retry, 60 s) after a connection that left something to come back for. Without any
+    /// contact nothing but a connection holds for longer than `max_detached_ms`.
+    pub fn held_until(&self, max_detached_ms: u64) -> Ms {
         if self.connections > 0 {
             return Ms::NEVER;
         }
@@ -52,10 +56,24 @@ impl Session {
         if !self.in_flight.is_empty() {
             return detached;
         }
+        self.poll_until.min(detached)
+    }
+
+    /// Whether nothing holds the session, and it is not just being opened: a newer one may have its place.
+    pub fn may_give_way(&self, now: Ms, max_detached_ms: u64) -> bool {
+        let is_opening = self.revision.is_none() && self.last_contact + MIN_POLL_MS > now;
+        !is_opening && self.held_until(max_detached_ms) <= now
+    }
+
+    /// When the session has been idle for its idle time; never while something [holds](Self::held_until) it.
+    pub fn idle_at(&self, max_detached_ms: u64) -> Ms {
+        let held_until = self.held_until(max_detached_ms);
+        if self.connections > 0 || !self.in_flight.is_empty() {
+            return held_until;
+        }
         if self.idle_ms == 0 {
             return Ms::NEVER;
         }
-        let idle = self.last_contact + self.idle_ms;
-        idle.max(self.poll_until.min(detached))
+        held_until.max(self.last_contact + self.idle_ms)
     }
 }

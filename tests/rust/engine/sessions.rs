@@ -132,16 +132,6 @@ fn a_child_of_a_fork_waits_for_no_lock_of_its_parent() {
 }
 
 #[test]
-fn i11_sessions_are_bounded() {
-    let bench = Bench::new(Options { max_sessions: 2, ..Options::default() });
-    let sessions = ["a", "b"].map(|name| bench.session(name, NEW));
-    let open = |name| bench.engine.open_session(name, None, &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 0);
-    assert!(matches!(open("c"), Err(EngineError::TooManySessions { max: 2 })));
-    sessions[0].end();
-    assert!(open("c").is_ok());
-}
-
-#[test]
 fn i11_streams_are_forgotten_when_their_retention_is_over() {
     let limits = Limits { retention_ms: 10_000, ..Limits::default() };
     let bench = Bench::new(Options { limits, ..Options::default() });

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from tailrope._native import Store
@@ -10,6 +11,8 @@ from tailrope._options import MEMORY, check_prefer_resumable, is_disabled
 from tailrope._runtime import Runtime
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from mcp.server.streamable_http import EventStore as SdkEventStore
 
 
@@ -69,6 +72,22 @@ class Way:
         runtime = Runtime(self._options, host_store=weakref.proxy(store))
         self._user_stores.append((weakref.ref(store), runtime))
         return runtime
+
+
+@contextmanager
+def engine_bounds(manager: Any, runtime: Runtime | None) -> Iterator[None]:
+    """While a session manager admits a session: the engine, which knows whose session is idle, bounds the number of
+    sessions, where the manager's own bound is no tighter. The manager then has room for as many again: sessions whose
+    first request is still read, and those that gave way and have still to go."""
+    bound = getattr(manager, "max_sessions", None)
+    if runtime is None or bound is None or bound < runtime.max_sessions:
+        yield
+        return
+    manager.max_sessions = 2 * bound
+    try:
+        yield
+    finally:
+        manager.max_sessions = bound
 
 
 installed: Way | None = None

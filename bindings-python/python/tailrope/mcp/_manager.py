@@ -38,7 +38,8 @@ class Managing:
             # When the session is idle is for the engine to say (I11): the SDK's class is to know nothing of it.
             manager.session_idle_timeout = None
         try:
-            transport = cast("Any", super())._admit_session(*args, **kwargs)
+            with _engage.engine_bounds(manager, runtime):
+                transport = cast("Any", super())._admit_session(*args, **kwargs)
         finally:
             manager.session_idle_timeout = idle_timeout
         if runtime is None or transport is None:

@@ -3,6 +3,8 @@ managers."""
 
 from __future__ import annotations
 
+from functools import wraps
+from inspect import iscoroutinefunction
 from typing import Any
 
 import mcp.server.streamable_http_manager
@@ -18,11 +20,23 @@ sdk_manager: Any = mcp.server.streamable_http_manager
 _before: Any = None
 """The class that the session manager had, where ours is in its place."""
 _ours: Any = None
+_admits: tuple[Any, Any] | None = None
+"""How session managers admit sessions: the SDK's method, and ours around it."""
+
+
+def _admitting(stock: Any) -> Any:
+    @wraps(stock)
+    def _admit_session(self: Any, *args: Any, **kwargs: Any) -> Any:
+        way = _engage.installed
+        with _engage.engine_bounds(self, None if way is None else way.runtime_for(self.event_store)):
+            return stock(self, *args, **kwargs)
+
+    return _admit_session
 
 
 def patch() -> None:
     """Puts our class where the SDK's session manager looks for its transport. The SDK is one that it fits into."""
-    global _before, _ours
+    global _before, _ours, _admits
     if _ours is not None:
         return
     _before = sdk_manager.StreamableHTTPServerTransport
@@ -35,19 +49,27 @@ def patch() -> None:
     }
     _ours = type("SeamTransport", (StreamableHTTPServerTransport, *between), members)
     sdk_manager.StreamableHTTPServerTransport = _ours
-    sdk_manager.StreamableHTTPSessionManager.asgi_app = Fronted(lambda _manager: _engage.installed)
+    manager = sdk_manager.StreamableHTTPSessionManager
+    manager.asgi_app = Fronted(lambda _manager: _engage.installed)
+    if (stock := getattr(manager, "_admit_session", None)) is not None and not iscoroutinefunction(stock):
+        # Where there is none, the SDK's own bound is met first.
+        manager._admit_session = _admitting(stock)
+        _admits = (stock, manager._admit_session)
     _hosts.patch()
     _hosts.patch_manager()
 
 
 def unpatch() -> None:
     """Takes ours away. Where somebody else's class is on top of ours, ours stays under it and serves nothing."""
-    global _before, _ours
+    global _before, _ours, _admits
     if _ours is None or sdk_manager.StreamableHTTPServerTransport is not _ours:
         return
     sdk_manager.StreamableHTTPServerTransport = _before
-    del sdk_manager.StreamableHTTPSessionManager.asgi_app
-    _before = _ours = None
+    manager = sdk_manager.StreamableHTTPSessionManager
+    del manager.asgi_app
+    if _admits is not None and manager._admit_session is _admits[1]:
+        manager._admit_session = _admits[0]
+    _before = _ours = _admits = None
     _hosts.unpatch_manager()
     if not _engage.explicit:
         _hosts.unpatch()

@@ -12,7 +12,6 @@ from mcp.server.transport_security import TransportSecurityMiddleware
 from mcp.shared.message import SessionMessage
 from starlette.requests import ClientDisconnect, Request
 
-from tailrope._errors import TailropeError
 from tailrope._native import Connection, Refusal, refusal
 from tailrope.mcp import _hosts, _sdk
 from tailrope.mcp._answer import write_connection, write_refusal, write_whole
@@ -58,33 +57,24 @@ class SessionServer:
         self._idle_timeout = idle_timeout
         self._here: Loop | None = None
         self._session: Session | None = None
-        self._is_refused = False
+        self._has_place = False
         self._requests = 0
         self._inbox = Inbox()
         self._outcomes: Outcomes | None = None
 
     @asynccontextmanager
-    async def connect(self) -> AsyncGenerator[tuple[Any, Any] | None, None]:
-        """Opens the session: the streams for the SDK's dispatcher, or None where no further session fits."""
+    async def connect(self) -> AsyncGenerator[tuple[Any, Any], None]:
+        """Opens the session: the streams for the SDK's dispatcher."""
         runtime = self.runtime
         here = self._here = runtime.here()
         idle_ms = None
         if self._idle_timeout is not None:
             idle_ms = max(round(self._idle_timeout * 1_000), 1)
             self.idle_scope = anyio.CancelScope()
-            runtime.servers[self._id] = self
-        try:
-            session = self._session = runtime.engine.open_session(
-                self._id, _sdk.MAJOR, self._retry_ms, idle_ms, here.waiters
-            )
-        except TailropeError as error:
-            if error.code != "too_many_sessions":
-                raise
-            # Nothing but the refusal is served; the host discards the transport after it.
-            logger.warning("refusing to open a new session: %s", error)
-            self._is_refused = True
-            yield None
-            return
+        session = self._session = runtime.engine.open_session(
+            self._id, _sdk.MAJOR, self._retry_ms, idle_ms, here.waiters
+        )
+        runtime.servers[self._id] = self
         _hosts.opened(session, runtime)
         try:
             # Retention needs the tick also where no connection ever waits.
@@ -123,11 +113,8 @@ class SessionServer:
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one HTTP request of the session."""
         if self._session is None:
-            if not self._is_refused:
-                msg = "the transport serves requests once its connect() is entered"
-                raise RuntimeError(msg)
-            await self._refuse(send, "too_many_sessions")
-            return
+            msg = "the transport serves requests once its connect() is entered"
+            raise RuntimeError(msg)
         if self.idle_scope is not None and self.idle_scope.cancel_called:
             # The host is ending this session; nothing may be dispatched into it any more.
             self.terminate()
@@ -142,15 +129,18 @@ class SessionServer:
             self._requests -= 1
 
     def become_idle(self) -> None:
-        """The engine says that nothing holds the session any more (I11). Called on any thread."""
+        """The engine says that nothing holds the session any more (I11), or that it has ended for a newer one. Called
+        on any thread."""
         if self._here is not None:
             with suppress(RuntimeError):
                 # Its loop may be closed.
                 self._here.loop.call_soon_threadsafe(self._end_idle)
 
     def _end_idle(self) -> None:
+        if self._session is not None and self._session.has_ended:
+            self.terminate()
         # A request that is still read, or is with the SDK, is not known to the engine.
-        if self.idle_scope is not None and self._requests == 0:
+        elif self.idle_scope is not None and self._requests == 0:
             self.idle_scope.cancel()
 
     async def _admit(
@@ -177,6 +167,10 @@ class SessionServer:
         if isinstance(admission, Refusal):
             await write_refusal(send, admission, self._id_header)
             return None
+        if not self._has_place:
+            self._has_place = True
+            # The one that gave way for it is to be closed.
+            here.arm(self.runtime, self.runtime.engine.due_in_ms())
         opened: Connection | Refusal | None = None
         match admission.action:
             case "call":

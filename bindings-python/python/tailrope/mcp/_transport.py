@@ -101,11 +101,7 @@ class StreamableHTTPServerTransport(StockTransport):
             return
         async with self._tailrope.connect() as opened:
             self.idle_scope = self._tailrope.idle_scope
-            if opened is not None:
-                yield opened
-                return
-            async with super().connect() as streams:
-                yield streams
+            yield opened
 
     async def terminate(self) -> None:
         """Ends the session. Requests in flight get an error, later ones are answered 404.
