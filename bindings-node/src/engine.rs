@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use napi::bindgen_prelude::{Either, Env, FnArgs, Function, Object};
 use napi_derive::napi;
-use tailrope_core::engine::{self, EngineError, NUMBER_OPTIONS, Options};
+use tailrope_core::engine::{self, EngineError, NUMBER_OPTIONS, OnStoreFailure, Options};
 use tailrope_core::exchange::{self, Allowed, CREDENTIAL_HEADERS, Fault};
 use tailrope_core::protocol::{Context, Dialect, admit_with_versions};
 use tailrope_core::session::{SynthesizedEnd, end_payload};
@@ -33,7 +33,7 @@ pub struct Engine {
 #[napi]
 impl Engine {
     /// An engine with these options; what is not named keeps its default. Options are whole numbers
-    /// that are not negative; unknown names throw.
+    /// that are not negative, and `onStoreFailure`; unknown names throw.
     ///
     /// The events go to `store`, whose bounds are its own; without one to a store of the host: see
     /// `Session.takeOperations`. `resolve` is called with woken keys, `log` with a level and a line, and
@@ -42,13 +42,23 @@ impl Engine {
     pub fn new(
         env: &Env,
         store: Option<&Store>,
-        options: HashMap<String, f64>,
+        options: HashMap<String, Either<f64, String>>,
         resolve: Function<'_, Vec<u32>, ()>,
         log: Function<'_, FnArgs<(String, String)>, ()>,
         signal: Function<'_, (), ()>,
     ) -> Result<Self> {
         let mut chosen = Options::default();
         for (name, value) in options {
+            let value = match value {
+                Either::A(number) => number,
+                Either::B(policy) if name == "onStoreFailure" => {
+                    let policy = OnStoreFailure::parse(&policy);
+                    let wrong = || invalid("onStoreFailure must be 'raise' or 'drop_progress'".to_owned());
+                    chosen.on_store_failure = policy.ok_or_else(wrong)?;
+                    continue;
+                }
+                Either::B(_) => f64::NAN,
+            };
             let (option, number) = number_option(&name, value)?;
             if store.is_some() && option.is_of_store {
                 return Err(invalid(format!("unknown option {name}")));

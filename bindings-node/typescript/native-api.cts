@@ -262,15 +262,15 @@ export declare class Store {
 /** An engine with its event store. */
 export declare class Engine {
   /**
-   * An engine with these options; what is not named keeps its default. Options are whole numbers that are not negative;
-   * unknown names throw.
+   * An engine with these options; what is not named keeps its default. Options are whole numbers that are not negative,
+   * and `onStoreFailure`; unknown names throw.
    *
    * The events go to `store`, whose bounds are its own; without one to a store of the host: see `Session.takeOperations`.
    * `resolve` is called with woken keys, `log` with a level and a line, and `signal` when `flush` has to be called.
    */
   constructor(
     store: Maybe<Store>,
-    options: Record<string, number>,
+    options: Record<string, number | string>,
     resolve: (keys: number[]) => void,
     log: (level: 'error' | 'warn' | 'info' | 'debug', line: string) => void,
     signal: () => void,

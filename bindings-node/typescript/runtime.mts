@@ -51,8 +51,17 @@ export interface EngineOptions extends StoreOptions {
   maxDetachedMs?: number;
   /** How long a resumed connection waits for a store that cannot be read. Default 10,000. */
   storeWaitMs?: number;
-  /** How long a store may take for an operation before it counts as failed. Default 30,000. */
+  /**
+   * How long a sender waits for the store. Then its send fails, and the event is stored as soon as the store answers.
+   * What a store of your own has not stored by then has failed. Default 30,000.
+   */
   storeTimeoutMs?: number;
+  /**
+   * What becomes of progress that the store does not take, and of other notifications: `raise` tells the handler, at
+   * this or its next message; `drop_progress` counts it (`events_unstored`) and logs it. Questions and results are not
+   * concerned. Default `raise`.
+   */
+  onStoreFailure?: 'raise' | 'drop_progress';
 }
 
 export interface ConfigureOptions extends EngineOptions {
@@ -203,7 +212,7 @@ export class Runtime {
     options: RuntimeOptions = {},
     { hostStore, isOfEventStore = false }: { hostStore?: HostStore; isOfEventStore?: boolean } = {},
   ) {
-    const { store = MEMORY, principal, ...others } = options;
+    const { store = MEMORY, principal, onStoreFailure, ...others } = options;
     this.principal = checkPrincipal(principal);
     this.hostStore = hostStore;
     this.isOfEventStore = isOfEventStore;
@@ -214,7 +223,8 @@ export class Runtime {
     try {
       const [opened, numbers] = hostStore === undefined ? storeOf(store, others) : [undefined, boundsOf(others)];
       this.store = opened;
-      this.#engine = new Engine(opened, numbers, resolve, writeLog, signal);
+      const policy: Record<string, string> = onStoreFailure === undefined ? {} : { onStoreFailure };
+      this.#engine = new Engine(opened, { ...numbers, ...policy }, resolve, writeLog, signal);
     } catch (error) {
       throw ours(error);
     }

@@ -3,14 +3,19 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use tailrope_core::engine::{NUMBER_OPTIONS, NumberOption, Options};
+use tailrope_core::engine::{NUMBER_OPTIONS, NumberOption, OnStoreFailure, Options};
 use tailrope_core::store::{Durability, EncryptionKey, StoreOptions};
 
 /// The options of an engine; what is not named keeps its default.
 pub(crate) fn engine_options(given: Option<&Bound<'_, PyDict>>) -> PyResult<Options> {
     let mut options = Options::default();
     for (name, value) in given.into_iter().flatten() {
-        let (option, number) = number(&name.extract::<String>()?, &value)?;
+        let name = name.extract::<String>()?;
+        if name == "on_store_failure" {
+            options.on_store_failure = on_store_failure(&value)?;
+            continue;
+        }
+        let (option, number) = number(&name, &value)?;
         option.set(&mut options, number);
     }
     Ok(options)
@@ -34,6 +39,11 @@ pub(crate) fn store_options(given: Option<&Bound<'_, PyDict>>) -> PyResult<Store
         }
     }
     Ok(options)
+}
+
+fn on_store_failure(value: &Bound<'_, PyAny>) -> PyResult<OnStoreFailure> {
+    let policy = value.extract::<String>().ok().and_then(|name| OnStoreFailure::parse(&name));
+    policy.ok_or_else(|| PyValueError::new_err("on_store_failure must be 'raise' or 'drop_progress'"))
 }
 
 fn durability(value: &Bound<'_, PyAny>) -> PyResult<Durability> {

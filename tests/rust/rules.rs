@@ -10,6 +10,7 @@ mod client {
 }
 
 mod engine {
+    mod ahead;
     mod answers;
     mod host_store;
     mod lines;

@@ -88,11 +88,12 @@ async def bad_wave(recorder: Recorder, setting: Setting, number: int, host: Host
         await begun.wait()
         try:
             await Weather(recorder, f"{setting.seed}/{number}", proxy).run()
-            # All is well again once every one of them has had an event stored since.
-            good = time.monotonic_ns()
-            while min(map(recorder.last_ack, lasting)) < good:
-                if time.monotonic_ns() > good + setting.hang_s * 1e9:
-                    recorder.tell("hung", session=f"w{number}", says="the store is well, and events are still refused")
+            # All is well again once readers of every one of them have had an event that was sent since.
+            good = time.monotonic()
+            before = {name: recorder.last_emitted(name) for name in lasting}
+            while any(recorder.last_seen[name] <= n for name, n in before.items()):
+                if time.monotonic() > good + setting.hang_s:
+                    recorder.tell("hung", session=f"w{number}", says="the store is well, and no new event comes")
                     break
                 await asyncio.sleep(0.1)
         finally:

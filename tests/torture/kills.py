@@ -1,7 +1,7 @@
 """Servers that are killed between any two steps, and clients that come back to the next process or to another one that
 shares the store. (D3; I1, I3, I13, F-16, F-17, F-45, F-94)
 
-A tool kills its own process before an event is sent, when it is sent and nothing is known of it, when it is stored, or
+A tool kills its own process before an event is sent, when it is sent and nothing is known of it, when it is taken, or
 when it may be on the wire. Some readers are behind a black hole by then, so that what was stored never reached them.
 """
 
@@ -14,14 +14,14 @@ from contextlib import suppress
 from torture.hosts import Host, hosted
 from torture.proxy import Proxy
 from torture.recorder import Recorder
-from torture.rounds import Round
+from torture.rounds import AHEAD, Round
 from torture.setting import Setting
 from torture.wire import Hung, Session, Stream
 
 SESSIONS = 5
 # Long enough for a process that lives on a busy machine, and not too long to wait for.
 OWNER_LOST_MS = 6_000
-STEPS = ("before", "sent", "stored", "later")
+STEPS = ("before", "sent", "taken", "later")
 # Events of a call that is over before the kill.
 FINISHED = 20
 
@@ -47,7 +47,7 @@ class Life(Round):
         self.recorder.count("kills")
         self.recorder.count(f"kills {self.at}")
         for stream in self.streams:
-            if stream.request is not None and not stream.is_over:
+            if not stream.is_over:
                 stream.gone("owner_lost")
         # Those who went to the dead one find it refusing them until then.
         self.hosts = self.hosts[1:]
@@ -65,6 +65,7 @@ class Life(Round):
         name = f"k{self.number}s{index}"
         client = await Session.open(self.recorder, name, self.doomed.port)
         standalone = Stream(client, "standalone")
+        self.streams.append(standalone)
         # Opened first, so that nothing comes before its first position is known.
         listening = await client.connect("GET", standalone, process=self.doomed.process_name)
         await self.first_id(listening)
@@ -75,9 +76,10 @@ class Life(Round):
         unread = await self.call(client, "unread", {"count": FINISHED}, proxy)
         await unread.until(lambda: unread.events >= 3, self.setting.hang_s)
         unread.drop()
-        kill = {"kill": {"n": self.random.randint(15, 40), "at": self.at}} if is_victim else {}
+        # So late that the first events are stored for certain, and have to come.
+        kill = {"kill": {"n": self.random.randint(AHEAD + 10, AHEAD + 50), "at": self.at}} if is_victim else {}
         running = await self.call(
-            client, "running", {"count": 100_000, "standalone": 50_000, "pause_ms": [0, 30], **kill}, proxy
+            client, "running", {"count": 100_000, "standalone": 100_000, "pause_ms": [0, 30], **kill}, proxy
         )
         if self.random.random() < 0.5:
             # What is stored from now on does not reach its reader.
@@ -90,7 +92,7 @@ class Life(Round):
             self.read(client, whole),
             self.read(client, unread),
             self.read(client, running),
-            self.hear(client, listening, f"{name}-running"),
+            self.hear(client, listening, f"{name}-running", AHEAD),
             return_exceptions=True,
         )
         for outcome in outcomes:

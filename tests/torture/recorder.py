@@ -51,6 +51,8 @@ class Recorder:
         # The test breaks things now: a connection that breaks off is not the server's doing.
         self.breaks = False
         self.notes: Counter[str] = Counter()
+        # The number of the last event that a reader had, for each SESSION-STREAM.
+        self.last_seen: Counter[str] = Counter()
 
     def tell(self, fact: str, **more: Any) -> None:
         if fact == "hung":
@@ -84,15 +86,9 @@ class Recorder:
         path = Path(self.facts_file(name))
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
-    def last_ack(self, name: str) -> int:
-        """When a tool last had an event stored, by the clock of the facts."""
-        path = Path(self.facts_file(name))
-        if not path.exists():
-            return 0
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - 2_000))
-            lines = file.read().splitlines()[1:]
-        return max((fact["t"] for fact in map(json.loads, lines) if fact["fact"] == "ack"), default=0)
+    def last_emitted(self, name: str) -> int:
+        """The number of the last event that a tool has handed to the server."""
+        return max((fact["n"] for fact in self.told(name) if fact["fact"] == "emit" and fact["n"] != "end"), default=0)
 
     def write(self) -> Path:
         facts = list(self.facts)

@@ -13,6 +13,11 @@ from torture.recorder import Recorder
 from torture.setting import Setting
 from torture.wire import Connection, Hung, Session, Stream
 
+# Events of a stream that a process takes before its store has answered: so many are gone with it.
+AHEAD = 128
+# After so long nothing is left to be read of a log that does not grow.
+QUIET_S = 1.0
+
 
 class Round:
     """Calls at the first of the hosts, and readers that come back at any of them."""
@@ -71,18 +76,22 @@ class Round:
             await asyncio.sleep(0.05)
         raise stream.hung("no end after its process was gone")
 
-    async def hear(self, client: Session, before: Connection, facts: str) -> None:
-        """What its process had stored of the standalone stream."""
+    async def hear(self, client: Session, before: Connection, facts: str, ahead: int = 0) -> None:
+        """What its process had taken of the standalone stream. So many of the last may be gone with it."""
         stream = before.stream
         assert stream is not None
         said = [
-            fact["n"] for fact in self.recorder.told(facts) if fact["fact"] == "ack" and fact["stream"] == stream.name
+            fact["n"]
+            for fact in self.recorder.told(facts)
+            if fact["fact"] in ("taken", "failed") and fact["stream"] == stream.name
         ]
-        last_n = max(said, default=0)
+        last_n = max(said, default=0) - ahead
         deadline = time.monotonic() + self.setting.hang_s
         while time.monotonic() < deadline:
             connection = await self.resumed(client, stream, stream.ids[-1])
             heard = await connection.until(lambda: stream.last_n >= last_n, 2.0)
+            while heard and ahead and await another(connection):
+                pass
             connection.drop()
             if heard:
                 stream.done()
@@ -92,3 +101,9 @@ class Round:
     def hung(self, connection: Connection, says: str) -> Hung:
         assert connection.stream is not None
         return connection.stream.hung(says)
+
+
+async def another(connection: Connection) -> bool:
+    """Whether one more event comes on it. Only waiting tells that none does."""
+    events, ids = connection.events, len(connection.ids)
+    return await connection.until(lambda: connection.events > events or len(connection.ids) > ids, QUIET_S)

@@ -97,7 +97,7 @@ def test_slice_has_every_test_in_every_language_and_every_store() -> None:
 
 @pytest.mark.full
 def test_recorded_facts_are_judged(tmp_path: Path) -> None:
-    """The way from a recorder to a verdict, with one event that was stored and never came."""
+    """The way from a recorder to a verdict, with one event that was taken and never came."""
     recorder = Recorder(tmp_path)
     names = {"session": "s", "stream": "a"}
     recorder.tell("stream", **names, request=1, revision="2025-11-25")
@@ -105,7 +105,7 @@ def test_recorded_facts_are_judged(tmp_path: Path) -> None:
     recorder.tell("head", connection="c1", status=200, headers={"content-type": "text/event-stream"})
     recorder.bytes("c1", b"id: p\nretry: 20\ndata: \n\n")
     facts = Path(recorder.facts_file("s"))
-    told = ['"emit","n":1', '"ack","n":1', '"emit","n":"end"']
+    told = ['"emit","n":1', '"taken","n":1', '"emit","n":"end"']
     with facts.open("w") as file:
         for fact in told:
             file.write(f'{{"t":{recorder.facts[-1][0] + 1},"fact":{fact},"session":"s","stream":"a"}}\n')

@@ -193,6 +193,7 @@ class Connection:
             return
         for n in re.findall(r"\[\[[\w.-]+/" + re.escape(self.stream.name) + r"/(\d+)\]\]", data):
             self.stream.last_n = max(self.stream.last_n, int(n))
+            self.recorder.last_seen[f"{self.stream.session.name}-{self.stream.name}"] = self.stream.last_n
         message = json.loads(data)
         if isinstance(message, dict) and "method" not in message and message.get("id") == self.stream.request:
             self.has_terminal = self.stream.is_over = True

@@ -71,7 +71,12 @@ class Options(StoreOptions, total=False):
     store_wait_ms: int
     """How long a resumed connection waits for a store that cannot be read. Default 10,000."""
     store_timeout_ms: int
-    """How long one operation of the event store may take. Default 30,000."""
+    """How long a sender waits for the event store. Then its send fails, and the event is stored as soon as the store
+    answers. What an event store of your own has not stored by then has failed. Default 30,000."""
+    on_store_failure: Literal["raise", "drop_progress"]
+    """What becomes of progress and other notifications that the event store does not take: 'raise' tells the handler,
+    at this or its next message; 'drop_progress' counts it (`events_unstored`) and logs it. Questions and results are
+    not concerned. Default 'raise'."""
 
 
 STORE_OPTIONS = StoreOptions.__optional_keys__

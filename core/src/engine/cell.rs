@@ -8,6 +8,7 @@ use super::connection::{Connection, Poll, Wake};
 use super::following::Followed;
 use super::handle::{OutgoingMessage, SendOutcome, Sent};
 use super::lines::{Line, log_later};
+use super::outbox::Sender;
 use super::seeks::{Position, Seek};
 use super::stats::Counters;
 use super::waits::{Waited, Waits};
@@ -17,9 +18,9 @@ use super::{EngineError, Shared, lock};
 use crate::Ms;
 use crate::exchange::{AnswerHead, Fault, Join, Pace, Pause, Turn};
 use crate::protocol::{Dialect, Envelope, Kind, Origin, Refusal, RequestId, Revision, StreamNonce};
-use crate::session::{OutgoingKind, Route, Session, Step, SynthesizedEnd, end_payload};
+use crate::session::{OutgoingKind, Session, Step, SynthesizedEnd, end_payload};
 use crate::store::{Complete, Operation, Outcome, OwnIds, SessionRecord, StoreError, StreamKey, Ticket, session_name};
-use crate::stream::{CloseReason, ConnectionId, Input, Refused};
+use crate::stream::{CloseReason, ConnectionId, Input};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, Mutex, Weak};
 
@@ -33,7 +34,13 @@ pub(super) struct State {
     pub(super) outcomes: Vec<SendOutcome>,
     /// Outcomes of the change under way. A response that the store did not take is
     /// [`Sent::Dropped`]: the engine answers for it, and raising would kill the SDK's session (I9).
-    pub(super) results: Vec<(u64, Result<Sent, StoreError>)>,
+    pub(super) results: Vec<(StreamNonce, u64, Result<Sent, StoreError>)>,
+    /// Who waits for the store, by message.
+    pub(super) senders: HashMap<u64, Sender>,
+    /// Why an event of a stream was not stored whose sender did not wait.
+    pub(super) failures: HashMap<StreamNonce, StoreError>,
+    /// Bytes that this session has among those that the engine waits for the store with.
+    pub(super) unanswered: u64,
     pub(super) errors: HashMap<StreamNonce, StoreError>,
     /// Connections to look at when the change is done.
     pub(super) touched: Vec<ConnectionId>,
@@ -63,7 +70,7 @@ pub(super) struct State {
     gives_way: bool,
     /// Which version of what the store knows of the session it was given.
     pub(super) facts_put: u32,
-    next_token: u64,
+    pub(super) next_token: u64,
     /// When the engine looks at the session next.
     pub(super) scheduled: Ms,
 }
@@ -131,6 +138,9 @@ impl Cell {
                 json: HashMap::new(),
                 outcomes: Vec::new(),
                 results: Vec::new(),
+                senders: HashMap::new(),
+                failures: HashMap::new(),
+                unanswered: 0,
                 errors: HashMap::new(),
                 touched: Vec::new(),
                 lines: Vec::new(),
@@ -180,12 +190,7 @@ impl Cell {
                 wakes.push((Arc::clone(&conn.wake), conn.key));
             }
         }
-        let State { results, outcomes, .. } = &mut *state;
-        if !results.is_empty() {
-            let outcome = |result: Result<Sent, StoreError>| result.map(|_| ()).map_err(EngineError::Store);
-            outcomes.extend(results.drain(..).map(|(token, result)| (token, outcome(result))));
-            state.asked_later = true;
-        }
+        self.settle_senders(&mut state);
         if std::mem::take(&mut state.asked_later) {
             let (wake, key) = &self.wake;
             wakes.push((Arc::clone(wake), *key));
@@ -401,6 +406,9 @@ impl Cell {
         me.check_owned()?;
         let conn = me.change(|state, now, steps| {
             me.check_open(state)?;
+            if me.is_store_behind() {
+                return Err(me.dialect.wording.store_behind());
+            }
             me.check_requests(state, requests.len())?;
             let nonce = me.shared.nonce();
             let id = me.attach(state, now, Conn::open(nonce, Origin::Unnamed, wake, key), None);
@@ -588,51 +596,7 @@ impl Cell {
         })
     }
 
-    fn publish(&self, state: &mut State, now: Ms, message: OutgoingMessage<'_>) -> Result<Sent, EngineError> {
-        let OutgoingMessage { kind, id, related, payload } = message;
-        if state.session.has_ended() {
-            return Err(EngineError::SessionEnded);
-        }
-        if kind == OutgoingKind::Response
-            && let Some(id) = id.filter(|id| state.json.contains_key(id))
-        {
-            self.answer_json(state, id, AnswerHead::JSON, payload.to_vec());
-            return Ok(Sent::Stored);
-        }
-        let mut steps = Vec::new();
-        let nonce = match state.session.route(kind, id, related) {
-            Route::Stream(nonce) if state.session.stream(nonce).is_none() => return Ok(Sent::Dropped),
-            Route::Stream(nonce) => nonce,
-            Route::Standalone => self.standalone(state, now, &mut steps),
-            Route::Late => return self.late(state, kind),
-        };
-        let is_overdue = state.is_overdue(nonce);
-        if is_overdue && kind != OutgoingKind::Response {
-            let after_ms = self.shared.options.store_timeout_ms;
-            return Err(EngineError::Store(StoreError::TimedOut { after_ms }));
-        }
-        let token = state.next_token;
-        state.next_token += 1;
-        let published = state.session.publish(now, nonce, kind, id, payload, token, &mut steps);
-        self.perform(state, now, steps);
-        match published {
-            Err(Refused::Full) => return Err(EngineError::Full),
-            Err(Refused::Finished | Refused::NotResumable) => return self.late(state, kind),
-            // What is asked of the store goes out in order: the question is in its log.
-            Ok(Some((nonce, seq))) => self.shared.store.settle(&self.key(nonce), seq),
-            Ok(None) => {}
-        }
-        if is_overdue {
-            // The engine goes on trying, and whoever sends a response has nothing left to do.
-            state.tell_overdue(nonce, self.shared.options.store_timeout_ms);
-        }
-        let Some(at) = state.results.iter().position(|(done, _)| *done == token) else {
-            return Ok(Sent::Pending(token));
-        };
-        state.results.swap_remove(at).1.map_err(EngineError::Store)
-    }
-
-    fn late(&self, state: &mut State, kind: OutgoingKind) -> Result<Sent, EngineError> {
+    pub(super) fn late(&self, state: &mut State, kind: OutgoingKind) -> Result<Sent, EngineError> {
         Counters::add(&self.shared.counters.messages_late, 1);
         log_later!(self, state, DEBUG, [], ?kind, "message dropped: its request has its end");
         if kind == OutgoingKind::Request { Err(EngineError::Finished) } else { Ok(Sent::Dropped) }
@@ -730,6 +694,7 @@ impl Drop for Cell {
         if self.is_adopted() {
             lock(&self.shared.timed).remove(&self.number);
         }
+        self.count_unanswered(&mut lock(&self.state), 0);
         let watched = std::mem::take(&mut lock(&self.state).watched);
         for nonce in watched.into_keys() {
             self.shared.store.unwatch(&self.key(nonce), &self.watcher());

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::cell::{Cell, PAGE_BYTES, State};
 use super::connection::Chunk;
-use super::{EngineError, lock};
+use super::lock;
 use crate::Ms;
 use crate::exchange::{AnswerHead, Join};
 use crate::protocol::RequestId;
@@ -13,21 +13,6 @@ use crate::stream::{CloseReason, ConnectionId, Frame, Input};
 
 /// What a connection is still given when its session ends.
 const LAST_BYTES: usize = 1 << 20;
-
-impl State {
-    /// Whoever waits for the store is told now; what the store still says is of no use.
-    fn release_senders(&mut self) {
-        let waiting = self
-            .session
-            .streams()
-            .flat_map(|(_, stream)| stream.machine.waiting().filter(|event| event.token > stream.told));
-        for event in waiting {
-            let ended = if event.kind.is_response() { Ok(()) } else { Err(EngineError::SessionEnded) };
-            self.outcomes.push((event.token, ended));
-            self.asked_later = true;
-        }
-    }
-}
 
 impl Cell {
     pub(super) fn drain(&self, retry_ms: u32) {

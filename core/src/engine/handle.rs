@@ -52,6 +52,9 @@ pub enum Sent {
     Stored,
     /// The store has not answered yet; [`SessionHandle::take_outcomes`] will tell with this number.
     Pending(u64),
+    /// The engine has it and brings it to the store. Nobody has to wait for that: a failure is told to the next
+    /// sender on the stream.
+    Ahead,
     /// It was not needed: its request has its end already, or an answer in JSON has no room for it.
     Dropped,
 }
@@ -264,7 +267,7 @@ impl SessionHandle {
     /// Sends a message.
     ///
     /// # Errors
-    /// [`EngineError::Store`] when the store did not take it, [`EngineError::Full`],
+    /// [`EngineError::Store`] when the store did not take it, [`EngineError::Earlier`], [`EngineError::Full`],
     /// [`EngineError::Finished`] for a request to the client that nobody could answer,
     /// [`EngineError::SessionEnded`]. A response that the store did not take is answered to the
     /// client with an error by the engine; the caller has nothing left to do (I9).

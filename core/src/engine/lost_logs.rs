@@ -43,7 +43,7 @@ impl Cell {
             .map(|event| event.token)
             .collect();
         Counters::add(&self.shared.counters.events_unstored, unstored.len() as u64);
-        unstored.into_iter().for_each(|token| state.tell(nonce, token, Err(error.clone())));
+        unstored.into_iter().for_each(|token| state.results.push((nonce, token, Err(error.clone()))));
         state.session.forget_standalone();
         self.shared.store.drop_stream(&self.key(nonce));
         let left: Vec<ConnectionId> =

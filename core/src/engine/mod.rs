@@ -50,6 +50,7 @@ mod hook_log;
 mod lines;
 mod lost_logs;
 mod numbers;
+mod outbox;
 mod perform;
 mod places;
 mod seeks;
@@ -82,6 +83,31 @@ use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use crate::{ErrorCode, Ms};
 
+/// What becomes of progress that the store does not take: of notifications. Questions and responses are not concerned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnStoreFailure {
+    /// Its sender is told, or the next one.
+    #[default]
+    Raise,
+    /// It is counted and logged.
+    DropProgress,
+}
+
+impl OnStoreFailure {
+    /// The policy with this name, the same in every language.
+    pub fn parse(name: &str) -> Option<Self> {
+        [Self::Raise, Self::DropProgress].into_iter().find(|policy| policy.as_str() == name)
+    }
+
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Raise => "raise",
+            Self::DropProgress => "drop_progress",
+        }
+    }
+}
+
 /// Everything that can be set on an engine.
 #[derive(Clone)]
 pub struct Options {
@@ -103,6 +129,8 @@ pub struct Options {
     /// How long the store may take for an operation, in milliseconds; then it counts as failed. 0 waits
     /// for ever.
     pub store_timeout_ms: u64,
+    /// What becomes of progress that the store does not take.
+    pub on_store_failure: OnStoreFailure,
     /// A stream whose writing process gave no sign for so long gets its end from whoever serves its
     /// reader, in milliseconds (I13).
     pub owner_lost_ms: u64,
@@ -127,6 +155,7 @@ impl Default for Options {
             max_detached_ms: 60 * 60 * 1_000,
             session_idle_ms: 30 * 60 * 1_000,
             store_timeout_ms: 30_000,
+            on_store_failure: OnStoreFailure::Raise,
             owner_lost_ms: 10_000,
             warn_event_bytes: 1 << 20,
             store: None,
@@ -166,6 +195,9 @@ pub enum EngineError {
     Full,
     /// The store did not take the event.
     Store(StoreError),
+    /// The store did not take an event of the stream that was sent before, and whose sender did not wait. A
+    /// notification is stored all the same; a request is not sent.
+    Earlier(StoreError),
 }
 
 impl EngineError {
@@ -179,7 +211,7 @@ impl EngineError {
             Self::TooManySessions { .. } => ErrorCode::TooManySessions,
             Self::Finished => ErrorCode::Finished,
             Self::Full => ErrorCode::Full,
-            Self::Store(error) => error.code(),
+            Self::Store(error) | Self::Earlier(error) => error.code(),
         }
     }
 }
@@ -195,12 +227,13 @@ impl fmt::Display for EngineError {
                 write!(f, "{max} sessions are open, the most that {option} allows")
             }
             Self::Finished => f.write_str("the request has its end already"),
-            Self::Full => f.write_str("too many events of this stream wait for the event store"),
+            Self::Full => f.write_str("too much waits for the event store"),
             // SDKs put the text of a handler's exception into results, so it says nothing of the store.
             Self::Store(StoreError::Full { .. } | StoreError::Failed(_) | StoreError::TimedOut { .. }) => {
                 f.write_str("the event store did not store the event")
             }
             Self::Store(error) => error.fmt(f),
+            Self::Earlier(_) => f.write_str("the event store did not store an event that was sent before"),
         }
     }
 }
@@ -228,6 +261,8 @@ struct Shared {
     idle_ms: AtomicU64,
     next_number: AtomicU64,
     connections: AtomicU64,
+    /// Bytes of events that the store has not answered for.
+    unanswered: AtomicU64,
     /// The `retry` of a drain that has begun; 0 while there is none.
     draining_ms: AtomicU32,
     closed: AtomicBool,
@@ -351,6 +386,7 @@ impl Engine {
             idle_ms: AtomicU64::new(u64::MAX),
             next_number: AtomicU64::new(1),
             connections: AtomicU64::new(0),
+            unanswered: AtomicU64::new(0),
             draining_ms: AtomicU32::new(0),
             closed: AtomicBool::new(false),
             forked: AtomicBool::new(false),

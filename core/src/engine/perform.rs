@@ -33,7 +33,7 @@ impl Cell {
         let counters = &self.shared.counters;
         match output {
             Output::Append { first, events } => self.append(state, now, nonce, first, &events, more),
-            Output::Stored { token } => state.tell(nonce, token, Ok(Sent::Stored)),
+            Output::Stored { token } => state.results.push((nonce, token, Ok(Sent::Stored))),
             Output::Unstored { token, seq, kind } => {
                 Counters::add(&counters.events_unstored, 1);
                 let error = state.errors.remove(&nonce).unwrap_or(StoreError::Gone);
@@ -44,7 +44,7 @@ impl Cell {
                     _ => SynthesizedEnd::Unstored,
                 };
                 state.session.unstored(now, nonce, (token, seq, kind), end, more);
-                state.tell(nonce, token, if kind.is_response() { Ok(Sent::Dropped) } else { Err(error) });
+                state.results.push((nonce, token, if kind.is_response() { Ok(Sent::Dropped) } else { Err(error) }));
             }
             Output::Load { conn, after, up_to } => self.load(state, now, nonce, conn, (after, up_to), more),
             Output::Accept { conn } => {

@@ -11,7 +11,6 @@ use bytes::Bytes;
 
 use super::cell::{Cell, State};
 use super::following::FOLLOW_MS;
-use super::handle::Sent;
 use super::lines::log_later;
 use super::stats::Counters;
 use super::waits::Waited;
@@ -77,24 +76,6 @@ impl State {
         match &self.writing.get(&nonce)?.what {
             Write::End { tail, is_heir: false } => Some(tail.clone()),
             _ => None,
-        }
-    }
-
-    /// Tells a sender what became of its message, unless it was told that the store takes too long.
-    pub(super) fn tell(&mut self, nonce: StreamNonce, token: u64, result: Result<Sent, StoreError>) {
-        if self.session.stream(nonce).is_none_or(|stream| stream.told < token) {
-            self.results.push((token, result));
-        }
-    }
-
-    /// Nobody waits for the events of this stream that are not stored.
-    pub(super) fn tell_overdue(&mut self, nonce: StreamNonce, after_ms: u64) {
-        let Some(stream) = self.session.stream_mut(nonce) else { return };
-        let told = stream.told;
-        for event in stream.machine.waiting().filter(|event| event.token > told) {
-            stream.told = stream.told.max(event.token);
-            let error = StoreError::TimedOut { after_ms };
-            self.results.push((event.token, if event.kind.is_response() { Ok(Sent::Dropped) } else { Err(error) }));
         }
     }
 }
@@ -217,7 +198,7 @@ impl Cell {
         if is_newly_overdue {
             log_later!(self, state, WARN, [stream = nonce.hex(), operation = ticket.operation], %stream, ?operation,
                 "the event store takes too long; it is asked again");
-            state.tell_overdue(nonce, self.shared.options.store_timeout_ms);
+            self.tell_overdue(state, nonce);
         }
         match answer {
             Answer::Now(result) => self.answered(state, now, nonce, result, more),

@@ -236,6 +236,11 @@ impl Wording {
         Refusal::new(503, INTERNAL_ERROR, "Service Unavailable: the server is closing")
     }
 
+    /// The event store does not keep up with what is sent.
+    pub fn store_behind(self) -> Refusal {
+        Refusal::new(503, INTERNAL_ERROR, "Service Unavailable: too much waits for the event store")
+    }
+
     /// Whether there is such a session is known to the event store alone, which cannot tell now.
     pub fn session_not_told(self) -> Refusal {
         Refusal::new(503, INTERNAL_ERROR, "Service Unavailable: the session cannot be looked up now")

@@ -49,6 +49,8 @@ pub struct Session {
     connections: usize,
     /// No stream is due before.
     next_due: Ms,
+    /// Of events that the store has not confirmed, over all streams.
+    unconfirmed_bytes: usize,
     /// Counts changes of what others have to know of the session: principal, revision, retry, lists.
     facts: u32,
 }
@@ -73,6 +75,7 @@ impl Session {
             poll_until: now,
             connections: 0,
             next_due: Ms::NEVER,
+            unconfirmed_bytes: 0,
             facts: 0,
         }
     }
@@ -157,6 +160,11 @@ impl Session {
     /// Which lists the server said it announces changes of.
     pub fn list_changed(&self) -> &ListChanged {
         &self.list_changed
+    }
+
+    /// Bytes of events that the store has not confirmed.
+    pub fn unconfirmed_bytes(&self) -> usize {
+        self.unconfirmed_bytes
     }
 
     /// Requests without a response.

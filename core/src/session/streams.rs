@@ -19,8 +19,6 @@ pub struct Stream {
     pub chain: Chain,
     /// What the ids say about the stream.
     pub origin: Origin,
-    /// The senders of events up to this token were told that the store takes too long.
-    pub told: u64,
     /// Requests without a response. The terminal is the last one's.
     pub(super) open: Vec<RequestId>,
     /// Requests whose response was published, by its token.
@@ -32,7 +30,7 @@ pub struct Stream {
 impl Stream {
     fn new(nonce: StreamNonce, origin: Origin, machine: Machine, chain: Chain) -> Self {
         let ids = IdEncoder::new(nonce, &origin);
-        Self { machine, ids, chain, origin, told: 0, open: Vec::new(), answered: Vec::new(), failed: Vec::new() }
+        Self { machine, ids, chain, origin, open: Vec::new(), answered: Vec::new(), failed: Vec::new() }
     }
 
     /// The end for a connection that was not sent the stream's own, when the log goes: it speaks for the
@@ -68,7 +66,10 @@ impl Session {
     pub fn handle(&mut self, now: Ms, nonce: StreamNonce, input: Input, out: &mut Vec<Step>) -> Result<(), Refused> {
         let stream = self.streams.get_mut(&nonce).ok_or(Refused::Finished)?;
         let mut outputs = Vec::new();
+        let before = stream.machine.unconfirmed_bytes();
         let result = stream.machine.handle(now, input, &mut outputs);
+        self.unconfirmed_bytes += stream.machine.unconfirmed_bytes();
+        self.unconfirmed_bytes -= before;
         self.next_due = self.next_due.min(stream.machine.deadline());
         out.extend(outputs.into_iter().map(|output| (nonce, output)));
         result
@@ -170,7 +171,9 @@ impl Session {
     /// The standalone stream is gone for good: the next message to it begins another.
     pub fn forget_standalone(&mut self) {
         if let Some(nonce) = self.standalone.take() {
-            self.streams.remove(&nonce);
+            if let Some(stream) = self.streams.remove(&nonce) {
+                self.unconfirmed_bytes -= stream.machine.unconfirmed_bytes();
+            }
             self.questions.retain(|_, (at, _)| *at != nonce);
         }
     }

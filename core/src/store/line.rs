@@ -135,11 +135,13 @@ impl<T> Line<T> {
     }
 
     /// How much waits.
+    #[cfg(any(feature = "sqlite", test))]
     pub(super) fn len(&self) -> usize {
         self.count
     }
 
     /// Whether nothing waits.
+    #[cfg(any(feature = "sqlite", test))]
     pub(super) fn is_empty(&self) -> bool {
         self.count == 0
     }

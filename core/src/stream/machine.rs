@@ -105,6 +105,8 @@ pub struct Machine {
     appending: Vec<NewEvent>,
     /// Events that wait behind them.
     queue: VecDeque<NewEvent>,
+    /// Bytes of all these.
+    unconfirmed_bytes: usize,
     /// After a failed batch its events are appended one by one, so that one bad event harms no other.
     singly: usize,
     ending: Ending,
@@ -136,6 +138,7 @@ impl Machine {
             durable: 0,
             appending: Vec::new(),
             queue: VecDeque::new(),
+            unconfirmed_bytes: 0,
             singly: 0,
             ending: Ending::Open,
             finished: false,
@@ -221,6 +224,11 @@ impl Machine {
     /// Events that were published and are not confirmed.
     pub fn unconfirmed(&self) -> usize {
         self.appending.len() + self.queue.len()
+    }
+
+    /// Bytes of the payloads of these.
+    pub fn unconfirmed_bytes(&self) -> usize {
+        self.unconfirmed_bytes
     }
 
     /// The events that the store has not confirmed, in order.

@@ -101,9 +101,13 @@ impl Checker {
             Fact::Kept { session, stream, n } => {
                 let at = self.stream(session, stream);
                 self.streams[at].tells_kept = true;
-                self.streams[at].event_mut(place(*n)).kept = true;
+                let said = self.now.fact;
+                let event = self.streams[at].event_mut(place(*n));
+                (event.kept, event.said) = (true, said);
             }
             Fact::Ack { session, stream, n } => self.say(session, stream, *n, Word::Stored)?,
+            Fact::Taken { session, stream, n } => self.say(session, stream, *n, Word::Taken)?,
+            Fact::Failed { session, stream, n } => self.say(session, stream, *n, Word::Failed)?,
             Fact::Refused { session, stream, n } => self.say(session, stream, *n, Word::Refused)?,
             Fact::Unsure { session, stream, n } => self.say(session, stream, *n, Word::Unsure)?,
             Fact::Open(open) => self.open(open)?,
@@ -191,16 +195,13 @@ impl Checker {
 
     fn say(&mut self, session: &str, stream: &str, n: N, word: Word) -> Result<(), BadFact> {
         let at = self.stream(session, stream);
-        let is_left = self.gone(at).owner;
+        let (is_left, said) = (self.gone(at).owner, self.now.fact);
         let event = self.streams[at].event_mut(place(n));
         if event.emitted.is_none() {
             return Err(BadFact(format!("{} is spoken of before it is emitted", Named(session, stream, place(n)))));
         }
-        event.word = word;
-        event.late = is_left && word == Word::Stored;
-        if event.word == Word::Stored && n != N::End {
-            self.streams[at].told += 1;
-        }
+        (event.word, event.said) = (word, said);
+        event.late = is_left && matches!(word, Word::Stored | Word::Taken | Word::Failed);
         Ok(())
     }
 

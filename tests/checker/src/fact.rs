@@ -142,6 +142,10 @@ pub enum Fact {
     Kept { session: String, stream: String, n: N },
     /// The server says that it is stored.
     Ack { session: String, stream: String, n: N },
+    /// The server goes on before it is stored.
+    Taken { session: String, stream: String, n: N },
+    /// The server says that one before it is not stored.
+    Failed { session: String, stream: String, n: N },
     /// The server says that it is not.
     Refused { session: String, stream: String, n: N },
     /// The server cannot know.

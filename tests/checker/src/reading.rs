@@ -6,7 +6,7 @@ use crate::checker::Checker;
 use crate::connection::{self, Connection};
 use crate::fact::{By, Probe};
 use crate::mark::{Mark, marks};
-use crate::stream::{END, Hole, Meaning, Named, Place, Position, Word, place};
+use crate::stream::{END, Emitted, Hole, Meaning, Named, Place, Position, place};
 
 /// The first revision whose answers begin with a priming event.
 const PRIMING: &str = "2025-11-25";
@@ -159,7 +159,7 @@ impl Checker {
             Meaning::Start(position) => stream.known(position),
             Meaning::Error => Some(END),
         };
-        let held = |place| stream.event(place).is_some_and(|event| event.kept || event.word == Word::Stored);
+        let held = |place| stream.event(place).is_some_and(Emitted::is_held);
         let differs = match (of(known), of(meaning)) {
             // Places with nothing stored between them are one position.
             (Some(a), Some(b)) if a != b && a.max(b) != END => (a.min(b) + 1..=a.max(b)).any(held),
@@ -313,7 +313,7 @@ impl Checker {
             }
             None if gap.is_none() => {}
             Some(after) if after + 1 == place && gap.is_none() => {}
-            after => stream.holes.push(Hole { connection: at, after, before: place, gap, error_after: None }),
+            after => stream.holes.push(Hole { connection: at, after, before: place, gap, error: None }),
         }
     }
 
@@ -343,7 +343,7 @@ impl Checker {
         if let Some(id) = id {
             self.learn(at, stream, id, Meaning::Error);
         }
-        let gone = self.gone(stream);
+        let (gone, fact) = (self.gone(stream), self.now.fact);
         let stream = &mut self.streams[stream];
         if stream.error.is_none() {
             stream.error = Some(at);
@@ -353,7 +353,7 @@ impl Checker {
         // What was stored before comes before it.
         let after = stream.known(position).filter(|after| *after != END);
         if after.is_some() && !gone.loss {
-            stream.holes.push(Hole { connection: at, after, before: END, gap, error_after: Some(stream.told) });
+            stream.holes.push(Hole { connection: at, after, before: END, gap, error: Some(fact) });
         }
     }
 

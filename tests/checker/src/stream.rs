@@ -38,9 +38,16 @@ pub(crate) enum Word {
     #[default]
     None,
     Stored,
+    /// It goes on before it is stored: [`Stream::settle_taken`] tells what that promises.
+    Taken,
+    /// It is stored, and one before it is not.
+    Failed,
     Refused,
     Unsure,
 }
+
+/// Events of a stream that a server takes before the store has answered for the first of them.
+const AHEAD: u64 = 128;
 
 /// One emitted event.
 #[derive(Debug, Default)]
@@ -48,12 +55,21 @@ pub(crate) struct Emitted {
     /// Which fact it was, and when. None: it was never emitted.
     pub(crate) emitted: Option<Moment>,
     pub(crate) word: Word,
+    /// The last fact that spoke for it.
+    pub(crate) said: u64,
     /// The word came from an owner that counts as lost.
     pub(crate) late: bool,
     pub(crate) kept: bool,
     pub(crate) seen: bool,
     pub(crate) dumped: bool,
     pub(crate) id: Option<Box<str>>,
+}
+
+impl Emitted {
+    /// Whether the store holds it, as far as anything tells.
+    pub(crate) fn is_held(&self) -> bool {
+        self.seen || self.dumped || self.kept || matches!(self.word, Word::Stored | Word::Failed)
+    }
 }
 
 /// A point of the history: the number of its fact, and the time if it has one.
@@ -89,9 +105,8 @@ pub(crate) struct Hole {
     pub(crate) before: Place,
     /// What was announced: the first position, and how many.
     pub(crate) gap: Option<(u64, u64)>,
-    /// It is before an error terminal. Then so many events were said to be stored; what the server was not
-    /// sure of may be missing.
-    pub(crate) error_after: Option<u64>,
+    /// It is before an error terminal, which is this fact: what nobody had spoken for by then may be missing.
+    pub(crate) error: Option<u64>,
 }
 
 /// What permits ends and losses from now on.
@@ -102,6 +117,10 @@ pub(crate) struct Gone {
     pub(crate) loss: bool,
     /// Another may end it in its owner's place.
     pub(crate) owner: bool,
+    /// What its owner had taken last may be lost with it.
+    pub(crate) cut: bool,
+    /// The store may fail when nobody is left to be told.
+    pub(crate) unstored: bool,
     /// What the log held is another thing from here on.
     pub(crate) anew: bool,
 }
@@ -112,6 +131,8 @@ impl Gone {
         self.two_ends |= why.permits_two_ends();
         self.loss |= why.permits_loss();
         self.owner |= why == Why::OwnerLost;
+        self.cut |= matches!(why, Why::OwnerLost | Why::Unheard);
+        self.unstored |= why == Why::Unstored;
         self.anew |= why == Why::StoreLost;
     }
 
@@ -121,6 +142,8 @@ impl Gone {
             two_ends: self.two_ends || other.two_ends,
             loss: self.loss || other.loss,
             owner: self.owner || other.owner,
+            cut: self.cut || other.cut,
+            unstored: self.unstored || other.unstored,
             anew: self.anew || other.anew,
         }
     }
@@ -140,8 +163,6 @@ pub(crate) struct Stream {
     pub(crate) unknown: Vec<Option<Place>>,
     /// There are facts of what the store holds.
     pub(crate) tells_kept: bool,
-    /// Events that the server said are stored.
-    pub(crate) told: u64,
     pub(crate) dump: Option<Vec<N>>,
     pub(crate) gone: Gone,
     pub(crate) done: bool,
@@ -196,10 +217,46 @@ impl Stream {
         })
     }
 
+    /// The events behind a place that are stored, and that the server had spoken for before a fact.
+    pub(crate) fn spoken_for(&self, after: Place, fact: u64) -> u64 {
+        let events = self.events.iter().skip(usize::try_from(after).unwrap_or(usize::MAX));
+        events.filter(|event| event.word == Word::Stored && event.said < fact).count() as u64
+    }
+
     /// The first end wins: an owner whose call was ended elsewhere takes what comes later, and nobody has to get it.
     pub(crate) fn forget_late_words(&mut self) {
         for event in self.events.iter_mut().filter(|event| event.late && self.error.is_some()) {
             event.word = Word::None;
+        }
+    }
+
+    /// What was taken before it was stored is stored, or may be missing: where a failure was told with one of the next
+    /// events, and of the last ones where nobody was left to be told.
+    ///
+    /// A store fails at any event. A process that is gone leaves out nothing that something follows.
+    pub(crate) fn settle_taken(&mut self, gone: Gone, tells_kept: bool) {
+        let is_answered = self.result.is_some();
+        let mut may_miss = if gone.unstored || (gone.cut && !is_answered) { AHEAD } else { 0 };
+        let mut is_cut = !gone.unstored;
+        for event in self.events.iter_mut().rev() {
+            let is_held = event.is_held();
+            if is_held && std::mem::take(&mut is_cut) {
+                may_miss = 0;
+            }
+            match event.word {
+                // It is the one that waited behind as many.
+                Word::Failed | Word::Refused | Word::Unsure => (may_miss, is_cut) = (AHEAD + 1, false),
+                Word::Taken => {
+                    let may_be_missing = if tells_kept { !event.kept } else { !is_held && may_miss > 0 };
+                    event.word = if may_be_missing { Word::Unsure } else { Word::Stored };
+                    may_miss = may_miss.saturating_sub(1);
+                    continue;
+                }
+                Word::None | Word::Stored => {}
+            }
+            if event.word == Word::Failed {
+                event.word = Word::Stored;
+            }
         }
     }
 
@@ -210,8 +267,8 @@ impl Stream {
 
     /// The events up to each place that the log holds for certain, and that it may hold.
     pub(crate) fn tally(&self) -> Tally {
-        let (mut certain, mut possible, mut told) = (vec![0], vec![0], vec![0]);
-        let (mut sure, mut may, mut acked) = (0, 0, 0);
+        let (mut certain, mut possible) = (vec![0], vec![0]);
+        let (mut sure, mut may) = (0, 0);
         for event in &self.events {
             let is_certain =
                 if self.tells_kept { event.kept } else { event.word == Word::Stored || event.seen || event.dumped };
@@ -219,20 +276,16 @@ impl Stream {
                 is_certain || (!self.tells_kept && event.emitted.is_some() && event.word != Word::Refused);
             sure += u64::from(is_certain);
             may += u64::from(is_possible);
-            acked += u64::from(is_certain && event.word == Word::Stored);
             certain.push(sure);
             possible.push(may);
-            told.push(acked);
         }
-        Tally { certain, possible, told }
+        Tally { certain, possible }
     }
 }
 
 pub(crate) struct Tally {
     certain: Vec<u64>,
     possible: Vec<u64>,
-    /// Those that the server said are stored.
-    told: Vec<u64>,
 }
 
 impl Tally {
@@ -250,11 +303,6 @@ impl Tally {
     pub(crate) fn between(&self, after: Place, before: Place) -> (u64, u64) {
         let ((low_after, high_after), (low_before, high_before)) = (self.up_to(after), self.up_to(before - 1));
         (low_before.saturating_sub(low_after), high_before.saturating_sub(high_after))
-    }
-
-    /// How many events up to a place the server said are stored.
-    pub(crate) fn told_up_to(&self, place: Place) -> u64 {
-        Self::at(&self.told, place)
     }
 
     /// The first place behind so many events.

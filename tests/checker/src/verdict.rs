@@ -8,8 +8,11 @@ use crate::stream::{END, Hole, Named, Place, Stream, Tally, Word, place};
 impl Checker {
     /// The verdict on everything that was told.
     pub fn finish(mut self) -> Report {
+        let tells_kept = self.streams.iter().any(|stream| stream.tells_kept);
         for (at, announced_last) in self.announced_last().into_iter().enumerate() {
             self.streams[at].forget_late_words();
+            let gone = self.gone(at);
+            self.streams[at].settle_taken(gone, tells_kept);
             let tally = self.streams[at].tally();
             let mut holes = std::mem::take(&mut self.streams[at].holes);
             for hole in &holes {
@@ -53,8 +56,8 @@ impl Checker {
         for (at, connection) in self.connections.iter().enumerate() {
             if let (Some(stream), Some(position), Some(_)) = (connection.stream, connection.position, connection.gap) {
                 let after = self.streams[stream].known(position);
-                let (gap, error_after) = (connection.gap, None);
-                last[stream].push(Hole { connection: at, after, before: END, gap, error_after });
+                let (gap, error) = (connection.gap, None);
+                last[stream].push(Hole { connection: at, after, before: END, gap, error });
             }
         }
         last
@@ -62,7 +65,7 @@ impl Checker {
 
     /// I3, I8: what lies between two events of a connection.
     fn check_hole(&mut self, at: usize, hole: &Hole, tally: &Tally) {
-        let Hole { connection, after, before, gap, error_after } = *hole;
+        let Hole { connection, after, before, gap, error } = *hole;
         let stream = &self.streams[at];
         let gone = self.gone(at);
         let Some(after) = after else {
@@ -77,12 +80,12 @@ impl Checker {
             return;
         };
         let (mut low, high) = tally.between(after, before);
-        if let Some(told) = error_after {
-            low = low.min(told.saturating_sub(tally.told_up_to(after)));
+        if let Some(error) = error {
+            low = low.min(stream.spoken_for(after, error));
         }
         match gap {
             // Nobody knew of those when the end was made up: no later event had told that the log goes on behind them.
-            None if error_after.is_some() && !stream.has_promised(after) => {}
+            None if error.is_some() && !stream.has_promised(after) => {}
             None if low > 0 => {
                 let first = tally.first_between(after);
                 let session = &self.sessions[stream.session].name;

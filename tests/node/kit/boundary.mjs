@@ -32,6 +32,9 @@ const CODES = new Set([
   'invalid_argument',
   'store_not_opened',
   'closed',
+  // A store whose bound is a few bytes.
+  'gone',
+  'store_full',
   'session_ended',
   'session_exists',
   'too_many_sessions',

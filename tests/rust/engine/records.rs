@@ -8,7 +8,7 @@ use crate::kit::common::{
 };
 use serde_json::json;
 use tailrope_core::Ms;
-use tailrope_core::engine::{NoWake, Options, Sent, SessionHandle};
+use tailrope_core::engine::{NoWake, Options, SessionHandle};
 use tailrope_core::protocol::{Dialect, ListChanged, Revision};
 use tailrope_core::store::contract::Caller;
 use tailrope_core::store::{SessionRecord, session_name};
@@ -248,34 +248,6 @@ fn a_drain_tells_who_waits_for_a_look_up_to_come_back() {
     assert_eq!((told.status, told.end), (Some(200), Some(CloseReason::Drain)));
     assert_eq!(told.frames().len(), 1);
     store.answer_all();
-}
-
-#[test]
-fn i2_a_lost_append_is_looked_up_late_and_the_log_goes_on_behind_it() {
-    for succeed in [true, false] {
-        let (bench, store) = slow(Options::default());
-        let session = bench.session("s", NEW);
-        let connection = call(&session, 1);
-        bench.read(&connection);
-        store.set(true, false);
-        notify(&session, 1, "late").unwrap();
-        bench.advance(30_000);
-        session.take_outcomes();
-        store.answer(true);
-        assert!(matches!(notify(&session, 1, "a"), Ok(Sent::Pending(_))));
-        store.answer(true);
-        assert!(session.take_outcomes().is_empty(), "refused, and looked up");
-        store.answer(succeed);
-        if succeed {
-            store.answer(true);
-        }
-        assert!(matches!(&session.take_outcomes()[..], [(_, outcome)] if outcome.is_ok() == succeed));
-        store.set(false, false);
-        respond(&session, 1).unwrap();
-        let events: Vec<_> = bench.read(&connection).frames();
-        assert_eq!(events.len(), 2 + usize::from(succeed), "{events:?}");
-        assert_eq!(events[0], json!({"event": 1, "is": "late"}));
-    }
 }
 
 #[test]

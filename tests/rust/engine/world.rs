@@ -138,7 +138,7 @@ impl World {
         let is_response = matches!(message.kind, OutgoingKind::Response);
         match self.session.send(message) {
             Ok(Sent::Pending(number)) => self.sent[stream].push((number, what)),
-            Ok(Sent::Dropped) if is_response && !self.answered[stream] => self.sent[stream].push((0, what)),
+            Ok(Sent::Ahead) => self.sent[stream].push((0, what)),
             Ok(Sent::Dropped) => assert!(self.answered[stream], "I13: only what comes after the end is dropped"),
             Ok(Sent::Stored) => panic!("I1: the store was not asked"),
             Err(EngineError::Store(StoreError::TimedOut { .. })) => assert!(!is_response, "I13: a response is taken"),
@@ -150,7 +150,7 @@ impl World {
     fn take_outcomes(&mut self) {
         for (number, outcome) in self.session.take_outcomes() {
             let word = match outcome {
-                Ok(()) => Word::Stored,
+                Ok(()) | Err(EngineError::Earlier(_)) => Word::Stored,
                 Err(EngineError::Store(StoreError::TimedOut { .. })) => Word::Late,
                 Err(_) => Word::Refused,
             };

@@ -1,11 +1,17 @@
 // A tool whose every event says whose it is, and that tells a file of it which outlives its process: `marked`.
 //
 // An event carries `[[SESSION/STREAM/N]]` in its text. The file gets one line of JSON for each fact, written before
-// what comes next is done: `emit` before an event is handed to the server, then `ack` or `refused`. Times are those of
-// the machine's monotonic clock, which every process here shares, so that facts of several processes can be put in order.
+// what comes next is done: `emit` before an event is handed to the server, then `taken`, `failed` where an event before
+// it is not stored, or `refused` (`unsure` where the plan says that nobody can know). Times are those of the machine's
+// monotonic clock, which every process here shares, so that facts of several processes can be put in order.
 import { closeSync, existsSync, openSync, writeSync } from 'node:fs';
 
 import { sleep } from '../../node/kit/raw.mjs';
+
+// In the words for an event that is stored, and behind one that is not.
+const FAILED = 'an event that was sent before';
+// Events right before a kill that follow at once.
+const LAST = 10;
 
 const die = () => process.kill(process.pid, 'SIGKILL');
 
@@ -28,7 +34,7 @@ function seeded(seed) {
  * to a text. close: how likely it closes its connection after an event. standalone: how many events go to the session's
  * standalone stream, spread over the call. unsure: what is in the words of faults after which nobody knows whether an
  * event was stored; '' is in all of them. kill: {n, at} kills the process at event n: `before` it is sent, when it is
- * `sent` and nothing is known of it, when it is `stored`, or `later`, when it may be on the wire.
+ * `sent` and nothing is known of it, when it is `taken`, or `later`, when it may be on the wire.
  */
 export async function marked(plan, ctx) {
   const file = openSync(plan.facts, 'a');
@@ -42,10 +48,11 @@ export async function marked(plan, ctx) {
   const outcome = async (sending, stream, n) => {
     try {
       await sending;
-      tell('ack', stream, n);
+      tell('taken', stream, n);
     } catch (error) {
       const why = String(error).slice(0, 200);
-      tell(plan.unsure !== undefined && why.includes(plan.unsure) ? 'unsure' : 'refused', stream, n, { why });
+      const fact = plan.unsure !== undefined && why.includes(plan.unsure) ? 'unsure' : 'refused';
+      tell(why.includes(FAILED) ? 'failed' : fact, stream, n, { why });
     }
   };
   const event = async (n) => {
@@ -62,7 +69,7 @@ export async function marked(plan, ctx) {
     if (at === 'later') {
       await sleep(5);
     }
-    if (at === 'stored' || at === 'later') {
+    if (at === 'taken' || at === 'later') {
       die();
     }
   };
@@ -76,6 +83,9 @@ export async function marked(plan, ctx) {
   };
   const goesOn = (n) => (plan.until === undefined ? n < plan.count : !existsSync(plan.until));
 
+  // The store has not answered for the last ones when the process is killed.
+  const rushes = (n) => plan.kill !== undefined && n + LAST >= plan.kill.n;
+
   try {
     const [low, high] = plan.pause_ms ?? [0, 0];
     for (let n = 1; goesOn(n - 1); n++) {
@@ -85,7 +95,7 @@ export async function marked(plan, ctx) {
         ctx.close({});
       }
       // Others get their turn in any case.
-      await sleep(random() < 0.5 ? 0 : low + random() * (high - low));
+      await sleep(random() < 0.5 || rushes(n) ? 0 : low + random() * (high - low));
     }
     tell('emit', plan.stream, 'end');
     return textOf(plan.stream, 'end');

@@ -1,9 +1,9 @@
 """A tool whose every event says whose it is, and that tells a file of it which outlives its process: `marked`.
 
 An event carries `[[SESSION/STREAM/N]]` in its text. The file gets one line of JSON for each fact, written before what
-comes next is done: `emit` before an event is handed to the server, then `ack`, or `refused` (`unsure` where the plan
-says that nobody can know). Times are those of the machine's monotonic clock, which every process here shares, so that
-facts of several processes can be put in order.
+comes next is done: `emit` before an event is handed to the server, then `taken`, `failed` where an event before it is
+not stored, or `refused` (`unsure` where the plan says that nobody can know). Times are those of the machine's
+monotonic clock, which every process here shares, so that facts of several processes can be put in order.
 """
 
 from __future__ import annotations
@@ -17,6 +17,11 @@ import signal
 import time
 from pathlib import Path
 from typing import Any
+
+# In the words for an event that is stored, and behind one that is not.
+FAILED = "an event that was sent before"
+# Events right before a kill that follow at once.
+LAST = 10
 
 
 class Facts:
@@ -41,7 +46,7 @@ class Marked:
     is added to a text. close: how likely it closes its connection after an event. standalone: how many events go to the
     session's standalone stream, spread over the call. unsure: what is in the words of faults after which nobody knows
     whether an event was stored; "" is in all of them. kill: {n, at} kills the process at event n: `before` it is sent,
-    when it is `sent` and nothing is known of it, when it is `stored`, or `later`, when it may be on the wire.
+    when it is `sent` and nothing is known of it, when it is `taken`, or `later`, when it may be on the wire.
     """
 
     def __init__(self, plan: dict[str, Any], ctx: Any, ops: Any) -> None:
@@ -60,7 +65,7 @@ class Marked:
                 await self._standalone(n)
                 if self.random.random() < self.plan.get("close", 0):
                     await self.ops.close(self.ctx, None, None)
-                await self._pause()
+                await self._pause(n)
             self.facts.tell("emit", **self.names, n="end")
             return self._text("end")
         finally:
@@ -81,7 +86,7 @@ class Marked:
             await asyncio.sleep(0)
             die()
         await self._outcome(sending, n, self.names)
-        if at == "stored":
+        if at == "taken":
             die()
         if at == "later":
             await asyncio.sleep(0.005)
@@ -102,13 +107,16 @@ class Marked:
         except Exception as fault:
             why, unsure = str(fault)[:200], self.plan.get("unsure")
             fact = "unsure" if unsure is not None and unsure in why else "refused"
+            fact = "failed" if FAILED in why else fact
             self.facts.tell(fact, **names, n=n, why=why)
         else:
-            self.facts.tell("ack", **names, n=n)
+            self.facts.tell("taken", **names, n=n)
 
-    async def _pause(self) -> None:
+    async def _pause(self, n: int) -> None:
         low, high = self.plan.get("pause_ms", (0, 0))
-        if self.random.random() < 0.5:
+        kill = self.plan.get("kill")
+        # The store has not answered for the last ones when the process is killed.
+        if self.random.random() < 0.5 or (kill and n + LAST >= kill["n"]):
             # Others get their turn all the same.
             await asyncio.sleep(0)
         else:

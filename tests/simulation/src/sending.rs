@@ -3,6 +3,7 @@
 use tailrope_checker::{Fact, N, Probe, Why};
 use tailrope_core::engine::{EngineError, OutgoingMessage, Sent};
 use tailrope_core::protocol::{Envelope, Kind, RequestId, jsonrpc};
+use tailrope_core::session::OutgoingKind;
 use tailrope_core::store::StoreError;
 
 use crate::reader::Asked;
@@ -94,22 +95,37 @@ impl World {
     pub(crate) fn send(&mut self, stream: usize, n: N, message: OutgoingMessage<'_>) {
         let Some(session) = self.streams.get(stream).map(|stream| stream.session) else { return };
         let Some(handle) = self.home(session) else { return };
-        let names = (self.sessions[session].name.clone(), self.streams[stream].name.clone());
-        self.tell(Fact::Emit { session: names.0, stream: names.1, n });
+        let (name, of) = self.names(stream);
+        self.tell(Fact::Emit { session: name, stream: of, n });
+        let is_question = message.kind == OutgoingKind::Request;
         match handle.send(message) {
             Ok(Sent::Pending(token)) => {
                 self.sessions[session].pending.insert(token, (stream, n));
             }
+            // What comes of it shows in the store, and at the next one.
+            Ok(Sent::Ahead) => {
+                self.count("messages that ran ahead");
+                if n != N::End {
+                    let (session, stream) = self.names(stream);
+                    self.tell(Fact::Taken { session, stream, n });
+                }
+            }
+            Err(EngineError::Earlier(_)) if !is_question => self.word(stream, n, Ok(true)),
             Ok(Sent::Stored) => self.word(stream, n, Ok(true)),
             Ok(Sent::Dropped) => self.word(stream, n, Ok(false)),
             Err(error) => self.word(stream, n, Err(&error)),
         }
     }
 
+    /// The names of a session and its stream.
+    fn names(&self, stream: usize) -> (String, String) {
+        let Stream { session, name, .. } = &self.streams[stream];
+        (self.sessions[*session].name.clone(), name.clone())
+    }
+
     /// What the server said of an event: it is stored, it was not needed, or it is not stored.
     pub(crate) fn word(&self, stream: usize, n: N, word: Result<bool, &EngineError>) {
-        let Stream { session, name: stream, .. } = &self.streams[stream];
-        let (session, stream) = (self.sessions[*session].name.clone(), stream.clone());
+        let (session, stream) = self.names(stream);
         self.tell(match word {
             Ok(true) => Fact::Ack { session, stream, n },
             // Nobody is told what became of a response (I9).
@@ -131,6 +147,10 @@ impl World {
             match outcome {
                 Ok(()) if n == N::End => {}
                 Ok(()) => self.word(stream, n, Ok(true)),
+                Err(EngineError::Earlier(_)) => {
+                    self.count("failures told to a later sender");
+                    self.word(stream, n, Ok(true));
+                }
                 Err(error) => self.word(stream, n, Err(&error)),
             }
         }

@@ -12,7 +12,7 @@ const SCHEDULES: u64 = ENOUGH;
 const ENOUGH: u64 = 5_000;
 
 /// What schedules have to reach: a simulation that does not get there tests nothing.
-const REACHED: [&str; 46] = [
+const REACHED: [&str; 48] = [
     "answers that were held back",
     "appends after the end",
     "appends that were stored before",
@@ -33,6 +33,7 @@ const REACHED: [&str; 46] = [
     "events seen",
     "events_missed",
     "events_unstored",
+    "failures told to a later sender",
     "gaps seen",
     "logs ended for owners that are gone",
     "logs expired",
@@ -40,6 +41,7 @@ const REACHED: [&str; 46] = [
     "logs set back",
     "logs trimmed",
     "logs_lost",
+    "messages that ran ahead",
     "messages_late",
     "operations abandoned",
     "operations that are overdue",

@@ -124,11 +124,11 @@ async fn perform(
     (verdicts, None)
 }
 
-/// What a fault means for a write. An append or an end that was sent may be in the log.
+/// What a fault means for a write. It may be done, or can be as soon as the server is there: whoever writes asks again.
 fn not_done(write: &Write, fault: &Fault) -> StoreError {
     match (write, fault.unheard) {
-        (Write::Append { .. } | Write::Finish { .. }, Some(time)) => {
-            tracing::warn!(target: "tailrope", error = fault.text, "an append or an end was not heard of");
+        (Write::Open { .. } | Write::Append { .. } | Write::Finish { .. }, Some(time)) => {
+            tracing::warn!(target: "tailrope", error = fault.text, "the event store was not reached in time");
             StoreError::TimedOut { after_ms: time.as_millis().try_into().unwrap_or(u64::MAX) }
         }
         _ => StoreError::from(fault),
@@ -150,7 +150,11 @@ async fn transact(
     let (started, mut again, mut tries) = (Instant::now(), unheard.is_some(), 0);
     // A try that was not heard of may have been the one that was done.
     let waited = || unheard.unwrap_or_default() + started.elapsed();
-    let told = |fault: Fault, again: bool| if again { fault.unheard_for(waited()) } else { fault };
+    let told = |fault: Fault, again: bool| match fault.kind {
+        Kind::Lost => fault.unheard_for(waited()),
+        _ if again => fault.unheard_for(waited()),
+        _ => fault,
+    };
     loop {
         tries += 1;
         let left = patience.saturating_sub(started.elapsed());

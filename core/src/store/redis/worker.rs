@@ -79,9 +79,13 @@ impl Core {
                 (op.since.elapsed() >= limit && (tries > 0 || op.ticket.is_some()))
                     || self.queue.is_called_off(session, op)
             };
-            let (over, left) = batch.into_iter().partition(is_over);
+            let (over, left): (Vec<Op>, Vec<Op>) = batch.into_iter().partition(is_over);
+            if !over.is_empty() {
+                tracing::warn!(target: "tailrope", operations = over.len(), what, "the event store was not reached in time");
+            }
+            // It may be done, or can be as soon as a server is there: whoever writes asks again.
             self.fail(over, |op| match &op.ask {
-                Ask::Append { .. } | Ask::Finish { .. } if was_sent => {
+                Ask::Open { .. } | Ask::Append { .. } | Ask::Finish { .. } => {
                     StoreError::TimedOut { after_ms: milliseconds(op.since.elapsed()) }
                 }
                 _ => StoreError::Failed(what.clone()),

@@ -8,6 +8,7 @@ use super::batch::{Batch, Totals, Verdict};
 use super::checkpoint::Log;
 use super::forks::Link;
 use super::queue::{Look, Shared, Turn, Write};
+use super::schema::{BUSY, is_busy};
 use super::{Context, failed};
 use crate::store::{Operation, Outcome, StoreError, Usage};
 
@@ -80,8 +81,18 @@ fn commit(file: &Link, shared: &Shared, context: &Context, writes: &[Write], kep
             let single = |write| commit(file, shared, context, std::slice::from_ref(write), kept).pop();
             writes.iter().filter_map(single).collect()
         }
-        Err(error) => writes.iter().map(|_| Err(failed(&error))).collect(),
+        Err(error) => writes.iter().map(|write| Err(not_done(write, &error))).collect(),
     }
+}
+
+/// A file that is locked for long is free some time: whoever writes asks again.
+fn not_done(write: &Write, error: &rusqlite::Error) -> StoreError {
+    let is_asked_again = matches!(write, Write::Open { .. } | Write::Append { .. } | Write::Finish { .. });
+    if !is_asked_again || !is_busy(error) {
+        return failed(error);
+    }
+    tracing::warn!(target: "tailrope", error = %failed(error), "the event store was not written in time");
+    StoreError::TimedOut { after_ms: BUSY.as_millis().try_into().unwrap_or(u64::MAX) }
 }
 
 /// Whether trying one by one would only take long.

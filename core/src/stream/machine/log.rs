@@ -29,6 +29,7 @@ impl Machine {
         if event.kind == EventKind::Terminal {
             self.ending = Ending::Answered;
         }
+        self.unconfirmed_bytes += event.payload.len();
         self.queue.push_back(event);
         self.pump(out);
         Ok(())
@@ -47,8 +48,11 @@ impl Machine {
     pub(super) fn appended(&mut self, out: &mut Vec<Output>) {
         self.durable += self.appending.len() as Seq;
         self.singly = self.singly.saturating_sub(1);
-        for event in self.appending.drain(..).filter(|event| event.token != 0) {
-            out.push(Output::Stored { token: event.token });
+        for event in self.appending.drain(..) {
+            self.unconfirmed_bytes -= event.payload.len();
+            if event.token != 0 {
+                out.push(Output::Stored { token: event.token });
+            }
         }
         self.pump(out);
         self.settle(out);
@@ -74,6 +78,7 @@ impl Machine {
     /// The event behind the last confirmed position is in no log; those behind it move up.
     fn lose(&mut self, event: &NewEvent, out: &mut Vec<Output>) {
         self.singly = self.singly.saturating_sub(1);
+        self.unconfirmed_bytes -= event.payload.len();
         let seq = self.durable + 1;
         if let Some(close) = self.link.as_mut().and_then(|link| link.close.as_mut())
             && close.seq >= seq

@@ -4,3 +4,4 @@ mod ends;
 mod reading;
 mod sources;
 mod story;
+mod taken;

@@ -73,6 +73,19 @@ impl Story {
         self.tell(Fact::Unsure { session: "s".into(), stream: stream.into(), n: n(number) })
     }
 
+    /// Events that are emitted, and that the server goes on behind.
+    pub(crate) fn taken(self, stream: &str, numbers: impl IntoIterator<Item = u64>) -> Self {
+        numbers.into_iter().fold(self, |story, number| {
+            let taken = Fact::Taken { session: "s".into(), stream: stream.into(), n: n(number) };
+            story.emit(stream, number).tell(taken)
+        })
+    }
+
+    /// An event that is emitted and stored, and whose sender hears that one before is not.
+    pub(crate) fn failed(self, stream: &str, number: u64) -> Self {
+        self.emit(stream, number).tell(Fact::Failed { session: "s".into(), stream: stream.into(), n: n(number) })
+    }
+
     /// Events that are emitted and stored.
     pub(crate) fn stored(self, stream: &str, numbers: impl IntoIterator<Item = u64>) -> Self {
         numbers.into_iter().fold(self, |story, n| story.emit(stream, n).ack(stream, n))

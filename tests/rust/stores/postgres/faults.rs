@@ -417,9 +417,10 @@ fn a_server_with_too_many_connections_is_used_as_soon_as_there_is_room() {
     caller.push(&mut log, &[sized(10)]);
     database.administrator.run(&format!("ALTER DATABASE {name} CONNECTION LIMIT 0"));
     database.see_connections_end();
-    // An append on a connection that is just being ended is one that nothing was heard of.
+    let error = caller.append(&log, 2, &[sized(10)]).expect_err("there is no room");
+    assert!(matches!(error, StoreError::TimedOut { .. }), "there may be some time: {error}");
     eventually("I9", || {
-        let error = caller.append(&log, 2, &[sized(10)]).expect_err("there is no room");
+        let error = caller.read(&log, 0, EVERYTHING).expect_err("there is no room");
         error.to_string().contains("too many connections (53300)")
     });
     let refused = PostgresStore::open(&address, &StoreOptions::default()).err().map(|error| error.to_string());
@@ -430,6 +431,7 @@ fn a_server_with_too_many_connections_is_used_as_soon_as_there_is_room() {
     database.administrator.run(&format!("ALTER DATABASE {name} CONNECTION LIMIT -1"));
     eventually("F-58", || caller.append(&log, 2, &[sized(10)]).is_ok());
     log.events.push(sized(10));
+    eventually("F-58", || caller.read(&log, 0, EVERYTHING).is_ok());
     log.assert_stored(&caller, 0, "F-58");
     drop(store);
     drop(database);

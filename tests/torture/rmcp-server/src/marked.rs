@@ -65,7 +65,7 @@ impl Facts {
 
     fn outcome(&mut self, stream: &str, n: u64, sent: Result<(), ServiceError>) -> io::Result<()> {
         match sent {
-            Ok(()) => self.tell("ack", stream, n, None),
+            Ok(()) => self.tell("taken", stream, n, None),
             Err(fault) => self.tell("refused", stream, n, Some(fault.to_string())),
         }
     }

@@ -1,0 +1,211 @@
+//! What is sent, and who waits for the store.
+//!
+//! With a store that answers later, handlers run ahead of it: a notification returns at once while little of its stream
+//! is unanswered, and a response always does. The wire waits for the store all the same (I1), and nothing changes in
+//! the order (I2). A question waits for its own append: nobody else would be told that it cannot be asked. A store
+//! that the host wrote is waited for.
+
+use super::cell::{Cell, State};
+use super::handle::{OutgoingMessage, Sent};
+use super::lines::log_later;
+use super::stats::Counters;
+use super::{EngineError, OnStoreFailure};
+use crate::Ms;
+use crate::exchange::AnswerHead;
+use crate::protocol::StreamNonce;
+use crate::session::{OutgoingKind, Route, SynthesizedEnd};
+use crate::store::StoreError;
+use crate::stream::Refused;
+use crate::sync::atomic::Ordering;
+
+/// Events of a stream that may be unanswered before the sender of a notification waits.
+const AHEAD_EVENTS: usize = 128;
+/// Bytes of these.
+const AHEAD_BYTES: usize = 256 << 10;
+/// Bytes that may be unanswered in one engine: beyond, nothing more is taken.
+const MAX_UNANSWERED: u64 = 64 << 20;
+
+/// Somebody who waits until the store has answered for a message.
+#[derive(Default)]
+pub(super) struct Sender {
+    /// Of an event before that was not stored: told in the place of success.
+    earlier: Option<StoreError>,
+    is_progress: bool,
+    /// It was told that the store takes too long.
+    is_told: bool,
+}
+
+impl Cell {
+    fn drops(&self, is_progress: bool) -> bool {
+        is_progress && self.shared.options.on_store_failure == OnStoreFailure::DropProgress
+    }
+
+    /// Whether more waits for the store than an engine holds.
+    pub(super) fn is_store_behind(&self) -> bool {
+        self.shared.unanswered.load(Ordering::Relaxed) > MAX_UNANSWERED
+    }
+
+    pub(super) fn count_unanswered(&self, state: &mut State, bytes: u64) {
+        let counted = std::mem::replace(&mut state.unanswered, bytes);
+        if bytes > counted {
+            self.shared.unanswered.fetch_add(bytes - counted, Ordering::Relaxed);
+        } else if bytes < counted {
+            self.shared.unanswered.fetch_sub(counted - bytes, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn publish(
+        &self,
+        state: &mut State,
+        now: Ms,
+        message: OutgoingMessage<'_>,
+    ) -> Result<Sent, EngineError> {
+        let OutgoingMessage { kind, id, related, payload } = message;
+        if state.session.has_ended() {
+            return Err(EngineError::SessionEnded);
+        }
+        if kind == OutgoingKind::Response
+            && let Some(id) = id.filter(|id| state.json.contains_key(id))
+        {
+            self.answer_json(state, id, AnswerHead::JSON, payload.to_vec());
+            return Ok(Sent::Stored);
+        }
+        let mut steps = Vec::new();
+        let nonce = match state.session.route(kind, id, related) {
+            Route::Stream(nonce) if state.session.stream(nonce).is_none() => return Ok(Sent::Dropped),
+            Route::Stream(nonce) => nonce,
+            Route::Standalone => self.standalone(state, now, &mut steps),
+            Route::Late => return self.late(state, kind),
+        };
+        if let Err(error) = self.check_store(state, nonce, kind) {
+            self.perform(state, now, steps);
+            return self.not_taken(state, nonce, kind, error);
+        }
+        if kind == OutgoingKind::Response
+            && self.is_store_behind()
+            && let Some(id) = id
+            && state.session.end_request(now, id, SynthesizedEnd::Unstored, &mut steps)
+        {
+            self.perform(state, now, steps);
+            Counters::add(&self.shared.counters.events_unstored, 1);
+            log_later!(self, state, ERROR, [stream = nonce.hex()], %stream,
+                "a response is not stored: too much waits for the event store");
+            return Ok(Sent::Dropped);
+        }
+        let token = state.next_token;
+        state.next_token += 1;
+        let has_room = state.session.stream(nonce).is_some_and(|stream| {
+            stream.machine.unconfirmed() < AHEAD_EVENTS && stream.machine.unconfirmed_bytes() < AHEAD_BYTES
+        });
+        // What a host's own store has not stored in time has failed, and its handlers are there to hear it.
+        let is_ahead = self.shared.store.own_ids().is_none() && (has_room || kind == OutgoingKind::Response);
+        let published = state.session.publish(now, nonce, kind, id, payload, token, &mut steps);
+        self.perform(state, now, steps);
+        match published {
+            Err(Refused::Full) => return self.not_taken(state, nonce, kind, EngineError::Full),
+            Err(Refused::Finished | Refused::NotResumable) => return self.late(state, kind),
+            // What is asked of the store goes out in order: the question is in its log.
+            Ok(Some((nonce, seq))) => self.shared.store.settle(&self.key(nonce), seq),
+            Ok(None) => {}
+        }
+        let is_progress = kind == OutgoingKind::Notification;
+        let answer = state.results.iter().position(|(_, done, _)| *done == token);
+        let result = answer.map(|at| state.results.swap_remove(at).2);
+        let earlier = if is_progress { state.failures.remove(&nonce) } else { None };
+        match (result, earlier) {
+            (Some(Err(_)), _) if self.drops(is_progress) => Ok(Sent::Dropped),
+            (Some(Ok(_)), Some(earlier)) => Err(EngineError::Earlier(earlier)),
+            (Some(result), _) => result.map_err(EngineError::Store),
+            (None, None) if is_ahead && kind != OutgoingKind::Request => Ok(Sent::Ahead),
+            (None, earlier) => {
+                state.senders.insert(token, Sender { earlier, is_progress, is_told: false });
+                Ok(Sent::Pending(token))
+            }
+        }
+    }
+
+    /// Whether a message that is no response can be taken now.
+    fn check_store(&self, state: &mut State, nonce: StreamNonce, kind: OutgoingKind) -> Result<(), EngineError> {
+        match kind {
+            OutgoingKind::Response => Ok(()),
+            _ if state.is_overdue(nonce) => {
+                let after_ms = self.shared.options.store_timeout_ms;
+                Err(EngineError::Store(StoreError::TimedOut { after_ms }))
+            }
+            _ if self.is_store_behind() => Err(EngineError::Full),
+            // Its handler would not be there for the answer.
+            OutgoingKind::Request => state.failures.remove(&nonce).map_or(Ok(()), |e| Err(EngineError::Earlier(e))),
+            OutgoingKind::Notification => Ok(()),
+        }
+    }
+
+    fn not_taken(
+        &self,
+        state: &mut State,
+        nonce: StreamNonce,
+        kind: OutgoingKind,
+        error: EngineError,
+    ) -> Result<Sent, EngineError> {
+        if !self.drops(kind == OutgoingKind::Notification) {
+            return Err(error);
+        }
+        Counters::add(&self.shared.counters.events_unstored, 1);
+        log_later!(self, state, ERROR, [stream = nonce.hex()], %stream, %error, "event not stored");
+        Ok(Sent::Dropped)
+    }
+
+    /// Tells senders what became of their messages.
+    pub(super) fn settle_senders(&self, state: &mut State) {
+        if !state.results.is_empty() {
+            let mut results = std::mem::take(&mut state.results);
+            results.drain(..).for_each(|(nonce, token, result)| self.settle_sender(state, nonce, token, result));
+            // Keeps its capacity.
+            state.results = results;
+        }
+        let bytes = if state.session.has_ended() { 0 } else { state.session.unconfirmed_bytes() as u64 };
+        if bytes != state.unanswered {
+            self.count_unanswered(state, bytes);
+        }
+    }
+
+    fn settle_sender(&self, state: &mut State, nonce: StreamNonce, token: u64, result: Result<Sent, StoreError>) {
+        let outcome = match (state.senders.remove(&token), result) {
+            (Some(Sender { is_told: true, .. }), _) | (None, Ok(_)) => return,
+            (None, Err(error)) => {
+                if !self.drops(true) && state.session.stream(nonce).is_some() {
+                    state.failures.entry(nonce).or_insert(error);
+                }
+                return;
+            }
+            (Some(Sender { is_progress, .. }), Err(_)) if self.drops(is_progress) => Ok(()),
+            (Some(Sender { earlier: Some(error), .. }), Ok(_)) => Err(EngineError::Earlier(error)),
+            (Some(_), result) => result.map(|_| ()).map_err(EngineError::Store),
+        };
+        state.outcomes.push((token, outcome));
+        state.asked_later = true;
+    }
+
+    /// Nobody waits any more for the events of this stream that are not stored.
+    pub(super) fn tell_overdue(&self, state: &mut State, nonce: StreamNonce) {
+        let State { session, senders, outcomes, .. } = state;
+        let Some(stream) = session.stream(nonce) else { return };
+        for event in stream.machine.waiting() {
+            let Some(sender) = senders.get_mut(&event.token).filter(|sender| !sender.is_told) else { continue };
+            sender.is_told = true;
+            let after_ms = self.shared.options.store_timeout_ms;
+            let error = EngineError::Store(StoreError::TimedOut { after_ms });
+            outcomes.push((event.token, if self.drops(sender.is_progress) { Ok(()) } else { Err(error) }));
+        }
+        state.asked_later = true;
+    }
+}
+
+impl State {
+    /// Whoever waits for the store is told now; what the store still says is of no use.
+    pub(super) fn release_senders(&mut self) {
+        let waiting = self.senders.drain().filter(|(_, sender)| !sender.is_told);
+        self.outcomes.extend(waiting.map(|(token, _)| (token, Err(EngineError::SessionEnded))));
+        self.outcomes.sort_unstable_by_key(|(token, _)| *token);
+        self.asked_later = true;
+    }
+}
