@@ -154,8 +154,7 @@ impl Session {
         since_ms: u32,
         has_paused: bool,
     ) -> Result<Option<f64>> {
-        let turn = Turn { since_ms: u64::from(since_ms), has_paused };
-        self.send(env, OutgoingKind::Notification, None, related, payload_json, turn)
+        self.send(env, OutgoingKind::Notification, None, related, payload_json, turn(since_ms, has_paused))
     }
 
     /// Sends a response. Never throws for the store: the engine answers for a response that was not
@@ -176,8 +175,7 @@ impl Session {
         since_ms: u32,
         has_paused: bool,
     ) -> Result<Option<f64>> {
-        let turn = Turn { since_ms: u64::from(since_ms), has_paused };
-        self.send(env, OutgoingKind::Request, Some(id), related, payload_json, turn)
+        self.send(env, OutgoingKind::Request, Some(id), related, payload_json, turn(since_ms, has_paused))
     }
 
     /// Late outcomes.
@@ -329,4 +327,9 @@ impl Session {
             Err(error) => Err(to_js_error(&error)),
         }
     }
+}
+
+/// What the host knows of its event loop when a handler sends.
+fn turn(since_ms: u32, has_paused: bool) -> Turn {
+    Turn { since_ms: u64::from(since_ms), has_paused }
 }

@@ -1,4 +1,4 @@
-//! TLS: whom we trust, and who we say that we are. Certificates are read here and nowhere else.
+//! TLS: the authorities that we trust, and the certificates that we show. They are read here and nowhere else.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -64,7 +64,7 @@ pub(super) struct State {
     pub(super) unproven: BTreeMap<ConnectionId, StreamNonce>,
     /// What its handlers have sent since the writers of connections ran.
     pub(super) pace: Pace,
-    /// Whoever was told that the session is idle, and keeps it, is not told again before.
+    /// A host that was told that the session is idle, and keeps it, is not told again before this time.
     idle_again: Ms,
     /// It is about to end for a newer session: nothing opens in it any more.
     gives_way: bool,
@@ -175,7 +175,7 @@ impl Cell {
         Ticket { to, nonce, operation, number: self.shared.number() }
     }
 
-    /// Runs a change under the lock; afterwards, without it, wakes whoever has something to do, and logs.
+    /// Runs a change under the lock. After it is released, wakes the hosts that have something to do, and logs.
     pub(super) fn with<T>(&self, change: impl FnOnce(&mut State, Ms) -> T) -> T {
         let now = self.now();
         let mut state = lock(&self.state);

@@ -109,7 +109,7 @@ impl Stream {
         }
     }
 
-    /// Whoever waits first is told that it failed; a message that may be stored stays.
+    /// Tells the first sender that waits that its message failed. A message that may be stored stays in the queue.
     fn fail_one(&mut self, error: StoreError) -> Option<(OnStored, Result<String, StoreError>)> {
         let is_kept = |message: &Message| message.is_unsure;
         let done = match self.queue.front_mut().filter(|message| is_kept(message)) {

@@ -126,8 +126,8 @@ pub struct Options {
     pub max_detached_ms: u64,
     /// After how long without anything a session is idle, in milliseconds; 0 is never. See [`Engine::tick`].
     pub session_idle_ms: u64,
-    /// How long the store may take for an operation, in milliseconds; then it counts as failed. 0 waits
-    /// for ever.
+    /// How long the store may take for an operation, in milliseconds. Then a question counts as failed, and what is
+    /// written is asked for again until the store answers. 0 waits for ever.
     pub store_timeout_ms: u64,
     /// What becomes of progress that the store does not take.
     pub on_store_failure: OnStoreFailure,

@@ -201,7 +201,7 @@ impl Cell {
 }
 
 impl State {
-    /// Whoever waits for the store is told now; what the store still says is of no use.
+    /// Tells every sender that waits for the store that the session has ended. What the store answers later is ignored.
     pub(super) fn release_senders(&mut self) {
         let waiting = self.senders.drain().filter(|(_, sender)| !sender.is_told);
         self.outcomes.extend(waiting.map(|(token, _)| (token, Err(EngineError::SessionEnded))));

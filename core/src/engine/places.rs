@@ -31,8 +31,8 @@ struct Place {
 #[derive(Default)]
 pub(super) struct Places {
     by_number: HashMap<u64, Place>,
-    /// The sessions of each principal, by what is known of their last contact. Whoever had contact since is put back when
-    /// somebody looks for the idlest one.
+    /// The sessions of each principal, by the last contact that is known. A session that had contact since then is put back
+    /// in its right place when the idlest one is looked for.
     by_principal: HashMap<Option<Arc<str>>, BTreeSet<(Ms, u64)>>,
     /// The bounds that an operator was warned of.
     warned: Vec<&'static str>,

@@ -3,7 +3,7 @@
 //! The same events at the same position a second time change nothing, nor does a log that is created again or
 //! ended again (rules 2 and 6 of stores). So what gets no answer in time is called off and asked for again,
 //! unchanged, until the log itself says yes or no: nothing is lost in between, and nothing comes twice.
-//! Whoever sent the events is told after `store_timeout_ms` that they are not stored yet.
+//! Senders that wait are told after `store_timeout_ms` that their events are not stored yet.
 //!
 //! A store that makes the event ids is not asked twice: with it, what has no answer in time has failed.
 
@@ -61,7 +61,7 @@ pub(super) struct Writing {
     pauses: usize,
     /// It may be done: a try has no answer.
     is_unsure: bool,
-    /// Its time is over, and whoever waits was told.
+    /// Its time is over, and the senders that waited were told.
     is_overdue: bool,
 }
 

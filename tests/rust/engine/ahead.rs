@@ -1,9 +1,11 @@
 //! Handlers that run ahead of a store that answers later: who waits, and who is told what was not stored.
 
-use crate::kit::common::{NEW, ask, broadcast, call, id, notify, respond, slow};
+use crate::kit::common::{Bench, NEW, SlowStore, ask, broadcast, call, id, notify, respond, slow};
 use serde_json::{Value, json};
 use std::sync::Arc;
-use tailrope_core::engine::{EngineError, NoWake, OnStoreFailure, Options, OutgoingMessage, Sent, SessionHandle};
+use tailrope_core::engine::{
+    Connection, EngineError, NoWake, OnStoreFailure, Options, OutgoingMessage, Sent, SessionHandle,
+};
 use tailrope_core::stream::CloseReason;
 
 const AHEAD_EVENTS: usize = 128;
@@ -15,18 +17,25 @@ fn notify_bytes(session: &SessionHandle, number: i64, bytes: usize) -> Result<Se
     session.send(OutgoingMessage::notification(Some(&id(number)), text.as_bytes()))
 }
 
+/// A session whose two calls have begun, on a store that does not answer.
+fn waiting() -> (Bench, Arc<SlowStore>, SessionHandle, [Connection; 2]) {
+    let (bench, store) = slow(Options::default());
+    let session = bench.session("s", NEW);
+    let calls = [call(&session, 1), call(&session, 2)];
+    for connection in &calls {
+        bench.read(connection);
+    }
+    store.set(true, false);
+    (bench, store, session, calls)
+}
+
 fn is_pending(sent: &Result<Sent, EngineError>) -> bool {
     matches!(sent, Ok(Sent::Pending(_)))
 }
 
 #[test]
 fn i10_a_notification_waits_for_the_store_only_behind_many_others_of_its_stream() {
-    let (bench, store) = slow(Options::default());
-    let session = bench.session("s", NEW);
-    let (one, two) = (call(&session, 1), call(&session, 2));
-    bench.read(&one);
-    bench.read(&two);
-    store.set(true, false);
+    let (bench, store, session, [one, two]) = waiting();
     for _ in 0..AHEAD_EVENTS {
         assert_eq!(notify(&session, 1, "a"), Ok(Sent::Ahead));
     }
@@ -122,12 +131,7 @@ fn progress_that_is_not_stored_is_dropped_where_that_was_asked_for() {
 
 #[test]
 fn i11_an_engine_takes_no_more_than_it_can_hold_for_a_store_that_stands_still() {
-    let (bench, store) = slow(Options::default());
-    let session = bench.session("s", NEW);
-    let (one, two) = (call(&session, 1), call(&session, 2));
-    bench.read(&one);
-    bench.read(&two);
-    store.set(true, false);
+    let (bench, store, session, [one, two]) = waiting();
     for _ in 0..256 {
         notify_bytes(&session, 1, AHEAD_BYTES).unwrap();
     }
