@@ -65,21 +65,15 @@ impl<'a> Load<'a> {
     fn new(store: &'a dyn EventStore, count: u64) -> Self {
         let (answers, came) = channel();
         let inbox: Arc<dyn Complete> = Arc::new(Inbox(Mutex::new(answers)));
-        let frame = vec![b'x'; FRAME].into();
-        let mut load = Self { store, inbox, came, streams: Vec::new(), frame };
         let run = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970").as_nanos() as u64;
-        for number in 0..count {
+        let streams = (0..count).map(|number| {
             let mut nonce = [0; 12];
             nonce[..8].copy_from_slice(&run.to_be_bytes());
             nonce[8..].copy_from_slice(&(number as u32).to_be_bytes());
             let key = StreamKey { session: format!("bench {count} {}", number % 8).into(), nonce: StreamNonce(nonce) };
-            let ticket = load.ticket(&key, number, Operation::Open);
-            if matches!(store.open(Ms(0), &key, &Bytes::new(), &ticket), Answer::Later) {
-                load.wait();
-            }
-            load.streams.push(Stream { key, head: 0, chain: Chain::start(&nonce), asked: Instant::now() });
-        }
-        load
+            Stream { key, head: 0, chain: Chain::start(&nonce), asked: Instant::now() }
+        });
+        Self { store, inbox, came, streams: streams.collect(), frame: vec![b'x'; FRAME].into() }
     }
 
     fn ticket(&self, key: &StreamKey, number: u64, operation: Operation) -> Ticket {
@@ -104,7 +98,16 @@ impl<'a> Load<'a> {
         stream.asked = Instant::now();
         let (kind, tag, frame) = (EventKind::Progress, stream.chain.tag(), Arc::clone(&self.frame));
         let event = StoredEvent { seq: stream.head, kind, tag, frame };
-        let append = Append { events: &[event], chain_before, chain: stream.chain.0 };
+        let append = Append {
+            first: stream.head,
+            events: vec![event],
+            chain_before,
+            chain: stream.chain.0,
+            about: Bytes::new(),
+            primes: false,
+            end: None,
+            retry_ms: None,
+        };
         match self.store.append(Ms(0), &stream.key, &append, &ticket) {
             Answer::Now(result) => {
                 result.expect("it is stored");

@@ -48,6 +48,7 @@ mod protocol {
 }
 
 mod stores {
+    mod host;
     mod memory;
     mod threaded;
 
@@ -56,6 +57,7 @@ mod stores {
 
     #[cfg(feature = "sqlite")]
     mod sqlite {
+        mod owners;
         mod store;
     }
 }

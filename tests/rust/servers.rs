@@ -10,12 +10,14 @@ mod stores {
         mod database;
         mod faults;
         mod hints;
+        mod owners;
         pub(crate) mod proxy;
         mod store;
     }
 
     mod redis {
         mod faults;
+        mod owners;
         mod server;
         mod store;
     }

@@ -288,7 +288,8 @@ impl Cell {
         let is_new = session.facts() != state.facts_put && session.standalone().is_none();
         if is_new && !session.has_ended() && !self.is_adopted() && self.shared.store.outlives_process() {
             let mut steps = Vec::new();
-            self.standalone(state, now, &mut steps);
+            let nonce = self.standalone(state, now, &mut steps);
+            let _ = state.session.handle(now, nonce, Input::Create, &mut steps);
             self.perform(state, now, steps);
         }
     }
@@ -417,7 +418,7 @@ impl Cell {
                 me.detach(state, now, id, false);
                 return Err(me.dialect.wording.in_flight_already(&duplicate));
             }
-            me.open_log(state, now, nonce);
+            me.opened(state, nonce);
             Ok(id)
         })?;
         Ok(Self::connection(me, conn))
@@ -479,7 +480,7 @@ impl Cell {
     pub(super) fn standalone(&self, state: &mut State, now: Ms, steps: &mut Vec<Step>) -> StreamNonce {
         let (nonce, new) = state.session.standalone_or(now, self.shared.nonce(), steps);
         if new {
-            self.open_log(state, now, nonce);
+            self.opened(state, nonce);
         }
         nonce
     }
@@ -522,12 +523,7 @@ impl Cell {
             conn.awake = true;
             if conn.outbox.is_empty() && conn.end.is_none() && conn.join.is_none() {
                 conn.page_bytes = max_bytes;
-                let nonce = conn.nonce;
-                let mut steps = Vec::new();
-                let _ = state.session.handle(now, nonce, Input::Ready { conn: id }, &mut steps);
-                self.perform(state, now, steps);
-                // What was written for this connection is handed over below.
-                state.touched.retain(|touched| *touched != id);
+                self.write_next(state, now, id);
             }
             let machine = state.conns.get(&id).and_then(|conn| state.session.stream(conn.nonce));
             let mut wait_until = machine.map_or(Ms::NEVER, |stream| stream.machine.deadline());
@@ -550,6 +546,21 @@ impl Cell {
             }
             poll
         })
+    }
+
+    /// Lets a connection that can take more have what is there.
+    fn write_next(&self, state: &mut State, now: Ms, id: ConnectionId) {
+        while let Some(conn) = state.conns.get(&id).filter(|conn| conn.outbox.is_empty() && conn.end.is_none()) {
+            let (nonce, mut steps) = (conn.nonce, Vec::new());
+            let _ = state.session.handle(now, nonce, Input::Ready { conn: id }, &mut steps);
+            self.perform(state, now, steps);
+            let touched = state.touched.len();
+            // What was written for it the caller hands over. Where nothing was, it was woken for something else.
+            state.touched.retain(|touched| *touched != id);
+            if state.touched.len() == touched {
+                return;
+            }
+        }
     }
 
     pub(super) fn lost(&self, id: ConnectionId) {
@@ -620,11 +631,7 @@ impl Cell {
         (retry_ms, hold_ms): (Option<u32>, Option<u64>),
         steps: &mut Vec<Step>,
     ) -> bool {
-        let closed = state.session.handle(now, nonce, Input::CloseRequested { retry_ms, hold_ms }, steps).is_ok();
-        if let Some(retry_ms) = retry_ms.filter(|_| closed) {
-            self.shared.store.set_retry(&self.key(nonce), retry_ms);
-        }
-        closed
+        state.session.handle(now, nonce, Input::CloseRequested { retry_ms, hold_ms }, steps).is_ok()
     }
 
     pub(super) fn close_standalone(&self, retry_ms: Option<u32>, hold_ms: Option<u64>) -> bool {
@@ -719,7 +726,7 @@ impl Complete for Cell {
                 (None, outcome) => log_later!(self, state, DEBUG, [], ?outcome, "the store answered too late"),
             }
             self.perform(state, now, steps);
-            let is_kept = self.keeps_logs.load(Ordering::SeqCst) || operation != Operation::Open;
+            let is_kept = self.keeps_logs.load(Ordering::SeqCst) || operation != Operation::Append;
             if state.session.has_ended() && !is_kept {
                 // What was under way when the session was dropped is not to bring its log back.
                 self.shared.store.drop_stream(&self.key(nonce));

@@ -9,7 +9,6 @@
 
 use super::cell::{Cell, State};
 use super::lines::log_later;
-use super::writing::Write;
 use crate::Ms;
 use crate::protocol::{Origin, RequestId, StreamNonce};
 use crate::session::{Step, SynthesizedEnd, end_payload, ends_payload, nameless_end};
@@ -98,7 +97,7 @@ impl Cell {
                 followed.end_due = now + FOLLOW_MS;
                 log_later!(self, state, WARN, [stream = nonce.hex()], %stream,
                     "the process that ran the request seems to be gone");
-                self.change_log(state, now, nonce, Write::End { tail, is_heir: true }, steps);
+                self.end_log(state, now, nonce, tail, steps);
             }
         }
     }

@@ -86,8 +86,7 @@ struct Stream {
     head: Seq,
     chain: Chain,
     queue: VecDeque<Message>,
-    opened: bool,
-    /// The store is at its log, or at its next message.
+    /// The store is at its next message.
     busy: bool,
     /// Its only message has failed and may be stored all the same: it is tried again with the next one.
     pauses: bool,
@@ -102,7 +101,6 @@ impl Stream {
             head: 0,
             chain: Chain::start(&nonce.0),
             queue: VecDeque::new(),
-            opened: false,
             busy: false,
             pauses: false,
             used: 0,
@@ -136,7 +134,6 @@ fn session_of(scope: &str) -> Arc<str> {
 }
 
 enum Waiting {
-    Opening(Place),
     Appending(Place, u64, Message),
     Replaying(Replaying),
 }
@@ -151,12 +148,6 @@ struct Replaying {
     events: Vec<(String, Bytes)>,
     bytes: usize,
     done: OnReplayed,
-}
-
-/// What the store is asked next for a stream.
-enum Step {
-    Open(StreamKey),
-    Append(StreamKey, StoredEvent, (u64, u64)),
 }
 
 impl Engine {
@@ -250,22 +241,27 @@ impl State {
         }
     }
 
-    /// What the stream's log needs next: to be created, or its next message.
-    fn next(&mut self, place: &Place, number: u64) -> Option<Step> {
+    /// The next message of a stream, for its log.
+    fn next(&mut self, place: &Place, number: u64) -> Option<(StreamKey, Append)> {
         let log = self.streams.get_mut(place).filter(|log| !log.busy && !log.pauses && !log.queue.is_empty())?;
         log.busy = true;
-        let key = log.key.clone();
-        if !log.opened {
-            self.waits.insert(number, Waiting::Opening(place.clone()));
-            return Some(Step::Open(key));
-        }
         let message = log.queue.pop_front()?;
-        let chain = log.chain.then(&message.payload);
+        let (first, chain) = (log.head + 1, log.chain.then(&message.payload));
         let frame = message.payload.as_ref().into();
-        let event = StoredEvent { seq: log.head + 1, kind: message.kind, tag: chain.tag(), frame };
-        let chains = (log.chain.0, chain.0);
+        let event = StoredEvent { seq: first, kind: message.kind, tag: chain.tag(), frame };
+        let append = Append {
+            first,
+            events: vec![event],
+            chain_before: log.chain.0,
+            chain: chain.0,
+            about: Bytes::copy_from_slice(place.1.as_bytes()),
+            primes: false,
+            end: None,
+            retry_ms: None,
+        };
+        let key = log.key.clone();
         self.waits.insert(number, Waiting::Appending(place.clone(), chain.0, message));
-        Some(Step::Append(key, event, chains))
+        Some((key, append))
     }
 }
 
@@ -279,34 +275,18 @@ impl Hooked {
     fn pump(&self, place: &Place) {
         loop {
             let (now, number) = (self.shared.clock.now(), self.shared.number());
-            let Some(step) = lock(&self.state).next(place, number) else { return };
-            let store = &self.shared.store;
-            let answer = match step {
-                Step::Open(key) => {
-                    let about = Bytes::copy_from_slice(place.1.as_bytes());
-                    store.open(now, &key, &about, &self.ticket(key.nonce, Operation::Open, number))
-                }
-                Step::Append(key, event, (chain_before, chain)) => {
-                    let append = Append { events: &[event], chain_before, chain };
-                    store.append(now, &key, &append, &self.ticket(key.nonce, Operation::Append, number))
-                }
-            };
+            let Some((key, append)) = lock(&self.state).next(place, number) else { return };
+            let ticket = self.ticket(key.nonce, Operation::Append, number);
+            let answer = self.shared.store.append(now, &key, &append, &ticket);
             let Answer::Now(result) = answer else { return };
             self.wrote(number, result);
         }
     }
 
-    /// An open or an append has its outcome.
+    /// An append has its outcome.
     fn wrote(&self, number: u64, result: Result<(), StoreError>) -> Option<Place> {
         let mut state = lock(&self.state);
         let (place, told) = match state.waits.remove(&number)? {
-            Waiting::Opening(place) => {
-                let log = state.streams.get_mut(&place)?;
-                log.busy = false;
-                log.opened = result.is_ok();
-                let failed = result.err().and_then(|error| log.fail_one(error));
-                (place, failed)
-            }
             Waiting::Appending(place, chain, message) => {
                 let nonce = self.shared.nonce();
                 let Some(log) = state.streams.get_mut(&place) else {
@@ -371,7 +351,7 @@ impl Hooked {
     fn take_replay(&self, number: u64) -> Option<Replaying> {
         match lock(&self.state).waits.remove(&number)? {
             Waiting::Replaying(replay) => Some(replay),
-            Waiting::Opening(_) | Waiting::Appending(..) => None,
+            Waiting::Appending(..) => None,
         }
     }
 

@@ -12,8 +12,7 @@ use crate::stream::{CloseReason, ConnectionId};
 impl Cell {
     /// The store has no log, or another one than it had, for a stream that is written here.
     ///
-    /// One without events is just created again. Nothing can follow events that are lost: their stream's
-    /// requests get an end. The standalone stream begins anew under another name, so that every cursor
+    /// Nothing can follow events that are lost: their stream's requests get an end. The standalone stream begins anew under another name, so that every cursor
     /// into the old one is one that is not known.
     pub(super) fn log_lost(
         &self,
@@ -23,9 +22,6 @@ impl Cell {
         error: &StoreError,
         steps: &mut Vec<Step>,
     ) {
-        if state.session.stream(nonce).is_some_and(|stream| stream.machine.durable() == 0) {
-            return self.open_log(state, now, nonce);
-        }
         Counters::add(&self.shared.counters.logs_lost, 1);
         log_later!(self, state, ERROR, [stream = nonce.hex()], %stream,
             "the event store lost events that it had stored; the stream ends");

@@ -3,17 +3,18 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::cell::{Cell, State};
 use super::connection::Chunk;
 use super::handle::Sent;
 use super::lines::log_later;
 use super::stats::Counters;
-use super::writing::Write;
 use crate::Ms;
 use crate::exchange::AnswerHead;
 use crate::protocol::{StreamNonce, sse};
 use crate::session::{Step, Stream, SynthesizedEnd};
-use crate::store::{Answer, Operation, Outcome, ReadLimit, StoreError, Ticket};
+use crate::store::{Answer, Append, Operation, Outcome, ReadLimit, StoreError, Ticket};
 use crate::stream::{CloseReason, ConnectionId, EventKind, Frame, Input, NewEvent, Output, Seq, StoredEvent};
 
 /// Events in one page. The byte bound is what usually ends a page.
@@ -32,7 +33,9 @@ impl Cell {
     fn step(&self, state: &mut State, now: Ms, nonce: StreamNonce, output: Output, more: &mut Vec<Step>) {
         let counters = &self.shared.counters;
         match output {
-            Output::Append { first, events } => self.append(state, now, nonce, first, &events, more),
+            Output::Append { first, events, retry_ms } => {
+                self.append(state, now, nonce, (first, &events, retry_ms), more)
+            }
             Output::Stored { token } => state.results.push((nonce, token, Ok(Sent::Stored))),
             Output::Unstored { token, seq, kind } => {
                 Counters::add(&counters.events_unstored, 1);
@@ -79,7 +82,7 @@ impl Cell {
                 }
                 state.touched.push(conn);
             }
-            Output::Finish { tail } => self.change_log(state, now, nonce, Write::End { tail, is_heir: false }, more),
+            Output::Finish { tail } => self.end_log(state, now, nonce, tail, more),
             Output::Forget => {
                 state.session.forget(nonce);
                 if state.session.stream(nonce).is_none() {
@@ -89,35 +92,10 @@ impl Cell {
         }
     }
 
-    /// Creates the log of a new stream.
-    pub(super) fn open_log(&self, state: &mut State, now: Ms, nonce: StreamNonce) {
+    /// Counts a new stream, whose log comes with its first append.
+    pub(super) fn opened(&self, state: &mut State, nonce: StreamNonce) {
         Counters::add(&self.shared.counters.streams_opened, 1);
-        // What is in memory is gone with whoever would ask.
-        let is_kept = self.shared.store.outlives_process();
-        let about = state.session.stream(nonce).filter(|_| is_kept).map(Stream::about).unwrap_or_default();
         self.watch(state, nonce, 0);
-        match self.create_log(state, now, nonce, about) {
-            Ok(true) => self.prime(state, now, nonce),
-            Ok(false) => Self::opening(state, now, nonce),
-            Err(error) => {
-                log_later!(self, state, ERROR, [stream = nonce.hex()], %stream, %error, "log not created");
-            }
-        }
-    }
-
-    /// A store that makes the ids makes that of the priming position, too, before anything else.
-    fn prime(&self, state: &mut State, now: Ms, nonce: StreamNonce) {
-        let Some(own) = self.shared.store.own_ids().filter(|_| state.session.rules().priming) else { return };
-        let ticket = self.ticket(nonce, Operation::Open);
-        if let Answer::Later = own.prime(&self.key(nonce), &ticket) {
-            state.asked_later = true;
-            self.wait(state, now, &ticket);
-            Self::opening(state, now, nonce);
-        }
-    }
-
-    fn opening(state: &mut State, now: Ms, nonce: StreamNonce) {
-        let _ = state.session.handle(now, nonce, Input::Opening, &mut Vec::new());
     }
 
     fn append(
@@ -125,12 +103,10 @@ impl Cell {
         state: &mut State,
         now: Ms,
         nonce: StreamNonce,
-        first: Seq,
-        events: &[NewEvent],
+        (first, events, retry_ms): (Seq, &[NewEvent], Option<u32>),
         more: &mut Vec<Step>,
     ) {
-        let Some(stream) = state.session.stream_mut(nonce) else { return };
-        let chain_before = stream.chain.0;
+        let Some(stream) = state.session.stream(nonce) else { return };
         let mut chain = stream.chain;
         let mut scratch = Vec::with_capacity(events.iter().map(|event| event.payload.len() + 128).sum());
         let mut stored = Vec::with_capacity(events.len());
@@ -145,7 +121,31 @@ impl Cell {
             }
             stored.push(StoredEvent { seq, kind: event.kind, tag, frame: Arc::from(scratch.as_slice()) });
         }
-        self.change_log(state, now, nonce, Write::Append { events: stored, chain_before, chain: chain.0 }, more);
+        let append = Append { events: stored, chain: chain.0, retry_ms, ..self.empty_append(state, stream, first) };
+        self.write_log(state, now, nonce, append, more);
+    }
+
+    pub(super) fn end_log(&self, state: &mut State, now: Ms, nonce: StreamNonce, tail: Bytes, more: &mut Vec<Step>) {
+        let Some(stream) = state.session.stream(nonce) else { return };
+        let first = stream.machine.durable() + 1;
+        let append = Append { end: Some(tail), ..self.empty_append(state, stream, first) };
+        self.write_log(state, now, nonce, append, more);
+    }
+
+    /// An append without anything, at the end of the stream's log.
+    pub(super) fn empty_append(&self, state: &State, stream: &Stream, first: Seq) -> Append {
+        // What is in memory is gone with whoever would ask.
+        let is_kept = first == 1 && self.shared.store.outlives_process();
+        Append {
+            first,
+            events: Vec::new(),
+            chain_before: stream.chain.0,
+            chain: stream.chain.0,
+            about: if is_kept { stream.about() } else { Bytes::new() },
+            primes: state.session.rules().priming,
+            end: None,
+            retry_ms: None,
+        }
     }
 
     pub(super) fn append_refused(
@@ -220,18 +220,11 @@ impl Cell {
         }
     }
 
-    /// The outcome of a question, or of what is asked of the host's own store.
+    /// The outcome of a question.
     pub(super) fn completed(&self, state: &mut State, now: Ms, ticket: &Ticket, outcome: Outcome) {
         let mut steps = Vec::new();
         let Ticket { nonce, operation, .. } = *ticket;
         match (operation, outcome) {
-            (Operation::Open, Outcome::Done(result)) => {
-                if let Err(error) = result {
-                    log_later!(self, state, ERROR, [stream = nonce.hex()], %stream, %error,
-                        "the start of a stream has no id");
-                }
-                let _ = state.session.handle(now, nonce, Input::Opened, &mut steps);
-            }
             (Operation::Read(conn), Outcome::Page(result)) => {
                 let input = self.page_input(state, conn, nonce, result);
                 let _ = state.session.handle(now, nonce, input, &mut steps);

@@ -208,6 +208,10 @@ impl Cell {
                 tail @ Some(_) => Some(Record { finished: true, tail, ..record }),
                 None => Some(record),
             },
+            // It is being written.
+            Ok(None) if state.writing.contains_key(&nonce) => {
+                return state.seeks_of(nonce, number).into_iter().for_each(|conn| self.seek_failed(state, now, conn));
+            }
             Ok(record) => record,
             Err(error) => {
                 log_later!(self, state, WARN, [stream = nonce.hex()], %stream, %error, "stream not looked up");

@@ -95,7 +95,7 @@ impl Cell {
                 Waited::Answer(ticket) => {
                     self.shared.store.abandon(&self.key(ticket.nonce), &ticket);
                     let outcome = match ticket.operation {
-                        Operation::Open | Operation::Append | Operation::Finish => Outcome::Done(Err(error)),
+                        Operation::Append => Outcome::Done(Err(error)),
                         Operation::Read(_) => Outcome::Page(Err(error)),
                         Operation::Record => Outcome::Record(Err(error)),
                         Operation::Session => Outcome::Session(Err(error)),

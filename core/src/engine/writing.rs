@@ -1,7 +1,6 @@
-//! What is written: logs, appends, ends. Each is asked for until the store has answered.
+//! What is written. Each append is asked for until the store has answered.
 //!
-//! The same events at the same position a second time change nothing, nor does a log that is created again or
-//! ended again (rules 2 and 6 of stores). So what gets no answer in time is called off and asked for again,
+//! The same append a second time changes nothing (rule 2 of stores). So what gets no answer in time is called off and asked for again,
 //! unchanged, until the log itself says yes or no: nothing is lost in between, and nothing comes twice.
 //! Senders that wait are told after `store_timeout_ms` that their events are not stored yet.
 //!
@@ -18,39 +17,14 @@ use crate::Ms;
 use crate::protocol::StreamNonce;
 use crate::session::{Step, Stream};
 use crate::store::{Answer, Append, Operation, Record, StoreError, Ticket};
-use crate::stream::{Chain, Input, StoredEvent};
+use crate::stream::{Chain, Input};
 
 /// Pauses before a store that gave up by itself is asked again, in milliseconds.
 const PAUSES_MS: [u64; 6] = [20, 50, 100, 200, 500, 1_000];
 
-/// A change of a log.
-pub(super) enum Write {
-    Open(Bytes),
-    Append {
-        events: Vec<StoredEvent>,
-        chain_before: u64,
-        chain: u64,
-    },
-    /// An heir ends the log of somebody who seems to be gone.
-    End {
-        tail: Bytes,
-        is_heir: bool,
-    },
-}
-
-impl Write {
-    fn operation(&self) -> Operation {
-        match self {
-            Self::Open(_) => Operation::Open,
-            Self::Append { .. } => Operation::Append,
-            Self::End { .. } => Operation::Finish,
-        }
-    }
-}
-
-/// A change that the store has not answered. A stream has one at a time.
+/// An append that the store has not answered. A stream has one at a time.
 pub(super) struct Writing {
-    what: Write,
+    append: Append,
     since: Ms,
     /// The number of the first try.
     first: u64,
@@ -73,64 +47,42 @@ impl State {
 
     /// The end of a stream that the store has not confirmed.
     pub(super) fn unconfirmed_end(&self, nonce: StreamNonce) -> Option<Bytes> {
-        match &self.writing.get(&nonce)?.what {
-            Write::End { tail, is_heir: false } => Some(tail.clone()),
-            _ => None,
-        }
+        let is_followed = self.followed.contains_key(&nonce);
+        self.writing.get(&nonce).filter(|_| !is_followed)?.append.end.clone()
     }
 }
 
 impl Cell {
-    fn ask_write(&self, now: Ms, nonce: StreamNonce, what: &Write, ticket: &Ticket) -> Answer<()> {
-        let (store, key) = (&self.shared.store, self.key(nonce));
-        match what {
-            Write::Open(about) => store.open(now, &key, about, ticket),
-            Write::Append { events, chain_before, chain } => {
-                let append = Append { events, chain_before: *chain_before, chain: *chain };
-                store.append(now, &key, &append, ticket)
-            }
-            Write::End { tail, .. } => store.finish(now, &key, tail.clone(), ticket),
-        }
-    }
-
-    pub(super) fn change_log(&self, state: &mut State, now: Ms, nonce: StreamNonce, what: Write, more: &mut Vec<Step>) {
-        let ticket = self.ticket(nonce, what.operation());
-        match self.ask_write(now, nonce, &what, &ticket) {
-            Answer::Now(Ok(())) => self.written(state, now, nonce, what, Ok(()), more),
+    pub(super) fn write_log(
+        &self,
+        state: &mut State,
+        now: Ms,
+        nonce: StreamNonce,
+        append: Append,
+        more: &mut Vec<Step>,
+    ) {
+        let ticket = self.ticket(nonce, Operation::Append);
+        match self.shared.store.append(now, &self.key(nonce), &append, &ticket) {
+            Answer::Now(Ok(())) => self.written(state, now, nonce, append, Ok(()), more),
             answer => {
-                self.begin_write(state, now, what, ticket);
+                let (first, pauses, is_unsure, is_overdue) = (ticket.number, 0, false, false);
+                let writing = Writing {
+                    append,
+                    since: now,
+                    first,
+                    wait: first,
+                    ticket: Some(ticket),
+                    pauses,
+                    is_unsure,
+                    is_overdue,
+                };
+                state.writing.insert(nonce, writing);
+                self.wait_for(state, first, self.due_after(now), Waited::Write(nonce));
                 if let Answer::Now(result) = answer {
                     self.answered(state, now, nonce, result, more);
                 }
             }
         }
-    }
-
-    /// Creates the log of a stream. False where that takes a while.
-    pub(super) fn create_log(
-        &self,
-        state: &mut State,
-        now: Ms,
-        nonce: StreamNonce,
-        about: Bytes,
-    ) -> Result<bool, StoreError> {
-        let (what, ticket) = (Write::Open(about), self.ticket(nonce, Operation::Open));
-        match self.ask_write(now, nonce, &what, &ticket) {
-            Answer::Now(result) => result.map(|()| true),
-            Answer::Later => {
-                self.begin_write(state, now, what, ticket);
-                Ok(false)
-            }
-        }
-    }
-
-    fn begin_write(&self, state: &mut State, now: Ms, what: Write, ticket: Ticket) {
-        let (nonce, first) = (ticket.nonce, ticket.number);
-        let (pauses, is_unsure, is_overdue) = Default::default();
-        let ticket = Some(ticket);
-        let writing = Writing { what, since: now, first, wait: first, ticket, pauses, is_unsure, is_overdue };
-        state.writing.insert(nonce, writing);
-        self.wait_for(state, first, self.due_after(now), Waited::Write(nonce));
     }
 
     /// A try has its outcome.
@@ -145,19 +97,20 @@ impl Cell {
         let Some(writing) = state.writing.get_mut(&nonce) else { return };
         state.waits.remove(writing.wait);
         writing.is_unsure |= matches!(result, Err(StoreError::TimedOut { .. }));
-        let is_end = matches!(writing.what, Write::End { .. });
+        let is_end = writing.append.end.is_some();
         let asks_again = match &result {
             Err(StoreError::TimedOut { .. }) => true,
             // Only the log itself can tell what became of a try before.
             Err(StoreError::Failed(_)) => writing.is_unsure || is_end,
             _ => false,
         };
-        if !asks_again || self.is_asked_once(&writing.what) {
-            if let Some(Writing { what, .. }) = state.writing.remove(&nonce) {
-                self.written(state, now, nonce, what, result, more);
+        if !asks_again || self.is_asked_once(state, nonce) {
+            if let Some(Writing { append, .. }) = state.writing.remove(&nonce) {
+                self.written(state, now, nonce, append, result, more);
             }
             return;
         }
+        let Some(writing) = state.writing.get_mut(&nonce) else { return };
         let pause_ms = PAUSES_MS[writing.pauses.min(PAUSES_MS.len() - 1)];
         let overdue = if writing.is_overdue { Ms::NEVER } else { self.due_after(writing.since) };
         (writing.ticket, writing.pauses, writing.wait) = (None, writing.pauses + 1, self.shared.number());
@@ -166,8 +119,8 @@ impl Cell {
     }
 
     /// Whether a try without an answer is the last. An heir looks at the log again, which tells more.
-    fn is_asked_once(&self, what: &Write) -> bool {
-        self.shared.store.own_ids().is_some() || matches!(what, Write::End { is_heir: true, .. })
+    fn is_asked_once(&self, state: &State, nonce: StreamNonce) -> bool {
+        self.shared.store.own_ids().is_some() || state.followed.contains_key(&nonce)
     }
 
     /// A try takes too long.
@@ -177,7 +130,7 @@ impl Cell {
         if let Some(ticket) = writing.ticket.take() {
             self.shared.store.abandon(&self.key(nonce), &ticket);
         }
-        if self.is_asked_once(&writing.what) {
+        if self.is_asked_once(state, nonce) {
             let error = StoreError::TimedOut { after_ms: self.shared.options.store_timeout_ms };
             return self.answered(state, now, nonce, Err(error), more);
         }
@@ -190,13 +143,13 @@ impl Cell {
         if is_newly_overdue {
             writing.is_overdue = true;
         }
-        let ticket = self.ticket(nonce, writing.what.operation());
+        let ticket = self.ticket(nonce, Operation::Append);
         writing.wait = ticket.number;
         writing.ticket = Some(ticket.clone());
         let due = self.due_after(if writing.is_overdue { now } else { writing.since });
-        let answer = self.ask_write(now, nonce, &writing.what, &ticket);
+        let answer = self.shared.store.append(now, &self.key(nonce), &writing.append, &ticket);
         if is_newly_overdue {
-            log_later!(self, state, WARN, [stream = nonce.hex(), operation = ticket.operation], %stream, ?operation,
+            log_later!(self, state, WARN, [stream = nonce.hex()], %stream,
                 "the event store takes too long; it is asked again");
             self.tell_overdue(state, nonce);
         }
@@ -210,7 +163,7 @@ impl Cell {
     pub(super) fn answered_late(&self, state: &mut State, now: Ms, ticket: &Ticket) -> bool {
         let Ticket { nonce, number, operation, .. } = *ticket;
         let Some(writing) = state.writing.get_mut(&nonce) else { return false };
-        if number < writing.first || operation != writing.what.operation() {
+        if number < writing.first || operation != Operation::Append {
             return false;
         }
         if let Some(ticket) = writing.ticket.take() {
@@ -222,53 +175,34 @@ impl Cell {
         true
     }
 
-    /// It is known what became of a change.
+    /// It is known what became of an append.
     fn written(
         &self,
         state: &mut State,
         now: Ms,
         nonce: StreamNonce,
-        what: Write,
+        append: Append,
         result: Result<(), StoreError>,
         more: &mut Vec<Step>,
     ) {
-        match what {
-            Write::Open(_) => {
-                if let Err(error) = result {
-                    log_later!(self, state, ERROR, [stream = nonce.hex()], %stream, %error, "log not created");
-                }
-                let _ = state.session.handle(now, nonce, Input::Opened, more);
+        if append.end.is_some() {
+            if let Some(followed) = state.followed.get_mut(&nonce) {
+                let is_known = matches!(result, Ok(()) | Err(StoreError::Gone));
+                followed.due = if is_known { now } else { now + FOLLOW_MS };
             }
-            Write::Append { chain, .. } => self.appended(state, now, nonce, chain, result, more),
-            Write::End { is_heir, .. } => {
-                if is_heir && let Some(followed) = state.followed.get_mut(&nonce) {
-                    let is_known = matches!(result, Ok(()) | Err(StoreError::Gone));
-                    followed.due = if is_known { now } else { now + FOLLOW_MS };
-                }
-                if let Err(error) = result {
-                    log_later!(self, state, WARN, [stream = nonce.hex()], %stream, %error, "the log was not ended");
-                }
+            if let Err(error) = result {
+                log_later!(self, state, WARN, [stream = nonce.hex()], %stream, %error, "the log was not ended");
             }
+            return;
         }
-    }
-
-    fn appended(
-        &self,
-        state: &mut State,
-        now: Ms,
-        nonce: StreamNonce,
-        chain: u64,
-        result: Result<(), StoreError>,
-        more: &mut Vec<Step>,
-    ) {
         match result {
             Ok(()) => {
                 if !state.errors.is_empty() {
                     state.errors.remove(&nonce);
                 }
                 if let Some(stream) = state.session.stream_mut(nonce) {
-                    stream.chain = Chain(chain);
-                    Counters::add(&self.shared.counters.events_stored, stream.machine.appending() as u64);
+                    stream.chain = Chain(append.chain);
+                    Counters::add(&self.shared.counters.events_stored, append.events.len() as u64);
                 }
                 let _ = state.session.handle(now, nonce, Input::Appended, more);
             }
@@ -282,7 +216,13 @@ impl Cell {
                     }
                 }
             }
-            Err(error) => self.append_refused(state, now, nonce, error, more),
+            Err(error) => {
+                if append.events.is_empty() {
+                    log_later!(self, state, ERROR, [stream = nonce.hex(), error = error.clone()], %stream, %error,
+                        "log not created");
+                }
+                self.append_refused(state, now, nonce, error, more);
+            }
         }
     }
 

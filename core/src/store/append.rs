@@ -1,17 +1,29 @@
 //! What an append asks, and what a log says to it.
 
+use bytes::Bytes;
+
 use super::StoreError;
 use crate::stream::{Seq, StoredEvent};
 
-/// Events that are added together.
-#[derive(Clone, Copy, Debug)]
-pub struct Append<'a> {
-    /// At least one, at dense positions.
-    pub events: &'a [StoredEvent],
+/// One change of a log.
+#[derive(Clone, Debug)]
+pub struct Append {
+    /// The position of the first event, the next one of the log. With 1 the log is created, if it is not there.
+    pub first: Seq,
+    /// Added at dense positions. There may be none.
+    pub events: Vec<StoredEvent>,
     /// The running hash before the first of them.
     pub chain_before: u64,
     /// The running hash after the last of them.
     pub chain: u64,
+    /// What is kept with a log that is created, for those who find it later.
+    pub about: Bytes,
+    /// A log that is created gets an id for its priming position, from a store that makes the ids.
+    pub primes: bool,
+    /// The log ends behind the events, with this payload that is not in it. Not together with a terminal.
+    pub end: Option<Bytes>,
+    /// The reconnection delay of the stream from now on, for its later readers, in milliseconds.
+    pub retry_ms: Option<u32>,
 }
 
 /// The state of a log that decides whether it takes an append.
@@ -20,29 +32,51 @@ pub(super) struct LogState {
     pub(super) head: Seq,
     pub(super) chain: u64,
     pub(super) is_finished: bool,
+    /// This store object writes it, or may end it in the place of a process that is gone.
     pub(super) is_mine: bool,
 }
 
-impl Append<'_> {
-    /// What the log says without being written; none when the events are to be written.
-    pub(super) fn judge(&self, log: LogState) -> Option<Result<(), StoreError>> {
-        let (Some(first), Some(last)) = (self.events.first(), self.events.last()) else { return Some(Ok(())) };
-        if (log.head, log.chain) == (last.seq, self.chain) {
-            return Some(Ok(()));
+/// What is to be done to a log that takes an append.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Everything is there already.
+    Nothing,
+    /// The events are there, or there are none: what comes with them is to be written.
+    Rest,
+    /// Everything is to be written.
+    All,
+}
+
+impl Append {
+    /// The position of the last event, or the one before `first`.
+    pub(super) fn last(&self) -> Seq {
+        self.first + self.events.len() as Seq - 1
+    }
+
+    /// What a log that is there says.
+    ///
+    /// # Errors
+    /// Why it takes nothing.
+    pub(super) fn judge(&self, log: LogState) -> Result<Verdict, StoreError> {
+        let is_there = (log.head, log.chain) == (self.last(), self.chain);
+        let has_rest = self.end.is_some() || self.retry_ms.is_some();
+        if is_there && (log.is_finished || !has_rest) {
+            return Ok(Verdict::Nothing);
         }
         let next = log.head + 1;
-        let error = if log.is_finished {
-            StoreError::Gone
+        if log.is_finished {
+            Err(StoreError::Gone)
         } else if !log.is_mine {
-            StoreError::Fenced
-        } else if next < first.seq || (next == first.seq && log.chain != self.chain_before) {
-            StoreError::RolledBack
-        } else if next > first.seq {
-            StoreError::OutOfOrder
+            Err(StoreError::Fenced)
+        } else if is_there {
+            Ok(Verdict::Rest)
+        } else if next < self.first || (next == self.first && log.chain != self.chain_before) {
+            Err(StoreError::RolledBack)
+        } else if next > self.first {
+            Err(StoreError::OutOfOrder)
         } else {
-            return None;
-        };
-        Some(Err(error))
+            Ok(Verdict::All)
+        }
     }
 
     /// Refuses events that are larger than the store takes.

@@ -9,11 +9,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use caller::about;
 pub use caller::{Caller, Event, Log, progress};
 pub use shared::check_shared;
 
-use super::{EventStore, Operation, ReadLimit, Record, SessionRecord, StoreError, Usage};
+use super::{Append, EventStore, ReadLimit, Record, SessionRecord, StoreError, Usage};
 use crate::Ms;
 use crate::protocol::{ListChanged, Revision};
 use crate::stream::{EventKind, Seq};
@@ -26,14 +25,14 @@ use crate::stream::{EventKind, Seq};
 pub fn check(make: &dyn Fn() -> Arc<dyn EventStore>) {
     rule_1_a_log_is_named_by_session_and_stream(&*make());
     rule_2_positions_are_dense_and_a_repeated_append_changes_nothing(&*make());
+    rule_2_one_append_creates_adds_and_ends(&*make());
     rule_2_concurrent_appends_to_many_streams_all_count(&*make());
     rule_3_an_event_is_readable_when_it_is_stored(&*make());
     rule_4_events_come_back_in_order_byte_for_byte(&*make());
     rule_4_pages_keep_their_bounds(&*make());
     rule_5_nothing_is_trimmed_below_the_bounds(&*make());
     rule_6_a_finished_log_stays_readable_and_takes_nothing(&*make());
-    rule_6_a_synthesized_end_is_kept_with_the_log(&*make());
-    rule_7_a_failed_operation_changes_nothing(&*make());
+    rule_7_a_refused_append_changes_nothing(&*make());
     rule_8_dropping_frees_everything(&*make());
     rule_9_streams_do_not_wait_for_each_other(&*make());
     rule_11_what_has_no_answer_is_done_before_what_follows(&*make());
@@ -56,7 +55,7 @@ fn rule_1_a_log_is_named_by_session_and_stream(store: &dyn EventStore) {
     let everything = ReadLimit { up_to: Seq::MAX, events: 10, bytes: 1 << 20 };
     assert!(caller.record(&never_opened).is_none(), "rule 1: what was not opened is not there");
     assert_eq!(caller.read(&never_opened, 0, everything), Err(StoreError::Gone), "rule 1");
-    assert_eq!(caller.append(&never_opened, 1, &[progress("x")]), Err(StoreError::Gone), "rule 1");
+    assert_eq!(caller.append(&never_opened, 2, &[progress("x")]), Err(StoreError::Gone), "rule 1");
 }
 
 fn rule_2_positions_are_dense_and_a_repeated_append_changes_nothing(store: &dyn EventStore) {
@@ -87,13 +86,63 @@ fn rule_2_positions_are_dense_and_a_repeated_append_changes_nothing(store: &dyn 
         "rule 2: nothing goes on after events that the log does not hold"
     );
     caller.push(&mut log, &[progress("d")]);
-    // Opening again is what a second node does.
-    let again = Bytes::from_static(b"again");
-    let answer = store.open(Ms(0), &log.key, &again, &caller.ticket(&log.key, Operation::Open));
-    assert_eq!(caller.done(&log.key, Operation::Open, answer), Ok(()), "rule 2: a log can be opened twice");
-    let kept = caller.record(&log).map(|record| record.about);
-    assert_eq!(kept, Some(about(1)), "rule 2: and keeps what it was opened with first");
     log.assert_stored(&caller, 0, "rule 2");
+}
+
+fn rule_2_one_append_creates_adds_and_ends(store: &dyn EventStore) {
+    let caller = Caller::new(store, Ms(0));
+    let question = (EventKind::Question, Bytes::from_static(b"q"));
+    let (mut streams, mut events) = (0, 0);
+    for added in [vec![], vec![progress("a"), question], vec![progress("a"), terminal()]] {
+        let ends = [None, Some(Bytes::from_static(b"tail"))];
+        for end in ends.into_iter().filter(|end| end.is_none() || !is_answered(&added)) {
+            for (retry_ms, is_new) in [(None, true), (Some(700), true), (None, false), (Some(700), false)] {
+                // What of it is there before: nothing, the log, its events.
+                let parts = [None, Some(&added[..0]), Some(&added[..])];
+                for before in parts.into_iter().filter(|part| !part.is_some_and(is_answered)) {
+                    let mut log = Log::new("s", streams);
+                    if !is_new {
+                        caller.push(&mut log, &[progress("before")]);
+                    }
+                    let first = log.head() + 1;
+                    if let Some(before) = before {
+                        assert_eq!(caller.append(&log, first, before), Ok(()), "rule 2");
+                    }
+                    let append = Append { end: end.clone(), retry_ms, ..log.append(first, &added) };
+                    log.events.extend_from_slice(&added);
+                    let want = Record {
+                        head: log.head(),
+                        low: 1,
+                        finished: end.is_some() || is_answered(&added),
+                        tail: end.clone(),
+                        chain: append.chain,
+                        about: log.about(),
+                        retry_ms,
+                        ..Record::default()
+                    };
+                    // The same append again changes nothing; a log keeps what it was created with.
+                    for about in [log.about(), Bytes::from_static(b"again")] {
+                        let append = Append { about, ..append.clone() };
+                        assert_eq!(caller.write(&log, &append), Ok(()), "rule 2: {append:?} after {before:?}");
+                        assert_eq!(caller.record(&log).as_ref(), Some(&want), "rule 2: {append:?} after {before:?}");
+                    }
+                    log.assert_stored(&caller, 0, "rule 2");
+                    (streams, events) = (streams + 1, events + log.head());
+                }
+            }
+        }
+    }
+    caller.assert_usage("rule 2", |usage| (usage.streams, usage.events) == (streams, events));
+    // The last delay that was told counts, also with other things to write.
+    let mut log = caller.open("t", 0);
+    for retry_ms in [Some(5), None, Some(6), None] {
+        let events = [progress("a")];
+        let append = Append { retry_ms, ..log.append(log.head() + 1, &events) };
+        assert_eq!(caller.write(&log, &append), Ok(()), "rule 2");
+        log.events.extend(events);
+        let want = if log.head() < 3 { 5 } else { 6 };
+        assert_eq!(caller.record(&log).and_then(|record| record.retry_ms), Some(want), "rule 2");
+    }
 }
 
 fn rule_2_concurrent_appends_to_many_streams_all_count(store: &dyn EventStore) {
@@ -201,55 +250,93 @@ fn rule_5_nothing_is_trimmed_below_the_bounds(store: &dyn EventStore) {
 
 fn rule_6_a_finished_log_stays_readable_and_takes_nothing(store: &dyn EventStore) {
     let caller = Caller::new(store, Ms(0));
-    let mut log = caller.open("s", 1);
-    caller.push(&mut log, &[progress("a"), (EventKind::Terminal, Bytes::from_static(b"end"))]);
-    let Some(record) = caller.record(&log) else { panic!("rule 6: a finished log has a record") };
-    assert!(record.finished && record.tail.is_none(), "rule 6: {record:?}");
-    let last = [(EventKind::Terminal, Bytes::from_static(b"end"))];
-    assert_eq!(caller.append(&log, 2, &last), Ok(()), "rule 6: the terminal again is a success (rule 2)");
-    assert_eq!(caller.append(&log, 3, &[progress("late")]), Err(StoreError::Gone), "rule 6: nothing more");
-    assert_eq!(caller.finish(&log, b"other"), Ok(()), "rule 6: it has an end");
-    assert_eq!(caller.record(&log), Some(record), "rule 6: the first end wins (I13)");
-    store.sweep(Ms(1));
-    log.assert_stored(&caller, 0, "rule 6");
+    for (number, end) in (0..).zip([None, Some(Bytes::from_static(b"cancelled"))]) {
+        let mut log = caller.open("s", number);
+        caller.push(&mut log, &[progress("a")]);
+        match &end {
+            None => caller.push(&mut log, &[terminal()]),
+            Some(end) => {
+                // Which end comes with events that are there already is not asked again.
+                for end in [end.clone(), Bytes::from_static(b"another")] {
+                    let append = Append { end: Some(end), ..log.append(1, &log.events) };
+                    assert_eq!(caller.write(&log, &append), Ok(()), "rule 6: {append:?}");
+                }
+            }
+        }
+        let Some(record) = caller.record(&log) else { panic!("rule 6: a finished log has a record") };
+        assert_eq!((record.finished, &record.tail, record.head), (true, &end, log.head()), "rule 6");
+        let another = |append| Append { end: Some(Bytes::from_static(b"another")), retry_ms: Some(7), ..append };
+        let delayed = |append| Append { retry_ms: Some(7), ..append };
+        let next = log.head() + 1;
+        for (append, answer) in [
+            (delayed(log.append(1, &log.events)), Ok(())),
+            (delayed(log.append(next, &[])), Ok(())),
+            (another(log.append(next, &[])), Ok(())),
+            (another(log.append(next, &[progress("late")])), Err(StoreError::Gone)),
+            (log.append(next, &[terminal()]), Err(StoreError::Gone)),
+            (another(log.append(next + 1, &[])), Err(StoreError::Gone)),
+            (another(log.append(1, &[])), Err(StoreError::Gone)),
+        ] {
+            assert_eq!(caller.write(&log, &append), answer, "rule 6: {append:?}");
+            assert_eq!(caller.record(&log).as_ref(), Some(&record), "rule 6: the first end wins (I13): {append:?}");
+        }
+        store.sweep(Ms(1));
+        log.assert_stored(&caller, 0, "rule 6");
+    }
 }
 
-fn rule_6_a_synthesized_end_is_kept_with_the_log(store: &dyn EventStore) {
+fn rule_7_a_refused_append_changes_nothing(store: &dyn EventStore) {
     let caller = Caller::new(store, Ms(0));
     let mut log = caller.open("s", 1);
-    caller.push(&mut log, &[progress("a")]);
-    let tail = Bytes::from_static(b"cancelled");
-    assert_eq!(caller.finish(&log, b"cancelled"), Ok(()), "rule 6");
-    assert_eq!(caller.finish(&log, b"another"), Ok(()), "rule 6: an end that is asked for again");
-    let chain = log.chain_at(1).0;
-    let want =
-        Record { head: 1, low: 1, finished: true, tail: Some(tail), chain, about: about(1), ..Record::default() };
-    assert_eq!(caller.record(&log), Some(want), "rule 6");
-    assert_eq!(caller.append(&log, 2, &[progress("late")]), Err(StoreError::Gone), "rule 6: nothing more");
-    log.assert_stored(&caller, 0, "rule 6");
-    store.set_retry(&log.key, 700);
-    let retry_ms = caller.record(&log).and_then(|record| record.retry_ms);
-    assert_eq!(retry_ms, Some(700), "rule 6: later readers get the stream's own delay");
-    // What is not there cannot be finished, and is not there afterwards.
-    let other = Log::new("s", 2);
-    store.set_retry(&other.key, 700);
-    assert_eq!(caller.finish(&other, b""), Err(StoreError::Gone), "rule 6");
-    assert!(caller.record(&other).is_none(), "rule 6");
+    caller.push(&mut log, &[progress("a"), progress("b")]);
+    let mut other = log.clone();
+    other.events[1] = progress("not b");
+    let mut absent = Log::new("t", 2);
+    let late = [progress("late")];
+    for (log, append, error) in [
+        (&log, log.append(1, &[]), StoreError::OutOfOrder),
+        (&log, log.append(1, &late), StoreError::OutOfOrder),
+        (&log, log.append(1, &log.events[..1]), StoreError::OutOfOrder),
+        (&log, log.append(2, &[]), StoreError::OutOfOrder),
+        (&log, other.append(1, &other.events), StoreError::OutOfOrder),
+        (&log, other.append(3, &[]), StoreError::RolledBack),
+        (&log, other.append(3, &late), StoreError::RolledBack),
+        (&log, log.append(4, &[]), StoreError::RolledBack),
+        (&log, log.append(4, &late), StoreError::RolledBack),
+        (&absent, absent.append(2, &[]), StoreError::Gone),
+        (&absent, absent.append(2, &late), StoreError::Gone),
+    ] {
+        let record = caller.record(log);
+        let append = Append { end: Some(Bytes::from_static(b"end")), retry_ms: Some(7), ..append };
+        assert_eq!(caller.write(log, &append), Err(error), "rule 7: {append:?}");
+        assert_eq!(caller.record(log), record, "rule 7: {append:?}");
+    }
+    caller.assert_usage("rule 7", |usage| (usage.sessions, usage.streams, usage.events) == (1, 1, 2));
+    caller.push(&mut log, &late);
+    caller.push(&mut absent, &late);
+    for log in [&log, &absent] {
+        log.assert_stored(&caller, 0, "rule 7");
+    }
 }
 
-fn rule_7_a_failed_operation_changes_nothing(store: &dyn EventStore) {
+/// Checks that a store that takes events of 100 bytes refuses a larger one, and all that is asked with it.
+///
+/// # Panics
+/// When it does not.
+pub fn check_size(store: &dyn EventStore) {
     let caller = Caller::new(store, Ms(0));
-    let mut log = caller.open("s", 1);
-    let mut other = caller.open("s", 2);
-    caller.push(&mut log, &[progress("a")]);
-    let usage = store.usage();
-    assert!(caller.append(&log, 3, &[progress("x")]).is_err());
-    assert!(caller.append(&Log::new("t", 1), 1, &[progress("x")]).is_err());
-    assert_eq!(store.usage(), usage, "rule 7");
-    caller.push(&mut log, &[progress("b")]);
-    caller.push(&mut other, &[progress("c")]);
-    log.assert_stored(&caller, 0, "rule 7");
-    other.assert_stored(&caller, 0, "rule 7");
+    let sized = |bytes| progress(&"x".repeat(bytes));
+    let mut log = Log::new("s", 1);
+    for (first, earlier) in [(1, None), (2, Some(sized(100)))] {
+        if let Some(event) = earlier {
+            caller.push(&mut log, &[event]);
+        }
+        let record = caller.record(&log);
+        let end = Some(Bytes::from_static(b"end"));
+        let append = Append { end, retry_ms: Some(7), ..log.append(first, &[sized(10), sized(101)]) };
+        assert_eq!(caller.write(&log, &append), Err(StoreError::TooLarge { bytes: 101, max: 100 }), "rule 7");
+        assert_eq!(caller.record(&log), record, "rule 7");
+    }
 }
 
 fn rule_8_dropping_frees_everything(store: &dyn EventStore) {
@@ -259,7 +346,7 @@ fn rule_8_dropping_frees_everything(store: &dyn EventStore) {
     for log in &mut logs {
         caller.push(log, &[progress("a"), (EventKind::Question, Bytes::from_static(b"q"))]);
     }
-    caller.push(&mut logs[0], &[(EventKind::Terminal, Bytes::from_static(b"end"))]);
+    caller.push(&mut logs[0], &[terminal()]);
     assert_eq!(caller.finish(&logs[1], b"tail"), Ok(()), "rule 8");
     store.drop_stream(&logs[2].key);
     store.drop_stream(&logs[2].key);
@@ -287,6 +374,8 @@ fn rule_9_streams_do_not_wait_for_each_other(store: &dyn EventStore) {
                 let mut log = caller.open("s", number);
                 for round in 0..100 {
                     caller.push(&mut log, &[progress(&format!("{number} {round}"))]);
+                    let late = caller.append(&log, log.head() + 2, &[progress("late")]);
+                    assert_eq!(late, Err(StoreError::RolledBack), "rule 9: and what one is refused harms no other");
                     let read = caller.read_all(&log, log.head() - 1);
                     assert_eq!(read.len(), 1, "rule 9");
                     store.usage();
@@ -304,13 +393,11 @@ fn rule_11_what_has_no_answer_is_done_before_what_follows(store: &dyn EventStore
     for number in 0..50 {
         let mut log = caller.open("s", number);
         caller.push(&mut log, &[progress("a")]);
-        store.set_retry(&log.key, 5);
         assert_eq!(caller.finish(&log, b"end"), Ok(()), "rule 11");
-        let Some(record) = caller.record(&log) else { panic!("rule 11: the log is there") };
-        assert_eq!((record.finished, record.retry_ms), (true, Some(5)), "rule 11");
         store.drop_stream(&log.key);
         assert_eq!(caller.read(&log, 0, ReadLimit { up_to: 1, events: 1, bytes: 1 }), Err(StoreError::Gone), "rule 11");
-        caller.open("s", number);
+        let again = caller.open("s", number);
+        again.assert_stored(&caller, 0, "rule 11: a log that was dropped begins anew");
         store.drop_session("s");
         assert!(caller.record(&log).is_none(), "rule 11");
     }
@@ -347,4 +434,12 @@ fn rule_12_a_session_is_known_until_it_is_dropped(store: &dyn EventStore) {
     assert!(caller.record(&log).is_none(), "rule 12: its logs go with it");
     store.drop_session("t");
     assert_eq!(known("t"), None, "rule 12: a session without logs goes, too");
+}
+
+fn terminal() -> Event {
+    (EventKind::Terminal, Bytes::from_static(b"end"))
+}
+
+fn is_answered(events: &[Event]) -> bool {
+    events.last().is_some_and(|(kind, _)| *kind == EventKind::Terminal)
 }

@@ -14,12 +14,12 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use bytes::Bytes;
 
 use super::{
-    Answer, Append, EventStore, Limits, MemoryStore, Name, Operation, Outcome, OwnIds, ReadLimit, Record,
-    SessionRecord, StoreError, StreamKey, Ticket, Usage, session_name,
+    Answer, Append, EventStore, Limits, MemoryStore, Name, Outcome, OwnIds, ReadLimit, Record, SessionRecord,
+    StoreError, StreamKey, Ticket, Usage, session_name,
 };
 use crate::Ms;
 use crate::protocol::{StreamNonce, sse};
-use crate::stream::{ConnectionId, Page, Seq, StoredEvent};
+use crate::stream::{ConnectionId, Page, Seq};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -84,15 +84,16 @@ struct Session {
 }
 
 enum Pending {
-    Prime { key: StreamKey, ticket: Ticket },
-    Append { key: StreamKey, event: StoredEvent, payload: Bytes, chains: (u64, u64), now: Ms, ticket: Ticket },
+    Prime { key: StreamKey, ticket: Option<Ticket> },
+    Append { key: StreamKey, append: Append, payload: Bytes, now: Ms, ticket: Ticket },
     Replay { session: Arc<str>, conn: ConnectionId },
 }
 
 impl Pending {
     fn ticket(&self) -> Option<&Ticket> {
         match self {
-            Self::Prime { ticket, .. } | Self::Append { ticket, .. } => Some(ticket),
+            Self::Prime { ticket, .. } => ticket.as_ref(),
+            Self::Append { ticket, .. } => Some(ticket),
             Self::Replay { .. } => None,
         }
     }
@@ -192,16 +193,15 @@ impl HostStore {
         match pending {
             Pending::Prime { key, ticket } => {
                 self.remember(&key, 0, id);
-                ticket.complete(Outcome::Done(Ok(())));
+                primed(ticket);
             }
-            Pending::Append { key, mut event, payload, chains, now, ticket } => {
+            Pending::Append { key, mut append, payload, now, ticket } => {
                 let mut frame = Vec::with_capacity(payload.len() + id.len() + 16);
                 sse::write_message(&mut frame, |out| out.extend_from_slice(id.as_bytes()), &payload);
-                event.frame = frame.into();
-                let seq = event.seq;
-                let append = Append { events: &[event], chain_before: chains.0, chain: chains.1 };
-                // The host has it, so the window takes it, too.
-                let result = self.window.put(now, &key, &append);
+                append.events[0].frame = frame.into();
+                let seq = append.first;
+                // The host has it, so the window takes it, too, unless the log was dropped meanwhile.
+                let result = self.window.put(now, &key, &append, false);
                 if result.is_ok() {
                     self.remember(&key, seq, id);
                 }
@@ -224,9 +224,22 @@ impl HostStore {
     /// The host could not do it.
     pub fn failed(&self, number: u64, what: String) {
         let Some(pending) = self.lock().take(number) else { return };
-        if let Pending::Prime { ticket, .. } | Pending::Append { ticket, .. } = pending {
-            ticket.complete(Outcome::Done(Err(StoreError::Failed(what))));
+        match pending {
+            Pending::Append { ticket, .. } => ticket.complete(Outcome::Done(Err(StoreError::Failed(what)))),
+            Pending::Prime { key, ticket } => {
+                let stream = key.nonce.hex();
+                tracing::error!(target: "tailrope", session = %key.session, stream, error = what,
+                    "the start of a stream has no id: its client cannot resume before the first event");
+                primed(ticket);
+            }
+            Pending::Replay { .. } => {}
         }
+    }
+
+    /// Asks the host for an id of the priming position.
+    fn prime(&self, key: &StreamKey, ticket: Option<Ticket>) {
+        let request = HostRequest::Store { stream: Self::stream_name(&key.session, key.nonce), payload: None };
+        self.enqueue(&key.session, request, Pending::Prime { key: key.clone(), ticket });
     }
 
     /// What the window holds of a log.
@@ -265,27 +278,49 @@ impl HostStore {
     }
 }
 
-impl EventStore for HostStore {
-    fn open(&self, now: Ms, key: &StreamKey, about: &Bytes, ticket: &Ticket) -> Answer<()> {
-        self.lock().sessions.entry(Arc::clone(&key.session)).or_default();
-        self.window.open(now, key, about, ticket)
+/// The log is there, also without that id.
+fn primed(ticket: Option<Ticket>) {
+    if let Some(ticket) = ticket {
+        ticket.complete(Outcome::Done(Ok(())));
     }
+}
 
-    fn append(&self, now: Ms, key: &StreamKey, append: &Append<'_>, ticket: &Ticket) -> Answer<()> {
-        // The host stores one event at a time, so each failure is of one event.
-        let [event] = append.events else {
-            return Answer::Now(Err(StoreError::Failed("events are stored one by one".to_owned())));
-        };
+impl EventStore for HostStore {
+    fn append(&self, now: Ms, key: &StreamKey, append: &Append, ticket: &Ticket) -> Answer<()> {
         let checked = append.check_size(self.max_event_bytes);
-        if let Err(error) = checked.and_then(|()| self.window.check_room(now, event.frame.len())) {
+        if let Err(error) = checked.and_then(|()| self.window.check_room(now, key, append)) {
             return Answer::Now(Err(error));
         }
-        let chains = (append.chain_before, append.chain);
+        if append.events.len() > 1 {
+            // Each failure is to be of one event.
+            return Answer::Now(Err(StoreError::Failed("events are stored one by one".to_owned())));
+        }
+        let is_new = append.first == 1 && self.window.known(key).is_none();
+        if is_new {
+            self.lock().sessions.entry(Arc::clone(&key.session)).or_default();
+            let (events, chain, about) = (Vec::new(), append.chain_before, append.about.clone());
+            let created = Append { events, chain, about, end: None, retry_ms: None, ..*append };
+            if let Err(error) = self.window.put(now, key, &created, true) {
+                return Answer::Now(Err(error));
+            }
+        }
+        let primes = is_new && append.primes;
+        let Some(event) = append.events.first() else {
+            let result = self.window.put(now, key, append, false);
+            if primes && result.is_ok() {
+                self.prime(key, Some(ticket.clone()));
+                return Answer::Later;
+            }
+            return Answer::Now(result);
+        };
+        if primes {
+            self.prime(key, None);
+        }
         let payload = Bytes::copy_from_slice(sse::payload_of(&event.frame));
         let request =
             HostRequest::Store { stream: Self::stream_name(&key.session, key.nonce), payload: Some(payload.clone()) };
-        let pending =
-            Pending::Append { key: key.clone(), event: event.clone(), payload, chains, now, ticket: ticket.clone() };
+        let (key, append, ticket) = (key.clone(), append.clone(), ticket.clone());
+        let pending = Pending::Append { key: key.clone(), append, payload, now, ticket };
         self.enqueue(&key.session, request, pending);
         Answer::Later
     }
@@ -296,14 +331,6 @@ impl EventStore for HostStore {
         if let Some(number) = state.numbers.get(&ticket.name()).copied() {
             state.call_off(&key.session, number);
         }
-    }
-
-    fn finish(&self, now: Ms, key: &StreamKey, tail: Bytes, ticket: &Ticket) -> Answer<()> {
-        self.window.finish(now, key, tail, ticket)
-    }
-
-    fn set_retry(&self, key: &StreamKey, retry_ms: u32) {
-        self.window.set_retry(key, retry_ms);
     }
 
     fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<Page> {
@@ -376,13 +403,6 @@ impl EventStore for HostStore {
 }
 
 impl OwnIds for HostStore {
-    fn prime(&self, key: &StreamKey, ticket: &Ticket) -> Answer<()> {
-        let request = HostRequest::Store { stream: Self::stream_name(&key.session, key.nonce), payload: None };
-        let ticket = Ticket { operation: Operation::Open, ..ticket.clone() };
-        self.enqueue(&key.session, request, Pending::Prime { key: key.clone(), ticket });
-        Answer::Later
-    }
-
     fn locate(&self, session: &str, id: &str) -> Option<(StreamNonce, Seq)> {
         let (session, (nonce, seq)) = {
             let state = self.lock();

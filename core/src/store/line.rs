@@ -3,7 +3,10 @@
 use std::collections::{HashMap, VecDeque};
 
 #[cfg(test)]
-use super::{Complete, Operation, Outcome, Ticket};
+use bytes::Bytes;
+
+#[cfg(test)]
+use super::{Append, Complete, Operation, Outcome, Ticket};
 use super::{Name, StoreError};
 #[cfg(test)]
 use crate::protocol::StreamNonce;
@@ -151,7 +154,7 @@ impl<T> Line<T> {
 #[cfg(test)]
 pub(super) fn assert_is_bounded(
     ask: impl Fn(&Ticket) -> Result<(), StoreError>,
-    append: impl Fn(Vec<StoredEvent>, &Ticket) -> Result<(), StoreError>,
+    append: impl Fn(Append, &Ticket) -> Result<(), StoreError>,
     tell: impl Fn() -> Result<(), StoreError>,
 ) {
     struct Nobody;
@@ -167,8 +170,17 @@ pub(super) fn assert_is_bounded(
         count as usize
     };
     let frame: std::sync::Arc<[u8]> = vec![b'x'; MAX_WAITING_BYTES / 16].into();
-    let event = || vec![StoredEvent { seq: 1, kind: EventKind::Progress, tag: 0, frame: frame.clone() }];
-    assert_eq!(taken(&|number| append(event(), &ticket(number))), 16);
+    let large = || Append {
+        first: 1,
+        events: vec![StoredEvent { seq: 1, kind: EventKind::Progress, tag: 0, frame: frame.clone() }],
+        chain_before: 0,
+        chain: 0,
+        about: Bytes::new(),
+        primes: false,
+        end: None,
+        retry_ms: None,
+    };
+    assert_eq!(taken(&|number| append(large(), &ticket(number))), 16);
     assert_eq!(taken(&|number| ask(&ticket(16 + number))), MAX_WAITING - 16, "what is small goes on");
     assert_eq!(taken(&|_| tell()), MAX_UNANSWERED - MAX_WAITING);
 }

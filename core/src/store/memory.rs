@@ -11,7 +11,7 @@ use std::hash::BuildHasher;
 
 use bytes::Bytes;
 
-use super::append::LogState;
+use super::append::{LogState, Verdict};
 use super::{
     Answer, Append, EventStore, Limits, ReadLimit, Record, SessionRecord, StoreError, StreamKey, Ticket, Usage,
 };
@@ -219,24 +219,28 @@ impl MemoryStore {
         take(&self.held.bytes, bytes);
     }
 
-    /// Counts bytes that are about to be held, and makes room for them.
+    /// Counts the bytes of an append, and makes room for them. Returns them, for whoever [frees](Self::freed) them
+    /// when they are counted with their log.
     ///
     /// # Errors
     /// [`StoreError::Full`]; then they are not counted.
-    fn reserve(&self, now: Ms, bytes: usize) -> Result<(), StoreError> {
+    fn reserve(&self, now: Ms, key: &StreamKey, append: &Append) -> Result<usize, StoreError> {
+        let is_new = append.first == 1 && self.known(key).is_none();
+        let log = if is_new { LOG_OVERHEAD + append.about.len() } else { 0 };
+        let is_end_alone = append.events.is_empty() && append.end.is_some();
+        let bytes = if is_end_alone { 0 } else { log + cost(&append.events) };
         add(&self.held.bytes, bytes);
-        if self.make_room(now) {
-            return Ok(());
+        // An end always finds room, and so does what needs none.
+        if bytes == 0 || self.make_room(now) {
+            return Ok(bytes);
         }
         self.freed(bytes);
         Err(StoreError::Full { max: self.limits.max_bytes })
     }
 
-    /// Whether so many more bytes fit.
-    pub(super) fn check_room(&self, now: Ms, bytes: usize) -> Result<(), StoreError> {
-        self.reserve(now, bytes)?;
-        self.freed(bytes);
-        Ok(())
+    /// Whether an append finds room.
+    pub(super) fn check_room(&self, now: Ms, key: &StreamKey, append: &Append) -> Result<(), StoreError> {
+        self.reserve(now, key, append).map(|bytes| self.freed(bytes))
     }
 
     /// Marks a log as finished, with its place in the order of all that are.
@@ -409,50 +413,57 @@ impl MemoryStore {
         self.freed(log.bytes);
     }
 
-    /// Adds events without asking whether there is room in the store.
-    pub(super) fn put(&self, now: Ms, key: &StreamKey, append: &Append<'_>) -> Result<(), StoreError> {
+    /// Writes without asking whether there is room in the store. A log that is not there is created only if asked.
+    pub(super) fn put(&self, now: Ms, key: &StreamKey, append: &Append, creates: bool) -> Result<(), StoreError> {
         let mut guard = self.shard(&key.session);
         let shard = &mut *guard;
+        if creates {
+            self.create(shard, key, &append.about);
+        }
         let logs = shard.sessions.get_mut(&key.session).ok_or(StoreError::Gone)?;
         let log = logs.streams.get_mut(&key.nonce).ok_or(StoreError::Gone)?;
         let (head, chain, is_finished) = (log.head(), log.chain, log.finished.is_some());
-        if let Some(verdict) = append.judge(LogState { head, chain, is_finished, is_mine: true }) {
-            return verdict;
+        let mut added = 0;
+        match append.judge(LogState { head, chain, is_finished, is_mine: true })? {
+            Verdict::Nothing => return Ok(()),
+            Verdict::Rest => {}
+            Verdict::All => {
+                for event in &append.events {
+                    let StoredEvent { kind, tag, .. } = *event;
+                    let pinned = matches!(kind, EventKind::Question | EventKind::Terminal);
+                    log.events.push_back(Logged {
+                        frame: Arc::clone(&event.frame),
+                        tag,
+                        at: seconds(now),
+                        kind,
+                        pinned,
+                    });
+                }
+                log.chain = append.chain;
+                added = cost(&append.events);
+                add(&self.held.events, append.events.len());
+            }
         }
-        for event in append.events {
-            let StoredEvent { kind, tag, .. } = *event;
-            let pinned = matches!(kind, EventKind::Question | EventKind::Terminal);
-            log.events.push_back(Logged { frame: Arc::clone(&event.frame), tag, at: seconds(now), kind, pinned });
-        }
-        let added = cost(append);
-        log.bytes += added;
-        log.chain = append.chain;
-        if append.events.last().is_some_and(|last| last.kind == EventKind::Terminal) {
+        log.retry_ms = append.retry_ms.or(log.retry_ms);
+        let is_answered = append.events.last().is_some_and(|last| last.kind == EventKind::Terminal);
+        if is_answered || append.end.is_some() {
             self.set_finished(now, key, log, &mut shard.finished);
             log.events.shrink_to_fit();
         }
+        if let Some(end) = &append.end {
+            added += end.len();
+            log.tail = Some(end.clone());
+        }
+        log.bytes += added;
         logs.bytes += added;
         add(&self.held.bytes, added);
-        add(&self.held.events, append.events.len());
         self.trim_stream(now, logs, key.nonce);
         self.trim_session(shard, key);
         Ok(())
     }
-}
 
-/// What the events of an append cost.
-fn cost(append: &Append<'_>) -> usize {
-    append.events.iter().map(|event| event.frame.len() + EVENT_OVERHEAD).sum()
-}
-
-impl EventStore for MemoryStore {
-    fn open(&self, now: Ms, key: &StreamKey, about: &Bytes, _ticket: &Ticket) -> Answer<()> {
-        let bytes = LOG_OVERHEAD + about.len();
-        if let Err(full) = self.reserve(now, bytes) {
-            return Answer::Now(Err(full));
-        }
-        let mut guard = self.shard(&key.session);
-        let shard = &mut *guard;
+    /// Creates a log that is not there.
+    fn create(&self, shard: &mut Shard, key: &StreamKey, about: &Bytes) {
         let logs = match shard.sessions.get_mut(&key.session) {
             Some(logs) => logs,
             None => {
@@ -460,52 +471,33 @@ impl EventStore for MemoryStore {
                 shard.sessions.entry(Arc::clone(&key.session)).or_default()
             }
         };
-        match logs.streams.entry(key.nonce) {
-            Entry::Vacant(place) => {
-                place.insert(Log::new(key, about.clone()));
-                logs.bytes += bytes;
-                add(&self.held.streams, 1);
-                self.trim_session(shard, key);
-            }
-            Entry::Occupied(_) => self.freed(bytes),
+        if let Entry::Vacant(place) = logs.streams.entry(key.nonce) {
+            let log = place.insert(Log::new(key, about.clone()));
+            logs.bytes += log.bytes;
+            add(&self.held.bytes, log.bytes);
+            add(&self.held.streams, 1);
+            self.trim_session(shard, key);
         }
-        Answer::ok(())
     }
+}
 
-    fn append(&self, now: Ms, key: &StreamKey, append: &Append<'_>, _ticket: &Ticket) -> Answer<()> {
+/// What events cost.
+fn cost(events: &[StoredEvent]) -> usize {
+    events.iter().map(|event| event.frame.len() + EVENT_OVERHEAD).sum()
+}
+
+impl EventStore for MemoryStore {
+    fn append(&self, now: Ms, key: &StreamKey, append: &Append, _ticket: &Ticket) -> Answer<()> {
         Answer::Now(append.check_size(self.limits.max_event_bytes).and_then(|()| {
-            let bytes = cost(append);
-            self.reserve(now, bytes)?;
-            let result = self.put(now, key, append);
+            let bytes = self.reserve(now, key, append)?;
+            let result = self.put(now, key, append, append.first == 1);
             // What was added is counted with its log.
             self.freed(bytes);
+            if append.end.is_some() {
+                self.make_room(now);
+            }
             result
         }))
-    }
-
-    fn finish(&self, now: Ms, key: &StreamKey, tail: Bytes, _ticket: &Ticket) -> Answer<()> {
-        let mut guard = self.shard(&key.session);
-        let shard = &mut *guard;
-        let Some(logs) = shard.sessions.get_mut(&key.session) else { return Answer::Now(Err(StoreError::Gone)) };
-        let Some(log) = logs.streams.get_mut(&key.nonce) else { return Answer::Now(Err(StoreError::Gone)) };
-        if log.finished.is_some() {
-            return Answer::ok(());
-        }
-        self.set_finished(now, key, log, &mut shard.finished);
-        log.bytes += tail.len();
-        logs.bytes += tail.len();
-        add(&self.held.bytes, tail.len());
-        log.tail = Some(tail);
-        drop(guard);
-        self.make_room(now);
-        Answer::ok(())
-    }
-
-    fn set_retry(&self, key: &StreamKey, retry_ms: u32) {
-        let mut shard = self.shard(&key.session);
-        if let Some(log) = shard.sessions.get_mut(&key.session).and_then(|logs| logs.streams.get_mut(&key.nonce)) {
-            log.retry_ms = Some(retry_ms);
-        }
     }
 
     fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, _ticket: &Ticket) -> Answer<Page> {

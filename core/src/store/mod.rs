@@ -14,6 +14,8 @@ mod host;
 mod limits;
 #[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
 mod line;
+#[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
+mod liveness;
 mod memory;
 mod open;
 #[cfg(feature = "postgres")]
@@ -33,7 +35,6 @@ mod watchers;
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
 pub use append::Append;
@@ -116,12 +117,8 @@ impl<T> Answer<T> {
 /// Which operation a late outcome belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// [`EventStore::open`].
-    Open,
     /// [`EventStore::append`].
     Append,
-    /// [`EventStore::finish`].
-    Finish,
     /// [`EventStore::read`] for this connection.
     Read(ConnectionId),
     /// [`EventStore::record`].
@@ -135,7 +132,7 @@ pub enum Operation {
 /// A late outcome.
 #[derive(Debug)]
 pub enum Outcome {
-    /// Of an open, an append or an end.
+    /// Of an append.
     Done(Result<(), StoreError>),
     /// Of a read.
     Page(Result<Page, StoreError>),
@@ -198,15 +195,16 @@ pub struct ReadLimit {
 /// A durable ordered log per stream.
 ///
 /// 1. A log is named by session *and* stream; two sessions never share one (I7).
-/// 2. Positions are dense from 1. [`append`](Self::append) takes `first` = head + 1 after the same
-///    `chain_before` or refuses; the same batch at the same position a second time is a success that
-///    changes nothing. A log that holds less than that, or something else, has lost what it was said to
-///    hold: [`StoreError::RolledBack`].
+/// 2. A log begins with its first [`append`](Self::append), that of position 1. Positions are dense. An append
+///    takes `first` = head + 1 after the same `chain_before` or refuses; the same append a second time is a
+///    success that changes nothing. A log that holds less than that, or something else, has lost what it was
+///    said to hold: [`StoreError::RolledBack`].
 /// 3. An event is readable when its append succeeded, and not before (I1).
 /// 4. Events are read back in order, byte for byte.
 /// 5. Trimming moves `low` and is by prefix only. Terminals and unanswered questions survive it:
 ///    they are returned at their positions, so a reader sees the positions between as missing (I8).
-/// 6. A finished log stays readable for the retention time and takes no further append.
+/// 6. A log ends with a terminal, or with an end that is not in it. The first end wins (I13). A finished log
+///    stays readable for the retention time and takes no further events.
 /// 7. A failed operation changes nothing and harms no other (I9).
 /// 8. [`drop_session`](Self::drop_session) frees everything that the session held (I11).
 /// 9. No method blocks on another stream's operation; none calls the ticket while it holds a lock.
@@ -222,25 +220,18 @@ pub struct ReadLimit {
 /// 13. A store that several processes use tells the watchers of a log at other store objects when it
 ///     was appended to, finished, claimed or dropped. It may tell too often and late, but not never.
 pub trait EventStore: Send + Sync {
-    /// Creates an empty log. `about` is kept with it for whoever finds it later; a log that is there
-    /// already keeps its own.
-    fn open(&self, now: Ms, key: &StreamKey, about: &Bytes, ticket: &Ticket) -> Answer<()>;
-
-    /// Adds events at the end of a log.
-    fn append(&self, now: Ms, key: &StreamKey, append: &Append<'_>, ticket: &Ticket) -> Answer<()>;
+    /// Writes to a log: creates it, adds events at its end, ends it, all at once or not at all.
+    ///
+    /// [`StoreError::Gone`] where there is no such log, or it has ended. [`StoreError::Fenced`] where another process
+    /// writes it; but from anybody a log takes an end without events when that process gave no sign for
+    /// `owner_lost_ms`.
+    fn append(&self, now: Ms, key: &StreamKey, append: &Append, ticket: &Ticket) -> Answer<()>;
 
     /// Nobody waits for this operation any more: it took too long. What can be called off is called
     /// off, in constant time; what is done all the same harms nobody.
     fn abandon(&self, key: &StreamKey, ticket: &Ticket) {
         let _ = (key, ticket);
     }
-
-    /// Ends a log with a payload that is not in it. A success where it has an end, this one or an earlier
-    /// one (I13); [`StoreError::Fenced`] where another process writes it and has given a sign lately.
-    fn finish(&self, now: Ms, key: &StreamKey, tail: Bytes, ticket: &Ticket) -> Answer<()>;
-
-    /// Keeps the reconnection delay of a stream for its later readers.
-    fn set_retry(&self, key: &StreamKey, retry_ms: u32);
 
     /// The events after a position.
     fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<Page>;
@@ -306,9 +297,6 @@ pub trait EventStore: Send + Sync {
 
 /// A store that makes event ids of its own.
 pub trait OwnIds: Send + Sync {
-    /// Gives the priming position of a new stream its id.
-    fn prime(&self, key: &StreamKey, ticket: &Ticket) -> Answer<()>;
-
     /// Where in the session's logs an id points.
     fn locate(&self, session: &str, id: &str) -> Option<(StreamNonce, Seq)>;
 

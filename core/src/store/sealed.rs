@@ -239,21 +239,20 @@ impl SealedStore {
 }
 
 impl EventStore for SealedStore {
-    fn open(&self, now: Ms, key: &StreamKey, about: &Bytes, ticket: &Ticket) -> Answer<()> {
-        match self.opening.seal(key, Place::About, about) {
-            Ok(about) => self.inner.open(now, key, &about.into(), ticket),
-            Err(error) => Answer::Now(Err(error)),
-        }
-    }
-
-    fn append(&self, now: Ms, key: &StreamKey, append: &Append<'_>, ticket: &Ticket) -> Answer<()> {
+    fn append(&self, now: Ms, key: &StreamKey, append: &Append, ticket: &Ticket) -> Answer<()> {
         let seal = |event: &StoredEvent| {
             let frame = self.opening.seal(key, Place::Event(event.seq), &event.frame)?.into();
             Ok(StoredEvent { frame, ..event.clone() })
         };
-        match append.events.iter().map(seal).collect::<Result<Vec<_>, _>>() {
-            Ok(events) => self.inner.append(now, key, &Append { events: &events, ..*append }, ticket),
-            Err(error) => Answer::Now(Err(error)),
+        let about =
+            if append.first == 1 { self.opening.seal(key, Place::About, &append.about) } else { Ok(Vec::new()) };
+        let end = append.end.as_ref().map(|end| self.opening.seal(key, Place::Tail, end).map(Bytes::from)).transpose();
+        match (append.events.iter().map(seal).collect::<Result<Vec<_>, _>>(), about, end) {
+            (Ok(events), Ok(about), Ok(end)) => {
+                let append = Append { events, about: about.into(), end, ..*append };
+                self.inner.append(now, key, &append, ticket)
+            }
+            (Err(error), ..) | (_, Err(error), _) | (.., Err(error)) => Answer::Now(Err(error)),
         }
     }
 
@@ -267,17 +266,6 @@ impl EventStore for SealedStore {
             Some(number) => self.inner.abandon(key, &self.opening.inner_ticket(ticket, number)),
             None => self.inner.abandon(key, ticket),
         }
-    }
-
-    fn finish(&self, now: Ms, key: &StreamKey, tail: Bytes, ticket: &Ticket) -> Answer<()> {
-        match self.opening.seal(key, Place::Tail, &tail) {
-            Ok(tail) => self.inner.finish(now, key, tail.into(), ticket),
-            Err(error) => Answer::Now(Err(error)),
-        }
-    }
-
-    fn set_retry(&self, key: &StreamKey, retry_ms: u32) {
-        self.inner.set_retry(key, retry_ms);
     }
 
     fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<Page> {

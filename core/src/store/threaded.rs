@@ -7,8 +7,6 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-
 use super::{
     Answer, Append, EventStore, Limits, MemoryStore, Name, Outcome, ReadLimit, Record, SessionRecord, StoreError,
     StreamKey, Ticket, Usage,
@@ -107,27 +105,17 @@ fn result<T>(answer: Answer<T>) -> Result<T, StoreError> {
 }
 
 impl EventStore for ThreadedStore {
-    fn open(&self, now: Ms, key: &StreamKey, about: &Bytes, ticket: &Ticket) -> Answer<()> {
-        let (name, about) = (key.clone(), about.clone());
-        self.later(key.nonce, ticket, move |memory, ticket| {
-            ticket.complete(Outcome::Done(result(memory.open(now, &name, &about, ticket))));
-        });
-        Answer::Later
-    }
-
-    fn append(&self, now: Ms, key: &StreamKey, append: &Append<'_>, ticket: &Ticket) -> Answer<()> {
-        let Append { events, chain_before, chain } = *append;
-        let (name, events) = (key.clone(), events.to_vec());
+    fn append(&self, now: Ms, key: &StreamKey, append: &Append, ticket: &Ticket) -> Answer<()> {
+        let (name, append) = (key.clone(), append.clone());
         let hung = Arc::clone(&self.hung);
         self.later(key.nonce, ticket, move |memory, ticket| {
-            let first = events.first().map_or(0, |event| event.seq);
-            if holds(&events, HANGS) && lock(&hung).insert((name.nonce, first)) {
+            if holds(&append.events, HANGS) && lock(&hung).insert((name.nonce, append.first)) {
                 return;
             }
-            let outcome = if holds(&events, FAILS) {
+            let outcome = if holds(&append.events, FAILS) {
                 Err(StoreError::Failed(SECRET.to_owned()))
             } else {
-                result(memory.append(now, &name, &Append { events: &events, chain_before, chain }, ticket))
+                result(memory.append(now, &name, &append, ticket))
             };
             ticket.complete(Outcome::Done(outcome));
         });
@@ -136,19 +124,6 @@ impl EventStore for ThreadedStore {
 
     fn abandon(&self, _key: &StreamKey, ticket: &Ticket) {
         lock(&self.abandoned).insert(ticket.name());
-    }
-
-    fn finish(&self, now: Ms, key: &StreamKey, tail: Bytes, ticket: &Ticket) -> Answer<()> {
-        let name = key.clone();
-        self.later(key.nonce, ticket, move |memory, ticket| {
-            ticket.complete(Outcome::Done(result(memory.finish(now, &name, tail, ticket))));
-        });
-        Answer::Later
-    }
-
-    fn set_retry(&self, key: &StreamKey, retry_ms: u32) {
-        let name = key.clone();
-        self.queue(key.nonce, move |memory| memory.set_retry(&name, retry_ms));
     }
 
     fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<Page> {

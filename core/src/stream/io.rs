@@ -31,10 +31,8 @@ pub enum Input {
         /// Randomness for the pacing of this connection.
         jitter: u16,
     },
-    /// The store has yet to create the log: nothing is appended or sent before [`Input::Opened`].
-    Opening,
-    /// The log exists, or could not be created; then appends will tell.
-    Opened,
+    /// The log is to be there before its first event, for readers elsewhere.
+    Create,
     /// An event for the log.
     Publish(NewEvent),
     /// End the stream with a payload that is not in the log.
@@ -99,13 +97,15 @@ pub enum Input {
 /// What the caller has to do, in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Ask the store to hold events, the first at `first`. Answered by one of
+    /// Ask the store to hold events, the first at `first`. The first such request creates the log. Answered by one of
     /// [`Input::Appended`], [`Input::AppendFailed`] and [`Input::Ended`].
     Append {
         /// Position of the first event.
         first: Seq,
-        /// The events, in order.
+        /// The events, in order. None where only the log, or a new reconnection delay, is to be stored.
         events: Vec<NewEvent>,
+        /// A reconnection delay that is to be kept for the stream's later readers.
+        retry_ms: Option<u32>,
     },
     /// The store holds the event with this token.
     Stored {

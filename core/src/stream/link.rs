@@ -96,7 +96,7 @@ impl Link {
 
     /// The same for a parked connection, which gets comments only.
     pub(super) fn parked_deadline(&self, pacing: &Pacing) -> Ms {
-        if self.opened { self.keep_alive_due(pacing) } else { self.open_due }
+        if self.opened { self.keep_alive_due(pacing) } else { self.open_due.min(self.keep_alive_due(pacing)) }
     }
 
     /// `retry_ms` plus up to half of it, spread by this connection's jitter: a floor, never less.

@@ -33,6 +33,8 @@ use crate::Ms;
 
 /// Pause before a failed load is tried again.
 const LOAD_AGAIN_MS: u64 = 250;
+/// Pause before a log that could not be created is tried again.
+const CREATE_AGAIN_MS: u64 = 1_000;
 
 /// Where a stream is in its life. For logs and tests; the machine derives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,7 +100,12 @@ struct Arrival {
 pub struct Machine {
     pacing: Pacing,
     rules: StreamRules,
-    opening: bool,
+    /// The store has the log: ids may leave that name it.
+    is_created: bool,
+    /// The store has not answered the last append.
+    is_writing: bool,
+    /// The reconnection delay has to be stored.
+    is_retry_new: bool,
     /// Last position that the store confirmed.
     durable: Seq,
     /// Events that the store was asked to hold.
@@ -134,7 +141,9 @@ impl Machine {
             retry_ms: pacing.retry_ms,
             pacing,
             rules,
-            opening: false,
+            is_created: false,
+            is_writing: false,
+            is_retry_new: false,
             durable: 0,
             appending: Vec::new(),
             queue: VecDeque::new(),
@@ -157,6 +166,7 @@ impl Machine {
     /// A stream that the store knows already.
     pub fn follow(rules: StreamRules, pacing: Pacing, start_tag: u32, record: Follow) -> Self {
         let mut machine = Self::new(rules, pacing, start_tag);
+        machine.is_created = true;
         machine.durable = record.head;
         machine.finished = record.finished;
         machine.retry_ms = record.retry_ms.unwrap_or(machine.retry_ms);
@@ -238,11 +248,8 @@ impl Machine {
 
     /// When [`Input::Tick`] is due, if ever.
     pub fn deadline(&self) -> Ms {
-        if self.opening {
-            return Ms::NEVER;
-        }
-        let reader = self.link.iter().filter(|link| link.waiting).map(|link| link.deadline(&self.pacing));
-        let parked = self.parked.iter().filter(|link| link.waiting).map(|link| link.parked_deadline(&self.pacing));
+        let reader = self.link.iter().filter(|link| link.waiting).map(|link| self.link_deadline(link));
+        let parked = self.parked.iter().filter(|link| link.waiting).map(|link| self.parked_deadline(link));
         reader.chain(parked).min().unwrap_or(Ms::NEVER)
     }
 
@@ -259,10 +266,9 @@ impl Machine {
             Input::Resume { conn, after, visit, tag, jitter } => {
                 self.arrive(Arrival { conn, after, up_to: self.durable, loading: false, visit, tag, jitter }, out);
             }
-            Input::Opening => self.opening = true,
-            Input::Opened => self.log_opened(out),
+            Input::Create => self.create(out),
             Input::Appended => self.appended(out),
-            Input::AppendFailed => self.append_failed(out),
+            Input::AppendFailed => self.append_failed(now, out),
             Input::Grown { head } => self.grown(head, out),
             Input::Ended { tail } => self.ended(tail, out),
             Input::Page { conn, page } => self.page(now, conn, page, out),
@@ -287,7 +293,7 @@ fn wake(link: &mut Link, out: &mut Vec<Output>) {
 
 /// There is nothing to send: a comment if it is time for one, and then the writer waits.
 fn rest(now: Ms, link: &mut Link, pacing: &Pacing, out: &mut Vec<Output>) {
-    if link.opened && link.keep_alive_due(pacing) <= now {
+    if link.keep_alive_due(pacing) <= now {
         link.last_write = now;
         out.push(Output::Send { conn: link.conn, frame: Frame::KeepAlive });
     }

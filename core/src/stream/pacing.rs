@@ -31,7 +31,7 @@ impl Default for Pacing {
         Self {
             retry_ms: 3_000,
             keep_alive_ms: 15_000,
-            coalesce_ms: 5,
+            coalesce_ms: 20,
             first_comment_ms: 100,
             max_connection_ms: 0,
             max_connection_bytes: 0,

@@ -38,6 +38,8 @@ pub(crate) struct Session {
 pub struct Checker {
     pub(crate) fence_ms: u64,
     pub(crate) max_told: usize,
+    /// There are facts of what the store holds.
+    pub(crate) tells_kept: bool,
     pub(crate) names: HashMap<Box<str>, usize>,
     pub(crate) sessions: Vec<Session>,
     pub(crate) streams: Vec<Stream>,
@@ -52,6 +54,7 @@ impl Default for Checker {
         Self {
             fence_ms: FENCE_MS,
             max_told: MAX_TOLD,
+            tells_kept: false,
             names: HashMap::new(),
             sessions: Vec::new(),
             streams: Vec::new(),
@@ -72,6 +75,11 @@ impl Checker {
     /// The same, telling so many violations one by one instead of [`MAX_TOLD`].
     pub fn telling(self, max_told: usize) -> Self {
         Self { max_told, ..self }
+    }
+
+    /// The same for an observer that sees into the store: what it does not say is kept is not.
+    pub fn seeing_the_store(self) -> Self {
+        Self { tells_kept: true, ..self }
     }
 
     /// Takes the next fact.
@@ -100,7 +108,7 @@ impl Checker {
             }
             Fact::Kept { session, stream, n } => {
                 let at = self.stream(session, stream);
-                self.streams[at].tells_kept = true;
+                self.tells_kept = true;
                 let said = self.now.fact;
                 let event = self.streams[at].event_mut(place(*n));
                 (event.kept, event.said) = (true, said);

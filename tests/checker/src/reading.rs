@@ -51,7 +51,6 @@ impl Checker {
         match item {
             Item::Retry(_) => connection.has_retry = true,
             Item::Comment(text) => {
-                self.begin(at, false);
                 if let Some(gap) = connection::gap(&text) {
                     self.report.summary.gaps += 1;
                     let (first, count) = gap;
@@ -221,13 +220,12 @@ impl Checker {
     /// I1: where an event comes from.
     fn check_source(&mut self, at: usize, stream: usize, place: Place) {
         let stream = &mut self.streams[stream];
-        let tells_kept = stream.tells_kept;
         let event = stream.event_mut(place);
         event.seen = true;
         let (emitted, kept) = (event.emitted.is_some(), event.kept);
         if !emitted {
             self.blame("I1", at, Some(place), "it was never emitted".to_owned());
-        } else if tells_kept && !kept {
+        } else if self.tells_kept && !kept {
             self.blame("I1", at, Some(place), "it was sent before the store had it".to_owned());
         }
     }

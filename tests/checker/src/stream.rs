@@ -161,8 +161,6 @@ pub(crate) struct Stream {
     pub(crate) ids: HashMap<Box<str>, Meaning>,
     /// What is known of places that were unknown: they are right before this event.
     pub(crate) unknown: Vec<Option<Place>>,
-    /// There are facts of what the store holds.
-    pub(crate) tells_kept: bool,
     pub(crate) dump: Option<Vec<N>>,
     pub(crate) gone: Gone,
     pub(crate) done: bool,
@@ -266,14 +264,13 @@ impl Stream {
     }
 
     /// The events up to each place that the log holds for certain, and that it may hold.
-    pub(crate) fn tally(&self) -> Tally {
+    pub(crate) fn tally(&self, tells_kept: bool) -> Tally {
         let (mut certain, mut possible) = (vec![0], vec![0]);
         let (mut sure, mut may) = (0, 0);
         for event in &self.events {
             let is_certain =
-                if self.tells_kept { event.kept } else { event.word == Word::Stored || event.seen || event.dumped };
-            let is_possible =
-                is_certain || (!self.tells_kept && event.emitted.is_some() && event.word != Word::Refused);
+                if tells_kept { event.kept } else { event.word == Word::Stored || event.seen || event.dumped };
+            let is_possible = is_certain || (!tells_kept && event.emitted.is_some() && event.word != Word::Refused);
             sure += u64::from(is_certain);
             may += u64::from(is_possible);
             certain.push(sure);

@@ -8,12 +8,12 @@ use crate::stream::{END, Hole, Named, Place, Stream, Tally, Word, place};
 impl Checker {
     /// The verdict on everything that was told.
     pub fn finish(mut self) -> Report {
-        let tells_kept = self.streams.iter().any(|stream| stream.tells_kept);
+        let tells_kept = self.tells_kept;
         for (at, announced_last) in self.announced_last().into_iter().enumerate() {
             self.streams[at].forget_late_words();
             let gone = self.gone(at);
             self.streams[at].settle_taken(gone, tells_kept);
-            let tally = self.streams[at].tally();
+            let tally = self.streams[at].tally(tells_kept);
             let mut holes = std::mem::take(&mut self.streams[at].holes);
             for hole in &holes {
                 self.check_hole(at, hole, &tally);

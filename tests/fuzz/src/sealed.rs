@@ -71,7 +71,7 @@ impl Damaged {
 }
 
 impl EventStore for Damaged {
-    passes_on!(open append finish set_retry put_session settle drop_stream drop_session sweep usage);
+    passes_on!(append put_session settle drop_stream drop_session sweep usage);
 
     fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<Page> {
         let mut page = now(self.inner.read(key, after, limit, ticket));
@@ -131,7 +131,6 @@ pub(crate) fn run(mut reader: Reader<'_>) {
         || std::mem::take(&mut *damaged.changed.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
 
     let about = Bytes::copy_from_slice(about);
-    now(store.open(Ms(0), &key, &about, &ticket(Operation::Open))).expect("it is opened");
     let start = Chain::start(&nonce.0);
     let (first, second) = (start.then(payloads[0]), start.then(payloads[0]).then(payloads[1]));
     let event = |seq, chain: Chain, payload: &[u8]| StoredEvent {
@@ -141,7 +140,16 @@ pub(crate) fn run(mut reader: Reader<'_>) {
         frame: payload.into(),
     };
     let events = [event(1, first, payloads[0]), event(2, second, payloads[1])];
-    let append = Append { events: &events, chain_before: start.0, chain: second.0 };
+    let append = Append {
+        first: 1,
+        events: events.to_vec(),
+        chain_before: start.0,
+        chain: second.0,
+        about: about.clone(),
+        primes: false,
+        end: Some(Bytes::copy_from_slice(tail)),
+        retry_ms: None,
+    };
     now(store.append(Ms(0), &key, &append, &ticket(Operation::Append))).expect("it is taken");
     let limit = ReadLimit { up_to: 2, events: 9, bytes: 1 << 20 };
     match now(store.read(&key, 0, limit, &ticket(Operation::Read(1)))) {
@@ -149,7 +157,6 @@ pub(crate) fn run(mut reader: Reader<'_>) {
         Err(error) => assert!(was_changed() && matches!(error, StoreError::Failed(_)), "{error}"),
     }
 
-    now(store.finish(Ms(0), &key, Bytes::copy_from_slice(tail), &ticket(Operation::Finish))).expect("it is ended");
     match now(store.record(&key, &ticket(Operation::Record))) {
         Ok(Some(record)) => {
             assert!(!was_changed() && record.about == about && record.tail.as_deref() == Some(tail));

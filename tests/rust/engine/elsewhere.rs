@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use crate::kit::common::{
     Bell, Bench, NEW, OLD, SlowStore, broadcast, call, id, listen, notify, read_now, respond, resume,
@@ -193,7 +193,7 @@ fn i13_after_a_restart_everything_is_readable_and_what_ran_gets_an_end() {
             leave(&before, &session);
             (done, running)
         };
-        let after = process_at(&folder, 0, much_later());
+        let after = process_at(&folder, 0, impatient());
         let session = adopt_known(&after);
         let finished = resume(&session, &done);
         let answered = read_until(&after, &finished, ended);
@@ -217,7 +217,7 @@ fn i13_every_request_of_a_batch_whose_process_is_gone_gets_its_end() {
     let connection = session.call(&[id(1), RequestId::text_id("1")], None, Arc::new(NoWake), 0).unwrap();
     notify(&session, 1, "a").unwrap();
     let cursor = read_until(&before, &connection, has(1)).last_id();
-    let after = process_at(&folder, 0, much_later());
+    let after = process_at(&folder, 0, impatient());
     let seen = adopt_known(&after);
     let answered = read_until(&after, &resume(&seen, &cursor), ended);
     let payload = answered.text.lines().rev().find_map(|line| line.strip_prefix("data: ")).expect("an end");
@@ -226,10 +226,9 @@ fn i13_every_request_of_a_batch_whose_process_is_gone_gets_its_end() {
     assert!(ends.iter().all(|end| end["error"]["code"] == -32603), "{ends:?}");
 }
 
-/// By this clock whoever gives no sign, or gave it as long ago as any other process did, is gone.
-fn much_later() -> StoreOptions {
-    let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
-    StoreOptions { wall_clock: Some(Arc::new(move || now() + 20_000)), ..StoreOptions::default() }
+/// With this every other process that goes on by default counts as gone: the next sign of it takes seconds.
+fn impatient() -> StoreOptions {
+    StoreOptions { owner_lost_ms: 30, ..StoreOptions::default() }
 }
 
 #[test]
@@ -284,7 +283,7 @@ fn i13_an_owner_that_was_only_slow_gives_its_readers_the_end_that_the_log_has() 
         let first = call(&session, 1);
         notify(&session, 1, "a").unwrap();
         let cursor = read_until(&here, &first, has(1)).last_id();
-        let there = process_at(&folder, 0, much_later());
+        let there = process_at(&folder, 0, impatient());
         let elsewhere = read_until(&there, &resume(&adopt_known(&there), &cursor), ended);
         assert!(elsewhere.text.contains("process that ran this request is gone"), "{}", elsewhere.text);
         let back = resume(&session, &cursor);

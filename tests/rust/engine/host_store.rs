@@ -175,6 +175,40 @@ fn i8_what_was_stored_while_the_host_replayed_is_not_missing_in_silence() {
 }
 
 #[test]
+fn i9_a_priming_that_the_host_does_not_store_fails_no_event() {
+    for is_answered in [true, false] {
+        let (bench, session, mut host) = bench(Limits::default());
+        let connection = call(&session, 1);
+        bench.read(&connection);
+        let operations = session.take_operations();
+        assert!(matches!(operations[..], [HostOperation { request: HostRequest::Store { payload: None, .. }, .. }]));
+        if is_answered {
+            session.not_stored(operations[0].number, "its disk is full".to_owned());
+        } else {
+            bench.advance(30_000);
+        }
+        notify(&session, 1, "a").unwrap();
+        respond(&session, 1).unwrap();
+        host.work(&session);
+        let answered = bench.read(&connection);
+        assert_eq!(names(&answered.text), ["a"], "{answered:?}");
+        assert!(answered.text.contains("\"result\"") && answered.end.is_some(), "{answered:?}");
+        assert_eq!(host.rows.len(), 2, "and it is not asked for again: {:?}", host.rows);
+    }
+}
+
+#[test]
+fn i2_the_priming_position_of_a_stream_is_stored_before_its_first_event() {
+    let (bench, session, mut host) = bench(Limits::default());
+    let connection = call(&session, 1);
+    notify(&session, 1, "a").unwrap();
+    host.work(&session);
+    let payloads = host.rows.iter().map(|(.., payload)| payload.is_some());
+    assert_eq!(payloads.collect::<Vec<_>>(), [false, true]);
+    assert_eq!(bench.read(&connection).ids(), ["e1", "e2"], "and so it is read");
+}
+
+#[test]
 fn i11_a_session_that_ends_leaves_no_replay_behind() {
     let store = Arc::new(HostStore::new(Limits::default()));
     let bench = Bench::new(Options { store: Some(Arc::clone(&store) as _), ..Options::default() });
@@ -206,6 +240,7 @@ fn what_one_engine_calls_off_is_not_the_other_ones() {
         let bench = Bench::new(Options { store: Some(Arc::clone(&store) as _), ..Options::default() });
         let session = bench.session(if store.unanswered() == 0 { "s" } else { "t" }, NEW);
         let connection = session.call(&[id(1)], None, Arc::new(NoWake), 0).unwrap();
+        bench.read(&connection);
         (bench, session, connection)
     });
     assert_eq!(store.unanswered(), 2);

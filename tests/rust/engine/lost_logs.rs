@@ -102,12 +102,17 @@ fn i9_a_log_that_was_not_created_is_created_for_the_next_event() {
     let session = bench.session("s", NEW);
     store.set(false, true);
     let connection = call(&session, 1);
-    store.set(false, false);
+    assert_eq!(bench.read(&connection).text, "", "nothing is sent before the log exists");
     assert!(notify(&session, 1, "lost").is_err(), "its handler is told");
+    store.set(false, false);
     notify(&session, 1, "a").unwrap();
     respond(&session, 1).unwrap();
-    let want = [json!({"event": 1, "is": "a"}), json!({"event": 2, "is": {"result": 1}})];
-    assert_eq!(bench.read(&connection).frames()[1..], want);
+    let want = [
+        json!({"priming": 0, "retry_ms": 3000}),
+        json!({"event": 1, "is": "a"}),
+        json!({"event": 2, "is": {"result": 1}}),
+    ];
+    assert_eq!(bench.read(&connection).frames(), want);
 }
 
 #[test]

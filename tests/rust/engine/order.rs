@@ -53,7 +53,7 @@ fn found(adoption: &Adoption) -> SessionHandle {
 /// Time passes, and nothing comes here that is not the first bytes.
 fn gets_nothing(bench: &Bench, connection: &Connection) {
     for _ in 0..20 {
-        bench.advance(5);
+        bench.advance(20);
         let answered = read_now(connection);
         assert_eq!((events(&answered), answered.end), (vec![], None));
         std::thread::sleep(std::time::Duration::from_millis(1));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::kit::common::{Bench, NEW, call, id, listen, read_now, respond};
+use crate::kit::common::{Bench, NEW, broadcast, call, id, listen, read_now, respond};
 use crate::kit::dice::Dice;
 use tailrope_core::Ms;
 use tailrope_core::engine::{EngineError, NoWake, Options, SessionHandle};
@@ -219,7 +219,7 @@ fn i11_a_drained_session_is_waited_for_before_it_gives_way() {
 fn i11_a_session_that_gives_way_tells_whoever_still_sends() {
     let bench = Bench::new(Options { max_sessions: 1, ..Options::default() });
     let session = taken(&bench, "s", None).unwrap();
-    session.close_standalone(None, None);
+    broadcast(&session, "a").unwrap();
     assert_eq!(bench.engine.stats().streams, 1);
     taken(&bench, "newer", None).unwrap();
     assert_eq!(bench.engine.stats().streams, 0, "its logs go with it");

@@ -79,6 +79,7 @@ fn f_59_a_response_that_the_store_does_not_take_is_an_error_for_the_client_and_n
         if waits {
             assert_eq!(sent, Ok(Sent::Ahead), "the caller has nothing left to do");
             store.answer(false);
+            store.answer_all();
             assert!(session.take_outcomes().is_empty());
         } else {
             assert_eq!(sent, Ok(Sent::Dropped));
@@ -93,6 +94,23 @@ fn f_59_a_response_that_the_store_does_not_take_is_an_error_for_the_client_and_n
         assert_eq!(respond(&session, 2), Ok(Sent::Stored));
         assert_eq!(bench.read(&next).frames().len(), 2, "F-58: later calls work");
     }
+}
+
+#[test]
+fn f_59_an_end_that_is_not_stored_yet_is_waited_for() {
+    let (bench, store) = slow(Options::default());
+    let session = bench.session("s", NEW);
+    let connection = call(&session, 1);
+    store.set(true, false);
+    respond(&session, 1).unwrap();
+    store.answer(false);
+    let answered = bench.read(&connection);
+    store.set(false, false);
+    let again = resume(&session, &answered.ids()[0]);
+    assert_eq!(bench.read(&again).frames(), [json!({"priming": 0, "retry_ms": 3000})], "the log is being written");
+    store.answer_all();
+    bench.advance(250);
+    assert_eq!(read_now(&again).frames(), [json!({"tombstone": {"error": -32603, "id": 1}})]);
 }
 
 #[test]
@@ -135,18 +153,18 @@ fn f_59_answers_of_a_batch_that_are_lost_together_are_told_at_the_end() {
 }
 
 #[test]
-fn a_log_that_cannot_be_created_is_an_error_for_its_call() {
+fn a_log_that_could_not_be_created_comes_with_the_response() {
     for waits in [false, true] {
         let (bench, store) = slow(Options::default());
         let session = bench.session("s", NEW);
         store.set(waits, !waits);
         let connection = call(&session, 1);
-        assert_eq!(bench.read(&connection).text.is_empty(), waits, "nothing is sent before the log exists");
+        assert!(bench.read(&connection).text.is_empty(), "nothing is sent before the log exists");
         store.answer(false);
         store.set(false, false);
-        assert_eq!(respond(&session, 1), Ok(Sent::Dropped));
-        let frames = bench.read(&connection).frames();
-        assert_eq!(frames.last(), Some(&json!({"tombstone": {"error": -32603, "id": 1}})));
+        assert_eq!(respond(&session, 1), Ok(Sent::Stored));
+        let want = [json!({"priming": 0, "retry_ms": 3000}), json!({"event": 1, "is": {"result": 1}})];
+        assert_eq!(bench.read(&connection).frames(), want);
     }
 }
 

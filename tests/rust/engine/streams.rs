@@ -399,11 +399,11 @@ fn the_engine_says_when_it_has_to_be_ticked() {
     bench.engine.tick();
     let session = bench.session("s", NEW);
     let connection = call(&session, 1);
-    assert_eq!(connection.poll(1_000).wait_until, Ms(5));
-    assert_eq!(bench.engine.next_deadline(), Ms(5));
-    bench.advance(5);
+    assert_eq!(connection.poll(1_000).wait_until, Ms(20));
+    assert_eq!(bench.engine.next_deadline(), Ms(20));
+    bench.advance(20);
     assert!(!connection.poll(1_000).is_empty());
-    assert_eq!(connection.poll(1_000).wait_until, Ms(15_005));
+    assert_eq!(connection.poll(1_000).wait_until, Ms(15_020));
     session.close_connection(&id(1), None, Some(50));
     let back = resume(&session, &read_now(&connection).ids().first().cloned().unwrap_or_else(|| cursor_of(&session)));
     drop(back);

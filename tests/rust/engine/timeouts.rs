@@ -242,7 +242,7 @@ fn a_log_is_created_as_soon_as_the_store_answers() {
     let connection = call(&session, 1);
     respond(&session, 1).unwrap();
     bench.advance(100_000);
-    assert_eq!(bench.read(&connection).text, "", "nothing is sent before the log exists");
+    assert_eq!(bench.read(&connection).text, ": keep-alive\n\n", "no id is sent before the log exists");
     store.set(false, false);
     store.answer_all();
     let frames = bench.read(&connection).frames();
@@ -287,12 +287,14 @@ fn i9_what_the_host_reports_too_late_is_not_stored() {
     let bench = Bench::new(Options { store: Some(Arc::clone(&store) as _), ..Options::default() });
     let session = bench.session("s", NEW);
     let connection = call(&session, 1);
+    bench.read(&connection);
     let taken = session.take_operations();
     session.stored(taken[0].number, "e0");
     let Ok(Sent::Pending(_)) = notify(&session, 1, "taken") else { panic!("the host is asked") };
     let taken = session.take_operations();
     bench.advance(20_000);
     let other = call(&session, 2);
+    assert_eq!(bench.read(&other).text, "");
     bench.advance(10_000);
     assert!(matches!(session.take_outcomes()[..], [(_, Err(EngineError::Store(StoreError::TimedOut { .. })))]));
     session.stored(taken[0].number, "e1");

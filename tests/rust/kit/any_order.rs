@@ -2,7 +2,6 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use tailrope_core::Ms;
 use tailrope_core::engine::Options;
 use tailrope_core::store::{
@@ -71,7 +70,7 @@ impl AnyOrder {
         let deadline = Instant::now() + PATIENCE;
         while self.waiting() < count {
             assert!(Instant::now() < deadline, "the store is asked");
-            bench.advance(5);
+            bench.advance(20);
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -117,8 +116,7 @@ impl AnyOrder {
 
 impl EventStore for AnyOrder {
     passes_on!(
-        open append finish set_retry put_session claim unwatch settle drop_stream drop_session sweep usage
-        answers_elsewhere outlives_process
+        append put_session claim unwatch settle drop_stream drop_session sweep usage answers_elsewhere outlives_process
     );
 
     fn record(&self, key: &StreamKey, ticket: &Ticket) -> Answer<Option<Record>> {

@@ -3,7 +3,6 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use bytes::Bytes;
 use serde_json::{Value, json};
 use tailrope_core::Ms;
 use tailrope_core::engine::{
@@ -14,7 +13,7 @@ use tailrope_core::store::{
     Answer, Append, Complete, EventStore, Limits, MemoryStore, Operation, Outcome, ReadLimit, Record, SessionRecord,
     StoreError, StreamKey, Ticket, Usage,
 };
-use tailrope_core::stream::{CloseReason, Page, Seq, StoredEvent};
+use tailrope_core::stream::{CloseReason, Page, Seq};
 
 pub(crate) const NEW: Revision = Revision::V2025_11_25;
 pub(crate) const OLD: Revision = Revision::V2025_06_18;
@@ -51,7 +50,7 @@ impl Bench {
 
     /// Everything that a connection has, after the time that first bytes may wait.
     pub(crate) fn read(&self, connection: &Connection) -> Answered {
-        self.advance(5);
+        self.advance(20);
         read_now(connection)
     }
 }
@@ -189,9 +188,7 @@ impl Complete for Nobody {
 }
 
 enum Pending {
-    Open(Ms, StreamKey, Bytes, Ticket),
-    Append(Ms, StreamKey, Vec<StoredEvent>, (u64, u64), Ticket),
-    Finish(Ms, StreamKey, Bytes, Ticket),
+    Append(Ms, StreamKey, Append, Ticket),
     Read(StreamKey, Seq, ReadLimit, Ticket),
     Record(StreamKey, Ticket),
     Session(Ms, String, Ticket),
@@ -200,12 +197,9 @@ enum Pending {
 impl Pending {
     fn ticket(&self) -> &Ticket {
         match self {
-            Self::Open(.., ticket)
-            | Self::Append(.., ticket)
-            | Self::Finish(.., ticket)
-            | Self::Read(.., ticket)
-            | Self::Record(_, ticket)
-            | Self::Session(.., ticket) => ticket,
+            Self::Append(.., ticket) | Self::Read(.., ticket) | Self::Record(_, ticket) | Self::Session(.., ticket) => {
+                ticket
+            }
         }
     }
 }
@@ -282,17 +276,8 @@ impl SlowStore {
             Answer::Later => unreachable!("the memory store answers at once"),
         };
         match pending {
-            Pending::Open(at, key, about, ticket) => {
-                let result = if succeed { now(self.inner().open(at, &key, &about, &ticket)) } else { Err(failed()) };
-                ticket.complete(Outcome::Done(result));
-            }
-            Pending::Append(at, key, events, (chain_before, chain), ticket) => {
-                let append = Append { events: &events, chain_before, chain };
+            Pending::Append(at, key, append, ticket) => {
                 let result = if succeed { now(self.inner().append(at, &key, &append, &ticket)) } else { Err(failed()) };
-                ticket.complete(Outcome::Done(result));
-            }
-            Pending::Finish(at, key, tail, ticket) => {
-                let result = if succeed { now(self.inner().finish(at, &key, tail, &ticket)) } else { Err(failed()) };
                 ticket.complete(Outcome::Done(result));
             }
             Pending::Read(key, after, limit, ticket) => {
@@ -327,12 +312,9 @@ impl SlowStore {
     /// Does the oldest append, and says that it got no answer in its own time: as a store does whose server
     /// took the append and was not heard. False when the oldest operation is no append.
     pub(crate) fn answer_unheard(&self) -> bool {
-        let Some(Pending::Append(at, key, events, (chain_before, chain), ticket)) =
-            self.pending.lock().unwrap().pop_front()
-        else {
+        let Some(Pending::Append(at, key, append, ticket)) = self.pending.lock().unwrap().pop_front() else {
             return false;
         };
-        let append = Append { events: &events, chain_before, chain };
         assert!(matches!(self.inner().append(at, &key, &append, &ticket), Answer::Now(Ok(()))), "it is taken");
         ticket.complete(Outcome::Done(Err(StoreError::TimedOut { after_ms: 10_000 })));
         true
@@ -366,22 +348,10 @@ fn failed() -> StoreError {
 }
 
 impl EventStore for SlowStore {
-    fn open(&self, now: Ms, key: &StreamKey, about: &Bytes, ticket: &Ticket) -> Answer<()> {
+    fn append(&self, now: Ms, key: &StreamKey, append: &Append, ticket: &Ticket) -> Answer<()> {
         match (self.does_wait(), self.does_fail()) {
             (true, _) => {
-                self.put(Pending::Open(now, key.clone(), about.clone(), ticket.clone()));
-                Answer::Later
-            }
-            (_, true) => Answer::Now(Err(failed())),
-            _ => self.inner().open(now, key, about, ticket),
-        }
-    }
-
-    fn append(&self, now: Ms, key: &StreamKey, append: &Append<'_>, ticket: &Ticket) -> Answer<()> {
-        match (self.does_wait(), self.does_fail()) {
-            (true, _) => {
-                let chains = (append.chain_before, append.chain);
-                self.put(Pending::Append(now, key.clone(), append.events.to_vec(), chains, ticket.clone()));
+                self.put(Pending::Append(now, key.clone(), append.clone(), ticket.clone()));
                 Answer::Later
             }
             (_, true) => Answer::Now(Err(failed())),
@@ -394,21 +364,6 @@ impl EventStore for SlowStore {
         if self.calls_off.load(Ordering::SeqCst) {
             self.pending.lock().unwrap().retain(|pending| pending.ticket().number != abandoned.number);
         }
-    }
-
-    fn finish(&self, now: Ms, key: &StreamKey, tail: Bytes, ticket: &Ticket) -> Answer<()> {
-        match (self.does_wait(), self.does_fail()) {
-            (true, _) => {
-                self.put(Pending::Finish(now, key.clone(), tail, ticket.clone()));
-                Answer::Later
-            }
-            (_, true) => Answer::Now(Err(failed())),
-            _ => self.inner().finish(now, key, tail, ticket),
-        }
-    }
-
-    fn set_retry(&self, key: &StreamKey, retry_ms: u32) {
-        self.inner().set_retry(key, retry_ms);
     }
 
     fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<Page> {

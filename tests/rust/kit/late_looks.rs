@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use bytes::Bytes;
 use tailrope_core::Ms;
 use tailrope_core::store::{
     Answer, Append, Complete, EventStore, Outcome, ReadLimit, Record, SessionRecord, StoreError, StreamKey, Ticket,
@@ -53,8 +52,8 @@ impl LateLooks {
 
 impl EventStore for LateLooks {
     passes_on!(
-        open append finish set_retry read put_session session claim unwatch settle drop_stream drop_session
-        sweep usage answers_elsewhere outlives_process
+        append read put_session session claim unwatch settle drop_stream drop_session sweep usage answers_elsewhere
+        outlives_process
     );
 
     fn record(&self, key: &StreamKey, ticket: &Ticket) -> Answer<Option<Record>> {

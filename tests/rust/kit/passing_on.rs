@@ -3,14 +3,9 @@
 /// The named methods of [`EventStore`](tailrope_core::store::EventStore), as calls of the same method of `self.inner`.
 macro_rules! passes_on {
     ($($method:ident)*) => { $(passes_on!(@ $method);)* };
-    (@ open) => { passes_on!(@ fn open(now: Ms, key: &StreamKey, about: &Bytes, ticket: &Ticket) -> Answer<()>); };
     (@ append) => {
-        passes_on!(@ fn append(now: Ms, key: &StreamKey, append: &Append<'_>, ticket: &Ticket) -> Answer<()>);
+        passes_on!(@ fn append(now: Ms, key: &StreamKey, append: &Append, ticket: &Ticket) -> Answer<()>);
     };
-    (@ finish) => {
-        passes_on!(@ fn finish(now: Ms, key: &StreamKey, tail: Bytes, ticket: &Ticket) -> Answer<()>);
-    };
-    (@ set_retry) => { passes_on!(@ fn set_retry(key: &StreamKey, retry_ms: u32) -> ()); };
     (@ read) => {
         passes_on!(@ fn read(key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<Page>);
     };

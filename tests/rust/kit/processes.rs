@@ -18,7 +18,8 @@ pub(crate) fn process(folder: &Folder, age_ms: u64) -> Bench {
 }
 
 pub(crate) fn process_at(folder: &Folder, age_ms: u64, options: StoreOptions) -> Bench {
-    let bench = Bench::new(Options { store: Some(store_in(folder, options)), ..Options::default() });
+    let owner_lost_ms = options.owner_lost_ms;
+    let bench = Bench::new(Options { store: Some(store_in(folder, options)), owner_lost_ms, ..Options::default() });
     bench.advance(age_ms);
     bench
 }
@@ -63,7 +64,7 @@ pub(crate) fn read_until(bench: &Bench, connection: &Connection, wanted: impl Fn
     let mut all = Answered::default();
     let deadline = Instant::now() + PATIENCE;
     loop {
-        bench.advance(5);
+        bench.advance(20);
         let more = read_now(connection);
         all.status = all.status.or(more.status);
         all.content_type = all.content_type.or(more.content_type);

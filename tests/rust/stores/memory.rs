@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::kit::events::{positions, question, sized, terminal};
 use tailrope_core::Ms;
-use tailrope_core::store::contract::{Caller, Log, check};
-use tailrope_core::store::{EventStore, HostStore, Limits, MemoryStore, ReadLimit, SessionRecord, StoreError};
+use tailrope_core::store::contract::{Caller, Log, check, check_size};
+use tailrope_core::store::{Append, EventStore, Limits, MemoryStore, ReadLimit, SessionRecord, StoreError, Usage};
 
 /// What the store counts for a log and for an event besides their bytes.
 // With the nine bytes that the caller opens a log with.
@@ -34,7 +34,7 @@ fn what_is_known_of_a_session_has_its_ages() {
     store.put_session(Ms(400), "s", &SessionRecord::default());
     let ages = caller.session("s").map(|record| (record.age_ms, record.unseen_ms));
     assert_eq!(ages, Some((400, 100)), "put again it is seen again, and as old as before");
-    assert_eq!(store.usage(), store_usage_of_nothing(), "it is no log");
+    assert_eq!(store.usage(), Usage::default(), "it is no log");
 }
 
 #[test]
@@ -49,15 +49,6 @@ fn the_threaded_store_of_hosts_keeps_the_contract() {
 }
 
 #[test]
-fn names_of_a_hosts_streams_are_apart_for_sessions_and_streams() {
-    let log = |session, number| Log::new(session, number).key.nonce;
-    let name = HostStore::stream_name("s", log("s", 1));
-    assert!(name.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte)), "{name}");
-    assert_ne!(name, HostStore::stream_name("t", log("t", 1)));
-    assert_ne!(name, HostStore::stream_name("s", log("s", 2)));
-}
-
-#[test]
 fn usage_is_counted_exactly() {
     let store = store(Limits::default());
     let caller = Caller::new(&store, Ms(0));
@@ -69,11 +60,7 @@ fn usage_is_counted_exactly() {
     caller.finish(&log, b"1234").expect("it is ended");
     assert_eq!(store.usage().bytes, LOG + 100 + 2 * EVENT + 4);
     store.drop_stream(&log.key);
-    assert_eq!(store.usage(), store_usage_of_nothing());
-}
-
-fn store_usage_of_nothing() -> tailrope_core::store::Usage {
-    tailrope_core::store::Usage::default()
+    assert_eq!(store.usage(), Usage::default());
 }
 
 #[test]
@@ -121,13 +108,7 @@ fn a_stream_keeps_its_bytes_and_its_newest_event_whatever_its_size() {
 
 #[test]
 fn an_event_that_is_too_large_is_refused_and_named() {
-    let store = store(Limits { max_event_bytes: 100, ..Limits::default() });
-    let caller = Caller::new(&store, Ms(0));
-    let mut log = caller.open("s", 1);
-    let refused = caller.append(&log, 1, &[sized(10), sized(101)]);
-    assert_eq!(refused, Err(StoreError::TooLarge { bytes: 101, max: 100 }));
-    assert_eq!(store.usage().events, 0, "nothing of the batch was taken (rule 7)");
-    caller.push(&mut log, &[sized(100)]);
+    check_size(&store(Limits { max_event_bytes: 100, ..Limits::default() }));
 }
 
 #[test]
@@ -214,7 +195,10 @@ fn a_session_over_its_bytes_gives_up_its_oldest_finished_streams_first() {
     assert!(kept.is_sorted() && !kept[0] && kept[7], "the oldest finished go first: {kept:?}");
     assert_eq!(positions(&caller, &running, 0), [1, 2, 3], "the running stream is whole");
     assert_eq!(positions(&caller, &other, 0), [1], "another session is not concerned");
-    assert!(store.usage().bytes <= max as u64 + LOG + EVENT + 5_000);
+    for number in 10..20 {
+        caller.open("s", number);
+        assert!(store.usage().bytes <= max as u64 + LOG + EVENT + 5_000, "logs without events count, too");
+    }
 }
 
 #[test]
@@ -278,20 +262,29 @@ fn i11_the_bound_of_the_store_is_kept_and_what_finds_no_room_is_refused() {
     let caller = Caller::new(&store, Ms(0));
     let (mut logs, mut refused) = (Vec::new(), None);
     for number in 0..1_000 {
-        let log = Log::new(&format!("session {number}"), number);
-        if let Err(error) = caller.try_open(&log).and_then(|()| caller.append(&log, 1, &[sized(100)])) {
+        let mut log = Log::new(&format!("session {number}"), number);
+        if let Err(error) = caller.append(&log, 1, &[sized(100)]) {
             refused = Some(error);
             break;
         }
+        log.events.push(sized(100));
         logs.push(log);
         assert!(store.usage().bytes <= max as u64, "{:?}", store.usage());
     }
     assert_eq!(refused, Some(StoreError::Full { max }), "each stream has its newest event, which stays");
     assert!(logs.len() > 150, "{}", logs.len());
+    // An end needs no room, whether its log is there or not, and neither does what is there already.
+    assert_eq!(caller.finish(&Log::new("short", 0), b"end"), Ok(()));
+    let again = Append { retry_ms: Some(7), ..logs[1].append(2, &[]) };
+    assert_eq!(
+        (caller.write(&logs[1], &again), caller.append(&logs[2], 1, &[])),
+        (Ok(()), Err(StoreError::OutOfOrder))
+    );
+    assert!(store.usage().bytes <= max as u64);
     // A stream that ends makes room.
     caller.finish(&logs[0], b"").expect("it is ended");
     let next = Log::new("next", 1_000);
-    assert_eq!(caller.try_open(&next).and_then(|()| caller.append(&next, 1, &[sized(20)])), Ok(()));
+    assert_eq!(caller.append(&next, 1, &[sized(20)]), Ok(()));
     assert!(store.usage().bytes <= max as u64);
 }
 
@@ -345,7 +338,7 @@ fn a_dropped_session_leaves_nothing_to_sweep() {
     caller.push(&mut log, &[terminal()]);
     store.drop_session("s");
     assert_eq!(store.sweep(Ms(0)), Ms::NEVER, "F-54: no entry waits for retention");
-    assert_eq!(store.usage(), store_usage_of_nothing());
+    assert_eq!(store.usage(), Usage::default());
 }
 
 #[test]

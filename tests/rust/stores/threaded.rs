@@ -4,7 +4,6 @@
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 
-use bytes::Bytes;
 use tailrope_core::Ms;
 use tailrope_core::store::{
     Answer, Append, EventStore, Limits, MemoryStore, Outcome, ReadLimit, Record, SessionRecord, StoreError, StreamKey,
@@ -48,28 +47,9 @@ impl ThreadedStore {
 }
 
 impl EventStore for ThreadedStore {
-    fn open(&self, now: Ms, key: &StreamKey, about: &Bytes, ticket: &Ticket) -> Answer<()> {
-        let (key, about) = (key.clone(), about.clone());
-        self.ask(ticket, move |store, ticket| store.open(now, &key, &about, ticket), Outcome::Done)
-    }
-
-    fn append(&self, now: Ms, key: &StreamKey, append: &Append<'_>, ticket: &Ticket) -> Answer<()> {
-        let Append { events, chain_before, chain } = *append;
-        let (key, events) = (key.clone(), events.to_vec());
-        let ask = move |store: &MemoryStore, ticket: &Ticket| {
-            store.append(now, &key, &Append { events: &events, chain_before, chain }, ticket)
-        };
-        self.ask(ticket, ask, Outcome::Done)
-    }
-
-    fn finish(&self, now: Ms, key: &StreamKey, tail: Bytes, ticket: &Ticket) -> Answer<()> {
-        let key = key.clone();
-        self.ask(ticket, move |store, ticket| store.finish(now, &key, tail, ticket), Outcome::Done)
-    }
-
-    fn set_retry(&self, key: &StreamKey, retry_ms: u32) {
-        let key = key.clone();
-        self.put(move |store| store.set_retry(&key, retry_ms));
+    fn append(&self, now: Ms, key: &StreamKey, append: &Append, ticket: &Ticket) -> Answer<()> {
+        let (key, append) = (key.clone(), append.clone());
+        self.ask(ticket, move |store, ticket| store.append(now, &key, &append, ticket), Outcome::Done)
     }
 
     fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<Page> {

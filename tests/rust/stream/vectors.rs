@@ -33,6 +33,8 @@ struct StreamSpec {
     standalone: bool,
     /// Of a session that negotiated a revision without priming.
     old_revision: bool,
+    /// The store has no log yet. Other vectors begin when it is there.
+    no_log: bool,
     /// The store knows the stream already.
     follow: Option<FollowSpec>,
 }
@@ -68,7 +70,6 @@ impl Default for PacingSpec {
         let Pacing {
             retry_ms,
             keep_alive_ms,
-            coalesce_ms,
             first_comment_ms,
             max_connection_ms,
             max_connection_bytes,
@@ -76,11 +77,12 @@ impl Default for PacingSpec {
             max_batch,
             max_polls,
             store_wait_ms,
+            ..
         } = Pacing::default();
         Self {
             retry_ms,
             keep_alive_ms,
-            coalesce_ms,
+            coalesce_ms: 5,
             first_comment_ms,
             max_connection_ms,
             max_connection_bytes,
@@ -143,8 +145,7 @@ enum InputSpec {
         #[serde(default)]
         untagged: bool,
     },
-    Opening,
-    Opened,
+    Create,
     Progress(String),
     Answer(String),
     Question(String),
@@ -200,11 +201,17 @@ struct Trace {
 
 impl Trace {
     fn new(vector: &Vector) -> Self {
-        let StreamSpec { standalone, old_revision, follow } = &vector.stream;
+        let StreamSpec { standalone, old_revision, no_log, follow } = &vector.stream;
         let rules = StreamRules { priming: !old_revision, early_close: !old_revision, standalone: *standalone };
         let pacing = vector.pacing.pacing();
         let machine = match follow {
-            None => Machine::new(rules, pacing, FIRST_TAG),
+            None if *no_log => Machine::new(rules, pacing, FIRST_TAG),
+            None => {
+                let mut machine = Machine::new(rules, pacing, FIRST_TAG);
+                machine.handle(Ms(0), Input::Create, &mut Vec::new()).unwrap();
+                machine.handle(Ms(0), Input::Appended, &mut Vec::new()).unwrap();
+                machine
+            }
             Some(FollowSpec { head, finished, tail, retry_ms }) => {
                 let tail = tail.clone().map(Bytes::from);
                 Machine::follow(
@@ -227,8 +234,7 @@ impl Trace {
                 let tag = (!untagged).then(|| given.unwrap_or_else(|| tag(*after)));
                 Input::Resume { conn: *conn, after: *after, visit: *visit, tag, jitter }
             }
-            InputSpec::Opening => Input::Opening,
-            InputSpec::Opened => Input::Opened,
+            InputSpec::Create => Input::Create,
             InputSpec::Progress(payload) => self.publish(EventKind::Progress, payload),
             InputSpec::Answer(payload) => self.publish(EventKind::Answer, payload),
             InputSpec::Question(payload) => self.publish(EventKind::Question, payload),
@@ -283,8 +289,12 @@ impl Trace {
     fn written(&mut self, output: &Output) -> Value {
         let name = |token: u64| self.published[usize::try_from(token).unwrap() - 1].clone();
         match output {
-            Output::Append { first, events } => {
-                json!({"append": events.iter().map(|event| text(&event.payload)).collect::<Vec<_>>(), "first": first})
+            Output::Append { first, events, retry_ms } => {
+                let payloads: Vec<_> = events.iter().map(|event| text(&event.payload)).collect();
+                match retry_ms {
+                    None => json!({"append": payloads, "first": first}),
+                    Some(retry_ms) => json!({"append": payloads, "first": first, "retry_ms": retry_ms}),
+                }
             }
             Output::Stored { token } => json!({"stored": name(*token)}),
             Output::Unstored { token, seq, .. } => json!({"unstored": name(*token), "seq": seq}),

@@ -61,7 +61,7 @@ pub(crate) struct World {
     confirmed: Seq,
     appending: Option<(Seq, Vec<NewEvent>)>,
     loads: Vec<(ConnectionId, Seq, Seq)>,
-    opening: bool,
+    is_created: bool,
     // The writer side.
     published: u64,
     /// Tokens without an outcome, in order.
@@ -117,7 +117,7 @@ impl World {
             confirmed: 0,
             appending: None,
             loads: Vec::new(),
-            opening: false,
+            is_created: false,
             published: 0,
             waiting: Vec::new(),
             requests,
@@ -135,9 +135,8 @@ impl World {
         if !world.rules.standalone {
             world.open();
         }
-        if world.dice.one_in(4) {
-            world.opening = true;
-            world.give(Input::Opening).unwrap();
+        if world.dice.one_in(2) {
+            world.give(Input::Create).unwrap();
         }
         world
     }
@@ -292,6 +291,7 @@ impl World {
         assert_eq!(first, self.head() + 1, "I2: positions are dense");
         self.log.extend(events.into_iter().map(|event| Kept { payload: event.payload, kind: event.kind }));
         self.confirmed = self.head();
+        self.is_created = true;
         self.give(Input::Appended).unwrap();
     }
 
@@ -372,10 +372,6 @@ impl World {
                     self.ready(ids[at]);
                 }
             }
-            15 if self.opening && self.dice.one_in(2) => {
-                self.opening = false;
-                self.give(Input::Opened).unwrap();
-            }
             15 | 16 => {
                 if self.rules.standalone && self.dice.one_in(2) {
                     self.open();
@@ -403,8 +399,9 @@ impl World {
         match self.dice.below(12) {
             0..=6 => {
                 let hold_ms = [None, None, Some(0), Some(40)][usize::try_from(self.dice.below(4)).unwrap()];
+                let retry_ms = self.dice.one_in(3).then_some(3_000);
                 let active = self.active;
-                let result = self.give(Input::CloseRequested { retry_ms: None, hold_ms });
+                let result = self.give(Input::CloseRequested { retry_ms, hold_ms });
                 if let Some(conn) = active.and_then(|id| self.conns.get_mut(&id)).filter(|_| result.is_ok()) {
                     conn.last.get_or_insert(self.published);
                 }
@@ -425,8 +422,9 @@ impl World {
 
     fn check(&mut self, output: Output) {
         match output {
-            Output::Append { first, events } => {
-                assert!(!self.opening && self.appending.is_none(), "one append at a time");
+            Output::Append { first, events, retry_ms } => {
+                assert!(self.appending.is_none(), "one append at a time");
+                assert!(!events.is_empty() || !self.is_created || retry_ms.is_some(), "an append brings something");
                 assert_eq!(first, self.head() + 1, "I2: positions are dense");
                 let tokens = self.waiting.iter().map(|(token, _)| *token);
                 assert!(events.iter().map(|event| event.token).eq(tokens.take(events.len())), "I2: in order");
@@ -489,7 +487,13 @@ impl World {
         let conn = self.conns.get_mut(&id).expect(NOBODY);
         assert_eq!(conn.life, Life::Open, "I4: nothing goes to connection {id}, which is over");
         assert!(!conn.tail, "I6: nothing follows the end");
-        assert!(!self.opening, "I1: nothing is sent before the log exists");
+        // A resume that the store cannot answer gets its own position back, and an end is told whatever the store does.
+        let is_known = self.is_created || conn.visit.is_some() || self.ended;
+        assert!(is_known || frame == Frame::KeepAlive, "I1: nothing is sent before the log exists");
+        if !is_known {
+            conn.awake = true;
+            return;
+        }
         let first = !std::mem::replace(&mut conn.anything, true);
         assert!(!first || !self.rules.priming || matches!(frame, Frame::Priming { .. }), "I5: the first bytes");
         conn.awake = true;
@@ -552,9 +556,6 @@ impl World {
 
     /// The faults are over: everything that was begun comes to its end.
     pub(crate) fn settle(&mut self) {
-        if std::mem::take(&mut self.opening) {
-            self.give(Input::Opened).unwrap();
-        }
         for round in 0.. {
             assert!(round < 10_000, "it never comes to rest");
             if self.appending.is_some() {

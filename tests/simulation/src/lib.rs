@@ -5,7 +5,11 @@
 
 mod dice;
 mod finale;
+/// The core's own rule of who counts as lost.
+#[path = "../../../core/src/store/liveness.rs"]
+mod liveness;
 mod node_store;
+mod owners;
 mod reader;
 mod schedule;
 mod sea;
@@ -20,6 +24,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 pub use schedule::Schedule;
 pub use shrink::shrink;
 use tailrope_checker::{Checker, Report, Timed};
+use tailrope_core::Ms;
 use world::World;
 
 /// How long a fence may take with the hints and the pauses of the simulation, in milliseconds.
@@ -74,7 +79,7 @@ pub fn run(schedule: &Schedule) -> Outcome {
         None => Default::default(),
     };
     let verdict = lived.map_err(|panic| text(&*panic)).and_then(|()| {
-        let mut checker = Checker::new(FENCE_MS);
+        let mut checker = Checker::new(FENCE_MS).seeing_the_store();
         facts.iter().try_for_each(|fact| checker.push(fact)).map_err(|error| error.to_string())?;
         Ok(checker.finish())
     });

@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use bytes::Bytes;
 use tailrope_checker::Why;
 use tailrope_core::Ms;
 use tailrope_core::protocol::StreamNonce;
@@ -12,7 +11,7 @@ use tailrope_core::store::{
 };
 use tailrope_core::stream::{Page, Seq};
 
-use crate::sea::{Operation, Sea, name_of};
+use crate::sea::{Operation, Sea};
 
 /// How a node's store answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,18 +60,19 @@ pub(crate) enum Fate {
 
 impl NodeStore {
     pub(crate) fn new(sea: &Arc<Mutex<Sea>>, node: usize, mode: Mode, calls_off: bool) -> Self {
-        let owner = {
-            let mut sea = sea.lock().expect("nothing panics while it is held");
-            let now = sea.now;
-            sea.owners.push((now, node));
-            sea.owners.len() - 1
-        };
+        let owner = sea.lock().expect("nothing panics while it is held").join(node);
         let state = State { mode, is_cut_off: false, is_dead: false, waiting: Vec::new() };
         Self { owner, watchers: Watchers::default(), calls_off, sea: Arc::clone(sea), state: Mutex::new(state) }
     }
 
     fn sea(&self) -> MutexGuard<'_, Sea> {
         self.sea.lock().expect("nothing panics while it is held")
+    }
+
+    /// Whether the store answers this node, and does not only fail.
+    pub(crate) fn is_answered(&self) -> bool {
+        let state = self.state();
+        !state.is_cut_off && state.mode != Mode::Failing
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
@@ -109,23 +109,22 @@ impl NodeStore {
         }
     }
 
-    /// How many operations could be done now.
-    fn ready(state: &State) -> Vec<usize> {
-        if state.is_cut_off {
-            return Vec::new();
-        }
+    /// The operations that could be done now.
+    fn ready(state: &State) -> impl Iterator<Item = usize> {
         let is_ready = |at: &usize| {
             let this = &state.waiting[*at];
             this.held.is_none() && !state.waiting[..*at].iter().any(|before| is_behind(this, before))
         };
-        (0..state.waiting.len()).filter(is_ready).collect()
+        let count = if state.is_cut_off { 0 } else { state.waiting.len() };
+        (0..count).filter(is_ready)
     }
 
     /// Decides the fate of one operation. False when there is none that can have it.
     pub(crate) fn decide(&self, pick: u64, fate: Fate) -> bool {
         let told = {
             let mut state = self.state();
-            let ready = Self::ready(&state);
+            // There may be thousands, and the first is all that most ask for.
+            let ready: Vec<usize> = Self::ready(&state).take(if pick == 0 { 1 } else { usize::MAX }).collect();
             if ready.is_empty() {
                 return false;
             }
@@ -204,12 +203,13 @@ impl NodeStore {
         let left: Vec<Pending> = waiting.into_iter().filter(|pending| pending.held.is_none()).collect();
         let count = if state.is_cut_off { 0 } else { (done % (left.len() as u64 + 1)) as usize };
         let mut sea = self.sea();
-        if left.iter().any(|pending| matches!(pending.operation, Operation::Append { .. })) {
+        if left.iter().any(|pending| matches!(pending.operation, Operation::Append(_))) {
             sea.count("crashes with appends under way");
         }
         for pending in &left[..count] {
             sea.perform(self.owner, &pending.key, &pending.operation);
         }
+        sea.owners.died(self.owner);
     }
 }
 
@@ -219,20 +219,16 @@ fn is_behind(this: &Pending, before: &Pending) -> bool {
         && (this.key.nonce == before.key.nonce || this.operation.is_of_session() || before.operation.is_of_session())
 }
 
-/// What fails permits an error where it was a response, and a loss where it was the log itself.
+/// A response that fails permits an error in its place.
 fn note_failure(sea: &mut Sea, key: &StreamKey, operation: &Operation) {
-    match operation {
-        Operation::Append { .. } if operation.has_end() => {
-            sea.gone(&key.session, end_name(operation), Why::Unstored);
-        }
-        Operation::Open(about) => sea.gone(&key.session, Some(name_of(about)), Why::StoreLost),
-        _ => {}
+    if operation.has_end() {
+        sea.gone(&key.session, end_name(operation), Why::Unstored);
     }
 }
 
 fn end_name(operation: &Operation) -> Option<String> {
-    let Operation::Append { events, .. } = operation else { return None };
-    let last = events.iter().find(|event| event.kind.is_response())?;
+    let Operation::Append(append) = operation else { return None };
+    let last = append.events.iter().find(|event| event.kind.is_response())?;
     let text = String::from_utf8_lossy(&last.frame);
     tailrope_checker::marks(&text).next().map(|mark| mark.stream.to_owned())
 }
@@ -245,25 +241,16 @@ fn timed_out() -> StoreError {
     StoreError::TimedOut { after_ms: 1 }
 }
 
-fn done(outcome: Option<Outcome>) -> Answer<()> {
-    match outcome {
-        Some(Outcome::Done(result)) => Answer::Now(result),
-        _ => Answer::Later,
-    }
-}
-
 fn of_session(session: &str) -> StreamKey {
     StreamKey { session: session.into(), nonce: StreamNonce([0; 12]) }
 }
 
 impl EventStore for NodeStore {
-    fn open(&self, _: Ms, key: &StreamKey, about: &Bytes, ticket: &Ticket) -> Answer<()> {
-        done(self.ask(key, Operation::Open(about.clone()), Some(ticket)))
-    }
-
-    fn append(&self, _: Ms, key: &StreamKey, append: &Append<'_>, ticket: &Ticket) -> Answer<()> {
-        let Append { events, chain_before, chain } = *append;
-        done(self.ask(key, Operation::Append { events: events.to_vec(), chain_before, chain }, Some(ticket)))
+    fn append(&self, _: Ms, key: &StreamKey, append: &Append, ticket: &Ticket) -> Answer<()> {
+        match self.ask(key, Operation::Append(append.clone()), Some(ticket)) {
+            Some(Outcome::Done(result)) => Answer::Now(result),
+            _ => Answer::Later,
+        }
     }
 
     fn abandon(&self, _: &StreamKey, ticket: &Ticket) {
@@ -276,14 +263,6 @@ impl EventStore for NodeStore {
         } else {
             state.waiting[at].ticket = None;
         }
-    }
-
-    fn finish(&self, _: Ms, key: &StreamKey, tail: Bytes, ticket: &Ticket) -> Answer<()> {
-        done(self.ask(key, Operation::Finish(tail), Some(ticket)))
-    }
-
-    fn set_retry(&self, key: &StreamKey, retry_ms: u32) {
-        self.ask(key, Operation::SetRetry(retry_ms), None);
     }
 
     fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<Page> {
@@ -340,7 +319,7 @@ impl EventStore for NodeStore {
 
     fn sweep(&self, now: Ms) -> Ms {
         let state = self.state();
-        if state.is_dead || state.is_cut_off { now + 1_000 } else { self.sea().sweep() }
+        if state.is_dead || state.is_cut_off { now + 1_000 } else { self.sea().sweep(self.owner) }
     }
 
     fn usage(&self) -> Usage {

@@ -15,7 +15,8 @@ pub(crate) struct Setup {
     /// What is abandoned is called off.
     pub(crate) calls_off: bool,
     pub(crate) store_timeout_ms: u64,
-    pub(crate) owner_lost_ms: u64,
+    /// Of each node.
+    pub(crate) owner_lost_ms: [u64; 3],
     pub(crate) retention_ms: u64,
     pub(crate) max_events: u64,
     pub(crate) max_batch: u64,
@@ -157,6 +158,18 @@ pub(crate) enum Decision {
     Advance {
         ms: u64,
     },
+    /// Nobody can ask the store for so long; or nobody runs. Meanwhile a handler that runs sends.
+    Outage {
+        stream: u64,
+        ms: u64,
+        is_suspended: bool,
+    },
+    /// A node's wall clock is set.
+    SetClock {
+        node: u64,
+        ms: u64,
+        is_back: bool,
+    },
 }
 
 /// What a seed decides.
@@ -179,7 +192,7 @@ impl Schedule {
             is_slow: !dice.one_in(3),
             calls_off: dice.one_in(2),
             store_timeout_ms: pick(&mut dice, &[0, 80, 1_000, 30_000]),
-            owner_lost_ms: pick(&mut dice, &[5_000, 10_000]),
+            owner_lost_ms: [(); 3].map(|()| pick(&mut dice, &[5_000, 10_000, 30_000])),
             retention_ms: pick(&mut dice, &[2_000, 60_000, 600_000, 600_000]),
             max_events: pick(&mut dice, &[3, 8, 1_000, 1_000]),
             max_batch: pick(&mut dice, &[1, 3, 256]),
@@ -199,7 +212,7 @@ fn decide(dice: &mut Dice, faults: u64) -> Decision {
     let (a, b, c) = (dice.next() >> 40, dice.next() >> 40, dice.next() >> 40);
     let is_fault = dice.below(12) < faults;
     if is_fault {
-        return match dice.below(24) {
+        return match dice.below(28) {
             0..=4 => Decision::Fail { node: a, pick: b },
             5..=7 => Decision::Unheard { node: a, pick: b },
             8..=9 => Decision::Overdue { node: a, pick: b },
@@ -213,7 +226,12 @@ fn decide(dice: &mut Dice, faults: u64) -> Decision {
             20 => Decision::Leave { node: a, how: b },
             21 => Decision::Drain { node: a, retry_ms: 500 },
             22 => Decision::RollBack { stream: a, by: b },
-            _ => Decision::EndSession { session: a },
+            23 => Decision::EndSession { session: a },
+            24..=26 => Decision::Outage { stream: a, ms: 4_000 + b % 16_000, is_suspended: c.is_multiple_of(3) },
+            _ => {
+                let ms = [2_000, 30_000, 3_600_000, 86_400_000][(b % 4) as usize];
+                Decision::SetClock { node: a, ms, is_back: c.is_multiple_of(2) }
+            }
         };
     }
     match dice.below(64) {

@@ -9,19 +9,17 @@ use bytes::Bytes;
 use tailrope_checker::{Fact, Timed, Why, marks};
 use tailrope_core::Ms;
 use tailrope_core::protocol::RequestId;
-use tailrope_core::store::{Outcome, ReadLimit, Record, SessionRecord, StoreError, StreamKey, session_name};
+use tailrope_core::store::{Append, Outcome, ReadLimit, Record, SessionRecord, StoreError, StreamKey, session_name};
 use tailrope_core::stream::{Chain, EventKind, Page, Seq, StoredEvent};
 
 use crate::dice::Dice;
+use crate::owners::Owners;
 use crate::schedule::Setup;
 
 /// What a store can be asked.
 #[derive(Clone, Debug)]
 pub(crate) enum Operation {
-    Open(Bytes),
-    Append { events: Vec<StoredEvent>, chain_before: u64, chain: u64 },
-    Finish(Bytes),
-    SetRetry(u32),
+    Append(Append),
     Read(Seq, ReadLimit),
     Record,
     Claim,
@@ -41,7 +39,7 @@ impl Operation {
     /// What a caller is told instead of an answer; none where it waits for none.
     pub(crate) fn failure(&self, error: StoreError) -> Option<Outcome> {
         match self {
-            Self::Open(_) | Self::Append { .. } | Self::Finish(_) => Some(Outcome::Done(Err(error))),
+            Self::Append(_) => Some(Outcome::Done(Err(error))),
             Self::Read(..) => Some(Outcome::Page(Err(error))),
             Self::Record => Some(Outcome::Record(Err(error))),
             Self::Session => Some(Outcome::Session(Err(error))),
@@ -53,7 +51,7 @@ impl Operation {
     /// Whether it holds the response of a request.
     pub(crate) fn has_end(&self) -> bool {
         match self {
-            Self::Append { events, .. } => events.iter().any(|event| event.kind.is_response()),
+            Self::Append(append) => append.events.iter().any(|event| event.kind.is_response()),
             _ => false,
         }
     }
@@ -84,6 +82,27 @@ struct Log {
 }
 
 impl Log {
+    fn new(owner: usize, key: &StreamKey, about: &Bytes) -> Self {
+        let chain = Chain::start(&key.nonce.0);
+        Self {
+            owner,
+            events: VecDeque::new(),
+            pinned: VecDeque::new(),
+            settled: Vec::new(),
+            low: 1,
+            low_tag: chain.tag(),
+            chain: chain.0,
+            chains: BTreeMap::from([(0, chain.0)]),
+            finished: None,
+            tail: None,
+            about: about.clone(),
+            claims: 0,
+            retry_ms: None,
+            is_left: false,
+            name: name_of(about),
+        }
+    }
+
     fn head(&self) -> Seq {
         self.low + self.events.len() as Seq - 1
     }
@@ -119,6 +138,9 @@ impl Log {
     }
 }
 
+/// What wall clocks show at the beginning.
+const WALL_MS: u64 = 1 << 40;
+
 struct Known {
     record: SessionRecord,
     created: Ms,
@@ -140,14 +162,14 @@ pub(crate) struct Sea {
     pub(crate) hints: Vec<Hint>,
     pub(crate) hint_ms: u64,
     pub(crate) coverage: BTreeMap<&'static str, u64>,
-    /// When each owner gave its last sign, and its node.
-    pub(crate) owners: Vec<(Ms, usize)>,
-    nodes: usize,
+    pub(crate) owners: Owners,
+    /// How far the nodes' wall clocks are ahead of `now`.
+    walls: Vec<u64>,
     logs: BTreeMap<(Arc<str>, [u8; 12]), Log>,
     sessions: BTreeMap<Arc<str>, Known>,
     /// The test's names for sessions, by what the store knows them by.
     names: BTreeMap<Arc<str>, String>,
-    owner_lost_ms: u64,
+    owner_lost_ms: Vec<u64>,
     retention_ms: u64,
     max_events: usize,
     dice: Dice,
@@ -161,12 +183,12 @@ impl Sea {
             hints: Vec::new(),
             hint_ms: setup.hint_ms,
             coverage: BTreeMap::new(),
-            owners: Vec::new(),
-            nodes: setup.nodes as usize,
+            owners: Owners::default(),
+            walls: vec![WALL_MS; setup.nodes as usize],
             logs: BTreeMap::new(),
             sessions: BTreeMap::new(),
             names: BTreeMap::new(),
-            owner_lost_ms: setup.owner_lost_ms,
+            owner_lost_ms: setup.owner_lost_ms.to_vec(),
             retention_ms: setup.retention_ms,
             max_events: setup.max_events as usize,
             dice: Dice::new(setup.seed ^ 0x5EA),
@@ -198,8 +220,8 @@ impl Sea {
 
     /// Others are told, some time.
     fn changed(&mut self, owner: usize, key: &StreamKey) {
-        let own = self.owners[owner].1;
-        for node in (0..self.nodes).filter(|node| *node != own) {
+        let own = self.owners.node(owner);
+        for node in (0..self.walls.len()).filter(|node| *node != own) {
             let late = if self.hint_ms == 0 { 0 } else { self.dice.below(self.hint_ms) };
             self.hints.push(Hint { due: self.now + late, node, key: key.clone() });
         }
@@ -207,33 +229,16 @@ impl Sea {
 
     /// Does an operation of an owner. None where there is nothing to tell.
     pub(crate) fn perform(&mut self, owner: usize, key: &StreamKey, operation: &Operation) -> Option<Outcome> {
-        let now = self.now;
         Some(match operation {
-            Operation::Open(about) => {
-                self.open(owner, key, about);
-                Outcome::Done(Ok(()))
-            }
-            Operation::Append { events, chain_before, chain } => {
-                Outcome::Done(self.append(owner, key, events, (*chain_before, *chain)))
-            }
+            Operation::Append(append) => Outcome::Done(self.append(owner, key, append)),
             Operation::Read(after, limit) => Outcome::Page(self.read(key, *after, *limit)),
             Operation::Record => Outcome::Record(Ok(self.record(owner, key))),
             Operation::Claim => Outcome::Claimed(self.claim(owner, key)),
-            Operation::Session => Outcome::Session(Ok(self.sessions.get(&key.session).map(|known| SessionRecord {
-                age_ms: now.since(known.created),
-                unseen_ms: now.since(self.owners[known.owner].0),
-                ..known.record.clone()
-            }))),
+            Operation::Session => Outcome::Session(Ok(self.session(owner, &key.session))),
             Operation::PutSession(record) => {
-                let created = self.sessions.get(&key.session).map_or(now, |known| known.created);
+                let wall = self.wall(owner);
+                let created = self.sessions.get(&key.session).map_or(wall, |known| known.created);
                 self.sessions.insert(Arc::clone(&key.session), Known { record: record.clone(), created, owner });
-                return None;
-            }
-            Operation::Finish(tail) => Outcome::Done(self.finish(owner, key, tail)),
-            Operation::SetRetry(retry_ms) => {
-                if let Some(log) = self.log(key) {
-                    log.retry_ms = Some(*retry_ms);
-                }
                 return None;
             }
             Operation::Settle(seq) => {
@@ -254,54 +259,46 @@ impl Sea {
         })
     }
 
-    fn open(&mut self, owner: usize, key: &StreamKey, about: &Bytes) {
-        let place = (Arc::clone(&key.session), key.nonce.0);
-        if self.logs.contains_key(&place) {
-            return;
-        }
-        let chain = Chain::start(&key.nonce.0);
-        let log = Log {
-            owner,
-            events: VecDeque::new(),
-            pinned: VecDeque::new(),
-            settled: Vec::new(),
-            low: 1,
-            low_tag: chain.tag(),
-            chain: chain.0,
-            chains: BTreeMap::from([(0, chain.0)]),
-            finished: None,
-            tail: None,
-            about: about.clone(),
-            claims: 0,
-            retry_ms: None,
-            is_left: false,
-            name: name_of(about),
-        };
-        self.logs.insert(place, log);
+    /// A store object begins to use the store.
+    pub(crate) fn join(&mut self, node: usize) -> usize {
+        self.owners.add(node, self.owner_lost_ms[node], self.now)
     }
 
-    fn append(
-        &mut self,
-        owner: usize,
-        key: &StreamKey,
-        events: &[StoredEvent],
-        (chain_before, chain): (u64, u64),
-    ) -> Result<(), StoreError> {
-        let (now, max) = (self.now, self.max_events);
+    /// What an owner's wall clock shows.
+    fn wall(&self, owner: usize) -> Ms {
+        self.now + self.walls[self.owners.node(owner)]
+    }
+
+    pub(crate) fn set_clock(&mut self, node: usize, ms: u64, is_back: bool) {
+        let wall = &mut self.walls[node];
+        *wall = if is_back { wall.saturating_sub(ms) } else { *wall + ms };
+    }
+
+    fn append(&mut self, owner: usize, key: &StreamKey, append: &Append) -> Result<(), StoreError> {
+        let Append { first, events, chain_before, chain, about, end, retry_ms, .. } = append;
+        if *first == 1 {
+            let place = (Arc::clone(&key.session), key.nonce.0);
+            self.logs.entry(place).or_insert_with(|| Log::new(owner, key, about));
+        }
+        let (now, wall, max) = (self.now, self.wall(owner), self.max_events);
         let log = self.log(key).ok_or(StoreError::Gone)?;
-        let (Some(first), Some(last)) = (events.first(), events.last()) else { return Ok(()) };
-        let next = log.head() + 1;
-        if (log.head(), log.chain) == (last.seq, chain) {
+        let (of, head, log_chain, is_finished) = (log.owner, log.head(), log.chain, log.finished.is_some());
+        let is_there = (head + 1, log_chain) == (first + events.len() as Seq, *chain);
+        if is_there && (is_finished || (end.is_none() && retry_ms.is_none())) {
             self.count("appends that were stored before");
             return Ok(());
         }
-        let refused = if log.finished.is_some() {
+        let is_heir = of != owner && events.is_empty() && end.is_some();
+        let is_mine = of == owner || (is_heir && self.owners.look(owner, of, now).is_lost);
+        let refused = if is_finished {
             Some((StoreError::Gone, "appends after the end"))
-        } else if log.owner != owner {
+        } else if !is_mine {
             Some((StoreError::Fenced, "appends fenced"))
-        } else if next < first.seq || (next == first.seq && log.chain != chain_before) {
+        } else if is_there || events.is_empty() {
+            None
+        } else if head + 1 < *first || (head + 1 == *first && log_chain != *chain_before) {
             Some((StoreError::RolledBack, "appends to a log that was set back"))
-        } else if next > first.seq {
+        } else if head + 1 > *first {
             Some((StoreError::OutOfOrder, "appends out of order"))
         } else {
             None
@@ -310,17 +307,24 @@ impl Sea {
             self.count(what);
             return Err(error);
         }
-        log.events.extend(events.iter().cloned());
-        log.chain = chain;
-        log.chains.insert(last.seq, chain);
-        if last.kind == EventKind::Terminal {
-            log.finished = Some(now);
+        if is_heir {
+            self.count("logs ended for owners that are gone");
         }
-        let trimmed = log.trim(max);
-        if trimmed {
+        let log = self.log(key).ok_or(StoreError::Gone)?;
+        let new = if is_there { &[] } else { &events[..] };
+        if let Some(last) = new.last() {
+            log.events.extend(new.iter().cloned());
+            log.chain = *chain;
+            log.chains.insert(last.seq, *chain);
+        }
+        log.retry_ms = retry_ms.or(log.retry_ms);
+        if end.is_some() || new.last().is_some_and(|last| last.kind == EventKind::Terminal) {
+            (log.finished, log.owner, log.tail) = (Some(wall), owner, end.clone());
+        }
+        if log.trim(max) {
             self.count("logs trimmed");
         }
-        for event in events {
+        for event in new {
             let text = String::from_utf8_lossy(&event.frame);
             for mark in marks(&text) {
                 if let Some(log) = self.log(key).filter(|log| log.name != mark.stream) {
@@ -331,35 +335,17 @@ impl Sea {
                 self.tell(Fact::Kept { session, stream, n: mark.n });
             }
         }
-        self.changed(owner, key);
+        if !new.is_empty() || end.is_some() {
+            self.changed(owner, key);
+        }
         Ok(())
     }
 
-    fn finish(&mut self, owner: usize, key: &StreamKey, tail: &Bytes) -> Result<(), StoreError> {
-        let (now, owner_lost_ms) = (self.now, self.owner_lost_ms);
-        let seen: Vec<Ms> = self.owners.iter().map(|(seen, _)| *seen).collect();
-        if let Some(name) =
-            self.log(key).filter(|log| log.finished.is_some() && log.owner != owner).map(|l| l.name.clone())
-        {
-            // Its owner was faster, and whoever took it for gone has told the error already.
-            self.count("ends that came too late");
-            self.gone(&key.session, Some(name), Why::Unheard);
-            return Ok(());
-        }
-        let log = self.log(key).ok_or(StoreError::Gone)?;
-        if log.finished.is_some() {
-            return Ok(());
-        }
-        let is_taken = log.owner != owner;
-        if is_taken && now.since(seen[log.owner]) < owner_lost_ms {
-            return Err(StoreError::Fenced);
-        }
-        (log.finished, log.owner, log.tail) = (Some(now), owner, Some(tail.clone()));
-        if is_taken {
-            self.count("logs ended for owners that are gone");
-        }
-        self.changed(owner, key);
-        Ok(())
+    fn session(&mut self, owner: usize, session: &str) -> Option<SessionRecord> {
+        let (now, wall) = (self.now, self.wall(owner));
+        let known = self.sessions.get(session)?;
+        let unseen_ms = self.owners.look(owner, known.owner, now).unseen_ms;
+        Some(SessionRecord { age_ms: wall.since(known.created), unseen_ms, ..known.record.clone() })
     }
 
     fn read(&mut self, key: &StreamKey, after: Seq, limit: ReadLimit) -> Result<Page, StoreError> {
@@ -379,12 +365,16 @@ impl Sea {
     }
 
     fn record(&mut self, owner: usize, key: &StreamKey) -> Option<Record> {
-        let now = self.now;
-        let seen: Vec<Ms> = self.owners.iter().map(|(seen, _)| *seen).collect();
-        let owner_lost_ms = self.owner_lost_ms;
-        let log = self.log(key)?;
-        let is_left = log.owner != owner && log.finished.is_none() && now.since(seen[log.owner]) >= owner_lost_ms;
-        if is_left && !std::mem::replace(&mut log.is_left, true) {
+        let (now, log) = (self.now, self.log(key)?);
+        let (of, is_open, is_left) = (log.owner, log.finished.is_none(), log.is_left);
+        let look = (of != owner).then(|| self.owners.look(owner, of, now));
+        if look.as_ref().is_some_and(|look| look.is_spared && is_open) {
+            self.count("owners spared by those who look");
+        }
+        // An owner that has done nothing wrong is not to be taken for lost.
+        if !is_left && is_open && look.as_ref().is_some_and(|look| look.is_lost && look.has_failed) {
+            let log = self.log(key)?;
+            log.is_left = true;
             let name = log.name.clone();
             self.gone(&key.session, Some(name), Why::OwnerLost);
         }
@@ -398,7 +388,7 @@ impl Sea {
             about: log.about.clone(),
             claims: log.claims,
             retry_ms: log.retry_ms,
-            owner_unseen_ms: (log.owner != owner).then(|| now.since(seen[log.owner])),
+            owner_unseen_ms: look.map(|look| look.unseen_ms),
         })
     }
 
@@ -427,16 +417,16 @@ impl Sea {
     }
 
     /// Retention. Returns when it is due next.
-    pub(crate) fn sweep(&mut self) -> Ms {
-        let (now, retention_ms) = (self.now, self.retention_ms);
+    pub(crate) fn sweep(&mut self, owner: usize) -> Ms {
+        let (now, wall, retention_ms) = (self.now, self.wall(owner), self.retention_ms);
         let mut next = Ms::NEVER;
         let mut over = Vec::new();
         for (place, log) in &self.logs {
             let Some(due) = log.finished.map(|finished| finished + retention_ms) else { continue };
-            if due <= now {
+            if due <= wall {
                 over.push(key(place));
             } else {
-                next = next.min(due);
+                next = next.min(now + due.since(wall));
             }
         }
         for key in over {
@@ -455,12 +445,13 @@ impl Sea {
         self.gone(session, Some(stream.to_owned()), Why::StoreLost);
         // Whose end is lost elsewhere than in its own process, nobody ends again: that is not asked for.
         let is_finished = self.log(&key).is_some_and(|log| log.finished.is_some());
-        if by.is_multiple_of(4) || (is_finished && self.nodes > 1) {
+        if by.is_multiple_of(4) || (is_finished && self.walls.len() > 1) {
             self.count("logs lost by the store");
             self.logs.remove(&(Arc::clone(&key.session), key.nonce.0));
             return;
         }
         let Some(log) = self.log(&key) else { return };
+        let owner = log.owner;
         let goal = log.head().saturating_sub(1 + by % 5).max(log.low - 1);
         let Some((seq, chain)) = log.chains.range(log.low - 1..=goal).next_back().map(|(seq, chain)| (*seq, *chain))
         else {
@@ -470,12 +461,13 @@ impl Sea {
         log.pinned.retain(|event| event.seq <= seq);
         log.chains.retain(|at, _| *at <= seq);
         (log.chain, log.finished, log.tail) = (chain, None, None);
+        self.owners.set_back(owner, by % 5, self.now);
         self.count("logs set back");
     }
 }
 
 /// The test's name for the stream that is opened with this.
-pub(crate) fn name_of(about: &Bytes) -> String {
+fn name_of(about: &Bytes) -> String {
     let requests = RequestId::decode_all(about).unwrap_or_default();
     requests.first().map_or_else(|| "standalone".to_owned(), |id| format!("r{}", id.as_text()))
 }

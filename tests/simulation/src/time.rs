@@ -10,8 +10,8 @@ use crate::node_store::Mode;
 use crate::sea::Hint;
 use crate::world::{Node, World, node};
 
-/// How often an owner gives a sign of life.
-const SIGN_MS: u64 = 2_000;
+/// By then everybody has given a sign after an outage.
+const BACK_MS: u64 = 1_000;
 
 impl World {
     pub(crate) fn advance(&mut self, ms: u64) {
@@ -25,8 +25,9 @@ impl World {
             }
             let running = self.nodes.iter().filter(|node| !node.is_paused);
             let engine = running.map(|node| node.engine.next_deadline()).min().unwrap_or(Ms::NEVER);
-            let hint = self.sea().hints.iter().map(|hint| hint.due).min().unwrap_or(Ms::NEVER);
-            let next = engine.min(hint).min(self.signed + SIGN_MS);
+            let hints = self.sea().hints.iter().filter(|hint| self.is_told(hint)).map(|hint| hint.due).min();
+            let hint = hints.unwrap_or(Ms::NEVER);
+            let next = engine.min(hint).min(self.beat_due());
             self.clock.advance(next.since(now).clamp(1, left));
             self.happen();
         }
@@ -35,24 +36,23 @@ impl World {
         self.happen();
     }
 
+    /// Whether the node that a hint is for can hear of it.
+    pub(crate) fn is_told(&self, hint: &Hint) -> bool {
+        let node = &self.nodes[hint.node];
+        !node.is_paused && !node.store.state().is_cut_off
+    }
+
     /// What time brings by itself.
     pub(crate) fn happen(&mut self) {
         let now = self.clock.now();
-        let is_sign = now >= self.signed + SIGN_MS;
-        if is_sign {
-            self.signed = now;
-        }
         let hints = {
             let mut sea = self.sea();
             sea.now = now;
-            for node in &self.nodes {
-                if is_sign && !node.is_paused && !node.store.state().is_cut_off {
-                    sea.owners[node.store.owner].0 = now;
-                }
+            for node in self.nodes.iter().filter(|node| !self.is_out && !node.is_answered()) {
+                sea.owners.has_failed(node.store.owner);
             }
-            let is_told = |node: usize| !self.nodes[node].is_paused && !self.nodes[node].store.state().is_cut_off;
             let (due, later) =
-                std::mem::take(&mut sea.hints).into_iter().partition(|hint| hint.due <= now && is_told(hint.node));
+                std::mem::take(&mut sea.hints).into_iter().partition(|hint| hint.due <= now && self.is_told(hint));
             sea.hints = later;
             let due: Vec<Hint> = due;
             due
@@ -63,7 +63,44 @@ impl World {
         for node in self.nodes.iter().filter(|node| !node.is_paused) {
             node.engine.tick();
         }
+        // Others look before: that is the worse order.
+        for node in self.nodes.iter().filter(|node| !node.is_paused) {
+            let is_answered = node.is_answered();
+            self.sea().owners.beat(node.store.owner, now, is_answered);
+        }
         self.run();
+    }
+
+    /// When the first process that runs tries its next beat.
+    fn beat_due(&self) -> Ms {
+        let sea = self.sea();
+        let running = self.nodes.iter().filter(|node| !node.is_paused);
+        running.map(|node| sea.owners.due(node.store.owner)).min().unwrap_or(Ms::NEVER)
+    }
+
+    /// For so long the store answers nobody, or the computer that everything is on is suspended. It is no fault of
+    /// any owner.
+    pub(crate) fn outage(&mut self, stream: usize, ms: u64, is_suspended: bool) {
+        let before: Vec<(bool, bool)> =
+            self.nodes.iter().map(|node| (node.is_paused, node.store.state().is_cut_off)).collect();
+        for node in &mut self.nodes {
+            node.is_paused |= is_suspended;
+            node.store.state().is_cut_off = true;
+        }
+        self.is_out = true;
+        self.advance(ms / 2);
+        self.notify(stream);
+        self.advance(ms / 2);
+        self.is_out = false;
+        for (node, (is_paused, is_cut_off)) in self.nodes.iter_mut().zip(before) {
+            node.is_paused = is_paused;
+            node.store.state().is_cut_off = is_cut_off;
+            if !is_paused && node.store.state().mode == Mode::Now {
+                node.store.do_all();
+            }
+        }
+        self.run();
+        self.advance(BACK_MS);
     }
 
     /// Whoever was woken goes on.

@@ -43,6 +43,13 @@ pub(crate) struct Node {
     pub(crate) is_draining: bool,
 }
 
+impl Node {
+    /// It runs, and the store answers it.
+    pub(crate) fn is_answered(&self) -> bool {
+        !self.is_paused && self.store.is_answered()
+    }
+}
+
 pub(crate) struct Session {
     pub(crate) name: String,
     /// Where its requests go; none when that process is gone.
@@ -78,10 +85,11 @@ pub(crate) struct World {
     pub(crate) streams: Vec<Stream>,
     pub(crate) readers: Vec<Reader>,
     probes: u64,
-    pub(crate) signed: Ms,
+    /// The store answers nobody.
+    pub(crate) is_out: bool,
 }
 
-fn options(setup: &Setup, clock: &Arc<ManualClock>, store: &Arc<NodeStore>) -> Options {
+fn options(setup: &Setup, clock: &Arc<ManualClock>, at: usize, store: &Arc<NodeStore>) -> Options {
     Options {
         pacing: Pacing {
             max_batch: setup.max_batch as usize,
@@ -90,7 +98,7 @@ fn options(setup: &Setup, clock: &Arc<ManualClock>, store: &Arc<NodeStore>) -> O
         },
         limits: Limits { retention_ms: setup.retention_ms, ..Limits::default() },
         store_timeout_ms: setup.store_timeout_ms,
-        owner_lost_ms: setup.owner_lost_ms,
+        owner_lost_ms: setup.owner_lost_ms[at],
         store: Some(Arc::clone(store) as Arc<dyn EventStore>),
         clock: Some(Arc::clone(clock) as Arc<dyn Clock>),
         randomness: Some(Arc::new(Seeded::new(setup.seed.wrapping_mul(1_000) + store.owner as u64))),
@@ -100,7 +108,7 @@ fn options(setup: &Setup, clock: &Arc<ManualClock>, store: &Arc<NodeStore>) -> O
 
 pub(crate) fn node(setup: &Setup, clock: &Arc<ManualClock>, sea: &Arc<Mutex<Sea>>, at: usize, mode: Mode) -> Node {
     let store = Arc::new(NodeStore::new(sea, at, mode, setup.calls_off));
-    let engine = Engine::new(options(setup, clock, &store));
+    let engine = Engine::new(options(setup, clock, at, &store));
     Node { store, engine, is_paused: false, is_draining: false }
 }
 
@@ -120,7 +128,7 @@ impl World {
             streams: Vec::new(),
             readers: Vec::new(),
             probes: 0,
-            signed: Ms(0),
+            is_out: false,
         };
         let revision = if setup.is_old { Revision::V2025_06_18 } else { Revision::V2025_11_25 };
         for at in 0..setup.sessions as usize {
@@ -312,14 +320,22 @@ impl World {
                     let Some(at) = Self::pick(&sea.hints, pick) else { return };
                     if twice { sea.hints[at].clone() } else { sea.hints.remove(at) }
                 };
-                let node = &self.nodes[hint.node];
-                if !node.is_paused && !node.store.state().is_cut_off {
-                    node.store.watchers.changed(&hint.key);
+                if self.is_told(&hint) {
+                    self.nodes[hint.node].store.watchers.changed(&hint.key);
                 } else if !twice {
                     self.sea().hints.push(hint);
                 }
             }
             Decision::Advance { ms } => self.advance(ms),
+            Decision::Outage { stream, ms, is_suspended } => {
+                self.count(if is_suspended { "suspensions" } else { "outages" });
+                self.outage(self.a_stream(stream), ms, is_suspended);
+            }
+            Decision::SetClock { node, ms, is_back } => {
+                self.count("clocks set");
+                let node = self.node(node);
+                self.sea().set_clock(node, ms, is_back);
+            }
         }
     }
 
@@ -343,11 +359,7 @@ impl World {
         let Stream { session, request, ref ids, .. } = self.streams[stream];
         let (Some(_), Some(id)) = (request, ids.first()) else { return };
         let Some(other) = (0..self.sessions.len()).find(|other| *other != session) else { return };
-        let is_well = {
-            let state = self.nodes[node].store.state();
-            !self.nodes[node].is_paused && !state.is_cut_off && state.mode != Mode::Failing
-        };
-        if self.sessions[other].has_ended || !is_well {
+        if self.sessions[other].has_ended || !self.nodes[node].is_answered() {
             return;
         }
         let foreign = Arc::clone(id);

@@ -12,11 +12,12 @@ const SCHEDULES: u64 = ENOUGH;
 const ENOUGH: u64 = 5_000;
 
 /// What schedules have to reach: a simulation that does not get there tests nothing.
-const REACHED: [&str; 48] = [
+const REACHED: [&str; 52] = [
     "answers that were held back",
     "appends after the end",
     "appends that were stored before",
     "appends to a log that was set back",
+    "clocks set",
     "closes_asked",
     "closes_complete",
     "closes_drain",
@@ -47,6 +48,8 @@ const REACHED: [&str; 48] = [
     "operations that are overdue",
     "operations that failed",
     "operations that were done unheard",
+    "outages",
+    "owners spared by those who look",
     "partitions",
     "pauses",
     "probes",
@@ -59,6 +62,7 @@ const REACHED: [&str; 48] = [
     "sessions adopted",
     "sessions ended",
     "streams_opened",
+    "suspensions",
     "takeovers",
     "takeovers_elsewhere",
 ];

@@ -68,27 +68,12 @@ impl<'a> Caller<'a> {
     /// # Panics
     /// When the store does not create it.
     pub fn open_as(&self, log: &Log) {
-        self.try_open(log).expect("a log can be created");
+        self.append(log, 1, &[]).expect("a log can be created");
     }
 
-    /// Creates this log, where the store has room for it.
-    ///
-    /// # Errors
-    /// What the store says.
-    pub fn try_open(&self, log: &Log) -> Result<(), StoreError> {
-        let number = u64::from_be_bytes(std::array::from_fn(|at| log.key.nonce.0[at + 4]));
-        let about = about(number);
-        let answer = self.store.open(self.now, &log.key, &about, &self.ticket(&log.key, Operation::Open));
-        self.done(&log.key, Operation::Open, answer)
-    }
-
-    /// Appends at a position, as the engine would.
+    /// Appends events at a position.
     pub fn append(&self, log: &Log, first: Seq, events: &[Event]) -> Result<(), StoreError> {
-        let (stored, chain) = log.stored(first, events);
-        let ticket = self.ticket(&log.key, Operation::Append);
-        let append = Append { events: &stored, chain_before: log.chain_at(first - 1).0, chain: chain.0 };
-        let answer = self.store.append(self.now, &log.key, &append, &ticket);
-        self.done(&log.key, Operation::Append, answer)
+        self.write(log, &log.append(first, events))
     }
 
     /// Appends at the end of the log.
@@ -102,10 +87,20 @@ impl<'a> Caller<'a> {
     }
 
     /// Ends the log with a payload that is not in it.
-    pub fn finish(&self, log: &Log, tail: &'static [u8]) -> Result<(), StoreError> {
-        let ticket = self.ticket(&log.key, Operation::Finish);
-        let answer = self.store.finish(self.now, &log.key, Bytes::from_static(tail), &ticket);
-        self.done(&log.key, Operation::Finish, answer)
+    pub fn finish(&self, log: &Log, end: &'static [u8]) -> Result<(), StoreError> {
+        self.write(log, &Append { end: Some(Bytes::from_static(end)), ..log.append(log.head() + 1, &[]) })
+    }
+
+    /// Asks for this append.
+    pub fn write(&self, log: &Log, append: &Append) -> Result<(), StoreError> {
+        let operation = Operation::Append;
+        match self.store.append(self.now, &log.key, append, &self.ticket(&log.key, operation)) {
+            Answer::Now(result) => result,
+            Answer::Later => match self.wait(log.key.nonce, operation) {
+                Outcome::Done(result) => result,
+                other => panic!("rule 9: an append does not end with {other:?}"),
+            },
+        }
     }
 
     /// Claims the log for a reader.
@@ -198,20 +193,10 @@ impl<'a> Caller<'a> {
         }
     }
 
-    pub(super) fn ticket(&self, key: &StreamKey, operation: Operation) -> Ticket {
+    fn ticket(&self, key: &StreamKey, operation: Operation) -> Ticket {
         let to: Arc<dyn Complete> = Arc::clone(&self.inbox) as Arc<dyn Complete>;
         // One operation of a stream at a time: nothing has to tell them apart.
         Ticket { to: Arc::downgrade(&to), nonce: key.nonce, operation, number: 0 }
-    }
-
-    pub(super) fn done(&self, key: &StreamKey, operation: Operation, answer: Answer<()>) -> Result<(), StoreError> {
-        match answer {
-            Answer::Now(result) => result,
-            Answer::Later => match self.wait(key.nonce, operation) {
-                Outcome::Done(result) => result,
-                other => panic!("rule 9: {operation:?} does not end with {other:?}"),
-            },
-        }
     }
 
     fn wait(&self, nonce: StreamNonce, operation: Operation) -> Outcome {
@@ -238,11 +223,6 @@ pub struct Log {
 /// An event of a check.
 pub type Event = (EventKind, Bytes);
 
-/// What a log of this number is opened with.
-pub(super) fn about(number: u64) -> Bytes {
-    format!("about \0 {number}").into()
-}
-
 /// An ordinary event with some bytes.
 pub fn progress(text: &str) -> Event {
     (EventKind::Progress, Bytes::copy_from_slice(text.as_bytes()))
@@ -261,18 +241,35 @@ impl Log {
         self.events.len() as Seq
     }
 
+    /// What the log is created with.
+    pub(super) fn about(&self) -> Bytes {
+        let number = u64::from_be_bytes(std::array::from_fn(|at| self.key.nonce.0[at + 4]));
+        format!("about \0 {number}").into()
+    }
+
     pub(super) fn chain_at(&self, seq: Seq) -> Chain {
         let events = self.events.iter().zip(0..seq);
         events.fold(Chain::start(&self.key.nonce.0), |chain, ((_, payload), _)| chain.then(payload))
     }
 
-    fn stored(&self, first: Seq, events: &[Event]) -> (Vec<StoredEvent>, Chain) {
-        let mut chain = self.chain_at(first - 1);
+    /// An append of these events at a position, as the engine would ask it, and of nothing else.
+    pub fn append(&self, first: Seq, events: &[Event]) -> Append {
+        let chain_before = self.chain_at(first - 1);
+        let mut chain = chain_before;
         let stored = (first..).zip(events).map(|(seq, (kind, payload))| {
             chain = chain.then(payload);
             StoredEvent { seq, kind: *kind, tag: chain.tag(), frame: payload.as_ref().into() }
         });
-        (stored.collect(), chain)
+        Append {
+            first,
+            events: stored.collect(),
+            chain_before: chain_before.0,
+            chain: chain.0,
+            about: self.about(),
+            primes: false,
+            end: None,
+            retry_ms: None,
+        }
     }
 
     /// Asserts that the store gives exactly this log, from a position on.
@@ -280,7 +277,7 @@ impl Log {
     /// # Panics
     /// When it does not.
     pub fn assert_stored(&self, caller: &Caller<'_>, after: Seq, rule: &str) {
-        let (want, chain) = self.stored(1, &self.events);
+        let Append { events: want, chain, .. } = self.append(1, &self.events);
         let after_index = usize::try_from(after).unwrap_or(usize::MAX).min(want.len());
         let got = caller.read_all(self, after);
         let positions: Vec<Seq> = got.iter().map(|event| event.seq).collect();
@@ -288,6 +285,6 @@ impl Log {
         let same = |(got, want): (&StoredEvent, &StoredEvent)| got.frame == want.frame && got.tag == want.tag;
         assert!(got.iter().zip(&want[after_index..]).all(same), "{rule}: bytes and tags of {:?}", self.key);
         let Some(record) = caller.record(self) else { panic!("{rule}: {:?} has a record", self.key) };
-        assert_eq!((record.head, record.chain), (self.head(), chain.0), "{rule}: the record of {:?}", self.key);
+        assert_eq!((record.head, record.chain), (self.head(), chain), "{rule}: the record of {:?}", self.key);
     }
 }

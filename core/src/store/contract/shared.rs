@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::caller::{Caller, Event, Log, PATIENCE, progress};
 use crate::Ms;
 use crate::protocol::StreamNonce;
-use crate::store::{EventStore, SessionRecord, StoreError, Watch, Watcher};
+use crate::store::{Append, EventStore, SessionRecord, StoreError, Watch, Watcher};
 use crate::stream::EventKind;
 
 /// Checks what holds between the processes of one store. `make` gives two store objects of one empty
@@ -18,6 +18,8 @@ use crate::stream::EventKind;
 pub fn check_shared(make: &dyn Fn() -> (Arc<dyn EventStore>, Arc<dyn EventStore>)) {
     let (a, b) = make();
     a_log_is_written_by_its_owner_and_read_everywhere(&*a, &*b);
+    let (a, b) = make();
+    whoever_creates_a_log_owns_it(&*a, &*b);
     let (a, b) = make();
     claims_are_counted_over_all_processes(&*a, &*b);
     let (a, b) = make();
@@ -69,14 +71,20 @@ fn a_log_is_written_by_its_owner_and_read_everywhere(a: &dyn EventStore, b: &dyn
     let unseen = |caller: &Caller<'_>| caller.record(&log).and_then(|record| record.owner_unseen_ms);
     assert_eq!(unseen(&owner), None, "its own log has no other owner");
     assert!(unseen(&other).is_some_and(|ms| ms < 5_000), "the owner of a log gives signs: {:?}", unseen(&other));
-    assert_eq!(other.append(&log, 3, &[progress("b")]), Err(StoreError::Fenced), "only the owner writes (I4)");
-    assert_eq!(
-        other.finish(&log, b"end"),
-        Err(StoreError::Fenced),
-        "nobody else ends a log while its owner gives signs"
-    );
-    let finished = other.record(&log).map(|record| record.finished);
-    assert_eq!(finished, Some(false), "what is refused changes nothing");
+    let record = owner.record(&log);
+    let late = [progress("late")];
+    for append in [
+        log.append(1, &[]),
+        log.append(3, &late),
+        Append { retry_ms: Some(7), ..log.append(3, &[]) },
+        Append { end: end(), ..log.append(3, &[]) },
+        Append { end: end(), ..log.append(3, &late) },
+        Append { end: end(), ..log.append(1, &log.events) },
+    ] {
+        assert_eq!(other.write(&log, &append), Err(StoreError::Fenced), "only the owner writes (I4): {append:?}");
+        assert_eq!(owner.record(&log), record, "what is refused changes nothing: {append:?}");
+    }
+    assert_eq!(other.append(&log, 1, &log.events), Ok(()), "what is there is there for everybody");
     owner.push(&mut log, &[progress("c")]);
     let record =
         SessionRecord { principal: Some("alice".into()), standalone: Some(log.key.nonce), ..SessionRecord::default() };
@@ -87,6 +95,49 @@ fn a_log_is_written_by_its_owner_and_read_everywhere(a: &dyn EventStore, b: &dyn
     assert_eq!(other.session("t"), None, "and only that one");
     let elsewhere = Log::new("t", 1);
     assert!(other.record(&elsewhere).is_none(), "rule 1: the same stream of another session is another one");
+    assert_eq!(owner.finish(&log, b"first"), Ok(()), "its owner ends it");
+    assert_eq!(other.finish(&log, b"second"), Ok(()), "it has an end");
+    let tail = other.record(&log).and_then(|record| record.tail);
+    assert_eq!(tail.as_deref(), Some(&b"first"[..]), "and keeps it (I13)");
+}
+
+fn end() -> Option<Bytes> {
+    Some(Bytes::from_static(b"end"))
+}
+
+fn whoever_creates_a_log_owns_it(a: &dyn EventStore, b: &dyn EventStore) {
+    let (owner, other) = (Caller::new(a, Ms(0)), Caller::new(b, Ms(0)));
+    let mut log = owner.open("s", 0);
+    let again = Append { about: Bytes::from_static(b"again"), ..log.append(1, &[]) };
+    assert_eq!(other.write(&log, &again), Ok(()), "a log that is there already can be created again");
+    for append in [
+        Append { retry_ms: Some(7), ..again.clone() },
+        Append { end: end(), ..again.clone() },
+        log.append(1, &[progress("late")]),
+    ] {
+        assert_eq!(other.write(&log, &append), Err(StoreError::Fenced), "and keeps its owner: {append:?}");
+    }
+    owner.push(&mut log, &[progress("a")]);
+    log.assert_stored(&other, 0, "its owner goes on");
+    let record = owner.record(&log).map(|record| (record.about, record.finished, record.retry_ms));
+    assert_eq!(record, Some((log.about(), false, None)), "nothing of it is changed");
+    for number in 1..20 {
+        let mut log = Log::new("s", number);
+        // Both create it at once, each with an event of its own.
+        let create = |caller: Caller<'_>, event: &str| caller.append(&log, 1, &[progress(event)]);
+        let [in_a, in_b] = std::thread::scope(|scope| {
+            let in_a = scope.spawn(|| create(Caller::new(a, Ms(0)), "a"));
+            let in_b = scope.spawn(|| create(Caller::new(b, Ms(0)), "b"));
+            [in_a, in_b].map(|created| created.join().expect("it has an answer"))
+        });
+        let is_of_a = in_a.is_ok();
+        let (winner, event) = if is_of_a { (&owner, "a") } else { (&other, "b") };
+        let want = if is_of_a { (Ok(()), Err(StoreError::Fenced)) } else { (Err(StoreError::Fenced), Ok(())) };
+        assert_eq!((in_a, in_b), want, "one of them has it");
+        log.events.push(progress(event));
+        winner.push(&mut log, &[progress("more")]);
+        log.assert_stored(&owner, 0, "it is the log of one of them");
+    }
 }
 
 fn claims_are_counted_over_all_processes(a: &dyn EventStore, b: &dyn EventStore) {
@@ -102,7 +153,7 @@ fn claims_are_counted_over_all_processes(a: &dyn EventStore, b: &dyn EventStore)
 
 fn rule_13_watchers_elsewhere_are_told_of_every_change(a: &dyn EventStore, b: &dyn EventStore) {
     let (owner, other) = (Caller::new(a, Ms(0)), Caller::new(b, Ms(0)));
-    let mut log = owner.open("s", 1);
+    let mut log = Log::new("s", 1);
     let at_b = Arc::new(Hints::default());
     b.watch(&log.key, &watcher(&at_b));
     for number in 0..20 {
@@ -117,9 +168,17 @@ fn rule_13_watchers_elsewhere_are_told_of_every_change(a: &dyn EventStore, b: &d
     at_a.wait(seen, "a claim");
     let seen = at_b.count();
     owner.push(&mut log, &[(EventKind::Terminal, Bytes::from_static(b"end"))]);
-    at_b.wait(seen, "the end");
+    at_b.wait(seen, "the terminal");
     b.unwatch(&log.key, &watcher(&at_b));
     a.unwatch(&log.key, &watcher(&at_a));
+    let ended = owner.open("s", 2);
+    b.watch(&ended.key, &watcher(&at_b));
+    let seen = at_b.count();
+    assert_eq!(owner.finish(&ended, b"end"), Ok(()));
+    let seen = at_b.wait(seen, "an end that is not in the log");
+    a.drop_stream(&ended.key);
+    at_b.wait(seen, "a drop");
+    b.unwatch(&ended.key, &watcher(&at_b));
 }
 
 fn a_reader_that_waits_for_hints_gets_every_event(a: &dyn EventStore, b: &dyn EventStore) {

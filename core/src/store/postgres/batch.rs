@@ -7,7 +7,7 @@ use tokio_postgres::types::{ToSql, Type};
 use super::EVENT_OVERHEAD;
 use super::queue::Write;
 use crate::protocol::StreamNonce;
-use crate::stream::{Chain, StoredEvent};
+use crate::stream::StoredEvent;
 
 /// Columns: one row for each write, in the order of sessions and streams; and one for each event.
 #[derive(Default)]
@@ -25,6 +25,9 @@ pub(super) struct Encoded<'a> {
     ats: Vec<i32>,
     sizes: Vec<i64>,
     bodies: Vec<Option<Body<'a>>>,
+    abouts: Vec<Option<&'a [u8]>>,
+    tails: Vec<Option<&'a [u8]>>,
+    retries: Vec<Option<i64>>,
     notes: Vec<Option<&'a str>>,
     event_kinds: Vec<i16>,
     event_tags: Vec<i32>,
@@ -68,6 +71,9 @@ struct Row<'a> {
     c: i64,
     body: Option<&'a [u8]>,
     events: &'a [StoredEvent],
+    about: Option<&'a [u8]>,
+    tail: Option<&'a [u8]>,
+    retry: Option<i64>,
     note: Option<&'a str>,
 }
 
@@ -103,10 +109,13 @@ impl<'a> Encoded<'a> {
             [event] => Some(Body::Shared(&event.frame)),
             several => Some(Body::Joined(several.iter().flat_map(|event| event.frame.iter().copied()).collect())),
         });
+        self.abouts.push(row.about);
+        self.tails.push(row.tail);
+        self.retries.push(row.retry);
         self.notes.push(row.note);
     }
 
-    pub(super) fn parameters(&self) -> [(&(dyn ToSql + Sync), Type); 15] {
+    pub(super) fn parameters(&self) -> [(&(dyn ToSql + Sync), Type); 18] {
         [
             (&self.kinds, Type::INT2_ARRAY),
             (&self.names, Type::BYTEA_ARRAY),
@@ -118,6 +127,9 @@ impl<'a> Encoded<'a> {
             (&self.ats, Type::INT4_ARRAY),
             (&self.sizes, Type::INT8_ARRAY),
             (&self.bodies, Type::BYTEA_ARRAY),
+            (&self.abouts, Type::BYTEA_ARRAY),
+            (&self.tails, Type::BYTEA_ARRAY),
+            (&self.retries, Type::INT8_ARRAY),
             (&self.notes, Type::TEXT_ARRAY),
             (&self.event_kinds, Type::INT2_ARRAY),
             (&self.event_tags, Type::INT4_ARRAY),
@@ -130,36 +142,32 @@ impl<'a> Encoded<'a> {
 fn row(write: &Write) -> Row<'_> {
     let of = |kind| Row { kind, nonce: write.key().map(|key| &key.nonce), ..Row::default() };
     match write {
-        Write::Open { key, about, .. } => {
-            let chain = Chain::start(&key.nonce.0);
-            let tag = i64::from(chain.tag().cast_signed());
-            Row { a: tag, c: chain.0.cast_signed(), body: Some(about), ..of(1) }
-        }
-        Write::Append { events, chains, .. } => Row {
-            a: events.first().map_or(0, |first| position(first.seq)),
-            b: chains.0.cast_signed(),
-            c: chains.1.cast_signed(),
-            events,
-            ..of(2)
+        Write::Append { append, .. } => Row {
+            a: position(append.first),
+            b: append.chain_before.cast_signed(),
+            c: append.chain.cast_signed(),
+            events: &append.events,
+            about: Some(&*append.about).filter(|_| append.first == 1),
+            tail: append.end.as_deref(),
+            retry: append.retry_ms.map(i64::from),
+            ..of(1)
         },
-        Write::Finish { tail, .. } => Row { body: Some(tail), ..of(3) },
-        Write::SetRetry { retry_ms, .. } => Row { a: i64::from(*retry_ms), ..of(4) },
-        Write::Settle { seq, .. } => Row { a: position(*seq), ..of(5) },
-        Write::DropStream { .. } => of(6),
-        Write::DropSession { .. } => of(7),
+        Write::Settle { seq, .. } => Row { a: position(*seq), ..of(2) },
+        Write::DropStream { .. } => of(3),
+        Write::DropSession { .. } => of(4),
         Write::PutSession { record, .. } => {
             let lists = record.list_changed;
             let lists = i64::from(lists.tools) | i64::from(lists.prompts) << 1 | i64::from(lists.resources) << 2;
             Row {
-                a: i64::from(record.retry_ms),
-                b: lists,
+                a: lists,
+                retry: Some(i64::from(record.retry_ms)),
                 nonce: record.standalone.as_ref(),
                 body: record.principal.as_ref().map(|principal| principal.as_bytes()),
                 note: record.revision.map(|revision| revision.as_str()),
-                ..of(8)
+                ..of(5)
             }
         }
-        Write::Claim { .. } => of(9),
+        Write::Claim { .. } => of(6),
     }
 }
 

@@ -16,15 +16,6 @@ BEGIN
     PERFORM set_config('lock_timeout', lock_ms, true);
 END $$;
 
--- Milliseconds since an owner gave a sign; for ever when it said goodbye, or is not known.
-CREATE FUNCTION {ns}.unseen(of_owner bigint, at_ms bigint) RETURNS bigint LANGUAGE plpgsql STABLE AS $$
-DECLARE
-    since bigint;
-BEGIN
-    SELECT greatest(at_ms - beat, 0) INTO since FROM {ns}.owner WHERE id = of_owner AND NOT closed;
-    RETURN coalesce(since, 9223372036854775807);
-END $$;
-
 -- Adds to what one connection has counted, and tells what it has counted.
 CREATE FUNCTION {ns}.count(
     me bigint, my_lane integer, INOUT sessions bigint, INOUT streams bigint, INOUT events bigint, INOUT bytes bigint
@@ -190,9 +181,10 @@ BEGIN
 END $$;
 
 -- Retention, a bounded part of it: `more` when there is more. What others have locked is left for later.
--- before: when finished streams are over, and since when an owner that left its sessions is unseen.
+-- lost: the owners that `me` saw stand still, at these beats.
 CREATE FUNCTION {ns}.sweep(
     me bigint, my_lane integer, clock bigint, retention_ms bigint, max_age_ms bigint, at_most integer,
+    lost bigint[], lost_beats bigint[],
     OUT sessions bigint, OUT streams bigint, OUT events bigint, OUT bytes bigint, OUT more boolean
 ) LANGUAGE plpgsql AS $$
 DECLARE
@@ -204,6 +196,8 @@ DECLARE
 BEGIN
     PERFORM {ns}.begin(false, '1000');
     sessions := 0; streams := 0; events := 0; bytes := 0; more := false;
+    UPDATE {ns}.owner AS o SET gone = now_ms FROM unnest(lost, lost_beats) AS l (id, beat)
+    WHERE o.id = l.id AND o.beat = l.beat AND o.gone IS NULL;
     SELECT array_agg(id) INTO ids FROM (
         SELECT st.id FROM {ns}.stream AS st JOIN {ns}.session AS se ON se.id = st.session
         WHERE st.finished <= now_ms - retention_ms ORDER BY st.finished LIMIT at_most FOR UPDATE SKIP LOCKED
@@ -216,7 +210,7 @@ BEGIN
     thrown := 0;
     FOR s IN
         SELECT se.id FROM {ns}.owner AS o JOIN {ns}.session AS se ON se.owner = o.id
-        WHERE o.beat < now_ms - max_age_ms AND o.id <> me LIMIT at_most FOR UPDATE OF se SKIP LOCKED
+        WHERE o.gone < now_ms - max_age_ms LIMIT at_most FOR UPDATE SKIP LOCKED
     LOOP
         SELECT * INTO t FROM {ns}.remove_session(s.id);
         sessions := sessions + t.sessions; streams := streams + t.streams;
@@ -225,8 +219,10 @@ BEGIN
     END LOOP;
     more := more OR thrown = at_most;
     WITH left_over AS (
-        SELECT o.id FROM {ns}.owner AS o WHERE o.beat < now_ms - max_age_ms AND o.id <> me
+        SELECT o.id FROM {ns}.owner AS o WHERE o.gone < now_ms - max_age_ms
             AND NOT EXISTS (SELECT FROM {ns}.session AS se WHERE se.owner = o.id)
+            -- Whoever reads one of these has to learn that its owner is gone.
+            AND NOT EXISTS (SELECT FROM {ns}.stream AS st WHERE st.owner = o.id AND st.finished IS NULL)
         LIMIT at_most FOR UPDATE SKIP LOCKED
     ), gone AS (
         DELETE FROM {ns}.owner AS o USING left_over AS l WHERE o.id = l.id RETURNING o.*
@@ -338,26 +334,27 @@ BEGIN
     INTO sessions, streams, events, bytes FROM {ns}.total AS t;
 END $$;
 
--- A sign of life. Tells what all others have counted, and whether one of them is there. What it costs does not depend on
--- how many there are.
+-- A sign of life. Tells what all others have counted, and the beats of those before it in the order of ids, and around:
+-- each one that dies has one after it that sees that. What it costs does not depend on how many there are.
 CREATE FUNCTION {ns}.beat(
-    me bigint, clock bigint, lost_ms bigint,
-    OUT sessions bigint, OUT streams bigint, OUT events bigint, OUT bytes bigint, OUT is_alone boolean
+    me bigint, OUT sessions bigint, OUT streams bigint, OUT events bigint, OUT bytes bigint,
+    OUT others bigint[], OUT beats bigint[]
 ) LANGUAGE plpgsql AS $$
-DECLARE
-    now_ms bigint := coalesce(clock, {ns}.now_ms());
 BEGIN
     PERFORM {ns}.begin(false, '1000');
-    INSERT INTO {ns}.owner AS o (id, beat) VALUES (me, now_ms)
-    ON CONFLICT (id) DO UPDATE SET beat = greatest(o.beat, excluded.beat), closed = false;
-    is_alone := NOT EXISTS (SELECT FROM {ns}.owner AS o WHERE id <> me AND NOT closed AND o.beat > now_ms - lost_ms);
+    INSERT INTO {ns}.owner AS o (id) VALUES (me) ON CONFLICT (id) DO UPDATE SET beat = o.beat + 1, gone = NULL;
+    SELECT coalesce(array_agg(near.id), '{}'), coalesce(array_agg(near.beat), '{}') INTO others, beats FROM (
+        (SELECT id, beat FROM {ns}.owner WHERE gone IS NULL AND id < me ORDER BY id DESC LIMIT 8)
+        UNION ALL
+        (SELECT id, beat FROM {ns}.owner WHERE gone IS NULL AND id > me ORDER BY id DESC LIMIT 8)
+    ) AS near;
     SELECT * INTO sessions, streams, events, bytes FROM {ns}.sum_up(me);
 END $$;
 
 CREATE FUNCTION {ns}.goodbye(me bigint, clock bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM {ns}.begin(false, '1000');
-    UPDATE {ns}.owner SET closed = true, beat = greatest(beat, coalesce(clock, {ns}.now_ms())) WHERE id = me;
+    UPDATE {ns}.owner SET beat = -1, gone = coalesce(clock, {ns}.now_ms()) WHERE id = me;
     PERFORM {ns}.sum_up(me);
 END $$;
 
@@ -393,10 +390,11 @@ BEGIN
     END LOOP;
 END $$;
 
+-- The owner and its beat are told when it is another one; no beat, where its row is gone.
 CREATE FUNCTION {ns}.record(
-    session_name bytea, stream_nonce bytea, me bigint, clock bigint,
+    session_name bytea, stream_nonce bytea, me bigint,
     OUT head bigint, OUT low bigint, OUT is_finished boolean, OUT chain bigint, OUT retry_ms bigint, OUT claims bigint,
-    OUT about bytea, OUT tail bytea, OUT unseen_ms bigint
+    OUT about bytea, OUT tail bytea, OUT owner bigint, OUT beat bigint
 ) RETURNS SETOF record LANGUAGE plpgsql STABLE AS $$
 DECLARE
     s record;
@@ -411,7 +409,8 @@ BEGIN
         SELECT frame INTO tail FROM {ns}.event WHERE stream = s.id AND seq = -1;
     END IF;
     IF s.owner <> me THEN
-        unseen_ms := {ns}.unseen(s.owner, coalesce(clock, {ns}.now_ms()));
+        owner := s.owner;
+        SELECT o.beat INTO beat FROM {ns}.owner AS o WHERE o.id = s.owner;
     END IF;
     RETURN NEXT;
 END $$;
@@ -419,18 +418,20 @@ END $$;
 CREATE FUNCTION {ns}.session_record(
     session_name bytea, me bigint, clock bigint,
     OUT revision text, OUT principal bytea, OUT retry_ms bigint, OUT lists smallint, OUT standalone bytea,
-    OUT age_ms bigint, OUT unseen_ms bigint
+    OUT age_ms bigint, OUT owner bigint, OUT beat bigint
 ) RETURNS SETOF record LANGUAGE plpgsql STABLE AS $$
 DECLARE
     s record;
-    now_ms bigint := coalesce(clock, {ns}.now_ms());
 BEGIN
     SELECT * INTO s FROM {ns}.session WHERE name = session_name AND created IS NOT NULL;
     IF NOT FOUND THEN RETURN; END IF;
     revision := s.revision; principal := s.principal; retry_ms := s.retry_ms; lists := s.lists;
     standalone := s.standalone;
-    age_ms := greatest(now_ms - s.created, 0);
-    unseen_ms := CASE WHEN s.owner = me THEN 0 ELSE {ns}.unseen(s.owner, now_ms) END;
+    age_ms := greatest(coalesce(clock, {ns}.now_ms()) - s.created, 0);
+    IF s.owner <> me THEN
+        owner := s.owner;
+        SELECT o.beat INTO beat FROM {ns}.owner AS o WHERE o.id = s.owner;
+    END IF;
     RETURN NEXT;
 END $$;
 

@@ -204,7 +204,7 @@ async fn heed(link: &SharedLink, shared: &Shared, context: &Context) -> Result<b
     wake.is_listening.store(true, Ordering::Relaxed);
     // What was said before is lost.
     wake.watchers.all_changed();
-    let beat = Duration::from_millis((context.owner_lost_ms / 4).clamp(500, 60_000));
+    let beat = context.pause.max(Duration::from_millis(500));
     let mut heard = (echoes(), Instant::now());
     // Others may let go of it, and then it ends.
     let left = Arc::downgrade(&client);

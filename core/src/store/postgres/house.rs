@@ -19,13 +19,12 @@ const EVENTS_AT_MOST: i64 = 5_000;
 
 /// The task: ends when the store is closed.
 pub(super) async fn run(link: SharedLink, quiet: SharedLink, shared: Arc<Shared>, context: Arc<Context>) {
-    let pause = Duration::from_millis((context.owner_lost_ms / 4).clamp(10, 60_000));
+    let pause = context.pause;
     let vacuum = Vacuum::new(quiet, Arc::clone(&shared), Arc::clone(&context));
-    let mut house = House { lane: shared.lanes.len(), is_stuck: false, vacuum, shared, context };
-    let mut beat_due = Instant::now();
+    let lane = shared.lanes.len();
+    let mut house = House { lane, beat_due: Instant::now(), is_stuck: false, vacuum, shared, context };
     while !house.shared.is_closed() {
         let patience = pause.min(house.context.timeout);
-        let is_beat_due = Instant::now() >= beat_due;
         let asked = house.shared.sweeps_asked();
         let found = {
             let mut link = link.lock().await;
@@ -41,7 +40,7 @@ pub(super) async fn run(link: SharedLink, quiet: SharedLink, shared: Arc<Shared>
             }
         };
         let limit = house.context.timeout;
-        let more = match tokio::time::timeout(limit, house.work(&client, asked, is_beat_due)).await {
+        let more = match tokio::time::timeout(limit, house.work(&client, asked)).await {
             Ok(Ok(more)) => more,
             Ok(Err(fault)) => {
                 tracing::warn!(target: "tailrope", error = fault.text, "event store gave no sign of life");
@@ -58,11 +57,9 @@ pub(super) async fn run(link: SharedLink, quiet: SharedLink, shared: Arc<Shared>
             }
         };
         house.shared.swept(asked);
-        if is_beat_due {
-            beat_due = Instant::now() + pause;
-        }
         if !more {
-            let wait = beat_due.saturating_duration_since(Instant::now());
+            // A beat that failed is tried again soon: others count how long it stands still.
+            let wait = house.beat_due.saturating_duration_since(Instant::now()).max(pause / 16);
             let _ = tokio::time::timeout(wait, house.shared.house.notified()).await;
         }
     }
@@ -72,6 +69,7 @@ pub(super) async fn run(link: SharedLink, quiet: SharedLink, shared: Arc<Shared>
 struct House {
     /// The number of its row in `tally`.
     lane: usize,
+    beat_due: Instant,
     /// Nothing more could be freed: not tried again before the next sign of life.
     is_stuck: bool,
     vacuum: Vacuum,
@@ -81,9 +79,10 @@ struct House {
 
 impl House {
     /// One round. True when there is more to do at once.
-    async fn work(&mut self, client: &Client, asked: u64, is_beat_due: bool) -> Result<bool, Fault> {
-        if is_beat_due {
+    async fn work(&mut self, client: &Client, asked: u64) -> Result<bool, Fault> {
+        if Instant::now() >= self.beat_due {
             self.beat(client).await?;
+            self.beat_due = Instant::now() + self.context.pause;
             self.is_stuck = false;
             let worn = client.query_typed(&self.context.statements.worn, &[(&vacuum::AT_LEAST, Type::INT8)]).await;
             let worn = worn.map_err(|error| Fault::of(&error))?;
@@ -99,22 +98,20 @@ impl House {
 
     async fn beat(&self, client: &Client) -> Result<(), Fault> {
         let context = &self.context;
-        let lost_ms = i64::try_from(context.owner_lost_ms).unwrap_or(i64::MAX);
-        let row = self
-            .ask(
-                client,
-                &context.statements.beat,
-                &[(&context.owner, Type::INT8), (&context.clock(), Type::INT8), (&lost_ms, Type::INT8)],
-            )
-            .await?;
+        let row = self.ask(client, &context.statements.beat, &[(&context.owner, Type::INT8)]).await?;
         lock(&self.shared.book).others = tally(&row);
-        self.shared.wake.beat(row.get(4));
+        let (others, beats): (Vec<i64>, Vec<i64>) = (row.get(4), row.get(5));
+        self.shared.wake.beat(others.is_empty());
+        for (other, beat) in others.into_iter().zip(beats) {
+            context.owners.saw(other, Some(beat));
+        }
         Ok(())
     }
 
     async fn sweep(&self, client: &Client) -> Result<bool, Fault> {
         let context = &self.context;
         let [retention_ms, max_age_ms] = context.sweep_ms;
+        let (lost, beats) = context.owners.lost();
         let row = self
             .ask(
                 client,
@@ -126,6 +123,8 @@ impl House {
                     (&retention_ms, Type::INT8),
                     (&max_age_ms, Type::INT8),
                     (&AT_MOST, Type::INT4),
+                    (&lost, Type::INT8_ARRAY),
+                    (&beats, Type::INT8_ARRAY),
                 ],
             )
             .await?;

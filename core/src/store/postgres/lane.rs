@@ -127,7 +127,7 @@ async fn perform(
 /// What a fault means for a write. It may be done, or can be as soon as the server is there: whoever writes asks again.
 fn not_done(write: &Write, fault: &Fault) -> StoreError {
     match (write, fault.unheard) {
-        (Write::Open { .. } | Write::Append { .. } | Write::Finish { .. }, Some(time)) => {
+        (Write::Append { .. }, Some(time)) => {
             tracing::warn!(target: "tailrope", error = fault.text, "the event store was not reached in time");
             StoreError::TimedOut { after_ms: time.as_millis().try_into().unwrap_or(u64::MAX) }
         }
@@ -194,8 +194,8 @@ async fn apply(
     encoded: &Encoded<'_>,
 ) -> Result<Row, Fault> {
     let lane = i32::try_from(lane).unwrap_or(i32::MAX);
-    let clock = context.clock();
-    let before: [(&(dyn ToSql + Sync), Type); 7] = [
+    let (clock, (lost, beats)) = (context.clock(), context.owners.lost());
+    let before: [(&(dyn ToSql + Sync), Type); 9] = [
         (&context.owner, Type::INT8),
         (&lane, Type::INT4),
         (&clock, Type::INT8),
@@ -203,6 +203,8 @@ async fn apply(
         (&again, Type::BOOL),
         (&context.lock_ms, Type::TEXT),
         (&context.bounds, Type::INT8_ARRAY),
+        (&lost, Type::INT8_ARRAY),
+        (&beats, Type::INT8_ARRAY),
     ];
     let parameters: Vec<_> = before.into_iter().chain(encoded.parameters()).collect();
     client.query_typed_one(&context.statements.apply, &parameters).await.map_err(|error| Fault::of(&error))

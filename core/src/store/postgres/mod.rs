@@ -5,7 +5,8 @@
 //! transaction by one call of a function, so that hundreds of appends share a commit and a round trip.
 //! No statement relies on the state of a connection: a pooler may give each transaction another one.
 //!
-//! A caller's `now` is not used: times are the database's.
+//! A caller's `now` is not used: times are the database's. None of them says that an owner is gone: that is seen, by
+//! its beat.
 
 mod address;
 mod batch;
@@ -13,6 +14,7 @@ mod hints;
 mod house;
 mod lane;
 mod link;
+mod owners;
 mod queue;
 mod reader;
 mod schema;
@@ -27,8 +29,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use address::Address;
-use bytes::Bytes;
 use link::{Heard, Link};
+use owners::Owners;
 use queue::{Shared, What, Write, lock};
 use schema::Statements;
 use server::Server;
@@ -59,7 +61,9 @@ const OPENING: Duration = Duration::from_secs(30);
 struct Context {
     /// This store object among all that ever used the namespace.
     owner: i64,
-    owner_lost_ms: u64,
+    owners: Owners,
+    /// The pause between two signs of life.
+    pause: Duration,
     wall_clock: Option<WallClock>,
     waits_for_disk: bool,
     /// How long a lock of somebody else is waited for, as a setting of the server.
@@ -86,13 +90,13 @@ impl Context {
             signed(limits.max_bytes_per_stream),
             signed(limits.max_bytes_per_session),
             ms(limits.max_age_ms),
-            ms(owner_lost_ms),
             EVENT_OVERHEAD,
             LOG_OVERHEAD,
         ];
         Self {
             owner,
-            owner_lost_ms,
+            owners: Owners::new(owner_lost_ms),
+            pause: Duration::from_millis((owner_lost_ms / 4).clamp(10, 60_000)),
             wall_clock: wall_clock.clone(),
             waits_for_disk: durability == Durability::Power,
             lock_ms: (address.timeout / 4).as_millis().max(1).to_string(),
@@ -108,12 +112,8 @@ impl Context {
 
     /// What takes the place of the database's clock.
     fn clock(&self) -> Option<i64> {
-        clock(self.wall_clock.as_ref())
+        self.wall_clock.as_ref().map(|clock| i64::try_from(clock()).unwrap_or(i64::MAX))
     }
-}
-
-fn clock(wall_clock: Option<&WallClock>) -> Option<i64> {
-    wall_clock.map(|clock| i64::try_from(clock()).unwrap_or(i64::MAX))
 }
 
 /// An event store in a PostgreSQL database. See [`open`](super::open).
@@ -208,7 +208,7 @@ fn run(
         }
     };
     runtime.block_on(async {
-        match prepare(&servers.main, &address.namespace, options).await {
+        match prepare(&servers.main, &address.namespace).await {
             Ok(owner) => {
                 let context = Arc::new(Context::new(owner, address, options));
                 let _ = opened.send(Ok(()));
@@ -223,10 +223,9 @@ fn run(
     runtime.shutdown_background();
 }
 
-async fn prepare(server: &Server, namespace: &str, options: &StoreOptions) -> Result<i64, String> {
+async fn prepare(server: &Server, namespace: &str) -> Result<i64, String> {
     let client = link::connect(server, None, Arc::default()).await.map_err(|fault| fault.text)?;
-    let clock = clock(options.wall_clock.as_ref());
-    let preparing = tokio::time::timeout(OPENING, schema::prepare(&client, namespace, clock));
+    let preparing = tokio::time::timeout(OPENING, schema::prepare(&client, namespace));
     preparing.await.unwrap_or_else(|_| Err("the server did not answer in time".to_owned()))
 }
 
@@ -284,27 +283,16 @@ async fn say_goodbye(link: &mut Link, context: &Context) {
 }
 
 impl EventStore for PostgresStore {
-    fn open(&self, _now: Ms, key: &StreamKey, about: &Bytes, ticket: &Ticket) -> Answer<()> {
-        Self::later(self.shared.write(Write::Open { key: key.clone(), about: about.clone(), ticket: ticket.clone() }))
-    }
-
-    fn append(&self, _now: Ms, key: &StreamKey, append: &Append<'_>, ticket: &Ticket) -> Answer<()> {
+    fn append(&self, _now: Ms, key: &StreamKey, append: &Append, ticket: &Ticket) -> Answer<()> {
         if let Err(error) = append.check_size(self.max_event_bytes) {
             return Answer::Now(Err(error));
         }
-        Self::later(self.shared.write(Write::append(key, append, ticket)))
+        let (key, append, ticket) = (key.clone(), append.clone(), ticket.clone());
+        Self::later(self.shared.write(Write::Append { key, append, ticket }))
     }
 
     fn abandon(&self, key: &StreamKey, ticket: &Ticket) {
         self.shared.call_off(key, ticket);
-    }
-
-    fn finish(&self, _now: Ms, key: &StreamKey, tail: Bytes, ticket: &Ticket) -> Answer<()> {
-        Self::later(self.shared.write(Write::Finish { key: key.clone(), tail, ticket: ticket.clone() }))
-    }
-
-    fn set_retry(&self, key: &StreamKey, retry_ms: u32) {
-        self.tell(Write::SetRetry { key: key.clone(), retry_ms });
     }
 
     fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<Page> {

@@ -10,14 +10,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use bytes::Bytes;
 use tokio::sync::Notify;
 
 use super::usage::Book;
 use super::wake::Wake;
 use crate::store::line::{Line, Waiting, closed};
 use crate::store::{Append, Name, ReadLimit, SessionRecord, StoreError, StreamKey, Ticket};
-use crate::stream::{Seq, StoredEvent};
+use crate::stream::Seq;
 
 /// Operations of one transaction.
 const BATCH: usize = 256;
@@ -26,11 +25,8 @@ const BATCH_BYTES: usize = 4 << 20;
 
 /// A change. Those with a ticket are answered.
 pub(super) enum Write {
-    Open { key: StreamKey, about: Bytes, ticket: Ticket },
-    Append { key: StreamKey, events: Vec<StoredEvent>, chains: (u64, u64), ticket: Ticket },
+    Append { key: StreamKey, append: Append, ticket: Ticket },
     Claim { key: StreamKey, ticket: Ticket },
-    Finish { key: StreamKey, tail: Bytes, ticket: Ticket },
-    SetRetry { key: StreamKey, retry_ms: u32 },
     Settle { key: StreamKey, seq: Seq },
     DropStream { key: StreamKey },
     DropSession { session: Arc<str> },
@@ -38,17 +34,9 @@ pub(super) enum Write {
 }
 
 impl Write {
-    pub(super) fn append(key: &StreamKey, append: &Append<'_>, ticket: &Ticket) -> Self {
-        let chains = (append.chain_before, append.chain);
-        Self::Append { key: key.clone(), events: append.events.to_vec(), chains, ticket: ticket.clone() }
-    }
-
     pub(super) fn ticket(&self) -> Option<&Ticket> {
         match self {
-            Self::Open { ticket, .. }
-            | Self::Append { ticket, .. }
-            | Self::Claim { ticket, .. }
-            | Self::Finish { ticket, .. } => Some(ticket),
+            Self::Append { ticket, .. } | Self::Claim { ticket, .. } => Some(ticket),
             _ => None,
         }
     }
@@ -56,11 +44,8 @@ impl Write {
     /// The stream that it is for; none when it is for a session.
     pub(super) fn key(&self) -> Option<&StreamKey> {
         match self {
-            Self::Open { key, .. }
-            | Self::Append { key, .. }
+            Self::Append { key, .. }
             | Self::Claim { key, .. }
-            | Self::Finish { key, .. }
-            | Self::SetRetry { key, .. }
             | Self::Settle { key, .. }
             | Self::DropStream { key } => Some(key),
             Self::DropSession { .. } | Self::PutSession { .. } => None,
@@ -80,9 +65,10 @@ impl Write {
     /// Of payloads.
     fn bytes(&self) -> usize {
         match self {
-            Self::Append { events, .. } => events.iter().map(|event| event.frame.len()).sum(),
-            Self::Finish { tail, .. } => tail.len(),
-            Self::Open { about, .. } => about.len(),
+            Self::Append { append, .. } => {
+                let events: usize = append.events.iter().map(|event| event.frame.len()).sum();
+                events + append.about.len() + append.end.as_deref().map_or(0, <[u8]>::len)
+            }
             _ => 0,
         }
     }
@@ -423,7 +409,7 @@ mod tests {
         let key = || StreamKey { session: "s".into(), nonce: StreamNonce([1; 12]) };
         assert_is_bounded(
             |ticket| shared.look(What::Record { key: key() }, ticket),
-            |events, ticket| shared.write(Write::Append { key: key(), events, chains: (0, 0), ticket: ticket.clone() }),
+            |append, ticket| shared.write(Write::Append { key: key(), append, ticket: ticket.clone() }),
             || shared.write(Write::DropStream { key: key() }),
         );
     }

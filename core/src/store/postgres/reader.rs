@@ -141,12 +141,7 @@ async fn record(client: &Client, context: &Context, key: &StreamKey) -> Result<O
     let rows = ask(
         client,
         &context.statements.record,
-        &[
-            (&key.session.as_bytes(), Type::BYTEA),
-            (&key.nonce.0.as_slice(), Type::BYTEA),
-            (&context.owner, Type::INT8),
-            (&context.clock(), Type::INT8),
-        ],
+        &[(&key.session.as_bytes(), Type::BYTEA), (&key.nonce.0.as_slice(), Type::BYTEA), (&context.owner, Type::INT8)],
     )
     .await?;
     let bytes = |bytes: Option<&[u8]>| bytes.map(Bytes::copy_from_slice);
@@ -159,7 +154,7 @@ async fn record(client: &Client, context: &Context, key: &StreamKey) -> Result<O
         claims: row.get::<_, i64>(5).cast_unsigned(),
         about: bytes(row.get(6)).unwrap_or_default(),
         tail: bytes(row.get(7)),
-        owner_unseen_ms: row.get::<_, Option<i64>>(8).map(unseen),
+        owner_unseen_ms: unseen_ms(context, row, 8),
     }))
 }
 
@@ -180,14 +175,15 @@ async fn session_record(client: &Client, context: &Context, session: &str) -> Re
             list_changed: ListChanged { tools: lists & 1 != 0, prompts: lists & 2 != 0, resources: lists & 4 != 0 },
             standalone: row.get::<_, Option<&[u8]>>(4).and_then(|nonce| nonce.try_into().ok()).map(StreamNonce),
             age_ms: row.get::<_, i64>(5).max(0).cast_unsigned(),
-            unseen_ms: unseen(row.get(6)),
+            unseen_ms: unseen_ms(context, row, 6).unwrap_or(0),
         }
     }))
 }
 
-/// The largest number stands for ever.
-fn unseen(ms: i64) -> u64 {
-    if ms == i64::MAX { u64::MAX } else { ms.max(0).cast_unsigned() }
+/// For how long the owner that is told here, and in the next column its beat, gives no sign; none when it is this one.
+fn unseen_ms(context: &Context, row: &Row, at: usize) -> Option<u64> {
+    let owner: Option<i64> = row.get(at);
+    owner.map(|owner| context.owners.saw(owner, row.get(at + 1)))
 }
 
 fn kind(kind: i64) -> EventKind {

@@ -8,7 +8,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::link::Fault;
 
 /// The version of the tables and functions.
-const VERSION: i32 = 1;
+const VERSION: i32 = 2;
 
 const TABLES: &str = include_str!("tables.sql");
 const FUNCTIONS: &str = include_str!("functions.sql");
@@ -42,14 +42,14 @@ impl Statements {
             format!("SELECT * FROM \"{namespace}\".{function}({})", parameters.join(", "))
         };
         Self {
-            apply: call("apply", 22),
+            apply: call("apply", 27),
             page: call("page", 6),
-            record: call("record", 4),
+            record: call("record", 3),
             session: call("session_record", 3),
             heads: call("heads", 3),
             tell: call("tell", 1),
-            beat: call("beat", 3),
-            sweep: call("sweep", 6),
+            beat: call("beat", 1),
+            sweep: call("sweep", 8),
             empty_trash: call("empty_trash", 1),
             worn: call("worn", 1),
             trim_all: call("trim_all", 5),
@@ -65,18 +65,20 @@ pub(super) fn vacuum(namespace: &str, table: &str) -> String {
 }
 
 /// Makes the tables where there are none, and becomes an owner of logs. Many may do so at once.
-pub(super) async fn prepare(client: &Client, namespace: &str, clock: Option<i64>) -> Result<i64, String> {
+pub(super) async fn prepare(client: &Client, namespace: &str) -> Result<i64, String> {
     if !is_there(client, namespace).await? {
         let created = create(client, namespace).await;
         let end = if created.is_ok() { "COMMIT" } else { "ROLLBACK" };
         let ended = client.batch_execute(end).await.map_err(|error| say(&error));
         created.and(ended)?;
     }
-    let owner = format!(
-        "INSERT INTO \"{namespace}\".owner (beat) VALUES (coalesce($1, \"{namespace}\".now_ms())) RETURNING id"
-    );
-    let row = client.query_typed_one(&owner, &[(&clock, Type::INT8)]).await.map_err(|error| say(&error))?;
-    Ok(row.get(0))
+    // Never one that was there before: a server that takes over for another one may not know the last.
+    let mut owner = [0; 8];
+    getrandom::fill(&mut owner).map_err(|error| format!("no random numbers: {error}"))?;
+    let owner = i64::from_be_bytes(owner);
+    let insert = format!("INSERT INTO \"{namespace}\".owner (id) VALUES ($1)");
+    client.query_typed(&insert, &[(&owner, Type::INT8)]).await.map_err(|error| say(&error))?;
+    Ok(owner)
 }
 
 fn say(error: &Error) -> String {

@@ -100,10 +100,10 @@ impl Wake {
         let mut news = lock(&self.news);
         for write in writes {
             let item = match write {
-                Write::Append { key, .. }
-                | Write::Claim { key, .. }
-                | Write::Finish { key, .. }
-                | Write::DropStream { key } => format!("n{}", key.nonce.hex()),
+                Write::Append { append, .. } if append.events.is_empty() && append.end.is_none() => continue,
+                Write::Append { key, .. } | Write::Claim { key, .. } | Write::DropStream { key } => {
+                    format!("n{}", key.nonce.hex())
+                }
                 Write::DropSession { session } => format!("s{:024x}", xxh3_64(session.as_bytes())),
                 _ => continue,
             };

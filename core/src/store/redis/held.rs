@@ -7,10 +7,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::script::{Lives, Other};
+use super::script::{Lives, Other, Written};
 use crate::protocol::StreamNonce;
-use crate::store::{Limits, Usage};
+use crate::store::{StoreOptions, Usage};
 
+#[derive(Default)]
 struct HeldLog {
     events: u64,
     bytes: u64,
@@ -42,12 +43,13 @@ pub(super) struct Held {
 }
 
 impl Held {
-    pub(super) fn new(limits: &Limits) -> Self {
+    pub(super) fn new(options: &StoreOptions) -> Self {
+        let limits = &options.limits;
         Self {
             state: Mutex::default(),
             retention: Duration::from_millis(limits.retention_ms),
             max_age: Duration::from_millis(limits.max_age_ms),
-            refresh: Duration::from_millis(Lives::new(limits).refresh_ms),
+            refresh: Duration::from_millis(Lives::new(limits, options.owner_lost_ms).refresh_ms),
         }
     }
 
@@ -55,44 +57,33 @@ impl Held {
         self.lock().usage
     }
 
-    /// Whether this store object opened the log.
+    /// Whether this store object created the log.
     pub(super) fn has(&self, session: &str, nonce: StreamNonce) -> bool {
         self.lock().sessions.get(session).is_some_and(|held| held.logs.contains_key(&nonce))
     }
 
-    /// A log of ours was opened.
-    pub(super) fn opened(&self, session: &Arc<str>, nonce: StreamNonce, (events, bytes): (u64, u64)) {
+    /// What a log holds now. Those of others are not counted.
+    pub(super) fn wrote(&self, session: &Arc<str>, nonce: StreamNonce, written: Written) {
         let mut guard = self.lock();
         let State { sessions, usage } = &mut *guard;
+        let is_known = sessions.get(session).is_some_and(|held| held.logs.contains_key(&nonce));
+        if !is_known && !written.is_mine {
+            return;
+        }
         let held = session_of(sessions, session);
-        held.active = Instant::now();
-        if held.logs.is_empty() {
-            usage.sessions += 1;
+        if !is_known {
+            usage.sessions += u64::from(held.logs.is_empty());
+            usage.streams += 1;
         }
-        let before = held.logs.insert(nonce, HeldLog { events, bytes, until: None });
-        usage.streams += u64::from(before.is_none());
-        usage.events += events;
-        usage.bytes += bytes;
-        if let Some(before) = before {
-            usage.events -= before.events;
-            usage.bytes -= before.bytes;
-        }
-    }
-
-    /// A log has so many events and bytes now. Those of others are not counted.
-    pub(super) fn wrote(&self, session: &str, nonce: StreamNonce, (events, bytes): (u64, u64), is_finished: bool) {
-        let mut guard = self.lock();
-        let State { sessions, usage } = &mut *guard;
-        let Some(held) = sessions.get_mut(session) else { return };
-        let Some(log) = held.logs.get_mut(&nonce) else { return };
         let now = Instant::now();
         held.active = now;
-        usage.events = (usage.events + events).saturating_sub(log.events);
-        usage.bytes = (usage.bytes + bytes).saturating_sub(log.bytes);
-        (log.events, log.bytes) = (events, bytes);
-        if is_finished && log.until.is_none() {
-            log.until = Some(now + self.retention);
-        }
+        let log = held.logs.entry(nonce).or_default();
+        usage.events = (usage.events + written.events).saturating_sub(log.events);
+        usage.bytes = (usage.bytes + written.bytes).saturating_sub(log.bytes);
+        // One whose time is over is another log of that name.
+        let until = log.until.filter(|until| *until > now);
+        let until = until.or_else(|| written.is_finished.then(|| now + self.retention));
+        *log = HeldLog { events: written.events, bytes: written.bytes, until };
     }
 
     /// Logs that a run of the script removed, before what it was asked for.
@@ -105,11 +96,11 @@ impl Held {
     }
 
     /// Logs that a run of the script trimmed, after what it was asked for.
-    pub(super) fn trimmed(&self, session: &str, positions: u64, others: &[Other]) {
+    pub(super) fn trimmed(&self, session: &Arc<str>, positions: u64, others: &[Other]) {
         self.lock().usage.trimmed += positions;
         for (nonce, left) in others {
-            if let Some(left) = left {
-                self.wrote(session, *nonce, *left, false);
+            if let Some((events, bytes)) = *left {
+                self.wrote(session, *nonce, Written { events, bytes, is_finished: false, is_mine: false });
             }
         }
     }

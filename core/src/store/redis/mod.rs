@@ -5,7 +5,8 @@
 //! and checked against what others did; what waits meanwhile is the next run. Everything that is written has
 //! an expiry, which is set again while its owner is there.
 //!
-//! A caller's `now` is not used, nor another clock: times are the server's.
+//! A caller's `now` is not used: ages and retention are by the server's clock. Whether an owner is gone is by no
+//! clock but this process's own, and by what was seen of that owner's beats.
 
 mod address;
 mod held;
@@ -22,8 +23,6 @@ mod worker;
 
 use std::fmt;
 use std::sync::Arc;
-
-use bytes::Bytes;
 
 use held::Held;
 use hints::Hints;
@@ -81,32 +80,15 @@ impl RedisStore {
 }
 
 impl EventStore for RedisStore {
-    fn open(&self, _now: Ms, key: &StreamKey, about: &Bytes, ticket: &Ticket) -> Answer<()> {
-        self.ask(&key.session, Ask::Open { nonce: key.nonce, about: about.clone() }, ticket)
-    }
-
-    fn append(&self, _now: Ms, key: &StreamKey, append: &Append<'_>, ticket: &Ticket) -> Answer<()> {
+    fn append(&self, _now: Ms, key: &StreamKey, append: &Append, ticket: &Ticket) -> Answer<()> {
         if let Err(error) = append.check_size(self.max_event_bytes) {
             return Answer::Now(Err(error));
         }
-        if append.events.is_empty() {
-            return Answer::ok(());
-        }
-        let Append { events, chain_before, chain } = *append;
-        let chains = (chain_before, chain);
-        self.ask(&key.session, Ask::Append { nonce: key.nonce, events: events.to_vec(), chains }, ticket)
+        self.ask(&key.session, Ask::Append { nonce: key.nonce, append: append.clone(), lost_owner: None }, ticket)
     }
 
     fn abandon(&self, key: &StreamKey, ticket: &Ticket) {
         self.queue.call_off(&key.session, ticket);
-    }
-
-    fn finish(&self, _now: Ms, key: &StreamKey, tail: Bytes, ticket: &Ticket) -> Answer<()> {
-        self.ask(&key.session, Ask::Finish { nonce: key.nonce, tail, lost_owner: None }, ticket)
-    }
-
-    fn set_retry(&self, key: &StreamKey, retry_ms: u32) {
-        self.tell(&key.session, Ask::SetRetry { nonce: key.nonce, retry_ms });
     }
 
     fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<Page> {

@@ -1,7 +1,8 @@
 //! Opening: the thread begins with finding out whether the servers can be used.
 
-use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ::redis::{Value, cmd};
@@ -13,9 +14,10 @@ use super::held::Held;
 use super::hints::{self, Hints, Listening};
 use super::nodes::{Fault, Nodes, describe};
 use super::queue::Queue;
-use super::script;
+use super::script::{self, Lives};
 use super::tags::Tags;
 use super::worker::{self, Core};
+use crate::store::liveness::Sightings;
 use crate::store::threads::Threads;
 use crate::store::{Durability, StoreOptions};
 
@@ -43,7 +45,7 @@ pub(super) fn open(address: &str, options: &StoreOptions) -> Result<RedisStore, 
     let mut me = [0; 8];
     getrandom::fill(&mut me).map_err(|error| format!("no random numbers: {error}"))?;
     let me: Arc<str> = format!("{:016x}", u64::from_be_bytes(me)).into();
-    let shared = Shared { queue: Arc::default(), held: Arc::new(Held::new(&options.limits)), hints: Arc::default() };
+    let shared = Shared { queue: Arc::default(), held: Arc::new(Held::new(options)), hints: Arc::default() };
     let (queue, held, hints) = (Arc::clone(&shared.queue), Arc::clone(&shared.held), Arc::clone(&shared.hints));
     let max_event_bytes = options.limits.max_event_bytes;
     let (tell, told) = channel();
@@ -95,9 +97,13 @@ async fn start(
         me: Arc::clone(&me),
         sha,
         owner_lost_ms: options.owner_lost_ms,
+        sign_ms: Lives::new(&options.limits, options.owner_lost_ms).sign_ms,
+        beats: AtomicU64::new(1),
+        sightings: Mutex::new(Sightings::new(options.owner_lost_ms)),
+        began: Instant::now(),
     };
     // Before anything is written: whoever finds it looks for its owner.
-    while let Err(fault) = core.sign().await {
+    while let Err(fault) = core.beat().await {
         if matches!(fault, Fault::Lasting(_)) || Instant::now() + PAUSE >= until {
             return drop(tell.send(Err(fault.what().to_owned())));
         }
@@ -134,7 +140,7 @@ async fn prepare(nodes: &Nodes, options: &StoreOptions) -> Result<(String, bool)
         is_sharded &= examine(&info, nodes.is_cluster(), options.durability)? >= SHARDED_CHANNELS;
         lives.push(live);
     }
-    let text = script::text(&options.limits, is_sharded);
+    let text = script::text(options, is_sharded);
     let greeting = cmd("SCRIPT").arg("LOAD").arg(text).to_owned();
     let mut sha = String::new();
     for live in lives {

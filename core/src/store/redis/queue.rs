@@ -13,8 +13,8 @@ use tokio::sync::Notify;
 
 use crate::protocol::StreamNonce;
 use crate::store::line::{Line, Waiting, closed};
-use crate::store::{Name, ReadLimit, SessionRecord, StoreError, Ticket};
-use crate::stream::{Seq, StoredEvent};
+use crate::store::{Append, Name, ReadLimit, SessionRecord, StoreError, Ticket};
+use crate::stream::Seq;
 
 /// Operations of one batch. The server does nothing else meanwhile.
 const BATCH: usize = 128;
@@ -23,14 +23,11 @@ const BATCH_BYTES: usize = 1 << 20;
 
 /// What is asked.
 pub(super) enum Ask {
-    Open { nonce: StreamNonce, about: Bytes },
-    Append { nonce: StreamNonce, events: Vec<StoredEvent>, chains: (u64, u64) },
+    Append { nonce: StreamNonce, append: Append, lost_owner: Option<Box<str>> },
     Claim { nonce: StreamNonce },
     Read { nonce: StreamNonce, after: Seq, limit: ReadLimit },
     Record { nonce: StreamNonce },
     Session,
-    Finish { nonce: StreamNonce, tail: Bytes, lost_owner: Option<Box<str>> },
-    SetRetry { nonce: StreamNonce, retry_ms: u32 },
     Settle { nonce: StreamNonce, seq: Seq },
     DropStream { nonce: StreamNonce },
     DropSession,
@@ -42,25 +39,28 @@ impl Ask {
     /// The one log that it is about.
     pub(super) fn nonce(&self) -> Option<StreamNonce> {
         match self {
-            Self::Open { nonce, .. }
-            | Self::Append { nonce, .. }
+            Self::Append { nonce, .. }
             | Self::Claim { nonce }
             | Self::Read { nonce, .. }
             | Self::Record { nonce }
-            | Self::Finish { nonce, .. }
-            | Self::SetRetry { nonce, .. }
             | Self::Settle { nonce, .. }
             | Self::DropStream { nonce } => Some(*nonce),
             Self::Session | Self::DropSession | Self::PutSession { .. } | Self::Touch { .. } => None,
         }
     }
 
+    /// Whether it ends a log and does nothing else: that may be somebody else's.
+    pub(super) fn ends_alone(&self) -> bool {
+        matches!(self, Self::Append { append, .. } if append.events.is_empty() && append.end.is_some())
+    }
+
     /// Of payloads.
     fn bytes(&self) -> usize {
         match self {
-            Self::Append { events, .. } => events.iter().map(|event| event.frame.len()).sum(),
-            Self::Finish { tail, .. } => tail.len(),
-            Self::Open { about, .. } => about.len(),
+            Self::Append { append, .. } => {
+                let events: usize = append.events.iter().map(|event| event.frame.len()).sum();
+                events + append.about.len() + append.end.as_ref().map_or(0, Bytes::len)
+            }
             _ => 0,
         }
     }
@@ -261,7 +261,7 @@ mod tests {
         let (queue, session, nonce) = (Queue::default(), Arc::<str>::from("s"), StreamNonce([1; 12]));
         assert_is_bounded(
             |ticket| queue.push(&session, Ask::Record { nonce }, Some(ticket)),
-            |events, ticket| queue.push(&session, Ask::Append { nonce, events, chains: (0, 0) }, Some(ticket)),
+            |append, ticket| queue.push(&session, Ask::Append { nonce, append, lost_owner: None }, Some(ticket)),
             || queue.push(&session, Ask::DropStream { nonce }, None),
         );
         assert_eq!(queue.push(&session, Ask::Touch { nonces: vec![nonce] }, None), Ok(()));

@@ -46,19 +46,20 @@ local function cost(value)
   return #value - HEADER - STAMP + EVENT_COST
 end
 
-local function load(nonce)
+local function named(nonce)
   local name = nonce .. ':' .. session
-  local key = prefix .. 'm:' .. name
-  local v = call('HMGET', key, 'h', 'l', 't', 'k', 'o', 'f', 'b', 'n', 'w', 'e', 'q')
+  return {nonce = nonce, key = prefix .. 'm:' .. name, events = prefix .. 'e:' .. name, pinned = prefix .. 'p:' .. name}
+end
+
+local function load(nonce)
+  local m = named(nonce)
+  local v = call('HMGET', m.key, 'h', 'l', 't', 'k', 'o', 'f', 'b', 'n', 'w', 'e', 'q')
   if not v[1] then
     return nil, false
   end
-  local m = {
-    nonce = nonce, key = key, events = prefix .. 'e:' .. name, pinned = prefix .. 'p:' .. name,
-    h = tonumber(v[1]), l = tonumber(v[2]), t = v[3], k = v[4], o = v[5], f = tonumber(v[6]),
-    b = tonumber(v[7]), n = tonumber(v[8]), w = tonumber(v[9]), e = tonumber(v[10]), q = tonumber(v[11])
-  }
-  m.low, m.held = m.l, m.b
+  m.h, m.l, m.t, m.k, m.o, m.f = tonumber(v[1]), tonumber(v[2]), v[3], v[4], v[5], tonumber(v[6])
+  m.b, m.n, m.w, m.e, m.q = tonumber(v[7]), tonumber(v[8]), tonumber(v[9]), tonumber(v[10]), tonumber(v[11])
+  m.held = m.b
   -- It is kept a little longer than its events, so that it can be counted out.
   if m.f and now >= m.f + RETENTION_MS then
     return nil, true
@@ -104,11 +105,7 @@ local function keep_finished(m)
 end
 
 local function save(m)
-  if m.l == m.low then
-    call('HSET', m.key, 'h', m.h, 'k', m.k, 'b', m.b, 'n', m.n, 'w', m.w, 'q', m.q)
-  else
-    call('HSET', m.key, 'h', m.h, 'k', m.k, 'b', m.b, 'n', m.n, 'w', m.w, 'q', m.q, 'l', m.l, 't', m.t)
-  end
+  call('HSET', m.key, 'h', m.h, 'l', m.l, 't', m.t, 'k', m.k, 'b', m.b, 'n', m.n, 'w', m.w, 'q', m.q)
   if m.b ~= m.held then
     count(m.b - m.held)
     m.held = m.b
@@ -246,60 +243,57 @@ end
 
 local ops = {}
 
--- open: nonce, about, chain
-function ops.O()
-  local nonce, about, chain = arg(), arg(), arg()
-  local m, is_expired = load(nonce)
-  if m then
-    return {0, m.n, m.b, m.o == me and 1 or 0}
-  end
-  if is_expired then
-    remove(nonce)
-  end
-  purge()
-  local name = nonce .. ':' .. session
-  m = {
-    nonce = nonce, key = prefix .. 'm:' .. name, events = prefix .. 'e:' .. name, pinned = prefix .. 'p:' .. name,
-    q = 0, b = LOG_COST + #about
-  }
-  call('HSET', m.key, 'h', 0, 'l', 1, 't', sub(chain, 9), 'k', chain, 'o', me, 'b', m.b, 'n', 0, 'w', now, 'q', 0,
-    'a', about, 'c', 0)
-  call('UNLINK', m.events, m.pinned)
-  count(m.b)
-  keep(m)
-  written[nonce] = true
-  return {0, 0, m.b, 1}
+-- What is held after a write.
+local function state(m)
+  return {0, m.n, m.b, m.f and 1 or 0, m.o == me and 1 or 0}
 end
 
--- append: nonce, first, chain before, chain after, values
+-- append: nonce, first, chain before, chain after, retry, = and the end, an owner that is lost, about and chain for a
+-- log that is created, values
 function ops.A(count_of_args)
   local nonce, first, before, chain = arg(), number(), arg(), arg()
-  local added = count_of_args - 4
-  local last = first + added - 1
-  local m = load(nonce)
-  if not m then
+  local retry, tail, lost_owner, about, start = arg(), arg(), arg(), arg(), arg()
+  local last = first + count_of_args - 10
+  local ends_alone = last < first and tail ~= ''
+  local m, is_expired = load(nonce)
+  local is_new = not m
+  if is_new and first > 1 then
     return {GONE}
-  elseif m.h == last and m.k == chain then
-    return {0, m.n, m.b, m.f and 1 or 0}
+  elseif is_new then
+    m = named(nonce)
+    m.h, m.l, m.t, m.k, m.o = 0, 1, sub(start, 9), start, me
+    m.b, m.n, m.w, m.e, m.q, m.held = LOG_COST + #about, 0, now, 0, 0, 0
+  end
+  local is_there = m.h == last and m.k == chain
+  if is_there and not is_new and (m.f or (retry == '' and tail == '')) then
+    return state(m)
   elseif m.f then
     return {GONE}
-  elseif m.o ~= me then
-    return {FENCED}
-  elseif m.h + 1 < first or (m.h + 1 == first and m.k ~= before) then
+  elseif m.o ~= me and not (ends_alone and m.o == lost_owner) then
+    return {FENCED, m.o}
+  elseif not is_there and (m.h + 1 < first or (m.h + 1 == first and m.k ~= before)) then
     return {ROLLED_BACK}
-  elseif m.h + 1 > first then
+  elseif not is_there and m.h + 1 > first then
     return {OUT_OF_ORDER}
   end
+  if is_new then
+    if is_expired then
+      remove(nonce)
+    end
+    purge()
+    -- A server whose memory is full refuses what takes some, but only as the first change of a run.
+    call('HSET', m.key, 'o', me, 'a', about, 'c', 0)
+    call('UNLINK', m.events, m.pinned)
+  end
   local kind
-  for seq = first, last do
+  for seq = m.h + 1, last do
     local value = arg() .. stamp
     if m.h >= m.l and call('RPUSHX', m.events, value) == 0 then
       lost(m)
     end
     if m.h < m.l then
       call('RPUSH', m.events, value)
-      call('PEXPIRE', m.events, EVENTS_MS)
-      m.w = now
+      m.w, m.e = now, 0
     end
     kind = sub(value, 1, 1)
     if kind == '2' then
@@ -309,19 +303,31 @@ function ops.A(count_of_args)
     m.h, m.n, m.b = seq, m.n + 1, m.b + cost(value)
   end
   m.k = chain
+  if retry ~= '' then
+    call('HSET', m.key, 'r', retry)
+  end
+  if tail ~= '' then
+    m.b = m.b + #tail - 1
+    call('HSET', m.key, 'T', sub(tail, 2), 'o', me)
+  end
+  if kind == '3' or tail ~= '' then
+    m.f = now
+    call('HSET', m.key, 'f', now)
+  end
   if is_log_over(m) then
     shrink(m, is_log_over)
   end
   save(m)
-  if kind == '3' then
-    call('HSET', m.key, 'f', now)
+  if m.f then
     keep_finished(m)
   elseif now - m.e > REFRESH_MS then
     keep(m)
   end
-  changed[#changed + 1] = nonce
+  if kind or m.f then
+    changed[#changed + 1] = nonce
+  end
   written[nonce] = true
-  return {0, m.n, m.b, kind == '3' and 1 or 0}
+  return state(m)
 end
 
 -- claim: nonce
@@ -332,34 +338,6 @@ function ops.C()
   end
   changed[#changed + 1] = m.nonce
   return {0, call('HINCRBY', m.key, 'c', 1)}
-end
-
--- finish: nonce, tail, an owner that is lost
-function ops.F()
-  local nonce, tail, lost_owner = arg(), arg(), arg()
-  local m = load(nonce)
-  if not m then
-    return {GONE}
-  elseif m.f then
-    return {0, m.n, m.b, 1}
-  elseif m.o ~= me and m.o ~= lost_owner then
-    return {FENCED, m.o}
-  end
-  call('HSET', m.key, 'f', now, 'T', tail, 'o', me)
-  m.b = m.b + #tail
-  save(m)
-  keep_finished(m)
-  changed[#changed + 1] = nonce
-  return {0, m.n, m.b, 1}
-end
-
--- set_retry: nonce, milliseconds
-function ops.R()
-  local m = load(arg())
-  if m then
-    call('HSET', m.key, 'r', arg())
-  end
-  return {0}
 end
 
 -- settle: nonce, position
@@ -377,7 +355,7 @@ function ops.S()
     end
     save(m)
   end
-  return {0, m.n, m.b, m.f and 1 or 0}
+  return state(m)
 end
 
 -- drop_stream: nonce

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::queue::{Ask, Op};
 use crate::protocol::{ListChanged, Revision, StreamNonce};
-use crate::store::{Limits, Record, SessionRecord, StoreError};
+use crate::store::{Limits, Record, SessionRecord, StoreError, StoreOptions};
 use crate::stream::{Chain, EventKind, Page, Seq, StoredEvent};
 
 const TEXT: &str = include_str!("script.lua");
@@ -30,26 +30,31 @@ pub(super) struct Lives {
     log_ms: u64,
     grace_ms: u64,
     session_ms: u64,
+    /// An owner's sign of life outlives everything that it wrote: without it nobody can tell that the owner is gone.
+    pub(super) sign_ms: u64,
 }
 
 impl Lives {
-    pub(super) fn new(limits: &Limits) -> Self {
+    pub(super) fn new(limits: &Limits, owner_lost_ms: u64) -> Self {
         // Far less than what a server takes as an expiry, and more than anybody waits.
         const LONGEST_MS: u64 = 10 * 365 * 86_400_000;
         let (age, retention) = (limits.max_age_ms.min(LONGEST_MS), limits.retention_ms.min(LONGEST_MS));
-        let events_ms = age + age / 2 + 1_000;
+        // As long as an owner does not count as lost, what it writes is there.
+        let lost = owner_lost_ms.min(LONGEST_MS);
+        let events_ms = age + age / 2 + lost + 1_000;
         let log_ms = events_ms + age / 4 + 1_000;
         let grace_ms = retention.min(60_000) + 1_000;
         let session_ms = log_ms.max(retention + grace_ms) + age / 4;
-        Self { refresh_ms: age / 8, events_ms, log_ms, grace_ms, session_ms }
+        Self { refresh_ms: age / 8, events_ms, log_ms, grace_ms, session_ms, sign_ms: session_ms + lost + 1_000 }
     }
 }
 
 /// The script with its constants.
-pub(super) fn text(limits: &Limits, is_sharded: bool) -> String {
+pub(super) fn text(options: &StoreOptions, is_sharded: bool) -> String {
     // A double of Lua holds integers up to here.
     const LARGEST: u64 = 1 << 53;
-    let lives = Lives::new(limits);
+    let limits = &options.limits;
+    let lives = Lives::new(limits, options.owner_lost_ms);
     let mut text = String::with_capacity(TEXT.len() + 512);
     let size = |limit: usize| limit as u64;
     for (name, value) in [
@@ -76,16 +81,21 @@ pub(super) fn text(limits: &Limits, is_sharded: bool) -> String {
 /// Adds an operation to the script's arguments.
 pub(super) fn add(cmd: &mut Cmd, op: &Op) {
     match &op.ask {
-        Ask::Open { nonce, about } => {
-            let chain = Chain::start(&nonce.0).0;
-            cmd.arg("O").arg(3).arg(hex(nonce)).arg(&about[..]).arg(chain_text(chain));
-        }
-        Ask::Append { nonce, events, chains } => {
-            cmd.arg("A").arg(4 + events.len()).arg(hex(nonce));
-            cmd.arg(events.first().map_or(0, |event| event.seq));
-            cmd.arg(chain_text(chains.0)).arg(chain_text(chains.1));
+        Ask::Append { nonce, append, lost_owner } => {
+            let text = |value: Option<String>| value.unwrap_or_default();
             let mut value = Vec::new();
-            for event in events {
+            cmd.arg("A").arg(9 + append.events.len()).arg(hex(nonce)).arg(append.first);
+            cmd.arg(chain_text(append.chain_before)).arg(chain_text(append.chain));
+            cmd.arg(text(append.retry_ms.map(|retry_ms| retry_ms.to_string())));
+            // An end may be empty, and is another one than none then.
+            if let Some(end) = &append.end {
+                value.push(b'=');
+                value.extend_from_slice(end);
+            }
+            cmd.arg(&value[..]).arg(lost_owner.as_deref().unwrap_or(""));
+            let start = (append.first == 1).then(|| chain_text(Chain::start(&nonce.0).0));
+            cmd.arg(&append.about[..]).arg(text(start));
+            for event in &append.events {
                 value.clear();
                 value.extend_from_slice(format!("{}{:08x}", event.kind as u8, event.tag).as_bytes());
                 value.extend_from_slice(&event.frame);
@@ -106,12 +116,6 @@ pub(super) fn add(cmd: &mut Cmd, op: &Op) {
         }
         Ask::Session => {
             cmd.arg("L").arg(0);
-        }
-        Ask::Finish { nonce, tail, lost_owner } => {
-            cmd.arg("F").arg(3).arg(hex(nonce)).arg(&tail[..]).arg(lost_owner.as_deref().unwrap_or(""));
-        }
-        Ask::SetRetry { nonce, retry_ms } => {
-            cmd.arg("R").arg(2).arg(hex(nonce)).arg(*retry_ms);
         }
         Ask::Settle { nonce, seq } => {
             cmd.arg("S").arg(2).arg(hex(nonce)).arg(*seq);
@@ -171,12 +175,22 @@ pub(super) struct Reply {
     pub(super) results: Vec<Result<Words, Refusal>>,
 }
 
+/// What a log holds after a write.
+#[derive(Clone, Copy)]
+pub(super) struct Written {
+    pub(super) events: u64,
+    pub(super) bytes: u64,
+    pub(super) is_finished: bool,
+    /// This store object created it.
+    pub(super) is_mine: bool,
+}
+
 /// Why an operation was not done.
 #[derive(Debug)]
 pub(super) enum Refusal {
     Gone,
-    /// Another store object owns the log; which one is told where it is asked.
-    Fenced(Option<Box<str>>),
+    /// This other store object owns the log.
+    Fenced(Box<str>),
     Other(StoreError),
 }
 
@@ -218,9 +232,10 @@ impl Words {
         self.bytes().and_then(|bytes| String::from_utf8(bytes).ok())
     }
 
-    /// Events, bytes and whether it has ended, of a log that was written.
-    pub(super) fn log(&mut self) -> Option<(u64, u64, bool)> {
-        Some((self.number()?, self.number()?, self.number() == Some(1)))
+    /// What a log holds after a write.
+    pub(super) fn written(&mut self) -> Option<Written> {
+        let (events, bytes) = (self.number()?, self.number()?);
+        Some(Written { events, bytes, is_finished: self.number() == Some(1), is_mine: self.number() == Some(1) })
     }
 
     /// The logs that are named in a list.
@@ -325,7 +340,7 @@ fn result(value: Value) -> Result<Words, Refusal> {
     match words.number() {
         Some(0) => Ok(words),
         Some(1) => Err(Refusal::Gone),
-        Some(2) => Err(Refusal::Fenced(words.text().map(Into::into))),
+        Some(2) => Err(Refusal::Fenced(words.text().unwrap_or_default().into())),
         Some(3) => Err(Refusal::Other(StoreError::OutOfOrder)),
         Some(4) => Err(Refusal::Other(StoreError::RolledBack)),
         _ => Err(Refusal::Other(StoreError::Failed(failure(&words.text().unwrap_or_default())))),

@@ -23,7 +23,7 @@ pub(in crate::store) fn read_reply(bytes: &[u8]) -> Option<Vec<Result<RedisResul
     let records = read(|read, mut words| read.record = words.record().map(|(record, _)| record))?;
     let sessions = read(|read, mut words| read.session = words.session().map(|(record, _)| record))?;
     let logs = read(|read, mut words| {
-        read.log = words.log();
+        read.log = words.written().map(|log| (log.events, log.bytes, log.is_finished));
         words.nonces();
     })?;
     let all = pages.into_iter().zip(records).zip(sessions.into_iter().zip(logs));

@@ -1,6 +1,7 @@
 //! The thread of a store: brings what was asked to the servers, and the answers back.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ::redis::{Cmd, Value, cmd};
@@ -12,11 +13,17 @@ use super::nodes::{Fault, Nodes, slot_of};
 use super::queue::{Ask, Op, Queue};
 use super::script::{self, Refusal, Words};
 use super::tags::Tags;
+use crate::Ms;
 use crate::protocol::StreamNonce;
+use crate::store::liveness::Sightings;
 use crate::store::{Operation, Outcome, Record, SessionRecord, StoreError, Ticket};
 
 /// Pauses before a batch is tried again, in milliseconds.
 const BACK_OFF: [u64; 6] = [5, 20, 50, 100, 200, 400];
+/// Pause between two signs of life at most: others may wait for less than we do.
+const SLOWEST_BEAT_MS: u64 = 2_500;
+/// The last sign of life.
+const CLOSED: &str = "closed";
 /// How long a store that is closed goes on with what waits.
 const CLOSING: Duration = Duration::from_secs(5);
 
@@ -31,6 +38,12 @@ pub(super) struct Core {
     /// The script's name at the servers.
     pub(super) sha: String,
     pub(super) owner_lost_ms: u64,
+    /// How long a sign of life is kept.
+    pub(super) sign_ms: u64,
+    pub(super) beats: AtomicU64,
+    pub(super) sightings: Mutex<Sightings>,
+    /// What this store object's times are counted from.
+    pub(super) began: Instant,
 }
 
 /// Until the store is closed and everything is done.
@@ -54,13 +67,13 @@ pub(super) async fn run(core: Arc<Core>) {
         }
     }
     beat.abort();
-    core.say_closed().await;
+    let _ = core.say(CLOSED, Duration::from_secs(1)).await;
 }
 
 /// Does what is asked of one session, until nothing is.
 async fn serve(core: Arc<Core>, session: Arc<str>) {
     // Nothing may be done before it is known whether such an end counts.
-    let ends = |op: &Op| matches!(&op.ask, Ask::Finish { nonce, .. } if !core.held.has(&session, *nonce));
+    let ends = |op: &Op| op.ask.ends_alone() && op.ask.nonce().is_some_and(|nonce| !core.held.has(&session, nonce));
     while let Some(batch) = core.queue.next_batch(&session, ends) {
         core.perform(&session, batch).await;
     }
@@ -85,9 +98,7 @@ impl Core {
             }
             // It may be done, or can be as soon as a server is there: whoever writes asks again.
             self.fail(over, |op| match &op.ask {
-                Ask::Open { .. } | Ask::Append { .. } | Ask::Finish { .. } => {
-                    StoreError::TimedOut { after_ms: milliseconds(op.since.elapsed()) }
-                }
+                Ask::Append { .. } => StoreError::TimedOut { after_ms: milliseconds(op.since.elapsed()) },
                 _ => StoreError::Failed(what.clone()),
             });
             batch = left;
@@ -155,13 +166,10 @@ impl Core {
         let mut outcomes = Vec::with_capacity(batch.len());
         let mut unsure = None;
         for (op, result) in batch.into_iter().zip(results) {
-            match (self.note(session, &op, result), &op.ask) {
-                (Noted::Outcome(outcome), _) => outcomes.extend(op.ticket.map(|ticket| (ticket, outcome))),
-                (Noted::OwnedBy(owner), Ask::Finish { nonce, tail, .. }) => {
-                    let ask = Ask::Finish { nonce: *nonce, tail: tail.clone(), lost_owner: Some(owner.clone()) };
-                    unsure = Some((Op { ask, ..op }, owner));
-                }
-                _ => {}
+            match self.note(session, &op, result) {
+                Noted::Outcome(outcome) => outcomes.extend(op.ticket.map(|ticket| (ticket, outcome))),
+                Noted::OwnedBy(owner) => unsure = Some((op, owner)),
+                Noted::Nothing => {}
             }
         }
         self.held.trimmed(session, trimmed, &others);
@@ -169,7 +177,7 @@ impl Core {
             ticket.complete(outcome);
         }
         if let Some((op, owner)) = unsure {
-            self.finish_of_other(session, op, owner).await;
+            self.end_of_other(session, op, owner).await;
         }
     }
 
@@ -177,23 +185,24 @@ impl Core {
     fn note(self: &Arc<Self>, session: &Arc<str>, op: &Op, result: Result<Words, Refusal>) -> Noted {
         let garbled = || StoreError::Failed("the server's answer is not understood".to_owned());
         match &op.ask {
-            Ask::Open { nonce, .. } => {
-                let opened = result.map_err(Refusal::error).map(|mut words| {
-                    if let Some((events, bytes, true)) = words.log() {
-                        self.held.opened(session, *nonce, (events, bytes));
+            Ask::Append { nonce, lost_owner, .. } => {
+                let stored = match result {
+                    Ok(mut words) => {
+                        if let Some(written) = words.written() {
+                            self.held.wrote(session, *nonce, written);
+                        }
+                        Ok(())
                     }
-                });
-                Noted::Outcome(Outcome::Done(opened))
-            }
-            Ask::Append { nonce, .. } => {
-                if let Err(Refusal::Gone) = &result {
-                    self.held.refused(session, *nonce);
-                }
-                let stored = result.map_err(Refusal::error).map(|mut words| {
-                    if let Some((events, bytes, is_finished)) = words.log() {
-                        self.held.wrote(session, *nonce, (events, bytes), is_finished);
+                    Err(Refusal::Fenced(owner)) if op.ask.ends_alone() && lost_owner.is_none() => {
+                        return Noted::OwnedBy(owner);
                     }
-                });
+                    Err(refusal) => {
+                        if let Refusal::Gone = refusal {
+                            self.held.refused(session, *nonce);
+                        }
+                        Err(refusal.error())
+                    }
+                };
                 Noted::Outcome(Outcome::Done(stored))
             }
             Ask::Claim { .. } => {
@@ -232,21 +241,9 @@ impl Core {
                 Err(Refusal::Gone) => Noted::Outcome(Outcome::Session(Ok(None))),
                 Err(refusal) => Noted::Outcome(Outcome::Session(Err(refusal.error()))),
             },
-            Ask::Finish { nonce, lost_owner, .. } => {
-                match result {
-                    Ok(mut words) => {
-                        if let Some((events, bytes, _)) = words.log() {
-                            self.held.wrote(session, *nonce, (events, bytes), true);
-                        }
-                    }
-                    Err(Refusal::Fenced(Some(owner))) if lost_owner.is_none() => return Noted::OwnedBy(owner),
-                    Err(refusal) => return Noted::Outcome(Outcome::Done(Err(refusal.error()))),
-                }
-                Noted::Outcome(Outcome::Done(Ok(())))
-            }
             Ask::Settle { nonce, .. } => {
-                if let Some((events, bytes, is_finished)) = result.ok().and_then(|mut words| words.log()) {
-                    self.held.wrote(session, *nonce, (events, bytes), is_finished);
+                if let Some(written) = result.ok().and_then(|mut words| words.written()) {
+                    self.held.wrote(session, *nonce, written);
                 }
                 Noted::Nothing
             }
@@ -263,7 +260,7 @@ impl Core {
                 gone.into_iter().for_each(|nonce| self.held.gone(session, nonce));
                 Noted::Nothing
             }
-            Ask::PutSession { .. } | Ask::SetRetry { .. } => {
+            Ask::PutSession { .. } => {
                 if let Err(refusal) = result {
                     log_refusal(&refusal.error());
                 }
@@ -273,9 +270,12 @@ impl Core {
     }
 
     /// The end of somebody else's log counts when that owner is gone.
-    async fn finish_of_other(self: &Arc<Self>, session: &Arc<str>, op: Op, owner: Box<str>) {
+    async fn end_of_other(self: &Arc<Self>, session: &Arc<str>, mut op: Op, owner: Box<str>) {
         let error = match self.unseen_ms(&owner).await {
             Ok(unseen) if unseen >= self.owner_lost_ms => {
+                if let Ask::Append { lost_owner, .. } = &mut op.ask {
+                    *lost_owner = Some(owner);
+                }
                 self.queue.again(&op);
                 return Box::pin(self.perform(session, vec![op])).await;
             }
@@ -303,18 +303,16 @@ impl Core {
         });
     }
 
-    /// How long an owner's sign of life is kept: longer than anybody asks for.
-    fn sign_ms(&self) -> u64 {
-        self.owner_lost_ms.saturating_mul(4).clamp(60_000, 86_400_000)
-    }
-
-    /// Milliseconds since an owner gave a sign; for ever when there is none.
+    /// For how many milliseconds an owner is known to give no sign; for ever when it said that it is closed.
     async fn unseen_ms(&self, owner: &str) -> Result<u64, StoreError> {
-        let left = self.ask(owner, cmd("PTTL").arg(self.tags.owner(owner))).await;
-        match left.map_err(|fault| StoreError::Failed(fault.what().to_owned()))? {
-            Value::Int(left) => Ok(u64::try_from(left).map_or(u64::MAX, |left| self.sign_ms().saturating_sub(left))),
-            _ => Err(StoreError::Failed("the server's answer is not understood".to_owned())),
-        }
+        let beat = self.ask(owner, cmd("GET").arg(self.tags.owner(owner))).await;
+        let count = match beat.map_err(|fault| StoreError::Failed(fault.what().to_owned()))? {
+            Value::BulkString(said) if said == CLOSED.as_bytes() => return Ok(u64::MAX),
+            Value::BulkString(said) => std::str::from_utf8(&said).ok().and_then(|count| count.parse().ok()),
+            _ => None,
+        };
+        let mut sightings = self.sightings.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(sightings.saw(owner, count, Ms(milliseconds(self.began.elapsed()))))
     }
 
     /// Asks for something that is not a session's, and again until the time is over.
@@ -332,17 +330,17 @@ impl Core {
         }
     }
 
-    /// One sign of life.
-    pub(super) async fn sign(&self) -> Result<(), Fault> {
-        let mut set = cmd("SET");
-        set.arg(self.tags.owner(&self.me)).arg(1).arg("PX").arg(self.sign_ms());
-        let limit = self.nodes.address.timeout / 2;
-        self.nodes.call(slot_of(&self.me), &set, limit).await.map(|_| ())
+    /// One sign of life. It counts here, so that it goes on where the server lost it.
+    pub(super) async fn beat(&self) -> Result<(), Fault> {
+        let count = self.beats.fetch_add(1, Ordering::Relaxed);
+        self.say(&count.to_string(), self.nodes.address.timeout / 2).await
     }
 
-    async fn say_closed(&self) {
-        let forget = cmd("DEL").arg(self.tags.owner(&self.me)).to_owned();
-        let _ = self.nodes.call(slot_of(&self.me), &forget, Duration::from_secs(1)).await;
+    /// Tells others what this store object's sign of life is. It is kept for as long as anything of this owner.
+    async fn say(&self, sign: &str, limit: Duration) -> Result<(), Fault> {
+        let mut set = cmd("SET");
+        set.arg(self.tags.owner(&self.me)).arg(sign).arg("PX").arg(self.sign_ms);
+        self.nodes.call(slot_of(&self.me), &set, limit).await.map(|_| ())
     }
 }
 
@@ -357,10 +355,10 @@ enum Noted {
 
 /// Gives signs of life, and keeps what is in use from expiring.
 async fn beat(core: Arc<Core>) {
-    let pause = Duration::from_millis((core.owner_lost_ms / 4).max(10));
+    let pause = Duration::from_millis((core.owner_lost_ms / 4).clamp(10, SLOWEST_BEAT_MS));
     let mut failed = false;
     loop {
-        match core.sign().await {
+        match core.beat().await {
             Ok(()) => failed = false,
             Err(fault) if !failed => {
                 failed = true;
@@ -386,7 +384,9 @@ fn accept_earlier(batch: &[Op], results: &mut [Result<Words, Refusal>]) {
         let Ask::Append { nonce, .. } = &op.ask else { continue };
         match result {
             Ok(_) => stored.push(*nonce),
-            Err(Refusal::Other(StoreError::OutOfOrder)) if stored.contains(nonce) => *result = Ok(Words::none()),
+            Err(Refusal::Gone | Refusal::Other(StoreError::OutOfOrder)) if stored.contains(nonce) => {
+                *result = Ok(Words::none());
+            }
             Err(_) => {}
         }
     }

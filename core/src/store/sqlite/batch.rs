@@ -6,16 +6,17 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, Result, params};
 
+use super::beat::unseen_ms;
 use super::queue::Write;
 use super::{Context, EVENT_OVERHEAD, LOG_OVERHEAD};
 use crate::protocol::StreamNonce;
-use crate::store::append::LogState;
+use crate::store::append::{LogState, Verdict};
 use crate::store::{Append, SessionRecord, StoreError, StreamKey};
 use crate::stream::{Chain, EventKind, Seq};
 
 /// What a write came to: refused for its own sake, or done; a claim with its number. An error of SQLite
 /// fails the transaction.
-pub(super) type Verdict = std::result::Result<u64, StoreError>;
+pub(super) type Reply = std::result::Result<u64, StoreError>;
 
 /// What the `total` row and the counter of trimmed positions change by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,7 +29,7 @@ pub(super) struct Totals {
 }
 
 /// A stream's row.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Row {
     pub(super) id: i64,
     pub(super) session: i64,
@@ -94,15 +95,10 @@ impl<'a> Batch<'a> {
         Self { db, context, now, totals, written, is_more_over: false, rows, sessions, growth }
     }
 
-    pub(super) fn write(&mut self, write: &Write) -> Result<Verdict> {
+    pub(super) fn write(&mut self, write: &Write) -> Result<Reply> {
         match write {
-            Write::Open { key, about, .. } => self.open(key, about)?,
-            Write::Append { key, events, chains, .. } => {
-                return self.append(key, &Append { events, chain_before: chains.0, chain: chains.1 });
-            }
+            Write::Append { key, append, .. } => return self.append(key, append),
             Write::Claim { key, .. } => return self.claim(key),
-            Write::Finish { key, tail, .. } => return self.finish(key, tail),
-            Write::SetRetry { key, retry_ms } => self.set_retry(key, *retry_ms)?,
             Write::Settle { key, seq } => self.settle(key, *seq)?,
             Write::DropStream { key } => self.drop_stream(key)?,
             Write::DropSession { session } => self.drop_session(session)?,
@@ -112,17 +108,67 @@ impl<'a> Batch<'a> {
         Ok(Ok(0))
     }
 
-    fn open(&mut self, key: &StreamKey, about: &Bytes) -> Result<()> {
-        if self.row(key)?.is_some() {
-            return Ok(());
+    fn append(&mut self, key: &StreamKey, append: &Append) -> Result<Reply> {
+        let (db, now, context) = (self.db, self.now, self.context);
+        let (me, lost_ms) = (context.owner, context.owner_lost_ms);
+        let known = self.row(key)?.copied();
+        // Whoever serves the reader of a stream whose owner is gone ends it. An owner that was only slow
+        // finds the log ended (I13).
+        let may_end = append.events.is_empty() && append.end.is_some();
+        let state = match known {
+            Some(row) => LogState {
+                head: row.head.cast_unsigned(),
+                chain: row.chain.cast_unsigned(),
+                is_finished: row.finished.is_some(),
+                is_mine: row.owner == me || (may_end && unseen_ms(db, context, row.owner)? >= lost_ms),
+            },
+            None if append.first == 1 => {
+                LogState { head: 0, chain: Chain::start(&key.nonce.0).0, is_finished: false, is_mine: true }
+            }
+            None => return Ok(Err(StoreError::Gone)),
+        };
+        let verdict = match append.judge(state) {
+            Ok(verdict) => verdict,
+            Err(error) => return Ok(Err(error)),
+        };
+        let before = match known {
+            Some(row) => row,
+            None => self.create(key, &append.about)?,
+        };
+        let mut row = Row { owner: me, changed: true, grown: true, ..before };
+        match verdict {
+            Verdict::Nothing => return Ok(Ok(0)),
+            Verdict::Rest => {}
+            Verdict::All => self.insert(&mut row, append)?,
         }
+        let is_answered = append.events.last().is_some_and(|last| last.kind == EventKind::Terminal);
+        if is_answered || append.end.is_some() {
+            row.finished = Some(now);
+        }
+        if append.end.is_some() || append.retry_ms.is_some() {
+            db.prepare_cached(
+                "UPDATE stream SET tail = coalesce(?2, tail), retry_ms = coalesce(?3, retry_ms) WHERE id = ?1",
+            )?
+            .execute(params![row.id, append.end.as_deref(), append.retry_ms])?;
+            row.bytes += signed(append.end.as_ref().map_or(0, Bytes::len));
+        }
+        self.rows.insert(key.clone(), Some(row));
+        self.count(row.session, 0, row.events - before.events, row.bytes - before.bytes);
+        if before.owner != me {
+            self.tell_owners()?;
+        }
+        Ok(Ok(0))
+    }
+
+    /// Creates a log that is not there.
+    fn create(&mut self, key: &StreamKey, about: &Bytes) -> Result<Row> {
         let session = self.session_or_new(&key.session)?;
         let chain = Chain::start(&key.nonce.0);
         let mut insert = self.db.prepare_cached(
             "INSERT INTO stream (session, nonce, owner, head, low, low_tag, low_at, chain, events, bytes, about)
              VALUES (?1, ?2, ?3, 0, 1, ?4, ?5, ?6, 0, ?7, ?8)",
         )?;
-        let (owner, bytes) = (self.context.owner, LOG_OVERHEAD + i64::try_from(about.len()).unwrap_or(i64::MAX));
+        let (owner, bytes) = (self.context.owner, LOG_OVERHEAD + signed(about.len()));
         let values =
             params![session, key.nonce.0, owner, chain.tag(), self.now, chain.0.cast_signed(), bytes, &**about];
         let row = Row {
@@ -142,47 +188,30 @@ impl<'a> Batch<'a> {
         };
         self.rows.insert(key.clone(), Some(row));
         self.count(session, 1, 0, bytes);
+        Ok(row)
+    }
+
+    /// Adds the events of an append that was judged.
+    fn insert(&self, row: &mut Row, append: &Append) -> Result<()> {
+        let mut insert = self.db.prepare_cached(
+            "INSERT INTO event (stream, seq, kind, pinned, tag, at, frame) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+        )?;
+        for event in &append.events {
+            let pinned = matches!(event.kind, EventKind::Question | EventKind::Terminal);
+            let seq = position(event.seq);
+            insert.execute(params![row.id, seq, event.kind as u8, pinned, event.tag, self.now, &*event.frame])?;
+            row.bytes += cost(signed(event.frame.len()));
+        }
+        if row.low > row.head {
+            row.low_at = self.now;
+        }
+        row.head = position(append.last());
+        row.events += signed(append.events.len());
+        row.chain = append.chain.cast_signed();
         Ok(())
     }
 
-    fn append(&mut self, key: &StreamKey, append: &Append<'_>) -> Result<Verdict> {
-        let (db, now, me) = (self.db, self.now, self.context.owner);
-        let Some(row) = self.row(key)? else { return Ok(Err(StoreError::Gone)) };
-        let state = LogState {
-            head: row.head.cast_unsigned(),
-            chain: row.chain.cast_unsigned(),
-            is_finished: row.finished.is_some(),
-            is_mine: row.owner == me,
-        };
-        if let Some(verdict) = append.judge(state) {
-            return Ok(verdict.map(|()| 0));
-        }
-        let mut insert = db.prepare_cached(
-            "INSERT INTO event (stream, seq, kind, pinned, tag, at, frame) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-        )?;
-        let mut bytes = 0;
-        for event in append.events {
-            let pinned = matches!(event.kind, EventKind::Question | EventKind::Terminal);
-            let seq = position(event.seq);
-            insert.execute(params![row.id, seq, event.kind as u8, pinned, event.tag, now, &*event.frame])?;
-            bytes += cost(i64::try_from(event.frame.len()).unwrap_or(i64::MAX));
-        }
-        let count = i64::try_from(append.events.len()).unwrap_or(i64::MAX);
-        if row.low > row.head {
-            row.low_at = now;
-        }
-        row.head += count;
-        row.events += count;
-        row.bytes += bytes;
-        row.chain = append.chain.cast_signed();
-        row.finished = append.events.last().filter(|last| last.kind == EventKind::Terminal).map(|_| now);
-        (row.changed, row.grown) = (true, true);
-        let session = row.session;
-        self.count(session, 0, count, bytes);
-        Ok(Ok(0))
-    }
-
-    fn claim(&mut self, key: &StreamKey) -> Result<Verdict> {
+    fn claim(&mut self, key: &StreamKey) -> Result<Reply> {
         let db = self.db;
         let Some(row) = self.row(key)? else { return Ok(Err(StoreError::Gone)) };
         let claims: i64 = db
@@ -190,37 +219,6 @@ impl<'a> Batch<'a> {
             .query_row(params![row.id], |row| row.get(0))?;
         self.tell_owners()?;
         Ok(Ok(claims.cast_unsigned()))
-    }
-
-    fn finish(&mut self, key: &StreamKey, tail: &Bytes) -> Result<Verdict> {
-        let (db, now, me) = (self.db, self.now, self.context.owner);
-        let Some(row) = self.row(key)?.map(|row| row.clone()) else { return Ok(Err(StoreError::Gone)) };
-        if row.finished.is_some() {
-            return Ok(Ok(0));
-        }
-        // Whoever serves the reader of a stream whose owner is gone ends it. An owner that was only slow
-        // finds the log ended (I13).
-        if row.owner != me && self.unseen_ms(row.owner)? < self.context.owner_lost_ms {
-            return Ok(Err(StoreError::Fenced));
-        }
-        let bytes = i64::try_from(tail.len()).unwrap_or(i64::MAX);
-        db.prepare_cached("UPDATE stream SET tail = ?2 WHERE id = ?1")?.execute(params![row.id, &**tail])?;
-        if let Some(row) = self.row(key)? {
-            (row.finished, row.owner, row.changed) = (Some(now), me, true);
-            row.bytes += bytes;
-        }
-        self.count(row.session, 0, 0, bytes);
-        if row.owner != me {
-            self.tell_owners()?;
-        }
-        Ok(Ok(0))
-    }
-
-    fn set_retry(&mut self, key: &StreamKey, retry_ms: u32) -> Result<()> {
-        let db = self.db;
-        let Some(row) = self.row(key)? else { return Ok(()) };
-        db.prepare_cached("UPDATE stream SET retry_ms = ?2 WHERE id = ?1")?.execute(params![row.id, retry_ms])?;
-        Ok(())
     }
 
     fn settle(&mut self, key: &StreamKey, seq: Seq) -> Result<()> {
@@ -245,7 +243,7 @@ impl<'a> Batch<'a> {
     }
 
     fn drop_stream(&mut self, key: &StreamKey) -> Result<()> {
-        if let Some(row) = self.row(key)?.map(|row| row.clone()) {
+        if let Some(row) = self.row(key)?.copied() {
             self.rows.insert(key.clone(), None);
             self.remove_stream(row.id, row.session, row.events, row.bytes)?;
             if row.owner != self.context.owner {
@@ -287,11 +285,6 @@ impl<'a> Batch<'a> {
         let SessionRecord { principal, retry_ms, .. } = record;
         update.execute(params![session, owner, self.now, revision, principal, retry_ms, lists, standalone])?;
         Ok(())
-    }
-
-    /// Milliseconds since an owner gave a sign.
-    pub(super) fn unseen_ms(&self, owner: i64) -> Result<u64> {
-        super::reader::unseen_ms(self.db, owner, self.now)
     }
 
     /// The row of a stream, loaded once in the transaction.
@@ -408,6 +401,11 @@ impl<'a> Batch<'a> {
 /// What an event counts for.
 pub(super) fn cost(frame: i64) -> i64 {
     frame.saturating_add(EVENT_OVERHEAD)
+}
+
+/// A length as SQLite has it.
+pub(super) fn signed(length: usize) -> i64 {
+    i64::try_from(length).unwrap_or(i64::MAX)
 }
 
 /// A position as SQLite has it. Event ids hold 40 bits of it.

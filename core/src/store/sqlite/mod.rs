@@ -7,6 +7,7 @@
 //! A caller's `now` is not used: files outlive the clocks of engines. Times are the system's.
 
 mod batch;
+mod beat;
 mod checkpoint;
 mod disk;
 mod forks;
@@ -22,11 +23,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use bytes::Bytes;
+use beat::{Beats, Others};
 pub use forks::Forking;
 use forks::Link;
 use queue::{Look, Shared, Write};
-use rusqlite::params;
 use watching::Watching;
 use writer::fault as failed;
 
@@ -47,12 +47,18 @@ const LOG_OVERHEAD: i64 = 160;
 struct Context {
     limits: Limits,
     owner_lost_ms: u64,
-    /// This store object among all that ever had the file open.
+    /// This store object among all that ever had the file open: a random number.
     owner: i64,
+    others: Others,
     clock: Option<WallClock>,
 }
 
 impl Context {
+    #[cfg(test)]
+    fn of(owner: i64, owner_lost_ms: u64) -> Self {
+        Self { limits: Limits::default(), owner_lost_ms, owner, others: Others::default(), clock: None }
+    }
+
     /// Unix time in milliseconds.
     fn now(&self) -> i64 {
         let now = match &self.clock {
@@ -94,7 +100,10 @@ impl SqliteStore {
     pub fn open(path: &Path, options: &StoreOptions) -> Result<Self, OpenError> {
         let shown = super::open::shown(&format!("sqlite:{}", path.display()));
         let StoreOptions { limits, owner_lost_ms, durability, .. } = *options;
-        let mut context = Context { limits, owner_lost_ms, owner: 0, clock: options.wall_clock.clone() };
+        let mut owner = [0; 8];
+        getrandom::fill(&mut owner).map_err(|error| OpenError::new(&shown, format!("no random numbers: {error}")))?;
+        let (owner, others, clock) = (i64::from_le_bytes(owner), Others::default(), options.wall_clock.clone());
+        let context = Arc::new(Context { limits, owner_lost_ms, owner, others, clock });
         // The process may be in another folder when it forks.
         let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let again = absolute.clone();
@@ -102,11 +111,9 @@ impl SqliteStore {
             || schema::open_writer(path, durability, &shown),
             move || schema::open_writer_again(&again, durability),
         )?;
-        let own = db.with(|db, _| {
-            db.execute("INSERT INTO owner (beat) VALUES (?1)", params![context.now()])?;
-            Ok(db.last_insert_rowid())
-        });
-        context.owner = own.map_err(|error| OpenError::new(&shown, failed(&error).to_string()))?;
+        let mut beats = Beats::new(owner_lost_ms);
+        let first = beats.beat(&db, &context, Ms(0));
+        first.map_err(|error| OpenError::new(&shown, failed(&error).to_string()))?;
         let open_reader = move || schema::open_reader(&absolute);
         let reader = || {
             let opened = Link::open(&open_reader, open_reader.clone());
@@ -114,7 +121,6 @@ impl SqliteStore {
         };
         let (reading, shortening, watching) = (reader()?, reader()?, reader()?);
         let shared = Arc::new(Shared::default());
-        let context = Arc::new(context);
         let watched = Arc::new(Watching::default());
         let (for_writer, for_reader, for_log, for_watch) = (
             (Arc::clone(&shared), Arc::clone(&context)),
@@ -127,7 +133,7 @@ impl SqliteStore {
             thread.map_err(|error| OpenError::new(&shown, format!("no thread for it: {error}")))
         };
         let threads = vec![
-            spawn("tailrope-write", Box::new(move || writer::run(&db, &for_writer.0, &for_writer.1)))?,
+            spawn("tailrope-write", Box::new(move || writer::run(&db, &for_writer.0, &for_writer.1, beats)))?,
             spawn("tailrope-read", Box::new(move || reader::run(&reading, &for_reader.0, &for_reader.1)))?,
             spawn("tailrope-wal", Box::new(move || checkpoint::run(&shortening, &for_log)))?,
             spawn("tailrope-watch", Box::new(move || watching::run(&watching, &for_watch.0, &for_watch.1)))?,
@@ -151,29 +157,16 @@ impl SqliteStore {
 }
 
 impl EventStore for SqliteStore {
-    fn open(&self, _now: Ms, key: &StreamKey, about: &Bytes, ticket: &Ticket) -> Answer<()> {
-        Self::later(self.shared.write(Write::Open { key: key.clone(), about: about.clone(), ticket: ticket.clone() }))
-    }
-
-    fn append(&self, _now: Ms, key: &StreamKey, append: &Append<'_>, ticket: &Ticket) -> Answer<()> {
+    fn append(&self, _now: Ms, key: &StreamKey, append: &Append, ticket: &Ticket) -> Answer<()> {
         if let Err(error) = append.check_size(self.max_event_bytes) {
             return Answer::Now(Err(error));
         }
-        let Append { events, chain_before, chain } = *append;
-        let (key, events, ticket) = (key.clone(), events.to_vec(), ticket.clone());
-        Self::later(self.shared.write(Write::Append { key, events, chains: (chain_before, chain), ticket }))
+        let (key, append, ticket) = (key.clone(), append.clone(), ticket.clone());
+        Self::later(self.shared.write(Write::Append { key, append, ticket }))
     }
 
     fn abandon(&self, _key: &StreamKey, ticket: &Ticket) {
         self.shared.call_off(ticket);
-    }
-
-    fn finish(&self, _now: Ms, key: &StreamKey, tail: Bytes, ticket: &Ticket) -> Answer<()> {
-        Self::later(self.shared.write(Write::Finish { key: key.clone(), tail, ticket: ticket.clone() }))
-    }
-
-    fn set_retry(&self, key: &StreamKey, retry_ms: u32) {
-        self.tell(Write::SetRetry { key: key.clone(), retry_ms });
     }
 
     fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<Page> {

@@ -10,8 +10,8 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use crate::store::line::{Line, Waiting, closed};
-use crate::store::{Name, ReadLimit, SessionRecord, StoreError, StreamKey, Ticket, Usage};
-use crate::stream::{Seq, StoredEvent};
+use crate::store::{Append, Name, ReadLimit, SessionRecord, StoreError, StreamKey, Ticket, Usage};
+use crate::stream::Seq;
 
 /// Operations of one transaction.
 const BATCH: usize = 256;
@@ -20,11 +20,8 @@ const BATCH_BYTES: usize = 4 << 20;
 
 /// A change. Those with a ticket are answered.
 pub(super) enum Write {
-    Open { key: StreamKey, about: Bytes, ticket: Ticket },
-    Append { key: StreamKey, events: Vec<StoredEvent>, chains: (u64, u64), ticket: Ticket },
+    Append { key: StreamKey, append: Append, ticket: Ticket },
     Claim { key: StreamKey, ticket: Ticket },
-    Finish { key: StreamKey, tail: Bytes, ticket: Ticket },
-    SetRetry { key: StreamKey, retry_ms: u32 },
     Settle { key: StreamKey, seq: Seq },
     DropStream { key: StreamKey },
     DropSession { session: Arc<str> },
@@ -35,10 +32,7 @@ pub(super) enum Write {
 impl Write {
     pub(super) fn ticket(&self) -> Option<&Ticket> {
         match self {
-            Self::Open { ticket, .. }
-            | Self::Append { ticket, .. }
-            | Self::Claim { ticket, .. }
-            | Self::Finish { ticket, .. } => Some(ticket),
+            Self::Append { ticket, .. } | Self::Claim { ticket, .. } => Some(ticket),
             _ => None,
         }
     }
@@ -46,9 +40,10 @@ impl Write {
     /// Of payloads.
     pub(super) fn bytes(&self) -> usize {
         match self {
-            Self::Append { events, .. } => events.iter().map(|event| event.frame.len()).sum(),
-            Self::Finish { tail, .. } => tail.len(),
-            Self::Open { about, .. } => about.len(),
+            Self::Append { append, .. } => {
+                let frames: usize = append.events.iter().map(|event| event.frame.len()).sum();
+                frames + append.about.len() + append.end.as_ref().map_or(0, Bytes::len)
+            }
             _ => 0,
         }
     }
@@ -280,7 +275,7 @@ mod tests {
         let key = || StreamKey { session: "s".into(), nonce: StreamNonce([1; 12]) };
         assert_is_bounded(
             |ticket| shared.look(Look::Record { key: key(), ticket: ticket.clone() }),
-            |events, ticket| shared.write(Write::Append { key: key(), events, chains: (0, 0), ticket: ticket.clone() }),
+            |append, ticket| shared.write(Write::Append { key: key(), append, ticket: ticket.clone() }),
             || shared.write(Write::DropStream { key: key() }),
         );
     }

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, Result, params};
 
 use super::batch::position;
+use super::beat::unseen_ms;
 use super::forks::Link;
 use super::queue::{Look, Shared};
 use super::{Context, failed};
@@ -32,7 +33,7 @@ fn answer(file: &Link, context: &Context, now: i64, look: Look) -> (Ticket, Outc
             (ticket, Outcome::Page(page))
         }
         Look::Record { key, ticket } => {
-            let record = in_snapshot(file, |db| record(db, context, now, &key));
+            let record = in_snapshot(file, |db| record(db, context, &key));
             (ticket, Outcome::Record(record.map_err(|error| failed(&error))))
         }
         Look::Session { session, ticket } => {
@@ -90,7 +91,7 @@ fn page(db: &Connection, key: &StreamKey, after: Seq, limit: ReadLimit) -> Resul
     Ok(Some(page))
 }
 
-fn record(db: &Connection, context: &Context, now: i64, key: &StreamKey) -> Result<Option<Record>> {
+fn record(db: &Connection, context: &Context, key: &StreamKey) -> Result<Option<Record>> {
     let mut select = db.prepare_cached(
         "SELECT head, low, finished, tail, chain, stream.retry_ms, stream.owner, about, claims
          FROM session JOIN stream ON stream.session = session.id WHERE name = ?1 AND nonce = ?2",
@@ -110,7 +111,7 @@ fn record(db: &Connection, context: &Context, now: i64, key: &StreamKey) -> Resu
         Ok((record, row.get::<_, i64>(6)?))
     });
     let Some((record, owner)) = row.optional()? else { return Ok(None) };
-    let owner_unseen_ms = if owner == context.owner { None } else { Some(unseen_ms(db, owner, now)?) };
+    let owner_unseen_ms = if owner == context.owner { None } else { Some(unseen_ms(db, context, owner)?) };
     Ok(Some(Record { owner_unseen_ms, ..record }))
 }
 
@@ -133,15 +134,8 @@ fn session_record(db: &Connection, context: &Context, now: i64, name: &str) -> R
         Ok((record, row.get::<_, i64>(5)?))
     });
     let Some((record, owner)) = row.optional()? else { return Ok(None) };
-    let unseen_ms = if owner == context.owner { 0 } else { unseen_ms(db, owner, now)? };
+    let unseen_ms = if owner == context.owner { 0 } else { unseen_ms(db, context, owner)? };
     Ok(Some(SessionRecord { unseen_ms, ..record }))
-}
-
-/// Milliseconds since an owner gave a sign; for ever when it closed its store, or is not known.
-pub(super) fn unseen_ms(db: &Connection, owner: i64, now: i64) -> Result<u64> {
-    let mut select = db.prepare_cached("SELECT beat FROM owner WHERE id = ?1 AND closed = 0")?;
-    let beat: Option<i64> = select.query_row(params![owner], |row| row.get(0)).optional()?;
-    Ok(beat.map_or(u64::MAX, |beat| now.saturating_sub(beat).max(0).cast_unsigned()))
 }
 
 fn kind(kind: u8) -> EventKind {

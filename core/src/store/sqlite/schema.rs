@@ -1,9 +1,10 @@
 //! The file: how it is opened, made and recognised.
 //!
-//! A session has its streams, a stream its events; `owner` has a row for every store object that has
-//! the file open, in whichever process, with its last sign of life. A stream is written by its owner
-//! only. `total` is one row that counts everything, so that the bounds hold for all processes together, and how often
-//! somebody else than its owner may have changed a stream (`by_others`).
+//! A session has its streams, a stream its events. `owner` has a row for every store object that has the file open, in
+//! whichever process, with a count of its signs of life: none when it has closed the file. `lost` is when it did so, or
+//! was found to give no signs. A stream is written by its owner only. `total` is one row that counts everything, so
+//! that the bounds hold for all processes together, and how often somebody else than its owner may have changed a
+//! stream (`by_others`).
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -17,13 +18,13 @@ use crate::store::{Durability, OpenError};
 /// Tells our files from those of others: "tail" in ASCII.
 const APPLICATION_ID: i32 = 0x7461_696C;
 /// The version of the tables below.
-const VERSION: i32 = 1;
+const VERSION: i32 = 2;
 
 const TABLES: &str = "
 CREATE TABLE owner (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    beat INTEGER NOT NULL,
-    closed INTEGER NOT NULL DEFAULT 0
+    id INTEGER PRIMARY KEY,
+    beat INTEGER,
+    lost INTEGER
 );
 CREATE TABLE session (
     id INTEGER PRIMARY KEY,

@@ -2,7 +2,7 @@
 
 use rusqlite::{OptionalExtension, Result, params};
 
-use super::batch::{Batch, Row, cost};
+use super::batch::{Batch, Row, cost, signed};
 
 /// Streams, or sessions, that one transaction of retention removes at most: others want to write, too.
 const SWEEP: i64 = 256;
@@ -173,7 +173,7 @@ impl Batch<'_> {
         self.trim_streams()?;
         let limits = self.context.limits;
         let before = |ms: u64| self.now.saturating_sub(i64::try_from(ms).unwrap_or(i64::MAX));
-        let (finished, unseen) = (before(limits.retention_ms), before(limits.max_age_ms));
+        let (finished, lost) = (before(limits.retention_ms), before(limits.max_age_ms));
         let over: Vec<(i64, i64, i64, i64)> = {
             let mut select = self.db.prepare_cached(
                 "SELECT id, session, events, bytes FROM stream WHERE finished <= ?1 ORDER BY finished LIMIT ?2",
@@ -187,32 +187,46 @@ impl Batch<'_> {
             self.remove_stream(id, session, events, bytes)?;
         }
         self.write_back()?;
-        let left: Vec<i64> = {
-            let mut select = self.db.prepare_cached(
-                "SELECT session.id FROM owner JOIN session ON session.owner = owner.id
-                 WHERE owner.beat < ?1 AND owner.id <> ?2 LIMIT ?3",
-            )?;
-            let rows = select.query_map(params![unseen, self.context.owner, SWEEP], |row| row.get(0))?;
-            rows.collect::<Result<_>>()?
-        };
-        self.is_more_over |= left.len() as i64 == SWEEP;
-        for session in left {
-            self.remove_session(session)?;
+        for owner in self.lost_owners(lost)? {
+            let left: Vec<i64> = {
+                let mut select = self.db.prepare_cached("SELECT id FROM session WHERE owner = ?1 LIMIT ?2")?;
+                let rows = select.query_map(params![owner, SWEEP], |row| row.get(0))?;
+                rows.collect::<Result<_>>()?
+            };
+            let is_more = left.len() as i64 == SWEEP;
+            for session in left {
+                self.remove_session(session)?;
+            }
+            if is_more {
+                self.is_more_over = true;
+                break;
+            }
+            self.db.prepare_cached("DELETE FROM owner WHERE id = ?1")?.execute(params![owner])?;
         }
-        self.db
-            .prepare_cached(
-                "DELETE FROM owner WHERE beat < ?1 AND id <> ?2
-                 AND NOT EXISTS (SELECT 1 FROM session WHERE session.owner = owner.id)",
-            )?
-            .execute(params![unseen, self.context.owner])?;
         Ok(())
+    }
+
+    /// Owners that are lost, and were found so by then. What is lost now gets the time.
+    fn lost_owners(&self, by: i64) -> Result<Vec<i64>> {
+        let mut select = self.db.prepare_cached("SELECT id, beat, lost FROM owner WHERE id <> ?1")?;
+        let rows = select.query_map(params![self.context.owner], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+        let mut over = Vec::new();
+        for (owner, count, lost) in rows.collect::<Result<Vec<(i64, Option<i64>, Option<i64>)>>>()? {
+            match lost {
+                // A time alone says nothing of an owner: clocks are set, and computers are suspended.
+                _ if self.context.others.unseen_ms(owner, count) < self.context.owner_lost_ms => {}
+                Some(lost) if lost < by => over.push(owner),
+                Some(_) => {}
+                None => {
+                    let mut update = self.db.prepare_cached("UPDATE owner SET lost = ?2 WHERE id = ?1")?;
+                    update.execute(params![owner, self.now])?;
+                }
+            }
+        }
+        Ok(over)
     }
 }
 
 fn is_one_of(id: i64, written: &[(i64, i64)]) -> bool {
     written.iter().any(|(stream, _)| *stream == id)
-}
-
-fn signed(limit: usize) -> i64 {
-    i64::try_from(limit).unwrap_or(i64::MAX)
 }

@@ -4,12 +4,14 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, Result, TransactionBehavior, params};
 
-use super::batch::{Batch, Totals, Verdict};
+use super::batch::{Batch, Reply, Totals};
+use super::beat::{Beats, say_goodbye};
 use super::checkpoint::Log;
 use super::forks::Link;
 use super::queue::{Look, Shared, Turn, Write};
 use super::schema::{BUSY, is_busy};
 use super::{Context, failed};
+use crate::Ms;
 use crate::store::{Operation, Outcome, StoreError, Usage};
 
 /// Free pages that are given back to the file system at a time.
@@ -26,45 +28,47 @@ struct Kept {
 }
 
 /// The writer's thread: ends when the store is closed and everything is written.
-pub(super) fn run(file: &Link, shared: &Shared, context: &Context) {
-    let pause = Duration::from_millis((context.owner_lost_ms / 3).max(10));
+pub(super) fn run(file: &Link, shared: &Shared, context: &Context, mut beats: Beats) {
+    let pause = Duration::from_millis(context.owner_lost_ms.div_ceil(3).max(10));
     let mut kept = Kept::default();
-    let mut beat_due = Instant::now() + pause;
+    let began = Instant::now();
+    let mut beat_due = began + pause;
     loop {
         match shared.next_turn(if kept.is_more_over { Instant::now() } else { beat_due }) {
             Turn::Batch(writes, looks) => {
-                let verdicts = commit(file, shared, context, &writes, &mut kept);
-                answer(shared, writes, looks, verdicts);
+                let replies = commit(file, shared, context, &writes, &mut kept);
+                answer(shared, writes, looks, replies);
             }
             Turn::Idle => {}
             Turn::Closed => break,
         }
         // Under load, too: a writer that is busy is alive.
         if Instant::now() >= beat_due {
-            beat(file, shared, context, &mut kept);
+            let now = Ms(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX));
+            live(file, shared, context, &mut kept, &mut beats, now);
             beat_due = Instant::now() + pause;
         } else if kept.is_more_over {
             // A portion between two batches of the callers, for as long as there is more.
             sweep(file, shared, context, &mut kept);
         }
     }
-    if let Err(error) = file.with(|db, _| say_closed(db, context)) {
+    if let Err(error) = file.with(|db, _| say_goodbye(db, context)) {
         tracing::warn!(target: "tailrope", %error, "event store not closed properly");
     }
     shared.close_looks();
 }
 
 /// Hands the questions that waited to the reader, and tells everybody what became of their writes.
-fn answer(shared: &Shared, writes: Vec<Write>, looks: Vec<Look>, verdicts: Vec<Verdict>) {
+fn answer(shared: &Shared, writes: Vec<Write>, looks: Vec<Look>, replies: Vec<Reply>) {
     if !looks.is_empty() {
         shared.hand_over(looks.into_iter());
     }
-    for (write, verdict) in writes.into_iter().zip(verdicts) {
-        match (write.ticket(), verdict) {
-            (Some(ticket), verdict) if ticket.operation == Operation::Claim => {
-                ticket.complete(Outcome::Claimed(verdict));
+    for (write, reply) in writes.into_iter().zip(replies) {
+        match (write.ticket(), reply) {
+            (Some(ticket), reply) if ticket.operation == Operation::Claim => {
+                ticket.complete(Outcome::Claimed(reply));
             }
-            (Some(ticket), verdict) => ticket.complete(Outcome::Done(verdict.map(|_| ()))),
+            (Some(ticket), reply) => ticket.complete(Outcome::Done(reply.map(|_| ()))),
             (None, Err(error)) => {
                 tracing::error!(target: "tailrope", %error, "event store did not do what it was told")
             }
@@ -74,9 +78,9 @@ fn answer(shared: &Shared, writes: Vec<Write>, looks: Vec<Look>, verdicts: Vec<V
 }
 
 /// Commits the writes together; when that fails, one by one, so that a bad one harms no other (I9).
-fn commit(file: &Link, shared: &Shared, context: &Context, writes: &[Write], kept: &mut Kept) -> Vec<Verdict> {
+fn commit(file: &Link, shared: &Shared, context: &Context, writes: &[Write], kept: &mut Kept) -> Vec<Reply> {
     match transact(file, shared, context, writes, kept) {
-        Ok(verdicts) => verdicts,
+        Ok(replies) => replies,
         Err(error) if writes.len() > 1 && !is_for_all(&error) => {
             let single = |write| commit(file, shared, context, std::slice::from_ref(write), kept).pop();
             writes.iter().filter_map(single).collect()
@@ -87,8 +91,7 @@ fn commit(file: &Link, shared: &Shared, context: &Context, writes: &[Write], kep
 
 /// A file that is locked for long is free some time: whoever writes asks again.
 fn not_done(write: &Write, error: &rusqlite::Error) -> StoreError {
-    let is_asked_again = matches!(write, Write::Open { .. } | Write::Append { .. } | Write::Finish { .. });
-    if !is_asked_again || !is_busy(error) {
+    if !matches!(write, Write::Append { .. }) || !is_busy(error) {
         return failed(error);
     }
     tracing::warn!(target: "tailrope", error = %failed(error), "the event store was not written in time");
@@ -104,26 +107,20 @@ fn is_for_all(error: &rusqlite::Error) -> bool {
     })
 }
 
-fn transact(
-    file: &Link,
-    shared: &Shared,
-    context: &Context,
-    writes: &[Write],
-    kept: &mut Kept,
-) -> Result<Vec<Verdict>> {
+fn transact(file: &Link, shared: &Shared, context: &Context, writes: &[Write], kept: &mut Kept) -> Result<Vec<Reply>> {
     if writes.is_empty() {
         return Ok(Vec::new());
     }
-    let (verdicts, usage, is_more_over) = file.with(|db, _| {
+    let (replies, usage, is_more_over) = file.with(|db, _| {
         // Dropped without a commit, it is rolled back.
         let transaction = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let mut batch = Batch::new(&transaction, context, context.now());
-        let verdicts = writes.iter().map(|write| batch.write(write)).collect::<Result<Vec<_>>>()?;
+        let replies = writes.iter().map(|write| batch.write(write)).collect::<Result<Vec<_>>>()?;
         batch.close()?;
         let (totals, is_more_over) = (batch.totals, batch.is_more_over);
         let usage = count(&transaction, totals, kept.trimmed)?;
         transaction.commit()?;
-        Ok((verdicts, usage, is_more_over))
+        Ok((replies, usage, is_more_over))
     })?;
     kept.trimmed = usage.trimmed;
     kept.log.written(shared);
@@ -131,7 +128,7 @@ fn transact(
         kept.is_more_over = is_more_over;
     }
     shared.publish(usage);
-    Ok(verdicts)
+    Ok(replies)
 }
 
 /// Brings `total` up to date.
@@ -166,24 +163,15 @@ fn sweep(file: &Link, shared: &Shared, context: &Context, kept: &mut Kept) {
 }
 
 /// A sign of life, and what time asks for.
-fn beat(file: &Link, shared: &Shared, context: &Context, kept: &mut Kept) {
-    let sign = |db: &Connection| {
-        let mut update = db.prepare_cached("UPDATE owner SET beat = ?2 WHERE id = ?1")?;
-        update.execute(params![context.owner, context.now()])
-    };
+fn live(file: &Link, shared: &Shared, context: &Context, kept: &mut Kept, beats: &mut Beats, now: Ms) {
     let vacuum = |db: &Connection| db.execute_batch(&format!("PRAGMA incremental_vacuum({VACUUM_PAGES})"));
-    let done = file
-        .with(|db, _| sign(db))
-        .and_then(|_| transact(file, shared, context, &[Write::Sweep], kept))
+    let done = beats
+        .beat(file, context, now)
+        .and_then(|()| transact(file, shared, context, &[Write::Sweep], kept))
         .and_then(|_| file.with(|db, _| vacuum(db)));
     if let Err(error) = done {
         tracing::warn!(target: "tailrope", %error, "event store gave no sign of life");
     }
-}
-
-fn say_closed(db: &Connection, context: &Context) -> Result<()> {
-    db.execute("UPDATE owner SET closed = 1, beat = ?2 WHERE id = ?1", params![context.owner, context.now()])?;
-    Ok(())
 }
 
 /// What a store fault is called where it must say nothing of the file.
@@ -201,8 +189,8 @@ pub(super) fn fault(error: &rusqlite::Error) -> StoreError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Durability;
     use crate::store::sqlite::{checkpoint, schema};
-    use crate::store::{Durability, Limits};
 
     #[test]
     fn a_day_of_beats_leaves_a_short_log() {
@@ -212,18 +200,18 @@ mod tests {
         let open = || schema::open_writer(&path, Durability::Process, "");
         let again = path.clone();
         let file = Link::open(open, move || schema::open_reader(&again)).unwrap();
-        file.with(|db, _| db.execute("INSERT INTO owner (id, beat) VALUES (1, 0)", [])).unwrap();
         let (shared, mut kept) = (Shared::default(), Kept::default());
-        let context = Context { limits: Limits::default(), owner_lost_ms: 10_000, owner: 1, clock: None };
+        let context = Context::of(1, 10_000);
+        let mut beats = Beats::new(context.owner_lost_ms);
         let mut longest = 0;
-        for beats in 0..86_400_000 / (context.owner_lost_ms / 3) {
-            beat(&file, &shared, &context, &mut kept);
+        for now in (0..86_400_000).step_by(3_334) {
+            live(&file, &shared, &context, &mut kept, &mut beats, Ms(now));
             if shared.is_checkpoint_due() {
                 assert!(shared.next_checkpoint());
                 file.with(|db, _| checkpoint::checkpoint(db)).unwrap();
             }
             longest = longest.max(std::fs::metadata(folder.join("events.db-wal")).unwrap().len());
-            assert!(longest < 4 << 20, "{longest} bytes after {beats} beats");
+            assert!(longest < 4 << 20, "{longest} bytes after {now} ms");
         }
         assert!(longest > 0, "beats are written");
         drop(file);

@@ -47,17 +47,18 @@ impl Machine {
             return self.forget_if_done(out);
         }
         // A reader in another process may have an event before this one knows that it is stored.
-        if !self.opening && after <= self.durable {
+        if self.is_created && after <= self.durable {
             arrival.loading = true;
             out.push(Output::Load { conn, after, up_to: arrival.up_to });
         }
+        self.create(out);
         let older = self.arriving.partition_point(|other| other.conn < conn);
         self.arriving.insert(older, arrival);
     }
 
     /// The store has told something: arrivals that waited for it go on.
     pub(super) fn load_arrivals(&mut self, out: &mut Vec<Output>) {
-        if self.opening || self.arriving.iter().all(|arrival| arrival.loading) {
+        if !self.is_created || self.arriving.iter().all(|arrival| arrival.loading) {
             return;
         }
         let (durable, published) = (self.durable, self.published());
@@ -115,8 +116,9 @@ impl Machine {
         self.newest = link.conn;
         if self.draining && self.may_drain() {
             link.close = Some(CloseAt { seq: self.published(), why: CloseReason::Drain });
+            self.create(out);
         }
-        if self.rules.standalone && !self.opening {
+        if self.rules.standalone && self.is_created {
             // A parked connection needs its cursor too: it may be promoted, or dropped by a proxy.
             self.write_opening(now, out);
         }
@@ -165,7 +167,10 @@ impl Machine {
         if self.is_ending() {
             return Err(Refused::Finished);
         }
-        self.retry_ms = retry_ms.unwrap_or(self.retry_ms);
+        if let Some(retry_ms) = retry_ms {
+            (self.retry_ms, self.is_retry_new) = (retry_ms, true);
+            self.pump(out);
+        }
         self.hold_ms = hold_ms.or(self.hold_ms);
         self.close_at_published(CloseReason::Asked, out);
         Ok(())
@@ -176,6 +181,8 @@ impl Machine {
         if let Some(link) = &mut self.link {
             // An earlier request keeps its place.
             link.close.get_or_insert(CloseAt { seq, why });
+            // The connection is to be told where it comes back to.
+            self.create(out);
         }
         // Nobody is to stay connected, so nobody is promoted either.
         if let Some(parked) = self.parked.take() {
@@ -254,11 +261,27 @@ impl Machine {
     }
 
     pub(super) fn tick(&mut self, now: Ms, out: &mut Vec<Output>) {
-        if let Some(link) = self.link.as_mut().filter(|link| link.deadline(&self.pacing) <= now) {
+        let is_due = self.link.as_ref().is_some_and(|link| self.link_deadline(link) <= now);
+        if let Some(link) = self.link.as_mut().filter(|_| is_due) {
             wake(link, out);
         }
-        if let Some(link) = self.parked.as_mut().filter(|link| link.parked_deadline(&self.pacing) <= now) {
+        let is_due = self.parked.as_ref().is_some_and(|link| self.parked_deadline(link) <= now);
+        if let Some(link) = self.parked.as_mut().filter(|_| is_due) {
             wake(link, out);
+        }
+    }
+
+    /// The next time at which a waiting reader has something to do.
+    pub(super) fn link_deadline(&self, link: &Link) -> Ms {
+        if self.is_created { link.deadline(&self.pacing) } else { self.parked_deadline(link) }
+    }
+
+    /// The same for a parked connection, which gets comments only, and for one whose log the store has not yet.
+    pub(super) fn parked_deadline(&self, link: &Link) -> Ms {
+        if self.is_writing && !self.is_created {
+            link.keep_alive_due(&self.pacing)
+        } else {
+            link.parked_deadline(&self.pacing)
         }
     }
 }

@@ -2,21 +2,12 @@
 
 use bytes::Bytes;
 
-use super::{Ending, Machine, wake};
+use super::{CREATE_AGAIN_MS, Ending, Machine, wake};
+use crate::Ms;
 use crate::stream::event::{EventKind, NewEvent, Seq};
 use crate::stream::io::{Output, Refused};
 
 impl Machine {
-    pub(super) fn log_opened(&mut self, out: &mut Vec<Output>) {
-        self.opening = false;
-        self.pump(out);
-        self.settle(out);
-        self.load_arrivals(out);
-        for link in [&mut self.link, &mut self.parked].into_iter().flatten() {
-            wake(link, out);
-        }
-    }
-
     pub(super) fn publish(&mut self, event: NewEvent, out: &mut Vec<Output>) -> Result<(), Refused> {
         if self.is_ending() {
             return Err(Refused::Finished);
@@ -37,15 +28,34 @@ impl Machine {
 
     /// Hands waiting events to the store, one append at a time: positions stay dense when one fails.
     pub(super) fn pump(&mut self, out: &mut Vec<Output>) {
-        if self.opening || !self.appending.is_empty() || self.queue.is_empty() {
+        if self.is_writing || (self.queue.is_empty() && !self.is_retry_new) {
             return;
         }
-        let batch = if self.singly > 0 { 1 } else { self.pacing.max_batch.min(self.queue.len()) };
-        self.appending.extend(self.queue.drain(..batch));
-        out.push(Output::Append { first: self.durable + 1, events: self.appending.clone() });
+        let most = if self.singly > 0 { 1 } else { self.pacing.max_batch };
+        self.appending.extend(self.queue.drain(..most.min(self.queue.len())));
+        self.append(out);
+    }
+
+    /// Lets the store create the log, for readers that come before its first event.
+    pub(super) fn create(&mut self, out: &mut Vec<Output>) {
+        if !self.is_created && !self.is_writing {
+            self.append(out);
+        }
+    }
+
+    fn append(&mut self, out: &mut Vec<Output>) {
+        self.is_writing = true;
+        let retry_ms = std::mem::take(&mut self.is_retry_new).then_some(self.retry_ms);
+        out.push(Output::Append { first: self.durable + 1, events: self.appending.clone(), retry_ms });
     }
 
     pub(super) fn appended(&mut self, out: &mut Vec<Output>) {
+        self.is_writing = false;
+        if !std::mem::replace(&mut self.is_created, true)
+            && let Some(parked) = &mut self.parked
+        {
+            wake(parked, out);
+        }
         self.durable += self.appending.len() as Seq;
         self.singly = self.singly.saturating_sub(1);
         for event in self.appending.drain(..) {
@@ -60,7 +70,8 @@ impl Machine {
         self.load_arrivals(out);
     }
 
-    pub(super) fn append_failed(&mut self, out: &mut Vec<Output>) {
+    pub(super) fn append_failed(&mut self, now: Ms, out: &mut Vec<Output>) {
+        self.is_writing = false;
         if self.appending.len() > 1 {
             self.singly = self.appending.len();
             while let Some(event) = self.appending.pop() {
@@ -70,9 +81,21 @@ impl Machine {
             self.lose(&event, out);
         }
         self.pump(out);
+        if !self.is_created && !self.is_writing {
+            self.creation_failed(now, out);
+        }
         self.settle(out);
         self.wake(out);
         self.load_arrivals(out);
+    }
+
+    /// Nothing can leave yet: readers wait, and the log is tried again with the next event or after a pause.
+    fn creation_failed(&mut self, now: Ms, out: &mut Vec<Output>) {
+        for link in [&mut self.link, &mut self.parked].into_iter().flatten() {
+            link.open_due = now + CREATE_AGAIN_MS;
+        }
+        let waiting: Vec<_> = self.arriving.iter().map(|arrival| arrival.conn).collect();
+        waiting.into_iter().for_each(|conn| self.load_failed(now, conn, out));
     }
 
     /// The event behind the last confirmed position is in no log; those behind it move up.
@@ -103,6 +126,7 @@ impl Machine {
         untaken.iter().for_each(|event| self.lose(event, out));
         self.ending = tail.map_or(Ending::Answered, Ending::Synthesized);
         self.finished = true;
+        self.is_writing = false;
         self.wake(out);
         self.load_arrivals(out);
         self.forget_if_done(out);
@@ -137,7 +161,7 @@ impl Machine {
 
     /// The end counts once everything published before it is stored.
     pub(super) fn settle(&mut self, out: &mut Vec<Output>) {
-        if self.finished || self.opening || self.unconfirmed() > 0 {
+        if self.finished || self.is_writing || self.unconfirmed() > 0 {
             return;
         }
         match &self.ending {
@@ -145,6 +169,7 @@ impl Machine {
             Ending::Answered => {}
             Ending::Synthesized(tail) => out.push(Output::Finish { tail: tail.clone() }),
         }
+        self.is_created = true;
         self.finished = true;
         self.forget_if_done(out);
     }

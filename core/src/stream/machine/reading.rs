@@ -12,8 +12,10 @@ impl Machine {
             self.advance(now, out);
         } else if let Some(mut link) = self.parked.take_if(|link| link.conn == conn) {
             // A parked connection gets its first bytes and comments, no events.
-            if !self.opening {
+            if self.is_created {
                 self.open_bytes(now, &mut link, false, out);
+            } else if link.open_due <= now {
+                self.create(out);
             }
             rest(now, &mut link, &self.pacing, out);
             self.parked = Some(link);
@@ -25,8 +27,13 @@ impl Machine {
         let Some(link) = &mut self.link else { return };
         let conn = link.conn;
         link.waiting = false;
-        if self.opening || link.loading.is_some() {
-            return rest(now, link, &self.pacing, out);
+        if !self.is_created || link.loading.is_some() {
+            let is_due = link.open_due <= now;
+            rest(now, link, &self.pacing, out);
+            if is_due {
+                self.create(out);
+            }
+            return;
         }
         if link.close.is_none() && self.rules.early_close {
             let max_bytes = self.pacing.max_connection_bytes;

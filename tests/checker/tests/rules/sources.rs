@@ -24,6 +24,8 @@ fn i1_is_broken() {
     Story::call().emit("a", 1).refused("a", 1).dump("a", [1]).breaks("I1", "refused, and is in the store");
     let early = Story::call().emit("a", 1).kept("a", 1).emit("a", 2).comes("post", "a", [1, 2]).kept("a", 2);
     early.breaks("I1", "before the store had it");
+    let unkept = Story::call().stream("b").emit("b", 1).kept("b", 1).emit("a", 1).comes("post", "a", [1]);
+    unkept.breaks("I1", "before the store had it");
     let missing = Story::call().stored("a", [1]).emit("a", 2).comes("post", "a", [1, 2]).dump("a", [1]);
     missing.breaks("I1", "the store does not have it");
     Story::call().stored("a", [1]).dump("a", [1, 2]).breaks("I1", "nobody emitted it");

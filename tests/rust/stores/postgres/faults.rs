@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 
 use tailrope_core::Ms;
 use tailrope_core::store::contract::{Caller, Log, progress};
-use tailrope_core::store::{EventStore, PostgresStore, ReadLimit, SessionRecord, StoreError, StoreOptions};
+use tailrope_core::store::{Append, EventStore, PostgresStore, ReadLimit, SessionRecord, StoreError, StoreOptions};
 
 use super::database::{Administrator, Database, Namespaces, PATIENCE, at, eventually, namespace, told};
 use super::proxy::Proxy;
-use crate::kit::events::sized;
+use crate::kit::events::{question, sized};
 
 const EVERYTHING: ReadLimit = ReadLimit { up_to: 1_000_000, events: 1_000_000, bytes: 1 << 30 };
 
 /// A store behind a network that can fail.
-fn behind_proxy(namespaces: &Namespaces, options: &str) -> (Proxy, String) {
+pub(super) fn behind_proxy(namespaces: &Namespaces, options: &str) -> (Proxy, String) {
     let direct = told("TAILROPE_TEST_POSTGRES");
     let (_, place) = direct.rsplit_once('@').expect("it has a user");
     let place = place.split('/').next().expect("it has a place");
@@ -51,6 +51,16 @@ fn an_append_that_was_committed_unheard_is_stored_once() {
     }
     log.assert_stored(&caller, 0, "I3, after a lost answer");
     caller.assert_usage("I11", |usage| usage.events == 20);
+    let mut whole = Log::new("s", 2);
+    let events = [sized(5_000)];
+    proxy.lose_answer();
+    let append = Append { end: Some("end".into()), retry_ms: Some(700), ..whole.append(1, &events) };
+    caller.write(&whole, &append).expect("it is stored");
+    assert!(proxy.has_lost_answer(), "the fault took place");
+    whole.events.extend(events);
+    whole.assert_stored(&caller, 0, "I3, after a lost answer");
+    let record = caller.record(&whole).expect("it is there");
+    assert_eq!((record.tail.as_deref(), record.retry_ms), (Some(&b"end"[..]), Some(700)));
 }
 
 #[test]
@@ -380,11 +390,12 @@ fn a_question_of_no_session_is_answered_behind_everything() {
     let store = at(&address, &StoreOptions::default());
     let caller = Caller::new(&store, Ms(0));
     for number in 0..8 {
-        let log = caller.open(&format!("s {number}"), 1);
+        let mut log = caller.open(&format!("s {number}"), 1);
+        caller.push(&mut log, &[question()]);
         let somebody = Administrator::new();
         let stream = format!("{}.stream SET retry_ms = 1 WHERE finished IS NULL", namespace(&address));
         somebody.run(&format!("BEGIN; UPDATE {stream}"));
-        store.set_retry(&log.key, 7);
+        store.settle(&log.key, 1);
         std::thread::scope(|scope| {
             let asking = scope.spawn(|| Caller::new(&store, Ms(0)).session(""));
             std::thread::sleep(Duration::from_millis(150));
@@ -392,7 +403,7 @@ fn a_question_of_no_session_is_answered_behind_everything() {
             somebody.run("ROLLBACK");
             assert_eq!(asking.join().unwrap(), None, "rule 11");
         });
-        let written = format!("SELECT count(*) FROM {}.stream WHERE retry_ms = 7", namespace(&address));
+        let written = format!("SELECT count(*) FROM {}.event WHERE kind = 2 AND NOT pinned", namespace(&address));
         assert_eq!(Administrator::new().number(&written), i64::from(number) + 1, "rule 11");
     }
 }
@@ -523,18 +534,19 @@ fn what_was_acknowledged_survives_a_kill_and_its_reader_ends_the_log() {
     let lines = BufReader::new(process.stdout.take().unwrap()).lines().map_while(Result::ok);
     let mut stored = lines.filter_map(|line| line.strip_prefix("stored ").map(|seq| seq.parse::<u64>().unwrap()));
     let acknowledged = stored.find(|seq| *seq >= 40).expect("it writes until it is killed");
-    let store = at(&address, &StoreOptions { owner_lost_ms: 10_000, ..StoreOptions::default() });
+    let store = at(&address, &StoreOptions { owner_lost_ms: 2_000, ..StoreOptions::default() });
     let caller = Caller::new(&store, Ms(0));
-    let log = caller.open("s", 1);
+    let log = Log::new("s", 1);
     let unseen = || caller.record(&log).and_then(|record| record.owner_unseen_ms).expect("it is another's");
-    assert!(unseen() < 10_000);
+    assert!(unseen() < 2_000);
     assert_eq!(caller.finish(&log, b"lost"), Err(StoreError::Fenced), "it is alive");
     process.kill().unwrap();
     process.wait().unwrap();
-    eventually("its owner counts as gone", || unseen() >= 10_000);
+    eventually("its owner counts as gone", || unseen() >= 2_000);
     let head = caller.record(&log).unwrap().head;
     assert!(head >= acknowledged, "I1: {head} of {acknowledged}");
-    written("s", head).assert_stored(&caller, 0, "I1, after kill -9");
+    let log = written("s", head);
+    log.assert_stored(&caller, 0, "I1, after kill -9");
     assert_eq!(caller.finish(&log, b"lost"), Ok(()), "I13");
     let record = caller.record(&log).unwrap();
     assert_eq!((record.finished, record.tail.as_deref()), (true, Some(&b"lost"[..])), "I13");

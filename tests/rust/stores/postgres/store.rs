@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use tailrope_core::Ms;
-use tailrope_core::store::contract::{Caller, check, check_shared};
-use tailrope_core::store::{EventStore, Limits, ReadLimit, SessionRecord, StoreError, StoreOptions, open};
+use tailrope_core::store::contract::{Caller, Log, check, check_shared};
+use tailrope_core::store::{Append, EventStore, Limits, ReadLimit, SessionRecord, StoreError, StoreOptions, open};
 
 use super::bell::Bell;
 use super::database::{Administrator, Namespaces, at, eventually, namespace, told, two, with_clock};
@@ -235,7 +235,7 @@ fn reopening_finds_everything() {
     let caller = Caller::new(&store, Ms(0));
     let mut log = caller.open("s", 1);
     caller.push(&mut log, &[sized(10), question(), sized(0)]);
-    store.set_retry(&log.key, 700);
+    caller.write(&log, &Append { retry_ms: Some(700), ..log.append(4, &[]) }).expect("it is set");
     let known = SessionRecord { principal: Some("alice".into()), retry_ms: 9, ..SessionRecord::default() };
     store.put_session(Ms(0), "s", &known);
     let mut ended = caller.open("s", 2);
@@ -271,6 +271,7 @@ fn an_owner_that_was_only_slow_finds_its_log_ended() {
     let hasty = at(&address, &StoreOptions { owner_lost_ms: 1, ..StoreOptions::default() });
     let other = Caller::new(&hasty, Ms(0));
     eventually("I13", || {
+        other.record(&log);
         let ended = other.finish(&log, b"lost");
         assert!(matches!(ended, Ok(()) | Err(StoreError::Fenced)), "{ended:?}");
         ended.is_ok()
@@ -350,6 +351,25 @@ fn addresses_are_refused_with_what_was_tried_and_what_there_is() {
 // What it takes of the server
 
 #[test]
+fn a_short_call_is_one_transaction() {
+    let namespaces = Namespaces::direct();
+    let address = namespaces.address();
+    let store = at(&address, &StoreOptions::default());
+    let caller = Caller::new(&store, Ms(0));
+    let mut log = Log::new("s", 1);
+    caller.push(&mut log, &[sized(10), terminal()]);
+    log.assert_stored(&caller, 0, "I3");
+    let (server, name) = (Administrator::new(), namespace(&address));
+    // Each row has the number of the transaction that wrote it.
+    let written_by = format!(
+        "SELECT count(DISTINCT of::text) FROM (SELECT xmin AS of FROM {name}.session UNION ALL SELECT xmin FROM {name}.stream
+         UNION ALL SELECT xmin FROM {name}.event UNION ALL SELECT xmin FROM {name}.tally) AS written"
+    );
+    assert_eq!(server.number(&written_by), 1);
+    assert_eq!(server.number(&format!("SELECT count(*) FROM {name}.event")), 3, "with what the log is about");
+}
+
+#[test]
 fn a_store_takes_four_connections_and_each_of_them_is_used() {
     let namespaces = Namespaces::direct();
     let name = format!("four-{}", std::process::id());
@@ -380,7 +400,7 @@ fn a_sign_of_life_costs_the_same_among_many() {
     let address = namespaces.address();
     let (_store, server, name) = (at(&address, &StoreOptions::default()), Administrator::new(), namespace(&address));
     let pages = || {
-        let beat = format!("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM {name}.beat(1, NULL, 10000)");
+        let beat = format!("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM {name}.beat(1)");
         // The first reads what the later ones find in memory.
         let plans: Vec<_> = (0..3).filter_map(|_| server.ask(&beat)).collect();
         let plan: serde_json::Value = serde_json::from_str(&plans[2]).expect("it is JSON");
@@ -388,7 +408,7 @@ fn a_sign_of_life_costs_the_same_among_many() {
     };
     let alone = pages();
     server.run(&format!(
-        "INSERT INTO {name}.owner (id, beat) SELECT 1000 + n, {name}.now_ms() FROM generate_series(1, 20000) AS n;
+        "INSERT INTO {name}.owner (id) SELECT 1000 + n FROM generate_series(1, 20000) AS n;
          INSERT INTO {name}.tally SELECT 1000 + n, lane, 1, 1, 1, 1 FROM generate_series(1, 20000) AS n, generate_series(0, 2) AS lane"
     ));
     let among_many = pages();

@@ -15,7 +15,7 @@ use tailrope_core::store::{
 use tailrope_core::stream::{Chain, EventKind, StoredEvent};
 
 use super::server::{self, Hints, Kind, PATIENCE, Server, eventually, fresh, place, say, watcher};
-use crate::kit::events::{positions, question, sized};
+use crate::kit::events::{positions, question, sized, terminal};
 use crate::stores::postgres::proxy::Proxy;
 
 fn at(address: &str) -> Arc<dyn EventStore> {
@@ -155,14 +155,9 @@ fn a_server_that_is_slow_with_everything_is_not_asked_for_it_twice() {
     let store = at(&format!("redis://127.0.0.1:{}?timeout_ms=1600", proxy.port));
     let caller = Caller::new(&*store, Ms(0));
     let mut logs: Vec<Log> = (0..SESSIONS).map(|number| caller.open(&format!("s {number}"), number)).collect();
-    let batches = || {
-        let said = server.say(&["INFO", "commandstats"]).concat();
-        let (_, calls) = said.split_once("cmdstat_evalsha:calls=").expect("it was asked");
-        calls.split(',').next().and_then(|calls| calls.parse().ok()).expect("a number")
-    };
     // The last answer comes after more than half of the time, which is when a server counts as silent.
     let is_asked_once = |logs: &mut [Log]| {
-        let before: u64 = batches();
+        let before = server.runs();
         proxy.set_pace(Duration::from_micros(700));
         std::thread::scope(|scope| {
             for log in logs {
@@ -179,7 +174,7 @@ fn a_server_that_is_slow_with_everything_is_not_asked_for_it_twice() {
             }
         });
         proxy.set_pace(Duration::ZERO);
-        batches() - before == SESSIONS
+        server.runs() - before == SESSIONS
     };
     // A machine that stands still makes any server a silent one.
     assert!((0..5).any(|_| is_asked_once(&mut logs)), "what is late comes, and need not be sent again");
@@ -218,7 +213,7 @@ fn a_server_that_stands_still_fails_operations_in_their_time_and_the_queue_has_a
         let key = StreamKey { session: "big".into(), nonce: StreamNonce([number as u8; 12]) };
         let ticket = Ticket { to: Arc::downgrade(&inbox), nonce: key.nonce, operation: Operation::Append, number };
         let event = StoredEvent { seq: 1, kind: EventKind::Progress, tag: 0, frame: Arc::clone(&frame) };
-        let append = Append { events: &[event], chain_before: Chain::start(&[]).0, chain: 1 };
+        let append = Append { events: vec![event], ..Log::new("big", number).append(1, &[]) };
         match store.append(Ms(0), &key, &append, &ticket) {
             Answer::Later => waiting += 1,
             Answer::Now(Err(StoreError::Failed(text))) => assert!(text.contains("wait already"), "{text}"),
@@ -292,7 +287,9 @@ fn a_server_whose_memory_is_full_fails_the_event_and_answers_readers() {
     assert!(matches!(&refused, StoreError::Failed(text) if text.contains("memory is full")), "{refused:?}");
     log.assert_stored(&caller, 0, "rule 7");
     let other = Log::new("s", 2);
-    assert!(matches!(caller.append(&other, 1, &[sized(1)]), Err(StoreError::Gone)), "it answers at once");
+    let refused = caller.append(&other, 1, &[sized(1)]);
+    assert!(matches!(&refused, Err(StoreError::Failed(text)) if text.contains("memory is full")), "{refused:?}");
+    assert_eq!(caller.record(&other), None, "nothing of it is there");
     server.say(&["CONFIG", "SET", "maxmemory", "100mb"]);
     caller.push(&mut log, &[sized(50_000)]);
     log.assert_stored(&caller, 0, "I9");
@@ -328,6 +325,22 @@ fn events_that_the_server_evicted_are_a_gap_and_never_a_fresh_log() {
         assert_eq!(positions(&caller, &log, 0), [5]);
         assert_eq!(caller.read(&log, 0, EVERYTHING).unwrap().low, 5);
     }
+}
+
+#[test]
+fn a_log_whose_record_the_server_evicted_is_gone_and_begins_anew() {
+    let address = fresh(Kind::Alone);
+    let (server, namespace) = (place(&address), address.rsplit('=').next().unwrap());
+    let store = at(&address);
+    let caller = Caller::new(&*store, Ms(0));
+    let mut log = caller.open("s", 1);
+    caller.push(&mut log, &[sized(1), question()]);
+    let keys = say(&server, &["KEYS", &format!("{namespace}:*:m:*")]);
+    assert_eq!(say(&server, &["DEL", &keys[0]]), ["1"]);
+    assert_eq!(caller.append(&log, 3, &[sized(1)]), Err(StoreError::Gone), "never in silence");
+    log.events.clear();
+    caller.push(&mut log, &[sized(2), sized(3)]);
+    log.assert_stored(&caller, 0, "nothing of what was before is in it");
 }
 
 fn log_tag(log: &Log) -> u32 {
@@ -381,10 +394,7 @@ fn what_was_called_off_is_not_done() {
     // The first is under way; what waits behind it can be called off.
     assert!(matches!(store.record(&log.key, &ticket(1, Operation::Record)), Answer::Later));
     std::thread::sleep(Duration::from_millis(100));
-    let before = Chain::start(&log.key.nonce.0).then(&log.events[0].1);
-    let chain = before.then(b"late");
-    let event = StoredEvent { seq: 2, kind: EventKind::Progress, tag: chain.tag(), frame: b"late"[..].into() };
-    let append = Append { events: &[event], chain_before: before.0, chain: chain.0 };
+    let append = log.append(2, &[progress("late")]);
     assert!(matches!(store.append(Ms(0), &log.key, &append, &ticket(2, Operation::Append)), Answer::Later));
     store.abandon(&log.key, &ticket(2, Operation::Append));
     server.signal("CONT");
@@ -395,13 +405,47 @@ fn what_was_called_off_is_not_done() {
 }
 
 #[test]
+fn appends_whose_answer_was_lost_are_known_again_also_where_the_last_ends_the_log() {
+    let server = Server::start(&[]);
+    let proxy = Proxy::new(server.place().parse().expect("a host and a port"));
+    let store = at(&format!("redis://127.0.0.1:{}?timeout_ms=60000", proxy.port));
+    let caller = Caller::new(&*store, Ms(0));
+    let mut log = caller.open("s", 1);
+    let (answers, came) = channel();
+    let inbox: Arc<dyn Complete> = Arc::new(Inbox(Mutex::new(answers)));
+    let ticket = |number, operation| Ticket { to: Arc::downgrade(&inbox), nonce: log.key.nonce, operation, number };
+    let (large, last) = (sized(5_000), terminal());
+    let first = log.append(1, std::slice::from_ref(&large));
+    let mut longer = log.clone();
+    longer.events.push(large);
+    let second = longer.append(2, std::slice::from_ref(&last));
+    longer.events.push(last);
+    proxy.set_silent(true);
+    // What is asked while this one is under way goes together.
+    assert!(matches!(store.record(&log.key, &ticket(0, Operation::Record)), Answer::Later));
+    std::thread::sleep(Duration::from_millis(100));
+    for (number, append) in [(1, first), (2, second)] {
+        assert!(matches!(store.append(Ms(0), &log.key, &append, &ticket(number, Operation::Append)), Answer::Later));
+    }
+    proxy.lose_answer();
+    proxy.set_silent(false);
+    for _ in 0..3 {
+        let (number, outcome) = came.recv_timeout(PATIENCE).expect("each has its answer");
+        assert!(matches!(outcome, Outcome::Record(Ok(Some(_))) | Outcome::Done(Ok(()))), "{number}: {outcome:?}");
+    }
+    assert!(proxy.has_lost_answer());
+    log = longer;
+    log.assert_stored(&caller, 0, "rule 10");
+}
+
+#[test]
 fn a_store_that_is_closed_while_its_server_stands_still_ends_in_time() {
     let server = Server::start(&[]);
     let store = at(&server.address("?timeout_ms=2000"));
     let caller = Caller::new(&*store, Ms(0));
     let log = caller.open("s", 1);
     server.signal("STOP");
-    store.set_retry(&log.key, 7);
+    store.settle(&log.key, 7);
     let (closed, is_closed) = channel();
     std::thread::spawn(move || {
         drop(store);

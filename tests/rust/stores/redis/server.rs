@@ -179,6 +179,13 @@ impl Server {
     pub(crate) fn say(&self, words: &[&str]) -> Vec<String> {
         say(&self.place(), words)
     }
+
+    /// How often the script was run.
+    pub(crate) fn runs(&self) -> u64 {
+        let said = self.say(&["INFO", "commandstats"]).concat();
+        let calls = said.split_once("cmdstat_evalsha:calls=").and_then(|(_, calls)| calls.split(',').next());
+        calls.map_or(0, |calls| calls.parse().expect("a number"))
+    }
 }
 
 impl Drop for Server {

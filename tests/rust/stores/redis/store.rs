@@ -4,13 +4,14 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use tailrope_core::Ms;
-use tailrope_core::store::contract::Caller;
-use tailrope_core::store::{EventStore, Limits, ReadLimit, SessionRecord, StoreError, StoreOptions};
+use tailrope_core::store::contract::{Caller, Log, check_size};
+use tailrope_core::store::{Append, EventStore, Limits, ReadLimit, SessionRecord, StoreError, StoreOptions};
 
 use super::server::{
-    Kind, Server, address, at, eventually, fresh, hints_come, keeps_the_contract, keeps_the_rules_between_processes,
-    keys, place, refusal,
+    Kind, Server, address, at, fresh, hints_come, keeps_the_contract, keeps_the_rules_between_processes, keys, place,
+    refusal,
 };
 use crate::kit::events::{positions, question, sized, terminal};
 
@@ -26,6 +27,27 @@ fn it_keeps_the_contract() {
 #[test]
 fn it_keeps_the_rules_between_processes() {
     keeps_the_rules_between_processes(Kind::Alone);
+}
+
+#[test]
+fn a_short_call_is_one_run_of_the_script() {
+    let server = Server::start(&[]);
+    let store = at(&server.address(""), &StoreOptions::default());
+    let caller = Caller::new(&*store, Ms(0));
+    let (mut answered, mut ended) = (Log::new("s", 1), Log::new("s", 2));
+    let before = server.runs();
+    caller.push(&mut answered, &[sized(10), terminal()]);
+    assert_eq!(server.runs() - before, 1);
+    let events = vec![sized(10), question()];
+    let (end, retry_ms) = (Some(Bytes::from_static(b"end")), Some(700));
+    assert_eq!(caller.write(&ended, &Append { end, retry_ms, ..ended.append(1, &events) }), Ok(()));
+    assert_eq!(server.runs() - before, 2);
+    ended.events = events;
+    for (log, end, retry_ms) in [(answered, None, None), (ended, Some(&b"end"[..]), Some(700))] {
+        log.assert_stored(&caller, 0, "rule 2");
+        let record = caller.record(&log).expect("it is there");
+        assert_eq!((record.finished, record.tail.as_deref(), record.retry_ms), (true, end, retry_ms));
+    }
 }
 
 // Bounds (I11)
@@ -68,12 +90,7 @@ fn a_stream_keeps_its_bytes_and_its_newest_event_whatever_its_size() {
 
 #[test]
 fn an_event_that_is_too_large_is_refused_and_named() {
-    let store = limited(Limits { max_event_bytes: 100, ..Limits::default() });
-    let caller = Caller::new(&*store, Ms(0));
-    let mut log = caller.open("s", 1);
-    let refused = caller.append(&log, 1, &[sized(10), sized(101)]);
-    assert_eq!(refused, Err(StoreError::TooLarge { bytes: 101, max: 100 }));
-    caller.push(&mut log, &[sized(100)]);
+    check_size(&*limited(Limits { max_event_bytes: 100, ..Limits::default() }));
 }
 
 #[test]
@@ -161,36 +178,9 @@ fn drops_give_everything_back() {
     caller.assert_usage("F-54", |usage| (usage.sessions, usage.streams, usage.events, usage.bytes) == (0, 0, 0, 0));
     let left = keys(&place(&address), namespace);
     assert!(left.len() == 1 && left[0].contains(":o:"), "its sign of life is left: {left:?}");
-    drop(store);
-    assert_eq!(keys(&place(&address), namespace), [""; 0], "nothing is left");
 }
 
 // Expiry
-
-#[test]
-fn what_runs_is_kept_while_its_owner_is_there_and_goes_after_it() {
-    let address = fresh(Kind::Alone);
-    let (server, namespace) = (place(&address), address.rsplit('=').next().unwrap());
-    let limits = Limits { max_age_ms: 4_000, retention_ms: 500, ..Limits::default() };
-    let options = StoreOptions { limits, owner_lost_ms: 400, ..StoreOptions::default() };
-    let store = at(&address, &options);
-    let caller = Caller::new(&*store, Ms(0));
-    let mut log = caller.open("s", 1);
-    caller.push(&mut log, &[sized(10), question()]);
-    // Longer than its keys live without it.
-    std::thread::sleep(Duration::from_secs(11));
-    log.assert_stored(&caller, 0, "I11");
-    caller.push(&mut log, &[sized(10)]);
-    assert_eq!(caller.record(&log).map(|record| record.low), Some(3), "what is old goes when there is something new");
-    assert_eq!(positions(&caller, &log, 0), [2, 3], "but for the question");
-    drop(store);
-    let other = at(&address, &options);
-    let caller = Caller::new(&*other, Ms(0));
-    assert_eq!(caller.record(&log).unwrap().owner_unseen_ms, Some(u64::MAX), "it said goodbye");
-    eventually("its log goes", || caller.record(&log).is_none());
-    drop(other);
-    eventually("all of it goes", || keys(&server, namespace).is_empty());
-}
 
 #[test]
 fn i6_a_finished_log_is_readable_until_its_retention_ends() {
@@ -214,37 +204,6 @@ fn i6_a_finished_log_is_readable_until_its_retention_ends() {
     let log = caller.open("s", 1);
     log.assert_stored(&caller, 0, "the name is free again");
     caller.assert_usage("I11", |usage| (usage.streams, usage.events) == (1, 0));
-}
-
-// Owners
-
-#[test]
-fn i13_the_log_of_an_owner_that_is_gone_is_ended_by_others() {
-    let address = fresh(Kind::Alone);
-    let options = StoreOptions { owner_lost_ms: 5_000, ..StoreOptions::default() };
-    let (owner, other) = (at(&address, &options), at(&address, &options));
-    let writes = Caller::new(&*owner, Ms(0));
-    let reads = Caller::new(&*other, Ms(0));
-    let mut log = writes.open("s", 1);
-    writes.push(&mut log, &[sized(10), question()]);
-    owner.set_retry(&log.key, 700);
-    let known = SessionRecord { principal: Some("alice".into()), retry_ms: 9, ..SessionRecord::default() };
-    owner.put_session(Ms(0), "s", &known);
-    writes.record(&log);
-    assert!(reads.session("s").is_some_and(|record| record.unseen_ms < 5_000));
-    std::thread::sleep(Duration::from_millis(6_000));
-    assert!(reads.record(&log).unwrap().owner_unseen_ms.is_some_and(|ms| ms < 5_000), "it gives signs");
-    drop(owner);
-    let record = reads.record(&log).unwrap();
-    assert_eq!((record.retry_ms, record.finished, record.owner_unseen_ms), (Some(700), false, Some(u64::MAX)));
-    let session = reads.session("s").unwrap();
-    assert_eq!((session.principal, session.retry_ms, session.unseen_ms), (known.principal, 9, u64::MAX));
-    log.assert_stored(&reads, 0, "I1");
-    assert_eq!(reads.append(&log, 3, &[sized(1)]), Err(StoreError::Fenced));
-    assert_eq!(reads.finish(&log, b"gone"), Ok(()));
-    let record = reads.record(&log).unwrap();
-    assert_eq!((record.finished, record.tail.as_deref()), (true, Some(&b"gone"[..])));
-    assert_eq!(reads.append(&log, 3, &[sized(1)]), Err(StoreError::Gone));
 }
 
 // Wake-ups

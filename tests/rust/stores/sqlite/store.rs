@@ -4,21 +4,17 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, Weak};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use crate::kit::events::{positions, positions_if_kept, question, sized, terminal};
 use crate::kit::folder::Folder;
 use bytes::Bytes;
 use tailrope_core::Ms;
-use tailrope_core::protocol::StreamNonce;
-use tailrope_core::store::contract::{Caller, Log, check, check_shared};
+use tailrope_core::store::contract::{Caller, Log, check, check_shared, check_size};
 use tailrope_core::store::{
-    Complete, Durability, EventStore, Limits, Operation, Outcome, ReadLimit, SessionRecord, SqliteStore, StoreError,
-    StoreOptions, Ticket, WallClock, Watch, open,
+    Append, Complete, Durability, EventStore, Limits, Operation, Outcome, ReadLimit, SessionRecord, SqliteStore,
+    StoreError, StoreOptions, Ticket, open,
 };
-
-/// What comes has come by then, also where a machine stalls.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 fn at(path: &Path, options: &StoreOptions) -> SqliteStore {
     SqliteStore::open(path, options).expect("the file can be opened")
@@ -54,43 +50,6 @@ fn two_processes_on_one_file_keep_the_contract() {
         let file = folder.path(&format!("{}.db", files.fetch_add(1, Ordering::Relaxed)));
         (Arc::new(at(&file, &StoreOptions::default())), Arc::new(at(&file, &StoreOptions::default())))
     });
-}
-
-#[test]
-fn an_owner_is_told_what_others_do_to_its_logs() {
-    struct Hints(Mutex<Sender<()>>);
-    impl Watch for Hints {
-        fn changed(&self, _nonce: StreamNonce) {
-            let _ = self.0.lock().unwrap().send(());
-        }
-    }
-    let folder = Folder::new();
-    let file = folder.path("a.db");
-    let owner = at(&file, &StoreOptions::default());
-    // For this one the owner gave no sign for an hour.
-    let an_hour_later: WallClock = Arc::new(|| {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970");
-        u64::try_from(since.as_millis()).unwrap() + 3_600_000
-    });
-    let limits = Limits { max_age_ms: 86_400_000, retention_ms: 86_400_000, ..Limits::default() };
-    let heir = at(&file, &StoreOptions { wall_clock: Some(an_hour_later), limits, ..StoreOptions::default() });
-    let (of_owner, of_heir) = (Caller::new(&owner, Ms(0)), Caller::new(&heir, Ms(0)));
-    let told_of = |what: &str, number: u64, act: &dyn Fn(&Log)| {
-        let mut log = of_owner.open(&format!("s {number}"), number);
-        of_owner.push(&mut log, &[sized(1)]);
-        let (tell, told) = channel();
-        let hints: Arc<dyn Watch> = Arc::new(Hints(Mutex::new(tell)));
-        owner.watch(&log.key, &Arc::downgrade(&hints));
-        // Whoever begins to watch is told to look.
-        told.recv_timeout(PATIENCE).expect("it is watched");
-        act(&log);
-        assert!(told.recv_timeout(PATIENCE).is_ok(), "rule 13: {what}");
-        owner.unwatch(&log.key, &Arc::downgrade(&hints));
-    };
-    told_of("a claim", 1, &|log| assert_eq!(of_heir.claim(log), Ok(1)));
-    told_of("the end of an heir", 2, &|log| assert_eq!(of_heir.finish(log, b"lost"), Ok(())));
-    told_of("the drop of a log", 3, &|log| heir.drop_stream(&log.key));
-    told_of("the drop of a session", 4, &|log| heir.drop_session(&log.key.session));
 }
 
 // Bounds (I11)
@@ -137,12 +96,7 @@ fn a_stream_keeps_its_bytes_and_its_newest_event_whatever_its_size() {
 #[test]
 fn an_event_that_is_too_large_is_refused_and_named() {
     let folder = Folder::new();
-    let store = at(&folder.path("a.db"), &limited(Limits { max_event_bytes: 100, ..Limits::default() }));
-    let caller = Caller::new(&store, Ms(0));
-    let mut log = caller.open("s", 1);
-    let refused = caller.append(&log, 1, &[sized(10), sized(101)]);
-    assert_eq!(refused, Err(StoreError::TooLarge { bytes: 101, max: 100 }));
-    caller.push(&mut log, &[sized(100)]);
+    check_size(&at(&folder.path("a.db"), &limited(Limits { max_event_bytes: 100, ..Limits::default() })));
 }
 
 #[test]
@@ -314,6 +268,30 @@ fn retention_goes_on_while_there_is_more_than_one_transaction_may_remove() {
 
 // The file
 
+/// Transactions in the file's write-ahead log. A frame that ends one says how many pages the file has then.
+fn commits(file: &Path) -> usize {
+    let log = std::fs::read(file.with_extension("db-wal")).unwrap();
+    let page = u32::from_be_bytes(log[8..12].try_into().unwrap()) as usize;
+    log[32..].chunks_exact(24 + page).filter(|frame| frame[4..8] != [0; 4]).count()
+}
+
+#[test]
+fn a_short_call_is_one_commit() {
+    let folder = Folder::new();
+    let file = folder.path("a.db");
+    // Its next sign of life, which is a commit too, is minutes away.
+    let store = at(&file, &StoreOptions { owner_lost_ms: 3_600_000, ..StoreOptions::default() });
+    let caller = Caller::new(&store, Ms(0));
+    let before = commits(&file);
+    let mut log = Log::new("s", 1);
+    caller.push(&mut log, &[sized(10), terminal()]);
+    assert_eq!(commits(&file) - before, 1, "its log, its event and its end");
+    let call = Append { end: Some("end".into()), retry_ms: Some(5), ..Log::new("s", 2).append(1, &[sized(10)]) };
+    caller.write(&Log::new("s", 2), &call).expect("it is written");
+    assert_eq!(commits(&file) - before, 2);
+    log.assert_stored(&caller, 0, "I2");
+}
+
 #[test]
 fn reopening_finds_everything() {
     let folder = Folder::new();
@@ -323,7 +301,8 @@ fn reopening_finds_everything() {
     let caller = Caller::new(&store, Ms(0));
     let mut log = caller.open("s", 1);
     caller.push(&mut log, &[sized(10), question(), sized(0)]);
-    store.set_retry(&log.key, 700);
+    let retry = Append { retry_ms: Some(700), ..log.append(4, &[]) };
+    caller.write(&log, &retry).expect("it is set");
     let known = SessionRecord { principal: Some("alice".into()), retry_ms: 9, ..SessionRecord::default() };
     store.put_session(Ms(0), "s", &known);
     let mut ended = caller.open("s", 2);
@@ -362,7 +341,7 @@ impl Complete for Last {
 #[test]
 fn a_store_that_its_own_thread_lets_go_of_is_closed() {
     let folder = Folder::new();
-    for operation in [Operation::Open, Operation::Record] {
+    for operation in [Operation::Append, Operation::Record] {
         let (gone, told) = channel();
         let last = Arc::new(Last(Mutex::new(None), Mutex::new(gone)));
         let to: Weak<dyn Complete> = Arc::downgrade(&(Arc::clone(&last) as Arc<dyn Complete>));
@@ -371,7 +350,7 @@ fn a_store_that_its_own_thread_lets_go_of_is_closed() {
         let mut kept = last.0.lock().unwrap();
         let store = kept.insert(at(&folder.path("a.db"), &StoreOptions::default()));
         match operation {
-            Operation::Open => drop(store.open(Ms(0), &log.key, &Bytes::new(), &ticket)),
+            Operation::Append => drop(store.append(Ms(0), &log.key, &log.append(1, &[]), &ticket)),
             _ => drop(store.record(&log.key, &ticket)),
         }
         drop(kept);

@@ -1,0 +1,115 @@
+//! Which owners of logs are gone, by what was seen of them.
+//!
+//! An owner adds one to a count in the store, again and again: its beat. Clocks of other machines, a store that
+//! cannot be asked and a computer that was suspended say nothing of an owner, so no time is ever compared: others
+//! look at the count, and an owner is lost when it stood still for long enough in what they saw.
+
+use std::collections::HashMap;
+
+use crate::Ms;
+
+/// Owners that nobody asked for in so many times `owner_lost_ms` are forgotten.
+const KEPT: u64 = 1_000;
+
+/// What one store object has seen of the beats of others.
+pub(super) struct Sightings {
+    /// What one pause between two looks counts at most. A single long one is no proof.
+    step_ms: u64,
+    keep_ms: u64,
+    seen: HashMap<Box<str>, Sighting>,
+}
+
+struct Sighting {
+    count: u64,
+    looked: Ms,
+    unseen_ms: u64,
+}
+
+impl Sightings {
+    pub(super) fn new(owner_lost_ms: u64) -> Self {
+        let keep_ms = owner_lost_ms.saturating_mul(KEPT);
+        Self { step_ms: owner_lost_ms.div_ceil(3), keep_ms, seen: HashMap::new() }
+    }
+
+    /// A look at `now`, on this process's monotonic clock, found this count of the owner's beats; none where the
+    /// store has none, which proves nothing. Returns for how many milliseconds the owner is known to give no sign.
+    pub(super) fn saw(&mut self, owner: &str, count: Option<u64>, now: Ms) -> u64 {
+        let Some(count) = count else {
+            self.seen.remove(owner);
+            return 0;
+        };
+        if let Some(last) = self.seen.get_mut(owner).filter(|last| last.count == count) {
+            last.unseen_ms = last.unseen_ms.saturating_add(now.since(last.looked).min(self.step_ms));
+            last.looked = last.looked.max(now);
+            return last.unseen_ms;
+        }
+        if !self.seen.contains_key(owner) {
+            self.seen.retain(|_, last| now.since(last.looked) <= self.keep_ms);
+        }
+        self.seen.insert(owner.into(), Sighting { count, looked: now, unseen_ms: 0 });
+        0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOST: u64 = 10_000;
+
+    #[test]
+    fn an_owner_is_lost_after_four_looks_over_the_whole_time() {
+        let mut sightings = Sightings::new(LOST);
+        let looks = [0, 3_000, 6_000, 9_000, 9_999, 10_000].map(|at| sightings.saw("a", Some(7), Ms(at)));
+        assert_eq!(looks, [0, 3_000, 6_000, 9_000, 9_999, LOST]);
+        let slow = [0, 4_000, 8_000, 12_000].map(|at| sightings.saw("b", Some(7), Ms(at)));
+        assert!(slow[2] < LOST && slow[3] >= LOST, "{slow:?}");
+        assert_eq!(sightings.saw("a", Some(8), Ms(20_000)), 0, "it is back");
+        assert_eq!(sightings.saw("a", Some(8), Ms(21_000)), 1_000, "and its time begins anew");
+    }
+
+    #[test]
+    fn a_pause_of_any_length_counts_for_one_look() {
+        let mut sightings = Sightings::new(LOST);
+        sightings.saw("a", Some(7), Ms(0));
+        assert!(sightings.saw("a", Some(7), Ms(3_600_000)) < LOST / 2);
+        assert!(sightings.saw("a", Some(7), Ms(7_200_000)) < LOST);
+        assert_eq!(sightings.saw("a", Some(8), Ms(7_200_001)), 0);
+    }
+
+    #[test]
+    fn a_count_that_is_not_there_proves_nothing() {
+        let mut sightings = Sightings::new(LOST);
+        for at in (0..10 * LOST).step_by(1_000) {
+            assert_eq!(sightings.saw("a", None, Ms(at)), 0);
+        }
+        for at in (0..2 * LOST).step_by(1_000) {
+            sightings.saw("a", Some(1), Ms(at));
+        }
+        assert_eq!(sightings.saw("a", None, Ms(2 * LOST)), 0);
+        assert_eq!(sightings.saw("a", Some(1), Ms(2 * LOST + 1)), 0, "what was seen before does not count");
+    }
+
+    #[test]
+    fn a_count_that_is_smaller_is_a_sign_too() {
+        let mut sightings = Sightings::new(LOST);
+        sightings.saw("a", Some(900), Ms(0));
+        assert_eq!(sightings.saw("a", Some(1), Ms(3_000)), 0, "a store that was set back");
+    }
+
+    #[test]
+    fn looks_out_of_order_count_nothing_twice() {
+        let mut sightings = Sightings::new(LOST);
+        let looks = [0, 2_000, 1_000, 2_000].map(|at| sightings.saw("a", Some(7), Ms(at)));
+        assert_eq!(looks, [0, 2_000, 2_000, 2_000]);
+    }
+
+    #[test]
+    fn owners_that_nobody_looks_at_are_forgotten() {
+        let mut sightings = Sightings::new(LOST);
+        for at in 0..100_000 {
+            sightings.saw(&format!("owner {at}"), Some(1), Ms(at * LOST));
+        }
+        assert!(sightings.seen.len() as u64 <= KEPT + 1, "{}", sightings.seen.len());
+    }
+}
