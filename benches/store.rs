@@ -15,11 +15,13 @@ use serde_json::{Value, json};
 use tailrope_core::Ms;
 use tailrope_core::protocol::StreamNonce;
 use tailrope_core::store::{
-    Answer, Append, Complete, Durability, EventStore, Limits, Operation, Outcome, ReadLimit, StoreOptions, StreamKey,
-    Ticket, Watch, Watcher, open,
+    Answer, Append, Complete, Durability, Epoch, EventStore, Hold, Limits, Operation, Outcome, ReadLimit,
+    SessionRecord, StoreOptions, StreamKey, Ticket, Watch, Watcher, open,
 };
 use tailrope_core::stream::{Chain, EventKind, StoredEvent};
 
+const SESSIONS: u64 = 8;
+const EPOCH: Epoch = Epoch { number: 1, salt: 1 };
 const FRAME: usize = 300;
 const READS: usize = 2_000;
 const WAKES: usize = 1_000;
@@ -70,10 +72,21 @@ impl<'a> Load<'a> {
             let mut nonce = [0; 12];
             nonce[..8].copy_from_slice(&run.to_be_bytes());
             nonce[8..].copy_from_slice(&(number as u32).to_be_bytes());
-            let key = StreamKey { session: format!("bench {count} {}", number % 8).into(), nonce: StreamNonce(nonce) };
+            let session = format!("bench {run} {}", number % SESSIONS).into();
+            let key = StreamKey { session, nonce: StreamNonce(nonce) };
             Stream { key, head: 0, chain: Chain::start(&nonce), asked: Instant::now() }
         });
-        Self { store, inbox, came, streams: streams.collect(), frame: vec![b'x'; FRAME].into() }
+        let load = Self { store, inbox, came, streams: streams.collect(), frame: vec![b'x'; FRAME].into() };
+        let hold = Hold { epoch: EPOCH, seen: None, record: Some(SessionRecord::default()) };
+        for stream in load.streams.iter().take(SESSIONS as usize) {
+            if matches!(
+                store.hold(&stream.key.session, &hold, &load.ticket(&stream.key, 0, Operation::Hold)),
+                Answer::Later
+            ) {
+                load.wait();
+            }
+        }
+        load
     }
 
     fn ticket(&self, key: &StreamKey, number: u64, operation: Operation) -> Ticket {
@@ -82,7 +95,7 @@ impl<'a> Load<'a> {
 
     fn wait(&self) -> u64 {
         let (number, outcome) = self.came.recv_timeout(PATIENCE).expect("the store answers");
-        let is_ok = matches!(outcome, Outcome::Done(Ok(())) | Outcome::Page(Ok(_)));
+        let is_ok = matches!(outcome, Outcome::Done(Ok(())) | Outcome::Held(Ok(_)) | Outcome::Page(Ok(_)));
         assert!(is_ok, "{outcome:?}");
         number
     }
@@ -94,7 +107,7 @@ impl<'a> Load<'a> {
         let stream = &mut self.streams[at];
         let chain_before = stream.chain.0;
         stream.head += 1;
-        stream.chain = stream.chain.then(&self.frame);
+        stream.chain = stream.chain.then(&self.frame, None);
         stream.asked = Instant::now();
         let (kind, tag, frame) = (EventKind::Progress, stream.chain.tag(), Arc::clone(&self.frame));
         let event = StoredEvent { seq: stream.head, kind, tag, frame };
@@ -108,7 +121,7 @@ impl<'a> Load<'a> {
             end: None,
             retry_ms: None,
         };
-        match self.store.append(Ms(0), &stream.key, &append, &ticket) {
+        match self.store.append(Ms(0), &stream.key, EPOCH, &append, &ticket) {
             Answer::Now(result) => {
                 result.expect("it is stored");
                 true

@@ -8,7 +8,7 @@ use napi::bindgen_prelude::{Either, Env, FnArgs, Function, Object};
 use napi_derive::napi;
 use tailrope_core::engine::{self, EngineError, NUMBER_OPTIONS, OnStoreFailure, Options};
 use tailrope_core::exchange::{self, Allowed, CREDENTIAL_HEADERS, Fault};
-use tailrope_core::protocol::{Context, Dialect, admit_with_versions};
+use tailrope_core::protocol::{Context, Dialect, Operation, admit_with_versions};
 use tailrope_core::session::{SynthesizedEnd, end_payload};
 use tailrope_core::store::HostStore;
 
@@ -165,22 +165,30 @@ impl Engine {
         Ok(Session::new(handle, id, dialect, versions, key, &self.waiters))
     }
 
-    /// Looks up a session that lives in another process, or lived in one, for the asker. The key of
-    /// the `Adoption` is woken when it can be taken.
+    /// Looks up a session that lives in another process, or lived in one, and the stream that it is to go on with, for a
+    /// GET and its asker. The key of the `Adoption` is woken when it can be taken.
     #[napi(catch_unwind)]
     pub fn adopt_session(
         &self,
         env: &Env,
         id: String,
-        asker: Option<Asker>,
+        head: Head,
         sdk_major: u32,
         versions: Vec<String>,
     ) -> Result<Adoption> {
         let dialect = dialect(sdk_major)?;
-        let principal = Asker::principal(asker.as_ref());
+        let principal = Asker::principal(head.asker.as_ref());
+        let served: Vec<&str> = versions.iter().map(String::as_str).collect();
+        let context = Context { session_id: &id, json_response: false };
+        // A reader that is going to be refused takes the stream from nobody.
+        let last_event_id = match admit_with_versions(&head.head(), b"", &context, dialect, &served) {
+            Ok(Operation::Resume(last_event_id)) => Some(last_event_id),
+            _ => None,
+        };
         let key = self.waiters.key();
         let wake = self.waiters.wake();
-        let looked_up = self.engine.adopt_session(&id, principal.as_deref(), dialect, wake, u64::from(key));
+        let (principal, last) = (principal.as_deref(), last_event_id.as_deref());
+        let looked_up = self.engine.adopt_session(&id, principal, last, dialect, wake, u64::from(key));
         self.waiters.flush(env);
         let adoption = looked_up.map_err(|error| to_js_error(&error))?;
         Ok(Adoption::new(adoption, id, dialect, versions, key, &self.waiters))
@@ -264,7 +272,7 @@ impl Engine {
     }
 
     /// Does what time asks for. Returns the ids of the sessions that are idle, for the host to close them, and of those that
-    /// have ended for newer ones.
+    /// have ended by themselves: for newer ones, or because another process took them over.
     #[napi(catch_unwind)]
     pub fn tick(&self, env: &Env) -> Vec<String> {
         let idle = self.engine.tick();

@@ -313,10 +313,10 @@ export declare class Engine {
    */
   openSession(id: string, asker: Maybe<Asker>, sdkMajor: number, versions: string[], retryMs?: Maybe<number>): Session;
   /**
-   * Looks up a session that lives in another process, or lived in one, for the asker. The key of the `Adoption` is woken
-   * when it can be taken.
+   * Looks up a session that lives in another process, or lived in one, and the stream that it is to go on with, for a GET
+   * and its asker. The key of the `Adoption` is woken when it can be taken.
    */
-  adoptSession(id: string, asker: Maybe<Asker>, sdkMajor: number, versions: string[]): Adoption;
+  adoptSession(id: string, head: Head, sdkMajor: number, versions: string[]): Adoption;
   /** The answer to a POST of a revision without resumption, of which `body` was read. */
   steer(body: Body, requested: string): Refusal;
   /** Notes that such a request is left to the SDK. */
@@ -325,7 +325,7 @@ export declare class Engine {
   hookLog(): HookLog;
   /**
    * Does what time asks for. Returns the ids of the sessions that are idle, for the host to close them, and of those that
-   * have ended for newer ones.
+   * have ended by themselves: for newer ones, or because another process took them over.
    */
   tick(): string[];
   /** Milliseconds until `tick` is due. */

@@ -98,7 +98,7 @@ export interface Waiter {
 
 /** Who serves a session. */
 export interface Idler {
-  /** The engine says that nothing holds the session any more (I11), or that it has ended for a newer one. */
+  /** The engine says that nothing holds the session any more (I11), or that it has ended by itself. */
   becomeIdle(): void;
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tailrope_core::engine::{self, NoWake};
-use tailrope_core::protocol::Dialect;
+use tailrope_core::protocol::{Context, Dialect, Operation, admit};
 use tailrope_core::store::HostStore;
 
 use crate::admission::{Headers, Refusal, header_pairs};
@@ -82,7 +82,8 @@ impl Engine {
         }
     }
 
-    /// Looks up a session that this engine has not opened, for the principal of a request: see `Session.admit`.
+    /// Looks up a session that this engine has not opened, and the stream that it is to go on with, for a GET with these
+    /// headers and its principal: see `Session.admit`.
     /// `waiters` are told, with the adoption's key, when its outcome is there; it may be there at once.
     #[expect(clippy::too_many_arguments, reason = "what is known of the request, and where the outcome goes")]
     fn adopt_session(
@@ -97,9 +98,17 @@ impl Engine {
     ) -> PyResult<Adoption> {
         let dialect = dialect(sdk_major)?;
         let pairs = header_pairs(headers)?;
-        let principal = Headers::read(&pairs).asker(user_json, named).principal();
+        let headers = Headers::read(&pairs);
+        let principal = headers.asker(user_json, named).principal();
+        let context = Context { session_id: id, json_response: false };
+        // A reader that is going to be refused takes the stream from nobody.
+        let last_event_id = match admit(&headers.head("GET"), b"", &context, dialect) {
+            Ok(Operation::Resume(last_event_id)) => Some(last_event_id),
+            _ => None,
+        };
         let (key, wake) = waiters.shared.key();
-        match calling(py, || self.engine.adopt_session(id, principal.as_deref(), dialect, wake, key.number)) {
+        let (principal, last) = (principal.as_deref(), last_event_id.as_deref());
+        match calling(py, || self.engine.adopt_session(id, principal, last, dialect, wake, key.number)) {
             Ok(adoption) => Ok(Adoption { adoption, dialect, key }),
             Err(error) => Err(to_py_err(&error)),
         }
@@ -122,7 +131,7 @@ impl Engine {
     }
 
     /// Does what time asks for. Returns the ids of the sessions that are idle, for the host to end them, and of those that
-    /// have ended for newer ones.
+    /// have ended by themselves: for newer ones, or because another process took them over.
     fn tick(&self, py: Python<'_>) -> Vec<String> {
         let idle = calling(py, || self.engine.tick());
         idle.iter().map(|session| session.id().to_owned()).collect()

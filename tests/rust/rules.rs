@@ -26,13 +26,15 @@ mod engine {
     mod world;
 
     #[cfg(feature = "sqlite")]
-    mod claims;
-    #[cfg(feature = "sqlite")]
     mod elsewhere;
+    #[cfg(feature = "sqlite")]
+    mod heirs;
     #[cfg(all(feature = "sqlite", feature = "testing"))]
     mod hook_log;
     #[cfg(feature = "sqlite")]
     mod order;
+    #[cfg(feature = "sqlite")]
+    mod takeovers;
 }
 
 mod exchange {

@@ -8,16 +8,16 @@ use std::collections::BTreeMap;
 
 use shuttle::scheduler::{PctScheduler, RandomScheduler, ReplayScheduler};
 use shuttle::{Config, Runner};
-use tailrope_shuttle::Ms;
 use tailrope_shuttle::engine::{
     Adoption, Connection, Engine, EngineError, ManualClock, Options, OutgoingMessage, Sent, SessionHandle, Wake,
 };
-use tailrope_shuttle::protocol::{Dialect, RequestId, Revision};
+use tailrope_shuttle::protocol::{Dialect, RequestId, Revision, StreamNonce};
 use tailrope_shuttle::store::{
-    EventStore, Limits, MemoryStore, SessionRecord, StoreError, ThreadedStore, session_name,
+    Complete, Epoch, EventStore, Hold, Limits, MemoryStore, Operation, Outcome, SessionRecord, StoreError,
+    ThreadedStore, Ticket, session_name,
 };
 use tailrope_shuttle::stream::CloseReason;
-use tailrope_shuttle::sync::{Arc, Condvar, Mutex, thread};
+use tailrope_shuttle::sync::{Arc, Condvar, Mutex, Weak, thread};
 
 const REVISION: Revision = Revision::V2025_11_25;
 const TIMEOUT_MS: u64 = 10;
@@ -413,15 +413,22 @@ fn i2_i9_an_answer_of_the_store_that_comes_with_its_timeout_is_told_once() {
 }
 
 fn adopt(engine: &Engine, bell: &Arc<Bell>) -> Adoption {
-    engine.adopt_session("s", None, &Dialect::MCP_PYTHON_2, Arc::clone(bell) as _, 0).unwrap()
+    engine.adopt_session("s", None, None, &Dialect::MCP_PYTHON_2, Arc::clone(bell) as _, 0).unwrap()
+}
+
+/// Who waits for nothing.
+struct Nobody;
+
+impl Complete for Nobody {
+    fn complete(&self, _: &Ticket, _: Outcome) {}
 }
 
 fn known_session(store: &Arc<dyn EventStore>) {
-    store.put_session(
-        Ms(0),
-        &session_name("s"),
-        &SessionRecord { revision: Some(REVISION), ..SessionRecord::default() },
-    );
+    let record = SessionRecord { revision: Some(REVISION), ..SessionRecord::default() };
+    let hold = Hold { epoch: Epoch { number: 1, salt: 7 }, seen: None, record: Some(record) };
+    let to: Weak<Nobody> = Weak::new();
+    let ticket = Ticket { to, nonce: StreamNonce([0; 12]), operation: Operation::Hold, number: 1 };
+    drop(store.hold(&session_name("s"), &hold, &ticket));
 }
 
 #[test]

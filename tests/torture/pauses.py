@@ -1,8 +1,8 @@
-"""An owner that stands still for longer than it may be silent, as on a frozen machine, and goes on as if nothing had
-been. (I1, I3, I4, I13)
+"""An owner that stands still for longer than it may be silent, as on a frozen machine, and goes on. (I1, I3, I4, I13)
 
-Its calls are read at the other process that shares the store, which tells their readers that their owner is gone. Then
-the owner wakes up amid its tools, with events in flight, and readers of its own.
+Its calls are read at the other process that shares the store, which takes their sessions over and ends them. Then the
+owner wakes up amid its tools, with events in flight, and readers of its own. What was taken over is over there, too;
+a session that nobody read elsewhere goes on as if nothing had been.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from torture.hosts import Host, hosted
 from torture.recorder import Recorder
-from torture.rounds import Round
+from torture.rounds import AHEAD, Round
 from torture.setting import Setting
 from torture.wire import Connection, Hung, Session, Stream
 
@@ -70,10 +70,7 @@ class Pause(Round):
             self.recorder.count("pauses")
             for stream in self.streams:
                 if not stream.is_over:
-                    # A response that was on its way to the store is there, or is not, whatever its reader is told.
-                    said = self.recorder.told(f"{stream.session.name}-{stream.name}")
-                    has_ended = any(fact["fact"] == "emit" and fact["n"] == "end" for fact in said)
-                    stream.gone("unheard" if has_ended else "owner_lost")
+                    stream.gone("owner_lost")
             self.hosts = [self.other]
             self.asleep.set()
             await asyncio.sleep(OWNER_LOST_MS / 1000 + self.random.uniform(*LONGER_S))
@@ -116,7 +113,13 @@ class Pause(Round):
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
-        await self.hear(client, listening, f"{name}-running")
+        goes_on = await self.goes_on(client, running)
+        if not goes_on:
+            self.recorder.count("taken over")
+            standalone.gone("owner_lost")
+        elif running.stream.is_failed or brief.stream.is_failed:
+            raise self.hung(running, "its owner goes on with a session that another process has ended")
+        await self.hear(client, listening, f"{name}-running", 0 if goes_on else AHEAD)
 
     async def follow(self, client: Session, connection: Connection, way: str) -> None:
         """Read a call to its end, somewhere; then as everybody does who comes back later."""
@@ -138,6 +141,17 @@ class Pause(Round):
         self.recorder.longest("end ms", (time.monotonic() - started) * 1000)
         await self.awake.wait()
         await self.read(client, connection)
+
+    async def goes_on(self, client: Session, connection: Connection) -> bool:
+        """Whether the owner has the session still. It learns from the store, at the latest now, that it has not."""
+        deadline = time.monotonic() + self.setting.hang_s
+        while time.monotonic() < deadline:
+            reply = await client.peer.post({"jsonrpc": "2.0", "id": "ping", "method": "ping"}, wait_s=self.setting.hang_s)
+            answer = await reply.body(self.setting.hang_s)
+            reply.close()
+            if reply.status == 404 or b'"result"' in answer:
+                return reply.status != 404
+        raise self.hung(connection, f"a ping is neither answered nor refused, status {reply.status}")
 
     async def spoken(self, facts: str) -> None:
         """Wait until a tool says nothing more: it has ended, or was told to."""

@@ -30,7 +30,7 @@ WORDS = {
     "handoff": "readers that drop and resume at random, many through a bad network, while tools emit",
     "tenants": "two tenants with equal request ids; own, foreign, guessed and changed cursors",
     "kills": "servers that are killed between the steps of an event; clients go on at the next process or another one",
-    "pauses": "owners that stand still for longer than they may be silent, and go on; readers at the other process",
+    "pauses": "owners that stand still for longer than they may be silent; readers at the other process take over",
     "takeover": "the path of a reader dies without a word, the next one comes within 50 ms, the path is alive again",
     "faults": "the network between server and store is cut amid an append, silent, slow, refusing",
 }

@@ -50,6 +50,8 @@ class Stream:
         self.session, self.name, self.request = session, name, request
         self.ids: list[str] = []
         self.is_over = False
+        # Its end is an error.
+        self.is_failed = False
         self.last_n = 0
         # Open connections, oldest first.
         self.open: list[Connection] = []
@@ -197,6 +199,7 @@ class Connection:
         message = json.loads(data)
         if isinstance(message, dict) and "method" not in message and message.get("id") == self.stream.request:
             self.has_terminal = self.stream.is_over = True
+            self.stream.is_failed = "error" in message
 
     # Waiting
 

@@ -23,6 +23,7 @@ import type {
   Transport,
   TransportOptions,
 } from './sdk.mjs';
+import { StoredSessions } from './stored-sessions.mjs';
 import { forbidden, keepAliveOf } from './transport-options.mjs';
 
 // The facts of an admission, one number.
@@ -109,8 +110,11 @@ export class SessionServer {
 
   /** Answers a request that needs no stream; otherwise starts the answer that is to be waited for. */
   async #admit(exchange: Exchange): Promise<Waiting> {
-    if (this.#closed) {
-      return this.#refuse(exchange, 'session_ended');
+    if (this.#closed || this.#opened?.session.hasEnded) {
+      const onerror = (error: Error) => this.#report(error);
+      // Another process may have taken it over: then its readers go on.
+      const isServed = await new StoredSessions(this.#sdk, { ...this.#options, onerror }).serve(exchange);
+      return isServed ? undefined : this.#refuse(exchange, 'session_ended');
     }
     const refusal = forbidden(this.#sdk.major, exchange, this.#options);
     if (refusal !== null) {
@@ -416,7 +420,7 @@ export class SessionServer {
 
   becomeIdle(): void {
     // A request that is still read, or is with the user's functions, is not known to the engine. It does not keep a session
-    // that has ended for a newer one.
+    // that has ended.
     if (this.#requests === 0 || this.#opened?.session.hasEnded) {
       this.#transport.close().catch((error) => this.#report(error));
     }

@@ -97,9 +97,15 @@ export class StoredSessions {
 
   async #serve(runtime: Runtime, sessionId: string, exchange: Exchange): Promise<boolean> {
     const { major, versions } = this.#sdk;
+    // First, as the look-up takes the stream over.
+    const refusal = forbidden(major, exchange, this.#options);
+    if (refusal !== null) {
+      this.#refused(exchange, refusal);
+      return true;
+    }
     exchange.asker = askerOf(exchange, checkPrincipal(this.#options.principal) ?? runtime.principal);
     const served = this.#options.supportedProtocolVersions ?? versions;
-    const adoption = runtime.engine.adoptSession(sessionId, exchange.asker, major, served);
+    const adoption = runtime.engine.adoptSession(sessionId, exchange.head(), major, served);
     let session: Session | false;
     try {
       session = await new LookUp(adoption, runtime).told;
@@ -121,10 +127,6 @@ export class StoredSessions {
   }
 
   async #answer(runtime: Runtime, sessionId: string, session: Session, exchange: Exchange): Promise<void> {
-    const refusal = forbidden(this.#sdk.major, exchange, this.#options);
-    if (refusal !== null) {
-      return this.#refused(exchange, refusal);
-    }
     const admission = session.admit(exchange.head(), '', this.#options.enableJsonResponse === true);
     if (admission instanceof Refusal) {
       return this.#refused(exchange, admission);

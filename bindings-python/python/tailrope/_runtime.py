@@ -140,7 +140,7 @@ class Server(Protocol):
     """Serves one session."""
 
     def become_idle(self) -> None:
-        """The engine says that the session is idle, or has ended for a newer one. Called on any thread."""
+        """The engine says that the session is idle, or has ended by itself. Called on any thread."""
 
 
 class Runtime:

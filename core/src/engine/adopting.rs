@@ -1,13 +1,16 @@
 //! Sessions that live in another process, or lived in one: their readers are served from the store.
 
-use super::cell::Cell;
+use super::cell::{Cell, PAGE_BYTES, SESSION};
 use super::connection::Wake;
+use super::perform::PAGE_EVENTS;
 use super::stats::Counters;
 use super::{Engine, EngineError, SessionHandle, Shared, lock};
 use crate::Ms;
-use crate::protocol::{Dialect, StreamNonce};
-use crate::store::{Answer, Complete, Operation, Outcome, SessionRecord, StoreError, Ticket, session_name};
-use crate::stream::ConnectionId;
+use crate::protocol::{Dialect, EventId, StreamNonce};
+use crate::store::{
+    Answer, Attach, Attached, Complete, Operation, Outcome, ReadLimit, SessionRecord, StoreError, Ticket, session_name,
+};
+use crate::stream::{ConnectionId, Seq};
 use crate::sync::{Arc, Mutex, Weak};
 
 /// A session that is looked up in the store.
@@ -26,6 +29,8 @@ pub(super) struct LookUp {
     arrival: ConnectionId,
     id: Arc<str>,
     principal: Option<Box<str>>,
+    /// The stream that is looked up with it.
+    stream: Option<StreamNonce>,
     dialect: &'static Dialect,
     wake: (Arc<dyn Wake>, u64),
     told: Mutex<Told>,
@@ -34,19 +39,19 @@ pub(super) struct LookUp {
 /// What the store said of the session.
 enum Told {
     NotYet,
-    Outcome(Result<Option<SessionRecord>, StoreError>),
+    Outcome(Box<Result<Attached, StoreError>>),
     /// The caller has it.
     Taken,
 }
 
 impl LookUp {
-    fn decide(&self, outcome: Result<Option<SessionRecord>, StoreError>) {
+    fn decide(&self, outcome: Result<Attached, StoreError>) {
         {
             let mut told = lock(&self.told);
             if !matches!(*told, Told::NotYet) {
                 return;
             }
-            *told = Told::Outcome(outcome);
+            *told = Told::Outcome(Box::new(outcome));
         }
         let (wake, key) = &self.wake;
         wake.wake(*key);
@@ -60,7 +65,7 @@ impl LookUp {
 
 impl Complete for LookUp {
     fn complete(&self, _ticket: &Ticket, outcome: Outcome) {
-        if let Outcome::Session(result) = outcome {
+        if let Outcome::Attached(result) = outcome {
             self.decide(result);
         }
     }
@@ -89,29 +94,33 @@ impl Adoption {
                 }
             }
         };
-        let record = match outcome {
-            Ok(record) => record,
+        let attached = match *outcome {
+            Ok(attached) => attached,
             Err(error) => return Some(Err(EngineError::Store(error))),
         };
-        let Some(record) = record else { return Some(Ok(None)) };
-        if record.principal != look_up.principal {
+        if attached.is_foreign {
             look_up.shared.warn_foreign(&session_name(&look_up.id));
-            return Some(Ok(None));
         }
-        Some(look_up.adopt(&record).map(Some))
+        let Some(record) = attached.session.clone() else { return Some(Ok(None)) };
+        Some(look_up.adopt(&record, attached).map(Some))
     }
 }
 
 impl LookUp {
-    fn adopt(&self, record: &SessionRecord) -> Result<SessionHandle, EngineError> {
+    fn adopt(&self, record: &SessionRecord, attached: Attached) -> Result<SessionHandle, EngineError> {
         let shared = &self.shared;
         shared.check()?;
         let now = shared.clock.now();
         let principal = self.principal.as_deref();
         let cell = Cell::new(Arc::clone(shared), Arc::clone(&self.id), now, principal, self.dialect, self.wake.clone());
         cell.adopt(record);
+        let open = shared.register(&cell)?;
+        let found = open.as_ref().unwrap_or(&cell);
+        if self.stream.is_some() {
+            lock(&found.state).arrived = Some((self.arrival, attached));
+        }
         // Another reader of the same session was faster.
-        if let Some(open) = shared.register(&cell)? {
+        if let Some(open) = open {
             return Ok(SessionHandle::arrived(open, self.arrival));
         }
         if let Err(error) = cell.take_place() {
@@ -124,7 +133,8 @@ impl LookUp {
 }
 
 impl Engine {
-    /// Looks up a session that this engine has not opened. `wake` is told, with `key`, when
+    /// Looks up a session that this engine has not opened, and the stream of the event id that its reader comes with, if
+    /// there is one. `wake` is told, with `key`, when
     /// [`Adoption::take`] has its outcome; it may have it at once.
     ///
     /// Such a session serves connections that resume or listen, and takes no requests. The first of them counts as
@@ -138,26 +148,42 @@ impl Engine {
         &self,
         id: &str,
         principal: Option<&str>,
+        last_event_id: Option<&str>,
         dialect: &'static Dialect,
         wake: Arc<dyn Wake>,
         key: u64,
     ) -> Result<Adoption, EngineError> {
         let shared = &self.0;
         shared.check()?;
+        let cursor = last_event_id.and_then(EventId::parse).and_then(|id| match id {
+            EventId::Position(cursor) => Some(cursor),
+            EventId::Tombstone(..) => None,
+        });
         let look_up = Arc::new(LookUp {
             shared: Arc::clone(shared),
             arrival: shared.number(),
             id: id.into(),
             principal: principal.map(Into::into),
+            stream: cursor.as_ref().map(|cursor| cursor.nonce),
             dialect,
             wake: (wake, key),
             told: Mutex::new(Told::NotYet),
         });
         let to: Weak<dyn Complete> = Arc::downgrade(&(Arc::clone(&look_up) as Arc<dyn Complete>));
-        let ticket = Ticket { to, nonce: StreamNonce([0; 12]), operation: Operation::Session, number: shared.number() };
+        let operation = Operation::Attach(look_up.arrival);
+        let ticket = Ticket { to, nonce: look_up.stream.unwrap_or(SESSION), operation, number: shared.number() };
+        let attach = Attach {
+            stream: look_up.stream,
+            principal: look_up.principal.clone(),
+            aliases: Vec::new(),
+            after: cursor.as_ref().map_or(0, |cursor| cursor.seq),
+            tag: cursor.as_ref().map(|cursor| cursor.tag),
+            counts: !self.is_draining(),
+            limit: ReadLimit { up_to: Seq::MAX, events: PAGE_EVENTS, bytes: PAGE_BYTES },
+        };
         let now = shared.clock.now();
-        match shared.store.session(now, &session_name(id), &ticket) {
-            Answer::Now(result) => *lock(&look_up.told) = Told::Outcome(result),
+        match shared.store.attach(&session_name(id), &attach, &ticket) {
+            Answer::Now(result) => *lock(&look_up.told) = Told::Outcome(Box::new(result)),
             Answer::Later if shared.options.store_timeout_ms == 0 => {}
             Answer::Later => {
                 let due = now + shared.options.store_timeout_ms;

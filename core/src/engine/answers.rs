@@ -105,7 +105,7 @@ impl Cell {
         state.touched.push(id);
     }
 
-    /// Not even the start of the standalone stream that is given instead is one that the store knows. What it says
+    /// There is no standalone stream to give instead, or not even its start is one that the store knows. What it says
     /// of the log cannot be, and asking it once more would never end.
     fn answer_contradiction(&self, state: &mut State, id: ConnectionId) {
         log_later!(self, state, ERROR, [], "the store does not know the start of a stream");
@@ -137,6 +137,10 @@ impl Cell {
                 // What it was told is a position in the stream that is lost; the one to come back for has another.
                 conn.primed = false;
                 conn.after_opening = list_changed(state.session.list_changed());
+                if self.is_adopted() && state.session.standalone().is_none() {
+                    // Only the owner of a session creates its streams.
+                    return self.answer_contradiction(state, id);
+                }
                 let nonce = self.standalone(state, now, steps);
                 if let Some(conn) = state.conns.get_mut(&id) {
                     conn.nonce = nonce;
@@ -223,7 +227,7 @@ impl Cell {
         let nonce = replay.stream.as_deref().and_then(|name| HostStore::stream_of(&self.name, name));
         let Some(nonce) = nonce else { return self.answer_unknown(state, now, id, steps) };
         let record = host.window(&self.key(nonce));
-        let low = record.as_ref().map_or(0, |record| record.low);
+        let low = record.as_ref().map_or(0, |known| known.page.low);
         // The window knows ids that are cursors into it, the one before its first event included.
         let located = |id: &str| host.locate(&self.name, id).filter(|(stream, _)| *stream == nonce);
         let mut before_window =
@@ -261,8 +265,8 @@ impl Cell {
             return self.ask_replay(state, now, host, last_event_id, id);
         }
         let (after, head, finished) = match (&record, overlap) {
-            (Some(record), Some((_, seq))) => (seq.saturating_sub(1), record.head, record.finished),
-            (Some(record), None) => (record.low.saturating_sub(1), record.head, record.finished),
+            (Some(known), Some((_, seq))) => (seq.saturating_sub(1), known.page.head, known.is_finished),
+            (Some(known), None) => (known.page.low.saturating_sub(1), known.page.head, known.is_finished),
             (None, _) => (0, 0, true),
         };
         if finished && after == head {

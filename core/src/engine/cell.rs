@@ -19,11 +19,16 @@ use crate::Ms;
 use crate::exchange::{AnswerHead, Fault, Join, Pace, Pause, Turn};
 use crate::protocol::{Dialect, Envelope, Kind, Origin, Refusal, RequestId, Revision, StreamNonce};
 use crate::session::{OutgoingKind, Session, Step, SynthesizedEnd, end_payload};
-use crate::store::{Complete, Operation, Outcome, OwnIds, SessionRecord, StoreError, StreamKey, Ticket, session_name};
+use crate::store::{
+    Attached, Complete, Epoch, Operation, Outcome, OwnIds, Owner, SessionRecord, StoreError, StreamKey, Ticket,
+    session_name,
+};
 use crate::stream::{CloseReason, ConnectionId, Input};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, Mutex, Weak};
 
+/// Names the session itself among what is written.
+pub(super) const SESSION: StreamNonce = StreamNonce([0; 12]);
 /// What one page of a connection holds when nobody asked for another size.
 pub(super) const PAGE_BYTES: usize = 64 << 10;
 pub(super) struct State {
@@ -58,16 +63,22 @@ pub(super) struct State {
     pub(super) followed: BTreeMap<StreamNonce, Followed>,
     /// Streams that other processes may read or write.
     pub(super) watched: HashMap<StreamNonce, Watched>,
-    /// Connections whose claim has no number yet: nothing of the stream goes out on them.
-    pub(super) held: BTreeMap<ConnectionId, Ticket>,
-    /// Connections that were told their position before the store could tell whether it is one, and their streams.
-    pub(super) unproven: BTreeMap<ConnectionId, StreamNonce>,
+    /// What the store told of the stream of a connection that is about to come.
+    pub(super) arrived: Option<(ConnectionId, Attached)>,
+    /// What is written names this epoch.
+    pub(super) epoch: Epoch,
+    /// The store was asked to keep the session.
+    pub(super) is_begun: bool,
+    /// Another process has the session.
+    pub(super) is_fenced: bool,
+    /// The session's owner, of one that lives elsewhere, as it was seen last.
+    pub(super) owner: Option<Owner>,
     /// What its handlers have sent since the writers of connections ran.
     pub(super) pace: Pace,
     /// A host that was told that the session is idle, and keeps it, is not told again before this time.
     idle_again: Ms,
-    /// It is about to end for a newer session: nothing opens in it any more.
-    gives_way: bool,
+    /// It is about to end, for a newer session or because another process has it: nothing opens in it any more.
+    is_ending: bool,
     /// Which version of what the store knows of the session it was given.
     pub(super) facts_put: u32,
     pub(super) next_token: u64,
@@ -118,6 +129,7 @@ impl Cell {
         wake: (Arc<dyn Wake>, u64),
     ) -> Arc<Self> {
         let session = Session::new(now, principal, shared.options.pacing);
+        let epoch = Epoch { number: 1, salt: shared.salt() };
         let number = shared.number();
         let limits = shared.options.limits;
         let pace = Pace::new(limits.max_events_per_stream, limits.max_bytes_per_stream);
@@ -150,11 +162,14 @@ impl Cell {
                 seeks: BTreeMap::new(),
                 followed: BTreeMap::new(),
                 watched: HashMap::new(),
-                held: BTreeMap::new(),
-                unproven: BTreeMap::new(),
+                arrived: None,
+                epoch,
+                is_begun: false,
+                is_fenced: false,
+                owner: None,
                 pace,
                 idle_again: Ms(0),
-                gives_way: false,
+                is_ending: false,
                 facts_put: 0,
                 next_token: 1,
                 scheduled: Ms::NEVER,
@@ -180,8 +195,7 @@ impl Cell {
         let now = self.now();
         let mut state = lock(&self.state);
         let value = change(&mut state, now);
-        self.show_standalone(&mut state, now);
-        state.prove_ended();
+        self.keep_facts(&mut state, now);
         let mut wakes = Vec::new();
         let touched = std::mem::take(&mut state.touched);
         for id in &touched {
@@ -194,10 +208,6 @@ impl Cell {
         if std::mem::take(&mut state.asked_later) {
             let (wake, key) = &self.wake;
             wakes.push((Arc::clone(wake), *key));
-        }
-        if state.session.facts() != state.facts_put && !state.session.has_ended() && !self.is_adopted() {
-            state.facts_put = state.session.facts();
-            self.put_session(&state, now);
         }
         let mut deadline = state.session.deadline().min(state.waits.deadline());
         if !state.seeks.is_empty() {
@@ -216,7 +226,11 @@ impl Cell {
         state.touched = touched;
         state.touched.clear();
         let lines = std::mem::take(&mut state.lines);
+        let is_lost = state.is_fenced && !state.session.has_ended() && !std::mem::replace(&mut state.is_ending, true);
         drop(state);
+        if is_lost {
+            self.end_fenced();
+        }
         for (wake, key) in wakes {
             wake.wake(key);
         }
@@ -278,33 +292,8 @@ impl Cell {
         lock(&self.state).session.adopt(revision, retry_ms, list_changed, standalone);
     }
 
-    fn is_adopted(&self) -> bool {
+    pub(super) fn is_adopted(&self) -> bool {
         self.adopted.load(Ordering::Relaxed)
-    }
-
-    /// A listener elsewhere finds the standalone stream in the session's record, so it has to be there.
-    fn show_standalone(&self, state: &mut State, now: Ms) {
-        let session = &state.session;
-        let is_new = session.facts() != state.facts_put && session.standalone().is_none();
-        if is_new && !session.has_ended() && !self.is_adopted() && self.shared.store.outlives_process() {
-            let mut steps = Vec::new();
-            let nonce = self.standalone(state, now, &mut steps);
-            let _ = state.session.handle(now, nonce, Input::Create, &mut steps);
-            self.perform(state, now, steps);
-        }
-    }
-
-    /// Gives the store what it has to know of the session, for readers that come elsewhere.
-    fn put_session(&self, state: &State, now: Ms) {
-        let record = SessionRecord {
-            revision: state.session.revision(),
-            principal: state.session.principal().map(Into::into),
-            retry_ms: state.session.retry_ms(),
-            list_changed: *state.session.list_changed(),
-            standalone: state.session.standalone(),
-            ..SessionRecord::default()
-        };
-        self.shared.store.put_session(now, &self.name, &record);
     }
 
     pub(super) fn claim(&self, principal: Option<&str>) {
@@ -327,7 +316,7 @@ impl Cell {
             return None;
         }
         state.session.contact(now);
-        Some(!state.session.has_ended() && !state.gives_way)
+        Some(!state.session.has_ended() && !state.is_ending)
     }
 
     pub(super) fn is_forked(&self) -> bool {
@@ -344,7 +333,7 @@ impl Cell {
     }
 
     fn check_open(&self, state: &State) -> Result<(), Refusal> {
-        if state.session.has_ended() || state.gives_way {
+        if state.session.has_ended() || state.is_ending {
             return Err(self.dialect.wording.session_ended());
         }
         self.shared.check().map_err(|_| self.dialect.wording.closing())
@@ -379,7 +368,9 @@ impl Cell {
     fn detach(&self, state: &mut State, now: Ms, id: ConnectionId, more: bool) -> Option<Conn> {
         let conn = state.conns.remove(&id)?;
         state.seeks.remove(&id);
-        self.call_off_claim(state, id);
+        if let Some(ticket) = &conn.attaching {
+            self.call_off_attach(state, ticket);
+        }
         let retry_ms = conn.retry_ms.unwrap_or_else(|| state.session.retry_ms());
         state.session.disconnected(now, more.then_some(retry_ms));
         if let Some((number, wait)) = conn.replay {
@@ -418,7 +409,7 @@ impl Cell {
                 me.detach(state, now, id, false);
                 return Err(me.dialect.wording.in_flight_already(&duplicate));
             }
-            me.opened(state, nonce);
+            me.opened(state, now, nonce, steps);
             Ok(id)
         })?;
         Ok(Self::connection(me, conn))
@@ -462,15 +453,14 @@ impl Cell {
         me.check_forked()?;
         let conn = me.change(|state, now, steps| {
             me.check_open(state)?;
-            if let Some(nonce) = state.session.standalone().filter(|_| me.is_adopted()) {
-                let conn = me.attach(state, now, Conn::new(nonce, Origin::Standalone, wake, key), arrival);
-                me.resume_log(state, now, conn, Position::start(nonce), steps);
-                return Ok(conn);
-            }
-            let nonce = me.standalone(state, now, steps);
-            let conn = me.attach(state, now, Conn::open(nonce, Origin::Standalone, wake, key), arrival);
-            // The standalone stream has no end, so its machine always takes a reader.
-            me.open_stream(state, now, nonce, conn, steps);
+            let nonce = match state.session.standalone() {
+                Some(nonce) => nonce,
+                // Its owner has yet to give it a name.
+                None if me.is_adopted() => return Err(me.dialect.wording.closing()),
+                None => me.standalone(state, now, steps),
+            };
+            let conn = me.attach(state, now, Conn::new(nonce, Origin::Standalone, wake, key), arrival);
+            me.resume_log(state, now, conn, Position::start(nonce), steps);
             Ok(conn)
         })?;
         Ok(Self::connection(me, conn))
@@ -480,7 +470,7 @@ impl Cell {
     pub(super) fn standalone(&self, state: &mut State, now: Ms, steps: &mut Vec<Step>) -> StreamNonce {
         let (nonce, new) = state.session.standalone_or(now, self.shared.nonce(), steps);
         if new {
-            self.opened(state, nonce);
+            self.opened(state, now, nonce, steps);
         }
         nonce
     }
@@ -532,12 +522,8 @@ impl Cell {
             }
             // It may be the store that is waited for.
             wait_until = wait_until.min(state.waits.deadline());
-            let is_outrun = state.is_outrun(id);
             let Some(conn) = state.conns.get_mut(&id) else { return over(now) };
             conn.awake = false;
-            if is_outrun || state.held.contains_key(&id) {
-                return Poll { head: conn.head, chunks: Vec::new(), end: None, wait_until };
-            }
             // One that ends before anybody knows how it starts has nothing to say.
             let head = conn.head.or_else(|| conn.end.map(|_| AnswerHead::EMPTY));
             let poll = Poll { head, chunks: std::mem::take(&mut conn.outbox), end: conn.end, wait_until };
@@ -590,7 +576,7 @@ impl Cell {
             state.session.contact(now);
             for envelope in envelopes.iter().filter(|e| matches!(e.kind, Kind::Response | Kind::ErrorResponse)) {
                 if let Some((nonce, seq)) = envelope.id.as_ref().and_then(|id| state.session.settle_question(id)) {
-                    self.shared.store.settle(&self.key(nonce), seq);
+                    self.shared.store.settle(&self.key(nonce), state.epoch, seq);
                 }
             }
         });
@@ -675,7 +661,7 @@ impl Cell {
         } else if state.session.last_contact() > known {
             Look::HadContact(state.session.last_contact())
         } else if !self.is_adopted() && state.session.may_give_way(now, self.shared.options.max_detached_ms) {
-            state.gives_way = true;
+            state.is_ending = true;
             Look::GivesWay
         } else {
             // One that lives elsewhere is here only while somebody reads it.
@@ -700,6 +686,7 @@ impl Drop for Cell {
         }
         if self.is_adopted() {
             lock(&self.shared.timed).remove(&self.number);
+            self.renounce(&lock(&self.state));
         }
         self.count_unanswered(&mut lock(&self.state), 0);
         let watched = std::mem::take(&mut lock(&self.state).watched);
@@ -712,25 +699,21 @@ impl Drop for Cell {
 impl Complete for Cell {
     fn complete(&self, ticket: &Ticket, outcome: Outcome) {
         self.with(|state, now| {
-            let Ticket { nonce, number, operation, .. } = *ticket;
+            let Ticket { nonce, number, .. } = *ticket;
             let mut steps = Vec::new();
             match (state.waits.remove(number), outcome) {
                 (Some(Waited::Write(_)), Outcome::Done(result)) => {
+                    self.answered(state, now, nonce, result.map(|()| Vec::new()), &mut steps);
+                }
+                (Some(Waited::Write(_)), Outcome::Held(result)) => {
                     self.answered(state, now, nonce, result, &mut steps);
                 }
-                (Some(Waited::Refusal(_)), Outcome::Record(result)) => {
-                    self.refused(state, now, nonce, result, &mut steps);
-                }
                 (Some(_), outcome) => self.completed(state, now, ticket, outcome),
-                (None, Outcome::Done(Ok(()))) if self.answered_late(state, now, ticket) => {}
+                (None, Outcome::Done(Ok(()))) if self.answered_late(state, now, ticket, Vec::new()) => {}
+                (None, Outcome::Held(Ok(running))) if self.answered_late(state, now, ticket, running.clone()) => {}
                 (None, outcome) => log_later!(self, state, DEBUG, [], ?outcome, "the store answered too late"),
             }
             self.perform(state, now, steps);
-            let is_kept = self.keeps_logs.load(Ordering::SeqCst) || operation != Operation::Append;
-            if state.session.has_ended() && !is_kept {
-                // What was under way when the session was dropped is not to bring its log back.
-                self.shared.store.drop_stream(&self.key(nonce));
-            }
         });
     }
 }

@@ -8,7 +8,8 @@ use super::cell::PAGE_BYTES;
 use super::connection::{Chunk, Wake};
 use crate::exchange::{AnswerHead, Join};
 use crate::protocol::{Dialect, Origin, Refusal, StreamNonce};
-use crate::stream::{CloseReason, Seq};
+use crate::store::Ticket;
+use crate::stream::{CloseReason, Page, Seq};
 
 /// The longest event id that the log shows as a whole.
 const MAX_SHOWN: usize = 256;
@@ -40,6 +41,10 @@ pub(super) struct Conn {
     pub(super) replay: Option<(u64, u64)>,
     /// When the client comes back, as it was told last on this connection.
     pub(super) retry_ms: Option<u32>,
+    /// Events that were read for it before it asked, with the position that they follow.
+    pub(super) page: Option<(Seq, Page)>,
+    /// The store is asked to count it as the stream's newest reader.
+    pub(super) attaching: Option<Ticket>,
     /// It was told its own position before its stream was known.
     pub(super) primed: bool,
     /// The response, where that is larger than the store takes: this connection gets it all the same, and no other.
@@ -67,6 +72,8 @@ impl Conn {
             instead: false,
             replay: None,
             retry_ms: None,
+            page: None,
+            attaching: None,
             primed: false,
             unkept: None,
         }

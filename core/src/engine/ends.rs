@@ -4,7 +4,8 @@ use std::sync::atomic::Ordering;
 
 use super::cell::{Cell, PAGE_BYTES, State};
 use super::connection::Chunk;
-use super::lock;
+use super::stats::Counters;
+use super::{SessionHandle, lock};
 use crate::Ms;
 use crate::exchange::{AnswerHead, Join};
 use crate::protocol::RequestId;
@@ -19,8 +20,7 @@ impl Cell {
         self.change(|state, now, steps| {
             state.session.drain(now, retry_ms, steps);
             self.end_json(state, SynthesizedEnd::Draining);
-            self.drain_seeks(state, now);
-            self.release_held(state);
+            self.drain_seeks(state, now, steps);
         });
     }
 
@@ -40,6 +40,31 @@ impl Cell {
         if self.shared.store.outlives_process() {
             self.keeps_logs.store(true, Ordering::SeqCst);
         }
+    }
+
+    /// The session is not this process's any more: it goes with its logs, or others may take it over.
+    pub(super) fn leave_store(&self) {
+        if self.is_adopted() {
+            return;
+        }
+        let (store, epoch) = (&self.shared.store, lock(&self.state).epoch);
+        if self.keeps_logs.load(Ordering::SeqCst) {
+            store.release(&self.name, epoch);
+        } else {
+            store.drop_session(&self.name, epoch);
+        }
+    }
+
+    /// Another process has taken the session over, as this one seemed to be gone. Its clients go on there.
+    pub(super) fn end_fenced(&self) {
+        tracing::warn!(target: "tailrope", session = %self.name,
+            "another process took this one for gone and has the session: it ends here");
+        Counters::add(&self.shared.counters.sessions_taken_over, 1);
+        self.keep_logs();
+        if let Some(me) = self.me.upgrade() {
+            lock(&self.shared.ended).push(SessionHandle::new(me));
+        }
+        self.end();
     }
 
     /// Ends the session with the process.
@@ -69,8 +94,7 @@ impl Cell {
         self.with(|state, now| {
             state.release_senders();
             state.seeks.clear();
-            state.held.clear();
-            state.unproven.clear();
+            state.arrived = None;
             state.followed.clear();
             self.unwatch_all(state);
             for (id, conn) in state.json.clone() {
@@ -92,12 +116,11 @@ impl Cell {
                 self.write_last(state, now, id);
             }
             // Whatever was asked of the store, also for the last bytes, nobody waits for any more.
+            self.renounce(state);
             state.waits.clear();
             state.writing.clear();
         });
-        if !self.keeps_logs.load(Ordering::SeqCst) {
-            self.shared.store.drop_session(&self.name);
-        }
+        self.leave_store();
         self.release();
         lock(&self.shared.timed).remove(&self.number);
         let scheduled = lock(&self.state).scheduled;
@@ -106,7 +129,12 @@ impl Cell {
     }
 
     fn write_last(&self, state: &mut State, now: Ms, id: ConnectionId) {
-        let mut written = 0;
+        let is_kept = self.keeps_logs.load(Ordering::SeqCst);
+        // Whoever can come back for it gets the end behind what is stored before it.
+        let comes_back = is_kept && state.session.rules().early_close;
+        // The end that its heir has written, and no other.
+        let has_heir = comes_back && state.is_fenced;
+        let mut written = if has_heir { LAST_BYTES } else { 0 };
         while let Some(conn) = state.conns.get_mut(&id).filter(|conn| conn.end.is_none() && written < LAST_BYTES) {
             conn.page_bytes = PAGE_BYTES;
             let (nonce, chunks) = (conn.nonce, conn.outbox.len());
@@ -124,13 +152,10 @@ impl Cell {
                 conn.end = Some(CloseReason::Ended);
                 self.shared.counters.closed(CloseReason::Ended);
                 let nonce = conn.nonce;
-                let is_kept = self.keeps_logs.load(Ordering::SeqCst);
-                // Whoever can come back for it gets the end behind what is stored before it.
-                let comes_back = is_kept && state.session.rules().early_close;
                 let tail = state.session.stream(nonce).and_then(|stream| {
                     if !is_kept {
                         stream.last_end(SynthesizedEnd::SessionEnded)
-                    } else if comes_back && !stream.machine.has_everything(id) {
+                    } else if has_heir || ((comes_back || state.is_fenced) && !stream.machine.has_everything(id)) {
                         None
                     } else {
                         stream.machine.tail().cloned()

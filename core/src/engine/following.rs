@@ -3,21 +3,22 @@
 //! It is the same machine; its head is moved by what the store tells instead of by its own appends.
 //! The store is asked again and again, so a hint that is lost delays but never harms.
 //!
-//! Readers are given the end that the record has, and no other. One that is made up here, because the owner
-//! seems to be gone, goes to the store first: what was seen of the owner may be old, and the store refuses
-//! the end of an owner that has given a sign since. When it has answered, the log is looked at again.
+//! Readers are given the end that the log has, and no other. Where the session's owner seems to be gone, this process
+//! takes the session over, ends what runs and lets the session go: see [`heirs`](super::heirs).
 
 use super::cell::{Cell, State};
 use super::lines::log_later;
 use crate::Ms;
-use crate::protocol::{Origin, RequestId, StreamNonce};
-use crate::session::{Step, SynthesizedEnd, end_payload, ends_payload, nameless_end};
-use crate::store::Record;
-use crate::stream::{Chain, Input};
+use crate::protocol::{RequestId, StreamNonce};
+use crate::session::{Step, SynthesizedEnd, stream_end};
+use crate::store::{Answer, LogPage, Operation, ReadLimit, StoreError};
+use crate::stream::{Chain, Input, Seq};
 
 /// Pause between two looks at a log that is followed. Hints come before: this is for those that are lost,
 /// and for owners that give no sign any more.
 pub(super) const FOLLOW_MS: u64 = 1_000;
+/// Events that a look brings along.
+const LOOK_EVENTS: usize = 256;
 
 /// A stream that is followed.
 pub(super) struct Followed {
@@ -25,8 +26,6 @@ pub(super) struct Followed {
     pub(super) requests: Vec<RequestId>,
     pub(super) due: Ms,
     pub(super) asking: bool,
-    /// Before this the store is not given another end.
-    end_due: Ms,
 }
 
 impl State {
@@ -37,13 +36,66 @@ impl State {
 }
 
 impl Cell {
-    /// From now on the stream, whose machine was just made from this record, is followed if it has to be.
-    pub(super) fn follow(&self, state: &mut State, now: Ms, nonce: StreamNonce, record: &Record) {
-        if record.owner_unseen_ms.is_some() && !record.finished {
-            let requests = RequestId::decode_all(&record.about).unwrap_or_default();
-            // Looked at again at once: there were no hints yet when it was looked at.
-            state.followed.insert(nonce, Followed { requests, due: now, asking: false, end_due: now });
-            self.watch(state, nonce, record.claims);
+    /// From now on the stream, whose machine was just made from this page, is followed if it has to be.
+    pub(super) fn follow(&self, state: &mut State, now: Ms, nonce: StreamNonce, requests: Vec<RequestId>) {
+        // Looked at again at once: there were no hints yet when it was looked at.
+        state.followed.insert(nonce, Followed { requests, due: now, asking: false });
+        self.watch(state, nonce);
+    }
+
+    /// The pause before the next look. It is up to a quarter shorter, so that logs followed together are not looked at
+    /// together.
+    fn follow_pause_ms(&self) -> u64 {
+        FOLLOW_MS - FOLLOW_MS / 4 * u64::from(self.shared.jitter()) / u64::from(u16::MAX)
+    }
+
+    /// Asks what has become of a log, with the events that its reader wants next.
+    pub(super) fn look_at_log(&self, state: &mut State, now: Ms, nonce: StreamNonce, steps: &mut Vec<Step>) {
+        let after = state.session.stream(nonce).map_or(0, |stream| stream.machine.reads_after());
+        let is_followed = state.followed.contains_key(&nonce);
+        // Who writes the log knows its events.
+        let events = if is_followed { LOOK_EVENTS } else { 0 };
+        let limit = ReadLimit { up_to: Seq::MAX, events, bytes: super::cell::PAGE_BYTES };
+        let ticket = self.ticket(nonce, Operation::Look(after));
+        match self.shared.store.read(&self.key(nonce), after, limit, &ticket) {
+            Answer::Now(result) => self.looked(state, now, nonce, result.map(|page| (after, page)), steps),
+            Answer::Later => {
+                if let Some(followed) = state.followed.get_mut(&nonce) {
+                    followed.asking = true;
+                }
+                self.wait(state, now, &ticket);
+            }
+        }
+    }
+
+    /// A look has told what the log is like, or could not.
+    pub(super) fn looked(
+        &self,
+        state: &mut State,
+        now: Ms,
+        nonce: StreamNonce,
+        result: Result<(Seq, LogPage), StoreError>,
+        steps: &mut Vec<Step>,
+    ) {
+        let found = match result {
+            Ok(found) => Some(found),
+            Err(StoreError::Gone) => None,
+            Err(error) => {
+                log_later!(self, state, WARN, [stream = nonce.hex()], %stream, %error, "stream not looked up");
+                self.note_readers(state, now, nonce, None, steps);
+                if let Some(followed) = state.followed.get_mut(&nonce) {
+                    (followed.due, followed.asking) = (now + FOLLOW_MS, false);
+                }
+                return;
+            }
+        };
+        if found.as_ref().is_some_and(|(_, page)| self.is_taken_over(state, page)) {
+            return;
+        }
+        // First: a reader that is fenced gets nothing of what the log has besides (I4).
+        self.note_readers(state, now, nonce, found.as_ref().map(|(_, page)| page.readers), steps);
+        if state.followed.contains_key(&nonce) {
+            self.catch_up(state, now, nonce, found, steps);
         }
     }
 
@@ -53,52 +105,51 @@ impl Cell {
         state: &mut State,
         now: Ms,
         nonce: StreamNonce,
-        record: Option<&Record>,
+        found: Option<(Seq, LogPage)>,
         steps: &mut Vec<Step>,
     ) {
-        let State { session, followed, writing, .. } = state;
+        let State { session, followed, .. } = state;
         let (Some(stream), Some(known)) = (session.stream_mut(nonce), followed.get(&nonce)) else {
             followed.remove(&nonce);
             return self.unwatch(state, nonce);
         };
-        let lost = |end| match &stream.origin {
-            Origin::Request(request) => Some(end_payload(request, end)),
-            Origin::Unnamed if known.requests.is_empty() => Some(nameless_end(end)),
-            Origin::Unnamed => {
-                Some(ends_payload(&known.requests.iter().map(|id| (id.clone(), end)).collect::<Vec<_>>()))
+        let mut is_left = false;
+        let inputs = match found {
+            None => {
+                let tail = stream_end(&stream.origin, &known.requests, SynthesizedEnd::Lost);
+                vec![Input::Ended { tail }]
             }
-            Origin::Standalone => None,
-        };
-        let (mut inputs, mut made_up) = (Vec::new(), None);
-        match record {
-            None => inputs.push(Input::Ended { tail: lost(SynthesizedEnd::Lost) }),
-            Some(record) => {
+            Some((after, LogPage { page, chain, is_finished, tail, owner, .. })) => {
                 let owner_lost_ms = self.shared.options.owner_lost_ms;
-                let is_left = record.owner_unseen_ms.is_some_and(|unseen_ms| unseen_ms >= owner_lost_ms);
-                if record.head > stream.machine.durable() {
-                    inputs.push(Input::Grown { head: record.head });
+                // The standalone stream has no end.
+                let has_requests = !known.requests.is_empty();
+                is_left = has_requests && !is_finished && owner.is_some_and(|owner| owner.unseen_ms >= owner_lost_ms);
+                state.owner = owner;
+                stream.chain = Chain(chain);
+                let head = page.head;
+                if let Some(conn) = stream.machine.connection().and_then(|conn| state.conns.get_mut(&conn)) {
+                    conn.page = Some((after, page));
                 }
-                if record.finished {
-                    inputs.push(Input::Ended { tail: record.tail.clone() });
-                } else if is_left && known.end_due <= now && !writing.contains_key(&nonce) {
-                    made_up = lost(SynthesizedEnd::OwnerLost);
+                let mut inputs = Vec::new();
+                if head > stream.machine.durable() {
+                    inputs.push(Input::Grown { head });
                 }
-                stream.chain = Chain(record.chain);
+                if is_finished {
+                    inputs.push(Input::Ended { tail });
+                }
+                inputs
             }
-        }
+        };
         for input in inputs {
             let _ = state.session.handle(now, nonce, input, steps);
         }
         if state.session.stream(nonce).is_none_or(|stream| stream.machine.is_finished()) {
             state.followed.remove(&nonce);
         } else if let Some(followed) = state.followed.get_mut(&nonce) {
-            (followed.due, followed.asking) = (now + FOLLOW_MS, false);
-            if let Some(tail) = made_up {
-                followed.end_due = now + FOLLOW_MS;
-                log_later!(self, state, WARN, [stream = nonce.hex()], %stream,
-                    "the process that ran the request seems to be gone");
-                self.end_log(state, now, nonce, tail, steps);
-            }
+            (followed.due, followed.asking) = (now + self.follow_pause_ms(), false);
+        }
+        if is_left {
+            self.inherit(state, now, steps);
         }
     }
 
@@ -109,7 +160,7 @@ impl Cell {
         for nonce in due {
             let is_read = state.session.stream(nonce).is_some_and(|stream| stream.machine.has_readers());
             if is_read {
-                self.ask_record(state, now, nonce, steps);
+                self.look_at_log(state, now, nonce, steps);
             } else {
                 state.followed.remove(&nonce);
                 state.session.let_go(nonce);

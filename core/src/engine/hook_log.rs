@@ -12,12 +12,15 @@ use bytes::Bytes;
 use super::{Engine, EngineError, Shared, lock};
 use crate::protocol::{EventId, IdEncoder, Origin, StreamNonce};
 use crate::store::{
-    Answer, Append, Complete, Operation, Outcome, ReadLimit, Record, StoreError, StreamKey, Ticket, session_name,
+    Answer, Append, Attach, Attached, Complete, Epoch, Hold, Operation, Outcome, ReadLimit, SessionRecord, StoreError,
+    StreamKey, Ticket, session_name,
 };
-use crate::stream::{Chain, EventKind, Page, Seq, StoredEvent};
+use crate::stream::{Chain, ChainKey, EventKind, Page, Seq, StoredEvent};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, Weak};
 
+/// Several processes may write the logs of one scope, each its own logs: they are one owner.
+const EPOCH: Epoch = Epoch { number: 1, salt: 0 };
 /// Streams that are remembered at once. One that was forgotten goes on in another log.
 const MAX_STREAMS: usize = 10_000;
 /// Events of one page.
@@ -219,7 +222,7 @@ impl HookLog {
             }
             is_other
         });
-        self.0.shared.store.drop_session(&session_of(scope));
+        self.0.shared.store.drop_session(&session_of(scope), EPOCH);
         left.into_iter().filter_map(|message| message.done).for_each(|done| done(Err(StoreError::Gone)));
     }
 }
@@ -242,11 +245,11 @@ impl State {
     }
 
     /// The next message of a stream, for its log.
-    fn next(&mut self, place: &Place, number: u64) -> Option<(StreamKey, Append)> {
+    fn next(&mut self, place: &Place, number: u64, key: Option<&ChainKey>) -> Option<(StreamKey, Append)> {
         let log = self.streams.get_mut(place).filter(|log| !log.busy && !log.pauses && !log.queue.is_empty())?;
         log.busy = true;
         let message = log.queue.pop_front()?;
-        let (first, chain) = (log.head + 1, log.chain.then(&message.payload));
+        let (first, chain) = (log.head + 1, log.chain.then(&message.payload, key));
         let frame = message.payload.as_ref().into();
         let event = StoredEvent { seq: first, kind: message.kind, tag: chain.tag(), frame };
         let append = Append {
@@ -275,9 +278,17 @@ impl Hooked {
     fn pump(&self, place: &Place) {
         loop {
             let (now, number) = (self.shared.clock.now(), self.shared.number());
-            let Some((key, append)) = lock(&self.state).next(place, number) else { return };
+            let Some((key, append)) = lock(&self.state).next(place, number, self.shared.chain_key.as_ref()) else {
+                return;
+            };
+            let store = &self.shared.store;
+            if append.first == 1 {
+                let hold = Hold { epoch: EPOCH, seen: None, record: Some(SessionRecord::default()) };
+                // Where that goes wrong, the append does, too.
+                let _ = store.hold(&key.session, &hold, &self.ticket(key.nonce, Operation::Hold, self.shared.number()));
+            }
             let ticket = self.ticket(key.nonce, Operation::Append, number);
-            let answer = self.shared.store.append(now, &key, &append, &ticket);
+            let answer = store.append(now, &key, EPOCH, &append, &ticket);
             let Answer::Now(result) = answer else { return };
             self.wrote(number, result);
         }
@@ -341,10 +352,19 @@ impl Hooked {
     fn look_up(&self, replay: Replaying) {
         let number = self.shared.number();
         let key = replay.key.clone();
+        let attach = Attach {
+            stream: Some(key.nonce),
+            principal: None,
+            aliases: Vec::new(),
+            after: replay.after,
+            tag: Some(replay.tag),
+            counts: false,
+            limit: ReadLimit { up_to: Seq::MAX, events: PAGE_EVENTS, bytes: PAGE_BYTES },
+        };
         lock(&self.state).waits.insert(number, Waiting::Replaying(replay));
-        let ticket = self.ticket(key.nonce, Operation::Record, number);
-        if let Answer::Now(result) = self.shared.store.record(&key, &ticket) {
-            self.recorded(number, result);
+        let ticket = self.ticket(key.nonce, Operation::Attach(0), number);
+        if let Answer::Now(result) = self.shared.store.attach(&key.session, &attach, &ticket) {
+            self.attached(number, result);
         }
     }
 
@@ -355,15 +375,17 @@ impl Hooked {
         }
     }
 
-    fn recorded(&self, number: u64, result: Result<Option<Record>, StoreError>) {
+    fn attached(&self, number: u64, result: Result<Attached, StoreError>) {
         let Some(mut replay) = self.take_replay(number) else { return };
-        match result {
+        match result.map(|attached| attached.log) {
             Err(error) => (replay.done)(Err(error)),
-            Ok(Some(record)) if record.low <= replay.after + 1 && replay.after <= record.head => {
-                replay.known = Some((String::from_utf8_lossy(&record.about).into_owned(), record.head));
-                self.read_on(replay);
+            Ok(None) => (replay.done)(Ok(None)),
+            Ok(Some(log)) => {
+                replay.known = Some((String::from_utf8_lossy(&log.about).into_owned(), log.page.page.head));
+                if let Some(replay) = self.take_page(replay, log.page.page) {
+                    self.read_on(replay);
+                }
             }
-            Ok(_) => (replay.done)(Ok(None)),
         }
     }
 
@@ -378,7 +400,7 @@ impl Hooked {
             lock(&self.state).waits.insert(number, Waiting::Replaying(replay));
             let ticket = self.ticket(key.nonce, Operation::Read(0), number);
             let Answer::Now(page) = self.shared.store.read(&key, after, limit, &ticket) else { return };
-            match self.paged(number, page) {
+            match self.paged(number, page.map(|read| read.page)) {
                 Some(more) => replay = more,
                 None => return,
             }
@@ -387,16 +409,19 @@ impl Hooked {
 
     /// Takes a page. Gives the replay back when there is more to read.
     fn paged(&self, number: u64, page: Result<Page, StoreError>) -> Option<Replaying> {
-        let mut replay = self.take_replay(number)?;
-        let (stream, head) = replay.known.clone()?;
-        let page = match page {
-            Ok(page) => page,
+        let replay = self.take_replay(number)?;
+        match page {
+            Ok(page) => self.take_page(replay, page),
             Err(error) => {
                 // A log that retention took meanwhile is one that is not known.
                 (replay.done)(if error == StoreError::Gone { Ok(None) } else { Err(error) });
-                return None;
+                None
             }
-        };
+        }
+    }
+
+    fn take_page(&self, mut replay: Replaying, page: Page) -> Option<Replaying> {
+        let (stream, head) = replay.known.clone()?;
         let is_whole = page.low <= replay.after + 1 && page.tag_at == Some(replay.tag);
         for event in &page.events {
             replay.bytes += event.frame.len();
@@ -431,13 +456,13 @@ impl Complete for Hooked {
                     self.pump(&place);
                 }
             }
-            Outcome::Record(result) => self.recorded(ticket.number, result),
+            Outcome::Attached(result) => self.attached(ticket.number, result),
             Outcome::Page(page) => {
-                if let Some(replay) = self.paged(ticket.number, page) {
+                if let Some(replay) = self.paged(ticket.number, page.map(|read| read.page)) {
                     self.read_on(replay);
                 }
             }
-            Outcome::Session(_) | Outcome::Claimed(_) => {}
+            Outcome::Held(_) => {}
         }
     }
 }

@@ -41,7 +41,7 @@ impl Cell {
         Counters::add(&self.shared.counters.events_unstored, unstored.len() as u64);
         unstored.into_iter().for_each(|token| state.results.push((nonce, token, Err(error.clone()))));
         state.session.forget_standalone();
-        self.shared.store.drop_stream(&self.key(nonce));
+        self.shared.store.drop_stream(&self.key(nonce), state.epoch);
         let left: Vec<ConnectionId> =
             state.conns.iter().filter(|(_, conn)| conn.nonce == nonce).map(|(id, _)| *id).collect();
         for id in left {

@@ -46,6 +46,7 @@ mod connection;
 mod ends;
 mod following;
 mod handle;
+mod heirs;
 mod hook_log;
 mod lines;
 mod lost_logs;
@@ -78,7 +79,7 @@ pub use stats::Stats;
 
 use crate::protocol::{Dialect, StreamNonce};
 use crate::store::{EventStore, Limits, MemoryStore, StoreError};
-use crate::stream::Pacing;
+use crate::stream::{ChainKey, Pacing};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use crate::{ErrorCode, Ms};
@@ -245,11 +246,13 @@ struct Shared {
     store: Arc<dyn EventStore>,
     clock: Arc<dyn Clock>,
     randomness: Randomness,
+    /// What the chains of logs are made with, where the store may not know their payloads.
+    chain_key: Option<ChainKey>,
     counters: Counters,
     sessions: Mutex<HashMap<Arc<str>, Arc<Cell>>>,
     places: Mutex<Places>,
-    /// Sessions that ended for newer ones, until their host is told.
-    gave_way: Mutex<Vec<SessionHandle>>,
+    /// Sessions that ended here without their host, until it is told.
+    ended: Mutex<Vec<SessionHandle>>,
     /// When which session has something to do: one entry for each.
     deadlines: Mutex<BTreeSet<(Ms, u64)>>,
     /// The sessions behind the numbers.
@@ -276,6 +279,10 @@ impl Shared {
 
     fn nonce(&self) -> StreamNonce {
         StreamNonce(self.randomness.take())
+    }
+
+    fn salt(&self) -> u64 {
+        u64::from_le_bytes(self.randomness.take())
     }
 
     fn jitter(&self) -> u16 {
@@ -371,6 +378,7 @@ impl Engine {
         let clock = options.clock.clone().unwrap_or_else(|| Arc::new(SystemClock::default()));
         let randomness = Randomness::new(options.randomness.clone().unwrap_or_else(|| Arc::new(SystemRandomness)));
         Self(Arc::new(Shared {
+            chain_key: store.chain_key(),
             options,
             store,
             clock,
@@ -378,7 +386,7 @@ impl Engine {
             counters: Counters::default(),
             sessions: Mutex::default(),
             places: Mutex::default(),
-            gave_way: Mutex::default(),
+            ended: Mutex::default(),
             deadlines: Mutex::default(),
             timed: Mutex::default(),
             look_ups: Mutex::default(),
@@ -439,7 +447,7 @@ impl Engine {
         // Streams finish in quick succession; they need no tick each.
         let sweep = Ms(self.0.next_sweep.load(Ordering::Relaxed)) + SWEEP_PAUSE_MS;
         let sweep = sweep.min(self.0.look_up_deadline());
-        if !lock(&self.0.gave_way).is_empty() {
+        if !lock(&self.0.ended).is_empty() {
             return Ms(0);
         }
         lock(&self.0.deadlines).first().map_or(sweep, |(at, _)| sweep.min(*at))
@@ -455,14 +463,18 @@ impl Engine {
     ///
     /// Returns the sessions that are idle, or without their client for `max_detached_ms`: the host ends them, unless it
     /// has a request of one that the engine has not seen yet. It is told again of what it keeps. Sessions that gave way to
-    /// newer ones are among them, once: these [have ended](SessionHandle::has_ended).
+    /// newer ones, or that another process took over, are among them, once: these
+    /// [have ended](SessionHandle::has_ended).
     pub fn tick(&self) -> Vec<SessionHandle> {
         if self.0.is_forked() {
             return Vec::new();
         }
-        let mut idle = std::mem::take(&mut *lock(&self.0.gave_way));
+        let ended = std::mem::take(&mut *lock(&self.0.ended));
+        let (mut idle, ending): (Vec<_>, Vec<_>) = ended.into_iter().partition(SessionHandle::has_ended);
+        lock(&self.0.ended).extend(ending);
         let now = self.0.clock.now();
-        loop {
+        // The rest is due at once: the host's other work gets its turn in between.
+        for _ in 0..TICK_SESSIONS {
             let due = {
                 let mut deadlines = lock(&self.0.deadlines);
                 match deadlines.first() {
@@ -504,10 +516,11 @@ impl Engine {
         self.0.options.pacing.retry_ms.max(DRAIN_MS)
     }
 
-    /// Whether no session is open or looked up. Then nothing is held, and [`tick`](Self::tick) has nothing
-    /// to do.
+    /// Whether no session is open or looked up, and none has ended that the host is still to be told of. Then nothing is held,
+    /// and [`tick`](Self::tick) has nothing to do.
     pub fn is_idle(&self) -> bool {
-        self.0.is_forked() || lock(&self.0.sessions).is_empty() && lock(&self.0.look_ups).is_empty()
+        self.0.is_forked()
+            || lock(&self.0.sessions).is_empty() && lock(&self.0.look_ups).is_empty() && lock(&self.0.ended).is_empty()
     }
 
     /// Whether connections and sessions are woken on threads that the host does not know.
@@ -536,7 +549,7 @@ impl Engine {
         for cell in cells {
             cell.leave();
         }
-        lock(&self.0.gave_way).clear();
+        lock(&self.0.ended).clear();
     }
 
     /// The host goes away without ending its sessions: nothing is taken any more, and nobody is woken for
@@ -547,12 +560,15 @@ impl Engine {
             return;
         }
         let sessions = std::mem::take(&mut *lock(&self.0.sessions));
-        sessions.values().for_each(|cell| cell.keep_logs());
+        for cell in sessions.values() {
+            cell.keep_logs();
+            cell.leave_store();
+        }
         lock(&self.0.timed).clear();
         lock(&self.0.deadlines).clear();
         lock(&self.0.look_ups).clear();
         lock(&self.0.places).clear();
-        lock(&self.0.gave_way).clear();
+        lock(&self.0.ended).clear();
         // Each refers to the engine: without the lock that the last of them would want.
         drop(sessions);
     }
@@ -593,6 +609,8 @@ impl Engine {
     }
 }
 
+/// Sessions that one tick looks at.
+const TICK_SESSIONS: usize = 4_096;
 /// How late retention may be where nobody asks for what is over.
 const SWEEP_PAUSE_MS: u64 = 100;
 const DRAIN_MS: u32 = 5_000;

@@ -105,7 +105,7 @@ impl Cell {
             Err(Refused::Full) => return self.not_taken(state, nonce, kind, EngineError::Full),
             Err(Refused::Finished | Refused::NotResumable) => return self.late(state, kind),
             // What is asked of the store goes out in order: the question is in its log.
-            Ok(Some((nonce, seq))) => self.shared.store.settle(&self.key(nonce), seq),
+            Ok(Some((nonce, seq))) => self.shared.store.settle(&self.key(nonce), state.epoch, seq),
             Ok(None) => {}
         }
         let is_progress = kind == OutgoingKind::Notification;

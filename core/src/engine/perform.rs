@@ -10,6 +10,7 @@ use super::connection::Chunk;
 use super::handle::Sent;
 use super::lines::log_later;
 use super::stats::Counters;
+use super::writing::Write;
 use crate::Ms;
 use crate::exchange::AnswerHead;
 use crate::protocol::{StreamNonce, sse};
@@ -18,7 +19,7 @@ use crate::store::{Answer, Append, Operation, Outcome, ReadLimit, StoreError, Ti
 use crate::stream::{CloseReason, ConnectionId, EventKind, Frame, Input, NewEvent, Output, Seq, StoredEvent};
 
 /// Events in one page. The byte bound is what usually ends a page.
-const PAGE_EVENTS: usize = 4_096;
+pub(super) const PAGE_EVENTS: usize = 4_096;
 
 impl Cell {
     pub(super) fn perform(&self, state: &mut State, now: Ms, steps: Vec<Step>) {
@@ -34,7 +35,7 @@ impl Cell {
         let counters = &self.shared.counters;
         match output {
             Output::Append { first, events, retry_ms } => {
-                self.append(state, now, nonce, (first, &events, retry_ms), more)
+                self.append_to_log(state, now, nonce, (first, &events, retry_ms), more)
             }
             Output::Stored { token } => state.results.push((nonce, token, Ok(Sent::Stored))),
             Output::Unstored { token, seq, kind } => {
@@ -62,7 +63,6 @@ impl Cell {
                 }
                 state.touched.push(conn);
                 self.has_reader(state, nonce, conn);
-                self.claim_log(state, now, nonce, conn, more);
             }
             Output::Reject { conn, why } => self.answer_reject(state, now, conn, why, more),
             Output::Send { conn, frame } => self.write(state, nonce, conn, frame),
@@ -77,7 +77,6 @@ impl Cell {
                     if why == CloseReason::Superseded {
                         // Another reader has the stream: not even what is ready goes out here (I4).
                         out.outbox.clear();
-                        state.held.remove(&conn);
                     }
                 }
                 state.touched.push(conn);
@@ -93,12 +92,16 @@ impl Cell {
     }
 
     /// Counts a new stream, whose log comes with its first append.
-    pub(super) fn opened(&self, state: &mut State, nonce: StreamNonce) {
+    pub(super) fn opened(&self, state: &mut State, now: Ms, nonce: StreamNonce, steps: &mut Vec<Step>) {
         Counters::add(&self.shared.counters.streams_opened, 1);
-        self.watch(state, nonce, 0);
+        self.watch(state, nonce);
+        if self.shared.store.own_ids().is_some() && state.session.rules().priming {
+            // The priming position gets its id before any event.
+            let _ = state.session.handle(now, nonce, Input::Create, steps);
+        }
     }
 
-    fn append(
+    fn append_to_log(
         &self,
         state: &mut State,
         now: Ms,
@@ -111,7 +114,7 @@ impl Cell {
         let mut scratch = Vec::with_capacity(events.iter().map(|event| event.payload.len() + 128).sum());
         let mut stored = Vec::with_capacity(events.len());
         for (seq, event) in (first..).zip(events) {
-            chain = chain.then(&event.payload);
+            chain = chain.then(&event.payload, self.shared.chain_key.as_ref());
             let tag = chain.tag();
             scratch.clear();
             sse::write_message(&mut scratch, |out| stream.ids.encode(seq, 0, tag, out), &event.payload);
@@ -122,14 +125,14 @@ impl Cell {
             stored.push(StoredEvent { seq, kind: event.kind, tag, frame: Arc::from(scratch.as_slice()) });
         }
         let append = Append { events: stored, chain: chain.0, retry_ms, ..self.empty_append(state, stream, first) };
-        self.write_log(state, now, nonce, append, more);
+        self.put(state, now, nonce, state.epoch, Write::Append(append), more);
     }
 
-    pub(super) fn end_log(&self, state: &mut State, now: Ms, nonce: StreamNonce, tail: Bytes, more: &mut Vec<Step>) {
+    fn end_log(&self, state: &mut State, now: Ms, nonce: StreamNonce, tail: Bytes, more: &mut Vec<Step>) {
         let Some(stream) = state.session.stream(nonce) else { return };
         let first = stream.machine.durable() + 1;
         let append = Append { end: Some(tail), ..self.empty_append(state, stream, first) };
-        self.write_log(state, now, nonce, append, more);
+        self.put(state, now, nonce, state.epoch, Write::Append(append), more);
     }
 
     /// An append without anything, at the end of the stream's log.
@@ -188,23 +191,34 @@ impl Cell {
         (after, up_to): (Seq, Seq),
         more: &mut Vec<Step>,
     ) {
-        let Some(bytes) = state.conns.get(&conn).map(|conn| conn.page_bytes) else { return };
+        let Some(out) = state.conns.get_mut(&conn) else { return };
+        let bytes = out.page_bytes;
+        let known = out.page.take().filter(|(from, page)| *from == after && page.head >= up_to);
+        if let Some((_, mut page)) = known {
+            page.events.retain(|event| event.seq <= up_to);
+            let _ = state.session.handle(now, nonce, Input::Page { conn, page }, more);
+            return;
+        }
         // A page that is larger than what a connection may carry would make nothing of that bound.
         let bytes = match self.shared.options.pacing.max_connection_bytes {
             0 => bytes,
             max => bytes.min(usize::try_from(max).unwrap_or(usize::MAX)),
         };
+        let tag = state.session.stream(nonce).and_then(|stream| stream.machine.arriving(conn));
+        if let Some(tag) = tag.filter(|_| self.shared.store.outlives_process()) {
+            return self.attach_log(state, now, (nonce, conn), (after, tag, bytes), more);
+        }
         let limit = ReadLimit { up_to, events: PAGE_EVENTS, bytes };
         let ticket = self.ticket(nonce, Operation::Read(conn));
         let outcome = match self.shared.store.read(&self.key(nonce), after, limit, &ticket) {
-            Answer::Now(result) => result,
+            Answer::Now(result) => result.map(|read| read.page),
             Answer::Later => return self.wait(state, now, &ticket),
         };
         let input = self.page_input(state, conn, nonce, outcome);
         let _ = state.session.handle(now, nonce, input, more);
     }
 
-    fn page_input(
+    pub(super) fn page_input(
         &self,
         state: &mut State,
         conn: ConnectionId,
@@ -226,11 +240,15 @@ impl Cell {
         let Ticket { nonce, operation, .. } = *ticket;
         match (operation, outcome) {
             (Operation::Read(conn), Outcome::Page(result)) => {
-                let input = self.page_input(state, conn, nonce, result);
+                let input = self.page_input(state, conn, nonce, result.map(|read| read.page));
                 let _ = state.session.handle(now, nonce, input, &mut steps);
             }
-            (Operation::Record, Outcome::Record(result)) => self.recorded(state, now, ticket, result, &mut steps),
-            (Operation::Claim, Outcome::Claimed(result)) => self.claimed(state, now, ticket, result, &mut steps),
+            (Operation::Look(after), Outcome::Page(result)) => {
+                self.looked(state, now, nonce, result.map(|page| (after, page)), &mut steps);
+            }
+            (Operation::Attach(conn), Outcome::Attached(result)) => {
+                self.attached(state, now, (nonce, conn), result, &mut steps);
+            }
             (operation, outcome) => {
                 log_later!(
                     self,

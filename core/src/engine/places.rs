@@ -173,7 +173,7 @@ impl Cell {
     fn leave_for(self: &Arc<Self>, newcomer: &str, (option, max): Reached, is_first: bool) {
         self.end();
         Counters::add(&self.shared.counters.sessions_gave_way, 1);
-        lock(&self.shared.gave_way).push(SessionHandle::new(Arc::clone(self)));
+        lock(&self.shared.ended).push(SessionHandle::new(Arc::clone(self)));
         if is_first {
             tracing::warn!(
                 target: "tailrope", session = %self.name, newcomer, option, max,

@@ -1,16 +1,17 @@
-//! Resumes of streams that have no machine: the store is asked for the stream's record first.
+//! Resumes of streams that have no machine: the store is asked for the stream first.
 //!
-//! Nothing is known of the answer until the record is there, so its head waits. A store that cannot
+//! Nothing is known of the answer until the store has told, so its head waits. A store that cannot
 //! tell makes no refusal: clients give up after two of these and survive a failover otherwise. They
 //! get their own position back, then comments, and the store is asked again until `store_wait_ms`.
 
 use super::cell::{Cell, State};
 use super::lines::log_later;
+use super::perform::PAGE_EVENTS;
 use crate::Ms;
 use crate::exchange::AnswerHead;
 use crate::protocol::{IdEncoder, MAX_VISIT, Origin, RequestId, StreamNonce, sse};
 use crate::session::{Step, Stream};
-use crate::store::{Answer, Operation, Record, StoreError, Ticket};
+use crate::store::{Answer, Attach, Attached, AttachedLog, LogPage, Operation, ReadLimit, StoreError, Ticket};
 use crate::stream::{Chain, CloseReason, ConnectionId, Follow, Input, Seq};
 
 /// Pause before a store that could not tell is asked again.
@@ -43,17 +44,18 @@ impl Position {
 /// A connection whose stream has to be looked up.
 pub(super) struct Seek {
     position: Position,
-    /// What was asked before this says nothing of it: the stream may have got its end since.
-    asked: u64,
     /// Since when the store cannot tell, and when it is asked again.
     fault: Option<(Ms, Ms)>,
     asking: bool,
-    /// The question was asked before it came: the answer may be older than its cursor.
-    joined: bool,
     last_write: Ms,
 }
 
 impl State {
+    /// Whether this process writes the stream.
+    fn is_written_here(&self, nonce: StreamNonce) -> bool {
+        self.session.stream(nonce).is_some() && !self.followed.contains_key(&nonce)
+    }
+
     /// When a look-up has something to do.
     pub(super) fn seek_deadline(&self, keep_alive_ms: u64) -> Ms {
         let due = |seek: &Seek| match seek.fault {
@@ -61,36 +63,6 @@ impl State {
             Some((_, again)) => comment_due(seek, keep_alive_ms).min(if seek.asking { Ms::NEVER } else { again }),
         };
         self.seeks.values().map(due).min().unwrap_or(Ms::NEVER)
-    }
-
-    /// Whether a newer connection of the stream was told its position and waits for the store: until that has
-    /// told whether it is valid, nothing goes out on this one (I4).
-    pub(super) fn is_outrun(&self, id: ConnectionId) -> bool {
-        let conn = self.conns.get(&id).filter(|conn| conn.end != Some(CloseReason::Superseded));
-        conn.is_some_and(|conn| self.unproven.range(id + 1..).any(|(_, nonce)| *nonce == conn.nonce))
-    }
-
-    /// It is known what becomes of a connection that was told its position: nobody waits for that any more.
-    pub(super) fn proved(&mut self, id: ConnectionId) {
-        if let Some(nonce) = self.unproven.remove(&id) {
-            self.touched.extend(self.conns.iter().filter(|(_, conn)| conn.nonce == nonce).map(|(id, _)| *id));
-        }
-    }
-
-    /// Nobody waits for connections that have ended, or got another stream instead.
-    pub(super) fn prove_ended(&mut self) {
-        let is_over = |id: &ConnectionId, nonce: &StreamNonce| {
-            self.conns.get(id).is_none_or(|conn| conn.end.is_some() || conn.nonce != *nonce)
-        };
-        let over: Vec<ConnectionId> =
-            self.unproven.iter().filter(|(id, nonce)| is_over(id, nonce)).map(|(id, _)| *id).collect();
-        over.into_iter().for_each(|id| self.proved(id));
-    }
-
-    /// Those whom the answer to the question with this number serves.
-    fn seeks_of(&self, nonce: StreamNonce, number: u64) -> Vec<ConnectionId> {
-        let is_served = |seek: &Seek| seek.position.nonce == nonce && seek.asked <= number;
-        self.seeks.iter().filter(|(_, seek)| is_served(seek)).map(|(conn, _)| *conn).collect()
     }
 }
 
@@ -105,19 +77,92 @@ impl Cell {
         steps: &mut Vec<Step>,
     ) {
         self.shared.sweep(now);
-        if state.session.stream(position.nonce).is_some() && !state.followed.contains_key(&position.nonce) {
+        // A fresh reader of a stream that others may read, too, has to be counted first.
+        let is_counted = position.fresh && self.shared.store.outlives_process() && !state.session.is_draining();
+        // One that a newer reader has overtaken while it was looked up does not count any more (I4).
+        let is_outdated = state.session.stream(position.nonce).is_some_and(|stream| stream.machine.has_had_newer(conn));
+        if (state.is_written_here(position.nonce) && !is_counted) || is_outdated {
             return self.resume_stream(state, now, conn, position, steps);
         }
-        // One question is enough for all who want the stream: its answer serves them in their order.
-        let asking = state.seeks.values().any(|seek| seek.position.nonce == position.nonce && seek.asking)
-            || state.followed.get(&position.nonce).is_some_and(|followed| followed.asking);
-        let of_others =
-            state.seeks.values().filter(|seek| seek.position.nonce == position.nonce).map(|seek| seek.asked);
-        let asked = if asking { of_others.max().unwrap_or_default() } else { self.shared.number() };
-        state.seeks.insert(conn, Seek { position, asked, fault: None, asking, joined: asking, last_write: now });
-        if !asking {
-            self.ask_record(state, now, position.nonce, steps);
+        state.seeks.insert(conn, Seek { position, fault: None, asking: false, last_write: now });
+        match state.arrived.take_if(|(arrived, _)| *arrived == conn) {
+            Some((_, attached)) => self.attached(state, now, (position.nonce, conn), Ok(attached), steps),
+            None => self.seek(state, now, conn, steps),
         }
+    }
+
+    /// Asks the store for the stream of a connection.
+    fn seek(&self, state: &mut State, now: Ms, conn: ConnectionId, steps: &mut Vec<Step>) {
+        let Some(seek) = state.seeks.get_mut(&conn) else { return };
+        seek.asking = true;
+        let Position { nonce, after, tag, .. } = seek.position;
+        self.attach_log(state, now, (nonce, conn), (after, tag, super::cell::PAGE_BYTES), steps);
+    }
+
+    /// Asks for what follows a position, for a reader that is new to the stream.
+    pub(super) fn attach_log(
+        &self,
+        state: &mut State,
+        now: Ms,
+        (nonce, conn): (StreamNonce, ConnectionId),
+        (after, tag, bytes): (Seq, Option<u32>, usize),
+        steps: &mut Vec<Step>,
+    ) {
+        let attach = Attach {
+            stream: Some(nonce),
+            principal: state.session.principal().map(Into::into),
+            aliases: Vec::new(),
+            after,
+            tag,
+            // Nobody elsewhere gives way to one that is sent away.
+            counts: self.shared.store.outlives_process() && !state.session.is_draining(),
+            limit: ReadLimit { up_to: Seq::MAX, events: PAGE_EVENTS, bytes },
+        };
+        let ticket = self.ticket(nonce, Operation::Attach(conn));
+        match self.shared.store.attach(&self.name, &attach, &ticket) {
+            Answer::Now(result) => self.attached(state, now, (nonce, conn), result, steps),
+            Answer::Later => {
+                self.wait(state, now, &ticket);
+                if let Some(conn) = state.conns.get_mut(&conn) {
+                    conn.attaching = Some(ticket);
+                }
+            }
+        }
+    }
+
+    /// A reader that is gone is not counted: it would fence the one that its client has elsewhere by now. Where the store
+    /// has done it all the same, it counts.
+    pub(super) fn call_off_attach(&self, state: &mut State, ticket: &Ticket) {
+        if state.waits.remove(ticket.number).is_some() {
+            self.shared.store.abandon(&self.key(ticket.nonce), ticket);
+            self.counted(state, self.now(), ticket.nonce, None, &mut Vec::new());
+        }
+    }
+
+    /// The store has told of the stream of a new reader, or could not.
+    pub(super) fn attached(
+        &self,
+        state: &mut State,
+        now: Ms,
+        (nonce, conn): (StreamNonce, ConnectionId),
+        result: Result<Attached, StoreError>,
+        steps: &mut Vec<Step>,
+    ) {
+        let log = result.as_ref().ok().and_then(|attached| attached.log.as_ref());
+        let readers = log.map(|log| log.page.readers);
+        if let Some(conn) = state.conns.get_mut(&conn) {
+            conn.attaching = None;
+        }
+        self.counted(state, now, nonce, readers, steps);
+        if log.is_some_and(|log| self.is_taken_over(state, &log.page)) {
+            return;
+        }
+        if state.seeks.contains_key(&conn) {
+            return self.found(state, now, conn, result, steps);
+        }
+        let page = result.and_then(|attached| attached.log.map(|log| log.page.page).ok_or(StoreError::Gone));
+        let input = self.page_input(state, conn, nonce, page);
+        let _ = state.session.handle(now, nonce, input, steps);
     }
 
     /// Begins a connection without a cursor on a stream that has been there before.
@@ -134,14 +179,12 @@ impl Cell {
         let is_reader = |stream: &Stream| stream.machine.connection() == Some(conn);
         if state.session.stream(nonce).is_some_and(is_reader) {
             self.has_reader(state, nonce, conn);
-            self.claim_log(state, now, nonce, conn, steps);
         }
     }
 
     /// A stream has a reader: whoever came before it and is still looked up has lost it, as the reader before has,
     /// and so has who was let go of and has not taken what was ready (I4).
     pub(super) fn has_reader(&self, state: &mut State, nonce: StreamNonce, reader: ConnectionId) {
-        state.proved(reader);
         let State { conns, seeks, touched, .. } = state;
         for (id, conn) in conns.iter_mut().filter(|(id, conn)| **id < reader && conn.nonce == nonce) {
             if seeks.remove(id).is_some() {
@@ -176,104 +219,87 @@ impl Cell {
         let _ = state.session.handle(now, nonce, Input::Resume { conn, after, visit, tag, jitter }, steps);
     }
 
-    pub(super) fn ask_record(&self, state: &mut State, now: Ms, nonce: StreamNonce, steps: &mut Vec<Step>) {
-        let ticket = self.ticket(nonce, Operation::Record);
-        match self.shared.store.record(&self.key(nonce), &ticket) {
-            Answer::Now(result) => self.recorded(state, now, &ticket, result, steps),
-            Answer::Later => {
-                for seek in state.seeks.values_mut().filter(|seek| seek.position.nonce == nonce) {
-                    seek.asking = true;
-                }
-                if let Some(followed) = state.followed.get_mut(&nonce) {
-                    followed.asking = true;
-                }
-                self.wait(state, now, &ticket);
-            }
-        }
-    }
-
-    /// The store has told what it knows of a stream that somebody wants to go on with, or could not.
-    pub(super) fn recorded(
+    /// It is known what the store has of the stream of a connection, or it could not tell.
+    fn found(
         &self,
         state: &mut State,
         now: Ms,
-        ticket: &Ticket,
-        result: Result<Option<Record>, StoreError>,
+        conn: ConnectionId,
+        result: Result<Attached, StoreError>,
         steps: &mut Vec<Step>,
     ) {
-        let Ticket { nonce, number, .. } = *ticket;
-        let record = match result {
-            // The end that the store has not confirmed is its end all the same.
-            Ok(Some(record)) if !record.finished => match state.unconfirmed_end(nonce) {
-                tail @ Some(_) => Some(Record { finished: true, tail, ..record }),
-                None => Some(record),
-            },
-            // It is being written.
-            Ok(None) if state.writing.contains_key(&nonce) => {
-                return state.seeks_of(nonce, number).into_iter().for_each(|conn| self.seek_failed(state, now, conn));
-            }
-            Ok(record) => record,
+        let Some(position) = state.seeks.get(&conn).map(|seek| seek.position) else { return };
+        let nonce = position.nonce;
+        let attached = match result {
+            Ok(attached) => attached,
             Err(error) => {
                 log_later!(self, state, WARN, [stream = nonce.hex()], %stream, %error, "stream not looked up");
-                self.note_claims(state, now, nonce, None, steps);
-                if let Some(followed) = state.followed.get_mut(&nonce) {
-                    (followed.due, followed.asking) = (now + ASK_AGAIN_MS, false);
+                let stream = state.session.stream(nonce);
+                if stream.is_some_and(|stream| position.after <= stream.machine.durable()) {
+                    // The reader before it here is fenced with its first bytes (I4). One elsewhere, whose client has left
+                    // it, goes on there.
+                    state.seeks.remove(&conn);
+                    return self.resume_stream(state, now, conn, position, steps);
                 }
-                return state.seeks_of(nonce, number).into_iter().for_each(|conn| self.seek_failed(state, now, conn));
+                return self.seek_failed(state, now, conn);
             }
         };
-        // First: a reader that is fenced gets nothing of what the record tells besides (I4).
-        self.note_claims(state, now, nonce, record.as_ref(), steps);
-        if state.followed.contains_key(&nonce) {
-            self.catch_up(state, now, nonce, record.as_ref(), steps);
+        if let Some(record) = attached.session.filter(|_| self.is_adopted()) {
+            state.session.set_standalone(record.standalone);
         }
-        if let Some(record) = &record {
-            self.take_end(state, now, nonce, record, steps);
-        }
-        let mut is_stale = false;
-        for conn in state.seeks_of(nonce, number) {
-            let head = record.as_ref().map_or(0, |record| record.head);
-            if let Some(seek) = state.seeks.get_mut(&conn).filter(|seek| seek.joined && seek.position.after > head) {
-                // Its client has read more elsewhere than this answer knows of.
-                (seek.joined, seek.asking, seek.asked) = (false, false, self.shared.number());
-                is_stale = true;
-                continue;
+        let is_standalone = state.session.standalone() == Some(nonce);
+        let is_awaited = state.writing.contains_key(&nonce) || (is_standalone && self.is_adopted());
+        let Some(log) = attached.log else {
+            if state.session.stream(nonce).is_some() || !is_awaited {
+                state.seeks.remove(&conn);
+                return self.not_found(state, now, conn, position, steps);
             }
-            let Some(seek) = state.seeks.remove(&conn) else { continue };
-            let Some(origin) = state.conns.get(&conn).map(|conn| conn.origin.clone()) else { continue };
-            if state.session.stream(nonce).is_none() {
-                let is_standalone = state.session.standalone() == Some(nonce);
-                let fits = |record: &Record| seek.position.tag.is_none() || is_of(&origin, is_standalone, record);
-                if record.as_ref().is_some_and(|record| !fits(record)) {
-                    self.answer_unknown(state, now, conn, steps);
-                    continue;
-                }
-                // One that is to be written here and has no machine is written by nobody: the store lost its
-                // end, which every machine leaves behind.
-                let is_written = |record: &&Record| {
-                    record.finished || record.owner_unseen_ms.is_some() || origin == Origin::Standalone
-                };
-                let Some(record) = record.as_ref().filter(is_written) else {
-                    if is_standalone {
-                        state.session.forget_standalone();
-                    }
-                    self.answer_unknown(state, now, conn, steps);
-                    continue;
-                };
-                let Record { head, finished, tail, retry_ms, chain, .. } = record.clone();
-                let follow = Follow { head, finished, tail, retry_ms };
-                state.session.follow(now, nonce, origin, Chain(chain), follow);
-                self.follow(state, now, nonce, record);
-            }
-            self.resume_stream(state, now, conn, seek.position, steps);
-            // The end of a stream that was left comes behind what it has.
-            if state.followed.contains_key(&nonce) {
-                self.catch_up(state, now, nonce, record.as_ref(), steps);
-            }
+            // It is being written, or its owner has yet to create it.
+            return self.seek_failed(state, now, conn);
+        };
+        state.seeks.remove(&conn);
+        let Some(origin) = state.conns.get(&conn).map(|conn| conn.origin.clone()) else { return };
+        let requests = RequestId::decode_all(&log.about).unwrap_or_default();
+        let AttachedLog { retry_ms, page: LogPage { page, chain, mut is_finished, mut tail, readers, owner }, .. } =
+            log;
+        if let Some(end) = state.unconfirmed_end(nonce).filter(|_| !is_finished) {
+            // The end that the store has not confirmed is its end all the same.
+            (is_finished, tail) = (true, Some(end));
         }
-        if is_stale {
-            self.ask_record(state, now, nonce, steps);
+        if state.session.stream(nonce).is_none() {
+            // One that is to be written here and has no machine is written by nobody: the store lost its
+            // end, which every machine leaves behind.
+            let is_followed = owner.is_some() || self.is_adopted();
+            let is_written = is_finished || is_followed || origin == Origin::Standalone;
+            if !is_written || (position.tag.is_some() && !is_of(&origin, is_standalone, &requests)) {
+                return self.not_found(state, now, conn, position, steps);
+            }
+            let follow = Follow { head: page.head, finished: is_finished, tail, retry_ms };
+            state.session.follow(now, nonce, origin, Chain(chain), follow);
+            if is_followed && !is_finished {
+                self.follow(state, now, nonce, requests);
+                self.counted(state, now, nonce, Some(readers), steps);
+            }
+        } else if state.followed.contains_key(&nonce) {
+            let found = LogPage { page: page.clone(), chain, is_finished, tail, readers, owner };
+            self.catch_up(state, now, nonce, Some((position.after, found)), steps);
         }
+        if let Some(conn) = state.conns.get_mut(&conn) {
+            conn.page = Some((position.after, page));
+        }
+        self.resume_stream(state, now, conn, position, steps);
+    }
+
+    /// The store has no log for a connection.
+    fn not_found(&self, state: &mut State, now: Ms, conn: ConnectionId, position: Position, steps: &mut Vec<Step>) {
+        let is_standalone = state.session.standalone() == Some(position.nonce);
+        if state.session.stream(position.nonce).is_some() {
+            return self.resume_stream(state, now, conn, position, steps);
+        }
+        if is_standalone {
+            state.session.forget_standalone();
+        }
+        self.answer_unknown(state, now, conn, steps);
     }
 
     /// The store could not tell: the answer begins all the same, and it is asked again in a while.
@@ -291,14 +317,12 @@ impl Cell {
 
     /// The first bytes of an answer whose stream is not known yet: the client's own position.
     fn begin_echo(&self, state: &mut State, now: Ms, id: ConnectionId) {
-        let State { session, seeks, conns, touched, unproven, .. } = state;
+        let Some(conn) = state.conns.get(&id).filter(|conn| conn.head.is_none()) else { return };
+        self.has_reader(state, conn.nonce, id);
+        let State { session, seeks, conns, touched, .. } = state;
         let (Some(seek), Some(conn)) = (seeks.get_mut(&id), conns.get_mut(&id)) else { return };
-        if conn.head.is_some() {
-            return;
-        }
         conn.head = Some(AnswerHead::EVENT_STREAM);
         seek.last_write = now;
-        unproven.insert(id, conn.nonce);
         touched.push(id);
         if !session.rules().priming {
             return sse::write_keep_alive(conn.own());
@@ -338,8 +362,8 @@ impl Cell {
         let mut again = Vec::new();
         for (id, seek) in seeks {
             let Some((_, at)) = seek.fault else { continue };
-            if !seek.asking && at <= now && !again.contains(&seek.position.nonce) {
-                again.push(seek.position.nonce);
+            if !seek.asking && at <= now {
+                again.push(*id);
             }
             if let Some(conn) = conns.get_mut(id).filter(|_| comment_due(seek, keep_alive_ms) <= now) {
                 sse::write_keep_alive(conn.own());
@@ -347,29 +371,33 @@ impl Cell {
                 touched.push(*id);
             }
         }
-        for nonce in again {
-            self.ask_record(state, now, nonce, steps);
+        for conn in again {
+            self.seek(state, now, conn, steps);
         }
     }
 
     /// The process is going away: who waits for a look-up is told when to come back.
-    pub(super) fn drain_seeks(&self, state: &mut State, now: Ms) {
-        let waiting: Vec<ConnectionId> = state.seeks.keys().copied().collect();
-        for id in waiting {
-            self.begin_echo(state, now, id);
-            self.end_seek(state, id, CloseReason::Drain);
+    pub(super) fn drain_seeks(&self, state: &mut State, now: Ms, steps: &mut Vec<Step>) {
+        let waiting: Vec<_> = state.seeks.iter().map(|(conn, seek)| (*conn, seek.position)).collect();
+        for (id, position) in waiting {
+            if position.fresh && state.is_written_here(position.nonce) {
+                state.seeks.remove(&id);
+                self.resume_stream(state, now, id, position, steps);
+            } else {
+                self.begin_echo(state, now, id);
+                self.end_seek(state, id, CloseReason::Drain);
+            }
         }
     }
 }
 
 /// Whether a log is of the kind of stream that a cursor says it is. Its machine is made by that, and whoever knows a name
 /// of the log can say another.
-fn is_of(origin: &Origin, is_standalone: bool, record: &Record) -> bool {
+fn is_of(origin: &Origin, is_standalone: bool, requests: &[RequestId]) -> bool {
     if is_standalone {
         return *origin == Origin::Standalone;
     }
     // Empty where the store does not keep it.
-    let requests = RequestId::decode_all(&record.about).unwrap_or_default();
     match origin {
         Origin::Standalone => requests.is_empty(),
         Origin::Request(request) => requests.is_empty() || requests.contains(request),

@@ -47,6 +47,8 @@ counters! {
     sessions_opened,
     /// Sessions that ended before their idle time, for a newer one of the same principal.
     sessions_gave_way,
+    /// Sessions that another process took over, because this one seemed to be gone.
+    sessions_taken_over,
     /// Streams that were opened.
     streams_opened,
     /// Connections that were opened.

@@ -18,8 +18,6 @@ pub(super) enum Waited {
     Write(StreamNonce),
     /// The pause before the next one.
     Pause(StreamNonce),
-    /// A look at a log that refused an append.
-    Refusal(Ticket),
     /// A replay of the host's own store, by its number.
     Replay(u64),
 }
@@ -96,19 +94,14 @@ impl Cell {
                     self.shared.store.abandon(&self.key(ticket.nonce), &ticket);
                     let outcome = match ticket.operation {
                         Operation::Append => Outcome::Done(Err(error)),
-                        Operation::Read(_) => Outcome::Page(Err(error)),
-                        Operation::Record => Outcome::Record(Err(error)),
-                        Operation::Session => Outcome::Session(Err(error)),
-                        Operation::Claim => Outcome::Claimed(Err(error)),
+                        Operation::Hold => Outcome::Held(Err(error)),
+                        Operation::Attach(_) => Outcome::Attached(Err(error)),
+                        Operation::Read(_) | Operation::Look(_) => Outcome::Page(Err(error)),
                     };
                     self.completed(state, now, &ticket, outcome);
                 }
                 Waited::Write(nonce) => self.call_off_write(state, now, nonce, &mut steps),
                 Waited::Pause(nonce) => self.write_again(state, now, nonce, &mut steps),
-                Waited::Refusal(ticket) => {
-                    self.shared.store.abandon(&self.key(ticket.nonce), &ticket);
-                    self.refused(state, now, ticket.nonce, Err(error), &mut steps);
-                }
                 Waited::Replay(number) => self.take_replay(state, now, number, Err(error.to_string()), &mut steps),
             }
             self.perform(state, now, steps);

@@ -8,23 +8,33 @@
 
 use bytes::Bytes;
 
-use super::cell::{Cell, State};
-use super::following::FOLLOW_MS;
+use super::cell::{Cell, SESSION, State};
 use super::lines::log_later;
 use super::stats::Counters;
 use super::waits::Waited;
 use crate::Ms;
 use crate::protocol::StreamNonce;
-use crate::session::{Step, Stream};
-use crate::store::{Answer, Append, Operation, Record, StoreError, Ticket};
+use crate::session::Step;
+use crate::store::{Answer, Append, Epoch, Hold, Operation, RunningLog, SessionRecord, StoreError, Ticket};
 use crate::stream::{Chain, Input};
 
 /// Pauses before a store that gave up by itself is asked again, in milliseconds.
 const PAUSES_MS: [u64; 6] = [20, 50, 100, 200, 500, 1_000];
 
-/// An append that the store has not answered. A stream has one at a time.
+/// The logs without an end of a session that was taken over; none for any other write.
+type Written = Vec<RunningLog>;
+
+/// What is written.
+pub(super) enum Write {
+    /// What the store keeps of the session, or whose it is.
+    Hold(Hold),
+    Append(Append),
+}
+
+/// A write that the store has not answered. A stream has one at a time, and so has the session.
 pub(super) struct Writing {
-    append: Append,
+    write: Write,
+    epoch: Epoch,
     since: Ms,
     /// The number of the first try.
     first: u64,
@@ -45,37 +55,50 @@ impl State {
         self.writing.get(&nonce).is_some_and(|writing| writing.is_overdue)
     }
 
+    /// The epoch with which the session is being written.
+    pub(super) fn asked_epoch(&self) -> Option<Epoch> {
+        self.writing.get(&SESSION).map(|writing| writing.epoch)
+    }
+
     /// The end of a stream that the store has not confirmed.
     pub(super) fn unconfirmed_end(&self, nonce: StreamNonce) -> Option<Bytes> {
-        let is_followed = self.followed.contains_key(&nonce);
-        self.writing.get(&nonce).filter(|_| !is_followed)?.append.end.clone()
+        match &self.writing.get(&nonce)?.write {
+            Write::Append(append) => append.end.clone(),
+            Write::Hold(_) => None,
+        }
     }
 }
 
 impl Cell {
-    pub(super) fn write_log(
+    fn ask_write(&self, now: Ms, nonce: StreamNonce, epoch: Epoch, write: &Write, ticket: &Ticket) -> Answer<Written> {
+        match write {
+            Write::Hold(hold) => self.shared.store.hold(&self.name, hold, ticket),
+            Write::Append(append) => match self.shared.store.append(now, &self.key(nonce), epoch, append, ticket) {
+                Answer::Now(result) => Answer::Now(result.map(|()| Vec::new())),
+                Answer::Later => Answer::Later,
+            },
+        }
+    }
+
+    pub(super) fn put(
         &self,
         state: &mut State,
         now: Ms,
         nonce: StreamNonce,
-        append: Append,
+        epoch: Epoch,
+        write: Write,
         more: &mut Vec<Step>,
     ) {
-        let ticket = self.ticket(nonce, Operation::Append);
-        match self.shared.store.append(now, &self.key(nonce), &append, &ticket) {
-            Answer::Now(Ok(())) => self.written(state, now, nonce, append, Ok(()), more),
+        if matches!(write, Write::Append(_)) && !self.is_adopted() {
+            self.begin_session(state, now, more);
+        }
+        let ticket = self.write_ticket(nonce, &write);
+        match self.ask_write(now, nonce, epoch, &write, &ticket) {
+            Answer::Now(Ok(written)) => self.written(state, now, nonce, (epoch, write), Ok(written), more),
             answer => {
                 let (first, pauses, is_unsure, is_overdue) = (ticket.number, 0, false, false);
-                let writing = Writing {
-                    append,
-                    since: now,
-                    first,
-                    wait: first,
-                    ticket: Some(ticket),
-                    pauses,
-                    is_unsure,
-                    is_overdue,
-                };
+                let (since, wait, ticket) = (now, first, Some(ticket));
+                let writing = Writing { write, epoch, since, first, wait, ticket, pauses, is_unsure, is_overdue };
                 state.writing.insert(nonce, writing);
                 self.wait_for(state, first, self.due_after(now), Waited::Write(nonce));
                 if let Answer::Now(result) = answer {
@@ -85,32 +108,38 @@ impl Cell {
         }
     }
 
+    fn write_ticket(&self, nonce: StreamNonce, write: &Write) -> Ticket {
+        self.ticket(nonce, if matches!(write, Write::Hold(_)) { Operation::Hold } else { Operation::Append })
+    }
+
     /// A try has its outcome.
     pub(super) fn answered(
         &self,
         state: &mut State,
         now: Ms,
         nonce: StreamNonce,
-        result: Result<(), StoreError>,
+        result: Result<Written, StoreError>,
         more: &mut Vec<Step>,
     ) {
+        let is_beginning = state.writing.contains_key(&SESSION);
         let Some(writing) = state.writing.get_mut(&nonce) else { return };
         state.waits.remove(writing.wait);
         writing.is_unsure |= matches!(result, Err(StoreError::TimedOut { .. }));
-        let is_end = writing.append.end.is_some();
-        let asks_again = match &result {
-            Err(StoreError::TimedOut { .. }) => true,
+        let asks_again = match (&result, &writing.write) {
+            (Err(StoreError::TimedOut { .. }), _) => true,
             // Only the log itself can tell what became of a try before.
-            Err(StoreError::Failed(_)) => writing.is_unsure || is_end,
+            (Err(StoreError::Failed(_)), Write::Append(append)) => writing.is_unsure || append.end.is_some(),
+            (Err(StoreError::Failed(_)), Write::Hold(_)) => true,
+            // The store has not taken the session yet.
+            (Err(StoreError::Gone), Write::Append(_)) => is_beginning,
             _ => false,
         };
-        if !asks_again || self.is_asked_once(state, nonce) {
-            if let Some(Writing { append, .. }) = state.writing.remove(&nonce) {
-                self.written(state, now, nonce, append, result, more);
+        if !asks_again || self.is_asked_once() {
+            if let Some(Writing { write, epoch, .. }) = state.writing.remove(&nonce) {
+                self.written(state, now, nonce, (epoch, write), result, more);
             }
             return;
         }
-        let Some(writing) = state.writing.get_mut(&nonce) else { return };
         let pause_ms = PAUSES_MS[writing.pauses.min(PAUSES_MS.len() - 1)];
         let overdue = if writing.is_overdue { Ms::NEVER } else { self.due_after(writing.since) };
         (writing.ticket, writing.pauses, writing.wait) = (None, writing.pauses + 1, self.shared.number());
@@ -119,8 +148,8 @@ impl Cell {
     }
 
     /// Whether a try without an answer is the last. An heir looks at the log again, which tells more.
-    fn is_asked_once(&self, state: &State, nonce: StreamNonce) -> bool {
-        self.shared.store.own_ids().is_some() || state.followed.contains_key(&nonce)
+    fn is_asked_once(&self) -> bool {
+        self.shared.store.own_ids().is_some() || self.is_adopted()
     }
 
     /// A try takes too long.
@@ -130,7 +159,7 @@ impl Cell {
         if let Some(ticket) = writing.ticket.take() {
             self.shared.store.abandon(&self.key(nonce), &ticket);
         }
-        if self.is_asked_once(state, nonce) {
+        if self.is_asked_once() {
             let error = StoreError::TimedOut { after_ms: self.shared.options.store_timeout_ms };
             return self.answered(state, now, nonce, Err(error), more);
         }
@@ -143,11 +172,11 @@ impl Cell {
         if is_newly_overdue {
             writing.is_overdue = true;
         }
-        let ticket = self.ticket(nonce, Operation::Append);
+        let ticket = self.write_ticket(nonce, &writing.write);
         writing.wait = ticket.number;
         writing.ticket = Some(ticket.clone());
         let due = self.due_after(if writing.is_overdue { now } else { writing.since });
-        let answer = self.shared.store.append(now, &self.key(nonce), &writing.append, &ticket);
+        let answer = self.ask_write(now, nonce, writing.epoch, &writing.write, &ticket);
         if is_newly_overdue {
             log_later!(self, state, WARN, [stream = nonce.hex()], %stream,
                 "the event store takes too long; it is asked again");
@@ -160,41 +189,59 @@ impl Cell {
     }
 
     /// The store answers a try that was called off. That it is done is as good as if it was answered in time.
-    pub(super) fn answered_late(&self, state: &mut State, now: Ms, ticket: &Ticket) -> bool {
-        let Ticket { nonce, number, operation, .. } = *ticket;
-        let Some(writing) = state.writing.get_mut(&nonce) else { return false };
-        if number < writing.first || operation != Operation::Append {
+    pub(super) fn answered_late(&self, state: &mut State, now: Ms, ticket: &Ticket, written: Written) -> bool {
+        let Ticket { nonce, number, .. } = *ticket;
+        let Some(writing) = state.writing.get_mut(&nonce).filter(|writing| writing.first <= number) else {
             return false;
-        }
+        };
         if let Some(ticket) = writing.ticket.take() {
             self.shared.store.abandon(&self.key(nonce), &ticket);
         }
         let mut steps = Vec::new();
-        self.answered(state, now, nonce, Ok(()), &mut steps);
+        self.answered(state, now, nonce, Ok(written), &mut steps);
         self.perform(state, now, steps);
         true
     }
 
-    /// It is known what became of an append.
+    /// It is known what became of a write.
     fn written(
         &self,
         state: &mut State,
         now: Ms,
         nonce: StreamNonce,
-        append: Append,
+        (epoch, write): (Epoch, Write),
+        result: Result<Written, StoreError>,
+        more: &mut Vec<Step>,
+    ) {
+        if matches!(result, Err(StoreError::Fenced)) && !self.is_adopted() {
+            state.is_fenced = true;
+            return;
+        }
+        match write {
+            Write::Hold(_) if self.is_adopted() => self.inherited(state, now, epoch, result, more),
+            Write::Hold(_) => {
+                if let Err(error) = result {
+                    log_later!(self, state, ERROR, [], %error, "the event store does not keep the session");
+                }
+            }
+            Write::Append(Append { end: Some(_), .. }) => {
+                if let Err(error) = result {
+                    log_later!(self, state, WARN, [stream = nonce.hex()], %stream, %error, "the log was not ended");
+                }
+            }
+            Write::Append(append) => self.appended(state, now, nonce, &append, result.map(|_| ()), more),
+        }
+    }
+
+    fn appended(
+        &self,
+        state: &mut State,
+        now: Ms,
+        nonce: StreamNonce,
+        append: &Append,
         result: Result<(), StoreError>,
         more: &mut Vec<Step>,
     ) {
-        if append.end.is_some() {
-            if let Some(followed) = state.followed.get_mut(&nonce) {
-                let is_known = matches!(result, Ok(()) | Err(StoreError::Gone));
-                followed.due = if is_known { now } else { now + FOLLOW_MS };
-            }
-            if let Err(error) = result {
-                log_later!(self, state, WARN, [stream = nonce.hex()], %stream, %error, "the log was not ended");
-            }
-            return;
-        }
         match result {
             Ok(()) => {
                 if !state.errors.is_empty() {
@@ -206,71 +253,54 @@ impl Cell {
                 }
                 let _ = state.session.handle(now, nonce, Input::Appended, more);
             }
-            // Who took this process for gone may have ended the log, or it is lost: its record tells.
-            Err(StoreError::Gone) if self.shared.store.outlives_process() => {
-                let ticket = self.ticket(nonce, Operation::Record);
-                match self.shared.store.record(&self.key(nonce), &ticket) {
-                    Answer::Now(result) => self.refused(state, now, nonce, result, more),
-                    Answer::Later => {
-                        self.wait_for(state, ticket.number, self.due_after(now), Waited::Refusal(ticket));
-                    }
-                }
-            }
             Err(error) => {
                 if append.events.is_empty() {
+                    let what = if append.first == 1 { "log not created" } else { "reconnection delay not stored" };
                     log_later!(self, state, ERROR, [stream = nonce.hex(), error = error.clone()], %stream, %error,
-                        "log not created");
+                        "{what}");
                 }
                 self.append_refused(state, now, nonce, error, more);
             }
         }
     }
 
-    /// It is known of a log that takes no more why that is so.
-    pub(super) fn refused(
-        &self,
-        state: &mut State,
-        now: Ms,
-        nonce: StreamNonce,
-        result: Result<Option<Record>, StoreError>,
-        more: &mut Vec<Step>,
-    ) {
-        match result {
-            Ok(Some(record)) if is_ended_elsewhere(&record) => self.end_elsewhere(state, now, nonce, &record, more),
-            Ok(_) => self.append_refused(state, now, nonce, StoreError::Gone, more),
-            Err(error) => self.append_refused(state, now, nonce, error, more),
+    /// Lets the store know of the session before anything of it is written.
+    pub(super) fn begin_session(&self, state: &mut State, now: Ms, more: &mut Vec<Step>) {
+        if !std::mem::replace(&mut state.is_begun, true) {
+            self.keep_session(state, now, more);
         }
     }
 
-    /// A stream that is written here may have been ended by a process that took this one for gone: its
-    /// readers get that end, as those elsewhere do (I13).
-    ///
-    /// What the store has not answered comes first. It is refused, and then this is looked at again.
-    pub(super) fn take_end(
-        &self,
-        state: &mut State,
-        now: Ms,
-        nonce: StreamNonce,
-        record: &Record,
-        more: &mut Vec<Step>,
-    ) {
-        let is_due = |stream: &Stream| !stream.machine.is_finished() && stream.machine.unconfirmed() == 0;
-        if is_ended_elsewhere(record)
-            && !state.writing.contains_key(&nonce)
-            && state.session.stream(nonce).is_some_and(is_due)
-        {
-            self.end_elsewhere(state, now, nonce, record, more);
+    /// Gives the store what has changed of the session.
+    pub(super) fn keep_facts(&self, state: &mut State, now: Ms) {
+        let is_kept = state.session.facts() == state.facts_put || state.writing.contains_key(&SESSION);
+        if is_kept || state.session.has_ended() || self.is_adopted() {
+            return;
+        }
+        state.is_begun = true;
+        let mut steps = Vec::new();
+        self.keep_session(state, now, &mut steps);
+        self.perform(state, now, steps);
+    }
+
+    /// Gives the store what it has to know of the session, for readers that come elsewhere. A listener there finds the name
+    /// of the standalone stream in it, and its log.
+    fn keep_session(&self, state: &mut State, now: Ms, more: &mut Vec<Step>) {
+        let is_shown = state.session.facts() != 0 && self.shared.store.outlives_process();
+        let is_new = is_shown && state.session.standalone().is_none();
+        let standalone = is_new.then(|| self.standalone(state, now, more));
+        state.facts_put = state.session.facts();
+        let record = SessionRecord {
+            revision: state.session.revision(),
+            principal: state.session.principal().map(Into::into),
+            retry_ms: state.session.retry_ms(),
+            list_changed: *state.session.list_changed(),
+            standalone: state.session.standalone(),
+        };
+        let hold = Hold { epoch: state.epoch, seen: None, record: Some(record) };
+        self.put(state, now, SESSION, state.epoch, Write::Hold(hold), more);
+        if let Some(nonce) = standalone {
+            let _ = state.session.handle(now, nonce, Input::Create, more);
         }
     }
-
-    fn end_elsewhere(&self, state: &mut State, now: Ms, nonce: StreamNonce, record: &Record, more: &mut Vec<Step>) {
-        log_later!(self, state, WARN, [stream = nonce.hex()], %stream,
-            "another process took this one for gone and ended the stream");
-        state.session.ended_elsewhere(now, nonce, record.tail.clone(), more);
-    }
-}
-
-/// Whether another process has ended a log with an end of its own.
-fn is_ended_elsewhere(record: &Record) -> bool {
-    record.finished && record.owner_unseen_ms.is_some()
 }

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 
-use crate::protocol::RequestId;
 use crate::protocol::jsonrpc::{INTERNAL_ERROR, REQUEST_CANCELLED, write_error};
+use crate::protocol::{Origin, RequestId};
 
 /// Why a request ends without a response of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,4 +97,14 @@ pub fn ends_payload(ends: &[(RequestId, SynthesizedEnd)]) -> Bytes {
         return out.into();
     };
     end_payload(only, *end)
+}
+
+/// The error for a stream that was opened for these requests, as far as they are known. The standalone stream has no end.
+pub fn stream_end(origin: &Origin, requests: &[RequestId], end: SynthesizedEnd) -> Option<Bytes> {
+    match origin {
+        Origin::Standalone => None,
+        Origin::Request(request) => Some(end_payload(request, end)),
+        Origin::Unnamed if requests.is_empty() => Some(nameless_end(end)),
+        Origin::Unnamed => Some(ends_payload(&requests.iter().map(|id| (id.clone(), end)).collect::<Vec<_>>())),
+    }
 }

@@ -52,9 +52,12 @@ impl Stream {
         self.answered.len() == 1 && self.open.is_empty() && self.failed.is_empty()
     }
 
-    /// What is kept with the log: the requests that wait for their end.
+    /// What is kept with the log: the requests whose end it has not, even where that is on its way.
     pub fn about(&self) -> Bytes {
-        RequestId::encode_all(&self.open).into()
+        let answered = self.answered.iter().map(|(_, id)| id);
+        let others = answered.chain(self.failed.iter().map(|(id, _)| id));
+        let requests: Vec<RequestId> = self.open.iter().chain(others).cloned().collect();
+        RequestId::encode_all(&requests).into()
     }
 }
 
@@ -168,6 +171,15 @@ impl Session {
         (nonce, true)
     }
 
+    /// Names the standalone stream of a session that lives elsewhere.
+    pub fn set_standalone(&mut self, standalone: Option<StreamNonce>) {
+        // A store may say anything, but a machine is of one kind.
+        let known = standalone.and_then(|nonce| self.stream(nonce));
+        if known.is_none_or(|stream| stream.origin == Origin::Standalone) {
+            self.standalone = standalone;
+        }
+    }
+
     /// The standalone stream is gone for good: the next message to it begins another.
     pub fn forget_standalone(&mut self) {
         if let Some(nonce) = self.standalone.take() {
@@ -223,15 +235,6 @@ impl Session {
             stream.failed.push((id, end));
         }
         self.end_failed(now, nonce, out);
-    }
-
-    /// Another process has ended the stream: that is the end of its open requests here, too.
-    pub fn ended_elsewhere(&mut self, now: Ms, nonce: StreamNonce, tail: Option<Bytes>, out: &mut Vec<Step>) {
-        let Some(stream) = self.streams.get_mut(&nonce) else { return };
-        for id in std::mem::take(&mut stream.open) {
-            self.in_flight.remove(&id);
-        }
-        let _ = self.handle(now, nonce, Input::Ended { tail }, out);
     }
 
     /// Ends the session: every open request gets its end, every connection closes.

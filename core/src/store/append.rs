@@ -12,7 +12,7 @@ pub struct Append {
     pub first: Seq,
     /// Added at dense positions. There may be none.
     pub events: Vec<StoredEvent>,
-    /// The running hash before the first of them.
+    /// The running hash before the first of them. Without events neither this nor the next says anything.
     pub chain_before: u64,
     /// The running hash after the last of them.
     pub chain: u64,
@@ -32,8 +32,6 @@ pub(super) struct LogState {
     pub(super) head: Seq,
     pub(super) chain: u64,
     pub(super) is_finished: bool,
-    /// This store object writes it, or may end it in the place of a process that is gone.
-    pub(super) is_mine: bool,
 }
 
 /// What is to be done to a log that takes an append.
@@ -58,18 +56,14 @@ impl Append {
     /// # Errors
     /// Why it takes nothing.
     pub(super) fn judge(&self, log: LogState) -> Result<Verdict, StoreError> {
-        let is_there = (log.head, log.chain) == (self.last(), self.chain);
+        // Only events have a position: a log that was set back takes its end all the same.
+        let is_there = self.events.is_empty() || (log.head, log.chain) == (self.last(), self.chain);
         let has_rest = self.end.is_some() || self.retry_ms.is_some();
-        if is_there && (log.is_finished || !has_rest) {
-            return Ok(Verdict::Nothing);
-        }
         let next = log.head + 1;
-        if log.is_finished {
+        if is_there {
+            Ok(if log.is_finished || !has_rest { Verdict::Nothing } else { Verdict::Rest })
+        } else if log.is_finished {
             Err(StoreError::Gone)
-        } else if !log.is_mine {
-            Err(StoreError::Fenced)
-        } else if is_there {
-            Ok(Verdict::Rest)
         } else if next < self.first || (next == self.first && log.chain != self.chain_before) {
             Err(StoreError::RolledBack)
         } else if next > self.first {

@@ -3,20 +3,18 @@
 #[cfg(any(feature = "postgres", feature = "redis"))]
 use super::StoreError;
 #[cfg(feature = "redis")]
-use super::{Record, SessionRecord};
-#[cfg(feature = "redis")]
-use crate::stream::Page;
+use super::{Attached, LogPage, RunningLog};
 
 /// One result of a reply, read as each of the things that it may be.
 #[cfg(feature = "redis")]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RedisResult {
     /// As the answer to a read.
-    pub page: Option<Page>,
-    /// As the answer to a look-up of a log.
-    pub record: Option<Record>,
-    /// As the answer to a look-up of a session.
-    pub session: Option<SessionRecord>,
+    pub page: Option<LogPage>,
+    /// As the answer to a look for a stream.
+    pub attached: Option<Attached>,
+    /// As the answer to a hold.
+    pub running: Option<Vec<RunningLog>>,
     /// As what a log holds after a write: events, bytes, whether it has ended.
     pub log: Option<(u64, u64, bool)>,
 }

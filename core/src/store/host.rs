@@ -14,12 +14,12 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use bytes::Bytes;
 
 use super::{
-    Answer, Append, EventStore, Limits, MemoryStore, Name, Outcome, OwnIds, ReadLimit, Record, SessionRecord,
-    StoreError, StreamKey, Ticket, Usage, session_name,
+    Answer, Append, Attach, Attached, Epoch, EventStore, Hold, Limits, LogPage, MemoryStore, Name, Outcome, OwnIds,
+    ReadLimit, RunningLog, StoreError, StreamKey, Ticket, Usage, session_name,
 };
 use crate::Ms;
 use crate::protocol::{StreamNonce, sse};
-use crate::stream::{ConnectionId, Page, Seq};
+use crate::stream::{ConnectionId, Seq};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -84,16 +84,15 @@ struct Session {
 }
 
 enum Pending {
-    Prime { key: StreamKey, ticket: Option<Ticket> },
-    Append { key: StreamKey, append: Append, payload: Bytes, now: Ms, ticket: Ticket },
+    Prime { key: StreamKey, ticket: Ticket },
+    Append { key: StreamKey, epoch: Epoch, append: Append, payload: Bytes, now: Ms, ticket: Ticket },
     Replay { session: Arc<str>, conn: ConnectionId },
 }
 
 impl Pending {
     fn ticket(&self) -> Option<&Ticket> {
         match self {
-            Self::Prime { ticket, .. } => ticket.as_ref(),
-            Self::Append { ticket, .. } => Some(ticket),
+            Self::Prime { ticket, .. } | Self::Append { ticket, .. } => Some(ticket),
             Self::Replay { .. } => None,
         }
     }
@@ -193,15 +192,16 @@ impl HostStore {
         match pending {
             Pending::Prime { key, ticket } => {
                 self.remember(&key, 0, id);
-                primed(ticket);
+                // The log is there, also without that id.
+                ticket.complete(Outcome::Done(Ok(())));
             }
-            Pending::Append { key, mut append, payload, now, ticket } => {
+            Pending::Append { key, epoch, mut append, payload, now, ticket } => {
                 let mut frame = Vec::with_capacity(payload.len() + id.len() + 16);
                 sse::write_message(&mut frame, |out| out.extend_from_slice(id.as_bytes()), &payload);
                 append.events[0].frame = frame.into();
                 let seq = append.first;
                 // The host has it, so the window takes it, too, unless the log was dropped meanwhile.
-                let result = self.window.put(now, &key, &append, false);
+                let result = self.window.put(now, &key, epoch, &append, false);
                 if result.is_ok() {
                     self.remember(&key, seq, id);
                 }
@@ -212,7 +212,7 @@ impl HostStore {
     }
 
     fn remember(&self, key: &StreamKey, seq: Seq, id: &str) {
-        let low = self.window.known(key).map_or(0, |record| record.low);
+        let low = self.window.known(key).map_or(0, |known| known.page.low);
         let mut state = self.lock();
         // A session that was dropped meanwhile stays dropped.
         if let Some(session) = state.sessions.get_mut(&key.session) {
@@ -230,20 +230,15 @@ impl HostStore {
                 let stream = key.nonce.hex();
                 tracing::error!(target: "tailrope", session = %key.session, stream, error = what,
                     "the start of a stream has no id: its client cannot resume before the first event");
-                primed(ticket);
+                // The log is there, also without that id.
+                ticket.complete(Outcome::Done(Ok(())));
             }
             Pending::Replay { .. } => {}
         }
     }
 
-    /// Asks the host for an id of the priming position.
-    fn prime(&self, key: &StreamKey, ticket: Option<Ticket>) {
-        let request = HostRequest::Store { stream: Self::stream_name(&key.session, key.nonce), payload: None };
-        self.enqueue(&key.session, request, Pending::Prime { key: key.clone(), ticket });
-    }
-
     /// What the window holds of a log.
-    pub(crate) fn window(&self, key: &StreamKey) -> Option<Record> {
+    pub(crate) fn window(&self, key: &StreamKey) -> Option<LogPage> {
         self.window.known(key)
     }
 
@@ -278,15 +273,12 @@ impl HostStore {
     }
 }
 
-/// The log is there, also without that id.
-fn primed(ticket: Option<Ticket>) {
-    if let Some(ticket) = ticket {
-        ticket.complete(Outcome::Done(Ok(())));
-    }
-}
-
 impl EventStore for HostStore {
-    fn append(&self, now: Ms, key: &StreamKey, append: &Append, ticket: &Ticket) -> Answer<()> {
+    fn hold(&self, session: &str, hold: &Hold, ticket: &Ticket) -> Answer<Vec<RunningLog>> {
+        self.window.hold(session, hold, ticket)
+    }
+
+    fn append(&self, now: Ms, key: &StreamKey, epoch: Epoch, append: &Append, ticket: &Ticket) -> Answer<()> {
         let checked = append.check_size(self.max_event_bytes);
         if let Err(error) = checked.and_then(|()| self.window.check_room(now, key, append)) {
             return Answer::Now(Err(error));
@@ -300,27 +292,25 @@ impl EventStore for HostStore {
             self.lock().sessions.entry(Arc::clone(&key.session)).or_default();
             let (events, chain, about) = (Vec::new(), append.chain_before, append.about.clone());
             let created = Append { events, chain, about, end: None, retry_ms: None, ..*append };
-            if let Err(error) = self.window.put(now, key, &created, true) {
+            if let Err(error) = self.window.put(now, key, epoch, &created, true) {
                 return Answer::Now(Err(error));
             }
         }
-        let primes = is_new && append.primes;
+        let stream = Self::stream_name(&key.session, key.nonce);
+        let (key, ticket) = (key.clone(), ticket.clone());
         let Some(event) = append.events.first() else {
-            let result = self.window.put(now, key, append, false);
-            if primes && result.is_ok() {
-                self.prime(key, Some(ticket.clone()));
-                return Answer::Later;
+            let result = self.window.put(now, &key, epoch, append, false);
+            if !is_new || !append.primes || result.is_err() {
+                return Answer::Now(result);
             }
-            return Answer::Now(result);
+            let request = HostRequest::Store { stream, payload: None };
+            self.enqueue(&key.session, request, Pending::Prime { key: key.clone(), ticket });
+            return Answer::Later;
         };
-        if primes {
-            self.prime(key, None);
-        }
         let payload = Bytes::copy_from_slice(sse::payload_of(&event.frame));
-        let request =
-            HostRequest::Store { stream: Self::stream_name(&key.session, key.nonce), payload: Some(payload.clone()) };
-        let (key, append, ticket) = (key.clone(), append.clone(), ticket.clone());
-        let pending = Pending::Append { key: key.clone(), append, payload, now, ticket };
+        let request = HostRequest::Store { stream, payload: Some(payload.clone()) };
+        let append = append.clone();
+        let pending = Pending::Append { key: key.clone(), epoch, append, payload, now, ticket };
         self.enqueue(&key.session, request, pending);
         Answer::Later
     }
@@ -333,36 +323,32 @@ impl EventStore for HostStore {
         }
     }
 
-    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<Page> {
+    fn attach(&self, session: &str, attach: &Attach, ticket: &Ticket) -> Answer<Attached> {
+        self.window.attach(session, attach, ticket)
+    }
+
+    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<LogPage> {
         self.window.read(key, after, limit, ticket)
     }
 
-    fn record(&self, key: &StreamKey, ticket: &Ticket) -> Answer<Option<Record>> {
-        self.window.record(key, ticket)
+    fn release(&self, session: &str, epoch: Epoch) {
+        self.window.release(session, epoch);
     }
 
-    fn put_session(&self, now: Ms, session: &str, record: &SessionRecord) {
-        self.window.put_session(now, session, record);
+    fn settle(&self, key: &StreamKey, epoch: Epoch, seq: Seq) {
+        self.window.settle(key, epoch, seq);
     }
 
-    fn session(&self, now: Ms, session: &str, ticket: &Ticket) -> Answer<Option<SessionRecord>> {
-        self.window.session(now, session, ticket)
-    }
-
-    fn settle(&self, key: &StreamKey, seq: Seq) {
-        self.window.settle(key, seq);
-    }
-
-    fn drop_stream(&self, key: &StreamKey) {
-        self.window.drop_stream(key);
+    fn drop_stream(&self, key: &StreamKey, epoch: Epoch) {
+        self.window.drop_stream(key, epoch);
         if let Some(session) = self.lock().sessions.get_mut(&key.session) {
             session.forget_before(key.nonce, Seq::MAX);
             session.ids.remove(&key.nonce);
         }
     }
 
-    fn drop_session(&self, session: &str) {
-        self.window.drop_session(session);
+    fn drop_session(&self, session: &str, epoch: Epoch) {
+        self.window.drop_session(session, epoch);
         let mut state = self.lock();
         state.sessions.remove(session);
         let State { pending, numbers, .. } = &mut *state;
@@ -411,7 +397,7 @@ impl OwnIds for HostStore {
         };
         // The bounds of the session or the process may have trimmed the window since; the host has it all.
         let record = self.window.known(&StreamKey { session, nonce })?;
-        (seq + 1 >= record.low).then_some((nonce, seq))
+        (seq + 1 >= record.page.low).then_some((nonce, seq))
     }
 
     fn id_at(&self, key: &StreamKey, seq: Seq) -> Option<Box<str>> {

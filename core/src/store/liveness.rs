@@ -10,6 +10,13 @@ use crate::Ms;
 
 /// Owners that nobody asked for in so many times `owner_lost_ms` are forgotten.
 const KEPT: u64 = 1_000;
+/// An owner beats as often as this whatever it is set to: others may be set to less.
+const SLOWEST_BEAT_MS: u64 = 2_500;
+
+/// The pause between two beats of an owner.
+pub(super) fn beat_ms(owner_lost_ms: u64) -> u64 {
+    (owner_lost_ms / 4).clamp(1, SLOWEST_BEAT_MS)
+}
 
 /// What one store object has seen of the beats of others.
 pub(super) struct Sightings {

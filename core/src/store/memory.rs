@@ -13,7 +13,8 @@ use bytes::Bytes;
 
 use super::append::{LogState, Verdict};
 use super::{
-    Answer, Append, EventStore, Limits, ReadLimit, Record, SessionRecord, StoreError, StreamKey, Ticket, Usage,
+    Answer, Append, Attach, Attached, AttachedLog, Epoch, EventStore, Hold, Limits, LogPage, Owner, ReadLimit,
+    RunningLog, SessionRecord, StoreError, StreamKey, Ticket, Usage,
 };
 use crate::Ms;
 use crate::protocol::StreamNonce;
@@ -38,7 +39,6 @@ pub struct MemoryStore {
     /// Until then nothing can be freed, in milliseconds on the engine's clock.
     full_until: AtomicU64,
     next_serial: AtomicU64,
-    records: Mutex<HashMap<Arc<str>, Known>>,
 }
 
 /// What there is now, so that nobody has to count it.
@@ -59,13 +59,6 @@ fn take(counter: &AtomicU64, count: usize) {
     counter.fetch_sub(count as u64, Ordering::Relaxed);
 }
 
-/// What is known of a session, with when it was created and seen last.
-struct Known {
-    record: SessionRecord,
-    created: Ms,
-    seen: Ms,
-}
-
 /// When a stream finished, and a number that orders those of one millisecond.
 type Place = (Ms, u64);
 /// Finished streams, oldest first.
@@ -77,8 +70,11 @@ struct Shard {
     finished: Finished,
 }
 
-#[derive(Default)]
 struct SessionLogs {
+    record: SessionRecord,
+    epoch: Epoch,
+    /// Its owner let it go.
+    is_released: bool,
     bytes: usize,
     streams: HashMap<StreamNonce, Log>,
 }
@@ -117,6 +113,7 @@ struct Log {
     tail: Option<Bytes>,
     about: Bytes,
     retry_ms: Option<u32>,
+    readers: u64,
 }
 
 impl Log {
@@ -133,6 +130,7 @@ impl Log {
             tail: None,
             about,
             retry_ms: None,
+            readers: 0,
         }
     }
 
@@ -163,6 +161,38 @@ impl Log {
         self.events.get_mut(at)
     }
 
+    /// The events after a position, and where the log stands.
+    fn page(&self, logs: &SessionLogs, after: Seq, limit: ReadLimit) -> LogPage {
+        let mut page = Page { events: Vec::new(), head: self.head(), low: self.low, tag_at: self.tag_at(after) };
+        let mut bytes = 0;
+        let mut take = |seq: Seq, entry: &Logged| {
+            let full = page.events.len() >= limit.events || (bytes > 0 && bytes + entry.frame.len() > limit.bytes);
+            if !full {
+                bytes += entry.frame.len();
+                page.events.push(entry.stored(seq));
+            }
+            !full
+        };
+        let pinned = self.pinned.iter().filter(|(seq, _)| *seq > after && *seq <= limit.up_to);
+        let mut room = pinned.fold(true, |room, (seq, entry)| room && take(*seq, entry));
+        let start = (after + 1).max(self.low);
+        for seq in start..=limit.up_to.min(self.head()) {
+            let Some(entry) = usize::try_from(seq - self.low).ok().and_then(|at| self.events.get(at)) else { break };
+            room = room && take(seq, entry);
+            if !room {
+                break;
+            }
+        }
+        LogPage {
+            page,
+            chain: self.chain,
+            is_finished: self.finished.is_some(),
+            tail: self.tail.clone(),
+            readers: self.readers,
+            owner: logs.is_released.then_some(Owner { epoch: logs.epoch, unseen_ms: u64::MAX }),
+        }
+    }
+
     /// Moves `low` past the oldest event. Returns the bytes that this freed.
     fn trim_one(&mut self) -> usize {
         let Some(entry) = self.events.pop_front() else { return 0 };
@@ -189,25 +219,15 @@ impl MemoryStore {
             held: Held::default(),
             full_until: AtomicU64::new(0),
             next_serial: AtomicU64::new(0),
-            records: Mutex::default(),
         }
     }
 
-    /// [`record`](EventStore::record), which never waits here.
-    pub(super) fn known(&self, key: &StreamKey) -> Option<Record> {
+    /// What [`read`](EventStore::read) tells of a log besides events; none when it is not there.
+    pub(super) fn known(&self, key: &StreamKey) -> Option<LogPage> {
         let shard = self.shard(&key.session);
-        let log = shard.sessions.get(&key.session)?.streams.get(&key.nonce)?;
-        Some(Record {
-            head: log.head(),
-            low: log.low,
-            finished: log.finished.is_some(),
-            tail: log.tail.clone(),
-            chain: log.chain,
-            about: log.about.clone(),
-            claims: 0,
-            retry_ms: log.retry_ms,
-            owner_unseen_ms: None,
-        })
+        let logs = shard.sessions.get(&key.session)?;
+        let limit = ReadLimit { up_to: 0, events: 0, bytes: 0 };
+        Some(logs.streams.get(&key.nonce)?.page(logs, 0, limit))
     }
 
     fn shard(&self, session: &str) -> MutexGuard<'_, Shard> {
@@ -401,10 +421,6 @@ impl MemoryStore {
                 shard.finished.remove(&place);
             }
         }
-        if logs.streams.is_empty() {
-            shard.sessions.remove(&key.session);
-            take(&self.held.sessions, 1);
-        }
     }
 
     fn forgot(&self, log: &Log) {
@@ -414,19 +430,29 @@ impl MemoryStore {
     }
 
     /// Writes without asking whether there is room in the store. A log that is not there is created only if asked.
-    pub(super) fn put(&self, now: Ms, key: &StreamKey, append: &Append, creates: bool) -> Result<(), StoreError> {
+    pub(super) fn put(
+        &self,
+        now: Ms,
+        key: &StreamKey,
+        epoch: Epoch,
+        append: &Append,
+        creates: bool,
+    ) -> Result<(), StoreError> {
         let mut guard = self.shard(&key.session);
         let shard = &mut *guard;
-        if creates {
-            self.create(shard, key, &append.about);
-        }
         let logs = shard.sessions.get_mut(&key.session).ok_or(StoreError::Gone)?;
+        if logs.epoch != epoch {
+            return Err(StoreError::Fenced);
+        }
+        if creates {
+            self.create(logs, key, &append.about);
+        }
         let log = logs.streams.get_mut(&key.nonce).ok_or(StoreError::Gone)?;
         let (head, chain, is_finished) = (log.head(), log.chain, log.finished.is_some());
         let mut added = 0;
-        match append.judge(LogState { head, chain, is_finished, is_mine: true })? {
-            Verdict::Nothing => return Ok(()),
-            Verdict::Rest => {}
+        match append.judge(LogState { head, chain, is_finished })? {
+            Verdict::Nothing if is_finished => return Ok(()),
+            Verdict::Nothing | Verdict::Rest => {}
             Verdict::All => {
                 for event in &append.events {
                     let StoredEvent { kind, tag, .. } = *event;
@@ -463,20 +489,12 @@ impl MemoryStore {
     }
 
     /// Creates a log that is not there.
-    fn create(&self, shard: &mut Shard, key: &StreamKey, about: &Bytes) {
-        let logs = match shard.sessions.get_mut(&key.session) {
-            Some(logs) => logs,
-            None => {
-                add(&self.held.sessions, 1);
-                shard.sessions.entry(Arc::clone(&key.session)).or_default()
-            }
-        };
+    fn create(&self, logs: &mut SessionLogs, key: &StreamKey, about: &Bytes) {
         if let Entry::Vacant(place) = logs.streams.entry(key.nonce) {
             let log = place.insert(Log::new(key, about.clone()));
             logs.bytes += log.bytes;
             add(&self.held.bytes, log.bytes);
             add(&self.held.streams, 1);
-            self.trim_session(shard, key);
         }
     }
 }
@@ -487,10 +505,36 @@ fn cost(events: &[StoredEvent]) -> usize {
 }
 
 impl EventStore for MemoryStore {
-    fn append(&self, now: Ms, key: &StreamKey, append: &Append, _ticket: &Ticket) -> Answer<()> {
+    fn hold(&self, session: &str, hold: &Hold, _ticket: &Ticket) -> Answer<Vec<RunningLog>> {
+        let mut shard = self.shard(session);
+        let Some(logs) = shard.sessions.get_mut(session) else {
+            let Some(record) = hold.record.clone().filter(|_| hold.seen.is_none()) else {
+                return Answer::Now(Err(StoreError::Gone));
+            };
+            add(&self.held.sessions, 1);
+            let (epoch, is_released, bytes, streams) = (hold.epoch, false, 0, HashMap::new());
+            shard.sessions.insert(session.into(), SessionLogs { record, epoch, is_released, bytes, streams });
+            return Answer::ok(Vec::new());
+        };
+        if logs.epoch != hold.epoch && hold.seen != Some(logs.epoch) {
+            return Answer::Now(Err(StoreError::Fenced));
+        }
+        (logs.epoch, logs.is_released) = (hold.epoch, false);
+        if let Some(record) = &hold.record {
+            logs.record = record.clone();
+        }
+        let running = logs.streams.iter().filter(|(_, log)| hold.seen.is_some() && log.finished.is_none());
+        let running = running.map(|(nonce, log)| {
+            let (nonce, head, chain, about) = (*nonce, log.head(), log.chain, log.about.clone());
+            RunningLog { nonce, head, chain, about }
+        });
+        Answer::ok(running.collect())
+    }
+
+    fn append(&self, now: Ms, key: &StreamKey, epoch: Epoch, append: &Append, _ticket: &Ticket) -> Answer<()> {
         Answer::Now(append.check_size(self.limits.max_event_bytes).and_then(|()| {
             let bytes = self.reserve(now, key, append)?;
-            let result = self.put(now, key, append, append.first == 1);
+            let result = self.put(now, key, epoch, append, append.first == 1);
             // What was added is counted with its log.
             self.freed(bytes);
             if append.end.is_some() {
@@ -500,54 +544,40 @@ impl EventStore for MemoryStore {
         }))
     }
 
-    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, _ticket: &Ticket) -> Answer<Page> {
-        let shard = self.shard(&key.session);
-        let log = shard.sessions.get(&key.session).and_then(|logs| logs.streams.get(&key.nonce));
-        let Some(log) = log else { return Answer::Now(Err(StoreError::Gone)) };
-        let mut page = Page { events: Vec::new(), head: log.head(), low: log.low, tag_at: log.tag_at(after) };
-        let mut bytes = 0;
-        let mut take = |seq: Seq, entry: &Logged| {
-            let full = page.events.len() >= limit.events || (bytes > 0 && bytes + entry.frame.len() > limit.bytes);
-            if !full {
-                bytes += entry.frame.len();
-                page.events.push(entry.stored(seq));
-            }
-            !full
-        };
-        let pinned = log.pinned.iter().filter(|(seq, _)| *seq > after && *seq <= limit.up_to);
-        let mut room = pinned.fold(true, |room, (seq, entry)| room && take(*seq, entry));
-        let start = (after + 1).max(log.low);
-        for seq in start..=limit.up_to.min(log.head()) {
-            let Some(entry) = usize::try_from(seq - log.low).ok().and_then(|at| log.events.get(at)) else { break };
-            room = room && take(seq, entry);
-            if !room {
-                break;
-            }
+    fn attach(&self, session: &str, attach: &Attach, _ticket: &Ticket) -> Answer<Attached> {
+        let mut shard = self.shard(session);
+        let Some(logs) = shard.sessions.get_mut(session) else { return Answer::ok(Attached::default()) };
+        if !attach.finds(logs.record.principal.as_deref()) {
+            return Answer::ok(Attached { is_foreign: true, ..Attached::default() });
         }
-        Answer::ok(page)
+        if let Some(log) = attach.stream.filter(|_| attach.counts).and_then(|nonce| logs.streams.get_mut(&nonce)) {
+            let is_same = log.tag_at(attach.after).zip(attach.tag).is_none_or(|(at, tag)| at == tag);
+            log.readers += u64::from(is_same && attach.after <= log.head());
+        }
+        let log = attach.stream.and_then(|nonce| logs.streams.get(&nonce)).map(|log| AttachedLog {
+            about: log.about.clone(),
+            retry_ms: log.retry_ms,
+            page: log.page(logs, attach.after, attach.limit),
+        });
+        Answer::ok(Attached { session: Some(logs.record.clone()), is_foreign: false, log })
     }
 
-    fn record(&self, key: &StreamKey, _ticket: &Ticket) -> Answer<Option<Record>> {
-        Answer::ok(self.known(key))
+    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, _ticket: &Ticket) -> Answer<LogPage> {
+        let shard = self.shard(&key.session);
+        let logs = shard.sessions.get(&key.session);
+        let log = logs.and_then(|logs| Some(logs.streams.get(&key.nonce)?.page(logs, after, limit)));
+        Answer::Now(log.ok_or(StoreError::Gone))
     }
 
-    fn put_session(&self, now: Ms, session: &str, record: &SessionRecord) {
-        let mut records = lock(&self.records);
-        let created = records.get(session).map_or(now, |known| known.created);
-        records.insert(session.into(), Known { record: record.clone(), created, seen: now });
+    fn release(&self, session: &str, epoch: Epoch) {
+        if let Some(logs) = self.shard(session).sessions.get_mut(session).filter(|logs| logs.epoch == epoch) {
+            logs.is_released = true;
+        }
     }
 
-    fn session(&self, now: Ms, session: &str, _ticket: &Ticket) -> Answer<Option<SessionRecord>> {
-        Answer::ok(lock(&self.records).get(session).map(|known| SessionRecord {
-            age_ms: now.since(known.created),
-            unseen_ms: now.since(known.seen),
-            ..known.record.clone()
-        }))
-    }
-
-    fn settle(&self, key: &StreamKey, seq: Seq) {
+    fn settle(&self, key: &StreamKey, epoch: Epoch, seq: Seq) {
         let mut shard = self.shard(&key.session);
-        let Some(logs) = shard.sessions.get_mut(&key.session) else { return };
+        let Some(logs) = shard.sessions.get_mut(&key.session).filter(|logs| logs.epoch == epoch) else { return };
         let Some(log) = logs.streams.get_mut(&key.nonce) else { return };
         let is_question = |entry: &Logged| entry.kind == EventKind::Question;
         if let Ok(at) = log.pinned.binary_search_by_key(&seq, |(pinned, _)| *pinned)
@@ -563,14 +593,18 @@ impl EventStore for MemoryStore {
         }
     }
 
-    fn drop_stream(&self, key: &StreamKey) {
+    fn drop_stream(&self, key: &StreamKey, epoch: Epoch) {
         let mut shard = self.shard(&key.session);
-        self.remove(&mut shard, key);
+        if shard.sessions.get(&key.session).is_some_and(|logs| logs.epoch == epoch) {
+            self.remove(&mut shard, key);
+        }
     }
 
-    fn drop_session(&self, session: &str) {
-        lock(&self.records).remove(session);
+    fn drop_session(&self, session: &str, epoch: Epoch) {
         let mut shard = self.shard(session);
+        if shard.sessions.get(session).is_none_or(|logs| logs.epoch != epoch) {
+            return;
+        }
         if let Some(logs) = shard.sessions.remove(session) {
             take(&self.held.sessions, 1);
             logs.streams.values().for_each(|log| self.forgot(log));

@@ -46,7 +46,7 @@ pub use memory::MemoryStore;
 pub use open::{Durability, OpenError, StoreOptions, WallClock, is_remote, open, shown_address};
 #[cfg(feature = "postgres")]
 pub use postgres::PostgresStore;
-pub use records::{Record, SessionRecord};
+pub use records::{Attach, Attached, AttachedLog, Epoch, Hold, LogPage, Owner, RunningLog, SessionRecord};
 #[cfg(feature = "redis")]
 pub use redis::RedisStore;
 pub use sealed::{EncryptionKey, SealedStore};
@@ -58,7 +58,7 @@ pub use watchers::{Watch, Watcher, Watchers};
 
 use crate::Ms;
 use crate::protocol::StreamNonce;
-use crate::stream::{ConnectionId, Page, Seq};
+use crate::stream::{ChainKey, ConnectionId, Seq};
 
 /// The name of one stream. Both halves are always needed: no look-up by stream alone (I7).
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -85,7 +85,7 @@ impl fmt::Debug for StreamKey {
 /// What a store holds at the moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Sessions with at least one log.
+    /// Sessions.
     pub sessions: u64,
     /// Logs.
     pub streams: u64,
@@ -117,16 +117,16 @@ impl<T> Answer<T> {
 /// Which operation a late outcome belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
+    /// [`EventStore::hold`].
+    Hold,
     /// [`EventStore::append`].
     Append,
+    /// [`EventStore::attach`] for this connection.
+    Attach(ConnectionId),
     /// [`EventStore::read`] for this connection.
     Read(ConnectionId),
-    /// [`EventStore::record`].
-    Record,
-    /// [`EventStore::session`].
-    Session,
-    /// [`EventStore::claim`].
-    Claim,
+    /// [`EventStore::read`] after this position, to see whether the log has changed elsewhere.
+    Look(Seq),
 }
 
 /// A late outcome.
@@ -134,14 +134,12 @@ pub enum Operation {
 pub enum Outcome {
     /// Of an append.
     Done(Result<(), StoreError>),
+    /// Of a hold: the session's logs that have no end, where another owner's epoch was replaced.
+    Held(Result<Vec<RunningLog>, StoreError>),
+    /// Of an attach.
+    Attached(Result<Attached, StoreError>),
     /// Of a read.
-    Page(Result<Page, StoreError>),
-    /// Of a look-up of a log.
-    Record(Result<Option<Record>, StoreError>),
-    /// Of a look-up of a session.
-    Session(Result<Option<SessionRecord>, StoreError>),
-    /// Of a claim.
-    Claimed(Result<u64, StoreError>),
+    Page(Result<LogPage, StoreError>),
 }
 
 /// Takes late outcomes.
@@ -181,8 +179,8 @@ impl Ticket {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Name(usize, u64);
 
-/// The bounds of one read. At least one event is returned where there is one.
-#[derive(Clone, Copy, Debug)]
+/// The bounds of one read. At least one event is returned where there is one, and any is wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadLimit {
     /// Nothing after this position.
     pub up_to: Seq,
@@ -192,12 +190,12 @@ pub struct ReadLimit {
     pub bytes: usize,
 }
 
-/// A durable ordered log per stream.
+/// A durable ordered log per stream, and who may write it.
 ///
 /// 1. A log is named by session *and* stream; two sessions never share one (I7).
 /// 2. A log begins with its first [`append`](Self::append), that of position 1. Positions are dense. An append
-///    takes `first` = head + 1 after the same `chain_before` or refuses; the same append a second time is a
-///    success that changes nothing. A log that holds less than that, or something else, has lost what it was
+///    takes `first` = head + 1 after the same `chain_before` or refuses; without events it has no position. The same
+///    append a second time is a success that changes nothing. A log that holds less than that, or something else, has lost what it was
 ///    said to hold: [`StoreError::RolledBack`].
 /// 3. An event is readable when its append succeeded, and not before (I1).
 /// 4. Events are read back in order, byte for byte.
@@ -206,7 +204,8 @@ pub struct ReadLimit {
 /// 6. A log ends with a terminal, or with an end that is not in it. The first end wins (I13). A finished log
 ///    stays readable for the retention time and takes no further events.
 /// 7. A failed operation changes nothing and harms no other (I9).
-/// 8. [`drop_session`](Self::drop_session) frees everything that the session held (I11).
+/// 8. [`drop_session`](Self::drop_session) frees everything that the session held (I11). Only a
+///    [`hold`](Self::hold) creates it again.
 /// 9. No method blocks on another stream's operation; none calls the ticket while it holds a lock.
 /// 10. What was [abandoned](Self::abandon), or got no answer in the store's own time
 ///     ([`StoreError::TimedOut`]), is asked again unchanged, until it has an answer. Where an append may
@@ -214,18 +213,27 @@ pub struct ReadLimit {
 ///     ids is not asked twice: with it, what has no answer in time has failed.
 /// 11. What is asked of one session by one caller is done in the order of asking, what has no answer
 ///     ([`settle`](Self::settle), drops and the like) included. [`usage`](Self::usage) may lag
-///     behind it. A [`session`](Self::session) of the empty name, which nobody has, is answered behind
+///     behind it. An [`attach`](Self::attach) to the session of the empty name, which nobody has, is answered behind
 ///     everything that was asked before, so that a process can wait for it before it ends.
-/// 12. A session's record is found until the session is dropped; putting it again keeps its age.
+/// 12. A session has one owner, with an [`Epoch`]. What changes the session or its logs names the epoch, and is refused
+///     with [`StoreError::Fenced`], or not done where it has no answer, when the session has another one. Each
+///     operation decides by what is there when it is done, whatever other processes do at the same time.
 /// 13. A store that several processes use tells the watchers of a log at other store objects when it
-///     was appended to, finished, claimed or dropped. It may tell too often and late, but not never.
+///     was appended to, ended, got a reader or was dropped. It may tell too often and late, but not never.
 pub trait EventStore: Send + Sync {
+    /// Begins a session, keeps what changed in its record, or takes it over from an owner that is gone.
+    ///
+    /// A session that is not there is created with `hold.epoch`, where `hold.seen` is none and there is a record. A session
+    /// that has `hold.epoch` gets the record. One that has the epoch `hold.seen` has `hold.epoch` from now on, and this
+    /// store object is its owner; its logs without an end are told, also where it is asked again. [`StoreError::Gone`]
+    /// where there is no such session, [`StoreError::Fenced`] where it has another epoch.
+    fn hold(&self, session: &str, hold: &Hold, ticket: &Ticket) -> Answer<Vec<RunningLog>>;
+
     /// Writes to a log: creates it, adds events at its end, ends it, all at once or not at all.
     ///
-    /// [`StoreError::Gone`] where there is no such log, or it has ended. [`StoreError::Fenced`] where another process
-    /// writes it; but from anybody a log takes an end without events when that process gave no sign for
-    /// `owner_lost_ms`.
-    fn append(&self, now: Ms, key: &StreamKey, append: &Append, ticket: &Ticket) -> Answer<()>;
+    /// [`StoreError::Gone`] where there is no such session or log, or it has ended. [`StoreError::Fenced`] where the session
+    /// has another epoch.
+    fn append(&self, now: Ms, key: &StreamKey, epoch: Epoch, append: &Append, ticket: &Ticket) -> Answer<()>;
 
     /// Nobody waits for this operation any more: it took too long. What can be called off is called
     /// off, in constant time; what is done all the same harms nobody.
@@ -233,25 +241,14 @@ pub trait EventStore: Send + Sync {
         let _ = (key, ticket);
     }
 
-    /// The events after a position.
-    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<Page>;
+    /// What a reader needs that comes to a stream: the session, the log, and its first events.
+    fn attach(&self, session: &str, attach: &Attach, ticket: &Ticket) -> Answer<Attached>;
 
-    /// What is known of a log; none when there is no such log.
-    fn record(&self, key: &StreamKey, ticket: &Ticket) -> Answer<Option<Record>>;
+    /// The events after a position. [`StoreError::Gone`] where there is no such log.
+    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<LogPage>;
 
-    /// Keeps what is known of a session, in place of what was known before. The ages in `record` do
-    /// not count: the session is seen now, and created with its first record.
-    fn put_session(&self, now: Ms, session: &str, record: &SessionRecord);
-
-    /// What is known of a session; none when it is not known, or was dropped.
-    fn session(&self, now: Ms, session: &str, ticket: &Ticket) -> Answer<Option<SessionRecord>>;
-
-    /// A reader of the log is here now, and nowhere else (I4): [`Record::claims`] grows by one. Tells the
-    /// new count.
-    fn claim(&self, key: &StreamKey, ticket: &Ticket) -> Answer<u64> {
-        let _ = (key, ticket);
-        Answer::ok(0)
-    }
+    /// The owner lets the session go: anybody may take it over at once.
+    fn release(&self, session: &str, epoch: Epoch);
 
     /// From now on the watcher is told of changes that were made elsewhere (rule 13).
     fn watch(&self, key: &StreamKey, watcher: &Watcher) {
@@ -264,13 +261,13 @@ pub trait EventStore: Send + Sync {
     }
 
     /// The question at this position was answered: it may be trimmed like any other event.
-    fn settle(&self, key: &StreamKey, seq: Seq);
+    fn settle(&self, key: &StreamKey, epoch: Epoch, seq: Seq);
 
     /// Forgets one log.
-    fn drop_stream(&self, key: &StreamKey);
+    fn drop_stream(&self, key: &StreamKey, epoch: Epoch);
 
     /// Forgets a session with all its logs.
-    fn drop_session(&self, session: &str);
+    fn drop_session(&self, session: &str, epoch: Epoch);
 
     /// Applies retention. Returns when it has to be applied next.
     fn sweep(&self, now: Ms) -> Ms;
@@ -287,6 +284,11 @@ pub trait EventStore: Send + Sync {
     /// What it holds is there for whoever opens it next.
     fn outlives_process(&self) -> bool {
         false
+    }
+
+    /// What the running hashes of its logs are made with, where it keeps payloads from those who read it.
+    fn chain_key(&self) -> Option<ChainKey> {
+        None
     }
 
     /// The store makes the event ids itself; ours are not on its wire.

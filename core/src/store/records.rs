@@ -2,35 +2,20 @@
 
 use bytes::Bytes;
 
+use super::ReadLimit;
 use crate::protocol::{ListChanged, Revision, StreamNonce};
-use crate::stream::Seq;
+use crate::stream::{Page, Seq};
 
-/// What a store knows of a stream besides its events.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Record {
-    /// The last stored position.
-    pub head: Seq,
-    /// The first position that was not trimmed away.
-    pub low: Seq,
-    /// The stream has its end.
-    pub finished: bool,
-    /// An end that is not in the log.
-    pub tail: Option<Bytes>,
-    /// The running hash at `head`.
-    pub chain: u64,
-    /// What it was opened with.
-    pub about: Bytes,
-    /// How often a reader was [claimed](super::EventStore::claim).
-    pub claims: u64,
-    /// The reconnection delay that was set for this stream.
-    pub retry_ms: Option<u32>,
-    /// The log is written by somebody else, who gave the last sign so many milliseconds ago. None for
-    /// logs that this store object opened.
-    pub owner_unseen_ms: Option<u64>,
+/// Which owner of a session writes: every change of the owner makes the number grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Epoch {
+    /// Larger than that of the owner before.
+    pub number: u64,
+    /// Drawn by the owner. It tells two owners apart that took the same number, one of which a failing store forgot.
+    pub salt: u64,
 }
 
-/// What a store knows of a session besides its logs: enough to serve its readers elsewhere, or after
-/// a restart.
+/// What a store keeps of a session besides its logs: enough to serve its readers elsewhere, or after a restart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SessionRecord {
     /// The negotiated revision.
@@ -43,9 +28,109 @@ pub struct SessionRecord {
     pub list_changed: ListChanged,
     /// The stream of the session that belongs to no request.
     pub standalone: Option<StreamNonce>,
-    /// Milliseconds since the session was created. Times are told as ages: processes have no common
-    /// clock that an engine could compare with its own.
-    pub age_ms: u64,
-    /// Milliseconds since its owner gave the last sign.
+}
+
+/// What becomes of the ownership of a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hold {
+    /// The epoch of the session's owner from now on.
+    pub epoch: Epoch,
+    /// The epoch that is replaced. With none the session is new, or has `epoch` already.
+    pub seen: Option<Epoch>,
+    /// What is kept of a session that is new, or has `epoch` already. With none that stays as it is.
+    pub record: Option<SessionRecord>,
+}
+
+/// A log without an end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunningLog {
+    /// Its stream.
+    pub nonce: StreamNonce,
+    /// The last stored position.
+    pub head: Seq,
+    /// The running hash at `head`.
+    pub chain: u64,
+    /// What it was created with.
+    pub about: Bytes,
+}
+
+/// The owner of a session, as another store object sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// The epoch that it writes with.
+    pub epoch: Epoch,
+    /// For how many milliseconds it is known to give no sign of life. `u64::MAX` when it released the session.
     pub unseen_ms: u64,
+}
+
+/// Events of a log, and where it stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogPage {
+    /// The events.
+    pub page: Page,
+    /// The running hash at the head.
+    pub chain: u64,
+    /// The log has its end.
+    pub is_finished: bool,
+    /// An end that is not in the log.
+    pub tail: Option<Bytes>,
+    /// How many readers [attached](super::EventStore::attach) that count.
+    pub readers: u64,
+    /// Who owns the session; none for this store object itself.
+    pub owner: Option<Owner>,
+}
+
+/// A look for a stream, and what it wants of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attach {
+    /// The stream; none looks for the session alone.
+    pub stream: Option<StreamNonce>,
+    /// The session's principal. A session of another one is not found (I7).
+    pub principal: Option<Box<str>>,
+    /// Other names of the same principal, of a store that encrypts them with one of several keys.
+    pub aliases: Vec<Box<str>>,
+    /// Everything after this position is wanted.
+    pub after: Seq,
+    /// The chain tag of that position, where it is known.
+    pub tag: Option<u32>,
+    /// A reader is here now, and nowhere else (I4): [`LogPage::readers`] grows by one, where the log goes on after the
+    /// position: that is not beyond the head, and the log does not show another tag there.
+    pub counts: bool,
+    /// How many of the events.
+    pub limit: ReadLimit,
+}
+
+impl Attach {
+    /// Looks for a session alone, of nobody.
+    pub fn nothing() -> Self {
+        let (stream, principal, aliases, after, tag, counts, limit) = Default::default();
+        Self { stream, principal, aliases, after, tag, counts, limit }
+    }
+
+    /// Whether a session of this principal is found.
+    pub fn finds(&self, principal: Option<&str>) -> bool {
+        self.principal.as_deref() == principal || self.aliases.iter().any(|alias| Some(&**alias) == principal)
+    }
+}
+
+/// What a look for a stream found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Attached {
+    /// The session; none where it is not known, or is somebody else's.
+    pub session: Option<SessionRecord>,
+    /// It is somebody else's.
+    pub is_foreign: bool,
+    /// The log, where the session has it.
+    pub log: Option<AttachedLog>,
+}
+
+/// A log that was looked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AttachedLog {
+    /// What it was created with.
+    pub about: Bytes,
+    /// The reconnection delay that was set for it.
+    pub retry_ms: Option<u32>,
+    /// Its events, and where it stands.
+    pub page: LogPage,
 }

@@ -11,14 +11,15 @@ use std::fmt;
 use bytes::Bytes;
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
+use sha2::{Digest, Sha256};
 
 use super::{
-    Answer, Append, Complete, EventStore, Name, Outcome, ReadLimit, Record, SessionRecord, StoreError, StreamKey,
-    Ticket, Usage, Watcher,
+    Answer, Append, Attach, Attached, Complete, Epoch, EventStore, Hold, LogPage, Name, Outcome, ReadLimit, RunningLog,
+    SessionRecord, StoreError, StreamKey, Ticket, Usage, Watcher,
 };
 use crate::Ms;
 use crate::protocol::StreamNonce;
-use crate::stream::{Page, Seq, StoredEvent};
+use crate::stream::{ChainKey, Seq, StoredEvent};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -53,6 +54,7 @@ impl fmt::Debug for EncryptionKey {
 /// A store whose payloads are encrypted. See [`open`](super::open).
 pub struct SealedStore {
     inner: Arc<dyn EventStore>,
+    keys: Vec<EncryptionKey>,
     opening: Arc<Opening>,
 }
 
@@ -92,7 +94,6 @@ enum Place {
     Event(Seq),
     Tail,
     About,
-    Principal,
 }
 
 fn bound(key: &StreamKey, place: Place) -> Vec<u8> {
@@ -100,7 +101,6 @@ fn bound(key: &StreamKey, place: Place) -> Vec<u8> {
         Place::Event(seq) => (b'e', seq),
         Place::Tail => (b't', 0),
         Place::About => (b'a', 0),
-        Place::Principal => (b'p', 0),
     };
     let mut to = vec![mark];
     to.extend_from_slice(&key.nonce.0);
@@ -127,39 +127,37 @@ impl Opening {
         self.ciphers.iter().find_map(opened).ok_or_else(unreadable)
     }
 
-    fn page(&self, key: &StreamKey, page: Result<Page, StoreError>) -> Result<Page, StoreError> {
+    fn page(&self, key: &StreamKey, page: Result<LogPage, StoreError>) -> Result<LogPage, StoreError> {
         let mut page = page?;
-        for event in &mut page.events {
+        for event in &mut page.page.events {
             event.frame = self.open(key, Place::Event(event.seq), &event.frame)?.into();
+        }
+        if let Some(tail) = page.tail {
+            page.tail = Some(self.open(key, Place::Tail, &tail)?.into());
         }
         Ok(page)
     }
 
-    fn record(
-        &self,
-        key: &StreamKey,
-        record: Result<Option<Record>, StoreError>,
-    ) -> Result<Option<Record>, StoreError> {
-        let Some(mut record) = record? else { return Ok(None) };
-        record.about = self.open(key, Place::About, &record.about)?.into();
-        if let Some(tail) = record.tail {
-            record.tail = Some(self.open(key, Place::Tail, &tail)?.into());
+    fn attached(&self, key: &StreamKey, attached: Result<Attached, StoreError>) -> Result<Attached, StoreError> {
+        let mut attached = attached?;
+        if let Some(log) = &mut attached.log {
+            log.about = self.open(key, Place::About, &log.about)?.into();
+            log.page = self.page(key, Ok(std::mem::take(&mut log.page)))?;
         }
-        Ok(Some(record))
+        Ok(attached)
     }
 
-    fn session(
+    fn held(
         &self,
-        key: &StreamKey,
-        record: Result<Option<SessionRecord>, StoreError>,
-    ) -> Result<Option<SessionRecord>, StoreError> {
-        let Some(mut record) = record? else { return Ok(None) };
-        if let Some(principal) = record.principal {
-            let sealed = from_hex(&principal).ok_or_else(|| failed("the principal was not encrypted"))?;
-            let opened = self.open(key, Place::Principal, &sealed)?;
-            record.principal = Some(String::from_utf8_lossy(&opened).into());
+        session: &Arc<str>,
+        held: Result<Vec<RunningLog>, StoreError>,
+    ) -> Result<Vec<RunningLog>, StoreError> {
+        let mut held = held?;
+        for log in &mut held {
+            let key = StreamKey { session: Arc::clone(session), nonce: log.nonce };
+            log.about = self.open(&key, Place::About, &log.about)?.into();
         }
-        Ok(Some(record))
+        Ok(held)
     }
 
     /// A ticket whose outcome comes here first.
@@ -204,29 +202,36 @@ impl Complete for Opening {
         let Some((asked, key)) = self.lock().remove(ticket.number) else { return };
         asked.complete(match outcome {
             Outcome::Page(page) => Outcome::Page(self.page(&key, page)),
-            Outcome::Record(record) => Outcome::Record(self.record(&key, record)),
-            Outcome::Session(record) => Outcome::Session(self.session(&key, record)),
-            other => other,
+            Outcome::Attached(attached) => Outcome::Attached(self.attached(&key, attached)),
+            Outcome::Held(held) => Outcome::Held(self.held(&key.session, held)),
+            done @ Outcome::Done(_) => done,
         });
     }
+}
+
+/// A secret for another use than encryption.
+fn derived(EncryptionKey(key): &EncryptionKey, parts: &[&[u8]]) -> [u8; 32] {
+    let mut hash = Sha256::new_with_prefix(key);
+    for part in parts {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part);
+    }
+    hash.finalize().into()
+}
+
+/// Stands for a principal, which nobody reads again: it is only compared.
+fn hidden(key: &EncryptionKey, session: &str, principal: &str) -> Box<str> {
+    let hash = derived(key, &[b"principal", session.as_bytes(), principal.as_bytes()]);
+    hash.iter().map(|byte| format!("{byte:02x}")).collect::<String>().into()
 }
 
 fn failed(what: &str) -> StoreError {
     StoreError::Failed(what.to_owned())
 }
 
-fn to_hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn from_hex(text: &str) -> Option<Vec<u8>> {
-    let digits = text.as_bytes().chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok());
-    digits.collect()
-}
-
-/// What stands for a session where a stream's key is asked for.
-fn session_key(session: &str) -> StreamKey {
-    StreamKey { session: session.into(), nonce: StreamNonce([0; 12]) }
+/// The key of a stream that may be none of the session's.
+fn session_key(session: &str, nonce: Option<StreamNonce>) -> StreamKey {
+    StreamKey { session: session.into(), nonce: nonce.unwrap_or(StreamNonce([0; 12])) }
 }
 
 impl SealedStore {
@@ -234,12 +239,25 @@ impl SealedStore {
     pub fn new(inner: Arc<dyn EventStore>, keys: &[EncryptionKey]) -> Option<Self> {
         let ciphers: Vec<XChaCha20Poly1305> = keys.iter().map(|key| XChaCha20Poly1305::new(&key.0.into())).collect();
         let opening = Arc::new(Opening { ciphers, asked: Mutex::default(), next: AtomicU64::new(0) });
-        (!keys.is_empty()).then_some(Self { inner, opening })
+        (!keys.is_empty()).then(|| Self { inner, keys: keys.to_vec(), opening })
     }
 }
 
 impl EventStore for SealedStore {
-    fn append(&self, now: Ms, key: &StreamKey, append: &Append, ticket: &Ticket) -> Answer<()> {
+    fn hold(&self, session: &str, hold: &Hold, ticket: &Ticket) -> Answer<Vec<RunningLog>> {
+        let mut hold = hold.clone();
+        if let (Some(SessionRecord { principal: Some(principal), .. }), Some(key)) =
+            (&mut hold.record, self.keys.first())
+        {
+            *principal = hidden(key, session, principal);
+        }
+        let key = session_key(session, None);
+        let ticket = self.opening.ticket(ticket, &key);
+        let answer = self.inner.hold(session, &hold, &ticket);
+        self.opening.answered(ticket.number, answer, |held| self.opening.held(&key.session, held))
+    }
+
+    fn append(&self, now: Ms, key: &StreamKey, epoch: Epoch, append: &Append, ticket: &Ticket) -> Answer<()> {
         let seal = |event: &StoredEvent| {
             let frame = self.opening.seal(key, Place::Event(event.seq), &event.frame)?.into();
             Ok(StoredEvent { frame, ..event.clone() })
@@ -250,7 +268,7 @@ impl EventStore for SealedStore {
         match (append.events.iter().map(seal).collect::<Result<Vec<_>, _>>(), about, end) {
             (Ok(events), Ok(about), Ok(end)) => {
                 let append = Append { events, about: about.into(), end, ..*append };
-                self.inner.append(now, key, &append, ticket)
+                self.inner.append(now, key, epoch, &append, ticket)
             }
             (Err(error), ..) | (_, Err(error), _) | (.., Err(error)) => Answer::Now(Err(error)),
         }
@@ -268,38 +286,24 @@ impl EventStore for SealedStore {
         }
     }
 
-    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<Page> {
+    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<LogPage> {
         let ticket = self.opening.ticket(ticket, key);
         let answer = self.inner.read(key, after, limit, &ticket);
         self.opening.answered(ticket.number, answer, |page| self.opening.page(key, page))
     }
 
-    fn record(&self, key: &StreamKey, ticket: &Ticket) -> Answer<Option<Record>> {
-        let ticket = self.opening.ticket(ticket, key);
-        let answer = self.inner.record(key, &ticket);
-        self.opening.answered(ticket.number, answer, |record| self.opening.record(key, record))
-    }
-
-    fn put_session(&self, now: Ms, session: &str, record: &SessionRecord) {
-        let seal = |principal: &str| self.opening.seal(&session_key(session), Place::Principal, principal.as_bytes());
-        match record.principal.as_deref().map(seal).transpose() {
-            Ok(principal) => {
-                let principal = principal.map(|sealed| to_hex(&sealed).into());
-                self.inner.put_session(now, session, &SessionRecord { principal, ..record.clone() });
-            }
-            Err(error) => tracing::error!(target: "tailrope", %error, "a session was not stored"),
-        }
-    }
-
-    fn session(&self, now: Ms, session: &str, ticket: &Ticket) -> Answer<Option<SessionRecord>> {
-        let key = session_key(session);
+    fn attach(&self, session: &str, attach: &Attach, ticket: &Ticket) -> Answer<Attached> {
+        let names = attach.principal.iter().chain(&attach.aliases);
+        let mut names = names.flat_map(|name| self.keys.iter().map(|key| hidden(key, session, name)));
+        let attach = Attach { principal: names.next(), aliases: names.collect(), ..attach.clone() };
+        let key = session_key(session, attach.stream);
         let ticket = self.opening.ticket(ticket, &key);
-        let answer = self.inner.session(now, session, &ticket);
-        self.opening.answered(ticket.number, answer, |record| self.opening.session(&key, record))
+        let answer = self.inner.attach(session, &attach, &ticket);
+        self.opening.answered(ticket.number, answer, |attached| self.opening.attached(&key, attached))
     }
 
-    fn claim(&self, key: &StreamKey, ticket: &Ticket) -> Answer<u64> {
-        self.inner.claim(key, ticket)
+    fn release(&self, session: &str, epoch: Epoch) {
+        self.inner.release(session, epoch);
     }
 
     fn watch(&self, key: &StreamKey, watcher: &Watcher) {
@@ -310,16 +314,16 @@ impl EventStore for SealedStore {
         self.inner.unwatch(key, watcher);
     }
 
-    fn settle(&self, key: &StreamKey, seq: Seq) {
-        self.inner.settle(key, seq);
+    fn settle(&self, key: &StreamKey, epoch: Epoch, seq: Seq) {
+        self.inner.settle(key, epoch, seq);
     }
 
-    fn drop_stream(&self, key: &StreamKey) {
-        self.inner.drop_stream(key);
+    fn drop_stream(&self, key: &StreamKey, epoch: Epoch) {
+        self.inner.drop_stream(key, epoch);
     }
 
-    fn drop_session(&self, session: &str) {
-        self.inner.drop_session(session);
+    fn drop_session(&self, session: &str, epoch: Epoch) {
+        self.inner.drop_session(session, epoch);
     }
 
     fn sweep(&self, now: Ms) -> Ms {
@@ -336,5 +340,9 @@ impl EventStore for SealedStore {
 
     fn outlives_process(&self) -> bool {
         self.inner.outlives_process()
+    }
+
+    fn chain_key(&self) -> Option<ChainKey> {
+        self.keys.first().map(|key| ChainKey(derived(key, &[b"chain"])))
     }
 }

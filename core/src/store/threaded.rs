@@ -8,12 +8,12 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use super::{
-    Answer, Append, EventStore, Limits, MemoryStore, Name, Outcome, ReadLimit, Record, SessionRecord, StoreError,
-    StreamKey, Ticket, Usage,
+    Answer, Append, Attach, Attached, Epoch, EventStore, Hold, Limits, LogPage, MemoryStore, Name, Outcome, ReadLimit,
+    RunningLog, StoreError, StreamKey, Ticket, Usage,
 };
 use crate::Ms;
 use crate::protocol::StreamNonce;
-use crate::stream::{Page, Seq, StoredEvent};
+use crate::stream::{Seq, StoredEvent};
 use crate::sync::mpsc::{Receiver, Sender, channel};
 use crate::sync::thread;
 use crate::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -30,7 +30,7 @@ pub const STALLS: &str = "store-stalls";
 /// What a driver's error may carry; no client may ever see it (I9).
 const SECRET: &str = "redis://user:hunter2@10.0.0.7:6379 is gone";
 
-/// Streams share these; the operations of one stream stay in order.
+/// Sessions share these; the operations of one session stay in order.
 const THREADS: usize = 2;
 
 type Work = Box<dyn FnOnce(&MemoryStore) + Send>;
@@ -57,21 +57,21 @@ impl ThreadedStore {
         }
     }
 
-    fn later(&self, nonce: StreamNonce, ticket: &Ticket, work: impl FnOnce(&MemoryStore, &Ticket) + Send + 'static) {
+    fn later(&self, session: &str, ticket: &Ticket, work: impl FnOnce(&MemoryStore, &Ticket) + Send + 'static) {
         let ticket = ticket.clone();
         let abandoned = Arc::clone(&self.abandoned);
-        self.queue(nonce, move |memory| {
+        self.queue(session, move |memory| {
             if !lock(&abandoned).remove(&ticket.name()) {
                 work(memory, &ticket);
             }
         });
     }
 
-    /// In order with what was asked for the same stream before.
-    fn queue(&self, nonce: StreamNonce, work: impl FnOnce(&MemoryStore) + Send + 'static) {
+    /// In order with what was asked of the same session before.
+    fn queue(&self, session: &str, work: impl FnOnce(&MemoryStore) + Send + 'static) {
         let work: Work = Box::new(work);
         let threads = self.threads.get_or_init(|| (0..THREADS).map(|_| self.start()).collect());
-        let thread = &threads[usize::from(nonce.0[0]) % THREADS];
+        let thread = &threads[session.bytes().map(usize::from).sum::<usize>() % THREADS];
         thread.send((Instant::now() + self.delay, work)).expect("a store's thread lives as long as the store");
     }
 
@@ -105,17 +105,25 @@ fn result<T>(answer: Answer<T>) -> Result<T, StoreError> {
 }
 
 impl EventStore for ThreadedStore {
-    fn append(&self, now: Ms, key: &StreamKey, append: &Append, ticket: &Ticket) -> Answer<()> {
+    fn hold(&self, session: &str, hold: &Hold, ticket: &Ticket) -> Answer<Vec<RunningLog>> {
+        let (name, hold) = (session.to_owned(), hold.clone());
+        self.later(session, ticket, move |memory, ticket| {
+            ticket.complete(Outcome::Held(result(memory.hold(&name, &hold, ticket))));
+        });
+        Answer::Later
+    }
+
+    fn append(&self, now: Ms, key: &StreamKey, epoch: Epoch, append: &Append, ticket: &Ticket) -> Answer<()> {
         let (name, append) = (key.clone(), append.clone());
         let hung = Arc::clone(&self.hung);
-        self.later(key.nonce, ticket, move |memory, ticket| {
+        self.later(&key.session, ticket, move |memory, ticket| {
             if holds(&append.events, HANGS) && lock(&hung).insert((name.nonce, append.first)) {
                 return;
             }
             let outcome = if holds(&append.events, FAILS) {
                 Err(StoreError::Failed(SECRET.to_owned()))
             } else {
-                result(memory.append(now, &name, &append, ticket))
+                result(memory.append(now, &name, epoch, &append, ticket))
             };
             ticket.complete(Outcome::Done(outcome));
         });
@@ -126,11 +134,26 @@ impl EventStore for ThreadedStore {
         lock(&self.abandoned).insert(ticket.name());
     }
 
-    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<Page> {
+    fn attach(&self, session: &str, attach: &Attach, ticket: &Ticket) -> Answer<Attached> {
+        let (name, attach) = (session.to_owned(), attach.clone());
+        self.later(session, ticket, move |memory, ticket| {
+            let attached = result(memory.attach(&name, &attach, ticket));
+            let log = attached.as_ref().ok().and_then(|attached| attached.log.as_ref());
+            let holds = |word| log.is_some_and(|log| holds(&log.page.page.events, word));
+            if holds(STALLS) {
+                return;
+            }
+            let outcome = if holds(UNREADABLE) { Err(StoreError::Failed(SECRET.to_owned())) } else { attached };
+            ticket.complete(Outcome::Attached(outcome));
+        });
+        Answer::Later
+    }
+
+    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<LogPage> {
         let name = key.clone();
-        self.later(key.nonce, ticket, move |memory, ticket| {
+        self.later(&key.session, ticket, move |memory, ticket| {
             let page = result(memory.read(&name, after, limit, ticket));
-            let holds = |word| page.as_ref().is_ok_and(|page| holds(&page.events, word));
+            let holds = |word| page.as_ref().is_ok_and(|page| holds(&page.page.events, word));
             if holds(STALLS) {
                 return;
             }
@@ -140,38 +163,24 @@ impl EventStore for ThreadedStore {
         Answer::Later
     }
 
-    fn record(&self, key: &StreamKey, ticket: &Ticket) -> Answer<Option<Record>> {
-        let name = key.clone();
-        self.later(key.nonce, ticket, move |memory, ticket| {
-            ticket.complete(Outcome::Record(result(memory.record(&name, ticket))));
-        });
-        Answer::Later
-    }
-
-    fn put_session(&self, now: Ms, session: &str, record: &SessionRecord) {
-        self.memory.put_session(now, session, record);
-    }
-
-    fn session(&self, now: Ms, session: &str, ticket: &Ticket) -> Answer<Option<SessionRecord>> {
+    fn release(&self, session: &str, epoch: Epoch) {
         let name = session.to_owned();
-        self.later(ticket.nonce, ticket, move |memory, ticket| {
-            ticket.complete(Outcome::Session(result(memory.session(now, &name, ticket))));
-        });
-        Answer::Later
+        self.queue(session, move |memory| memory.release(&name, epoch));
     }
 
-    fn settle(&self, key: &StreamKey, seq: Seq) {
+    fn settle(&self, key: &StreamKey, epoch: Epoch, seq: Seq) {
         let name = key.clone();
-        self.queue(key.nonce, move |memory| memory.settle(&name, seq));
+        self.queue(&key.session, move |memory| memory.settle(&name, epoch, seq));
     }
 
-    fn drop_stream(&self, key: &StreamKey) {
+    fn drop_stream(&self, key: &StreamKey, epoch: Epoch) {
         let name = key.clone();
-        self.queue(key.nonce, move |memory| memory.drop_stream(&name));
+        self.queue(&key.session, move |memory| memory.drop_stream(&name, epoch));
     }
 
-    fn drop_session(&self, session: &str) {
-        self.memory.drop_session(session);
+    fn drop_session(&self, session: &str, epoch: Epoch) {
+        let name = session.to_owned();
+        self.queue(session, move |memory| memory.drop_session(&name, epoch));
     }
 
     fn sweep(&self, now: Ms) -> Ms {

@@ -22,8 +22,10 @@ pub(super) struct Link {
     pub(super) primed: (Seq, u32, u32),
     /// The first bytes are out.
     pub(super) opened: bool,
-    /// When the first bytes go out at the latest.
+    /// When the first bytes go out at the latest, if the store has the log.
     pub(super) open_due: Ms,
+    /// When a comment goes out in their place, while the store has it not.
+    pub(super) comment_due: Ms,
     /// The writer has nothing to do and waits to be woken.
     pub(super) waiting: bool,
     /// The store owes a page up to here.
@@ -57,6 +59,7 @@ impl Link {
             primed,
             opened: false,
             open_due: now + may_wait_ms,
+            comment_due: now + may_wait_ms + pacing.first_comment_ms,
             waiting: false,
             loading: None,
             close: None,
@@ -79,7 +82,12 @@ impl Link {
 
     /// When a keep-alive is due.
     pub(super) fn keep_alive_due(&self, pacing: &Pacing) -> Ms {
-        if pacing.keep_alive_ms == 0 { Ms::NEVER } else { self.last_write + pacing.keep_alive_ms }
+        if pacing.keep_alive_ms == 0 {
+            return Ms::NEVER;
+        }
+        // Up to an eighth earlier, so that connections opened together do not write together.
+        let spread = pacing.keep_alive_ms / 8 * u64::from(self.jitter) / u64::from(u16::MAX);
+        self.last_write + (pacing.keep_alive_ms - spread)
     }
 
     /// The next time at which a waiting reader has something to do.
@@ -96,7 +104,7 @@ impl Link {
 
     /// The same for a parked connection, which gets comments only.
     pub(super) fn parked_deadline(&self, pacing: &Pacing) -> Ms {
-        if self.opened { self.keep_alive_due(pacing) } else { self.open_due.min(self.keep_alive_due(pacing)) }
+        if self.opened { self.keep_alive_due(pacing) } else { self.open_due }
     }
 
     /// `retry_ms` plus up to half of it, spread by this connection's jitter: a floor, never less.

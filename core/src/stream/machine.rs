@@ -82,6 +82,18 @@ enum Ending {
     Synthesized(Bytes),
 }
 
+/// What the store has of the stream's reconnection delay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum KeptRetry {
+    Stored,
+    /// It has to be stored.
+    New,
+    /// The append without an answer has it.
+    Asked,
+    /// The store did not take it: the next append has it again.
+    Refused,
+}
+
 /// A resume that the store has still to confirm.
 #[derive(Clone, Debug)]
 struct Arrival {
@@ -104,8 +116,7 @@ pub struct Machine {
     is_created: bool,
     /// The store has not answered the last append.
     is_writing: bool,
-    /// The reconnection delay has to be stored.
-    is_retry_new: bool,
+    kept_retry: KeptRetry,
     /// Last position that the store confirmed.
     durable: Seq,
     /// Events that the store was asked to hold.
@@ -143,7 +154,7 @@ impl Machine {
             rules,
             is_created: false,
             is_writing: false,
-            is_retry_new: false,
+            kept_retry: KeptRetry::Stored,
             durable: 0,
             appending: Vec::new(),
             queue: VecDeque::new(),
@@ -214,6 +225,21 @@ impl Machine {
     /// The connection that reads the stream now.
     pub fn connection(&self) -> Option<ConnectionId> {
         self.link.as_ref().map(|link| link.conn)
+    }
+
+    /// Whether a newer connection than this one has been the reader.
+    pub fn has_had_newer(&self, conn: ConnectionId) -> bool {
+        conn < self.newest
+    }
+
+    /// The position behind which its reader wants events next.
+    pub fn reads_after(&self) -> Seq {
+        self.link.as_ref().map_or(self.durable, |link| link.sent)
+    }
+
+    /// The chain tag that a resume has brought which is not confirmed yet; none where there is no such resume.
+    pub fn arriving(&self, conn: ConnectionId) -> Option<Option<u32>> {
+        self.arriving.iter().find(|arrival| arrival.conn == conn).map(|arrival| arrival.tag)
     }
 
     /// Whether this connection was handed everything that is stored.
@@ -293,7 +319,7 @@ fn wake(link: &mut Link, out: &mut Vec<Output>) {
 
 /// There is nothing to send: a comment if it is time for one, and then the writer waits.
 fn rest(now: Ms, link: &mut Link, pacing: &Pacing, out: &mut Vec<Output>) {
-    if link.keep_alive_due(pacing) <= now {
+    if link.opened && link.keep_alive_due(pacing) <= now {
         link.last_write = now;
         out.push(Output::Send { conn: link.conn, frame: Frame::KeepAlive });
     }

@@ -14,7 +14,7 @@ mod link;
 mod machine;
 mod pacing;
 
-pub use chain::{Chain, tag_of};
+pub use chain::{Chain, ChainKey, tag_of};
 pub use event::{EventKind, NewEvent, Page, Seq, StoredEvent};
 pub use io::{CloseReason, ConnectionId, Frame, Input, Output, Refused, RejectReason};
 pub use machine::{Follow, Machine, State, StreamRules};

@@ -9,7 +9,8 @@ pub struct Pacing {
     pub keep_alive_ms: u64,
     /// How long the first bytes may wait for an event to go out with them.
     pub coalesce_ms: u64,
-    /// The same where they are a comment only, which no client waits for: revisions without priming.
+    /// The same where they are a comment only, which no client waits for: revisions without priming, and streams whose
+    /// log the store has not created yet.
     pub first_comment_ms: u64,
     /// A connection is closed by the engine when it is older. 0 switches it off.
     pub max_connection_ms: u64,

@@ -10,7 +10,8 @@ use tailrope_core::protocol::{
     Dialect, EventId, IdEncoder, ListChanged, MAX_SEQ, Origin, RequestId, Revision, StreamNonce, sse,
 };
 use tailrope_core::store::{
-    Answer, Append, EventStore, ReadLimit, Record, SessionRecord, StoreError, StreamKey, Ticket, Usage, Watcher,
+    Answer, Append, Attach, Attached, AttachedLog, Epoch, EventStore, Hold, LogPage, Owner, ReadLimit, RunningLog,
+    SessionRecord, StoreError, StreamKey, Ticket, Usage, Watcher,
 };
 use tailrope_core::stream::{EventKind, Pacing, Page, Seq, StoredEvent};
 
@@ -69,30 +70,37 @@ impl Anything {
         Some(Answer::Now(Err(error)))
     }
 
-    fn frame(dice: &mut Dice, key: &StreamKey, seq: Seq) -> Arc<[u8]> {
+    fn frame(dice: &mut Dice, stream: StreamNonce, seq: Seq) -> Arc<[u8]> {
         let origin = match dice.below(3) {
             0 => Origin::Standalone,
             1 => Origin::Unnamed,
             _ => Origin::Request(request(dice.below(3))),
         };
         let mut frame = Vec::new();
-        let ids = IdEncoder::new(key.nonce, &origin);
+        let ids = IdEncoder::new(stream, &origin);
         sse::write_message(&mut frame, |out| ids.encode(seq, 0, 0, out), &notification("n"));
         frame.into()
     }
-}
 
-impl EventStore for Anything {
-    fn append(&self, _: Ms, _: &StreamKey, _: &Append, _: &Ticket) -> Answer<()> {
-        Self::fails(&mut lock(&self.dice)).unwrap_or_else(|| Answer::ok(()))
+    fn about(dice: &mut Dice) -> Bytes {
+        let about = match dice.below(8) {
+            0 => Vec::new(),
+            1 => b"[]".to_vec(),
+            2 => RequestId::encode_all(&[request(1)]),
+            3 => RequestId::encode_all(&[request(0), request(1)]),
+            4 => RequestId::encode_all(&[request(1), request(1)]),
+            5 => b"[1.5]".to_vec(),
+            6 => b"\xFF{".to_vec(),
+            _ => (0..dice.below(12)).map(|_| u8::try_from(dice.below(256)).unwrap_or(0)).collect(),
+        };
+        about.into()
     }
 
-    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, _: &Ticket) -> Answer<Page> {
-        let mut dice = lock(&self.dice);
-        let dice = &mut *dice;
-        if let Some(failed) = Self::fails(dice) {
-            return failed;
-        }
+    fn epoch(dice: &mut Dice) -> Epoch {
+        Epoch { number: [0, 1, 2, u64::MAX][dice.place(4)], salt: dice.below(2) }
+    }
+
+    fn log(dice: &mut Dice, stream: StreamNonce, after: Seq, up_to: Seq) -> LogPage {
         let mut seq = if dice.below(8) == 7 { position(dice) } else { after };
         let mut events = Vec::new();
         for _ in 0..dice.below(5) {
@@ -104,83 +112,84 @@ impl EventStore for Anything {
             .min(MAX_SEQ - 1_000);
             let kind = [EventKind::Progress, EventKind::Answer, EventKind::Question, EventKind::Terminal];
             let kind = kind[dice.place(4)];
-            events.push(StoredEvent { seq, kind, tag: u32::from(dice.one_in(2)), frame: Self::frame(dice, key, seq) });
+            let frame = Self::frame(dice, stream, seq);
+            events.push(StoredEvent { seq, kind, tag: u32::from(dice.one_in(2)), frame });
         }
-        let head = if dice.below(4) == 3 { position(dice) } else { limit.up_to };
+        let head = if dice.below(4) == 3 || up_to == Seq::MAX { position(dice) } else { up_to };
         let low = if dice.below(4) == 3 { position(dice) } else { 1 };
         let tag_at = [Some(0), Some(0), Some(1), None][dice.place(4)];
-        Answer::ok(Page { events, head, low, tag_at })
-    }
-
-    fn record(&self, _: &StreamKey, _: &Ticket) -> Answer<Option<Record>> {
-        let mut dice = lock(&self.dice);
-        let dice = &mut *dice;
-        if let Some(failed) = Self::fails(dice) {
-            return failed;
-        }
-        if dice.below(8) == 7 {
-            return Answer::ok(None);
-        }
-        let about = match dice.below(8) {
-            0 => Vec::new(),
-            1 => b"[]".to_vec(),
-            2 => RequestId::encode_all(&[request(1)]),
-            3 => RequestId::encode_all(&[request(0), request(1)]),
-            4 => RequestId::encode_all(&[request(1), request(1)]),
-            5 => b"[1.5]".to_vec(),
-            6 => b"\xFF{".to_vec(),
-            _ => (0..dice.below(12)).map(|_| u8::try_from(dice.below(256)).unwrap_or(0)).collect(),
-        };
-        Answer::ok(Some(Record {
-            head: position(dice),
-            low: position(dice),
-            finished: dice.below(3) == 2,
-            tail: (dice.below(4) == 3).then(|| Bytes::from(response(&request(1)))),
+        LogPage {
+            page: Page { events, head, low, tag_at },
             chain: dice.below(3),
-            about: about.into(),
-            claims: [0, 1, 2, u64::MAX][dice.place(4)],
-            retry_ms: [None, Some(0), Some(50), Some(u32::MAX)][dice.place(4)],
-            owner_unseen_ms: if dice.one_in(2) { None } else { Some(age(dice)) },
-        }))
+            is_finished: dice.below(3) == 2,
+            tail: (dice.below(4) == 3).then(|| Bytes::from(response(&request(1)))),
+            readers: [0, 1, 2, u64::MAX][dice.place(4)],
+            owner: dice.one_in(2).then(|| Owner { epoch: Self::epoch(dice), unseen_ms: age(dice) }),
+        }
+    }
+}
+
+impl EventStore for Anything {
+    fn hold(&self, _: &str, _: &Hold, _: &Ticket) -> Answer<Vec<RunningLog>> {
+        let mut dice = lock(&self.dice);
+        let dice = &mut *dice;
+        if let Some(failed) = Self::fails(dice) {
+            return failed;
+        }
+        let count = dice.below(3);
+        let running = |_| {
+            let (nonce, head) = (nonce(dice.below(3)), position(dice));
+            RunningLog { nonce, head, chain: dice.below(3), about: Self::about(dice) }
+        };
+        Answer::ok((0..count).map(running).collect())
     }
 
-    fn put_session(&self, _: Ms, _: &str, _: &SessionRecord) {}
+    fn append(&self, _: Ms, _: &StreamKey, _: Epoch, _: &Append, _: &Ticket) -> Answer<()> {
+        Self::fails(&mut lock(&self.dice)).unwrap_or_else(|| Answer::ok(()))
+    }
 
-    fn session(&self, _: Ms, _: &str, _: &Ticket) -> Answer<Option<SessionRecord>> {
+    fn attach(&self, _: &str, attach: &Attach, _: &Ticket) -> Answer<Attached> {
         let mut dice = lock(&self.dice);
         let dice = &mut *dice;
         if let Some(failed) = Self::fails(dice) {
             return failed;
         }
         if dice.below(8) == 7 {
-            return Answer::ok(None);
+            return Answer::ok(Attached { is_foreign: dice.one_in(2), ..Attached::default() });
         }
         let lists = dice.below(8);
-        Answer::ok(Some(SessionRecord {
+        let session = SessionRecord {
             revision: (dice.below(6) < 5).then(|| REVISIONS[dice.place(4)]),
             principal: (dice.below(8) == 7).then(|| "somebody".into()),
             retry_ms: [3_000, 0, 1, u32::MAX][dice.place(4)],
             list_changed: ListChanged { tools: lists & 1 != 0, prompts: lists & 2 != 0, resources: lists & 4 != 0 },
             standalone: (dice.below(4) < 3).then(|| nonce(dice.below(3))),
-            age_ms: age(dice),
-            unseen_ms: age(dice),
-        }))
+        };
+        let log = attach.stream.filter(|_| dice.below(8) < 7).map(|stream| AttachedLog {
+            about: Self::about(dice),
+            retry_ms: [None, Some(0), Some(50), Some(u32::MAX)][dice.place(4)],
+            page: Self::log(dice, stream, attach.after, attach.limit.up_to),
+        });
+        Answer::ok(Attached { session: Some(session), is_foreign: false, log })
     }
 
-    fn claim(&self, _: &StreamKey, _: &Ticket) -> Answer<u64> {
+    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, _: &Ticket) -> Answer<LogPage> {
         let mut dice = lock(&self.dice);
-        Self::fails(&mut dice).unwrap_or_else(|| Answer::ok([1, 0, 2, u64::MAX][dice.place(4)]))
+        let dice = &mut *dice;
+        Self::fails(dice).unwrap_or_else(|| Answer::ok(Self::log(dice, key.nonce, after, limit.up_to)))
     }
+
+    fn release(&self, _: &str, _: Epoch) {}
 
     fn watch(&self, key: &StreamKey, watcher: &Watcher) {
         lock(&self.watchers).push((key.nonce, Watcher::clone(watcher)));
     }
 
-    fn settle(&self, _: &StreamKey, _: Seq) {}
+    fn settle(&self, _: &StreamKey, _: Epoch, _: Seq) {}
 
-    fn drop_stream(&self, _: &StreamKey) {}
+    fn drop_stream(&self, _: &StreamKey, _: Epoch) {}
 
-    fn drop_session(&self, _: &str) {}
+    fn drop_session(&self, _: &str, _: Epoch) {}
 
     fn sweep(&self, now: Ms) -> Ms {
         now + 1_000
@@ -332,7 +341,7 @@ impl World {
             let revision = REVISIONS[usize::try_from(self.below(2)).unwrap_or(0)];
             self.session = Some(self.bench.session_of("own", revision, dialect));
         } else {
-            self.adoption = self.bench.engine.adopt_session("other", None, dialect, Arc::new(NoWake), 0).ok();
+            self.adoption = self.bench.engine.adopt_session("other", None, None, dialect, Arc::new(NoWake), 0).ok();
         }
     }
 

@@ -22,7 +22,7 @@ fn redis(bytes: &[u8]) {
     for result in decoding::redis_reply(bytes).unwrap_or_default() {
         match result {
             Ok(read) => {
-                let events = read.page.iter().flat_map(|page| &page.events);
+                let events = read.page.iter().flat_map(|page| &page.page.events);
                 assert!(events.map(|event| event.frame.len()).sum::<usize>() <= bytes.len());
             }
             Err(StoreError::TooLarge { .. } | StoreError::TimedOut { .. }) => panic!("a server says no such thing"),

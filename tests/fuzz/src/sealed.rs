@@ -7,10 +7,10 @@ use bytes::Bytes;
 use tailrope_core::Ms;
 use tailrope_core::protocol::StreamNonce;
 use tailrope_core::store::{
-    Answer, Append, Complete, EncryptionKey, EventStore, Limits, MemoryStore, Operation, Outcome, ReadLimit, Record,
-    SealedStore, SessionRecord, StoreError, StreamKey, Ticket, Usage,
+    Answer, Append, Attach, Attached, Complete, EncryptionKey, Epoch, EventStore, Hold, Limits, LogPage, MemoryStore,
+    Operation, Outcome, ReadLimit, RunningLog, SealedStore, SessionRecord, StoreError, StreamKey, Ticket, Usage,
 };
-use tailrope_core::stream::{Chain, EventKind, Page, Seq, StoredEvent};
+use tailrope_core::stream::{Chain, EventKind, Seq, StoredEvent};
 
 use crate::reader::Reader;
 
@@ -70,33 +70,41 @@ impl Damaged {
     }
 }
 
-impl EventStore for Damaged {
-    passes_on!(append put_session settle drop_stream drop_session sweep usage);
-
-    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<Page> {
-        let mut page = now(self.inner.read(key, after, limit, ticket));
-        for event in page.iter_mut().flat_map(|page| &mut page.events) {
+impl Damaged {
+    fn damage_page(&self, log: &mut LogPage) {
+        for event in &mut log.page.events {
             event.frame = self.damage(&event.frame).into();
         }
-        Answer::Now(page)
+        log.tail = log.tail.take().map(|tail| self.damage(&tail).into());
+    }
+}
+
+impl EventStore for Damaged {
+    passes_on!(append release settle drop_stream drop_session sweep usage);
+
+    fn hold(&self, session: &str, hold: &Hold, ticket: &Ticket) -> Answer<Vec<RunningLog>> {
+        let mut running = now(self.inner.hold(session, hold, ticket));
+        for log in running.iter_mut().flatten() {
+            log.about = self.damage(&log.about).into();
+        }
+        Answer::Now(running)
     }
 
-    fn record(&self, key: &StreamKey, ticket: &Ticket) -> Answer<Option<Record>> {
-        let mut record = now(self.inner.record(key, ticket));
-        if let Ok(Some(record)) = &mut record {
-            record.about = self.damage(&record.about).into();
-            record.tail = record.tail.take().map(|tail| self.damage(&tail).into());
+    fn attach(&self, session: &str, attach: &Attach, ticket: &Ticket) -> Answer<Attached> {
+        let mut attached = now(self.inner.attach(session, attach, ticket));
+        if let Some(log) = attached.as_mut().ok().and_then(|attached| attached.log.as_mut()) {
+            log.about = self.damage(&log.about).into();
+            self.damage_page(&mut log.page);
         }
-        Answer::Now(record)
+        Answer::Now(attached)
     }
 
-    fn session(&self, at: Ms, session: &str, ticket: &Ticket) -> Answer<Option<SessionRecord>> {
-        let mut record = now(self.inner.session(at, session, ticket));
-        if let Ok(Some(record)) = &mut record {
-            let damaged = |text: Box<str>| String::from_utf8_lossy(&self.damage(text.as_bytes())).into();
-            record.principal = record.principal.take().map(damaged);
+    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<LogPage> {
+        let mut log = now(self.inner.read(key, after, limit, ticket));
+        if let Ok(log) = &mut log {
+            self.damage_page(log);
         }
-        Answer::Now(record)
+        Answer::Now(log)
     }
 }
 
@@ -132,7 +140,7 @@ pub(crate) fn run(mut reader: Reader<'_>) {
 
     let about = Bytes::copy_from_slice(about);
     let start = Chain::start(&nonce.0);
-    let (first, second) = (start.then(payloads[0]), start.then(payloads[0]).then(payloads[1]));
+    let (first, second) = (start.then(payloads[0], None), start.then(payloads[0], None).then(payloads[1], None));
     let event = |seq, chain: Chain, payload: &[u8]| StoredEvent {
         seq,
         kind: EventKind::Progress,
@@ -147,30 +155,38 @@ pub(crate) fn run(mut reader: Reader<'_>) {
         chain: second.0,
         about: about.clone(),
         primes: false,
-        end: Some(Bytes::copy_from_slice(tail)),
+        end: None,
         retry_ms: None,
     };
-    now(store.append(Ms(0), &key, &append, &ticket(Operation::Append))).expect("it is taken");
-    let limit = ReadLimit { up_to: 2, events: 9, bytes: 1 << 20 };
-    match now(store.read(&key, 0, limit, &ticket(Operation::Read(1)))) {
-        Ok(page) => assert!(!was_changed() && page.events == events, "what was changed is not taken"),
-        Err(error) => assert!(was_changed() && matches!(error, StoreError::Failed(_)), "{error}"),
-    }
-
-    match now(store.record(&key, &ticket(Operation::Record))) {
-        Ok(Some(record)) => {
-            assert!(!was_changed() && record.about == about && record.tail.as_deref() == Some(tail));
-        }
-        Ok(None) => panic!("it has a record"),
-        Err(error) => assert!(was_changed() && matches!(error, StoreError::Failed(_)), "{error}"),
-    }
-
+    let epochs = [1, 2].map(|number| Epoch { number, salt: 1 });
     let record = SessionRecord { principal: Some(principal.as_str().into()), ..SessionRecord::default() };
-    store.put_session(Ms(0), &session, &record);
-    match now(store.session(Ms(0), &session, &ticket(Operation::Session))) {
-        // The digits of its hexadecimal text may be written in more than one way.
-        Ok(Some(read)) => assert_eq!(read.principal.as_deref(), Some(&*principal)),
-        Ok(None) => panic!("it has a record"),
+    let hold = Hold { epoch: epochs[0], seen: None, record: Some(record) };
+    now(store.hold(&session, &hold, &ticket(Operation::Hold))).expect("it is taken");
+    now(store.append(Ms(0), &key, epochs[0], &append, &ticket(Operation::Append))).expect("it is taken");
+
+    let hold = Hold { epoch: epochs[1], seen: Some(epochs[0]), record: None };
+    match now(store.hold(&session, &hold, &ticket(Operation::Hold))) {
+        Ok(running) => assert!(!was_changed() && running[0].about == about, "what was changed is not taken"),
         Err(error) => assert!(was_changed() && matches!(error, StoreError::Failed(_)), "{error}"),
     }
+    let end = Append { first: 3, events: Vec::new(), end: Some(Bytes::copy_from_slice(tail)), ..append };
+    now(store.append(Ms(0), &key, epochs[1], &end, &ticket(Operation::Append))).expect("it is taken");
+
+    let limit = ReadLimit { up_to: 2, events: 9, bytes: 1 << 20 };
+    let is_whole = |log: &LogPage| log.page.events == events && log.tail.as_deref() == Some(tail);
+    match now(store.read(&key, 0, limit, &ticket(Operation::Read(1)))) {
+        Ok(log) => assert!(!was_changed() && is_whole(&log)),
+        Err(error) => assert!(was_changed() && matches!(error, StoreError::Failed(_)), "{error}"),
+    }
+    let attach = Attach { stream: Some(nonce), principal: Some(principal.as_str().into()), limit, ..Attach::nothing() };
+    match now(store.attach(&session, &attach, &ticket(Operation::Attach(1)))) {
+        Ok(attached) => {
+            let log = attached.log.expect("it is there");
+            assert!(!was_changed() && log.about == about && is_whole(&log.page));
+        }
+        Err(error) => assert!(was_changed() && matches!(error, StoreError::Failed(_)), "{error}"),
+    }
+    let foreign = Attach { principal: Some(format!("{principal}x").into()), ..attach };
+    let found = now(store.attach(&session, &foreign, &ticket(Operation::Attach(2)))).expect("nothing is read");
+    assert!(found.is_foreign && found.session.is_none() && found.log.is_none(), "I7");
 }

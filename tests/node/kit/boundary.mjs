@@ -341,7 +341,10 @@ class Machine {
           session.end();
         }
       }
-      this.keep([engine.hookLog(), engine.adoptSession('elsewhere', null, 2, ['2025-11-25'])]);
+      this.keep([
+        engine.hookLog(),
+        engine.adoptSession('elsewhere', { ...HEAD, method: 'GET', sessionId: 'elsewhere' }, 2, ['2025-11-25']),
+      ]);
     }
     this.pool.get('Engine').at(-1).drain(5);
     this.keep(ClientStream.standalone(this.one('ClientOptions'), true, 0));
@@ -395,7 +398,7 @@ const METHODS = {
   'ClientStream.token': ['text', 'text'],
   'Engine.admit': ['head', 'body', 'bool', 'major', 'versions'],
   openSession: ['id', 'asker', 'major', 'versions', 'number'],
-  adoptSession: ['id', 'asker', 'major', 'versions'],
+  adoptSession: ['id', 'head', 'major', 'versions'],
   drain: ['number'],
   'Session.admit': ['head', 'body', 'bool'],
   'Session.open': ['admission', 'bool'],

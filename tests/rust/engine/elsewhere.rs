@@ -10,13 +10,15 @@ use crate::kit::common::{
 use crate::kit::folder::Folder;
 use crate::kit::late_looks::LateLooks;
 use crate::kit::processes::{
-    PATIENCE, adopt, adopt_known, ended, events, has, open_session, process, process_at, read_until, store_in,
+    PATIENCE, adopt, adopt_known, begun, ended, events, has, open_session, process, read_until, store_in,
     wait_for_a_takeover,
 };
 use serde_json::{Value, json};
-use tailrope_core::engine::{Connection, Engine, EngineError, NoWake, Options, SessionHandle};
-use tailrope_core::protocol::{Dialect, EventId, IdEncoder, Origin, RequestId, Revision};
-use tailrope_core::store::{Limits, StoreError, StoreOptions};
+use tailrope_core::Ms;
+use tailrope_core::engine::{EngineError, NoWake, Options};
+use tailrope_core::protocol::{Dialect, EventId, IdEncoder, Origin, StreamNonce};
+use tailrope_core::store::contract::Caller;
+use tailrope_core::store::{Attach, Limits, SessionRecord, StoreError, StoreOptions, StreamKey, session_name};
 use tailrope_core::stream::CloseReason;
 
 #[test]
@@ -25,7 +27,8 @@ fn i11_a_look_up_gives_its_session_once() {
     let (here, there) = (process(&folder, 0), process(&folder, 0));
     let _session = open_session(&here, "s", NEW);
     adopt_known(&there).let_go();
-    let adoption = there.engine.adopt_session("s", Some("alice"), &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 0).unwrap();
+    let adoption =
+        there.engine.adopt_session("s", Some("alice"), None, &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 0).unwrap();
     let deadline = Instant::now() + PATIENCE;
     let session = loop {
         if let Some(outcome) = adoption.take() {
@@ -46,7 +49,7 @@ fn i7_a_session_is_found_by_its_principal_alone() {
     let session = open_session(&here, "s", NEW);
     // Whatever follows is behind the record in the queue of the store.
     let connection = call(&session, 1);
-    read_until(&here, &connection, |answered| !answered.text.is_empty());
+    read_until(&here, &connection, begun);
     assert!(adopt(&there, "s", Some("bob")).unwrap().is_none());
     assert!(adopt(&there, "s", None).unwrap().is_none());
     assert!(adopt(&there, "unknown", Some("alice")).unwrap().is_none());
@@ -69,7 +72,7 @@ fn i11_a_session_that_no_connection_was_opened_of_is_let_go_of() {
     let folder = Folder::new();
     let (here, there) = (process(&folder, 0), process(&folder, 50_000));
     let session = open_session(&here, "s", NEW);
-    let cursor = read_until(&here, &call(&session, 1), |answered| !answered.text.is_empty()).last_id();
+    let cursor = read_until(&here, &call(&session, 1), begun).last_id();
     let seen = adopt_known(&there);
     seen.resume("12", None, Arc::new(NoWake), 0).expect_err("it is no id of ours");
     seen.let_go();
@@ -88,7 +91,7 @@ fn i11_a_session_that_was_let_go_of_ends_without_the_one_that_came_after_it() {
     let folder = Folder::new();
     let (here, there) = (process(&folder, 0), process(&folder, 50_000));
     let session = open_session(&here, "s", NEW);
-    let cursor = read_until(&here, &call(&session, 1), |answered| !answered.text.is_empty()).last_id();
+    let cursor = read_until(&here, &call(&session, 1), begun).last_id();
     let before = adopt_known(&there);
     before.let_go();
     let connection = resume(&adopt_known(&there), &cursor);
@@ -148,10 +151,10 @@ fn a_cursor_that_is_ahead_of_what_was_followed_is_looked_up_anew() {
     let (here, there) = (process(&folder, 0), process(&folder, 50_000));
     let session = open_session(&here, "s", NEW);
     let first = call(&session, 1);
-    let cursor = read_until(&here, &first, |answered| !answered.text.is_empty()).last_id();
+    let cursor = read_until(&here, &first, begun).last_id();
     let seen = adopt_known(&there);
     let idle = resume(&seen, &cursor);
-    read_until(&there, &idle, |answered| !answered.text.is_empty());
+    read_until(&there, &idle, begun);
     for _ in 0..5 {
         notify(&session, 1, "a").unwrap();
     }
@@ -160,180 +163,6 @@ fn a_cursor_that_is_ahead_of_what_was_followed_is_looked_up_anew() {
     assert_eq!(read_until(&there, &idle, ended).end, Some(CloseReason::Superseded), "I4");
     let back = resume(&seen, &ahead);
     assert_eq!(events(&read_until(&there, &back, has(1))), [json!({"event": 6, "is": "b"})]);
-}
-
-/// A session with two calls that have told something: one is answered, one runs.
-fn answered_and_running(process: &Bench) -> (SessionHandle, [Connection; 2]) {
-    let session = open_session(process, "s", NEW);
-    let connections = [1, 2].map(|number| call(&session, number));
-    for number in [1, 2] {
-        notify(&session, number, "a").unwrap();
-    }
-    respond(&session, 1).unwrap();
-    (session, connections)
-}
-
-#[test]
-fn i13_after_a_restart_everything_is_readable_and_what_ran_gets_an_end() {
-    let close: fn(&Bench, &SessionHandle) = |before, _| before.engine.close();
-    let release: fn(&Bench, &SessionHandle) = |before, _| before.engine.release();
-    let release_and_end: fn(&Bench, &SessionHandle) = |before, session| {
-        before.engine.release();
-        session.end();
-    };
-    let over = "session ended before";
-    let gone = "process that ran this request is gone";
-    for (leave, text) in [(close, over), (release, gone), (release_and_end, over), (|_, _| {}, gone)] {
-        let folder = Folder::new();
-        let (done, running) = {
-            let before = process(&folder, 0);
-            let (session, connections) = answered_and_running(&before);
-            let done = read_until(&before, &connections[0], has(2)).ids()[0].clone();
-            let running = read_until(&before, &connections[1], has(1)).ids()[0].clone();
-            leave(&before, &session);
-            (done, running)
-        };
-        let after = process_at(&folder, 0, impatient());
-        let session = adopt_known(&after);
-        let finished = resume(&session, &done);
-        let answered = read_until(&after, &finished, ended);
-        let want = [json!({"event": 1, "is": "a"}), json!({"event": 2, "is": {"result": 1}})];
-        assert_eq!(events(&answered), want);
-        for _ in 0..2 {
-            let left = resume(&session, &running);
-            let answered = read_until(&after, &left, ended);
-            let want = [json!({"event": 1, "is": "a"}), json!({"tombstone": {"error": -32603, "id": 2}})];
-            assert_eq!((events(&answered), answered.end), (want.to_vec(), Some(CloseReason::Complete)));
-            assert!(answered.text.contains(text), "{}", answered.text);
-        }
-    }
-}
-
-#[test]
-fn i13_every_request_of_a_batch_whose_process_is_gone_gets_its_end() {
-    let folder = Folder::new();
-    let before = process(&folder, 0);
-    let session = open_session(&before, "s", Revision::V2025_03_26);
-    let connection = session.call(&[id(1), RequestId::text_id("1")], None, Arc::new(NoWake), 0).unwrap();
-    notify(&session, 1, "a").unwrap();
-    let cursor = read_until(&before, &connection, has(1)).last_id();
-    let after = process_at(&folder, 0, impatient());
-    let seen = adopt_known(&after);
-    let answered = read_until(&after, &resume(&seen, &cursor), ended);
-    let payload = answered.text.lines().rev().find_map(|line| line.strip_prefix("data: ")).expect("an end");
-    let ends: Vec<Value> = serde_json::from_str(payload).expect("one end for each request");
-    assert_eq!(ends.iter().map(|end| end["id"].clone()).collect::<Vec<_>>(), [json!(1), json!("1")]);
-    assert!(ends.iter().all(|end| end["error"]["code"] == -32603), "{ends:?}");
-}
-
-/// With this every other process that goes on by default counts as gone: the next sign of it takes seconds.
-fn impatient() -> StoreOptions {
-    StoreOptions { owner_lost_ms: 30, ..StoreOptions::default() }
-}
-
-#[test]
-fn i13_no_reader_is_given_an_end_that_the_store_refused() {
-    let folder = Folder::new();
-    let here = process(&folder, 0);
-    let looks = LateLooks::new(store_in(&folder, StoreOptions::default()));
-    // Time runs much faster here than for the store, which is to be waited for.
-    let options = Options { store: Some(Arc::clone(&looks) as _), store_timeout_ms: 0, ..Options::default() };
-    let there = Bench::new(options);
-    let session = open_session(&here, "s", NEW);
-    let first = call(&session, 1);
-    notify(&session, 1, "a").unwrap();
-    let cursor = read_until(&here, &first, has(1)).last_id();
-    let seen = adopt_known(&there);
-    looks.sees_nobody.store(true, Ordering::SeqCst);
-    let back = resume(&seen, &cursor);
-    let deadline = Instant::now() + PATIENCE;
-    // The owner has given a sign since each of these, so the store takes none of the ends.
-    while looks.told.load(Ordering::SeqCst) < 5 {
-        there.advance(100);
-        let answered = read_now(&back);
-        assert_eq!((events(&answered), answered.end), (vec![], None), "its owner is alive");
-        assert!(Instant::now() < deadline, "the log is looked at again");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    notify(&session, 1, "b").unwrap();
-    respond(&session, 1).unwrap();
-    let want = [json!({"event": 2, "is": "b"}), json!({"event": 3, "is": {"result": 1}})];
-    let answered = read_until(&there, &back, ended);
-    assert_eq!((events(&answered), answered.end), (want.to_vec(), Some(CloseReason::Complete)));
-}
-
-#[test]
-fn i13_an_owner_that_was_only_slow_gives_its_readers_the_end_that_the_log_has() {
-    let hinted: fn(&SessionHandle) = |_| {};
-    let goes_on: fn(&SessionHandle) = |session| {
-        for name in ["b", "c"] {
-            let _ = notify(session, 1, name);
-        }
-    };
-    let answers: fn(&SessionHandle) = |session| {
-        let _ = notify(session, 1, "b");
-        respond(session, 1).unwrap();
-    };
-    for (hears_nothing, act) in [(false, hinted), (true, goes_on), (true, answers)] {
-        let folder = Folder::new();
-        let store = LateLooks::new(store_in(&folder, StoreOptions::default()));
-        store.hears_nothing.store(hears_nothing, Ordering::SeqCst);
-        let here = Bench::new(Options { store: Some(store as _), ..Options::default() });
-        let session = open_session(&here, "s", NEW);
-        let first = call(&session, 1);
-        notify(&session, 1, "a").unwrap();
-        let cursor = read_until(&here, &first, has(1)).last_id();
-        let there = process_at(&folder, 0, impatient());
-        let elsewhere = read_until(&there, &resume(&adopt_known(&there), &cursor), ended);
-        assert!(elsewhere.text.contains("process that ran this request is gone"), "{}", elsewhere.text);
-        let back = resume(&session, &cursor);
-        act(&session);
-        let answered = read_until(&here, &back, ended);
-        assert_eq!((events(&answered), answered.end), (events(&elsewhere), Some(CloseReason::Complete)));
-        assert!(answered.text.contains("process that ran this request is gone"), "{}", answered.text);
-        assert_eq!(here.engine.stats().logs_lost, 0, "nothing is lost");
-        respond(&session, 1).expect("a late response kills no session");
-        let again = call(&session, 1);
-        respond(&session, 1).unwrap();
-        assert_eq!(
-            events(&read_until(&here, &again, ended)),
-            [json!({"event": 1, "is": {"result": 1}})],
-            "the id is free"
-        );
-    }
-}
-
-#[test]
-fn f_45_a_session_that_ends_because_what_serves_it_goes_stays_readable() {
-    let ways: [fn(&Engine, &SessionHandle); 3] = [
-        |engine, session| {
-            engine.drain(100);
-            session.end();
-        },
-        |_, session| {
-            session.drain(100);
-            session.end();
-        },
-        |_, session| session.release(),
-    ];
-    for leave in ways {
-        let folder = Folder::new();
-        let there = process(&folder, 0);
-        // What a process asked of its store is done when that is closed.
-        let cursors = {
-            let before = process(&folder, 0);
-            let (session, connections) = answered_and_running(&before);
-            let cursors =
-                connections.each_ref().map(|connection| read_until(&before, connection, has(1)).ids()[0].clone());
-            leave(&before.engine, &session);
-            cursors
-        };
-        let seen = adopt_known(&there);
-        let done = read_until(&there, &resume(&seen, &cursors[0]), ended);
-        assert_eq!(events(&done), [json!({"event": 1, "is": "a"}), json!({"event": 2, "is": {"result": 1}})]);
-        let left = read_until(&there, &resume(&seen, &cursors[1]), ended);
-        assert_eq!(events(&left).pop(), Some(json!({"tombstone": {"error": -32603, "id": 2}})), "I13");
-    }
 }
 
 #[test]
@@ -346,10 +175,10 @@ fn i4_a_reader_that_was_fenced_elsewhere_gets_nothing_of_what_came_meanwhile() {
         notify(&session, 1, "a").unwrap();
         let cursor = read_until(&here, &first, has(1)).last_id();
         let elsewhere = resume(&adopt_known(&there), &cursor);
-        read_until(&there, &elsewhere, |answered| !answered.text.is_empty());
-        // The claim is stored before the event; both are told in one.
+        read_until(&there, &elsewhere, begun);
+        // The reader is counted before the event is stored; both are told in one.
         let back = resume(&session, &cursor);
-        read_until(&here, &back, |answered| !answered.text.is_empty());
+        read_until(&here, &back, begun);
         notify(&session, 1, "b").unwrap();
         assert_eq!(events(&read_until(&here, &back, has(1))), [json!({"event": 2, "is": "b"})]);
         let fenced = read_until(&there, &elsewhere, ended);
@@ -363,9 +192,7 @@ fn i7_a_foreign_cursor_and_an_unknown_one_are_answered_alike_elsewhere() {
     let (here, there) = (process(&folder, 0), process(&folder, 0));
     let sessions = ["s", "other"].map(|name| open_session(&here, name, NEW));
     let connections = sessions.each_ref().map(|session| call(session, 1));
-    let cursors = connections
-        .each_ref()
-        .map(|connection| read_until(&here, connection, |answered| !answered.text.is_empty()).last_id());
+    let cursors = connections.each_ref().map(|connection| read_until(&here, connection, begun).last_id());
     let mut unknown = cursors[0].clone().into_bytes();
     unknown[3..9].fill(b'x');
     let seen = adopt_known(&there);
@@ -426,12 +253,12 @@ fn i7_a_cursor_that_names_another_kind_of_stream_than_its_log_is_unknown() {
         assert_eq!(events(&answered), [json!({"event": 1, "is": "a"})], "the own standalone stream");
         // What was forged has made nothing of the streams themselves.
         let back = resume(session, &standalone);
-        let one = read_until(bench, &back, |answered| !answered.text.is_empty());
+        let one = read_until(bench, &back, begun);
         assert_eq!(one.frames(), [json!({"priming": 1, "retry_ms": 3000})]);
         let two = resume(session, &standalone);
-        read_until(bench, &two, |answered| !answered.text.is_empty());
+        read_until(bench, &two, begun);
         assert_eq!(read_now(&back).end, None, "I4: it is parked, as on no stream of a request");
-        let called = read_until(bench, &resume(session, &called), |answered| !answered.text.is_empty());
+        let called = read_until(bench, &resume(session, &called), begun);
         assert_eq!((called.status, called.end), (Some(200), None));
     }
 }
@@ -442,11 +269,67 @@ fn a_listener_elsewhere_is_served() {
     let (here, there) = (process(&folder, 0), process(&folder, 0));
     let session = open_session(&here, "s", NEW);
     let first = listen(&session);
-    read_until(&here, &first, |answered| !answered.text.is_empty());
+    read_until(&here, &first, begun);
     let seen = adopt_known(&there);
     let second = listen(&seen);
-    let answered = read_until(&there, &second, |answered| !answered.text.is_empty());
+    let answered = read_until(&there, &second, begun);
     assert_eq!(answered.frames(), [json!({"priming": 0, "retry_ms": 3000})]);
+}
+
+#[test]
+fn i2_a_lost_standalone_log_is_created_by_the_owner_of_its_session_alone() {
+    // The owner finds out with its next event, and names another, or creates the one that had none.
+    for is_renamed in [true, false] {
+        let folder = Folder::new();
+        let (here, there) = (process(&folder, 0), process(&folder, 0));
+        let session = open_session(&here, "s", NEW);
+        if is_renamed {
+            broadcast(&session, "a").unwrap();
+        }
+        let seen = adopt_known(&there);
+        let follows = listen(&seen);
+        let cursor = read_until(&there, &follows, |answered| has(usize::from(is_renamed))(answered) && begun(answered))
+            .last_id();
+        let Some(EventId::Position(at)) = EventId::parse(&cursor) else { panic!("a cursor: {cursor}") };
+        let store = store_in(&folder, StoreOptions::default());
+        let look = Attach { stream: Some(at.nonce), principal: Some("alice".into()), ..Attach::nothing() };
+        let log = || Caller::new(&*store, Ms(0)).attach(&session_name("s"), &look).log;
+        let epoch = log().and_then(|log| log.page.owner).expect("another process has it").epoch;
+        store.drop_stream(&StreamKey { session: session_name("s"), nonce: at.nonce }, epoch);
+        read_until(&there, &follows, ended);
+        let back = if is_renamed { resume(&seen, &cursor) } else { listen(&seen) };
+        for _ in 0..20 {
+            there.advance(50);
+            let answered = read_now(&back);
+            assert_eq!((events(&answered), answered.end), (vec![], None), "it waits");
+            assert_eq!(log(), None);
+        }
+        drop(broadcast(&session, "b"));
+        if is_renamed {
+            let deadline = Instant::now() + PATIENCE;
+            while here.engine.stats().logs_lost == 0 {
+                assert!(Instant::now() < deadline, "the owner finds out");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            broadcast(&session, "b").unwrap();
+        }
+        assert_eq!(events(&read_until(&there, &back, has(1))), [json!({"event": 1, "is": "b"})]);
+    }
+}
+
+#[test]
+fn i2_a_session_without_a_standalone_stream_gets_none_elsewhere() {
+    let folder = Folder::new();
+    let there = process(&folder, 0);
+    let store = store_in(&folder, StoreOptions::default());
+    let record = SessionRecord { principal: Some("alice".into()), revision: Some(NEW), ..SessionRecord::default() };
+    Caller::new(&*store, Ms(0)).hold(&session_name("s"), record);
+    let mut unknown = Vec::new();
+    IdEncoder::new(StreamNonce([7; 12]), &Origin::Standalone).encode(1, 0, 1, &mut unknown);
+    let back = resume(&adopt_known(&there), &String::from_utf8(unknown).unwrap());
+    let answered = read_until(&there, &back, ended);
+    assert_eq!((events(&answered), answered.end), (vec![], Some(CloseReason::Fault)), "its client comes back");
+    assert_eq!(there.engine.stats().streams_opened, 0);
 }
 
 #[test]
@@ -465,7 +348,7 @@ fn i3_a_listener_that_is_told_a_position_before_its_stream_is_known_goes_on_from
     read_until(&there, &one, has(1));
     looks.sees_nothing.store(true, Ordering::SeqCst);
     let two = listen(&seen);
-    let told = read_until(&there, &two, |answered| !answered.text.is_empty());
+    let told = read_until(&there, &two, begun);
     // Or that after it, where the process has looked again meanwhile.
     let begins = usize::from(told.frames() == [json!({"priming": 1, "retry_ms": 3000})]);
     assert_eq!(told.frames(), [json!({"priming": begins, "retry_ms": 3000})]);
@@ -505,7 +388,7 @@ fn i4_a_listener_elsewhere_takes_over_and_the_one_before_is_parked() {
     let one = read_until(&here, &first, has(1));
     let seen = adopt_known(&there);
     let second = resume(&seen, &one.last_id());
-    read_until(&there, &second, |answered| !answered.text.is_empty());
+    read_until(&there, &second, begun);
     wait_for_a_takeover(&here, 1);
     broadcast(&session, "b").unwrap();
     assert_eq!(events(&read_until(&there, &second, has(1))), [json!({"event": 2, "is": "b"})]);
@@ -519,7 +402,8 @@ fn i9_a_session_that_the_store_does_not_tell_of_is_an_error_in_time() {
     let bench = Bench::new(Options { store: Some(Arc::clone(&store) as _), ..Options::default() });
     store.set(true, false);
     let bell = Arc::new(Bell::default());
-    let adopt = || bench.engine.adopt_session("s", None, &Dialect::MCP_PYTHON_2, Arc::clone(&bell) as _, 7).unwrap();
+    let adopt =
+        || bench.engine.adopt_session("s", None, None, &Dialect::MCP_PYTHON_2, Arc::clone(&bell) as _, 7).unwrap();
     let (late, told) = (adopt(), adopt());
     assert!(late.take().is_none());
     store.answer_nth(1, true);

@@ -128,24 +128,39 @@ fn i8_a_rest_that_is_not_whole_is_no_replay() {
     assert_eq!(texts(replay(&log, "s", &ids[1])), Some(("1".into(), vec!["2".into(), "3".into(), "4".into()])));
 }
 
+/// A process of its own on a file.
+fn process(folder: &Folder) -> Bench {
+    let store = open(&format!("sqlite:{}", folder.path("a.db").display()), &StoreOptions::default()).unwrap();
+    Bench::new(Options { store: Some(store), ..Options::default() })
+}
+
 #[test]
 fn a_restart_on_a_durable_store_finds_it() {
     let folder = Folder::new();
-    let engine = || {
-        let store = open(&format!("sqlite:{}", folder.path("a.db").display()), &StoreOptions::default()).unwrap();
-        Bench::new(Options { store: Some(store), ..Options::default() })
-    };
     let id = {
-        let before = engine();
+        let before = process(&folder);
         let log = before.engine.hook_log();
         let id = put(&log, "", "1", "a");
         put(&log, "", "1", "b");
         id
     };
-    let after = engine();
+    let after = process(&folder);
     let log = after.engine.hook_log();
     put(&log, "", "1", "of another log");
     assert_eq!(texts(replay(&log, "", &id)), Some(("1".into(), vec!["b".into()])));
+}
+
+#[test]
+fn processes_that_share_a_store_write_one_scope_and_find_what_the_others_stored() {
+    let folder = Folder::new();
+    let processes = [process(&folder), process(&folder)];
+    let logs = processes.each_ref().map(|process| process.engine.hook_log());
+    let first = logs.each_ref().map(|log| put(log, "", "1", "first"));
+    for (log, text) in logs.iter().zip(["of one", "of the other"]) {
+        put(log, "", "1", text);
+    }
+    assert_eq!(texts(replay(&logs[1], "", &first[0])), Some(("1".into(), vec!["of one".into()])));
+    assert_eq!(texts(replay(&logs[0], "", &first[1])), Some(("1".into(), vec!["of the other".into()])));
 }
 
 #[test]
@@ -159,7 +174,7 @@ fn i9_a_fault_harms_one_message_and_a_lost_log_none() {
     put(&log, "s", "1", "b");
     assert_eq!(texts(replay(&log, "s", &first)), Some(("1".into(), vec!["b".into()])));
     let Some(EventId::Position(cursor)) = EventId::parse(&first) else { panic!("an id of our form") };
-    memory.drop_stream(&StreamKey { session: session_name("hook s"), nonce: cursor.nonce });
+    memory.drop_stream(&StreamKey { session: session_name("hook s"), nonce: cursor.nonce }, memory.epoch());
     let again = put(&log, "s", "1", "c");
     assert_eq!((replay(&log, "s", &first), texts(replay(&log, "s", &again))), (None, Some(("1".into(), vec![]))));
 }

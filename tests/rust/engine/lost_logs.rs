@@ -22,9 +22,9 @@ fn key_of(session: &str, event_id: &str) -> StreamKey {
 
 /// The two ways to lose events: the log is not there, or is there with less in it.
 fn lose(store: &SlowStore, key: &StreamKey, all: bool) {
-    store.drop_stream(key);
+    store.drop_stream(key, store.epoch());
     if !all {
-        let caller = Caller::new(store, Ms(0));
+        let caller = Caller::new(store, Ms(0)).with(store.epoch());
         let mut log = Log { key: key.clone(), events: Vec::new() };
         caller.open_as(&log);
         caller.push(&mut log, &[progress("of an older state")]);
@@ -92,7 +92,7 @@ fn i8_the_standalone_stream_begins_anew_when_its_log_is_lost() {
         let back = bench.read(&resume(&session, &cursor));
         assert_eq!(last(&back), Some(json!({"event": 1, "is": "e"})), "a stream of another name, from its start");
         let new: StreamNonce = key_of("s", &back.last_id()).nonce;
-        assert!(new != old.nonce && store.record_now(&old).is_none(), "nothing is left of the old one (I11)");
+        assert!(new != old.nonce && store.log_now(&old).is_none(), "nothing is left of the old one (I11)");
     }
 }
 
@@ -122,5 +122,5 @@ fn a_log_that_is_opened_says_what_it_is_about() {
     let session = bench.session("s", NEW);
     let connection = call(&session, 1);
     let key = key_of("s", &bench.read(&connection).last_id());
-    assert_eq!(store.record_now(&key).map(|record| record.about), Some(Bytes::new()));
+    assert_eq!(store.log_now(&key).map(|log| log.about), Some(Bytes::new()));
 }

@@ -2,30 +2,18 @@
 
 use std::sync::Arc;
 
-use crate::kit::any_order::{AnyOrder, process_in_any_order};
-use crate::kit::common::{Answered, Bench, NEW, broadcast, call, listen, notify, read_now, resume};
+use crate::kit::any_order::{AnyOrder, is_attach, process_in_any_order};
+use crate::kit::common::{Bench, NEW, broadcast, call, listen, notify, read_now, respond, resume};
 use crate::kit::folder::Folder;
-use crate::kit::processes::{adopt_known, ended, events, has, open_session, process, read_until};
+use crate::kit::processes::{adopt_known, begun, ended, events, has, open_session, process, read_until};
 use serde_json::json;
 use tailrope_core::engine::{Adoption, Connection, NoWake, SessionHandle};
 use tailrope_core::protocol::Dialect;
 use tailrope_core::store::Operation;
 use tailrope_core::stream::CloseReason;
 
-fn is_record(operation: &Operation) -> bool {
-    matches!(operation, Operation::Record)
-}
-
-fn is_read(operation: &Operation) -> bool {
-    matches!(operation, Operation::Read(_))
-}
-
-fn is_session(operation: &Operation) -> bool {
-    matches!(operation, Operation::Session)
-}
-
-fn begun(answered: &Answered) -> bool {
-    !answered.text.is_empty()
+fn is_look(operation: &Operation) -> bool {
+    matches!(operation, Operation::Look(_))
 }
 
 /// A call with one event whose connection broke: the session where it is written, and a cursor before the event.
@@ -42,8 +30,8 @@ fn interrupted_call(here: &Bench) -> (SessionHandle, String) {
     (session, cursor)
 }
 
-fn look_up(bench: &Bench) -> Adoption {
-    bench.engine.adopt_session("s", Some("alice"), &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 0).unwrap()
+fn look_up(bench: &Bench, cursor: Option<&str>) -> Adoption {
+    bench.engine.adopt_session("s", Some("alice"), cursor, &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 0).unwrap()
 }
 
 fn found(adoption: &Adoption) -> SessionHandle {
@@ -66,17 +54,17 @@ fn was_fenced(bench: &Bench, connection: &Connection) {
     assert_eq!((events(&answered), answered.end), (vec![], Some(CloseReason::Superseded)), "I4");
 }
 
-/// Two resumes of one stream that were told their position while the store could not tell, and whose cursors are
-/// looked at now: the answers wait, in the order in which they came.
+/// Two resumes of one stream that were told their position while the store could not tell. It was asked again: the
+/// answers wait, in the order in which they came.
 fn two_that_were_told(here: &Bench, there: &Bench, store: &AnyOrder) -> (SessionHandle, [Connection; 2]) {
     let (session, cursor) = interrupted_call(here);
     let seen = adopt_known(there);
-    store.hold(is_record);
+    store.hold(is_attach);
     let both = [resume(&seen, &cursor), resume(&seen, &cursor)];
+    store.wait_for(there, 2);
     store.fail_all(there);
     assert!(events(&read_until(there, &both[1], begun)).is_empty(), "it is told its own position");
     notify(&session, 1, "b").unwrap();
-    store.hold(is_read);
     store.wait_for(there, 2);
     (session, both)
 }
@@ -88,9 +76,10 @@ fn i4_a_reader_whose_session_was_looked_up_for_longer_is_no_newer() {
     let (there, store) = process_in_any_order(&folder);
     let (session, cursor) = interrupted_call(&here);
     adopt_known(&there).let_go();
-    store.hold(is_session);
-    let (older, newer) = (look_up(&there), look_up(&there));
+    store.hold(is_attach);
+    let (older, newer) = (look_up(&there, Some(&cursor)), look_up(&there, Some(&cursor)));
     store.wait_for(&there, 2);
+    store.let_go();
     store.answer(1);
     let second = resume(&found(&newer), &cursor);
     assert_eq!(events(&read_until(&there, &second, has(1))), [json!({"event": 1, "is": "a"})]);
@@ -114,9 +103,10 @@ fn i4_a_listener_whose_session_was_looked_up_for_longer_is_no_newer() {
     let session = open_session(&here, "s", NEW);
     broadcast(&session, "a").unwrap();
     adopt_known(&there).let_go();
-    store.hold(is_session);
-    let (older, newer) = (look_up(&there), look_up(&there));
+    store.hold(is_attach);
+    let (older, newer) = (look_up(&there, None), look_up(&there, None));
     store.wait_for(&there, 2);
+    store.let_go();
     store.answer(1);
     let second = listen(&found(&newer));
     assert_eq!(events(&read_until(&there, &second, has(1))), [json!({"event": 1, "is": "a"})]);
@@ -127,69 +117,65 @@ fn i4_a_listener_whose_session_was_looked_up_for_longer_is_no_newer() {
 }
 
 #[test]
+fn i4_a_reader_that_was_counted_while_its_session_was_looked_up_keeps_the_stream() {
+    let folder = Folder::new();
+    let here = process(&folder, 0);
+    let (there, store) = process_in_any_order(&folder);
+    let (session, cursor) = interrupted_call(&here);
+    store.hold(is_attach);
+    let (older, newer) = (look_up(&there, Some(&cursor)), look_up(&there, Some(&cursor)));
+    store.wait_for(&there, 2);
+    store.hold(is_look);
+    store.answer(0);
+    let first = resume(&found(&older), &cursor);
+    // The look tells of the newer reader, which is here, too.
+    store.wait_for(&there, 2);
+    store.answer(0);
+    let second = resume(&found(&newer), &cursor);
+    was_fenced(&there, &first);
+    store.let_go();
+    store.answer_all();
+    respond(&session, 1).unwrap();
+    assert_eq!(read_until(&there, &second, ended).end, Some(CloseReason::Complete));
+}
+
+#[test]
 fn i4_a_reader_that_is_looked_up_once_more_is_no_newer() {
     let folder = Folder::new();
     let here = process(&folder, 0);
     let (there, store) = process_in_any_order(&folder);
     let (session, cursor) = interrupted_call(&here);
     let seen = adopt_known(&there);
-    store.hold(is_record);
-    // What is asked for this one knows nothing of the event that the older of the others has from elsewhere.
-    let asks = resume(&seen, &cursor);
-    store.wait_for(&there, 1);
-    notify(&session, 1, "b").unwrap();
-    let ahead = read_until(&here, &resume(&session, &cursor), has(2)).last_id();
-    let (first, second) = (resume(&seen, &ahead), resume(&seen, &cursor));
-    asks.lost();
+    store.hold(is_attach);
+    let first = resume(&seen, &cursor);
+    store.fail_all(&there);
+    let second = resume(&seen, &cursor);
+    // The older one is counted once more, behind the newer one.
+    store.wait_for(&there, 2);
+    store.let_go();
     store.answer(0);
     assert_eq!(events(&read_until(&there, &second, has(1))), [json!({"event": 1, "is": "a"})]);
-    store.let_go();
-    store.answer_all();
-    assert_eq!(events(&read_until(&there, &second, has(1))), [json!({"event": 2, "is": "b"})]);
+    // The log is looked at meanwhile.
+    gets_nothing(&there, &second);
     was_fenced(&there, &first);
+    respond(&session, 1).unwrap();
+    assert_eq!(read_until(&there, &second, ended).end, Some(CloseReason::Complete));
 }
 
 #[test]
-fn i4_an_older_reader_gets_nothing_while_a_newer_one_was_told_its_position() {
-    let folder = Folder::new();
-    let here = process(&folder, 0);
-    let (there, store) = process_in_any_order(&folder);
-    let (_session, [first, second]) = two_that_were_told(&here, &there, &store);
-    store.answer(0);
-    gets_nothing(&there, &first);
-    store.let_go();
-    store.answer(0);
-    let all = [json!({"event": 1, "is": "a"}), json!({"event": 2, "is": "b"})];
-    assert_eq!(events(&read_until(&there, &second, has(2))), all);
-    was_fenced(&there, &first);
-}
-
-#[test]
-fn i4_a_reader_goes_on_when_the_newer_one_that_was_told_its_position_leaves() {
-    let folder = Folder::new();
-    let here = process(&folder, 0);
-    let (there, store) = process_in_any_order(&folder);
-    let (_session, [first, second]) = two_that_were_told(&here, &there, &store);
-    store.let_go();
-    store.answer(0);
-    gets_nothing(&there, &first);
-    second.lost();
-    let all = [json!({"event": 1, "is": "a"}), json!({"event": 2, "is": "b"})];
-    assert_eq!(events(&read_until(&there, &first, has(2))), all);
-}
-
-#[test]
-fn i4_the_answer_for_the_newer_reader_may_come_first() {
-    let folder = Folder::new();
-    let here = process(&folder, 0);
-    let (there, store) = process_in_any_order(&folder);
-    let (_session, [first, second]) = two_that_were_told(&here, &there, &store);
-    store.let_go();
-    store.answer(1);
-    let all = [json!({"event": 1, "is": "a"}), json!({"event": 2, "is": "b"})];
-    assert_eq!(events(&read_until(&there, &second, has(2))), all);
-    store.answer(0);
-    was_fenced(&there, &first);
+fn i4_the_newer_of_two_readers_that_were_told_their_position_has_the_stream() {
+    for newer_is_told_first in [false, true] {
+        let folder = Folder::new();
+        let here = process(&folder, 0);
+        let (there, store) = process_in_any_order(&folder);
+        let (_session, [first, second]) = two_that_were_told(&here, &there, &store);
+        store.let_go();
+        store.answer(usize::from(newer_is_told_first));
+        store.answer_all();
+        let all = [json!({"event": 1, "is": "a"}), json!({"event": 2, "is": "b"})];
+        assert_eq!(events(&read_until(&there, &second, has(2))), all);
+        was_fenced(&there, &first);
+    }
 }
 
 #[test]
@@ -202,12 +188,12 @@ fn i2_a_listener_begins_where_its_first_id_says() {
     let first = listen(&seen);
     broadcast(&session, "a").unwrap();
     assert_eq!(events(&read_until(&there, &first, has(1))), [json!({"event": 1, "is": "a"})]);
-    store.hold(is_record);
+    store.hold(|operation| is_attach(operation) || is_look(operation));
     // Nothing that was asked before is under way any more.
     store.fail_all(&there);
     let second = listen(&seen);
     store.fail_all(&there);
-    let told = read_until(&there, &second, |answered| !answered.text.is_empty());
+    let told = read_until(&there, &second, begun);
     assert_eq!((told.frames().len(), events(&told).len()), (1, 0), "the store cannot tell: {told:?}");
     store.let_go();
     broadcast(&session, "b").unwrap();

@@ -8,7 +8,8 @@ use crate::kit::dice::Dice;
 use tailrope_core::Ms;
 use tailrope_core::engine::{EngineError, NoWake, Options, SessionHandle};
 use tailrope_core::exchange::{Admission, Asker, Request, Terms};
-use tailrope_core::protocol::{Dialect, Head, Refusal};
+use tailrope_core::protocol::{Dialect, Head, Refusal, StreamNonce};
+use tailrope_core::store::contract::Caller;
 use tailrope_core::store::{EventStore, Limits, MemoryStore, SessionRecord, session_name};
 
 const ALL: EngineError = EngineError::TooManySessions { option: "max_sessions", max: 3 };
@@ -230,12 +231,13 @@ fn i11_a_session_that_gives_way_tells_whoever_still_sends() {
 #[test]
 fn i11_a_reader_of_a_session_elsewhere_takes_a_place_while_it_reads() {
     let store: Arc<dyn EventStore> = Arc::new(MemoryStore::new(Limits::default()));
-    let record = SessionRecord { revision: Some(NEW), ..SessionRecord::default() };
+    let record =
+        SessionRecord { revision: Some(NEW), standalone: Some(StreamNonce([1; 12])), ..SessionRecord::default() };
     let options = Options { max_sessions: 1, store: Some(Arc::clone(&store)), ..Options::default() };
     let bench = Bench::new(options);
-    store.put_session(Ms(0), &session_name("elsewhere"), &record);
+    Caller::new(&*store, Ms(0)).hold(&session_name("elsewhere"), record);
     let adopt = || {
-        let adoption = bench.engine.adopt_session("elsewhere", None, &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 0);
+        let adoption = bench.engine.adopt_session("elsewhere", None, None, &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 0);
         adoption.unwrap().take().expect("the store answers at once").map(|session| session.expect("it is known"))
     };
     let reader = adopt().unwrap();

@@ -86,7 +86,7 @@ fn a_child_of_a_fork_waits_for_no_lock_of_its_parent() {
     let session = bench.session("s", NEW);
     let (connection, lost) = (call(&session, 1), call(&session, 2));
     let hooks = bench.engine.hook_log();
-    let adopting = bench.engine.adopt_session("u", None, &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 0).unwrap();
+    let adopting = bench.engine.adopt_session("u", None, None, &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 0).unwrap();
     // What a thread of the parent holds when it forks is locked in the child, for ever: here the session and the store.
     store.stands_still.store(true, Ordering::SeqCst);
     let of_parent = session.clone();

@@ -2,10 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::kit::common::{NEW, SECRET, ask, call, id, notify, read_now, respond, resume, slow, unused};
+use crate::kit::common::{
+    Bench, NEW, SECRET, ask, call, id, notification, notify, read_now, respond, resume, slow, unused,
+};
 use serde_json::json;
 use tailrope_core::engine::{Connection, EngineError, NoWake, Options, Sent};
-use tailrope_core::stream::{CloseReason, Pacing};
+use tailrope_core::protocol::EventId;
+use tailrope_core::store::{EncryptionKey, StoreOptions, open};
+use tailrope_core::stream::{Chain, CloseReason, Pacing};
 
 // Stores that wait, and stores that fail
 
@@ -270,10 +274,10 @@ fn a_session_that_ends_while_its_store_is_slow_still_answers_everybody() {
     let session = bench.session("s", NEW);
     let stored = call(&session, 1);
     let cursor = bench.read(&stored).last_id();
+    let other = bench.session("other", NEW);
     store.set(true, false);
     ask(&session, 1, "on its way").unwrap();
     let opening = call(&session, 2);
-    let other = bench.session("other", NEW);
     store.set(false, false);
     let gone = call(&other, 1);
     let gone_cursor = bench.read(&gone).last_id();
@@ -339,4 +343,22 @@ fn i10_a_handler_is_held_back_while_too_much_waits_for_the_store() {
     while store.answer(true) {}
     store.set(false, false);
     assert_eq!(bench.read(&connection).frames().len(), 5);
+}
+
+#[test]
+fn the_hashes_of_an_encrypted_log_confirm_no_guess_of_a_payload() {
+    let key = EncryptionKey::from_hex(&"1".repeat(64)).unwrap();
+    for (keys, is_confirmed) in [(vec![], true), (vec![key], false)] {
+        let store = open("memory:", &StoreOptions { encryption_keys: keys, ..StoreOptions::default() }).unwrap();
+        let bench = Bench::new(Options { store: Some(store), ..Options::default() });
+        let session = bench.session("s", NEW);
+        let connection = call(&session, 1);
+        notify(&session, 1, "a").unwrap();
+        let Some(EventId::Position(at)) = EventId::parse(&bench.read(&connection).last_id()) else {
+            panic!("a position")
+        };
+        // The tag of an event id is a part of the running hash that is stored.
+        let guessed = Chain::start(&at.nonce.0).then(&notification("a"), None);
+        assert_eq!(at.tag == guessed.tag(), is_confirmed);
+    }
 }

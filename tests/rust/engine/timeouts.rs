@@ -165,13 +165,13 @@ fn i13_an_end_is_asked_for_until_the_store_has_it() {
         bench.advance(1_000);
     }
     bench.advance(60_000);
-    assert!(!store.record_now(&key).unwrap().finished);
+    assert!(!store.log_now(&key).unwrap().page.is_finished);
     // Who comes meanwhile is given the end that the store has not got.
     store.set(false, false);
     assert_eq!(bench.read(&resume(&session, &cursor)).frames()[1..], want);
     store.answer_all();
     bench.advance(30_000);
-    assert!(store.record_now(&key).is_some_and(|record| record.finished && record.tail.is_some()));
+    assert!(store.log_now(&key).is_some_and(|log| log.page.is_finished && log.page.tail.is_some()));
     bench.advance(60_000);
     assert_eq!(store.pending(), 0, "it has an answer");
     assert_eq!(bench.read(&resume(&session, &cursor)).frames()[1..], want);

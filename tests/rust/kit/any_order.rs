@@ -5,16 +5,20 @@ use std::time::{Duration, Instant};
 use tailrope_core::Ms;
 use tailrope_core::engine::Options;
 use tailrope_core::store::{
-    Answer, Append, Complete, EventStore, Operation, Outcome, ReadLimit, Record, SessionRecord, StoreError,
-    StoreOptions, StreamKey, Ticket, Usage, Watcher,
+    Answer, Append, Attach, Attached, Complete, Epoch, EventStore, Hold, LogPage, Operation, Outcome, ReadLimit,
+    RunningLog, StoreError, StoreOptions, StreamKey, Ticket, Usage, Watcher,
 };
-use tailrope_core::stream::{Page, Seq};
+use tailrope_core::stream::Seq;
 
 use crate::kit::common::{Bench, SECRET};
 use crate::kit::folder::Folder;
 use crate::kit::processes::{PATIENCE, store_in};
 
 type Which = fn(&Operation) -> bool;
+
+pub(crate) fn is_attach(operation: &Operation) -> bool {
+    matches!(operation, Operation::Attach(_))
+}
 
 /// Everything is done by the store within; what of its answers is held the test passes on.
 pub(crate) struct AnyOrder {
@@ -93,9 +97,8 @@ impl AnyOrder {
         for (ticket, _) in std::mem::take(&mut *self.answers.lock().unwrap()) {
             let error = || StoreError::Failed(SECRET.to_owned());
             ticket.complete(match ticket.operation {
-                Operation::Record => Outcome::Record(Err(error())),
-                Operation::Read(_) => Outcome::Page(Err(error())),
-                Operation::Session => Outcome::Session(Err(error())),
+                Operation::Attach(_) => Outcome::Attached(Err(error())),
+                Operation::Read(_) | Operation::Look(_) => Outcome::Page(Err(error())),
                 operation => panic!("{operation:?} is not held"),
             });
         }
@@ -116,19 +119,20 @@ impl AnyOrder {
 
 impl EventStore for AnyOrder {
     passes_on!(
-        append put_session claim unwatch settle drop_stream drop_session sweep usage answers_elsewhere outlives_process
+        hold append release unwatch settle drop_stream drop_session sweep usage answers_elsewhere outlives_process
     );
 
-    fn record(&self, key: &StreamKey, ticket: &Ticket) -> Answer<Option<Record>> {
-        self.ask(ticket, |ticket| self.inner.record(key, ticket))
+    fn attach(&self, session: &str, attach: &Attach, ticket: &Ticket) -> Answer<Attached> {
+        self.ask(ticket, |ticket| self.inner.attach(session, attach, ticket))
     }
 
-    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<Page> {
+    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<LogPage> {
         self.ask(ticket, |ticket| self.inner.read(key, after, limit, ticket))
     }
 
-    fn session(&self, now: Ms, session: &str, ticket: &Ticket) -> Answer<Option<SessionRecord>> {
-        self.ask(ticket, |ticket| self.inner.session(now, session, ticket))
+    fn abandon(&self, key: &StreamKey, ticket: &Ticket) {
+        self.answers.lock().unwrap().retain(|(held, _)| held.number != ticket.number);
+        self.inner.abandon(key, ticket);
     }
 
     fn watch(&self, key: &StreamKey, watcher: &Watcher) {

@@ -10,10 +10,10 @@ use tailrope_core::engine::{
 };
 use tailrope_core::protocol::{Dialect, EventId, RequestId, Revision};
 use tailrope_core::store::{
-    Answer, Append, Complete, EventStore, Limits, MemoryStore, Operation, Outcome, ReadLimit, Record, SessionRecord,
-    StoreError, StreamKey, Ticket, Usage,
+    Answer, Append, Attach, Attached, AttachedLog, Complete, Epoch, EventStore, Hold, Limits, LogPage, MemoryStore,
+    Operation, Outcome, ReadLimit, RunningLog, StoreError, StreamKey, Ticket, Usage,
 };
-use tailrope_core::stream::{CloseReason, Page, Seq};
+use tailrope_core::stream::{CloseReason, Seq};
 
 pub(crate) const NEW: Revision = Revision::V2025_11_25;
 pub(crate) const OLD: Revision = Revision::V2025_06_18;
@@ -174,6 +174,8 @@ pub(crate) struct SlowStore {
     /// The numbers of what was.
     abandoned: Mutex<HashSet<u64>>,
     pending: Mutex<VecDeque<Pending>>,
+    /// Of the hold that came last.
+    epoch: Mutex<Epoch>,
     /// Whoever asks waits for ever, as for a lock whose holder is not there.
     pub(crate) stands_still: AtomicBool,
     /// How many do.
@@ -188,16 +190,16 @@ impl Complete for Nobody {
 }
 
 enum Pending {
-    Append(Ms, StreamKey, Append, Ticket),
+    Hold(String, Hold, Ticket),
+    Append(Ms, StreamKey, Epoch, Append, Ticket),
+    Attach(String, Attach, Ticket),
     Read(StreamKey, Seq, ReadLimit, Ticket),
-    Record(StreamKey, Ticket),
-    Session(Ms, String, Ticket),
 }
 
 impl Pending {
     fn ticket(&self) -> &Ticket {
         match self {
-            Self::Append(.., ticket) | Self::Read(.., ticket) | Self::Record(_, ticket) | Self::Session(.., ticket) => {
+            Self::Hold(.., ticket) | Self::Append(.., ticket) | Self::Attach(.., ticket) | Self::Read(.., ticket) => {
                 ticket
             }
         }
@@ -213,6 +215,7 @@ impl SlowStore {
             calls_off: AtomicBool::new(false),
             abandoned: Mutex::default(),
             pending: Mutex::default(),
+            epoch: Mutex::default(),
             stands_still: AtomicBool::new(false),
             waiting: AtomicU64::new(0),
         })
@@ -233,25 +236,27 @@ impl SlowStore {
         self.fails.store(fails, Ordering::SeqCst);
     }
 
-    /// What the store knows of a log, however slow it is told to be.
-    pub(crate) fn record_now(&self, key: &StreamKey) -> Option<Record> {
+    /// All that the store has of a log, however slow it is told to be.
+    pub(crate) fn log_now(&self, key: &StreamKey) -> Option<AttachedLog> {
         let nobody: std::sync::Weak<Nobody> = std::sync::Weak::new();
-        let ticket = Ticket { to: nobody, nonce: key.nonce, operation: Operation::Record, number: 0 };
-        match self.inner().record(key, &ticket) {
-            Answer::Now(record) => record.expect("the memory store does not fail"),
+        let ticket = Ticket { to: nobody, nonce: key.nonce, operation: Operation::Attach(0), number: 0 };
+        let limit = ReadLimit { up_to: Seq::MAX, events: usize::MAX, bytes: usize::MAX };
+        let attach = Attach { stream: Some(key.nonce), limit, ..Attach::nothing() };
+        match self.inner().attach(&key.session, &attach, &ticket) {
+            Answer::Now(attached) => attached.expect("the memory store does not fail").log,
             Answer::Later => unreachable!("the memory store answers at once"),
         }
     }
 
     /// Everything that a log holds, however slow the store is told to be.
     pub(crate) fn text_now(&self, key: &StreamKey) -> String {
-        let nobody: std::sync::Weak<Nobody> = std::sync::Weak::new();
-        let ticket = Ticket { to: nobody, nonce: key.nonce, operation: Operation::Read(0), number: 0 };
-        let limit = ReadLimit { up_to: Seq::MAX, events: usize::MAX, bytes: usize::MAX };
-        match self.inner().read(key, 0, limit, &ticket) {
-            Answer::Now(Ok(page)) => page.events.iter().map(|event| String::from_utf8_lossy(&event.frame)).collect(),
-            _ => String::new(),
-        }
+        let log = self.log_now(key).unwrap_or_default();
+        log.page.page.events.iter().map(|event| String::from_utf8_lossy(&event.frame)).collect()
+    }
+
+    /// What the session writes with that came last.
+    pub(crate) fn epoch(&self) -> Epoch {
+        *self.epoch.lock().unwrap()
     }
 
     pub(crate) fn pending(&self) -> usize {
@@ -271,35 +276,25 @@ impl SlowStore {
 
     pub(crate) fn answer_nth(&self, at: usize, succeed: bool) -> bool {
         let Some(pending) = self.pending.lock().unwrap().remove(at) else { return false };
-        let now = |answer| match answer {
-            Answer::Now(result) => result,
-            Answer::Later => unreachable!("the memory store answers at once"),
-        };
         match pending {
-            Pending::Append(at, key, append, ticket) => {
-                let result = if succeed { now(self.inner().append(at, &key, &append, &ticket)) } else { Err(failed()) };
+            Pending::Hold(session, hold, ticket) => {
+                let result = if succeed { now(self.inner().hold(&session, &hold, &ticket)) } else { Err(failed()) };
+                ticket.complete(Outcome::Held(result));
+            }
+            Pending::Append(at, key, epoch, append, ticket) => {
+                let result = match succeed {
+                    true => now(self.inner().append(at, &key, epoch, &append, &ticket)),
+                    false => Err(failed()),
+                };
                 ticket.complete(Outcome::Done(result));
             }
+            Pending::Attach(session, attach, ticket) => {
+                let result = if succeed { now(self.inner().attach(&session, &attach, &ticket)) } else { Err(failed()) };
+                ticket.complete(Outcome::Attached(result));
+            }
             Pending::Read(key, after, limit, ticket) => {
-                let page = match self.inner().read(&key, after, limit, &ticket) {
-                    Answer::Now(page) if succeed => page,
-                    _ => Err(failed()),
-                };
-                ticket.complete(Outcome::Page(page));
-            }
-            Pending::Session(at, session, ticket) => {
-                let record = match self.inner().session(at, &session, &ticket) {
-                    Answer::Now(record) if succeed => record,
-                    _ => Err(failed()),
-                };
-                ticket.complete(Outcome::Session(record));
-            }
-            Pending::Record(key, ticket) => {
-                let record = match self.inner().record(&key, &ticket) {
-                    Answer::Now(record) if succeed => record,
-                    _ => Err(failed()),
-                };
-                ticket.complete(Outcome::Record(record));
+                let result = if succeed { now(self.inner().read(&key, after, limit, &ticket)) } else { Err(failed()) };
+                ticket.complete(Outcome::Page(result));
             }
         }
         true
@@ -312,10 +307,10 @@ impl SlowStore {
     /// Does the oldest append, and says that it got no answer in its own time: as a store does whose server
     /// took the append and was not heard. False when the oldest operation is no append.
     pub(crate) fn answer_unheard(&self) -> bool {
-        let Some(Pending::Append(at, key, append, ticket)) = self.pending.lock().unwrap().pop_front() else {
+        let Some(Pending::Append(at, key, epoch, append, ticket)) = self.pending.lock().unwrap().pop_front() else {
             return false;
         };
-        assert!(matches!(self.inner().append(at, &key, &append, &ticket), Answer::Now(Ok(()))), "it is taken");
+        assert!(matches!(self.inner().append(at, &key, epoch, &append, &ticket), Answer::Now(Ok(()))), "it is taken");
         ticket.complete(Outcome::Done(Err(StoreError::TimedOut { after_ms: 10_000 })));
         true
     }
@@ -340,6 +335,14 @@ impl SlowStore {
     }
 }
 
+/// The memory store answers at once.
+fn now<T>(answer: Answer<T>) -> Result<T, StoreError> {
+    match answer {
+        Answer::Now(result) => result,
+        Answer::Later => unreachable!("the memory store answers at once"),
+    }
+}
+
 /// Names what must never reach a client.
 pub(crate) const SECRET: &str = "password at db.internal:5432";
 
@@ -348,14 +351,26 @@ fn failed() -> StoreError {
 }
 
 impl EventStore for SlowStore {
-    fn append(&self, now: Ms, key: &StreamKey, append: &Append, ticket: &Ticket) -> Answer<()> {
+    fn hold(&self, session: &str, hold: &Hold, ticket: &Ticket) -> Answer<Vec<RunningLog>> {
+        *self.epoch.lock().unwrap() = hold.epoch;
         match (self.does_wait(), self.does_fail()) {
             (true, _) => {
-                self.put(Pending::Append(now, key.clone(), append.clone(), ticket.clone()));
+                self.put(Pending::Hold(session.to_owned(), hold.clone(), ticket.clone()));
                 Answer::Later
             }
             (_, true) => Answer::Now(Err(failed())),
-            _ => self.inner().append(now, key, append, ticket),
+            _ => self.inner().hold(session, hold, ticket),
+        }
+    }
+
+    fn append(&self, now: Ms, key: &StreamKey, epoch: Epoch, append: &Append, ticket: &Ticket) -> Answer<()> {
+        match (self.does_wait(), self.does_fail()) {
+            (true, _) => {
+                self.put(Pending::Append(now, key.clone(), epoch, append.clone(), ticket.clone()));
+                Answer::Later
+            }
+            (_, true) => Answer::Now(Err(failed())),
+            _ => self.inner().append(now, key, epoch, append, ticket),
         }
     }
 
@@ -366,7 +381,18 @@ impl EventStore for SlowStore {
         }
     }
 
-    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<Page> {
+    fn attach(&self, session: &str, attach: &Attach, ticket: &Ticket) -> Answer<Attached> {
+        match (self.does_wait(), self.does_fail()) {
+            (true, _) => {
+                self.put(Pending::Attach(session.to_owned(), attach.clone(), ticket.clone()));
+                Answer::Later
+            }
+            (_, true) => Answer::Now(Err(failed())),
+            _ => self.inner().attach(session, attach, ticket),
+        }
+    }
+
+    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<LogPage> {
         match (self.does_wait(), self.does_fail()) {
             (true, _) => {
                 self.put(Pending::Read(key.clone(), after, limit, ticket.clone()));
@@ -377,42 +403,20 @@ impl EventStore for SlowStore {
         }
     }
 
-    fn record(&self, key: &StreamKey, ticket: &Ticket) -> Answer<Option<Record>> {
-        match (self.does_wait(), self.does_fail()) {
-            (true, _) => {
-                self.put(Pending::Record(key.clone(), ticket.clone()));
-                Answer::Later
-            }
-            (_, true) => Answer::Now(Err(failed())),
-            _ => self.inner().record(key, ticket),
-        }
+    fn release(&self, session: &str, epoch: Epoch) {
+        self.inner().release(session, epoch);
     }
 
-    fn put_session(&self, now: Ms, session: &str, record: &SessionRecord) {
-        self.inner().put_session(now, session, record);
+    fn settle(&self, key: &StreamKey, epoch: Epoch, seq: Seq) {
+        self.inner().settle(key, epoch, seq);
     }
 
-    fn session(&self, now: Ms, session: &str, ticket: &Ticket) -> Answer<Option<SessionRecord>> {
-        match (self.does_wait(), self.does_fail()) {
-            (true, _) => {
-                self.put(Pending::Session(now, session.to_owned(), ticket.clone()));
-                Answer::Later
-            }
-            (_, true) => Answer::Now(Err(failed())),
-            _ => self.inner().session(now, session, ticket),
-        }
+    fn drop_stream(&self, key: &StreamKey, epoch: Epoch) {
+        self.inner().drop_stream(key, epoch);
     }
 
-    fn settle(&self, key: &StreamKey, seq: Seq) {
-        self.inner().settle(key, seq);
-    }
-
-    fn drop_stream(&self, key: &StreamKey) {
-        self.inner().drop_stream(key);
-    }
-
-    fn drop_session(&self, session: &str) {
-        self.inner().drop_session(session);
+    fn drop_session(&self, session: &str, epoch: Epoch) {
+        self.inner().drop_session(session, epoch);
     }
 
     fn sweep(&self, now: Ms) -> Ms {

@@ -25,7 +25,7 @@ pub(crate) fn positions(caller: &Caller<'_>, log: &Log, after: Seq) -> Vec<Seq> 
 pub(crate) fn positions_if_kept(caller: &Caller<'_>, log: &Log) -> Option<Vec<Seq>> {
     let limit = ReadLimit { up_to: Seq::MAX, events: 100, bytes: 64 << 10 };
     match caller.read(log, 0, limit) {
-        Ok(page) => Some(page.events.iter().map(|event| event.seq).collect()),
+        Ok(page) => Some(page.page.events.iter().map(|event| event.seq).collect()),
         Err(StoreError::Gone) => None,
         Err(error) => panic!("the log is readable: {error:?}"),
     }

@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex};
 
 use tailrope_core::Ms;
 use tailrope_core::store::{
-    Answer, Append, Complete, EventStore, Outcome, ReadLimit, Record, SessionRecord, StoreError, StreamKey, Ticket,
-    Usage, Watcher,
+    Answer, Append, Attach, Attached, Complete, Epoch, EventStore, Hold, LogPage, Outcome, Owner, ReadLimit,
+    RunningLog, StoreError, StreamKey, Ticket, Usage, Watcher,
 };
-use tailrope_core::stream::{Page, Seq};
+use tailrope_core::stream::Seq;
 
 /// Everything is done by the store within; this one knows of owners what was true long ago.
 pub(crate) struct LateLooks {
@@ -33,9 +33,12 @@ struct Look {
 impl Complete for Look {
     fn complete(&self, _: &Ticket, outcome: Outcome) {
         let outcome = match outcome {
-            Outcome::Record(Ok(Some(record))) if record.owner_unseen_ms.is_some() && !record.finished => {
+            Outcome::Page(Ok(LogPage { owner: Some(owner), is_finished: false, .. }))
+                if owner.unseen_ms != u64::MAX =>
+            {
+                let Outcome::Page(Ok(page)) = outcome else { unreachable!("it was just looked at") };
                 self.told.fetch_add(1, Ordering::SeqCst);
-                Outcome::Record(Ok(Some(Record { owner_unseen_ms: Some(u64::MAX), ..record })))
+                Outcome::Page(Ok(LogPage { owner: Some(Owner { unseen_ms: u64::MAX, ..owner }), ..page }))
             }
             other => other,
         };
@@ -52,21 +55,20 @@ impl LateLooks {
 
 impl EventStore for LateLooks {
     passes_on!(
-        append read put_session session claim unwatch settle drop_stream drop_session sweep usage answers_elsewhere
-        outlives_process
+        hold append attach release unwatch settle drop_stream drop_session sweep usage answers_elsewhere outlives_process
     );
 
-    fn record(&self, key: &StreamKey, ticket: &Ticket) -> Answer<Option<Record>> {
+    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<LogPage> {
         if self.sees_nothing.load(Ordering::SeqCst) {
             return Answer::Now(Err(StoreError::Failed("it is away".to_owned())));
         }
         if !self.sees_nobody.load(Ordering::SeqCst) {
-            return self.inner.record(key, ticket);
+            return self.inner.read(key, after, limit, ticket);
         }
         let look = Arc::new(Look { ticket: ticket.clone(), told: Arc::clone(&self.told) });
         let asker: Arc<dyn Complete> = Arc::clone(&look) as _;
         self.looks.lock().unwrap().push(look);
-        let answer = self.inner.record(key, &Ticket { to: Arc::downgrade(&asker), ..ticket.clone() });
+        let answer = self.inner.read(key, after, limit, &Ticket { to: Arc::downgrade(&asker), ..ticket.clone() });
         assert!(matches!(answer, Answer::Later), "a store on a disk takes its time");
         answer
     }

@@ -3,24 +3,23 @@
 /// The named methods of [`EventStore`](tailrope_core::store::EventStore), as calls of the same method of `self.inner`.
 macro_rules! passes_on {
     ($($method:ident)*) => { $(passes_on!(@ $method);)* };
+    (@ hold) => {
+        passes_on!(@ fn hold(session: &str, hold: &Hold, ticket: &Ticket) -> Answer<Vec<RunningLog>>);
+    };
     (@ append) => {
-        passes_on!(@ fn append(now: Ms, key: &StreamKey, append: &Append, ticket: &Ticket) -> Answer<()>);
+        passes_on!(@ fn append(now: Ms, key: &StreamKey, epoch: Epoch, append: &Append, ticket: &Ticket) -> Answer<()>);
+    };
+    (@ attach) => {
+        passes_on!(@ fn attach(session: &str, attach: &Attach, ticket: &Ticket) -> Answer<Attached>);
     };
     (@ read) => {
-        passes_on!(@ fn read(key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<Page>);
+        passes_on!(@ fn read(key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<LogPage>);
     };
-    (@ record) => { passes_on!(@ fn record(key: &StreamKey, ticket: &Ticket) -> Answer<Option<Record>>); };
-    (@ put_session) => {
-        passes_on!(@ fn put_session(now: Ms, session: &str, record: &SessionRecord) -> ());
-    };
-    (@ session) => {
-        passes_on!(@ fn session(now: Ms, session: &str, ticket: &Ticket) -> Answer<Option<SessionRecord>>);
-    };
-    (@ claim) => { passes_on!(@ fn claim(key: &StreamKey, ticket: &Ticket) -> Answer<u64>); };
+    (@ release) => { passes_on!(@ fn release(session: &str, epoch: Epoch) -> ()); };
     (@ unwatch) => { passes_on!(@ fn unwatch(key: &StreamKey, watcher: &Watcher) -> ()); };
-    (@ settle) => { passes_on!(@ fn settle(key: &StreamKey, seq: Seq) -> ()); };
-    (@ drop_stream) => { passes_on!(@ fn drop_stream(key: &StreamKey) -> ()); };
-    (@ drop_session) => { passes_on!(@ fn drop_session(session: &str) -> ()); };
+    (@ settle) => { passes_on!(@ fn settle(key: &StreamKey, epoch: Epoch, seq: Seq) -> ()); };
+    (@ drop_stream) => { passes_on!(@ fn drop_stream(key: &StreamKey, epoch: Epoch) -> ()); };
+    (@ drop_session) => { passes_on!(@ fn drop_session(session: &str, epoch: Epoch) -> ()); };
     (@ sweep) => { passes_on!(@ fn sweep(now: Ms) -> Ms); };
     (@ usage) => { passes_on!(@ fn usage() -> Usage); };
     (@ answers_elsewhere) => { passes_on!(@ fn answers_elsewhere() -> bool); };

@@ -37,7 +37,8 @@ pub(crate) fn open_session(bench: &Bench, name: &str, revision: Revision) -> Ses
 }
 
 pub(crate) fn adopt(bench: &Bench, name: &str, principal: Option<&str>) -> Result<Option<SessionHandle>, EngineError> {
-    let adoption = bench.engine.adopt_session(name, principal, &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 0).unwrap();
+    let wake = Arc::new(NoWake);
+    let adoption = bench.engine.adopt_session(name, principal, None, &Dialect::MCP_PYTHON_2, wake, 0).unwrap();
     let deadline = Instant::now() + PATIENCE;
     loop {
         if let Some(outcome) = adoption.take() {
@@ -88,13 +89,18 @@ pub(crate) fn has(count: usize) -> impl Fn(&Answered) -> bool {
     move |answered| events(answered).len() >= count
 }
 
-/// The claim of a reader elsewhere reaches this process; what comes then goes to the newer reader alone.
+/// This process hears of a reader elsewhere; what comes then goes to the newer reader alone.
 pub(crate) fn wait_for_a_takeover(bench: &Bench, count: u64) {
     let deadline = Instant::now() + PATIENCE;
     while bench.engine.stats().takeovers_elsewhere < count {
-        assert!(Instant::now() < deadline, "the claim is told");
+        assert!(Instant::now() < deadline, "the reader is told of");
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// It has an id. Comments may come before, while the store has the log not yet.
+pub(crate) fn begun(answered: &Answered) -> bool {
+    answered.text.contains("id: ")
 }
 
 pub(crate) fn ended(answered: &Answered) -> bool {

@@ -8,8 +8,8 @@ use crate::kit::folder::Folder;
 use tailrope_core::Ms;
 use tailrope_core::store::contract::{Caller, Log, check, check_shared, progress};
 use tailrope_core::store::{
-    Answer, Complete, EncryptionKey, EventStore, Limits, MemoryStore, Operation, Outcome, ReadLimit, SealedStore,
-    SessionRecord, StoreError, StoreOptions, Ticket, open,
+    Answer, Attach, Complete, EncryptionKey, EventStore, Limits, MemoryStore, Operation, Outcome, ReadLimit,
+    SealedStore, SessionRecord, StoreError, StoreOptions, Ticket, open,
 };
 
 fn key(digit: char) -> EncryptionKey {
@@ -44,9 +44,9 @@ fn nothing_that_was_said_is_readable_in_the_file() {
         let mut log = caller.open("s", 1);
         caller.push(&mut log, &[progress(words[0])]);
         caller.finish(&log, words[1].as_bytes()).expect("it is ended");
-        store.put_session(Ms(0), "s", &SessionRecord { principal: Some(words[2].into()), ..SessionRecord::default() });
-        assert_eq!(caller.session("s").and_then(|record| record.principal).as_deref(), Some(words[2]));
-        assert_eq!(caller.record(&log).and_then(|record| record.tail).as_deref(), Some(words[1].as_bytes()));
+        assert_eq!(caller.log(&log).and_then(|log| log.page.tail).as_deref(), Some(words[1].as_bytes()));
+        caller.hold("s", of(words[2]));
+        assert!(caller.session("s", Some(words[2])).is_some());
     }
     let mut files: Vec<_> = std::fs::read_dir(folder.path("a.db").parent().unwrap()).unwrap().collect();
     let bytes: Vec<u8> = files.drain(..).flat_map(|file| std::fs::read(file.unwrap().path()).unwrap()).collect();
@@ -54,6 +54,46 @@ fn nothing_that_was_said_is_readable_in_the_file() {
     for word in words {
         assert!(!bytes.windows(word.len()).any(|part| part == word.as_bytes()), "{word}");
     }
+}
+
+fn of(principal: &str) -> SessionRecord {
+    SessionRecord { principal: Some(principal.into()), ..SessionRecord::default() }
+}
+
+#[test]
+fn a_session_is_found_by_its_principal_with_the_key_it_began_with_and_the_store_does_not_know_whose_it_is() {
+    let memory: Arc<dyn EventStore> = Arc::new(MemoryStore::new(Limits::default()));
+    let with = |keys: &[EncryptionKey]| SealedStore::new(Arc::clone(&memory), keys).expect("there is a key");
+    let old = with(&[key('1')]);
+    let log = Caller::new(&old, Ms(0)).open("s", 1);
+    for session in ["s", "t"] {
+        Caller::new(&old, Ms(0)).hold(session, of("alice"));
+    }
+    let look = |store: &dyn EventStore, session, principal: Option<&str>| {
+        let principal = principal.map(Into::into);
+        let attach = Attach { stream: Some(log.key.nonce), principal, counts: true, ..Attach::nothing() };
+        Caller::new(store, Ms(0)).attach(session, &attach)
+    };
+    let new = with(&[key('2'), key('3'), key('1')]);
+    let [kept, other] =
+        ["s", "t"].map(|session| look(&new, session, Some("alice")).session.expect("it is hers").principal);
+    assert!(kept.is_some() && kept != other, "one principal is not seen to have two sessions");
+    // Nobody reads it, not even whoever has the keys.
+    assert!(!kept.expect("it has one").contains("alice"));
+    let strangers = [with(&[key('2'), key('3')]), with(&[key('4')])];
+    let strangers = strangers.iter().map(|store| store as &dyn EventStore).chain([&*memory]);
+    for (store, principal) in
+        strangers.map(|store| (store, Some("alice"))).chain([(&new as _, Some("bob")), (&new as _, None)])
+    {
+        let found = look(store, "s", principal);
+        assert!(found.is_foreign && found.session.is_none() && found.log.is_none(), "{principal:?}: {found:?}");
+    }
+    let found = look(&new, "s", Some("alice")).log.expect("it is there");
+    assert_eq!((found.page.readers, &*found.about), (2, &b"about \0 1"[..]), "only she counted");
+    // What is kept from now on is under the new key.
+    Caller::new(&new, Ms(0)).hold("s", of("alice"));
+    let found = |keys: &[EncryptionKey]| !look(&with(keys), "s", Some("alice")).is_foreign;
+    assert_eq!((found(&[key('2'), key('1')]), found(&[key('3'), key('1')])), (true, false));
 }
 
 #[test]
@@ -111,11 +151,11 @@ fn a_question_that_is_called_off_is_called_off_within_and_nobody_elses_is() {
     let askers = [Arc::new(Asker::default()), Arc::new(Asker::default())];
     let ticket = |asker: usize, number| {
         let to: Arc<dyn Complete> = Arc::clone(&askers[asker]) as _;
-        Ticket { to: Arc::downgrade(&to), nonce: log.key.nonce, operation: Operation::Record, number }
+        Ticket { to: Arc::downgrade(&to), nonce: log.key.nonce, operation: Operation::Look(0), number }
     };
     for number in 0..MANY {
         for asker in 0..2 {
-            assert!(matches!(store.record(&log.key, &ticket(asker, number)), Answer::Later));
+            assert!(matches!(store.read(&log.key, 0, ReadLimit::default(), &ticket(asker, number)), Answer::Later));
         }
     }
     for number in 0..MANY {

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 
 use tailrope_core::Ms;
 use tailrope_core::store::{
-    Answer, Append, EventStore, Limits, MemoryStore, Outcome, ReadLimit, Record, SessionRecord, StoreError, StreamKey,
-    Ticket, Usage,
+    Answer, Append, Attach, Attached, Epoch, EventStore, Hold, Limits, LogPage, MemoryStore, Outcome, ReadLimit,
+    RunningLog, StoreError, StreamKey, Ticket, Usage,
 };
-use tailrope_core::stream::{Page, Seq};
+use tailrope_core::stream::Seq;
 
 type Job = Box<dyn FnOnce(&MemoryStore) + Send>;
 
@@ -47,44 +47,44 @@ impl ThreadedStore {
 }
 
 impl EventStore for ThreadedStore {
-    fn append(&self, now: Ms, key: &StreamKey, append: &Append, ticket: &Ticket) -> Answer<()> {
-        let (key, append) = (key.clone(), append.clone());
-        self.ask(ticket, move |store, ticket| store.append(now, &key, &append, ticket), Outcome::Done)
+    fn hold(&self, session: &str, hold: &Hold, ticket: &Ticket) -> Answer<Vec<RunningLog>> {
+        let (session, hold) = (session.to_owned(), hold.clone());
+        self.ask(ticket, move |store, ticket| store.hold(&session, &hold, ticket), Outcome::Held)
     }
 
-    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<Page> {
+    fn append(&self, now: Ms, key: &StreamKey, epoch: Epoch, append: &Append, ticket: &Ticket) -> Answer<()> {
+        let (key, append) = (key.clone(), append.clone());
+        self.ask(ticket, move |store, ticket| store.append(now, &key, epoch, &append, ticket), Outcome::Done)
+    }
+
+    fn attach(&self, session: &str, attach: &Attach, ticket: &Ticket) -> Answer<Attached> {
+        let (session, attach) = (session.to_owned(), attach.clone());
+        self.ask(ticket, move |store, ticket| store.attach(&session, &attach, ticket), Outcome::Attached)
+    }
+
+    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<LogPage> {
         let key = key.clone();
         self.ask(ticket, move |store, ticket| store.read(&key, after, limit, ticket), Outcome::Page)
     }
 
-    fn record(&self, key: &StreamKey, ticket: &Ticket) -> Answer<Option<Record>> {
-        let key = key.clone();
-        self.ask(ticket, move |store, ticket| store.record(&key, ticket), Outcome::Record)
-    }
-
-    fn put_session(&self, now: Ms, session: &str, record: &SessionRecord) {
-        let (session, record) = (session.to_owned(), record.clone());
-        self.put(move |store| store.put_session(now, &session, &record));
-    }
-
-    fn session(&self, now: Ms, session: &str, ticket: &Ticket) -> Answer<Option<SessionRecord>> {
+    fn release(&self, session: &str, epoch: Epoch) {
         let session = session.to_owned();
-        self.ask(ticket, move |store, ticket| store.session(now, &session, ticket), Outcome::Session)
+        self.put(move |store| store.release(&session, epoch));
     }
 
-    fn settle(&self, key: &StreamKey, seq: Seq) {
+    fn settle(&self, key: &StreamKey, epoch: Epoch, seq: Seq) {
         let key = key.clone();
-        self.put(move |store| store.settle(&key, seq));
+        self.put(move |store| store.settle(&key, epoch, seq));
     }
 
-    fn drop_stream(&self, key: &StreamKey) {
+    fn drop_stream(&self, key: &StreamKey, epoch: Epoch) {
         let key = key.clone();
-        self.put(move |store| store.drop_stream(&key));
+        self.put(move |store| store.drop_stream(&key, epoch));
     }
 
-    fn drop_session(&self, session: &str) {
+    fn drop_session(&self, session: &str, epoch: Epoch) {
         let session = session.to_owned();
-        self.put(move |store| store.drop_session(&session));
+        self.put(move |store| store.drop_session(&session, epoch));
     }
 
     fn sweep(&self, now: Ms) -> Ms {

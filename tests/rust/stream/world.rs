@@ -487,13 +487,14 @@ impl World {
         let conn = self.conns.get_mut(&id).expect(NOBODY);
         assert_eq!(conn.life, Life::Open, "I4: nothing goes to connection {id}, which is over");
         assert!(!conn.tail, "I6: nothing follows the end");
-        // A resume that the store cannot answer gets its own position back, and an end is told whatever the store does.
-        let is_known = self.is_created || conn.visit.is_some() || self.ended;
-        assert!(is_known || frame == Frame::KeepAlive, "I1: nothing is sent before the log exists");
-        if !is_known {
+        if !self.is_created && !conn.anything && frame == Frame::KeepAlive {
+            // Before anything else a connection may be told that it was heard. Without priming, resumes begin so, too.
+            conn.anything = !self.rules.priming && conn.visit.is_some();
             conn.awake = true;
             return;
         }
+        // A resume that the store cannot answer gets its own position back, and an end is told whatever the store does.
+        assert!(self.is_created || conn.visit.is_some() || self.ended, "I1: nothing is sent before the log exists");
         let first = !std::mem::replace(&mut conn.anything, true);
         assert!(!first || !self.rules.priming || matches!(frame, Frame::Priming { .. }), "I5: the first bytes");
         conn.awake = true;

@@ -23,9 +23,8 @@ impl World {
             node.is_paused = false;
             let mut state = node.store.state();
             (state.is_cut_off, state.mode) = (false, Mode::Now);
-            drop(state);
-            node.store.do_all();
         }
+        self.do_in_turns();
         self.run();
         self.advance(10);
         for at in 0..self.nodes.len() {

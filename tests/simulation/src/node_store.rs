@@ -6,10 +6,10 @@ use tailrope_checker::Why;
 use tailrope_core::Ms;
 use tailrope_core::protocol::StreamNonce;
 use tailrope_core::store::{
-    Answer, Append, EventStore, Outcome, ReadLimit, Record, SessionRecord, StoreError, StreamKey, Ticket, Usage,
-    Watcher, Watchers,
+    Answer, Append, Attach, Attached, Epoch, EventStore, Hold, LogPage, Outcome, ReadLimit, RunningLog, StoreError,
+    StreamKey, Ticket, Usage, Watcher, Watchers,
 };
-use tailrope_core::stream::{Page, Seq};
+use tailrope_core::stream::Seq;
 
 use crate::sea::{Operation, Sea};
 
@@ -173,7 +173,7 @@ impl NodeStore {
     }
 
     /// Tells what was held back.
-    pub(crate) fn release(&self) {
+    pub(crate) fn tell_held(&self) {
         loop {
             let told = {
                 let mut state = self.state();
@@ -189,9 +189,9 @@ impl NodeStore {
 
     /// Does everything that can be done.
     pub(crate) fn do_all(&self) {
-        self.release();
+        self.tell_held();
         while self.decide(0, Fate::Done) {
-            self.release();
+            self.tell_held();
         }
     }
 
@@ -203,7 +203,7 @@ impl NodeStore {
         let left: Vec<Pending> = waiting.into_iter().filter(|pending| pending.held.is_none()).collect();
         let count = if state.is_cut_off { 0 } else { (done % (left.len() as u64 + 1)) as usize };
         let mut sea = self.sea();
-        if left.iter().any(|pending| matches!(pending.operation, Operation::Append(_))) {
+        if left.iter().any(|pending| matches!(pending.operation, Operation::Append(..))) {
             sea.count("crashes with appends under way");
         }
         for pending in &left[..count] {
@@ -227,7 +227,7 @@ fn note_failure(sea: &mut Sea, key: &StreamKey, operation: &Operation) {
 }
 
 fn end_name(operation: &Operation) -> Option<String> {
-    let Operation::Append(append) = operation else { return None };
+    let Operation::Append(_, append) = operation else { return None };
     let last = append.events.iter().find(|event| event.kind.is_response())?;
     let text = String::from_utf8_lossy(&last.frame);
     tailrope_checker::marks(&text).next().map(|mark| mark.stream.to_owned())
@@ -246,8 +246,15 @@ fn of_session(session: &str) -> StreamKey {
 }
 
 impl EventStore for NodeStore {
-    fn append(&self, _: Ms, key: &StreamKey, append: &Append, ticket: &Ticket) -> Answer<()> {
-        match self.ask(key, Operation::Append(append.clone()), Some(ticket)) {
+    fn hold(&self, session: &str, hold: &Hold, ticket: &Ticket) -> Answer<Vec<RunningLog>> {
+        match self.ask(&of_session(session), Operation::Hold(hold.clone()), Some(ticket)) {
+            Some(Outcome::Held(result)) => Answer::Now(result),
+            _ => Answer::Later,
+        }
+    }
+
+    fn append(&self, _: Ms, key: &StreamKey, epoch: Epoch, append: &Append, ticket: &Ticket) -> Answer<()> {
+        match self.ask(key, Operation::Append(epoch, append.clone()), Some(ticket)) {
             Some(Outcome::Done(result)) => Answer::Now(result),
             _ => Answer::Later,
         }
@@ -265,36 +272,24 @@ impl EventStore for NodeStore {
         }
     }
 
-    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<Page> {
+    fn attach(&self, session: &str, attach: &Attach, ticket: &Ticket) -> Answer<Attached> {
+        let of = of_session(session);
+        let key = StreamKey { nonce: attach.stream.unwrap_or(of.nonce), ..of };
+        match self.ask(&key, Operation::Attach(attach.clone()), Some(ticket)) {
+            Some(Outcome::Attached(result)) => Answer::Now(result),
+            _ => Answer::Later,
+        }
+    }
+
+    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<LogPage> {
         match self.ask(key, Operation::Read(after, limit), Some(ticket)) {
             Some(Outcome::Page(result)) => Answer::Now(result),
             _ => Answer::Later,
         }
     }
 
-    fn record(&self, key: &StreamKey, ticket: &Ticket) -> Answer<Option<Record>> {
-        match self.ask(key, Operation::Record, Some(ticket)) {
-            Some(Outcome::Record(result)) => Answer::Now(result),
-            _ => Answer::Later,
-        }
-    }
-
-    fn put_session(&self, _: Ms, session: &str, record: &SessionRecord) {
-        self.ask(&of_session(session), Operation::PutSession(record.clone()), None);
-    }
-
-    fn session(&self, _: Ms, session: &str, ticket: &Ticket) -> Answer<Option<SessionRecord>> {
-        match self.ask(&of_session(session), Operation::Session, Some(ticket)) {
-            Some(Outcome::Session(result)) => Answer::Now(result),
-            _ => Answer::Later,
-        }
-    }
-
-    fn claim(&self, key: &StreamKey, ticket: &Ticket) -> Answer<u64> {
-        match self.ask(key, Operation::Claim, Some(ticket)) {
-            Some(Outcome::Claimed(result)) => Answer::Now(result),
-            _ => Answer::Later,
-        }
+    fn release(&self, session: &str, epoch: Epoch) {
+        self.ask(&of_session(session), Operation::Release(epoch), None);
     }
 
     fn watch(&self, key: &StreamKey, watcher: &Watcher) {
@@ -305,16 +300,16 @@ impl EventStore for NodeStore {
         self.watchers.unwatch(key, watcher);
     }
 
-    fn settle(&self, key: &StreamKey, seq: Seq) {
-        self.ask(key, Operation::Settle(seq), None);
+    fn settle(&self, key: &StreamKey, epoch: Epoch, seq: Seq) {
+        self.ask(key, Operation::Settle(epoch, seq), None);
     }
 
-    fn drop_stream(&self, key: &StreamKey) {
-        self.ask(key, Operation::DropStream, None);
+    fn drop_stream(&self, key: &StreamKey, epoch: Epoch) {
+        self.ask(key, Operation::DropStream(epoch), None);
     }
 
-    fn drop_session(&self, session: &str) {
-        self.ask(&of_session(session), Operation::DropSession, None);
+    fn drop_session(&self, session: &str, epoch: Epoch) {
+        self.ask(&of_session(session), Operation::DropSession(epoch), None);
     }
 
     fn sweep(&self, now: Ms) -> Ms {

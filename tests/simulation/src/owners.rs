@@ -2,10 +2,8 @@
 
 use tailrope_core::Ms;
 
-use crate::liveness::Sightings;
+use crate::liveness::{Sightings, beat_ms};
 
-/// The longest pause between two beats, whatever the owner's `owner_lost_ms` is: others may have a shorter one.
-const SLOWEST_MS: u64 = 2_500;
 /// Pause before a beat that the store did not answer is tried again.
 const AGAIN_MS: u64 = 500;
 
@@ -59,7 +57,7 @@ impl Owners {
         if owner.due > now {
             return;
         }
-        owner.due = now + if is_answered { SLOWEST_MS.min(owner.owner_lost_ms / 4) } else { AGAIN_MS };
+        owner.due = now + if is_answered { beat_ms(owner.owner_lost_ms) } else { AGAIN_MS };
         if is_answered {
             owner.beats += 1;
             (owner.stored, owner.last, owner.has_failed) = (owner.beats, now, false);

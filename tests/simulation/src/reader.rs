@@ -18,6 +18,15 @@ pub(crate) enum Asked {
     Probe(Arc<str>, u64),
 }
 
+impl Asked {
+    fn cursor(&self) -> Option<&str> {
+        match self {
+            Self::Resume(id) | Self::Probe(id, _) => Some(id),
+            Self::Call(_) | Self::Listen => None,
+        }
+    }
+}
+
 enum State {
     Asked(Asked),
     LookedUp(Asked, Adoption),
@@ -75,16 +84,12 @@ impl World {
             return;
         }
         let (stream, node, probe) = (&self.streams[*stream], *node, *probe);
-        let (cursor, pair) = match asked {
-            Asked::Resume(id) => (Some(id.to_string()), None),
-            Asked::Probe(id, pair) => (Some(id.to_string()), Some(pair.to_string())),
-            Asked::Call(_) | Asked::Listen => (None, None),
-        };
+        let pair = if let Asked::Probe(_, pair) = asked { Some(pair.to_string()) } else { None };
         self.tell(Fact::Open(Open {
             connection: format!("c{at}"),
             session: self.sessions[self.readers[at].session].name.clone(),
             stream: (probe == Probe::Own).then(|| stream.name.clone()),
-            cursor,
+            cursor: asked.cursor().map(str::to_owned),
             method: if matches!(asked, Asked::Call(_)) { "POST" } else { "GET" }.to_owned(),
             probe,
             pair,
@@ -144,7 +149,9 @@ impl World {
             } else {
                 self.count("look-ups of sessions elsewhere");
                 let wake = Arc::clone(&self.bells) as Arc<dyn Wake>;
-                match engine.adopt_session(&name, None, &Dialect::MCP_PYTHON_2, wake, at as u64) {
+                // Not every host says at once where its client goes on.
+                let cursor = asked.cursor().filter(|_| at.is_multiple_of(2));
+                match engine.adopt_session(&name, None, cursor, &Dialect::MCP_PYTHON_2, wake, at as u64) {
                     Ok(adoption) => self.readers[at].state = State::LookedUp(asked, adoption),
                     Err(_) => {
                         self.tell_open(at, &asked);

@@ -94,6 +94,8 @@ pub(crate) enum Decision {
     DoAll {
         node: u64,
     },
+    /// The first operation of each node, and so on: they get in each other's way.
+    DoInTurns,
     Fail {
         node: u64,
         pick: u64,
@@ -142,6 +144,10 @@ pub(crate) enum Decision {
     Leave {
         node: u64,
         how: u64,
+    },
+    /// The process of a session lets it go, and others each serve a reader of it.
+    Orphan {
+        session: u64,
     },
     Drain {
         node: u64,
@@ -223,6 +229,7 @@ fn decide(dice: &mut Dice, faults: u64) -> Decision {
             16 => Decision::Pause { node: a },
             17 => Decision::Wake { node: a },
             18..=19 => Decision::Crash { node: a, done: b },
+            20 if c.is_multiple_of(3) => Decision::Orphan { session: a },
             20 => Decision::Leave { node: a, how: b },
             21 => Decision::Drain { node: a, retry_ms: 500 },
             22 => Decision::RollBack { stream: a, by: b },
@@ -253,7 +260,8 @@ fn decide(dice: &mut Dice, faults: u64) -> Decision {
         41 => Decision::Stall { connection: a },
         42..=43 => Decision::Deliver { connection: a },
         44..=49 => Decision::Do { node: a, pick: b },
-        50..=52 => Decision::DoAll { node: a },
+        50..=51 => Decision::DoAll { node: a },
+        52 => Decision::DoInTurns,
         53 => Decision::Release { node: a },
         54..=55 => Decision::Hint { pick: a, twice: b.is_multiple_of(2) },
         56..=61 => Decision::Advance { ms: b % 60 },

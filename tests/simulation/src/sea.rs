@@ -8,8 +8,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tailrope_checker::{Fact, Timed, Why, marks};
 use tailrope_core::Ms;
-use tailrope_core::protocol::RequestId;
-use tailrope_core::store::{Append, Outcome, ReadLimit, Record, SessionRecord, StoreError, StreamKey, session_name};
+use tailrope_core::protocol::{RequestId, StreamNonce};
+use tailrope_core::store::{
+    Append, Attach, Attached, AttachedLog, Epoch, Hold, LogPage, Outcome, Owner, ReadLimit, RunningLog, SessionRecord,
+    StoreError, StreamKey, session_name,
+};
 use tailrope_core::stream::{Chain, EventKind, Page, Seq, StoredEvent};
 
 use crate::dice::Dice;
@@ -19,31 +22,32 @@ use crate::schedule::Setup;
 /// What a store can be asked.
 #[derive(Clone, Debug)]
 pub(crate) enum Operation {
-    Append(Append),
+    Hold(Hold),
+    Append(Epoch, Append),
+    Attach(Attach),
     Read(Seq, ReadLimit),
-    Record,
-    Claim,
-    Settle(Seq),
-    DropStream,
-    DropSession,
-    PutSession(SessionRecord),
-    Session,
+    Release(Epoch),
+    Settle(Epoch, Seq),
+    DropStream(Epoch),
+    DropSession(Epoch),
 }
 
 impl Operation {
     /// Whether it is about the session as a whole.
     pub(crate) fn is_of_session(&self) -> bool {
-        matches!(self, Self::DropSession | Self::PutSession(_) | Self::Session)
+        matches!(
+            self,
+            Self::Hold(_) | Self::Release(_) | Self::DropSession(_) | Self::Attach(Attach { stream: None, .. })
+        )
     }
 
     /// What a caller is told instead of an answer; none where it waits for none.
     pub(crate) fn failure(&self, error: StoreError) -> Option<Outcome> {
         match self {
-            Self::Append(_) => Some(Outcome::Done(Err(error))),
+            Self::Hold(_) => Some(Outcome::Held(Err(error))),
+            Self::Append(..) => Some(Outcome::Done(Err(error))),
+            Self::Attach(_) => Some(Outcome::Attached(Err(error))),
             Self::Read(..) => Some(Outcome::Page(Err(error))),
-            Self::Record => Some(Outcome::Record(Err(error))),
-            Self::Session => Some(Outcome::Session(Err(error))),
-            Self::Claim => Some(Outcome::Claimed(Err(error))),
             _ => None,
         }
     }
@@ -51,7 +55,7 @@ impl Operation {
     /// Whether it holds the response of a request.
     pub(crate) fn has_end(&self) -> bool {
         match self {
-            Self::Append(append) => append.events.iter().any(|event| event.kind.is_response()),
+            Self::Append(_, append) => append.events.iter().any(|event| event.kind.is_response()),
             _ => false,
         }
     }
@@ -59,7 +63,6 @@ impl Operation {
 
 #[derive(Debug)]
 struct Log {
-    owner: usize,
     /// Positions `low` to the head.
     events: VecDeque<StoredEvent>,
     /// Events that outlived the trimmed prefix.
@@ -73,19 +76,16 @@ struct Log {
     finished: Option<Ms>,
     tail: Option<Bytes>,
     about: Bytes,
-    claims: u64,
+    readers: u64,
     retry_ms: Option<u32>,
-    /// Somebody knows that its owner gives no sign.
-    is_left: bool,
     /// The test's name for the stream.
     name: String,
 }
 
 impl Log {
-    fn new(owner: usize, key: &StreamKey, about: &Bytes) -> Self {
+    fn new(key: &StreamKey, about: &Bytes) -> Self {
         let chain = Chain::start(&key.nonce.0);
         Self {
-            owner,
             events: VecDeque::new(),
             pinned: VecDeque::new(),
             settled: Vec::new(),
@@ -96,9 +96,8 @@ impl Log {
             finished: None,
             tail: None,
             about: about.clone(),
-            claims: 0,
+            readers: 0,
             retry_ms: None,
-            is_left: false,
             name: name_of(about),
         }
     }
@@ -113,6 +112,22 @@ impl Log {
         }
         let at = usize::try_from(seq.checked_sub(self.low)?).ok()?;
         self.events.get(at).map(|event| event.tag)
+    }
+
+    fn page(&self, owner: Option<Owner>, after: Seq, limit: ReadLimit) -> LogPage {
+        let mut page = Page { events: Vec::new(), head: self.head(), low: self.low, tag_at: self.tag_at(after) };
+        let mut bytes = 0;
+        let wanted = self.pinned.iter().chain(&self.events);
+        for event in wanted.filter(|event| event.seq > after && event.seq <= limit.up_to) {
+            let is_full = page.events.len() >= limit.events || (bytes > 0 && bytes + event.frame.len() > limit.bytes);
+            if is_full {
+                break;
+            }
+            bytes += event.frame.len();
+            page.events.push(event.clone());
+        }
+        let (chain, is_finished, readers) = (self.chain, self.finished.is_some(), self.readers);
+        LogPage { page, chain, is_finished, tail: self.tail.clone(), readers, owner }
     }
 
     /// By prefix, but for what is pinned, which yields last; the newest stays.
@@ -141,10 +156,16 @@ impl Log {
 /// What wall clocks show at the beginning.
 const WALL_MS: u64 = 1 << 40;
 
-struct Known {
+struct Session {
     record: SessionRecord,
-    created: Ms,
+    epoch: Epoch,
     owner: usize,
+    is_released: bool,
+    /// It may be taken over: its owner let it go, or did something wrong and was seen to give no sign.
+    is_left: bool,
+    /// It was taken over when it might be.
+    is_inherited: bool,
+    logs: BTreeMap<[u8; 12], Log>,
 }
 
 /// A hint on its way to a node.
@@ -165,8 +186,7 @@ pub(crate) struct Sea {
     pub(crate) owners: Owners,
     /// How far the nodes' wall clocks are ahead of `now`.
     walls: Vec<u64>,
-    logs: BTreeMap<(Arc<str>, [u8; 12]), Log>,
-    sessions: BTreeMap<Arc<str>, Known>,
+    sessions: BTreeMap<Arc<str>, Session>,
     /// The test's names for sessions, by what the store knows them by.
     names: BTreeMap<Arc<str>, String>,
     owner_lost_ms: Vec<u64>,
@@ -185,7 +205,6 @@ impl Sea {
             coverage: BTreeMap::new(),
             owners: Owners::default(),
             walls: vec![WALL_MS; setup.nodes as usize],
-            logs: BTreeMap::new(),
             sessions: BTreeMap::new(),
             names: BTreeMap::new(),
             owner_lost_ms: setup.owner_lost_ms.to_vec(),
@@ -203,8 +222,18 @@ impl Sea {
         *self.coverage.entry(what).or_default() += 1;
     }
 
+    /// Whether a session, by the test's name for it, was taken over when it might be.
+    pub(crate) fn is_inherited(&self, session: &str) -> bool {
+        self.sessions.get(&session_name(session)).is_some_and(|known| known.is_inherited)
+    }
+
     fn log(&mut self, key: &StreamKey) -> Option<&mut Log> {
-        self.logs.get_mut(&(Arc::clone(&key.session), key.nonce.0))
+        self.sessions.get_mut(&key.session)?.logs.get_mut(&key.nonce.0)
+    }
+
+    /// Whether the session has this epoch.
+    fn has_epoch(&self, session: &str, epoch: Epoch) -> bool {
+        self.sessions.get(session).is_some_and(|known| known.epoch == epoch)
     }
 
     /// A session has an id.
@@ -229,34 +258,33 @@ impl Sea {
 
     /// Does an operation of an owner. None where there is nothing to tell.
     pub(crate) fn perform(&mut self, owner: usize, key: &StreamKey, operation: &Operation) -> Option<Outcome> {
-        Some(match operation {
-            Operation::Append(append) => Outcome::Done(self.append(owner, key, append)),
-            Operation::Read(after, limit) => Outcome::Page(self.read(key, *after, *limit)),
-            Operation::Record => Outcome::Record(Ok(self.record(owner, key))),
-            Operation::Claim => Outcome::Claimed(self.claim(owner, key)),
-            Operation::Session => Outcome::Session(Ok(self.session(owner, &key.session))),
-            Operation::PutSession(record) => {
-                let wall = self.wall(owner);
-                let created = self.sessions.get(&key.session).map_or(wall, |known| known.created);
-                self.sessions.insert(Arc::clone(&key.session), Known { record: record.clone(), created, owner });
-                return None;
+        match operation {
+            Operation::Hold(hold) => return Some(Outcome::Held(self.hold(owner, key, hold))),
+            Operation::Append(epoch, append) => {
+                return Some(Outcome::Done(self.append(owner, key, *epoch, append)));
             }
-            Operation::Settle(seq) => {
+            Operation::Attach(attach) => return Some(Outcome::Attached(Ok(self.attach(owner, key, attach)))),
+            Operation::Read(after, limit) => return Some(Outcome::Page(self.read(owner, key, *after, *limit))),
+            Operation::Release(epoch)
+            | Operation::Settle(epoch, _)
+            | Operation::DropStream(epoch)
+            | Operation::DropSession(epoch)
+                if !self.has_epoch(&key.session, *epoch) => {}
+            Operation::Release(_) => {
+                if let Some(known) = self.sessions.get_mut(&key.session) {
+                    (known.is_released, known.is_left) = (true, true);
+                }
+            }
+            Operation::Settle(_, seq) => {
                 if let Some(log) = self.log(key) {
                     log.settled.push(*seq);
                     log.pinned.retain(|event| event.seq != *seq || event.kind != EventKind::Question);
                 }
-                return None;
             }
-            Operation::DropStream => {
-                self.forget(owner, key, Why::StoreLost);
-                return None;
-            }
-            Operation::DropSession => {
-                self.drop_session(owner, &key.session);
-                return None;
-            }
-        })
+            Operation::DropStream(_) => self.forget(owner, key, Why::StoreLost),
+            Operation::DropSession(_) => self.drop_session(owner, &key.session),
+        }
+        None
     }
 
     /// A store object begins to use the store.
@@ -274,28 +302,68 @@ impl Sea {
         *wall = if is_back { wall.saturating_sub(ms) } else { *wall + ms };
     }
 
-    fn append(&mut self, owner: usize, key: &StreamKey, append: &Append) -> Result<(), StoreError> {
-        let Append { first, events, chain_before, chain, about, end, retry_ms, .. } = append;
-        if *first == 1 {
-            let place = (Arc::clone(&key.session), key.nonce.0);
-            self.logs.entry(place).or_insert_with(|| Log::new(owner, key, about));
+    fn hold(&mut self, owner: usize, key: &StreamKey, hold: &Hold) -> Result<Vec<RunningLog>, StoreError> {
+        let Hold { epoch, seen, record } = hold;
+        let Some(known) = self.sessions.get_mut(&key.session) else {
+            let record = record.clone().filter(|_| seen.is_none()).ok_or(StoreError::Gone)?;
+            let (epoch, is_released, is_left, is_inherited, logs) = (*epoch, false, false, false, BTreeMap::new());
+            let new = Session { record, epoch, owner, is_released, is_left, is_inherited, logs };
+            self.sessions.insert(Arc::clone(&key.session), new);
+            return Ok(Vec::new());
+        };
+        let is_same = known.epoch == *epoch;
+        if !is_same && *seen != Some(known.epoch) {
+            self.count(if seen.is_some() { "heirs that came second" } else { "owners that came back" });
+            return Err(StoreError::Fenced);
         }
-        let (now, wall, max) = (self.now, self.wall(owner), self.max_events);
-        let log = self.log(key).ok_or(StoreError::Gone)?;
-        let (of, head, log_chain, is_finished) = (log.owner, log.head(), log.chain, log.finished.is_some());
-        let is_there = (head + 1, log_chain) == (first + events.len() as Seq, *chain);
+        if let Some(record) = record {
+            known.record = record.clone();
+        }
+        let is_left = known.is_left && !is_same;
+        known.is_inherited |= is_left;
+        (known.epoch, known.owner, known.is_released, known.is_left) = (*epoch, owner, false, false);
+        if seen.is_none() {
+            return Ok(Vec::new());
+        }
+        let running = known.logs.iter().filter(|(_, log)| log.finished.is_none());
+        let (names, running): (Vec<_>, Vec<_>) = running
+            .map(|(nonce, log)| {
+                let (head, chain, about) = (log.head(), log.chain, log.about.clone());
+                (log.name.clone(), RunningLog { nonce: StreamNonce(*nonce), head, chain, about })
+            })
+            .unzip();
+        if !is_same {
+            self.count("sessions taken over");
+        }
+        // Whose owner has done nothing wrong has no end but its own.
+        for name in names.into_iter().filter(|_| is_left) {
+            self.gone(&key.session, Some(name), Why::OwnerLost);
+        }
+        Ok(running)
+    }
+
+    fn append(&mut self, owner: usize, key: &StreamKey, epoch: Epoch, append: &Append) -> Result<(), StoreError> {
+        let Append { first, events, chain_before, chain, about, end, retry_ms, .. } = append;
+        let (wall, max) = (self.wall(owner), self.max_events);
+        let known = self.sessions.get_mut(&key.session).ok_or(StoreError::Gone)?;
+        if known.epoch != epoch {
+            self.count("appends fenced");
+            return Err(StoreError::Fenced);
+        }
+        if *first == 1 {
+            known.logs.entry(key.nonce.0).or_insert_with(|| Log::new(key, about));
+        }
+        let log = known.logs.get_mut(&key.nonce.0).ok_or(StoreError::Gone)?;
+        let (head, log_chain, is_finished) = (log.head(), log.chain, log.finished.is_some());
+        let is_there = events.is_empty() || (head + 1, log_chain) == (first + events.len() as Seq, *chain);
         if is_there && (is_finished || (end.is_none() && retry_ms.is_none())) {
             self.count("appends that were stored before");
             return Ok(());
         }
-        let is_heir = of != owner && events.is_empty() && end.is_some();
-        let is_mine = of == owner || (is_heir && self.owners.look(owner, of, now).is_lost);
-        let refused = if is_finished {
-            Some((StoreError::Gone, "appends after the end"))
-        } else if !is_mine {
-            Some((StoreError::Fenced, "appends fenced"))
-        } else if is_there || events.is_empty() {
+        let refused = if is_there {
             None
+        } else if is_finished {
+            Some((StoreError::Gone, "appends after the end"))
         } else if head + 1 < *first || (head + 1 == *first && log_chain != *chain_before) {
             Some((StoreError::RolledBack, "appends to a log that was set back"))
         } else if head + 1 > *first {
@@ -307,8 +375,8 @@ impl Sea {
             self.count(what);
             return Err(error);
         }
-        if is_heir {
-            self.count("logs ended for owners that are gone");
+        if end.is_some() && epoch.number > 1 {
+            self.count("logs ended by heirs");
         }
         let log = self.log(key).ok_or(StoreError::Gone)?;
         let new = if is_there { &[] } else { &events[..] };
@@ -319,7 +387,7 @@ impl Sea {
         }
         log.retry_ms = retry_ms.or(log.retry_ms);
         if end.is_some() || new.last().is_some_and(|last| last.kind == EventKind::Terminal) {
-            (log.finished, log.owner, log.tail) = (Some(wall), owner, end.clone());
+            (log.finished, log.tail) = (Some(wall), end.clone());
         }
         if log.trim(max) {
             self.count("logs trimmed");
@@ -341,78 +409,78 @@ impl Sea {
         Ok(())
     }
 
-    fn session(&mut self, owner: usize, session: &str) -> Option<SessionRecord> {
-        let (now, wall) = (self.now, self.wall(owner));
-        let known = self.sessions.get(session)?;
-        let unseen_ms = self.owners.look(owner, known.owner, now).unseen_ms;
-        Some(SessionRecord { age_ms: wall.since(known.created), unseen_ms, ..known.record.clone() })
-    }
-
-    fn read(&mut self, key: &StreamKey, after: Seq, limit: ReadLimit) -> Result<Page, StoreError> {
-        let log = self.log(key).ok_or(StoreError::Gone)?;
-        let mut page = Page { events: Vec::new(), head: log.head(), low: log.low, tag_at: log.tag_at(after) };
-        let mut bytes = 0;
-        let wanted = log.pinned.iter().chain(&log.events).filter(|event| event.seq > after && event.seq <= limit.up_to);
-        for event in wanted {
-            let is_full = page.events.len() >= limit.events || (bytes > 0 && bytes + event.frame.len() > limit.bytes);
-            if is_full {
-                break;
-            }
-            bytes += event.frame.len();
-            page.events.push(event.clone());
+    /// The owner of a session, as another sees it.
+    fn owner(&mut self, observer: usize, session: &str) -> Option<Owner> {
+        let now = self.now;
+        let known = self.sessions.get_mut(session)?;
+        let epoch = known.epoch;
+        if known.is_released {
+            return Some(Owner { epoch, unseen_ms: u64::MAX });
         }
-        Ok(page)
-    }
-
-    fn record(&mut self, owner: usize, key: &StreamKey) -> Option<Record> {
-        let (now, log) = (self.now, self.log(key)?);
-        let (of, is_open, is_left) = (log.owner, log.finished.is_none(), log.is_left);
-        let look = (of != owner).then(|| self.owners.look(owner, of, now));
-        if look.as_ref().is_some_and(|look| look.is_spared && is_open) {
+        if known.owner == observer {
+            return None;
+        }
+        let look = self.owners.look(observer, known.owner, now);
+        // An owner that has done nothing wrong is not to be taken for lost.
+        known.is_left |= look.is_lost && look.has_failed;
+        if look.is_spared && known.logs.values().any(|log| log.finished.is_none()) {
             self.count("owners spared by those who look");
         }
-        // An owner that has done nothing wrong is not to be taken for lost.
-        if !is_left && is_open && look.as_ref().is_some_and(|look| look.is_lost && look.has_failed) {
-            let log = self.log(key)?;
-            log.is_left = true;
-            let name = log.name.clone();
-            self.gone(&key.session, Some(name), Why::OwnerLost);
-        }
-        let log = self.log(key)?;
-        Some(Record {
-            head: log.head(),
-            low: log.low,
-            finished: log.finished.is_some(),
-            tail: log.tail.clone(),
-            chain: log.chain,
-            about: log.about.clone(),
-            claims: log.claims,
-            retry_ms: log.retry_ms,
-            owner_unseen_ms: look.map(|look| look.unseen_ms),
-        })
+        Some(Owner { epoch, unseen_ms: look.unseen_ms })
     }
 
-    fn claim(&mut self, owner: usize, key: &StreamKey) -> Result<u64, StoreError> {
-        let log = self.log(key).ok_or(StoreError::Gone)?;
-        log.claims += 1;
-        let claims = log.claims;
-        self.changed(owner, key);
-        Ok(claims)
+    fn attach(&mut self, observer: usize, key: &StreamKey, attach: &Attach) -> Attached {
+        let Some(known) = self.sessions.get_mut(&key.session) else { return Attached::default() };
+        if !attach.finds(known.record.principal.as_deref()) {
+            return Attached { is_foreign: true, ..Attached::default() };
+        }
+        let session = Some(known.record.clone());
+        let log = attach.stream.and_then(|nonce| known.logs.get_mut(&nonce.0));
+        if let Some(log) = log.filter(|_| attach.counts) {
+            let is_same = log.tag_at(attach.after).zip(attach.tag).is_none_or(|(at, tag)| at == tag);
+            if is_same && attach.after <= log.head() {
+                log.readers += 1;
+                self.changed(observer, key);
+            }
+        }
+        let owner = self.owner(observer, &key.session);
+        let log = self.log(key).filter(|_| attach.stream.is_some()).map(|log| AttachedLog {
+            about: log.about.clone(),
+            retry_ms: log.retry_ms,
+            page: log.page(owner, attach.after, attach.limit),
+        });
+        Attached { session, is_foreign: false, log }
+    }
+
+    fn read(&mut self, owner: usize, key: &StreamKey, after: Seq, limit: ReadLimit) -> Result<LogPage, StoreError> {
+        let owner = self.owner(owner, &key.session);
+        Ok(self.log(key).ok_or(StoreError::Gone)?.page(owner, after, limit))
     }
 
     fn forget(&mut self, owner: usize, key: &StreamKey, why: Why) {
-        if let Some(log) = self.logs.remove(&(Arc::clone(&key.session), key.nonce.0)) {
+        let known = self.sessions.get_mut(&key.session);
+        if let Some(log) = known.and_then(|known| known.logs.remove(&key.nonce.0)) {
             self.gone(&key.session, Some(log.name), why);
             self.changed(owner, key);
         }
     }
 
+    fn keys(&self) -> impl Iterator<Item = (StreamKey, &Log)> {
+        let of = |session: &Arc<str>, nonce: &[u8; 12]| StreamKey {
+            session: Arc::clone(session),
+            nonce: StreamNonce(*nonce),
+        };
+        self.sessions
+            .iter()
+            .flat_map(move |(session, known)| known.logs.iter().map(move |(nonce, log)| (of(session, nonce), log)))
+    }
+
     fn drop_session(&mut self, owner: usize, session: &Arc<str>) {
-        self.sessions.remove(session);
-        let keys: Vec<StreamKey> = self.logs.keys().filter(|(of, _)| of == session).map(key).collect();
+        let keys: Vec<StreamKey> = self.keys().filter(|(key, _)| key.session == *session).map(|(key, _)| key).collect();
         for key in keys {
             self.forget(owner, &key, Why::Ended);
         }
+        self.sessions.remove(session);
         self.gone(session, None, Why::Ended);
     }
 
@@ -421,17 +489,16 @@ impl Sea {
         let (now, wall, retention_ms) = (self.now, self.wall(owner), self.retention_ms);
         let mut next = Ms::NEVER;
         let mut over = Vec::new();
-        for (place, log) in &self.logs {
+        for (key, log) in self.keys() {
             let Some(due) = log.finished.map(|finished| finished + retention_ms) else { continue };
             if due <= wall {
-                over.push(key(place));
+                over.push(key);
             } else {
                 next = next.min(now + due.since(wall));
             }
         }
         for key in over {
             self.count("logs expired");
-            let owner = self.log(&key).map_or(0, |log| log.owner);
             self.forget(owner, &key, Why::Expired);
         }
         next
@@ -440,18 +507,18 @@ impl Sea {
     /// The store loses what it held last of a stream, or the stream itself.
     pub(crate) fn roll_back(&mut self, session: &str, stream: &str, by: u64) {
         let name = session_name(session);
-        let found = self.logs.iter().find(|((of, _), log)| **of == *name && log.name == *stream);
-        let Some(key) = found.map(|(place, _)| key(place)) else { return };
+        let found = self.keys().find(|(key, log)| key.session == name && log.name == *stream);
+        let Some(key) = found.map(|(key, _)| key) else { return };
         self.gone(session, Some(stream.to_owned()), Why::StoreLost);
+        let owner = self.sessions[&name].owner;
         // Whose end is lost elsewhere than in its own process, nobody ends again: that is not asked for.
         let is_finished = self.log(&key).is_some_and(|log| log.finished.is_some());
         if by.is_multiple_of(4) || (is_finished && self.walls.len() > 1) {
             self.count("logs lost by the store");
-            self.logs.remove(&(Arc::clone(&key.session), key.nonce.0));
+            self.sessions.get_mut(&name).map(|known| known.logs.remove(&key.nonce.0));
             return;
         }
         let Some(log) = self.log(&key) else { return };
-        let owner = log.owner;
         let goal = log.head().saturating_sub(1 + by % 5).max(log.low - 1);
         let Some((seq, chain)) = log.chains.range(log.low - 1..=goal).next_back().map(|(seq, chain)| (*seq, *chain))
         else {
@@ -470,8 +537,4 @@ impl Sea {
 fn name_of(about: &Bytes) -> String {
     let requests = RequestId::decode_all(about).unwrap_or_default();
     requests.first().map_or_else(|| "standalone".to_owned(), |id| format!("r{}", id.as_text()))
-}
-
-fn key((session, nonce): &(Arc<str>, [u8; 12])) -> StreamKey {
-    StreamKey { session: Arc::clone(session), nonce: tailrope_core::protocol::StreamNonce(*nonce) }
 }

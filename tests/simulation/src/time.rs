@@ -1,12 +1,14 @@
 //! Time, and processes that go with it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use tailrope_checker::Why;
+use tailrope_checker::{Probe, Why};
 use tailrope_core::Ms;
 use tailrope_core::engine::Clock;
 
 use crate::node_store::Mode;
+use crate::reader::Asked;
 use crate::sea::Hint;
 use crate::world::{Node, World, node};
 
@@ -106,6 +108,7 @@ impl World {
     /// Whoever was woken goes on.
     pub(crate) fn run(&mut self) {
         for _ in 0..1_000 {
+            self.note_fenced();
             let woken = std::mem::take(&mut *self.bells.set());
             let (mut left, mut did) = (Vec::new(), false);
             for key in woken {
@@ -165,6 +168,26 @@ impl World {
         self.nodes[at].store.die(done);
         self.cut(at);
         self.restart(at);
+    }
+
+    /// The process of a session lets it go, and others that ask the store late each serve a reader of it.
+    pub(crate) fn orphan(&mut self, session: usize) {
+        let Some((home, _)) = self.sessions[session].home else { return };
+        self.leave(home, 1);
+        let is_read = |at: &usize| self.streams[*at].session == session && self.streams[*at].request.is_some();
+        let read: Vec<usize> = (0..self.streams.len()).filter(is_read).collect();
+        for (node, stream) in (home + 1..).zip(read) {
+            let node = node % self.nodes.len();
+            self.nodes[node].store.state().mode = Mode::Later;
+            if let Some(id) = self.streams[stream].ids.last().map(Arc::clone) {
+                self.open(stream, node, Asked::Resume(id), Probe::Own);
+            }
+        }
+        self.run();
+        self.do_in_turns();
+        self.run();
+        self.advance(2_000);
+        self.do_in_turns();
     }
 
     pub(crate) fn leave(&mut self, at: usize, how: u64) {

@@ -55,6 +55,8 @@ pub(crate) struct Session {
     /// Where its requests go; none when that process is gone.
     pub(crate) home: Option<(usize, SessionHandle)>,
     pub(crate) has_ended: bool,
+    /// Its owner knows that another process has it.
+    pub(crate) is_fenced: bool,
     pub(crate) requests: i64,
     pub(crate) questions: u64,
     /// Messages whose outcome is not known yet.
@@ -143,7 +145,15 @@ impl World {
             handle.assume_revision(revision);
             let (requests, questions, pending) = Default::default();
             let home = Some((home, handle));
-            world.sessions.push(Session { name, home, has_ended: false, requests, questions, pending });
+            world.sessions.push(Session {
+                name,
+                home,
+                has_ended: false,
+                is_fenced: false,
+                requests,
+                questions,
+                pending,
+            });
         }
         // Clients know of a session when it is stored.
         world.nodes.iter().for_each(|node| node.store.do_all());
@@ -233,7 +243,8 @@ impl World {
             Decision::Cancel { stream } => self.cancel(self.a_stream(stream)),
             Decision::EndSession { session } => {
                 let at = Self::pick(&self.sessions, session).unwrap_or(0);
-                let Some(handle) = self.home(at) else { return };
+                // One that another process has is not this one's to end.
+                let Some(handle) = self.home(at).filter(|handle| !handle.has_ended()) else { return };
                 let is_drained = self.sessions[at].home.as_ref().is_some_and(|(node, _)| self.nodes[*node].is_draining);
                 if is_drained {
                     // Its logs stay.
@@ -266,7 +277,8 @@ impl World {
             Decision::Overdue { node, pick } => self.fate(node, pick, Fate::Overdue),
             Decision::Hold { node, pick } => self.fate(node, pick, Fate::Held),
             Decision::DoAll { node } => self.nodes[self.node(node)].store.do_all(),
-            Decision::Release { node } => self.nodes[self.node(node)].store.release(),
+            Decision::DoInTurns => self.do_in_turns(),
+            Decision::Release { node } => self.nodes[self.node(node)].store.tell_held(),
             Decision::Mode { node, mode } => {
                 let mode = [Mode::Later, Mode::Now, Mode::Failing][(mode % 3) as usize];
                 self.nodes[self.node(node)].store.state().mode = mode;
@@ -294,6 +306,10 @@ impl World {
                 self.count("departures");
                 let node = self.node(node);
                 self.leave(node, how);
+            }
+            Decision::Orphan { session } => {
+                let session = Self::pick(&self.sessions, session).unwrap_or(0);
+                self.orphan(session);
             }
             Decision::Drain { node, retry_ms } => {
                 let at = self.node(node);
@@ -339,6 +355,15 @@ impl World {
         }
     }
 
+    /// Does everything that can be done, one operation of each node after the other.
+    pub(crate) fn do_in_turns(&self) {
+        let turn = |node: &&Node| {
+            node.store.tell_held();
+            node.store.decide(0, Fate::Done)
+        };
+        while self.nodes.iter().filter(turn).count() > 0 {}
+    }
+
     fn fate(&self, node: u64, pick: u64, fate: Fate) {
         self.nodes[self.node(node)].store.decide(pick, fate);
     }
@@ -353,6 +378,19 @@ impl World {
         let requests = self.streams.iter().filter(|stream| stream.session == session && stream.request.is_some());
         let mut sea = self.sea();
         requests.for_each(|stream| sea.gone(&self.sessions[session].name, Some(stream.name.clone()), why));
+    }
+
+    /// What an owner runs that another process took for gone ends, also what that process does not know of.
+    pub(crate) fn note_fenced(&mut self) {
+        for at in 0..self.sessions.len() {
+            let Session { name, home, is_fenced, .. } = &self.sessions[at];
+            let has_ended = home.as_ref().is_some_and(|(_, handle)| handle.has_ended());
+            if has_ended && !is_fenced && self.sea().is_inherited(name) {
+                self.sessions[at].is_fenced = true;
+                self.count("sessions that ended because another process has them");
+                self.permit_ends(at, Why::OwnerLost);
+            }
+        }
     }
 
     fn probe(&mut self, stream: usize, node: usize) {

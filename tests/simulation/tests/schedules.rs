@@ -12,9 +12,9 @@ const SCHEDULES: u64 = ENOUGH;
 const ENOUGH: u64 = 5_000;
 
 /// What schedules have to reach: a simulation that does not get there tests nothing.
-const REACHED: [&str; 52] = [
+const REACHED: [&str; 56] = [
     "answers that were held back",
-    "appends after the end",
+    "appends fenced",
     "appends that were stored before",
     "appends to a log that was set back",
     "clocks set",
@@ -36,7 +36,8 @@ const REACHED: [&str; 52] = [
     "events_unstored",
     "failures told to a later sender",
     "gaps seen",
-    "logs ended for owners that are gone",
+    "heirs that came second",
+    "logs ended by heirs",
     "logs expired",
     "logs lost by the store",
     "logs set back",
@@ -61,6 +62,9 @@ const REACHED: [&str; 52] = [
     "resumes_lost",
     "sessions adopted",
     "sessions ended",
+    "sessions taken over",
+    "sessions that ended because another process has them",
+    "sessions_taken_over",
     "streams_opened",
     "suspensions",
     "takeovers",

@@ -39,7 +39,11 @@ def wanted_session(manager: Any, scope: Scope) -> str | None:
     if sessions is None or getattr(manager, "_task_group", None) is None:
         return None
     session_id = _sdk.header(scope, b"mcp-session-id")
-    if session_id is None or not session_id.isascii() or session_id in sessions:
+    if session_id is None or not session_id.isascii():
+        return None
+    transport = sessions.get(session_id)
+    # Another process may have taken over one that has ended, and is still there.
+    if transport is not None and not transport.is_terminated:
         return None
     if _sdk.modern_revision(scope) is not None:
         # The manager gives these to its entry for 2026-07-28, whatever session they name.
@@ -55,6 +59,12 @@ async def serve(runtime: Runtime, manager: Any, session_id: str, scope: Scope, r
         if not runtime.engine.outlives_process():
             return False
         here = runtime.here()
+        # The SDK's own checks of hosts and origins, in its own words. First, as the look-up takes the stream over.
+        security = TransportSecurityMiddleware(manager.security_settings)
+        refused = await security.validate_request(Request(scope, receive), is_post=False)
+        if refused is not None:
+            await refused(scope, receive, send)
+            return True
         who = asker(scope, runtime)
         session = await _adopt(runtime, here, session_id, scope, who)
     except TailropeError as error:
@@ -65,7 +75,7 @@ async def serve(runtime: Runtime, manager: Any, session_id: str, scope: Scope, r
         return False
     connection: Connection | None = None
     try:
-        connection = await _open(manager, session, here, who, scope, receive, send)
+        connection = await _open(manager, session, here, who, scope, send)
     finally:
         if connection is None:
             session.let_go()
@@ -94,16 +104,8 @@ async def _adopt(runtime: Runtime, here: Loop, session_id: str, scope: Scope, wh
             await future
 
 
-async def _open(
-    manager: Any, session: Session, here: Loop, who: Asker, scope: Scope, receive: Receive, send: Send
-) -> Connection | None:
+async def _open(manager: Any, session: Session, here: Loop, who: Asker, scope: Scope, send: Send) -> Connection | None:
     """Opens the connection that a transport of the session would; None when the request is refused, and answered."""
-    # The SDK's own checks of hosts and origins, in its own words.
-    security = TransportSecurityMiddleware(manager.security_settings)
-    refused = await security.validate_request(Request(scope, receive), is_post=False)
-    if refused is not None:
-        await refused(scope, receive, send)
-        return None
     opened: Any = session.admit("GET", scope["headers"], b"", manager.json_response, *who)
     if not isinstance(opened, Refusal):
         opened = session.open(opened, here.waiters, False)

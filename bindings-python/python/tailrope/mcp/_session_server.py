@@ -47,7 +47,7 @@ class SessionServer:
         idle_timeout: float | None,
     ) -> None:
         self.runtime = runtime
-        self.is_terminated = False
+        self._is_terminated = False
         self.idle_scope: anyio.CancelScope | None = None
         self._id = session_id
         self._id_header = session_id.encode("ascii")
@@ -91,13 +91,18 @@ class SessionServer:
             if self._outcomes is not None:
                 self._outcomes.close()
 
+    @property
+    def is_terminated(self) -> bool:
+        """Whether the session has ended, also where the engine has still to say so: see `become_idle`."""
+        return self._is_terminated or (self._session is not None and self._session.has_ended)
+
     def terminate(self) -> None:
         """Ends the session. Requests in flight get an error, later ones are answered as for an unknown session.
 
         In a task that is cancelled, or runs a session manager, it is the server that ends: a store that outlives the
         process keeps the session.
         """
-        self.is_terminated = True
+        self._is_terminated = True
         self._inbox.close()
         if self._session is not None:
             _end(self._session)
@@ -129,8 +134,8 @@ class SessionServer:
             self._requests -= 1
 
     def become_idle(self) -> None:
-        """The engine says that nothing holds the session any more (I11), or that it has ended for a newer one. Called
-        on any thread."""
+        """The engine says that nothing holds the session any more (I11), or that it has ended by itself. Called on any
+        thread."""
         if self._here is not None:
             with suppress(RuntimeError):
                 # Its loop may be closed.

@@ -9,10 +9,10 @@ use bytes::Bytes;
 use crate::Ms;
 use crate::protocol::StreamNonce;
 use crate::store::{
-    Answer, Append, Complete, EventStore, Operation, Outcome, ReadLimit, Record, SessionRecord, StoreError, StreamKey,
-    Ticket, Usage,
+    Answer, Append, Attach, Attached, AttachedLog, Complete, Epoch, EventStore, Hold, LogPage, Operation, Outcome,
+    ReadLimit, RunningLog, SessionRecord, StoreError, StreamKey, Ticket, Usage,
 };
-use crate::stream::{Chain, ConnectionId, EventKind, Page, Seq, StoredEvent};
+use crate::stream::{Chain, ConnectionId, EventKind, Seq, StoredEvent};
 
 /// A store that has not answered for so long counts as hanging.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
@@ -22,6 +22,8 @@ pub struct Caller<'a> {
     store: &'a dyn EventStore,
     inbox: Arc<Inbox>,
     now: Ms,
+    /// What it writes names this.
+    pub epoch: Epoch,
 }
 
 #[derive(Default)]
@@ -44,21 +46,52 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl<'a> Caller<'a> {
     /// A caller whose clock stands at `now`.
     pub fn new(store: &'a dyn EventStore, now: Ms) -> Self {
-        Self { store, inbox: Arc::default(), now }
+        Self { store, inbox: Arc::default(), now, epoch: Epoch { number: 1, salt: 7 } }
     }
 
     /// The same caller at another time.
     #[must_use]
     pub fn at(&self, now: Ms) -> Self {
-        Self { store: self.store, inbox: Arc::clone(&self.inbox), now }
+        Self { store: self.store, inbox: Arc::clone(&self.inbox), now, epoch: self.epoch }
     }
 
-    /// Creates the log and gives it back with nothing in it.
+    /// The same caller, writing with another epoch.
+    #[must_use]
+    pub fn with(&self, epoch: Epoch) -> Self {
+        Self { epoch, ..self.at(self.now) }
+    }
+
+    /// Begins a session, or changes its record.
+    ///
+    /// # Panics
+    /// When the store does not take it.
+    pub fn hold(&self, session: &str, record: SessionRecord) {
+        let hold = Hold { epoch: self.epoch, seen: None, record: Some(record) };
+        assert_eq!(self.try_hold(session, &hold), Ok(Vec::new()), "rule 12: a session begins");
+    }
+
+    /// Asks for this hold.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn try_hold(&self, session: &str, hold: &Hold) -> Result<Vec<RunningLog>, StoreError> {
+        let (operation, key) = (Operation::Hold, session_key(session));
+        match self.store.hold(session, hold, &self.ticket(&key, operation)) {
+            Answer::Now(result) => result,
+            Answer::Later => match self.wait(key.nonce, operation) {
+                Outcome::Held(result) => result,
+                other => panic!("rule 9: a hold does not end with {other:?}"),
+            },
+        }
+    }
+
+    /// Begins the session, creates the log, and gives it back with nothing in it.
     ///
     /// # Panics
     /// When the store does not create it.
     pub fn open(&self, session: &str, number: u64) -> Log {
         let log = Log::new(session, number);
+        self.hold(session, SessionRecord::default());
         self.open_as(&log);
         log
     }
@@ -94,7 +127,7 @@ impl<'a> Caller<'a> {
     /// Asks for this append.
     pub fn write(&self, log: &Log, append: &Append) -> Result<(), StoreError> {
         let operation = Operation::Append;
-        match self.store.append(self.now, &log.key, append, &self.ticket(&log.key, operation)) {
+        match self.store.append(self.now, &log.key, self.epoch, append, &self.ticket(&log.key, operation)) {
             Answer::Now(result) => result,
             Answer::Later => match self.wait(log.key.nonce, operation) {
                 Outcome::Done(result) => result,
@@ -103,20 +136,41 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// Claims the log for a reader.
-    pub fn claim(&self, log: &Log) -> Result<u64, StoreError> {
-        let operation = Operation::Claim;
-        match self.store.claim(&log.key, &self.ticket(&log.key, operation)) {
+    /// Looks for a stream, or for a session alone.
+    ///
+    /// # Panics
+    /// When the store fails.
+    pub fn attach(&self, session: &str, attach: &Attach) -> Attached {
+        let (operation, nonce) = (Operation::Attach(7), attach.stream.unwrap_or(StreamNonce([0; 12])));
+        let key = StreamKey { session: session.into(), nonce };
+        let result = match self.store.attach(session, attach, &self.ticket(&key, operation)) {
             Answer::Now(result) => result,
-            Answer::Later => match self.wait(log.key.nonce, operation) {
-                Outcome::Claimed(result) => result,
-                other => panic!("rule 9: a claim ends with its number: {other:?}"),
+            Answer::Later => match self.wait(nonce, operation) {
+                Outcome::Attached(result) => result,
+                other => panic!("rule 9: an attach does not end with {other:?}"),
             },
-        }
+        };
+        result.expect("a stream can be looked for")
+    }
+
+    /// What the store has of a log of nobody's session besides its events.
+    ///
+    /// # Panics
+    /// When the store fails.
+    pub fn log(&self, log: &Log) -> Option<AttachedLog> {
+        self.attach(&log.key.session, &Attach { stream: Some(log.key.nonce), ..Attach::nothing() }).log
+    }
+
+    /// What the store knows of a session of this principal.
+    ///
+    /// # Panics
+    /// When the store fails.
+    pub fn session(&self, session: &str, principal: Option<&str>) -> Option<SessionRecord> {
+        self.attach(session, &Attach { principal: principal.map(Into::into), ..Attach::nothing() }).session
     }
 
     /// Reads one page.
-    pub fn read(&self, log: &Log, after: Seq, limit: ReadLimit) -> Result<Page, StoreError> {
+    pub fn read(&self, log: &Log, after: Seq, limit: ReadLimit) -> Result<LogPage, StoreError> {
         const CONN: ConnectionId = 7;
         let operation = Operation::Read(CONN);
         match self.store.read(&log.key, after, limit, &self.ticket(&log.key, operation)) {
@@ -138,47 +192,14 @@ impl<'a> Caller<'a> {
             let at = events.last().map_or(after, |event| event.seq);
             let limit = ReadLimit { up_to: Seq::MAX, events: 100, bytes: 64 << 10 };
             let page = self.read(log, at, limit).expect("the log is readable");
-            if page.events.is_empty() {
+            if page.page.events.is_empty() {
                 return events;
             }
-            for event in page.events {
+            for event in page.page.events {
                 assert!(event.seq > events.last().map_or(after, |last| last.seq), "rule 4: pages go forward");
                 events.push(event);
             }
         }
-    }
-
-    /// What the store knows of a log.
-    ///
-    /// # Panics
-    /// When the store fails.
-    pub fn record(&self, log: &Log) -> Option<Record> {
-        let operation = Operation::Record;
-        let result = match self.store.record(&log.key, &self.ticket(&log.key, operation)) {
-            Answer::Now(result) => result,
-            Answer::Later => match self.wait(log.key.nonce, operation) {
-                Outcome::Record(result) => result,
-                other => panic!("rule 9: a look-up ends with a record: {other:?}"),
-            },
-        };
-        result.expect("a log can be looked up")
-    }
-
-    /// What the store knows of a session.
-    ///
-    /// # Panics
-    /// When the store fails.
-    pub fn session(&self, session: &str) -> Option<SessionRecord> {
-        let (operation, nonce) = (Operation::Session, StreamNonce([0; 12]));
-        let ticket = self.ticket(&StreamKey { session: session.into(), nonce }, operation);
-        let result = match self.store.session(self.now, session, &ticket) {
-            Answer::Now(result) => result,
-            Answer::Later => match self.wait(nonce, operation) {
-                Outcome::Session(result) => result,
-                other => panic!("rule 9: a look-up ends with a record: {other:?}"),
-            },
-        };
-        result.expect("a session can be looked up")
     }
 
     /// Asserts what the store holds, once it has done what it was told.
@@ -209,6 +230,11 @@ impl<'a> Caller<'a> {
         assert!(of == operation && own.is_empty(), "rule 9: {operation:?} has one outcome");
         outcome
     }
+}
+
+/// Stands for a session where a stream is asked for.
+fn session_key(session: &str) -> StreamKey {
+    StreamKey { session: session.into(), nonce: StreamNonce([0; 12]) }
 }
 
 /// What a log should hold.
@@ -249,7 +275,7 @@ impl Log {
 
     pub(super) fn chain_at(&self, seq: Seq) -> Chain {
         let events = self.events.iter().zip(0..seq);
-        events.fold(Chain::start(&self.key.nonce.0), |chain, ((_, payload), _)| chain.then(payload))
+        events.fold(Chain::start(&self.key.nonce.0), |chain, ((_, payload), _)| chain.then(payload, None))
     }
 
     /// An append of these events at a position, as the engine would ask it, and of nothing else.
@@ -257,7 +283,7 @@ impl Log {
         let chain_before = self.chain_at(first - 1);
         let mut chain = chain_before;
         let stored = (first..).zip(events).map(|(seq, (kind, payload))| {
-            chain = chain.then(payload);
+            chain = chain.then(payload, None);
             StoredEvent { seq, kind: *kind, tag: chain.tag(), frame: payload.as_ref().into() }
         });
         Append {
@@ -284,7 +310,7 @@ impl Log {
         assert_eq!(positions, (after + 1..=self.head()).collect::<Vec<_>>(), "{rule}: positions of {:?}", self.key);
         let same = |(got, want): (&StoredEvent, &StoredEvent)| got.frame == want.frame && got.tag == want.tag;
         assert!(got.iter().zip(&want[after_index..]).all(same), "{rule}: bytes and tags of {:?}", self.key);
-        let Some(record) = caller.record(self) else { panic!("{rule}: {:?} has a record", self.key) };
-        assert_eq!((record.head, record.chain), (self.head(), chain), "{rule}: the record of {:?}", self.key);
+        let page = caller.read(self, 0, ReadLimit::default()).expect("the log is readable");
+        assert_eq!((page.page.head, page.chain), (self.head(), chain), "{rule}: the end of {:?}", self.key);
     }
 }

@@ -5,9 +5,10 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use bytes::Bytes;
 
 use super::caller::{Caller, Event, Log, PATIENCE, progress};
+use super::owners::rule_12_holds_between;
 use crate::Ms;
 use crate::protocol::StreamNonce;
-use crate::store::{Append, EventStore, SessionRecord, StoreError, Watch, Watcher};
+use crate::store::{Attach, Attached, Epoch, EventStore, Hold, Owner, ReadLimit, SessionRecord, Watch, Watcher};
 use crate::stream::EventKind;
 
 /// Checks what holds between the processes of one store. `make` gives two store objects of one empty
@@ -17,11 +18,10 @@ use crate::stream::EventKind;
 /// When the store breaks a rule.
 pub fn check_shared(make: &dyn Fn() -> (Arc<dyn EventStore>, Arc<dyn EventStore>)) {
     let (a, b) = make();
-    a_log_is_written_by_its_owner_and_read_everywhere(&*a, &*b);
+    a_session_is_written_by_its_owner_and_read_everywhere(&*a, &*b);
     let (a, b) = make();
-    whoever_creates_a_log_owns_it(&*a, &*b);
-    let (a, b) = make();
-    claims_are_counted_over_all_processes(&*a, &*b);
+    readers_are_counted_over_all_processes(&*a, &*b);
+    rule_12_holds_between(make);
     let (a, b) = make();
     rule_13_watchers_elsewhere_are_told_of_every_change(&*a, &*b);
     let (a, b) = make();
@@ -62,97 +62,67 @@ fn watcher(hints: &Arc<Hints>) -> Watcher {
     Arc::downgrade(&hints)
 }
 
-fn a_log_is_written_by_its_owner_and_read_everywhere(a: &dyn EventStore, b: &dyn EventStore) {
-    let (owner, other) = (Caller::new(a, Ms(0)), Caller::new(b, Ms(0)));
-    let mut log = owner.open("s", 1);
-    owner.push(&mut log, &[progress("a"), (EventKind::Question, Bytes::from_static(b"q"))]);
+fn a_session_is_written_by_its_owner_and_read_everywhere(a: &dyn EventStore, b: &dyn EventStore) {
+    let (caller, other) = (Caller::new(a, Ms(0)), Caller::new(b, Ms(0)));
+    let mut log = caller.open("s", 1);
+    caller.push(&mut log, &[progress("a"), (EventKind::Question, Bytes::from_static(b"q"))]);
     log.assert_stored(&other, 0, "what is stored is readable elsewhere");
     log.assert_stored(&other, 1, "what is stored is readable elsewhere");
-    let unseen = |caller: &Caller<'_>| caller.record(&log).and_then(|record| record.owner_unseen_ms);
-    assert_eq!(unseen(&owner), None, "its own log has no other owner");
-    assert!(unseen(&other).is_some_and(|ms| ms < 5_000), "the owner of a log gives signs: {:?}", unseen(&other));
-    let record = owner.record(&log);
-    let late = [progress("late")];
-    for append in [
-        log.append(1, &[]),
-        log.append(3, &late),
-        Append { retry_ms: Some(7), ..log.append(3, &[]) },
-        Append { end: end(), ..log.append(3, &[]) },
-        Append { end: end(), ..log.append(3, &late) },
-        Append { end: end(), ..log.append(1, &log.events) },
-    ] {
-        assert_eq!(other.write(&log, &append), Err(StoreError::Fenced), "only the owner writes (I4): {append:?}");
-        assert_eq!(owner.record(&log), record, "what is refused changes nothing: {append:?}");
+    assert_eq!(other.session("s", None), Some(SessionRecord::default()), "a session is known elsewhere");
+    assert_eq!(other.session("t", None), None, "and only that one");
+    assert_eq!(other.log(&Log::new("t", 1)), None, "rule 1: the same stream of another session is another one");
+    let owner = |caller: &Caller<'_>| {
+        let (looked, read) = (caller.log(&log), caller.read(&log, 0, ReadLimit::default()));
+        let [looked, read] = [looked.expect("it is there").page, read.expect("it is readable")].map(|page| page.owner);
+        assert_eq!(looked.map(|owner| owner.epoch), read.map(|owner| owner.epoch), "every look tells the owner");
+        read
+    };
+    let gives_signs = |caller: &Caller<'_>, epoch| {
+        let owner = owner(caller);
+        let is_well = owner.is_some_and(|owner| owner.epoch == epoch && owner.unseen_ms < 5_000);
+        assert!(is_well, "the owner of a session gives signs: {owner:?}");
+    };
+    let mut epoch = caller.epoch;
+    for (store, owns, looks, lets_go) in
+        [(a, &caller, &other, false), (b, &other, &caller, true), (a, &caller, &other, true)]
+    {
+        assert_eq!(owner(owns), None, "its own session has no other owner");
+        gives_signs(looks, epoch);
+        if lets_go {
+            store.release("s", epoch);
+            assert_eq!(owns.attach("", &Attach::nothing()), Attached::default(), "rule 11");
+            let released = Some(Owner { epoch, unseen_ms: u64::MAX });
+            assert_eq!((owner(owns), owner(looks)), (released, released), "a session that was let go is told as such");
+        }
+        let hold = Hold { epoch: Epoch { number: epoch.number + 1, salt: 9 }, seen: Some(epoch), record: None };
+        assert_eq!(looks.try_hold("s", &hold).map(|running| running.len()), Ok(1), "and can be taken over");
+        epoch = hold.epoch;
     }
-    assert_eq!(other.append(&log, 1, &log.events), Ok(()), "what is there is there for everybody");
-    owner.push(&mut log, &[progress("c")]);
-    let record =
-        SessionRecord { principal: Some("alice".into()), standalone: Some(log.key.nonce), ..SessionRecord::default() };
-    a.put_session(Ms(0), "s", &record);
-    owner.push(&mut log, &[progress("d")]);
-    let found = other.session("s").map(|found| (found.principal, found.standalone));
-    assert_eq!(found, Some((record.principal, record.standalone)), "a session is known elsewhere");
-    assert_eq!(other.session("t"), None, "and only that one");
-    let elsewhere = Log::new("t", 1);
-    assert!(other.record(&elsewhere).is_none(), "rule 1: the same stream of another session is another one");
-    assert_eq!(owner.finish(&log, b"first"), Ok(()), "its owner ends it");
-    assert_eq!(other.finish(&log, b"second"), Ok(()), "it has an end");
-    let tail = other.record(&log).and_then(|record| record.tail);
-    assert_eq!(tail.as_deref(), Some(&b"first"[..]), "and keeps it (I13)");
+    assert_eq!(owner(&other), None, "whoever held it last owns it");
+    gives_signs(&caller, epoch);
 }
 
-fn end() -> Option<Bytes> {
-    Some(Bytes::from_static(b"end"))
-}
-
-fn whoever_creates_a_log_owns_it(a: &dyn EventStore, b: &dyn EventStore) {
-    let (owner, other) = (Caller::new(a, Ms(0)), Caller::new(b, Ms(0)));
-    let mut log = owner.open("s", 0);
-    let again = Append { about: Bytes::from_static(b"again"), ..log.append(1, &[]) };
-    assert_eq!(other.write(&log, &again), Ok(()), "a log that is there already can be created again");
-    for append in [
-        Append { retry_ms: Some(7), ..again.clone() },
-        Append { end: end(), ..again.clone() },
-        log.append(1, &[progress("late")]),
-    ] {
-        assert_eq!(other.write(&log, &append), Err(StoreError::Fenced), "and keeps its owner: {append:?}");
-    }
-    owner.push(&mut log, &[progress("a")]);
-    log.assert_stored(&other, 0, "its owner goes on");
-    let record = owner.record(&log).map(|record| (record.about, record.finished, record.retry_ms));
-    assert_eq!(record, Some((log.about(), false, None)), "nothing of it is changed");
-    for number in 1..20 {
-        let mut log = Log::new("s", number);
-        // Both create it at once, each with an event of its own.
-        let create = |caller: Caller<'_>, event: &str| caller.append(&log, 1, &[progress(event)]);
-        let [in_a, in_b] = std::thread::scope(|scope| {
-            let in_a = scope.spawn(|| create(Caller::new(a, Ms(0)), "a"));
-            let in_b = scope.spawn(|| create(Caller::new(b, Ms(0)), "b"));
-            [in_a, in_b].map(|created| created.join().expect("it has an answer"))
-        });
-        let is_of_a = in_a.is_ok();
-        let (winner, event) = if is_of_a { (&owner, "a") } else { (&other, "b") };
-        let want = if is_of_a { (Ok(()), Err(StoreError::Fenced)) } else { (Err(StoreError::Fenced), Ok(())) };
-        assert_eq!((in_a, in_b), want, "one of them has it");
-        log.events.push(progress(event));
-        winner.push(&mut log, &[progress("more")]);
-        log.assert_stored(&owner, 0, "it is the log of one of them");
-    }
-}
-
-fn claims_are_counted_over_all_processes(a: &dyn EventStore, b: &dyn EventStore) {
+fn readers_are_counted_over_all_processes(a: &dyn EventStore, b: &dyn EventStore) {
     let (one, two) = (Caller::new(a, Ms(0)), Caller::new(b, Ms(0)));
     let log = one.open("s", 1);
-    let claims = |caller: &Caller<'_>| caller.record(&log).map(|record| record.claims);
-    assert_eq!(claims(&one), Some(0), "nobody claimed it yet");
-    assert_eq!((one.claim(&log), two.claim(&log), one.claim(&log)), (Ok(1), Ok(2), Ok(3)), "claims are counted");
-    assert_eq!((claims(&one), claims(&two)), (Some(3), Some(3)), "and told everywhere");
-    assert_eq!(one.claim(&Log::new("s", 2)), Err(StoreError::Gone), "what is not there is not claimed");
-    assert_eq!(one.claim(&Log::new("t", 1)), Err(StoreError::Gone), "rule 1");
+    let attach = |counts| Attach { stream: Some(log.key.nonce), counts, ..Attach::nothing() };
+    let readers = |caller: &Caller<'_>, counts| {
+        let log = caller.attach("s", &attach(counts)).log.expect("it is there");
+        log.page.readers
+    };
+    assert_eq!(readers(&one, false), 0, "nobody came yet");
+    for (count, caller) in (1..).zip([&one, &two, &one]) {
+        assert_eq!(readers(caller, true), count, "readers are counted");
+        assert_eq!((readers(&one, false), readers(&two, false)), (count, count), "and told everywhere");
+    }
+    for session in ["t", "S"] {
+        assert_eq!(two.attach(session, &attach(true)), Attached::default(), "rule 1");
+    }
 }
 
 fn rule_13_watchers_elsewhere_are_told_of_every_change(a: &dyn EventStore, b: &dyn EventStore) {
     let (owner, other) = (Caller::new(a, Ms(0)), Caller::new(b, Ms(0)));
+    owner.hold("s", SessionRecord::default());
     let mut log = Log::new("s", 1);
     let at_b = Arc::new(Hints::default());
     b.watch(&log.key, &watcher(&at_b));
@@ -163,9 +133,11 @@ fn rule_13_watchers_elsewhere_are_told_of_every_change(a: &dyn EventStore, b: &d
     }
     let at_a = Arc::new(Hints::default());
     a.watch(&log.key, &watcher(&at_a));
-    let seen = at_a.count();
-    assert_eq!(other.claim(&log), Ok(1));
-    at_a.wait(seen, "a claim");
+    for _ in 0..5 {
+        let seen = at_a.count();
+        other.attach("s", &Attach { stream: Some(log.key.nonce), counts: true, ..Attach::nothing() });
+        at_a.wait(seen, "a reader");
+    }
     let seen = at_b.count();
     owner.push(&mut log, &[(EventKind::Terminal, Bytes::from_static(b"end"))]);
     at_b.wait(seen, "the terminal");
@@ -176,9 +148,14 @@ fn rule_13_watchers_elsewhere_are_told_of_every_change(a: &dyn EventStore, b: &d
     let seen = at_b.count();
     assert_eq!(owner.finish(&ended, b"end"), Ok(()));
     let seen = at_b.wait(seen, "an end that is not in the log");
-    a.drop_stream(&ended.key);
+    a.drop_stream(&ended.key, owner.epoch);
     at_b.wait(seen, "a drop");
     b.unwatch(&ended.key, &watcher(&at_b));
+    b.watch(&log.key, &watcher(&at_b));
+    let seen = at_b.count();
+    a.drop_session("s", owner.epoch);
+    at_b.wait(seen, "a drop of the session");
+    b.unwatch(&log.key, &watcher(&at_b));
 }
 
 fn a_reader_that_waits_for_hints_gets_every_event(a: &dyn EventStore, b: &dyn EventStore) {
@@ -194,9 +171,9 @@ fn a_reader_that_waits_for_hints_gets_every_event(a: &dyn EventStore, b: &dyn Ev
             while got < EVENTS {
                 // The count is taken before the log is read: what comes in between makes no one wait.
                 let seen = hints.count();
-                let head = other.record(&log).expect("the log is there").head;
+                let head = other.read(&log, got, ReadLimit::default()).expect("the log is there").page.head;
                 let events = other.read_all(&log, got);
-                assert!(events.len() as u64 >= head - got, "what the record tells is readable");
+                assert!(events.len() as u64 >= head - got, "what a look tells is readable");
                 got += events.len() as u64;
                 if got < EVENTS && events.is_empty() {
                     hints.wait(seen, "an append");

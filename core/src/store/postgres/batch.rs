@@ -1,27 +1,28 @@
 //! The writes of one transaction as the parameters of the function that does them.
 
-use std::collections::HashMap;
-
 use tokio_postgres::types::{ToSql, Type};
 
 use super::EVENT_OVERHEAD;
-use super::queue::Write;
+use super::queue::{Change, Write};
 use crate::protocol::StreamNonce;
+use crate::store::{Attach, Epoch};
 use crate::stream::StoredEvent;
 
-/// Columns: one row for each write, in the order of sessions and streams; and one for each event.
+/// Columns: one row for each write, in the order of sessions; and one for each event.
 #[derive(Default)]
 pub(super) struct Encoded<'a> {
     /// Which write a row is.
     pub(super) order: Vec<usize>,
     kinds: Vec<i16>,
     names: Vec<&'a [u8]>,
+    epochs: Vec<i64>,
+    salts: Vec<i64>,
     nonces: Vec<Option<&'a [u8]>>,
     a: Vec<i64>,
     b: Vec<i64>,
     c: Vec<i64>,
     counts: Vec<i32>,
-    /// Where the events of the write begin, from 1.
+    /// Where the events of the write begin, or its principals, from 1.
     ats: Vec<i32>,
     sizes: Vec<i64>,
     bodies: Vec<Option<Body<'a>>>,
@@ -33,6 +34,7 @@ pub(super) struct Encoded<'a> {
     event_tags: Vec<i32>,
     event_offsets: Vec<i32>,
     event_lengths: Vec<i32>,
+    principals: Vec<Option<&'a [u8]>>,
 }
 
 /// Of several events one after the other.
@@ -69,32 +71,42 @@ struct Row<'a> {
     a: i64,
     b: i64,
     c: i64,
+    count: usize,
+    size: i64,
     body: Option<&'a [u8]>,
     events: &'a [StoredEvent],
     about: Option<&'a [u8]>,
     tail: Option<&'a [u8]>,
     retry: Option<i64>,
     note: Option<&'a str>,
+    principals: Vec<Option<&'a [u8]>>,
 }
 
 impl<'a> Encoded<'a> {
     pub(super) fn new(writes: &'a [Write]) -> Self {
-        let mut encoded = Self { order: order(writes), ..Self::default() };
+        let mut encoded = Self { order: (0..writes.len()).collect(), ..Self::default() };
+        // All store objects lock sessions in this order.
+        encoded.order.sort_by_key(|at| &writes[*at].session);
         for at in encoded.order.clone() {
-            encoded.push(writes[at].session().as_bytes(), &row(&writes[at]));
+            encoded.push(&writes[at], row(&writes[at]));
         }
         encoded
     }
 
-    fn push(&mut self, session: &'a [u8], row: &Row<'a>) {
+    fn push(&mut self, write: &'a Write, row: Row<'a>) {
         self.kinds.push(row.kind);
-        self.names.push(session);
+        self.names.push(write.session.as_bytes());
+        let Epoch { number, salt } = write.epoch;
+        self.epochs.push(number.cast_signed());
+        self.salts.push(salt.cast_signed());
         self.nonces.push(row.nonce.map(|nonce| nonce.0.as_slice()));
         self.a.push(row.a);
         self.b.push(row.b);
         self.c.push(row.c);
-        self.counts.push(small(row.events.len()));
-        self.ats.push(small(self.event_kinds.len() + 1));
+        self.counts.push(small(row.events.len() + row.principals.len() + row.count));
+        let before = if row.principals.is_empty() { self.event_kinds.len() } else { self.principals.len() };
+        self.ats.push(small(before + 1));
+        self.principals.extend(row.principals);
         let mut offset = 0;
         for event in row.events {
             self.event_kinds.push(event.kind as i16);
@@ -103,7 +115,7 @@ impl<'a> Encoded<'a> {
             self.event_lengths.push(small(event.frame.len()));
             offset += event.frame.len();
         }
-        self.sizes.push(EVENT_OVERHEAD * i64::from(small(row.events.len())) + i64::from(small(offset)));
+        self.sizes.push(row.size + EVENT_OVERHEAD * i64::from(small(row.events.len())) + i64::from(small(offset)));
         self.bodies.push(match row.events {
             [] => row.body.map(Body::Shared),
             [event] => Some(Body::Shared(&event.frame)),
@@ -115,10 +127,12 @@ impl<'a> Encoded<'a> {
         self.notes.push(row.note);
     }
 
-    pub(super) fn parameters(&self) -> [(&(dyn ToSql + Sync), Type); 18] {
+    pub(super) fn parameters(&self) -> [(&(dyn ToSql + Sync), Type); 21] {
         [
             (&self.kinds, Type::INT2_ARRAY),
             (&self.names, Type::BYTEA_ARRAY),
+            (&self.epochs, Type::INT8_ARRAY),
+            (&self.salts, Type::INT8_ARRAY),
             (&self.nonces, Type::BYTEA_ARRAY),
             (&self.a, Type::INT8_ARRAY),
             (&self.b, Type::INT8_ARRAY),
@@ -135,14 +149,15 @@ impl<'a> Encoded<'a> {
             (&self.event_tags, Type::INT4_ARRAY),
             (&self.event_offsets, Type::INT4_ARRAY),
             (&self.event_lengths, Type::INT4_ARRAY),
+            (&self.principals, Type::BYTEA_ARRAY),
         ]
     }
 }
 
 fn row(write: &Write) -> Row<'_> {
-    let of = |kind| Row { kind, nonce: write.key().map(|key| &key.nonce), ..Row::default() };
-    match write {
-        Write::Append { append, .. } => Row {
+    let of = |kind| Row { kind, nonce: write.nonce.as_ref(), ..Row::default() };
+    match &write.change {
+        Change::Append(append) => Row {
             a: position(append.first),
             b: append.chain_before.cast_signed(),
             c: append.chain.cast_signed(),
@@ -152,49 +167,46 @@ fn row(write: &Write) -> Row<'_> {
             retry: append.retry_ms.map(i64::from),
             ..of(1)
         },
-        Write::Settle { seq, .. } => Row { a: position(*seq), ..of(2) },
-        Write::DropStream { .. } => of(3),
-        Write::DropSession { .. } => of(4),
-        Write::PutSession { record, .. } => {
+        Change::Settle(seq) => Row { a: position(*seq), ..of(2) },
+        Change::DropStream => of(3),
+        Change::DropSession => of(4),
+        Change::Release => of(5),
+        Change::Hold(hold) => {
+            let seen = hold.seen.unwrap_or_default();
+            let (a, b, count) = (seen.number.cast_signed(), seen.salt.cast_signed(), usize::from(hold.seen.is_some()));
+            let held = Row { a, b, count, ..of(6) };
+            let Some(record) = &hold.record else { return held };
             let lists = record.list_changed;
-            let lists = i64::from(lists.tools) | i64::from(lists.prompts) << 1 | i64::from(lists.resources) << 2;
             Row {
-                a: lists,
+                c: i64::from(lists.tools) | i64::from(lists.prompts) << 1 | i64::from(lists.resources) << 2,
                 retry: Some(i64::from(record.retry_ms)),
                 nonce: record.standalone.as_ref(),
                 body: record.principal.as_ref().map(|principal| principal.as_bytes()),
                 note: record.revision.map(|revision| revision.as_str()),
-                ..of(5)
+                ..held
             }
         }
-        Write::Claim { .. } => of(6),
+        Change::Attach(attach) => Row {
+            a: position(attach.after),
+            b: position(attach.limit.up_to),
+            c: position(attach.limit.events as u64),
+            size: position(attach.limit.bytes as u64),
+            retry: attach.tag.map(|tag| i64::from(tag.cast_signed())),
+            principals: principals(attach),
+            ..of(7)
+        },
     }
 }
 
-/// By session; within one by stream, but nothing passes what is for the whole session. All store objects
-/// lock rows in this order.
-fn order(writes: &[Write]) -> Vec<usize> {
-    let mut parts: HashMap<&str, usize> = HashMap::new();
-    let mut places: Vec<_> = writes
-        .iter()
-        .enumerate()
-        .map(|(at, write)| {
-            let session: &str = write.session();
-            let part = parts.entry(session).or_default();
-            let nonce = write.key().map(|key| key.nonce.0);
-            *part += usize::from(nonce.is_none());
-            let place = (session, *part, nonce, at);
-            *part += usize::from(nonce.is_none());
-            place
-        })
-        .collect();
-    places.sort_unstable();
-    places.into_iter().map(|(.., at)| at).collect()
+/// Those whose session is found.
+pub(super) fn principals(attach: &Attach) -> Vec<Option<&[u8]>> {
+    let own = attach.principal.as_deref().map(str::as_bytes);
+    std::iter::once(own).chain(attach.aliases.iter().map(|alias| Some(alias.as_bytes()))).collect()
 }
 
-/// A position as PostgreSQL has it. Event ids hold 40 bits of it.
-pub(super) fn position(seq: u64) -> i64 {
-    i64::try_from(seq).unwrap_or(i64::MAX)
+/// A position, or a bound, as PostgreSQL has it. Event ids hold 40 bits of a position.
+pub(super) fn position(at: u64) -> i64 {
+    i64::try_from(at).unwrap_or(i64::MAX)
 }
 
 /// Counts within one transaction.

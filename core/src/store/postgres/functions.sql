@@ -35,39 +35,18 @@ BEGIN
     RETURNING t.sessions, t.streams, t.events, t.bytes INTO sessions, streams, events, bytes;
 END $$;
 
--- Counts a change of what a session holds. `sessions` is the change of how many have logs.
-CREATE FUNCTION {ns}.grow(
-    session_id bigint, d_streams bigint, d_bytes bigint, OUT sessions bigint, OUT bytes bigint
-) LANGUAGE plpgsql AS $$
-DECLARE
-    s record;
-BEGIN
-    UPDATE {ns}.session AS se SET streams = se.streams + d_streams, bytes = se.bytes + d_bytes
-    WHERE id = session_id RETURNING se.streams, se.bytes, created INTO s;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION 'the session was dropped meanwhile' USING ERRCODE = '40001';
-    END IF;
-    sessions := (s.streams > 0)::int - (s.streams - d_streams > 0)::int;
-    bytes := s.bytes;
-    IF s.streams = 0 AND s.created IS NULL THEN
-        DELETE FROM {ns}.session WHERE id = session_id;
-        bytes := 0;
-    END IF;
-END $$;
-
--- Removes a session with its logs.
-CREATE FUNCTION {ns}.remove_session(
-    session_id bigint, OUT sessions bigint, OUT streams bigint, OUT events bigint, OUT bytes bigint
-) LANGUAGE plpgsql AS $$
+-- Forgets streams whose sessions' rows are locked.
+CREATE FUNCTION {ns}.forget(ids bigint[], OUT streams bigint, OUT events bigint, OUT bytes bigint) LANGUAGE plpgsql AS $$
 BEGIN
     WITH gone AS (
-        DELETE FROM {ns}.stream WHERE session = session_id RETURNING id, stream.events, stream.bytes
+        DELETE FROM {ns}.stream WHERE id = ANY (ids) RETURNING id, session, stream.events, stream.bytes
     ), thrown AS (
         INSERT INTO {ns}.trash (stream, events) SELECT id, gone.events FROM gone
+    ), shrunk AS (
+        UPDATE {ns}.session AS se SET bytes = se.bytes - of.bytes
+        FROM (SELECT session, sum(gone.bytes) AS bytes FROM gone GROUP BY session) AS of WHERE se.id = of.session
     )
     SELECT -count(*), -coalesce(sum(gone.events), 0), -coalesce(sum(gone.bytes), 0) INTO streams, events, bytes FROM gone;
-    DELETE FROM {ns}.session WHERE id = session_id;
-    sessions := -(streams < 0)::int;
 END $$;
 
 -- Moves `low` on while a stream is over its bounds; then events that outlived the prefix go, oldest first.
@@ -116,68 +95,38 @@ BEGIN
     bytes := s.bytes - before.bytes;
 END $$;
 
--- The session's streams that finished first go first, then the oldest events of its largest.
+-- The session's streams that finished first go first, then the oldest events of its largest. Its row is locked.
 CREATE FUNCTION {ns}.trim_session(
-    session_id bigint, written bigint[], max_bytes bigint, event_cost bigint,
-    OUT sessions bigint, OUT streams bigint, OUT events bigint, OUT bytes bigint, OUT trimmed bigint
+    session_id bigint, held bigint, written bigint[], max_bytes bigint, event_cost bigint,
+    OUT streams bigint, OUT events bigint, OUT bytes bigint, OUT trimmed bigint
 ) LANGUAGE plpgsql AS $$
 DECLARE
-    held bigint;
     s record;
     t record;
-    d_streams bigint := 0;
+    ids bigint[] := '{}';
+    -- An eighth more than needed, so that the next events do not look through all streams again.
+    over bigint := held - (max_bytes - max_bytes / 8);
     d_bytes bigint := 0;
 BEGIN
-    sessions := 0; streams := 0; events := 0; bytes := 0; trimmed := 0;
-    SELECT se.bytes INTO held FROM {ns}.session AS se WHERE id = session_id;
-    IF NOT FOUND THEN RETURN; END IF;
-    -- An eighth more than needed, so that the next events do not look through all streams again.
+    trimmed := 0;
     FOR s IN
-        SELECT id FROM {ns}.stream WHERE session = session_id AND finished IS NOT NULL AND id <> ALL (written)
+        SELECT id, st.bytes FROM {ns}.stream AS st WHERE session = session_id AND finished IS NOT NULL AND id <> ALL (written)
         ORDER BY finished, id
     LOOP
-        EXIT WHEN held + d_bytes <= max_bytes - max_bytes / 8;
-        DELETE FROM {ns}.stream AS st WHERE id = s.id RETURNING st.events, st.bytes INTO t;
-        CONTINUE WHEN NOT FOUND;
-        INSERT INTO {ns}.trash (stream, events) VALUES (s.id, t.events);
-        d_streams := d_streams - 1; d_bytes := d_bytes - t.bytes; events := events - t.events;
+        EXIT WHEN over <= 0;
+        ids := ids || s.id; over := over - s.bytes;
     END LOOP;
-    WHILE held + d_bytes > max_bytes LOOP
+    SELECT * INTO streams, events, bytes FROM {ns}.forget(ids);
+    WHILE held + bytes + d_bytes > max_bytes LOOP
         SELECT id, st.bytes, st.events INTO s FROM {ns}.stream AS st
-        WHERE session = session_id AND st.events > 1 ORDER BY st.bytes DESC LIMIT 1 FOR NO KEY UPDATE;
+        WHERE session = session_id AND st.events > 1 ORDER BY st.bytes DESC LIMIT 1;
         EXIT WHEN NOT FOUND;
         SELECT * INTO t FROM {ns}.shrink(s.id, s.events, s.bytes - greatest(s.bytes / 4, 1), 0, event_cost);
         EXIT WHEN t.events = 0;
         d_bytes := d_bytes + t.bytes; events := events + t.events; trimmed := trimmed + t.trimmed;
     END LOOP;
-    IF d_streams <> 0 OR d_bytes <> 0 THEN
-        SELECT * INTO t FROM {ns}.grow(session_id, d_streams, d_bytes);
-        sessions := t.sessions; streams := d_streams; bytes := d_bytes;
-    END IF;
-END $$;
-
--- Forgets streams whose rows, and those of whose sessions, are locked.
-CREATE FUNCTION {ns}.forget(
-    ids bigint[], OUT sessions bigint, OUT streams bigint, OUT events bigint, OUT bytes bigint
-) LANGUAGE plpgsql AS $$
-DECLARE
-    g record;
-    t record;
-BEGIN
-    sessions := 0; streams := 0; events := 0; bytes := 0;
-    FOR g IN
-        WITH gone AS (
-            DELETE FROM {ns}.stream AS st WHERE id = ANY (ids) RETURNING id, session, st.events, st.bytes
-        ), thrown AS (
-            INSERT INTO {ns}.trash (stream, events) SELECT id, gone.events FROM gone
-        )
-        SELECT session, count(*) AS count, sum(gone.events) AS events, sum(gone.bytes) AS bytes
-        FROM gone GROUP BY session ORDER BY session
-    LOOP
-        SELECT * INTO t FROM {ns}.grow(g.session, -g.count, -g.bytes::bigint);
-        sessions := sessions + t.sessions; streams := streams - g.count;
-        events := events - g.events; bytes := bytes - g.bytes;
-    END LOOP;
+    UPDATE {ns}.session AS se SET bytes = se.bytes + d_bytes WHERE id = session_id AND d_bytes <> 0;
+    bytes := bytes + d_bytes;
 END $$;
 
 -- Retention, a bounded part of it: `more` when there is more. What others have locked is left for later.
@@ -189,40 +138,29 @@ CREATE FUNCTION {ns}.sweep(
 ) LANGUAGE plpgsql AS $$
 DECLARE
     now_ms bigint := coalesce(clock, {ns}.now_ms());
+    left_ids bigint[];
     ids bigint[];
-    s record;
     t record;
-    thrown bigint;
 BEGIN
     PERFORM {ns}.begin(false, '1000');
-    sessions := 0; streams := 0; events := 0; bytes := 0; more := false;
     UPDATE {ns}.owner AS o SET gone = now_ms FROM unnest(lost, lost_beats) AS l (id, beat)
     WHERE o.id = l.id AND o.beat = l.beat AND o.gone IS NULL;
-    SELECT array_agg(id) INTO ids FROM (
-        SELECT st.id FROM {ns}.stream AS st JOIN {ns}.session AS se ON se.id = st.session
-        WHERE st.finished <= now_ms - retention_ms ORDER BY st.finished LIMIT at_most FOR UPDATE SKIP LOCKED
-    ) AS over;
-    IF ids IS NOT NULL THEN
-        more := cardinality(ids) = at_most;
-        SELECT * INTO t FROM {ns}.forget(ids);
-        sessions := t.sessions; streams := t.streams; events := t.events; bytes := t.bytes;
-    END IF;
-    thrown := 0;
-    FOR s IN
+    left_ids := ARRAY(
         SELECT se.id FROM {ns}.owner AS o JOIN {ns}.session AS se ON se.owner = o.id
         WHERE o.gone < now_ms - max_age_ms LIMIT at_most FOR UPDATE SKIP LOCKED
-    LOOP
-        SELECT * INTO t FROM {ns}.remove_session(s.id);
-        sessions := sessions + t.sessions; streams := streams + t.streams;
-        events := events + t.events; bytes := bytes + t.bytes;
-        thrown := thrown + 1;
-    END LOOP;
-    more := more OR thrown = at_most;
+    );
+    ids := ARRAY(
+        SELECT st.id FROM {ns}.stream AS st JOIN {ns}.session AS se ON se.id = st.session
+        WHERE st.finished <= now_ms - retention_ms ORDER BY st.finished LIMIT at_most FOR UPDATE SKIP LOCKED
+    );
+    more := at_most IN (cardinality(left_ids), cardinality(ids));
+    SELECT * INTO streams, events, bytes
+    FROM {ns}.forget(ids || ARRAY(SELECT st.id FROM {ns}.stream AS st WHERE st.session = ANY (left_ids)));
+    DELETE FROM {ns}.session WHERE id = ANY (left_ids);
+    sessions := -cardinality(left_ids);
     WITH left_over AS (
         SELECT o.id FROM {ns}.owner AS o WHERE o.gone < now_ms - max_age_ms
             AND NOT EXISTS (SELECT FROM {ns}.session AS se WHERE se.owner = o.id)
-            -- Whoever reads one of these has to learn that its owner is gone.
-            AND NOT EXISTS (SELECT FROM {ns}.stream AS st WHERE st.owner = o.id AND st.finished IS NULL)
         LIMIT at_most FOR UPDATE SKIP LOCKED
     ), gone AS (
         DELETE FROM {ns}.owner AS o USING left_over AS l WHERE o.id = l.id RETURNING o.*
@@ -292,8 +230,7 @@ BEGIN
             EXIT WHEN freed >= to_free;
             ids := ids || s.id; freed := freed + s.bytes;
         END LOOP;
-        SELECT * INTO t FROM {ns}.forget(ids);
-        sessions := t.sessions; streams := t.streams; events := t.events; bytes := t.bytes;
+        SELECT * INTO streams, events, bytes FROM {ns}.forget(ids);
         IF freed < to_free AND cardinality(ids) < at_most THEN
             FOR s IN
                 SELECT st.id, st.session, st.events, st.bytes FROM {ns}.stream AS st JOIN {ns}.session AS se ON se.id = st.session
@@ -301,7 +238,7 @@ BEGIN
             LOOP
                 EXIT WHEN freed >= to_free;
                 SELECT * INTO t FROM {ns}.shrink(s.id, s.events, s.bytes - greatest(s.bytes / 4, 1), 0, event_cost);
-                PERFORM {ns}.grow(s.session, 0, t.bytes);
+                UPDATE {ns}.session AS se SET bytes = se.bytes + t.bytes WHERE id = s.session;
                 events := events + t.events; bytes := bytes + t.bytes; trimmed := trimmed + t.trimmed;
                 freed := freed - t.bytes;
             END LOOP;
@@ -358,95 +295,79 @@ BEGIN
     PERFORM {ns}.sum_up(me);
 END $$;
 
--- The events after a position. The first row tells of the log: head, low, and the tag at that position; there
--- is none when there is no log.
-CREATE FUNCTION {ns}.page(
-    session_name bytea, stream_nonce bytea, after bigint, up_to bigint, max_events bigint, max_bytes bigint
-) RETURNS TABLE (x bigint, y bigint, tag integer, frame bytea) LANGUAGE plpgsql STABLE AS $$
-DECLARE
-    s record;
-    e record;
-    read_bytes bigint := 0;
-    read_events bigint := 0;
+-- The chain tag at a position, where it is known.
+CREATE FUNCTION {ns}.tag_at(st {ns}.stream, after bigint) RETURNS integer LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    SELECT st.id, head, low, low_tag INTO s FROM {ns}.session AS se JOIN {ns}.stream AS st ON st.session = se.id
-    WHERE se.name = session_name AND st.nonce = stream_nonce;
+    RETURN CASE WHEN after < st.low THEN CASE WHEN after = st.low - 1 THEN st.low_tag END
+        ELSE (SELECT tag FROM {ns}.event WHERE stream = st.id AND seq = after) END;
+END $$;
+
+-- A session of one of these principals, or of whomever without any; a log of it, and its events after a position.
+CREATE FUNCTION {ns}.look(
+    write integer, me bigint, session_name bytea, stream_nonce bytea, principals bytea[], after bigint, up_to bigint,
+    max_events bigint, max_bytes bigint
+) RETURNS SETOF {ns}.found LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    se {ns}.session;
+    st {ns}.stream;
+    f {ns}.found;
+BEGIN
+    SELECT * INTO se FROM {ns}.session WHERE name = session_name;
     IF NOT FOUND THEN RETURN; END IF;
-    x := s.head; y := s.low; tag := NULL; frame := NULL;
-    IF after + 1 = s.low THEN
-        tag := s.low_tag;
-    ELSIF after >= s.low THEN
-        SELECT ev.tag INTO tag FROM {ns}.event AS ev WHERE stream = s.id AND seq = after;
+    f.write := write;
+    f.is_foreign := array_position(principals, se.principal) IS NULL AND principals IS NOT NULL;
+    IF f.is_foreign THEN RETURN NEXT f; RETURN; END IF;
+    f.revision := se.revision; f.principal := se.principal; f.retry_ms := se.retry_ms; f.lists := se.lists;
+    f.standalone := se.standalone;
+    IF se.owner <> me OR se.is_released THEN
+        f.owner := se.owner; f.epoch := se.epoch; f.salt := se.salt;
+        f.beat := CASE WHEN se.is_released THEN -1 ELSE (SELECT o.beat FROM {ns}.owner AS o WHERE o.id = se.owner) END;
     END IF;
-    RETURN NEXT;
-    FOR e IN
-        SELECT seq, kind, ev.tag, octet_length(ev.frame) AS length, ev.frame FROM {ns}.event AS ev
-        WHERE stream = s.id AND seq > after AND seq <= up_to ORDER BY seq LIMIT max_events
+    SELECT * INTO st FROM {ns}.stream WHERE session = se.id AND nonce = stream_nonce;
+    IF FOUND THEN
+        f.head := st.head; f.low := st.low; f.tag_at := {ns}.tag_at(st, after); f.chain := st.chain;
+        f.is_finished := st.finished IS NOT NULL; f.readers := st.readers; f.log_retry_ms := st.retry_ms;
+        IF principals IS NOT NULL THEN
+            f.about := (SELECT frame FROM {ns}.event WHERE stream = st.id AND seq = 0);
+        END IF;
+        IF f.is_finished THEN
+            f.tail := (SELECT frame FROM {ns}.event WHERE stream = st.id AND seq = -1);
+        END IF;
+        SELECT array_agg(seq), array_agg(kind), array_agg(tag), array_agg(frame) INTO f.seqs, f.kinds, f.tags, f.frames
+        FROM (
+            SELECT seq, kind, tag, frame, sum(octet_length(frame)) OVER (ORDER BY seq ROWS UNBOUNDED PRECEDING) AS so_far
+            FROM {ns}.event WHERE stream = st.id AND seq > after AND seq <= up_to ORDER BY seq LIMIT max_events
+        ) AS e
+        -- The first that is not empty comes whatever its size.
+        WHERE so_far <= max_bytes OR so_far = octet_length(frame);
+    END IF;
+    RETURN NEXT f;
+END $$;
+
+-- The logs of a session that have no end.
+CREATE FUNCTION {ns}.running(write integer, session_id bigint) RETURNS SETOF {ns}.found LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    f {ns}.found;
+BEGIN
+    f.write := write;
+    FOR f.nonce, f.head, f.chain, f.about IN
+        SELECT nonce, head, chain, frame FROM {ns}.stream LEFT JOIN {ns}.event ON stream = id AND seq = 0
+        WHERE session = session_id AND finished IS NULL
     LOOP
-        EXIT WHEN read_bytes > 0 AND read_bytes + e.length > max_bytes;
-        read_bytes := read_bytes + e.length;
-        x := e.seq; y := e.kind; tag := e.tag; frame := e.frame;
-        RETURN NEXT;
+        RETURN NEXT f;
     END LOOP;
-END $$;
-
--- The owner and its beat are told when it is another one; no beat, where its row is gone.
-CREATE FUNCTION {ns}.record(
-    session_name bytea, stream_nonce bytea, me bigint,
-    OUT head bigint, OUT low bigint, OUT is_finished boolean, OUT chain bigint, OUT retry_ms bigint, OUT claims bigint,
-    OUT about bytea, OUT tail bytea, OUT owner bigint, OUT beat bigint
-) RETURNS SETOF record LANGUAGE plpgsql STABLE AS $$
-DECLARE
-    s record;
-BEGIN
-    SELECT st.* INTO s FROM {ns}.session AS se JOIN {ns}.stream AS st ON st.session = se.id
-    WHERE se.name = session_name AND st.nonce = stream_nonce;
-    IF NOT FOUND THEN RETURN; END IF;
-    head := s.head; low := s.low; is_finished := s.finished IS NOT NULL; chain := s.chain; retry_ms := s.retry_ms;
-    claims := s.claims;
-    SELECT frame INTO about FROM {ns}.event WHERE stream = s.id AND seq = 0;
-    IF is_finished THEN
-        SELECT frame INTO tail FROM {ns}.event WHERE stream = s.id AND seq = -1;
-    END IF;
-    IF s.owner <> me THEN
-        owner := s.owner;
-        SELECT o.beat INTO beat FROM {ns}.owner AS o WHERE o.id = s.owner;
-    END IF;
-    RETURN NEXT;
-END $$;
-
-CREATE FUNCTION {ns}.session_record(
-    session_name bytea, me bigint, clock bigint,
-    OUT revision text, OUT principal bytea, OUT retry_ms bigint, OUT lists smallint, OUT standalone bytea,
-    OUT age_ms bigint, OUT owner bigint, OUT beat bigint
-) RETURNS SETOF record LANGUAGE plpgsql STABLE AS $$
-DECLARE
-    s record;
-BEGIN
-    SELECT * INTO s FROM {ns}.session WHERE name = session_name AND created IS NOT NULL;
-    IF NOT FOUND THEN RETURN; END IF;
-    revision := s.revision; principal := s.principal; retry_ms := s.retry_ms; lists := s.lists;
-    standalone := s.standalone;
-    age_ms := greatest(coalesce(clock, {ns}.now_ms()) - s.created, 0);
-    IF s.owner <> me THEN
-        owner := s.owner;
-        SELECT o.beat INTO beat FROM {ns}.owner AS o WHERE o.id = s.owner;
-    END IF;
-    RETURN NEXT;
 END $$;
 
 -- What can change in the logs with these names, to be compared with what it was.
 CREATE FUNCTION {ns}.heads(me bigint, names bytea[], nonces bytea[])
-RETURNS TABLE (at bigint, id bigint, head bigint, is_finished boolean, claims bigint, is_mine boolean)
+RETURNS TABLE (at bigint, id bigint, head bigint, is_finished boolean, readers bigint, is_mine boolean)
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN QUERY
-    SELECT u.at, st.id, st.head, st.finished IS NOT NULL, st.claims, st.owner = me
+    SELECT u.at, st.id, st.head, st.finished IS NOT NULL, st.readers, se.owner = me
     FROM unnest(names, nonces) WITH ORDINALITY AS u (name, nonce, at)
-    CROSS JOIN LATERAL (
-        SELECT * FROM {ns}.stream AS s WHERE s.session = (SELECT se.id FROM {ns}.session AS se WHERE se.name = u.name)
-            AND s.nonce = u.nonce OFFSET 0
-    ) AS st;
+    CROSS JOIN LATERAL (SELECT * FROM {ns}.session AS s WHERE s.name = u.name OFFSET 0) AS se
+    CROSS JOIN LATERAL (SELECT * FROM {ns}.stream AS s WHERE s.session = se.id AND s.nonce = u.nonce OFFSET 0) AS st;
 END $$;
 
 -- Tells the other store objects. Never part of a transaction that writes: its lock is one for the whole server.

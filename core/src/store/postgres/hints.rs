@@ -109,7 +109,7 @@ pub(super) async fn look(link: SharedLink, shared: Arc<Shared>, context: Arc<Con
     }
 }
 
-/// What a watcher wants to know of a log: head, whether it is finished, claims. What this store object
+/// What a watcher wants to know of a log: head, whether it is finished, readers. What this store object
 /// writes itself does not count. None when the log is gone.
 type Seen = Option<(i64, bool, i64)>;
 
@@ -138,9 +138,9 @@ async fn see_some(
         .map_err(|error| Fault::of(&error))?;
     for row in rows {
         let at = usize::try_from(row.get::<_, i64>(0) - 1).unwrap_or(usize::MAX);
-        let (head, is_finished, claims, is_mine) = (row.get(2), row.get(3), row.get(4), row.get(5));
+        let (head, is_finished, readers, is_mine) = (row.get(2), row.get(3), row.get(4), row.get(5));
         if let Some(key) = keys.get(at) {
-            found.insert(key.clone(), Some(if is_mine { (-1, false, claims) } else { (head, is_finished, claims) }));
+            found.insert(key.clone(), Some(if is_mine { (-1, false, readers) } else { (head, is_finished, readers) }));
         }
     }
     Ok(())

@@ -22,7 +22,8 @@ pub(super) async fn run(link: SharedLink, quiet: SharedLink, shared: Arc<Shared>
     let pause = context.pause;
     let vacuum = Vacuum::new(quiet, Arc::clone(&shared), Arc::clone(&context));
     let lane = shared.lanes.len();
-    let mut house = House { lane, beat_due: Instant::now(), is_stuck: false, vacuum, shared, context };
+    let (beat_due, is_stuck, lost) = (Instant::now(), false, Default::default());
+    let mut house = House { lane, beat_due, is_stuck, lost, vacuum, shared, context };
     while !house.shared.is_closed() {
         let patience = pause.min(house.context.timeout);
         let asked = house.shared.sweeps_asked();
@@ -72,6 +73,8 @@ struct House {
     beat_due: Instant,
     /// Nothing more could be freed: not tried again before the next sign of life.
     is_stuck: bool,
+    /// The owners that were seen to stand still, and at which beats.
+    lost: (Vec<i64>, Vec<i64>),
     vacuum: Vacuum,
     shared: Arc<Shared>,
     context: Arc<Context>,
@@ -96,22 +99,21 @@ impl House {
         Ok(more)
     }
 
-    async fn beat(&self, client: &Client) -> Result<(), Fault> {
+    async fn beat(&mut self, client: &Client) -> Result<(), Fault> {
         let context = &self.context;
         let row = self.ask(client, &context.statements.beat, &[(&context.owner, Type::INT8)]).await?;
         lock(&self.shared.book).others = tally(&row);
         let (others, beats): (Vec<i64>, Vec<i64>) = (row.get(4), row.get(5));
         self.shared.wake.beat(others.is_empty());
-        for (other, beat) in others.into_iter().zip(beats) {
-            context.owners.saw(other, Some(beat));
-        }
+        let is_lost = |(owner, beat): &(i64, i64)| context.unseen_ms(*owner, Some(*beat)) >= context.owner_lost_ms;
+        self.lost = others.into_iter().zip(beats).filter(is_lost).unzip();
         Ok(())
     }
 
     async fn sweep(&self, client: &Client) -> Result<bool, Fault> {
         let context = &self.context;
         let [retention_ms, max_age_ms] = context.sweep_ms;
-        let (lost, beats) = context.owners.lost();
+        let (lost, beats) = &self.lost;
         let row = self
             .ask(
                 client,
@@ -123,8 +125,8 @@ impl House {
                     (&retention_ms, Type::INT8),
                     (&max_age_ms, Type::INT8),
                     (&AT_MOST, Type::INT4),
-                    (&lost, Type::INT8_ARRAY),
-                    (&beats, Type::INT8_ARRAY),
+                    (lost, Type::INT8_ARRAY),
+                    (beats, Type::INT8_ARRAY),
                 ],
             )
             .await?;

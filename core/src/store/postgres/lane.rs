@@ -9,13 +9,13 @@ use tokio_postgres::{Client, Row};
 use super::Context;
 use super::batch::Encoded;
 use super::link::{Fault, Kind, Link};
-use super::queue::{Batch, Shared, Write, lock};
-use super::reader::{complete, failed};
+use super::queue::{Batch, Change, Shared, Write, lock};
+use super::reader::{attached, complete, failed, running};
 use super::usage::Tally;
-use crate::store::{Operation, Outcome, StoreError};
+use crate::store::{Outcome, StoreError};
 
-/// What a write came to; a claim with its number.
-pub(super) type Verdict = Result<u64, StoreError>;
+/// What a write came to, and found.
+type Verdict = Result<Vec<Row>, StoreError>;
 
 /// How long what waits is written on when the store is closed.
 const LAST: Duration = Duration::from_secs(2);
@@ -36,13 +36,13 @@ pub(super) async fn run(lane: usize, mut link: Link, shared: Arc<Shared>, contex
         let patience = if shared.is_closed() { LAST } else { context.timeout };
         let Batch { writes, looks } = batch;
         let (verdicts, fault) = perform(lane, &mut link, &shared, &context, &writes, patience).await;
-        let kept = answer(lane, &shared, writes, verdicts, fault.is_some());
+        let kept = answer(lane, &shared, &context, writes, verdicts, fault.is_some());
         let Some(fault) = fault.filter(|_| !kept.is_empty()) else {
             shared.passed(lane, looks);
             continue;
         };
         for look in looks {
-            complete(&shared, &look, failed(&look.what, &fault));
+            complete(&shared, &look, failed(&look, &fault));
         }
         if shared.is_closed() {
             tracing::error!(target: "tailrope", lost = kept.len(), "event store closed without its server");
@@ -57,10 +57,17 @@ pub(super) async fn run(lane: usize, mut link: Link, shared: Arc<Shared>, contex
 
 /// Tells everybody what became of their writes. Returns what has no answer and can still be done: the
 /// server is gone, or refuses everybody.
-fn answer(lane: usize, shared: &Shared, writes: Vec<Write>, verdicts: Vec<Verdict>, keep: bool) -> Vec<Write> {
+fn answer(
+    lane: usize,
+    shared: &Shared,
+    context: &Context,
+    writes: Vec<Write>,
+    verdicts: Vec<Verdict>,
+    keep: bool,
+) -> Vec<Write> {
     let (mut kept, mut done) = (Vec::new(), Vec::new());
     for (write, verdict) in writes.into_iter().zip(verdicts) {
-        if keep && write.ticket().is_none() && verdict.is_err() {
+        if keep && write.ticket.is_none() && verdict.is_err() {
             kept.push(write);
         } else {
             done.push((write, verdict));
@@ -68,16 +75,18 @@ fn answer(lane: usize, shared: &Shared, writes: Vec<Write>, verdicts: Vec<Verdic
     }
     // Before the answers: what is asked because of them need not wait.
     shared.done(lane, done.iter().map(|(write, _)| write));
-    for (write, verdict) in done {
-        match (write.ticket(), verdict) {
-            (Some(ticket), verdict) if ticket.operation == Operation::Claim => {
-                ticket.complete(Outcome::Claimed(verdict));
-            }
-            (Some(ticket), verdict) => ticket.complete(Outcome::Done(verdict.map(|_| ()))),
+    for (Write { change, ticket, .. }, verdict) in done {
+        match (ticket, verdict) {
+            (Some(ticket), verdict) => ticket.complete(match change {
+                Change::Hold(_) => Outcome::Held(verdict.map(|rows| rows.iter().map(running).collect())),
+                Change::Attach(_) => Outcome::Attached(verdict.map(|rows| attached(context, rows.first()))),
+                _ => Outcome::Done(verdict.map(drop)),
+            }),
+            // Rule 12.
+            (None, Ok(_) | Err(StoreError::Gone | StoreError::Fenced)) => {}
             (None, Err(error)) => {
                 tracing::error!(target: "tailrope", %error, "event store did not do what it was told");
             }
-            (None, Ok(_)) => {}
         }
     }
     kept
@@ -126,8 +135,8 @@ async fn perform(
 
 /// What a fault means for a write. It may be done, or can be as soon as the server is there: whoever writes asks again.
 fn not_done(write: &Write, fault: &Fault) -> StoreError {
-    match (write, fault.unheard) {
-        (Write::Append { .. }, Some(time)) => {
+    match fault.unheard {
+        Some(time) if write.ticket.is_some() => {
             tracing::warn!(target: "tailrope", error = fault.text, "the event store was not reached in time");
             StoreError::TimedOut { after_ms: time.as_millis().try_into().unwrap_or(u64::MAX) }
         }
@@ -161,7 +170,7 @@ async fn transact(
         let client = link.client(left).await.map_err(|fault| told(fault, again))?;
         let asked = apply(&client, context, lane, again, &encoded);
         match tokio::time::timeout(patience, asked).await {
-            Ok(Ok(row)) => return Ok(conclude(lane, shared, context, &encoded, writes, &row)),
+            Ok(Ok(rows)) => return Ok(conclude(lane, shared, context, &encoded, writes, rows)),
             Ok(Err(fault)) => match fault.kind {
                 Kind::Lost if started.elapsed() < patience => {
                     link.lost();
@@ -192,10 +201,10 @@ async fn apply(
     lane: usize,
     again: bool,
     encoded: &Encoded<'_>,
-) -> Result<Row, Fault> {
+) -> Result<Vec<Row>, Fault> {
     let lane = i32::try_from(lane).unwrap_or(i32::MAX);
-    let (clock, (lost, beats)) = (context.clock(), context.owners.lost());
-    let before: [(&(dyn ToSql + Sync), Type); 9] = [
+    let clock = context.clock();
+    let before: [(&(dyn ToSql + Sync), Type); 7] = [
         (&context.owner, Type::INT8),
         (&lane, Type::INT4),
         (&clock, Type::INT8),
@@ -203,11 +212,9 @@ async fn apply(
         (&again, Type::BOOL),
         (&context.lock_ms, Type::TEXT),
         (&context.bounds, Type::INT8_ARRAY),
-        (&lost, Type::INT8_ARRAY),
-        (&beats, Type::INT8_ARRAY),
     ];
     let parameters: Vec<_> = before.into_iter().chain(encoded.parameters()).collect();
-    client.query_typed_one(&context.statements.apply, &parameters).await.map_err(|error| Fault::of(&error))
+    client.query_typed(&context.statements.apply, &parameters).await.map_err(|error| Fault::of(&error))
 }
 
 fn conclude(
@@ -216,28 +223,36 @@ fn conclude(
     context: &Context,
     encoded: &Encoded<'_>,
     writes: &[Write],
-    row: &Row,
+    mut rows: Vec<Row>,
 ) -> Vec<Verdict> {
-    let (verdicts, results): (Vec<i16>, Vec<i64>) = (row.get(0), row.get(1));
-    let tally = Tally { sessions: row.get(2), streams: row.get(3), events: row.get(4), bytes: row.get(5) };
+    let last = rows.pop();
+    let (verdicts, counted): (Vec<i16>, Vec<i64>) =
+        last.map(|last| (last.get("kinds"), last.get("seqs"))).unwrap_or_default();
     let bytes = {
         let mut book = lock(&shared.book);
-        book.set(lane, tally, row.get(6));
+        if let [sessions, streams, events, bytes, trimmed] = counted[..] {
+            book.set(lane, Tally { sessions, streams, events, bytes }, trimmed);
+        }
         book.bytes()
     };
     if bytes > context.max_bytes {
         shared.house.notify_one();
     }
-    let mut found: Vec<Verdict> = writes.iter().map(|_| Ok(0)).collect();
-    for ((at, verdict), result) in encoded.order.iter().zip(verdicts).zip(results) {
-        found[*at] = match verdict {
-            0 => Ok(result.cast_unsigned()),
-            1 => Err(StoreError::Gone),
-            2 => Err(StoreError::Fenced),
-            3 => Err(StoreError::RolledBack),
-            4 => Err(StoreError::OutOfOrder),
-            _ => Err(StoreError::Failed("another process was in the way".to_owned())),
-        };
+    let mut found: Vec<Verdict> = writes.iter().map(|_| Ok(Vec::new())).collect();
+    for (at, verdict) in encoded.order.iter().zip(verdicts) {
+        match verdict {
+            0 => {}
+            1 => found[*at] = Err(StoreError::Gone),
+            2 => found[*at] = Err(StoreError::Fenced),
+            3 => found[*at] = Err(StoreError::RolledBack),
+            _ => found[*at] = Err(StoreError::OutOfOrder),
+        }
+    }
+    for row in rows {
+        let write = usize::try_from(row.get::<_, i32>("write") - 1).ok().and_then(|at| encoded.order.get(at));
+        if let Some(Ok(rows)) = write.and_then(|at| found.get_mut(*at)) {
+            rows.push(row);
+        }
     }
     shared.wake.wrote(writes.iter().zip(&found).filter(|(_, verdict)| verdict.is_ok()).map(|(write, _)| write));
     found

@@ -14,7 +14,6 @@ mod hints;
 mod house;
 mod lane;
 mod link;
-mod owners;
 mod queue;
 mod reader;
 mod schema;
@@ -24,25 +23,26 @@ mod vacuum;
 mod wake;
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use address::Address;
 use link::{Heard, Link};
-use owners::Owners;
-use queue::{Shared, What, Write, lock};
+use queue::{Change, Look, Shared, Write, lock};
 use schema::Statements;
 use server::Server;
 use tokio_postgres::types::Type;
 
+use super::liveness::{Sightings, beat_ms};
 use super::threads::{self, Threads};
 use super::{
-    Answer, Append, Durability, EventStore, OpenError, ReadLimit, Record, SessionRecord, StoreError, StoreOptions,
-    StreamKey, Ticket, Usage, WallClock, Watcher,
+    Answer, Append, Attach, Attached, Durability, Epoch, EventStore, Hold, LogPage, OpenError, ReadLimit, RunningLog,
+    StoreError, StoreOptions, StreamKey, Ticket, Usage, WallClock, Watcher,
 };
 use crate::Ms;
-use crate::stream::{Page, Seq};
+use crate::protocol::StreamNonce;
+use crate::stream::Seq;
 
 /// For tests that give it any text.
 #[cfg(feature = "testing")]
@@ -54,6 +54,8 @@ pub(super) fn read_address(address: &str) -> Result<(), String> {
 const EVENT_OVERHEAD: i64 = 112;
 /// What a log takes in the database without events.
 const LOG_OVERHEAD: i64 = 480;
+/// The beat of an owner that said goodbye, or released the session.
+const GOODBYE: i64 = -1;
 /// How long opening may take besides connecting.
 const OPENING: Duration = Duration::from_secs(30);
 
@@ -61,7 +63,10 @@ const OPENING: Duration = Duration::from_secs(30);
 struct Context {
     /// This store object among all that ever used the namespace.
     owner: i64,
-    owners: Owners,
+    opened: Instant,
+    /// Of the other store objects.
+    sightings: Mutex<Sightings>,
+    owner_lost_ms: u64,
     /// The pause between two signs of life.
     pause: Duration,
     wall_clock: Option<WallClock>,
@@ -95,8 +100,10 @@ impl Context {
         ];
         Self {
             owner,
-            owners: Owners::new(owner_lost_ms),
-            pause: Duration::from_millis((owner_lost_ms / 4).clamp(10, 60_000)),
+            opened: Instant::now(),
+            sightings: Mutex::new(Sightings::new(owner_lost_ms)),
+            owner_lost_ms,
+            pause: Duration::from_millis(beat_ms(owner_lost_ms).max(10)),
             wall_clock: wall_clock.clone(),
             waits_for_disk: durability == Durability::Power,
             lock_ms: (address.timeout / 4).as_millis().max(1).to_string(),
@@ -108,6 +115,15 @@ impl Context {
             namespace: address.namespace.clone(),
             channel: schema::channel(&address.namespace),
         }
+    }
+
+    /// The database has this beat of an owner, or none. Returns for how many milliseconds it is known to give no sign.
+    fn unseen_ms(&self, owner: i64, beat: Option<i64>) -> u64 {
+        if beat == Some(GOODBYE) {
+            return u64::MAX;
+        }
+        let now = Ms(self.opened.elapsed().as_millis().try_into().unwrap_or(u64::MAX));
+        lock(&self.sightings).saw(&owner.to_string(), beat.map(i64::cast_unsigned), now)
     }
 
     /// What takes the place of the database's clock.
@@ -172,11 +188,28 @@ impl PostgresStore {
         }
     }
 
+    /// Queues what is answered.
+    fn ask<T>(
+        &self,
+        session: Arc<str>,
+        nonce: Option<StreamNonce>,
+        epoch: Epoch,
+        change: Change,
+        ticket: &Ticket,
+    ) -> Answer<T> {
+        Self::later(self.shared.write(Write { session, nonce, epoch, change, ticket: Some(ticket.clone()) }))
+    }
+
     /// Queues what has no answer.
-    fn tell(&self, write: Write) {
-        if let Err(error) = self.shared.write(write) {
+    fn tell(&self, session: Arc<str>, nonce: Option<StreamNonce>, epoch: Epoch, change: Change) {
+        if let Err(error) = self.shared.write(Write { session, nonce, epoch, change, ticket: None }) {
             tracing::error!(target: "tailrope", %error, "event store did not do what it was told");
         }
+    }
+
+    fn look<T>(&self, session: Arc<str>, attach: Attach, is_read: bool, ticket: &Ticket) -> Answer<T> {
+        let (ticket, asked) = (ticket.clone(), Instant::now());
+        Self::later(self.shared.look(Look { session, attach, is_read, ticket, asked }))
     }
 }
 
@@ -283,36 +316,35 @@ async fn say_goodbye(link: &mut Link, context: &Context) {
 }
 
 impl EventStore for PostgresStore {
-    fn append(&self, _now: Ms, key: &StreamKey, append: &Append, ticket: &Ticket) -> Answer<()> {
+    fn hold(&self, session: &str, hold: &Hold, ticket: &Ticket) -> Answer<Vec<RunningLog>> {
+        self.ask(session.into(), None, hold.epoch, Change::Hold(hold.clone()), ticket)
+    }
+
+    fn append(&self, _now: Ms, key: &StreamKey, epoch: Epoch, append: &Append, ticket: &Ticket) -> Answer<()> {
         if let Err(error) = append.check_size(self.max_event_bytes) {
             return Answer::Now(Err(error));
         }
-        let (key, append, ticket) = (key.clone(), append.clone(), ticket.clone());
-        Self::later(self.shared.write(Write::Append { key, append, ticket }))
+        self.ask(Arc::clone(&key.session), Some(key.nonce), epoch, Change::Append(append.clone()), ticket)
     }
 
     fn abandon(&self, key: &StreamKey, ticket: &Ticket) {
-        self.shared.call_off(key, ticket);
+        self.shared.call_off(&key.session, ticket);
     }
 
-    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<Page> {
-        Self::later(self.shared.look(What::Read { key: key.clone(), after, limit }, ticket))
+    fn attach(&self, session: &str, attach: &Attach, ticket: &Ticket) -> Answer<Attached> {
+        if attach.counts && attach.stream.is_some() {
+            return self.ask(session.into(), attach.stream, Epoch::default(), Change::Attach(attach.clone()), ticket);
+        }
+        self.look(session.into(), attach.clone(), false, ticket)
     }
 
-    fn record(&self, key: &StreamKey, ticket: &Ticket) -> Answer<Option<Record>> {
-        Self::later(self.shared.look(What::Record { key: key.clone() }, ticket))
+    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<LogPage> {
+        let attach = Attach { stream: Some(key.nonce), after, limit, ..Attach::nothing() };
+        self.look(Arc::clone(&key.session), attach, true, ticket)
     }
 
-    fn put_session(&self, _now: Ms, session: &str, record: &SessionRecord) {
-        self.tell(Write::PutSession { session: session.into(), record: record.clone() });
-    }
-
-    fn session(&self, _now: Ms, session: &str, ticket: &Ticket) -> Answer<Option<SessionRecord>> {
-        Self::later(self.shared.look(What::Session { session: session.into() }, ticket))
-    }
-
-    fn claim(&self, key: &StreamKey, ticket: &Ticket) -> Answer<u64> {
-        Self::later(self.shared.write(Write::Claim { key: key.clone(), ticket: ticket.clone() }))
+    fn release(&self, session: &str, epoch: Epoch) {
+        self.tell(session.into(), None, epoch, Change::Release);
     }
 
     fn watch(&self, key: &StreamKey, watcher: &Watcher) {
@@ -323,16 +355,16 @@ impl EventStore for PostgresStore {
         self.shared.wake.unwatch(key, watcher);
     }
 
-    fn settle(&self, key: &StreamKey, seq: Seq) {
-        self.tell(Write::Settle { key: key.clone(), seq });
+    fn settle(&self, key: &StreamKey, epoch: Epoch, seq: Seq) {
+        self.tell(Arc::clone(&key.session), Some(key.nonce), epoch, Change::Settle(seq));
     }
 
-    fn drop_stream(&self, key: &StreamKey) {
-        self.tell(Write::DropStream { key: key.clone() });
+    fn drop_stream(&self, key: &StreamKey, epoch: Epoch) {
+        self.tell(Arc::clone(&key.session), Some(key.nonce), epoch, Change::DropStream);
     }
 
-    fn drop_session(&self, session: &str) {
-        self.tell(Write::DropSession { session: session.into() });
+    fn drop_session(&self, session: &str, epoch: Epoch) {
+        self.tell(session.into(), None, epoch, Change::DropSession);
     }
 
     /// The housekeeper does it by itself, with every sign of life, and on request.

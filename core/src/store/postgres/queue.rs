@@ -14,8 +14,9 @@ use tokio::sync::Notify;
 
 use super::usage::Book;
 use super::wake::Wake;
+use crate::protocol::StreamNonce;
 use crate::store::line::{Line, Waiting, closed};
-use crate::store::{Append, Name, ReadLimit, SessionRecord, StoreError, StreamKey, Ticket};
+use crate::store::{Append, Attach, Epoch, Hold, Name, StoreError, Ticket};
 use crate::stream::Seq;
 
 /// Operations of one transaction.
@@ -23,83 +24,49 @@ const BATCH: usize = 256;
 /// Bytes of one transaction, about.
 const BATCH_BYTES: usize = 4 << 20;
 
-/// A change. Those with a ticket are answered.
-pub(super) enum Write {
-    Append { key: StreamKey, append: Append, ticket: Ticket },
-    Claim { key: StreamKey, ticket: Ticket },
-    Settle { key: StreamKey, seq: Seq },
-    DropStream { key: StreamKey },
-    DropSession { session: Arc<str> },
-    PutSession { session: Arc<str>, record: SessionRecord },
+/// A change of a session, or of a stream of it. Those with a ticket are answered.
+pub(super) struct Write {
+    pub(super) session: Arc<str>,
+    pub(super) nonce: Option<StreamNonce>,
+    pub(super) epoch: Epoch,
+    pub(super) change: Change,
+    pub(super) ticket: Option<Ticket>,
+}
+
+pub(super) enum Change {
+    Hold(Hold),
+    Append(Append),
+    /// It counts.
+    Attach(Attach),
+    Settle(Seq),
+    Release,
+    DropStream,
+    DropSession,
 }
 
 impl Write {
-    pub(super) fn ticket(&self) -> Option<&Ticket> {
-        match self {
-            Self::Append { ticket, .. } | Self::Claim { ticket, .. } => Some(ticket),
-            _ => None,
-        }
-    }
-
-    /// The stream that it is for; none when it is for a session.
-    pub(super) fn key(&self) -> Option<&StreamKey> {
-        match self {
-            Self::Append { key, .. }
-            | Self::Claim { key, .. }
-            | Self::Settle { key, .. }
-            | Self::DropStream { key } => Some(key),
-            Self::DropSession { .. } | Self::PutSession { .. } => None,
-        }
-    }
-
-    pub(super) fn session(&self) -> &Arc<str> {
-        match self {
-            Self::DropSession { session } | Self::PutSession { session, .. } => session,
-            of_stream => match of_stream.key() {
-                Some(key) => &key.session,
-                None => unreachable!("what is for no session is for a stream"),
-            },
-        }
-    }
-
     /// Of payloads.
     fn bytes(&self) -> usize {
-        match self {
-            Self::Append { append, .. } => {
-                let events: usize = append.events.iter().map(|event| event.frame.len()).sum();
-                events + append.about.len() + append.end.as_deref().map_or(0, <[u8]>::len)
-            }
-            _ => 0,
-        }
+        let Change::Append(append) = &self.change else { return 0 };
+        let events: usize = append.events.iter().map(|event| event.frame.len()).sum();
+        events + append.about.len() + append.end.as_deref().map_or(0, <[u8]>::len)
     }
 }
 
 /// A question.
 pub(super) struct Look {
-    pub(super) what: What,
+    pub(super) session: Arc<str>,
+    pub(super) attach: Attach,
+    /// Whoever the session's principal is.
+    pub(super) is_read: bool,
     pub(super) ticket: Ticket,
     pub(super) asked: Instant,
-}
-
-pub(super) enum What {
-    Read { key: StreamKey, after: Seq, limit: ReadLimit },
-    Record { key: StreamKey },
-    Session { session: Arc<str> },
 }
 
 impl Look {
     /// Rule 11.
     fn is_behind_all(&self) -> bool {
-        self.what.session().is_empty()
-    }
-}
-
-impl What {
-    fn session(&self) -> &Arc<str> {
-        match self {
-            Self::Read { key, .. } | Self::Record { key } => &key.session,
-            Self::Session { session } => session,
-        }
+        self.session.is_empty()
     }
 }
 
@@ -112,7 +79,7 @@ impl Job {
     /// By which it is called off. Nobody calls a question off.
     fn name(&self) -> Option<Name> {
         match self {
-            Self::Write(write) => write.ticket().map(Ticket::name),
+            Self::Write(write) => write.ticket.as_ref().map(Ticket::name),
             Self::Look(_) => None,
         }
     }
@@ -198,12 +165,12 @@ impl Shared {
     /// # Errors
     /// When too much waits already.
     pub(super) fn write(&self, write: Write) -> Result<(), StoreError> {
-        self.has_room(write.bytes(), write.ticket().is_some())?;
+        self.has_room(write.bytes(), write.ticket.is_some())?;
         self.waiting.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(write.bytes(), Ordering::Relaxed);
-        let lane = self.lane(write.session());
+        let lane = self.lane(&write.session);
         let mut jobs = lock(&lane.jobs);
-        *jobs.undone.entry(Arc::clone(write.session())).or_default() += 1;
+        *jobs.undone.entry(Arc::clone(&write.session)).or_default() += 1;
         jobs.push(Job::Write(write));
         drop(jobs);
         lane.came.notify_one();
@@ -214,17 +181,16 @@ impl Shared {
     ///
     /// # Errors
     /// When too much waits already.
-    pub(super) fn look(&self, what: What, ticket: &Ticket) -> Result<(), StoreError> {
+    pub(super) fn look(&self, look: Look) -> Result<(), StoreError> {
         self.has_room(0, true)?;
-        let look = Look { what, ticket: ticket.clone(), asked: Instant::now() };
         self.waiting.fetch_add(1, Ordering::Relaxed);
         if look.is_behind_all() {
             self.hand_on(look, 0);
             return Ok(());
         }
-        let lane = self.lane(look.what.session());
+        let lane = self.lane(&look.session);
         let mut jobs = lock(&lane.jobs);
-        if jobs.undone.contains_key(look.what.session()) {
+        if jobs.undone.contains_key(&look.session) {
             jobs.push(Job::Look(look));
             return Ok(());
         }
@@ -245,8 +211,8 @@ impl Shared {
     }
 
     /// Takes a change back that is not under way.
-    pub(super) fn call_off(&self, key: &StreamKey, ticket: &Ticket) {
-        let mut jobs = lock(&self.lane(&key.session).jobs);
+    pub(super) fn call_off(&self, session: &str, ticket: &Ticket) {
+        let mut jobs = lock(&self.lane(session).jobs);
         if let Some(Job::Write(write)) = jobs.waiting.call_off(ticket.name()) {
             jobs.done(&write);
             self.leave(&write);
@@ -384,10 +350,10 @@ impl Jobs {
     }
 
     fn done(&mut self, write: &Write) {
-        if let Some(count) = self.undone.get_mut(write.session()) {
+        if let Some(count) = self.undone.get_mut(&write.session) {
             *count -= 1;
             if *count == 0 {
-                self.undone.remove(write.session());
+                self.undone.remove(&write.session);
             }
         }
     }
@@ -400,17 +366,22 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::StreamNonce;
     use crate::store::line::assert_is_bounded;
 
     #[test]
     fn what_waits_has_a_bound_with_an_answer_and_without() {
         let shared = Shared::new(1);
-        let key = || StreamKey { session: "s".into(), nonce: StreamNonce([1; 12]) };
+        let write = |change, ticket: Option<&Ticket>| {
+            let (session, nonce, epoch) = ("s".into(), Some(StreamNonce([1; 12])), Epoch::default());
+            shared.write(Write { session, nonce, epoch, change, ticket: ticket.cloned() })
+        };
         assert_is_bounded(
-            |ticket| shared.look(What::Record { key: key() }, ticket),
-            |append, ticket| shared.write(Write::Append { key: key(), append, ticket: ticket.clone() }),
-            || shared.write(Write::DropStream { key: key() }),
+            |ticket| {
+                let (session, attach, asked) = ("s".into(), Attach::nothing(), Instant::now());
+                shared.look(Look { session, attach, is_read: true, ticket: ticket.clone(), asked })
+            },
+            |append, ticket| write(Change::Append(append), Some(ticket)),
+            || write(Change::DropStream, None),
         );
     }
 }

@@ -10,12 +10,12 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
 
 use super::Context;
-use super::batch::position;
+use super::batch::{position, principals};
 use super::link::{Fault, Kind, SharedLink};
-use super::queue::{Look, Shared, What};
+use super::queue::{Look, Shared};
 use crate::protocol::{ListChanged, Revision, StreamNonce};
-use crate::store::{Outcome, ReadLimit, Record, SessionRecord, StoreError, StreamKey};
-use crate::stream::{EventKind, Page, Seq, StoredEvent};
+use crate::store::{Attached, AttachedLog, Epoch, LogPage, Outcome, Owner, RunningLog, SessionRecord, StoreError};
+use crate::stream::{EventKind, Page, StoredEvent};
 
 /// Questions that are under way at a time.
 const AT_A_TIME: usize = 64;
@@ -46,14 +46,14 @@ pub(super) async fn run(link: SharedLink, shared: Arc<Shared>, context: Arc<Cont
             let client = match link.lock().await.client(left).await {
                 Ok(client) => client,
                 Err(fault) => {
-                    complete(&shared, &look, failed(&look.what, &fault));
+                    complete(&shared, &look, failed(&look, &fault));
                     continue;
                 }
             };
             let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
             let (shared, context, is_stuck) = (Arc::clone(&shared), Arc::clone(&context), Arc::clone(&is_stuck));
             tokio::spawn(async move {
-                let asked = tokio::time::timeout(context.timeout, answer(&client, &context, &look.what));
+                let asked = tokio::time::timeout(context.timeout, answer(&client, &context, &look));
                 let answer = asked.await.unwrap_or_else(|_| {
                     is_stuck.store(true, Ordering::Relaxed);
                     Err(Fault::late())
@@ -66,7 +66,7 @@ pub(super) async fn run(link: SharedLink, shared: Arc<Shared>, context: Arc<Cont
                         tokio::time::sleep(Duration::from_millis(5)).await;
                         shared.hand_over([look]);
                     }
-                    Err(fault) => complete(&shared, &look, failed(&look.what, &fault)),
+                    Err(fault) => complete(&shared, &look, failed(&look, &fault)),
                 }
             });
         }
@@ -78,115 +78,110 @@ pub(super) fn complete(shared: &Shared, look: &Look, outcome: Outcome) {
     look.ticket.complete(outcome);
 }
 
-pub(super) fn failed(what: &What, fault: &Fault) -> Outcome {
-    let error = StoreError::from(fault);
-    match what {
-        What::Read { .. } => Outcome::Page(Err(error)),
-        What::Record { .. } => Outcome::Record(Err(error)),
-        What::Session { .. } => Outcome::Session(Err(error)),
+pub(super) fn failed(look: &Look, fault: &Fault) -> Outcome {
+    outcome(look, Err(StoreError::from(fault)))
+}
+
+fn outcome(look: &Look, found: Result<Attached, StoreError>) -> Outcome {
+    if look.is_read {
+        Outcome::Page(found.and_then(|found| found.log.map(|log| log.page).ok_or(StoreError::Gone)))
+    } else {
+        Outcome::Attached(found)
     }
 }
 
-async fn answer(client: &Client, context: &Context, what: &What) -> Result<Outcome, Fault> {
-    Ok(match what {
-        What::Read { key, after, limit } => {
-            Outcome::Page(page(client, context, key, *after, *limit).await?.ok_or(StoreError::Gone))
-        }
-        What::Record { key } => Outcome::Record(Ok(record(client, context, key).await?)),
-        What::Session { session } => Outcome::Session(Ok(session_record(client, context, session).await?)),
-    })
+async fn answer(client: &Client, context: &Context, look: &Look) -> Result<Outcome, Fault> {
+    let Look { session, attach, .. } = look;
+    let parameters: [(&(dyn ToSql + Sync), Type); 9] = [
+        (&0, Type::INT4),
+        (&context.owner, Type::INT8),
+        (&session.as_bytes(), Type::BYTEA),
+        (&attach.stream.as_ref().map(|nonce| nonce.0.as_slice()), Type::BYTEA),
+        (&(!look.is_read).then(|| principals(attach)), Type::BYTEA_ARRAY),
+        (&position(attach.after), Type::INT8),
+        (&position(attach.limit.up_to), Type::INT8),
+        (&position(attach.limit.events as u64), Type::INT8),
+        (&position(attach.limit.bytes as u64), Type::INT8),
+    ];
+    let rows = client.query_typed(&context.statements.look, &parameters).await.map_err(|error| Fault::of(&error))?;
+    Ok(outcome(look, Ok(attached(context, rows.first()))))
 }
 
-async fn ask(client: &Client, statement: &str, parameters: &[(&(dyn ToSql + Sync), Type)]) -> Result<Vec<Row>, Fault> {
-    client.query_typed(statement, parameters).await.map_err(|error| Fault::of(&error))
-}
-
-async fn page(
-    client: &Client,
-    context: &Context,
-    key: &StreamKey,
-    after: Seq,
-    limit: ReadLimit,
-) -> Result<Option<Page>, Fault> {
-    let count = |of: usize| i64::try_from(of).unwrap_or(i64::MAX);
-    let rows = ask(
-        client,
-        &context.statements.page,
-        &[
-            (&key.session.as_bytes(), Type::BYTEA),
-            (&key.nonce.0.as_slice(), Type::BYTEA),
-            (&position(after), Type::INT8),
-            (&position(limit.up_to), Type::INT8),
-            (&count(limit.events), Type::INT8),
-            (&count(limit.bytes), Type::INT8),
-        ],
-    )
-    .await?;
-    let Some((log, events)) = rows.split_first() else { return Ok(None) };
-    let events = events.iter().map(|row| StoredEvent {
-        seq: row.get::<_, i64>(0).cast_unsigned(),
-        kind: kind(row.get(1)),
-        tag: row.get::<_, i32>(2).cast_unsigned(),
-        frame: row.get::<_, &[u8]>(3).into(),
+/// What a look found.
+pub(super) fn attached(context: &Context, row: Option<&Row>) -> Attached {
+    let Some(row) = row else { return Attached::default() };
+    if row.get("is_foreign") {
+        return Attached { is_foreign: true, ..Attached::default() };
+    }
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned().into_boxed_str();
+    let lists: i16 = row.get("lists");
+    let session = SessionRecord {
+        revision: row.get::<_, Option<&str>>("revision").and_then(Revision::parse),
+        principal: row.get::<_, Option<&[u8]>>("principal").map(text),
+        retry_ms: row.get::<_, i64>("retry_ms").try_into().unwrap_or(u32::MAX),
+        list_changed: ListChanged { tools: lists & 1 != 0, prompts: lists & 2 != 0, resources: lists & 4 != 0 },
+        standalone: nonce(row, "standalone"),
+    };
+    let log = row.get::<_, Option<i64>>("head").map(|head| AttachedLog {
+        about: bytes(row, "about").unwrap_or_default(),
+        retry_ms: row.get::<_, Option<i64>>("log_retry_ms").and_then(|ms| ms.try_into().ok()),
+        page: LogPage {
+            page: Page {
+                events: events(row),
+                head: head.cast_unsigned(),
+                low: unsigned(row, "low"),
+                tag_at: row.get::<_, Option<i32>>("tag_at").map(i32::cast_unsigned),
+            },
+            chain: unsigned(row, "chain"),
+            is_finished: row.get("is_finished"),
+            tail: bytes(row, "tail"),
+            readers: unsigned(row, "readers"),
+            owner: row.get::<_, Option<i64>>("owner").map(|owner| Owner {
+                epoch: Epoch { number: unsigned(row, "epoch"), salt: unsigned(row, "salt") },
+                unseen_ms: context.unseen_ms(owner, row.get("beat")),
+            }),
+        },
     });
-    Ok(Some(Page {
-        events: events.collect(),
-        head: log.get::<_, i64>(0).cast_unsigned(),
-        low: log.get::<_, i64>(1).cast_unsigned(),
-        tag_at: log.get::<_, Option<i32>>(2).map(i32::cast_unsigned),
-    }))
+    Attached { session: Some(session), is_foreign: false, log }
 }
 
-async fn record(client: &Client, context: &Context, key: &StreamKey) -> Result<Option<Record>, Fault> {
-    let rows = ask(
-        client,
-        &context.statements.record,
-        &[(&key.session.as_bytes(), Type::BYTEA), (&key.nonce.0.as_slice(), Type::BYTEA), (&context.owner, Type::INT8)],
-    )
-    .await?;
-    let bytes = |bytes: Option<&[u8]>| bytes.map(Bytes::copy_from_slice);
-    Ok(rows.first().map(|row| Record {
-        head: row.get::<_, i64>(0).cast_unsigned(),
-        low: row.get::<_, i64>(1).cast_unsigned(),
-        finished: row.get(2),
-        chain: row.get::<_, i64>(3).cast_unsigned(),
-        retry_ms: row.get::<_, Option<i64>>(4).and_then(|ms| ms.try_into().ok()),
-        claims: row.get::<_, i64>(5).cast_unsigned(),
-        about: bytes(row.get(6)).unwrap_or_default(),
-        tail: bytes(row.get(7)),
-        owner_unseen_ms: unseen_ms(context, row, 8),
-    }))
+fn events(row: &Row) -> Vec<StoredEvent> {
+    let Some(seqs) = row.get::<_, Option<Vec<i64>>>("seqs") else { return Vec::new() };
+    let (kinds, tags, frames): (Vec<i16>, Vec<i32>, Vec<&[u8]>) =
+        (row.get("kinds"), row.get("tags"), row.get("frames"));
+    let events = seqs.into_iter().zip(kinds).zip(tags).zip(frames);
+    let event = |(((seq, kind), tag), frame): (((i64, _), i32), &[u8])| StoredEvent {
+        seq: seq.cast_unsigned(),
+        kind: self::kind(kind),
+        tag: tag.cast_unsigned(),
+        frame: frame.into(),
+    };
+    events.map(event).collect()
 }
 
-async fn session_record(client: &Client, context: &Context, session: &str) -> Result<Option<SessionRecord>, Fault> {
-    let rows = ask(
-        client,
-        &context.statements.session,
-        &[(&session.as_bytes(), Type::BYTEA), (&context.owner, Type::INT8), (&context.clock(), Type::INT8)],
-    )
-    .await?;
-    Ok(rows.first().map(|row| {
-        let lists: i16 = row.get(3);
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned().into_boxed_str();
-        SessionRecord {
-            revision: row.get::<_, Option<&str>>(0).and_then(Revision::parse),
-            principal: row.get::<_, Option<&[u8]>>(1).map(text),
-            retry_ms: row.get::<_, i64>(2).try_into().unwrap_or(u32::MAX),
-            list_changed: ListChanged { tools: lists & 1 != 0, prompts: lists & 2 != 0, resources: lists & 4 != 0 },
-            standalone: row.get::<_, Option<&[u8]>>(4).and_then(|nonce| nonce.try_into().ok()).map(StreamNonce),
-            age_ms: row.get::<_, i64>(5).max(0).cast_unsigned(),
-            unseen_ms: unseen_ms(context, row, 6).unwrap_or(0),
-        }
-    }))
+/// A log without an end.
+pub(super) fn running(row: &Row) -> RunningLog {
+    RunningLog {
+        nonce: nonce(row, "nonce").unwrap_or(StreamNonce([0; 12])),
+        head: unsigned(row, "head"),
+        chain: unsigned(row, "chain"),
+        about: bytes(row, "about").unwrap_or_default(),
+    }
 }
 
-/// For how long the owner that is told here, and in the next column its beat, gives no sign; none when it is this one.
-fn unseen_ms(context: &Context, row: &Row, at: usize) -> Option<u64> {
-    let owner: Option<i64> = row.get(at);
-    owner.map(|owner| context.owners.saw(owner, row.get(at + 1)))
+fn unsigned(row: &Row, column: &str) -> u64 {
+    row.get::<_, i64>(column).cast_unsigned()
 }
 
-fn kind(kind: i64) -> EventKind {
+fn bytes(row: &Row, column: &str) -> Option<Bytes> {
+    row.get::<_, Option<&[u8]>>(column).map(Bytes::copy_from_slice)
+}
+
+fn nonce(row: &Row, column: &str) -> Option<StreamNonce> {
+    row.get::<_, Option<&[u8]>>(column).and_then(|nonce| nonce.try_into().ok()).map(StreamNonce)
+}
+
+fn kind(kind: i16) -> EventKind {
     match kind {
         1 => EventKind::Answer,
         2 => EventKind::Question,

@@ -8,7 +8,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::link::Fault;
 
 /// The version of the tables and functions.
-const VERSION: i32 = 2;
+const VERSION: i32 = 3;
 
 const TABLES: &str = include_str!("tables.sql");
 const FUNCTIONS: &str = include_str!("functions.sql");
@@ -22,9 +22,7 @@ pub(super) fn channel(namespace: &str) -> String {
 /// What a store object says over and over.
 pub(super) struct Statements {
     pub(super) apply: String,
-    pub(super) page: String,
-    pub(super) record: String,
-    pub(super) session: String,
+    pub(super) look: String,
     pub(super) heads: String,
     pub(super) tell: String,
     pub(super) beat: String,
@@ -42,10 +40,8 @@ impl Statements {
             format!("SELECT * FROM \"{namespace}\".{function}({})", parameters.join(", "))
         };
         Self {
-            apply: call("apply", 27),
-            page: call("page", 6),
-            record: call("record", 3),
-            session: call("session_record", 3),
+            apply: call("apply", 28),
+            look: call("look", 9),
             heads: call("heads", 3),
             tell: call("tell", 1),
             beat: call("beat", 1),
@@ -64,7 +60,7 @@ pub(super) fn vacuum(namespace: &str, table: &str) -> String {
     format!("VACUUM (SKIP_LOCKED, TRUNCATE false) \"{namespace}\".\"{table}\"")
 }
 
-/// Makes the tables where there are none, and becomes an owner of logs. Many may do so at once.
+/// Makes the tables where there are none, and becomes an owner of sessions. Many may do so at once.
 pub(super) async fn prepare(client: &Client, namespace: &str) -> Result<i64, String> {
     if !is_there(client, namespace).await? {
         let created = create(client, namespace).await;

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::Notify;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::queue::{Write, lock};
+use super::queue::{Change, Write, lock};
 use crate::protocol::StreamNonce;
 use crate::store::{StreamKey, Watcher, Watchers};
 
@@ -99,12 +99,12 @@ impl Wake {
         }
         let mut news = lock(&self.news);
         for write in writes {
-            let item = match write {
-                Write::Append { append, .. } if append.events.is_empty() && append.end.is_none() => continue,
-                Write::Append { key, .. } | Write::Claim { key, .. } | Write::DropStream { key } => {
-                    format!("n{}", key.nonce.hex())
+            let item = match (&write.change, write.nonce) {
+                (Change::Append(append), _) if append.events.is_empty() && append.end.is_none() => continue,
+                (Change::Append(_) | Change::Attach(_) | Change::DropStream, Some(nonce)) => {
+                    format!("n{}", nonce.hex())
                 }
-                Write::DropSession { session } => format!("s{:024x}", xxh3_64(session.as_bytes())),
+                (Change::DropSession, _) => format!("s{:024x}", xxh3_64(write.session.as_bytes())),
                 _ => continue,
             };
             if news.items.len() >= AT_ONCE * (PAYLOAD / item.len()) {

@@ -21,12 +21,8 @@ struct HeldLog {
 
 struct HeldSession {
     logs: HashMap<StreamNonce, HeldLog>,
-    /// Its record was put here.
-    is_put: bool,
-    /// When it was written to.
-    active: Instant,
-    /// When the expiry of what it has was set.
-    kept: Instant,
+    /// When the expiry of what it has was set. None where that is to be done now: it may not be this store object's.
+    kept: Option<Instant>,
 }
 
 #[derive(Default)]
@@ -38,7 +34,6 @@ struct State {
 pub(super) struct Held {
     state: Mutex<State>,
     retention: Duration,
-    max_age: Duration,
     refresh: Duration,
 }
 
@@ -48,35 +43,28 @@ impl Held {
         Self {
             state: Mutex::default(),
             retention: Duration::from_millis(limits.retention_ms),
-            max_age: Duration::from_millis(limits.max_age_ms),
             refresh: Duration::from_millis(Lives::new(limits, options.owner_lost_ms).refresh_ms),
         }
     }
 
     pub(super) fn usage(&self) -> Usage {
-        self.lock().usage
+        let state = self.lock();
+        Usage { sessions: state.sessions.len() as u64, ..state.usage }
     }
 
-    /// Whether this store object created the log.
-    pub(super) fn has(&self, session: &str, nonce: StreamNonce) -> bool {
-        self.lock().sessions.get(session).is_some_and(|held| held.logs.contains_key(&nonce))
+    /// A session is this store object's, with these logs that run.
+    pub(super) fn took(&self, session: &Arc<str>, running: impl Iterator<Item = (StreamNonce, Written)>) {
+        session_of(&mut self.lock().sessions, session);
+        running.for_each(|(nonce, written)| self.wrote(session, nonce, written));
     }
 
-    /// What a log holds now. Those of others are not counted.
+    /// What a log holds now.
     pub(super) fn wrote(&self, session: &Arc<str>, nonce: StreamNonce, written: Written) {
+        let now = Instant::now();
         let mut guard = self.lock();
         let State { sessions, usage } = &mut *guard;
-        let is_known = sessions.get(session).is_some_and(|held| held.logs.contains_key(&nonce));
-        if !is_known && !written.is_mine {
-            return;
-        }
         let held = session_of(sessions, session);
-        if !is_known {
-            usage.sessions += u64::from(held.logs.is_empty());
-            usage.streams += 1;
-        }
-        let now = Instant::now();
-        held.active = now;
+        usage.streams += u64::from(!held.logs.contains_key(&nonce));
         let log = held.logs.entry(nonce).or_default();
         usage.events = (usage.events + written.events).saturating_sub(log.events);
         usage.bytes = (usage.bytes + written.bytes).saturating_sub(log.bytes);
@@ -99,8 +87,9 @@ impl Held {
     pub(super) fn trimmed(&self, session: &Arc<str>, positions: u64, others: &[Other]) {
         self.lock().usage.trimmed += positions;
         for (nonce, left) in others {
-            if let Some((events, bytes)) = *left {
-                self.wrote(session, *nonce, Written { events, bytes, is_finished: false, is_mine: false });
+            let is_held = self.lock().sessions.get(session).is_some_and(|held| held.logs.contains_key(nonce));
+            if let Some((events, bytes)) = left.filter(|_| is_held) {
+                self.wrote(session, *nonce, Written { events, bytes, is_finished: false });
             }
         }
     }
@@ -109,71 +98,50 @@ impl Held {
     pub(super) fn gone(&self, session: &str, nonce: StreamNonce) {
         let mut guard = self.lock();
         let State { sessions, usage } = &mut *guard;
-        let Some(held) = sessions.get_mut(session) else { return };
-        let Some(log) = held.logs.remove(&nonce) else { return };
-        forget(usage, held, &log);
-        if held.logs.is_empty() && !held.is_put {
-            sessions.remove(session);
+        if let Some(log) = sessions.get_mut(session).and_then(|held| held.logs.remove(&nonce)) {
+            forget(usage, &log);
         }
     }
 
-    /// A log that ran takes nothing any more: it expired, or others ended or dropped it.
-    pub(super) fn refused(&self, session: &str, nonce: StreamNonce) {
-        let runs = |held: &HeldSession| held.logs.get(&nonce).is_some_and(|log| log.until.is_none());
-        if self.lock().sessions.get(session).is_some_and(runs) {
-            self.gone(session, nonce);
+    /// The session, or a log of it, was not found or is another owner's: what is held of it is looked after soon.
+    pub(super) fn doubt(&self, session: &str) {
+        if let Some(held) = self.lock().sessions.get_mut(session) {
+            held.kept = None;
         }
     }
 
-    pub(super) fn put(&self, session: &Arc<str>) {
-        let mut guard = self.lock();
-        let held = session_of(&mut guard.sessions, session);
-        held.is_put = true;
-        held.active = Instant::now();
-    }
-
+    /// A session is not this store object's any more.
     pub(super) fn dropped(&self, session: &str) {
         let mut guard = self.lock();
         let State { sessions, usage } = &mut *guard;
-        if let Some(held) = sessions.remove(session)
-            && !held.logs.is_empty()
-        {
-            usage.sessions -= 1;
-            usage.streams -= held.logs.len() as u64;
-            for log in held.logs.values() {
-                usage.events -= log.events;
-                usage.bytes -= log.bytes;
-            }
+        if let Some(held) = sessions.remove(session) {
+            held.logs.values().for_each(|log| forget(usage, log));
         }
     }
 
-    /// Forgets what the server forgot, and says what is to be kept from that: sessions with their logs that
+    /// Forgets the logs that the server forgot, and says what is to be kept from that: sessions with their logs that
     /// run.
     pub(super) fn sweep(&self) -> Vec<(Arc<str>, Vec<StreamNonce>)> {
         let now = Instant::now();
         let mut guard = self.lock();
         let State { sessions, usage } = &mut *guard;
         let mut due = Vec::new();
-        sessions.retain(|session, held| {
+        for (session, held) in sessions {
             let over = |log: &HeldLog| log.until.is_some_and(|until| until <= now);
             let gone: Vec<StreamNonce> =
                 held.logs.iter().filter(|(_, log)| over(log)).map(|(nonce, _)| *nonce).collect();
             for nonce in gone {
                 if let Some(log) = held.logs.remove(&nonce) {
-                    forget(usage, held, &log);
+                    forget(usage, &log);
                 }
             }
             let running: Vec<StreamNonce> =
                 held.logs.iter().filter(|(_, log)| log.until.is_none()).map(|(nonce, _)| *nonce).collect();
-            // A session that only its record is left of is kept for as long as old events are.
-            let is_active = held.is_put && now.saturating_duration_since(held.active) < self.max_age;
-            let is_in_use = is_active || !running.is_empty();
-            if is_in_use && now.saturating_duration_since(held.kept) >= self.refresh {
-                held.kept = now;
+            if held.kept.is_none_or(|kept| now.saturating_duration_since(kept) >= self.refresh) {
+                held.kept = Some(now);
                 due.push((Arc::clone(session), running));
             }
-            is_in_use || !held.logs.is_empty()
-        });
+        }
         due
     }
 
@@ -183,14 +151,12 @@ impl Held {
 }
 
 fn session_of<'a>(sessions: &'a mut HashMap<Arc<str>, HeldSession>, session: &Arc<str>) -> &'a mut HeldSession {
-    let now = Instant::now();
-    let new = || HeldSession { logs: HashMap::new(), is_put: false, active: now, kept: now };
+    let new = || HeldSession { logs: HashMap::new(), kept: Some(Instant::now()) };
     sessions.entry(Arc::clone(session)).or_insert_with(new)
 }
 
-fn forget(usage: &mut Usage, held: &HeldSession, log: &HeldLog) {
+fn forget(usage: &mut Usage, log: &HeldLog) {
     usage.streams -= 1;
     usage.events -= log.events;
     usage.bytes -= log.bytes;
-    usage.sessions -= u64::from(held.logs.is_empty());
 }

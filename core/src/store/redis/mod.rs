@@ -30,11 +30,11 @@ use queue::{Ask, Queue};
 
 use super::threads::{self, Threads};
 use super::{
-    Answer, Append, EventStore, OpenError, ReadLimit, Record, SessionRecord, StoreOptions, StreamKey, Ticket, Usage,
-    Watcher,
+    Answer, Append, Attach, Attached, Epoch, EventStore, Hold, LogPage, OpenError, ReadLimit, RunningLog, StoreOptions,
+    StreamKey, Ticket, Usage, Watcher,
 };
 use crate::Ms;
-use crate::stream::{Page, Seq};
+use crate::stream::Seq;
 
 /// An event store in Redis or Valkey. See [`open`](super::open).
 ///
@@ -80,37 +80,31 @@ impl RedisStore {
 }
 
 impl EventStore for RedisStore {
-    fn append(&self, _now: Ms, key: &StreamKey, append: &Append, ticket: &Ticket) -> Answer<()> {
+    fn hold(&self, session: &str, hold: &Hold, ticket: &Ticket) -> Answer<Vec<RunningLog>> {
+        self.ask(&session.into(), Ask::Hold(hold.clone()), ticket)
+    }
+
+    fn append(&self, _now: Ms, key: &StreamKey, epoch: Epoch, append: &Append, ticket: &Ticket) -> Answer<()> {
         if let Err(error) = append.check_size(self.max_event_bytes) {
             return Answer::Now(Err(error));
         }
-        self.ask(&key.session, Ask::Append { nonce: key.nonce, append: append.clone(), lost_owner: None }, ticket)
+        self.ask(&key.session, Ask::Append { nonce: key.nonce, epoch, append: append.clone() }, ticket)
     }
 
     fn abandon(&self, key: &StreamKey, ticket: &Ticket) {
         self.queue.call_off(&key.session, ticket);
     }
 
-    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<Page> {
+    fn attach(&self, session: &str, attach: &Attach, ticket: &Ticket) -> Answer<Attached> {
+        self.ask(&session.into(), Ask::Attach(attach.clone()), ticket)
+    }
+
+    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<LogPage> {
         self.ask(&key.session, Ask::Read { nonce: key.nonce, after, limit }, ticket)
     }
 
-    fn record(&self, key: &StreamKey, ticket: &Ticket) -> Answer<Option<Record>> {
-        self.ask(&key.session, Ask::Record { nonce: key.nonce }, ticket)
-    }
-
-    fn put_session(&self, _now: Ms, session: &str, record: &SessionRecord) {
-        let session: Arc<str> = session.into();
-        self.held.put(&session);
-        self.tell(&session, Ask::PutSession { record: record.clone() });
-    }
-
-    fn session(&self, _now: Ms, session: &str, ticket: &Ticket) -> Answer<Option<SessionRecord>> {
-        self.ask(&session.into(), Ask::Session, ticket)
-    }
-
-    fn claim(&self, key: &StreamKey, ticket: &Ticket) -> Answer<u64> {
-        self.ask(&key.session, Ask::Claim { nonce: key.nonce }, ticket)
+    fn release(&self, session: &str, epoch: Epoch) {
+        self.tell(&session.into(), Ask::Release { epoch });
     }
 
     fn watch(&self, key: &StreamKey, watcher: &Watcher) {
@@ -121,16 +115,16 @@ impl EventStore for RedisStore {
         self.hints.unwatch(key, watcher);
     }
 
-    fn settle(&self, key: &StreamKey, seq: Seq) {
-        self.tell(&key.session, Ask::Settle { nonce: key.nonce, seq });
+    fn settle(&self, key: &StreamKey, epoch: Epoch, seq: Seq) {
+        self.tell(&key.session, Ask::Settle { nonce: key.nonce, epoch, seq });
     }
 
-    fn drop_stream(&self, key: &StreamKey) {
-        self.tell(&key.session, Ask::DropStream { nonce: key.nonce });
+    fn drop_stream(&self, key: &StreamKey, epoch: Epoch) {
+        self.tell(&key.session, Ask::DropStream { nonce: key.nonce, epoch });
     }
 
-    fn drop_session(&self, session: &str) {
-        self.tell(&session.into(), Ask::DropSession);
+    fn drop_session(&self, session: &str, epoch: Epoch) {
+        self.tell(&session.into(), Ask::DropSession { epoch });
     }
 
     /// The server applies retention; the thread of the store follows it.

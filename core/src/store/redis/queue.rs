@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 use crate::protocol::StreamNonce;
 use crate::store::line::{Line, Waiting, closed};
-use crate::store::{Append, Name, ReadLimit, SessionRecord, StoreError, Ticket};
+use crate::store::{Append, Attach, Epoch, Hold, Name, ReadLimit, StoreError, Ticket};
 use crate::stream::Seq;
 
 /// Operations of one batch. The server does nothing else meanwhile.
@@ -23,15 +23,14 @@ const BATCH_BYTES: usize = 1 << 20;
 
 /// What is asked.
 pub(super) enum Ask {
-    Append { nonce: StreamNonce, append: Append, lost_owner: Option<Box<str>> },
-    Claim { nonce: StreamNonce },
+    Hold(Hold),
+    Append { nonce: StreamNonce, epoch: Epoch, append: Append },
+    Attach(Attach),
     Read { nonce: StreamNonce, after: Seq, limit: ReadLimit },
-    Record { nonce: StreamNonce },
-    Session,
-    Settle { nonce: StreamNonce, seq: Seq },
-    DropStream { nonce: StreamNonce },
-    DropSession,
-    PutSession { record: SessionRecord },
+    Release { epoch: Epoch },
+    Settle { nonce: StreamNonce, epoch: Epoch, seq: Seq },
+    DropStream { nonce: StreamNonce, epoch: Epoch },
+    DropSession { epoch: Epoch },
     Touch { nonces: Vec<StreamNonce> },
 }
 
@@ -40,18 +39,12 @@ impl Ask {
     pub(super) fn nonce(&self) -> Option<StreamNonce> {
         match self {
             Self::Append { nonce, .. }
-            | Self::Claim { nonce }
             | Self::Read { nonce, .. }
-            | Self::Record { nonce }
             | Self::Settle { nonce, .. }
-            | Self::DropStream { nonce } => Some(*nonce),
-            Self::Session | Self::DropSession | Self::PutSession { .. } | Self::Touch { .. } => None,
+            | Self::DropStream { nonce, .. } => Some(*nonce),
+            Self::Attach(attach) => attach.stream,
+            Self::Hold(_) | Self::Release { .. } | Self::DropSession { .. } | Self::Touch { .. } => None,
         }
-    }
-
-    /// Whether it ends a log and does nothing else: that may be somebody else's.
-    pub(super) fn ends_alone(&self) -> bool {
-        matches!(self, Self::Append { append, .. } if append.events.is_empty() && append.end.is_some())
     }
 
     /// Of payloads.
@@ -167,9 +160,7 @@ impl Queue {
 
     /// The next batch of a session that was [ready](Self::take_ready). None when there is nothing to do any
     /// more: the session is ready again with the next operation.
-    ///
-    /// `ends` says of an operation that nothing may be in a batch after it.
-    pub(super) fn next_batch(&self, session: &str, ends: impl Fn(&Op) -> bool) -> Option<Vec<Op>> {
+    pub(super) fn next_batch(&self, session: &str) -> Option<Vec<Op>> {
         let mut state = self.lock();
         let lane = state.lanes.get_mut(session)?;
         lane.called_off.clear();
@@ -177,11 +168,7 @@ impl Queue {
         while batch.len() < BATCH && bytes < BATCH_BYTES {
             let Some(op) = lane.waiting.pop(Op::name) else { break };
             bytes += op.ask.bytes();
-            let is_last = ends(&op);
             batch.push(op);
-            if is_last {
-                break;
-            }
         }
         if batch.is_empty() {
             state.lanes.remove(session);
@@ -220,13 +207,6 @@ impl Queue {
         state.bytes -= bytes;
     }
 
-    /// An operation that was over is not.
-    pub(super) fn again(&self, op: &Op) {
-        let mut state = self.lock();
-        state.operations += 1;
-        state.bytes += op.ask.bytes();
-    }
-
     /// Takes nothing any more.
     pub(super) fn close(&self) {
         self.lock().closed = true;
@@ -253,23 +233,24 @@ mod tests {
     use crate::store::line::assert_is_bounded;
 
     fn tell(queue: &Queue, session: &str) {
-        queue.push(&session.into(), Ask::Session, None).unwrap();
+        queue.push(&session.into(), Ask::Attach(Attach::nothing()), None).unwrap();
     }
 
     #[test]
     fn what_waits_has_a_bound_with_an_answer_and_without() {
         let (queue, session, nonce) = (Queue::default(), Arc::<str>::from("s"), StreamNonce([1; 12]));
+        let epoch = Epoch::default();
         assert_is_bounded(
-            |ticket| queue.push(&session, Ask::Record { nonce }, Some(ticket)),
-            |append, ticket| queue.push(&session, Ask::Append { nonce, append, lost_owner: None }, Some(ticket)),
-            || queue.push(&session, Ask::DropStream { nonce }, None),
+            |ticket| queue.push(&session, Ask::Attach(Attach::nothing()), Some(ticket)),
+            |append, ticket| queue.push(&session, Ask::Append { nonce, epoch, append }, Some(ticket)),
+            || queue.push(&session, Ask::DropStream { nonce, epoch }, None),
         );
         assert_eq!(queue.push(&session, Ask::Touch { nonces: vec![nonce] }, None), Ok(()));
     }
 
     #[test]
     fn what_is_asked_of_no_session_is_behind_everything() {
-        let (queue, never) = (Queue::default(), |_: &Op| false);
+        let queue = Queue::default();
         for session in ["a", "b", "", "a", ""] {
             tell(&queue, session);
         }
@@ -277,13 +258,13 @@ mod tests {
         let mut done = 0;
         for session in ["a", "b"] {
             assert!(queue.take_ready().is_empty(), "rule 11");
-            while let Some(batch) = queue.next_batch(session, never) {
+            while let Some(batch) = queue.next_batch(session) {
                 done += batch.len();
             }
         }
         assert_eq!((done, queue.is_empty()), (3, false));
         assert_eq!(queue.take_ready(), [Arc::<str>::from("")]);
-        assert_eq!(queue.next_batch("", never).map(|batch| batch.len()), Some(2));
-        assert!(queue.next_batch("", never).is_none() && queue.is_empty());
+        assert_eq!(queue.next_batch("").map(|batch| batch.len()), Some(2));
+        assert!(queue.next_batch("").is_none() && queue.is_empty());
     }
 }

@@ -1,10 +1,11 @@
 -- What callers asked of one session, in order, all at once or not at all. Every key has the session's hash tag.
 --
---   <prefix>s:<session>           hash: what is known of the session; b = bytes of its logs
+--   <prefix>s:<session>           hash: the session. e epoch of its owner, o the owner, empty when it let go; v, p, r, l,
+--                                 s its record; b bytes of its logs
 --   <prefix>i:<session>           sorted set: its logs. Score: when it ended, in microseconds; for one that runs the
 --                                 time until which it is kept, in milliseconds and negative
---   <prefix>m:<nonce>:<session>   hash: a log. h head, l low, t tag at l - 1, k chain, o owner, f when it ended, T tail,
---                                 a about, r retry, c claims, b bytes, n events, w when the event at l was stored,
+--   <prefix>m:<nonce>:<session>   hash: a log. h head, l low, t tag at l - 1, k chain, f when it ended, T tail, a about,
+--                                 r retry, c readers, b bytes, n events, w when the event at l was stored,
 --                                 e when the expiry was set, q fields of p
 --   <prefix>e:<nonce>:<session>   list: its events from l to h. Each is kind, tag, frame, and when it was stored. (A
 --                                 stream of the server's would take 4 KiB with its first entry.)
@@ -25,6 +26,7 @@ local clock = call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local now_us = clock[1] * 1000000 + clock[2]
 local at, trimmed, is_over = 2, 0, false
+local epoch, owner = unpack(call('HMGET', skey, 'e', 'o'))
 local others, changed, written = {}, {}, {}
 
 local function arg()
@@ -53,12 +55,12 @@ end
 
 local function load(nonce)
   local m = named(nonce)
-  local v = call('HMGET', m.key, 'h', 'l', 't', 'k', 'o', 'f', 'b', 'n', 'w', 'e', 'q')
+  local v = epoch and call('HMGET', m.key, 'h', 'l', 't', 'k', 'f', 'b', 'n', 'w', 'e', 'q') or {}
   if not v[1] then
     return nil, false
   end
-  m.h, m.l, m.t, m.k, m.o, m.f = tonumber(v[1]), tonumber(v[2]), v[3], v[4], v[5], tonumber(v[6])
-  m.b, m.n, m.w, m.e, m.q = tonumber(v[7]), tonumber(v[8]), tonumber(v[9]), tonumber(v[10]), tonumber(v[11])
+  m.h, m.l, m.t, m.k, m.f = tonumber(v[1]), tonumber(v[2]), v[3], v[4], tonumber(v[5])
+  m.b, m.n, m.w, m.e, m.q = tonumber(v[6]), tonumber(v[7]), tonumber(v[8]), tonumber(v[9]), tonumber(v[10])
   m.held = m.b
   -- It is kept a little longer than its events, so that it can be counted out.
   if m.f and now >= m.f + RETENTION_MS then
@@ -73,12 +75,7 @@ local function keep_session()
 end
 
 local function count(bytes)
-  local total = call('HINCRBY', skey, 'b', bytes)
-  if total == bytes then
-    call('PEXPIRE', skey, SESSION_MS)
-  end
-  is_over = is_over or total > MAX_BYTES_PER_SESSION
-  return total
+  is_over = call('HINCRBY', skey, 'b', bytes) > MAX_BYTES_PER_SESSION or is_over
 end
 
 -- A log that runs is kept for another while.
@@ -169,33 +166,39 @@ local function is_log_over(m)
   return m.n > MAX_EVENTS_PER_STREAM or m.b > MAX_BYTES_PER_STREAM or (m.l < m.h and m.w < now - MAX_AGE_MS)
 end
 
--- Removes a log. Returns its bytes; none when they are not known, and the session's have to be summed up again.
+-- Removes a log. Where its bytes are not known any more, those of the session are summed up again.
 local function remove(nonce)
-  local name = nonce .. ':' .. session
-  local bytes = tonumber(call('HGET', prefix .. 'm:' .. name, 'b'))
-  call('UNLINK', prefix .. 'm:' .. name, prefix .. 'e:' .. name, prefix .. 'p:' .. name)
+  local m = named(nonce)
+  local bytes = call('HGET', m.key, 'b')
+  call('UNLINK', m.key, m.events, m.pinned)
   call('ZREM', ikey, nonce)
   others[#others + 1], others[#others + 2], others[#others + 3] = nonce, -1, 0
   if bytes then
-    count(-bytes)
-    return bytes
+    return count(-bytes)
   end
   local total = 0
   for _, other in ipairs(call('ZRANGE', ikey, 0, -1)) do
-    total = total + (tonumber(call('HGET', prefix .. 'm:' .. other .. ':' .. session, 'b')) or 0)
+    total = total + (tonumber(call('HGET', named(other).key, 'b')) or 0)
   end
   call('HSET', skey, 'b', total)
-  keep_session()
+end
+
+local function forget_session()
+  for _, nonce in ipairs(call('ZRANGE', ikey, 0, -1)) do
+    local m = named(nonce)
+    call('UNLINK', m.key, m.events, m.pinned)
+    changed[#changed + 1] = nonce
+  end
+  call('UNLINK', skey, ikey)
+  epoch, owner = false, false
 end
 
 -- Logs whose time is over leave the session, a few at a time.
 local function purge()
-  local over = call('ZRANGEBYSCORE', ikey, '(0', now_us - RETENTION_MS * 1000, 'LIMIT', 0, 16)
-  for _, nonce in ipairs(over) do
-    remove(nonce)
-  end
-  for _, nonce in ipairs(call('ZRANGEBYSCORE', ikey, -now, '(0', 'LIMIT', 0, 16)) do
-    remove(nonce)
+  for first, last in pairs({['(0'] = now_us - RETENTION_MS * 1000, [-now] = '(0'}) do
+    for _, nonce in ipairs(call('ZRANGEBYSCORE', ikey, first, last, 'LIMIT', 0, 16)) do
+      remove(nonce)
+    end
   end
 end
 
@@ -220,7 +223,7 @@ local function trim_session()
   while total > MAX_BYTES_PER_SESSION do
     local largest, most = nil, 0
     for _, nonce in ipairs(call('ZRANGE', ikey, 0, -1)) do
-      local v = call('HMGET', prefix .. 'm:' .. nonce .. ':' .. session, 'b', 'n')
+      local v = call('HMGET', named(nonce).key, 'b', 'n')
       local bytes = tonumber(v[1]) or 0
       if bytes > most and tonumber(v[2]) > 1 then
         largest, most = nonce, bytes
@@ -245,36 +248,66 @@ local ops = {}
 
 -- What is held after a write.
 local function state(m)
-  return {0, m.n, m.b, m.f and 1 or 0, m.o == me and 1 or 0}
+  return {0, m.n, m.b, m.f and 1 or 0}
 end
 
--- append: nonce, first, chain before, chain after, retry, = and the end, an owner that is lost, about and chain for a
--- log that is created, values
+-- hold: epoch, the one that was seen; and where there is a record: revision, principal, retry, lists, standalone
+function ops.H(count_of_args)
+  local own, seen = arg(), arg()
+  if not epoch and (seen ~= '' or count_of_args == 2) then
+    return {GONE}
+  elseif epoch and epoch ~= own and epoch ~= seen then
+    return {FENCED}
+  end
+  -- The server may have evicted the session and not its logs.
+  if not epoch and call('EXISTS', ikey) == 1 then
+    forget_session()
+  end
+  call('HSET', skey, 'e', own, 'o', me)
+  if count_of_args > 2 then
+    call('HSET', skey, 'v', arg(), 'p', arg(), 'r', arg(), 'l', arg(), 's', arg())
+  end
+  epoch, owner = own, me
+  keep_session()
+  local running = {}
+  for _, nonce in ipairs(seen ~= '' and call('ZRANGEBYSCORE', ikey, '-inf', '(0') or {}) do
+    local m = load(nonce)
+    if m and not m.f then
+      keep(m)
+      running[#running + 1] = {nonce, m.h, m.k, call('HGET', m.key, 'a'), m.n, m.b}
+    end
+  end
+  return {0, running}
+end
+
+-- append: nonce, first, chain before, chain after, retry, = and the end, about and chain for a log that is created, values
 function ops.A(count_of_args)
   local nonce, first, before, chain = arg(), number(), arg(), arg()
-  local retry, tail, lost_owner, about, start = arg(), arg(), arg(), arg(), arg()
+  local retry, tail, about, start = arg(), arg(), arg(), arg()
   local last = first + count_of_args - 10
-  local ends_alone = last < first and tail ~= ''
   local m, is_expired = load(nonce)
   local is_new = not m
   if is_new and first > 1 then
     return {GONE}
   elseif is_new then
     m = named(nonce)
-    m.h, m.l, m.t, m.k, m.o = 0, 1, sub(start, 9), start, me
+    m.h, m.l, m.t, m.k = 0, 1, sub(start, 9), start
     m.b, m.n, m.w, m.e, m.q, m.held = LOG_COST + #about, 0, now, 0, 0, 0
   end
-  local is_there = m.h == last and m.k == chain
+  -- Only events have a position: a log that was set back takes its end all the same.
+  local is_there = last < first or (m.h == last and m.k == chain)
   if is_there and not is_new and (m.f or (retry == '' and tail == '')) then
     return state(m)
+  elseif is_there then
+    last = m.h
   elseif m.f then
     return {GONE}
-  elseif m.o ~= me and not (ends_alone and m.o == lost_owner) then
-    return {FENCED, m.o}
-  elseif not is_there and (m.h + 1 < first or (m.h + 1 == first and m.k ~= before)) then
+  elseif m.h + 1 < first or (m.h + 1 == first and m.k ~= before) then
     return {ROLLED_BACK}
-  elseif not is_there and m.h + 1 > first then
+  elseif m.h + 1 > first then
     return {OUT_OF_ORDER}
+  else
+    m.k = chain
   end
   if is_new then
     if is_expired then
@@ -282,7 +315,7 @@ function ops.A(count_of_args)
     end
     purge()
     -- A server whose memory is full refuses what takes some, but only as the first change of a run.
-    call('HSET', m.key, 'o', me, 'a', about, 'c', 0)
+    call('HSET', m.key, 'a', about, 'c', 0)
     call('UNLINK', m.events, m.pinned)
   end
   local kind
@@ -302,13 +335,12 @@ function ops.A(count_of_args)
     end
     m.h, m.n, m.b = seq, m.n + 1, m.b + cost(value)
   end
-  m.k = chain
   if retry ~= '' then
     call('HSET', m.key, 'r', retry)
   end
   if tail ~= '' then
     m.b = m.b + #tail - 1
-    call('HSET', m.key, 'T', sub(tail, 2), 'o', me)
+    call('HSET', m.key, 'T', sub(tail, 2))
   end
   if kind == '3' or tail ~= '' then
     m.f = now
@@ -328,16 +360,6 @@ function ops.A(count_of_args)
   end
   written[nonce] = true
   return state(m)
-end
-
--- claim: nonce
-function ops.C()
-  local m = load(arg())
-  if not m then
-    return {GONE}
-  end
-  changed[#changed + 1] = m.nonce
-  return {0, call('HINCRBY', m.key, 'c', 1)}
 end
 
 -- settle: nonce, position
@@ -365,61 +387,26 @@ function ops.D()
   if m or is_expired then
     remove(nonce)
     changed[#changed + 1] = nonce
-    if call('ZCARD', ikey) == 0 and call('HEXISTS', skey, 'c') == 0 then
-      call('UNLINK', skey)
-    end
   end
   return {0}
 end
 
 -- drop_session
 function ops.X()
-  for _, nonce in ipairs(call('ZRANGE', ikey, 0, -1)) do
-    local name = nonce .. ':' .. session
-    call('UNLINK', prefix .. 'm:' .. name, prefix .. 'e:' .. name, prefix .. 'p:' .. name)
-    changed[#changed + 1] = nonce
-  end
-  call('UNLINK', skey, ikey)
+  forget_session()
   return {0}
 end
 
--- put_session: revision, principal, retry, lists, standalone
-function ops.P()
-  call('HSETNX', skey, 'c', now)
-  call('HSET', skey, 'v', arg(), 'p', arg(), 'r', arg(), 'l', arg(), 's', arg(), 'o', me)
-  keep_session()
+-- release
+function ops.R()
+  owner = ''
+  call('HSET', skey, 'o', owner)
   return {0}
 end
 
--- session
-function ops.L()
-  local v = call('HMGET', skey, 'c', 'v', 'p', 'r', 'l', 's', 'o')
-  if not v[1] then
-    return {GONE}
-  end
-  return {0, math.max(now - v[1], 0), v[2], v[3], v[4], v[5], v[6], v[7]}
-end
-
--- record: nonce
-function ops.I()
-  local m = load(arg())
-  if not m then
-    return {GONE}
-  end
-  if m.l <= m.h and call('EXISTS', m.events) == 0 then
-    lost(m)
-    save(m)
-  end
-  local v = call('HMGET', m.key, 'T', 'a', 'c', 'r')
-  return {0, m.h, m.l, m.k, m.o, m.f and 1 or 0, v[1], v[2], tonumber(v[3]), v[4]}
-end
-
--- read: nonce, after, up to, events, bytes
-function ops.G()
-  local m, after, up_to, max_events, max_bytes = load(arg()), number(), number(), number(), number()
-  if not m then
-    return {GONE}
-  end
+-- What a reader gets of a log: after, up to, events, bytes. And the tag at the position.
+local function page(m)
+  local after, up_to, max_events, max_bytes = number(), number(), number(), number()
   local tag, entries, bytes, has_room = false, {}, 0, true
   local function take(seq, value)
     local size = #value - HEADER - STAMP
@@ -470,18 +457,54 @@ function ops.G()
     end
     step = math.min(step * 4, 64)
   end
-  return {0, m.h, m.l, tag, entries}
+  local v = call('HMGET', m.key, 'T', 'c')
+  return {m.h, m.l, tag, entries, m.k, m.f and 1 or 0, v[1], v[2], epoch, owner}, after
+end
+
+-- read: nonce, and what a page is of
+function ops.G()
+  local m = load(arg())
+  return m and {0, (page(m))} or {GONE}
+end
+
+-- attach: the number of names that whoever asks has, these, nonce, whether it counts, the tag that it knows, and what a
+-- page is of
+function ops.L()
+  local v = call('HMGET', skey, 'p', 'v', 'r', 'l', 's')
+  local is_known = false
+  for _ = 1, number() do
+    is_known = arg() == v[1] or is_known
+  end
+  if not epoch then
+    return {GONE}
+  elseif not is_known then
+    return {0, 1}
+  end
+  local m, counts, tag = load(arg()), arg() == '1', arg()
+  if not m then
+    return {0, 0, v[1], v[2], v[3], v[4], v[5], false}
+  end
+  local found, after = page(m)
+  if counts and after <= m.h and (tag == '' or not found[3] or found[3] == tag) then
+    found[8] = call('HINCRBY', m.key, 'c', 1)
+    changed[#changed + 1] = m.nonce
+  end
+  local about = call('HMGET', m.key, 'a', 'r')
+  return {0, 0, v[1], v[2], v[3], v[4], v[5], found, about[1], about[2]}
 end
 
 -- The owner is still there: nonces of its logs that run
 function ops.T(count_of_args)
+  if owner ~= me then
+    return {FENCED}
+  end
   local gone = {}
   for _ = 1, count_of_args do
     local nonce = arg()
     local m = load(nonce)
     if not m then
       gone[#gone + 1] = nonce
-    elseif not m.f and m.o == me then
+    elseif not m.f then
       keep(m)
     end
   end
@@ -491,11 +514,17 @@ end
 
 -- What is wrong with the server as a whole is told as its error, so that everything is tried again elsewhere.
 local FOR_ALL = {'READONLY', 'NOREPLICAS', 'MASTERDOWN', 'CLUSTERDOWN', 'TRYAGAIN'}
+-- What changes a session names its epoch first.
+local CHANGES = {A = true, S = true, D = true, X = true, R = true}
 local results = {}
 while at < #ARGV do
   local op, args = arg(), number()
   local following = at + args
-  local ok, result = pcall(ops[op], args)
+  local refused = CHANGES[op] and arg() ~= epoch and {epoch and FENCED or GONE}
+  local ok, result = true, refused
+  if not refused then
+    ok, result = pcall(ops[op], args)
+  end
   if not ok then
     local text = type(result) == 'table' and result.err or tostring(result)
     for _, word in ipairs(FOR_ALL) do

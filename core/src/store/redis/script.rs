@@ -8,7 +8,10 @@ use bytes::Bytes;
 
 use super::queue::{Ask, Op};
 use crate::protocol::{ListChanged, Revision, StreamNonce};
-use crate::store::{Limits, Record, SessionRecord, StoreError, StoreOptions};
+use crate::store::{
+    Attach, Attached, AttachedLog, Epoch, Limits, LogPage, Owner, ReadLimit, RunningLog, SessionRecord, StoreError,
+    StoreOptions,
+};
 use crate::stream::{Chain, EventKind, Page, Seq, StoredEvent};
 
 const TEXT: &str = include_str!("script.lua");
@@ -81,10 +84,19 @@ pub(super) fn text(options: &StoreOptions, is_sharded: bool) -> String {
 /// Adds an operation to the script's arguments.
 pub(super) fn add(cmd: &mut Cmd, op: &Op) {
     match &op.ask {
-        Ask::Append { nonce, append, lost_owner } => {
+        Ask::Hold(hold) => {
+            let count = if hold.record.is_some() { 7 } else { 2 };
+            cmd.arg("H").arg(count).arg(epoch_text(hold.epoch)).arg(hold.seen.map(epoch_text).unwrap_or_default());
+            let Some(record) = &hold.record else { return };
+            let lists = record.list_changed;
+            let lists = u8::from(lists.tools) | u8::from(lists.prompts) << 1 | u8::from(lists.resources) << 2;
+            cmd.arg(record.revision.map_or("", |revision| revision.as_str())).arg(named(record.principal.as_deref()));
+            cmd.arg(record.retry_ms).arg(lists).arg(record.standalone.as_ref().map(hex).unwrap_or_default());
+        }
+        Ask::Append { nonce, epoch, append } => {
             let text = |value: Option<String>| value.unwrap_or_default();
             let mut value = Vec::new();
-            cmd.arg("A").arg(9 + append.events.len()).arg(hex(nonce)).arg(append.first);
+            cmd.arg("A").arg(9 + append.events.len()).arg(epoch_text(*epoch)).arg(hex(nonce)).arg(append.first);
             cmd.arg(chain_text(append.chain_before)).arg(chain_text(append.chain));
             cmd.arg(text(append.retry_ms.map(|retry_ms| retry_ms.to_string())));
             // An end may be empty, and is another one than none then.
@@ -92,7 +104,7 @@ pub(super) fn add(cmd: &mut Cmd, op: &Op) {
                 value.push(b'=');
                 value.extend_from_slice(end);
             }
-            cmd.arg(&value[..]).arg(lost_owner.as_deref().unwrap_or(""));
+            cmd.arg(&value[..]);
             let start = (append.first == 1).then(|| chain_text(Chain::start(&nonce.0).0));
             cmd.arg(&append.about[..]).arg(text(start));
             for event in &append.events {
@@ -102,37 +114,30 @@ pub(super) fn add(cmd: &mut Cmd, op: &Op) {
                 cmd.arg(&value[..]);
             }
         }
-        Ask::Claim { nonce } => {
-            cmd.arg("C").arg(1).arg(hex(nonce));
+        Ask::Attach(Attach { stream, principal, aliases, after, tag, counts, limit }) => {
+            cmd.arg("L").arg(9 + aliases.len()).arg(1 + aliases.len()).arg(named(principal.as_deref()));
+            for alias in aliases {
+                cmd.arg(named(Some(alias)));
+            }
+            cmd.arg(stream.as_ref().map(hex).unwrap_or_default()).arg(u8::from(*counts));
+            cmd.arg(tag.map(|tag| format!("{tag:08x}")).unwrap_or_default());
+            add_bounds(cmd, *after, limit);
         }
         Ask::Read { nonce, after, limit } => {
-            // Doubles again; positions have 40 bits.
-            let bound = |value: u64| value.min(1 << 50);
-            cmd.arg("G").arg(5).arg(hex(nonce)).arg(bound(*after)).arg(bound(limit.up_to));
-            cmd.arg(bound(limit.events as u64)).arg(bound(limit.bytes as u64));
+            cmd.arg("G").arg(5).arg(hex(nonce));
+            add_bounds(cmd, *after, limit);
         }
-        Ask::Record { nonce } => {
-            cmd.arg("I").arg(1).arg(hex(nonce));
+        Ask::Release { epoch } => {
+            cmd.arg("R").arg(1).arg(epoch_text(*epoch));
         }
-        Ask::Session => {
-            cmd.arg("L").arg(0);
+        Ask::Settle { nonce, epoch, seq } => {
+            cmd.arg("S").arg(3).arg(epoch_text(*epoch)).arg(hex(nonce)).arg(*seq);
         }
-        Ask::Settle { nonce, seq } => {
-            cmd.arg("S").arg(2).arg(hex(nonce)).arg(*seq);
+        Ask::DropStream { nonce, epoch } => {
+            cmd.arg("D").arg(2).arg(epoch_text(*epoch)).arg(hex(nonce));
         }
-        Ask::DropStream { nonce } => {
-            cmd.arg("D").arg(1).arg(hex(nonce));
-        }
-        Ask::DropSession => {
-            cmd.arg("X").arg(0);
-        }
-        Ask::PutSession { record } => {
-            let lists = record.list_changed;
-            let lists = u8::from(lists.tools) | u8::from(lists.prompts) << 1 | u8::from(lists.resources) << 2;
-            cmd.arg("P").arg(5).arg(record.revision.map_or("", |revision| revision.as_str()));
-            // A principal may be empty, and is another one than none then.
-            cmd.arg(record.principal.as_ref().map_or_else(String::new, |principal| format!("={principal}")));
-            cmd.arg(record.retry_ms).arg(lists).arg(record.standalone.as_ref().map(hex).unwrap_or_default());
+        Ask::DropSession { epoch } => {
+            cmd.arg("X").arg(1).arg(epoch_text(*epoch));
         }
         Ask::Touch { nonces } => {
             cmd.arg("T").arg(nonces.len());
@@ -143,7 +148,23 @@ pub(super) fn add(cmd: &mut Cmd, op: &Op) {
     }
 }
 
-pub(super) fn hex(nonce: &StreamNonce) -> String {
+/// What a page is of.
+fn add_bounds(cmd: &mut Cmd, after: Seq, limit: &ReadLimit) {
+    // Doubles again; positions have 40 bits.
+    let bound = |value: u64| value.min(1 << 50);
+    cmd.arg(bound(after)).arg(bound(limit.up_to)).arg(bound(limit.events as u64)).arg(bound(limit.bytes as u64));
+}
+
+/// A principal may be empty, and is another one than none then.
+fn named(principal: Option<&str>) -> String {
+    principal.map_or_else(String::new, |principal| format!("={principal}"))
+}
+
+fn epoch_text(epoch: Epoch) -> String {
+    chain_text(epoch.number) + &chain_text(epoch.salt)
+}
+
+fn hex(nonce: &StreamNonce) -> String {
     nonce.hex()
 }
 
@@ -172,7 +193,7 @@ pub(super) struct Reply {
     pub(super) trimmed: u64,
     pub(super) others: Vec<Other>,
     /// One for each operation.
-    pub(super) results: Vec<Result<Words, Refusal>>,
+    pub(super) results: Vec<Result<Words, StoreError>>,
 }
 
 /// What a log holds after a write.
@@ -181,27 +202,6 @@ pub(super) struct Written {
     pub(super) events: u64,
     pub(super) bytes: u64,
     pub(super) is_finished: bool,
-    /// This store object created it.
-    pub(super) is_mine: bool,
-}
-
-/// Why an operation was not done.
-#[derive(Debug)]
-pub(super) enum Refusal {
-    Gone,
-    /// This other store object owns the log.
-    Fenced(Box<str>),
-    Other(StoreError),
-}
-
-impl Refusal {
-    pub(super) fn error(self) -> StoreError {
-        match self {
-            Self::Gone => StoreError::Gone,
-            Self::Fenced(_) => StoreError::Fenced,
-            Self::Other(error) => error,
-        }
-    }
 }
 
 /// An answer without its first word.
@@ -235,62 +235,81 @@ impl Words {
     /// What a log holds after a write.
     pub(super) fn written(&mut self) -> Option<Written> {
         let (events, bytes) = (self.number()?, self.number()?);
-        Some(Written { events, bytes, is_finished: self.number() == Some(1), is_mine: self.number() == Some(1) })
+        Some(Written { events, bytes, is_finished: self.number() == Some(1) })
     }
 
     /// The logs that are named in a list.
     pub(super) fn nonces(&mut self) -> Vec<StreamNonce> {
-        let Value::Array(list) = self.next() else { return Vec::new() };
-        let named = list.iter().filter_map(|value| match value {
-            Value::BulkString(text) => nonce(text),
+        let mut list = self.list();
+        std::iter::from_fn(|| nonce(&list.as_mut()?.bytes()?)).collect()
+    }
+
+    fn list(&mut self) -> Option<Self> {
+        match self.next() {
+            Value::Array(list) => Some(Self(list.into_iter())),
             _ => None,
-        });
-        named.collect()
-    }
-
-    pub(super) fn page(&mut self) -> Option<Page> {
-        let (head, low) = (self.number()?, self.number()?);
-        let tag_at = self.text().and_then(|tag| u32::from_str_radix(&tag, 16).ok());
-        let Value::Array(list) = self.next() else { return None };
-        let mut list = list.into_iter();
-        let mut events = Vec::with_capacity(list.len() / 2);
-        while let (Some(seq), Some(Value::BulkString(value))) = (list.next(), list.next()) {
-            events.push(event(number(&seq)?, &value)?);
         }
-        Some(Page { events, head, low, tag_at })
     }
 
-    /// A log, and its owner.
-    pub(super) fn record(&mut self) -> Option<(Record, Box<str>)> {
-        let (head, low) = (self.number()?, self.number()?);
-        let chain = u64::from_str_radix(&self.text()?, 16).ok()?;
-        let owner = self.text()?.into_boxed_str();
-        let record = Record {
-            head,
-            low,
-            chain,
-            finished: self.number()? == 1,
-            tail: self.bytes().map(Bytes::from),
-            about: self.bytes()?.into(),
-            claims: self.number()?,
-            retry_ms: self.number().and_then(|retry_ms| retry_ms.try_into().ok()),
-            owner_unseen_ms: None,
-        };
-        Some((record, owner))
+    fn hexadecimal(&mut self) -> Option<u64> {
+        self.text().and_then(|text| u64::from_str_radix(&text, 16).ok())
     }
 
-    /// A session, and its owner.
-    pub(super) fn session(&mut self) -> Option<(SessionRecord, Box<str>)> {
-        let age_ms = self.number()?;
-        let revision = Revision::parse(&self.text()?);
+    /// The logs without an end of a session, each with what it holds.
+    pub(super) fn running(&mut self) -> Option<Vec<(RunningLog, Written)>> {
+        let logs = self.list()?.0.map(|log| {
+            let Value::Array(log) = log else { return None };
+            let mut log = Self(log.into_iter());
+            let (nonce, head, chain) = (nonce(&log.bytes()?)?, log.number()?, log.hexadecimal()?);
+            let about = log.bytes()?.into();
+            Some((RunningLog { nonce, head, chain, about }, log.written()?))
+        });
+        logs.collect()
+    }
+
+    /// A page of a log, and the name of the session's owner: empty where it is `me`, or let go.
+    pub(super) fn page(&mut self, me: &str) -> Option<(LogPage, Box<str>)> {
+        let mut words = self.list()?;
+        let (head, low) = (words.number()?, words.number()?);
+        let tag_at = words.hexadecimal().and_then(|tag| tag.try_into().ok());
+        let mut list = words.list()?;
+        let mut events = Vec::with_capacity(list.0.len() / 2);
+        while let (Some(seq), Some(value)) = (list.number(), list.bytes()) {
+            events.push(event(seq, &value)?);
+        }
+        let (chain, is_finished) = (words.hexadecimal()?, words.number()? == 1);
+        let (tail, readers) = (words.bytes().map(Bytes::from), words.number()?);
+        let epoch = words.text()?;
+        let (number, salt) = epoch.split_at_checked(16)?;
+        let [number, salt] = [number, salt].map(|half| u64::from_str_radix(half, 16).ok());
+        let name = words.text().filter(|name| name != me);
+        let (epoch, unseen_ms) = (Epoch { number: number?, salt: salt? }, u64::MAX);
+        let owner = name.is_some().then_some(Owner { epoch, unseen_ms });
+        let page = Page { events, head, low, tag_at };
+        Some((LogPage { page, chain, is_finished, tail, readers, owner }, name.unwrap_or_default().into()))
+    }
+
+    /// What a look for a stream found, with its [page](Self::page).
+    pub(super) fn attached(&mut self, me: &str) -> Option<(Attached, Box<str>)> {
+        if self.number()? == 1 {
+            return Some((Attached { is_foreign: true, ..Attached::default() }, Box::default()));
+        }
         let principal = self.text()?.strip_prefix('=').map(Into::into);
+        let revision = Revision::parse(&self.text()?);
         let retry_ms = self.number()?.try_into().ok()?;
         let lists = self.number()?;
         let list_changed = ListChanged { tools: lists & 1 != 0, prompts: lists & 2 != 0, resources: lists & 4 != 0 };
         let standalone = nonce(&self.bytes()?);
-        let owner = self.text()?.into_boxed_str();
-        let record = SessionRecord { revision, principal, retry_ms, list_changed, standalone, age_ms, unseen_ms: 0 };
-        Some((record, owner))
+        let session = Some(SessionRecord { revision, principal, retry_ms, list_changed, standalone });
+        let (log, owner) = match self.page(me) {
+            Some((page, owner)) => {
+                let about = self.bytes()?.into();
+                let retry_ms = self.number().and_then(|retry_ms| retry_ms.try_into().ok());
+                (Some(AttachedLog { about, retry_ms, page }), owner)
+            }
+            None => (None, Box::default()),
+        };
+        Some((Attached { session, is_foreign: false, log }, owner))
     }
 }
 
@@ -332,18 +351,18 @@ pub(super) fn reply(value: Value) -> Option<Reply> {
     })
 }
 
-fn result(value: Value) -> Result<Words, Refusal> {
+fn result(value: Value) -> Result<Words, StoreError> {
     let Value::Array(words) = value else {
-        return Err(Refusal::Other(StoreError::Failed("the server gave no answer".to_owned())));
+        return Err(StoreError::Failed("the server gave no answer".to_owned()));
     };
     let mut words = Words(words.into_iter());
     match words.number() {
         Some(0) => Ok(words),
-        Some(1) => Err(Refusal::Gone),
-        Some(2) => Err(Refusal::Fenced(words.text().unwrap_or_default().into())),
-        Some(3) => Err(Refusal::Other(StoreError::OutOfOrder)),
-        Some(4) => Err(Refusal::Other(StoreError::RolledBack)),
-        _ => Err(Refusal::Other(StoreError::Failed(failure(&words.text().unwrap_or_default())))),
+        Some(1) => Err(StoreError::Gone),
+        Some(2) => Err(StoreError::Fenced),
+        Some(3) => Err(StoreError::OutOfOrder),
+        Some(4) => Err(StoreError::RolledBack),
+        _ => Err(StoreError::Failed(failure(&words.text().unwrap_or_default()))),
     }
 }
 

@@ -4,7 +4,7 @@ use redis::parse_redis_value;
 
 use super::address::{Address, Place};
 use super::nodes;
-use super::script::{self, Refusal, Words};
+use super::script::{self, Words};
 use crate::store::StoreError;
 use crate::store::decoding::RedisResult;
 
@@ -13,22 +13,23 @@ pub(in crate::store) fn read_reply(bytes: &[u8]) -> Option<Vec<Result<RedisResul
         let results = script::reply(parse_redis_value(bytes).ok()?)?.results.into_iter();
         let read = results.map(|result| {
             let mut read = RedisResult::default();
-            result.map(|words| each(&mut read, words)).map_err(Refusal::error)?;
+            result.map(|words| each(&mut read, words))?;
             Ok::<_, StoreError>(read)
         });
         Some(read.collect::<Vec<_>>())
     };
     // Words are used up by whoever reads them, and which of these they are is for the question to say.
-    let pages = read(|read, mut words| read.page = words.page())?;
-    let records = read(|read, mut words| read.record = words.record().map(|(record, _)| record))?;
-    let sessions = read(|read, mut words| read.session = words.session().map(|(record, _)| record))?;
+    let pages = read(|read, mut words| read.page = words.page("").map(|(page, _)| page))?;
+    let looks = read(|read, mut words| read.attached = words.attached("").map(|(found, _)| found))?;
+    let holds =
+        read(|read, mut words| read.running = words.running().map(|logs| logs.into_iter().map(|log| log.0).collect()))?;
     let logs = read(|read, mut words| {
         read.log = words.written().map(|log| (log.events, log.bytes, log.is_finished));
         words.nonces();
     })?;
-    let all = pages.into_iter().zip(records).zip(sessions.into_iter().zip(logs));
-    let joined = all.map(|((page, record), (session, log))| {
-        Ok(RedisResult { page: page?.page, record: record?.record, session: session?.session, log: log?.log })
+    let all = pages.into_iter().zip(looks).zip(holds.into_iter().zip(logs));
+    let joined = all.map(|((page, look), (hold, log))| {
+        Ok(RedisResult { page: page?.page, attached: look?.attached, running: hold?.running, log: log?.log })
     });
     Some(joined.collect())
 }

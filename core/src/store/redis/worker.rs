@@ -11,17 +11,15 @@ use tokio::time::{sleep, timeout};
 use super::held::Held;
 use super::nodes::{Fault, Nodes, slot_of};
 use super::queue::{Ask, Op, Queue};
-use super::script::{self, Refusal, Words};
+use super::script::{self, Words};
 use super::tags::Tags;
 use crate::Ms;
 use crate::protocol::StreamNonce;
-use crate::store::liveness::Sightings;
-use crate::store::{Operation, Outcome, Record, SessionRecord, StoreError, Ticket};
+use crate::store::liveness::{Sightings, beat_ms};
+use crate::store::{Attached, Operation, Outcome, StoreError, Ticket};
 
 /// Pauses before a batch is tried again, in milliseconds.
 const BACK_OFF: [u64; 6] = [5, 20, 50, 100, 200, 400];
-/// Pause between two signs of life at most: others may wait for less than we do.
-const SLOWEST_BEAT_MS: u64 = 2_500;
 /// The last sign of life.
 const CLOSED: &str = "closed";
 /// How long a store that is closed goes on with what waits.
@@ -72,9 +70,7 @@ pub(super) async fn run(core: Arc<Core>) {
 
 /// Does what is asked of one session, until nothing is.
 async fn serve(core: Arc<Core>, session: Arc<str>) {
-    // Nothing may be done before it is known whether such an end counts.
-    let ends = |op: &Op| op.ask.ends_alone() && op.ask.nonce().is_some_and(|nonce| !core.held.has(&session, nonce));
-    while let Some(batch) = core.queue.next_batch(&session, ends) {
+    while let Some(batch) = core.queue.next_batch(&session) {
         core.perform(&session, batch).await;
     }
 }
@@ -98,7 +94,9 @@ impl Core {
             }
             // It may be done, or can be as soon as a server is there: whoever writes asks again.
             self.fail(over, |op| match &op.ask {
-                Ask::Append { .. } => StoreError::TimedOut { after_ms: milliseconds(op.since.elapsed()) },
+                Ask::Append { .. } | Ask::Hold(_) => {
+                    StoreError::TimedOut { after_ms: milliseconds(op.since.elapsed()) }
+                }
                 _ => StoreError::Failed(what.clone()),
             });
             batch = left;
@@ -115,7 +113,7 @@ impl Core {
             batch.iter().for_each(|op| script::add(&mut command, op));
             // Half of the time, so that a server that came back is asked once more.
             match self.nodes.call(slot, &command, limit / 2).await {
-                Ok(value) => return self.answer(session, batch, value, was_sent).await,
+                Ok(value) => return self.answer(session, batch, value, was_sent),
                 Err(Fault::Lasting(what)) => return self.fail(batch, |_| StoreError::Failed(what.clone())),
                 Err(Fault::Passing { what: passing, sent }) => {
                     was_sent |= sent;
@@ -145,14 +143,12 @@ impl Core {
             let error = why(&op);
             match &op.ticket {
                 Some(ticket) => ticket.complete(refused(ticket.operation, error)),
-                None => {
-                    tracing::error!(target: "tailrope", %error, "event store did not do what it was told");
-                }
+                None => log_refusal(&error),
             }
         }
     }
 
-    async fn answer(self: &Arc<Self>, session: &Arc<str>, batch: Vec<Op>, value: Value, was_sent: bool) {
+    fn answer(self: &Arc<Self>, session: &Arc<str>, batch: Vec<Op>, value: Value, was_sent: bool) {
         let Some(mut reply) = script::reply(value).filter(|reply| reply.results.len() == batch.len()) else {
             self.fail(batch, |_| StoreError::Failed("the server's answer is not understood".to_owned()));
             return;
@@ -164,152 +160,101 @@ impl Core {
         let script::Reply { trimmed, others, results } = reply;
         self.held.removed(session, &others);
         let mut outcomes = Vec::with_capacity(batch.len());
-        let mut unsure = None;
         for (op, result) in batch.into_iter().zip(results) {
-            match self.note(session, &op, result) {
-                Noted::Outcome(outcome) => outcomes.extend(op.ticket.map(|ticket| (ticket, outcome))),
-                Noted::OwnedBy(owner) => unsure = Some((op, owner)),
-                Noted::Nothing => {}
-            }
+            let outcome = self.note(session, &op.ask, result);
+            outcomes.extend(op.ticket.zip(outcome));
         }
         self.held.trimmed(session, trimmed, &others);
-        for (ticket, outcome) in outcomes {
-            ticket.complete(outcome);
-        }
-        if let Some((op, owner)) = unsure {
-            self.end_of_other(session, op, owner).await;
+        for (ticket, (outcome, owner)) in outcomes {
+            self.tell(ticket, outcome, owner);
         }
     }
 
-    /// Takes note of what an operation changed.
-    fn note(self: &Arc<Self>, session: &Arc<str>, op: &Op, result: Result<Words, Refusal>) -> Noted {
+    /// Takes note of what an operation changed. Returns its outcome where it has one, and the owner that this names.
+    fn note(&self, session: &Arc<str>, ask: &Ask, result: Result<Words, StoreError>) -> Option<(Outcome, Box<str>)> {
         let garbled = || StoreError::Failed("the server's answer is not understood".to_owned());
-        match &op.ask {
-            Ask::Append { nonce, lost_owner, .. } => {
-                let stored = match result {
-                    Ok(mut words) => {
-                        if let Some(written) = words.written() {
-                            self.held.wrote(session, *nonce, written);
-                        }
-                        Ok(())
-                    }
-                    Err(Refusal::Fenced(owner)) if op.ask.ends_alone() && lost_owner.is_none() => {
-                        return Noted::OwnedBy(owner);
-                    }
-                    Err(refusal) => {
-                        if let Refusal::Gone = refusal {
-                            self.held.refused(session, *nonce);
-                        }
-                        Err(refusal.error())
-                    }
-                };
-                Noted::Outcome(Outcome::Done(stored))
-            }
-            Ask::Claim { .. } => {
-                let count = result.map_err(Refusal::error).and_then(|mut words| words.number().ok_or_else(garbled));
-                Noted::Outcome(Outcome::Claimed(count))
-            }
-            Ask::Read { .. } => {
-                let page = result.map_err(Refusal::error).and_then(|mut words| words.page().ok_or_else(garbled));
-                Noted::Outcome(Outcome::Page(page))
-            }
-            Ask::Record { .. } => match result {
-                Ok(mut words) => match words.record() {
-                    Some((record, owner)) if *owner == *self.me => Noted::Outcome(Outcome::Record(Ok(Some(record)))),
-                    Some((record, owner)) => {
-                        self.tell_later(op.ticket.clone(), owner, move |unseen| {
-                            Outcome::Record(unseen.map(|ms| Some(Record { owner_unseen_ms: Some(ms), ..record })))
-                        });
-                        Noted::Nothing
-                    }
-                    None => Noted::Outcome(Outcome::Record(Err(garbled()))),
-                },
-                Err(Refusal::Gone) => Noted::Outcome(Outcome::Record(Ok(None))),
-                Err(refusal) => Noted::Outcome(Outcome::Record(Err(refusal.error()))),
-            },
-            Ask::Session => match result {
-                Ok(mut words) => match words.session() {
-                    Some((record, owner)) if *owner == *self.me => Noted::Outcome(Outcome::Session(Ok(Some(record)))),
-                    Some((record, owner)) => {
-                        self.tell_later(op.ticket.clone(), owner, move |unseen| {
-                            Outcome::Session(unseen.map(|ms| Some(SessionRecord { unseen_ms: ms, ..record })))
-                        });
-                        Noted::Nothing
-                    }
-                    None => Noted::Outcome(Outcome::Session(Err(garbled()))),
-                },
-                Err(Refusal::Gone) => Noted::Outcome(Outcome::Session(Ok(None))),
-                Err(refusal) => Noted::Outcome(Outcome::Session(Err(refusal.error()))),
-            },
-            Ask::Settle { nonce, .. } => {
-                if let Some(written) = result.ok().and_then(|mut words| words.written()) {
-                    self.held.wrote(session, *nonce, written);
-                }
-                Noted::Nothing
-            }
-            Ask::DropStream { nonce } => {
-                self.held.gone(session, *nonce);
-                Noted::Nothing
-            }
-            Ask::DropSession => {
-                self.held.dropped(session);
-                Noted::Nothing
-            }
-            Ask::Touch { .. } => {
-                let gone = result.map(|mut words| words.nonces()).unwrap_or_default();
-                gone.into_iter().for_each(|nonce| self.held.gone(session, nonce));
-                Noted::Nothing
-            }
-            Ask::PutSession { .. } => {
-                if let Err(refusal) = result {
-                    log_refusal(&refusal.error());
-                }
-                Noted::Nothing
-            }
+        if let Err(StoreError::Gone | StoreError::Fenced) = result {
+            self.held.doubt(session);
         }
-    }
-
-    /// The end of somebody else's log counts when that owner is gone.
-    async fn end_of_other(self: &Arc<Self>, session: &Arc<str>, mut op: Op, owner: Box<str>) {
-        let error = match self.unseen_ms(&owner).await {
-            Ok(unseen) if unseen >= self.owner_lost_ms => {
-                if let Ask::Append { lost_owner, .. } = &mut op.ask {
-                    *lost_owner = Some(owner);
-                }
-                self.queue.again(&op);
-                return Box::pin(self.perform(session, vec![op])).await;
+        let wrote = |nonce, mut words: Words| {
+            if let Some(written) = words.written() {
+                self.held.wrote(session, nonce, written);
             }
-            Ok(_) => StoreError::Fenced,
-            Err(error) => error,
         };
-        if let Some(ticket) = op.ticket {
-            ticket.complete(Outcome::Done(Err(error)));
+        let (mut outcome, mut owner) = (None, Box::default());
+        match (ask, result) {
+            (Ask::Hold(_), result) => {
+                let running = result.and_then(|mut words| words.running().ok_or_else(garbled)).map(|running| {
+                    self.held.took(session, running.iter().map(|(log, written)| (log.nonce, *written)));
+                    running.into_iter().map(|(log, _)| log).collect()
+                });
+                outcome = Some(Outcome::Held(running));
+            }
+            (Ask::Append { nonce, .. }, result) => {
+                outcome = Some(Outcome::Done(result.map(|words| wrote(*nonce, words))));
+            }
+            (Ask::Attach(_), Err(StoreError::Gone)) => outcome = Some(Outcome::Attached(Ok(Attached::default()))),
+            (Ask::Attach(_), result) => {
+                let found = result.and_then(|mut words| words.attached(&self.me).ok_or_else(garbled));
+                outcome = Some(Outcome::Attached(found.map(|found| {
+                    owner = found.1;
+                    found.0
+                })));
+            }
+            (Ask::Read { .. }, result) => {
+                let page = result.and_then(|mut words| words.page(&self.me).ok_or_else(garbled));
+                outcome = Some(Outcome::Page(page.map(|page| {
+                    owner = page.1;
+                    page.0
+                })));
+            }
+            (Ask::Settle { nonce, .. }, Ok(words)) => wrote(*nonce, words),
+            (Ask::DropStream { nonce, .. }, Ok(_)) => self.held.gone(session, *nonce),
+            (Ask::Touch { .. }, Ok(mut words)) => words.nonces().iter().for_each(|log| self.held.gone(session, *log)),
+            (Ask::Release { .. } | Ask::DropSession { .. }, Ok(_)) | (Ask::Touch { .. }, Err(StoreError::Fenced)) => {
+                self.held.dropped(session);
+            }
+            (_, Err(StoreError::Gone | StoreError::Fenced)) => {}
+            (_, Err(error)) => log_refusal(&error),
         }
+        Some((outcome?, owner))
     }
 
-    /// Answers a question when it is known how long an owner was not seen.
-    fn tell_later(
-        self: &Arc<Self>,
-        ticket: Option<Ticket>,
-        owner: Box<str>,
-        outcome: impl FnOnce(Result<u64, StoreError>) -> Outcome + Send + 'static,
-    ) {
+    /// Tells an outcome; one that names an owner when it is known for how long that gives no sign.
+    fn tell(self: &Arc<Self>, ticket: Ticket, mut outcome: Outcome, owner: Box<str>) {
+        if owner.is_empty() {
+            return ticket.complete(outcome);
+        }
         let core = Arc::clone(self);
         tokio::spawn(async move {
             let unseen = core.unseen_ms(&owner).await;
-            if let Some(ticket) = ticket {
-                ticket.complete(outcome(unseen));
+            let named = match &mut outcome {
+                Outcome::Page(Ok(page)) => page.owner.as_mut(),
+                Outcome::Attached(Ok(Attached { log: Some(log), .. })) => log.page.owner.as_mut(),
+                _ => None,
+            };
+            match (unseen, named) {
+                (Ok(unseen_ms), Some(owner)) => owner.unseen_ms = unseen_ms,
+                (Ok(_), None) => {}
+                (Err(fault), _) => {
+                    outcome = refused(ticket.operation, StoreError::Failed(fault.what().to_owned()));
+                }
             }
+            ticket.complete(outcome);
         });
     }
 
     /// For how many milliseconds an owner is known to give no sign; for ever when it said that it is closed.
-    async fn unseen_ms(&self, owner: &str) -> Result<u64, StoreError> {
-        let beat = self.ask(owner, cmd("GET").arg(self.tags.owner(owner))).await;
-        let count = match beat.map_err(|fault| StoreError::Failed(fault.what().to_owned()))? {
+    async fn unseen_ms(&self, owner: &str) -> Result<u64, Fault> {
+        let beat = self.ask(owner, cmd("GET").arg(self.tags.owner(owner))).await?;
+        let count = match beat {
             Value::BulkString(said) if said == CLOSED.as_bytes() => return Ok(u64::MAX),
             Value::BulkString(said) => std::str::from_utf8(&said).ok().and_then(|count| count.parse().ok()),
-            _ => None,
+            // The server lost it. Of an owner that is gone the next looks find this one, which stands still.
+            _ => {
+                self.ask(owner, self.sign(owner, "0").arg("NX")).await?;
+                None
+            }
         };
         let mut sightings = self.sightings.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(sightings.saw(owner, count, Ms(milliseconds(self.began.elapsed()))))
@@ -336,26 +281,20 @@ impl Core {
         self.say(&count.to_string(), self.nodes.address.timeout / 2).await
     }
 
-    /// Tells others what this store object's sign of life is. It is kept for as long as anything of this owner.
+    /// Tells others what this store object's sign of life is.
     async fn say(&self, sign: &str, limit: Duration) -> Result<(), Fault> {
-        let mut set = cmd("SET");
-        set.arg(self.tags.owner(&self.me)).arg(sign).arg("PX").arg(self.sign_ms);
-        self.nodes.call(slot_of(&self.me), &set, limit).await.map(|_| ())
+        self.nodes.call(slot_of(&self.me), &self.sign(&self.me, sign), limit).await.map(|_| ())
     }
-}
 
-/// What is known of an operation that the server did.
-enum Noted {
-    Outcome(Outcome),
-    /// Nobody waits for it, or it is told later.
-    Nothing,
-    /// It ends a log of this owner, who may be gone.
-    OwnedBy(Box<str>),
+    /// Writes an owner's sign of life, which is kept for as long as anything of that owner.
+    fn sign(&self, owner: &str, sign: &str) -> Cmd {
+        cmd("SET").arg(self.tags.owner(owner)).arg(sign).arg("PX").arg(self.sign_ms).to_owned()
+    }
 }
 
 /// Gives signs of life, and keeps what is in use from expiring.
 async fn beat(core: Arc<Core>) {
-    let pause = Duration::from_millis((core.owner_lost_ms / 4).clamp(10, SLOWEST_BEAT_MS));
+    let pause = Duration::from_millis(beat_ms(core.owner_lost_ms));
     let mut failed = false;
     loop {
         match core.beat().await {
@@ -378,13 +317,13 @@ async fn beat(core: Arc<Core>) {
 
 /// A batch was done already and its answer was lost: of several appends to one log only the last knows
 /// itself again, and those before it must have been stored, too.
-fn accept_earlier(batch: &[Op], results: &mut [Result<Words, Refusal>]) {
+fn accept_earlier(batch: &[Op], results: &mut [Result<Words, StoreError>]) {
     let mut stored: Vec<StreamNonce> = Vec::new();
     for (op, result) in batch.iter().zip(results).rev() {
         let Ask::Append { nonce, .. } = &op.ask else { continue };
         match result {
             Ok(_) => stored.push(*nonce),
-            Err(Refusal::Gone | Refusal::Other(StoreError::OutOfOrder)) if stored.contains(nonce) => {
+            Err(StoreError::Gone | StoreError::OutOfOrder) if stored.contains(nonce) => {
                 *result = Ok(Words::none());
             }
             Err(_) => {}
@@ -398,11 +337,10 @@ fn log_refusal(error: &StoreError) {
 
 fn refused(operation: Operation, error: StoreError) -> Outcome {
     match operation {
-        Operation::Read(_) => Outcome::Page(Err(error)),
-        Operation::Record => Outcome::Record(Err(error)),
-        Operation::Session => Outcome::Session(Err(error)),
-        Operation::Claim => Outcome::Claimed(Err(error)),
-        _ => Outcome::Done(Err(error)),
+        Operation::Hold => Outcome::Held(Err(error)),
+        Operation::Append => Outcome::Done(Err(error)),
+        Operation::Attach(_) => Outcome::Attached(Err(error)),
+        Operation::Read(_) | Operation::Look(_) => Outcome::Page(Err(error)),
     }
 }
 

@@ -6,17 +6,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, Result, params};
 
-use super::beat::unseen_ms;
 use super::queue::Write;
-use super::{Context, EVENT_OVERHEAD, LOG_OVERHEAD};
+use super::{Context, EVENT_OVERHEAD, LOG_OVERHEAD, reader};
 use crate::protocol::StreamNonce;
 use crate::store::append::{LogState, Verdict};
-use crate::store::{Append, SessionRecord, StoreError, StreamKey};
+use crate::store::{Append, Attach, Attached, Epoch, Hold, Outcome, RunningLog, SessionRecord, StoreError, StreamKey};
 use crate::stream::{Chain, EventKind, Seq};
 
-/// What a write came to: refused for its own sake, or done; a claim with its number. An error of SQLite
-/// fails the transaction.
-pub(super) type Reply = std::result::Result<u64, StoreError>;
+/// Refused for its own sake, or done. An error of SQLite fails the transaction.
+type Reply<T> = std::result::Result<T, StoreError>;
 
 /// What the `total` row and the counter of trimmed positions change by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,12 +26,18 @@ pub(super) struct Totals {
     pub(super) trimmed: u64,
 }
 
+/// A session's row.
+#[derive(Clone, Copy)]
+struct Session {
+    id: i64,
+    epoch: Epoch,
+}
+
 /// A stream's row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row {
     pub(super) id: i64,
     pub(super) session: i64,
-    pub(super) owner: i64,
     pub(super) head: i64,
     pub(super) low: i64,
     /// The tag at `low - 1`.
@@ -50,23 +54,21 @@ pub(super) struct Row {
 }
 
 impl Row {
-    pub(super) const COLUMNS: &'static str =
-        "id, session, owner, head, low, low_tag, low_at, chain, events, bytes, finished";
+    pub(super) const COLUMNS: &'static str = "id, session, head, low, low_tag, low_at, chain, events, bytes, finished";
 
     /// Reads a row of [`COLUMNS`](Self::COLUMNS).
     pub(super) fn read(row: &rusqlite::Row<'_>) -> Result<Self> {
         Ok(Self {
             id: row.get(0)?,
             session: row.get(1)?,
-            owner: row.get(2)?,
-            head: row.get(3)?,
-            low: row.get(4)?,
-            low_tag: row.get(5)?,
-            low_at: row.get(6)?,
-            chain: row.get(7)?,
-            events: row.get(8)?,
-            bytes: row.get(9)?,
-            finished: row.get(10)?,
+            head: row.get(2)?,
+            low: row.get(3)?,
+            low_tag: row.get(4)?,
+            low_at: row.get(5)?,
+            chain: row.get(6)?,
+            events: row.get(7)?,
+            bytes: row.get(8)?,
+            finished: row.get(9)?,
             changed: false,
             grown: false,
         })
@@ -84,9 +86,9 @@ pub(super) struct Batch<'a> {
     /// Retention removed as much as one transaction may: there may be more.
     pub(super) is_more_over: bool,
     rows: HashMap<StreamKey, Option<Row>>,
-    sessions: HashMap<Arc<str>, Option<i64>>,
-    /// Changes of the sessions' `streams` and `bytes`.
-    growth: HashMap<i64, (i64, i64)>,
+    sessions: HashMap<Arc<str>, Option<Session>>,
+    /// Changes of the sessions' `bytes`.
+    growth: HashMap<i64, i64>,
 }
 
 impl<'a> Batch<'a> {
@@ -95,51 +97,85 @@ impl<'a> Batch<'a> {
         Self { db, context, now, totals, written, is_more_over: false, rows, sessions, growth }
     }
 
-    pub(super) fn write(&mut self, write: &Write) -> Result<Reply> {
+    pub(super) fn write(&mut self, write: &Write) -> Result<Outcome> {
         match write {
-            Write::Append { key, append, .. } => return self.append(key, append),
-            Write::Claim { key, .. } => return self.claim(key),
-            Write::Settle { key, seq } => self.settle(key, *seq)?,
-            Write::DropStream { key } => self.drop_stream(key)?,
-            Write::DropSession { session } => self.drop_session(session)?,
-            Write::PutSession { session, record } => self.put_session(session, record)?,
+            Write::Hold { session, hold, .. } => return Ok(Outcome::Held(self.hold(session, hold)?)),
+            Write::Append { key, epoch, append, .. } => return Ok(Outcome::Done(self.append(key, *epoch, append)?)),
+            Write::Attach { session, attach, .. } => return Ok(Outcome::Attached(Ok(self.attach(session, attach)?))),
+            Write::Settle { key, epoch, seq } => self.settle(key, *epoch, *seq)?,
+            Write::DropStream { key, epoch } => self.drop_stream(key, *epoch)?,
+            Write::DropSession { session, epoch } => self.drop_session(session, *epoch)?,
+            Write::Release { session, epoch } => self.release(session, *epoch)?,
             Write::Sweep => self.sweep()?,
         }
-        Ok(Ok(0))
+        Ok(Outcome::Done(Ok(())))
     }
 
-    fn append(&mut self, key: &StreamKey, append: &Append) -> Result<Reply> {
-        let (db, now, context) = (self.db, self.now, self.context);
-        let (me, lost_ms) = (context.owner, context.owner_lost_ms);
-        let known = self.row(key)?.copied();
-        // Whoever serves the reader of a stream whose owner is gone ends it. An owner that was only slow
-        // finds the log ended (I13).
-        let may_end = append.events.is_empty() && append.end.is_some();
-        let state = match known {
-            Some(row) => LogState {
-                head: row.head.cast_unsigned(),
-                chain: row.chain.cast_unsigned(),
-                is_finished: row.finished.is_some(),
-                is_mine: row.owner == me || (may_end && unseen_ms(db, context, row.owner)? >= lost_ms),
-            },
-            None if append.first == 1 => {
-                LogState { head: 0, chain: Chain::start(&key.nonce.0).0, is_finished: false, is_mine: true }
+    fn hold(&mut self, name: &Arc<str>, hold: &Hold) -> Result<Reply<Vec<RunningLog>>> {
+        let (db, owner, epoch) = (self.db, self.context.owner, hold.epoch);
+        let known = self.session(name)?;
+        match known {
+            Some(known) if known.epoch != epoch && hold.seen != Some(known.epoch) => {
+                return Ok(Err(StoreError::Fenced));
             }
-            None => return Ok(Err(StoreError::Gone)),
-        };
-        let verdict = match append.judge(state) {
-            Ok(verdict) => verdict,
+            None if hold.seen.is_some() || hold.record.is_none() => return Ok(Err(StoreError::Gone)),
+            _ => {}
+        }
+        let mut upsert = db.prepare_cached(
+            "INSERT INTO session (name, owner, epoch, salt) VALUES (?1, ?2, ?3, ?4) ON CONFLICT (name) DO UPDATE
+             SET owner = excluded.owner, epoch = excluded.epoch, salt = excluded.salt, released = NULL RETURNING id",
+        )?;
+        let values = params![&**name, owner, epoch.number.cast_signed(), epoch.salt.cast_signed()];
+        let id = upsert.query_row(values, |row| row.get(0))?;
+        self.sessions.insert(Arc::clone(name), Some(Session { id, epoch }));
+        self.totals.sessions += i64::from(known.is_none());
+        if let Some(record) = &hold.record {
+            self.put_record(id, record)?;
+        }
+        if hold.seen.is_none() {
+            return Ok(Ok(Vec::new()));
+        }
+        self.trim_streams()?;
+        let mut select =
+            db.prepare_cached("SELECT nonce, head, chain, about FROM stream WHERE session = ?1 AND finished IS NULL")?;
+        let running = select.query_map(params![id], |row| {
+            Ok(RunningLog {
+                nonce: StreamNonce(row.get(0)?),
+                head: row.get::<_, i64>(1)?.cast_unsigned(),
+                chain: row.get::<_, i64>(2)?.cast_unsigned(),
+                about: row.get::<_, Vec<u8>>(3)?.into(),
+            })
+        })?;
+        running.collect::<Result<_>>().map(Ok)
+    }
+
+    /// The session that a write names, if it has this epoch.
+    fn held(&mut self, name: &Arc<str>, epoch: Epoch) -> Result<Reply<i64>> {
+        Ok(match self.session(name)? {
+            None => Err(StoreError::Gone),
+            Some(session) if session.epoch != epoch => Err(StoreError::Fenced),
+            Some(session) => Ok(session.id),
+        })
+    }
+
+    fn append(&mut self, key: &StreamKey, epoch: Epoch, append: &Append) -> Result<Reply<()>> {
+        let (db, now) = (self.db, self.now);
+        let session = match self.held(&key.session, epoch)? {
+            Ok(session) => session,
             Err(error) => return Ok(Err(error)),
         };
-        let before = match known {
+        let before = match self.row(key)?.copied() {
             Some(row) => row,
-            None => self.create(key, &append.about)?,
+            None if append.first == 1 => self.create(session, key, &append.about)?,
+            None => return Ok(Err(StoreError::Gone)),
         };
-        let mut row = Row { owner: me, changed: true, grown: true, ..before };
-        match verdict {
-            Verdict::Nothing => return Ok(Ok(0)),
-            Verdict::Rest => {}
-            Verdict::All => self.insert(&mut row, append)?,
+        let (head, chain) = (before.head.cast_unsigned(), before.chain.cast_unsigned());
+        let mut row = Row { changed: true, grown: true, ..before };
+        match append.judge(LogState { head, chain, is_finished: before.finished.is_some() }) {
+            Err(error) => return Ok(Err(error)),
+            Ok(Verdict::Nothing) => return Ok(Ok(())),
+            Ok(Verdict::Rest) => {}
+            Ok(Verdict::All) => self.insert(&mut row, append)?,
         }
         let is_answered = append.events.last().is_some_and(|last| last.kind == EventKind::Terminal);
         if is_answered || append.end.is_some() {
@@ -153,39 +189,20 @@ impl<'a> Batch<'a> {
             row.bytes += signed(append.end.as_ref().map_or(0, Bytes::len));
         }
         self.rows.insert(key.clone(), Some(row));
-        self.count(row.session, 0, row.events - before.events, row.bytes - before.bytes);
-        if before.owner != me {
-            self.tell_owners()?;
-        }
-        Ok(Ok(0))
+        self.count(session, 0, row.events - before.events, row.bytes - before.bytes);
+        Ok(Ok(()))
     }
 
     /// Creates a log that is not there.
-    fn create(&mut self, key: &StreamKey, about: &Bytes) -> Result<Row> {
-        let session = self.session_or_new(&key.session)?;
-        let chain = Chain::start(&key.nonce.0);
-        let mut insert = self.db.prepare_cached(
-            "INSERT INTO stream (session, nonce, owner, head, low, low_tag, low_at, chain, events, bytes, about)
-             VALUES (?1, ?2, ?3, 0, 1, ?4, ?5, ?6, 0, ?7, ?8)",
-        )?;
-        let (owner, bytes) = (self.context.owner, LOG_OVERHEAD + signed(about.len()));
-        let values =
-            params![session, key.nonce.0, owner, chain.tag(), self.now, chain.0.cast_signed(), bytes, &**about];
-        let row = Row {
-            id: insert.insert(values)?,
-            session,
-            owner,
-            head: 0,
-            low: 1,
-            low_tag: chain.tag(),
-            low_at: self.now,
-            chain: chain.0.cast_signed(),
-            events: 0,
-            bytes,
-            finished: None,
-            changed: false,
-            grown: true,
-        };
+    fn create(&mut self, session: i64, key: &StreamKey, about: &Bytes) -> Result<Row> {
+        let (chain, bytes) = (Chain::start(&key.nonce.0), LOG_OVERHEAD + signed(about.len()));
+        let mut insert = self.db.prepare_cached(&format!(
+            "INSERT INTO stream (session, nonce, head, low, low_tag, low_at, chain, events, bytes, about)
+             VALUES (?1, ?2, 0, 1, ?3, ?4, ?5, 0, ?6, ?7) RETURNING {}",
+            Row::COLUMNS
+        ))?;
+        let values = params![session, key.nonce.0, chain.tag(), self.now, chain.0.cast_signed(), bytes, &**about];
+        let row = Row { grown: true, ..insert.query_row(values, Row::read)? };
         self.rows.insert(key.clone(), Some(row));
         self.count(session, 1, 0, bytes);
         Ok(row)
@@ -211,19 +228,26 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    fn claim(&mut self, key: &StreamKey) -> Result<Reply> {
-        let db = self.db;
-        let Some(row) = self.row(key)? else { return Ok(Err(StoreError::Gone)) };
-        let claims: i64 = db
-            .prepare_cached("UPDATE stream SET claims = claims + 1 WHERE id = ?1 RETURNING claims")?
-            .query_row(params![row.id], |row| row.get(0))?;
-        self.tell_owners()?;
-        Ok(Ok(claims.cast_unsigned()))
+    fn attach(&mut self, name: &Arc<str>, attach: &Attach) -> Result<Attached> {
+        self.trim_streams()?;
+        let mut attached = reader::attached(self.db, self.context, name, attach)?;
+        if let (Some(nonce), Some(log)) = (attach.stream, &mut attached.log)
+            && attach.after <= log.page.page.head
+            && log.page.page.tag_at.zip(attach.tag).is_none_or(|(at, tag)| at == tag)
+            && let Some(session) = self.session(name)?
+        {
+            let mut update = self.db.prepare_cached(
+                "UPDATE stream SET readers = readers + 1 WHERE session = ?1 AND nonce = ?2 RETURNING readers",
+            )?;
+            let readers: i64 = update.query_row(params![session.id, nonce.0], |row| row.get(0))?;
+            log.page.readers = readers.cast_unsigned();
+        }
+        Ok(attached)
     }
 
-    fn settle(&mut self, key: &StreamKey, seq: Seq) -> Result<()> {
+    fn settle(&mut self, key: &StreamKey, epoch: Epoch, seq: Seq) -> Result<()> {
         let db = self.db;
-        let Some(row) = self.row(key)? else { return Ok(()) };
+        let (Ok(_), Some(row)) = (self.held(&key.session, epoch)?, self.row(key)?) else { return Ok(()) };
         let (id, session, low, seq) = (row.id, row.session, row.low, position(seq));
         let question = params![id, seq, EventKind::Question as u8];
         if seq >= low {
@@ -242,56 +266,44 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    fn drop_stream(&mut self, key: &StreamKey) -> Result<()> {
-        if let Some(row) = self.row(key)?.copied() {
+    fn drop_stream(&mut self, key: &StreamKey, epoch: Epoch) -> Result<()> {
+        if let (Ok(_), Some(row)) = (self.held(&key.session, epoch)?, self.row(key)?.copied()) {
             self.rows.insert(key.clone(), None);
             self.remove_stream(row.id, row.session, row.events, row.bytes)?;
-            if row.owner != self.context.owner {
-                self.tell_owners()?;
-            }
         }
         Ok(())
     }
 
-    fn drop_session(&mut self, name: &Arc<str>) -> Result<()> {
-        let Some(session) = self.session(name)? else { return Ok(()) };
+    fn drop_session(&mut self, name: &Arc<str>, epoch: Epoch) -> Result<()> {
+        let Ok(session) = self.held(name, epoch)? else { return Ok(()) };
         self.trim_streams()?;
-        let is_of_others: bool = self
-            .db
-            .prepare_cached("SELECT EXISTS (SELECT 1 FROM stream WHERE session = ?1 AND owner <> ?2)")?
-            .query_row(params![session, self.context.owner], |row| row.get(0))?;
-        self.remove_session(session)?;
-        if is_of_others {
-            self.tell_owners()?;
-        }
-        Ok(())
+        self.remove_session(session)
     }
 
-    /// A log was changed by somebody who need not be its owner: all of them look (rule 13).
-    fn tell_owners(&self) -> Result<()> {
-        self.db.prepare_cached("UPDATE total SET by_others = by_others + 1")?.execute([]).map(drop)
+    fn release(&mut self, name: &Arc<str>, epoch: Epoch) -> Result<()> {
+        let Ok(session) = self.held(name, epoch)? else { return Ok(()) };
+        let mut update = self.db.prepare_cached("UPDATE session SET released = ?2 WHERE id = ?1")?;
+        update.execute(params![session, self.now]).map(drop)
     }
 
-    fn put_session(&mut self, name: &Arc<str>, record: &SessionRecord) -> Result<()> {
-        let session = self.session_or_new(name)?;
+    fn put_record(&self, session: i64, record: &SessionRecord) -> Result<()> {
         let lists = record.list_changed;
         let lists = u8::from(lists.tools) | u8::from(lists.prompts) << 1 | u8::from(lists.resources) << 2;
         let mut update = self.db.prepare_cached(
-            "UPDATE session SET owner = ?2, created = coalesce(created, ?3), revision = ?4, principal = ?5,
-             retry_ms = ?6, list_changed = ?7, standalone = ?8 WHERE id = ?1",
+            "UPDATE session SET revision = ?2, principal = ?3, retry_ms = ?4, list_changed = ?5, standalone = ?6
+             WHERE id = ?1",
         )?;
         let revision = record.revision.map(|revision| revision.as_str());
-        let (owner, standalone) = (self.context.owner, record.standalone.map(|nonce| nonce.0));
-        let SessionRecord { principal, retry_ms, .. } = record;
-        update.execute(params![session, owner, self.now, revision, principal, retry_ms, lists, standalone])?;
-        Ok(())
+        let SessionRecord { principal, retry_ms, standalone, .. } = record;
+        let standalone = standalone.map(|nonce| nonce.0);
+        update.execute(params![session, revision, principal, retry_ms, lists, standalone]).map(drop)
     }
 
     /// The row of a stream, loaded once in the transaction.
     fn row(&mut self, key: &StreamKey) -> Result<Option<&mut Row>> {
         if !self.rows.contains_key(key) {
             let row = match self.session(&key.session)? {
-                Some(session) => self.load(session, key.nonce)?,
+                Some(session) => self.load(session.id, key.nonce)?,
                 None => None,
             };
             self.rows.insert(key.clone(), row);
@@ -306,31 +318,27 @@ impl<'a> Batch<'a> {
         select.query_row(params![session, nonce.0], Row::read).optional()
     }
 
-    fn session(&mut self, name: &Arc<str>) -> Result<Option<i64>> {
+    /// The row of a session that is to be changed, loaded once in the transaction. If it is somebody else's, all owners
+    /// look at what became of theirs (rule 13).
+    fn session(&mut self, name: &Arc<str>) -> Result<Option<Session>> {
         if let Some(known) = self.sessions.get(name) {
             return Ok(*known);
         }
-        let mut select = self.db.prepare_cached("SELECT id FROM session WHERE name = ?1")?;
-        let id = select.query_row(params![&**name], |row| row.get(0)).optional()?;
-        self.sessions.insert(Arc::clone(name), id);
-        Ok(id)
-    }
-
-    fn session_or_new(&mut self, name: &Arc<str>) -> Result<i64> {
-        if let Some(id) = self.session(name)? {
-            return Ok(id);
+        let mut select = self.db.prepare_cached("SELECT id, owner, epoch, salt FROM session WHERE name = ?1")?;
+        let row = select.query_row(params![&**name], |row| {
+            Ok((row.get::<_, i64>(1)?, Session { id: row.get(0)?, epoch: reader::epoch(row, 2)? }))
+        });
+        let row = row.optional()?;
+        if row.is_some_and(|(owner, _)| owner != self.context.owner) {
+            self.db.prepare_cached("UPDATE total SET by_others = by_others + 1")?.execute([])?;
         }
-        let mut insert = self.db.prepare_cached("INSERT INTO session (name, owner) VALUES (?1, ?2)")?;
-        let id = insert.insert(params![&**name, self.context.owner])?;
-        self.sessions.insert(Arc::clone(name), Some(id));
-        Ok(id)
+        self.sessions.insert(Arc::clone(name), row.map(|(_, session)| session));
+        Ok(row.map(|(_, session)| session))
     }
 
     /// Counts a change of what is held; `total` and the session learn it when the rows are written back.
     pub(super) fn count(&mut self, session: i64, streams: i64, events: i64, bytes: i64) {
-        let (of_streams, of_bytes) = self.growth.entry(session).or_default();
-        *of_streams += streams;
-        *of_bytes += bytes;
+        *self.growth.entry(session).or_default() += bytes;
         self.totals.streams += streams;
         self.totals.events += events;
         self.totals.bytes += bytes;
@@ -351,28 +359,17 @@ impl<'a> Batch<'a> {
     /// Brings the tables up to date. What is loaded counts as unknown afterwards.
     pub(super) fn write_back(&mut self) -> Result<()> {
         let mut update = self.db.prepare_cached(
-            "UPDATE stream SET owner = ?2, head = ?3, low = ?4, low_tag = ?5, low_at = ?6, chain = ?7, events = ?8,
-             bytes = ?9, finished = ?10 WHERE id = ?1",
+            "UPDATE stream SET head = ?2, low = ?3, low_tag = ?4, low_at = ?5, chain = ?6, events = ?7, bytes = ?8,
+             finished = ?9 WHERE id = ?1",
         )?;
         for (_, row) in self.rows.drain() {
             let Some(row) = row.filter(|row| row.changed) else { continue };
-            let Row { id, owner, head, low, low_tag, low_at, chain, events, bytes, finished, .. } = row;
-            update.execute(params![id, owner, head, low, low_tag, low_at, chain, events, bytes, finished])?;
+            let Row { id, head, low, low_tag, low_at, chain, events, bytes, finished, .. } = row;
+            update.execute(params![id, head, low, low_tag, low_at, chain, events, bytes, finished])?;
         }
-        let mut update = self.db.prepare_cached(
-            "UPDATE session SET streams = streams + ?2, bytes = bytes + ?3 WHERE id = ?1 RETURNING streams",
-        )?;
-        for (session, (streams, bytes)) in self.growth.drain() {
-            let now: i64 = update.query_row(params![session, streams, bytes], |row| row.get(0))?;
-            // Only sessions that have logs are counted.
-            self.totals.sessions += i64::from(now > 0) - i64::from(now - streams > 0);
-            if now == 0 {
-                // One that nobody knows either leaves nothing behind.
-                self.db
-                    .prepare_cached("DELETE FROM session WHERE id = ?1 AND created IS NULL")?
-                    .execute(params![session])?;
-                self.sessions.clear();
-            }
+        let mut update = self.db.prepare_cached("UPDATE session SET bytes = bytes + ?2 WHERE id = ?1")?;
+        for (session, bytes) in self.growth.drain() {
+            update.execute(params![session, bytes])?;
         }
         Ok(())
     }
@@ -393,6 +390,7 @@ impl<'a> Batch<'a> {
         }
         self.write_back()?;
         self.db.prepare_cached("DELETE FROM session WHERE id = ?1")?.execute(params![session])?;
+        self.totals.sessions -= 1;
         self.sessions.clear();
         Ok(())
     }

@@ -32,11 +32,11 @@ use writer::fault as failed;
 
 use super::threads::{self, Threads};
 use super::{
-    Answer, Append, EventStore, Limits, OpenError, ReadLimit, Record, SessionRecord, StoreError, StoreOptions,
-    StreamKey, Ticket, Usage, WallClock, Watcher,
+    Answer, Append, Attach, Attached, Epoch, EventStore, Hold, Limits, LogPage, OpenError, ReadLimit, RunningLog,
+    StoreError, StoreOptions, StreamKey, Ticket, Usage, WallClock, Watcher,
 };
 use crate::Ms;
-use crate::stream::{Page, Seq};
+use crate::stream::Seq;
 
 /// What an event takes in the file besides its frame, as measured with events of 300 bytes.
 const EVENT_OVERHEAD: i64 = 72;
@@ -157,36 +157,38 @@ impl SqliteStore {
 }
 
 impl EventStore for SqliteStore {
-    fn append(&self, _now: Ms, key: &StreamKey, append: &Append, ticket: &Ticket) -> Answer<()> {
+    fn hold(&self, session: &str, hold: &Hold, ticket: &Ticket) -> Answer<Vec<RunningLog>> {
+        let (session, hold, ticket) = (session.into(), hold.clone(), ticket.clone());
+        Self::later(self.shared.write(Write::Hold { session, hold, ticket }))
+    }
+
+    fn append(&self, _now: Ms, key: &StreamKey, epoch: Epoch, append: &Append, ticket: &Ticket) -> Answer<()> {
         if let Err(error) = append.check_size(self.max_event_bytes) {
             return Answer::Now(Err(error));
         }
         let (key, append, ticket) = (key.clone(), append.clone(), ticket.clone());
-        Self::later(self.shared.write(Write::Append { key, append, ticket }))
+        Self::later(self.shared.write(Write::Append { key, epoch, append, ticket }))
     }
 
     fn abandon(&self, _key: &StreamKey, ticket: &Ticket) {
         self.shared.call_off(ticket);
     }
 
-    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<Page> {
+    fn attach(&self, session: &str, attach: &Attach, ticket: &Ticket) -> Answer<Attached> {
+        let (session, attach, ticket) = (session.into(), attach.clone(), ticket.clone());
+        Self::later(if attach.counts {
+            self.shared.write(Write::Attach { session, attach, ticket })
+        } else {
+            self.shared.look(Look::Attach { session, attach, ticket })
+        })
+    }
+
+    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<LogPage> {
         Self::later(self.shared.look(Look::Read { key: key.clone(), after, limit, ticket: ticket.clone() }))
     }
 
-    fn record(&self, key: &StreamKey, ticket: &Ticket) -> Answer<Option<Record>> {
-        Self::later(self.shared.look(Look::Record { key: key.clone(), ticket: ticket.clone() }))
-    }
-
-    fn put_session(&self, _now: Ms, session: &str, record: &SessionRecord) {
-        self.tell(Write::PutSession { session: session.into(), record: record.clone() });
-    }
-
-    fn session(&self, _now: Ms, session: &str, ticket: &Ticket) -> Answer<Option<SessionRecord>> {
-        Self::later(self.shared.look(Look::Session { session: session.into(), ticket: ticket.clone() }))
-    }
-
-    fn claim(&self, key: &StreamKey, ticket: &Ticket) -> Answer<u64> {
-        Self::later(self.shared.write(Write::Claim { key: key.clone(), ticket: ticket.clone() }))
+    fn release(&self, session: &str, epoch: Epoch) {
+        self.tell(Write::Release { session: session.into(), epoch });
     }
 
     fn watch(&self, key: &StreamKey, watcher: &Watcher) {
@@ -197,16 +199,16 @@ impl EventStore for SqliteStore {
         self.watching.unwatch(key, watcher);
     }
 
-    fn settle(&self, key: &StreamKey, seq: Seq) {
-        self.tell(Write::Settle { key: key.clone(), seq });
+    fn settle(&self, key: &StreamKey, epoch: Epoch, seq: Seq) {
+        self.tell(Write::Settle { key: key.clone(), epoch, seq });
     }
 
-    fn drop_stream(&self, key: &StreamKey) {
-        self.tell(Write::DropStream { key: key.clone() });
+    fn drop_stream(&self, key: &StreamKey, epoch: Epoch) {
+        self.tell(Write::DropStream { key: key.clone(), epoch });
     }
 
-    fn drop_session(&self, session: &str) {
-        self.tell(Write::DropSession { session: session.into() });
+    fn drop_session(&self, session: &str, epoch: Epoch) {
+        self.tell(Write::DropSession { session: session.into(), epoch });
     }
 
     /// The writer does it by itself, with every sign of life, and on request.

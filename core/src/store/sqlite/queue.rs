@@ -10,7 +10,7 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use crate::store::line::{Line, Waiting, closed};
-use crate::store::{Append, Name, ReadLimit, SessionRecord, StoreError, StreamKey, Ticket, Usage};
+use crate::store::{Append, Attach, Epoch, Hold, Name, ReadLimit, StoreError, StreamKey, Ticket, Usage};
 use crate::stream::Seq;
 
 /// Operations of one transaction.
@@ -18,21 +18,22 @@ const BATCH: usize = 256;
 /// Bytes of one transaction, about.
 const BATCH_BYTES: usize = 4 << 20;
 
-/// A change. Those with a ticket are answered.
+/// A change. Those with a ticket are answered. To attach is one where that counts.
 pub(super) enum Write {
-    Append { key: StreamKey, append: Append, ticket: Ticket },
-    Claim { key: StreamKey, ticket: Ticket },
-    Settle { key: StreamKey, seq: Seq },
-    DropStream { key: StreamKey },
-    DropSession { session: Arc<str> },
-    PutSession { session: Arc<str>, record: SessionRecord },
+    Hold { session: Arc<str>, hold: Hold, ticket: Ticket },
+    Append { key: StreamKey, epoch: Epoch, append: Append, ticket: Ticket },
+    Attach { session: Arc<str>, attach: Attach, ticket: Ticket },
+    Settle { key: StreamKey, epoch: Epoch, seq: Seq },
+    DropStream { key: StreamKey, epoch: Epoch },
+    DropSession { session: Arc<str>, epoch: Epoch },
+    Release { session: Arc<str>, epoch: Epoch },
     Sweep,
 }
 
 impl Write {
     pub(super) fn ticket(&self) -> Option<&Ticket> {
         match self {
-            Self::Append { ticket, .. } | Self::Claim { ticket, .. } => Some(ticket),
+            Self::Hold { ticket, .. } | Self::Append { ticket, .. } | Self::Attach { ticket, .. } => Some(ticket),
             _ => None,
         }
     }
@@ -52,8 +53,7 @@ impl Write {
 /// A question.
 pub(super) enum Look {
     Read { key: StreamKey, after: Seq, limit: ReadLimit, ticket: Ticket },
-    Record { key: StreamKey, ticket: Ticket },
-    Session { session: Arc<str>, ticket: Ticket },
+    Attach { session: Arc<str>, attach: Attach, ticket: Ticket },
 }
 
 pub(super) enum Job {
@@ -273,10 +273,11 @@ mod tests {
     fn what_waits_has_a_bound_with_an_answer_and_without() {
         let shared = Shared::default();
         let key = || StreamKey { session: "s".into(), nonce: StreamNonce([1; 12]) };
+        let (limit, epoch) = (ReadLimit::default(), Epoch::default());
         assert_is_bounded(
-            |ticket| shared.look(Look::Record { key: key(), ticket: ticket.clone() }),
-            |append, ticket| shared.write(Write::Append { key: key(), append, ticket: ticket.clone() }),
-            || shared.write(Write::DropStream { key: key() }),
+            |ticket| shared.look(Look::Read { key: key(), after: 0, limit, ticket: ticket.clone() }),
+            |append, ticket| shared.write(Write::Append { key: key(), epoch, append, ticket: ticket.clone() }),
+            || shared.write(Write::DropStream { key: key(), epoch }),
         );
     }
 }

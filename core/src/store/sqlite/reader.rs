@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rusqlite::{Connection, OptionalExtension, Result, params};
+use rusqlite::{Connection, OptionalExtension, Result, Row, params};
 
 use super::batch::position;
 use super::beat::unseen_ms;
@@ -11,34 +11,32 @@ use super::forks::Link;
 use super::queue::{Look, Shared};
 use super::{Context, failed};
 use crate::protocol::{ListChanged, Revision, StreamNonce};
-use crate::store::{Outcome, ReadLimit, Record, SessionRecord, StoreError, StreamKey, Ticket};
+use crate::store::{
+    Attach, Attached, AttachedLog, Epoch, LogPage, Outcome, Owner, ReadLimit, SessionRecord, StoreError, StreamKey,
+    Ticket,
+};
 use crate::stream::{EventKind, Page, Seq, StoredEvent};
 
 /// The reader's thread: ends when the store is closed.
 pub(super) fn run(file: &Link, shared: &Shared, context: &Context) {
     while let Some(looks) = shared.next_looks() {
-        let now = context.now();
-        let answers: Vec<(Ticket, Outcome)> = looks.into_iter().map(|look| answer(file, context, now, look)).collect();
+        let answers: Vec<(Ticket, Outcome)> = looks.into_iter().map(|look| answer(file, context, look)).collect();
         for (ticket, outcome) in answers {
             ticket.complete(outcome);
         }
     }
 }
 
-fn answer(file: &Link, context: &Context, now: i64, look: Look) -> (Ticket, Outcome) {
+fn answer(file: &Link, context: &Context, look: Look) -> (Ticket, Outcome) {
     match look {
         Look::Read { key, after, limit, ticket } => {
-            let page = in_snapshot(file, |db| page(db, &key, after, limit));
-            let page = page.map_err(|error| failed(&error)).and_then(|page| page.ok_or(StoreError::Gone));
-            (ticket, Outcome::Page(page))
+            let log = in_snapshot(file, |db| log(db, context, &key, after, limit));
+            let log = log.map_err(|error| failed(&error)).and_then(|log| log.ok_or(StoreError::Gone));
+            (ticket, Outcome::Page(log.map(|log| log.page)))
         }
-        Look::Record { key, ticket } => {
-            let record = in_snapshot(file, |db| record(db, context, &key));
-            (ticket, Outcome::Record(record.map_err(|error| failed(&error))))
-        }
-        Look::Session { session, ticket } => {
-            let record = in_snapshot(file, |db| session_record(db, context, now, &session));
-            (ticket, Outcome::Session(record.map_err(|error| failed(&error))))
+        Look::Attach { session, attach, ticket } => {
+            let attached = in_snapshot(file, |db| attached(db, context, &session, &attach));
+            (ticket, Outcome::Attached(attached.map_err(|error| failed(&error))))
         }
     }
 }
@@ -53,18 +51,67 @@ fn in_snapshot<T>(file: &Link, read: impl FnOnce(&Connection) -> Result<T>) -> R
     })
 }
 
-fn page(db: &Connection, key: &StreamKey, after: Seq, limit: ReadLimit) -> Result<Option<Page>> {
+/// What a look for a stream finds. It counts nobody.
+pub(super) fn attached(db: &Connection, context: &Context, session: &Arc<str>, attach: &Attach) -> Result<Attached> {
     let mut select = db.prepare_cached(
-        "SELECT stream.id, head, low, low_tag FROM session JOIN stream ON stream.session = session.id
-         WHERE name = ?1 AND nonce = ?2",
+        "SELECT revision, principal, retry_ms, list_changed, standalone FROM session WHERE name = ?1",
     )?;
-    let row = select.query_row(params![&*key.session, key.nonce.0], |row| {
-        Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, row.get::<_, i64>(2)?, row.get::<_, u32>(3)?))
+    let row = select.query_row(params![&**session], |row| {
+        let lists: u8 = row.get(3)?;
+        Ok(SessionRecord {
+            revision: row.get::<_, Option<String>>(0)?.as_deref().and_then(Revision::parse),
+            principal: row.get(1)?,
+            retry_ms: row.get(2)?,
+            list_changed: ListChanged { tools: lists & 1 != 0, prompts: lists & 2 != 0, resources: lists & 4 != 0 },
+            standalone: row.get::<_, Option<[u8; 12]>>(4)?.map(StreamNonce),
+        })
     });
-    let Some((stream, head, low, low_tag)) = row.optional()? else { return Ok(None) };
+    let Some(record) = row.optional()? else { return Ok(Attached::default()) };
+    if !attach.finds(record.principal.as_deref()) {
+        return Ok(Attached { is_foreign: true, ..Attached::default() });
+    }
+    let key = attach.stream.map(|nonce| StreamKey { session: Arc::clone(session), nonce });
+    let log = key.map(|key| log(db, context, &key, attach.after, attach.limit)).transpose()?.flatten();
+    Ok(Attached { session: Some(record), is_foreign: false, log })
+}
+
+fn log(
+    db: &Connection,
+    context: &Context,
+    key: &StreamKey,
+    after: Seq,
+    limit: ReadLimit,
+) -> Result<Option<AttachedLog>> {
+    let mut select = db.prepare_cached(
+        "SELECT stream.id, head, low, low_tag, chain, finished IS NOT NULL, tail, readers, about, stream.retry_ms,
+         owner, released IS NOT NULL, epoch, salt
+         FROM session JOIN stream ON stream.session = session.id WHERE name = ?1 AND nonce = ?2",
+    )?;
+    let mut rows = select.query(params![&*key.session, key.nonce.0])?;
+    let Some(row) = rows.next()? else { return Ok(None) };
+    let unseen_ms = match (row.get(10)?, row.get(11)?) {
+        (_, true) => Some(u64::MAX),
+        (owner, false) if owner == context.owner => None,
+        (owner, false) => Some(unseen_ms(db, context, owner)?),
+    };
+    let epoch = epoch(row, 12)?;
+    let page = LogPage {
+        page: page(db, row, after, limit)?,
+        chain: row.get::<_, i64>(4)?.cast_unsigned(),
+        is_finished: row.get(5)?,
+        tail: row.get::<_, Option<Vec<u8>>>(6)?.map(Bytes::from),
+        readers: row.get::<_, i64>(7)?.cast_unsigned(),
+        owner: unseen_ms.map(|unseen_ms| Owner { epoch, unseen_ms }),
+    };
+    Ok(Some(AttachedLog { about: row.get::<_, Vec<u8>>(8)?.into(), retry_ms: row.get(9)?, page }))
+}
+
+/// The events of a stream whose row begins with its id, `head`, `low` and `low_tag`.
+fn page(db: &Connection, row: &Row<'_>, after: Seq, limit: ReadLimit) -> Result<Page> {
+    let (stream, head, low): (i64, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
     let (after, up_to) = (position(after), position(limit.up_to));
     let tag_at = if after + 1 == low {
-        Some(low_tag)
+        row.get(3)?
     } else if after >= low {
         let mut select = db.prepare_cached("SELECT tag FROM event WHERE stream = ?1 AND seq = ?2")?;
         select.query_row(params![stream, after], |row| row.get(0)).optional()?
@@ -88,54 +135,13 @@ fn page(db: &Connection, key: &StreamKey, after: Seq, limit: ReadLimit) -> Resul
         let (seq, tag): (i64, u32) = (row.get(0)?, row.get(2)?);
         page.events.push(StoredEvent { seq: seq.cast_unsigned(), kind: kind(row.get(1)?), tag, frame });
     }
-    Ok(Some(page))
+    Ok(page)
 }
 
-fn record(db: &Connection, context: &Context, key: &StreamKey) -> Result<Option<Record>> {
-    let mut select = db.prepare_cached(
-        "SELECT head, low, finished, tail, chain, stream.retry_ms, stream.owner, about, claims
-         FROM session JOIN stream ON stream.session = session.id WHERE name = ?1 AND nonce = ?2",
-    )?;
-    let row = select.query_row(params![&*key.session, key.nonce.0], |row| {
-        let record = Record {
-            head: row.get::<_, i64>(0)?.cast_unsigned(),
-            low: row.get::<_, i64>(1)?.cast_unsigned(),
-            finished: row.get::<_, Option<i64>>(2)?.is_some(),
-            tail: row.get::<_, Option<Vec<u8>>>(3)?.map(Bytes::from),
-            chain: row.get::<_, i64>(4)?.cast_unsigned(),
-            about: row.get::<_, Vec<u8>>(7)?.into(),
-            claims: row.get::<_, i64>(8)?.cast_unsigned(),
-            retry_ms: row.get(5)?,
-            owner_unseen_ms: None,
-        };
-        Ok((record, row.get::<_, i64>(6)?))
-    });
-    let Some((record, owner)) = row.optional()? else { return Ok(None) };
-    let owner_unseen_ms = if owner == context.owner { None } else { Some(unseen_ms(db, context, owner)?) };
-    Ok(Some(Record { owner_unseen_ms, ..record }))
-}
-
-fn session_record(db: &Connection, context: &Context, now: i64, name: &str) -> Result<Option<SessionRecord>> {
-    let mut select = db.prepare_cached(
-        "SELECT revision, principal, retry_ms, list_changed, created, owner, standalone FROM session
-         WHERE name = ?1 AND created IS NOT NULL",
-    )?;
-    let row = select.query_row(params![name], |row| {
-        let lists: u8 = row.get(3)?;
-        let record = SessionRecord {
-            revision: row.get::<_, Option<String>>(0)?.as_deref().and_then(Revision::parse),
-            principal: row.get(1)?,
-            retry_ms: row.get(2)?,
-            list_changed: ListChanged { tools: lists & 1 != 0, prompts: lists & 2 != 0, resources: lists & 4 != 0 },
-            standalone: row.get::<_, Option<[u8; 12]>>(6)?.map(StreamNonce),
-            age_ms: now.saturating_sub(row.get(4)?).max(0).cast_unsigned(),
-            unseen_ms: 0,
-        };
-        Ok((record, row.get::<_, i64>(5)?))
-    });
-    let Some((record, owner)) = row.optional()? else { return Ok(None) };
-    let unseen_ms = if owner == context.owner { 0 } else { unseen_ms(db, context, owner)? };
-    Ok(Some(SessionRecord { unseen_ms, ..record }))
+/// The epoch in two columns of a row.
+pub(super) fn epoch(row: &Row<'_>, at: usize) -> Result<Epoch> {
+    let column = |at| row.get::<_, i64>(at).map(i64::cast_unsigned);
+    Ok(Epoch { number: column(at)?, salt: column(at + 1)? })
 }
 
 fn kind(kind: u8) -> EventKind {

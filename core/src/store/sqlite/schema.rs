@@ -2,9 +2,9 @@
 //!
 //! A session has its streams, a stream its events. `owner` has a row for every store object that has the file open, in
 //! whichever process, with a count of its signs of life: none when it has closed the file. `lost` is when it did so, or
-//! was found to give no signs. A stream is written by its owner only. `total` is one row that counts everything, so
-//! that the bounds hold for all processes together, and how often somebody else than its owner may have changed a
-//! stream (`by_others`).
+//! was found to give no signs. A session is its owner's, with an epoch, until somebody takes it over; `released` is when
+//! the owner let it go. `total` is one row that counts everything, so that the bounds hold for all processes together,
+//! and how often somebody else than its owner may have changed a session (`by_others`).
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use crate::store::{Durability, OpenError};
 /// Tells our files from those of others: "tail" in ASCII.
 const APPLICATION_ID: i32 = 0x7461_696C;
 /// The version of the tables below.
-const VERSION: i32 = 2;
+const VERSION: i32 = 3;
 
 const TABLES: &str = "
 CREATE TABLE owner (
@@ -30,9 +30,10 @@ CREATE TABLE session (
     id INTEGER PRIMARY KEY,
     name TEXT NOT NULL UNIQUE,
     owner INTEGER NOT NULL,
-    streams INTEGER NOT NULL DEFAULT 0,
+    epoch INTEGER NOT NULL,
+    salt INTEGER NOT NULL,
+    released INTEGER,
     bytes INTEGER NOT NULL DEFAULT 0,
-    created INTEGER,
     revision TEXT,
     principal TEXT,
     retry_ms INTEGER NOT NULL DEFAULT 0,
@@ -40,11 +41,11 @@ CREATE TABLE session (
     standalone BLOB
 );
 CREATE INDEX session_owner ON session (owner);
+CREATE INDEX session_released ON session (released) WHERE released IS NOT NULL;
 CREATE TABLE stream (
     id INTEGER PRIMARY KEY,
     session INTEGER NOT NULL,
     nonce BLOB NOT NULL,
-    owner INTEGER NOT NULL,
     head INTEGER NOT NULL,
     low INTEGER NOT NULL,
     low_tag INTEGER NOT NULL,
@@ -55,7 +56,7 @@ CREATE TABLE stream (
     finished INTEGER,
     tail BLOB,
     about BLOB NOT NULL,
-    claims INTEGER NOT NULL DEFAULT 0,
+    readers INTEGER NOT NULL DEFAULT 0,
     retry_ms INTEGER,
     UNIQUE (session, nonce)
 );

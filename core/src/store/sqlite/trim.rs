@@ -5,7 +5,7 @@ use rusqlite::{OptionalExtension, Result, params};
 use super::batch::{Batch, Row, cost, signed};
 
 /// Streams, or sessions, that one transaction of retention removes at most: others want to write, too.
-const SWEEP: i64 = 256;
+const SWEEP: usize = 256;
 
 impl Batch<'_> {
     /// Brings everything that this transaction wrote to back into its bounds, and the tables up to date.
@@ -95,7 +95,7 @@ impl Batch<'_> {
             let mut select = batch.db.prepare_cached("SELECT bytes FROM session WHERE id = ?1")?;
             select.query_row(params![session], |row| row.get::<_, i64>(0))
         };
-        // The session may be gone with its last stream.
+        // The session may have been dropped.
         if held(self).optional()?.is_none_or(|bytes| bytes <= max) {
             return Ok(());
         }
@@ -167,43 +167,35 @@ impl Batch<'_> {
         Ok(freed)
     }
 
-    /// Removes what is over: finished streams after their retention, and sessions that their owner left
-    /// without dropping them, when even their events would be too old.
+    /// Removes what is over: finished streams after their retention, and sessions that have no owner any more, when
+    /// even their events would be too old.
     pub(super) fn sweep(&mut self) -> Result<()> {
         self.trim_streams()?;
         let limits = self.context.limits;
         let before = |ms: u64| self.now.saturating_sub(i64::try_from(ms).unwrap_or(i64::MAX));
         let (finished, lost) = (before(limits.retention_ms), before(limits.max_age_ms));
-        let over: Vec<(i64, i64, i64, i64)> = {
-            let mut select = self.db.prepare_cached(
-                "SELECT id, session, events, bytes FROM stream WHERE finished <= ?1 ORDER BY finished LIMIT ?2",
-            )?;
-            let rows = select
-                .query_map(params![finished, SWEEP], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?;
-            rows.collect::<Result<_>>()?
-        };
-        self.is_more_over |= over.len() as i64 == SWEEP;
-        for (id, session, events, bytes) in over {
+        let over = self.finished("finished <= ?1 AND", finished)?;
+        self.is_more_over |= over.len() > SWEEP;
+        for (id, session, events, bytes) in over.into_iter().take(SWEEP) {
             self.remove_stream(id, session, events, bytes)?;
         }
         self.write_back()?;
+        self.remove_sessions("released < ?1", lost)?;
         for owner in self.lost_owners(lost)? {
-            let left: Vec<i64> = {
-                let mut select = self.db.prepare_cached("SELECT id FROM session WHERE owner = ?1 LIMIT ?2")?;
-                let rows = select.query_map(params![owner, SWEEP], |row| row.get(0))?;
-                rows.collect::<Result<_>>()?
-            };
-            let is_more = left.len() as i64 == SWEEP;
-            for session in left {
-                self.remove_session(session)?;
-            }
-            if is_more {
-                self.is_more_over = true;
+            self.remove_sessions("owner = ?1", owner)?;
+            if self.is_more_over {
                 break;
             }
             self.db.prepare_cached("DELETE FROM owner WHERE id = ?1")?.execute(params![owner])?;
         }
         Ok(())
+    }
+
+    fn remove_sessions(&mut self, which: &str, value: i64) -> Result<()> {
+        let mut select = self.db.prepare_cached(&format!("SELECT id FROM session WHERE {which} LIMIT {SWEEP}"))?;
+        let over: Vec<i64> = select.query_map(params![value], |row| row.get(0))?.collect::<Result<_>>()?;
+        self.is_more_over |= over.len() == SWEEP;
+        over.into_iter().try_for_each(|session| self.remove_session(session))
     }
 
     /// Owners that are lost, and were found so by then. What is lost now gets the time.

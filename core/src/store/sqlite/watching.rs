@@ -2,8 +2,8 @@
 //!
 //! SQLite has a number that changes with every commit of anybody; looking at it takes microseconds. Only
 //! then the watched logs are looked at, and only what other processes write can have changed for a
-//! watcher. What they do to logs of this process, as claims and the end of an heir, is counted: they are looked at only
-//! when there was more of that.
+//! watcher. What they do to sessions of this process, as readers and heirs that come, is counted: their logs are looked at
+//! only when there was more of that.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -72,18 +72,14 @@ impl Watching {
     }
 }
 
-/// What a watcher wants to know of a log: head, whether it is finished, claims. None when it is gone.
-type Seen = Option<(i64, bool, i64)>;
-
-struct Watched {
-    seen: Seen,
-    is_mine: bool,
-}
+/// What a watcher wants to know of a log: head, whether it is finished, readers; and whether only this store object
+/// writes it. None when it is gone.
+type Seen = Option<(i64, bool, i64, bool)>;
 
 /// What the thread knows from one look to the next.
 #[derive(Default)]
 struct Known {
-    logs: HashMap<StreamKey, Watched>,
+    logs: HashMap<StreamKey, Seen>,
     /// What callers changed and nobody looked at yet.
     changes: VecDeque<(StreamKey, bool)>,
     /// The connection, and its number of the last commit.
@@ -128,10 +124,11 @@ impl Known {
         }
         let by_others: i64 = db.prepare_cached("SELECT by_others FROM total")?.query_row([], |row| row.get(0))?;
         let all = by_others != self.by_others;
-        for (key, watched) in self.logs.iter_mut().filter(|(_, watched)| all || !watched.is_mine) {
+        let is_mine = |seen: &Seen| seen.is_some_and(|(.., is_mine)| is_mine);
+        for (key, seen) in self.logs.iter_mut().filter(|(_, seen)| all || !is_mine(seen)) {
             let found = see(db, context, key)?;
-            if found.seen != watched.seen {
-                *watched = found;
+            if found != *seen {
+                *seen = found;
                 changed.push(key.clone());
             }
         }
@@ -140,16 +137,15 @@ impl Known {
     }
 }
 
-fn see(db: &Connection, context: &Context, key: &StreamKey) -> Result<Watched> {
+fn see(db: &Connection, context: &Context, key: &StreamKey) -> Result<Seen> {
     let mut select = db.prepare_cached(
-        "SELECT head, finished IS NOT NULL, claims, stream.owner FROM session JOIN stream ON stream.session = session.id
+        "SELECT head, finished IS NOT NULL, readers, owner = ?3 FROM session JOIN stream ON stream.session = session.id
          WHERE name = ?1 AND nonce = ?2",
     )?;
-    let row = select.query_row(params![&*key.session, key.nonce.0], |row| {
-        Ok(((row.get(0)?, row.get(1)?, row.get(2)?), row.get::<_, i64>(3)?))
+    let row = select.query_row(params![&*key.session, key.nonce.0, context.owner], |row| {
+        Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
     });
-    let row: Option<((i64, bool, i64), i64)> = row.optional()?;
-    Ok(Watched { is_mine: row.is_some_and(|(_, owner)| owner == context.owner), seen: row.map(|(seen, _)| seen) })
+    row.optional()
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, Result, TransactionBehavior, params};
 
-use super::batch::{Batch, Reply, Totals};
+use super::batch::{Batch, Totals};
 use super::beat::{Beats, say_goodbye};
 use super::checkpoint::Log;
 use super::forks::Link;
@@ -12,14 +12,16 @@ use super::queue::{Look, Shared, Turn, Write};
 use super::schema::{BUSY, is_busy};
 use super::{Context, failed};
 use crate::Ms;
-use crate::store::{Operation, Outcome, StoreError, Usage};
+use crate::store::{Outcome, StoreError, Usage};
 
 /// Free pages that are given back to the file system at a time.
 const VACUUM_PAGES: u32 = 256;
 
-/// What the writer knows from one transaction to the next.
-#[derive(Clone, Copy, Default)]
-struct Kept {
+struct Writer<'a> {
+    file: &'a Link,
+    shared: &'a Shared,
+    context: &'a Context,
+    beats: Beats,
     /// Positions that were trimmed, over all transactions.
     trimmed: u64,
     /// Retention has more to remove than one transaction may.
@@ -28,28 +30,27 @@ struct Kept {
 }
 
 /// The writer's thread: ends when the store is closed and everything is written.
-pub(super) fn run(file: &Link, shared: &Shared, context: &Context, mut beats: Beats) {
+pub(super) fn run(file: &Link, shared: &Shared, context: &Context, beats: Beats) {
     let pause = Duration::from_millis(context.owner_lost_ms.div_ceil(3).max(10));
-    let mut kept = Kept::default();
+    let mut writer = Writer::new(file, shared, context, beats);
     let began = Instant::now();
     let mut beat_due = began + pause;
     loop {
-        match shared.next_turn(if kept.is_more_over { Instant::now() } else { beat_due }) {
+        match shared.next_turn(if writer.is_more_over { Instant::now() } else { beat_due }) {
             Turn::Batch(writes, looks) => {
-                let replies = commit(file, shared, context, &writes, &mut kept);
-                answer(shared, writes, looks, replies);
+                let outcomes = writer.commit(&writes);
+                answer(shared, writes, looks, outcomes);
             }
             Turn::Idle => {}
             Turn::Closed => break,
         }
         // Under load, too: a writer that is busy is alive.
         if Instant::now() >= beat_due {
-            let now = Ms(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX));
-            live(file, shared, context, &mut kept, &mut beats, now);
+            writer.live(Ms(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX)));
             beat_due = Instant::now() + pause;
-        } else if kept.is_more_over {
+        } else if writer.is_more_over {
             // A portion between two batches of the callers, for as long as there is more.
-            sweep(file, shared, context, &mut kept);
+            writer.sweep();
         }
     }
     if let Err(error) = file.with(|db, _| say_goodbye(db, context)) {
@@ -58,44 +59,91 @@ pub(super) fn run(file: &Link, shared: &Shared, context: &Context, mut beats: Be
     shared.close_looks();
 }
 
-/// Hands the questions that waited to the reader, and tells everybody what became of their writes.
-fn answer(shared: &Shared, writes: Vec<Write>, looks: Vec<Look>, replies: Vec<Reply>) {
-    if !looks.is_empty() {
-        shared.hand_over(looks.into_iter());
+impl<'a> Writer<'a> {
+    fn new(file: &'a Link, shared: &'a Shared, context: &'a Context, beats: Beats) -> Self {
+        Self { file, shared, context, beats, trimmed: 0, is_more_over: false, log: Log::default() }
     }
-    for (write, reply) in writes.into_iter().zip(replies) {
-        match (write.ticket(), reply) {
-            (Some(ticket), reply) if ticket.operation == Operation::Claim => {
-                ticket.complete(Outcome::Claimed(reply));
+
+    /// Commits the writes together; when that fails, one by one, so that a bad one harms no other (I9).
+    fn commit(&mut self, writes: &[Write]) -> Vec<Outcome> {
+        match self.transact(writes) {
+            Ok(outcomes) => outcomes,
+            Err(error) if writes.len() > 1 && !is_for_all(&error) => {
+                writes.iter().filter_map(|write| self.commit(std::slice::from_ref(write)).pop()).collect()
             }
-            (Some(ticket), reply) => ticket.complete(Outcome::Done(reply.map(|_| ()))),
-            (None, Err(error)) => {
-                tracing::error!(target: "tailrope", %error, "event store did not do what it was told")
-            }
-            (None, Ok(_)) => {}
+            Err(error) => writes.iter().map(|write| not_done(write, &error)).collect(),
+        }
+    }
+
+    fn transact(&mut self, writes: &[Write]) -> Result<Vec<Outcome>> {
+        if writes.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (outcomes, usage, is_more_over) = self.file.with(|db, _| {
+            // Dropped without a commit, it is rolled back.
+            let transaction = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let mut batch = Batch::new(&transaction, self.context, self.context.now());
+            let outcomes = writes.iter().map(|write| batch.write(write)).collect::<Result<Vec<_>>>()?;
+            batch.close()?;
+            let (totals, is_more_over) = (batch.totals, batch.is_more_over);
+            let usage = count(&transaction, totals, self.trimmed)?;
+            transaction.commit()?;
+            Ok((outcomes, usage, is_more_over))
+        })?;
+        self.trimmed = usage.trimmed;
+        self.log.written(self.shared);
+        if writes.iter().any(|write| matches!(write, Write::Sweep)) {
+            self.is_more_over = is_more_over;
+        }
+        self.shared.publish(usage);
+        Ok(outcomes)
+    }
+
+    /// More of what time asks for. What fails is tried again with the next sign of life.
+    fn sweep(&mut self) {
+        self.is_more_over = false;
+        if let Err(error) = self.transact(&[Write::Sweep]) {
+            tracing::warn!(target: "tailrope", %error, "event store did not apply its retention");
+        }
+    }
+
+    /// A sign of life, and what time asks for.
+    fn live(&mut self, now: Ms) {
+        let vacuum = |db: &Connection| db.execute_batch(&format!("PRAGMA incremental_vacuum({VACUUM_PAGES})"));
+        let beat = self.beats.beat(self.file, self.context, now);
+        let done = beat.and_then(|()| self.transact(&[Write::Sweep])).and_then(|_| self.file.with(|db, _| vacuum(db)));
+        if let Err(error) = done {
+            tracing::warn!(target: "tailrope", %error, "event store gave no sign of life");
         }
     }
 }
 
-/// Commits the writes together; when that fails, one by one, so that a bad one harms no other (I9).
-fn commit(file: &Link, shared: &Shared, context: &Context, writes: &[Write], kept: &mut Kept) -> Vec<Reply> {
-    match transact(file, shared, context, writes, kept) {
-        Ok(replies) => replies,
-        Err(error) if writes.len() > 1 && !is_for_all(&error) => {
-            let single = |write| commit(file, shared, context, std::slice::from_ref(write), kept).pop();
-            writes.iter().filter_map(single).collect()
+/// Hands the questions that waited to the reader, and tells everybody what became of their writes.
+fn answer(shared: &Shared, writes: Vec<Write>, looks: Vec<Look>, outcomes: Vec<Outcome>) {
+    if !looks.is_empty() {
+        shared.hand_over(looks.into_iter());
+    }
+    for (write, outcome) in writes.into_iter().zip(outcomes) {
+        if let Some(ticket) = write.ticket() {
+            ticket.complete(outcome);
+        } else if let Outcome::Done(Err(error)) = outcome {
+            tracing::error!(target: "tailrope", %error, "event store did not do what it was told");
         }
-        Err(error) => writes.iter().map(|write| Err(not_done(write, &error))).collect(),
     }
 }
 
 /// A file that is locked for long is free some time: whoever writes asks again.
-fn not_done(write: &Write, error: &rusqlite::Error) -> StoreError {
-    if !matches!(write, Write::Append { .. }) || !is_busy(error) {
-        return failed(error);
+fn not_done(write: &Write, error: &rusqlite::Error) -> Outcome {
+    let mut why = failed(error);
+    if is_busy(error) {
+        tracing::warn!(target: "tailrope", error = %why, "the event store was not written in time");
+        why = StoreError::TimedOut { after_ms: BUSY.as_millis().try_into().unwrap_or(u64::MAX) };
     }
-    tracing::warn!(target: "tailrope", error = %failed(error), "the event store was not written in time");
-    StoreError::TimedOut { after_ms: BUSY.as_millis().try_into().unwrap_or(u64::MAX) }
+    match write {
+        Write::Hold { .. } => Outcome::Held(Err(why)),
+        Write::Attach { .. } => Outcome::Attached(Err(why)),
+        _ => Outcome::Done(Err(why)),
+    }
 }
 
 /// Whether trying one by one would only take long.
@@ -105,30 +153,6 @@ fn is_for_all(error: &rusqlite::Error) -> bool {
     code.is_some_and(|code| {
         [CannotOpen, DatabaseBusy, DatabaseCorrupt, DatabaseLocked, NotADatabase, ReadOnly].contains(&code)
     })
-}
-
-fn transact(file: &Link, shared: &Shared, context: &Context, writes: &[Write], kept: &mut Kept) -> Result<Vec<Reply>> {
-    if writes.is_empty() {
-        return Ok(Vec::new());
-    }
-    let (replies, usage, is_more_over) = file.with(|db, _| {
-        // Dropped without a commit, it is rolled back.
-        let transaction = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let mut batch = Batch::new(&transaction, context, context.now());
-        let replies = writes.iter().map(|write| batch.write(write)).collect::<Result<Vec<_>>>()?;
-        batch.close()?;
-        let (totals, is_more_over) = (batch.totals, batch.is_more_over);
-        let usage = count(&transaction, totals, kept.trimmed)?;
-        transaction.commit()?;
-        Ok((replies, usage, is_more_over))
-    })?;
-    kept.trimmed = usage.trimmed;
-    kept.log.written(shared);
-    if writes.iter().any(|write| matches!(write, Write::Sweep)) {
-        kept.is_more_over = is_more_over;
-    }
-    shared.publish(usage);
-    Ok(replies)
 }
 
 /// Brings `total` up to date.
@@ -152,26 +176,6 @@ fn count(db: &Connection, totals: Totals, trimmed: u64) -> Result<Usage> {
          RETURNING sessions, streams, events, bytes",
     )?
     .query_row(params![sessions, streams, events, bytes], read)
-}
-
-/// More of what time asks for. What fails is tried again with the next sign of life.
-fn sweep(file: &Link, shared: &Shared, context: &Context, kept: &mut Kept) {
-    kept.is_more_over = false;
-    if let Err(error) = transact(file, shared, context, &[Write::Sweep], kept) {
-        tracing::warn!(target: "tailrope", %error, "event store did not apply its retention");
-    }
-}
-
-/// A sign of life, and what time asks for.
-fn live(file: &Link, shared: &Shared, context: &Context, kept: &mut Kept, beats: &mut Beats, now: Ms) {
-    let vacuum = |db: &Connection| db.execute_batch(&format!("PRAGMA incremental_vacuum({VACUUM_PAGES})"));
-    let done = beats
-        .beat(file, context, now)
-        .and_then(|()| transact(file, shared, context, &[Write::Sweep], kept))
-        .and_then(|_| file.with(|db, _| vacuum(db)));
-    if let Err(error) = done {
-        tracing::warn!(target: "tailrope", %error, "event store gave no sign of life");
-    }
 }
 
 /// What a store fault is called where it must say nothing of the file.
@@ -200,12 +204,11 @@ mod tests {
         let open = || schema::open_writer(&path, Durability::Process, "");
         let again = path.clone();
         let file = Link::open(open, move || schema::open_reader(&again)).unwrap();
-        let (shared, mut kept) = (Shared::default(), Kept::default());
-        let context = Context::of(1, 10_000);
-        let mut beats = Beats::new(context.owner_lost_ms);
+        let (shared, context) = (Shared::default(), Context::of(1, 10_000));
+        let mut writer = Writer::new(&file, &shared, &context, Beats::new(context.owner_lost_ms));
         let mut longest = 0;
         for now in (0..86_400_000).step_by(3_334) {
-            live(&file, &shared, &context, &mut kept, &mut beats, Ms(now));
+            writer.live(Ms(now));
             if shared.is_checkpoint_due() {
                 assert!(shared.next_checkpoint());
                 file.with(|db, _| checkpoint::checkpoint(db)).unwrap();

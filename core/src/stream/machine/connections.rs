@@ -1,6 +1,6 @@
 //! Who reads the log: opening, resuming, taking over, closing, losing.
 
-use super::{Arrival, Machine, next_visit, wake};
+use super::{Arrival, KeptRetry, Machine, next_visit, wake};
 use crate::Ms;
 use crate::stream::event::Seq;
 use crate::stream::io::{CloseReason, ConnectionId, Frame, Output, Refused, RejectReason};
@@ -21,7 +21,7 @@ impl Machine {
 
     /// Whether a newer connection than this one has been the reader: then this one is not, whatever it waited for.
     fn is_outdated(&self, conn: ConnectionId, out: &mut Vec<Output>) -> bool {
-        let is_outdated = conn < self.newest;
+        let is_outdated = self.has_had_newer(conn);
         if is_outdated {
             out.push(Output::Close { conn, why: CloseReason::Superseded });
             self.forget_if_done(out);
@@ -168,7 +168,7 @@ impl Machine {
             return Err(Refused::Finished);
         }
         if let Some(retry_ms) = retry_ms {
-            (self.retry_ms, self.is_retry_new) = (retry_ms, true);
+            (self.retry_ms, self.kept_retry) = (retry_ms, KeptRetry::New);
             self.pump(out);
         }
         self.hold_ms = hold_ms.or(self.hold_ms);
@@ -278,10 +278,10 @@ impl Machine {
 
     /// The same for a parked connection, which gets comments only, and for one whose log the store has not yet.
     pub(super) fn parked_deadline(&self, link: &Link) -> Ms {
-        if self.is_writing && !self.is_created {
-            link.keep_alive_due(&self.pacing)
-        } else {
-            link.parked_deadline(&self.pacing)
+        if self.is_created {
+            return link.parked_deadline(&self.pacing);
         }
+        let create = if self.is_writing { Ms::NEVER } else { link.open_due };
+        create.min(link.comment_due).min(link.keep_alive_due(&self.pacing))
     }
 }

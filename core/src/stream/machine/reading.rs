@@ -14,26 +14,39 @@ impl Machine {
             // A parked connection gets its first bytes and comments, no events.
             if self.is_created {
                 self.open_bytes(now, &mut link, false, out);
-            } else if link.open_due <= now {
-                self.create(out);
+                rest(now, &mut link, &self.pacing, out);
+            } else {
+                self.await_log(now, &mut link, out);
             }
-            rest(now, &mut link, &self.pacing, out);
             self.parked = Some(link);
+        }
+    }
+
+    /// The store has no log yet, so no id may leave. It is asked for one when no event has come; where that takes a while,
+    /// a comment tells the client that it was heard.
+    fn await_log(&mut self, now: Ms, link: &mut Link, out: &mut Vec<Output>) {
+        if link.comment_due.min(link.keep_alive_due(&self.pacing)) <= now {
+            (link.last_write, link.comment_due) = (now, Ms::NEVER);
+            out.push(Output::Send { conn: link.conn, frame: Frame::KeepAlive });
+        }
+        link.waiting = true;
+        if link.open_due <= now {
+            self.create(out);
         }
     }
 
     /// Gives the reader what is due, in wire order: first bytes, events, end or close, comment.
     pub(super) fn advance(&mut self, now: Ms, out: &mut Vec<Output>) {
+        if let Some(mut link) = self.link.take_if(|_| !self.is_created) {
+            self.await_log(now, &mut link, out);
+            self.link = Some(link);
+            return;
+        }
         let Some(link) = &mut self.link else { return };
         let conn = link.conn;
         link.waiting = false;
-        if !self.is_created || link.loading.is_some() {
-            let is_due = link.open_due <= now;
-            rest(now, link, &self.pacing, out);
-            if is_due {
-                self.create(out);
-            }
-            return;
+        if link.loading.is_some() {
+            return rest(now, link, &self.pacing, out);
         }
         if link.close.is_none() && self.rules.early_close {
             let max_bytes = self.pacing.max_connection_bytes;
@@ -173,7 +186,7 @@ impl Machine {
             last = if next { event.seq } else { last };
             next
         });
-        if asked > link.sent {
+        if asked > link.sent || !events.is_empty() {
             // Something follows, so that it leaves together with the first bytes.
             self.write_opening(now, out);
         }

@@ -128,6 +128,14 @@ impl Administrator {
         self.ask(sql).and_then(|value| value.parse().ok()).expect("the statement tells a number")
     }
 
+    /// Waits until a statement of this namespace waits for a lock.
+    pub(crate) fn see_waiting(&self, namespace: &str) {
+        let waits = format!(
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%{namespace}%'"
+        );
+        eventually("it waits for the lock", || self.number(&waits) > 0);
+    }
+
     fn wait<T>(&self, what: impl Future<Output = T>) -> T {
         self.runtime.block_on(async { tokio::time::timeout(PATIENCE, what).await.expect("the server answers") })
     }

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use tailrope_core::Ms;
 use tailrope_core::store::contract::{Caller, Log, progress};
-use tailrope_core::store::{Append, EventStore, PostgresStore, ReadLimit, SessionRecord, StoreError, StoreOptions};
+use tailrope_core::store::{Append, Epoch, EventStore, Hold, PostgresStore, ReadLimit, StoreError, StoreOptions};
 
 use super::database::{Administrator, Database, Namespaces, PATIENCE, at, eventually, namespace, told};
+use super::owners::unseen_ms;
 use super::proxy::Proxy;
 use crate::kit::events::{question, sized};
 
@@ -59,8 +60,8 @@ fn an_append_that_was_committed_unheard_is_stored_once() {
     assert!(proxy.has_lost_answer(), "the fault took place");
     whole.events.extend(events);
     whole.assert_stored(&caller, 0, "I3, after a lost answer");
-    let record = caller.record(&whole).expect("it is there");
-    assert_eq!((record.tail.as_deref(), record.retry_ms), (Some(&b"end"[..]), Some(700)));
+    let found = caller.log(&whole).expect("it is there");
+    assert_eq!((found.page.tail.as_deref(), found.retry_ms), (Some(&b"end"[..]), Some(700)));
 }
 
 #[test]
@@ -81,7 +82,7 @@ fn f58_an_append_of_which_nothing_was_heard_is_not_said_to_have_failed() {
     proxy.set_refuses(false);
     // It is stored: rule 10.
     eventually("it is reached again", || caller.append(&log, 2, &[sized(1)]) == Err(StoreError::OutOfOrder));
-    assert_eq!(caller.record(&log).map(|record| record.head), Some(2));
+    assert_eq!(caller.log(&log).map(|log| log.page.page.head), Some(2));
 }
 
 #[test]
@@ -164,11 +165,11 @@ fn a_server_that_is_gone_fails_what_is_asked_and_is_used_again_when_it_is_back()
     assert!(asked.elapsed() < PATIENCE, "who is known to be gone is not waited for each time");
     // What has no answer is done when the server is back.
     assert!(caller.finish(&log, b"end").is_err(), "whoever asked is told, and asks again");
-    store.put_session(Ms(0), "s", &SessionRecord { retry_ms: 5, ..SessionRecord::default() });
+    store.release("s", caller.epoch);
     proxy.set_refuses(false);
     eventually("F-58", || caller.read(&log, 0, EVERYTHING).is_ok());
     assert_eq!(caller.finish(&log, b"end"), Ok(()));
-    assert_eq!(caller.session("s").map(|record| record.retry_ms), Some(5));
+    assert!(caller.log(&log).is_some_and(|log| log.page.owner.is_some()), "it is released");
     let mut other = caller.open("t", 2);
     caller.push(&mut other, &[sized(1)]);
     log.assert_stored(&caller, 0, "I3");
@@ -304,20 +305,15 @@ fn a_lock_of_somebody_else_stops_its_log_alone_and_not_for_ever() {
     let store = at(&address, &StoreOptions::default());
     let caller = Caller::new(&store, Ms(0));
     let mut locked = caller.open("s", 1);
-    let mut free = caller.open("s", 2);
+    let mut free = caller.open("t", 2);
     let somebody = Administrator::new();
-    somebody.run(&format!("BEGIN; UPDATE {}.stream SET retry_ms = 1 WHERE id = 1", namespace(&address)));
+    somebody.run(&format!("BEGIN; UPDATE {}.session SET retry_ms = 1 WHERE id = 1", namespace(&address)));
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| Caller::new(&store, Ms(0)).append(&locked, 1, &[sized(10)]));
-        let waits = format!(
-            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%{}%'",
-            namespace(&address)
-        );
-        let server = Administrator::new();
-        eventually("it waits for the lock", || server.number(&waits) > 0);
+        Administrator::new().see_waiting(namespace(&address));
         // Nobody who asks waits for the store.
         for seq in 1..1_000 {
-            store.settle(&free.key, seq);
+            store.settle(&free.key, caller.epoch, seq);
             store.usage();
         }
         assert!(!waiting.is_finished());
@@ -340,6 +336,7 @@ fn a_server_that_hangs_at_every_write_is_waited_for_twice_and_not_by_each_write(
     // One connection: what comes together is one transaction.
     let address = format!("{}&connections=1&timeout_ms=500", namespaces.address());
     let store = at(&address, &StoreOptions::default());
+    let told = Caller::new(&store, Ms(0)).open("told", WRITES + 1);
     let logs: Vec<Log> = (0..=WRITES).map(|number| Caller::new(&store, Ms(0)).open("s", number)).collect();
     let (server, names) = (Administrator::new(), namespace(&address));
     // As a synchronous replica does that is not there. A sequence counts what is rolled back, too.
@@ -352,7 +349,7 @@ fn a_server_that_hangs_at_every_write_is_waited_for_twice_and_not_by_each_write(
              RETURN new;
          END $$;
          CREATE TRIGGER hang BEFORE INSERT ON {names}.event FOR EACH ROW EXECUTE FUNCTION {names}.hang();
-         CREATE TRIGGER hang BEFORE INSERT ON {names}.session FOR EACH ROW EXECUTE FUNCTION {names}.hang();
+         CREATE TRIGGER hang BEFORE UPDATE ON {names}.session FOR EACH ROW EXECUTE FUNCTION {names}.hang();
          INSERT INTO {names}.hung DEFAULT VALUES"
     ));
     let tries = || server.number(&format!("SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {names}.tries"));
@@ -360,7 +357,7 @@ fn a_server_that_hangs_at_every_write_is_waited_for_twice_and_not_by_each_write(
     std::thread::scope(|scope| {
         let first = scope.spawn(|| append(&logs[0]));
         eventually("it hangs", || tries() > 0);
-        store.put_session(Ms(0), "told", &SessionRecord { retry_ms: 5, ..SessionRecord::default() });
+        store.release("told", Caller::new(&store, Ms(0)).epoch);
         let others: Vec<_> = logs[1..].iter().map(|log| scope.spawn(|| append(log))).collect();
         for refused in std::iter::once(first).chain(others).map(|asking| asking.join().unwrap()) {
             assert!(
@@ -374,7 +371,7 @@ fn a_server_that_hangs_at_every_write_is_waited_for_twice_and_not_by_each_write(
     server.run(&format!("DELETE FROM {names}.hung"));
     let caller = Caller::new(&store, Ms(0));
     eventually("what has no answer is done when the server does something again", || {
-        caller.session("told").is_some_and(|record| record.retry_ms == 5)
+        caller.log(&told).is_some_and(|log| log.page.owner.is_some())
     });
     for mut log in logs {
         assert_eq!(append(&log), Ok(()), "rule 10");
@@ -393,11 +390,10 @@ fn a_question_of_no_session_is_answered_behind_everything() {
         let mut log = caller.open(&format!("s {number}"), 1);
         caller.push(&mut log, &[question()]);
         let somebody = Administrator::new();
-        let stream = format!("{}.stream SET retry_ms = 1 WHERE finished IS NULL", namespace(&address));
-        somebody.run(&format!("BEGIN; UPDATE {stream}"));
-        store.settle(&log.key, 1);
+        somebody.run(&format!("BEGIN; UPDATE {}.session SET retry_ms = 1", namespace(&address)));
+        store.settle(&log.key, caller.epoch, 1);
         std::thread::scope(|scope| {
-            let asking = scope.spawn(|| Caller::new(&store, Ms(0)).session(""));
+            let asking = scope.spawn(|| Caller::new(&store, Ms(0)).session("", None));
             std::thread::sleep(Duration::from_millis(150));
             assert!(!asking.is_finished(), "rule 11: it is not written");
             somebody.run("ROLLBACK");
@@ -537,17 +533,18 @@ fn what_was_acknowledged_survives_a_kill_and_its_reader_ends_the_log() {
     let store = at(&address, &StoreOptions { owner_lost_ms: 2_000, ..StoreOptions::default() });
     let caller = Caller::new(&store, Ms(0));
     let log = Log::new("s", 1);
-    let unseen = || caller.record(&log).and_then(|record| record.owner_unseen_ms).expect("it is another's");
-    assert!(unseen() < 2_000);
-    assert_eq!(caller.finish(&log, b"lost"), Err(StoreError::Fenced), "it is alive");
+    assert!(unseen_ms(&caller, &log) < 2_000);
     process.kill().unwrap();
     process.wait().unwrap();
-    eventually("its owner counts as gone", || unseen() >= 2_000);
-    let head = caller.record(&log).unwrap().head;
+    eventually("its owner counts as gone", || unseen_ms(&caller, &log) >= 2_000);
+    let head = caller.log(&log).unwrap().page.page.head;
     assert!(head >= acknowledged, "I1: {head} of {acknowledged}");
     let log = written("s", head);
     log.assert_stored(&caller, 0, "I1, after kill -9");
-    assert_eq!(caller.finish(&log, b"lost"), Ok(()), "I13");
-    let record = caller.record(&log).unwrap();
-    assert_eq!((record.finished, record.tail.as_deref()), (true, Some(&b"lost"[..])), "I13");
+    let heir = caller.with(Epoch { number: 2, salt: 8 });
+    let running = heir.try_hold("s", &Hold { epoch: heir.epoch, seen: Some(caller.epoch), record: None });
+    assert_eq!(running.map(|logs| logs.iter().map(|log| log.head).collect()), Ok(vec![head]));
+    assert_eq!(heir.finish(&log, b"lost"), Ok(()), "I13");
+    let page = heir.log(&log).unwrap().page;
+    assert_eq!((page.is_finished, page.tail.as_deref(), page.owner), (true, Some(&b"lost"[..]), None), "I13");
 }

@@ -71,7 +71,7 @@ fn hints_for_very_many_logs_all_come() {
     }
     // A session that goes is told for each of its logs.
     let seen: Vec<u64> = bells.iter().map(|bell| bell.rings()).collect();
-    writing.drop_session("s 3");
+    writing.drop_session("s 3", caller.epoch);
     for number in (3..LOGS as usize).step_by(10) {
         bells[number].wait(seen[number]);
     }

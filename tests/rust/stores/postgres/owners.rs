@@ -1,26 +1,22 @@
-//! When the PostgreSQL store takes the owner of a log for gone, and when not: what it saw counts, and no clock.
+//! When the PostgreSQL store takes the owner of a session for gone, and when not: what it saw counts, and no clock.
 
 use std::sync::atomic::Ordering;
 
 use tailrope_core::Ms;
 use tailrope_core::store::contract::{Caller, Log};
-use tailrope_core::store::{EventStore, Limits, SessionRecord, StoreError, StoreOptions};
+use tailrope_core::store::{Attach, Epoch, EventStore, Hold, Limits, StoreError, StoreOptions};
 
 use super::database::{Administrator, Namespaces, at, eventually, namespace, told, with_clock};
 use super::faults::behind_proxy;
 use crate::kit::events::{sized, terminal};
-
-fn lost_after(owner_lost_ms: u64) -> StoreOptions {
-    StoreOptions { owner_lost_ms, ..StoreOptions::default() }
-}
 
 /// The same store without the network that can fail.
 fn direct(address: &str) -> String {
     format!("{}?namespace={}", told("TAILROPE_TEST_POSTGRES"), namespace(address))
 }
 
-fn unseen_ms(caller: &Caller<'_>, log: &Log) -> u64 {
-    caller.record(log).and_then(|record| record.owner_unseen_ms).expect("it is another's")
+pub(super) fn unseen_ms(caller: &Caller<'_>, log: &Log) -> u64 {
+    caller.log(log).and_then(|log| log.page.owner).expect("it is another's").unseen_ms
 }
 
 #[test]
@@ -39,7 +35,6 @@ fn an_owner_that_did_not_reach_the_server_for_a_minute_ends_its_streams_itself()
     // As when the server was away for everybody, and others reach it first.
     let unseen = unseen_ms(&reader, &log);
     assert!(unseen < options.owner_lost_ms, "R-S5: {unseen}");
-    assert_eq!(reader.finish(&log, b"lost"), Err(StoreError::Fenced), "R-S5");
     proxy.set_refuses(false);
     eventually("its beat comes", || unseen_ms(&reader, &log) == 0);
     writer.push(&mut log, &[sized(1), terminal()]);
@@ -53,14 +48,11 @@ fn no_clock_and_no_bound_takes_anything_from_an_owner_that_lives() {
     let [owner, other] = [(); 2].map(|()| at(&address, &options));
     let (writer, reader) = (Caller::new(&owner, Ms(0)), Caller::new(&other, Ms(0)));
     let mut log = writer.open("s", 1);
-    owner.put_session(Ms(0), "s", &SessionRecord::default());
     writer.push(&mut log, &[sized(1)]);
     time.fetch_add(365 * 86_400_000, Ordering::SeqCst);
     other.sweep(Ms(0));
-    let session = reader.session("s").expect("R-S4: its owner is there");
-    let looks = [unseen_ms(&reader, &log), session.unseen_ms];
-    assert!(looks.iter().all(|unseen_ms| *unseen_ms < options.owner_lost_ms), "R-S5: {looks:?}");
-    assert_eq!(reader.finish(&log, b"lost"), Err(StoreError::Fenced), "R-S5");
+    let unseen = unseen_ms(&reader, &log);
+    assert!(unseen < options.owner_lost_ms, "R-S4, R-S5: {unseen}");
     writer.push(&mut log, &[sized(1)]);
 }
 
@@ -68,36 +60,21 @@ fn no_clock_and_no_bound_takes_anything_from_an_owner_that_lives() {
 fn an_owner_that_the_server_has_no_row_of_is_not_taken_for_gone() {
     let namespaces = Namespaces::direct();
     let address = namespaces.address();
-    // A minute between two beats of the first; the other is as hasty as can be.
-    let (owner, hasty) = (at(&address, &lost_after(240_000)), at(&address, &lost_after(1)));
+    let options = StoreOptions { owner_lost_ms: 1, ..StoreOptions::default() };
+    let (owner, hasty) = (at(&address, &StoreOptions::default()), at(&address, &options));
     let reader = Caller::new(&hasty, Ms(0));
     let log = Caller::new(&owner, Ms(0)).open("s", 1);
-    let (server, owners) = (Administrator::new(), format!("{}.owner", namespace(&address)));
-    let id = server.number(&format!("SELECT owner FROM {}.stream", namespace(&address)));
-    eventually("its first beat came", || server.number(&format!("SELECT beat FROM {owners} WHERE id = {id}")) > 0);
-    server.run(&format!("DELETE FROM {owners} WHERE id = {id}"));
+    let (server, name) = (Administrator::new(), namespace(&address));
+    // Whatever beat comes, the row is not there.
+    server.run(&format!(
+        "CREATE FUNCTION {name}.forget_it() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             IF new.id = (SELECT owner FROM {name}.session) THEN RETURN NULL; END IF;
+             RETURN new;
+         END $$;
+         CREATE TRIGGER forget_it BEFORE INSERT ON {name}.owner FOR EACH ROW EXECUTE FUNCTION {name}.forget_it();
+         DELETE FROM {name}.owner WHERE id = (SELECT owner FROM {name}.session)"
+    ));
     assert_eq!([(); 5].map(|()| unseen_ms(&reader, &log)), [0; 5]);
-    assert_eq!(reader.finish(&log, b"lost"), Err(StoreError::Fenced));
-}
-
-#[test]
-fn an_owner_that_gave_a_sign_since_others_looked_is_not_gone() {
-    let namespaces = Namespaces::direct();
-    let address = namespaces.address();
-    let (owner, hasty) = (at(&address, &lost_after(240_000)), at(&address, &lost_after(1)));
-    let reader = Caller::new(&hasty, Ms(0));
-    let log = Caller::new(&owner, Ms(0)).open("s", 1);
-    let (server, owners) = (Administrator::new(), format!("{}.owner", namespace(&address)));
-    eventually("it is lost", || {
-        // When it is known to be gone, nobody looks by itself any more.
-        let is_known =
-            server.number(&format!("SELECT count(*) FROM {owners} WHERE gone IS NOT NULL AND beat > 0")) == 1;
-        unseen_ms(&reader, &log) > 0 && is_known
-    });
-    server.run(&format!("UPDATE {owners} SET beat = beat + 1 WHERE gone IS NOT NULL"));
-    assert_eq!(reader.finish(&log, b"lost"), Err(StoreError::Fenced));
-    eventually("it is lost", || unseen_ms(&reader, &log) > 0);
-    assert_eq!(reader.finish(&log, b"lost"), Ok(()), "I13");
 }
 
 #[test]
@@ -109,8 +86,6 @@ fn an_owner_that_stood_still_leaves_nothing_in_the_end_and_may_come_back() {
     let (owner, other) = (at(&address, &options), at(&direct(&address), &options));
     let (writer, reader) = (Caller::new(&owner, Ms(0)), Caller::new(&other, Ms(0)));
     let log = writer.open("s", 1);
-    owner.put_session(Ms(0), "s", &SessionRecord::default());
-    eventually("it is stored", || reader.session("s").is_some());
     proxy.set_refuses(true);
     proxy.cut();
     let (server, owners) = (Administrator::new(), format!("{}.owner", namespace(&address)));
@@ -118,13 +93,42 @@ fn an_owner_that_stood_still_leaves_nothing_in_the_end_and_may_come_back() {
     eventually("it is seen to stand still", || count("gone IS NOT NULL") == 1);
     time.fetch_add(60_000, Ordering::SeqCst);
     other.sweep(Ms(0));
-    assert!(reader.session("s").is_some() && reader.record(&log).is_some(), "its sessions are kept for a while");
+    assert!(reader.log(&log).is_some(), "its sessions are kept for a while");
     time.fetch_add(1, Ordering::SeqCst);
     other.sweep(Ms(0));
-    assert_eq!((reader.session("s"), reader.record(&log)), (None, None));
+    assert_eq!(reader.session("s", None), None);
     assert_eq!(count("true"), 1);
     reader.assert_usage("F-54", |usage| usage.streams == 0 && usage.sessions == 0 && usage.bytes == 0);
     proxy.set_refuses(false);
     eventually("R-S4: its beat writes its row again", || count("true") == 2);
     unseen_ms(&reader, &writer.open("t", 2));
+}
+
+#[test]
+fn whoever_waited_for_a_session_decides_by_what_it_is_then() {
+    let namespaces = Namespaces::direct();
+    let address = namespaces.address();
+    let (store, name) = (at(&address, &StoreOptions::default()), namespace(&address));
+    let caller = Caller::new(&store, Ms(0));
+    let (somebody, server) = (Administrator::new(), Administrator::new());
+    let mut log = caller.open("s", 1);
+    caller.push(&mut log, &[sized(1)]);
+    let after = |change: &str, what: &(dyn Fn(&Caller<'_>) + Sync)| {
+        somebody.run(&format!("BEGIN; UPDATE {name}.session SET {change}"));
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| what(&Caller::new(&store, Ms(0))));
+            server.see_waiting(name);
+            somebody.run("COMMIT");
+            waiting.join().unwrap();
+        });
+    };
+    let counts = Attach { stream: Some(log.key.nonce), counts: true, ..Attach::nothing() };
+    after("principal = 'bob'", &|caller| assert!(caller.attach("s", &counts).is_foreign, "O2"));
+    server.run(&format!("UPDATE {name}.session SET principal = NULL"));
+    let hold = Hold { epoch: Epoch { number: 3, salt: 9 }, seen: Some(caller.epoch), record: None };
+    after("epoch = 2", &|caller| assert_eq!(caller.append(&log, 2, &[sized(1)]), Err(StoreError::Fenced), "O2"));
+    server.run(&format!("UPDATE {name}.session SET epoch = 1"));
+    after("epoch = 2", &|caller| assert_eq!(caller.try_hold("s", &hold), Err(StoreError::Fenced), "O2"));
+    log.assert_stored(&caller, 0, "O2");
+    assert_eq!(caller.log(&log).map(|log| log.page.readers), Some(0), "O2");
 }

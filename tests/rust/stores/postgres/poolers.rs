@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tailrope_core::Ms;
 use tailrope_core::store::contract::{Caller, check, check_shared};
-use tailrope_core::store::{Durability, EventStore, Limits, PostgresStore, SessionRecord, StoreOptions};
+use tailrope_core::store::{Durability, EventStore, Limits, PostgresStore, StoreOptions};
 
 use super::bell::hint_times;
 use super::database::{Administrator, Database, Namespaces, at, eventually, namespace, told, two, with_clock};
@@ -120,7 +120,6 @@ fn short_sessions_that_nobody_ends_reach_a_plateau() {
         let caller = Caller::new(&store, Ms(0));
         for number in 0..SESSIONS {
             let session = format!("{round} {number}");
-            store.put_session(Ms(0), &session, &SessionRecord::default());
             let mut log = caller.open(&session, number);
             caller.push(&mut log, &[sized(300), sized(300), terminal()]);
         }
@@ -162,7 +161,7 @@ fn rows_that_are_gone_make_room_before_the_server_looks() {
         for number in 0..150 {
             let mut log = caller.open("busy", number);
             caller.push(&mut log, &events);
-            store.drop_stream(&log.key);
+            store.drop_stream(&log.key, caller.epoch);
         }
         eventually("the room is to be used again", || {
             assert!(administrator.number(&connections) <= 4, "none is made for it");

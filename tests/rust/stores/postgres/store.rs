@@ -6,7 +6,9 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use tailrope_core::Ms;
 use tailrope_core::store::contract::{Caller, Log, check, check_shared};
-use tailrope_core::store::{Append, EventStore, Limits, ReadLimit, SessionRecord, StoreError, StoreOptions, open};
+use tailrope_core::store::{
+    Append, Attach, EventStore, Limits, Owner, ReadLimit, SessionRecord, StoreError, StoreOptions, open,
+};
 
 use super::bell::Bell;
 use super::database::{Administrator, Namespaces, at, eventually, namespace, told, two, with_clock};
@@ -40,9 +42,9 @@ fn a_stream_keeps_its_newest_events() {
         caller.push(&mut log, &[sized(10)]);
     }
     assert_eq!(positions(&caller, &log, 0), [8, 9, 10, 11, 12]);
-    assert_eq!(caller.record(&log).map(|record| (record.low, record.head)), Some((8, 12)));
+    assert_eq!(caller.log(&log).map(|log| (log.page.page.low, log.page.page.head)), Some((8, 12)));
     assert_eq!((store.usage().events, store.usage().trimmed), (5, 7));
-    let tag_at = |after| caller.read(&log, after, ReadLimit { up_to: 12, events: 1, bytes: 1 }).unwrap().tag_at;
+    let tag_at = |after| caller.read(&log, after, ReadLimit { up_to: 12, events: 1, bytes: 1 }).unwrap().page.tag_at;
     assert!(tag_at(7).is_some() && tag_at(12).is_some());
     assert_eq!((tag_at(6), tag_at(0)), (None, None));
     let mut batch = caller.open("s", 2);
@@ -89,14 +91,14 @@ fn an_unanswered_question_outlives_the_events_around_it() {
     let caller = Caller::new(&store, Ms(0));
     let mut log = caller.open("s", 1);
     caller.push(&mut log, &[sized(1), question(), sized(1), question()]);
-    store.settle(&log.key, 4);
+    store.settle(&log.key, caller.epoch, 4);
     for _ in 0..6 {
         caller.push(&mut log, &[sized(1)]);
     }
     assert_eq!(positions(&caller, &log, 0), [2, 8, 9, 10], "rule 5");
-    assert_eq!(caller.record(&log).map(|record| record.low), Some(8));
+    assert_eq!(caller.log(&log).map(|log| log.page.page.low), Some(8));
     assert_eq!(positions(&caller, &log, 2), [8, 9, 10]);
-    store.settle(&log.key, 2);
+    store.settle(&log.key, caller.epoch, 2);
     assert_eq!(positions(&caller, &log, 0), [8, 9, 10], "answered, it goes");
     caller.assert_usage("I11", |usage| usage.events == 3);
 }
@@ -134,7 +136,7 @@ fn a_session_over_its_bytes_gives_up_its_oldest_finished_streams_first() {
     let mut other = caller.open("t", 99);
     caller.push(&mut other, &[sized(9_000)]);
     caller.push(&mut running, &[sized(1_000)]);
-    let kept: Vec<bool> = finished.iter().map(|log| caller.record(log).is_some()).collect();
+    let kept: Vec<bool> = finished.iter().map(|log| caller.log(log).is_some()).collect();
     assert!(kept.is_sorted() && !kept[0] && kept[7], "the oldest finished go first: {kept:?}");
     assert_eq!(positions(&caller, &running, 0), [1, 2, 3], "the running stream is whole");
     assert_eq!(positions(&caller, &other, 0), [1], "another session is not concerned");
@@ -163,7 +165,7 @@ fn the_database_keeps_its_bytes_and_drops_give_everything_back() {
         match number % 4 {
             0 => caller.push(&mut log, &[terminal()]),
             1 => caller.finish(&log, b"end").expect("it is ended"),
-            2 => store.drop_stream(&log.key),
+            2 => store.drop_stream(&log.key, caller.epoch),
             _ => {}
         }
         caller.assert_usage("I11", |usage| usage.bytes <= max as u64);
@@ -173,7 +175,7 @@ fn the_database_keeps_its_bytes_and_drops_give_everything_back() {
         }
     }
     for number in 0..20 {
-        stores[0].drop_session(&format!("session {number}"));
+        stores[0].drop_session(&format!("session {number}"), Caller::new(&stores[0], Ms(0)).epoch);
     }
     for store in &stores {
         Caller::new(store, Ms(0))
@@ -205,22 +207,21 @@ fn age_and_retention_take_what_they_are_over() {
     caller.push(&mut running, &[sized(1)]);
     time.fetch_add(4_999, Ordering::SeqCst);
     store.sweep(Ms(0));
-    assert!(caller.record(&log).is_some(), "I6: readable until retention ends");
+    assert!(caller.log(&log).is_some(), "I6: readable until retention ends");
     time.fetch_add(1, Ordering::SeqCst);
     store.sweep(Ms(0));
-    assert!(caller.record(&log).is_none() && caller.record(&running).is_some());
-    store.put_session(Ms(0), "s", &SessionRecord::default());
-    assert_eq!(caller.session("s").map(|record| record.age_ms), Some(0));
+    assert!(caller.log(&log).is_none() && caller.log(&running).is_some());
     time.fetch_add(900_000, Ordering::SeqCst);
     store.sweep(Ms(0));
-    assert_eq!(caller.session("s").map(|record| record.age_ms), Some(900_000), "its owner is there");
+    assert!(caller.log(&running).is_some(), "its owner is there");
     drop(store);
     let later = at(&address, &options);
     let caller = Caller::new(&later, Ms(0));
-    assert!(caller.session("s").is_some_and(|record| record.unseen_ms == u64::MAX), "its owner said goodbye");
+    let owner = caller.log(&running).and_then(|log| log.page.owner);
+    assert_eq!(owner.map(|owner| owner.unseen_ms), Some(u64::MAX), "its owner said goodbye");
     time.fetch_add(60_001, Ordering::SeqCst);
     later.sweep(Ms(0));
-    assert_eq!((caller.session("s"), caller.record(&running)), (None, None), "a session that was left goes in time");
+    assert_eq!(caller.session("s", None), None, "a session that was left goes in time");
     caller.assert_usage("F-54", |usage| usage.streams == 0 && usage.sessions == 0 && usage.bytes == 0);
 }
 
@@ -237,48 +238,22 @@ fn reopening_finds_everything() {
     caller.push(&mut log, &[sized(10), question(), sized(0)]);
     caller.write(&log, &Append { retry_ms: Some(700), ..log.append(4, &[]) }).expect("it is set");
     let known = SessionRecord { principal: Some("alice".into()), retry_ms: 9, ..SessionRecord::default() };
-    store.put_session(Ms(0), "s", &known);
+    caller.hold("alice's", known.clone());
     let mut ended = caller.open("s", 2);
     caller.push(&mut ended, &[sized(10)]);
     caller.finish(&ended, b"tail").expect("it is ended");
-    caller.record(&ended);
     let usage = store.usage();
     drop(store);
     let store = at(&address, &options);
     let caller = Caller::new(&store, Ms(7));
     log.assert_stored(&caller, 0, "I6");
     ended.assert_stored(&caller, 0, "I6");
-    let record = caller.record(&log).unwrap();
-    assert_eq!((record.retry_ms, record.finished, record.owner_unseen_ms), (Some(700), false, Some(u64::MAX)));
-    assert_eq!(caller.record(&ended).unwrap().tail, Some(Bytes::from_static(b"tail")));
-    assert_eq!(caller.session("s").map(|record| (record.principal, record.retry_ms)), Some((known.principal, 9)));
-    // Who is gone appends nothing; whoever reads its stream may end it.
-    assert_eq!(caller.append(&log, 4, &[sized(1)]), Err(StoreError::Fenced));
-    assert_eq!(caller.finish(&log, b"gone"), Ok(()));
-    assert!(caller.record(&log).is_some_and(|record| record.finished && record.owner_unseen_ms.is_none()), "I13");
-    caller.assert_usage("I11", |now| (now.events, now.streams) == (usage.events, usage.streams));
-}
-
-#[test]
-fn an_owner_that_was_only_slow_finds_its_log_ended() {
-    let namespaces = Namespaces::direct();
-    let address = namespaces.address();
-    let store = at(&address, &StoreOptions { owner_lost_ms: 1_000, ..StoreOptions::default() });
-    let caller = Caller::new(&store, Ms(0));
-    let mut log = caller.open("s", 1);
-    caller.push(&mut log, &[sized(1)]);
-    // To another one it seems gone, because its own patience is shorter than the pause of the signs.
-    let hasty = at(&address, &StoreOptions { owner_lost_ms: 1, ..StoreOptions::default() });
-    let other = Caller::new(&hasty, Ms(0));
-    eventually("I13", || {
-        other.record(&log);
-        let ended = other.finish(&log, b"lost");
-        assert!(matches!(ended, Ok(()) | Err(StoreError::Fenced)), "{ended:?}");
-        ended.is_ok()
-    });
-    assert_eq!(caller.append(&log, 2, &[sized(1)]), Err(StoreError::Gone), "I13: the first end wins");
-    let record = caller.record(&log).unwrap();
-    assert_eq!((record.tail.as_deref(), record.head), (Some(&b"lost"[..]), 1));
+    let found = caller.log(&log).unwrap();
+    let owner = Some(Owner { epoch: caller.epoch, unseen_ms: u64::MAX });
+    assert_eq!((found.retry_ms, found.page.is_finished, found.page.owner), (Some(700), false, owner));
+    assert_eq!(caller.log(&ended).unwrap().page.tail, Some(Bytes::from_static(b"tail")));
+    assert_eq!(caller.session("alice's", Some("alice")), Some(known));
+    caller.assert_usage("I11", |now| *now == usage);
 }
 
 #[test]
@@ -291,7 +266,7 @@ fn what_was_done_already_is_said_to_be_after_a_commit_that_waits_for_the_replica
     caller.push(&mut log, &[sized(1)]);
     let server = Administrator::new();
     // A transaction that changes and locks nothing waits for nobody.
-    let locked_by = || server.ask(&format!("SELECT xmax FROM {}.stream", namespace(&address)));
+    let locked_by = || server.ask(&format!("SELECT xmax FROM {}.session", namespace(&address)));
     let before = locked_by();
     assert_eq!(caller.append(&log, 1, &[sized(1)]), Ok(()), "rule 2");
     assert_ne!(locked_by(), before);
@@ -356,6 +331,7 @@ fn a_short_call_is_one_transaction() {
     let address = namespaces.address();
     let store = at(&address, &StoreOptions::default());
     let caller = Caller::new(&store, Ms(0));
+    caller.hold("s", SessionRecord::default());
     let mut log = Log::new("s", 1);
     caller.push(&mut log, &[sized(10), terminal()]);
     log.assert_stored(&caller, 0, "I3");
@@ -381,13 +357,14 @@ fn a_store_takes_four_connections_and_each_of_them_is_used() {
     for log in &mut logs {
         bell.watching(&store, log);
         caller.push(log, &[sized(10)]);
-        caller.record(log);
+        caller.log(log);
     }
     store.sweep(Ms(0));
     // Somebody else writes, and it hears of that.
     let other = at(&address.replace("four-", "other-"), &StoreOptions::default());
     let heard = bell.rings();
-    Caller::new(&other, Ms(0)).claim(&logs[0]).expect("the log is there");
+    let counts = Attach { stream: Some(logs[0].key.nonce), counts: true, ..Attach::nothing() };
+    assert!(Caller::new(&other, Ms(0)).attach("s 0", &counts).log.is_some_and(|log| log.page.readers == 1));
     bell.wait(heard);
     let count = format!("SELECT count(*) FROM pg_stat_activity WHERE application_name = '{name}'");
     eventually("all are used", || server.number(&count) >= 4);

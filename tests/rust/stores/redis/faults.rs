@@ -31,7 +31,6 @@ fn a_server_that_was_restarted_empty_has_no_logs_and_takes_new_ones() {
     let caller = Caller::new(&*store, Ms(0));
     let mut log = caller.open("s", 1);
     caller.push(&mut log, &[sized(10), question()]);
-    store.put_session(Ms(0), "s", &SessionRecord::default());
     let hints = Arc::new(Hints::default());
     store.watch(&log.key, &watcher(&hints));
     eventually("it listens", || hints.count() > 0);
@@ -40,14 +39,14 @@ fn a_server_that_was_restarted_empty_has_no_logs_and_takes_new_ones() {
     server.again();
     assert_eq!(caller.append(&log, 3, &[sized(10)]), Err(StoreError::Gone), "never in silence");
     assert_eq!(caller.read(&log, 0, EVERYTHING), Err(StoreError::Gone));
-    assert_eq!((caller.record(&log), caller.session("s")), (None, None));
+    assert_eq!((caller.log(&log), caller.session("s", None)), (None, None));
     eventually("whoever waits for a log that is gone is told to look", || hints.count() > before);
     let mut log = caller.open("s", 2);
     caller.push(&mut log, &[sized(10)]);
     log.assert_stored(&caller, 0, "I9");
     let other = at(&server.address(""));
-    let seen = Caller::new(&*other, Ms(0)).record(&log).unwrap().owner_unseen_ms;
-    assert!(seen.is_some_and(|ms| ms < 10_000), "the owner gives signs to the new server, too: {seen:?}");
+    let owner = Caller::new(&*other, Ms(0)).log(&log).unwrap().page.owner;
+    assert!(owner.is_some_and(|owner| owner.unseen_ms < 10_000), "the owner gives signs here, too: {owner:?}");
 }
 
 #[test]
@@ -64,7 +63,7 @@ fn a_server_that_was_set_back_is_recognised() {
     server.kill();
     server.again();
     assert_eq!(caller.append(&set_back, 5, &[sized(14)]), Err(StoreError::RolledBack), "never a silent skip");
-    assert_eq!(caller.record(&set_back).map(|record| record.head), Some(2), "and what it has is told");
+    assert_eq!(caller.log(&set_back).map(|log| log.page.page.head), Some(2), "and what it has is told");
     caller.push(&mut unchanged, &[sized(20)]);
     unchanged.assert_stored(&caller, 0, "I9");
     // It goes on at another place, and the history from before is not continued there.
@@ -72,6 +71,7 @@ fn a_server_that_was_set_back_is_recognised() {
     forked.events.truncate(2);
     caller.push(&mut forked, &[sized(99), sized(98)]);
     assert_eq!(caller.append(&set_back, 5, &[sized(14)]), Err(StoreError::RolledBack), "I3: another history");
+    assert_eq!(caller.finish(&set_back, b"end"), Ok(()), "I13: it ends all the same");
     forked.assert_stored(&caller, 0, "I9");
 }
 
@@ -138,7 +138,7 @@ fn a_server_that_pauses_is_waited_for_and_nobody_waits_for_the_store() {
         });
         // These return although the server does nothing.
         for seq in 100..1_000 {
-            store.settle(&log.key, seq);
+            store.settle(&log.key, caller.epoch, seq);
             store.usage();
         }
         assert!(!writing.is_finished());
@@ -214,7 +214,7 @@ fn a_server_that_stands_still_fails_operations_in_their_time_and_the_queue_has_a
         let ticket = Ticket { to: Arc::downgrade(&inbox), nonce: key.nonce, operation: Operation::Append, number };
         let event = StoredEvent { seq: 1, kind: EventKind::Progress, tag: 0, frame: Arc::clone(&frame) };
         let append = Append { events: vec![event], ..Log::new("big", number).append(1, &[]) };
-        match store.append(Ms(0), &key, &append, &ticket) {
+        match store.append(Ms(0), &key, caller.epoch, &append, &ticket) {
             Answer::Later => waiting += 1,
             Answer::Now(Err(StoreError::Failed(text))) => assert!(text.contains("wait already"), "{text}"),
             other => panic!("{other:?}"),
@@ -227,7 +227,7 @@ fn a_server_that_stands_still_fails_operations_in_their_time_and_the_queue_has_a
     server.signal("CONT");
     eventually("it works again", || caller.read(&log, 0, EVERYTHING).is_ok());
     // The one whose answer nobody knew: its position is taken, or free.
-    let head = caller.record(&log).unwrap().head;
+    let head = caller.log(&log).unwrap().page.page.head;
     assert!(head == 1 || head == 2, "{head}");
     if head == 2 {
         log.events.push(sized(20));
@@ -289,7 +289,7 @@ fn a_server_whose_memory_is_full_fails_the_event_and_answers_readers() {
     let other = Log::new("s", 2);
     let refused = caller.append(&other, 1, &[sized(1)]);
     assert!(matches!(&refused, Err(StoreError::Failed(text)) if text.contains("memory is full")), "{refused:?}");
-    assert_eq!(caller.record(&other), None, "nothing of it is there");
+    assert_eq!(caller.log(&other), None, "nothing of it is there");
     server.say(&["CONFIG", "SET", "maxmemory", "100mb"]);
     caller.push(&mut log, &[sized(50_000)]);
     log.assert_stored(&caller, 0, "I9");
@@ -311,24 +311,24 @@ fn events_that_the_server_evicted_are_a_gap_and_never_a_fresh_log() {
         caller.push(&mut log, &[sized(1), question(), sized(2)]);
         evict(&log);
         if read_first {
-            let page = caller.read(&log, 0, EVERYTHING).unwrap();
+            let page = caller.read(&log, 0, EVERYTHING).unwrap().page;
             assert_eq!((page.head, page.low, page.events.len()), (3, 4, 0), "I8: it is announced");
-            assert_eq!(caller.read(&log, 3, EVERYTHING).unwrap().tag_at, Some(log_tag(&log)), "the head is known");
+            assert_eq!(caller.read(&log, 3, EVERYTHING).unwrap().page.tag_at, Some(log_tag(&log)), "the head is known");
         } else {
-            let record = caller.record(&log).unwrap();
-            assert_eq!((record.head, record.low), (3, 4), "I8");
+            let page = caller.log(&log).unwrap().page.page;
+            assert_eq!((page.head, page.low), (3, 4), "I8");
         }
         caller.push(&mut log, &[sized(3)]);
         assert_eq!(positions(&caller, &log, 0), [4]);
         evict(&log);
         caller.push(&mut log, &[sized(4)]);
         assert_eq!(positions(&caller, &log, 0), [5]);
-        assert_eq!(caller.read(&log, 0, EVERYTHING).unwrap().low, 5);
+        assert_eq!(caller.read(&log, 0, EVERYTHING).unwrap().page.low, 5);
     }
 }
 
 #[test]
-fn a_log_whose_record_the_server_evicted_is_gone_and_begins_anew() {
+fn what_the_server_evicted_the_record_of_is_gone_and_begins_anew() {
     let address = fresh(Kind::Alone);
     let (server, namespace) = (place(&address), address.rsplit('=').next().unwrap());
     let store = at(&address);
@@ -341,11 +341,17 @@ fn a_log_whose_record_the_server_evicted_is_gone_and_begins_anew() {
     log.events.clear();
     caller.push(&mut log, &[sized(2), sized(3)]);
     log.assert_stored(&caller, 0, "nothing of what was before is in it");
+    let keys = say(&server, &["KEYS", &format!("{namespace}:*:s:*")]);
+    assert_eq!(say(&server, &["DEL", &keys[0]]), ["1"]);
+    assert_eq!(caller.append(&log, 3, &[sized(1)]), Err(StoreError::Gone), "a session goes as a whole");
+    assert_eq!(caller.read(&log, 0, EVERYTHING), Err(StoreError::Gone));
+    caller.hold("s", SessionRecord::default());
+    assert_eq!(caller.log(&log), None, "and begins anew");
 }
 
 fn log_tag(log: &Log) -> u32 {
     let chain = Chain::start(&log.key.nonce.0);
-    log.events.iter().fold(chain, |chain, (_, payload)| chain.then(payload)).tag()
+    log.events.iter().fold(chain, |chain, (_, payload)| chain.then(payload, None)).tag()
 }
 
 #[test]
@@ -392,14 +398,17 @@ fn what_was_called_off_is_not_done() {
     let inbox: Arc<dyn Complete> = Arc::new(Inbox(Mutex::new(answers)));
     let ticket = |number, operation| Ticket { to: Arc::downgrade(&inbox), nonce: log.key.nonce, operation, number };
     // The first is under way; what waits behind it can be called off.
-    assert!(matches!(store.record(&log.key, &ticket(1, Operation::Record)), Answer::Later));
+    assert!(matches!(store.read(&log.key, 0, EVERYTHING, &ticket(1, Operation::Look(0))), Answer::Later));
     std::thread::sleep(Duration::from_millis(100));
     let append = log.append(2, &[progress("late")]);
-    assert!(matches!(store.append(Ms(0), &log.key, &append, &ticket(2, Operation::Append)), Answer::Later));
+    assert!(matches!(
+        store.append(Ms(0), &log.key, caller.epoch, &append, &ticket(2, Operation::Append)),
+        Answer::Later
+    ));
     store.abandon(&log.key, &ticket(2, Operation::Append));
     server.signal("CONT");
     let (number, outcome) = came.recv_timeout(PATIENCE).expect("the first is answered");
-    assert!(number == 1 && matches!(outcome, Outcome::Record(Ok(Some(_)))), "{number} {outcome:?}");
+    assert!(number == 1 && matches!(outcome, Outcome::Page(Ok(_))), "{number} {outcome:?}");
     caller.push(&mut log, &[sized(2)]);
     log.assert_stored(&caller, 0, "rule 10");
 }
@@ -422,16 +431,19 @@ fn appends_whose_answer_was_lost_are_known_again_also_where_the_last_ends_the_lo
     longer.events.push(last);
     proxy.set_silent(true);
     // What is asked while this one is under way goes together.
-    assert!(matches!(store.record(&log.key, &ticket(0, Operation::Record)), Answer::Later));
+    assert!(matches!(store.read(&log.key, 0, EVERYTHING, &ticket(0, Operation::Look(0))), Answer::Later));
     std::thread::sleep(Duration::from_millis(100));
     for (number, append) in [(1, first), (2, second)] {
-        assert!(matches!(store.append(Ms(0), &log.key, &append, &ticket(number, Operation::Append)), Answer::Later));
+        assert!(matches!(
+            store.append(Ms(0), &log.key, caller.epoch, &append, &ticket(number, Operation::Append)),
+            Answer::Later
+        ));
     }
     proxy.lose_answer();
     proxy.set_silent(false);
     for _ in 0..3 {
         let (number, outcome) = came.recv_timeout(PATIENCE).expect("each has its answer");
-        assert!(matches!(outcome, Outcome::Record(Ok(Some(_))) | Outcome::Done(Ok(()))), "{number}: {outcome:?}");
+        assert!(matches!(outcome, Outcome::Page(Ok(_)) | Outcome::Done(Ok(()))), "{number}: {outcome:?}");
     }
     assert!(proxy.has_lost_answer());
     log = longer;
@@ -445,7 +457,7 @@ fn a_store_that_is_closed_while_its_server_stands_still_ends_in_time() {
     let caller = Caller::new(&*store, Ms(0));
     let log = caller.open("s", 1);
     server.signal("STOP");
-    store.settle(&log.key, 7);
+    store.settle(&log.key, caller.epoch, 7);
     let (closed, is_closed) = channel();
     std::thread::spawn(move || {
         drop(store);

@@ -7,20 +7,13 @@ use std::time::{Duration, Instant};
 
 use tailrope_core::Ms;
 use tailrope_core::store::contract::{Caller, check};
-use tailrope_core::store::{Complete, Limits, Operation, Outcome, SessionRecord, StoreError, StoreOptions, Ticket};
+use tailrope_core::store::{Attach, Limits, StoreError, StoreOptions};
 
 use super::server::{
     self, Hints, Kind, Server, address, at, eventually, fresh, hints_come, keeps_the_contract,
     keeps_the_rules_between_processes, keys, place, refusal, say, variable, watcher,
 };
 use crate::kit::events::{question, sized, terminal};
-
-/// Who does not wait for an answer.
-struct Nobody;
-
-impl Complete for Nobody {
-    fn complete(&self, _: &Ticket, _: Outcome) {}
-}
 
 #[test]
 fn it_keeps_the_contract_in_a_cluster() {
@@ -100,7 +93,7 @@ fn a_failover_of_sentinels_is_followed() {
         std::thread::sleep(Duration::from_millis(5));
     }
     let reader = Caller::new(&*b, Ms(0));
-    let head = reader.record(&log).unwrap().head;
+    let head = reader.log(&log).unwrap().page.page.head;
     assert!(is_lost == (head < log.head()), "{head} of {}", log.head());
     log.events.truncate(head as usize);
     log.assert_stored(&reader, 0, "I3");
@@ -123,8 +116,6 @@ fn slots_that_move_to_another_server_of_the_cluster_are_followed() {
     // A slot of its own: what other tests have in it would not be moved.
     let mut log = caller.open("that moves", 1);
     caller.push(&mut log, &[sized(10)]);
-    a.put_session(Ms(0), "that moves", &SessionRecord::default());
-    caller.record(&log);
     let hints = Arc::new(Hints::default());
     b.watch(&log.key, &watcher(&hints));
     eventually("it listens", || hints.count() > 0);
@@ -159,15 +150,8 @@ fn slots_that_move_to_another_server_of_the_cluster_are_followed() {
     log.assert_stored(&Caller::new(&*b, Ms(0)), 0, "I3");
     eventually("hints come from the other server", || {
         let heard = hints.count();
-        a.claim(
-            &log.key,
-            &Ticket {
-                to: std::sync::Weak::<Nobody>::new(),
-                nonce: log.key.nonce,
-                operation: Operation::Claim,
-                number: 0,
-            },
-        );
+        let attach = Attach { stream: Some(log.key.nonce), counts: true, ..Attach::nothing() };
+        caller.attach("that moves", &attach);
         std::thread::sleep(Duration::from_millis(100));
         hints.count() > heard
     });
@@ -197,7 +181,7 @@ fn an_address_of_another_kind_of_server_is_refused_with_what_was_tried_and_nothi
 }
 
 #[test]
-fn sessions_that_nobody_ever_ends_leave_nothing_behind() {
+fn sessions_that_were_let_go_and_nobody_takes_over_leave_nothing_behind() {
     let address = fresh(Kind::Alone);
     let (server, namespace) = (place(&address), address.rsplit('=').next().unwrap());
     let limits = Limits { retention_ms: 300, max_age_ms: 1_500, ..Limits::default() };
@@ -213,8 +197,8 @@ fn sessions_that_nobody_ever_ends_leave_nothing_behind() {
             let session = format!("short {number}");
             opened.push_back(Instant::now());
             let mut log = caller.open(&session, number);
-            store.put_session(Ms(0), &session, &SessionRecord::default());
             caller.push(&mut log, &[sized(50), question(), terminal()]);
+            store.release(&session, caller.epoch);
             if number == 1 {
                 keys_each = keys(&server, namespace).len();
             }

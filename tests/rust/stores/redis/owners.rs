@@ -1,4 +1,4 @@
-//! The Redis store and the owners of logs: who is gone, and who is only out of sight.
+//! The Redis store and the owners of sessions: who is gone, and who is only out of sight.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tailrope_core::Ms;
 use tailrope_core::store::contract::{Caller, Log};
-use tailrope_core::store::{EventStore, SessionRecord, StoreError, StoreOptions};
+use tailrope_core::store::{Epoch, EventStore, Hold, ReadLimit, SessionRecord, StoreError, StoreOptions};
 
 use super::server::{Kind, Server, at, eventually, fresh, keys, place, say};
 use crate::kit::events::{question, sized};
@@ -20,13 +20,24 @@ fn with_a_log(store: &dyn EventStore) -> Log {
     let caller = Caller::new(store, Ms(0));
     let mut log = caller.open("s", 1);
     caller.push(&mut log, &[sized(10), question()]);
-    store.put_session(Ms(0), "s", &SessionRecord::default());
-    caller.record(&log);
     log
 }
 
 fn unseen(caller: &Caller<'_>, log: &Log) -> u64 {
-    caller.record(log).and_then(|record| record.owner_unseen_ms).expect("somebody else's log is there")
+    let page = caller.read(log, 0, ReadLimit::default()).expect("the log is there");
+    page.owner.expect("the session is somebody else's").unseen_ms
+}
+
+/// Who comes after the owner.
+fn heir(store: &dyn EventStore) -> Caller<'_> {
+    Caller::new(store, Ms(0)).with(Epoch { number: 2, salt: 2 })
+}
+
+/// Takes the session over with its one log.
+fn take(heir: &Caller<'_>, log: &Log) {
+    let hold = Hold { epoch: heir.epoch, seen: Some(Epoch { number: 1, salt: 7 }), record: None };
+    let running = heir.try_hold("s", &hold).expect("it can be taken over");
+    assert_eq!(running.iter().map(|log| log.nonce).collect::<Vec<_>>(), [log.key.nonce]);
 }
 
 /// The key with an owner's sign of life.
@@ -42,25 +53,23 @@ fn behind(proxy: &Proxy, owner_lost_ms: u64) -> Arc<dyn EventStore> {
 }
 
 #[test]
-fn i13_the_log_of_an_owner_that_said_goodbye_is_ended_by_others() {
+fn i13_the_session_of_an_owner_that_said_goodbye_is_taken_over_by_others() {
     let address = fresh(Kind::Alone);
     let (owner, other) = (at(&address, &options(2_000)), at(&address, &options(2_000)));
     let log = with_a_log(&*owner);
-    let reads = Caller::new(&*other, Ms(0));
+    let heir = heir(&*other);
     let last = Cell::new(0);
     eventually("it gives signs", || {
-        let seen = unseen(&reads, &log);
+        let seen = unseen(&heir, &log);
         seen < last.replace(seen)
     });
     drop(owner);
-    assert_eq!(unseen(&reads, &log), u64::MAX);
-    assert_eq!(reads.session("s").map(|session| session.unseen_ms), Some(u64::MAX));
-    assert_eq!(reads.append(&log, 3, &[sized(1)]), Err(StoreError::Fenced));
-    assert_eq!(reads.finish(&log, b"gone"), Ok(()));
-    let record = reads.record(&log).unwrap();
-    assert_eq!((record.finished, record.tail.as_deref()), (true, Some(&b"gone"[..])));
-    assert_eq!(reads.append(&log, 3, &[sized(1)]), Err(StoreError::Gone));
-    log.assert_stored(&reads, 0, "I1");
+    assert_eq!(unseen(&heir, &log), u64::MAX);
+    take(&heir, &log);
+    assert_eq!(heir.finish(&log, b"gone"), Ok(()));
+    let page = heir.log(&log).unwrap().page;
+    assert_eq!((page.is_finished, page.tail.as_deref(), page.owner), (true, Some(&b"gone"[..]), None));
+    log.assert_stored(&heir, 0, "I1");
 }
 
 #[test]
@@ -69,21 +78,31 @@ fn i13_an_owner_is_gone_when_its_sign_stood_still_for_the_whole_time_that_was_wa
     let server = Server::start(&[]);
     let proxy = Proxy::new(server.place().parse().expect("a host and a port"));
     let (owner, other) = (behind(&proxy, 300), at(&server.address(""), &options(LOST_MS)));
-    let log = with_a_log(&*owner);
-    let reads = Caller::new(&*other, Ms(0));
+    let mut log = with_a_log(&*owner);
+    let heir = heir(&*other);
     proxy.set_silent(true);
     std::thread::sleep(Duration::from_millis(LOST_MS));
     let began = Instant::now();
-    assert_eq!(reads.finish(&log, b"gone"), Err(StoreError::Fenced), "who has never looked knows nothing");
-    eventually("it is gone", || {
-        let (is_lost, ended) = (unseen(&reads, &log) >= LOST_MS, reads.finish(&log, b"gone"));
-        assert!(!is_lost || ended == Ok(()), "{ended:?}");
-        ended.is_ok()
-    });
+    assert_eq!(unseen(&heir, &log), 0, "who has never looked knows nothing");
+    eventually("it is gone", || unseen(&heir, &log) >= LOST_MS);
     assert!(began.elapsed() >= Duration::from_millis(LOST_MS), "{:?}", began.elapsed());
+    let of_session = || keys(&server.place(), "tailrope:{*}");
+    assert_eq!(of_session().len(), 5, "{:?}", of_session());
+    for key in of_session() {
+        server.say(&["PEXPIRE", &key, "60000"]);
+    }
+    take(&heir, &log);
+    for key in of_session() {
+        let left: u64 = server.say(&["PTTL", &key])[0].parse().unwrap();
+        assert!(left > 60_000, "{key} is kept for the heir: {left}");
+    }
+    assert_eq!((other.usage().sessions, other.usage().streams), (1, 1));
     // It comes back, and finds that it was given up.
     proxy.set_silent(false);
-    assert_eq!(Caller::new(&*owner, Ms(0)).append(&log, 3, &[sized(1)]), Err(StoreError::Gone));
+    assert_eq!(Caller::new(&*owner, Ms(0)).append(&log, 3, &[sized(1)]), Err(StoreError::Fenced));
+    eventually("it keeps nothing of it", || owner.usage().sessions == 0);
+    heir.push(&mut log, &[sized(1)]);
+    log.assert_stored(&heir, 0, "I4");
 }
 
 #[test]
@@ -92,7 +111,7 @@ fn an_outage_that_is_longer_than_owner_lost_ms_is_no_proof_of_anything() {
     let server = Server::start(&[]);
     let proxy = Proxy::new(server.place().parse().expect("a host and a port"));
     let (owner, other) = (behind(&proxy, LOST_MS), at(&server.address(""), &options(LOST_MS)));
-    let log = with_a_log(&*owner);
+    let mut log = with_a_log(&*owner);
     let reads = Caller::new(&*other, Ms(0));
     unseen(&reads, &log);
     proxy.set_silent(true);
@@ -101,9 +120,7 @@ fn an_outage_that_is_longer_than_owner_lost_ms_is_no_proof_of_anything() {
     server.signal("CONT");
     // The others have it again before its owner has.
     assert!(unseen(&reads, &log) < LOST_MS);
-    assert_eq!(reads.finish(&log, b"gone"), Err(StoreError::Fenced));
     proxy.set_silent(false);
-    let mut log = log;
     Caller::new(&*owner, Ms(0)).push(&mut log, &[sized(1)]);
     log.assert_stored(&reads, 0, "I1");
 }
@@ -114,35 +131,34 @@ fn each_store_object_goes_by_its_own_setting_whatever_the_owner_has() {
     for (of_owner, of_other) in [(10_000, 60_000), (60_000, 10_000)] {
         let (owner, other) = (at(&server.address(""), &options(of_owner)), at(&server.address(""), &options(of_other)));
         let log = with_a_log(&*owner);
-        let reads = Caller::new(&*other, Ms(0));
-        assert!(unseen(&reads, &log) < of_other);
-        assert!(reads.session("s").is_some_and(|session| session.unseen_ms < of_other));
-        owner.drop_session("s");
+        assert!(unseen(&Caller::new(&*other, Ms(0)), &log) < of_other);
+        owner.drop_session("s", Caller::new(&*owner, Ms(0)).epoch);
     }
 }
 
 #[test]
-fn a_sign_of_life_that_the_server_lost_proves_nothing_and_comes_again() {
+fn a_sign_of_life_that_the_server_lost_comes_again_or_is_one_that_stands_still() {
+    const LOST_MS: u64 = 400;
     let server = Server::start(&[]);
     let proxy = Proxy::new(server.place().parse().expect("a host and a port"));
-    let owner = behind(&proxy, 400);
+    let owner = behind(&proxy, LOST_MS);
     let log = with_a_log(&*owner);
     let sign = sign(&server);
+    let other = at(&server.address(""), &options(LOST_MS));
+    let reads = Caller::new(&*other, Ms(0));
     proxy.set_silent(true);
     eventually("it is not there", || {
         server.say(&["DEL", &sign]);
         server.say(&["EXISTS", &sign]) == ["0"]
     });
-    let other = at(&server.address(""), &options(10));
-    let reads = Caller::new(&*other, Ms(0));
-    for _ in 0..10 {
-        assert_eq!(unseen(&reads, &log), 0);
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    assert_eq!(reads.finish(&log, b"gone"), Err(StoreError::Fenced));
+    assert_eq!(unseen(&reads, &log), 0, "that proves nothing");
+    let began = Instant::now();
+    assert_eq!(unseen(&reads, &log), 0, "and no more that it is there");
+    eventually("an owner that never comes back is gone", || unseen(&reads, &log) >= LOST_MS);
+    assert!(began.elapsed() >= Duration::from_millis(LOST_MS), "{:?}", began.elapsed());
     proxy.set_silent(false);
     let count = || server.say(&["GET", &sign]).first().and_then(|count| count.parse::<u64>().ok());
-    eventually("it gives signs again", || count().is_some());
+    eventually("it gives signs again", || unseen(&reads, &log) == 0 && count() > Some(0));
     // Where each is lost again, others still see that they are not the same.
     let before = count();
     server.say(&["DEL", &sign]);
@@ -158,23 +174,27 @@ fn what_an_owner_has_is_kept_while_it_is_there_and_its_sign_for_longer_than_anyt
     let store = at(&address, &StoreOptions { limits, ..options(2_000) });
     let caller = Caller::new(&*store, Ms(0));
     let mut log = with_a_log(&*store);
+    caller.hold("idle", SessionRecord::default());
     let left = || -> Vec<(String, i64)> {
         let left = |key: String| (key.clone(), say(&server, &["PTTL", &key])[0].parse().unwrap());
         keys(&server, namespace).into_iter().map(left).collect()
     };
     let of_others = left().into_iter().filter(|(key, _)| !key.contains(":o:"));
     let of_others: Vec<String> = of_others.map(|(key, _)| key).collect();
-    assert!(of_others.len() == 5, "{of_others:?}");
-    for key in &of_others {
-        say(&server, &["PEXPIRE", key, "86400000"]);
+    assert!(of_others.len() == 6, "{of_others:?}");
+    for wait_ms in [1_000, 0] {
+        for key in &of_others {
+            say(&server, &["PEXPIRE", key, "86400000"]);
+        }
+        eventually("it says for how long they are kept", || left().iter().all(|(_, ms)| *ms < 3_600_000));
+        // Also when nothing was written for longer than an event is kept.
+        std::thread::sleep(Duration::from_millis(wait_ms));
     }
-    eventually("it says for how long they are kept", || left().iter().all(|(_, ms)| *ms < 3_600_000));
-    std::thread::sleep(Duration::from_millis(1_000));
     caller.push(&mut log, &[sized(10)]);
-    let low = caller.record(&log).map(|record| record.low);
+    let low = caller.log(&log).map(|log| log.page.page.low);
     assert_eq!(low, Some(3), "what is old goes when there is something new");
     drop(store);
     let left = left();
     let sign = left.iter().find(|(key, _)| key.contains(":o:")).expect("it said goodbye").1;
-    assert!(left.len() == 6 && left.iter().all(|(_, ms)| (0..=sign).contains(ms)), "{left:?}");
+    assert!(left.len() == 7 && left.iter().all(|(_, ms)| (0..=sign).contains(ms)), "{left:?}");
 }

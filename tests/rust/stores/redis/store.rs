@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tailrope_core::Ms;
 use tailrope_core::store::contract::{Caller, Log, check_size};
-use tailrope_core::store::{Append, EventStore, Limits, ReadLimit, SessionRecord, StoreError, StoreOptions};
+use tailrope_core::store::{Append, Attach, EventStore, Limits, ReadLimit, SessionRecord, StoreError, StoreOptions};
 
 use super::server::{
     Kind, Server, address, at, fresh, hints_come, keeps_the_contract, keeps_the_rules_between_processes, keys, place,
@@ -30,11 +30,12 @@ fn it_keeps_the_rules_between_processes() {
 }
 
 #[test]
-fn a_short_call_is_one_run_of_the_script() {
+fn a_short_call_and_a_look_are_one_run_of_the_script_each() {
     let server = Server::start(&[]);
     let store = at(&server.address(""), &StoreOptions::default());
     let caller = Caller::new(&*store, Ms(0));
     let (mut answered, mut ended) = (Log::new("s", 1), Log::new("s", 2));
+    caller.hold("s", SessionRecord::default());
     let before = server.runs();
     caller.push(&mut answered, &[sized(10), terminal()]);
     assert_eq!(server.runs() - before, 1);
@@ -42,11 +43,15 @@ fn a_short_call_is_one_run_of_the_script() {
     let (end, retry_ms) = (Some(Bytes::from_static(b"end")), Some(700));
     assert_eq!(caller.write(&ended, &Append { end, retry_ms, ..ended.append(1, &events) }), Ok(()));
     assert_eq!(server.runs() - before, 2);
+    let limit = ReadLimit { up_to: 9, events: 9, bytes: 999 };
+    let attach = Attach { stream: Some(answered.key.nonce), counts: true, limit, ..Attach::nothing() };
+    let found = caller.attach("s", &attach).log.map(|log| (log.page.page.events.len(), log.page.readers));
+    assert_eq!((found, server.runs() - before), (Some((2, 1)), 3));
     ended.events = events;
     for (log, end, retry_ms) in [(answered, None, None), (ended, Some(&b"end"[..]), Some(700))] {
         log.assert_stored(&caller, 0, "rule 2");
-        let record = caller.record(&log).expect("it is there");
-        assert_eq!((record.finished, record.tail.as_deref(), record.retry_ms), (true, end, retry_ms));
+        let found = caller.log(&log).expect("it is there");
+        assert_eq!((found.page.is_finished, found.page.tail.as_deref(), found.retry_ms), (true, end, retry_ms));
     }
 }
 
@@ -61,9 +66,9 @@ fn a_stream_keeps_its_newest_events() {
         caller.push(&mut log, &[sized(10)]);
     }
     assert_eq!(positions(&caller, &log, 0), [8, 9, 10, 11, 12]);
-    assert_eq!(caller.record(&log).map(|record| (record.low, record.head)), Some((8, 12)));
+    assert_eq!(caller.log(&log).map(|log| (log.page.page.low, log.page.page.head)), Some((8, 12)));
     assert_eq!((store.usage().events, store.usage().trimmed), (5, 7));
-    let tag_at = |after| caller.read(&log, after, ReadLimit { up_to: 12, events: 1, bytes: 1 }).unwrap().tag_at;
+    let tag_at = |after| caller.read(&log, after, ReadLimit { up_to: 12, events: 1, bytes: 1 }).unwrap().page.tag_at;
     assert!(tag_at(7).is_some() && tag_at(12).is_some());
     assert_eq!((tag_at(6), tag_at(0)), (None, None));
     let mut batch = caller.open("s", 2);
@@ -99,14 +104,14 @@ fn an_unanswered_question_outlives_the_events_around_it() {
     let caller = Caller::new(&*store, Ms(0));
     let mut log = caller.open("s", 1);
     caller.push(&mut log, &[sized(1), question(), sized(1), question()]);
-    store.settle(&log.key, 4);
+    store.settle(&log.key, caller.epoch, 4);
     for _ in 0..6 {
         caller.push(&mut log, &[sized(1)]);
     }
     assert_eq!(positions(&caller, &log, 0), [2, 8, 9, 10]);
-    assert_eq!(caller.record(&log).map(|record| record.low), Some(8));
+    assert_eq!(caller.log(&log).map(|log| log.page.page.low), Some(8));
     assert_eq!(positions(&caller, &log, 2), [8, 9, 10]);
-    store.settle(&log.key, 2);
+    store.settle(&log.key, caller.epoch, 2);
     assert_eq!(positions(&caller, &log, 0), [8, 9, 10], "answered, it goes");
     caller.assert_usage("I11", |usage| usage.events == 3);
 }
@@ -140,7 +145,7 @@ fn a_session_over_its_bytes_gives_up_its_oldest_finished_streams_first() {
     let mut other = caller.open("t", 99);
     caller.push(&mut other, &[sized(7_000)]);
     caller.push(&mut running, &[sized(1_000)]);
-    let kept: Vec<bool> = finished.iter().map(|log| caller.record(log).is_some()).collect();
+    let kept: Vec<bool> = finished.iter().map(|log| caller.log(log).is_some()).collect();
     assert!(kept.is_sorted() && !kept[0] && kept[7], "the oldest finished go first: {kept:?}");
     assert_eq!(positions(&caller, &running, 0), [1, 2, 3], "the running stream is whole");
     assert_eq!(positions(&caller, &other, 0), [1], "another session is not concerned");
@@ -162,18 +167,17 @@ fn drops_give_everything_back() {
     for number in 0..100 {
         let session = format!("session {}", number % 7);
         let mut log = caller.open(&session, number);
-        store.put_session(Ms(0), &session, &SessionRecord::default());
         caller.push(&mut log, &[sized(500), question()]);
         match number % 4 {
             0 => caller.push(&mut log, &[terminal()]),
             1 => caller.finish(&log, b"end").expect("it is ended"),
-            2 => store.drop_stream(&log.key),
+            2 => store.drop_stream(&log.key, caller.epoch),
             _ => {}
         }
     }
     assert!(keys(&place(&address), namespace).len() > 100);
     for number in 0..7 {
-        store.drop_session(&format!("session {number}"));
+        store.drop_session(&format!("session {number}"), caller.epoch);
     }
     caller.assert_usage("F-54", |usage| (usage.sessions, usage.streams, usage.events, usage.bytes) == (0, 0, 0, 0));
     let left = keys(&place(&address), namespace);
@@ -192,7 +196,7 @@ fn i6_a_finished_log_is_readable_until_its_retention_ends() {
     let mut found = true;
     while found {
         let asked = since.elapsed();
-        found = caller.record(&log).is_some();
+        found = caller.log(&log).is_some();
         assert!(found || since.elapsed() >= Duration::from_millis(7_990), "not before its time");
         assert!(!found || asked < Duration::from_secs(25), "not long after its time");
         if found && asked < Duration::from_secs(1) {
@@ -246,11 +250,9 @@ fn namespaces_share_a_server_and_no_log() {
     let callers = [&stores[0], &stores[1]].map(|store| Caller::new(&**store, Ms(0)));
     let mut log = callers[0].open("s", 1);
     callers[0].push(&mut log, &[sized(10)]);
-    stores[0].put_session(Ms(0), "s", &SessionRecord::default());
-    callers[0].record(&log);
-    assert!(callers[1].record(&log).is_none() && callers[1].session("s").is_none(), "I7");
-    stores[1].drop_session("s");
-    callers[1].record(&log);
+    assert!(callers[1].log(&log).is_none() && callers[1].session("s", None).is_none(), "I7");
+    stores[1].drop_session("s", callers[1].epoch);
+    callers[1].session("s", None);
     log.assert_stored(&callers[0], 0, "I7");
 }
 

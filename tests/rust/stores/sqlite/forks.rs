@@ -10,7 +10,7 @@ use crate::kit::folder::Folder;
 use tailrope_core::Ms;
 use tailrope_core::protocol::StreamNonce;
 use tailrope_core::store::contract::Caller;
-use tailrope_core::store::{EventStore, Forking, SessionRecord, SqliteStore, StoreOptions, Watch};
+use tailrope_core::store::{EventStore, Forking, SqliteStore, StoreOptions, Watch};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -73,7 +73,9 @@ fn a_store_that_is_let_go_of_while_the_process_forks_is_closed_after_that() {
     let folder = Folder::new();
     let path = folder.path("a.db");
     let store = at(&path);
-    store.put_session(Ms(0), "s", &SessionRecord::default());
+    let owner = Caller::new(&store, Ms(0));
+    let (log, epoch) = (owner.open("s", 1), owner.epoch);
+    store.drop_stream(&log.key, epoch);
     std::thread::scope(|scope| {
         let forking = Forking::begin();
         let dropping = scope.spawn(|| drop(store));
@@ -83,8 +85,8 @@ fn a_store_that_is_let_go_of_while_the_process_forks_is_closed_after_that() {
     let again = at(&path);
     let caller = Caller::new(&again, Ms(0));
     let begun = Instant::now();
-    while caller.session("s").is_none() {
-        assert!(begun.elapsed() < PATIENCE, "what was told before is written");
+    while caller.log(&log).is_some() {
+        assert!(begun.elapsed() < PATIENCE, "what was told before is done");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -11,7 +11,10 @@ use crate::kit::folder::Folder;
 use tailrope_core::Ms;
 use tailrope_core::protocol::StreamNonce;
 use tailrope_core::store::contract::{Caller, Log};
-use tailrope_core::store::{Append, EventStore, Limits, SessionRecord, SqliteStore, StoreError, StoreOptions, Watch};
+use tailrope_core::store::{
+    Attach, Attached, Complete, Epoch, EventStore, Hold, Limits, Operation, Outcome, Owner, ReadLimit, SessionRecord,
+    SqliteStore, StoreError, StoreOptions, Ticket, Watch,
+};
 
 /// What comes has come by then, also where a machine stalls.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -33,13 +36,24 @@ fn until(what: &str, is: impl Fn() -> bool) {
     }
 }
 
+/// What this one sees of the owner of a log's session.
+fn owner_of(caller: &Caller<'_>, log: &Log) -> Option<Owner> {
+    caller.read(log, 0, ReadLimit::default()).expect("it is there").owner
+}
+
+/// A session that this epoch had, taken over.
+fn take_over(heir: &Caller<'_>, session: &str, seen: Epoch) {
+    let hold = Hold { epoch: heir.epoch, seen: Some(seen), record: None };
+    assert_eq!(heir.try_hold(session, &hold).map(|running| running.len()), Ok(1), "its log has no end");
+}
+
 fn count_of(file: &Path, rows: &str) -> i64 {
     let db = rusqlite::Connection::open(file).unwrap();
     db.query_row(&format!("SELECT count(*) FROM {rows}"), [], |row| row.get(0)).unwrap()
 }
 
 #[test]
-fn an_owner_is_told_what_others_do_to_its_logs() {
+fn an_owner_is_told_what_others_do_to_its_sessions() {
     struct Hints(Mutex<Sender<()>>);
     impl Watch for Hints {
         fn changed(&self, _nonce: StreamNonce) {
@@ -48,30 +62,75 @@ fn an_owner_is_told_what_others_do_to_its_logs() {
     }
     let folder = Folder::new();
     let file = folder.path("a.db");
-    let (owner, heir) = (at(&file, RARELY), at(&file, OFTEN));
-    let (of_owner, of_heir) = (Caller::new(&owner, Ms(0)), Caller::new(&heir, Ms(0)));
-    let told_of = |what: &str, number: u64, act: &dyn Fn(&Log)| {
-        let mut log = of_owner.open(&format!("s {number}"), number);
-        of_owner.push(&mut log, &[sized(1)]);
-        let (tell, told) = channel();
-        let hints: Arc<dyn Watch> = Arc::new(Hints(Mutex::new(tell)));
-        owner.watch(&log.key, &Arc::downgrade(&hints));
-        // Whoever begins to watch is told to look.
-        told.recv_timeout(PATIENCE).expect("it is watched");
-        act(&log);
-        assert!(told.recv_timeout(PATIENCE).is_ok(), "rule 13: {what}");
-        owner.unwatch(&log.key, &Arc::downgrade(&hints));
+    let (owner, heir) = (at(&file, RARELY), at(&file, RARELY));
+    let of_owner = Caller::new(&owner, Ms(0));
+    let of_heir = Caller::new(&heir, Ms(0)).with(Epoch { number: 2, salt: 8 });
+    let log = of_owner.open("s", 1);
+    let (tell, told) = channel();
+    let hints: Arc<dyn Watch> = Arc::new(Hints(Mutex::new(tell)));
+    owner.watch(&log.key, &Arc::downgrade(&hints));
+    let is_told = |what: &str| assert!(told.recv_timeout(PATIENCE).is_ok(), "rule 13: {what}");
+    is_told("whoever begins to watch is told to look");
+    let attach = Attach { stream: Some(log.key.nonce), counts: true, ..Attach::nothing() };
+    assert_eq!(of_heir.attach("s", &attach).log.map(|log| log.page.readers), Some(1));
+    is_told("a reader");
+    take_over(&of_heir, "s", of_owner.epoch);
+    is_told("an heir");
+    assert_eq!(of_heir.append(&log, 1, &[sized(1)]), Ok(()));
+    is_told("an event of the heir");
+    heir.drop_session("s", of_heir.epoch);
+    is_told("a drop");
+}
+
+#[test]
+fn what_is_written_together_sees_what_was_asked_before() {
+    struct Outcomes(Mutex<Sender<Outcome>>);
+    impl Complete for Outcomes {
+        fn complete(&self, _ticket: &Ticket, outcome: Outcome) {
+            self.0.lock().unwrap().send(outcome).unwrap();
+        }
+    }
+    let folder = Folder::new();
+    let file = folder.path("a.db");
+    let store = at(&file, RARELY);
+    let caller = Caller::new(&store, Ms(0));
+    let mut log = caller.open("s", 1);
+    let (tell, told) = channel();
+    let to: Arc<dyn Complete> = Arc::new(Outcomes(Mutex::new(tell)));
+    let nonce = log.key.nonce;
+    let ticket = |number| Ticket { to: Arc::downgrade(&to), nonce, operation: Operation::Append, number };
+    let append = |log: &Log, epoch, number| {
+        let _ = store.append(Ms(0), &log.key, epoch, &log.append(log.head() + 1, &[sized(1)]), &ticket(number));
     };
-    told_of("a claim", 1, &|log| assert_eq!(of_heir.claim(log), Ok(1)));
-    told_of("the end of an heir", 2, &|log| {
-        let unseen_ms = || of_heir.record(log).and_then(|record| record.owner_unseen_ms);
-        until("for this one the owner gives no signs", || unseen_ms() >= Some(OFTEN));
-        let more = Append { end: Some("lost".into()), ..log.append(2, &[sized(1)]) };
-        assert_eq!(of_heir.write(log, &more), Err(StoreError::Fenced), "an heir adds nothing");
-        assert_eq!(of_heir.finish(log, b"lost"), Ok(()));
-    });
-    told_of("the drop of a log", 3, &|log| heir.drop_stream(&log.key));
-    told_of("the drop of a session", 4, &|log| heir.drop_session(&log.key.session));
+    let (epoch, heir) = (caller.epoch, Epoch { number: 2, salt: 8 });
+    let counts = Attach { stream: Some(nonce), counts: true, ..Attach::nothing() };
+    let hold = Hold { epoch: heir, seen: Some(epoch), record: None };
+    // While another process has the file all of it waits, to be written in one transaction or two.
+    let locking = rusqlite::Connection::open(&file).unwrap();
+    locking.execute_batch("BEGIN IMMEDIATE").unwrap();
+    for number in 0..20 {
+        append(&log, epoch, 2 * number);
+        log.events.push(sized(1));
+        let _ = store.attach("s", &counts, &ticket(2 * number + 1));
+    }
+    append(&log, epoch, 40);
+    log.events.push(sized(1));
+    let _ = store.hold("s", &hold, &ticket(41));
+    append(&log, epoch, 42);
+    store.drop_session("s", heir);
+    append(&Log::new("s", 2), heir, 43);
+    locking.execute_batch("COMMIT").unwrap();
+    let next = || told.recv_timeout(PATIENCE).expect("it is answered");
+    for count in 1..=20 {
+        assert!(matches!(next(), Outcome::Done(Ok(()))));
+        let Outcome::Attached(Ok(Attached { log: Some(found), .. })) = next() else { panic!("it is found") };
+        assert_eq!((found.page.page.head, found.page.readers), (count, count));
+    }
+    assert!(matches!(next(), Outcome::Done(Ok(()))));
+    let Outcome::Held(Ok(running)) = next() else { panic!("it is taken over") };
+    assert_eq!(running.iter().map(|log| log.head).collect::<Vec<_>>(), [21]);
+    assert!(matches!(next(), Outcome::Done(Err(StoreError::Fenced))));
+    assert!(matches!(next(), Outcome::Done(Err(StoreError::Gone))));
 }
 
 /// Computers are suspended, clocks are set, and an age may be shorter than the pause between two signs.
@@ -90,18 +149,16 @@ fn time_takes_nothing_from_an_owner_that_lives() {
     let [owner, other] = [(); 2].map(|()| SqliteStore::open(&file, &options).expect("the file can be opened"));
     let (of_owner, of_other) = (Caller::new(&owner, Ms(0)), Caller::new(&other, Ms(0)));
     let mut log = of_owner.open("s", 1);
-    owner.put_session(Ms(0), "s", &SessionRecord::default());
     of_owner.push(&mut log, &[sized(1)]);
     for _ in 0..3 {
         time.fetch_add(86_400_000, Ordering::SeqCst);
         other.sweep(Ms(0));
-        assert_eq!(of_other.session("s").map(|record| record.unseen_ms), Some(0));
+        assert_eq!(owner_of(&of_other, &log).map(|owner| owner.unseen_ms), Some(0));
     }
     of_owner.push(&mut log, &[sized(1)]);
-    assert_eq!(of_other.record(&log).map(|record| record.owner_unseen_ms), Some(Some(0)));
-    assert_eq!(of_other.finish(&log, b"lost"), Err(StoreError::Fenced));
     rusqlite::Connection::open(&file).unwrap().execute_batch("DELETE FROM owner").unwrap();
-    assert_eq!(of_other.finish(&log, b"lost"), Err(StoreError::Fenced), "what is not there proves nothing");
+    let unseen_ms = owner_of(&of_other, &log).map(|owner| owner.unseen_ms);
+    assert_eq!(unseen_ms, Some(0), "what is not there proves nothing");
 }
 
 #[test]
@@ -120,8 +177,10 @@ fn all_of_an_owner_that_gives_no_signs_goes_in_the_end() {
     let time = Arc::new(AtomicU64::new(1_000_000));
     let clock = Arc::clone(&time);
     let owner = at(&file, RARELY);
-    let log = Caller::new(&owner, Ms(0)).open("s", 1);
-    owner.put_session(Ms(0), "s", &SessionRecord::default());
+    let of_owner = Caller::new(&owner, Ms(0));
+    let log = of_owner.open("s", 1);
+    // More than one transaction removes.
+    (0..300).for_each(|number| of_owner.hold(&format!("t {number}"), SessionRecord::default()));
     let options = StoreOptions {
         limits: Limits { max_age_ms: 60_000, ..Limits::default() },
         owner_lost_ms: OFTEN,
@@ -133,9 +192,9 @@ fn all_of_an_owner_that_gives_no_signs_goes_in_the_end() {
     until("it is lost", || count_of(&file, "owner WHERE lost = 1000000") == 1);
     time.fetch_add(60_000, Ordering::SeqCst);
     other.sweep(Ms(0));
-    assert!(caller.session("s").is_some_and(|record| record.unseen_ms >= OFTEN) && caller.record(&log).is_some());
+    assert!(owner_of(&caller, &log).is_some_and(|owner| owner.unseen_ms >= OFTEN));
     time.fetch_add(1, Ordering::SeqCst);
     other.sweep(Ms(0));
-    assert!(caller.session("s").is_none() && caller.record(&log).is_none());
-    assert_eq!(count_of(&file, "owner"), 1);
+    until("all of it goes", || count_of(&file, "session") == 0 && count_of(&file, "owner") == 1);
+    assert!(caller.session("s", None).is_none() && caller.log(&log).is_none());
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::kit::folder::Folder;
 use tailrope_core::Ms;
 use tailrope_core::store::contract::{Caller, Event, Log, progress};
-use tailrope_core::store::{EventStore, SessionRecord, SqliteStore, StoreError, StoreOptions};
+use tailrope_core::store::{Epoch, EventStore, Hold, ReadLimit, SessionRecord, SqliteStore, StoreError, StoreOptions};
 use tailrope_core::stream::Seq;
 
 fn at(path: &Path, options: &StoreOptions) -> SqliteStore {
@@ -65,6 +65,11 @@ fn written(session: &str, head: Seq) -> Log {
     log
 }
 
+/// Up to which position its process has written.
+fn head(caller: &Caller<'_>, session: &str) -> Seq {
+    caller.read(&Log::new(session, 1), 0, ReadLimit::default()).expect("the log is there").page.head
+}
+
 #[test]
 #[ignore = "it is the process that other tests here start, and kill"]
 fn write_as_a_process() {
@@ -73,11 +78,17 @@ fn write_as_a_process() {
     let options = StoreOptions { owner_lost_ms: 300, ..StoreOptions::default() };
     let store = at(Path::new(&file), &options);
     let caller = Caller::new(&store, Ms(0));
-    let mut log = caller.open(&session, 1);
-    store.put_session(Ms(0), &session, &SessionRecord { principal: Some("alice".into()), ..SessionRecord::default() });
+    let mut log = Log::new(&session, 1);
+    caller.hold(&session, SessionRecord { principal: Some("alice".into()), ..SessionRecord::default() });
     let mut out = std::io::stdout();
     for seq in 1..=events.parse().unwrap() {
-        caller.push(&mut log, &[payload(&session, seq)]);
+        let event = payload(&session, seq);
+        match caller.append(&log, seq, std::slice::from_ref(&event)) {
+            // Another process has the session now.
+            Err(StoreError::Fenced) => return,
+            stored => stored.expect("it is stored"),
+        }
+        log.events.push(event);
         writeln!(out, "\nstored {seq}").unwrap();
         out.flush().unwrap();
     }
@@ -99,11 +110,11 @@ fn what_was_acknowledged_survives_a_kill_of_its_process() {
         let caller = Caller::new(&store, Ms(0));
         for earlier in 0..=round {
             let session = format!("round {earlier}");
-            let record = caller.record(&Log::new(&session, 1)).expect("the log is there");
-            assert!(earlier != round || record.head >= acknowledged, "{} of {acknowledged}", record.head);
-            assert!(record.head > earlier * 7);
-            written(&session, record.head).assert_stored(&caller, 0, "I1, after kill -9");
-            assert!(caller.session(&session).is_some_and(|record| record.principal.as_deref() == Some("alice")));
+            let head = head(&caller, &session);
+            assert!(earlier != round || head >= acknowledged, "{head} of {acknowledged}");
+            assert!(head > earlier * 7);
+            written(&session, head).assert_stored(&caller, 0, "I1, after kill -9");
+            assert!(caller.session(&session, Some("alice")).is_some());
         }
         assert_eq!(store.usage().streams, 0, "nothing was written here yet");
     }
@@ -138,31 +149,39 @@ fn two_processes_write_and_a_third_reads_along() {
 }
 
 #[test]
-fn a_stream_has_one_process_that_writes_it_until_that_is_gone() {
+fn a_session_has_one_process_that_writes_it() {
     let folder = Folder::new();
     let file = folder.path("a.db");
-    let mut writer = Writer::start(&file, "s", u64::MAX);
-    writer.next();
     let options = |owner_lost_ms| StoreOptions { owner_lost_ms, ..StoreOptions::default() };
     // For this one nobody is lost within the hour.
     let store = at(&file, &options(3_600_000));
-    let caller = Caller::new(&store, Ms(0));
-    let head = || caller.record(&Log::new("s", 1)).expect("it is there").head;
-    let same_place = || {
-        let head = head();
-        caller.append(&written("s", head), head + 1, &[progress("late")])
-    };
-    assert_eq!(same_place(), Err(StoreError::Fenced), "its log stays its own");
-    assert_eq!(caller.finish(&written("s", head()), b"lost"), Err(StoreError::Fenced), "it is alive");
-    writer.kill();
-    let log = written("s", head());
-    let store = at(&file, &options(300));
-    let caller = Caller::new(&store, Ms(0));
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while caller.finish(&log, b"lost") != Ok(()) {
-        assert!(Instant::now() < deadline);
-        std::thread::sleep(Duration::from_millis(10));
+    let heir = Caller::new(&store, Ms(0)).with(Epoch { number: 2, salt: 8 });
+    for (session, is_killed) in [("one", true), ("two", false)] {
+        let mut writer = Writer::start(&file, session, u64::MAX);
+        let mut acknowledged = writer.next().expect("it writes");
+        let (log, limit) = (written(session, head(&heir, session)), ReadLimit::default());
+        assert_eq!(heir.append(&log, log.head() + 1, &[progress("late")]), Err(StoreError::Fenced));
+        let owner = heir.read(&log, 0, limit).expect("it is there").owner.expect("another process");
+        assert!(owner.unseen_ms < 3_600_000, "it is alive");
+        if is_killed {
+            writer.child.kill().unwrap();
+            let store = at(&file, &options(300));
+            let caller = Caller::new(&store, Ms(0));
+            let begun = Instant::now();
+            let seen = || caller.read(&log, 0, limit).expect("it is there").owner;
+            while seen().is_none_or(|owner| owner.unseen_ms < 300) {
+                assert!(begun.elapsed() < Duration::from_secs(30), "it gives no signs");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+        let hold = Hold { epoch: heir.epoch, seen: Some(owner.epoch), record: None };
+        let running = heir.try_hold(session, &hold).expect("it is taken over");
+        // It ends, refused or killed.
+        acknowledged = std::iter::from_fn(|| writer.next()).last().unwrap_or(acknowledged);
+        writer.child.wait().unwrap();
+        let log = written(session, running[0].head);
+        assert!(acknowledged <= log.head(), "I1: {acknowledged} of {}", log.head());
+        log.assert_stored(&heir, 0, "I4: nothing comes behind what the heir was told");
+        assert_eq!(heir.finish(&log, b"lost"), Ok(()), "I13");
     }
-    let record = caller.record(&log).unwrap();
-    assert_eq!((record.finished, record.tail.as_deref()), (true, Some(&b"lost"[..])), "I13");
 }

@@ -10,10 +10,10 @@ use crate::kit::events::{positions, positions_if_kept, question, sized, terminal
 use crate::kit::folder::Folder;
 use bytes::Bytes;
 use tailrope_core::Ms;
-use tailrope_core::store::contract::{Caller, Log, check, check_shared, check_size};
+use tailrope_core::store::contract::{Caller, Log, check, check_shared};
 use tailrope_core::store::{
-    Append, Complete, Durability, EventStore, Limits, Operation, Outcome, ReadLimit, SessionRecord, SqliteStore,
-    StoreError, StoreOptions, Ticket, open,
+    Append, Attach, Complete, Durability, Epoch, EventStore, Hold, Limits, Operation, Outcome, Owner, ReadLimit,
+    RunningLog, SessionRecord, SqliteStore, StoreError, StoreOptions, Ticket, open,
 };
 
 fn at(path: &Path, options: &StoreOptions) -> SqliteStore {
@@ -65,9 +65,9 @@ fn a_stream_keeps_its_newest_events() {
         caller.push(&mut log, &[sized(10)]);
     }
     assert_eq!(positions(&caller, &log, 0), [8, 9, 10, 11, 12]);
-    assert_eq!(caller.record(&log).map(|record| (record.low, record.head)), Some((8, 12)));
+    assert_eq!(caller.log(&log).map(|log| (log.page.page.low, log.page.page.head)), Some((8, 12)));
     assert_eq!((store.usage().events, store.usage().trimmed), (5, 7));
-    let tag_at = |after| caller.read(&log, after, ReadLimit { up_to: 12, events: 1, bytes: 1 }).unwrap().tag_at;
+    let tag_at = |after| caller.read(&log, after, ReadLimit { up_to: 12, events: 1, bytes: 1 }).unwrap().page.tag_at;
     assert!(tag_at(7).is_some() && tag_at(12).is_some());
     assert_eq!((tag_at(6), tag_at(0)), (None, None));
     let mut batch = caller.open("s", 2);
@@ -96,7 +96,12 @@ fn a_stream_keeps_its_bytes_and_its_newest_event_whatever_its_size() {
 #[test]
 fn an_event_that_is_too_large_is_refused_and_named() {
     let folder = Folder::new();
-    check_size(&at(&folder.path("a.db"), &limited(Limits { max_event_bytes: 100, ..Limits::default() })));
+    let store = at(&folder.path("a.db"), &limited(Limits { max_event_bytes: 100, ..Limits::default() }));
+    let caller = Caller::new(&store, Ms(0));
+    let mut log = caller.open("s", 1);
+    let refused = caller.append(&log, 1, &[sized(10), sized(101)]);
+    assert_eq!(refused, Err(StoreError::TooLarge { bytes: 101, max: 100 }));
+    caller.push(&mut log, &[sized(100)]);
 }
 
 #[test]
@@ -106,14 +111,14 @@ fn an_unanswered_question_outlives_the_events_around_it() {
     let caller = Caller::new(&store, Ms(0));
     let mut log = caller.open("s", 1);
     caller.push(&mut log, &[sized(1), question(), sized(1), question()]);
-    store.settle(&log.key, 4);
+    store.settle(&log.key, caller.epoch, 4);
     for _ in 0..6 {
         caller.push(&mut log, &[sized(1)]);
     }
     assert_eq!(positions(&caller, &log, 0), [2, 8, 9, 10]);
-    assert_eq!(caller.record(&log).map(|record| record.low), Some(8));
+    assert_eq!(caller.log(&log).map(|log| log.page.page.low), Some(8));
     assert_eq!(positions(&caller, &log, 2), [8, 9, 10]);
-    store.settle(&log.key, 2);
+    store.settle(&log.key, caller.epoch, 2);
     assert_eq!(positions(&caller, &log, 0), [8, 9, 10], "answered, it goes");
     caller.assert_usage("I11", |usage| usage.events == 3);
 }
@@ -157,7 +162,7 @@ fn a_session_over_its_bytes_gives_up_its_oldest_finished_streams_first() {
     let mut other = caller.open("t", 99);
     caller.push(&mut other, &[sized(5_000)]);
     caller.push(&mut running, &[sized(1_000)]);
-    let kept: Vec<bool> = finished.iter().map(|log| caller.record(log).is_some()).collect();
+    let kept: Vec<bool> = finished.iter().map(|log| caller.log(log).is_some()).collect();
     assert!(kept.is_sorted() && !kept[0] && kept[7], "the oldest finished go first: {kept:?}");
     assert_eq!(positions(&caller, &running, 0), [1, 2, 3], "the running stream is whole");
     assert_eq!(positions(&caller, &other, 0), [1], "another session is not concerned");
@@ -183,7 +188,7 @@ fn the_file_keeps_its_bytes_and_drops_give_everything_back() {
         match number % 4 {
             0 => caller.push(&mut log, &[terminal()]),
             1 => caller.finish(&log, b"end").expect("it is ended"),
-            2 => store.drop_stream(&log.key),
+            2 => store.drop_stream(&log.key, caller.epoch),
             _ => {}
         }
         caller.assert_usage("I11", |usage| usage.bytes <= max as u64);
@@ -193,7 +198,7 @@ fn the_file_keeps_its_bytes_and_drops_give_everything_back() {
         }
     }
     for number in 0..20 {
-        store.drop_session(&format!("session {number}"));
+        store.drop_session(&format!("session {number}"), caller.epoch);
     }
     caller.assert_usage("F-54", |usage| (usage.sessions, usage.streams, usage.events, usage.bytes) == (0, 0, 0, 0));
 }
@@ -224,22 +229,31 @@ fn age_and_retention_take_what_they_are_over() {
     caller.push(&mut running, &[sized(1)]);
     time.fetch_add(4_999, Ordering::SeqCst);
     store.sweep(Ms(0));
-    assert!(caller.record(&log).is_some(), "I6: readable until retention ends");
+    assert!(caller.log(&log).is_some(), "I6: readable until retention ends");
     time.fetch_add(1, Ordering::SeqCst);
     store.sweep(Ms(0));
-    assert!(caller.record(&log).is_none() && caller.record(&running).is_some());
-    store.put_session(Ms(0), "s", &SessionRecord::default());
-    assert_eq!(caller.session("s").map(|record| record.age_ms), Some(0));
+    assert!(caller.log(&log).is_none() && caller.log(&running).is_some());
+    caller.open("released", 3);
+    store.release("released", caller.epoch);
+    caller.attach("", &Attach::nothing());
+    time.fetch_add(60_000, Ordering::SeqCst);
+    store.sweep(Ms(0));
+    assert!(caller.session("released", None).is_some(), "who takes it over has that time");
+    time.fetch_add(1, Ordering::SeqCst);
+    store.sweep(Ms(0));
+    assert_eq!(caller.session("released", None), None, "nobody did, though its owner is there");
+    caller.assert_usage("F-54", |usage| (usage.sessions, usage.streams) == (1, 1));
     time.fetch_add(900_000, Ordering::SeqCst);
     store.sweep(Ms(0));
-    assert_eq!(caller.session("s").map(|record| record.age_ms), Some(900_000), "its owner is there");
+    assert!(caller.session("s", None).is_some(), "its owner is there");
     drop(store);
     let later = at(&folder.path("a.db"), &options);
     let caller = Caller::new(&later, Ms(0));
-    assert!(caller.session("s").is_some_and(|record| record.unseen_ms == u64::MAX), "its owner said goodbye");
+    let owner = caller.log(&running).and_then(|log| log.page.owner);
+    assert!(owner.is_some_and(|owner| owner.unseen_ms == u64::MAX), "its owner said goodbye");
     time.fetch_add(60_001, Ordering::SeqCst);
     later.sweep(Ms(0));
-    assert_eq!((caller.session("s"), caller.record(&running)), (None, None), "a session that was left goes in time");
+    assert_eq!((caller.session("s", None), caller.log(&running)), (None, None), "a session that was left goes in time");
     caller.assert_usage("F-54", |usage| usage.streams == 0 && usage.sessions == 0 && usage.bytes == 0);
 }
 
@@ -282,6 +296,7 @@ fn a_short_call_is_one_commit() {
     // Its next sign of life, which is a commit too, is minutes away.
     let store = at(&file, &StoreOptions { owner_lost_ms: 3_600_000, ..StoreOptions::default() });
     let caller = Caller::new(&store, Ms(0));
+    caller.hold("s", SessionRecord::default());
     let before = commits(&file);
     let mut log = Log::new("s", 1);
     caller.push(&mut log, &[sized(10), terminal()]);
@@ -304,27 +319,27 @@ fn reopening_finds_everything() {
     let retry = Append { retry_ms: Some(700), ..log.append(4, &[]) };
     caller.write(&log, &retry).expect("it is set");
     let known = SessionRecord { principal: Some("alice".into()), retry_ms: 9, ..SessionRecord::default() };
-    store.put_session(Ms(0), "s", &known);
     let mut ended = caller.open("s", 2);
+    caller.hold("s", known.clone());
     caller.push(&mut ended, &[sized(10)]);
     caller.finish(&ended, b"tail").expect("it is ended");
-    let usage = {
-        caller.record(&ended);
-        store.usage()
-    };
+    let usage = store.usage();
     drop(store);
     let store = at(&file, &options);
     let caller = Caller::new(&store, Ms(7));
     log.assert_stored(&caller, 0, "I6");
     ended.assert_stored(&caller, 0, "I6");
-    let record = caller.record(&log).unwrap();
-    assert_eq!((record.retry_ms, record.finished, record.owner_unseen_ms), (Some(700), false, Some(u64::MAX)));
-    assert_eq!(caller.record(&ended).unwrap().tail, Some(Bytes::from_static(b"tail")));
-    assert_eq!(caller.session("s").map(|record| (record.principal, record.retry_ms)), Some((known.principal, 9)));
-    // Who is gone appends nothing; whoever reads its stream may end it.
-    assert_eq!(caller.append(&log, 4, &[sized(1)]), Err(StoreError::Fenced));
-    assert_eq!(caller.finish(&log, b"gone"), Ok(()));
-    assert!(caller.record(&log).is_some_and(|record| record.finished && record.owner_unseen_ms.is_none()), "I13");
+    assert_eq!(caller.session("s", Some("alice")), Some(known));
+    let owner = Owner { epoch: caller.epoch, unseen_ms: u64::MAX };
+    let look = Attach { stream: Some(log.key.nonce), principal: Some("alice".into()), ..Attach::nothing() };
+    let found = caller.attach("s", &look).log.unwrap();
+    assert_eq!((found.retry_ms, found.page.is_finished, found.page.owner), (Some(700), false, Some(owner)));
+    let page = caller.read(&ended, 0, ReadLimit::default()).unwrap();
+    assert_eq!(page.tail, Some(Bytes::from_static(b"tail")));
+    let heir = caller.with(Epoch { number: 2, salt: 8 });
+    let running = heir.try_hold("s", &Hold { epoch: heir.epoch, seen: Some(owner.epoch), record: None }).unwrap();
+    assert!(matches!(&running[..], [RunningLog { nonce, head: 3, .. }] if *nonce == log.key.nonce), "{running:?}");
+    assert_eq!(heir.finish(&log, b"gone"), Ok(()), "I13");
     assert_eq!(store.usage().events, usage.events);
 }
 
@@ -341,7 +356,7 @@ impl Complete for Last {
 #[test]
 fn a_store_that_its_own_thread_lets_go_of_is_closed() {
     let folder = Folder::new();
-    for operation in [Operation::Append, Operation::Record] {
+    for operation in [Operation::Append, Operation::Read(1)] {
         let (gone, told) = channel();
         let last = Arc::new(Last(Mutex::new(None), Mutex::new(gone)));
         let to: Weak<dyn Complete> = Arc::downgrade(&(Arc::clone(&last) as Arc<dyn Complete>));
@@ -350,8 +365,8 @@ fn a_store_that_its_own_thread_lets_go_of_is_closed() {
         let mut kept = last.0.lock().unwrap();
         let store = kept.insert(at(&folder.path("a.db"), &StoreOptions::default()));
         match operation {
-            Operation::Append => drop(store.append(Ms(0), &log.key, &log.append(1, &[]), &ticket)),
-            _ => drop(store.record(&log.key, &ticket)),
+            Operation::Append => drop(store.append(Ms(0), &log.key, Epoch::default(), &log.append(1, &[]), &ticket)),
+            _ => drop(store.read(&log.key, 0, ReadLimit::default(), &ticket)),
         }
         drop(kept);
         told.recv_timeout(Duration::from_secs(30)).expect("its threads do not wait for each other");
@@ -474,7 +489,7 @@ fn a_lock_of_another_process_is_waited_for_and_nobody_waits_for_the_store() {
         });
         // These return although the writer waits; a read that comes behind the write waits with it.
         for seq in 1..1_000 {
-            store.settle(&log.key, seq);
+            store.settle(&log.key, caller.epoch, seq);
             store.usage();
         }
         assert!(!writing.is_finished());

@@ -1,0 +1,234 @@
+//! Sessions whose owner is gone, or seemed to be: who comes for them takes them over, and what ran gets an end (I13).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use crate::kit::any_order::AnyOrder;
+use crate::kit::common::{Bench, NEW, call, id, notify, respond, resume};
+use crate::kit::folder::Folder;
+use crate::kit::late_looks::LateLooks;
+use crate::kit::processes::{
+    PATIENCE, adopt_known, begun, ended, events, has, open_session, process, process_at, read_until, store_in,
+};
+use serde_json::{Value, json};
+use tailrope_core::Ms;
+use tailrope_core::engine::{Connection, Engine, NoWake, Options, SessionHandle};
+use tailrope_core::protocol::{EventId, RequestId, Revision};
+use tailrope_core::store::contract::Caller;
+use tailrope_core::store::{Attach, AttachedLog, Operation, StoreOptions, session_name};
+use tailrope_core::stream::CloseReason;
+
+const GONE: &str = "process that ran this request is gone";
+
+/// With this every other process that goes on by default counts as gone: the next sign of it takes seconds.
+fn impatient() -> StoreOptions {
+    StoreOptions { owner_lost_ms: 30, ..StoreOptions::default() }
+}
+
+/// A session with two calls that run, and cursors behind what they have told.
+fn two_running(bench: &Bench) -> (SessionHandle, [String; 2]) {
+    let session = open_session(bench, "s", NEW);
+    let cursors = [1, 2].map(|number| {
+        let connection = call(&session, number);
+        notify(&session, number, "a").unwrap();
+        read_until(bench, &connection, has(1)).last_id()
+    });
+    (session, cursors)
+}
+
+/// What the store has of the log of a cursor.
+fn log_of(folder: &Folder, cursor: &str) -> AttachedLog {
+    let Some(EventId::Position(cursor)) = EventId::parse(cursor) else { panic!("a cursor: {cursor}") };
+    let look = Attach { stream: Some(cursor.nonce), principal: Some("alice".into()), ..Attach::nothing() };
+    let store = store_in(folder, StoreOptions::default());
+    Caller::new(&*store, Ms(0)).attach(&session_name("s"), &look).log.expect("it is there")
+}
+
+fn wait_until(mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "it comes");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A session with two calls that have told something: one is answered, one runs.
+fn answered_and_running(process: &Bench) -> (SessionHandle, [Connection; 2]) {
+    let session = open_session(process, "s", NEW);
+    let connections = [1, 2].map(|number| call(&session, number));
+    for number in [1, 2] {
+        notify(&session, number, "a").unwrap();
+    }
+    respond(&session, 1).unwrap();
+    (session, connections)
+}
+
+#[test]
+fn i13_after_a_restart_everything_is_readable_and_what_ran_gets_an_end() {
+    let close: fn(&Bench, &SessionHandle) = |before, _| before.engine.close();
+    let release: fn(&Bench, &SessionHandle) = |before, _| before.engine.release();
+    let release_and_end: fn(&Bench, &SessionHandle) = |before, session| {
+        before.engine.release();
+        session.end();
+    };
+    let over = "session ended before";
+    for (leave, text) in [(close, over), (release, GONE), (release_and_end, over), (|_, _| {}, GONE)] {
+        let folder = Folder::new();
+        let (done, running) = {
+            let before = process(&folder, 0);
+            let (session, connections) = answered_and_running(&before);
+            let done = read_until(&before, &connections[0], has(2)).ids()[0].clone();
+            let running = read_until(&before, &connections[1], has(1)).ids()[0].clone();
+            leave(&before, &session);
+            (done, running)
+        };
+        let after = process_at(&folder, 0, impatient());
+        let session = adopt_known(&after);
+        let finished = resume(&session, &done);
+        let answered = read_until(&after, &finished, ended);
+        let want = [json!({"event": 1, "is": "a"}), json!({"event": 2, "is": {"result": 1}})];
+        assert_eq!(events(&answered), want);
+        for _ in 0..2 {
+            let left = resume(&session, &running);
+            let answered = read_until(&after, &left, ended);
+            let want = [json!({"event": 1, "is": "a"}), json!({"tombstone": {"error": -32603, "id": 2}})];
+            assert_eq!((events(&answered), answered.end), (want.to_vec(), Some(CloseReason::Complete)));
+            assert!(answered.text.contains(text), "{}", answered.text);
+        }
+    }
+}
+
+#[test]
+fn i13_every_request_of_a_batch_whose_process_is_gone_gets_its_end() {
+    let folder = Folder::new();
+    let before = process(&folder, 0);
+    let session = open_session(&before, "s", Revision::V2025_03_26);
+    let connection = session.call(&[id(1), RequestId::text_id("1")], None, Arc::new(NoWake), 0).unwrap();
+    notify(&session, 1, "a").unwrap();
+    let cursor = read_until(&before, &connection, has(1)).last_id();
+    let after = process_at(&folder, 0, impatient());
+    let seen = adopt_known(&after);
+    let answered = read_until(&after, &resume(&seen, &cursor), ended);
+    let payload = answered.text.lines().rev().find_map(|line| line.strip_prefix("data: ")).expect("an end");
+    let ends: Vec<Value> = serde_json::from_str(payload).expect("one end for each request");
+    assert_eq!(ends.iter().map(|end| end["id"].clone()).collect::<Vec<_>>(), [json!(1), json!("1")]);
+    assert!(ends.iter().all(|end| end["error"]["code"] == -32603), "{ends:?}");
+}
+
+/// A process that took every other one for gone when it looked last, and hears the answers when the test says so.
+fn late_heir(folder: &Folder) -> (Bench, Arc<AnyOrder>, Arc<LateLooks>) {
+    let store = AnyOrder::new(store_in(folder, StoreOptions::default()));
+    let looks = LateLooks::new(Arc::clone(&store) as _);
+    looks.sees_nobody.store(true, Ordering::SeqCst);
+    (Bench::new(Options { store: Some(Arc::clone(&looks) as _), ..Options::default() }), store, looks)
+}
+
+#[test]
+fn i13_a_reader_of_a_late_heir_is_given_the_end_that_the_log_has() {
+    let faster_heir: fn(&Folder, &SessionHandle, &str) = |folder, _, other| {
+        let there = process_at(folder, 0, impatient());
+        let answered = read_until(&there, &resume(&adopt_known(&there), other), ended);
+        assert!(answered.text.contains(GONE), "{}", answered.text);
+    };
+    let owner: fn(&Folder, &SessionHandle, &str) = |_, session, _| assert!(respond(session, 1).is_ok());
+    let is_gone = json!({"tombstone": {"error": -32603, "id": 1}});
+    let is_answered = json!({"event": 2, "is": {"result": 1}});
+    for (ends_it, end) in [(faster_heir, is_gone), (owner, is_answered)] {
+        let folder = Folder::new();
+        let here = process(&folder, 0);
+        let (session, cursors) = two_running(&here);
+        let (late, store, looks) = late_heir(&folder);
+        let seen = adopt_known(&late);
+        store.hold(|operation| matches!(operation, Operation::Look(_)));
+        let reader = resume(&seen, &cursors[0]);
+        store.wait_for(&late, 1);
+        ends_it(&folder, &session, &cursors[1]);
+        wait_until(|| log_of(&folder, &cursors[0]).page.is_finished);
+        store.let_go();
+        store.answer_all();
+        let answered = read_until(&late, &reader, ended);
+        assert_eq!((events(&answered), answered.end), (vec![end], Some(CloseReason::Complete)));
+        assert!(looks.told.load(Ordering::SeqCst) > 0, "the owner was taken for gone");
+        wait_until(|| log_of(&folder, &cursors[1]).page.is_finished);
+    }
+}
+
+#[test]
+fn i13_a_session_whose_owner_was_only_slow_ends_there_and_is_read_elsewhere() {
+    let hears: fn(&SessionHandle, &str) -> Option<Connection> = |_, _| None;
+    let sends: fn(&SessionHandle, &str) -> Option<Connection> = |session, _| {
+        drop(notify(session, 1, "b"));
+        None
+    };
+    let answers: fn(&SessionHandle, &str) -> Option<Connection> = |session, _| {
+        drop(respond(session, 1));
+        None
+    };
+    let is_read: fn(&SessionHandle, &str) -> Option<Connection> = |session, cursor| Some(resume(session, cursor));
+    for (hears_nothing, act) in [(false, hears), (true, sends), (true, answers), (true, is_read)] {
+        let folder = Folder::new();
+        let store = LateLooks::new(store_in(&folder, StoreOptions::default()));
+        store.hears_nothing.store(hears_nothing, Ordering::SeqCst);
+        let here = Bench::new(Options { store: Some(store as _), ..Options::default() });
+        let (session, cursors) = two_running(&here);
+        let open = resume(&session, &cursors[1]);
+        read_until(&here, &open, begun);
+        let there = process_at(&folder, 0, impatient());
+        let elsewhere = read_until(&there, &resume(&adopt_known(&there), &cursors[0]), ended);
+        assert_eq!(events(&elsewhere), [json!({"tombstone": {"error": -32603, "id": 1}})]);
+        // The other call, too, which nobody reads there.
+        wait_until(|| log_of(&folder, &cursors[1]).page.is_finished);
+        let _reader = act(&session, &cursors[0]);
+        let mut told = Vec::new();
+        wait_until(|| {
+            here.clock.advance(20);
+            told.extend(here.engine.tick());
+            !told.is_empty() && here.engine.stats().sessions == 0
+        });
+        assert!(told.len() == 1 && told[0].id() == "s" && told[0].has_ended(), "the host is told, once: {told:?}");
+        assert_eq!(here.engine.stats().sessions_taken_over, 1);
+        let left = read_until(&here, &open, ended);
+        assert_eq!((events(&left), left.end), (vec![], Some(CloseReason::Ended)), "its client comes back");
+        assert_eq!(here.engine.stats().logs_lost, 0, "nothing is lost");
+        let seen = adopt_known(&here);
+        for (cursor, number) in cursors.iter().zip([1, 2]) {
+            let answered = read_until(&here, &resume(&seen, cursor), ended);
+            assert_eq!(events(&answered), [json!({"tombstone": {"error": -32603, "id": number}})]);
+            assert!(answered.text.contains(GONE), "{}", answered.text);
+        }
+    }
+}
+
+#[test]
+fn f_45_a_session_that_ends_because_what_serves_it_goes_stays_readable() {
+    let ways: [fn(&Engine, &SessionHandle); 3] = [
+        |engine, session| {
+            engine.drain(100);
+            session.end();
+        },
+        |_, session| {
+            session.drain(100);
+            session.end();
+        },
+        |_, session| session.release(),
+    ];
+    for leave in ways {
+        let folder = Folder::new();
+        let there = process(&folder, 0);
+        // What a process asked of its store is done when that is closed.
+        let cursors = {
+            let before = process(&folder, 0);
+            let (session, connections) = answered_and_running(&before);
+            let cursors =
+                connections.each_ref().map(|connection| read_until(&before, connection, has(1)).ids()[0].clone());
+            leave(&before.engine, &session);
+            cursors
+        };
+        let seen = adopt_known(&there);
+        let done = read_until(&there, &resume(&seen, &cursors[0]), ended);
+        assert_eq!(events(&done), [json!({"event": 1, "is": "a"}), json!({"event": 2, "is": {"result": 1}})]);
+        let left = read_until(&there, &resume(&seen, &cursors[1]), ended);
+        assert_eq!(events(&left).pop(), Some(json!({"tombstone": {"error": -32603, "id": 2}})), "I13");
+    }
+}
