@@ -146,7 +146,9 @@ class Pause(Round):
         """Whether the owner has the session still. It learns from the store, at the latest now, that it has not."""
         deadline = time.monotonic() + self.setting.hang_s
         while time.monotonic() < deadline:
-            reply = await client.peer.post({"jsonrpc": "2.0", "id": "ping", "method": "ping"}, wait_s=self.setting.hang_s)
+            reply = await client.peer.post(
+                {"jsonrpc": "2.0", "id": "ping", "method": "ping"}, wait_s=self.setting.hang_s
+            )
             answer = await reply.body(self.setting.hang_s)
             reply.close()
             if reply.status == 404 or b'"result"' in answer:

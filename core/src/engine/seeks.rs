@@ -235,7 +235,8 @@ impl Cell {
             Err(error) => {
                 log_later!(self, state, WARN, [stream = nonce.hex()], %stream, %error, "stream not looked up");
                 let stream = state.session.stream(nonce);
-                if stream.is_some_and(|stream| position.after <= stream.machine.durable()) {
+                let is_known = stream.is_some_and(|stream| position.after <= stream.machine.durable());
+                if is_known && (!position.fresh || state.is_written_here(nonce)) {
                     // The reader before it here is fenced with its first bytes (I4). One elsewhere, whose client has left
                     // it, goes on there.
                     state.seeks.remove(&conn);
