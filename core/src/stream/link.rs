@@ -24,8 +24,8 @@ pub(super) struct Link {
     pub(super) opened: bool,
     /// When the first bytes go out at the latest, if the store has the log.
     pub(super) open_due: Ms,
-    /// When a comment goes out in their place, while the store has it not.
-    pub(super) comment_due: Ms,
+    /// When a comment goes out in their place, where the store takes long to create the log. None before it is waited for.
+    pub(super) comment_due: Option<Ms>,
     /// The writer has nothing to do and waits to be woken.
     pub(super) waiting: bool,
     /// The store owes a page up to here.
@@ -59,7 +59,7 @@ impl Link {
             primed,
             opened: false,
             open_due: now + may_wait_ms,
-            comment_due: now + may_wait_ms + pacing.first_comment_ms,
+            comment_due: None,
             waiting: false,
             loading: None,
             close: None,

@@ -281,7 +281,9 @@ impl Machine {
         if self.is_created {
             return link.parked_deadline(&self.pacing);
         }
-        let create = if self.is_writing { Ms::NEVER } else { link.open_due };
-        create.min(link.comment_due).min(link.keep_alive_due(&self.pacing))
+        match link.comment_due {
+            Some(comment) if self.is_writing => comment,
+            comment => link.open_due.min(comment.unwrap_or(Ms::NEVER)),
+        }
     }
 }

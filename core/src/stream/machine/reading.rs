@@ -25,8 +25,13 @@ impl Machine {
     /// The store has no log yet, so no id may leave. It is asked for one when no event has come; where that takes a while,
     /// a comment tells the client that it was heard.
     fn await_log(&mut self, now: Ms, link: &mut Link, out: &mut Vec<Output>) {
-        if link.comment_due.min(link.keep_alive_due(&self.pacing)) <= now {
-            (link.last_write, link.comment_due) = (now, Ms::NEVER);
+        if link.open_due <= now {
+            link.comment_due.get_or_insert(now + self.pacing.first_comment_ms);
+        }
+        if link.comment_due.is_some_and(|due| due <= now) {
+            // The next one is a keep-alive.
+            link.last_write = now;
+            link.comment_due = Some(link.keep_alive_due(&self.pacing));
             out.push(Output::Send { conn: link.conn, frame: Frame::KeepAlive });
         }
         link.waiting = true;

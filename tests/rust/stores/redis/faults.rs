@@ -286,6 +286,8 @@ fn a_server_whose_memory_is_full_fails_the_event_and_answers_readers() {
     };
     assert!(matches!(&refused, StoreError::Failed(text) if text.contains("memory is full")), "{refused:?}");
     log.assert_stored(&caller, 0, "rule 7");
+    // What it holds goes up and down with its connections: now it is full for the smallest event, too.
+    server.say(&["CONFIG", "SET", "maxmemory", "1mb"]);
     let other = Log::new("s", 2);
     let refused = caller.append(&other, 1, &[sized(1)]);
     assert!(matches!(&refused, Err(StoreError::Failed(text)) if text.contains("memory is full")), "{refused:?}");
