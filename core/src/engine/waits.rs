@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 use super::cell::{Cell, State};
 use crate::Ms;
 use crate::protocol::StreamNonce;
-use crate::store::{Operation, Outcome, StoreError, Ticket};
+use crate::store::{Outcome, StoreError, Ticket};
 
 /// Something that is waited for.
 pub(super) enum Waited {
@@ -92,12 +92,7 @@ impl Cell {
             match waited {
                 Waited::Answer(ticket) => {
                     self.shared.store.abandon(&self.key(ticket.nonce), &ticket);
-                    let outcome = match ticket.operation {
-                        Operation::Append => Outcome::Done(Err(error)),
-                        Operation::Hold => Outcome::Held(Err(error)),
-                        Operation::Attach(_) => Outcome::Attached(Err(error)),
-                        Operation::Read(_) | Operation::Look(_) => Outcome::Page(Err(error)),
-                    };
+                    let outcome = Outcome::failed(ticket.operation, error);
                     self.completed(state, now, &ticket, outcome);
                 }
                 Waited::Write(nonce) => self.call_off_write(state, now, nonce, &mut steps),

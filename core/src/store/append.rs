@@ -6,7 +6,7 @@ use super::StoreError;
 use crate::stream::{Seq, StoredEvent};
 
 /// One change of a log.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Append {
     /// The position of the first event, the next one of the log. With 1 the log is created, if it is not there.
     pub first: Seq,
@@ -16,7 +16,7 @@ pub struct Append {
     pub chain_before: u64,
     /// The running hash after the last of them.
     pub chain: u64,
-    /// What is kept with a log that is created, for those who find it later.
+    /// Kept with a log that is created, so that a process that finds the log later knows what it is of.
     pub about: Bytes,
     /// A log that is created gets an id for its priming position, from a store that makes the ids.
     pub primes: bool,
@@ -49,6 +49,13 @@ impl Append {
     /// The position of the last event, or the one before `first`.
     pub(super) fn last(&self) -> Seq {
         self.first + self.events.len() as Seq - 1
+    }
+
+    /// Of payloads.
+    #[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
+    pub(super) fn bytes(&self) -> usize {
+        let frames: usize = self.events.iter().map(|event| event.frame.len()).sum();
+        frames + self.about.len() + self.end.as_ref().map_or(0, Bytes::len)
     }
 
     /// What a log that is there says.

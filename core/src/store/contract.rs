@@ -419,7 +419,7 @@ fn rule_11_what_has_no_answer_is_done_before_what_follows(store: &dyn EventStore
         again.assert_stored(&caller, 0, "rule 11: a log that was dropped begins anew");
         store.drop_session("s", caller.epoch);
         assert!(caller.log(&log).is_none(), "rule 11");
-        assert_eq!(caller.attach("", &Attach::nothing()), Attached::default(), "rule 11: nobody has the empty name");
+        assert_eq!(caller.attach("", &Attach::default()), Attached::default(), "rule 11: nobody has the empty name");
     }
 }
 

@@ -3,9 +3,6 @@
 use std::collections::{HashMap, VecDeque};
 
 #[cfg(test)]
-use bytes::Bytes;
-
-#[cfg(test)]
 use super::{Append, Complete, Operation, Outcome, Ticket};
 use super::{Name, StoreError};
 #[cfg(test)]
@@ -173,12 +170,7 @@ pub(super) fn assert_is_bounded(
     let large = || Append {
         first: 1,
         events: vec![StoredEvent { seq: 1, kind: EventKind::Progress, tag: 0, frame: frame.clone() }],
-        chain_before: 0,
-        chain: 0,
-        about: Bytes::new(),
-        primes: false,
-        end: None,
-        retry_ms: None,
+        ..Append::default()
     };
     assert_eq!(taken(&|number| append(large(), &ticket(number))), 16);
     assert_eq!(taken(&|number| ask(&ticket(16 + number))), MAX_WAITING - 16, "what is small goes on");

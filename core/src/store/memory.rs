@@ -551,8 +551,7 @@ impl EventStore for MemoryStore {
             return Answer::ok(Attached { is_foreign: true, ..Attached::default() });
         }
         if let Some(log) = attach.stream.filter(|_| attach.counts).and_then(|nonce| logs.streams.get_mut(&nonce)) {
-            let is_same = log.tag_at(attach.after).zip(attach.tag).is_none_or(|(at, tag)| at == tag);
-            log.readers += u64::from(is_same && attach.after <= log.head());
+            log.readers += u64::from(attach.fits(log.head(), log.tag_at(attach.after)));
         }
         let log = attach.stream.and_then(|nonce| logs.streams.get(&nonce)).map(|log| AttachedLog {
             about: log.about.clone(),

@@ -142,6 +142,18 @@ pub enum Outcome {
     Page(Result<LogPage, StoreError>),
 }
 
+impl Outcome {
+    /// The operation failed.
+    pub fn failed(operation: Operation, error: StoreError) -> Self {
+        match operation {
+            Operation::Hold => Self::Held(Err(error)),
+            Operation::Append => Self::Done(Err(error)),
+            Operation::Attach(_) => Self::Attached(Err(error)),
+            Operation::Read(_) | Operation::Look(_) => Self::Page(Err(error)),
+        }
+    }
+}
+
 /// Takes late outcomes.
 pub trait Complete: Send + Sync {
     /// The operation of this ticket has this outcome.

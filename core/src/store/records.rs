@@ -80,8 +80,8 @@ pub struct LogPage {
     pub owner: Option<Owner>,
 }
 
-/// A look for a stream, and what it wants of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A look for a stream, and what it wants of it. By itself it looks for a session of nobody, and wants nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attach {
     /// The stream; none looks for the session alone.
     pub stream: Option<StreamNonce>,
@@ -93,23 +93,22 @@ pub struct Attach {
     pub after: Seq,
     /// The chain tag of that position, where it is known.
     pub tag: Option<u32>,
-    /// A reader is here now, and nowhere else (I4): [`LogPage::readers`] grows by one, where the log goes on after the
-    /// position: that is not beyond the head, and the log does not show another tag there.
+    /// A reader is here now, and nowhere else (I4): [`LogPage::readers`] grows by one, where the log
+    /// [goes on](Self::fits) after the position.
     pub counts: bool,
     /// How many of the events.
     pub limit: ReadLimit,
 }
 
 impl Attach {
-    /// Looks for a session alone, of nobody.
-    pub fn nothing() -> Self {
-        let (stream, principal, aliases, after, tag, counts, limit) = Default::default();
-        Self { stream, principal, aliases, after, tag, counts, limit }
-    }
-
     /// Whether a session of this principal is found.
     pub fn finds(&self, principal: Option<&str>) -> bool {
         self.principal.as_deref() == principal || self.aliases.iter().any(|alias| Some(&**alias) == principal)
+    }
+
+    /// Whether a log with this head, and this tag at the position where it still has one, goes on after the position.
+    pub fn fits(&self, head: Seq, tag_at: Option<u32>) -> bool {
+        self.after <= head && tag_at.zip(self.tag).is_none_or(|(at, tag)| at == tag)
     }
 }
 

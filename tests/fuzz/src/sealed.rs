@@ -178,7 +178,7 @@ pub(crate) fn run(mut reader: Reader<'_>) {
         Ok(log) => assert!(!was_changed() && is_whole(&log)),
         Err(error) => assert!(was_changed() && matches!(error, StoreError::Failed(_)), "{error}"),
     }
-    let attach = Attach { stream: Some(nonce), principal: Some(principal.as_str().into()), limit, ..Attach::nothing() };
+    let attach = Attach { stream: Some(nonce), principal: Some(principal.as_str().into()), limit, ..Attach::default() };
     match now(store.attach(&session, &attach, &ticket(Operation::Attach(1)))) {
         Ok(attached) => {
             let log = attached.log.expect("it is there");

@@ -292,7 +292,7 @@ fn i2_a_lost_standalone_log_is_created_by_the_owner_of_its_session_alone() {
             .last_id();
         let Some(EventId::Position(at)) = EventId::parse(&cursor) else { panic!("a cursor: {cursor}") };
         let store = store_in(&folder, StoreOptions::default());
-        let look = Attach { stream: Some(at.nonce), principal: Some("alice".into()), ..Attach::nothing() };
+        let look = Attach { stream: Some(at.nonce), principal: Some("alice".into()), ..Attach::default() };
         let log = || Caller::new(&*store, Ms(0)).attach(&session_name("s"), &look).log;
         let epoch = log().and_then(|log| log.page.owner).expect("another process has it").epoch;
         store.drop_stream(&StreamKey { session: session_name("s"), nonce: at.nonce }, epoch);

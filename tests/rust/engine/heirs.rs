@@ -40,7 +40,7 @@ fn two_running(bench: &Bench) -> (SessionHandle, [String; 2]) {
 /// What the store has of the log of a cursor.
 fn log_of(folder: &Folder, cursor: &str) -> AttachedLog {
     let Some(EventId::Position(cursor)) = EventId::parse(cursor) else { panic!("a cursor: {cursor}") };
-    let look = Attach { stream: Some(cursor.nonce), principal: Some("alice".into()), ..Attach::nothing() };
+    let look = Attach { stream: Some(cursor.nonce), principal: Some("alice".into()), ..Attach::default() };
     let store = store_in(folder, StoreOptions::default());
     Caller::new(&*store, Ms(0)).attach(&session_name("s"), &look).log.expect("it is there")
 }

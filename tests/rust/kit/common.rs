@@ -241,7 +241,7 @@ impl SlowStore {
         let nobody: std::sync::Weak<Nobody> = std::sync::Weak::new();
         let ticket = Ticket { to: nobody, nonce: key.nonce, operation: Operation::Attach(0), number: 0 };
         let limit = ReadLimit { up_to: Seq::MAX, events: usize::MAX, bytes: usize::MAX };
-        let attach = Attach { stream: Some(key.nonce), limit, ..Attach::nothing() };
+        let attach = Attach { stream: Some(key.nonce), limit, ..Attach::default() };
         match self.inner().attach(&key.session, &attach, &ticket) {
             Answer::Now(attached) => attached.expect("the memory store does not fail").log,
             Answer::Later => unreachable!("the memory store answers at once"),

@@ -71,7 +71,7 @@ fn a_session_is_found_by_its_principal_with_the_key_it_began_with_and_the_store_
     }
     let look = |store: &dyn EventStore, session, principal: Option<&str>| {
         let principal = principal.map(Into::into);
-        let attach = Attach { stream: Some(log.key.nonce), principal, counts: true, ..Attach::nothing() };
+        let attach = Attach { stream: Some(log.key.nonce), principal, counts: true, ..Attach::default() };
         Caller::new(store, Ms(0)).attach(session, &attach)
     };
     let new = with(&[key('2'), key('3'), key('1')]);

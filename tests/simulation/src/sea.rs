@@ -436,12 +436,10 @@ impl Sea {
         }
         let session = Some(known.record.clone());
         let log = attach.stream.and_then(|nonce| known.logs.get_mut(&nonce.0));
-        if let Some(log) = log.filter(|_| attach.counts) {
-            let is_same = log.tag_at(attach.after).zip(attach.tag).is_none_or(|(at, tag)| at == tag);
-            if is_same && attach.after <= log.head() {
-                log.readers += 1;
-                self.changed(observer, key);
-            }
+        let log = log.filter(|log| attach.counts && attach.fits(log.head(), log.tag_at(attach.after)));
+        if let Some(log) = log {
+            log.readers += 1;
+            self.changed(observer, key);
         }
         let owner = self.owner(observer, &key.session);
         let log = self.log(key).filter(|_| attach.stream.is_some()).map(|log| AttachedLog {

@@ -158,7 +158,7 @@ impl<'a> Caller<'a> {
     /// # Panics
     /// When the store fails.
     pub fn log(&self, log: &Log) -> Option<AttachedLog> {
-        self.attach(&log.key.session, &Attach { stream: Some(log.key.nonce), ..Attach::nothing() }).log
+        self.attach(&log.key.session, &Attach { stream: Some(log.key.nonce), ..Attach::default() }).log
     }
 
     /// What the store knows of a session of this principal.
@@ -166,7 +166,7 @@ impl<'a> Caller<'a> {
     /// # Panics
     /// When the store fails.
     pub fn session(&self, session: &str, principal: Option<&str>) -> Option<SessionRecord> {
-        self.attach(session, &Attach { principal: principal.map(Into::into), ..Attach::nothing() }).session
+        self.attach(session, &Attach { principal: principal.map(Into::into), ..Attach::default() }).session
     }
 
     /// Reads one page.

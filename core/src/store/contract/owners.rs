@@ -71,7 +71,7 @@ fn assert_fenced(store: &dyn EventStore, caller: &Caller<'_>, log: &Log) {
     store.drop_stream(&log.key, epoch);
     store.release(&log.key.session, epoch);
     store.drop_session(&log.key.session, epoch);
-    assert_eq!(caller.attach("", &Attach::nothing()), Attached::default(), "rule 11");
+    assert_eq!(caller.attach("", &Attach::default()), Attached::default(), "rule 11");
 }
 
 fn rule_12_only_the_owner_writes(a: &dyn EventStore, b: &dyn EventStore) {
@@ -232,7 +232,7 @@ fn rule_12_a_session_that_was_let_go_is_told_as_such(a: &dyn EventStore, b: &dyn
     let (owner, other) = (Caller::new(a, Ms(0)), Caller::new(b, Ms(0)).with(Epoch { number: 2, salt: 9 }));
     let mut log = running(&owner, "s", 1);
     let told = |caller: &Caller<'_>| {
-        caller.attach("", &Attach::nothing());
+        caller.attach("", &Attach::default());
         caller.read(&log, 0, ReadLimit::default()).map(|page| page.owner)
     };
     a.release("never there", owner.epoch);
@@ -248,7 +248,7 @@ fn rule_12_a_session_that_was_let_go_is_told_as_such(a: &dyn EventStore, b: &dyn
     a.release("s", owner.epoch);
     // What was asked before is stored, however late it is.
     owner.push(&mut log, &[progress("late")]);
-    assert_eq!(owner.attach("", &Attach::nothing()), Attached::default(), "rule 11");
+    assert_eq!(owner.attach("", &Attach::default()), Attached::default(), "rule 11");
     let hold = Hold { epoch: other.epoch, seen: Some(owner.epoch), record: None };
     let heads: Vec<u64> = other.try_hold("s", &hold).expect("it is there").iter().map(|log| log.head).collect();
     assert_eq!(heads, [log.head()], "rule 12: it is taken over");
@@ -266,7 +266,7 @@ fn nobody_else_finds_a_session(a: &dyn EventStore, b: &dyn EventStore) {
     let look = |log: &Log, principal: Option<&str>, aliases: &[&str]| {
         let (principal, aliases) = (principal.map(Into::into), aliases.iter().map(|alias| (*alias).into()).collect());
         let (stream, limit) = (Some(log.key.nonce), ReadLimit { up_to: 9, events: 9, bytes: 1 << 20 });
-        let attach = Attach { stream, principal, aliases, counts: true, limit, ..Attach::nothing() };
+        let attach = Attach { stream, principal, aliases, counts: true, limit, ..Attach::default() };
         other.attach(&log.key.session, &attach)
     };
     let foreign = Attached { is_foreign: true, ..Attached::default() };
@@ -304,7 +304,7 @@ fn a_reader_counts_where_its_log_goes_on(a: &dyn EventStore, b: &dyn EventStore)
             for (tag, fits) in [(None, is_there), (Some(tag), is_there), (Some(!tag), false)] {
                 for counts in [false, true] {
                     let (stream, limit) = (Some(log.key.nonce), ReadLimit { up_to: 9, events: 1, bytes: 1 << 20 });
-                    let attach = Attach { stream, after, tag, counts, limit, ..Attach::nothing() };
+                    let attach = Attach { stream, after, tag, counts, limit, ..Attach::default() };
                     let found = other.attach("s", &attach).log.expect("it is there");
                     readers += u64::from(counts && fits);
                     assert_eq!((found.page.readers, found.about), (readers, log.about()), "{attach:?}");

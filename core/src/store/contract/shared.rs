@@ -90,7 +90,7 @@ fn a_session_is_written_by_its_owner_and_read_everywhere(a: &dyn EventStore, b: 
         gives_signs(looks, epoch);
         if lets_go {
             store.release("s", epoch);
-            assert_eq!(owns.attach("", &Attach::nothing()), Attached::default(), "rule 11");
+            assert_eq!(owns.attach("", &Attach::default()), Attached::default(), "rule 11");
             let released = Some(Owner { epoch, unseen_ms: u64::MAX });
             assert_eq!((owner(owns), owner(looks)), (released, released), "a session that was let go is told as such");
         }
@@ -105,7 +105,7 @@ fn a_session_is_written_by_its_owner_and_read_everywhere(a: &dyn EventStore, b: 
 fn readers_are_counted_over_all_processes(a: &dyn EventStore, b: &dyn EventStore) {
     let (one, two) = (Caller::new(a, Ms(0)), Caller::new(b, Ms(0)));
     let log = one.open("s", 1);
-    let attach = |counts| Attach { stream: Some(log.key.nonce), counts, ..Attach::nothing() };
+    let attach = |counts| Attach { stream: Some(log.key.nonce), counts, ..Attach::default() };
     let readers = |caller: &Caller<'_>, counts| {
         let log = caller.attach("s", &attach(counts)).log.expect("it is there");
         log.page.readers
@@ -135,7 +135,7 @@ fn rule_13_watchers_elsewhere_are_told_of_every_change(a: &dyn EventStore, b: &d
     a.watch(&log.key, &watcher(&at_a));
     for _ in 0..5 {
         let seen = at_a.count();
-        other.attach("s", &Attach { stream: Some(log.key.nonce), counts: true, ..Attach::nothing() });
+        other.attach("s", &Attach { stream: Some(log.key.nonce), counts: true, ..Attach::default() });
         at_a.wait(seen, "a reader");
     }
     let seen = at_b.count();

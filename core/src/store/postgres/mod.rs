@@ -339,7 +339,7 @@ impl EventStore for PostgresStore {
     }
 
     fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<LogPage> {
-        let attach = Attach { stream: Some(key.nonce), after, limit, ..Attach::nothing() };
+        let attach = Attach { stream: Some(key.nonce), after, limit, ..Attach::default() };
         self.look(Arc::clone(&key.session), attach, true, ticket)
     }
 

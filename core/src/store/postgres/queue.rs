@@ -47,9 +47,7 @@ pub(super) enum Change {
 impl Write {
     /// Of payloads.
     fn bytes(&self) -> usize {
-        let Change::Append(append) = &self.change else { return 0 };
-        let events: usize = append.events.iter().map(|event| event.frame.len()).sum();
-        events + append.about.len() + append.end.as_deref().map_or(0, <[u8]>::len)
+        if let Change::Append(append) = &self.change { append.bytes() } else { 0 }
     }
 }
 
@@ -377,7 +375,7 @@ mod tests {
         };
         assert_is_bounded(
             |ticket| {
-                let (session, attach, asked) = ("s".into(), Attach::nothing(), Instant::now());
+                let (session, attach, asked) = ("s".into(), Attach::default(), Instant::now());
                 shared.look(Look { session, attach, is_read: true, ticket: ticket.clone(), asked })
             },
             |append, ticket| write(Change::Append(append), Some(ticket)),

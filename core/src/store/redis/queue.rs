@@ -8,7 +8,6 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use bytes::Bytes;
 use tokio::sync::Notify;
 
 use crate::protocol::StreamNonce;
@@ -50,10 +49,7 @@ impl Ask {
     /// Of payloads.
     fn bytes(&self) -> usize {
         match self {
-            Self::Append { append, .. } => {
-                let events: usize = append.events.iter().map(|event| event.frame.len()).sum();
-                events + append.about.len() + append.end.as_ref().map_or(0, Bytes::len)
-            }
+            Self::Append { append, .. } => append.bytes(),
             _ => 0,
         }
     }
@@ -233,7 +229,7 @@ mod tests {
     use crate::store::line::assert_is_bounded;
 
     fn tell(queue: &Queue, session: &str) {
-        queue.push(&session.into(), Ask::Attach(Attach::nothing()), None).unwrap();
+        queue.push(&session.into(), Ask::Attach(Attach::default()), None).unwrap();
     }
 
     #[test]
@@ -241,7 +237,7 @@ mod tests {
         let (queue, session, nonce) = (Queue::default(), Arc::<str>::from("s"), StreamNonce([1; 12]));
         let epoch = Epoch::default();
         assert_is_bounded(
-            |ticket| queue.push(&session, Ask::Attach(Attach::nothing()), Some(ticket)),
+            |ticket| queue.push(&session, Ask::Attach(Attach::default()), Some(ticket)),
             |append, ticket| queue.push(&session, Ask::Append { nonce, epoch, append }, Some(ticket)),
             || queue.push(&session, Ask::DropStream { nonce, epoch }, None),
         );

@@ -16,7 +16,7 @@ use super::tags::Tags;
 use crate::Ms;
 use crate::protocol::StreamNonce;
 use crate::store::liveness::{Sightings, beat_ms};
-use crate::store::{Attached, Operation, Outcome, StoreError, Ticket};
+use crate::store::{Attached, Outcome, StoreError, Ticket};
 
 /// Pauses before a batch is tried again, in milliseconds.
 const BACK_OFF: [u64; 6] = [5, 20, 50, 100, 200, 400];
@@ -142,7 +142,7 @@ impl Core {
         for op in ops {
             let error = why(&op);
             match &op.ticket {
-                Some(ticket) => ticket.complete(refused(ticket.operation, error)),
+                Some(ticket) => ticket.complete(Outcome::failed(ticket.operation, error)),
                 None => log_refusal(&error),
             }
         }
@@ -237,7 +237,7 @@ impl Core {
                 (Ok(unseen_ms), Some(owner)) => owner.unseen_ms = unseen_ms,
                 (Ok(_), None) => {}
                 (Err(fault), _) => {
-                    outcome = refused(ticket.operation, StoreError::Failed(fault.what().to_owned()));
+                    outcome = Outcome::failed(ticket.operation, StoreError::Failed(fault.what().to_owned()));
                 }
             }
             ticket.complete(outcome);
@@ -333,15 +333,6 @@ fn accept_earlier(batch: &[Op], results: &mut [Result<Words, StoreError>]) {
 
 fn log_refusal(error: &StoreError) {
     tracing::error!(target: "tailrope", %error, "event store did not do what it was told");
-}
-
-fn refused(operation: Operation, error: StoreError) -> Outcome {
-    match operation {
-        Operation::Hold => Outcome::Held(Err(error)),
-        Operation::Append => Outcome::Done(Err(error)),
-        Operation::Attach(_) => Outcome::Attached(Err(error)),
-        Operation::Read(_) | Operation::Look(_) => Outcome::Page(Err(error)),
-    }
 }
 
 fn milliseconds(time: Duration) -> u64 {

@@ -232,8 +232,7 @@ impl<'a> Batch<'a> {
         self.trim_streams()?;
         let mut attached = reader::attached(self.db, self.context, name, attach)?;
         if let (Some(nonce), Some(log)) = (attach.stream, &mut attached.log)
-            && attach.after <= log.page.page.head
-            && log.page.page.tag_at.zip(attach.tag).is_none_or(|(at, tag)| at == tag)
+            && attach.fits(log.page.page.head, log.page.page.tag_at)
             && let Some(session) = self.session(name)?
         {
             let mut update = self.db.prepare_cached(

@@ -7,8 +7,6 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use bytes::Bytes;
-
 use crate::store::line::{Line, Waiting, closed};
 use crate::store::{Append, Attach, Epoch, Hold, Name, ReadLimit, StoreError, StreamKey, Ticket, Usage};
 use crate::stream::Seq;
@@ -41,10 +39,7 @@ impl Write {
     /// Of payloads.
     pub(super) fn bytes(&self) -> usize {
         match self {
-            Self::Append { append, .. } => {
-                let frames: usize = append.events.iter().map(|event| event.frame.len()).sum();
-                frames + append.about.len() + append.end.as_ref().map_or(0, Bytes::len)
-            }
+            Self::Append { append, .. } => append.bytes(),
             _ => 0,
         }
     }

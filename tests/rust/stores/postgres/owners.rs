@@ -122,7 +122,7 @@ fn whoever_waited_for_a_session_decides_by_what_it_is_then() {
             waiting.join().unwrap();
         });
     };
-    let counts = Attach { stream: Some(log.key.nonce), counts: true, ..Attach::nothing() };
+    let counts = Attach { stream: Some(log.key.nonce), counts: true, ..Attach::default() };
     after("principal = 'bob'", &|caller| assert!(caller.attach("s", &counts).is_foreign, "O2"));
     server.run(&format!("UPDATE {name}.session SET principal = NULL"));
     let hold = Hold { epoch: Epoch { number: 3, salt: 9 }, seen: Some(caller.epoch), record: None };

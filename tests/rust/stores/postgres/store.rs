@@ -363,7 +363,7 @@ fn a_store_takes_four_connections_and_each_of_them_is_used() {
     // Somebody else writes, and it hears of that.
     let other = at(&address.replace("four-", "other-"), &StoreOptions::default());
     let heard = bell.rings();
-    let counts = Attach { stream: Some(logs[0].key.nonce), counts: true, ..Attach::nothing() };
+    let counts = Attach { stream: Some(logs[0].key.nonce), counts: true, ..Attach::default() };
     assert!(Caller::new(&other, Ms(0)).attach("s 0", &counts).log.is_some_and(|log| log.page.readers == 1));
     bell.wait(heard);
     let count = format!("SELECT count(*) FROM pg_stat_activity WHERE application_name = '{name}'");

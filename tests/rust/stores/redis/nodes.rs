@@ -150,7 +150,7 @@ fn slots_that_move_to_another_server_of_the_cluster_are_followed() {
     log.assert_stored(&Caller::new(&*b, Ms(0)), 0, "I3");
     eventually("hints come from the other server", || {
         let heard = hints.count();
-        let attach = Attach { stream: Some(log.key.nonce), counts: true, ..Attach::nothing() };
+        let attach = Attach { stream: Some(log.key.nonce), counts: true, ..Attach::default() };
         caller.attach("that moves", &attach);
         std::thread::sleep(Duration::from_millis(100));
         hints.count() > heard

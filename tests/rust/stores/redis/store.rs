@@ -44,7 +44,7 @@ fn a_short_call_and_a_look_are_one_run_of_the_script_each() {
     assert_eq!(caller.write(&ended, &Append { end, retry_ms, ..ended.append(1, &events) }), Ok(()));
     assert_eq!(server.runs() - before, 2);
     let limit = ReadLimit { up_to: 9, events: 9, bytes: 999 };
-    let attach = Attach { stream: Some(answered.key.nonce), counts: true, limit, ..Attach::nothing() };
+    let attach = Attach { stream: Some(answered.key.nonce), counts: true, limit, ..Attach::default() };
     let found = caller.attach("s", &attach).log.map(|log| (log.page.page.events.len(), log.page.readers));
     assert_eq!((found, server.runs() - before), (Some((2, 1)), 3));
     ended.events = events;

@@ -71,7 +71,7 @@ fn an_owner_is_told_what_others_do_to_its_sessions() {
     owner.watch(&log.key, &Arc::downgrade(&hints));
     let is_told = |what: &str| assert!(told.recv_timeout(PATIENCE).is_ok(), "rule 13: {what}");
     is_told("whoever begins to watch is told to look");
-    let attach = Attach { stream: Some(log.key.nonce), counts: true, ..Attach::nothing() };
+    let attach = Attach { stream: Some(log.key.nonce), counts: true, ..Attach::default() };
     assert_eq!(of_heir.attach("s", &attach).log.map(|log| log.page.readers), Some(1));
     is_told("a reader");
     take_over(&of_heir, "s", of_owner.epoch);
@@ -103,7 +103,7 @@ fn what_is_written_together_sees_what_was_asked_before() {
         let _ = store.append(Ms(0), &log.key, epoch, &log.append(log.head() + 1, &[sized(1)]), &ticket(number));
     };
     let (epoch, heir) = (caller.epoch, Epoch { number: 2, salt: 8 });
-    let counts = Attach { stream: Some(nonce), counts: true, ..Attach::nothing() };
+    let counts = Attach { stream: Some(nonce), counts: true, ..Attach::default() };
     let hold = Hold { epoch: heir, seen: Some(epoch), record: None };
     // While another process has the file all of it waits, to be written in one transaction or two.
     let locking = rusqlite::Connection::open(&file).unwrap();

@@ -235,7 +235,7 @@ fn age_and_retention_take_what_they_are_over() {
     assert!(caller.log(&log).is_none() && caller.log(&running).is_some());
     caller.open("released", 3);
     store.release("released", caller.epoch);
-    caller.attach("", &Attach::nothing());
+    caller.attach("", &Attach::default());
     time.fetch_add(60_000, Ordering::SeqCst);
     store.sweep(Ms(0));
     assert!(caller.session("released", None).is_some(), "who takes it over has that time");
@@ -331,7 +331,7 @@ fn reopening_finds_everything() {
     ended.assert_stored(&caller, 0, "I6");
     assert_eq!(caller.session("s", Some("alice")), Some(known));
     let owner = Owner { epoch: caller.epoch, unseen_ms: u64::MAX };
-    let look = Attach { stream: Some(log.key.nonce), principal: Some("alice".into()), ..Attach::nothing() };
+    let look = Attach { stream: Some(log.key.nonce), principal: Some("alice".into()), ..Attach::default() };
     let found = caller.attach("s", &look).log.unwrap();
     assert_eq!((found.retry_ms, found.page.is_finished, found.page.owner), (Some(700), false, Some(owner)));
     let page = caller.read(&ended, 0, ReadLimit::default()).unwrap();
