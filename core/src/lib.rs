@@ -32,7 +32,6 @@ pub mod store;
 #[cfg(feature = "runtime")]
 mod sync {
     pub(crate) use std::sync::*;
-    #[cfg(feature = "testing")]
     pub(crate) use std::thread;
 }
 

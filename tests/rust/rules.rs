@@ -50,9 +50,9 @@ mod protocol {
 }
 
 mod stores {
+    mod folder;
     mod host;
     mod memory;
-    mod threaded;
 
     #[cfg(all(feature = "sqlite", feature = "testing"))]
     mod sealed;

@@ -47,7 +47,7 @@ fn stores() -> [Arc<dyn EventStore>; 2] {
 }
 
 fn threaded() -> Arc<dyn EventStore> {
-    Arc::new(ThreadedStore::new(Limits::default(), 0))
+    Arc::new(ThreadedStore::delayed(Limits::default(), 0))
 }
 
 /// An engine with a clock that stands still until somebody moves it. A test closes it, or the store's threads would

@@ -28,15 +28,18 @@ pub struct Append {
 
 /// The state of a log that decides whether it takes an append.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LogState {
-    pub(super) head: Seq,
-    pub(super) chain: u64,
-    pub(super) is_finished: bool,
+pub struct LogState {
+    /// The last position; 0 where there is no event.
+    pub head: Seq,
+    /// The running hash at the head: of a log without events, [`Chain::start`](crate::stream::Chain::start) of its stream.
+    pub chain: u64,
+    /// It has its end.
+    pub is_finished: bool,
 }
 
 /// What is to be done to a log that takes an append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub enum Verdict {
     /// Everything is there already.
     Nothing,
     /// The events are there, or there are none: what comes with them is to be written.
@@ -47,12 +50,11 @@ pub(super) enum Verdict {
 
 impl Append {
     /// The position of the last event, or the one before `first`.
-    pub(super) fn last(&self) -> Seq {
+    pub fn last(&self) -> Seq {
         self.first + self.events.len() as Seq - 1
     }
 
     /// Of payloads.
-    #[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
     pub(super) fn bytes(&self) -> usize {
         let frames: usize = self.events.iter().map(|event| event.frame.len()).sum();
         frames + self.about.len() + self.end.as_ref().map_or(0, Bytes::len)
@@ -62,7 +64,7 @@ impl Append {
     ///
     /// # Errors
     /// Why it takes nothing.
-    pub(super) fn judge(&self, log: LogState) -> Result<Verdict, StoreError> {
+    pub fn judge(&self, log: LogState) -> Result<Verdict, StoreError> {
         // Only events have a position: a log that was set back takes its end all the same.
         let is_there = self.events.is_empty() || (log.head, log.chain) == (self.last(), self.chain);
         let has_rest = self.end.is_some() || self.retry_ms.is_some();
@@ -81,7 +83,7 @@ impl Append {
     }
 
     /// Refuses events that are larger than the store takes.
-    pub(super) fn check_size(&self, max: usize) -> Result<(), StoreError> {
+    pub fn check_size(&self, max: usize) -> Result<(), StoreError> {
         match self.events.iter().map(|event| event.frame.len()).find(|bytes| *bytes > max) {
             Some(bytes) => Err(StoreError::TooLarge { bytes, max }),
             None => Ok(()),

@@ -167,7 +167,7 @@ fn rule_2_one_append_creates_adds_and_ends(store: &dyn EventStore) {
 fn rule_2_concurrent_appends_to_many_streams_all_count(store: &dyn EventStore) {
     const THREADS: u64 = 8;
     const STREAMS: u64 = 5;
-    const EVENTS: u64 = 200;
+    const EVENTS: u64 = 50;
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             scope.spawn(move || {

@@ -14,12 +14,12 @@ const KEPT: u64 = 1_000;
 const SLOWEST_BEAT_MS: u64 = 2_500;
 
 /// The pause between two beats of an owner.
-pub(super) fn beat_ms(owner_lost_ms: u64) -> u64 {
+pub fn beat_ms(owner_lost_ms: u64) -> u64 {
     (owner_lost_ms / 4).clamp(1, SLOWEST_BEAT_MS)
 }
 
 /// What one store object has seen of the beats of others.
-pub(super) struct Sightings {
+pub struct Sightings {
     /// What one pause between two looks counts at most. A single long one is no proof.
     step_ms: u64,
     keep_ms: u64,
@@ -33,14 +33,15 @@ struct Sighting {
 }
 
 impl Sightings {
-    pub(super) fn new(owner_lost_ms: u64) -> Self {
+    /// Nothing was seen yet. An owner counts as lost after `owner_lost_ms` milliseconds.
+    pub fn new(owner_lost_ms: u64) -> Self {
         let keep_ms = owner_lost_ms.saturating_mul(KEPT);
         Self { step_ms: owner_lost_ms.div_ceil(3), keep_ms, seen: HashMap::new() }
     }
 
     /// A look at `now`, on this process's monotonic clock, found this count of the owner's beats; none where the
     /// store has none, which proves nothing. Returns for how many milliseconds the owner is known to give no sign.
-    pub(super) fn saw(&mut self, owner: &str, count: Option<u64>, now: Ms) -> u64 {
+    pub fn saw(&mut self, owner: &str, count: Option<u64>, now: Ms) -> u64 {
         let Some(count) = count else {
             self.seen.remove(owner);
             return 0;

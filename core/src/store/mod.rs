@@ -12,10 +12,8 @@ mod error;
 mod flush;
 mod host;
 mod limits;
-#[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
-mod line;
-#[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
 mod liveness;
+mod mailbox;
 mod memory;
 mod open;
 #[cfg(feature = "postgres")]
@@ -28,7 +26,6 @@ mod sealed;
 mod sqlite;
 #[cfg(feature = "testing")]
 pub mod threaded;
-#[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
 mod threads;
 mod watchers;
 
@@ -37,11 +34,13 @@ use std::sync::{Arc, Weak};
 
 use sha2::{Digest, Sha256};
 
-pub use append::Append;
+pub use append::{Append, LogState, Verdict};
 pub use error::StoreError;
 pub use flush::flush;
 pub use host::{HostOperation, HostReplay, HostRequest, HostStore};
 pub use limits::Limits;
+pub use liveness::{Sightings, beat_ms};
+pub use mailbox::{Ask, Backend, BlockingBackend, Fault, Kind, Op, Queued};
 pub use memory::MemoryStore;
 pub use open::{Durability, OpenError, StoreOptions, WallClock, is_remote, open, shown_address};
 #[cfg(feature = "postgres")]
@@ -211,8 +210,8 @@ pub struct ReadLimit {
 ///    said to hold: [`StoreError::RolledBack`].
 /// 3. An event is readable when its append succeeded, and not before (I1).
 /// 4. Events are read back in order, byte for byte.
-/// 5. Trimming moves `low` and is by prefix only. Terminals and unanswered questions survive it:
-///    they are returned at their positions, so a reader sees the positions between as missing (I8).
+/// 5. Trimming moves `low` and is by prefix only. The newest event stays, whatever its size. Terminals and unanswered
+///    questions survive it: they are returned at their positions, so a reader sees the positions between as missing (I8).
 /// 6. A log ends with a terminal, or with an end that is not in it. The first end wins (I13). A finished log
 ///    stays readable for the retention time and takes no further events.
 /// 7. A failed operation changes nothing and harms no other (I9).
@@ -256,13 +255,13 @@ pub trait EventStore: Send + Sync {
     /// What a reader needs that comes to a stream: the session, the log, and its first events.
     fn attach(&self, session: &str, attach: &Attach, ticket: &Ticket) -> Answer<Attached>;
 
-    /// The events after a position. [`StoreError::Gone`] where there is no such log.
+    /// The events after a position. [`StoreError::Gone`] where there is no such session or log.
     fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<LogPage>;
 
-    /// The owner lets the session go: anybody may take it over at once.
+    /// The owner lets the session go: anybody may take it over at once. Session and logs stay, with their epoch.
     fn release(&self, session: &str, epoch: Epoch);
 
-    /// From now on the watcher is told of changes that were made elsewhere (rule 13).
+    /// From now on the watcher is told of changes that were made elsewhere (rule 13). The call does not wait for the store.
     fn watch(&self, key: &StreamKey, watcher: &Watcher) {
         let _ = (key, watcher);
     }
@@ -281,10 +280,12 @@ pub trait EventStore: Send + Sync {
     /// Forgets a session with all its logs.
     fn drop_session(&self, session: &str, epoch: Epoch);
 
-    /// Applies retention. Returns when it has to be applied next.
+    /// Applies retention: a log goes [`retention_ms`](Limits::retention_ms) after its end. A session whose owner is gone
+    /// goes with all its logs when nobody wrote to it for [`max_age_ms`](Limits::max_age_ms). Returns when retention has to
+    /// be applied next.
     fn sweep(&self, now: Ms) -> Ms;
 
-    /// What is held at the moment.
+    /// What is held at the moment. The call does not wait for the store.
     fn usage(&self) -> Usage;
 
     /// Late outcomes may come from threads that the host does not know. Only then does a host make

@@ -193,7 +193,7 @@ fn open_plain(address: &str, options: &StoreOptions) -> Result<Arc<dyn EventStor
         "test-threaded" => {
             let delay_ms = if rest.is_empty() { Some("0") } else { rest.strip_prefix("?delay_ms=") };
             match delay_ms.and_then(|delay_ms| delay_ms.parse().ok()) {
-                Some(delay_ms) => Ok(Arc::new(super::ThreadedStore::new(options.limits, delay_ms))),
+                Some(delay_ms) => Ok(Arc::new(super::ThreadedStore::delayed(options.limits, delay_ms))),
                 None => refuse("its address is test-threaded: or test-threaded:?delay_ms=N".to_owned()),
             }
         }

@@ -37,7 +37,8 @@ pub struct Hold {
     pub epoch: Epoch,
     /// The epoch that is replaced. With none the session is new, or has `epoch` already.
     pub seen: Option<Epoch>,
-    /// What is kept of a session that is new, or has `epoch` already. With none that stays as it is.
+    /// What is kept of a session that is new, or has `epoch` already. With none that stays as it is. A session that is taken
+    /// over keeps the record that it has.
     pub record: Option<SessionRecord>,
 }
 
@@ -54,19 +55,20 @@ pub struct RunningLog {
     pub about: Bytes,
 }
 
-/// The owner of a session, as another store object sees it.
+/// The owner of a session, as another store object sees it. An owner is a store object, not a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
     /// The epoch that it writes with.
     pub epoch: Epoch,
-    /// For how many milliseconds it is known to give no sign of life. `u64::MAX` when it released the session.
+    /// For how many milliseconds it is known to give no sign of life, as [`Sightings`](super::Sightings) counts them.
+    /// `u64::MAX` when it released the session.
     pub unseen_ms: u64,
 }
 
 /// Events of a log, and where it stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogPage {
-    /// The events.
+    /// The events. Position 0 has the tag of [`Chain::start`](crate::stream::Chain::start), whatever was trimmed.
     pub page: Page,
     /// The running hash at the head.
     pub chain: u64,
@@ -76,7 +78,8 @@ pub struct LogPage {
     pub tail: Option<Bytes>,
     /// How many readers [attached](super::EventStore::attach) that count.
     pub readers: u64,
-    /// Who owns the session; none for this store object itself.
+    /// Who owns the session; none for this store object itself. A session that was
+    /// [released](super::EventStore::release) is nobody's: every store object, that which released it too, tells the last epoch.
     pub owner: Option<Owner>,
 }
 

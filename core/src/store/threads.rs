@@ -1,7 +1,8 @@
 //! The threads that a store waits for when it goes away.
 
 use std::process::id;
-use std::thread::JoinHandle;
+
+use crate::sync::thread::{self, JoinHandle};
 
 /// Threads of this process. The child of a fork has them not: to wait for one would be to wait for ever, or for
 /// whatever came to be in its place.
@@ -30,7 +31,7 @@ impl Threads {
 /// Waits for them, unless this is one of them: an outcome may have let go of the last engine. The others wait for
 /// that one, and all of them end when it goes on.
 pub(super) fn join(threads: Vec<JoinHandle<()>>) {
-    let me = std::thread::current().id();
+    let me = thread::current().id();
     if threads.iter().all(|thread| thread.thread().id() != me) {
         threads.into_iter().for_each(|thread| drop(thread.join()));
     }

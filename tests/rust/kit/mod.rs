@@ -7,6 +7,7 @@ pub(crate) mod any_order;
 pub(crate) mod common;
 pub(crate) mod dice;
 pub(crate) mod events;
+pub(crate) mod eventually;
 pub(crate) mod folder;
 pub(crate) mod late_looks;
 pub(crate) mod processes;

@@ -22,11 +22,6 @@ fn the_memory_store_keeps_the_contract() {
 }
 
 #[test]
-fn a_store_that_answers_on_another_thread_keeps_the_contract() {
-    check(&|| Arc::new(super::threaded::ThreadedStore::new(Limits::default())));
-}
-
-#[test]
 #[cfg(feature = "testing")]
 fn the_threaded_store_of_hosts_keeps_the_contract() {
     use tailrope_core::store::{StoreOptions, open};

@@ -3,8 +3,8 @@
 use tokio_postgres::types::{ToSql, Type};
 
 use super::EVENT_OVERHEAD;
-use super::queue::{Change, Write};
 use crate::protocol::StreamNonce;
+use crate::store::mailbox::{Ask, Op};
 use crate::store::{Attach, Epoch};
 use crate::stream::StoredEvent;
 
@@ -67,6 +67,7 @@ impl ToSql for Body<'_> {
 #[derive(Default)]
 struct Row<'a> {
     kind: i16,
+    epoch: Epoch,
     nonce: Option<&'a StreamNonce>,
     a: i64,
     b: i64,
@@ -83,22 +84,21 @@ struct Row<'a> {
 }
 
 impl<'a> Encoded<'a> {
-    pub(super) fn new(writes: &'a [Write]) -> Self {
+    pub(super) fn new(writes: &'a [Op]) -> Self {
         let mut encoded = Self { order: (0..writes.len()).collect(), ..Self::default() };
         // All store objects lock sessions in this order.
         encoded.order.sort_by_key(|at| &writes[*at].session);
         for at in encoded.order.clone() {
-            encoded.push(&writes[at], row(&writes[at]));
+            encoded.push(&writes[at].session, row(&writes[at].ask));
         }
         encoded
     }
 
-    fn push(&mut self, write: &'a Write, row: Row<'a>) {
+    fn push(&mut self, session: &'a str, row: Row<'a>) {
         self.kinds.push(row.kind);
-        self.names.push(write.session.as_bytes());
-        let Epoch { number, salt } = write.epoch;
-        self.epochs.push(number.cast_signed());
-        self.salts.push(salt.cast_signed());
+        self.names.push(session.as_bytes());
+        self.epochs.push(row.epoch.number.cast_signed());
+        self.salts.push(row.epoch.salt.cast_signed());
         self.nonces.push(row.nonce.map(|nonce| nonce.0.as_slice()));
         self.a.push(row.a);
         self.b.push(row.b);
@@ -154,10 +154,10 @@ impl<'a> Encoded<'a> {
     }
 }
 
-fn row(write: &Write) -> Row<'_> {
-    let of = |kind| Row { kind, nonce: write.nonce.as_ref(), ..Row::default() };
-    match &write.change {
-        Change::Append(append) => Row {
+fn row(ask: &Ask) -> Row<'_> {
+    let of = |kind, epoch: Epoch, nonce| Row { kind, epoch, nonce, ..Row::default() };
+    match ask {
+        Ask::Append { nonce, epoch, append } => Row {
             a: position(append.first),
             b: append.chain_before.cast_signed(),
             c: append.chain.cast_signed(),
@@ -165,16 +165,16 @@ fn row(write: &Write) -> Row<'_> {
             about: Some(&*append.about).filter(|_| append.first == 1),
             tail: append.end.as_deref(),
             retry: append.retry_ms.map(i64::from),
-            ..of(1)
+            ..of(1, *epoch, Some(nonce))
         },
-        Change::Settle(seq) => Row { a: position(*seq), ..of(2) },
-        Change::DropStream => of(3),
-        Change::DropSession => of(4),
-        Change::Release => of(5),
-        Change::Hold(hold) => {
+        Ask::Settle { nonce, epoch, seq } => Row { a: position(*seq), ..of(2, *epoch, Some(nonce)) },
+        Ask::DropStream { nonce, epoch } => of(3, *epoch, Some(nonce)),
+        Ask::DropSession { epoch } => of(4, *epoch, None),
+        Ask::Release { epoch } => of(5, *epoch, None),
+        Ask::Hold(hold) => {
             let seen = hold.seen.unwrap_or_default();
             let (a, b, count) = (seen.number.cast_signed(), seen.salt.cast_signed(), usize::from(hold.seen.is_some()));
-            let held = Row { a, b, count, ..of(6) };
+            let held = Row { a, b, count, ..of(6, hold.epoch, None) };
             let Some(record) = &hold.record else { return held };
             let lists = record.list_changed;
             Row {
@@ -186,15 +186,16 @@ fn row(write: &Write) -> Row<'_> {
                 ..held
             }
         }
-        Change::Attach(attach) => Row {
+        Ask::Attach(attach) => Row {
             a: position(attach.after),
             b: position(attach.limit.up_to),
             c: position(attach.limit.events as u64),
             size: position(attach.limit.bytes as u64),
             retry: attach.tag.map(|tag| i64::from(tag.cast_signed())),
             principals: principals(attach),
-            ..of(7)
+            ..of(7, Epoch::default(), attach.stream.as_ref())
         },
+        _ => unreachable!("it changes nothing"),
     }
 }
 

@@ -5,16 +5,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Error};
 
 use super::Context;
-use super::link::{Fault, Kind, SharedLink};
-use super::queue::Shared;
+use super::link::{SharedLink, passing};
 use crate::store::StreamKey;
+use crate::store::mailbox::Fault;
 
 /// Pause between two notifications.
 const GAP: Duration = Duration::from_millis(3);
+/// Pause after what failed.
+const AGAIN: Duration = Duration::from_millis(50);
 /// Pause between two looks at the watched logs where notifications come through.
 const RARELY: Duration = Duration::from_secs(1);
 /// The same where they do not.
@@ -26,84 +28,56 @@ const ECHO: Duration = Duration::from_secs(3);
 /// Pause before that is tried again.
 const RETRY: Duration = Duration::from_secs(60);
 
-/// Says what was written. Ends when the store is closed.
-pub(super) async fn tell(link: SharedLink, shared: Arc<Shared>, context: Arc<Context>) {
-    loop {
-        let payloads = shared.wake.take(context.owner);
-        if payloads.is_empty() {
-            if shared.is_written() {
-                return;
-            }
-            shared.wake.news_came.notified().await;
-            continue;
-        }
-        let client = link.lock().await.client(Duration::ZERO).await.ok();
-        let is_told = match &client {
-            Some(client) => {
-                let what = [(&payloads as &(dyn ToSql + Sync), Type::TEXT_ARRAY)];
-                let told = client.query_typed(&context.statements.tell, &what);
-                tokio::time::timeout(context.timeout, told).await.is_ok_and(|told| told.is_ok())
-            }
-            None => false,
-        };
-        if !is_told {
-            if shared.is_closed() {
-                return;
-            }
-            let mut link = link.lock().await;
-            if let Some(client) = &client {
-                link.lost_one(client);
-            }
-            let wait = link.wait().unwrap_or(Duration::from_millis(50));
-            drop(link);
-            shared.wake.unheard();
-            tokio::time::sleep(wait).await;
-        }
+/// Says what was written, until the store is closed.
+pub(super) async fn tell(link: SharedLink, context: Arc<Context>) {
+    while !context.mailbox.is_closed() {
+        context.wake.news_came.notified().await;
+        say(&link, &context).await;
         tokio::time::sleep(GAP).await;
     }
 }
 
-/// Looks at the watched logs. Ends when the store is closed.
-pub(super) async fn look(link: SharedLink, shared: Arc<Shared>, context: Arc<Context>) {
+/// Says what was not said yet.
+pub(super) async fn say(link: &SharedLink, context: &Context) {
+    let payloads = context.wake.take(context.owner);
+    if payloads.is_empty() {
+        return;
+    }
+    let what = [(&payloads as &(dyn ToSql + Sync), Type::TEXT_ARRAY)];
+    let told = link.ask(context.timeout, async |client| client.query_typed(&context.statements.tell, &what).await);
+    if told.await.is_err() {
+        tokio::time::sleep(AGAIN).await;
+        context.wake.unheard();
+    }
+}
+
+/// Looks at the watched logs, until the store is closed.
+pub(super) async fn look(link: SharedLink, context: Arc<Context>) {
     let mut known: HashMap<StreamKey, Seen> = HashMap::new();
-    while !shared.is_closed() {
-        let keys = shared.wake.watchers.keys();
+    let wake = &context.wake;
+    while !context.mailbox.is_closed() {
+        let keys = wake.watchers.keys();
         if keys.is_empty() {
             known.clear();
-            shared.wake.watched.notified().await;
+            wake.watched.notified().await;
             continue;
         }
         let asked = Instant::now();
-        let client = link.lock().await.client(Duration::ZERO).await.ok();
-        let found = match &client {
-            Some(client) => {
-                let late = || Fault::new(Kind::Lost, "the server did not answer in time");
-                let found = tokio::time::timeout(context.timeout, see(client, &context, &keys)).await;
-                found.unwrap_or_else(|_| Err(late()))
-            }
-            None => Err(Fault::new(Kind::Other, "the server cannot be reached")),
-        };
-        let pause = match found {
+        let pause = match link.ask(context.timeout, async |client| see(&client, &context, &keys).await).await {
             Ok(found) => {
                 known.retain(|key, _| found.contains_key(key));
                 for (key, seen) in found {
                     if known.get(&key) != Some(&seen) {
-                        shared.wake.watchers.changed(&key);
+                        wake.watchers.changed(&key);
                         known.insert(key, seen);
                     }
                 }
-                if shared.wake.hears() { RARELY } else { OFTEN.max(4 * asked.elapsed()) }
+                if wake.hears() { RARELY } else { OFTEN.max(4 * asked.elapsed()) }
             }
-            Err(fault) => {
-                let mut link = link.lock().await;
-                if let Some(client) = client.filter(|_| fault.kind == Kind::Lost) {
-                    link.lost_one(&client);
-                }
-                link.wait().unwrap_or(Duration::from_millis(50))
-            }
+            Err(_) => AGAIN,
         };
         // Whoever begins to watch is told soon, but not each in a look of its own.
-        if tokio::time::timeout(pause, shared.wake.watched.notified()).await.is_ok() {
+        if tokio::time::timeout(pause, wake.watched.notified()).await.is_ok() {
             tokio::time::sleep(GAP).await;
         }
     }
@@ -113,7 +87,7 @@ pub(super) async fn look(link: SharedLink, shared: Arc<Shared>, context: Arc<Con
 /// writes itself does not count. None when the log is gone.
 type Seen = Option<(i64, bool, i64)>;
 
-async fn see(client: &Client, context: &Context, keys: &[StreamKey]) -> Result<HashMap<StreamKey, Seen>, Fault> {
+async fn see(client: &Client, context: &Context, keys: &[StreamKey]) -> Result<HashMap<StreamKey, Seen>, Error> {
     let mut found: HashMap<StreamKey, Seen> = keys.iter().map(|key| (key.clone(), None)).collect();
     for keys in keys.chunks(AT_A_TIME) {
         see_some(client, context, keys, &mut found).await?;
@@ -126,7 +100,7 @@ async fn see_some(
     context: &Context,
     keys: &[StreamKey],
     found: &mut HashMap<StreamKey, Seen>,
-) -> Result<(), Fault> {
+) -> Result<(), Error> {
     let names: Vec<&[u8]> = keys.iter().map(|key| key.session.as_bytes()).collect();
     let nonces: Vec<&[u8]> = keys.iter().map(|key| key.nonce.0.as_slice()).collect();
     let rows = client
@@ -134,8 +108,7 @@ async fn see_some(
             &context.statements.heads,
             &[(&context.owner, Type::INT8), (&names, Type::BYTEA_ARRAY), (&nonces, Type::BYTEA_ARRAY)],
         )
-        .await
-        .map_err(|error| Fault::of(&error))?;
+        .await?;
     for row in rows {
         let at = usize::try_from(row.get::<_, i64>(0) - 1).unwrap_or(usize::MAX);
         let (head, is_finished, readers, is_mine) = (row.get(2), row.get(3), row.get(4), row.get(5));
@@ -147,12 +120,12 @@ async fn see_some(
 }
 
 /// Listens. Ends when the store is closed.
-pub(super) async fn listen(link: SharedLink, shared: Arc<Shared>, context: Arc<Context>) {
-    let (mut pause, mut is_told) = (Duration::from_millis(50), false);
-    while !shared.is_closed() {
-        let wait = match heed(&link, &shared, &context).await {
+pub(super) async fn listen(link: SharedLink, context: Arc<Context>) {
+    let (mut pause, mut is_told) = (AGAIN, false);
+    while !context.mailbox.is_closed() {
+        let wait = match heed(&link, &context).await {
             Ok(true) => {
-                (pause, is_told) = (Duration::from_millis(50), false);
+                (pause, is_told) = (AGAIN, false);
                 pause
             }
             Ok(false) => {
@@ -164,35 +137,31 @@ pub(super) async fn listen(link: SharedLink, shared: Arc<Shared>, context: Arc<C
                 RETRY
             }
             Err(fault) => {
-                if !is_told && !shared.is_closed() {
-                    tracing::warn!(target: "tailrope", error = fault.text, "the event store hears no notifications");
+                if !is_told && !context.mailbox.is_closed() {
+                    tracing::warn!(target: "tailrope", error = fault.what, "the event store hears no notifications");
                 }
                 is_told = true;
                 pause = (2 * pause).min(Duration::from_secs(2));
                 pause
             }
         };
-        let _ = tokio::time::timeout(wait, shared.wake.closed.notified()).await;
+        let _ = tokio::time::timeout(wait, context.wake.closed.notified()).await;
     }
 }
 
 /// Listens on one connection as long as it lasts; false when it was connected and nothing came through.
-async fn heed(link: &SharedLink, shared: &Shared, context: &Context) -> Result<bool, Fault> {
-    let late = || Fault::new(Kind::Lost, "the server did not answer in time");
-    let (client, ended) = {
-        let mut link = link.lock().await;
-        (link.client(Duration::ZERO).await?, Arc::clone(&link.ended))
-    };
-    let wake = &shared.wake;
+async fn heed(link: &SharedLink, context: &Context) -> Result<bool, Fault> {
+    let late = || passing("nothing was heard in time", true);
+    let (client, ended) = (link.client().await?, link.ended().await);
+    let (wake, mailbox) = (&context.wake, &context.mailbox);
     let echoes = || wake.echoes.load(Ordering::Relaxed);
     let before = echoes();
     let listen = format!("LISTEN \"{}\"", context.channel);
-    let listening = tokio::time::timeout(context.timeout, client.batch_execute(&listen)).await.map_err(|_| late())?;
-    listening.map_err(|error| Fault::of(&error))?;
+    link.ask(context.timeout, async |client| client.batch_execute(&listen).await).await?;
     let asked = Instant::now();
     wake.hello();
     while echoes() == before {
-        if client.is_closed() || shared.is_closed() {
+        if client.is_closed() || mailbox.is_closed() {
             return Err(late());
         }
         if asked.elapsed() > ECHO && !wake.is_deaf() {
@@ -209,12 +178,12 @@ async fn heed(link: &SharedLink, shared: &Shared, context: &Context) -> Result<b
     // Others may let go of it, and then it ends.
     let left = Arc::downgrade(&client);
     drop(client);
-    while !shared.is_closed() && left.upgrade().is_some_and(|client| !client.is_closed()) {
+    while !mailbox.is_closed() && left.upgrade().is_some_and(|client| !client.is_closed()) {
         if echoes() != heard.0 || wake.is_deaf() {
             heard = (echoes(), Instant::now());
         } else if heard.1.elapsed() > 3 * beat + ECHO {
             if let Some(client) = left.upgrade() {
-                link.lock().await.lost_one(&client);
+                link.give_up(&client, &late()).await;
             }
             break;
         }

@@ -1,16 +1,15 @@
 //! What time and bounds ask for: signs of life, retention, what is over the bound of everything.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, Row};
+use tokio_postgres::types::Type;
+use tokio_postgres::{Client, Error, Row};
 
-use super::link::{Fault, Kind, SharedLink};
-use super::queue::{Shared, lock};
+use super::link::SharedLink;
 use super::usage::Tally;
 use super::vacuum::{self, Vacuum};
-use super::{Context, EVENT_OVERHEAD};
+use super::{Context, EVENT_OVERHEAD, lock};
 
 /// Streams, or sessions, that one transaction removes at most: others want to write, too.
 const AT_MOST: i32 = 256;
@@ -18,105 +17,71 @@ const AT_MOST: i32 = 256;
 const EVENTS_AT_MOST: i64 = 5_000;
 
 /// The task: ends when the store is closed.
-pub(super) async fn run(link: SharedLink, quiet: SharedLink, shared: Arc<Shared>, context: Arc<Context>) {
-    let pause = context.pause;
-    let vacuum = Vacuum::new(quiet, Arc::clone(&shared), Arc::clone(&context));
-    let lane = shared.lanes.len();
+pub(super) async fn run(link: SharedLink, quiet: SharedLink, context: Arc<Context>) {
+    let vacuum = Vacuum::new(quiet, Arc::clone(&context));
     let (beat_due, is_stuck, lost) = (Instant::now(), false, Default::default());
-    let mut house = House { lane, beat_due, is_stuck, lost, vacuum, shared, context };
-    while !house.shared.is_closed() {
-        let patience = pause.min(house.context.timeout);
-        let asked = house.shared.sweeps_asked();
-        let found = {
-            let mut link = link.lock().await;
-            link.client(patience).await.map_err(|_| link.wait())
-        };
-        let client = match found {
-            Ok(client) => client,
-            Err(wait) => {
-                house.shared.swept(asked);
-                let wait = wait.unwrap_or(patience);
-                let _ = tokio::time::timeout(wait, house.shared.house.notified()).await;
-                continue;
-            }
-        };
-        let limit = house.context.timeout;
-        let more = match tokio::time::timeout(limit, house.work(&client, asked)).await {
-            Ok(Ok(more)) => more,
-            Ok(Err(fault)) => {
-                tracing::warn!(target: "tailrope", error = fault.text, "event store gave no sign of life");
-                match fault.kind {
-                    Kind::Lost => link.lock().await.lost_one(&client),
-                    Kind::Refuses => link.lock().await.refuses(fault, Duration::ZERO),
-                    Kind::Conflict | Kind::Late | Kind::Other => {}
-                }
-                false
-            }
-            Err(_) => {
-                link.lock().await.give_up();
-                false
-            }
-        };
-        house.shared.swept(asked);
-        if !more {
+    let mut house = House { beat_due, is_stuck, lost, vacuum, context: Arc::clone(&context) };
+    let mut is_away = false;
+    while !context.mailbox.is_closed() {
+        let worked = link.ask(context.timeout, async |client| house.work(&client).await).await;
+        if let Err(fault) = &worked
+            && !is_away
+        {
+            tracing::warn!(target: "tailrope", error = fault.what, "event store gave no sign of life");
+        }
+        is_away = worked.is_err();
+        if !worked.is_ok_and(|more| more) {
             // A beat that failed is tried again soon: others count how long it stands still.
-            let wait = house.beat_due.saturating_duration_since(Instant::now()).max(pause / 16);
-            let _ = tokio::time::timeout(wait, house.shared.house.notified()).await;
+            let wait = house.beat_due.saturating_duration_since(Instant::now()).max(context.pause / 16);
+            let _ = tokio::time::timeout(wait, context.house.notified()).await;
         }
     }
-    house.shared.swept(u64::MAX);
 }
 
 struct House {
-    /// The number of its row in `tally`.
-    lane: usize,
     beat_due: Instant,
     /// Nothing more could be freed: not tried again before the next sign of life.
     is_stuck: bool,
     /// The owners that were seen to stand still, and at which beats.
     lost: (Vec<i64>, Vec<i64>),
     vacuum: Vacuum,
-    shared: Arc<Shared>,
     context: Arc<Context>,
 }
 
 impl House {
     /// One round. True when there is more to do at once.
-    async fn work(&mut self, client: &Client, asked: u64) -> Result<bool, Fault> {
+    async fn work(&mut self, client: &Client) -> Result<bool, Error> {
         if Instant::now() >= self.beat_due {
             self.beat(client).await?;
             self.beat_due = Instant::now() + self.context.pause;
             self.is_stuck = false;
-            let worn = client.query_typed(&self.context.statements.worn, &[(&vacuum::AT_LEAST, Type::INT8)]).await;
-            let worn = worn.map_err(|error| Fault::of(&error))?;
+            let worn = client.query_typed(&self.context.statements.worn, &[(&vacuum::AT_LEAST, Type::INT8)]).await?;
             self.vacuum.begin(worn.iter().map(|row| row.get(0)).collect());
         }
         let mut more = self.sweep(client).await?;
-        self.shared.swept(asked);
         more |= self.trim(client).await?;
-        let trash = self.ask(client, &self.context.statements.empty_trash, &[(&EVENTS_AT_MOST, Type::INT8)]).await?;
-        more |= trash.get::<_, bool>(0);
+        let empty_trash = &self.context.statements.empty_trash;
+        more |= client.query_typed_one(empty_trash, &[(&EVENTS_AT_MOST, Type::INT8)]).await?.get::<_, bool>(0);
         Ok(more)
     }
 
-    async fn beat(&mut self, client: &Client) -> Result<(), Fault> {
+    async fn beat(&mut self, client: &Client) -> Result<(), Error> {
         let context = &self.context;
-        let row = self.ask(client, &context.statements.beat, &[(&context.owner, Type::INT8)]).await?;
-        lock(&self.shared.book).others = tally(&row);
+        let row = client.query_typed_one(&context.statements.beat, &[(&context.owner, Type::INT8)]).await?;
+        lock(&self.context.book).others = tally(&row);
         let (others, beats): (Vec<i64>, Vec<i64>) = (row.get(4), row.get(5));
-        self.shared.wake.beat(others.is_empty());
+        self.context.wake.beat(others.is_empty());
         let is_lost = |(owner, beat): &(i64, i64)| context.unseen_ms(*owner, Some(*beat)) >= context.owner_lost_ms;
         self.lost = others.into_iter().zip(beats).filter(is_lost).unzip();
         Ok(())
     }
 
-    async fn sweep(&self, client: &Client) -> Result<bool, Fault> {
+    async fn sweep(&self, client: &Client) -> Result<bool, Error> {
         let context = &self.context;
         let [retention_ms, max_age_ms] = context.sweep_ms;
         let (lost, beats) = &self.lost;
-        let row = self
-            .ask(
-                client,
+        let row = client
+            .query_typed_one(
                 &context.statements.sweep,
                 &[
                     (&context.owner, Type::INT8),
@@ -130,22 +95,21 @@ impl House {
                 ],
             )
             .await?;
-        lock(&self.shared.book).set(self.lane, tally(&row), 0);
+        lock(&self.context.book).set(self.context.lanes, tally(&row), 0);
         Ok(row.get(4))
     }
 
     /// A little more than needed goes, so that it is not done for every event.
-    async fn trim(&mut self, client: &Client) -> Result<bool, Fault> {
+    async fn trim(&mut self, client: &Client) -> Result<bool, Error> {
         let context = &self.context;
         let max = context.max_bytes;
-        let held = lock(&self.shared.book).bytes();
+        let held = lock(&self.context.book).bytes();
         if held <= max || self.is_stuck {
             return Ok(false);
         }
         let to_free = held - (max - max / 64);
-        let row = self
-            .ask(
-                client,
+        let row = client
+            .query_typed_one(
                 &context.statements.trim_all,
                 &[
                     (&context.owner, Type::INT8),
@@ -156,24 +120,16 @@ impl House {
                 ],
             )
             .await?;
-        let mut book = lock(&self.shared.book);
-        book.set(self.lane, tally(&row), row.get(4));
+        let mut book = lock(&self.context.book);
+        book.set(self.context.lanes, tally(&row), row.get(4));
         let freed: i64 = row.get(5);
         self.is_stuck = freed == 0;
         Ok(freed > 0 && book.bytes() > max)
     }
 
+    /// Of its row in `tally`.
     fn number(&self) -> i32 {
-        i32::try_from(self.lane).unwrap_or(i32::MAX)
-    }
-
-    async fn ask(
-        &self,
-        client: &Client,
-        statement: &str,
-        parameters: &[(&(dyn ToSql + Sync), Type)],
-    ) -> Result<Row, Fault> {
-        client.query_typed_one(statement, parameters).await.map_err(|error| Fault::of(&error))
+        i32::try_from(self.context.lanes).unwrap_or(i32::MAX)
     }
 }
 

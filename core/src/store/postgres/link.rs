@@ -11,7 +11,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::{AsyncMessage, Client, Error};
 
 use super::server::{Server, handshake};
-use crate::store::StoreError;
+use crate::store::mailbox::{Fault, Kind};
 use crate::store::open::not_reached;
 use crate::tls;
 
@@ -19,89 +19,46 @@ use crate::tls;
 const SHORTEST: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(2);
 
-/// Why something did not happen, in words that name no address, password or data.
-#[derive(Clone, Debug)]
-pub(super) struct Fault {
-    pub(super) text: String,
-    pub(super) kind: Kind,
-    /// For how long nothing was heard of what was sent: it may have been done.
-    pub(super) unheard: Option<Duration>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// The connection is gone. What was under way may have been done.
-    Lost,
-    /// The server does nothing of that kind for anybody now.
-    Refuses,
-    /// The server did not answer in time. What was under way may have been done.
-    Late,
-    /// Two transactions were in each other's way. The next try goes through.
-    Conflict,
-    /// It has to do with what was asked.
-    Other,
-}
-
-impl Fault {
-    pub(super) fn new(kind: Kind, text: impl Into<String>) -> Self {
-        Self { text: text.into(), kind, unheard: None }
-    }
-
-    pub(super) fn late() -> Self {
-        Self::new(Kind::Late, "the server did not answer in time")
-    }
-
-    /// Whether a transaction with so many writes would have failed with any others, too. A server that is late
-    /// with one write alone does nothing; with several, one of them may be what takes long.
-    pub(super) fn is_of_all(&self, writes: usize) -> bool {
-        match self.kind {
-            Kind::Lost | Kind::Refuses => true,
-            Kind::Late => writes == 1,
-            Kind::Conflict | Kind::Other => false,
+/// Says what an error is, without its details: they may repeat what was sent. A connection on which something was sent and
+/// may be done is of no use any more.
+pub(super) fn fault(error: &Error) -> Fault {
+    const LOST: (Kind, bool) = (Kind::Passes, true);
+    const CONFLICT: (Kind, bool) = (Kind::Passes, false);
+    const REFUSES: (Kind, bool) = (Kind::Lasts, false);
+    const OTHER: (Kind, bool) = (Kind::OfOne, false);
+    let Some(code) = error.code() else { return passing(describe(error), true) };
+    let ((kind, was_sent), what) = match *code {
+        // A new connection may lead elsewhere.
+        SqlState::READ_ONLY_SQL_TRANSACTION => (LOST, "the server is read-only"),
+        SqlState::DISK_FULL => (REFUSES, "the server's disk is full"),
+        SqlState::TOO_MANY_CONNECTIONS => (LOST, "the server has too many connections"),
+        SqlState::INVALID_PASSWORD | SqlState::INVALID_AUTHORIZATION_SPECIFICATION => {
+            (LOST, "the server refuses the user or the password")
         }
-    }
-
-    pub(super) fn unheard_for(self, time: Duration) -> Self {
-        Self { unheard: Some(time), ..self }
-    }
-
-    /// Says what an error is, without its details: they may repeat what was sent.
-    pub(super) fn of(error: &Error) -> Self {
-        let Some(code) = error.code() else { return Self::new(Kind::Lost, describe(error)) };
-        let (kind, what) = match *code {
-            SqlState::READ_ONLY_SQL_TRANSACTION => (Kind::Refuses, "the server is read-only"),
-            SqlState::DISK_FULL => (Kind::Refuses, "the server's disk is full"),
-            SqlState::TOO_MANY_CONNECTIONS => (Kind::Lost, "the server has too many connections"),
-            SqlState::INVALID_PASSWORD | SqlState::INVALID_AUTHORIZATION_SPECIFICATION => {
-                (Kind::Lost, "the server refuses the user or the password")
-            }
-            SqlState::INVALID_CATALOG_NAME => (Kind::Lost, "there is no such database"),
-            SqlState::ADMIN_SHUTDOWN | SqlState::CRASH_SHUTDOWN => (Kind::Lost, "the server ended the connection"),
-            SqlState::CANNOT_CONNECT_NOW => (Kind::Lost, "the server is starting or stopping"),
-            SqlState::INSUFFICIENT_PRIVILEGE => (Kind::Refuses, "the user has not the rights that it takes"),
-            SqlState::UNDEFINED_TABLE | SqlState::UNDEFINED_FUNCTION | SqlState::INVALID_SCHEMA_NAME => {
-                (Kind::Refuses, "the tables are gone, or of another version")
-            }
-            SqlState::LOCK_NOT_AVAILABLE => (Kind::Other, "somebody else kept the log locked"),
-            SqlState::T_R_DEADLOCK_DETECTED | SqlState::T_R_SERIALIZATION_FAILURE => {
-                (Kind::Conflict, "another process was in the way")
-            }
-            SqlState::QUERY_CANCELED => (Kind::Other, "the server gave up"),
-            _ => match &code.code()[..2] {
-                "08" | "57" => (Kind::Lost, "the server ended the connection"),
-                "53" => (Kind::Refuses, "the server is out of resources"),
-                "28" => (Kind::Lost, "the server refuses the user or the password"),
-                _ => (Kind::Other, "the server refused it"),
-            },
-        };
-        Self::new(kind, format!("{what} ({})", code.code()))
-    }
+        SqlState::INVALID_CATALOG_NAME => (LOST, "there is no such database"),
+        SqlState::ADMIN_SHUTDOWN | SqlState::CRASH_SHUTDOWN => (LOST, "the server ended the connection"),
+        SqlState::CANNOT_CONNECT_NOW => (LOST, "the server is starting or stopping"),
+        SqlState::INSUFFICIENT_PRIVILEGE => (REFUSES, "the user has not the rights that it takes"),
+        SqlState::UNDEFINED_TABLE | SqlState::UNDEFINED_FUNCTION | SqlState::INVALID_SCHEMA_NAME => {
+            (REFUSES, "the tables are gone, or of another version")
+        }
+        SqlState::LOCK_NOT_AVAILABLE => (OTHER, "somebody else kept the log locked"),
+        SqlState::T_R_DEADLOCK_DETECTED | SqlState::T_R_SERIALIZATION_FAILURE => {
+            (CONFLICT, "another process was in the way")
+        }
+        SqlState::QUERY_CANCELED => (OTHER, "the server gave up"),
+        _ => match &code.code()[..2] {
+            "08" | "57" => (LOST, "the server ended the connection"),
+            "53" => (REFUSES, "the server is out of resources"),
+            "28" => (LOST, "the server refuses the user or the password"),
+            _ => (OTHER, "the server refused it"),
+        },
+    };
+    Fault { what: format!("{what} ({})", code.code()), kind, was_sent }
 }
 
-impl From<&Fault> for StoreError {
-    fn from(fault: &Fault) -> Self {
-        Self::Failed(fault.text.clone())
-    }
+pub(super) fn passing(what: impl Into<String>, was_sent: bool) -> Fault {
+    Fault { what: what.into(), kind: Kind::Passes, was_sent }
 }
 
 fn describe(error: &Error) -> String {
@@ -126,102 +83,101 @@ fn describe(error: &Error) -> String {
 pub(super) type Heard = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// One link of several tasks.
-pub(super) type SharedLink = Arc<tokio::sync::Mutex<Link>>;
+#[derive(Clone)]
+pub(super) struct SharedLink(Arc<tokio::sync::Mutex<Link>>);
 
-/// See the module.
-pub(super) struct Link {
+struct Link {
     server: Server,
     heard: Option<Heard>,
     /// A connection has ended.
-    pub(super) ended: Arc<Notify>,
+    ended: Arc<Notify>,
     client: Option<Arc<Client>>,
+    /// Why there is none.
+    why: Fault,
+    is_down: bool,
     pause: Duration,
-    not_before: Option<Instant>,
-    down: Option<(Instant, Fault)>,
+    /// Before that no attempt is made.
+    due: Instant,
 }
 
-impl Link {
-    pub(super) fn new(server: Server) -> Self {
-        let ended = Arc::default();
-        Self { server, heard: None, ended, client: None, pause: SHORTEST, not_before: None, down: None }
+impl SharedLink {
+    /// One whose notifications somebody takes, if `heard` is there.
+    pub(super) fn new(server: Server, heard: Option<Heard>) -> Self {
+        let (ended, why) = (Arc::default(), passing("it was not connected", false));
+        let (is_down, pause, due) = (false, SHORTEST, Instant::now());
+        Self(Arc::new(tokio::sync::Mutex::new(Link { server, heard, ended, client: None, why, is_down, pause, due })))
     }
 
-    /// One whose notifications somebody takes.
-    pub(super) fn hearing(server: Server, heard: Heard) -> SharedLink {
-        Arc::new(tokio::sync::Mutex::new(Self { heard: Some(heard), ..Self::new(server) }))
+    /// Asks something over the connection. One that is of no use any more is given up.
+    ///
+    /// # Errors
+    /// What went wrong. What takes longer than `limit` may be done all the same; where several things were asked
+    /// together, one of them may be what takes long.
+    pub(super) async fn ask<T, A>(&self, limit: Duration, what: impl FnOnce(Arc<Client>) -> A) -> Result<T, Fault>
+    where
+        A: Future<Output = Result<T, Error>>,
+    {
+        let client = self.client().await?;
+        let fault = match tokio::time::timeout(limit, what(Arc::clone(&client))).await {
+            Ok(Ok(found)) => return Ok(found),
+            Ok(Err(error)) => fault(&error),
+            Err(_) => Fault { kind: Kind::OfOne, ..passing("the server did not answer in time", true) },
+        };
+        if fault.was_sent {
+            self.give_up(&client, &fault).await;
+        }
+        Err(fault)
     }
 
-    /// The connection. One that was gone for less than `patience` is waited for.
-    pub(super) async fn client(&mut self, patience: Duration) -> Result<Arc<Client>, Fault> {
-        loop {
-            if let Some(client) = self.client.as_ref().filter(|client| !client.is_closed()) {
-                return Ok(Arc::clone(client));
-            }
-            if let Some(wait) = self.wait() {
-                match &self.down {
-                    Some((since, fault)) if since.elapsed() + wait > patience => return Err(fault.clone()),
-                    _ => tokio::time::sleep(wait).await,
+    /// The connection. It is made where there is none, unless that was tried a moment ago.
+    pub(super) async fn client(&self) -> Result<Arc<Client>, Fault> {
+        let mut link = self.0.lock().await;
+        if let Some(client) = link.client.as_ref().filter(|client| !client.is_closed()) {
+            return Ok(Arc::clone(client));
+        }
+        if Instant::now() < link.due {
+            return Err(link.why.clone());
+        }
+        let connected = connect(&link.server, link.heard.clone(), Arc::clone(&link.ended)).await;
+        link.due = Instant::now() + link.pause;
+        match connected {
+            Ok(client) => {
+                if std::mem::take(&mut link.is_down) {
+                    tracing::info!(target: "tailrope", "the event store's server is back");
                 }
+                link.pause = SHORTEST;
+                let client = Arc::new(client);
+                link.client = Some(Arc::clone(&client));
+                Ok(client)
             }
-            match connect(&self.server, self.heard.clone(), Arc::clone(&self.ended)).await {
-                Ok(client) => {
-                    if self.down.take().is_some() {
-                        tracing::info!(target: "tailrope", "the event store's server is back");
-                    }
-                    self.pause = SHORTEST;
-                    self.not_before = None;
-                    self.client = Some(Arc::new(client));
+            Err(fault) => {
+                link.why = passing(fault.what, false);
+                if !std::mem::replace(&mut link.is_down, true) {
+                    tracing::warn!(target: "tailrope", error = link.why.what, "the event store's server cannot be reached");
                 }
-                Err(fault) => self.failed(fault),
+                link.pause = (link.pause * 2).min(LONGEST);
+                Err(link.why.clone())
             }
         }
     }
 
-    /// Until the next attempt.
-    pub(super) fn wait(&self) -> Option<Duration> {
-        self.not_before.map(|at| at.saturating_duration_since(Instant::now())).filter(|wait| !wait.is_zero())
-    }
-
-    fn failed(&mut self, fault: Fault) {
-        if self.down.is_none() {
-            tracing::warn!(target: "tailrope", error = fault.text, "the event store's server cannot be reached");
+    /// Lets a connection go, and asks the server to stop what it does.
+    pub(super) async fn give_up(&self, client: &Arc<Client>, why: &Fault) {
+        let mut link = self.0.lock().await;
+        if link.client.take_if(|known| Arc::ptr_eq(known, client)).is_none() {
+            return;
         }
-        let since = self.down.as_ref().map_or_else(Instant::now, |(since, _)| *since);
-        self.down = Some((since, fault));
-        self.not_before = Some(Instant::now() + self.pause);
-        self.pause = (self.pause * 2).min(LONGEST);
-    }
-
-    /// The connection is of no use any more.
-    pub(super) fn lost(&mut self) {
-        self.client = None;
-    }
-
-    /// The same, of a connection that may have been given up since.
-    pub(super) fn lost_one(&mut self, lost: &Arc<Client>) {
-        if self.client.as_ref().is_some_and(|client| Arc::ptr_eq(client, lost)) {
-            self.lost();
-        }
-    }
-
-    /// The server was reached and does nothing: the next attempt is made with a new connection, which
-    /// may lead elsewhere, and until then nobody waits.
-    pub(super) fn refuses(&mut self, fault: Fault, patience: Duration) {
-        self.client = None;
-        self.failed(fault);
-        if let Some((since, _)) = &mut self.down {
-            *since = since.checked_sub(patience).unwrap_or(*since);
-        }
-    }
-
-    /// Asks the server to stop what this connection does, and lets it go.
-    pub(super) fn give_up(&mut self) {
-        let Some(client) = self.client.take() else { return };
-        let (token, tls) = (client.cancel_token(), self.server.tls.clone());
-        let limit = self.server.connect_timeout;
+        tracing::warn!(target: "tailrope", error = why.what, "a connection to the event store is given up");
+        link.why = passing(why.what.clone(), false);
+        let (token, tls, limit) = (client.cancel_token(), link.server.tls.clone(), link.server.connect_timeout);
         tokio::spawn(async move {
             let _ = tokio::time::timeout(limit, token.cancel_query(tls)).await;
         });
+    }
+
+    /// Is notified when a connection has ended.
+    pub(super) async fn ended(&self) -> Arc<Notify> {
+        Arc::clone(&self.0.lock().await.ended)
     }
 }
 

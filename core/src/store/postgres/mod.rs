@@ -1,8 +1,8 @@
 //! The event store in a PostgreSQL database, for processes on any machine.
 //!
 //! One thread with a small runtime does everything that is asked, so that no caller ever waits for the
-//! network. Sessions are spread over a few connections; what waits for one of them is written as one
-//! transaction by one call of a function, so that hundreds of appends share a commit and a round trip.
+//! network. A few connections write: each takes what waits of many sessions and writes it as one transaction, by one call
+//! of a function, so that hundreds of appends share a commit and a round trip.
 //! No statement relies on the state of a connection: a pooler may give each transaction another one.
 //!
 //! A caller's `now` is not used: times are the database's. None of them says that an owner is gone: that is seen, by
@@ -14,7 +14,6 @@ mod hints;
 mod house;
 mod lane;
 mod link;
-mod queue;
 mod reader;
 mod schema;
 mod server;
@@ -22,27 +21,25 @@ mod usage;
 mod vacuum;
 mod wake;
 
-use std::fmt;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use address::Address;
-use link::{Heard, Link};
-use queue::{Change, Look, Shared, Write, lock};
+use link::{Heard, SharedLink};
 use schema::Statements;
 use server::Server;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
 use tokio_postgres::types::Type;
+use usage::Book;
+use wake::Wake;
 
 use super::liveness::{Sightings, beat_ms};
-use super::threads::{self, Threads};
-use super::{
-    Answer, Append, Attach, Attached, Durability, Epoch, EventStore, Hold, LogPage, OpenError, ReadLimit, RunningLog,
-    StoreError, StoreOptions, StreamKey, Ticket, Usage, WallClock, Watcher,
-};
+use super::mailbox::{Backend, Mailbox, Queued};
+use super::threads::Threads;
+use super::{Durability, OpenError, StoreOptions, StreamKey, Usage, WallClock, Watcher};
 use crate::Ms;
-use crate::protocol::StreamNonce;
-use crate::stream::Seq;
 
 /// For tests that give it any text.
 #[cfg(feature = "testing")]
@@ -59,8 +56,17 @@ const GOODBYE: i64 = -1;
 /// How long opening may take besides connecting.
 const OPENING: Duration = Duration::from_secs(30);
 
-/// What all tasks know.
+/// How long what waits is written on when the store is closed.
+const CLOSING: Duration = Duration::from_secs(2);
+
+/// What all tasks know, and callers share with them.
 struct Context {
+    mailbox: Arc<Mailbox>,
+    /// For the housekeeper: a sweep was asked for, too much is held, or it is over.
+    house: Notify,
+    closing: Notify,
+    book: Mutex<Book>,
+    wake: Wake,
     /// This store object among all that ever used the namespace.
     owner: i64,
     opened: Instant,
@@ -79,6 +85,8 @@ struct Context {
     /// Retention of finished streams, and of sessions that were left.
     sweep_ms: [i64; 2],
     timeout: Duration,
+    /// Connections that write.
+    lanes: usize,
     statements: Statements,
     namespace: String,
     channel: String,
@@ -99,6 +107,11 @@ impl Context {
             LOG_OVERHEAD,
         ];
         Self {
+            mailbox: Arc::new(Mailbox::new(address.timeout, CLOSING)),
+            house: Notify::new(),
+            closing: Notify::new(),
+            book: Mutex::new(Book::new(address.connections + 1)),
+            wake: Wake::default(),
             owner,
             opened: Instant::now(),
             sightings: Mutex::new(Sightings::new(owner_lost_ms)),
@@ -111,6 +124,7 @@ impl Context {
             max_bytes: signed(limits.max_bytes),
             sweep_ms: [ms(limits.retention_ms), ms(limits.max_age_ms)],
             timeout: address.timeout,
+            lanes: address.connections,
             statements: Statements::new(&address.namespace),
             namespace: address.namespace.clone(),
             channel: schema::channel(&address.namespace),
@@ -135,15 +149,33 @@ impl Context {
 /// An event store in a PostgreSQL database. See [`open`](super::open).
 ///
 /// Dropping it writes what waits, for two seconds at most.
-pub struct PostgresStore {
-    shared: Arc<Shared>,
-    max_event_bytes: usize,
-    thread: Threads,
-}
+pub type PostgresStore = Queued<Postgres>;
 
-impl fmt::Debug for PostgresStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PostgresStore").field("usage", &self.usage()).finish_non_exhaustive()
+/// What a [`PostgresStore`] is besides its mailbox.
+pub struct Postgres(Arc<Context>);
+
+impl Backend for Postgres {
+    fn watch(&self, key: &StreamKey, watcher: &Watcher) {
+        self.0.wake.watch(key, watcher);
+    }
+
+    fn unwatch(&self, key: &StreamKey, watcher: &Watcher) {
+        self.0.wake.unwatch(key, watcher);
+    }
+
+    /// The housekeeper does it by itself, with every sign of life, and on request.
+    fn sweep(&self) {
+        self.0.house.notify_one();
+    }
+
+    fn usage(&self) -> Usage {
+        lock(&self.0.book).usage()
+    }
+
+    fn close(&self) {
+        self.0.house.notify_one();
+        self.0.wake.close();
+        self.0.closing.notify_one();
     }
 }
 
@@ -166,50 +198,16 @@ impl PostgresStore {
             }
             address::Listen::Off => Listen::Off,
         };
-        let shared = Arc::new(Shared::new(parsed.connections));
         let (opened, outcome) = channel();
-        let (of_thread, options) = (Arc::clone(&shared), options.clone());
-        let max_event_bytes = options.limits.max_event_bytes;
+        let (max_event_bytes, options) = (options.limits.max_event_bytes, options.clone());
         let thread = std::thread::Builder::new()
             .name("tailrope-postgres".to_owned())
-            .spawn(move || run(&parsed, Servers { main: server, listen }, &of_thread, &options, &opened))
+            .spawn(move || run(&parsed, Servers { main: server, listen }, &options, &opened))
             .map_err(|error| refuse(format!("no thread for it: {error}")))?;
-        match outcome.recv() {
-            Ok(Ok(())) => Ok(Self { shared, max_event_bytes, thread: Threads::new(vec![thread]) }),
-            Ok(Err(what)) => Err(refuse(what)),
-            Err(_) => Err(refuse("its thread ended".to_owned())),
-        }
-    }
-
-    fn later<T>(queued: Result<(), StoreError>) -> Answer<T> {
-        match queued {
-            Ok(()) => Answer::Later,
-            Err(error) => Answer::Now(Err(error)),
-        }
-    }
-
-    /// Queues what is answered.
-    fn ask<T>(
-        &self,
-        session: Arc<str>,
-        nonce: Option<StreamNonce>,
-        epoch: Epoch,
-        change: Change,
-        ticket: &Ticket,
-    ) -> Answer<T> {
-        Self::later(self.shared.write(Write { session, nonce, epoch, change, ticket: Some(ticket.clone()) }))
-    }
-
-    /// Queues what has no answer.
-    fn tell(&self, session: Arc<str>, nonce: Option<StreamNonce>, epoch: Epoch, change: Change) {
-        if let Err(error) = self.shared.write(Write { session, nonce, epoch, change, ticket: None }) {
-            tracing::error!(target: "tailrope", %error, "event store did not do what it was told");
-        }
-    }
-
-    fn look<T>(&self, session: Arc<str>, attach: Attach, is_read: bool, ticket: &Ticket) -> Answer<T> {
-        let (ticket, asked) = (ticket.clone(), Instant::now());
-        Self::later(self.shared.look(Look { session, attach, is_read, ticket, asked }))
+        let opened = outcome.recv().unwrap_or_else(|_| Err("its thread ended".to_owned()));
+        let context = opened.map_err(refuse)?;
+        let mailbox = Arc::clone(&context.mailbox);
+        Ok(Self::new(mailbox, max_event_bytes, Threads::new(vec![thread]), Postgres(context)))
     }
 }
 
@@ -226,13 +224,7 @@ enum Listen {
 }
 
 /// The thread: ends when the store is closed and everything is written.
-fn run(
-    address: &Address,
-    servers: Servers,
-    shared: &Arc<Shared>,
-    options: &StoreOptions,
-    opened: &Sender<Result<(), String>>,
-) {
+fn run(address: &Address, servers: Servers, options: &StoreOptions, opened: &Sender<Result<Arc<Context>, String>>) {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -244,8 +236,8 @@ fn run(
         match prepare(&servers.main, &address.namespace).await {
             Ok(owner) => {
                 let context = Arc::new(Context::new(owner, address, options));
-                let _ = opened.send(Ok(()));
-                serve(servers, shared, &context).await;
+                let _ = opened.send(Ok(Arc::clone(&context)));
+                serve(servers, &context).await;
             }
             Err(what) => {
                 let _ = opened.send(Err(what));
@@ -257,139 +249,55 @@ fn run(
 }
 
 async fn prepare(server: &Server, namespace: &str) -> Result<i64, String> {
-    let client = link::connect(server, None, Arc::default()).await.map_err(|fault| fault.text)?;
+    let client = link::connect(server, None, Arc::default()).await.map_err(|fault| fault.what)?;
     let preparing = tokio::time::timeout(OPENING, schema::prepare(&client, namespace));
     preparing.await.unwrap_or_else(|_| Err("the server did not answer in time".to_owned()))
 }
 
-async fn serve(servers: Servers, shared: &Arc<Shared>, context: &Arc<Context>) {
+async fn serve(servers: Servers, context: &Arc<Context>) {
     let Servers { main: server, listen } = servers;
-    let both = || (Arc::clone(shared), Arc::clone(context));
-    let lanes: Vec<_> = (0..shared.lanes.len())
-        .map(|lane| {
-            let (shared, context) = both();
-            tokio::spawn(lane::run(lane, Link::new(server.clone()), shared, context))
-        })
-        .collect();
-    let (of_reader, of_house, of_tell, of_look, of_listen, of_heard) = (both(), both(), both(), both(), both(), both());
-    let heard: Heard = Arc::new(move |payload| of_heard.0.wake.heard(of_heard.1.owner, payload));
+    let shared = || Arc::clone(context);
+    let of_heard = shared();
+    let heard: Heard = Arc::new(move |payload| of_heard.wake.heard(of_heard.owner, payload));
     // Everything that takes a moment only.
-    let talk = Arc::new(tokio::sync::Mutex::new(Link::new(server.clone())));
+    let talk = SharedLink::new(server.clone(), None);
     // Says nothing by itself: behind a pooler whoever speaks may hear what was meant for somebody else, and take it
     // for a sign that notifications come through.
-    let quiet = Link::hearing(server, Arc::clone(&heard));
-    let reader = tokio::spawn(reader::run(Arc::clone(&talk), of_reader.0, of_reader.1));
-    let house = tokio::spawn(house::run(Arc::clone(&talk), Arc::clone(&quiet), of_house.0, of_house.1));
-    let tell = tokio::spawn(hints::tell(Arc::clone(&talk), of_tell.0, of_tell.1));
-    tokio::spawn(hints::look(Arc::clone(&talk), of_look.0, of_look.1));
+    let quiet = SharedLink::new(server.clone(), Some(Arc::clone(&heard)));
+    let mut workers = JoinSet::new();
+    for lane in 0..context.lanes {
+        workers.spawn(lane::run(lane, SharedLink::new(server.clone(), None), shared()));
+    }
+    workers.spawn(reader::run(talk.clone(), shared()));
+    workers.spawn(house::run(talk.clone(), quiet.clone(), shared()));
+    workers.spawn(hints::tell(talk.clone(), shared()));
+    tokio::spawn(hints::look(talk.clone(), shared()));
     let listening = match listen {
         Listen::Main => Some(quiet),
-        Listen::Elsewhere(server) => Some(Link::hearing(*server, heard)),
+        Listen::Elsewhere(server) => Some(SharedLink::new(*server, Some(heard))),
         Listen::Off => None,
     };
     if let Some(link) = listening {
-        tokio::spawn(hints::listen(link, of_listen.0, of_listen.1));
+        tokio::spawn(hints::listen(link, shared()));
     }
-    for lane in lanes {
-        let _ = lane.await;
-    }
-    shared.close_looks();
-    shared.wake.close();
-    let _ = reader.await;
-    let _ = house.await;
+    context.closing.notified().await;
+    let ended = async { while workers.join_next().await.is_some() {} };
+    // A moment longer than the mailbox, which says what is lost.
+    let _ = tokio::time::timeout(CLOSING * 3 / 2, ended).await;
     let last = async {
-        let _ = tell.await;
-        say_goodbye(&mut *talk.lock().await, context).await;
+        hints::say(&talk, context).await;
+        say_goodbye(&talk, context).await;
     };
     let _ = tokio::time::timeout(Duration::from_secs(1), last).await;
 }
 
 /// Whoever reads the logs of this store object need not wait until it counts as gone.
-async fn say_goodbye(link: &mut Link, context: &Context) {
-    if let Ok(client) = link.client(Duration::ZERO).await {
-        let who = [
-            (&context.owner as &(dyn tokio_postgres::types::ToSql + Sync), Type::INT8),
-            (&context.clock(), Type::INT8),
-        ];
-        let _ = client.query_typed(&context.statements.goodbye, &who).await;
-    }
+async fn say_goodbye(link: &SharedLink, context: &Context) {
+    let clock = context.clock();
+    let who = [(&context.owner as &(dyn tokio_postgres::types::ToSql + Sync), Type::INT8), (&clock, Type::INT8)];
+    let _ = link.ask(context.timeout, async |client| client.query_typed(&context.statements.goodbye, &who).await).await;
 }
 
-impl EventStore for PostgresStore {
-    fn hold(&self, session: &str, hold: &Hold, ticket: &Ticket) -> Answer<Vec<RunningLog>> {
-        self.ask(session.into(), None, hold.epoch, Change::Hold(hold.clone()), ticket)
-    }
-
-    fn append(&self, _now: Ms, key: &StreamKey, epoch: Epoch, append: &Append, ticket: &Ticket) -> Answer<()> {
-        if let Err(error) = append.check_size(self.max_event_bytes) {
-            return Answer::Now(Err(error));
-        }
-        self.ask(Arc::clone(&key.session), Some(key.nonce), epoch, Change::Append(append.clone()), ticket)
-    }
-
-    fn abandon(&self, key: &StreamKey, ticket: &Ticket) {
-        self.shared.call_off(&key.session, ticket);
-    }
-
-    fn attach(&self, session: &str, attach: &Attach, ticket: &Ticket) -> Answer<Attached> {
-        if attach.counts && attach.stream.is_some() {
-            return self.ask(session.into(), attach.stream, Epoch::default(), Change::Attach(attach.clone()), ticket);
-        }
-        self.look(session.into(), attach.clone(), false, ticket)
-    }
-
-    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<LogPage> {
-        let attach = Attach { stream: Some(key.nonce), after, limit, ..Attach::default() };
-        self.look(Arc::clone(&key.session), attach, true, ticket)
-    }
-
-    fn release(&self, session: &str, epoch: Epoch) {
-        self.tell(session.into(), None, epoch, Change::Release);
-    }
-
-    fn watch(&self, key: &StreamKey, watcher: &Watcher) {
-        self.shared.wake.watch(key, watcher);
-    }
-
-    fn unwatch(&self, key: &StreamKey, watcher: &Watcher) {
-        self.shared.wake.unwatch(key, watcher);
-    }
-
-    fn settle(&self, key: &StreamKey, epoch: Epoch, seq: Seq) {
-        self.tell(Arc::clone(&key.session), Some(key.nonce), epoch, Change::Settle(seq));
-    }
-
-    fn drop_stream(&self, key: &StreamKey, epoch: Epoch) {
-        self.tell(Arc::clone(&key.session), Some(key.nonce), epoch, Change::DropStream);
-    }
-
-    fn drop_session(&self, session: &str, epoch: Epoch) {
-        self.tell(session.into(), None, epoch, Change::DropSession);
-    }
-
-    /// The housekeeper does it by itself, with every sign of life, and on request.
-    fn sweep(&self, _now: Ms) -> Ms {
-        self.shared.ask_sweep();
-        Ms::NEVER
-    }
-
-    fn usage(&self) -> Usage {
-        lock(&self.shared.book).usage()
-    }
-
-    fn answers_elsewhere(&self) -> bool {
-        true
-    }
-
-    fn outlives_process(&self) -> bool {
-        true
-    }
-}
-
-impl Drop for PostgresStore {
-    fn drop(&mut self) {
-        let Some(thread) = self.thread.take() else { return };
-        self.shared.close();
-        threads::join(thread);
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,110 +1,86 @@
 //! Answers questions from what is committed, several at a time on the connection that hints use, too.
 
+use std::future::poll_fn;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::task::Poll;
 
 use bytes::Bytes;
 use tokio::sync::Semaphore;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, Row};
+use tokio_postgres::{Client, Error, Row};
 
 use super::Context;
 use super::batch::{position, principals};
-use super::link::{Fault, Kind, SharedLink};
-use super::queue::{Look, Shared};
+use super::link::SharedLink;
 use crate::protocol::{ListChanged, Revision, StreamNonce};
+use crate::store::mailbox::{Ask, Op, Take};
 use crate::store::{Attached, AttachedLog, Epoch, LogPage, Outcome, Owner, RunningLog, SessionRecord, StoreError};
 use crate::stream::{EventKind, Page, StoredEvent};
 
 /// Questions that are under way at a time.
 const AT_A_TIME: usize = 64;
+/// Of one session: the others need not wait for all of them.
+const TAKE: Take = Take { changes: false, questions: true, sessions: 1, operations: 16, bytes: usize::MAX };
 
-/// How long answers are waited for when the store is closed.
-const LAST: Duration = Duration::from_secs(2);
-
-/// The task: ends when no question can come any more and all are answered.
-pub(super) async fn run(link: SharedLink, shared: Arc<Shared>, context: Arc<Context>) {
+/// The task: ends when the store is closed and all questions are answered.
+pub(super) async fn run(link: SharedLink, context: Arc<Context>) {
     let places = Arc::new(Semaphore::new(AT_A_TIME));
-    // An answer did not come: the next questions get another connection.
-    let is_stuck = Arc::new(AtomicBool::new(false));
-    loop {
-        let looks = shared.next_looks();
-        if looks.is_empty() {
-            if shared.is_written() {
-                let _ = tokio::time::timeout(LAST, places.acquire_many(AT_A_TIME as u32)).await;
-                return;
+    while let Some(batch) = context.mailbox.next(&TAKE).await {
+        let Ok(place) = Arc::clone(&places).acquire_many_owned(batch.len() as u32).await else { return };
+        let (link, context) = (link.clone(), Arc::clone(&context));
+        tokio::spawn(async move {
+            let asked = link.ask(context.timeout, |client| answers(client, &context, &batch)).await;
+            drop(place);
+            match asked {
+                Ok(outcomes) => context.mailbox.done(batch, outcomes),
+                Err(fault) => context.mailbox.failed(batch, &fault),
             }
-            shared.looks_came.notified().await;
-            continue;
-        }
-        for look in looks {
-            if is_stuck.swap(false, Ordering::Relaxed) {
-                link.lock().await.give_up();
-            }
-            let left = context.timeout.saturating_sub(look.asked.elapsed());
-            let client = match link.lock().await.client(left).await {
-                Ok(client) => client,
-                Err(fault) => {
-                    complete(&shared, &look, failed(&look, &fault));
-                    continue;
-                }
-            };
-            let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
-            let (shared, context, is_stuck) = (Arc::clone(&shared), Arc::clone(&context), Arc::clone(&is_stuck));
-            tokio::spawn(async move {
-                let asked = tokio::time::timeout(context.timeout, answer(&client, &context, &look));
-                let answer = asked.await.unwrap_or_else(|_| {
-                    is_stuck.store(true, Ordering::Relaxed);
-                    Err(Fault::late())
-                });
-                drop(place);
-                match answer {
-                    Ok(outcome) => complete(&shared, &look, outcome),
-                    // A question can be asked again.
-                    Err(fault) if fault.kind == Kind::Lost && look.asked.elapsed() < context.timeout => {
-                        tokio::time::sleep(Duration::from_millis(5)).await;
-                        shared.hand_over([look]);
-                    }
-                    Err(fault) => complete(&shared, &look, failed(&look, &fault)),
-                }
-            });
-        }
+        });
     }
 }
 
-pub(super) fn complete(shared: &Shared, look: &Look, outcome: Outcome) {
-    shared.look_done();
-    look.ticket.complete(outcome);
+/// Of all of them, which are asked at the same time.
+async fn answers(client: Arc<Client>, context: &Context, batch: &[Op]) -> Result<Vec<Option<Outcome>>, Error> {
+    let asked = batch.iter().map(|op| Box::pin(answer(&client, context, op)));
+    let mut asked: Vec<_> = asked.map(|asked| (asked, None)).collect();
+    poll_fn(|cx| {
+        for (asked, outcome) in asked.iter_mut().filter(|(_, outcome)| outcome.is_none()) {
+            if let Poll::Ready(answer) = asked.as_mut().poll(cx)? {
+                *outcome = Some(answer);
+            }
+        }
+        let are_all = asked.iter().all(|(_, outcome)| outcome.is_some());
+        if are_all { Poll::Ready(Ok(())) } else { Poll::Pending }
+    })
+    .await?;
+    Ok(asked.into_iter().map(|(_, outcome)| outcome).collect())
 }
 
-pub(super) fn failed(look: &Look, fault: &Fault) -> Outcome {
-    outcome(look, Err(StoreError::from(fault)))
-}
-
-fn outcome(look: &Look, found: Result<Attached, StoreError>) -> Outcome {
-    if look.is_read {
-        Outcome::Page(found.and_then(|found| found.log.map(|log| log.page).ok_or(StoreError::Gone)))
-    } else {
-        Outcome::Attached(found)
-    }
-}
-
-async fn answer(client: &Client, context: &Context, look: &Look) -> Result<Outcome, Fault> {
-    let Look { session, attach, .. } = look;
+async fn answer(client: &Client, context: &Context, op: &Op) -> Result<Outcome, Error> {
+    let (attach, after, limit) = match &op.ask {
+        Ask::Attach(attach) => (Some(attach), attach.after, attach.limit),
+        Ask::Read { after, limit, .. } => (None, *after, *limit),
+        _ => unreachable!("it is no question"),
+    };
+    let nonce = op.ask.nonce();
     let parameters: [(&(dyn ToSql + Sync), Type); 9] = [
         (&0, Type::INT4),
         (&context.owner, Type::INT8),
-        (&session.as_bytes(), Type::BYTEA),
-        (&attach.stream.as_ref().map(|nonce| nonce.0.as_slice()), Type::BYTEA),
-        (&(!look.is_read).then(|| principals(attach)), Type::BYTEA_ARRAY),
-        (&position(attach.after), Type::INT8),
-        (&position(attach.limit.up_to), Type::INT8),
-        (&position(attach.limit.events as u64), Type::INT8),
-        (&position(attach.limit.bytes as u64), Type::INT8),
+        (&op.session.as_bytes(), Type::BYTEA),
+        (&nonce.as_ref().map(|nonce| nonce.0.as_slice()), Type::BYTEA),
+        // A read is of any principal's session.
+        (&attach.map(principals), Type::BYTEA_ARRAY),
+        (&position(after), Type::INT8),
+        (&position(limit.up_to), Type::INT8),
+        (&position(limit.events as u64), Type::INT8),
+        (&position(limit.bytes as u64), Type::INT8),
     ];
-    let rows = client.query_typed(&context.statements.look, &parameters).await.map_err(|error| Fault::of(&error))?;
-    Ok(outcome(look, Ok(attached(context, rows.first()))))
+    let rows = client.query_typed(&context.statements.look, &parameters).await?;
+    let found = attached(context, rows.first());
+    Ok(match attach {
+        Some(_) => Outcome::Attached(Ok(found)),
+        None => Outcome::Page(found.log.map(|log| log.page).ok_or(StoreError::Gone)),
+    })
 }
 
 /// What a look found.

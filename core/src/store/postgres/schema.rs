@@ -5,7 +5,7 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Error};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::link::Fault;
+use super::link::fault;
 
 /// The version of the tables and functions.
 const VERSION: i32 = 3;
@@ -78,7 +78,7 @@ pub(super) async fn prepare(client: &Client, namespace: &str) -> Result<i64, Str
 }
 
 fn say(error: &Error) -> String {
-    Fault::of(error).text
+    fault(error).what
 }
 
 /// Whether the statement finds something of this name.

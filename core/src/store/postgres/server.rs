@@ -11,7 +11,8 @@ use tokio_postgres::{Client, Config, Connection, Error, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::address::{Mode, Place};
-use super::link::{Fault, Kind};
+use super::link::{fault, passing};
+use crate::store::mailbox::Fault;
 use crate::tls::{self, Identity};
 
 pub(super) type Wire = Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream>;
@@ -66,18 +67,18 @@ impl Server {
         // Each host has its own limit, a handshake has none.
         let hosts = u32::try_from(self.config.get_hosts().len()).unwrap_or(1);
         let limit = self.connect_timeout * (hosts + 1);
-        let late = || Fault::new(Kind::Lost, "the server did not answer in time");
+        let late = || passing("the server did not answer in time", false);
         let first = tokio::time::timeout(limit, self.config.connect(self.tls.clone())).await.map_err(|_| late())?;
         let (error, otherwise) = match (first, self.otherwise) {
             (Ok(connected), _) => return Ok(connected),
             (Err(error), Some(otherwise)) if is_about_encryption(&error) => (error, otherwise),
-            (Err(error), _) => return Err(Fault::of(&error)),
+            (Err(error), _) => return Err(fault(&error)),
         };
         let mut config = self.config.clone();
         config.ssl_mode(otherwise);
         let second = tokio::time::timeout(limit, config.connect(self.tls.clone())).await.map_err(|_| late())?;
         // What was wanted first says more.
-        second.map_err(|_| Fault::of(&error))
+        second.map_err(|_| fault(&error))
     }
 }
 

@@ -10,10 +10,9 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
 
-use super::Context;
-use super::link::{Fault, SharedLink};
-use super::queue::Shared;
-use super::schema;
+use super::link::{self, SharedLink};
+use super::{Context, schema};
+use crate::store::mailbox::Fault;
 
 /// Dead rows of a table that are not worth it; a fifth of its live ones comes on top.
 pub(super) const AT_LEAST: i64 = 10_000;
@@ -27,14 +26,13 @@ const RETRY: Duration = Duration::from_secs(60);
 /// See the module. One at a time.
 pub(super) struct Vacuum {
     link: SharedLink,
-    shared: Arc<Shared>,
     context: Arc<Context>,
     under_way: Option<JoinHandle<()>>,
 }
 
 impl Vacuum {
-    pub(super) fn new(link: SharedLink, shared: Arc<Shared>, context: Arc<Context>) -> Self {
-        Self { link, shared, context, under_way: None }
+    pub(super) fn new(link: SharedLink, context: Arc<Context>) -> Self {
+        Self { link, context, under_way: None }
     }
 
     /// Begins with these tables, unless the last time is not over, or not long ago.
@@ -42,16 +40,16 @@ impl Vacuum {
         if tables.is_empty() || self.under_way.as_ref().is_some_and(|task| !task.is_finished()) {
             return;
         }
-        let (link, shared, context) = (Arc::clone(&self.link), Arc::clone(&self.shared), Arc::clone(&self.context));
+        let (link, context) = (self.link.clone(), Arc::clone(&self.context));
         self.under_way = Some(tokio::spawn(async move {
             let began = Instant::now();
-            shared.wake.deafen(true);
+            context.wake.deafen(true);
             let done = vacuum(&link, &context.namespace, &tables).await;
-            shared.wake.deafen(false);
+            context.wake.deafen(false);
             let pause = match done {
                 Ok(()) => began.elapsed() * REST,
                 Err(fault) => {
-                    tracing::warn!(target: "tailrope", error = fault.text, "dead rows of the event store stay");
+                    tracing::warn!(target: "tailrope", error = fault.what, "dead rows of the event store stay");
                     RETRY
                 }
             };
@@ -61,10 +59,10 @@ impl Vacuum {
 }
 
 async fn vacuum(link: &SharedLink, namespace: &str, tables: &[String]) -> Result<(), Fault> {
-    let client = link.lock().await.client(Duration::ZERO).await?;
+    let client = link.client().await?;
     for table in tables {
         // A transaction of its own each: they cannot be said together.
-        client.batch_execute(&schema::vacuum(namespace, table)).await.map_err(|error| Fault::of(&error))?;
+        client.batch_execute(&schema::vacuum(namespace, table)).await.map_err(|error| link::fault(&error))?;
     }
     Ok(())
 }

@@ -12,8 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::Notify;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::queue::{Change, Write, lock};
+use super::lock;
 use crate::protocol::StreamNonce;
+use crate::store::mailbox::{Ask, Op};
 use crate::store::{StreamKey, Watcher, Watchers};
 
 /// Bytes of a notification; the server takes less than 8,000.
@@ -93,18 +94,19 @@ impl Wake {
     }
 
     /// These are committed.
-    pub(super) fn wrote<'a>(&self, writes: impl Iterator<Item = &'a Write>) {
+    pub(super) fn wrote<'a>(&self, writes: impl Iterator<Item = &'a Op>) {
         if self.is_alone.load(Ordering::Relaxed) && self.is_listening.load(Ordering::Relaxed) {
             return;
         }
         let mut news = lock(&self.news);
         for write in writes {
-            let item = match (&write.change, write.nonce) {
-                (Change::Append(append), _) if append.events.is_empty() && append.end.is_none() => continue,
-                (Change::Append(_) | Change::Attach(_) | Change::DropStream, Some(nonce)) => {
+            let item = match &write.ask {
+                Ask::Append { append, .. } if append.events.is_empty() && append.end.is_none() => continue,
+                Ask::DropSession { .. } => format!("s{:024x}", xxh3_64(write.session.as_bytes())),
+                Ask::Append { .. } | Ask::Attach(_) | Ask::DropStream { .. } => {
+                    let Some(nonce) = write.ask.nonce() else { continue };
                     format!("n{}", nonce.hex())
                 }
-                (Change::DropSession, _) => format!("s{:024x}", xxh3_64(write.session.as_bytes())),
                 _ => continue,
             };
             if news.items.len() >= AT_ONCE * (PAYLOAD / item.len()) {
@@ -135,6 +137,7 @@ impl Wake {
     /// Nobody heard it: everything has to be looked at.
     pub(super) fn unheard(&self) {
         lock(&self.news).is_too_much = true;
+        self.news_came.notify_one();
     }
 
     /// What is to be said, as payloads of notifications; none when there is nothing.

@@ -14,10 +14,11 @@ use tokio::time::timeout;
 
 use super::address::Place;
 use super::live::Live;
-use super::nodes::{Fault, Nodes, slot_of};
+use super::nodes::{Nodes, passing, slot_of};
 use super::script;
 use super::tags::Tags;
 use crate::protocol::StreamNonce;
+use crate::store::mailbox::Fault;
 use crate::store::{StreamKey, Watcher, Watchers};
 
 /// Pause between two looks at whether the servers are still there.
@@ -114,7 +115,7 @@ pub(super) async fn run(listening: Listening) {
             }
             Err(fault) => {
                 if failures == 0 {
-                    tracing::warn!(target: "tailrope", what = fault.what(), "event store hears nothing of others");
+                    tracing::warn!(target: "tailrope", what = fault.what, "event store hears nothing of others");
                 }
                 failures += 1;
                 Duration::from_millis(BACK_OFF[(failures - 1).min(BACK_OFF.len() - 1)])
@@ -226,6 +227,6 @@ impl Listening {
             }
             Err(_) => "the server does not answer".to_owned(),
         };
-        Err(Fault::Passing { what, sent: false })
+        Err(passing(what))
     }
 }

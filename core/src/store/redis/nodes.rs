@@ -16,6 +16,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::address::{Address, Kind, Login, Place};
 use super::live::{Late, Live};
+use crate::store::mailbox::{self, Fault};
 use crate::store::open::not_reached;
 use crate::tls;
 
@@ -28,25 +29,19 @@ const BACK_OFF: [u64; 6] = [20, 50, 100, 200, 400, 800];
 const LOCATE_PAUSE: Duration = Duration::from_millis(50);
 const NO_ANSWER: &str = "the server cannot be reached: no answer in time (check the address, and firewalls on the way)";
 
-/// What went wrong with a request.
-#[derive(Clone, Debug)]
-pub(super) enum Fault {
-    /// It may work in a moment. Whether it was done is not known when it was `sent`.
-    Passing { what: String, sent: bool },
-    /// It will not work.
-    Lasting(String),
+/// What may work in a moment.
+pub(super) fn passing(what: impl Into<String>) -> Fault {
+    Fault { what: what.into(), kind: mailbox::Kind::Passes, was_sent: false }
 }
 
-impl Fault {
-    fn passing(what: impl Into<String>) -> Self {
-        Self::Passing { what: what.into(), sent: false }
-    }
+/// What will not work.
+pub(super) fn lasting(what: impl Into<String>) -> Fault {
+    Fault { kind: mailbox::Kind::Lasts, ..passing(what) }
+}
 
-    pub(super) fn what(&self) -> &str {
-        match self {
-            Self::Passing { what, .. } | Self::Lasting(what) => what,
-        }
-    }
+/// What may work in a moment, or was done already.
+fn unanswered(what: impl Into<String>) -> Fault {
+    Fault { was_sent: true, ..passing(what) }
 }
 
 #[derive(Default)]
@@ -119,12 +114,12 @@ impl Nodes {
     }
 
     async fn find(&self, slot: u16, limit: Duration) -> Result<Place, Fault> {
-        timeout(limit, self.locate(slot)).await.unwrap_or_else(|_| Err(Fault::passing(NO_ANSWER)))
+        timeout(limit, self.locate(slot)).await.unwrap_or_else(|_| Err(passing(NO_ANSWER)))
     }
 
     /// The connection to a server, if that can be made in time.
     async fn reach(&self, place: &Place, limit: Duration) -> Result<Live, Fault> {
-        timeout(limit, self.connection(place)).await.unwrap_or_else(|_| Err(Fault::passing(NO_ANSWER)))
+        timeout(limit, self.connection(place)).await.unwrap_or_else(|_| Err(passing(NO_ANSWER)))
     }
 
     async fn call_at(&self, place: &Place, command: &Cmd, limit: Duration) -> Result<Value, Redirect> {
@@ -158,16 +153,16 @@ impl Nodes {
             Ok(Err(error)) => error,
             // What else is on its way comes: sent again it would make the server slower still.
             Err(Late::Busy) => {
-                return Err(Fault::Passing { what: "the server is too slow".to_owned(), sent: true }.into());
+                return Err(unanswered("the server is too slow").into());
             }
             Err(Late::Silent) => {
                 self.give_up(place, live);
-                return Err(Fault::Passing { what: "the server does not answer".to_owned(), sent: true }.into());
+                return Err(unanswered("the server does not answer").into());
             }
         };
         if !is_of_server(&error) {
             self.give_up(place, live);
-            return Err(Fault::Passing { what: describe(&error), sent: true }.into());
+            return Err(unanswered(describe(&error)).into());
         }
         let what = describe(&error);
         match error.code().unwrap_or_default() {
@@ -175,17 +170,17 @@ impl Nodes {
             "ASK" => Err(error
                 .redirect_node()
                 .and_then(|(node, _)| parse_node(node, place))
-                .map_or_else(|| Fault::passing(what).into(), Redirect::Ask)),
+                .map_or_else(|| passing(what).into(), Redirect::Ask)),
             // Somebody else is in charge now, or wants to know again who we are, or what our script is.
             "READONLY" | "NOSCRIPT" | "MASTERDOWN" | "NOREPLICAS" | "NOAUTH" | "UNBLOCKED" => {
                 self.give_up(place, live);
-                Err(Fault::passing(what).into())
+                Err(passing(what).into())
             }
             "CLUSTERDOWN" | "TRYAGAIN" | "LOADING" | "BUSY" => {
                 self.doubt();
-                Err(Fault::passing(what).into())
+                Err(passing(what).into())
             }
-            _ => Err(Fault::Lasting(what).into()),
+            _ => Err(lasting(what).into()),
         }
     }
 
@@ -242,9 +237,9 @@ impl Nodes {
         let answer = timeout(self.address.connect_timeout, connection.send_packed_command(greeting)).await;
         let fault = match answer.map(|answer| answer.and_then(Value::extract_error)) {
             Ok(Ok(_)) => return Ok(live),
-            Ok(Err(error)) if is_of_server(&error) && !is_passing(&error) => Fault::Lasting(describe(&error)),
-            Ok(Err(error)) => Fault::passing(describe(&error)),
-            Err(_) => Fault::passing("the server does not answer"),
+            Ok(Err(error)) if is_of_server(&error) && !is_passing(&error) => lasting(describe(&error)),
+            Ok(Err(error)) => passing(describe(&error)),
+            Err(_) => passing("the server does not answer"),
         };
         live.cut();
         Err(fault)
@@ -281,14 +276,14 @@ impl Nodes {
             is_securing.store(false, Ordering::Relaxed);
             let made = MultiplexedConnection::new_with_config(&info, stream, config).await;
             made.map_err(|error| match error.kind() {
-                ErrorKind::AuthenticationFailed => Fault::Lasting("the server refused the user or password".to_owned()),
-                _ if is_of_server(&error) && !is_passing(&error) => Fault::Lasting(describe(&error)),
-                _ => Fault::passing(describe(&error)),
+                ErrorKind::AuthenticationFailed => lasting("the server refused the user or password"),
+                _ if is_of_server(&error) && !is_passing(&error) => lasting(describe(&error)),
+                _ => passing(describe(&error)),
             })
         };
         let (connection, driver) = timeout(self.address.connect_timeout, connecting).await.map_err(|_| {
             let is_securing = is_securing.load(Ordering::Relaxed);
-            Fault::passing(if is_securing { "TLS: no answer" } else { NO_ANSWER })
+            passing(if is_securing { "TLS: no answer" } else { NO_ANSWER })
         })??;
         Ok(Live::new(connection, tokio::spawn(driver).abort_handle()))
     }
@@ -324,7 +319,7 @@ impl Nodes {
         map.ranges = ranges;
         map.is_stale = false;
         map.asked = Some(Instant::now());
-        find(&map).ok_or_else(|| Fault::passing("the cluster has no server for a part of the keys"))
+        find(&map).ok_or_else(|| passing("the cluster has no server for a part of the keys"))
     }
 
     /// Where everything is, is to be asked again.
@@ -333,7 +328,7 @@ impl Nodes {
     }
 
     async fn ask_sentinels(&self, service: &str) -> Result<Place, Fault> {
-        let mut last = Fault::passing("no sentinel is known");
+        let mut last = passing("no sentinel is known");
         for sentinel in &self.address.places {
             let asked = async {
                 let login = &self.address.sentinel_login;
@@ -342,8 +337,8 @@ impl Nodes {
                 let question = cmd("SENTINEL").arg("get-master-addr-by-name").arg(service).to_owned();
                 let answer = timeout(self.address.connect_timeout, connection.send_packed_command(&question)).await;
                 live.cut();
-                let answer = answer.map_err(|_| Fault::passing("the sentinel does not answer"))?;
-                answer.and_then(Value::extract_error).map_err(|error| Fault::passing(describe(&error)))
+                let answer = answer.map_err(|_| passing("the sentinel does not answer"))?;
+                answer.and_then(Value::extract_error).map_err(|error| passing(describe(&error)))
             };
             match asked.await {
                 Ok(Value::Array(place)) => {
@@ -354,17 +349,15 @@ impl Nodes {
                         return Ok(Place { host: host.to_owned(), port });
                     }
                 }
-                Ok(_) => last = Fault::passing(format!("the sentinels know no service called {service:?}")),
-                Err(Fault::Lasting(what) | Fault::Passing { what, .. }) => {
-                    last = Fault::passing(format!("a sentinel: {what}"));
-                }
+                Ok(_) => last = passing(format!("the sentinels know no service called {service:?}")),
+                Err(fault) => last = passing(format!("a sentinel: {}", fault.what)),
             }
         }
         Err(last)
     }
 
     async fn ask_cluster(&self, known: &[(u16, u16, Place)]) -> Result<Vec<(u16, u16, Place)>, Fault> {
-        let mut last = Fault::passing("no server of the cluster is known");
+        let mut last = passing("no server of the cluster is known");
         let known = known.iter().map(|(.., place)| place);
         let mut asked: Vec<&Place> = Vec::new();
         for place in known.chain(&self.address.places) {
@@ -388,12 +381,12 @@ impl Nodes {
                     if !ranges.is_empty() {
                         return Ok(ranges);
                     }
-                    last = Fault::passing("the cluster has no slots");
+                    last = passing("the cluster has no slots");
                 }
-                Ok(Err(error)) => last = Fault::passing(describe(&error)),
+                Ok(Err(error)) => last = passing(describe(&error)),
                 Err(_) => {
                     live.cut();
-                    last = Fault::passing("the server does not answer");
+                    last = passing("the server does not answer");
                 }
             }
         }
@@ -427,7 +420,7 @@ enum Redirect {
 impl Redirect {
     fn fault(self) -> Fault {
         match self {
-            Self::Moved | Self::Ask(_) => Fault::passing("keys are moving between the servers of the cluster"),
+            Self::Moved | Self::Ask(_) => passing("keys are moving between the servers of the cluster"),
             Self::Fault(fault) => fault,
         }
     }
@@ -461,7 +454,7 @@ pub(super) fn describe(error: &RedisError) -> String {
 }
 
 fn reach(error: &std::io::Error) -> Fault {
-    Fault::passing(format!("the server cannot be reached: {}", not_reached(error)))
+    passing(format!("the server cannot be reached: {}", not_reached(error)))
 }
 
 /// What connections with TLS begin with.
@@ -477,8 +470,8 @@ fn secured(address: &Address) -> Result<TlsConnector, String> {
 
 async fn secure(connector: &TlsConnector, host: &str, stream: TcpStream) -> Result<TlsStream<TcpStream>, Fault> {
     let name = ServerName::try_from(host.to_owned());
-    let name = name.map_err(|_| Fault::Lasting("TLS: a certificate cannot be for such a host".to_owned()))?;
-    connector.connect(name, stream).await.map_err(|error| Fault::passing(tls::describe(&error)))
+    let name = name.map_err(|_| lasting("TLS: a certificate cannot be for such a host"))?;
+    connector.connect(name, stream).await.map_err(|error| passing(tls::describe(&error)))
 }
 
 /// A place as servers of a cluster write it.

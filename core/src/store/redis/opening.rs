@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 use ::redis::{Value, cmd};
 use tokio::time::sleep;
 
-use super::RedisStore;
 use super::address::Address;
 use super::held::Held;
-use super::hints::{self, Hints, Listening};
-use super::nodes::{Fault, Nodes, describe};
-use super::queue::Queue;
+use super::hints::{self, Listening};
+use super::nodes::{Nodes, describe, lasting, passing};
 use super::script::{self, Lives};
 use super::tags::Tags;
 use super::worker::{self, Core};
+use super::{Redis, RedisStore};
 use crate::store::liveness::Sightings;
+use crate::store::mailbox::{Fault, Kind, Mailbox};
 use crate::store::threads::Threads;
 use crate::store::{Durability, StoreOptions};
 
@@ -27,13 +27,8 @@ const OLDEST: (u32, u32) = (6, 2);
 const SHARDED_CHANNELS: (u32, u32) = (7, 0);
 /// Pause before a server that could not be used is tried again.
 const PAUSE: Duration = Duration::from_millis(100);
-
-/// What the store and its thread share.
-struct Shared {
-    queue: Arc<Queue>,
-    held: Arc<Held>,
-    hints: Arc<Hints>,
-}
+/// How long a store that is closed goes on with what waits.
+const CLOSING: Duration = Duration::from_secs(5);
 
 /// Opens a store.
 ///
@@ -45,8 +40,10 @@ pub(super) fn open(address: &str, options: &StoreOptions) -> Result<RedisStore, 
     let mut me = [0; 8];
     getrandom::fill(&mut me).map_err(|error| format!("no random numbers: {error}"))?;
     let me: Arc<str> = format!("{:016x}", u64::from_be_bytes(me)).into();
-    let shared = Shared { queue: Arc::default(), held: Arc::new(Held::new(options)), hints: Arc::default() };
-    let (queue, held, hints) = (Arc::clone(&shared.queue), Arc::clone(&shared.held), Arc::clone(&shared.hints));
+    let timeout = nodes.address.timeout;
+    let mailbox = Arc::new(Mailbox::new(timeout, CLOSING.min(timeout)));
+    let shared = Redis { held: Arc::new(Held::new(options)), hints: Arc::default() };
+    let (mail, backend) = (Arc::clone(&mailbox), shared.clone());
     let max_event_bytes = options.limits.max_event_bytes;
     let (tell, told) = channel();
     let options = options.clone();
@@ -54,7 +51,7 @@ pub(super) fn open(address: &str, options: &StoreOptions) -> Result<RedisStore, 
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
         match runtime {
             Ok(runtime) => {
-                runtime.block_on(start(Arc::new(nodes), me, shared, &options, &tell));
+                runtime.block_on(start(Arc::new(nodes), me, mail, shared, &options, &tell));
                 // A name that is being looked up is not waited for.
                 runtime.shutdown_background();
             }
@@ -64,7 +61,7 @@ pub(super) fn open(address: &str, options: &StoreOptions) -> Result<RedisStore, 
     let thread = std::thread::Builder::new().name("tailrope-redis".to_owned()).spawn(run);
     let thread = thread.map_err(|error| format!("no thread for it: {error}"))?;
     // From here on dropping the store ends the thread.
-    let store = RedisStore { queue, held, hints, max_event_bytes, thread: Threads::new(vec![thread]) };
+    let store = RedisStore::new(mailbox, max_event_bytes, Threads::new(vec![thread]), backend);
     told.recv().unwrap_or_else(|_| Err("its thread ended".to_owned()))?;
     Ok(store)
 }
@@ -72,7 +69,8 @@ pub(super) fn open(address: &str, options: &StoreOptions) -> Result<RedisStore, 
 async fn start(
     nodes: Arc<Nodes>,
     me: Arc<str>,
-    shared: Shared,
+    mailbox: Arc<Mailbox>,
+    Redis { held, hints }: Redis,
     options: &StoreOptions,
     tell: &Sender<Result<(), String>>,
 ) {
@@ -81,17 +79,16 @@ async fn start(
     let (sha, is_sharded) = loop {
         match prepare(&nodes, options).await {
             Ok(prepared) => break prepared,
-            Err(Fault::Passing { .. }) if Instant::now() + PAUSE < until => {
+            Err(fault) if fault.kind == Kind::Passes && Instant::now() + PAUSE < until => {
                 nodes.doubt();
                 sleep(PAUSE).await;
             }
-            Err(fault) => return drop(tell.send(Err(fault.what().to_owned()))),
+            Err(fault) => return drop(tell.send(Err(fault.what))),
         }
     };
-    let Shared { queue, held, hints } = shared;
     let core = Core {
         nodes: Arc::clone(&nodes),
-        queue,
+        mailbox,
         held,
         tags: tags.clone(),
         me: Arc::clone(&me),
@@ -104,15 +101,14 @@ async fn start(
     };
     // Before anything is written: whoever finds it looks for its owner.
     while let Err(fault) = core.beat().await {
-        if matches!(fault, Fault::Lasting(_)) || Instant::now() + PAUSE >= until {
-            return drop(tell.send(Err(fault.what().to_owned())));
+        if fault.kind == Kind::Lasts || Instant::now() + PAUSE >= until {
+            return drop(tell.send(Err(fault.what)));
         }
         sleep(PAUSE).await;
     }
-    let listening = tokio::spawn(hints::run(Listening { nodes, hints, tags, me, is_sharded }));
+    tokio::spawn(hints::run(Listening { nodes, hints, tags, me, is_sharded }));
     let _ = tell.send(Ok(()));
     worker::run(Arc::new(core)).await;
-    listening.abort();
 }
 
 /// Looks at every server that there is, and gives it the script. Returns its name, and whether channels
@@ -129,11 +125,10 @@ async fn prepare(nodes: &Nodes, options: &StoreOptions) -> Result<(String, bool)
             let answer = answer.await.map_err(|_| passing("the server does not answer"))?;
             let answer = answer.and_then(Value::extract_error);
             answer.map_err(|error| match error.code() {
-                Some("LOADING" | "MASTERDOWN" | "BUSY") | None => passing(&describe(&error)),
-                Some(code) => Fault::Lasting(format!(
-                    "the server refused a question ({code}: {})",
-                    error.detail().unwrap_or_default()
-                )),
+                Some("LOADING" | "MASTERDOWN" | "BUSY") | None => passing(describe(&error)),
+                Some(code) => {
+                    lasting(format!("the server refused a question ({code}: {})", error.detail().unwrap_or_default()))
+                }
             })
         };
         let info = ask(cmd("INFO")).await?;
@@ -149,10 +144,10 @@ async fn prepare(nodes: &Nodes, options: &StoreOptions) -> Result<(String, bool)
         let answer = answer.await.map_err(|_| passing("the server does not answer"))?;
         match answer.and_then(Value::extract_error) {
             Ok(Value::BulkString(name)) => sha = String::from_utf8_lossy(&name).into_owned(),
-            Ok(_) => return Err(Fault::Lasting("the server does not take scripts".to_owned())),
+            Ok(_) => return Err(lasting("the server does not take scripts")),
             Err(error) => {
                 let (code, detail) = (error.code().unwrap_or_default(), error.detail().unwrap_or_default());
-                return Err(Fault::Lasting(format!("the server does not take our script ({code}: {detail})")));
+                return Err(lasting(format!("the server does not take our script ({code}: {detail})")));
             }
         }
     }
@@ -160,16 +155,12 @@ async fn prepare(nodes: &Nodes, options: &StoreOptions) -> Result<(String, bool)
     Ok((sha, is_sharded))
 }
 
-fn passing(what: &str) -> Fault {
-    Fault::Passing { what: what.to_owned(), sent: false }
-}
-
 /// Whether a server can be used, by what it tells of itself. Returns its version.
 fn examine(info: &Value, is_cluster: bool, durability: Durability) -> Result<(u32, u32), Fault> {
     let info = match info {
         Value::BulkString(text) => String::from_utf8_lossy(text),
         Value::VerbatimString { text, .. } | Value::SimpleString(text) => text.into(),
-        _ => return Err(Fault::Lasting("the server tells nothing of itself (INFO)".to_owned())),
+        _ => return Err(lasting("the server tells nothing of itself (INFO)")),
     };
     let field = |name: &str| {
         let mut lines = info.lines().filter_map(|line| line.trim().split_once(':'));
@@ -180,18 +171,16 @@ fn examine(info: &Value, is_cluster: bool, durability: Durability) -> Result<(u3
     let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
     if version < OLDEST {
         let (major, minor) = OLDEST;
-        return Err(Fault::Lasting(format!(
-            "the server has version {told:?}; Redis {major}.{minor} or Valkey are needed"
-        )));
+        return Err(lasting(format!("the server has version {told:?}; Redis {major}.{minor} or Valkey are needed")));
     }
     match (field("redis_mode"), is_cluster) {
         (Some("cluster"), false) => {
-            return Err(Fault::Lasting("the server is one of a cluster: its address is redis+cluster://".to_owned()));
+            return Err(lasting("the server is one of a cluster: its address is redis+cluster://"));
         }
         (Some("sentinel"), _) => {
-            return Err(Fault::Lasting("this is a sentinel: its address is redis+sentinel://HOST/SERVICE".to_owned()));
+            return Err(lasting("this is a sentinel: its address is redis+sentinel://HOST/SERVICE"));
         }
-        (Some("standalone"), true) => return Err(Fault::Lasting("the server is not one of a cluster".to_owned())),
+        (Some("standalone"), true) => return Err(lasting("the server is not one of a cluster")),
         _ => {}
     }
     if field("role") == Some("slave") {

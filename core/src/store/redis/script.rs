@@ -6,8 +6,8 @@ use std::sync::Arc;
 use ::redis::{Cmd, Value};
 use bytes::Bytes;
 
-use super::queue::{Ask, Op};
 use crate::protocol::{ListChanged, Revision, StreamNonce};
+use crate::store::mailbox::{Ask, Op};
 use crate::store::{
     Attach, Attached, AttachedLog, Epoch, Limits, LogPage, Owner, ReadLimit, RunningLog, SessionRecord, StoreError,
     StoreOptions,
@@ -139,7 +139,7 @@ pub(super) fn add(cmd: &mut Cmd, op: &Op) {
         Ask::DropSession { epoch } => {
             cmd.arg("X").arg(1).arg(epoch_text(*epoch));
         }
-        Ask::Touch { nonces } => {
+        Ask::Keep { nonces } => {
             cmd.arg("T").arg(nonces.len());
             for nonce in nonces {
                 cmd.arg(hex(nonce));
@@ -208,11 +208,6 @@ pub(super) struct Written {
 pub(super) struct Words(std::vec::IntoIter<Value>);
 
 impl Words {
-    /// An answer that says nothing.
-    pub(super) fn none() -> Self {
-        Self(Vec::new().into_iter())
-    }
-
     fn next(&mut self) -> Value {
         self.0.next().unwrap_or_default()
     }

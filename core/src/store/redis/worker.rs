@@ -5,30 +5,27 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ::redis::{Cmd, Value, cmd};
-use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use super::held::Held;
-use super::nodes::{Fault, Nodes, slot_of};
-use super::queue::{Ask, Op, Queue};
+use super::nodes::{Nodes, lasting, slot_of};
 use super::script::{self, Words};
 use super::tags::Tags;
 use crate::Ms;
-use crate::protocol::StreamNonce;
 use crate::store::liveness::{Sightings, beat_ms};
-use crate::store::{Attached, Outcome, StoreError, Ticket};
+use crate::store::mailbox::{Ask, Fault, Mailbox, Op, Take};
+use crate::store::{Attached, Outcome, StoreError};
 
-/// Pauses before a batch is tried again, in milliseconds.
-const BACK_OFF: [u64; 6] = [5, 20, 50, 100, 200, 400];
+/// One run of the script is of one session. The server does nothing else meanwhile.
+const TAKE: Take = Take { changes: true, questions: true, sessions: 1, operations: 128, bytes: 1 << 20 };
 /// The last sign of life.
 const CLOSED: &str = "closed";
-/// How long a store that is closed goes on with what waits.
-const CLOSING: Duration = Duration::from_secs(5);
+const GARBLED: &str = "the server's answer is not understood";
 
 /// What the tasks of a store share.
 pub(super) struct Core {
     pub(super) nodes: Arc<Nodes>,
-    pub(super) queue: Arc<Queue>,
+    pub(super) mailbox: Arc<Mailbox>,
     pub(super) held: Arc<Held>,
     pub(super) tags: Tags,
     /// This store object among all.
@@ -46,81 +43,38 @@ pub(super) struct Core {
 
 /// Until the store is closed and everything is done.
 pub(super) async fn run(core: Arc<Core>) {
-    let mut lanes = JoinSet::new();
     let beat = tokio::spawn(beat(Arc::clone(&core)));
-    let mut closing = None;
-    loop {
-        for session in core.queue.take_ready() {
-            lanes.spawn(serve(Arc::clone(&core), session));
-        }
-        while lanes.try_join_next().is_some() {}
-        if core.queue.is_closed() {
-            let until = *closing.get_or_insert_with(|| Instant::now() + CLOSING.min(core.nodes.address.timeout));
-            if core.queue.is_empty() || Instant::now() >= until {
-                break;
-            }
-            let _ = timeout(Duration::from_millis(20), core.queue.came.notified()).await;
-        } else {
-            core.queue.came.notified().await;
-        }
+    while let Some(batch) = core.mailbox.next(&TAKE).await {
+        tokio::spawn(perform(Arc::clone(&core), batch));
     }
     beat.abort();
     let _ = core.say(CLOSED, Duration::from_secs(1)).await;
 }
 
-/// Does what is asked of one session, until nothing is.
-async fn serve(core: Arc<Core>, session: Arc<str>) {
-    while let Some(batch) = core.queue.next_batch(&session) {
-        core.perform(&session, batch).await;
+/// Tries a batch once.
+async fn perform(core: Arc<Core>, batch: Vec<Op>) {
+    let Some(session) = batch.first().map(|op| Arc::clone(&op.session)) else { return };
+    let tag = Tags::of(&session);
+    let prefix = core.tags.prefix(tag);
+    let keys = core.keys(&prefix, &session, &batch);
+    let mut command = cmd("EVALSHA");
+    command.arg(&core.sha).arg(keys.len()).arg(keys).arg(&prefix).arg(&*core.me);
+    batch.iter().for_each(|op| script::add(&mut command, op));
+    let answer = core.nodes.call(slot_of(&Tags::text(tag)), &command, core.limit()).await;
+    let reply = answer.and_then(|value| {
+        let reply = script::reply(value).filter(|reply| reply.results.len() == batch.len());
+        reply.ok_or_else(|| Fault { was_sent: true, ..lasting(GARBLED) })
+    });
+    match reply {
+        Ok(reply) => core.answer(&session, batch, reply).await,
+        Err(fault) => core.mailbox.failed(batch, &fault),
     }
 }
 
 impl Core {
-    async fn perform(self: &Arc<Self>, session: &Arc<str>, mut batch: Vec<Op>) {
-        let tag = Tags::of(session);
-        let (prefix, slot) = (self.tags.prefix(tag), slot_of(&Tags::text(tag)));
-        let limit = self.nodes.address.timeout;
-        let (mut tries, mut was_sent) = (0, false);
-        let mut what = "the servers did not get to it in time".to_owned();
-        loop {
-            // What has no answer is lost for good when it fails: it is tried at least once.
-            let is_over = |op: &Op| {
-                (op.since.elapsed() >= limit && (tries > 0 || op.ticket.is_some()))
-                    || self.queue.is_called_off(session, op)
-            };
-            let (over, left): (Vec<Op>, Vec<Op>) = batch.into_iter().partition(is_over);
-            if !over.is_empty() {
-                tracing::warn!(target: "tailrope", operations = over.len(), what, "the event store was not reached in time");
-            }
-            // It may be done, or can be as soon as a server is there: whoever writes asks again.
-            self.fail(over, |op| match &op.ask {
-                Ask::Append { .. } | Ask::Hold(_) => {
-                    StoreError::TimedOut { after_ms: milliseconds(op.since.elapsed()) }
-                }
-                _ => StoreError::Failed(what.clone()),
-            });
-            batch = left;
-            if batch.is_empty() {
-                return;
-            }
-            if tries > 0 {
-                sleep(Duration::from_millis(BACK_OFF[tries.min(BACK_OFF.len()) - 1])).await;
-            }
-            tries += 1;
-            let mut command = cmd("EVALSHA");
-            let keys = self.keys(&prefix, session, &batch);
-            command.arg(&self.sha).arg(keys.len()).arg(keys).arg(&prefix).arg(&*self.me);
-            batch.iter().for_each(|op| script::add(&mut command, op));
-            // Half of the time, so that a server that came back is asked once more.
-            match self.nodes.call(slot, &command, limit / 2).await {
-                Ok(value) => return self.answer(session, batch, value, was_sent),
-                Err(Fault::Lasting(what)) => return self.fail(batch, |_| StoreError::Failed(what.clone())),
-                Err(Fault::Passing { what: passing, sent }) => {
-                    was_sent |= sent;
-                    what = passing;
-                }
-            }
-        }
+    /// How long one answer is waited for: half of the time, so that a server that came back is asked once more.
+    fn limit(&self) -> Duration {
+        self.nodes.address.timeout / 2
     }
 
     /// The keys that a server of a cluster has to have, all of them, to do a batch. Otherwise the script
@@ -137,148 +91,118 @@ impl Core {
         keys
     }
 
-    fn fail(&self, ops: Vec<Op>, why: impl Fn(&Op) -> StoreError) {
-        self.queue.done(ops.iter());
-        for op in ops {
-            let error = why(&op);
-            match &op.ticket {
-                Some(ticket) => ticket.complete(Outcome::failed(ticket.operation, error)),
-                None => log_refusal(&error),
-            }
-        }
-    }
-
-    fn answer(self: &Arc<Self>, session: &Arc<str>, batch: Vec<Op>, value: Value, was_sent: bool) {
-        let Some(mut reply) = script::reply(value).filter(|reply| reply.results.len() == batch.len()) else {
-            self.fail(batch, |_| StoreError::Failed("the server's answer is not understood".to_owned()));
-            return;
-        };
-        if was_sent {
-            accept_earlier(&batch, &mut reply.results);
-        }
-        self.queue.done(batch.iter());
+    async fn answer(&self, session: &Arc<str>, mut batch: Vec<Op>, reply: script::Reply) {
         let script::Reply { trimmed, others, results } = reply;
         self.held.removed(session, &others);
-        let mut outcomes = Vec::with_capacity(batch.len());
-        for (op, result) in batch.into_iter().zip(results) {
-            let outcome = self.note(session, &op.ask, result);
-            outcomes.extend(op.ticket.zip(outcome));
+        let (mut outcomes, mut of_others, mut owner) = (Vec::with_capacity(batch.len()), Vec::new(), Box::default());
+        for (op, result) in batch.iter_mut().zip(results) {
+            let (outcome, named) = self.note(session, &op.ask, result);
+            if named.is_empty() {
+                outcomes.push(Some(outcome));
+                continue;
+            }
+            // A session has one owner, so this is the same in all of them.
+            owner = named;
+            of_others.extend(op.ticket.take().map(|ticket| (ticket, outcome)));
+            outcomes.push(None);
         }
         self.held.trimmed(session, trimmed, &others);
-        for (ticket, (outcome, owner)) in outcomes {
-            self.tell(ticket, outcome, owner);
+        self.mailbox.done(batch, outcomes);
+        if of_others.is_empty() {
+            return;
+        }
+        let unseen_ms = self.unseen_ms(&owner).await;
+        for (ticket, mut outcome) in of_others {
+            let owner = match &mut outcome {
+                Outcome::Page(Ok(page)) => page.owner.as_mut(),
+                Outcome::Attached(Ok(Attached { log: Some(log), .. })) => log.page.owner.as_mut(),
+                _ => None,
+            };
+            if let Some(owner) = owner {
+                owner.unseen_ms = unseen_ms;
+            }
+            ticket.complete(outcome);
         }
     }
 
-    /// Takes note of what an operation changed. Returns its outcome where it has one, and the owner that this names.
-    fn note(&self, session: &Arc<str>, ask: &Ask, result: Result<Words, StoreError>) -> Option<(Outcome, Box<str>)> {
-        let garbled = || StoreError::Failed("the server's answer is not understood".to_owned());
+    /// Takes note of what an operation changed. Returns its outcome, and the owner that this names if that is another store
+    /// object.
+    fn note(&self, session: &Arc<str>, ask: &Ask, result: Result<Words, StoreError>) -> (Outcome, Box<str>) {
+        let garbled = || StoreError::Failed(GARBLED.to_owned());
         if let Err(StoreError::Gone | StoreError::Fenced) = result {
             self.held.doubt(session);
         }
-        let wrote = |nonce, mut words: Words| {
-            if let Some(written) = words.written() {
-                self.held.wrote(session, nonce, written);
-            }
-        };
-        let (mut outcome, mut owner) = (None, Box::default());
-        match (ask, result) {
+        let mut owner = Box::default();
+        let outcome = match (ask, result) {
             (Ask::Hold(_), result) => {
                 let running = result.and_then(|mut words| words.running().ok_or_else(garbled)).map(|running| {
                     self.held.took(session, running.iter().map(|(log, written)| (log.nonce, *written)));
                     running.into_iter().map(|(log, _)| log).collect()
                 });
-                outcome = Some(Outcome::Held(running));
+                Outcome::Held(running)
             }
-            (Ask::Append { nonce, .. }, result) => {
-                outcome = Some(Outcome::Done(result.map(|words| wrote(*nonce, words))));
-            }
-            (Ask::Attach(_), Err(StoreError::Gone)) => outcome = Some(Outcome::Attached(Ok(Attached::default()))),
+            (Ask::Attach(_), Err(StoreError::Gone)) => Outcome::Attached(Ok(Attached::default())),
             (Ask::Attach(_), result) => {
                 let found = result.and_then(|mut words| words.attached(&self.me).ok_or_else(garbled));
-                outcome = Some(Outcome::Attached(found.map(|found| {
-                    owner = found.1;
-                    found.0
-                })));
+                Outcome::Attached(found.map(|(found, named)| {
+                    owner = named;
+                    found
+                }))
             }
             (Ask::Read { .. }, result) => {
                 let page = result.and_then(|mut words| words.page(&self.me).ok_or_else(garbled));
-                outcome = Some(Outcome::Page(page.map(|page| {
-                    owner = page.1;
-                    page.0
-                })));
+                Outcome::Page(page.map(|(page, named)| {
+                    owner = named;
+                    page
+                }))
             }
-            (Ask::Settle { nonce, .. }, Ok(words)) => wrote(*nonce, words),
-            (Ask::DropStream { nonce, .. }, Ok(_)) => self.held.gone(session, *nonce),
-            (Ask::Touch { .. }, Ok(mut words)) => words.nonces().iter().for_each(|log| self.held.gone(session, *log)),
-            (Ask::Release { .. } | Ask::DropSession { .. }, Ok(_)) | (Ask::Touch { .. }, Err(StoreError::Fenced)) => {
-                self.held.dropped(session);
-            }
-            (_, Err(StoreError::Gone | StoreError::Fenced)) => {}
-            (_, Err(error)) => log_refusal(&error),
-        }
-        Some((outcome?, owner))
-    }
-
-    /// Tells an outcome; one that names an owner when it is known for how long that gives no sign.
-    fn tell(self: &Arc<Self>, ticket: Ticket, mut outcome: Outcome, owner: Box<str>) {
-        if owner.is_empty() {
-            return ticket.complete(outcome);
-        }
-        let core = Arc::clone(self);
-        tokio::spawn(async move {
-            let unseen = core.unseen_ms(&owner).await;
-            let named = match &mut outcome {
-                Outcome::Page(Ok(page)) => page.owner.as_mut(),
-                Outcome::Attached(Ok(Attached { log: Some(log), .. })) => log.page.owner.as_mut(),
-                _ => None,
-            };
-            match (unseen, named) {
-                (Ok(unseen_ms), Some(owner)) => owner.unseen_ms = unseen_ms,
-                (Ok(_), None) => {}
-                (Err(fault), _) => {
-                    outcome = Outcome::failed(ticket.operation, StoreError::Failed(fault.what().to_owned()));
+            (ask, mut result) => {
+                match (ask, &mut result) {
+                    (Ask::Append { nonce, .. } | Ask::Settle { nonce, .. }, Ok(words)) => {
+                        if let Some(written) = words.written() {
+                            self.held.wrote(session, *nonce, written);
+                        }
+                    }
+                    (Ask::DropStream { nonce, .. }, Ok(_)) => self.held.gone(session, *nonce),
+                    (Ask::Keep { .. }, Ok(words)) => {
+                        words.nonces().iter().for_each(|log| self.held.gone(session, *log));
+                    }
+                    (Ask::Release { .. } | Ask::DropSession { .. }, Ok(_))
+                    | (Ask::Keep { .. }, Err(StoreError::Fenced)) => self.held.dropped(session),
+                    _ => {}
                 }
+                Outcome::Done(result.map(drop))
             }
-            ticket.complete(outcome);
-        });
+        };
+        (outcome, owner)
     }
 
     /// For how many milliseconds an owner is known to give no sign; for ever when it said that it is closed.
-    async fn unseen_ms(&self, owner: &str) -> Result<u64, Fault> {
-        let beat = self.ask(owner, cmd("GET").arg(self.tags.owner(owner))).await?;
-        let count = match beat {
-            Value::BulkString(said) if said == CLOSED.as_bytes() => return Ok(u64::MAX),
-            Value::BulkString(said) => std::str::from_utf8(&said).ok().and_then(|count| count.parse().ok()),
-            // The server lost it. Of an owner that is gone the next looks find this one, which stands still.
-            _ => {
-                self.ask(owner, self.sign(owner, "0").arg("NX")).await?;
+    async fn unseen_ms(&self, owner: &str) -> u64 {
+        let question = cmd("GET").arg(self.tags.owner(owner)).to_owned();
+        let count = match self.nodes.call(slot_of(owner), &question, self.limit()).await {
+            Ok(Value::BulkString(said)) if said == CLOSED.as_bytes() => return u64::MAX,
+            Ok(Value::BulkString(said)) => std::str::from_utf8(&said).ok().and_then(|count| count.parse().ok()),
+            Ok(_) => {
+                // The server lost it. Of an owner that is gone the next looks find this one, which stands still.
+                let sign = self.sign(owner, "0").arg("NX").to_owned();
+                let _ = self.nodes.call(slot_of(owner), &sign, self.limit()).await;
                 None
+            }
+            // Until it can be looked for, nothing is known of it.
+            Err(fault) => {
+                tracing::warn!(target: "tailrope", what = fault.what, "event store cannot look for an owner");
+                return 0;
             }
         };
         let mut sightings = self.sightings.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(sightings.saw(owner, count, Ms(milliseconds(self.began.elapsed()))))
-    }
-
-    /// Asks for something that is not a session's, and again until the time is over.
-    async fn ask(&self, tag: &str, command: &Cmd) -> Result<Value, Fault> {
-        let (since, limit) = (Instant::now(), self.nodes.address.timeout);
-        let mut tries = 0;
-        loop {
-            match self.nodes.call(slot_of(tag), command, limit / 2).await {
-                Err(Fault::Passing { .. }) if since.elapsed() < limit => {
-                    sleep(Duration::from_millis(BACK_OFF[tries.min(BACK_OFF.len() - 1)])).await;
-                    tries += 1;
-                }
-                other => return other,
-            }
-        }
+        sightings.saw(owner, count, Ms(milliseconds(self.began.elapsed())))
     }
 
     /// One sign of life. It counts here, so that it goes on where the server lost it.
     pub(super) async fn beat(&self) -> Result<(), Fault> {
         let count = self.beats.fetch_add(1, Ordering::Relaxed);
-        self.say(&count.to_string(), self.nodes.address.timeout / 2).await
+        self.say(&count.to_string(), self.limit()).await
     }
 
     /// Tells others what this store object's sign of life is.
@@ -301,38 +225,18 @@ async fn beat(core: Arc<Core>) {
             Ok(()) => failed = false,
             Err(fault) if !failed => {
                 failed = true;
-                tracing::warn!(target: "tailrope", what = fault.what(), "event store gave no sign of life");
+                tracing::warn!(target: "tailrope", what = fault.what, "event store gave no sign of life");
             }
             Err(_) => {}
         }
         for (session, nonces) in core.held.sweep() {
             // Refused only by a store that is closed.
-            let _ = core.queue.push(&session, Ask::Touch { nonces }, None);
+            let _ = core.mailbox.push(&session, Ask::Keep { nonces }, None);
         }
         // After a new connection at once: the server may have lost the sign.
         let wait = if failed { pause.min(Duration::from_millis(250)) } else { pause };
         let _ = timeout(wait, core.nodes.connected.notified()).await;
     }
-}
-
-/// A batch was done already and its answer was lost: of several appends to one log only the last knows
-/// itself again, and those before it must have been stored, too.
-fn accept_earlier(batch: &[Op], results: &mut [Result<Words, StoreError>]) {
-    let mut stored: Vec<StreamNonce> = Vec::new();
-    for (op, result) in batch.iter().zip(results).rev() {
-        let Ask::Append { nonce, .. } = &op.ask else { continue };
-        match result {
-            Ok(_) => stored.push(*nonce),
-            Err(StoreError::Gone | StoreError::OutOfOrder) if stored.contains(nonce) => {
-                *result = Ok(Words::none());
-            }
-            Err(_) => {}
-        }
-    }
-}
-
-fn log_refusal(error: &StoreError) {
-    tracing::error!(target: "tailrope", %error, "event store did not do what it was told");
 }
 
 fn milliseconds(time: Duration) -> u64 {

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, Result, params};
 
-use super::queue::Write;
 use super::{Context, EVENT_OVERHEAD, LOG_OVERHEAD, reader};
 use crate::protocol::StreamNonce;
 use crate::store::append::{LogState, Verdict};
+use crate::store::mailbox::{Ask, Op};
 use crate::store::{Append, Attach, Attached, Epoch, Hold, Outcome, RunningLog, SessionRecord, StoreError, StreamKey};
 use crate::stream::{Chain, EventKind, Seq};
 
@@ -97,18 +97,23 @@ impl<'a> Batch<'a> {
         Self { db, context, now, totals, written, is_more_over: false, rows, sessions, growth }
     }
 
-    pub(super) fn write(&mut self, write: &Write) -> Result<Outcome> {
-        match write {
-            Write::Hold { session, hold, .. } => return Ok(Outcome::Held(self.hold(session, hold)?)),
-            Write::Append { key, epoch, append, .. } => return Ok(Outcome::Done(self.append(key, *epoch, append)?)),
-            Write::Attach { session, attach, .. } => return Ok(Outcome::Attached(Ok(self.attach(session, attach)?))),
-            Write::Settle { key, epoch, seq } => self.settle(key, *epoch, *seq)?,
-            Write::DropStream { key, epoch } => self.drop_stream(key, *epoch)?,
-            Write::DropSession { session, epoch } => self.drop_session(session, *epoch)?,
-            Write::Release { session, epoch } => self.release(session, *epoch)?,
-            Write::Sweep => self.sweep()?,
+    /// Does an operation that changes something. What has no answer has no outcome.
+    pub(super) fn perform(&mut self, op: &Op) -> Result<Option<Outcome>> {
+        let session = &op.session;
+        let key = |nonce| StreamKey { session: Arc::clone(session), nonce };
+        match &op.ask {
+            Ask::Hold(hold) => return Ok(Some(Outcome::Held(self.hold(session, hold)?))),
+            Ask::Append { nonce, epoch, append } => {
+                return Ok(Some(Outcome::Done(self.append(&key(*nonce), *epoch, append)?)));
+            }
+            Ask::Attach(attach) => return Ok(Some(Outcome::Attached(Ok(self.attach(session, attach)?)))),
+            Ask::Settle { nonce, epoch, seq } => self.settle(&key(*nonce), *epoch, *seq)?,
+            Ask::DropStream { nonce, epoch } => self.drop_stream(&key(*nonce), *epoch)?,
+            Ask::DropSession { epoch } => self.drop_session(session, *epoch)?,
+            Ask::Release { epoch } => self.release(session, *epoch)?,
+            _ => {}
         }
-        Ok(Outcome::Done(Ok(())))
+        Ok(None)
     }
 
     fn hold(&mut self, name: &Arc<str>, hold: &Hold) -> Result<Reply<Vec<RunningLog>>> {

@@ -44,7 +44,7 @@ impl Beats {
         self.own += 1;
         let counts = file.with(|db, _| {
             let transaction = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            // Whoever took this process for lost, as it stood still for long, may have removed its row.
+            // Another process may have removed its row: it took this one for lost, which stood still for long.
             transaction
                 .prepare_cached(
                     "INSERT INTO owner (id, beat) VALUES (?1, ?2)

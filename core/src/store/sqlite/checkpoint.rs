@@ -4,11 +4,11 @@
 //! every thousandth append took milliseconds.
 
 use std::cell::Cell;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use rusqlite::{Connection, Result};
 
 use super::forks::Link;
-use super::queue::Shared;
 
 /// By so many pages, of 4 KiB each, the log may grow before it is done again.
 const EVERY_PAGES: u32 = 900;
@@ -29,15 +29,21 @@ pub(super) fn count(db: &Connection) {
 }
 
 /// What the writer knows of the log.
-#[derive(Clone, Copy, Default)]
 pub(super) struct Log {
     /// Its pages when it was last asked to be shortened, since it began.
     asked_at: u32,
+    due: SyncSender<()>,
 }
 
 impl Log {
+    /// The other half is for the thread that shortens the log.
+    pub(super) fn new() -> (Self, Receiver<()>) {
+        let (due, is_due) = sync_channel(1);
+        (Self { asked_at: 0, due }, is_due)
+    }
+
     /// The writer has committed something.
-    pub(super) fn written(&mut self, shared: &Shared) {
+    pub(super) fn written(&mut self) {
         let pages = PAGES.get();
         if pages < self.asked_at {
             // It has started over.
@@ -45,14 +51,15 @@ impl Log {
         }
         if pages >= self.asked_at + EVERY_PAGES {
             self.asked_at = pages;
-            shared.ask_checkpoint();
+            // Where it was asked to be shortened before, that is still to be done.
+            let _ = self.due.try_send(());
         }
     }
 }
 
-/// The thread: ends when the store is closed.
-pub(super) fn run(file: &Link, shared: &Shared) {
-    while shared.next_checkpoint() {
+/// The thread: ends when the writer does.
+pub(super) fn run(file: &Link, is_due: &Receiver<()>) {
+    for () in is_due {
         if let Err(error) = file.with(|db, _| checkpoint(db)) {
             tracing::warn!(target: "tailrope", %error, "the log of the event store's file was not shortened");
         }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, Result};
 
-/// Read by everybody who uses SQLite, written to by whoever forks.
+/// Who uses SQLite reads it; who forks writes to it.
 static FORK: RwLock<()> = RwLock::new(());
 /// Every connection of this process. Locked only with `FORK` held, so that no child finds it locked.
 static OPEN: Mutex<Vec<Arc<Slot>>> = Mutex::new(Vec::new());
@@ -102,7 +102,7 @@ impl Forking {
         let forking = FORK.write().unwrap_or_else(PoisonError::into_inner);
         for slot in lock(&OPEN).iter() {
             if let Some(db) = lock(&slot.db).db.take() {
-                // The last to close a file would write all of its log into it, and whoever forks would wait.
+                // The last to close a file would write all of its log into it, and the fork would wait for that.
                 let _ = db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
             }
         }
@@ -116,6 +116,6 @@ impl fmt::Debug for Forking {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

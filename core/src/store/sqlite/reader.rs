@@ -8,36 +8,38 @@ use rusqlite::{Connection, OptionalExtension, Result, Row, params};
 use super::batch::position;
 use super::beat::unseen_ms;
 use super::forks::Link;
-use super::queue::{Look, Shared};
-use super::{Context, failed};
+use super::{Context, schema};
 use crate::protocol::{ListChanged, Revision, StreamNonce};
+use crate::store::mailbox::{Ask, Mailbox, Op, Take, Turn};
 use crate::store::{
     Attach, Attached, AttachedLog, Epoch, LogPage, Outcome, Owner, ReadLimit, SessionRecord, StoreError, StreamKey,
-    Ticket,
 };
 use crate::stream::{EventKind, Page, Seq, StoredEvent};
 
+/// Few: what is written to their sessions waits for all of them.
+const TAKE: Take = Take { changes: false, questions: true, sessions: 16, operations: 16, bytes: usize::MAX };
+
 /// The reader's thread: ends when the store is closed.
-pub(super) fn run(file: &Link, shared: &Shared, context: &Context) {
-    while let Some(looks) = shared.next_looks() {
-        let answers: Vec<(Ticket, Outcome)> = looks.into_iter().map(|look| answer(file, context, look)).collect();
-        for (ticket, outcome) in answers {
-            ticket.complete(outcome);
-        }
+pub(super) fn run(file: &Link, mailbox: &Mailbox, context: &Context) {
+    while let Turn::Batch(batch) = mailbox.next_until(&TAKE, None) {
+        let outcomes = batch.iter().map(|op| answer(file, context, op)).collect();
+        mailbox.done(batch, outcomes);
     }
 }
 
-fn answer(file: &Link, context: &Context, look: Look) -> (Ticket, Outcome) {
-    match look {
-        Look::Read { key, after, limit, ticket } => {
-            let log = in_snapshot(file, |db| log(db, context, &key, after, limit));
-            let log = log.map_err(|error| failed(&error)).and_then(|log| log.ok_or(StoreError::Gone));
-            (ticket, Outcome::Page(log.map(|log| log.page)))
+fn answer(file: &Link, context: &Context, op: &Op) -> Option<Outcome> {
+    let failed = |error| StoreError::Failed(schema::said(&error));
+    match &op.ask {
+        Ask::Attach(attach) => {
+            let attached = in_snapshot(file, |db| attached(db, context, &op.session, attach));
+            Some(Outcome::Attached(attached.map_err(failed)))
         }
-        Look::Attach { session, attach, ticket } => {
-            let attached = in_snapshot(file, |db| attached(db, context, &session, &attach));
-            (ticket, Outcome::Attached(attached.map_err(|error| failed(&error))))
+        Ask::Read { nonce, after, limit } => {
+            let key = StreamKey { session: Arc::clone(&op.session), nonce: *nonce };
+            let log = in_snapshot(file, |db| log(db, context, &key, *after, *limit));
+            Some(Outcome::Page(log.map_err(failed).and_then(|log| log.ok_or(StoreError::Gone)).map(|log| log.page)))
         }
+        _ => None,
     }
 }
 

@@ -229,17 +229,21 @@ fn wait_for_others(tries: i32) -> bool {
     u128::from(tries.unsigned_abs()) < BUSY.as_micros() / NAP.as_micros()
 }
 
-/// Why the file cannot be used, in words that name no more of it than `shown`.
+/// Why the file cannot be used.
 pub(super) fn refusal(shown: &str, error: &rusqlite::Error) -> OpenError {
-    let what = match error.sqlite_error_code() {
+    OpenError::new(shown, said(error))
+}
+
+/// An error in words that do not name the file, as those of SQLite may.
+pub(super) fn said(error: &rusqlite::Error) -> String {
+    match error.sqlite_error_code() {
         Some(ErrorCode::NotADatabase) => "it is no SQLite database".to_owned(),
         Some(ErrorCode::DatabaseCorrupt) => "the database is damaged".to_owned(),
         Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => "it cannot be written".to_owned(),
         Some(ErrorCode::CannotOpen) => "it cannot be opened or created; check its directory's permissions".to_owned(),
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => "another process keeps it locked".to_owned(),
         Some(ErrorCode::DiskFull) => "the disk is full".to_owned(),
-        Some(code) => format!("SQLite said {code:?}"),
-        None => "SQLite failed".to_owned(),
-    };
-    OpenError::new(shown, what)
+        Some(code) => format!("SQLite said {code:?}: {error}"),
+        None => error.to_string(),
+    }
 }

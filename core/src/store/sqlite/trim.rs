@@ -168,8 +168,8 @@ impl Batch<'_> {
     }
 
     /// Removes what is over: finished streams after their retention, and sessions that have no owner any more, when
-    /// even their events would be too old.
-    pub(super) fn sweep(&mut self) -> Result<()> {
+    /// even their events would be too old. Whether there may be more.
+    pub(super) fn sweep(&mut self) -> Result<bool> {
         self.trim_streams()?;
         let limits = self.context.limits;
         let before = |ms: u64| self.now.saturating_sub(i64::try_from(ms).unwrap_or(i64::MAX));
@@ -188,7 +188,7 @@ impl Batch<'_> {
             }
             self.db.prepare_cached("DELETE FROM owner WHERE id = ?1")?.execute(params![owner])?;
         }
-        Ok(())
+        Ok(self.is_more_over)
     }
 
     fn remove_sessions(&mut self, which: &str, value: i64) -> Result<()> {

@@ -109,7 +109,7 @@ impl Known {
     fn look(&mut self, db: &Connection, times: u64, context: &Context, changed: &mut Vec<StreamKey>) -> Result<()> {
         while let Some((key, is_watched)) = self.changes.front() {
             if *is_watched {
-                // Whoever watches has looked before; what came between is told.
+                // Who watches has looked before; what came between is told.
                 self.logs.insert(key.clone(), see(db, context, key)?);
                 changed.push(key.clone());
             } else {

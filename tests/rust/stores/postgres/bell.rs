@@ -9,8 +9,8 @@ use tailrope_core::protocol::StreamNonce;
 use tailrope_core::store::contract::{Caller, Log};
 use tailrope_core::store::{EventStore, PostgresStore, Watch, Watcher};
 
-use super::database::PATIENCE;
 use crate::kit::events::sized;
+use crate::kit::eventually::PATIENCE;
 
 #[derive(Default)]
 pub(crate) struct Bell {

@@ -4,13 +4,12 @@
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tailrope_core::store::{EventStore, Limits, PostgresStore, StoreOptions, WallClock};
 use tokio_postgres::{NoTls, SimpleQueryMessage};
 
-/// What comes has come by then, also where a machine stalls.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+use crate::kit::eventually::{PATIENCE, eventually};
 
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
@@ -28,15 +27,6 @@ pub(crate) fn told(variable: &str) -> String {
 pub(crate) fn namespace(address: &str) -> &str {
     let (_, rest) = address.split_once("namespace=").expect("it has one");
     rest.split('&').next().expect("there is a first part")
-}
-
-/// Waits for what comes about in time.
-pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 pub(crate) fn at(address: &str, options: &StoreOptions) -> PostgresStore {

@@ -9,8 +9,9 @@ use tailrope_core::store::contract::{Caller, check, check_shared};
 use tailrope_core::store::{Durability, EventStore, Limits, PostgresStore, StoreOptions};
 
 use super::bell::hint_times;
-use super::database::{Administrator, Database, Namespaces, at, eventually, namespace, told, two, with_clock};
+use super::database::{Administrator, Database, Namespaces, at, namespace, told, two, with_clock};
 use crate::kit::events::{sized, terminal};
+use crate::kit::eventually::eventually;
 
 #[test]
 fn it_keeps_the_contract_through_a_pooler() {

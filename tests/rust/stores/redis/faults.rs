@@ -14,8 +14,9 @@ use tailrope_core::store::{
 };
 use tailrope_core::stream::{Chain, EventKind, StoredEvent};
 
-use super::server::{self, Hints, Kind, PATIENCE, Server, eventually, fresh, place, say, watcher};
+use super::server::{self, Hints, Kind, Server, fresh, place, say, watcher};
 use crate::kit::events::{positions, question, sized, terminal};
+use crate::kit::eventually::{PATIENCE, eventually};
 use crate::stores::postgres::proxy::Proxy;
 
 fn at(address: &str) -> Arc<dyn EventStore> {

@@ -10,10 +10,11 @@ use tailrope_core::store::contract::{Caller, check};
 use tailrope_core::store::{Attach, Limits, StoreError, StoreOptions};
 
 use super::server::{
-    self, Hints, Kind, Server, address, at, eventually, fresh, hints_come, keeps_the_contract,
-    keeps_the_rules_between_processes, keys, place, refusal, say, variable, watcher,
+    self, Hints, Kind, Server, address, at, fresh, hints_come, keeps_the_contract, keeps_the_rules_between_processes,
+    keys, place, refusal, say, variable, watcher,
 };
 use crate::kit::events::{question, sized, terminal};
+use crate::kit::eventually::eventually;
 
 #[test]
 fn it_keeps_the_contract_in_a_cluster() {

@@ -8,8 +8,9 @@ use tailrope_core::Ms;
 use tailrope_core::store::contract::{Caller, Log};
 use tailrope_core::store::{Epoch, EventStore, Hold, ReadLimit, SessionRecord, StoreError, StoreOptions};
 
-use super::server::{Kind, Server, at, eventually, fresh, keys, place, say};
+use super::server::{Kind, Server, at, fresh, keys, place, say};
 use crate::kit::events::{question, sized};
+use crate::kit::eventually::eventually;
 use crate::stores::postgres::proxy::Proxy;
 
 fn options(owner_lost_ms: u64) -> StoreOptions {
@@ -164,6 +165,19 @@ fn a_sign_of_life_that_the_server_lost_comes_again_or_is_one_that_stands_still()
     server.say(&["DEL", &sign]);
     eventually("and again", || count().is_some());
     assert!(count() > before, "it goes on counting");
+}
+
+#[test]
+fn an_owner_that_cannot_be_looked_for_is_not_gone_and_its_log_is_read() {
+    let server = Server::start(&[]);
+    let (owner, other) = (at(&server.address(""), &options(2_000)), at(&server.address(""), &options(2_000)));
+    let log = with_a_log(&*owner);
+    drop(owner);
+    let reads = Caller::new(&*other, Ms(0));
+    assert_eq!(server.say(&["ACL", "SETUSER", "default", "-get"]), ["OK"]);
+    assert_eq!(unseen(&reads, &log), 0, "nothing is known of it");
+    assert_eq!(server.say(&["ACL", "SETUSER", "default", "+get"]), ["OK"]);
+    assert_eq!(unseen(&reads, &log), u64::MAX);
 }
 
 #[test]

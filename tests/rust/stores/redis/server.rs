@@ -13,10 +13,8 @@ use tailrope_core::protocol::StreamNonce;
 use tailrope_core::store::contract::{Caller, Log, check, check_shared, progress};
 use tailrope_core::store::{EventStore, StoreOptions, Watch, Watcher, open};
 
+use crate::kit::eventually::PATIENCE;
 use crate::kit::folder::Folder;
-
-/// What comes has come by then, also where a machine stalls.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -199,14 +197,6 @@ impl Drop for Server {
 
 pub(crate) fn at(address: &str, options: &StoreOptions) -> Arc<dyn EventStore> {
     open(address, options).unwrap_or_else(|error| panic!("{error}"))
-}
-
-pub(crate) fn eventually(what: &str, is_true: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_true() {
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 pub(crate) fn keeps_the_contract(kind: Kind) {

@@ -3,16 +3,15 @@
 use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::kit::events::{positions, sized};
+use crate::kit::eventually::{PATIENCE, eventually};
 use crate::kit::folder::Folder;
 use tailrope_core::Ms;
 use tailrope_core::protocol::StreamNonce;
 use tailrope_core::store::contract::Caller;
 use tailrope_core::store::{EventStore, Forking, SqliteStore, StoreOptions, Watch};
-
-const PATIENCE: Duration = Duration::from_secs(30);
 
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
@@ -84,9 +83,5 @@ fn a_store_that_is_let_go_of_while_the_process_forks_is_closed_after_that() {
     });
     let again = at(&path);
     let caller = Caller::new(&again, Ms(0));
-    let begun = Instant::now();
-    while caller.log(&log).is_some() {
-        assert!(begun.elapsed() < PATIENCE, "what was told before is done");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    eventually("what was told before is done", || caller.log(&log).is_none());
 }

@@ -4,9 +4,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
+use super::store::swept;
 use crate::kit::events::sized;
+use crate::kit::eventually::{PATIENCE, eventually};
 use crate::kit::folder::Folder;
 use tailrope_core::Ms;
 use tailrope_core::protocol::StreamNonce;
@@ -16,24 +17,11 @@ use tailrope_core::store::{
     SqliteStore, StoreError, StoreOptions, Ticket, Watch,
 };
 
-/// What comes has come by then, also where a machine stalls.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// With this a store gives its next sign of life, and looks for those of others, in many minutes.
-const RARELY: u64 = 3_600_000;
-/// With this every ten milliseconds.
+/// With this a store gives a sign of life, and looks for those of others, every few milliseconds.
 const OFTEN: u64 = 30;
 
-fn at(path: &Path, owner_lost_ms: u64) -> SqliteStore {
-    let options = StoreOptions { owner_lost_ms, ..StoreOptions::default() };
-    SqliteStore::open(path, &options).expect("the file can be opened")
-}
-
-fn until(what: &str, is: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !is() {
-        assert!(begun.elapsed() < PATIENCE, "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+fn at(path: &Path) -> SqliteStore {
+    SqliteStore::open(path, &StoreOptions::default()).expect("the file can be opened")
 }
 
 /// What this one sees of the owner of a log's session.
@@ -62,7 +50,7 @@ fn an_owner_is_told_what_others_do_to_its_sessions() {
     }
     let folder = Folder::new();
     let file = folder.path("a.db");
-    let (owner, heir) = (at(&file, RARELY), at(&file, RARELY));
+    let (owner, heir) = (at(&file), at(&file));
     let of_owner = Caller::new(&owner, Ms(0));
     let of_heir = Caller::new(&heir, Ms(0)).with(Epoch { number: 2, salt: 8 });
     let log = of_owner.open("s", 1);
@@ -70,7 +58,7 @@ fn an_owner_is_told_what_others_do_to_its_sessions() {
     let hints: Arc<dyn Watch> = Arc::new(Hints(Mutex::new(tell)));
     owner.watch(&log.key, &Arc::downgrade(&hints));
     let is_told = |what: &str| assert!(told.recv_timeout(PATIENCE).is_ok(), "rule 13: {what}");
-    is_told("whoever begins to watch is told to look");
+    is_told("who begins to watch is told to look");
     let attach = Attach { stream: Some(log.key.nonce), counts: true, ..Attach::default() };
     assert_eq!(of_heir.attach("s", &attach).log.map(|log| log.page.readers), Some(1));
     is_told("a reader");
@@ -92,7 +80,7 @@ fn what_is_written_together_sees_what_was_asked_before() {
     }
     let folder = Folder::new();
     let file = folder.path("a.db");
-    let store = at(&file, RARELY);
+    let store = at(&file);
     let caller = Caller::new(&store, Ms(0));
     let mut log = caller.open("s", 1);
     let (tell, told) = channel();
@@ -133,41 +121,14 @@ fn what_is_written_together_sees_what_was_asked_before() {
     assert!(matches!(next(), Outcome::Done(Err(StoreError::Gone))));
 }
 
-/// Computers are suspended, clocks are set, and an age may be shorter than the pause between two signs.
-#[test]
-fn time_takes_nothing_from_an_owner_that_lives() {
-    let folder = Folder::new();
-    let file = folder.path("a.db");
-    let time = Arc::new(AtomicU64::new(1_000_000));
-    let clock = Arc::clone(&time);
-    let options = StoreOptions {
-        limits: Limits { max_age_ms: 1, ..Limits::default() },
-        owner_lost_ms: RARELY,
-        wall_clock: Some(Arc::new(move || clock.load(Ordering::SeqCst))),
-        ..StoreOptions::default()
-    };
-    let [owner, other] = [(); 2].map(|()| SqliteStore::open(&file, &options).expect("the file can be opened"));
-    let (of_owner, of_other) = (Caller::new(&owner, Ms(0)), Caller::new(&other, Ms(0)));
-    let mut log = of_owner.open("s", 1);
-    of_owner.push(&mut log, &[sized(1)]);
-    for _ in 0..3 {
-        time.fetch_add(86_400_000, Ordering::SeqCst);
-        other.sweep(Ms(0));
-        assert_eq!(owner_of(&of_other, &log).map(|owner| owner.unseen_ms), Some(0));
-    }
-    of_owner.push(&mut log, &[sized(1)]);
-    rusqlite::Connection::open(&file).unwrap().execute_batch("DELETE FROM owner").unwrap();
-    let unseen_ms = owner_of(&of_other, &log).map(|owner| owner.unseen_ms);
-    assert_eq!(unseen_ms, Some(0), "what is not there proves nothing");
-}
-
 #[test]
 fn an_owner_whose_row_is_gone_writes_it_again() {
     let folder = Folder::new();
     let file = folder.path("a.db");
-    let _owner = at(&file, OFTEN);
+    let options = StoreOptions { owner_lost_ms: OFTEN, ..StoreOptions::default() };
+    let _owner = SqliteStore::open(&file, &options).expect("the file can be opened");
     rusqlite::Connection::open(&file).unwrap().execute_batch("DELETE FROM owner").unwrap();
-    until("it gives signs again", || count_of(&file, "owner") == 1);
+    eventually("it gives signs again", || count_of(&file, "owner") == 1);
 }
 
 #[test]
@@ -176,11 +137,14 @@ fn all_of_an_owner_that_gives_no_signs_goes_in_the_end() {
     let file = folder.path("a.db");
     let time = Arc::new(AtomicU64::new(1_000_000));
     let clock = Arc::clone(&time);
-    let owner = at(&file, RARELY);
+    let owner = at(&file);
     let of_owner = Caller::new(&owner, Ms(0));
     let log = of_owner.open("s", 1);
     // More than one transaction removes.
     (0..300).for_each(|number| of_owner.hold(&format!("t {number}"), SessionRecord::default()));
+    drop(owner);
+    // As if its process had been killed.
+    rusqlite::Connection::open(&file).unwrap().execute_batch("UPDATE owner SET beat = 0, lost = NULL").unwrap();
     let options = StoreOptions {
         limits: Limits { max_age_ms: 60_000, ..Limits::default() },
         owner_lost_ms: OFTEN,
@@ -189,12 +153,11 @@ fn all_of_an_owner_that_gives_no_signs_goes_in_the_end() {
     };
     let other = SqliteStore::open(&file, &options).expect("the file can be opened");
     let caller = Caller::new(&other, Ms(0));
-    until("it is lost", || count_of(&file, "owner WHERE lost = 1000000") == 1);
+    eventually("it is lost", || count_of(&file, "owner WHERE lost = 1000000") == 1);
     time.fetch_add(60_000, Ordering::SeqCst);
-    other.sweep(Ms(0));
+    swept(&file);
     assert!(owner_of(&caller, &log).is_some_and(|owner| owner.unseen_ms >= OFTEN));
     time.fetch_add(1, Ordering::SeqCst);
-    other.sweep(Ms(0));
-    until("all of it goes", || count_of(&file, "session") == 0 && count_of(&file, "owner") == 1);
+    eventually("all of it goes", || count_of(&file, "session") == 0 && count_of(&file, "owner") == 1);
     assert!(caller.session("s", None).is_none() && caller.log(&log).is_none());
 }

@@ -3,8 +3,8 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
 
+use crate::kit::eventually::eventually;
 use crate::kit::folder::Folder;
 use tailrope_core::Ms;
 use tailrope_core::store::contract::{Caller, Event, Log, progress};
@@ -167,12 +167,8 @@ fn a_session_has_one_process_that_writes_it() {
             writer.child.kill().unwrap();
             let store = at(&file, &options(300));
             let caller = Caller::new(&store, Ms(0));
-            let begun = Instant::now();
             let seen = || caller.read(&log, 0, limit).expect("it is there").owner;
-            while seen().is_none_or(|owner| owner.unseen_ms < 300) {
-                assert!(begun.elapsed() < Duration::from_secs(30), "it gives no signs");
-                std::thread::sleep(Duration::from_millis(10));
-            }
+            eventually("it gives no signs", || seen().is_some_and(|owner| owner.unseen_ms >= 300));
         }
         let hold = Hold { epoch: heir.epoch, seen: Some(owner.epoch), record: None };
         let running = heir.try_hold(session, &hold).expect("it is taken over");

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use crate::kit::events::{positions, positions_if_kept, question, sized, terminal};
+use crate::kit::eventually::eventually;
 use crate::kit::folder::Folder;
 use bytes::Bytes;
 use tailrope_core::Ms;
@@ -22,6 +23,18 @@ fn at(path: &Path, options: &StoreOptions) -> SqliteStore {
 
 fn limited(limits: Limits) -> StoreOptions {
     StoreOptions { limits, ..StoreOptions::default() }
+}
+
+/// Signs of life in the file of one store object. Retention is applied after each.
+fn beats(file: &Path) -> isize {
+    let db = rusqlite::Connection::open(file).unwrap();
+    db.query_row("SELECT max(beat) FROM owner", [], |row| row.get(0)).unwrap()
+}
+
+/// Waits until retention was applied.
+pub(crate) fn swept(file: &Path) {
+    let before = beats(file);
+    eventually("it gives signs", || beats(file) >= before + 2);
 }
 
 #[test]
@@ -210,10 +223,12 @@ fn age_and_retention_take_what_they_are_over() {
     let clock = Arc::clone(&time);
     let options = StoreOptions {
         limits: Limits { max_age_ms: 60_000, retention_ms: 5_000, ..Limits::default() },
+        owner_lost_ms: 30,
         wall_clock: Some(Arc::new(move || clock.load(Ordering::SeqCst))),
         ..StoreOptions::default()
     };
-    let store = at(&folder.path("a.db"), &options);
+    let file = folder.path("a.db");
+    let store = at(&file, &options);
     let caller = Caller::new(&store, Ms(0));
     let mut log = caller.open("s", 1);
     caller.push(&mut log, &[sized(1), sized(1)]);
@@ -228,31 +243,31 @@ fn age_and_retention_take_what_they_are_over() {
     let mut running = caller.open("s", 2);
     caller.push(&mut running, &[sized(1)]);
     time.fetch_add(4_999, Ordering::SeqCst);
-    store.sweep(Ms(0));
+    swept(&file);
     assert!(caller.log(&log).is_some(), "I6: readable until retention ends");
     time.fetch_add(1, Ordering::SeqCst);
-    store.sweep(Ms(0));
+    swept(&file);
     assert!(caller.log(&log).is_none() && caller.log(&running).is_some());
     caller.open("released", 3);
     store.release("released", caller.epoch);
     caller.attach("", &Attach::default());
     time.fetch_add(60_000, Ordering::SeqCst);
-    store.sweep(Ms(0));
+    swept(&file);
     assert!(caller.session("released", None).is_some(), "who takes it over has that time");
     time.fetch_add(1, Ordering::SeqCst);
-    store.sweep(Ms(0));
+    swept(&file);
     assert_eq!(caller.session("released", None), None, "nobody did, though its owner is there");
     caller.assert_usage("F-54", |usage| (usage.sessions, usage.streams) == (1, 1));
     time.fetch_add(900_000, Ordering::SeqCst);
-    store.sweep(Ms(0));
+    swept(&file);
     assert!(caller.session("s", None).is_some(), "its owner is there");
     drop(store);
-    let later = at(&folder.path("a.db"), &options);
+    let later = at(&file, &options);
     let caller = Caller::new(&later, Ms(0));
     let owner = caller.log(&running).and_then(|log| log.page.owner);
     assert!(owner.is_some_and(|owner| owner.unseen_ms == u64::MAX), "its owner said goodbye");
     time.fetch_add(60_001, Ordering::SeqCst);
-    later.sweep(Ms(0));
+    swept(&file);
     assert_eq!((caller.session("s", None), caller.log(&running)), (None, None), "a session that was left goes in time");
     caller.assert_usage("F-54", |usage| usage.streams == 0 && usage.sessions == 0 && usage.bytes == 0);
 }
@@ -260,41 +275,45 @@ fn age_and_retention_take_what_they_are_over() {
 #[test]
 fn retention_goes_on_while_there_is_more_than_one_transaction_may_remove() {
     let folder = Folder::new();
-    // Nothing but what is asked for: the next sign of life is minutes away.
     let time = Arc::new(AtomicU64::new(1_000_000));
     let clock = Arc::clone(&time);
     let options = StoreOptions {
         limits: Limits { retention_ms: 5_000, ..Limits::default() },
-        owner_lost_ms: 3_600_000,
+        owner_lost_ms: 2_000,
         wall_clock: Some(Arc::new(move || clock.load(Ordering::SeqCst))),
         ..StoreOptions::default()
     };
-    let store = at(&folder.path("a.db"), &options);
+    let file = folder.path("a.db");
+    let store = at(&file, &options);
     let caller = Caller::new(&store, Ms(0));
     for number in 0..1_000 {
         let mut log = caller.open("s", number);
         caller.push(&mut log, &[terminal()]);
     }
+    let before = beats(&file);
     time.fetch_add(5_000, Ordering::SeqCst);
-    store.sweep(Ms(0));
     caller.assert_usage("I11: all of it goes", |usage| usage.streams == 0);
+    let waited = beats(&file) - before;
+    assert!(waited <= 2, "four transactions do not wait for {waited} signs of life");
 }
 
 // The file
 
-/// Transactions in the file's write-ahead log. A frame that ends one says how many pages the file has then.
-fn commits(file: &Path) -> usize {
+/// Transactions in the file's write-ahead log besides signs of life. A frame that ends one says how many pages the file
+/// has then.
+fn commits(file: &Path) -> isize {
+    let before = beats(file);
     let log = std::fs::read(file.with_extension("db-wal")).unwrap();
     let page = u32::from_be_bytes(log[8..12].try_into().unwrap()) as usize;
-    log[32..].chunks_exact(24 + page).filter(|frame| frame[4..8] != [0; 4]).count()
+    let all = log[32..].chunks_exact(24 + page).filter(|frame| frame[4..8] != [0; 4]).count().cast_signed();
+    if beats(file) == before { all - before } else { commits(file) }
 }
 
 #[test]
 fn a_short_call_is_one_commit() {
     let folder = Folder::new();
     let file = folder.path("a.db");
-    // Its next sign of life, which is a commit too, is minutes away.
-    let store = at(&file, &StoreOptions { owner_lost_ms: 3_600_000, ..StoreOptions::default() });
+    let store = at(&file, &StoreOptions::default());
     let caller = Caller::new(&store, Ms(0));
     caller.hold("s", SessionRecord::default());
     let before = commits(&file);
@@ -496,4 +515,20 @@ fn a_lock_of_another_process_is_waited_for_and_nobody_waits_for_the_store() {
         other.execute_batch("COMMIT").unwrap();
         writing.join().unwrap().assert_stored(&Caller::new(store, Ms(0)), 0, "I2");
     });
+}
+
+#[test]
+fn a_lock_that_another_process_keeps_is_told_in_time_and_harms_nobody() {
+    let folder = Folder::new();
+    let file = folder.path("a.db");
+    let store = at(&file, &StoreOptions::default());
+    let caller = Caller::new(&store, Ms(0));
+    let mut log = caller.open("s", 1);
+    let other = rusqlite::Connection::open(&file).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let told = caller.append(&log, 1, &[sized(10)]);
+    assert!(matches!(told, Err(StoreError::TimedOut { after_ms: 5_000.. })), "rule 10: {told:?}");
+    other.execute_batch("COMMIT").unwrap();
+    caller.push(&mut log, &[sized(10)]);
+    log.assert_stored(&caller, 0, "rule 7");
 }

@@ -2,46 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-#[cfg(test)]
-use super::{Append, Complete, Operation, Outcome, Ticket};
-use super::{Name, StoreError};
-#[cfg(test)]
-use crate::protocol::StreamNonce;
-#[cfg(test)]
-use crate::stream::{EventKind, StoredEvent};
-
-/// Operations that may wait for a store. Streams hold their own senders back long before; this bounds very many.
-const MAX_WAITING: usize = 65_536;
-/// Those without an answer take room up to here: nobody asks for them again.
-const MAX_UNANSWERED: usize = 2 * MAX_WAITING;
-/// Bytes of payloads that may wait for a store.
-const MAX_WAITING_BYTES: usize = 64 << 20;
-
-/// How much waits for a store.
-pub(super) struct Waiting {
-    pub(super) operations: usize,
-    pub(super) bytes: usize,
-}
-
-impl Waiting {
-    /// Whether one more operation, with so many bytes, may wait.
-    ///
-    /// # Errors
-    /// When too much waits already.
-    pub(super) fn has_room(&self, bytes: usize, is_answered: bool) -> Result<(), StoreError> {
-        let most = if is_answered { MAX_WAITING } else { MAX_UNANSWERED };
-        if self.operations < most && (bytes == 0 || self.bytes < MAX_WAITING_BYTES) {
-            return Ok(());
-        }
-        let Self { operations, bytes } = self;
-        Err(StoreError::Failed(format!("{operations} operations with {bytes} bytes wait already, as many as may")))
-    }
-}
-
-/// What is asked of a store that is closed.
-pub(super) fn closed() -> StoreError {
-    StoreError::Failed("the store is closed".to_owned())
-}
+use crate::store::Name;
 
 /// A queue. What was called off leaves an empty place, and places that are empty go when they are the most.
 pub(super) struct Line<T> {
@@ -80,12 +41,23 @@ impl<T> Line<T> {
         self.count += 1;
     }
 
-    /// Puts something before everything. It cannot be called off.
-    #[cfg(any(feature = "postgres", test))]
-    pub(super) fn push_front(&mut self, item: T) {
+    /// Puts something before everything.
+    pub(super) fn push_front(&mut self, item: T, name: Option<Name>) {
         self.first -= 1;
+        if let Some(name) = name {
+            self.named.insert(name, self.first);
+        }
         self.places.push_front(Some(item));
         self.count += 1;
+    }
+
+    /// The first.
+    pub(super) fn front(&mut self) -> Option<&T> {
+        while self.places.front().is_some_and(Option::is_none) {
+            self.places.pop_front();
+            self.first += 1;
+        }
+        self.places.front().and_then(Option::as_ref)
     }
 
     /// Takes the first; `name` says what it was added with.
@@ -135,46 +107,15 @@ impl<T> Line<T> {
     }
 
     /// How much waits.
-    #[cfg(any(feature = "sqlite", test))]
+    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.count
     }
 
     /// Whether nothing waits.
-    #[cfg(any(feature = "sqlite", test))]
     pub(super) fn is_empty(&self) -> bool {
         self.count == 0
     }
-}
-
-/// Fills a queue with what is answered, as far as that goes, then with what is not.
-#[cfg(test)]
-pub(super) fn assert_is_bounded(
-    ask: impl Fn(&Ticket) -> Result<(), StoreError>,
-    append: impl Fn(Append, &Ticket) -> Result<(), StoreError>,
-    tell: impl Fn() -> Result<(), StoreError>,
-) {
-    struct Nobody;
-    impl Complete for Nobody {
-        fn complete(&self, _ticket: &Ticket, _outcome: Outcome) {}
-    }
-    let to: std::sync::Weak<dyn Complete> = std::sync::Weak::<Nobody>::new();
-    let ticket = |number| Ticket { to: to.clone(), nonce: StreamNonce([1; 12]), operation: Operation::Append, number };
-    let taken = |step: &dyn Fn(u64) -> Result<(), StoreError>| {
-        let refused = (0..=2 * MAX_UNANSWERED as u64).find_map(|number| Some((number, step(number).err()?)));
-        let (count, error) = refused.expect("there is a bound");
-        assert!(error.to_string().contains("wait already"), "{error}");
-        count as usize
-    };
-    let frame: std::sync::Arc<[u8]> = vec![b'x'; MAX_WAITING_BYTES / 16].into();
-    let large = || Append {
-        first: 1,
-        events: vec![StoredEvent { seq: 1, kind: EventKind::Progress, tag: 0, frame: frame.clone() }],
-        ..Append::default()
-    };
-    assert_eq!(taken(&|number| append(large(), &ticket(number))), 16);
-    assert_eq!(taken(&|number| ask(&ticket(16 + number))), MAX_WAITING - 16, "what is small goes on");
-    assert_eq!(taken(&|_| tell()), MAX_UNANSWERED - MAX_WAITING);
 }
 
 #[cfg(test)]
@@ -198,7 +139,7 @@ mod tests {
             assert_eq!(line.call_off(Name(1, number)), None, "once");
             assert_eq!(line.call_off(Name(2, number)), None, "another engine's");
         }
-        line.push_front(3_000);
+        line.push_front(3_000, None);
         line.push(1_001, name(&1_001));
         assert_eq!(line.pop(name), Some(3_000));
         let want: Vec<u64> = (0..1_000).filter(|number| number % 5 == 0 || number % 3 == 0).collect();

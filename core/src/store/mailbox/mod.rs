@@ -1,0 +1,311 @@
+//! What lies between those who ask a store and those who reach its logs, the same for every store that takes time.
+//!
+//! Operations of one session are done in the order in which they were asked, in batches: one batch of a session is
+//! under way at a time (rule 11). Sessions do not wait for each other. What waits has bounds; what nobody waits for any
+//! more is taken back. A batch that fails for a reason that passes is tried again, with growing pauses, until the time of
+//! those who wait for it is over. A batch of which one operation is at fault is tried one by one (I9).
+//!
+//! A store has workers that [take](Mailbox::next) batches, do each completely or not at all, and say what
+//! [became of it](Mailbox::done).
+
+mod ask;
+mod blocking;
+mod line;
+mod mail;
+mod queued;
+#[cfg(test)]
+mod tests;
+
+// A waker is no part of what Shuttle schedules.
+use std::sync::Arc as WakerArc;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+pub use ask::{Ask, Fault, Kind, Op};
+pub use blocking::BlockingBackend;
+use mail::{Mail, Over};
+pub use queued::{Backend, Queued};
+
+use crate::store::{Outcome, StoreError, Ticket};
+use crate::sync::{Arc, Mutex, MutexGuard, PoisonError, thread};
+
+/// What a worker takes at a time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Take {
+    /// What changes something.
+    pub(super) changes: bool,
+    /// What changes nothing.
+    pub(super) questions: bool,
+    /// Sessions at most.
+    pub(super) sessions: usize,
+    /// Operations at most.
+    pub(super) operations: usize,
+    /// Bytes of payloads, about.
+    pub(super) bytes: usize,
+}
+
+/// What a worker does next.
+pub(super) enum Turn {
+    Batch(Vec<Op>),
+    /// Nothing, until it is woken or this time.
+    Wait(Option<Instant>),
+    /// The store is closed, and nothing is left.
+    Over,
+}
+
+struct State {
+    mail: Mail,
+    /// Workers that wait, by which queue.
+    waiting: [Vec<Waker>; 2],
+    /// When what is left is given up.
+    closes: Option<Instant>,
+}
+
+impl State {
+    /// The share of one worker: others that wait get theirs.
+    fn take(&mut self, now: Instant, take: &Take, over: &mut Vec<Over>) -> Vec<Op> {
+        self.mail.resume(now);
+        let (ready, workers) = match (take.changes, take.questions) {
+            (true, false) => (self.mail.ready(0), self.waiting[0].len()),
+            (false, true) => (self.mail.ready(1), self.waiting[1].len()),
+            _ => (usize::MAX, 0),
+        };
+        let sessions = take.sessions.min(ready.div_ceil(1 + workers).max(1));
+        self.mail.take(now, &Take { sessions, ..*take }, over)
+    }
+
+    /// A worker does not wait any more: others are to be woken in its place.
+    fn forget(&mut self, worker: &Waker) {
+        self.waiting.iter_mut().for_each(|waiting| waiting.retain(|known| !known.will_wake(worker)));
+    }
+}
+
+/// See the module.
+pub(super) struct Mailbox {
+    state: Mutex<State>,
+    /// How long what is left may take when the store is closed.
+    closing: Duration,
+}
+
+impl Mailbox {
+    /// `timeout` is how long an operation is tried, `closing` how long what is left is tried when the store is closed.
+    pub(super) fn new(timeout: Duration, closing: Duration) -> Self {
+        let state = State { mail: Mail::new(timeout), waiting: Default::default(), closes: None };
+        Self { state: Mutex::new(state), closing }
+    }
+
+    /// Adds an operation.
+    ///
+    /// # Errors
+    /// When too much waits already, or the store is closed.
+    pub(super) fn push(&self, session: &Arc<str>, ask: Ask, ticket: Option<&Ticket>) -> Result<(), StoreError> {
+        let op = Op {
+            session: Arc::clone(session),
+            ask,
+            ticket: ticket.cloned(),
+            is_unsure: false,
+            since: Instant::now(),
+            is_alone: false,
+        };
+        let mut state = self.lock();
+        state.mail.push(op)?;
+        Self::wake(state);
+        Ok(())
+    }
+
+    /// Takes an operation back that is not under way; one that is, is not tried again.
+    pub(super) fn call_off(&self, session: &str, ticket: &Ticket) {
+        self.lock().mail.call_off(session, ticket);
+    }
+
+    /// What a worker does next. Where it is to wait, `waker` is woken when there may be more.
+    pub(super) fn turn(&self, take: &Take, waker: &Waker) -> Turn {
+        let now = Instant::now();
+        let mut over = Vec::new();
+        let mut state = self.lock();
+        state.forget(waker);
+        let is_over = state.closes.is_some_and(|at| now >= at);
+        let batch = if is_over { Vec::new() } else { state.take(now, take, &mut over) };
+        if is_over {
+            let left = state.mail.give_up();
+            if !left.is_empty() {
+                let lost = left.len();
+                tracing::error!(target: "tailrope", lost, "the event store closed before everything was done");
+            }
+            over.extend(left.into_iter().map(|op| (op, closed())));
+        }
+        let turn = if !batch.is_empty() {
+            Turn::Batch(batch)
+        } else if is_over || (state.closes.is_some() && state.mail.is_empty()) {
+            Turn::Over
+        } else {
+            for (queue, is_wanted) in [take.changes, take.questions].into_iter().enumerate() {
+                if is_wanted {
+                    state.waiting[queue].push(waker.clone());
+                }
+            }
+            let due = state.mail.due().into_iter().chain(state.closes).min();
+            Turn::Wait(due)
+        };
+        Self::wake(state);
+        tell_over(over);
+        turn
+    }
+
+    /// The next batch of a worker; none when the store is closed and nothing is left, or for too long.
+    #[cfg(any(feature = "postgres", feature = "redis"))]
+    pub(super) async fn next(&self, take: &Take) -> Option<Vec<Op>> {
+        loop {
+            let waker = std::future::poll_fn(|cx| std::task::Poll::Ready(cx.waker().clone())).await;
+            let due = match self.turn(take, &waker) {
+                Turn::Batch(batch) => return Some(batch),
+                Turn::Over => return None,
+                Turn::Wait(due) => due,
+            };
+            let mut was_polled = false;
+            let woken = std::future::poll_fn(|_| match std::mem::replace(&mut was_polled, true) {
+                true => std::task::Poll::Ready(()),
+                false => std::task::Poll::Pending,
+            });
+            match due {
+                Some(due) => drop(tokio::time::timeout_at(due.into(), woken).await),
+                None => woken.await,
+            }
+        }
+    }
+
+    /// The same for a thread of its own. `until` bounds the wait.
+    pub(super) fn next_until(&self, take: &Take, until: Option<Instant>) -> Turn {
+        struct Parked(thread::Thread);
+
+        impl std::task::Wake for Parked {
+            fn wake(self: WakerArc<Self>) {
+                self.0.unpark();
+            }
+        }
+
+        let waker = Waker::from(WakerArc::new(Parked(thread::current())));
+        loop {
+            let due = match self.turn(take, &waker) {
+                Turn::Wait(due) => due.into_iter().chain(until).min(),
+                turn => return turn,
+            };
+            let now = Instant::now();
+            if until.is_some_and(|until| until <= now) {
+                self.lock().forget(&waker);
+                return Turn::Wait(until);
+            }
+            match due {
+                Some(due) => thread::park_timeout(due.saturating_duration_since(now)),
+                None => thread::park(),
+            }
+        }
+    }
+
+    /// A batch was done, and this became of its operations, each in its place. Where it is none, the worker tells the caller
+    /// itself.
+    pub(super) fn done(&self, mut batch: Vec<Op>, mut outcomes: Vec<Option<Outcome>>) {
+        believe_later(&batch, &mut outcomes);
+        let mut state = self.lock();
+        // Before the answers: what is asked because of them need not wait.
+        state.mail.done(&batch);
+        Self::wake(state);
+        for (op, outcome) in batch.drain(..).zip(outcomes) {
+            match (op.ticket, outcome) {
+                (Some(ticket), Some(outcome)) => ticket.complete(outcome),
+                // Rule 12.
+                (None, Some(Outcome::Done(Err(error)))) if !matches!(error, StoreError::Gone | StoreError::Fenced) => {
+                    log_refusal(&error);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Nothing of a batch was done, as far as is known.
+    pub(super) fn failed(&self, batch: Vec<Op>, fault: &Fault) {
+        let mut over = Vec::new();
+        let mut state = self.lock();
+        state.mail.failed(Instant::now(), batch, fault, &mut over);
+        Self::wake_all(state);
+        if !over.is_empty() && fault.kind == Kind::Passes {
+            let (operations, error) = (over.len(), &fault.what);
+            tracing::warn!(target: "tailrope", operations, error, "the event store was not reached in time");
+        }
+        tell_over(over);
+    }
+
+    /// Takes nothing any more. Workers do what waits, and end.
+    pub(super) fn close(&self) {
+        let mut state = self.lock();
+        state.mail.is_closed = true;
+        state.closes = Some(Instant::now() + self.closing);
+        Self::wake_all(state);
+    }
+
+    #[cfg(feature = "postgres")]
+    pub(super) fn is_closed(&self) -> bool {
+        self.lock().mail.is_closed
+    }
+
+    /// Wakes as many workers as have something to do.
+    fn wake(mut guard: MutexGuard<'_, State>) {
+        let State { mail, waiting, closes } = &mut *guard;
+        let is_over = closes.is_some() && mail.is_empty();
+        let mut woken = Vec::new();
+        for (queue, waiting) in waiting.iter_mut().enumerate() {
+            let count = if is_over { waiting.len() } else { mail.ready(queue).min(waiting.len()) };
+            // Those that were busy last: what they need is still at hand.
+            woken.extend(waiting.drain(waiting.len() - count..));
+        }
+        drop(guard);
+        woken.into_iter().for_each(Waker::wake);
+    }
+
+    /// Until when workers wait has changed.
+    fn wake_all(mut guard: MutexGuard<'_, State>) {
+        let waiting = std::mem::take(&mut guard.waiting);
+        drop(guard);
+        waiting.into_iter().flatten().for_each(Waker::wake);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An append that another one of the same batch and log follows was stored, though it was not the last any more when it
+/// was tried again.
+fn believe_later(batch: &[Op], outcomes: &mut [Option<Outcome>]) {
+    let mut stored = std::collections::HashSet::new();
+    for (op, outcome) in batch.iter().zip(outcomes).rev() {
+        let Ask::Append { nonce, .. } = &op.ask else { continue };
+        match outcome {
+            Some(Outcome::Done(Ok(()))) => drop(stored.insert((&op.session, *nonce))),
+            Some(Outcome::Done(Err(StoreError::Gone | StoreError::OutOfOrder)))
+                if op.is_unsure && stored.contains(&(&op.session, *nonce)) =>
+            {
+                *outcome = Some(Outcome::Done(Ok(())));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn tell_over(over: Vec<Over>) {
+    for (op, error) in over {
+        match &op.ticket {
+            Some(ticket) => ticket.complete(Outcome::failed(ticket.operation, error)),
+            None => log_refusal(&error),
+        }
+    }
+}
+
+fn log_refusal(error: &StoreError) {
+    tracing::error!(target: "tailrope", %error, "event store did not do what it was told");
+}
+
+/// What is asked of a store that is closed.
+fn closed() -> StoreError {
+    StoreError::Failed("the store is closed".to_owned())
+}

@@ -1,0 +1,285 @@
+//! What the file of a session holds, and how it changes. No file is touched here.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize, Serializer};
+use tailrope_core::protocol::{ListChanged, Revision, StreamNonce};
+use tailrope_core::store::{
+    Append, Epoch, Hold, Limits, LogState, ReadLimit, RunningLog, SessionRecord, StoreError, Verdict,
+};
+use tailrope_core::stream::{Chain, EventKind, Page, Seq, StoredEvent};
+
+/// What an event costs besides its frame, in bytes, about.
+const EVENT_COST: usize = 100;
+
+/// What the file of a session holds. All times are in milliseconds since 1970: processes share them.
+#[derive(Clone, Default, Serialize, Deserialize)]
+pub(super) struct Session {
+    /// The store object that owns it; none when it was let go.
+    pub(super) owner: Option<String>,
+    epoch: (u64, u64),
+    record: Record,
+    pub(super) written: u64,
+    /// By the hexadecimal digits of their nonces.
+    pub(super) logs: BTreeMap<String, Log>,
+}
+
+/// The fields of [`SessionRecord`].
+pub(super) type Record = (Option<String>, Option<Box<str>>, u32, [bool; 3], Option<[u8; 12]>);
+
+#[derive(Clone, Default, Serialize, Deserialize)]
+pub(super) struct Log {
+    nonce: [u8; 12],
+    pub(super) about: Raw,
+    pub(super) retry_ms: Option<u32>,
+    pub(super) head: Seq,
+    low: Seq,
+    pub(super) chain: u64,
+    pub(super) tail: Option<Raw>,
+    pub(super) ended: Option<u64>,
+    pub(super) readers: u64,
+    pub(super) events: Vec<Event>,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) struct Event {
+    pub(super) seq: Seq,
+    kind: u8,
+    tag: u32,
+    written: u64,
+    pub(super) is_settled: bool,
+    frame: Raw,
+}
+
+/// Any bytes: in the file a text where they are one, so that most frames stay readable, and numbers otherwise.
+#[derive(Clone, Default, Deserialize)]
+#[serde(from = "Written")]
+pub(super) struct Raw(pub(super) Arc<[u8]>);
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Written {
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+impl From<Written> for Raw {
+    fn from(written: Written) -> Self {
+        Self(match written {
+            Written::Text(text) => text.into_bytes().into(),
+            Written::Bytes(bytes) => bytes.into(),
+        })
+    }
+}
+
+impl Serialize for Raw {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match str::from_utf8(&self.0) {
+            Ok(text) => text.serialize(serializer),
+            Err(_) => self.0.serialize(serializer),
+        }
+    }
+}
+
+impl Event {
+    fn new(event: &StoredEvent, written: u64) -> Self {
+        let StoredEvent { seq, kind, tag, ref frame } = *event;
+        Self { seq, kind: kind as u8, tag, written, is_settled: false, frame: Raw(Arc::clone(frame)) }
+    }
+
+    fn stored(&self) -> StoredEvent {
+        StoredEvent { seq: self.seq, kind: self.kind(), tag: self.tag, frame: Arc::clone(&self.frame.0) }
+    }
+
+    fn kind(&self) -> EventKind {
+        match self.kind {
+            1 => EventKind::Answer,
+            2 => EventKind::Question,
+            3 => EventKind::Terminal,
+            _ => EventKind::Progress,
+        }
+    }
+
+    /// Whether it survives trimming (rule 5).
+    fn stays(&self) -> bool {
+        self.kind() == EventKind::Terminal || (self.kind() == EventKind::Question && !self.is_settled)
+    }
+
+    fn bytes(&self) -> usize {
+        self.frame.0.len() + EVENT_COST
+    }
+}
+
+impl Log {
+    fn new(nonce: StreamNonce, about: &Bytes) -> Self {
+        let (about, chain) = (Raw(about.as_ref().into()), Chain::start(&nonce.0).0);
+        Self { nonce: nonce.0, about, low: 1, chain, ..Self::default() }
+    }
+
+    fn bytes(&self) -> usize {
+        self.about.0.len() + self.events.iter().map(Event::bytes).sum::<usize>()
+    }
+
+    fn state(&self) -> LogState {
+        LogState { head: self.head, chain: self.chain, is_finished: self.ended.is_some() }
+    }
+
+    /// Does what the verdict left to do.
+    fn write(&mut self, append: &Append, verdict: Verdict, now: u64) {
+        if verdict == Verdict::Nothing {
+            return;
+        }
+        if verdict == Verdict::All {
+            self.events.extend(append.events.iter().map(|event| Event::new(event, now)));
+            (self.head, self.chain) = (append.last(), append.chain);
+        }
+        self.retry_ms = append.retry_ms.or(self.retry_ms);
+        self.tail = append.end.as_ref().map(|end| Raw(end.as_ref().into()));
+        let ends = self.tail.is_some() || append.events.iter().any(|event| event.kind == EventKind::Terminal);
+        self.ended = ends.then_some(now);
+    }
+
+    /// Takes the oldest events away, as far as the bounds ask for it. The newest one stays. Returns how many went.
+    fn trim(&mut self, limits: &Limits, max_bytes: usize, now: u64) -> u64 {
+        let (before, mut low) = (self.events.len(), self.low);
+        let (mut count, mut bytes) = (before, self.bytes());
+        for event in self.events.iter().filter(|event| event.seq >= self.low && event.seq < self.head) {
+            let is_old = now.saturating_sub(event.written) > limits.max_age_ms;
+            if count <= limits.max_events_per_stream && bytes <= max_bytes && !is_old {
+                break;
+            }
+            low = event.seq + 1;
+            if !event.stays() {
+                (count, bytes) = (count - 1, bytes - event.bytes());
+            }
+        }
+        self.low = low;
+        self.events.retain(|event| event.seq >= low || event.stays());
+        (before - self.events.len()) as u64
+    }
+
+    pub(super) fn page(&self, after: Seq, limit: ReadLimit) -> Page {
+        let mut bytes = 0;
+        let wanted = self.events.iter().filter(|event| event.seq > after && event.seq <= limit.up_to);
+        let fitting = wanted.take(limit.events).enumerate().take_while(|(index, event)| {
+            bytes += event.frame.0.len();
+            *index == 0 || bytes <= limit.bytes
+        });
+        let events = fitting.map(|(_, event)| event.stored()).collect();
+        Page { events, head: self.head, low: self.low, tag_at: self.tag_at(after) }
+    }
+
+    pub(super) fn tag_at(&self, seq: Seq) -> Option<u32> {
+        if seq == 0 {
+            return Some(Chain::start(&self.nonce).tag());
+        }
+        self.events.iter().find(|event| event.seq == seq).map(|event| event.tag)
+    }
+}
+
+impl Session {
+    /// Begins the session, keeps its record, or takes it over. See [`EventStore::hold`](tailrope_core::store::EventStore::hold).
+    pub(super) fn hold(held: &mut Option<Self>, hold: &Hold, owner: &str) -> Result<Vec<RunningLog>, StoreError> {
+        let epoch = (hold.epoch.number, hold.epoch.salt);
+        if held.is_none() && hold.seen.is_none() && hold.record.is_some() {
+            *held = Some(Self { epoch, ..Self::default() });
+        }
+        let session = held.as_mut().ok_or(StoreError::Gone)?;
+        if session.epoch == epoch {
+            hold.record.iter().for_each(|record| session.set(record));
+        } else if Some(session.epoch()) == hold.seen {
+            session.epoch = epoch;
+        } else {
+            return Err(StoreError::Fenced);
+        }
+        session.owner = Some(owner.to_owned());
+        Ok(if hold.seen.is_some() { session.running() } else { Vec::new() })
+    }
+
+    /// Writes to a log, where `room` bytes are left for its events. Returns how many events the bounds took away.
+    pub(super) fn append(
+        &mut self,
+        nonce: StreamNonce,
+        append: &Append,
+        limits: &Limits,
+        room: &mut usize,
+    ) -> Result<u64, StoreError> {
+        let (name, now) = (nonce.hex(), now());
+        let state = match self.logs.get(&name) {
+            Some(log) => log.state(),
+            None if append.first == 1 => Log::new(nonce, &append.about).state(),
+            None => return Err(StoreError::Gone),
+        };
+        let verdict = append.judge(state)?;
+        if verdict == Verdict::All {
+            let cost = cost(append);
+            *room = room.checked_sub(cost).ok_or(StoreError::Full { max: limits.max_bytes })?;
+            while self.bytes() + cost > limits.max_bytes_per_session && self.forget_oldest() {}
+        }
+        let others = self.logs.iter().filter(|(other, _)| **other != name).map(|(_, log)| log.bytes()).sum();
+        let max_bytes = limits.max_bytes_per_session.saturating_sub(others).min(limits.max_bytes_per_stream);
+        let log = self.logs.entry(name).or_insert_with(|| Log::new(nonce, &append.about));
+        log.write(append, verdict, now);
+        Ok(log.trim(limits, max_bytes, now))
+    }
+
+    fn set(&mut self, record: &SessionRecord) {
+        let SessionRecord { revision, principal, retry_ms, list_changed, standalone } = record.clone();
+        let ListChanged { tools, prompts, resources } = list_changed;
+        let revision = revision.map(|revision| revision.as_str().to_owned());
+        self.record = (revision, principal, retry_ms, [tools, prompts, resources], standalone.map(|nonce| nonce.0));
+    }
+
+    pub(super) fn record(&self) -> SessionRecord {
+        let (revision, principal, retry_ms, [tools, prompts, resources], standalone) = self.record.clone();
+        SessionRecord {
+            revision: revision.as_deref().and_then(Revision::parse),
+            principal,
+            retry_ms,
+            list_changed: ListChanged { tools, prompts, resources },
+            standalone: standalone.map(StreamNonce),
+        }
+    }
+
+    pub(super) fn epoch(&self) -> Epoch {
+        Epoch { number: self.epoch.0, salt: self.epoch.1 }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.logs.values().map(Log::bytes).sum()
+    }
+
+    fn running(&self) -> Vec<RunningLog> {
+        let running = self.logs.values().filter(|log| log.ended.is_none());
+        running
+            .map(|log| {
+                let about = Bytes::copy_from_slice(&log.about.0);
+                RunningLog { nonce: StreamNonce(log.nonce), head: log.head, chain: log.chain, about }
+            })
+            .collect()
+    }
+
+    /// Forgets the log that ended first; false when none has ended.
+    fn forget_oldest(&mut self) -> bool {
+        let ended = self.logs.iter().filter_map(|(name, log)| Some((log.ended?, name.clone())));
+        ended.min().is_some_and(|(_, name)| self.logs.remove(&name).is_some())
+    }
+}
+
+/// What its owner may change (rule 12).
+pub(super) fn owned(session: &mut Option<Session>, epoch: Epoch) -> Result<&mut Session, StoreError> {
+    let session = session.as_mut().ok_or(StoreError::Gone)?;
+    if session.epoch() == epoch { Ok(session) } else { Err(StoreError::Fenced) }
+}
+
+/// What the events of an append cost, in bytes.
+pub(super) fn cost(append: &Append) -> usize {
+    append.events.iter().map(|event| event.frame.len() + EVENT_COST).sum()
+}
+
+pub(super) fn now() -> u64 {
+    SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_millis().try_into().unwrap_or(u64::MAX)
+}
