@@ -67,8 +67,6 @@ pub(super) struct State {
     pub(super) arrived: Option<(ConnectionId, Attached)>,
     /// What is written names this epoch.
     pub(super) epoch: Epoch,
-    /// The store was asked to keep the session.
-    pub(super) is_begun: bool,
     /// Another process has the session.
     pub(super) is_fenced: bool,
     /// The session's owner, of one that lives elsewhere, as it was seen last.
@@ -79,8 +77,8 @@ pub(super) struct State {
     idle_again: Ms,
     /// It is about to end, for a newer session or because another process has it: nothing opens in it any more.
     is_ending: bool,
-    /// Which version of what the store knows of the session it was given.
-    pub(super) facts_put: u32,
+    /// The version of what is known of the session that the store was given last; none where it is to be given it again.
+    pub(super) facts_put: Option<u32>,
     pub(super) next_token: u64,
     /// When the engine looks at the session next.
     pub(super) scheduled: Ms,
@@ -164,13 +162,12 @@ impl Cell {
                 watched: HashMap::new(),
                 arrived: None,
                 epoch,
-                is_begun: false,
                 is_fenced: false,
                 owner: None,
                 pace,
                 idle_again: Ms(0),
                 is_ending: false,
-                facts_put: 0,
+                facts_put: None,
                 next_token: 1,
                 scheduled: Ms::NEVER,
             }),

@@ -24,8 +24,8 @@ impl Cell {
         });
     }
 
-    /// Nobody reads a session of another process here any more: whoever comes next looks it up anew. A
-    /// reader who found it just before is served all the same.
+    /// Nobody reads a session of another process here any more: the next reader looks it up anew. One that found it just
+    /// before is served all the same.
     pub(super) fn release(&self) {
         let mut sessions = lock(&self.shared.sessions);
         let is_this = sessions.get(&self.id).is_some_and(|cell| cell.number == self.number);
@@ -130,7 +130,7 @@ impl Cell {
 
     fn write_last(&self, state: &mut State, now: Ms, id: ConnectionId) {
         let is_kept = self.keeps_logs.load(Ordering::SeqCst);
-        // Whoever can come back for it gets the end behind what is stored before it.
+        // A client that can come back gets the end there, behind what is stored before it.
         let comes_back = is_kept && state.session.rules().early_close;
         // The end that its heir has written, and no other.
         let has_heir = comes_back && state.is_fenced;

@@ -3,8 +3,6 @@
 //! It takes the session over, so that the owner, should it only have stood still, is refused from then on; it ends the
 //! logs that have no end; and it lets the session go.
 
-use bytes::Bytes;
-
 use super::cell::{Cell, SESSION, State};
 use super::lines::log_later;
 use super::writing::Write;
@@ -63,13 +61,10 @@ impl Cell {
             let ends: Vec<_> = requests.into_iter().map(|id| (id, SynthesizedEnd::OwnerLost)).collect();
             let append = Append {
                 first: head + 1,
-                events: Vec::new(),
                 chain_before: chain,
                 chain,
-                about: Bytes::new(),
-                primes: false,
                 end: Some(ends_payload(&ends)),
-                retry_ms: None,
+                ..Append::default()
             };
             self.put(state, now, nonce, epoch, Write::Append(append), steps);
         }

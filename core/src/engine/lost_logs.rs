@@ -12,8 +12,8 @@ use crate::stream::{CloseReason, ConnectionId};
 impl Cell {
     /// The store has no log, or another one than it had, for a stream that is written here.
     ///
-    /// Nothing can follow events that are lost: their stream's requests get an end. The standalone stream begins anew under another name, so that every cursor
-    /// into the old one is one that is not known.
+    /// Nothing can follow events that are lost: their stream's requests get an end. The standalone stream begins anew under
+    /// another name, so that every cursor into the old one is one that is not known.
     pub(super) fn log_lost(
         &self,
         state: &mut State,
@@ -26,7 +26,7 @@ impl Cell {
         log_later!(self, state, ERROR, [stream = nonce.hex()], %stream,
             "the event store lost events that it had stored; the stream ends");
         // It may have lost what it knew of the session, too.
-        state.facts_put = state.facts_put.wrapping_sub(1);
+        state.facts_put = None;
         if state.session.standalone() != Some(nonce) {
             return state.session.end_stream(now, nonce, SynthesizedEnd::StoreLost, steps);
         }

@@ -137,17 +137,15 @@ impl Cell {
 
     /// An append without anything, at the end of the stream's log.
     pub(super) fn empty_append(&self, state: &State, stream: &Stream, first: Seq) -> Append {
-        // What is in memory is gone with whoever would ask.
+        // Nobody asks for it where the logs are gone with the process.
         let is_kept = first == 1 && self.shared.store.outlives_process();
         Append {
             first,
-            events: Vec::new(),
             chain_before: stream.chain.0,
             chain: stream.chain.0,
             about: if is_kept { stream.about() } else { Bytes::new() },
             primes: state.session.rules().priming,
-            end: None,
-            retry_ms: None,
+            ..Append::default()
         }
     }
 

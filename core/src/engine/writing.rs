@@ -1,10 +1,9 @@
 //! What is written. Each append is asked for until the store has answered.
 //!
-//! The same append a second time changes nothing (rule 2 of stores). So what gets no answer in time is called off and asked for again,
-//! unchanged, until the log itself says yes or no: nothing is lost in between, and nothing comes twice.
-//! Senders that wait are told after `store_timeout_ms` that their events are not stored yet.
-//!
-//! A store that makes the event ids is not asked twice: with it, what has no answer in time has failed.
+//! The same append a second time changes nothing (rule 2 of stores). So what gets no answer in time is called off and asked
+//! for again, unchanged, until the log says yes or no: nothing is lost in between, and nothing comes twice. Senders that
+//! wait are told after `store_timeout_ms` that their events are not stored yet. A store that makes the event ids is not asked
+//! twice: with it, what has no answer in time has failed.
 
 use bytes::Bytes;
 
@@ -266,18 +265,17 @@ impl Cell {
 
     /// Lets the store know of the session before anything of it is written.
     pub(super) fn begin_session(&self, state: &mut State, now: Ms, more: &mut Vec<Step>) {
-        if !std::mem::replace(&mut state.is_begun, true) {
+        if state.facts_put.is_none() && !state.writing.contains_key(&SESSION) {
             self.keep_session(state, now, more);
         }
     }
 
     /// Gives the store what has changed of the session.
     pub(super) fn keep_facts(&self, state: &mut State, now: Ms) {
-        let is_kept = state.session.facts() == state.facts_put || state.writing.contains_key(&SESSION);
-        if is_kept || state.session.has_ended() || self.is_adopted() {
+        let is_kept = state.session.facts() == state.facts_put.unwrap_or_default();
+        if is_kept || state.writing.contains_key(&SESSION) || state.session.has_ended() || self.is_adopted() {
             return;
         }
-        state.is_begun = true;
         let mut steps = Vec::new();
         self.keep_session(state, now, &mut steps);
         self.perform(state, now, steps);
@@ -289,7 +287,7 @@ impl Cell {
         let is_shown = state.session.facts() != 0 && self.shared.store.outlives_process();
         let is_new = is_shown && state.session.standalone().is_none();
         let standalone = is_new.then(|| self.standalone(state, now, more));
-        state.facts_put = state.session.facts();
+        state.facts_put = Some(state.session.facts());
         let record = SessionRecord {
             revision: state.session.revision(),
             principal: state.session.principal().map(Into::into),
