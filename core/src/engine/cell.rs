@@ -79,6 +79,8 @@ pub(super) struct State {
     is_ending: bool,
     /// The version of what is known of the session that the store was given last; none where it is to be given it again.
     pub(super) facts_put: Option<u32>,
+    /// The store may have been set back: it is asked what it has of the session.
+    pub(super) wants_stock: bool,
     pub(super) next_token: u64,
     /// When the engine looks at the session next.
     pub(super) scheduled: Ms,
@@ -168,6 +170,7 @@ impl Cell {
                 idle_again: Ms(0),
                 is_ending: false,
                 facts_put: None,
+                wants_stock: false,
                 next_token: 1,
                 scheduled: Ms::NEVER,
             }),
@@ -192,6 +195,7 @@ impl Cell {
         let now = self.now();
         let mut state = lock(&self.state);
         let value = change(&mut state, now);
+        self.take_stock(&mut state, now);
         self.keep_facts(&mut state, now);
         let mut wakes = Vec::new();
         let touched = std::mem::take(&mut state.touched);

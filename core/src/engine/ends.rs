@@ -123,6 +123,7 @@ impl Cell {
         self.leave_store();
         self.release();
         lock(&self.shared.timed).remove(&self.number);
+        self.shared.forget_kept(self.number);
         let scheduled = lock(&self.state).scheduled;
         self.shared.schedule(scheduled, Ms::NEVER, self.number);
         tracing::debug!(target: "tailrope", session = %self.name, "session ended");

@@ -132,7 +132,7 @@ impl Cell {
         let Some(stream) = state.session.stream(nonce) else { return };
         let first = stream.machine.durable() + 1;
         let append = Append { end: Some(tail), ..self.empty_append(state, stream, first) };
-        self.put(state, now, nonce, state.epoch, Write::Append(append), more);
+        self.put(state, now, nonce, state.epoch, Write::End(append), more);
     }
 
     /// An append without anything, at the end of the stream's log.
@@ -158,6 +158,7 @@ impl Cell {
         more: &mut Vec<Step>,
     ) {
         if matches!(error, StoreError::RolledBack | StoreError::Gone) {
+            state.wants_stock = true;
             self.log_lost(state, now, nonce, &error, more);
         }
         if let StoreError::TooLarge { bytes, max } = error {

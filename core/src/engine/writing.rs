@@ -5,6 +5,8 @@
 //! wait are told after `store_timeout_ms` that their events are not stored yet. A store that makes the event ids is not asked
 //! twice: with it, what has no answer in time has failed.
 
+use std::collections::HashMap;
+
 use bytes::Bytes;
 
 use super::cell::{Cell, SESSION, State};
@@ -15,7 +17,7 @@ use crate::Ms;
 use crate::protocol::StreamNonce;
 use crate::session::Step;
 use crate::store::{Answer, Append, Epoch, Hold, Operation, RunningLog, SessionRecord, StoreError, Ticket};
-use crate::stream::{Chain, Input};
+use crate::stream::{Chain, Input, Seq};
 
 /// Pauses before a store that gave up by itself is asked again, in milliseconds.
 const PAUSES_MS: [u64; 6] = [20, 50, 100, 200, 500, 1_000];
@@ -27,7 +29,11 @@ type Written = Vec<RunningLog>;
 pub(super) enum Write {
     /// What the store keeps of the session, or whose it is.
     Hold(Hold),
+    /// Whose it is already, to hear which of its logs have no end; with the streams that have none, and what is stored of them.
+    Stock(Hold, HashMap<StreamNonce, Option<Seq>>),
     Append(Append),
+    /// The end of a log, of which no machine waits to hear.
+    End(Append),
 }
 
 /// A write that the store has not answered. A stream has one at a time, and so has the session.
@@ -62,8 +68,8 @@ impl State {
     /// The end of a stream that the store has not confirmed.
     pub(super) fn unconfirmed_end(&self, nonce: StreamNonce) -> Option<Bytes> {
         match &self.writing.get(&nonce)?.write {
-            Write::Append(append) => append.end.clone(),
-            Write::Hold(_) => None,
+            Write::End(append) => append.end.clone(),
+            Write::Hold(_) | Write::Stock(..) | Write::Append(_) => None,
         }
     }
 }
@@ -71,11 +77,13 @@ impl State {
 impl Cell {
     fn ask_write(&self, now: Ms, nonce: StreamNonce, epoch: Epoch, write: &Write, ticket: &Ticket) -> Answer<Written> {
         match write {
-            Write::Hold(hold) => self.shared.store.hold(&self.name, hold, ticket),
-            Write::Append(append) => match self.shared.store.append(now, &self.key(nonce), epoch, append, ticket) {
-                Answer::Now(result) => Answer::Now(result.map(|()| Vec::new())),
-                Answer::Later => Answer::Later,
-            },
+            Write::Hold(hold) | Write::Stock(hold, _) => self.shared.store.hold(&self.name, hold, ticket),
+            Write::Append(append) | Write::End(append) => {
+                match self.shared.store.append(now, &self.key(nonce), epoch, append, ticket) {
+                    Answer::Now(result) => Answer::Now(result.map(|()| Vec::new())),
+                    Answer::Later => Answer::Later,
+                }
+            }
         }
     }
 
@@ -88,10 +96,10 @@ impl Cell {
         write: Write,
         more: &mut Vec<Step>,
     ) {
-        if matches!(write, Write::Append(_)) && !self.is_adopted() {
+        if nonce != SESSION && !self.is_adopted() {
             self.begin_session(state, now, more);
         }
-        let ticket = self.write_ticket(nonce, &write);
+        let ticket = self.write_ticket(nonce);
         match self.ask_write(now, nonce, epoch, &write, &ticket) {
             Answer::Now(Ok(written)) => self.written(state, now, nonce, (epoch, write), Ok(written), more),
             answer => {
@@ -107,8 +115,8 @@ impl Cell {
         }
     }
 
-    fn write_ticket(&self, nonce: StreamNonce, write: &Write) -> Ticket {
-        self.ticket(nonce, if matches!(write, Write::Hold(_)) { Operation::Hold } else { Operation::Append })
+    fn write_ticket(&self, nonce: StreamNonce) -> Ticket {
+        self.ticket(nonce, if nonce == SESSION { Operation::Hold } else { Operation::Append })
     }
 
     /// A try has its outcome.
@@ -127,10 +135,10 @@ impl Cell {
         let asks_again = match (&result, &writing.write) {
             (Err(StoreError::TimedOut { .. }), _) => true,
             // Only the log itself can tell what became of a try before.
-            (Err(StoreError::Failed(_)), Write::Append(append)) => writing.is_unsure || append.end.is_some(),
-            (Err(StoreError::Failed(_)), Write::Hold(_)) => true,
+            (Err(StoreError::Failed(_)), Write::Append(_)) => writing.is_unsure,
+            (Err(StoreError::Failed(_)), _) => true,
             // The store has not taken the session yet.
-            (Err(StoreError::Gone), Write::Append(_)) => is_beginning,
+            (Err(StoreError::Gone), _) => is_beginning && nonce != SESSION,
             _ => false,
         };
         if !asks_again || self.is_asked_once() {
@@ -171,7 +179,7 @@ impl Cell {
         if is_newly_overdue {
             writing.is_overdue = true;
         }
-        let ticket = self.write_ticket(nonce, &writing.write);
+        let ticket = self.write_ticket(nonce);
         writing.wait = ticket.number;
         writing.ticket = Some(ticket.clone());
         let due = self.due_after(if writing.is_overdue { now } else { writing.since });
@@ -223,12 +231,14 @@ impl Cell {
                     log_later!(self, state, ERROR, [], %error, "the event store does not keep the session");
                 }
             }
-            Write::Append(Append { end: Some(_), .. }) => {
-                if let Err(error) = result {
+            Write::Stock(_, running) => self.stock_taken(state, now, running, result, more),
+            Write::End(append) => match result {
+                Ok(_) => self.keep_end(now, nonce, append),
+                Err(error) => {
                     log_later!(self, state, WARN, [stream = nonce.hex()], %stream, %error, "the log was not ended");
                 }
-            }
-            Write::Append(append) => self.appended(state, now, nonce, &append, result.map(|_| ()), more),
+            },
+            Write::Append(append) => self.appended(state, now, nonce, append, result.map(|_| ()), more),
         }
     }
 
@@ -237,7 +247,7 @@ impl Cell {
         state: &mut State,
         now: Ms,
         nonce: StreamNonce,
-        append: &Append,
+        append: Append,
         result: Result<(), StoreError>,
         more: &mut Vec<Step>,
     ) {
@@ -251,6 +261,7 @@ impl Cell {
                     Counters::add(&self.shared.counters.events_stored, append.events.len() as u64);
                 }
                 let _ = state.session.handle(now, nonce, Input::Appended, more);
+                self.keep_end(now, nonce, append);
             }
             Err(error) => {
                 if append.events.is_empty() {
