@@ -192,8 +192,9 @@ impl Cell {
 
     /// Runs a change under the lock. After it is released, wakes the hosts that have something to do, and logs.
     pub(super) fn with<T>(&self, change: impl FnOnce(&mut State, Ms) -> T) -> T {
-        let now = self.now();
         let mut state = lock(&self.state);
+        // Behind the lock, so that no change comes with an older time than the one before it.
+        let now = self.now();
         let value = change(&mut state, now);
         self.take_stock(&mut state, now);
         self.keep_facts(&mut state, now);
@@ -464,6 +465,7 @@ impl Cell {
             me.resume_log(state, now, conn, Position::start(nonce), steps);
             Ok(conn)
         })?;
+        Self::come_back(me);
         Ok(Self::connection(me, conn))
     }
 
@@ -496,6 +498,7 @@ impl Cell {
             };
             me.answer_resume(state, now, last_event_id, attach, steps)
         })?;
+        Self::come_back(me);
         Ok(Self::connection(me, conn))
     }
 
@@ -567,8 +570,18 @@ impl Cell {
 
     /// An adopted session that has no connection is forgotten.
     pub(super) fn let_go(&self) {
-        if self.is_adopted() && !self.is_forked() && lock(&self.state).conns.is_empty() {
-            self.release();
+        if self.is_adopted() && !self.is_forked() {
+            self.release(|cell| lock(&cell.state).conns.is_empty());
+        }
+    }
+
+    /// An adopted session has a new reader. The last one before it may have left after the session was found: it can be found
+    /// again, so that the next reader here is not served beside this one (I4).
+    fn come_back(me: &Arc<Self>) {
+        if me.is_adopted() && matches!(me.shared.register(me), Ok(None)) {
+            me.has_place.store(false, Ordering::Relaxed);
+            // It was admitted before, and is served also where its place was taken meanwhile.
+            let _ = me.take_place();
         }
     }
 

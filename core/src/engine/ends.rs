@@ -26,13 +26,16 @@ impl Cell {
 
     /// Nobody reads a session of another process here any more: the next reader looks it up anew. One that found it just
     /// before is served all the same.
-    pub(super) fn release(&self) {
+    pub(super) fn release(&self, is_over: impl FnOnce(&Self) -> bool) {
         let mut sessions = lock(&self.shared.sessions);
+        if !is_over(self) {
+            return;
+        }
         let is_this = sessions.get(&self.id).is_some_and(|cell| cell.number == self.number);
         let released = if is_this { sessions.remove(&self.id) } else { None };
+        lock(&self.shared.places).leave(self.number);
         drop(sessions);
         drop(released);
-        lock(&self.shared.places).leave(self.number);
     }
 
     /// What a durable store has of the session stays readable, also when it ends.
@@ -121,7 +124,7 @@ impl Cell {
             state.writing.clear();
         });
         self.leave_store();
-        self.release();
+        self.release(|_| true);
         lock(&self.shared.timed).remove(&self.number);
         self.shared.forget_kept(self.number);
         let scheduled = lock(&self.state).scheduled;
