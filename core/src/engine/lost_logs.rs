@@ -1,10 +1,10 @@
 //! Logs that the store lost, of sessions that are owned here: a failover took the last of what it had confirmed.
 //!
 //! The next append to a log finds out. What nobody appends to any more is found by taking stock: the store says which logs
-//! of the session have no end, and one that has no end and no machine has lost it. Its end is written again as long as it is
-//! kept here, and another end in its place after that, so that no reader waits for ever.
+//! of the session have no end, and one that has no end and no machine has lost it. The last append of each log is kept for a
+//! while, and asked for again. Where the store lost more, the stream gets another end, so that no reader waits for ever.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::cell::{Cell, SESSION, State};
 use super::lines::log_later;
@@ -15,48 +15,47 @@ use crate::Ms;
 use crate::protocol::StreamNonce;
 use crate::session::{Step, SynthesizedEnd};
 use crate::store::{Append, Hold, RunningLog, StoreError};
-use crate::stream::{CloseReason, ConnectionId, EventKind, Seq};
+use crate::stream::{CloseReason, ConnectionId, Seq};
 
-/// How long the last append of a stream that ended is kept, in milliseconds: longer than a failover takes.
+/// How long the last append of a stream is kept, in milliseconds: longer than a failover takes.
 const KEPT_MS: u64 = 60_000;
 /// Bytes of what an engine keeps so.
 const KEPT_BYTES: usize = 16 << 20;
 
-/// The last appends of streams that ended lately, by the number of their session. The oldest go first.
+/// A stream, with the number of its session.
+type Key = (u64, StreamNonce);
+
+/// The last append of each stream that the store confirmed lately. The oldest go first.
 #[derive(Default)]
 pub(super) struct Kept {
-    appends: BTreeMap<(u64, StreamNonce), (Ms, Append)>,
-    order: VecDeque<(Ms, (u64, StreamNonce))>,
+    appends: BTreeMap<Key, (Ms, Append)>,
+    by_time: BTreeSet<(Ms, Key)>,
     bytes: usize,
 }
 
 impl Kept {
-    fn keep(&mut self, now: Ms, key: (u64, StreamNonce), append: Append) {
+    fn keep(&mut self, now: Ms, key: Key, append: Append) {
+        self.remove(key);
         self.bytes += bytes_of(&append);
-        if let Some((_, before)) = self.appends.insert(key, (now, append)) {
-            self.bytes -= bytes_of(&before);
-        }
-        self.order.push_back((now, key));
+        self.by_time.insert((now, key));
+        self.appends.insert(key, (now, append));
     }
 
     /// Forgets what is kept for longer than this, or is too much.
     fn trim(&mut self, now: Ms, kept_ms: u64) {
-        while let Some((at, key)) = self.order.front().copied() {
+        while let Some((at, key)) = self.by_time.first().copied() {
             if at + kept_ms > now && self.bytes <= KEPT_BYTES {
                 return;
             }
-            self.order.pop_front();
-            // It may have been kept again since.
-            if self.appends.get(&key).is_some_and(|(kept, _)| *kept == at) {
-                self.remove(key);
-            }
+            self.remove(key);
         }
     }
 
-    fn remove(&mut self, key: (u64, StreamNonce)) {
-        if let Some((_, append)) = self.appends.remove(&key) {
-            self.bytes -= bytes_of(&append);
-        }
+    fn remove(&mut self, key: Key) -> Option<Append> {
+        let (at, append) = self.appends.remove(&key)?;
+        self.by_time.remove(&(at, key));
+        self.bytes -= bytes_of(&append);
+        Some(append)
     }
 
     fn of(&self, number: u64) -> BTreeMap<StreamNonce, Append> {
@@ -70,6 +69,11 @@ fn bytes_of(append: &Append) -> usize {
     size_of::<Append>() + frames + append.about.len() + append.end.as_ref().map_or(0, |end| end.len())
 }
 
+/// Whether the stream has no end yet.
+fn is_running(state: &State, nonce: StreamNonce) -> bool {
+    state.session.stream(nonce).is_some_and(|stream| !stream.machine.is_finished())
+}
+
 impl Shared {
     pub(super) fn trim_kept(&self, now: Ms) {
         // A log whose time is over is not to come back.
@@ -78,20 +82,39 @@ impl Shared {
 
     pub(super) fn forget_kept(&self, number: u64) {
         let mut kept = lock(&self.kept);
-        for nonce in kept.of(number).into_keys() {
-            kept.remove((number, nonce));
-        }
+        kept.of(number).into_keys().for_each(|nonce| drop(kept.remove((number, nonce))));
     }
 }
 
 impl Cell {
-    /// A stream has ended, as the store says.
-    pub(super) fn keep_end(&self, now: Ms, nonce: StreamNonce, append: Append) {
-        let is_last = append.end.is_some() || append.events.last().is_some_and(|last| last.kind == EventKind::Terminal);
-        if is_last && self.shared.store.outlives_process() && !self.is_adopted() {
+    /// The store has confirmed this.
+    pub(super) fn keep(&self, now: Ms, nonce: StreamNonce, append: Append) {
+        // Without either it has no position, and says nothing of what is lost.
+        let is_telling = !append.events.is_empty() || append.end.is_some();
+        if is_telling && self.shared.store.outlives_process() && !self.is_adopted() {
             lock(&self.shared.kept).keep(now, (self.number, nonce), append);
             self.shared.trim_kept(now);
         }
+    }
+
+    /// Asks again for the last append that was confirmed, where the store has lost it, and for `next` behind it. False where
+    /// nothing is kept.
+    pub(super) fn append_again(
+        &self,
+        state: &mut State,
+        now: Ms,
+        nonce: StreamNonce,
+        next: Option<&Append>,
+        steps: &mut Vec<Step>,
+    ) -> bool {
+        let Some(append) = lock(&self.shared.kept).remove((self.number, nonce)) else { return false };
+        if next.is_some() {
+            // It may have lost what it knew of the session, and other logs, too.
+            (state.facts_put, state.wants_stock) = (None, true);
+        }
+        let next = next.map(|next| Box::new(Write::Append(next.clone())));
+        self.put(state, now, nonce, state.epoch, Write::Again(append, next), steps);
+        true
     }
 
     /// Asks the store what it has of the session, where it may have been set back.
@@ -137,16 +160,15 @@ impl Cell {
         let mut logs: HashMap<_, _> = logs.into_iter().map(|log| (log.nonce, log)).collect();
         for (nonce, stored) in running {
             let head = logs.remove(&nonce).map(|log| log.head);
-            let is_running = state.session.stream(nonce).is_some_and(|stream| !stream.machine.is_finished());
-            // None is less than any position.
-            if is_running && head < stored {
+            // None is less than any position. What is being written finds out by itself.
+            let is_lost = is_running(state, nonce) && head < stored && !state.writing.contains_key(&nonce);
+            if is_lost && !self.append_again(state, now, nonce, None, steps) {
                 self.log_lost(state, now, nonce, &StoreError::RolledBack, steps);
             }
         }
         let kept = lock(&self.shared.kept).of(self.number);
         // What is being written finds out by itself.
-        let is_running = |nonce| state.session.stream(nonce).is_some_and(|stream| !stream.machine.is_finished());
-        logs.retain(|nonce, _| !state.writing.contains_key(nonce) && !is_running(*nonce));
+        logs.retain(|nonce, _| !state.writing.contains_key(nonce) && !is_running(state, *nonce));
         for (nonce, log) in &logs {
             let fits = |append: &&Append| (append.first, append.chain_before) == (log.head + 1, log.chain);
             match kept.get(nonce).filter(fits) {
@@ -157,7 +179,7 @@ impl Cell {
         let missing = kept.into_iter().filter(|(nonce, append)| append.first == 1 && !logs.contains_key(nonce));
         for (nonce, append) in missing {
             // It may be there, with its end: then this changes nothing.
-            if !state.writing.contains_key(&nonce) {
+            if !is_running(state, nonce) && !state.writing.contains_key(&nonce) {
                 self.put(state, now, nonce, state.epoch, Write::End(append), steps);
             }
         }
@@ -180,6 +202,7 @@ impl Cell {
             "the event store lost events that it had stored; the stream ends");
         // It may have lost what it knew of the session, too.
         state.facts_put = None;
+        lock(&self.shared.kept).remove((self.number, nonce));
         if state.session.standalone() != Some(nonce) {
             return state.session.end_stream(now, nonce, SynthesizedEnd::StoreLost, steps);
         }

@@ -32,8 +32,20 @@ pub(super) enum Write {
     /// Whose it is already, to hear which of its logs have no end; with the streams that have none, and what is stored of them.
     Stock(Hold, HashMap<StreamNonce, Option<Seq>>),
     Append(Append),
+    /// The last append that was confirmed, which the store has lost; and what is to be written behind it.
+    Again(Append, Option<Box<Self>>),
     /// The end of a log, of which no machine waits to hear.
     End(Append),
+}
+
+impl Write {
+    fn end(&self) -> Option<&Bytes> {
+        match self {
+            Self::End(append) => append.end.as_ref(),
+            Self::Again(_, next) => next.as_ref()?.end(),
+            Self::Hold(_) | Self::Stock(..) | Self::Append(_) => None,
+        }
+    }
 }
 
 /// A write that the store has not answered. A stream has one at a time, and so has the session.
@@ -67,10 +79,7 @@ impl State {
 
     /// The end of a stream that the store has not confirmed.
     pub(super) fn unconfirmed_end(&self, nonce: StreamNonce) -> Option<Bytes> {
-        match &self.writing.get(&nonce)?.write {
-            Write::End(append) => append.end.clone(),
-            Write::Hold(_) | Write::Stock(..) | Write::Append(_) => None,
-        }
+        self.writing.get(&nonce)?.write.end().cloned()
     }
 }
 
@@ -78,7 +87,7 @@ impl Cell {
     fn ask_write(&self, now: Ms, nonce: StreamNonce, epoch: Epoch, write: &Write, ticket: &Ticket) -> Answer<Written> {
         match write {
             Write::Hold(hold) | Write::Stock(hold, _) => self.shared.store.hold(&self.name, hold, ticket),
-            Write::Append(append) | Write::End(append) => {
+            Write::Append(append) | Write::Again(append, _) | Write::End(append) => {
                 match self.shared.store.append(now, &self.key(nonce), epoch, append, ticket) {
                     Answer::Now(result) => Answer::Now(result.map(|()| Vec::new())),
                     Answer::Later => Answer::Later,
@@ -96,6 +105,10 @@ impl Cell {
         write: Write,
         more: &mut Vec<Step>,
     ) {
+        if let Some(Writing { write: Write::Again(_, next), .. }) = state.writing.get_mut(&nonce) {
+            *next = Some(Box::new(write));
+            return;
+        }
         if nonce != SESSION && !self.is_adopted() {
             self.begin_session(state, now, more);
         }
@@ -233,12 +246,26 @@ impl Cell {
             }
             Write::Stock(_, running) => self.stock_taken(state, now, running, result, more),
             Write::End(append) => match result {
-                Ok(_) => self.keep_end(now, nonce, append),
+                Ok(_) => self.keep(now, nonce, append),
                 Err(error) => {
                     log_later!(self, state, WARN, [stream = nonce.hex()], %stream, %error, "the log was not ended");
                 }
             },
             Write::Append(append) => self.appended(state, now, nonce, append, result.map(|_| ()), more),
+            Write::Again(append, next) => match (result, next.map(|next| *next)) {
+                (Err(error), Some(Write::Append(next))) => self.appended(state, now, nonce, next, Err(error), more),
+                (result, next) => {
+                    if let Err(error) = &result {
+                        self.log_lost(state, now, nonce, error, more);
+                    }
+                    match next {
+                        // What is refused behind it is not asked for once more.
+                        Some(next) => self.put(state, now, nonce, epoch, next, more),
+                        None if result.is_ok() => self.keep(now, nonce, append),
+                        None => {}
+                    }
+                }
+            },
         }
     }
 
@@ -261,8 +288,10 @@ impl Cell {
                     Counters::add(&self.shared.counters.events_stored, append.events.len() as u64);
                 }
                 let _ = state.session.handle(now, nonce, Input::Appended, more);
-                self.keep_end(now, nonce, append);
+                self.keep(now, nonce, append);
             }
+            Err(StoreError::RolledBack | StoreError::Gone)
+                if self.append_again(state, now, nonce, Some(&append), more) => {}
             Err(error) => {
                 if append.events.is_empty() {
                     let what = if append.first == 1 { "log not created" } else { "reconnection delay not stored" };

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::kit::common::{Answered, Bench, NEW, broadcast, call, id, listen, notify, respond, resume};
 use crate::kit::processes::{adopt, adopt_known, ended, events, has, open_session, read_until};
-use serde_json::json;
+use serde_json::{Value, json};
 use tailrope_core::Ms;
 use tailrope_core::engine::{Options, SessionHandle};
 use tailrope_core::protocol::StreamNonce;
@@ -175,7 +175,7 @@ fn is_lost(answered: &Answered) -> bool {
 
 #[test]
 fn i13_an_end_that_the_store_lost_is_written_again() {
-    let responds: fn(&World) = |world| drop(respond(&world.session, 1).unwrap());
+    let responds: fn(&World) = |world| assert!(respond(&world.session, 1).is_ok());
     let cancels: fn(&World) = |world| assert!(world.session.cancelled(&id(1)));
     let response = json!({"event": 2, "is": {"result": 1}});
     let cancelled = json!({"tombstone": {"error": -32800, "id": 1}});
@@ -231,11 +231,30 @@ fn i13_an_end_that_is_not_kept_any_more_is_an_error_for_its_readers() {
 }
 
 #[test]
+fn i8_the_last_event_of_a_call_that_the_store_lost_is_stored_again() {
+    let is_silent: fn(&World) = |world| world.store.is_back();
+    let goes_on: fn(&World) = |world| assert!(notify(&world.session, 1, "c").is_ok());
+    let (b, c) = (json!({"event": 2, "is": "b"}), json!({"event": 3, "is": "c"}));
+    for (does, next) in [(is_silent, None), (goes_on, Some(c))] {
+        let world = World::new();
+        notify(&world.session, 1, "b").unwrap();
+        world.store.lose(1);
+        does(&world);
+        world.store.is_back();
+        let want: Vec<Value> = [json!({"event": 1, "is": "a"}), b.clone()].into_iter().chain(next).collect();
+        let reader = resume(&adopt_known(&world.there), &world.cursor);
+        let answered = read_until(&world.there, &reader, has(want.len()));
+        assert_eq!((events(&answered), world.here.engine.stats().logs_lost), (want, 0));
+    }
+}
+
+#[test]
 fn i8_a_silent_call_whose_events_the_store_lost_gets_its_end_at_once() {
     let world = World::new();
     notify(&world.session, 1, "b").unwrap();
+    notify(&world.session, 1, "c").unwrap();
     let here = resume(&world.session, &world.cursor);
-    world.store.lose(1);
+    world.store.lose(2);
     let there = world.read_there();
     assert_eq!(events(&there).pop(), Some(json!({"tombstone": {"error": -32603, "id": 1}})), "I13");
     assert!(is_lost(&there) && is_lost(&read_until(&world.here, &here, ended)));
@@ -248,9 +267,10 @@ fn i8_a_session_that_the_store_lost_is_there_again() {
     world.store.lose_all();
     assert!(adopt(&world.there, "s", Some("alice")).unwrap().is_none());
     world.store.is_back();
-    let ended_here = events(&read_until(&world.here, &resume(&world.session, &world.cursor), ended));
-    assert_eq!(ended_here, [json!({"tombstone": {"error": -32603, "id": 1}})], "its log is lost");
-    let listener = listen(&adopt_known(&world.there));
+    let there = adopt_known(&world.there);
+    let answered = read_until(&world.there, &resume(&there, &world.cursor), has(1));
+    assert_eq!(events(&answered), [json!({"event": 1, "is": "a"})], "the only append of the call was kept");
+    let listener = listen(&there);
     broadcast(&world.session, "b").unwrap();
     let answered = read_until(&world.there, &listener, has(1));
     assert_eq!(events(&answered), [json!({"event": 1, "is": "b"})]);
