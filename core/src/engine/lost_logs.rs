@@ -89,9 +89,9 @@ impl Shared {
 impl Cell {
     /// The store has confirmed this.
     pub(super) fn keep(&self, now: Ms, nonce: StreamNonce, append: Append) {
-        // Without either it has no position, and says nothing of what is lost.
-        let is_telling = !append.events.is_empty() || append.end.is_some();
-        if is_telling && self.shared.store.outlives_process() && !self.is_adopted() {
+        // Any other would be taken also by a log that lacks what is before it.
+        let has_position = append.first == 1 || !append.events.is_empty() || append.end.is_some();
+        if has_position && self.shared.store.outlives_process() && !self.is_adopted() {
             lock(&self.shared.kept).keep(now, (self.number, nonce), append);
             self.shared.trim_kept(now);
         }
