@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::kit::common::{
     Bell, Bench, NEW, OLD, SlowStore, broadcast, call, id, listen, notify, read_now, respond, resume,
