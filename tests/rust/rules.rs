@@ -12,6 +12,7 @@ mod client {
 mod engine {
     mod ahead;
     mod answers;
+    mod failovers;
     mod host_store;
     mod lines;
     mod lost_logs;

@@ -424,7 +424,8 @@ impl Complete for Nobody {
 }
 
 fn known_session(store: &Arc<dyn EventStore>) {
-    let record = SessionRecord { revision: Some(REVISION), ..SessionRecord::default() };
+    let standalone = Some(StreamNonce([1; 12]));
+    let record = SessionRecord { revision: Some(REVISION), standalone, ..SessionRecord::default() };
     let hold = Hold { epoch: Epoch { number: 1, salt: 7 }, seen: None, record: Some(record) };
     let to: Weak<Nobody> = Weak::new();
     let ticket = Ticket { to, nonce: StreamNonce([0; 12]), operation: Operation::Hold, number: 1 };
@@ -495,5 +496,31 @@ fn i11_readers_of_one_session_elsewhere_come_and_go_and_leave_nothing() {
             let stats = engine.stats();
             assert_eq!((engine.is_idle(), stats.sessions, stats.connections), (true, 0, 0));
         }
+    });
+}
+
+#[test]
+fn i4_a_session_with_a_reader_is_found_when_another_one_leaves_it() {
+    under_many_orders(|| {
+        let store: Arc<dyn EventStore> = Arc::new(MemoryStore::new(Limits::default()));
+        known_session(&store);
+        let (engine, _) = engine(&store);
+        let bell = Arc::new(Bell::default());
+        let session = adopt(&engine, &bell).take().expect("it answers at once").unwrap().expect("it is known");
+        let first = session.listen(bell, 0).unwrap();
+        let leaves = thread::spawn(move || drop(first));
+        let comes = {
+            let engine = engine.clone();
+            thread::spawn(move || {
+                let found = engine.session("s", None)?;
+                Some(found.listen(Arc::new(Bell::default()), 0).unwrap())
+            })
+        };
+        leaves.join().unwrap();
+        let second = comes.join().unwrap();
+        // A third reader is to find the second one there.
+        assert_eq!(engine.session("s", None).is_some(), second.is_some());
+        drop(second);
+        assert!(engine.is_idle());
     });
 }

@@ -175,11 +175,11 @@ impl Engine {
         let attach = Attach {
             stream: look_up.stream,
             principal: look_up.principal.clone(),
-            aliases: Vec::new(),
             after: cursor.as_ref().map_or(0, |cursor| cursor.seq),
             tag: cursor.as_ref().map(|cursor| cursor.tag),
             counts: !self.is_draining(),
             limit: ReadLimit { up_to: Seq::MAX, events: PAGE_EVENTS, bytes: PAGE_BYTES },
+            ..Attach::default()
         };
         let now = shared.clock.now();
         match shared.store.attach(&session_name(id), &attach, &ticket) {

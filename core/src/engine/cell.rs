@@ -67,8 +67,6 @@ pub(super) struct State {
     pub(super) arrived: Option<(ConnectionId, Attached)>,
     /// What is written names this epoch.
     pub(super) epoch: Epoch,
-    /// The store was asked to keep the session.
-    pub(super) is_begun: bool,
     /// Another process has the session.
     pub(super) is_fenced: bool,
     /// The session's owner, of one that lives elsewhere, as it was seen last.
@@ -79,8 +77,10 @@ pub(super) struct State {
     idle_again: Ms,
     /// It is about to end, for a newer session or because another process has it: nothing opens in it any more.
     is_ending: bool,
-    /// Which version of what the store knows of the session it was given.
-    pub(super) facts_put: u32,
+    /// The version of what is known of the session that the store was given last; none where it is to be given it again.
+    pub(super) facts_put: Option<u32>,
+    /// The store may have been set back: it is asked what it has of the session.
+    pub(super) wants_stock: bool,
     pub(super) next_token: u64,
     /// When the engine looks at the session next.
     pub(super) scheduled: Ms,
@@ -164,13 +164,13 @@ impl Cell {
                 watched: HashMap::new(),
                 arrived: None,
                 epoch,
-                is_begun: false,
                 is_fenced: false,
                 owner: None,
                 pace,
                 idle_again: Ms(0),
                 is_ending: false,
-                facts_put: 0,
+                facts_put: None,
+                wants_stock: false,
                 next_token: 1,
                 scheduled: Ms::NEVER,
             }),
@@ -192,9 +192,11 @@ impl Cell {
 
     /// Runs a change under the lock. After it is released, wakes the hosts that have something to do, and logs.
     pub(super) fn with<T>(&self, change: impl FnOnce(&mut State, Ms) -> T) -> T {
-        let now = self.now();
         let mut state = lock(&self.state);
+        // Behind the lock, so that no change comes with an older time than the one before it.
+        let now = self.now();
         let value = change(&mut state, now);
+        self.take_stock(&mut state, now);
         self.keep_facts(&mut state, now);
         let mut wakes = Vec::new();
         let touched = std::mem::take(&mut state.touched);
@@ -463,6 +465,7 @@ impl Cell {
             me.resume_log(state, now, conn, Position::start(nonce), steps);
             Ok(conn)
         })?;
+        Self::come_back(me);
         Ok(Self::connection(me, conn))
     }
 
@@ -495,6 +498,7 @@ impl Cell {
             };
             me.answer_resume(state, now, last_event_id, attach, steps)
         })?;
+        Self::come_back(me);
         Ok(Self::connection(me, conn))
     }
 
@@ -566,8 +570,18 @@ impl Cell {
 
     /// An adopted session that has no connection is forgotten.
     pub(super) fn let_go(&self) {
-        if self.is_adopted() && !self.is_forked() && lock(&self.state).conns.is_empty() {
-            self.release();
+        if self.is_adopted() && !self.is_forked() {
+            self.release(|cell| lock(&cell.state).conns.is_empty());
+        }
+    }
+
+    /// An adopted session has a new reader. The last one before it may have left after the session was found: it can be found
+    /// again, so that the next reader here is not served beside this one (I4).
+    fn come_back(me: &Arc<Self>) {
+        if me.is_adopted() && matches!(me.shared.register(me), Ok(None)) {
+            me.has_place.store(false, Ordering::Relaxed);
+            // It was admitted before, and is served also where its place was taken meanwhile.
+            let _ = me.take_place();
         }
     }
 

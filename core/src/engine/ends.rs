@@ -24,15 +24,18 @@ impl Cell {
         });
     }
 
-    /// Nobody reads a session of another process here any more: whoever comes next looks it up anew. A
-    /// reader who found it just before is served all the same.
-    pub(super) fn release(&self) {
+    /// Nobody reads a session of another process here any more: the next reader looks it up anew. One that found it just
+    /// before is served all the same.
+    pub(super) fn release(&self, is_over: impl FnOnce(&Self) -> bool) {
         let mut sessions = lock(&self.shared.sessions);
+        if !is_over(self) {
+            return;
+        }
         let is_this = sessions.get(&self.id).is_some_and(|cell| cell.number == self.number);
         let released = if is_this { sessions.remove(&self.id) } else { None };
+        lock(&self.shared.places).leave(self.number);
         drop(sessions);
         drop(released);
-        lock(&self.shared.places).leave(self.number);
     }
 
     /// What a durable store has of the session stays readable, also when it ends.
@@ -121,8 +124,9 @@ impl Cell {
             state.writing.clear();
         });
         self.leave_store();
-        self.release();
+        self.release(|_| true);
         lock(&self.shared.timed).remove(&self.number);
+        self.shared.forget_kept(self.number);
         let scheduled = lock(&self.state).scheduled;
         self.shared.schedule(scheduled, Ms::NEVER, self.number);
         tracing::debug!(target: "tailrope", session = %self.name, "session ended");
@@ -130,7 +134,7 @@ impl Cell {
 
     fn write_last(&self, state: &mut State, now: Ms, id: ConnectionId) {
         let is_kept = self.keeps_logs.load(Ordering::SeqCst);
-        // Whoever can come back for it gets the end behind what is stored before it.
+        // A client that can come back gets the end there, behind what is stored before it.
         let comes_back = is_kept && state.session.rules().early_close;
         // The end that its heir has written, and no other.
         let has_heir = comes_back && state.is_fenced;

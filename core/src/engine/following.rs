@@ -6,7 +6,7 @@
 //! Readers are given the end that the log has, and no other. Where the session's owner seems to be gone, this process
 //! takes the session over, ends what runs and lets the session go: see [`heirs`](super::heirs).
 
-use super::cell::{Cell, State};
+use super::cell::{Cell, PAGE_BYTES, State};
 use super::lines::log_later;
 use crate::Ms;
 use crate::protocol::{RequestId, StreamNonce};
@@ -55,7 +55,7 @@ impl Cell {
         let is_followed = state.followed.contains_key(&nonce);
         // Who writes the log knows its events.
         let events = if is_followed { LOOK_EVENTS } else { 0 };
-        let limit = ReadLimit { up_to: Seq::MAX, events, bytes: super::cell::PAGE_BYTES };
+        let limit = ReadLimit { up_to: Seq::MAX, events, bytes: PAGE_BYTES };
         let ticket = self.ticket(nonce, Operation::Look(after));
         match self.shared.store.read(&self.key(nonce), after, limit, &ticket) {
             Answer::Now(result) => self.looked(state, now, nonce, result.map(|page| (after, page)), steps),

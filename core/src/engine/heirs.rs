@@ -3,8 +3,6 @@
 //! It takes the session over, so that the owner, should it only have stood still, is refused from then on; it ends the
 //! logs that have no end; and it lets the session go.
 
-use bytes::Bytes;
-
 use super::cell::{Cell, SESSION, State};
 use super::lines::log_later;
 use super::writing::Write;
@@ -54,28 +52,33 @@ impl Cell {
                 return self.shared.store.release(&self.name, epoch);
             }
         };
-        for RunningLog { nonce, head, chain, about } in running {
-            let requests = RequestId::decode_all(&about).unwrap_or_default();
-            // The standalone stream has no end.
-            if requests.is_empty() {
-                continue;
-            }
-            let ends: Vec<_> = requests.into_iter().map(|id| (id, SynthesizedEnd::OwnerLost)).collect();
-            let append = Append {
-                first: head + 1,
-                events: Vec::new(),
-                chain_before: chain,
-                chain,
-                about: Bytes::new(),
-                primes: false,
-                end: Some(ends_payload(&ends)),
-                retry_ms: None,
-            };
-            self.put(state, now, nonce, epoch, Write::Append(append), steps);
+        for log in running {
+            self.end_running(state, now, epoch, (&log, SynthesizedEnd::OwnerLost), steps);
         }
         self.shared.store.release(&self.name, epoch);
         for followed in state.followed.values_mut().filter(|followed| !followed.asking) {
             followed.due = now;
         }
+    }
+
+    /// Ends a log that nobody goes on writing.
+    pub(super) fn end_running(
+        &self,
+        state: &mut State,
+        now: Ms,
+        epoch: Epoch,
+        (log, end): (&RunningLog, SynthesizedEnd),
+        steps: &mut Vec<Step>,
+    ) {
+        let RunningLog { nonce, head, chain, ref about } = *log;
+        let requests = RequestId::decode_all(about).unwrap_or_default();
+        // The standalone stream has no end.
+        if requests.is_empty() {
+            return;
+        }
+        let ends: Vec<_> = requests.into_iter().map(|id| (id, end)).collect();
+        let end = Some(ends_payload(&ends));
+        let append = Append { first: head + 1, chain_before: chain, chain, end, ..Append::default() };
+        self.put(state, now, nonce, epoch, Write::End(append), steps);
     }
 }

@@ -258,9 +258,7 @@ impl State {
             chain_before: log.chain.0,
             chain: chain.0,
             about: Bytes::copy_from_slice(place.1.as_bytes()),
-            primes: false,
-            end: None,
-            retry_ms: None,
+            ..Append::default()
         };
         let key = log.key.clone();
         self.waits.insert(number, Waiting::Appending(place.clone(), chain.0, message));
@@ -354,12 +352,10 @@ impl Hooked {
         let key = replay.key.clone();
         let attach = Attach {
             stream: Some(key.nonce),
-            principal: None,
-            aliases: Vec::new(),
             after: replay.after,
             tag: Some(replay.tag),
-            counts: false,
             limit: ReadLimit { up_to: Seq::MAX, events: PAGE_EVENTS, bytes: PAGE_BYTES },
+            ..Attach::default()
         };
         lock(&self.state).waits.insert(number, Waiting::Replaying(replay));
         let ticket = self.ticket(key.nonce, Operation::Attach(0), number);

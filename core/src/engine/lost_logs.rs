@@ -1,19 +1,194 @@
-//! Logs that the store lost, of streams that are written here.
+//! Logs that the store lost, of sessions that are owned here: a failover took the last of what it had confirmed.
+//!
+//! The next append to a log finds out. What nobody appends to any more is found by taking stock: the store says which logs
+//! of the session have no end, and one that has no end and no machine has lost it. The last append of each log is kept for a
+//! while, and asked for again. Where the store lost more, the stream gets another end, so that no reader waits for ever.
 
-use super::cell::{Cell, State};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::cell::{Cell, SESSION, State};
 use super::lines::log_later;
 use super::stats::Counters;
+use super::writing::Write;
+use super::{Shared, lock};
 use crate::Ms;
 use crate::protocol::StreamNonce;
 use crate::session::{Step, SynthesizedEnd};
-use crate::store::StoreError;
-use crate::stream::{CloseReason, ConnectionId};
+use crate::store::{Append, Hold, RunningLog, StoreError};
+use crate::stream::{CloseReason, ConnectionId, Seq};
+
+/// How long the last append of a stream is kept, in milliseconds: longer than a failover takes.
+const KEPT_MS: u64 = 60_000;
+/// Bytes of what an engine keeps so.
+const KEPT_BYTES: usize = 16 << 20;
+
+/// A stream, with the number of its session.
+type Key = (u64, StreamNonce);
+
+/// The last append of each stream that the store confirmed lately. The oldest go first.
+#[derive(Default)]
+pub(super) struct Kept {
+    appends: BTreeMap<Key, (Ms, Append)>,
+    by_time: BTreeSet<(Ms, Key)>,
+    bytes: usize,
+}
+
+impl Kept {
+    fn keep(&mut self, now: Ms, key: Key, append: Append) {
+        self.remove(key);
+        self.bytes += bytes_of(&append);
+        self.by_time.insert((now, key));
+        self.appends.insert(key, (now, append));
+    }
+
+    /// Forgets what is kept for longer than this, or is too much.
+    fn trim(&mut self, now: Ms, kept_ms: u64) {
+        while let Some((at, key)) = self.by_time.first().copied() {
+            if at + kept_ms > now && self.bytes <= KEPT_BYTES {
+                return;
+            }
+            self.remove(key);
+        }
+    }
+
+    fn remove(&mut self, key: Key) -> Option<Append> {
+        let (at, append) = self.appends.remove(&key)?;
+        self.by_time.remove(&(at, key));
+        self.bytes -= bytes_of(&append);
+        Some(append)
+    }
+
+    fn of(&self, number: u64) -> BTreeMap<StreamNonce, Append> {
+        let all = (number, StreamNonce([0; 12]))..=(number, StreamNonce([0xff; 12]));
+        self.appends.range(all).map(|((_, nonce), (_, append))| (*nonce, append.clone())).collect()
+    }
+}
+
+fn bytes_of(append: &Append) -> usize {
+    let frames: usize = append.events.iter().map(|event| event.frame.len()).sum();
+    size_of::<Append>() + frames + append.about.len() + append.end.as_ref().map_or(0, |end| end.len())
+}
+
+/// Whether the stream has no end yet.
+fn is_running(state: &State, nonce: StreamNonce) -> bool {
+    state.session.stream(nonce).is_some_and(|stream| !stream.machine.is_finished())
+}
+
+impl Shared {
+    pub(super) fn trim_kept(&self, now: Ms) {
+        // A log whose time is over is not to come back.
+        lock(&self.kept).trim(now, KEPT_MS.min(self.options.limits.retention_ms));
+    }
+
+    pub(super) fn forget_kept(&self, number: u64) {
+        let mut kept = lock(&self.kept);
+        kept.of(number).into_keys().for_each(|nonce| drop(kept.remove((number, nonce))));
+    }
+}
 
 impl Cell {
+    /// The store has confirmed this.
+    pub(super) fn keep(&self, now: Ms, nonce: StreamNonce, append: Append) {
+        // Any other would be taken also by a log that lacks what is before it.
+        let has_position = append.first == 1 || !append.events.is_empty() || append.end.is_some();
+        if has_position && self.shared.store.outlives_process() && !self.is_adopted() {
+            lock(&self.shared.kept).keep(now, (self.number, nonce), append);
+            self.shared.trim_kept(now);
+        }
+    }
+
+    /// Asks again for the last append that was confirmed, where the store has lost it, and for `next` behind it. False where
+    /// nothing is kept.
+    pub(super) fn append_again(
+        &self,
+        state: &mut State,
+        now: Ms,
+        nonce: StreamNonce,
+        next: Option<&Append>,
+        steps: &mut Vec<Step>,
+    ) -> bool {
+        let Some(append) = lock(&self.shared.kept).remove((self.number, nonce)) else { return false };
+        if next.is_some() {
+            // It may have lost what it knew of the session, and other logs, too.
+            (state.facts_put, state.wants_stock) = (None, true);
+        }
+        let next = next.map(|next| Box::new(Write::Append(next.clone())));
+        self.put(state, now, nonce, state.epoch, Write::Again(append, next), steps);
+        true
+    }
+
+    /// Asks the store what it has of the session, where it may have been set back.
+    pub(super) fn take_stock(&self, state: &mut State, now: Ms) {
+        let is_asked = state.facts_put.is_none() || state.writing.contains_key(&SESSION);
+        if !state.wants_stock || is_asked || state.session.has_ended() {
+            return;
+        }
+        state.wants_stock = false;
+        if self.is_adopted() || !self.shared.store.outlives_process() {
+            return;
+        }
+        let hold = Hold { epoch: state.epoch, seen: Some(state.epoch), record: None };
+        let running = state.session.streams().filter(|(_, stream)| !stream.machine.is_finished());
+        let running = running.map(|(nonce, stream)| (*nonce, stream.machine.stored())).collect();
+        let mut steps = Vec::new();
+        self.put(state, now, SESSION, state.epoch, Write::Stock(hold, running), &mut steps);
+        self.perform(state, now, steps);
+    }
+
+    /// The store has said which logs of the session have no end. `running` are the streams that had none when it was asked,
+    /// with what it had confirmed of them.
+    pub(super) fn stock_taken(
+        &self,
+        state: &mut State,
+        now: Ms,
+        running: HashMap<StreamNonce, Option<Seq>>,
+        result: Result<Vec<RunningLog>, StoreError>,
+        steps: &mut Vec<Step>,
+    ) {
+        let logs = match result {
+            Ok(logs) => logs,
+            Err(StoreError::Gone) => {
+                // Not even the session is there.
+                state.facts_put = None;
+                Vec::new()
+            }
+            Err(error) => {
+                log_later!(self, state, ERROR, [], %error, "the event store does not say what it has of the session");
+                return;
+            }
+        };
+        let mut logs: HashMap<_, _> = logs.into_iter().map(|log| (log.nonce, log)).collect();
+        for (nonce, stored) in running {
+            let head = logs.remove(&nonce).map(|log| log.head);
+            // None is less than any position. What is being written finds out by itself.
+            let is_lost = is_running(state, nonce) && head < stored && !state.writing.contains_key(&nonce);
+            if is_lost && !self.append_again(state, now, nonce, None, steps) {
+                self.log_lost(state, now, nonce, &StoreError::RolledBack, steps);
+            }
+        }
+        let kept = lock(&self.shared.kept).of(self.number);
+        // What is being written finds out by itself.
+        logs.retain(|nonce, _| !state.writing.contains_key(nonce) && !is_running(state, *nonce));
+        for (nonce, log) in &logs {
+            let fits = |append: &&Append| (append.first, append.chain_before) == (log.head + 1, log.chain);
+            match kept.get(nonce).filter(fits) {
+                Some(append) => self.put(state, now, *nonce, state.epoch, Write::End(append.clone()), steps),
+                None => self.end_running(state, now, state.epoch, (log, SynthesizedEnd::StoreLost), steps),
+            }
+        }
+        let missing = kept.into_iter().filter(|(nonce, append)| append.first == 1 && !logs.contains_key(nonce));
+        for (nonce, append) in missing {
+            // It may be there, with its end: then this changes nothing.
+            if !is_running(state, nonce) && !state.writing.contains_key(&nonce) {
+                self.put(state, now, nonce, state.epoch, Write::End(append), steps);
+            }
+        }
+    }
+
     /// The store has no log, or another one than it had, for a stream that is written here.
     ///
-    /// Nothing can follow events that are lost: their stream's requests get an end. The standalone stream begins anew under another name, so that every cursor
-    /// into the old one is one that is not known.
+    /// Nothing can follow events that are lost: their stream's requests get an end. The standalone stream begins anew under
+    /// another name, so that every cursor into the old one is one that is not known.
     pub(super) fn log_lost(
         &self,
         state: &mut State,
@@ -26,7 +201,8 @@ impl Cell {
         log_later!(self, state, ERROR, [stream = nonce.hex()], %stream,
             "the event store lost events that it had stored; the stream ends");
         // It may have lost what it knew of the session, too.
-        state.facts_put = state.facts_put.wrapping_sub(1);
+        state.facts_put = None;
+        lock(&self.shared.kept).remove((self.number, nonce));
         if state.session.standalone() != Some(nonce) {
             return state.session.end_stream(now, nonce, SynthesizedEnd::StoreLost, steps);
         }

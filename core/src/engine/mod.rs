@@ -72,6 +72,7 @@ pub use clock::{Clock, ManualClock, RandomSource, SystemClock, SystemRandomness}
 pub use connection::{Chunk, Connection, NoWake, Poll, Wake};
 pub use handle::{OutgoingMessage, SendOutcome, Sent, SessionHandle};
 pub use hook_log::{HookLog, HookReplay, OnReplayed, OnStored};
+use lost_logs::Kept;
 pub use numbers::{NUMBER_OPTIONS, NumberOption};
 use places::Places;
 use stats::Counters;
@@ -266,6 +267,8 @@ struct Shared {
     connections: AtomicU64,
     /// Bytes of events that the store has not answered for.
     unanswered: AtomicU64,
+    /// How streams ended lately, for a store that loses that.
+    kept: Mutex<Kept>,
     /// The `retry` of a drain that has begun; 0 while there is none.
     draining_ms: AtomicU32,
     closed: AtomicBool,
@@ -395,6 +398,7 @@ impl Engine {
             next_number: AtomicU64::new(1),
             connections: AtomicU64::new(0),
             unanswered: AtomicU64::new(0),
+            kept: Mutex::default(),
             draining_ms: AtomicU32::new(0),
             closed: AtomicBool::new(false),
             forked: AtomicBool::new(false),
@@ -491,6 +495,7 @@ impl Engine {
             }
         }
         self.0.give_up_look_ups(now);
+        self.0.trim_kept(now);
         self.0.sweep(now);
         idle
     }
@@ -568,6 +573,7 @@ impl Engine {
         lock(&self.0.deadlines).clear();
         lock(&self.0.look_ups).clear();
         lock(&self.0.places).clear();
+        *lock(&self.0.kept) = Kept::default();
         lock(&self.0.ended).clear();
         // Each refers to the engine: without the lock that the last of them would want.
         drop(sessions);

@@ -132,22 +132,20 @@ impl Cell {
         let Some(stream) = state.session.stream(nonce) else { return };
         let first = stream.machine.durable() + 1;
         let append = Append { end: Some(tail), ..self.empty_append(state, stream, first) };
-        self.put(state, now, nonce, state.epoch, Write::Append(append), more);
+        self.put(state, now, nonce, state.epoch, Write::End(append), more);
     }
 
     /// An append without anything, at the end of the stream's log.
     pub(super) fn empty_append(&self, state: &State, stream: &Stream, first: Seq) -> Append {
-        // What is in memory is gone with whoever would ask.
+        // Nobody asks for it where the logs are gone with the process.
         let is_kept = first == 1 && self.shared.store.outlives_process();
         Append {
             first,
-            events: Vec::new(),
             chain_before: stream.chain.0,
             chain: stream.chain.0,
             about: if is_kept { stream.about() } else { Bytes::new() },
             primes: state.session.rules().priming,
-            end: None,
-            retry_ms: None,
+            ..Append::default()
         }
     }
 
@@ -160,6 +158,7 @@ impl Cell {
         more: &mut Vec<Step>,
     ) {
         if matches!(error, StoreError::RolledBack | StoreError::Gone) {
+            state.wants_stock = true;
             self.log_lost(state, now, nonce, &error, more);
         }
         if let StoreError::TooLarge { bytes, max } = error {

@@ -4,7 +4,7 @@
 //! tell makes no refusal: clients give up after two of these and survive a failover otherwise. They
 //! get their own position back, then comments, and the store is asked again until `store_wait_ms`.
 
-use super::cell::{Cell, State};
+use super::cell::{Cell, PAGE_BYTES, State};
 use super::lines::log_later;
 use super::perform::PAGE_EVENTS;
 use crate::Ms;
@@ -96,7 +96,7 @@ impl Cell {
         let Some(seek) = state.seeks.get_mut(&conn) else { return };
         seek.asking = true;
         let Position { nonce, after, tag, .. } = seek.position;
-        self.attach_log(state, now, (nonce, conn), (after, tag, super::cell::PAGE_BYTES), steps);
+        self.attach_log(state, now, (nonce, conn), (after, tag, PAGE_BYTES), steps);
     }
 
     /// Asks for what follows a position, for a reader that is new to the stream.
@@ -111,12 +111,12 @@ impl Cell {
         let attach = Attach {
             stream: Some(nonce),
             principal: state.session.principal().map(Into::into),
-            aliases: Vec::new(),
             after,
             tag,
             // Nobody elsewhere gives way to one that is sent away.
             counts: self.shared.store.outlives_process() && !state.session.is_draining(),
             limit: ReadLimit { up_to: Seq::MAX, events: PAGE_EVENTS, bytes },
+            ..Attach::default()
         };
         let ticket = self.ticket(nonce, Operation::Attach(conn));
         match self.shared.store.attach(&self.name, &attach, &ticket) {
@@ -182,8 +182,8 @@ impl Cell {
         }
     }
 
-    /// A stream has a reader: whoever came before it and is still looked up has lost it, as the reader before has,
-    /// and so has who was let go of and has not taken what was ready (I4).
+    /// A stream has a reader: a connection that came before it and is still looked up has lost it, as the reader before has,
+    /// and so has one that was let go of and has not taken what was ready (I4).
     pub(super) fn has_reader(&self, state: &mut State, nonce: StreamNonce, reader: ConnectionId) {
         let State { conns, seeks, touched, .. } = state;
         for (id, conn) in conns.iter_mut().filter(|(id, conn)| **id < reader && conn.nonce == nonce) {
@@ -392,8 +392,8 @@ impl Cell {
     }
 }
 
-/// Whether a log is of the kind of stream that a cursor says it is. Its machine is made by that, and whoever knows a name
-/// of the log can say another.
+/// Whether a log is of the kind of stream that a cursor says it is. Its machine is made by that, and a client that knows a
+/// name of the log can say another.
 fn is_of(origin: &Origin, is_standalone: bool, requests: &[RequestId]) -> bool {
     if is_standalone {
         return *origin == Origin::Standalone;

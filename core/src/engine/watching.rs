@@ -30,6 +30,8 @@ pub(super) struct Watched {
 impl Watch for Cell {
     fn changed(&self, nonce: StreamNonce) {
         self.change(|state, now, steps| {
+            // It is watched as long as the session lives: the hint may be for all logs, which the store may have set back.
+            state.wants_stock |= state.session.standalone() == Some(nonce);
             let is_counting = state.is_counting(nonce);
             let Some(watched) = state.watched.get_mut(&nonce) else { return };
             if watched.asking || is_counting {

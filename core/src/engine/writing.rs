@@ -1,10 +1,11 @@
 //! What is written. Each append is asked for until the store has answered.
 //!
-//! The same append a second time changes nothing (rule 2 of stores). So what gets no answer in time is called off and asked for again,
-//! unchanged, until the log itself says yes or no: nothing is lost in between, and nothing comes twice.
-//! Senders that wait are told after `store_timeout_ms` that their events are not stored yet.
-//!
-//! A store that makes the event ids is not asked twice: with it, what has no answer in time has failed.
+//! The same append a second time changes nothing (rule 2 of stores). So what gets no answer in time is called off and asked
+//! for again, unchanged, until the log says yes or no: nothing is lost in between, and nothing comes twice. Senders that
+//! wait are told after `store_timeout_ms` that their events are not stored yet. A store that makes the event ids is not asked
+//! twice: with it, what has no answer in time has failed.
+
+use std::collections::HashMap;
 
 use bytes::Bytes;
 
@@ -16,7 +17,7 @@ use crate::Ms;
 use crate::protocol::StreamNonce;
 use crate::session::Step;
 use crate::store::{Answer, Append, Epoch, Hold, Operation, RunningLog, SessionRecord, StoreError, Ticket};
-use crate::stream::{Chain, Input};
+use crate::stream::{Chain, Input, Seq};
 
 /// Pauses before a store that gave up by itself is asked again, in milliseconds.
 const PAUSES_MS: [u64; 6] = [20, 50, 100, 200, 500, 1_000];
@@ -28,7 +29,23 @@ type Written = Vec<RunningLog>;
 pub(super) enum Write {
     /// What the store keeps of the session, or whose it is.
     Hold(Hold),
+    /// Whose it is already, to hear which of its logs have no end; with the streams that have none, and what is stored of them.
+    Stock(Hold, HashMap<StreamNonce, Option<Seq>>),
     Append(Append),
+    /// The last append that was confirmed, which the store has lost; and what is to be written behind it.
+    Again(Append, Option<Box<Self>>),
+    /// The end of a log, of which no machine waits to hear.
+    End(Append),
+}
+
+impl Write {
+    fn end(&self) -> Option<&Bytes> {
+        match self {
+            Self::End(append) => append.end.as_ref(),
+            Self::Again(_, next) => next.as_ref()?.end(),
+            Self::Hold(_) | Self::Stock(..) | Self::Append(_) => None,
+        }
+    }
 }
 
 /// A write that the store has not answered. A stream has one at a time, and so has the session.
@@ -62,21 +79,20 @@ impl State {
 
     /// The end of a stream that the store has not confirmed.
     pub(super) fn unconfirmed_end(&self, nonce: StreamNonce) -> Option<Bytes> {
-        match &self.writing.get(&nonce)?.write {
-            Write::Append(append) => append.end.clone(),
-            Write::Hold(_) => None,
-        }
+        self.writing.get(&nonce)?.write.end().cloned()
     }
 }
 
 impl Cell {
     fn ask_write(&self, now: Ms, nonce: StreamNonce, epoch: Epoch, write: &Write, ticket: &Ticket) -> Answer<Written> {
         match write {
-            Write::Hold(hold) => self.shared.store.hold(&self.name, hold, ticket),
-            Write::Append(append) => match self.shared.store.append(now, &self.key(nonce), epoch, append, ticket) {
-                Answer::Now(result) => Answer::Now(result.map(|()| Vec::new())),
-                Answer::Later => Answer::Later,
-            },
+            Write::Hold(hold) | Write::Stock(hold, _) => self.shared.store.hold(&self.name, hold, ticket),
+            Write::Append(append) | Write::Again(append, _) | Write::End(append) => {
+                match self.shared.store.append(now, &self.key(nonce), epoch, append, ticket) {
+                    Answer::Now(result) => Answer::Now(result.map(|()| Vec::new())),
+                    Answer::Later => Answer::Later,
+                }
+            }
         }
     }
 
@@ -89,10 +105,14 @@ impl Cell {
         write: Write,
         more: &mut Vec<Step>,
     ) {
-        if matches!(write, Write::Append(_)) && !self.is_adopted() {
+        if let Some(Writing { write: Write::Again(_, next), .. }) = state.writing.get_mut(&nonce) {
+            *next = Some(Box::new(write));
+            return;
+        }
+        if nonce != SESSION && !self.is_adopted() {
             self.begin_session(state, now, more);
         }
-        let ticket = self.write_ticket(nonce, &write);
+        let ticket = self.write_ticket(nonce);
         match self.ask_write(now, nonce, epoch, &write, &ticket) {
             Answer::Now(Ok(written)) => self.written(state, now, nonce, (epoch, write), Ok(written), more),
             answer => {
@@ -108,8 +128,8 @@ impl Cell {
         }
     }
 
-    fn write_ticket(&self, nonce: StreamNonce, write: &Write) -> Ticket {
-        self.ticket(nonce, if matches!(write, Write::Hold(_)) { Operation::Hold } else { Operation::Append })
+    fn write_ticket(&self, nonce: StreamNonce) -> Ticket {
+        self.ticket(nonce, if nonce == SESSION { Operation::Hold } else { Operation::Append })
     }
 
     /// A try has its outcome.
@@ -128,10 +148,10 @@ impl Cell {
         let asks_again = match (&result, &writing.write) {
             (Err(StoreError::TimedOut { .. }), _) => true,
             // Only the log itself can tell what became of a try before.
-            (Err(StoreError::Failed(_)), Write::Append(append)) => writing.is_unsure || append.end.is_some(),
-            (Err(StoreError::Failed(_)), Write::Hold(_)) => true,
+            (Err(StoreError::Failed(_)), Write::Append(_)) => writing.is_unsure,
+            (Err(StoreError::Failed(_)), _) => true,
             // The store has not taken the session yet.
-            (Err(StoreError::Gone), Write::Append(_)) => is_beginning,
+            (Err(StoreError::Gone), _) => is_beginning && nonce != SESSION,
             _ => false,
         };
         if !asks_again || self.is_asked_once() {
@@ -172,7 +192,7 @@ impl Cell {
         if is_newly_overdue {
             writing.is_overdue = true;
         }
-        let ticket = self.write_ticket(nonce, &writing.write);
+        let ticket = self.write_ticket(nonce);
         writing.wait = ticket.number;
         writing.ticket = Some(ticket.clone());
         let due = self.due_after(if writing.is_overdue { now } else { writing.since });
@@ -224,12 +244,28 @@ impl Cell {
                     log_later!(self, state, ERROR, [], %error, "the event store does not keep the session");
                 }
             }
-            Write::Append(Append { end: Some(_), .. }) => {
-                if let Err(error) = result {
+            Write::Stock(_, running) => self.stock_taken(state, now, running, result, more),
+            Write::End(append) => match result {
+                Ok(_) => self.keep(now, nonce, append),
+                Err(error) => {
                     log_later!(self, state, WARN, [stream = nonce.hex()], %stream, %error, "the log was not ended");
                 }
-            }
-            Write::Append(append) => self.appended(state, now, nonce, &append, result.map(|_| ()), more),
+            },
+            Write::Append(append) => self.appended(state, now, nonce, append, result.map(|_| ()), more),
+            Write::Again(append, next) => match (result, next.map(|next| *next)) {
+                (Err(error), Some(Write::Append(next))) => self.appended(state, now, nonce, next, Err(error), more),
+                (result, next) => {
+                    if let Err(error) = &result {
+                        self.log_lost(state, now, nonce, error, more);
+                    }
+                    match next {
+                        // What is refused behind it is not asked for once more.
+                        Some(next) => self.put(state, now, nonce, epoch, next, more),
+                        None if result.is_ok() => self.keep(now, nonce, append),
+                        None => {}
+                    }
+                }
+            },
         }
     }
 
@@ -238,7 +274,7 @@ impl Cell {
         state: &mut State,
         now: Ms,
         nonce: StreamNonce,
-        append: &Append,
+        append: Append,
         result: Result<(), StoreError>,
         more: &mut Vec<Step>,
     ) {
@@ -252,7 +288,10 @@ impl Cell {
                     Counters::add(&self.shared.counters.events_stored, append.events.len() as u64);
                 }
                 let _ = state.session.handle(now, nonce, Input::Appended, more);
+                self.keep(now, nonce, append);
             }
+            Err(StoreError::RolledBack | StoreError::Gone)
+                if self.append_again(state, now, nonce, Some(&append), more) => {}
             Err(error) => {
                 if append.events.is_empty() {
                     let what = if append.first == 1 { "log not created" } else { "reconnection delay not stored" };
@@ -266,18 +305,17 @@ impl Cell {
 
     /// Lets the store know of the session before anything of it is written.
     pub(super) fn begin_session(&self, state: &mut State, now: Ms, more: &mut Vec<Step>) {
-        if !std::mem::replace(&mut state.is_begun, true) {
+        if state.facts_put.is_none() && !state.writing.contains_key(&SESSION) {
             self.keep_session(state, now, more);
         }
     }
 
     /// Gives the store what has changed of the session.
     pub(super) fn keep_facts(&self, state: &mut State, now: Ms) {
-        let is_kept = state.session.facts() == state.facts_put || state.writing.contains_key(&SESSION);
-        if is_kept || state.session.has_ended() || self.is_adopted() {
+        let is_kept = state.session.facts() == state.facts_put.unwrap_or_default();
+        if is_kept || state.writing.contains_key(&SESSION) || state.session.has_ended() || self.is_adopted() {
             return;
         }
-        state.is_begun = true;
         let mut steps = Vec::new();
         self.keep_session(state, now, &mut steps);
         self.perform(state, now, steps);
@@ -289,7 +327,7 @@ impl Cell {
         let is_shown = state.session.facts() != 0 && self.shared.store.outlives_process();
         let is_new = is_shown && state.session.standalone().is_none();
         let standalone = is_new.then(|| self.standalone(state, now, more));
-        state.facts_put = state.session.facts();
+        state.facts_put = Some(state.session.facts());
         let record = SessionRecord {
             revision: state.session.revision(),
             principal: state.session.principal().map(Into::into),

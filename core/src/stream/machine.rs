@@ -204,6 +204,11 @@ impl Machine {
         self.durable
     }
 
+    /// The same, once the store has the log.
+    pub fn stored(&self) -> Option<Seq> {
+        self.is_created.then_some(self.durable)
+    }
+
     /// Whether the stream has its end, sent or not.
     pub fn is_finished(&self) -> bool {
         self.finished

@@ -8,6 +8,7 @@ mod finale;
 /// The core's own rule of who counts as lost.
 #[path = "../../../core/src/store/liveness.rs"]
 mod liveness;
+mod log;
 mod node_store;
 mod owners;
 mod reader;

@@ -11,7 +11,7 @@ use tailrope_core::store::{
 };
 use tailrope_core::stream::Seq;
 
-use crate::sea::{Operation, Sea};
+use crate::sea::{Hint, Operation, Sea};
 
 /// How a node's store answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub(crate) struct State {
 
 pub(crate) struct NodeStore {
     pub(crate) owner: usize,
-    pub(crate) watchers: Watchers,
+    watchers: Watchers,
     calls_off: bool,
     sea: Arc<Mutex<Sea>>,
     state: Mutex<State>,
@@ -170,6 +170,13 @@ impl NodeStore {
             ticket.complete(outcome);
         }
         true
+    }
+
+    pub(crate) fn tell(&self, hint: &Hint) {
+        match &hint.key {
+            Some(key) => self.watchers.changed(key),
+            None => self.watchers.all_changed(),
+        }
     }
 
     /// Tells what was held back.

@@ -2,20 +2,20 @@
 //!
 //! [`EventStore`]: tailrope_core::store::EventStore
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use tailrope_checker::{Fact, Timed, Why, marks};
 use tailrope_core::Ms;
-use tailrope_core::protocol::{RequestId, StreamNonce};
+use tailrope_core::protocol::StreamNonce;
 use tailrope_core::store::{
     Append, Attach, Attached, AttachedLog, Epoch, Hold, LogPage, Outcome, Owner, ReadLimit, RunningLog, SessionRecord,
     StoreError, StreamKey, session_name,
 };
-use tailrope_core::stream::{Chain, EventKind, Page, Seq, StoredEvent};
+use tailrope_core::stream::{EventKind, Seq};
 
 use crate::dice::Dice;
+use crate::log::{Log, Version};
 use crate::owners::Owners;
 use crate::schedule::Setup;
 
@@ -61,98 +61,8 @@ impl Operation {
     }
 }
 
-#[derive(Debug)]
-struct Log {
-    /// Positions `low` to the head.
-    events: VecDeque<StoredEvent>,
-    /// Events that outlived the trimmed prefix.
-    pinned: VecDeque<StoredEvent>,
-    settled: Vec<Seq>,
-    low: Seq,
-    low_tag: u32,
-    chain: u64,
-    /// The running hash at the ends of appends.
-    chains: BTreeMap<Seq, u64>,
-    finished: Option<Ms>,
-    tail: Option<Bytes>,
-    about: Bytes,
-    readers: u64,
-    retry_ms: Option<u32>,
-    /// The test's name for the stream.
-    name: String,
-}
-
-impl Log {
-    fn new(key: &StreamKey, about: &Bytes) -> Self {
-        let chain = Chain::start(&key.nonce.0);
-        Self {
-            events: VecDeque::new(),
-            pinned: VecDeque::new(),
-            settled: Vec::new(),
-            low: 1,
-            low_tag: chain.tag(),
-            chain: chain.0,
-            chains: BTreeMap::from([(0, chain.0)]),
-            finished: None,
-            tail: None,
-            about: about.clone(),
-            readers: 0,
-            retry_ms: None,
-            name: name_of(about),
-        }
-    }
-
-    fn head(&self) -> Seq {
-        self.low + self.events.len() as Seq - 1
-    }
-
-    fn tag_at(&self, seq: Seq) -> Option<u32> {
-        if seq + 1 == self.low {
-            return Some(self.low_tag);
-        }
-        let at = usize::try_from(seq.checked_sub(self.low)?).ok()?;
-        self.events.get(at).map(|event| event.tag)
-    }
-
-    fn page(&self, owner: Option<Owner>, after: Seq, limit: ReadLimit) -> LogPage {
-        let mut page = Page { events: Vec::new(), head: self.head(), low: self.low, tag_at: self.tag_at(after) };
-        let mut bytes = 0;
-        let wanted = self.pinned.iter().chain(&self.events);
-        for event in wanted.filter(|event| event.seq > after && event.seq <= limit.up_to) {
-            let is_full = page.events.len() >= limit.events || (bytes > 0 && bytes + event.frame.len() > limit.bytes);
-            if is_full {
-                break;
-            }
-            bytes += event.frame.len();
-            page.events.push(event.clone());
-        }
-        let (chain, is_finished, readers) = (self.chain, self.finished.is_some(), self.readers);
-        LogPage { page, chain, is_finished, tail: self.tail.clone(), readers, owner }
-    }
-
-    /// By prefix, but for what is pinned, which yields last; the newest stays.
-    fn trim(&mut self, max: usize) -> bool {
-        let mut trimmed = false;
-        while self.events.len() + self.pinned.len() > max {
-            if self.events.len() > 1 {
-                let Some(event) = self.events.pop_front() else { break };
-                (self.low, self.low_tag) = (event.seq + 1, event.tag);
-                let is_open = event.kind == EventKind::Question && !self.settled.contains(&event.seq);
-                if is_open || event.kind == EventKind::Terminal {
-                    self.pinned.push_back(event);
-                } else {
-                    trimmed = true;
-                }
-            } else if self.pinned.pop_front().is_some() {
-                trimmed = true;
-            } else {
-                break;
-            }
-        }
-        trimmed
-    }
-}
-
+/// How much of a session the store loses at most that was confirmed, in milliseconds.
+const LOST_MS: u64 = 20_000;
 /// What wall clocks show at the beginning.
 const WALL_MS: u64 = 1 << 40;
 
@@ -173,7 +83,8 @@ struct Session {
 pub(crate) struct Hint {
     pub(crate) due: Ms,
     pub(crate) node: usize,
-    pub(crate) key: StreamKey,
+    /// None where any log may have changed.
+    pub(crate) key: Option<StreamKey>,
 }
 
 /// See the module.
@@ -251,9 +162,17 @@ impl Sea {
     fn changed(&mut self, owner: usize, key: &StreamKey) {
         let own = self.owners.node(owner);
         for node in (0..self.walls.len()).filter(|node| *node != own) {
-            let late = if self.hint_ms == 0 { 0 } else { self.dice.below(self.hint_ms) };
-            self.hints.push(Hint { due: self.now + late, node, key: key.clone() });
+            self.hint(node, Some(key));
         }
+    }
+
+    fn hint(&mut self, node: usize, key: Option<&StreamKey>) {
+        let late = if self.hint_ms == 0 { 0 } else { self.dice.below(self.hint_ms) };
+        self.hints.push(Hint { due: self.now + late, node, key: key.cloned() });
+    }
+
+    fn hint_all(&mut self) {
+        (0..self.walls.len()).for_each(|node| self.hint(node, None));
     }
 
     /// Does an operation of an owner. None where there is nothing to tell.
@@ -277,8 +196,7 @@ impl Sea {
             }
             Operation::Settle(_, seq) => {
                 if let Some(log) = self.log(key) {
-                    log.settled.push(*seq);
-                    log.pinned.retain(|event| event.seq != *seq || event.kind != EventKind::Question);
+                    log.settle(*seq);
                 }
             }
             Operation::DropStream(_) => self.forget(owner, key, Why::StoreLost),
@@ -325,10 +243,10 @@ impl Sea {
         if seen.is_none() {
             return Ok(Vec::new());
         }
-        let running = known.logs.iter().filter(|(_, log)| log.finished.is_none());
+        let running = known.logs.iter().filter(|(_, log)| !log.is_finished());
         let (names, running): (Vec<_>, Vec<_>) = running
             .map(|(nonce, log)| {
-                let (head, chain, about) = (log.head(), log.chain, log.about.clone());
+                let (head, chain, about) = (log.head(), log.now().chain, log.about.clone());
                 (log.name.clone(), RunningLog { nonce: StreamNonce(*nonce), head, chain, about })
             })
             .unzip();
@@ -344,17 +262,17 @@ impl Sea {
 
     fn append(&mut self, owner: usize, key: &StreamKey, epoch: Epoch, append: &Append) -> Result<(), StoreError> {
         let Append { first, events, chain_before, chain, about, end, retry_ms, .. } = append;
-        let (wall, max) = (self.wall(owner), self.max_events);
+        let (now, wall, max) = (self.now, self.wall(owner), self.max_events);
         let known = self.sessions.get_mut(&key.session).ok_or(StoreError::Gone)?;
         if known.epoch != epoch {
             self.count("appends fenced");
             return Err(StoreError::Fenced);
         }
         if *first == 1 {
-            known.logs.entry(key.nonce.0).or_insert_with(|| Log::new(key, about));
+            known.logs.entry(key.nonce.0).or_insert_with(|| Log::new(key, about, now));
         }
         let log = known.logs.get_mut(&key.nonce.0).ok_or(StoreError::Gone)?;
-        let (head, log_chain, is_finished) = (log.head(), log.chain, log.finished.is_some());
+        let (head, log_chain, is_finished) = (log.head(), log.now().chain, log.is_finished());
         let is_there = events.is_empty() || (head + 1, log_chain) == (first + events.len() as Seq, *chain);
         if is_there && (is_finished || (end.is_none() && retry_ms.is_none())) {
             self.count("appends that were stored before");
@@ -380,15 +298,10 @@ impl Sea {
         }
         let log = self.log(key).ok_or(StoreError::Gone)?;
         let new = if is_there { &[] } else { &events[..] };
-        if let Some(last) = new.last() {
-            log.events.extend(new.iter().cloned());
-            log.chain = *chain;
-            log.chains.insert(last.seq, *chain);
-        }
         log.retry_ms = retry_ms.or(log.retry_ms);
-        if end.is_some() || new.last().is_some_and(|last| last.kind == EventKind::Terminal) {
-            (log.finished, log.tail) = (Some(wall), end.clone());
-        }
+        let is_end = end.is_some() || new.last().is_some_and(|last| last.kind == EventKind::Terminal);
+        let (head, chain) = new.last().map_or((head, log_chain), |last| (last.seq, *chain));
+        log.add(new, Version { at: now, head, chain, finished: is_end.then_some(wall), tail: end.clone() });
         if log.trim(max) {
             self.count("logs trimmed");
         }
@@ -423,7 +336,7 @@ impl Sea {
         let look = self.owners.look(observer, known.owner, now);
         // An owner that has done nothing wrong is not to be taken for lost.
         known.is_left |= look.is_lost && look.has_failed;
-        if look.is_spared && known.logs.values().any(|log| log.finished.is_none()) {
+        if look.is_spared && known.logs.values().any(|log| !log.is_finished()) {
             self.count("owners spared by those who look");
         }
         Some(Owner { epoch, unseen_ms: look.unseen_ms })
@@ -488,7 +401,7 @@ impl Sea {
         let mut next = Ms::NEVER;
         let mut over = Vec::new();
         for (key, log) in self.keys() {
-            let Some(due) = log.finished.map(|finished| finished + retention_ms) else { continue };
+            let Some(due) = log.now().finished.map(|finished| finished + retention_ms) else { continue };
             if due <= wall {
                 over.push(key);
             } else {
@@ -502,37 +415,38 @@ impl Sea {
         next
     }
 
-    /// The store loses what it held last of a stream, or the stream itself.
+    /// The store loses a log, or its last appends, or what a whole session was given last.
     pub(crate) fn roll_back(&mut self, session: &str, stream: &str, by: u64) {
         let name = session_name(session);
-        let found = self.keys().find(|(key, log)| key.session == name && log.name == *stream);
-        let Some(key) = found.map(|(key, _)| key) else { return };
-        self.gone(session, Some(stream.to_owned()), Why::StoreLost);
-        let owner = self.sessions[&name].owner;
-        // Whose end is lost elsewhere than in its own process, nobody ends again: that is not asked for.
-        let is_finished = self.log(&key).is_some_and(|log| log.finished.is_some());
-        if by.is_multiple_of(4) || (is_finished && self.walls.len() > 1) {
-            self.count("logs lost by the store");
-            self.sessions.get_mut(&name).map(|known| known.logs.remove(&key.nonce.0));
-            return;
-        }
-        let Some(log) = self.log(&key) else { return };
-        let goal = log.head().saturating_sub(1 + by % 5).max(log.low - 1);
-        let Some((seq, chain)) = log.chains.range(log.low - 1..=goal).next_back().map(|(seq, chain)| (*seq, *chain))
-        else {
+        let time = Ms(self.now.0.saturating_sub(1 + by / 4 % LOST_MS));
+        let Some(known) = self.sessions.get_mut(&name) else { return };
+        let Some(nonce) = known.logs.iter().find(|(_, log)| log.name == *stream).map(|(nonce, _)| *nonce) else {
             return;
         };
-        log.events.retain(|event| event.seq <= seq);
-        log.pinned.retain(|event| event.seq <= seq);
-        log.chains.retain(|at, _| *at <= seq);
-        (log.chain, log.finished, log.tail) = (chain, None, None);
+        let (mut lost, mut lost_ends) = (Vec::new(), 0);
+        known.logs.retain(|at, log| {
+            let (versions, was_finished) = (log.versions(), log.is_finished());
+            let is_kept = match by % 4 {
+                0 => *at != nonce,
+                1 => log.set_back_to(time),
+                _ => *at != nonce || log.set_back_by(1 + (by / 4 % 3) as usize),
+            };
+            if !is_kept || log.versions() < versions {
+                lost.push(log.name.clone());
+                lost_ends += u64::from(is_kept && was_finished);
+            }
+            is_kept
+        });
+        let owner = known.owner;
         self.owners.set_back(owner, by % 5, self.now);
-        self.count("logs set back");
+        self.count(
+            ["logs lost by the store", "sessions set back", "logs set back", "logs set back"][(by % 4) as usize],
+        );
+        *self.coverage.entry("ends lost by the store").or_default() += lost_ends;
+        for stream in lost {
+            self.gone(session, Some(stream), Why::StoreLost);
+        }
+        // The nodes have to connect again, and cannot know what they missed.
+        self.hint_all();
     }
-}
-
-/// The test's name for the stream that is opened with this.
-fn name_of(about: &Bytes) -> String {
-    let requests = RequestId::decode_all(about).unwrap_or_default();
-    requests.first().map_or_else(|| "standalone".to_owned(), |id| format!("r{}", id.as_text()))
 }

@@ -60,7 +60,7 @@ impl World {
             due
         };
         for hint in hints {
-            self.nodes[hint.node].store.watchers.changed(&hint.key);
+            self.nodes[hint.node].store.tell(&hint);
         }
         for node in self.nodes.iter().filter(|node| !node.is_paused) {
             node.engine.tick();

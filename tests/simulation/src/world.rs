@@ -337,7 +337,7 @@ impl World {
                     if twice { sea.hints[at].clone() } else { sea.hints.remove(at) }
                 };
                 if self.is_told(&hint) {
-                    self.nodes[hint.node].store.watchers.changed(&hint.key);
+                    self.nodes[hint.node].store.tell(&hint);
                 } else if !twice {
                     self.sea().hints.push(hint);
                 }

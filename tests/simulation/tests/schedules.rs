@@ -12,7 +12,7 @@ const SCHEDULES: u64 = ENOUGH;
 const ENOUGH: u64 = 5_000;
 
 /// What schedules have to reach: a simulation that does not get there tests nothing.
-const REACHED: [&str; 56] = [
+const REACHED: [&str; 58] = [
     "answers that were held back",
     "appends fenced",
     "appends that were stored before",
@@ -30,6 +30,7 @@ const REACHED: [&str; 56] = [
     "crashes with appends under way",
     "departures",
     "drains",
+    "ends lost by the store",
     "errors seen",
     "events seen",
     "events_missed",
@@ -62,6 +63,7 @@ const REACHED: [&str; 56] = [
     "resumes_lost",
     "sessions adopted",
     "sessions ended",
+    "sessions set back",
     "sessions taken over",
     "sessions that ended because another process has them",
     "sessions_taken_over",

@@ -1,0 +1,277 @@
+//! The engine on a store that several processes use and that is set back: it loses the last of what it had confirmed (I8, I13).
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use crate::kit::common::{Answered, Bench, NEW, broadcast, call, id, listen, notify, respond, resume};
+use crate::kit::processes::{adopt, adopt_known, ended, events, has, open_session, read_until};
+use serde_json::{Value, json};
+use tailrope_core::Ms;
+use tailrope_core::engine::{Options, SessionHandle};
+use tailrope_core::protocol::StreamNonce;
+use tailrope_core::store::{
+    Answer, Append, Attach, Attached, Complete, Epoch, EventStore, Hold, Limits, LogPage, MemoryStore, Operation,
+    Outcome, ReadLimit, RunningLog, StreamKey, Ticket, Usage, Watcher, Watchers,
+};
+use tailrope_core::stream::Seq;
+
+enum Done {
+    Hold(Box<str>, Hold),
+    Append(StreamKey, Epoch, Append),
+}
+
+/// A memory store that remembers what it did, so that it can lose the last of that.
+struct SetBack {
+    inner: Mutex<Arc<MemoryStore>>,
+    done: Mutex<Vec<Done>>,
+    watchers: Watchers,
+}
+
+impl SetBack {
+    fn new() -> Arc<Self> {
+        let inner = Mutex::new(Arc::new(MemoryStore::new(Limits::default())));
+        Arc::new(Self { inner, done: Mutex::default(), watchers: Watchers::default() })
+    }
+
+    fn inner(&self) -> Arc<MemoryStore> {
+        Arc::clone(&self.inner.lock().unwrap())
+    }
+
+    fn done(&self) -> MutexGuard<'_, Vec<Done>> {
+        self.done.lock().unwrap()
+    }
+
+    /// The store forgets the last appends, and what was done after the first of them.
+    fn lose(&self, appends: usize) {
+        let mut done = self.done();
+        let places = done.iter().enumerate().filter(|(_, done)| matches!(done, Done::Append(..))).map(|(at, _)| at);
+        let at = places.rev().nth(appends - 1).expect("there were so many");
+        done.truncate(at);
+        self.do_again(&done);
+    }
+
+    fn lose_all(&self) {
+        self.done().clear();
+        self.do_again(&[]);
+    }
+
+    fn do_again(&self, done: &[Done]) {
+        let inner = Arc::new(MemoryStore::new(Limits::default()));
+        let nobody: std::sync::Weak<Nobody> = std::sync::Weak::new();
+        let ticket = Ticket { to: nobody, nonce: StreamNonce([0; 12]), operation: Operation::Hold, number: 0 };
+        for done in done {
+            match done {
+                Done::Hold(session, hold) => drop(inner.hold(session, hold, &ticket)),
+                Done::Append(key, epoch, append) => drop(inner.append(Ms(0), key, *epoch, append, &ticket)),
+            }
+        }
+        *self.inner.lock().unwrap() = inner;
+    }
+
+    /// Every process has its connection again.
+    fn is_back(&self) {
+        self.watchers.all_changed();
+    }
+}
+
+struct Nobody;
+
+impl Complete for Nobody {
+    fn complete(&self, _: &Ticket, _: Outcome) {}
+}
+
+impl EventStore for SetBack {
+    fn hold(&self, session: &str, hold: &Hold, ticket: &Ticket) -> Answer<Vec<RunningLog>> {
+        self.done().push(Done::Hold(session.into(), hold.clone()));
+        self.inner().hold(session, hold, ticket)
+    }
+
+    fn append(&self, now: Ms, key: &StreamKey, epoch: Epoch, append: &Append, ticket: &Ticket) -> Answer<()> {
+        self.done().push(Done::Append(key.clone(), epoch, append.clone()));
+        self.inner().append(now, key, epoch, append, ticket)
+    }
+
+    fn attach(&self, session: &str, attach: &Attach, ticket: &Ticket) -> Answer<Attached> {
+        self.inner().attach(session, attach, ticket)
+    }
+
+    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<LogPage> {
+        self.inner().read(key, after, limit, ticket)
+    }
+
+    fn release(&self, session: &str, epoch: Epoch) {
+        self.inner().release(session, epoch);
+    }
+
+    fn watch(&self, key: &StreamKey, watcher: &Watcher) {
+        self.watchers.watch(key, watcher);
+    }
+
+    fn unwatch(&self, key: &StreamKey, watcher: &Watcher) {
+        self.watchers.unwatch(key, watcher);
+    }
+
+    fn settle(&self, key: &StreamKey, epoch: Epoch, seq: Seq) {
+        self.inner().settle(key, epoch, seq);
+    }
+
+    fn drop_stream(&self, key: &StreamKey, epoch: Epoch) {
+        self.inner().drop_stream(key, epoch);
+    }
+
+    fn drop_session(&self, session: &str, epoch: Epoch) {
+        self.inner().drop_session(session, epoch);
+    }
+
+    fn sweep(&self, now: Ms) -> Ms {
+        self.inner().sweep(now)
+    }
+
+    fn usage(&self) -> Usage {
+        self.inner().usage()
+    }
+
+    fn outlives_process(&self) -> bool {
+        true
+    }
+}
+
+/// A session with a call that has told one thing, the process that runs it, and another one.
+struct World {
+    store: Arc<SetBack>,
+    here: Bench,
+    there: Bench,
+    session: SessionHandle,
+    /// Before the first event of the call.
+    cursor: String,
+}
+
+impl World {
+    fn new() -> Self {
+        let store = SetBack::new();
+        let process = || Bench::new(Options { store: Some(Arc::clone(&store) as _), ..Options::default() });
+        let (here, there) = (process(), process());
+        let session = open_session(&here, "s", NEW);
+        let connection = call(&session, 1);
+        notify(&session, 1, "a").unwrap();
+        let cursor = here.read(&connection).ids()[0].clone();
+        Self { store, here, there, session, cursor }
+    }
+
+    /// What a reader in the other process gets that came before the owner knew of the loss.
+    fn read_there(&self) -> Answered {
+        let reader = resume(&adopt_known(&self.there), &self.cursor);
+        let before = self.there.read(&reader);
+        assert_eq!(before.end, None, "the store has no end: {before:?}");
+        self.store.is_back();
+        let mut answered = read_until(&self.there, &reader, ended);
+        answered.text.insert_str(0, &before.text);
+        answered
+    }
+}
+
+fn is_lost(answered: &Answered) -> bool {
+    answered.text.contains("lost stored events")
+}
+
+#[test]
+fn i13_an_end_that_the_store_lost_is_written_again() {
+    let responds: fn(&World) = |world| assert!(respond(&world.session, 1).is_ok());
+    let cancels: fn(&World) = |world| assert!(world.session.cancelled(&id(1)));
+    let response = json!({"event": 2, "is": {"result": 1}});
+    let cancelled = json!({"tombstone": {"error": -32800, "id": 1}});
+    for (ends, want) in [(responds, response), (cancels, cancelled)] {
+        let world = World::new();
+        ends(&world);
+        world.store.lose(1);
+        assert_eq!(events(&world.read_there()), [json!({"event": 1, "is": "a"}), want.clone()]);
+        // It is lost once more, and nobody reads.
+        world.store.lose(1);
+        world.store.is_back();
+        let again = read_until(&world.there, &resume(&adopt_known(&world.there), &world.cursor), ended);
+        assert_eq!(events(&again), [json!({"event": 1, "is": "a"}), want]);
+        assert_eq!(world.here.engine.stats().logs_lost, 0);
+    }
+}
+
+#[test]
+fn i13_a_log_that_the_store_lost_as_a_whole_is_written_again() {
+    let world = World::new();
+    let short = call(&world.session, 2);
+    respond(&world.session, 2).unwrap();
+    let cursor = world.here.read(&short).ids()[0].clone();
+    world.store.lose(1);
+    world.store.is_back();
+    let answered = read_until(&world.there, &resume(&adopt_known(&world.there), &cursor), ended);
+    assert_eq!(events(&answered), [json!({"event": 1, "is": {"result": 2}})]);
+}
+
+#[test]
+fn i13_an_end_that_is_not_kept_any_more_is_an_error_for_its_readers() {
+    let more_is_lost: fn(&World) = |world| {
+        notify(&world.session, 1, "b").unwrap();
+        respond(&world.session, 1).unwrap();
+        world.store.lose(2);
+    };
+    let long_ago: fn(&World) = |world| {
+        respond(&world.session, 1).unwrap();
+        world.here.advance(60_000);
+        world.here.engine.tick();
+        world.store.lose(1);
+    };
+    for loses in [more_is_lost, long_ago] {
+        let world = World::new();
+        loses(&world);
+        let answered = world.read_there();
+        assert_eq!(
+            events(&answered),
+            [json!({"event": 1, "is": "a"}), json!({"tombstone": {"error": -32603, "id": 1}})]
+        );
+        assert!(is_lost(&answered), "{}", answered.text);
+    }
+}
+
+#[test]
+fn i8_the_last_event_of_a_call_that_the_store_lost_is_stored_again() {
+    let is_silent: fn(&World) = |world| world.store.is_back();
+    let goes_on: fn(&World) = |world| assert!(notify(&world.session, 1, "c").is_ok());
+    let (b, c) = (json!({"event": 2, "is": "b"}), json!({"event": 3, "is": "c"}));
+    for (does, next) in [(is_silent, None), (goes_on, Some(c))] {
+        let world = World::new();
+        notify(&world.session, 1, "b").unwrap();
+        world.store.lose(1);
+        does(&world);
+        world.store.is_back();
+        let want: Vec<Value> = [json!({"event": 1, "is": "a"}), b.clone()].into_iter().chain(next).collect();
+        let reader = resume(&adopt_known(&world.there), &world.cursor);
+        let answered = read_until(&world.there, &reader, has(want.len()));
+        assert_eq!((events(&answered), world.here.engine.stats().logs_lost), (want, 0));
+    }
+}
+
+#[test]
+fn i8_a_silent_call_whose_events_the_store_lost_gets_its_end_at_once() {
+    let world = World::new();
+    notify(&world.session, 1, "b").unwrap();
+    notify(&world.session, 1, "c").unwrap();
+    let here = resume(&world.session, &world.cursor);
+    world.store.lose(2);
+    let there = world.read_there();
+    assert_eq!(events(&there).pop(), Some(json!({"tombstone": {"error": -32603, "id": 1}})), "I13");
+    assert!(is_lost(&there) && is_lost(&read_until(&world.here, &here, ended)));
+    assert_eq!(world.here.engine.stats().logs_lost, 1);
+}
+
+#[test]
+fn i8_a_session_that_the_store_lost_is_there_again() {
+    let world = World::new();
+    world.store.lose_all();
+    assert!(adopt(&world.there, "s", Some("alice")).unwrap().is_none());
+    world.store.is_back();
+    let there = adopt_known(&world.there);
+    let answered = read_until(&world.there, &resume(&there, &world.cursor), has(1));
+    assert_eq!(events(&answered), [json!({"event": 1, "is": "a"})], "the only append of the call was kept");
+    let listener = listen(&there);
+    broadcast(&world.session, "b").unwrap();
+    let answered = read_until(&world.there, &listener, has(1));
+    assert_eq!(events(&answered), [json!({"event": 1, "is": "b"})]);
+}

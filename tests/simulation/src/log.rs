@@ -1,0 +1,159 @@
+//! A log of the simulated store.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use tailrope_core::Ms;
+use tailrope_core::protocol::RequestId;
+use tailrope_core::store::{LogPage, Owner, ReadLimit, StreamKey};
+use tailrope_core::stream::{Chain, EventKind, Page, Seq, StoredEvent};
+
+#[derive(Debug)]
+pub(crate) struct Log {
+    /// Positions `low` to the head.
+    events: VecDeque<StoredEvent>,
+    /// Events that outlived the trimmed prefix.
+    pinned: VecDeque<StoredEvent>,
+    settled: Vec<Seq>,
+    low: Seq,
+    low_tag: u32,
+    /// What each append made of it; the last is what it is.
+    versions: Vec<Version>,
+    pub(crate) about: Bytes,
+    pub(crate) readers: u64,
+    pub(crate) retry_ms: Option<u32>,
+    /// The test's name for the stream.
+    pub(crate) name: String,
+}
+
+/// Where a log stands after an append.
+#[derive(Clone, Debug)]
+pub(crate) struct Version {
+    /// When the append was done.
+    pub(crate) at: Ms,
+    pub(crate) head: Seq,
+    pub(crate) chain: u64,
+    /// By the wall clock of its owner.
+    pub(crate) finished: Option<Ms>,
+    pub(crate) tail: Option<Bytes>,
+}
+
+impl Log {
+    pub(crate) fn new(key: &StreamKey, about: &Bytes, at: Ms) -> Self {
+        let chain = Chain::start(&key.nonce.0);
+        Self {
+            events: VecDeque::new(),
+            pinned: VecDeque::new(),
+            settled: Vec::new(),
+            low: 1,
+            low_tag: chain.tag(),
+            versions: vec![Version { at, head: 0, chain: chain.0, finished: None, tail: None }],
+            about: about.clone(),
+            readers: 0,
+            retry_ms: None,
+            name: name_of(about),
+        }
+    }
+
+    pub(crate) fn now(&self) -> &Version {
+        self.versions.last().expect("a log begins with a version")
+    }
+
+    pub(crate) fn head(&self) -> Seq {
+        self.now().head
+    }
+
+    pub(crate) fn is_finished(&self) -> bool {
+        self.now().finished.is_some()
+    }
+
+    pub(crate) fn add(&mut self, events: &[StoredEvent], version: Version) {
+        self.events.extend(events.iter().cloned());
+        self.versions.push(version);
+    }
+
+    /// The store loses what was done after this time. False where that is the whole log.
+    pub(crate) fn set_back_to(&mut self, time: Ms) -> bool {
+        let kept = self.versions.iter().take_while(|version| version.at <= time).count();
+        self.keep(kept);
+        kept > 0
+    }
+
+    /// The store loses the last appends, but not all.
+    pub(crate) fn set_back_by(&mut self, appends: usize) -> bool {
+        self.keep(self.versions.len().saturating_sub(appends));
+        true
+    }
+
+    /// How many appends made it what it is.
+    pub(crate) fn versions(&self) -> usize {
+        self.versions.len()
+    }
+
+    /// Goes back to an older version, but not to what was trimmed.
+    fn keep(&mut self, versions: usize) {
+        let trimmed = self.versions.iter().take_while(|version| version.head + 1 < self.low).count();
+        self.versions.truncate(versions.max(trimmed + 1));
+        let head = self.head();
+        self.events.retain(|event| event.seq <= head);
+        self.pinned.retain(|event| event.seq <= head);
+    }
+
+    pub(crate) fn tag_at(&self, seq: Seq) -> Option<u32> {
+        if seq + 1 == self.low {
+            return Some(self.low_tag);
+        }
+        let at = usize::try_from(seq.checked_sub(self.low)?).ok()?;
+        self.events.get(at).map(|event| event.tag)
+    }
+
+    pub(crate) fn page(&self, owner: Option<Owner>, after: Seq, limit: ReadLimit) -> LogPage {
+        let mut page = Page { events: Vec::new(), head: self.head(), low: self.low, tag_at: self.tag_at(after) };
+        let mut bytes = 0;
+        let wanted = self.pinned.iter().chain(&self.events);
+        for event in wanted.filter(|event| event.seq > after && event.seq <= limit.up_to) {
+            let is_full = page.events.len() >= limit.events || (bytes > 0 && bytes + event.frame.len() > limit.bytes);
+            if is_full {
+                break;
+            }
+            bytes += event.frame.len();
+            page.events.push(event.clone());
+        }
+        let Version { chain, ref tail, .. } = *self.now();
+        LogPage { page, chain, is_finished: self.is_finished(), tail: tail.clone(), readers: self.readers, owner }
+    }
+
+    /// A question was answered.
+    pub(crate) fn settle(&mut self, seq: Seq) {
+        self.settled.push(seq);
+        self.pinned.retain(|event| event.seq != seq || event.kind != EventKind::Question);
+    }
+
+    /// By prefix, but for what is pinned, which yields last; the newest stays.
+    pub(crate) fn trim(&mut self, max: usize) -> bool {
+        let mut trimmed = false;
+        while self.events.len() + self.pinned.len() > max {
+            if self.events.len() > 1 {
+                let Some(event) = self.events.pop_front() else { break };
+                (self.low, self.low_tag) = (event.seq + 1, event.tag);
+                let is_open = event.kind == EventKind::Question && !self.settled.contains(&event.seq);
+                if is_open || event.kind == EventKind::Terminal {
+                    self.pinned.push_back(event);
+                } else {
+                    trimmed = true;
+                }
+            } else if self.pinned.pop_front().is_some() {
+                trimmed = true;
+            } else {
+                break;
+            }
+        }
+        trimmed
+    }
+}
+
+/// The test's name for the stream that is opened with this.
+fn name_of(about: &Bytes) -> String {
+    let requests = RequestId::decode_all(about).unwrap_or_default();
+    requests.first().map_or_else(|| "standalone".to_owned(), |id| format!("r{}", id.as_text()))
+}
