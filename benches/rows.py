@@ -91,8 +91,8 @@ def value(results: Results, side: str, measure: str, field: str) -> float | None
 
 
 def ratios(results: Results, row: Row, sides: tuple[str, str] = SIDES) -> list[float]:
-    """Tailrope's value by stock's, or one side's by another's, round by round: they run next to each other, so that what
-    else the machine does weighs on both.
+    """Tailrope's value by stock's, or one side's by another's, round by round: they run next to each other, so that
+    what else the machine does weighs on both.
     """
     stock, ours = ([run.get(row.field) for run in results.get(side, {}).get(row.measure, [])] for side in sides)
     return [mine / theirs for theirs, mine in zip(stock, ours, strict=False) if theirs and mine is not None]

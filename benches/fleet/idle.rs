@@ -46,8 +46,12 @@ struct World {
 pub(crate) fn measure(sessions: usize) -> Vec<Idle> {
     let clock = Arc::new(ManualClock::default());
     let limits = Limits { retention_ms: RETENTION_MS, max_bytes: 1 << 40, ..Limits::default() };
-    let engine =
-        Engine::new(Options { limits, max_sessions: sessions, clock: Some(Arc::clone(&clock) as _), ..Options::default() });
+    let engine = Engine::new(Options {
+        limits,
+        max_sessions: sessions,
+        clock: Some(Arc::clone(&clock) as _),
+        ..Options::default()
+    });
     let mut world = World { engine, clock, rung: Arc::default(), connections: Vec::new() };
     let before = resident_bytes();
     let mut handles: Vec<SessionHandle> = Vec::with_capacity(sessions);

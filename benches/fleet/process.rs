@@ -9,7 +9,8 @@ use tailrope_core::protocol::{Dialect, RequestId, Revision};
 use tailrope_core::store::{StoreOptions, open};
 
 pub(crate) const DIALECT: &Dialect = &Dialect::MCP_PYTHON_2;
-const PROGRESS: &str = r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1}}"#;
+const PROGRESS: &str =
+    r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1}}"#;
 /// What takes longer is a fault.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 const POLL_BYTES: usize = 64 << 10;
@@ -25,7 +26,7 @@ pub(crate) fn begin(engine: &Engine, id: &str) -> (SessionHandle, Connection) {
     let session = engine.open_session(id, None, DIALECT, Arc::new(NoWake), 0).expect("it is new");
     session.take_place().expect("there is room");
     let request = RequestId::integer(INITIALIZE);
-    let answer = session.call(&[request.clone()], Some(Revision::V2025_11_25), Arc::new(NoWake), 0);
+    let answer = session.call(std::slice::from_ref(&request), Some(Revision::V2025_11_25), Arc::new(NoWake), 0);
     session.send(OutgoingMessage::response(&request, RESULT)).expect("it is answered");
     (session, answer.expect("it is open"))
 }

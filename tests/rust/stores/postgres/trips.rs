@@ -26,7 +26,8 @@ fn a_resume_elsewhere_has_its_first_event_after_one_round_trip() {
 
 /// Lets one request of the process pass that the reader comes to, and waits for the event.
 pub(crate) fn resume_takes_one_round_trip(address: &str) {
-    let place = address.split(['@', '/', '?']).find_map(|part| part.parse::<SocketAddr>().ok()).expect("a host and a port");
+    let place =
+        address.split(['@', '/', '?']).find_map(|part| part.parse::<SocketAddr>().ok()).expect("a host and a port");
     let proxy = Proxy::new(place);
     let through = address.replace(&place.to_string(), &format!("127.0.0.1:{}", proxy.port));
     let (here, there) = (process(address), process(&through));
