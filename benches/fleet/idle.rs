@@ -11,7 +11,7 @@ use crate::process::begin;
 /// Sessions that begin in a millisecond.
 const PER_MS: usize = 20;
 /// How long the engine is watched, in milliseconds of its own clock.
-const WATCHED_MS: u64 = 60_000;
+const WATCHED_MS: u64 = 30_000;
 /// What `initialize` left in the store goes soon.
 const RETENTION_MS: u64 = 1_000;
 

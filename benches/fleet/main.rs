@@ -109,10 +109,11 @@ impl Server {
     }
 }
 
-/// The columns of the table.
-const COLUMNS: &str = "| | processes | connections | requests/s, idle | messages/s, idle | requests/s, idle with readers | \
-                       messages/s, idle with readers | requests of an event | messages of an event | \
-                       requests of an event with a reader elsewhere | messages of an event with a reader elsewhere |";
+/// The head of the table, as docs/stores.md has it.
+const HEAD: &str = "\
+| | processes | connections | requests/s, idle | requests/s, with readers | messages/s, with readers \
+| requests of an event | messages of an event | requests, read elsewhere | messages, read elsewhere |
+|---|---|---|---|---|---|---|---|---|---|";
 
 fn fleet(server: &Server, steps: &[usize], sessions: usize, out: &mut impl Write) {
     let mut processes: Vec<Process> = Vec::new();
@@ -142,10 +143,9 @@ fn fleet(server: &Server, steps: &[usize], sessions: usize, out: &mut impl Write
         let connections = server.meter.read().connections;
         writeln!(
             out,
-            "| {} | {step} | {connections} | {:.1} | {:.1} | {:.1} | {:.1} | {:.2} | {:.2} | {:.2} | {:.2} |",
+            "| {} | {step} | {connections} | {:.0} | {:.0} | {:.0} | {:.1} | {:.1} | {:.1} | {:.1} |",
             server.name,
             alone.requests,
-            alone.messages,
             reading.requests,
             reading.messages,
             at_home.requests,
@@ -156,11 +156,12 @@ fn fleet(server: &Server, steps: &[usize], sessions: usize, out: &mut impl Write
         .expect("there is an output");
         eprintln!(
             "{}, {step} processes: begun in {:.1} s; an event {:.2} ms, read elsewhere {:.2} ms; \
-             commands/s idle {:.0}, with readers {:.0}, of an event {:.1}, read elsewhere {:.1}",
+             messages/s idle {:.1}; commands/s idle {:.0}, with readers {:.0}, of an event {:.1}, read elsewhere {:.1}",
             server.name,
             filled.as_secs_f64(),
             at_home.seconds * 1_000.0,
             elsewhere.seconds * 1_000.0,
+            alone.messages,
             alone.commands,
             reading.commands,
             at_home.commands,
@@ -184,7 +185,7 @@ fn main() {
     }
     assert!(sessions > 10 * FOLLOWED, "some calls are read elsewhere, and one is not: --sessions is too small");
     let mut out = std::io::stdout();
-    writeln!(out, "{COLUMNS}\n|{}", "---|".repeat(COLUMNS.matches(" | ").count() + 1)).expect("there is an output");
+    writeln!(out, "{HEAD}").expect("there is an output");
     for (name, variable) in [("Redis", "TAILROPE_TEST_REDIS"), ("PostgreSQL", "TAILROPE_TEST_POSTGRES")] {
         if let Some(server) = Server::new(name, variable) {
             fleet(&server, &steps, sessions, &mut out);
