@@ -25,18 +25,26 @@ const FOLLOWED: usize = 10;
 /// Events that are sent one by one.
 const EVENTS: u64 = 300;
 
-/// Two moments of a server.
+/// What a server was asked for, in a time or for an event.
 struct Span {
     seconds: f64,
-    requests: f64,
+    /// By each process.
+    requests: Vec<f64>,
     messages: f64,
     commands: f64,
 }
 
-/// A server, and what it was asked for.
+impl Span {
+    /// What all processes asked for.
+    fn requests(&self) -> f64 {
+        self.requests.iter().sum()
+    }
+}
+
+/// A server, and what stands before it: a proxy for each process.
 struct Server {
     name: &'static str,
-    meter: Meter,
+    meters: Vec<Meter>,
     place: SocketAddr,
     is_redis: bool,
     address: String,
@@ -48,12 +56,20 @@ impl Server {
         let address = std::env::var(variable).ok()?;
         let host = address.rsplit(['@', '/']).find(|part| part.starts_with("127.0.0.1:"));
         let place: SocketAddr = host.and_then(|host| host.parse().ok()).expect("the server is at 127.0.0.1");
-        let is_redis = address.starts_with("redis");
-        let meter = Meter::new(place, is_redis);
-        let through = address.replace(&place.to_string(), &format!("127.0.0.1:{}", meter.port));
+        Some(Self { name, meters: Vec::new(), place, is_redis: address.starts_with("redis"), address })
+    }
+
+    /// The server's address for one more process.
+    fn address(&mut self) -> String {
+        let meter = Meter::new(self.place, self.is_redis);
+        let through = self.address.replace(&self.place.to_string(), &format!("127.0.0.1:{}", meter.port));
+        self.meters.push(meter);
         // Who asks for encryption gets an answer that is no frame.
-        let address = through + if is_redis { "" } else { "?sslmode=disable" };
-        Some(Self { name, meter, place, is_redis, address })
+        through + if self.is_redis { "" } else { "?sslmode=disable" }
+    }
+
+    fn read(&self) -> Vec<Counts> {
+        self.meters.iter().map(Meter::read).collect()
     }
 
     /// Commands that Redis ran, those inside of scripts included. None that anybody counts in PostgreSQL.
@@ -70,14 +86,16 @@ impl Server {
     }
 
     fn during(&self, run: impl FnOnce()) -> Span {
-        let (begun, commands, before) = (Instant::now(), self.commands(), self.meter.read());
+        let (begun, commands, before) = (Instant::now(), self.commands(), self.read());
         run();
-        let (seconds, now) = (begun.elapsed().as_secs_f64(), self.meter.read());
-        let grown = |count: fn(&Counts) -> u64| (count(&now) - count(&before)) as f64;
+        let (seconds, now) = (begun.elapsed().as_secs_f64(), self.read());
+        let grown = |count: fn(&Counts) -> u64| {
+            now.iter().zip(&before).map(move |(now, before)| (count(now) - count(before)) as f64)
+        };
         Span {
             seconds,
-            requests: grown(|counts| counts.requests),
-            messages: grown(|counts| counts.messages),
+            requests: grown(|counts| counts.requests).collect(),
+            messages: grown(|counts| counts.messages).sum(),
             commands: (self.commands() - commands) as f64,
         }
     }
@@ -89,20 +107,20 @@ impl Server {
         let per_s = |count: f64| count / span.seconds;
         Span {
             seconds: 1.0,
-            requests: per_s(span.requests),
+            requests: span.requests.iter().map(|count| per_s(*count)).collect(),
             messages: per_s(span.messages),
             commands: per_s(span.commands),
         }
     }
 
-    /// What one event takes, without what would have been asked for anyhow.
-    fn event(&self, idle: &Span, send: impl FnOnce()) -> Span {
+    /// What one event takes of these processes, without what they would have asked for anyhow.
+    fn event(&self, idle: &Span, processes: &[usize], send: impl FnOnce()) -> Span {
         std::thread::sleep(Duration::from_millis(500));
         let span = self.during(send);
         let per_event = |count: f64, idle: f64| (count - idle * span.seconds).max(0.0) / EVENTS as f64;
         Span {
             seconds: span.seconds / EVENTS as f64,
-            requests: per_event(span.requests, idle.requests),
+            requests: processes.iter().map(|at| per_event(span.requests[*at], idle.requests[*at])).collect(),
             messages: per_event(span.messages, idle.messages),
             commands: per_event(span.commands, idle.commands),
         }
@@ -115,13 +133,13 @@ const HEAD: &str = "\
 | requests of an event | messages of an event | requests, read elsewhere | messages, read elsewhere |
 |---|---|---|---|---|---|---|---|---|---|";
 
-fn fleet(server: &Server, steps: &[usize], sessions: usize, out: &mut impl Write) {
+fn fleet(server: &mut Server, steps: &[usize], sessions: usize, out: &mut impl Write) {
     let mut processes: Vec<Process> = Vec::new();
     for step in steps {
         let begun = Instant::now();
         let first = processes.len();
         for number in first..*step {
-            processes.push(Process::new(&server.address));
+            processes.push(Process::new(&server.address()));
             processes[number].fill(&format!("process {number}"), sessions);
             processes[number].settle();
         }
@@ -132,25 +150,25 @@ fn fleet(server: &Server, steps: &[usize], sessions: usize, out: &mut impl Write
             processes.iter().enumerate().map(|(at, process)| process.follow(after(at), 0..FOLLOWED)).collect();
         let reading = server.idle();
         let (last, next) = (&processes[*step - 1], &processes[0]);
-        let at_home = server.event(&reading, || {
+        let at_home = server.event(&reading, &[0], || {
             next.send(FOLLOWED, EVENTS, (next, next.reader_of(FOLLOWED)));
         });
-        let elsewhere = server.event(&reading, || {
+        let elsewhere = server.event(&reading, &[0, *step - 1], || {
             next.send(0, EVENTS, (last, readers[*step - 1][0]));
         });
         processes.iter().for_each(|process| process.leave(FOLLOWED));
         processes.iter().for_each(Process::check);
-        let connections = server.meter.read().connections;
+        let connections: u64 = server.read().iter().map(|counts| counts.connections).sum();
         writeln!(
             out,
             "| {} | {step} | {connections} | {:.0} | {:.0} | {:.0} | {:.1} | {:.1} | {:.1} | {:.1} |",
             server.name,
-            alone.requests,
-            reading.requests,
+            alone.requests(),
+            reading.requests(),
             reading.messages,
-            at_home.requests,
+            at_home.requests(),
             at_home.messages,
-            elsewhere.requests,
+            elsewhere.requests(),
             elsewhere.messages,
         )
         .expect("there is an output");
@@ -187,8 +205,8 @@ fn main() {
     let mut out = std::io::stdout();
     writeln!(out, "{HEAD}").expect("there is an output");
     for (name, variable) in [("Redis", "TAILROPE_TEST_REDIS"), ("PostgreSQL", "TAILROPE_TEST_POSTGRES")] {
-        if let Some(server) = Server::new(name, variable) {
-            fleet(&server, &steps, sessions, &mut out);
+        if let Some(mut server) = Server::new(name, variable) {
+            fleet(&mut server, &steps, sessions, &mut out);
         }
     }
     for idle in idle::measure(idle) {
