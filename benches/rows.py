@@ -10,6 +10,8 @@ from typing import Any
 FLAVORS = {"python": ["mcp2", "mcp1", "fastmcp"], "node": ["v2", "v1"]}
 SIDES = ("stock", "tailrope")
 GROUPS = ["echo", "emit", "replay", "poll", "memory", "events"]
+# Measured when it is asked for alone: it needs the servers of the stores.
+STORES = "stores"
 # Memory is measured in a process of its own; the rates share one.
 ALONE = {"memory", "events"}
 
@@ -70,6 +72,12 @@ BARS: dict[str, dict[str, float]] = {
         "session + idle GET": 1.2,
     },
 }
+# What part of its rate over `memory:` one call with 10,000 events keeps over a durable store, with its first word in
+# addresses.
+STORE_BARS: dict[str, dict[str, float]] = {
+    "python": {"sqlite": 0.4, "redis": 0.35, "postgres": 0.2},
+    "node": {"sqlite": 0.2, "redis": 0.175, "postgres": 0.1},
+}
 
 # Per side and measure, what the load client said in each round.
 Results = dict[str, dict[str, list[dict[str, Any]]]]
@@ -82,16 +90,16 @@ def value(results: Results, side: str, measure: str, field: str) -> float | None
     return statistics.median(numbers) if numbers else None
 
 
-def ratios(results: Results, row: Row) -> list[float]:
-    """Tailrope's value by stock's, round by round: their two sides run next to each other, so that what else the
-    machine does weighs on both.
+def ratios(results: Results, row: Row, sides: tuple[str, str] = SIDES) -> list[float]:
+    """Tailrope's value by stock's, or one side's by another's, round by round: they run next to each other, so that
+    what else the machine does weighs on both.
     """
-    stock, ours = ([run.get(row.field) for run in results.get(side, {}).get(row.measure, [])] for side in SIDES)
+    stock, ours = ([run.get(row.field) for run in results.get(side, {}).get(row.measure, [])] for side in sides)
     return [mine / theirs for theirs, mine in zip(stock, ours, strict=False) if theirs and mine is not None]
 
 
-def ratio(results: Results, row: Row) -> float | None:
-    found = ratios(results, row)
+def ratio(results: Results, row: Row, sides: tuple[str, str] = SIDES) -> float | None:
+    found = ratios(results, row, sides)
     return statistics.median(found) if found else None
 
 

@@ -13,6 +13,7 @@ mod stores {
         mod owners;
         pub(crate) mod proxy;
         mod store;
+        pub(crate) mod trips;
     }
 
     mod redis {
@@ -20,5 +21,6 @@ mod stores {
         mod owners;
         mod server;
         mod store;
+        mod trips;
     }
 }

@@ -16,7 +16,16 @@ struct Faults {
     loses_answer: AtomicBool,
     /// How long each byte takes that the server says, in microseconds.
     pace_us: AtomicU64,
+    /// Requests that still pass; what follows waits.
+    passes: AtomicU64,
     connections: Mutex<Vec<TcpStream>>,
+}
+
+impl Faults {
+    fn lets_pass(&self) -> bool {
+        let one_less = |passes: u64| if passes == u64::MAX { Some(passes) } else { passes.checked_sub(1) };
+        self.passes.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok()
+    }
 }
 
 pub(crate) struct Proxy {
@@ -28,7 +37,7 @@ impl Proxy {
     pub(crate) fn new(to: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
         let port = listener.local_addr().expect("it has an address").port();
-        let faults = Arc::new(Faults::default());
+        let faults = Arc::new(Faults { passes: AtomicU64::new(u64::MAX), ..Faults::default() });
         let of_thread = Arc::clone(&faults);
         // Ends with the process: it is blocked in accept.
         std::thread::spawn(move || {
@@ -56,6 +65,11 @@ impl Proxy {
         self.faults.is_silent.store(is_silent, Ordering::SeqCst);
     }
 
+    /// So many requests pass from now on, each with its answer, and what follows waits. `u64::MAX` are all there are.
+    pub(crate) fn let_pass(&self, requests: u64) {
+        self.faults.passes.store(requests, Ordering::SeqCst);
+    }
+
     /// What the server says arrives, but slowly.
     pub(crate) fn set_pace(&self, of_a_byte: Duration) {
         self.faults.pace_us.store(of_a_byte.as_micros().try_into().unwrap(), Ordering::SeqCst);
@@ -81,7 +95,7 @@ fn copy(mut from: TcpStream, mut to: TcpStream, faults: Arc<Faults>, armed: Arc<
     std::thread::spawn(move || {
         let mut buffer = vec![0; 64 << 10];
         while let Ok(count @ 1..) = from.read(&mut buffer) {
-            while faults.is_silent.load(Ordering::SeqCst) {
+            while faults.is_silent.load(Ordering::SeqCst) || is_request && !faults.lets_pass() {
                 std::thread::sleep(Duration::from_millis(5));
             }
             // Only what is large is an append of the test.
