@@ -5,9 +5,6 @@
 
 mod dice;
 mod finale;
-/// The core's own rule of who counts as lost.
-#[path = "../../../core/src/store/liveness.rs"]
-mod liveness;
 mod log;
 mod node_store;
 mod owners;

@@ -1,8 +1,7 @@
 //! The store objects: each counts beats in the store while it lives, and the others look at them.
 
 use tailrope_core::Ms;
-
-use crate::liveness::{Sightings, beat_ms};
+use tailrope_core::store::{Sightings, beat_ms};
 
 /// Pause before a beat that the store did not answer is tried again.
 const AGAIN_MS: u64 = 500;
