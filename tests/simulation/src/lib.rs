@@ -22,7 +22,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 pub use schedule::Schedule;
 pub use shrink::shrink;
 use tailrope_checker::{Checker, Report, Timed};
-use tailrope_core::Ms;
 use world::World;
 
 /// How long a fence may take with the hints and the pauses of the simulation, in milliseconds.
