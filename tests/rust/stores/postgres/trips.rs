@@ -8,7 +8,8 @@ use tailrope_core::engine::{Engine, NoWake, Options};
 use tailrope_core::protocol::Dialect;
 use tailrope_core::store::{StoreOptions, open};
 
-use super::database::{Namespaces, PATIENCE};
+use super::database::Namespaces;
+use crate::kit::eventually::PATIENCE;
 use super::proxy::Proxy;
 use crate::kit::common::{NEW, call, notify, read_now, resume};
 
