@@ -9,9 +9,9 @@ use tailrope_core::protocol::Dialect;
 use tailrope_core::store::{StoreOptions, open};
 
 use super::database::Namespaces;
-use crate::kit::eventually::PATIENCE;
 use super::proxy::Proxy;
 use crate::kit::common::{NEW, call, notify, read_now, resume};
+use crate::kit::eventually::PATIENCE;
 
 /// No sign of life, and no housekeeping, falls into the test.
 const OWNER_LOST_MS: u64 = 3_600_000;
