@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tailrope_core::Ms;
 use tailrope_core::protocol::StreamNonce;
 use tailrope_core::store::{
-    Answer, Append, Complete, Durability, Epoch, EventStore, Hold, Limits, Operation, Outcome, ReadLimit,
+    Answer, Append, Attach, Complete, Durability, Epoch, EventStore, Hold, Limits, Operation, Outcome, ReadLimit,
     SessionRecord, StoreOptions, StreamKey, Ticket, Watch, Watcher, open,
 };
 use tailrope_core::stream::{Chain, EventKind, StoredEvent};
@@ -45,6 +45,8 @@ impl Watch for Hints {
     fn changed(&self, _nonce: StreamNonce) {
         let _ = self.0.lock().unwrap_or_else(PoisonError::into_inner).send(Instant::now());
     }
+
+    fn all_changed(&self) {}
 }
 
 struct Stream {
@@ -95,7 +97,10 @@ impl<'a> Load<'a> {
 
     fn wait(&self) -> u64 {
         let (number, outcome) = self.came.recv_timeout(PATIENCE).expect("the store answers");
-        let is_ok = matches!(outcome, Outcome::Done(Ok(())) | Outcome::Held(Ok(_)) | Outcome::Page(Ok(_)));
+        let is_ok = matches!(
+            outcome,
+            Outcome::Done(Ok(())) | Outcome::Held(Ok(_)) | Outcome::Attached(Ok(_)) | Outcome::Page(Ok(_))
+        );
         assert!(is_ok, "{outcome:?}");
         number
     }
@@ -193,7 +198,16 @@ fn wakes(here: &dyn EventStore, there: &dyn EventStore) -> Value {
     let hints: Arc<dyn Watch> = Arc::new(Hints(Mutex::new(hints)));
     let watcher: Watcher = Arc::downgrade(&hints);
     let mut load = Load::new(here, 1);
-    there.watch(&load.streams[0].key, &watcher);
+    if !load.append(0) {
+        load.wait();
+    }
+    let StreamKey { session, nonce } = load.streams[0].key.clone();
+    there.watch(&session, &watcher);
+    let attach = Attach { stream: Some(nonce), counts: true, ..Attach::default() };
+    let ticket = load.ticket(&load.streams[0].key, 0, Operation::Attach(0));
+    if matches!(there.attach(&session, &attach, &ticket), Answer::Later) {
+        load.wait();
+    }
     let mut took = Vec::new();
     for round in 0..WAKES {
         // Events come when they come, not at the pace of whoever looks for them.
@@ -207,7 +221,7 @@ fn wakes(here: &dyn EventStore, there: &dyn EventStore) -> Value {
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => panic!("an append is told elsewhere"),
         }
     }
-    there.unwatch(&load.streams[0].key, &watcher);
+    there.unwatch(&session, &watcher);
     percentiles(took)
 }
 

@@ -63,6 +63,8 @@ pub(super) struct State {
     pub(super) followed: BTreeMap<StreamNonce, Followed>,
     /// Streams that other processes may read or write.
     pub(super) watched: HashMap<StreamNonce, Watched>,
+    /// The store tells what other processes do to the session.
+    pub(super) is_watching: bool,
     /// What the store told of the stream of a connection that is about to come.
     pub(super) arrived: Option<(ConnectionId, Attached)>,
     /// What is written names this epoch.
@@ -162,6 +164,7 @@ impl Cell {
                 seeks: BTreeMap::new(),
                 followed: BTreeMap::new(),
                 watched: HashMap::new(),
+                is_watching: false,
                 arrived: None,
                 epoch,
                 is_fenced: false,
@@ -703,10 +706,7 @@ impl Drop for Cell {
             self.renounce(&lock(&self.state));
         }
         self.count_unanswered(&mut lock(&self.state), 0);
-        let watched = std::mem::take(&mut lock(&self.state).watched);
-        for nonce in watched.into_keys() {
-            self.shared.store.unwatch(&self.key(nonce), &self.watcher());
-        }
+        self.unwatch_all(&mut lock(&self.state));
     }
 }
 

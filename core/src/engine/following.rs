@@ -111,7 +111,8 @@ impl Cell {
         let State { session, followed, .. } = state;
         let (Some(stream), Some(known)) = (session.stream_mut(nonce), followed.get(&nonce)) else {
             followed.remove(&nonce);
-            return self.unwatch(state, nonce);
+            state.watched.remove(&nonce);
+            return;
         };
         let mut is_left = false;
         let inputs = match found {
@@ -164,7 +165,7 @@ impl Cell {
             } else {
                 state.followed.remove(&nonce);
                 state.session.let_go(nonce);
-                self.unwatch(state, nonce);
+                state.watched.remove(&nonce);
             }
         }
     }

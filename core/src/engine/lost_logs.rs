@@ -206,7 +206,7 @@ impl Cell {
         if state.session.standalone() != Some(nonce) {
             return state.session.end_stream(now, nonce, SynthesizedEnd::StoreLost, steps);
         }
-        self.unwatch(state, nonce);
+        state.watched.remove(&nonce);
         let unstored: Vec<u64> = state
             .session
             .stream(nonce)

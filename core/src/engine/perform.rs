@@ -85,7 +85,7 @@ impl Cell {
             Output::Forget => {
                 state.session.forget(nonce);
                 if state.session.stream(nonce).is_none() {
-                    self.unwatch(state, nonce);
+                    state.watched.remove(&nonce);
                 }
             }
         }

@@ -30,21 +30,25 @@ pub(super) struct Watched {
 impl Watch for Cell {
     fn changed(&self, nonce: StreamNonce) {
         self.change(|state, now, steps| {
-            // It is watched as long as the session lives: the hint may be for all logs, which the store may have set back.
-            state.wants_stock |= state.session.standalone() == Some(nonce);
-            let is_counting = state.is_counting(nonce);
-            let Some(watched) = state.watched.get_mut(&nonce) else { return };
-            if watched.asking || is_counting {
-                watched.again = true;
-            } else {
-                watched.asking = true;
-                self.look_at_log(state, now, nonce, steps);
-            }
+            self.look_because_of_a_hint(state, now, nonce, steps);
+        });
+    }
+
+    fn all_changed(&self) {
+        self.change(|state, now, steps| {
+            state.wants_stock = true;
+            let read: Vec<StreamNonce> =
+                state.watched.keys().copied().filter(|nonce| state.has_reader_here(*nonce)).collect();
+            read.into_iter().for_each(|nonce| self.look_because_of_a_hint(state, now, nonce, steps));
         });
     }
 }
 
 impl State {
+    fn has_reader_here(&self, nonce: StreamNonce) -> bool {
+        self.conns.values().any(|conn| conn.nonce == nonce)
+    }
+
     /// Whether the store has yet to count a reader that is here.
     fn is_counting(&self, nonce: StreamNonce) -> bool {
         self.conns.values().any(|conn| conn.attaching.as_ref().is_some_and(|ticket| ticket.nonce == nonce))
@@ -59,21 +63,30 @@ impl Cell {
 
     /// From now on hints tell of what other processes do to the stream.
     pub(super) fn watch(&self, state: &mut State, nonce: StreamNonce) {
-        if self.shared.store.outlives_process() && !state.watched.contains_key(&nonce) {
-            state.watched.insert(nonce, Watched::default());
-            self.shared.store.watch(&self.key(nonce), &self.watcher());
+        if !self.shared.store.outlives_process() {
+            return;
         }
-    }
-
-    pub(super) fn unwatch(&self, state: &mut State, nonce: StreamNonce) {
-        if state.watched.remove(&nonce).is_some() {
-            self.shared.store.unwatch(&self.key(nonce), &self.watcher());
+        if !std::mem::replace(&mut state.is_watching, true) {
+            self.shared.store.watch(&self.name, &self.watcher());
         }
+        state.watched.entry(nonce).or_default();
     }
 
     pub(super) fn unwatch_all(&self, state: &mut State) {
-        for nonce in std::mem::take(&mut state.watched).into_keys() {
-            self.shared.store.unwatch(&self.key(nonce), &self.watcher());
+        state.watched.clear();
+        if std::mem::take(&mut state.is_watching) {
+            self.shared.store.unwatch(&self.name, &self.watcher());
+        }
+    }
+
+    fn look_because_of_a_hint(&self, state: &mut State, now: Ms, nonce: StreamNonce, steps: &mut Vec<Step>) {
+        let is_counting = state.is_counting(nonce);
+        let Some(watched) = state.watched.get_mut(&nonce) else { return };
+        if watched.asking || is_counting {
+            watched.again = true;
+        } else {
+            watched.asking = true;
+            self.look_at_log(state, now, nonce, steps);
         }
     }
 

@@ -283,9 +283,15 @@ impl Cell {
                 if !state.errors.is_empty() {
                     state.errors.remove(&nonce);
                 }
-                if let Some(stream) = state.session.stream_mut(nonce) {
+                let State { session, conns, .. } = &mut *state;
+                if let Some(stream) = session.stream_mut(nonce) {
                     stream.chain = Chain(append.chain);
                     Counters::add(&self.shared.counters.events_stored, append.events.len() as u64);
+                    let reader = stream.machine.connection().and_then(|id| conns.get_mut(&id));
+                    // A store that makes the ids has other frames.
+                    if let Some(reader) = reader.filter(|_| self.shared.store.own_ids().is_none()) {
+                        reader.pass_on(stream.machine.reads_after(), &append);
+                    }
                 }
                 let _ = state.session.handle(now, nonce, Input::Appended, more);
                 self.keep(now, nonce, append);

@@ -229,8 +229,11 @@ pub struct ReadLimit {
 /// 12. A session has one owner, with an [`Epoch`]. What changes the session or its logs names the epoch, and is refused
 ///     with [`StoreError::Fenced`], or not done where it has no answer, when the session has another one. Each
 ///     operation decides by what is there when it is done, whatever other processes do at the same time.
-/// 13. A store that several processes use tells the watchers of a log at other store objects when it
-///     was appended to, ended, got a reader or was dropped. It may tell too often and late, but not never.
+/// 13. A store that several processes use tells the watchers of a session what is done at other store objects: the owner's,
+///     that a log got a reader and that the session has another owner; those of a store object at which a reader
+///     [attached](Self::attach) with [`counts`](Attach::counts), that its log was appended to, ended, dropped, or got
+///     another reader. It may tell too often and late, but not never: where hints can be lost, [`Watch::all_changed`] is
+///     told when they come through again.
 pub trait EventStore: Send + Sync {
     /// Begins a session, keeps what changed in its record, or takes it over from an owner that is gone.
     ///
@@ -261,14 +264,14 @@ pub trait EventStore: Send + Sync {
     /// The owner lets the session go: anybody may take it over at once. Session and logs stay, with their epoch.
     fn release(&self, session: &str, epoch: Epoch);
 
-    /// From now on the watcher is told of changes that were made elsewhere (rule 13). The call does not wait for the store.
-    fn watch(&self, key: &StreamKey, watcher: &Watcher) {
-        let _ = (key, watcher);
+    /// From now on the watcher is told of changes to the session that were made elsewhere (rule 13).
+    fn watch(&self, session: &Arc<str>, watcher: &Watcher) {
+        let _ = (session, watcher);
     }
 
-    /// The watcher has heard enough of this log.
-    fn unwatch(&self, key: &StreamKey, watcher: &Watcher) {
-        let _ = (key, watcher);
+    /// The watcher has heard enough of this session.
+    fn unwatch(&self, session: &str, watcher: &Watcher) {
+        let _ = (session, watcher);
     }
 
     /// The question at this position was answered: it may be trimmed like any other event.

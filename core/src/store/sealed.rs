@@ -306,12 +306,12 @@ impl EventStore for SealedStore {
         self.inner.release(session, epoch);
     }
 
-    fn watch(&self, key: &StreamKey, watcher: &Watcher) {
-        self.inner.watch(key, watcher);
+    fn watch(&self, session: &Arc<str>, watcher: &Watcher) {
+        self.inner.watch(session, watcher);
     }
 
-    fn unwatch(&self, key: &StreamKey, watcher: &Watcher) {
-        self.inner.unwatch(key, watcher);
+    fn unwatch(&self, session: &str, watcher: &Watcher) {
+        self.inner.unwatch(session, watcher);
     }
 
     fn settle(&self, key: &StreamKey, epoch: Epoch, seq: Seq) {

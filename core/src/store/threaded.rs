@@ -125,9 +125,9 @@ fn result<T>(answer: Answer<T>) -> Result<T, StoreError> {
 }
 
 impl Backend for Delayed {
-    fn watch(&self, _key: &StreamKey, _watcher: &Watcher) {}
+    fn watch(&self, _session: &Arc<str>, _watcher: &Watcher) {}
 
-    fn unwatch(&self, _key: &StreamKey, _watcher: &Watcher) {}
+    fn unwatch(&self, _session: &str, _watcher: &Watcher) {}
 
     fn sweep(&self) {
         self.memory.sweep(self.now());

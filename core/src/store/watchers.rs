@@ -1,30 +1,32 @@
-//! Who wants to know of changes that other processes make to a log.
+//! Who wants to know of changes that other processes make to a session.
 
 use std::collections::HashMap;
 
-use super::StreamKey;
 use crate::protocol::StreamNonce;
-use crate::sync::{Mutex, MutexGuard, PoisonError, Weak};
+use crate::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// Takes the hint that a log may have changed elsewhere. The log is the truth: a hint without a change
+/// Takes the hint that something may have changed elsewhere. The log is the truth: a hint without a change
 /// does no harm.
 pub trait Watch: Send + Sync {
     /// The log of this stream may have changed.
     fn changed(&self, nonce: StreamNonce);
+
+    /// Hints may be missing, or the store was set back: anything of the session may have changed.
+    fn all_changed(&self);
 }
 
 /// Somebody who may be gone when the hint comes.
 pub type Watcher = Weak<dyn Watch>;
 
-/// The watchers of a store's logs. A log may have several.
+/// The watchers of a store's sessions. A session may have several.
 #[derive(Default)]
-pub struct Watchers(Mutex<HashMap<StreamKey, Vec<Watcher>>>);
+pub struct Watchers(Mutex<HashMap<Arc<str>, Vec<Watcher>>>);
 
 impl Watchers {
-    /// Adds a watcher; true when it is the log's first.
-    pub fn watch(&self, key: &StreamKey, watcher: &Watcher) -> bool {
+    /// Adds a watcher; true when it is the session's first.
+    pub fn watch(&self, session: &Arc<str>, watcher: &Watcher) -> bool {
         let mut watched = self.lock();
-        let watchers = watched.entry(key.clone()).or_default();
+        let watchers = watched.entry(Arc::clone(session)).or_default();
         let is_first = watchers.is_empty();
         if !watchers.iter().any(|known| known.ptr_eq(watcher)) {
             watchers.push(watcher.clone());
@@ -32,33 +34,45 @@ impl Watchers {
         is_first
     }
 
-    /// Removes a watcher, and those that are gone; true when the log has none any more.
-    pub fn unwatch(&self, key: &StreamKey, watcher: &Watcher) -> bool {
+    /// Removes a watcher, and those that are gone; true when the session has none any more.
+    pub fn unwatch(&self, session: &str, watcher: &Watcher) -> bool {
         let mut watched = self.lock();
-        let Some(watchers) = watched.get_mut(key) else { return false };
+        let Some(watchers) = watched.get_mut(session) else { return false };
         watchers.retain(|known| !known.ptr_eq(watcher) && known.strong_count() > 0);
         let is_over = watchers.is_empty();
         if is_over {
-            watched.remove(key);
+            watched.remove(session);
         }
         is_over
     }
 
-    /// Tells the watchers of one log. No lock of the store may be held.
-    pub fn changed(&self, key: &StreamKey) {
-        let watchers = self.lock().get(key).cloned().unwrap_or_default();
-        for watcher in watchers.iter().filter_map(Watcher::upgrade) {
-            watcher.changed(key.nonce);
-        }
+    /// Tells the watchers of a session of one log. No lock of the store may be held.
+    pub fn changed(&self, session: &str, nonce: StreamNonce) {
+        self.tell(session, |watcher| watcher.changed(nonce));
+    }
+
+    /// Tells the watchers of a session of everything that it has. No lock of the store may be held.
+    pub fn session_changed(&self, session: &str) {
+        self.tell(session, |watcher| watcher.all_changed());
     }
 
     /// Tells every watcher: what was missed is not known. No lock of the store may be held.
     pub fn all_changed(&self) {
-        self.keys().iter().for_each(|key| self.changed(key));
+        self.sessions().iter().for_each(|session| self.session_changed(session));
     }
 
-    /// The logs that are watched.
-    pub fn keys(&self) -> Vec<StreamKey> {
+    fn tell(&self, session: &str, tell: impl Fn(&dyn Watch)) {
+        let watchers = self.lock().get(session).cloned().unwrap_or_default();
+        watchers.iter().filter_map(Watcher::upgrade).for_each(|watcher| tell(&*watcher));
+    }
+
+    /// Whether somebody watches the session.
+    pub fn has(&self, session: &str) -> bool {
+        self.lock().contains_key(session)
+    }
+
+    /// The sessions that are watched.
+    pub fn sessions(&self) -> Vec<Arc<str>> {
         self.lock().keys().cloned().collect()
     }
 
@@ -67,7 +81,7 @@ impl Watchers {
         self.lock().is_empty()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<StreamKey, Vec<Watcher>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Vec<Watcher>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -27,7 +27,8 @@ const REVISIONS: [Revision; 4] =
 /// A store whose every answer is a choice.
 struct Anything {
     dice: Mutex<Dice>,
-    watchers: Mutex<Vec<(StreamNonce, Watcher)>>,
+    /// Streams that were written or read, and who wants to know of them.
+    watched: Mutex<(Vec<StreamNonce>, Option<Watcher>)>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -129,6 +130,15 @@ impl Anything {
     }
 }
 
+impl Anything {
+    fn note(&self, stream: StreamNonce) {
+        let streams = &mut lock(&self.watched).0;
+        if !streams.contains(&stream) {
+            streams.push(stream);
+        }
+    }
+}
+
 impl EventStore for Anything {
     fn hold(&self, _: &str, _: &Hold, _: &Ticket) -> Answer<Vec<RunningLog>> {
         let mut dice = lock(&self.dice);
@@ -144,7 +154,8 @@ impl EventStore for Anything {
         Answer::ok((0..count).map(running).collect())
     }
 
-    fn append(&self, _: Ms, _: &StreamKey, _: Epoch, _: &Append, _: &Ticket) -> Answer<()> {
+    fn append(&self, _: Ms, key: &StreamKey, _: Epoch, _: &Append, _: &Ticket) -> Answer<()> {
+        self.note(key.nonce);
         Self::fails(&mut lock(&self.dice)).unwrap_or_else(|| Answer::ok(()))
     }
 
@@ -165,6 +176,7 @@ impl EventStore for Anything {
             list_changed: ListChanged { tools: lists & 1 != 0, prompts: lists & 2 != 0, resources: lists & 4 != 0 },
             standalone: (dice.below(4) < 3).then(|| nonce(dice.below(3))),
         };
+        attach.stream.iter().for_each(|stream| self.note(*stream));
         let log = attach.stream.filter(|_| dice.below(8) < 7).map(|stream| AttachedLog {
             about: Self::about(dice),
             retry_ms: [None, Some(0), Some(50), Some(u32::MAX)][dice.place(4)],
@@ -181,8 +193,8 @@ impl EventStore for Anything {
 
     fn release(&self, _: &str, _: Epoch) {}
 
-    fn watch(&self, key: &StreamKey, watcher: &Watcher) {
-        lock(&self.watchers).push((key.nonce, Watcher::clone(watcher)));
+    fn watch(&self, _: &Arc<str>, watcher: &Watcher) {
+        lock(&self.watched).1 = Some(Watcher::clone(watcher));
     }
 
     fn settle(&self, _: &StreamKey, _: Epoch, _: Seq) {}
@@ -212,7 +224,7 @@ struct Reader {
 }
 
 pub(crate) fn run(bytes: &[u8]) {
-    let store = Arc::new(Anything { dice: Mutex::new(Dice::of(bytes)), watchers: Mutex::default() });
+    let store = Arc::new(Anything { dice: Mutex::new(Dice::of(bytes)), watched: Mutex::default() });
     let pacing = Pacing { store_wait_ms: 600, ..Pacing::default() };
     let bench = Bench::new(Options { store: Some(Arc::clone(&store) as _), pacing, ..Options::default() });
     let mut world = World { store, bench, session: None, adoption: None, readers: Vec::new() };
@@ -311,12 +323,11 @@ impl World {
                 }
             }
             13 => {
-                let watchers = lock(&self.store.watchers).clone();
-                let at = self.below(watchers.len().max(1) as u64);
-                if let Some((nonce, watcher)) = watchers.get(usize::try_from(at).unwrap_or(0))
-                    && let Some(watcher) = watcher.upgrade()
-                {
-                    watcher.changed(*nonce);
+                let (streams, watcher) = lock(&self.store.watched).clone();
+                let at = self.below(streams.len() as u64 + 1);
+                if let Some(watcher) = watcher.and_then(|watcher| watcher.upgrade()) {
+                    let stream = streams.get(usize::try_from(at).unwrap_or(0));
+                    stream.map_or_else(|| watcher.all_changed(), |stream| watcher.changed(*stream));
                 }
             }
             14 => self.bench.advance([1, 40, 300, 1_000, 20_000][usize::try_from(self.below(5)).unwrap_or(0)]),

@@ -148,9 +148,9 @@ fn records() -> Vec<Vec<u8>> {
     let session =
         format!("*8\r\n:0\r\n:5\r\n$10\r\n2025-11-25\r\n$3\r\n=me\r\n:3000\r\n:7\r\n$24\r\n{nonce}\r\n$1\r\no\r\n");
     let replies = [
-        format!("*3\r\n:0\r\n*3\r\n$24\r\n{nonce}\r\n:1\r\n:2\r\n*2\r\n{page}{session}"),
-        format!("*3\r\n:1\r\n*0\r\n*1\r\n{record}"),
-        "*3\r\n:1\r\n*0\r\n*3\r\n*1\r\n:1\r\n*2\r\n:2\r\n$1\r\no\r\n*2\r\n:9\r\n$3\r\nOOM\r\n".to_owned(),
+        format!("*4\r\n:0\r\n*3\r\n$24\r\n{nonce}\r\n:1\r\n:2\r\n*2\r\n{page}{session}$-1\r\n"),
+        format!("*4\r\n:1\r\n*0\r\n*1\r\n{record}$-1\r\n"),
+        "*4\r\n:1\r\n*0\r\n*3\r\n*1\r\n:1\r\n*2\r\n:2\r\n$1\r\no\r\n*2\r\n:9\r\n$3\r\nOOM\r\n$1\r\nx\r\n".to_owned(),
         "*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$1\r\n?\r\n:6379\r\n".to_owned(),
     ];
     let mut seeds: Vec<Vec<u8>> = replies.iter().map(|reply| [b"\0", reply.as_bytes()].concat()).collect();

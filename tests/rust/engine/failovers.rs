@@ -102,12 +102,12 @@ impl EventStore for SetBack {
         self.inner().release(session, epoch);
     }
 
-    fn watch(&self, key: &StreamKey, watcher: &Watcher) {
-        self.watchers.watch(key, watcher);
+    fn watch(&self, session: &Arc<str>, watcher: &Watcher) {
+        self.watchers.watch(session, watcher);
     }
 
-    fn unwatch(&self, key: &StreamKey, watcher: &Watcher) {
-        self.watchers.unwatch(key, watcher);
+    fn unwatch(&self, session: &str, watcher: &Watcher) {
+        self.watchers.unwatch(session, watcher);
     }
 
     fn settle(&self, key: &StreamKey, epoch: Epoch, seq: Seq) {

@@ -342,6 +342,26 @@ fn a_resume_asks_the_store_once_before_its_first_event() {
     assert!(matches!(store.asked.lock().unwrap()[..], [Operation::Attach(_)]), "{:?}", store.asked);
 }
 
+#[test]
+fn a_reader_at_home_gets_what_was_stored_without_a_question() {
+    let folder = Folder::new();
+    let store = Arc::new(Counting { inner: store_in(&folder, StoreOptions::default()), asked: Mutex::default() });
+    let bench = Bench::new(Options { store: Some(Arc::clone(&store) as _), ..Options::default() });
+    let session = open_session(&bench, "s", NEW);
+    let reader = call(&session, 1);
+    let mut got = Vec::new();
+    for number in 0..10 {
+        until_stored(&bench, || notify(&session, 1, &format!("{number}")).unwrap());
+        let deadline = Instant::now() + PATIENCE;
+        while got.len() <= number {
+            got.extend(events(&read_now(&reader)));
+            assert!(Instant::now() < deadline, "what is stored is sent: {got:?}");
+        }
+    }
+    let asked = store.asked.lock().unwrap();
+    assert!(asked.iter().all(|operation| matches!(operation, Operation::Hold | Operation::Append)), "{asked:?}");
+}
+
 /// The session, looked up together with the stream of a cursor.
 fn adopted(bench: &Bench, cursor: &str) -> SessionHandle {
     let wake = Arc::new(NoWake);

@@ -135,7 +135,7 @@ impl EventStore for AnyOrder {
         self.inner.abandon(key, ticket);
     }
 
-    fn watch(&self, key: &StreamKey, watcher: &Watcher) {
-        self.inner.watch(key, watcher);
+    fn watch(&self, session: &Arc<str>, watcher: &Watcher) {
+        self.inner.watch(session, watcher);
     }
 }

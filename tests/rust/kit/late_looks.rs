@@ -73,9 +73,9 @@ impl EventStore for LateLooks {
         answer
     }
 
-    fn watch(&self, key: &StreamKey, watcher: &Watcher) {
+    fn watch(&self, session: &Arc<str>, watcher: &Watcher) {
         if !self.hears_nothing.load(Ordering::SeqCst) {
-            self.inner.watch(key, watcher);
+            self.inner.watch(session, watcher);
         }
     }
 }

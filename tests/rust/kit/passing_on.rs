@@ -16,7 +16,7 @@ macro_rules! passes_on {
         passes_on!(@ fn read(key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<LogPage>);
     };
     (@ release) => { passes_on!(@ fn release(session: &str, epoch: Epoch) -> ()); };
-    (@ unwatch) => { passes_on!(@ fn unwatch(key: &StreamKey, watcher: &Watcher) -> ()); };
+    (@ unwatch) => { passes_on!(@ fn unwatch(session: &str, watcher: &Watcher) -> ()); };
     (@ settle) => { passes_on!(@ fn settle(key: &StreamKey, epoch: Epoch, seq: Seq) -> ()); };
     (@ drop_stream) => { passes_on!(@ fn drop_stream(key: &StreamKey, epoch: Epoch) -> ()); };
     (@ drop_session) => { passes_on!(@ fn drop_session(session: &str, epoch: Epoch) -> ()); };

@@ -5,7 +5,7 @@
 //! long logs: a store for many events adds to its files.
 #![cfg(unix)]
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader, ErrorKind, Write as _};
 use std::os::fd::AsRawFd;
@@ -17,9 +17,10 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tailrope_core::Ms;
+use tailrope_core::protocol::StreamNonce;
 use tailrope_core::store::{
     Ask, Attach, Attached, AttachedLog, Backend, BlockingBackend, Fault, Kind, Limits, LogPage, Op, Outcome, Owner,
-    ReadLimit, Sightings, StoreError, StreamKey, Usage, Watcher, Watchers, beat_ms, session_name,
+    ReadLimit, Sightings, StoreError, Usage, Watcher, Watchers, beat_ms, session_name,
 };
 use tailrope_core::stream::Seq;
 
@@ -31,6 +32,9 @@ use session::{Session, cost, now, owned};
 const LOOK: Duration = Duration::from_millis(10);
 /// How many sessions are kept in memory.
 const KNOWN: usize = 64;
+
+/// What the last look at a session found: the first line of its file, and its logs.
+type Seen = (Option<String>, BTreeSet<StreamNonce>);
 
 pub(crate) struct Folder {
     path: PathBuf,
@@ -135,12 +139,12 @@ impl Folder {
 }
 
 impl Backend for Folder {
-    fn watch(&self, key: &StreamKey, watcher: &Watcher) {
-        self.watchers.watch(key, watcher);
+    fn watch(&self, session: &Arc<str>, watcher: &Watcher) {
+        self.watchers.watch(session, watcher);
     }
 
-    fn unwatch(&self, key: &StreamKey, watcher: &Watcher) {
-        self.watchers.unwatch(key, watcher);
+    fn unwatch(&self, session: &str, watcher: &Watcher) {
+        self.watchers.unwatch(session, watcher);
     }
 
     fn usage(&self) -> Usage {
@@ -201,16 +205,21 @@ impl Folder {
         sightings.saw(owner, count.and_then(|text| text.parse().ok()), now)
     }
 
-    /// Tells the watchers of sessions that were written since the last look. A new watcher is told, too.
-    fn look(&self, seen: &mut HashMap<Arc<str>, Option<String>>) {
-        let before = std::mem::take(seen);
-        for key in self.watchers.keys() {
-            let stamp = seen
-                .entry(Arc::clone(&key.session))
-                .or_insert_with(|| stamp(&self.file_of(&key.session)).ok().flatten());
-            if before.get(&key.session) != Some(stamp) {
-                self.watchers.changed(&key);
+    /// Tells the watchers of sessions that were written since the last look of every log, also of those that are gone. The
+    /// first watcher of a session is told, too.
+    fn look(&self, seen: &mut HashMap<Arc<str>, Seen>) {
+        let mut before = std::mem::take(seen);
+        for name in self.watchers.sessions() {
+            let file = self.file_of(&name);
+            let (last, mut logs) = before.remove(&name).unwrap_or_default();
+            let stamp = stamp(&file).ok().flatten();
+            if stamp != last {
+                let session = self.load(&file).ok().flatten().unwrap_or_default();
+                let found: BTreeSet<StreamNonce> = session.nonces().collect();
+                logs.union(&found).for_each(|nonce| self.watchers.changed(&name, *nonce));
+                logs = found;
             }
+            seen.insert(name, (stamp, logs));
         }
     }
 

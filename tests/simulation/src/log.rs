@@ -1,6 +1,6 @@
 //! A log of the simulated store.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use tailrope_core::Ms;
@@ -21,6 +21,8 @@ pub(crate) struct Log {
     versions: Vec<Version>,
     pub(crate) about: Bytes,
     pub(crate) readers: u64,
+    /// The store objects at which they attached.
+    pub(crate) followers: BTreeSet<usize>,
     pub(crate) retry_ms: Option<u32>,
     /// The test's name for the stream.
     pub(crate) name: String,
@@ -50,6 +52,7 @@ impl Log {
             versions: vec![Version { at, head: 0, chain: chain.0, finished: None, tail: None }],
             about: about.clone(),
             readers: 0,
+            followers: BTreeSet::new(),
             retry_ms: None,
             name: name_of(about),
         }

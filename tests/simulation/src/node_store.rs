@@ -174,7 +174,8 @@ impl NodeStore {
 
     pub(crate) fn tell(&self, hint: &Hint) {
         match &hint.key {
-            Some(key) => self.watchers.changed(key),
+            Some(key) if *key == of_session(&key.session) => self.watchers.session_changed(&key.session),
+            Some(key) => self.watchers.changed(&key.session, key.nonce),
             None => self.watchers.all_changed(),
         }
     }
@@ -299,12 +300,12 @@ impl EventStore for NodeStore {
         self.ask(&of_session(session), Operation::Release(epoch), None);
     }
 
-    fn watch(&self, key: &StreamKey, watcher: &Watcher) {
-        self.watchers.watch(key, watcher);
+    fn watch(&self, session: &Arc<str>, watcher: &Watcher) {
+        self.watchers.watch(session, watcher);
     }
 
-    fn unwatch(&self, key: &StreamKey, watcher: &Watcher) {
-        self.watchers.unwatch(key, watcher);
+    fn unwatch(&self, session: &str, watcher: &Watcher) {
+        self.watchers.unwatch(session, watcher);
     }
 
     fn settle(&self, key: &StreamKey, epoch: Epoch, seq: Seq) {

@@ -45,6 +45,11 @@ impl Owners {
         self.0[owner].node
     }
 
+    /// Its process has not been replaced by another one.
+    pub(crate) fn is_there(&self, owner: usize) -> bool {
+        self.0[owner + 1..].iter().all(|later| later.node != self.0[owner].node)
+    }
+
     /// When the owner tries its next beat.
     pub(crate) fn due(&self, owner: usize) -> Ms {
         self.0[owner].due

@@ -2,7 +2,7 @@
 //!
 //! [`EventStore`]: tailrope_core::store::EventStore
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tailrope_checker::{Fact, Timed, Why, marks};
@@ -83,7 +83,7 @@ struct Session {
 pub(crate) struct Hint {
     pub(crate) due: Ms,
     pub(crate) node: usize,
-    /// None where any log may have changed.
+    /// None where any log may have changed; without a nonce the session.
     pub(crate) key: Option<StreamKey>,
 }
 
@@ -158,11 +158,12 @@ impl Sea {
         self.tell(Fact::Gone { session, stream, why });
     }
 
-    /// Others are told, some time.
-    fn changed(&mut self, owner: usize, key: &StreamKey) {
-        let own = self.owners.node(owner);
-        for node in (0..self.walls.len()).filter(|node| *node != own) {
-            self.hint(node, Some(key));
+    /// The other store objects of these are told some time of what `by` did (rule 13), and nobody else.
+    fn changed(&mut self, by: usize, key: &StreamKey, concerns: &BTreeSet<usize>) {
+        for other in concerns.iter().filter(|other| **other != by) {
+            if self.owners.is_there(*other) {
+                self.hint(self.owners.node(*other), Some(key));
+            }
         }
     }
 
@@ -239,6 +240,8 @@ impl Sea {
         }
         let is_left = known.is_left && !is_same;
         known.is_inherited |= is_left;
+        // Nobody's, once it is let go.
+        let before: BTreeSet<usize> = (!known.is_released).then_some(known.owner).into_iter().collect();
         (known.epoch, known.owner, known.is_released, known.is_left) = (*epoch, owner, false, false);
         if seen.is_none() {
             return Ok(Vec::new());
@@ -253,6 +256,7 @@ impl Sea {
         if !is_same {
             self.count("sessions taken over");
         }
+        self.changed(owner, key, &before);
         // Whose owner has done nothing wrong has no end but its own.
         for name in names.into_iter().filter(|_| is_left) {
             self.gone(&key.session, Some(name), Why::OwnerLost);
@@ -317,7 +321,8 @@ impl Sea {
             }
         }
         if !new.is_empty() || end.is_some() {
-            self.changed(owner, key);
+            let followers = self.log(key).map(|log| log.followers.clone()).unwrap_or_default();
+            self.changed(owner, key, &followers);
         }
         Ok(())
     }
@@ -352,7 +357,10 @@ impl Sea {
         let log = log.filter(|log| attach.counts && attach.fits(log.head(), log.tag_at(attach.after)));
         if let Some(log) = log {
             log.readers += 1;
-            self.changed(observer, key);
+            let mut concerns = log.followers.clone();
+            log.followers.insert(observer);
+            concerns.extend((!known.is_released).then_some(known.owner));
+            self.changed(observer, key, &concerns);
         }
         let owner = self.owner(observer, &key.session);
         let log = self.log(key).filter(|_| attach.stream.is_some()).map(|log| AttachedLog {
@@ -372,7 +380,7 @@ impl Sea {
         let known = self.sessions.get_mut(&key.session);
         if let Some(log) = known.and_then(|known| known.logs.remove(&key.nonce.0)) {
             self.gone(&key.session, Some(log.name), why);
-            self.changed(owner, key);
+            self.changed(owner, key, &log.followers);
         }
     }
 

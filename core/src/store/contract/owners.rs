@@ -22,6 +22,7 @@ pub(super) fn rule_12_holds_between(make: &dyn Fn() -> Place) {
         rule_12_two_that_begin_a_session_or_take_it_over_do_not_both_have_it,
         rule_12_an_heir_knows_what_was_stored_before_and_nothing_is_stored_after,
         rule_12_a_session_that_was_let_go_is_told_as_such,
+        rule_12_an_owner_that_takes_stock_changes_nothing,
         nobody_else_finds_a_session,
         a_reader_counts_where_its_log_goes_on,
     ] {
@@ -43,6 +44,11 @@ fn running(caller: &Caller<'_>, session: &str, number: u64) -> Log {
     let mut log = caller.open(session, number);
     caller.push(&mut log, &[progress("a"), (EventKind::Question, Bytes::from_static(b"q"))]);
     log
+}
+
+/// What is told of a log without an end.
+fn as_running(log: &Log) -> RunningLog {
+    RunningLog { nonce: log.key.nonce, head: log.head(), chain: log.chain_at(log.head()).0, about: log.about() }
 }
 
 /// Everything that changes a session is refused to this caller, or not done.
@@ -138,13 +144,7 @@ fn rule_12_a_session_is_taken_over_by_who_saw_its_epoch(a: &dyn EventStore, b: &
         let stale = Hold { epoch: heir.epoch, seen: Some(Epoch { salt: seen.salt ^ 1, ..seen }), record: None };
         assert_eq!(heir.try_hold("s", &stale), Err(StoreError::Fenced), "rule 12: the epoch that was seen is another");
         let hold = Hold { seen: Some(seen), ..stale };
-        let want = logs[number as usize..].iter().map(|log| RunningLog {
-            nonce: log.key.nonce,
-            head: log.head(),
-            chain: log.chain_at(log.head()).0,
-            about: log.about(),
-        });
-        let want: Vec<RunningLog> = want.collect();
+        let want: Vec<RunningLog> = logs[number as usize..].iter().map(as_running).collect();
         // Who got no answer asks again.
         for _ in 0..2 {
             let mut told = heir.try_hold("s", &hold).expect("rule 12: it is taken over");
@@ -217,13 +217,7 @@ fn rule_12_an_heir_knows_what_was_stored_before_and_nothing_is_stored_after(a: &
         };
         assert_eq!(refused, StoreError::Fenced, "an owner that did not see it ends here");
         let running = heir.join().expect("it has an answer");
-        let want = RunningLog {
-            nonce: log.key.nonce,
-            head: log.head(),
-            chain: log.chain_at(log.head()).0,
-            about: log.about(),
-        };
-        assert_eq!(running, [want], "the heir knows the log as it stays");
+        assert_eq!(running, [as_running(&log)], "the heir knows the log as it stays");
     });
     log.assert_stored(&caller, 0, "I4");
 }
@@ -256,6 +250,30 @@ fn rule_12_a_session_that_was_let_go_is_told_as_such(a: &dyn EventStore, b: &dyn
     assert_fenced(a, &owner, &log);
     other.push(&mut log, &[progress("more")]);
     log.assert_stored(&owner, 0, "rule 12");
+}
+
+fn rule_12_an_owner_that_takes_stock_changes_nothing(a: &dyn EventStore, b: &dyn EventStore) {
+    let (owner, other) = (Caller::new(a, Ms(0)), Caller::new(b, Ms(0)));
+    let mut logs = [running(&owner, "s", 1), running(&owner, "s", 2), owner.open("s", 3)];
+    owner.hold("s", alice());
+    owner.finish(&logs[0], b"end").expect("it is ended");
+    let told = |caller: &Caller<'_>| {
+        let page = |log| caller.read(log, 0, ReadLimit::default()).expect("it is readable");
+        // How long the owner gives no sign may differ.
+        let pages = logs.each_ref().map(|log| LogPage { owner: None, ..page(log) });
+        (caller.session("s", Some("alice")), pages, page(&logs[1]).owner.map(|owner| owner.epoch))
+    };
+    let before = (told(&owner), told(&other));
+    let stock = Hold { epoch: owner.epoch, seen: Some(owner.epoch), record: None };
+    for _ in 0..2 {
+        let mut running = owner.try_hold("s", &stock).expect("rule 12: it is the owner");
+        running.sort_by_key(|log| log.nonce.0);
+        let want: Vec<RunningLog> = logs[1..].iter().map(as_running).collect();
+        assert_eq!(running, want, "rule 12: the logs without an end are told");
+        assert_eq!((told(&owner), told(&other)), before, "rule 12: nothing else changes");
+    }
+    owner.push(&mut logs[1], &[progress("b")]);
+    logs[1].assert_stored(&other, 0, "rule 12");
 }
 
 fn nobody_else_finds_a_session(a: &dyn EventStore, b: &dyn EventStore) {

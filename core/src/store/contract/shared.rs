@@ -23,7 +23,7 @@ pub fn check_shared(make: &dyn Fn() -> (Arc<dyn EventStore>, Arc<dyn EventStore>
     readers_are_counted_over_all_processes(&*a, &*b);
     rule_12_holds_between(make);
     let (a, b) = make();
-    rule_13_watchers_elsewhere_are_told_of_every_change(&*a, &*b);
+    rule_13_watchers_elsewhere_are_told_of_what_concerns_them(&*a, &*b);
     let (a, b) = make();
     a_reader_that_waits_for_hints_gets_every_event(&*a, &*b);
 }
@@ -39,6 +39,10 @@ impl Watch for Hints {
     fn changed(&self, _nonce: StreamNonce) {
         *self.count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         self.came.notify_all();
+    }
+
+    fn all_changed(&self) {
+        self.changed(StreamNonce([0; 12]));
     }
 }
 
@@ -120,42 +124,52 @@ fn readers_are_counted_over_all_processes(a: &dyn EventStore, b: &dyn EventStore
     }
 }
 
-fn rule_13_watchers_elsewhere_are_told_of_every_change(a: &dyn EventStore, b: &dyn EventStore) {
+fn rule_13_watchers_elsewhere_are_told_of_what_concerns_them(a: &dyn EventStore, b: &dyn EventStore) {
     let (owner, other) = (Caller::new(a, Ms(0)), Caller::new(b, Ms(0)));
-    owner.hold("s", SessionRecord::default());
-    let mut log = Log::new("s", 1);
-    let at_b = Arc::new(Hints::default());
-    b.watch(&log.key, &watcher(&at_b));
+    let session: Arc<str> = "s".into();
+    let (at_a, at_b) = (Arc::new(Hints::default()), Arc::new(Hints::default()));
+    a.watch(&session, &watcher(&at_a));
+    b.watch(&session, &watcher(&at_b));
+    let read_by = |caller: &Caller<'_>, log: &Log| {
+        caller.attach("s", &Attach { stream: Some(log.key.nonce), counts: true, ..Attach::default() })
+    };
+    let mut log = owner.open("s", 1);
+    for _ in 0..5 {
+        let seen = at_a.count();
+        read_by(&other, &log);
+        at_a.wait(seen, "a reader");
+    }
     for number in 0..20 {
         let seen = at_b.count();
         owner.push(&mut log, &[progress(&format!("{number}"))]);
         at_b.wait(seen, "an append");
     }
-    let at_a = Arc::new(Hints::default());
-    a.watch(&log.key, &watcher(&at_a));
-    for _ in 0..5 {
-        let seen = at_a.count();
-        other.attach("s", &Attach { stream: Some(log.key.nonce), counts: true, ..Attach::default() });
-        at_a.wait(seen, "a reader");
-    }
     let seen = at_b.count();
+    read_by(&owner, &log);
+    let seen = at_b.wait(seen, "a reader at the owner");
     owner.push(&mut log, &[(EventKind::Terminal, Bytes::from_static(b"end"))]);
     at_b.wait(seen, "the terminal");
-    b.unwatch(&log.key, &watcher(&at_b));
-    a.unwatch(&log.key, &watcher(&at_a));
     let ended = owner.open("s", 2);
-    b.watch(&ended.key, &watcher(&at_b));
+    read_by(&other, &ended);
     let seen = at_b.count();
     assert_eq!(owner.finish(&ended, b"end"), Ok(()));
     let seen = at_b.wait(seen, "an end that is not in the log");
     a.drop_stream(&ended.key, owner.epoch);
-    at_b.wait(seen, "a drop");
-    b.unwatch(&ended.key, &watcher(&at_b));
-    b.watch(&log.key, &watcher(&at_b));
-    let seen = at_b.count();
+    let seen = at_b.wait(seen, "a drop");
     a.drop_session("s", owner.epoch);
     at_b.wait(seen, "a drop of the session");
-    b.unwatch(&log.key, &watcher(&at_b));
+    let taken = owner.open("s", 3);
+    let seen = at_a.count();
+    let epoch = Epoch { number: owner.epoch.number + 1, salt: 9 };
+    let hold = Hold { epoch, seen: Some(owner.epoch), record: None };
+    assert_eq!(other.try_hold("s", &hold).map(|logs| logs.len()), Ok(1));
+    at_a.wait(seen, "another owner");
+    read_by(&owner, &taken);
+    let (seen, heir) = (at_a.count(), other.with(epoch));
+    assert_eq!(heir.finish(&taken, b"end"), Ok(()));
+    at_a.wait(seen, "an end that the next owner wrote");
+    a.unwatch("s", &watcher(&at_a));
+    b.unwatch("s", &watcher(&at_b));
 }
 
 fn a_reader_that_waits_for_hints_gets_every_event(a: &dyn EventStore, b: &dyn EventStore) {
@@ -166,7 +180,8 @@ fn a_reader_that_waits_for_hints_gets_every_event(a: &dyn EventStore, b: &dyn Ev
         let reader = scope.spawn(|| {
             let other = Caller::new(b, Ms(0));
             let hints = Arc::new(Hints::default());
-            b.watch(&log.key, &watcher(&hints));
+            b.watch(&log.key.session, &watcher(&hints));
+            other.attach("s", &Attach { stream: Some(log.key.nonce), counts: true, ..Attach::default() });
             let mut got = 0;
             while got < EVENTS {
                 // The count is taken before the log is read: what comes in between makes no one wait.
@@ -179,7 +194,7 @@ fn a_reader_that_waits_for_hints_gets_every_event(a: &dyn EventStore, b: &dyn Ev
                     hints.wait(seen, "an append");
                 }
             }
-            b.unwatch(&log.key, &watcher(&hints));
+            b.unwatch(&log.key.session, &watcher(&hints));
         });
         let mut written = log.clone();
         for number in 0..EVENTS {

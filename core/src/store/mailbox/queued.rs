@@ -17,10 +17,10 @@ use crate::sync::Arc;
 pub trait Backend: Send + Sync {
     /// See [`EventStore::watch`]. [`Watchers`](crate::store::Watchers) keeps who watches what. A change that comes after
     /// this call is told, also when the store begins to look for changes only now.
-    fn watch(&self, key: &StreamKey, watcher: &Watcher);
+    fn watch(&self, session: &Arc<str>, watcher: &Watcher);
 
     /// See [`EventStore::unwatch`].
-    fn unwatch(&self, key: &StreamKey, watcher: &Watcher);
+    fn unwatch(&self, session: &str, watcher: &Watcher);
 
     /// Applies retention soon, where the store does not do so by itself. Do not rely on it: it may be called rarely, or once.
     fn sweep(&self) {}
@@ -44,12 +44,12 @@ pub trait Backend: Send + Sync {
 }
 
 impl<B: Backend + ?Sized> Backend for Arc<B> {
-    fn watch(&self, key: &StreamKey, watcher: &Watcher) {
-        (**self).watch(key, watcher);
+    fn watch(&self, session: &Arc<str>, watcher: &Watcher) {
+        (**self).watch(session, watcher);
     }
 
-    fn unwatch(&self, key: &StreamKey, watcher: &Watcher) {
-        (**self).unwatch(key, watcher);
+    fn unwatch(&self, session: &str, watcher: &Watcher) {
+        (**self).unwatch(session, watcher);
     }
 
     fn sweep(&self) {
@@ -136,12 +136,12 @@ impl<B: Backend> EventStore for Queued<B> {
         self.tell(&session.into(), Ask::Release { epoch });
     }
 
-    fn watch(&self, key: &StreamKey, watcher: &Watcher) {
-        self.backend.watch(key, watcher);
+    fn watch(&self, session: &Arc<str>, watcher: &Watcher) {
+        self.backend.watch(session, watcher);
     }
 
-    fn unwatch(&self, key: &StreamKey, watcher: &Watcher) {
-        self.backend.unwatch(key, watcher);
+    fn unwatch(&self, session: &str, watcher: &Watcher) {
+        self.backend.unwatch(session, watcher);
     }
 
     fn settle(&self, key: &StreamKey, epoch: Epoch, seq: Seq) {

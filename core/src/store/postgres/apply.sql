@@ -40,9 +40,11 @@ DECLARE
     added_bytes bigint;
     ended bigint;
     verdict smallint;
+    -- Who is to be told of the write.
+    told bigint[];
 BEGIN
     PERFORM {ns}.begin(power, lock_ms);
-    done.kinds := '{}';
+    done.kinds := '{}'; done.tags := '{}'; done.hearers := '{}';
     FOR r IN
         SELECT * FROM unnest(kinds, names, epochs, salts, nonces, a_s, b_s, c_s, counts, ats, sizes, bodies, abouts, tails,
             retries, notes) WITH ORDINALITY
@@ -65,6 +67,7 @@ BEGIN
             -- before may have been called off while it did, and is done without.
             SELECT * INTO se FROM {ns}.session WHERE name = r.name FOR NO KEY UPDATE;
         END IF;
+        told := NULL;
         verdict := CASE
             WHEN r.kind >= 6 THEN 0
             WHEN se.id IS NULL THEN 1
@@ -133,6 +136,8 @@ BEGIN
                     n_events := n_events + t.events; d_bytes := d_bytes + t.bytes; n_trimmed := n_trimmed + t.trimmed;
                 END IF;
             END IF;
+            -- Also where an earlier try did it: its answer was lost, and with it who is to be told.
+            IF verdict = 0 THEN told := st.followers; END IF;
 
         ELSIF r.kind = 2 THEN -- settle
             IF r.a >= st.low THEN
@@ -147,6 +152,8 @@ BEGIN
             END IF;
 
         ELSIF r.kind IN (3, 4) THEN -- drop_stream, drop_session
+            told := ARRAY(
+                SELECT DISTINCT unnest(followers) FROM {ns}.stream WHERE session = se.id AND (r.kind = 4 OR nonce = r.nonce));
             SELECT * INTO t FROM {ns}.forget(ARRAY(
                 SELECT id FROM {ns}.stream WHERE session = se.id AND (r.kind = 4 OR nonce = r.nonce)));
             n_streams := n_streams + t.streams; n_events := n_events + t.events; n_bytes := n_bytes + t.bytes;
@@ -170,6 +177,11 @@ BEGIN
                     se.revision := r.note; se.principal := r.body; se.retry_ms := r.retry; se.lists := r.c;
                     se.standalone := r.nonce;
                 END IF;
+                -- Told by the commit itself: an heir that ends before it has told would leave an owner that never learns of it.
+                -- It is rare enough for the lock of that.
+                IF se.owner <> me AND NOT se.is_released THEN
+                    PERFORM {ns}.notify(se.owner, left(encode(sha256(r.name), 'hex'), 32));
+                END IF;
                 INSERT INTO {ns}.session AS x (name, owner, epoch, salt, revision, principal, retry_ms, lists, standalone)
                 VALUES (r.name, me, r.epoch, r.salt, se.revision, se.principal, se.retry_ms, se.lists, se.standalone)
                 ON CONFLICT (name) DO UPDATE SET
@@ -187,14 +199,22 @@ BEGIN
             END IF;
 
         ELSE -- attach, which counts a reader
-            UPDATE {ns}.stream AS x SET readers = readers + 1
+            UPDATE {ns}.stream AS x SET readers = readers + 1, followers = CASE
+                WHEN se.owner = me AND NOT se.is_released THEN followers
+                ELSE (me || array_remove(followers, me))[1:8] END
             WHERE session = se.id AND nonce = r.nonce AND head >= r.a
                 AND array_position(principals[r.at : r.at + r.n - 1], se.principal) IS NOT NULL
-                AND coalesce(r.retry = {ns}.tag_at(x, r.a), true);
+                AND coalesce(r.retry = {ns}.tag_at(x, r.a), true)
+            RETURNING se.owner || followers INTO told;
             RETURN QUERY SELECT * FROM {ns}.look(r.write::integer, me, r.name, r.nonce,
                 principals[r.at : r.at + r.n - 1], r.a, r.b, r.c, r.size);
         END IF;
         done.kinds := done.kinds || verdict;
+        IF told IS NOT NULL THEN
+            told := array_remove(told, me);
+            done.hearers := done.hearers || told;
+            done.tags := done.tags || array_fill(r.write::integer, ARRAY[cardinality(told)]);
+        END IF;
     END LOOP;
     SELECT * INTO STRICT t FROM {ns}.count(me, my_lane, n_sessions, n_streams, n_events, n_bytes);
     done.seqs := ARRAY[t.sessions, t.streams, t.events, t.bytes, n_trimmed];

@@ -358,21 +358,27 @@ BEGIN
     END LOOP;
 END $$;
 
--- What can change in the logs with these names, to be compared with what it was.
-CREATE FUNCTION {ns}.heads(me bigint, names bytea[], nonces bytea[])
-RETURNS TABLE (at bigint, id bigint, head bigint, is_finished boolean, readers bigint, is_mine boolean)
+-- What can change in the logs of these sessions, to be compared with what it was. A session without logs has a row, too.
+CREATE FUNCTION {ns}.heads(me bigint, names bytea[])
+RETURNS TABLE (at bigint, is_mine boolean, nonce bytea, head bigint, is_finished boolean, readers bigint)
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN QUERY
-    SELECT u.at, st.id, st.head, st.finished IS NOT NULL, st.readers, se.owner = me
-    FROM unnest(names, nonces) WITH ORDINALITY AS u (name, nonce, at)
+    SELECT u.at, se.owner = me, st.nonce, st.head, st.finished IS NOT NULL, st.readers
+    FROM unnest(names) WITH ORDINALITY AS u (name, at)
     CROSS JOIN LATERAL (SELECT * FROM {ns}.session AS s WHERE s.name = u.name OFFSET 0) AS se
-    CROSS JOIN LATERAL (SELECT * FROM {ns}.stream AS s WHERE s.session = se.id AND s.nonce = u.nonce OFFSET 0) AS st;
+    LEFT JOIN LATERAL (SELECT * FROM {ns}.stream AS s WHERE s.session = se.id OFFSET 0) AS st ON true;
 END $$;
 
--- Tells the other store objects. Never part of a transaction that writes: its lock is one for the whole server.
-CREATE FUNCTION {ns}.tell(payloads text[]) RETURNS void LANGUAGE plpgsql AS $$
+-- Tells one store object, which listens to the channel of its number.
+CREATE FUNCTION {ns}.notify(hearer bigint, payload text) RETURNS void LANGUAGE sql AS $$
+    SELECT pg_notify('tailrope:' || lpad(to_hex(hearer), 16, '0'), payload)
+$$;
+
+-- Tells several of what was written. The lock that it takes is one for the whole server, so a transaction that appends is
+-- not the place for it.
+CREATE FUNCTION {ns}.tell(hearers bigint[], payloads text[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM set_config('synchronous_commit', 'off', true);
-    PERFORM pg_notify('{channel}', payload) FROM unnest(payloads) AS payload;
+    PERFORM {ns}.notify(hearer, payload) FROM unnest(hearers, payloads) AS u (hearer, payload);
 END $$;

@@ -1,28 +1,20 @@
-//! The tasks of [`Wake`](super::wake::Wake): one says what was written, one listens, one looks.
+//! Two of the tasks of [`Wake`](super::wake::Wake): one says what was written, one listens.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, Error};
 
 use super::Context;
 use super::link::{SharedLink, passing};
-use crate::store::StreamKey;
+use super::wake::notifications;
 use crate::store::mailbox::Fault;
 
 /// Pause between two notifications.
-const GAP: Duration = Duration::from_millis(3);
+pub(super) const GAP: Duration = Duration::from_millis(3);
 /// Pause after what failed.
-const AGAIN: Duration = Duration::from_millis(50);
-/// Pause between two looks at the watched logs where notifications come through.
-const RARELY: Duration = Duration::from_secs(1);
-/// The same where they do not.
-const OFTEN: Duration = Duration::from_millis(12);
-/// Watched logs that one look asks for.
-const AT_A_TIME: usize = 512;
+pub(super) const AGAIN: Duration = Duration::from_millis(50);
 /// Within this time an own notification comes back, or none ever will.
 const ECHO: Duration = Duration::from_secs(3);
 /// Pause before that is tried again.
@@ -39,84 +31,17 @@ pub(super) async fn tell(link: SharedLink, context: Arc<Context>) {
 
 /// Says what was not said yet.
 pub(super) async fn say(link: &SharedLink, context: &Context) {
-    let payloads = context.wake.take(context.owner);
-    if payloads.is_empty() {
+    let news = context.wake.take();
+    let (hearers, payloads) = notifications(&news);
+    if hearers.is_empty() {
         return;
     }
-    let what = [(&payloads as &(dyn ToSql + Sync), Type::TEXT_ARRAY)];
+    let what = [(&hearers as &(dyn ToSql + Sync), Type::INT8_ARRAY), (&payloads, Type::TEXT_ARRAY)];
     let told = link.ask(context.timeout, async |client| client.query_typed(&context.statements.tell, &what).await);
     if told.await.is_err() {
         tokio::time::sleep(AGAIN).await;
-        context.wake.unheard();
+        context.wake.give_back(news);
     }
-}
-
-/// Looks at the watched logs, until the store is closed.
-pub(super) async fn look(link: SharedLink, context: Arc<Context>) {
-    let mut known: HashMap<StreamKey, Seen> = HashMap::new();
-    let wake = &context.wake;
-    while !context.mailbox.is_closed() {
-        let keys = wake.watchers.keys();
-        if keys.is_empty() {
-            known.clear();
-            wake.watched.notified().await;
-            continue;
-        }
-        let asked = Instant::now();
-        let pause = match link.ask(context.timeout, async |client| see(&client, &context, &keys).await).await {
-            Ok(found) => {
-                known.retain(|key, _| found.contains_key(key));
-                for (key, seen) in found {
-                    if known.get(&key) != Some(&seen) {
-                        wake.watchers.changed(&key);
-                        known.insert(key, seen);
-                    }
-                }
-                if wake.hears() { RARELY } else { OFTEN.max(4 * asked.elapsed()) }
-            }
-            Err(_) => AGAIN,
-        };
-        // Whoever begins to watch is told soon, but not each in a look of its own.
-        if tokio::time::timeout(pause, wake.watched.notified()).await.is_ok() {
-            tokio::time::sleep(GAP).await;
-        }
-    }
-}
-
-/// What a watcher wants to know of a log: head, whether it is finished, readers. What this store object
-/// writes itself does not count. None when the log is gone.
-type Seen = Option<(i64, bool, i64)>;
-
-async fn see(client: &Client, context: &Context, keys: &[StreamKey]) -> Result<HashMap<StreamKey, Seen>, Error> {
-    let mut found: HashMap<StreamKey, Seen> = keys.iter().map(|key| (key.clone(), None)).collect();
-    for keys in keys.chunks(AT_A_TIME) {
-        see_some(client, context, keys, &mut found).await?;
-    }
-    Ok(found)
-}
-
-async fn see_some(
-    client: &Client,
-    context: &Context,
-    keys: &[StreamKey],
-    found: &mut HashMap<StreamKey, Seen>,
-) -> Result<(), Error> {
-    let names: Vec<&[u8]> = keys.iter().map(|key| key.session.as_bytes()).collect();
-    let nonces: Vec<&[u8]> = keys.iter().map(|key| key.nonce.0.as_slice()).collect();
-    let rows = client
-        .query_typed(
-            &context.statements.heads,
-            &[(&context.owner, Type::INT8), (&names, Type::BYTEA_ARRAY), (&nonces, Type::BYTEA_ARRAY)],
-        )
-        .await?;
-    for row in rows {
-        let at = usize::try_from(row.get::<_, i64>(0) - 1).unwrap_or(usize::MAX);
-        let (head, is_finished, readers, is_mine) = (row.get(2), row.get(3), row.get(4), row.get(5));
-        if let Some(key) = keys.get(at) {
-            found.insert(key.clone(), Some(if is_mine { (-1, false, readers) } else { (head, is_finished, readers) }));
-        }
-    }
-    Ok(())
 }
 
 /// Listens. Ends when the store is closed.
@@ -156,10 +81,10 @@ async fn heed(link: &SharedLink, context: &Context) -> Result<bool, Fault> {
     let (wake, mailbox) = (&context.wake, &context.mailbox);
     let echoes = || wake.echoes.load(Ordering::Relaxed);
     let before = echoes();
-    let listen = format!("LISTEN \"{}\"", context.channel);
+    let listen = format!("LISTEN \"tailrope:{:016x}\"", context.owner.cast_unsigned());
     link.ask(context.timeout, async |client| client.batch_execute(&listen).await).await?;
     let asked = Instant::now();
-    wake.hello();
+    wake.check(context.owner);
     while echoes() == before {
         if client.is_closed() || mailbox.is_closed() {
             return Err(late());
@@ -170,7 +95,7 @@ async fn heed(link: &SharedLink, context: &Context) -> Result<bool, Fault> {
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    wake.is_listening.store(true, Ordering::Relaxed);
+    wake.listen(true);
     // What was said before is lost.
     wake.watchers.all_changed();
     let beat = context.pause.max(Duration::from_millis(500));
@@ -189,7 +114,6 @@ async fn heed(link: &SharedLink, context: &Context) -> Result<bool, Fault> {
         }
         let _ = tokio::time::timeout(beat.min(ECHO), ended.notified()).await;
     }
-    wake.is_listening.store(false, Ordering::Relaxed);
-    wake.watched.notify_one();
+    wake.listen(false);
     Ok(true)
 }

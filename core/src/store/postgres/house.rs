@@ -70,7 +70,9 @@ impl House {
         let row = client.query_typed_one(&context.statements.beat, &[(&context.owner, Type::INT8)]).await?;
         lock(&self.context.book).others = tally(&row);
         let (others, beats): (Vec<i64>, Vec<i64>) = (row.get(4), row.get(5));
-        self.context.wake.beat(others.is_empty());
+        if context.wake.is_listening() {
+            context.wake.check(context.owner);
+        }
         let is_lost = |(owner, beat): &(i64, i64)| context.unseen_ms(*owner, Some(*beat)) >= context.owner_lost_ms;
         self.lost = others.into_iter().zip(beats).filter(is_lost).unzip();
         Ok(())

@@ -18,6 +18,8 @@ const TAKE: Take = Take { changes: true, questions: false, sessions: 256, operat
 
 /// The task: ends when the store is closed and everything is written.
 pub(super) async fn run(lane: usize, link: SharedLink, context: Arc<Context>) {
+    // The first that is asked need not wait for a connection.
+    let _ = link.client().await;
     while let Some(batch) = context.mailbox.next(&TAKE).await {
         let encoded = Encoded::new(&batch);
         match link.ask(context.timeout, async |client| apply(&client, &context, lane, &batch, &encoded).await).await {
@@ -60,8 +62,9 @@ fn conclude(
     mut rows: Vec<Row>,
 ) -> Vec<Option<Outcome>> {
     let last = rows.pop();
-    let (verdicts, counted): (Vec<i16>, Vec<i64>) =
-        last.map(|last| (last.get("kinds"), last.get("seqs"))).unwrap_or_default();
+    let last = last.map(|last| (last.get("kinds"), last.get("seqs"), last.get("tags"), last.get("hearers")));
+    let (verdicts, counted, writes, hearers): (Vec<i16>, Vec<i64>, Vec<i32>, Vec<i64>) = last.unwrap_or_default();
+    let place = |write: i32| usize::try_from(write - 1).ok().and_then(|at| encoded.order.get(at)).copied();
     let bytes = {
         let mut book = lock(&context.book);
         if let [sessions, streams, events, bytes, trimmed] = counted[..] {
@@ -83,15 +86,23 @@ fn conclude(
         }
     }
     for row in rows {
-        let write = usize::try_from(row.get::<_, i32>("write") - 1).ok().and_then(|at| encoded.order.get(at));
-        if let Some(Ok(rows)) = write.and_then(|at| found.get_mut(*at)) {
+        if let Some(Ok(rows)) = place(row.get("write")).and_then(|at| found.get_mut(at)) {
             rows.push(row);
         }
     }
-    context.wake.wrote(batch.iter().zip(&found).filter(|(_, verdict)| verdict.is_ok()).map(|(op, _)| op));
+    let told = writes.into_iter().zip(hearers);
+    context.wake.wrote(told.filter_map(|(write, hearer)| Some((hearer, &batch[place(write)?]))));
     let outcome = |(op, found): (&Op, Result<Vec<Row>, _>)| match &op.ask {
         Ask::Hold(_) => Outcome::Held(found.map(|rows| rows.iter().map(running).collect())),
-        Ask::Attach(_) => Outcome::Attached(found.map(|rows| attached(context, rows.first()))),
+        Ask::Attach(attach) => Outcome::Attached(found.map(|rows| {
+            let found = attached(context, rows.first());
+            if let (Some(nonce), Some(log)) = (attach.stream, &found.log)
+                && log.page.owner.is_some()
+            {
+                context.wake.follow(&op.session, nonce);
+            }
+            found
+        })),
         _ => Outcome::Done(found.map(drop)),
     };
     batch.iter().zip(found).map(|of| Some(outcome(of))).collect()

@@ -14,6 +14,7 @@ mod hints;
 mod house;
 mod lane;
 mod link;
+mod looks;
 mod reader;
 mod schema;
 mod server;
@@ -38,7 +39,7 @@ use wake::Wake;
 use super::liveness::{Sightings, beat_ms};
 use super::mailbox::{Backend, Mailbox, Queued};
 use super::threads::Threads;
-use super::{Durability, OpenError, StoreOptions, StreamKey, Usage, WallClock, Watcher};
+use super::{Durability, OpenError, StoreOptions, Usage, WallClock, Watcher};
 use crate::Ms;
 
 /// For tests that give it any text.
@@ -89,7 +90,6 @@ struct Context {
     lanes: usize,
     statements: Statements,
     namespace: String,
-    channel: String,
 }
 
 impl Context {
@@ -127,7 +127,6 @@ impl Context {
             lanes: address.connections,
             statements: Statements::new(&address.namespace),
             namespace: address.namespace.clone(),
-            channel: schema::channel(&address.namespace),
         }
     }
 
@@ -155,12 +154,12 @@ pub type PostgresStore = Queued<Postgres>;
 pub struct Postgres(Arc<Context>);
 
 impl Backend for Postgres {
-    fn watch(&self, key: &StreamKey, watcher: &Watcher) {
-        self.0.wake.watch(key, watcher);
+    fn watch(&self, session: &Arc<str>, watcher: &Watcher) {
+        self.0.wake.watch(session, watcher);
     }
 
-    fn unwatch(&self, key: &StreamKey, watcher: &Watcher) {
-        self.0.wake.unwatch(key, watcher);
+    fn unwatch(&self, session: &str, watcher: &Watcher) {
+        self.0.wake.unwatch(session, watcher);
     }
 
     /// The housekeeper does it by itself, with every sign of life, and on request.
@@ -258,7 +257,7 @@ async fn serve(servers: Servers, context: &Arc<Context>) {
     let Servers { main: server, listen } = servers;
     let shared = || Arc::clone(context);
     let of_heard = shared();
-    let heard: Heard = Arc::new(move |payload| of_heard.wake.heard(of_heard.owner, payload));
+    let heard: Heard = Arc::new(move |payload| of_heard.wake.heard(payload));
     // Everything that takes a moment only.
     let talk = SharedLink::new(server.clone(), None);
     // Says nothing by itself: behind a pooler whoever speaks may hear what was meant for somebody else, and take it
@@ -271,7 +270,7 @@ async fn serve(servers: Servers, context: &Arc<Context>) {
     workers.spawn(reader::run(talk.clone(), shared()));
     workers.spawn(house::run(talk.clone(), quiet.clone(), shared()));
     workers.spawn(hints::tell(talk.clone(), shared()));
-    tokio::spawn(hints::look(talk.clone(), shared()));
+    tokio::spawn(looks::run(talk.clone(), shared()));
     let listening = match listen {
         Listen::Main => Some(quiet),
         Listen::Elsewhere(server) => Some(SharedLink::new(*server, Some(heard))),

@@ -8,16 +8,11 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::link::fault;
 
 /// The version of the tables and functions.
-const VERSION: i32 = 3;
+const VERSION: i32 = 4;
 
 const TABLES: &str = include_str!("tables.sql");
 const FUNCTIONS: &str = include_str!("functions.sql");
 const APPLY: &str = include_str!("apply.sql");
-
-/// The channel of the notifications of one namespace.
-pub(super) fn channel(namespace: &str) -> String {
-    format!("tailrope:{namespace}")
-}
 
 /// What a store object says over and over.
 pub(super) struct Statements {
@@ -42,8 +37,8 @@ impl Statements {
         Self {
             apply: call("apply", 28),
             look: call("look", 9),
-            heads: call("heads", 3),
-            tell: call("tell", 1),
+            heads: call("heads", 2),
+            tell: call("tell", 2),
             beat: call("beat", 1),
             sweep: call("sweep", 8),
             empty_trash: call("empty_trash", 1),
@@ -128,10 +123,9 @@ async fn create(client: &Client, namespace: &str) -> Result<(), String> {
         let create = format!("CREATE SCHEMA \"{namespace}\"");
         client.batch_execute(&create).await.map_err(|error| say(&error))?;
     }
-    let (ns, channel) = (format!("\"{namespace}\""), channel(namespace));
+    let ns = format!("\"{namespace}\"");
     for text in [TABLES, FUNCTIONS, APPLY] {
-        let statements = text.replace("{ns}", &ns).replace("{channel}", &channel);
-        client.batch_execute(&statements).await.map_err(|error| match error.code() {
+        client.batch_execute(&text.replace("{ns}", &ns)).await.map_err(|error| match error.code() {
             Some(&SqlState::DUPLICATE_TABLE | &SqlState::DUPLICATE_FUNCTION | &SqlState::DUPLICATE_OBJECT) => {
                 format!("the schema {namespace} is of something else")
             }

@@ -65,6 +65,8 @@ CREATE TABLE {ns}.stream (
     events bigint NOT NULL,
     bytes bigint NOT NULL,
     readers bigint NOT NULL DEFAULT 0,
+    -- The store objects at which readers came last, other than the session's owner: they are told what becomes of it.
+    followers bigint[],
     finished bigint,
     retry_ms bigint,
     -- The tag at low - 1.
@@ -96,7 +98,7 @@ CREATE TABLE {ns}.trash (
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
 
 -- What is answered: to a look a session with a log, to a hold a row for each log without an end, and last the verdicts
--- on all writes (kinds) with what is counted (seqs).
+-- on all writes (kinds) with what is counted (seqs), and which store objects are to be told (hearers) of which write (tags).
 CREATE TYPE {ns}.found AS (
     -- Which write it is of.
     write integer,
@@ -127,5 +129,6 @@ CREATE TYPE {ns}.found AS (
     seqs bigint[],
     kinds smallint[],
     tags integer[],
-    frames bytea[]
+    frames bytea[],
+    hearers bigint[]
 );

@@ -1,75 +1,82 @@
 //! Hints to and from other store objects.
 //!
-//! A notification inside the transaction of an append would make all appends of the server wait for each
-//! other. So one task says every few milliseconds what was written, on a connection of its own, and
-//! another listens. Neither is relied on: watched logs are looked at from time to time, and all the time
-//! where notifications do not come through.
+//! A notification inside the transaction of an append would make all appends of the server wait for each other. So the
+//! transaction tells which store objects have a reader of the log, and one task notifies these every few milliseconds, each
+//! by a channel of its own. An heir notifies the owner that it replaces in its transaction.
+//!
+//! Notifications are not relied on: where they do not come through, watched sessions are looked at all the time. Where they
+//! do, those that are written elsewhere and read here are looked at from time to time, as a process may end before it has
+//! told what it wrote.
 
-use std::collections::HashMap;
-use std::sync::Mutex;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
-use xxhash_rust::xxh3::xxh3_64;
 
 use super::lock;
 use crate::protocol::StreamNonce;
 use crate::store::mailbox::{Ask, Op};
-use crate::store::{StreamKey, Watcher, Watchers};
+use crate::store::{Watcher, Watchers, session_name};
 
 /// Bytes of a notification; the server takes less than 8,000.
 const PAYLOAD: usize = 7_900;
-/// Notifications that are sent at a time. Beyond that everybody looks at everything.
-const AT_ONCE: usize = 8;
-/// The number of a store object in hexadecimal digits.
-const SENDER: usize = 16;
+/// What waits for one store object at most. Beyond that it looks at everything.
+const WAITING: usize = 2_000;
+/// What tells a store object to look at everything.
+const EVERYTHING: &str = "*";
+/// Digits of a session's hash.
+const HASH: usize = 32;
 
-#[derive(Default)]
-struct News {
-    items: Vec<String>,
-    has_hello: bool,
-    is_too_much: bool,
-}
+/// What each store object is to be told: of a session, which its hash names, and where it is about one log its nonce.
+pub(super) type News = HashMap<i64, BTreeSet<String>>;
 
-/// What the tasks of this module share with those that write, and with callers.
+/// What the tasks that hint share with those that write, and with callers.
 #[derive(Default)]
 pub(super) struct Wake {
     news: Mutex<News>,
     pub(super) news_came: Notify,
     pub(super) watchers: Watchers,
-    /// Under which names a nonce is watched.
-    names: Mutex<HashMap<StreamNonce, Vec<StreamKey>>>,
+    /// The watched sessions by their hashes.
+    names: Mutex<HashMap<Arc<str>, Arc<str>>>,
+    /// Logs of other owners to which a reader came, since the last look.
+    followed: Mutex<Vec<(Arc<str>, StreamNonce)>>,
+    /// There may be something to look at.
     pub(super) watched: Notify,
     /// Notifications come through.
-    pub(super) is_listening: AtomicBool,
+    is_listening: AtomicBool,
     /// They come later: the connection is busy.
     is_deaf: AtomicBool,
-    /// No other store object gave a sign lately.
-    is_alone: AtomicBool,
     /// Own notifications that came back.
     pub(super) echoes: AtomicU64,
     pub(super) closed: Notify,
 }
 
 impl Wake {
-    pub(super) fn watch(&self, key: &StreamKey, watcher: &Watcher) {
+    pub(super) fn watch(&self, session: &Arc<str>, watcher: &Watcher) {
         let mut names = lock(&self.names);
-        if self.watchers.watch(key, watcher) {
-            names.entry(key.nonce).or_default().push(key.clone());
-            self.watched.notify_one();
+        if self.watchers.watch(session, watcher) {
+            names.insert(session_name(session), Arc::clone(session));
+            if !self.hears() {
+                self.watched.notify_one();
+            }
         }
     }
 
-    pub(super) fn unwatch(&self, key: &StreamKey, watcher: &Watcher) {
+    pub(super) fn unwatch(&self, session: &str, watcher: &Watcher) {
         let mut names = lock(&self.names);
-        if self.watchers.unwatch(key, watcher)
-            && let Some(keys) = names.get_mut(&key.nonce)
-        {
-            keys.retain(|known| known != key);
-            if keys.is_empty() {
-                names.remove(&key.nonce);
-            }
+        if self.watchers.unwatch(session, watcher) {
+            names.remove(&session_name(session));
         }
+    }
+
+    /// A reader came here to a log of another owner.
+    pub(super) fn follow(&self, session: &Arc<str>, nonce: StreamNonce) {
+        lock(&self.followed).push((Arc::clone(session), nonce));
+    }
+
+    pub(super) fn take_followed(&self) -> Vec<(Arc<str>, StreamNonce)> {
+        std::mem::take(&mut lock(&self.followed))
     }
 
     pub(super) fn close(&self) {
@@ -78,121 +85,114 @@ impl Wake {
         self.closed.notify_one();
     }
 
+    /// Notifications come through from now on, or not any more.
+    pub(super) fn listen(&self, is_listening: bool) {
+        self.is_listening.store(is_listening, Ordering::SeqCst);
+        self.watched.notify_one();
+    }
+
     /// The connection that listens is busy with something else, or not any more.
     pub(super) fn deafen(&self, is_deaf: bool) {
-        self.is_deaf.store(is_deaf, Ordering::Relaxed);
+        self.is_deaf.store(is_deaf, Ordering::SeqCst);
         self.watched.notify_one();
     }
 
     pub(super) fn is_deaf(&self) -> bool {
-        self.is_deaf.load(Ordering::Relaxed)
+        self.is_deaf.load(Ordering::SeqCst)
+    }
+
+    /// Every notification comes, be it late.
+    pub(super) fn is_listening(&self) -> bool {
+        self.is_listening.load(Ordering::SeqCst)
     }
 
     /// Notifications come, and at once.
     pub(super) fn hears(&self) -> bool {
-        self.is_listening.load(Ordering::Relaxed) && !self.is_deaf()
+        self.is_listening() && !self.is_deaf()
     }
 
-    /// These are committed.
-    pub(super) fn wrote<'a>(&self, writes: impl Iterator<Item = &'a Op>) {
-        if self.is_alone.load(Ordering::Relaxed) && self.is_listening.load(Ordering::Relaxed) {
-            return;
-        }
+    /// These are committed, and each is to be told to this store object.
+    pub(super) fn wrote<'a>(&self, writes: impl Iterator<Item = (i64, &'a Op)>) {
         let mut news = lock(&self.news);
-        for write in writes {
-            let item = match &write.ask {
-                Ask::Append { append, .. } if append.events.is_empty() && append.end.is_none() => continue,
-                Ask::DropSession { .. } => format!("s{:024x}", xxh3_64(write.session.as_bytes())),
-                Ask::Append { .. } | Ask::Attach(_) | Ask::DropStream { .. } => {
-                    let Some(nonce) = write.ask.nonce() else { continue };
-                    format!("n{}", nonce.hex())
-                }
-                _ => continue,
-            };
-            if news.items.len() >= AT_ONCE * (PAYLOAD / item.len()) {
-                news.items.clear();
-                news.is_too_much = true;
-            }
-            if !news.is_too_much {
-                news.items.push(item);
-            }
+        for (hearer, write) in writes {
+            let nonce = write.ask.nonce().filter(|_| !matches!(write.ask, Ask::DropSession { .. }));
+            let item = session_name(&write.session).to_string() + &nonce.map(|nonce| nonce.hex()).unwrap_or_default();
+            add(&mut news, hearer, item);
         }
-        drop(news);
+        if !news.is_empty() {
+            self.news_came.notify_one();
+        }
+    }
+
+    /// Whether notifications come through is to be seen by an empty one to `me`, this store object.
+    pub(super) fn check(&self, me: i64) {
+        add(&mut lock(&self.news), me, String::new());
         self.news_came.notify_one();
     }
 
-    /// A sign of life was given. Everybody who listens hears it as well, this store object included.
-    pub(super) fn beat(&self, is_alone: bool) {
-        self.is_alone.store(is_alone, Ordering::Relaxed);
-        if self.is_listening.load(Ordering::Relaxed) {
-            self.hello();
-        }
+    /// What is to be told.
+    pub(super) fn take(&self) -> News {
+        std::mem::take(&mut *lock(&self.news))
     }
 
-    pub(super) fn hello(&self) {
-        lock(&self.news).has_hello = true;
+    /// It was not told.
+    pub(super) fn give_back(&self, told: News) {
+        let mut news = lock(&self.news);
+        for (hearer, items) in told {
+            items.into_iter().for_each(|item| add(&mut news, hearer, item));
+        }
         self.news_came.notify_one();
-    }
-
-    /// Nobody heard it: everything has to be looked at.
-    pub(super) fn unheard(&self) {
-        lock(&self.news).is_too_much = true;
-        self.news_came.notify_one();
-    }
-
-    /// What is to be said, as payloads of notifications; none when there is nothing.
-    pub(super) fn take(&self, owner: i64) -> Vec<String> {
-        let news = std::mem::take(&mut *lock(&self.news));
-        let from = format!("{:016x}", owner.cast_unsigned());
-        if news.is_too_much {
-            return vec![format!("{from}*")];
-        }
-        let mut items = news.items;
-        items.sort_unstable();
-        items.dedup();
-        let mut payloads: Vec<String> = Vec::new();
-        for item in items {
-            match payloads.last_mut() {
-                Some(last) if last.len() + item.len() <= PAYLOAD => last.push_str(&item),
-                _ => payloads.push(format!("{from}{item}")),
-            }
-        }
-        if payloads.is_empty() && news.has_hello {
-            payloads.push(from);
-        }
-        payloads
     }
 
     /// A notification came.
-    pub(super) fn heard(&self, owner: i64, payload: &str) {
-        let Some((from, mut items)) = payload.split_at_checked(SENDER) else { return };
-        if u64::from_str_radix(from, 16).ok() == Some(owner.cast_unsigned()) {
+    pub(super) fn heard(&self, payload: &str) {
+        if payload.is_empty() {
             self.echoes.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        self.is_alone.store(false, Ordering::Relaxed);
-        while let Some(what) = items.chars().next() {
-            if what == '*' {
+        for item in payload.split(' ') {
+            if item == EVERYTHING {
                 self.watchers.all_changed();
-                return;
+                continue;
             }
-            let Some((item, rest)) = items.split_at_checked(25) else { return };
-            items = rest;
-            self.hint(what, &item[1..]);
+            let Some((hash, digits)) = item.split_at_checked(HASH) else { continue };
+            let Some(session) = lock(&self.names).get(hash).cloned() else { continue };
+            match nonce(digits) {
+                Some(nonce) => self.watchers.changed(&session, nonce),
+                None => self.watchers.session_changed(&session),
+            }
         }
     }
+}
 
-    fn hint(&self, what: char, digits: &str) {
-        let keys: Vec<StreamKey> = match (what, nonce(digits), u64::from_str_radix(digits, 16)) {
-            ('n', Some(nonce), _) => lock(&self.names).get(&nonce).cloned().unwrap_or_default(),
-            ('s', _, Ok(hash)) => {
-                let is_it = |key: &StreamKey| xxh3_64(key.session.as_bytes()) == hash;
-                self.watchers.keys().into_iter().filter(is_it).collect()
+/// Whom to notify, and of what.
+pub(super) fn notifications(news: &News) -> (Vec<i64>, Vec<String>) {
+    let mut all = Vec::new();
+    for (hearer, items) in news {
+        let mut payload = String::new();
+        for item in items {
+            if payload.len() + 1 + item.len() > PAYLOAD {
+                all.push((*hearer, std::mem::take(&mut payload)));
             }
-            _ => return,
-        };
-        keys.iter().for_each(|key| self.watchers.changed(key));
+            payload += if payload.is_empty() { "" } else { " " };
+            payload += item;
+        }
+        all.push((*hearer, payload));
     }
+    all.into_iter().unzip()
+}
+
+fn add(news: &mut News, hearer: i64, item: String) {
+    let items = news.entry(hearer).or_default();
+    if items.contains(EVERYTHING) {
+        return;
+    }
+    if items.len() >= WAITING {
+        items.clear();
+        items.insert(EVERYTHING.to_owned());
+        return;
+    }
+    items.insert(item);
 }
 
 fn nonce(digits: &str) -> Option<StreamNonce> {
@@ -201,4 +201,26 @@ fn nonce(digits: &str) -> Option<StreamNonce> {
         *byte = u8::from_str_radix(digits.get(2 * at..2 * at + 2)?, 16).ok()?;
     }
     Some(StreamNonce(nonce))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notifications_are_as_large_as_the_server_takes_and_bounded() {
+        let wake = Wake::default();
+        let item = |number: usize| format!("{number:056}");
+        let told = |count: usize| News::from([(7, (0..count).map(item).collect())]);
+        wake.give_back(told(1_000));
+        wake.give_back(told(WAITING));
+        let (hearers, payloads) = notifications(&wake.take());
+        assert!(hearers.len() > 1 && hearers.iter().all(|hearer| *hearer == 7));
+        assert!(payloads.iter().all(|payload| payload.len() <= PAYLOAD));
+        let all: Vec<&str> = payloads.iter().flat_map(|payload| payload.split(' ')).collect();
+        assert_eq!(all, (0..WAITING).map(item).collect::<Vec<_>>());
+        wake.give_back(told(WAITING + 1));
+        wake.give_back(told(1));
+        assert_eq!(notifications(&wake.take()), (vec![7], vec![EVERYTHING.to_owned()]));
+    }
 }

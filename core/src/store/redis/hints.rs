@@ -1,27 +1,24 @@
-//! Tells watchers what other store objects did: one subscription for each server that has watched logs.
+//! Tells watchers what other store objects did. Each store object has a channel of its own, on which it is told what
+//! concerns it and nothing else.
 //!
-//! A message names the logs that changed, and who changed them. A subscription begins, and begins again,
-//! with a hint to every watcher that it is for: what came before is not known.
+//! A message names the logs that changed, and their session. The subscription is made when something is watched for the first
+//! time. It begins, and begins again, with a hint to every watcher: what came before is not known.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use ::redis::{AsyncConnectionConfig, PushInfo, PushKind, Value, cmd};
 use tokio::sync::Notify;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::address::Place;
 use super::live::Live;
 use super::nodes::{Nodes, passing, slot_of};
 use super::script;
-use super::tags::Tags;
-use crate::protocol::StreamNonce;
 use crate::store::mailbox::Fault;
-use crate::store::{StreamKey, Watcher, Watchers};
+use crate::store::{Watcher, Watchers};
 
-/// Pause between two looks at whether the servers are still there.
+/// Pause between two looks at whether the server is still there.
 const PING_PAUSE: Duration = Duration::from_secs(3);
 /// Pauses before a subscription is tried again, in milliseconds.
 const BACK_OFF: [u64; 5] = [20, 50, 100, 300, 1_000];
@@ -29,62 +26,39 @@ const BACK_OFF: [u64; 5] = [20, 50, 100, 300, 1_000];
 #[derive(Default)]
 pub(super) struct Hints {
     watchers: Watchers,
-    /// The watched logs by the name that messages have for them.
-    named: Mutex<HashMap<StreamNonce, Vec<StreamKey>>>,
-    /// What is watched, or a subscription, has changed.
-    changed: Notify,
+    /// Something is watched.
+    watched: Notify,
 }
 
 impl Hints {
-    pub(super) fn watch(&self, key: &StreamKey, watcher: &Watcher) {
-        // Locked first, so that the names have what the watchers have.
-        let mut named = self.lock();
-        if self.watchers.watch(key, watcher) {
-            let keys = named.entry(key.nonce).or_default();
-            if !keys.contains(key) {
-                keys.push(key.clone());
-            }
-        }
-        drop(named);
-        self.changed.notify_one();
+    pub(super) fn watch(&self, session: &Arc<str>, watcher: &Watcher) {
+        self.watchers.watch(session, watcher);
+        self.watched.notify_one();
     }
 
-    pub(super) fn unwatch(&self, key: &StreamKey, watcher: &Watcher) {
-        let mut named = self.lock();
-        if self.watchers.unwatch(key, watcher)
-            && let Some(keys) = named.get_mut(&key.nonce)
-        {
-            keys.retain(|known| known != key);
-            if keys.is_empty() {
-                named.remove(&key.nonce);
-            }
-        }
+    pub(super) fn unwatch(&self, session: &str, watcher: &Watcher) {
+        self.watchers.unwatch(session, watcher);
     }
 
-    /// A message: who sent it, and the logs that changed.
-    fn heard(&self, me: &str, message: &[u8]) {
-        let Some((sender, names)) = message.split_at_checked(me.len()) else { return };
-        if sender == me.as_bytes() {
+    /// A message: the logs that changed, and their session. No log stands for the session itself.
+    fn heard(&self, message: &[u8]) {
+        let Some((names, session)) = std::str::from_utf8(message).ok().and_then(|text| text.split_once(':')) else {
             return;
+        };
+        for name in names.split(',') {
+            match script::nonce(name.as_bytes()) {
+                Some(nonce) => self.watchers.changed(session, nonce),
+                None => self.watchers.session_changed(session),
+            }
         }
-        for nonce in names.chunks_exact(24).filter_map(script::nonce) {
-            let keys = self.lock().get(&nonce).cloned().unwrap_or_default();
-            keys.iter().for_each(|key| self.watchers.changed(key));
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<StreamNonce, Vec<StreamKey>>> {
-        self.named.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A subscription.
 struct Line {
     live: Live,
-    is_broken: Arc<AtomicBool>,
-    tags: HashSet<u16>,
-    /// When the server last showed that it is there.
-    heard: Instant,
+    place: Place,
+    broken: Arc<Notify>,
 }
 
 impl Drop for Line {
@@ -97,128 +71,74 @@ impl Drop for Line {
 pub(super) struct Listening {
     pub(super) nodes: Arc<Nodes>,
     pub(super) hints: Arc<Hints>,
-    pub(super) tags: Tags,
     pub(super) me: Arc<str>,
-    /// The cluster has channels that belong to slots.
-    pub(super) is_sharded: bool,
+    pub(super) channel: String,
 }
 
 /// The task: never ends.
 pub(super) async fn run(listening: Listening) {
-    let mut lines: HashMap<Place, Line> = HashMap::new();
+    listening.hints.watched.notified().await;
     let mut failures = 0;
     loop {
-        let wait = match listening.follow(&mut lines).await {
-            Ok(()) => {
+        match listening.subscribe().await {
+            Ok(line) => {
                 failures = 0;
-                PING_PAUSE
+                listening.hints.watchers.all_changed();
+                listening.stay(&line).await;
             }
             Err(fault) => {
                 if failures == 0 {
                     tracing::warn!(target: "tailrope", what = fault.what, "event store hears nothing of others");
                 }
                 failures += 1;
-                Duration::from_millis(BACK_OFF[(failures - 1).min(BACK_OFF.len() - 1)])
             }
-        };
-        let _ = timeout(wait, listening.hints.changed.notified()).await;
+        }
+        listening.nodes.doubt();
+        sleep(Duration::from_millis(BACK_OFF[failures.min(BACK_OFF.len() - 1)])).await;
     }
 }
 
 impl Listening {
-    /// Makes the subscriptions what the watched logs ask for.
-    async fn follow(&self, lines: &mut HashMap<Place, Line>) -> Result<(), Fault> {
-        let mut keys: HashMap<u16, Vec<StreamKey>> = HashMap::new();
-        for key in self.hints.watchers.keys() {
-            keys.entry(Tags::of(&key.session)).or_default().push(key);
-        }
-        lines.retain(|_, line| !line.is_broken.load(Ordering::Relaxed));
-        if keys.is_empty() {
-            lines.clear();
-            return Ok(());
-        }
-        let mut wanted: HashMap<Place, HashSet<u16>> = HashMap::new();
-        for tag in keys.keys() {
-            // Without channels of their own any server hears everything.
-            let slot = if self.is_sharded { slot_of(&Tags::text(*tag)) } else { 0 };
-            wanted.entry(self.nodes.locate(slot).await?).or_default().insert(*tag);
-        }
-        lines.retain(|place, _| wanted.contains_key(place));
-        let mut result = Ok(());
-        for (place, tags) in wanted {
-            if let Err(fault) = self.follow_at(lines, &place, &tags, &keys).await {
-                lines.remove(&place);
-                self.nodes.doubt();
-                result = Err(fault);
-            }
-        }
-        result
+    /// Any server of a cluster hears everything. Store objects spread over them.
+    async fn place(&self) -> Result<Place, Fault> {
+        self.nodes.locate(slot_of(&self.me)).await
     }
 
-    async fn follow_at(
-        &self,
-        lines: &mut HashMap<Place, Line>,
-        place: &Place,
-        tags: &HashSet<u16>,
-        keys: &HashMap<u16, Vec<StreamKey>>,
-    ) -> Result<(), Fault> {
-        if !lines.contains_key(place) {
-            lines.insert(place.clone(), self.subscribe(place).await?);
-        }
-        let Some(line) = lines.get_mut(place) else { return Ok(()) };
-        let (subscribe, unsubscribe) =
-            if self.is_sharded { ("SSUBSCRIBE", "SUNSUBSCRIBE") } else { ("SUBSCRIBE", "UNSUBSCRIBE") };
-        let mut new = Vec::new();
-        for tag in tags.difference(&line.tags).copied().collect::<Vec<_>>() {
-            self.say(&line.live, subscribe, tag).await?;
-            line.tags.insert(tag);
-            new.push(tag);
-        }
-        for tag in line.tags.difference(tags).copied().collect::<Vec<_>>() {
-            self.say(&line.live, unsubscribe, tag).await?;
-            line.tags.remove(&tag);
-        }
-        for key in new.iter().filter_map(|tag| keys.get(tag)).flatten() {
-            self.hints.watchers.changed(key);
-        }
-        if line.heard.elapsed() >= PING_PAUSE {
-            self.ask(&line.live, &cmd("PING")).await?;
-            line.heard = Instant::now();
-        }
-        Ok(())
-    }
-
-    async fn subscribe(&self, place: &Place) -> Result<Line, Fault> {
-        let (hints, me) = (Arc::clone(&self.hints), Arc::clone(&self.me));
-        let is_broken = Arc::new(AtomicBool::new(false));
-        let breaks = Arc::clone(&is_broken);
+    async fn subscribe(&self) -> Result<Line, Fault> {
+        let (hints, broken) = (Arc::clone(&self.hints), Arc::new(Notify::new()));
+        let breaks = Arc::clone(&broken);
         let heard = move |push: PushInfo| -> Result<(), redis::aio::SendError> {
             match push.kind {
-                PushKind::Message | PushKind::SMessage => {
+                PushKind::Message => {
                     if let Some(Value::BulkString(message)) = push.data.last() {
-                        hints.heard(&me, message);
+                        hints.heard(message);
                     }
                 }
-                PushKind::Disconnection => {
-                    breaks.store(true, Ordering::Relaxed);
-                    hints.changed.notify_one();
-                }
+                PushKind::Disconnection => breaks.notify_one(),
                 _ => {}
             }
             Ok(())
         };
         let config = AsyncConnectionConfig::new().set_push_sender(heard);
-        let address = &self.nodes.address;
-        let live = self.nodes.connect(place, &address.login, 0, config, true).await?;
-        Ok(Line { live, is_broken, tags: HashSet::new(), heard: Instant::now() })
+        let (address, place) = (&self.nodes.address, self.place().await?);
+        let live = self.nodes.connect(&place, &address.login, 0, config, true).await?;
+        let line = Line { live, place, broken };
+        self.ask(&line, cmd("SUBSCRIBE").arg(&self.channel)).await?;
+        Ok(line)
     }
 
-    async fn say(&self, live: &Live, word: &str, tag: u16) -> Result<(), Fault> {
-        self.ask(live, cmd(word).arg(self.tags.channel(tag))).await
+    /// Until the subscription is of no use any more.
+    async fn stay(&self, line: &Line) {
+        while timeout(PING_PAUSE, line.broken.notified()).await.is_err() {
+            let has_moved = self.place().await.is_ok_and(|place| place != line.place);
+            if has_moved || self.ask(line, &cmd("PING")).await.is_err() {
+                return;
+            }
+        }
     }
 
-    async fn ask(&self, live: &Live, command: &redis::Cmd) -> Result<(), Fault> {
-        let mut connection = live.connection.clone();
+    async fn ask(&self, line: &Line, command: &redis::Cmd) -> Result<(), Fault> {
+        let mut connection = line.live.connection.clone();
         let answer = timeout(self.nodes.address.connect_timeout, connection.send_packed_command(command)).await;
         let what = match answer.map(|answer| answer.and_then(Value::extract_error)) {
             Ok(Ok(_)) => return Ok(()),

@@ -30,7 +30,7 @@ impl Live {
         Self { connection, driver, heard: Arc::new(Mutex::new(Instant::now())) }
     }
 
-    /// Ends it; whoever waits for an answer learns that there will be none.
+    /// Ends it. Those who wait for an answer learn that there will be none.
     pub(super) fn cut(&self) {
         self.driver.abort();
     }

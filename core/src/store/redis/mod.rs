@@ -14,6 +14,7 @@ mod hints;
 mod live;
 mod nodes;
 mod opening;
+mod owners;
 mod script;
 #[cfg(feature = "testing")]
 pub(super) mod seams;
@@ -26,7 +27,7 @@ use held::Held;
 use hints::Hints;
 
 use super::mailbox::{Backend, Queued};
-use super::{OpenError, StoreOptions, StreamKey, Usage, Watcher};
+use super::{OpenError, StoreOptions, Usage, Watcher};
 
 /// An event store in Redis or Valkey. See [`open`](super::open).
 ///
@@ -53,12 +54,12 @@ pub struct Redis {
 }
 
 impl Backend for Redis {
-    fn watch(&self, key: &StreamKey, watcher: &Watcher) {
-        self.hints.watch(key, watcher);
+    fn watch(&self, session: &Arc<str>, watcher: &Watcher) {
+        self.hints.watch(session, watcher);
     }
 
-    fn unwatch(&self, key: &StreamKey, watcher: &Watcher) {
-        self.hints.unwatch(key, watcher);
+    fn unwatch(&self, session: &str, watcher: &Watcher) {
+        self.hints.unwatch(session, watcher);
     }
 
     fn usage(&self) -> Usage {

@@ -69,7 +69,7 @@ pub(super) struct Nodes {
     locating: tokio::sync::Mutex<()>,
     /// What every connection begins with.
     pub(super) greeting: OnceLock<Cmd>,
-    /// Whoever keeps something on the servers writes it again after a new connection.
+    /// There is a new connection: what is kept on the servers is written again.
     pub(super) connected: tokio::sync::Notify,
 }
 
@@ -188,7 +188,7 @@ impl Nodes {
         live.cut();
         self.doubt();
         let door = self.lock_doors().get(place).cloned();
-        // Whoever holds it is making another one.
+        // Where it is locked, another connection is being made.
         if let Some(door) = door
             && let Ok(mut door) = door.try_lock()
             && door.live.as_ref().is_some_and(|known| known.is(live))

@@ -1,8 +1,8 @@
 //! Opening: the thread begins with finding out whether the servers can be used.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ::redis::{Value, cmd};
@@ -12,19 +12,17 @@ use super::address::Address;
 use super::held::Held;
 use super::hints::{self, Listening};
 use super::nodes::{Nodes, describe, lasting, passing};
+use super::owners::Owners;
 use super::script::{self, Lives};
 use super::tags::Tags;
 use super::worker::{self, Core};
 use super::{Redis, RedisStore};
-use crate::store::liveness::Sightings;
 use crate::store::mailbox::{Fault, Kind, Mailbox};
 use crate::store::threads::Threads;
 use crate::store::{Durability, StoreOptions};
 
 /// The oldest server with everything that the script uses.
 const OLDEST: (u32, u32) = (6, 2);
-/// Since then channels of a cluster belong to slots.
-const SHARDED_CHANNELS: (u32, u32) = (7, 0);
 /// Pause before a server that could not be used is tried again.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How long a store that is closed goes on with what waits.
@@ -76,9 +74,9 @@ async fn start(
 ) {
     let tags = Tags::new(&nodes.address.namespace);
     let until = Instant::now() + nodes.address.connect_timeout;
-    let (sha, is_sharded) = loop {
+    let sha = loop {
         match prepare(&nodes, options).await {
-            Ok(prepared) => break prepared,
+            Ok(sha) => break sha,
             Err(fault) if fault.kind == Kind::Passes && Instant::now() + PAUSE < until => {
                 nodes.doubt();
                 sleep(PAUSE).await;
@@ -96,26 +94,25 @@ async fn start(
         owner_lost_ms: options.owner_lost_ms,
         sign_ms: Lives::new(&options.limits, options.owner_lost_ms).sign_ms,
         beats: AtomicU64::new(1),
-        sightings: Mutex::new(Sightings::new(options.owner_lost_ms)),
-        began: Instant::now(),
+        owners: Owners::new(options.owner_lost_ms),
+        is_silent: AtomicBool::new(false),
     };
-    // Before anything is written: whoever finds it looks for its owner.
+    // Before anything is written: others that find it look for its owner.
     while let Err(fault) = core.beat().await {
         if fault.kind == Kind::Lasts || Instant::now() + PAUSE >= until {
             return drop(tell.send(Err(fault.what)));
         }
         sleep(PAUSE).await;
     }
-    tokio::spawn(hints::run(Listening { nodes, hints, tags, me, is_sharded }));
+    let channel = tags.channel(&me);
+    tokio::spawn(hints::run(Listening { nodes, hints, me, channel }));
     let _ = tell.send(Ok(()));
     worker::run(Arc::new(core)).await;
 }
 
-/// Looks at every server that there is, and gives it the script. Returns its name, and whether channels
-/// belong to slots.
-async fn prepare(nodes: &Nodes, options: &StoreOptions) -> Result<(String, bool), Fault> {
+/// Looks at every server that there is, and gives it the script. Returns its name.
+async fn prepare(nodes: &Nodes, options: &StoreOptions) -> Result<String, Fault> {
     nodes.locate(0).await?;
-    let mut is_sharded = nodes.is_cluster();
     let mut lives = Vec::new();
     for place in nodes.places() {
         let live = nodes.connection(&place).await?;
@@ -132,10 +129,10 @@ async fn prepare(nodes: &Nodes, options: &StoreOptions) -> Result<(String, bool)
             })
         };
         let info = ask(cmd("INFO")).await?;
-        is_sharded &= examine(&info, nodes.is_cluster(), options.durability)? >= SHARDED_CHANNELS;
+        examine(&info, nodes.is_cluster(), options.durability)?;
         lives.push(live);
     }
-    let text = script::text(options, is_sharded);
+    let text = script::text(options);
     let greeting = cmd("SCRIPT").arg("LOAD").arg(text).to_owned();
     let mut sha = String::new();
     for live in lives {
@@ -152,11 +149,11 @@ async fn prepare(nodes: &Nodes, options: &StoreOptions) -> Result<(String, bool)
         }
     }
     let _ = nodes.greeting.set(greeting);
-    Ok((sha, is_sharded))
+    Ok(sha)
 }
 
-/// Whether a server can be used, by what it tells of itself. Returns its version.
-fn examine(info: &Value, is_cluster: bool, durability: Durability) -> Result<(u32, u32), Fault> {
+/// Whether a server can be used, by what it tells of itself.
+fn examine(info: &Value, is_cluster: bool, durability: Durability) -> Result<(), Fault> {
     let info = match info {
         Value::BulkString(text) => String::from_utf8_lossy(text),
         Value::VerbatimString { text, .. } | Value::SimpleString(text) => text.into(),
@@ -202,5 +199,5 @@ fn examine(info: &Value, is_cluster: bool, durability: Durability) -> Result<(u3
             "the event store's server has no append-only file: a power failure there takes what it has not saved"
         );
     }
-    Ok(version)
+    Ok(())
 }

@@ -6,18 +6,21 @@
 --                                 time until which it is kept, in milliseconds and negative
 --   <prefix>m:<nonce>:<session>   hash: a log. h head, l low, t tag at l - 1, k chain, f when it ended, T tail, a about,
 --                                 r retry, c readers, b bytes, n events, w when the event at l was stored,
---                                 e when the expiry was set, q fields of p
+--                                 e when the expiry was set, q fields of p, o the store objects at which readers were last
 --   <prefix>e:<nonce>:<session>   list: its events from l to h. Each is kind, tag, frame, and when it was stored. (A
 --                                 stream of the server's would take 4 KiB with its first entry.)
 --   <prefix>p:<nonce>:<session>   hash: questions without an answer by position, empty while they are in e; and what
 --                                 outlived the trimmed prefix
---   <prefix>w                     channel: sender and nonces of logs that changed
+--   <namespace>:n:<name>          channel of a store object: logs that changed, and their session. No log stands for the session
 --
--- KEYS: s, and for servers of a cluster what else has to be there. ARGV: prefix, sender, then for each operation its letter, the number of its arguments, and these.
+-- KEYS: s, and for servers of a cluster what else has to be there. ARGV: prefix, the store object that asks, then for each
+-- operation its letter, the number of its arguments, and these.
 -- Returns: positions trimmed; logs that were trimmed or removed besides (nonce, events, bytes); an answer for each
--- operation, the first word of which is 0 or says why not.
+-- operation, the first word of which is 0 or says why not; why others could not be told.
 local GONE, FENCED, OUT_OF_ORDER, ROLLED_BACK, FAILED = 1, 2, 3, 4, 5
 local HEADER, STAMP = 9, 11
+-- So many store objects are told of a log: those at which readers were last.
+local FOLLOWERS = 8
 local call, sub = redis.call, string.sub
 local prefix, me, skey = ARGV[1], ARGV[2], KEYS[1]
 local session = sub(skey, #prefix + 3)
@@ -27,7 +30,7 @@ local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local now_us = clock[1] * 1000000 + clock[2]
 local at, trimmed, is_over = 2, 0, false
 local epoch, owner = unpack(call('HMGET', skey, 'e', 'o'))
-local others, changed, written = {}, {}, {}
+local others, told, written = {}, {}, {}
 
 local function arg()
   at = at + 1
@@ -36,6 +39,14 @@ end
 
 local function number()
   return tonumber(arg())
+end
+
+-- These store objects, names of the same length one after the other, are told that a log changed; the session, where it is ''.
+local function tell(names, nonce)
+  for name in string.gmatch(names or '', string.rep('.', #me)) do
+    told[name] = told[name] or {}
+    told[name][nonce] = true
+  end
 end
 
 local stamp = string.format('%011x', now)
@@ -55,13 +66,13 @@ end
 
 local function load(nonce)
   local m = named(nonce)
-  local v = epoch and call('HMGET', m.key, 'h', 'l', 't', 'k', 'f', 'b', 'n', 'w', 'e', 'q') or {}
+  local v = epoch and call('HMGET', m.key, 'h', 'l', 't', 'k', 'f', 'b', 'n', 'w', 'e', 'q', 'o') or {}
   if not v[1] then
     return nil, false
   end
   m.h, m.l, m.t, m.k, m.f = tonumber(v[1]), tonumber(v[2]), v[3], v[4], tonumber(v[5])
   m.b, m.n, m.w, m.e, m.q = tonumber(v[6]), tonumber(v[7]), tonumber(v[8]), tonumber(v[9]), tonumber(v[10])
-  m.held = m.b
+  m.held, m.followers = m.b, v[11] or ''
   -- It is kept a little longer than its events, so that it can be counted out.
   if m.f and now >= m.f + RETENTION_MS then
     return nil, true
@@ -169,7 +180,8 @@ end
 -- Removes a log. Where its bytes are not known any more, those of the session are summed up again.
 local function remove(nonce)
   local m = named(nonce)
-  local bytes = call('HGET', m.key, 'b')
+  local bytes, followers = unpack(call('HMGET', m.key, 'b', 'o'))
+  tell(followers, nonce)
   call('UNLINK', m.key, m.events, m.pinned)
   call('ZREM', ikey, nonce)
   others[#others + 1], others[#others + 2], others[#others + 3] = nonce, -1, 0
@@ -186,8 +198,8 @@ end
 local function forget_session()
   for _, nonce in ipairs(call('ZRANGE', ikey, 0, -1)) do
     local m = named(nonce)
+    tell(call('HGET', m.key, 'o'), nonce)
     call('UNLINK', m.key, m.events, m.pinned)
-    changed[#changed + 1] = nonce
   end
   call('UNLINK', skey, ikey)
   epoch, owner = false, false
@@ -216,7 +228,6 @@ local function trim_session()
     end
     if not written[nonce] then
       remove(nonce)
-      changed[#changed + 1] = nonce
       total = tonumber(call('HGET', skey, 'b'))
     end
   end
@@ -262,6 +273,9 @@ function ops.H(count_of_args)
   -- The server may have evicted the session and not its logs.
   if not epoch and call('EXISTS', ikey) == 1 then
     forget_session()
+  end
+  if epoch ~= own then
+    tell(owner, '')
   end
   call('HSET', skey, 'e', own, 'o', me)
   if count_of_args > 2 then
@@ -356,7 +370,7 @@ function ops.A(count_of_args)
     keep(m)
   end
   if kind or m.f then
-    changed[#changed + 1] = nonce
+    tell(m.followers, nonce)
   end
   written[nonce] = true
   return state(m)
@@ -386,7 +400,6 @@ function ops.D()
   local m, is_expired = load(nonce)
   if m or is_expired then
     remove(nonce)
-    changed[#changed + 1] = nonce
   end
   return {0}
 end
@@ -487,7 +500,8 @@ function ops.L()
   local found, after = page(m)
   if counts and after <= m.h and (tag == '' or not found[3] or found[3] == tag) then
     found[8] = call('HINCRBY', m.key, 'c', 1)
-    changed[#changed + 1] = m.nonce
+    tell(m.followers .. owner, m.nonce)
+    call('HSET', m.key, 'o', sub(me .. string.gsub(m.followers, me, ''), 1, FOLLOWERS * #me))
   end
   local about = call('HMGET', m.key, 'a', 'r')
   return {0, 0, v[1], v[2], v[3], v[4], v[5], found, about[1], about[2]}
@@ -540,7 +554,16 @@ end
 if is_over then
   trim_session()
 end
-if #changed > 0 then
-  call(PUBLISH, prefix .. 'w', me .. table.concat(changed))
+-- Done is done, also where nobody may be told.
+local untold = false
+for name, nonces in pairs(told) do
+  if name ~= me then
+    local names = {}
+    for nonce in pairs(nonces) do
+      names[#names + 1] = nonce
+    end
+    local answer = redis.pcall('PUBLISH', string.match(prefix, '^[^{]*') .. 'n:' .. name, table.concat(names, ',') .. ':' .. session)
+    untold = type(answer) == 'table' and answer.err or untold
+  end
 end
-return {trimmed, others, results}
+return {trimmed, others, results, untold}

@@ -53,7 +53,7 @@ impl Lives {
 }
 
 /// The script with its constants.
-pub(super) fn text(options: &StoreOptions, is_sharded: bool) -> String {
+pub(super) fn text(options: &StoreOptions) -> String {
     // A double of Lua holds integers up to here.
     const LARGEST: u64 = 1 << 53;
     let limits = &options.limits;
@@ -77,7 +77,6 @@ pub(super) fn text(options: &StoreOptions, is_sharded: bool) -> String {
         // Writing to a string does not fail.
         let _ = writeln!(text, "local {name} = {}", value.min(LARGEST));
     }
-    let _ = writeln!(text, "local PUBLISH = '{}'", if is_sharded { "SPUBLISH" } else { "PUBLISH" });
     text + TEXT
 }
 
@@ -194,6 +193,8 @@ pub(super) struct Reply {
     pub(super) others: Vec<Other>,
     /// One for each operation.
     pub(super) results: Vec<Result<Words, StoreError>>,
+    /// Why others were not told what changed.
+    pub(super) untold: Option<String>,
 }
 
 /// What a log holds after a write.
@@ -262,8 +263,8 @@ impl Words {
         logs.collect()
     }
 
-    /// A page of a log, and the name of the session's owner: empty where it is `me`, or let go.
-    pub(super) fn page(&mut self, me: &str) -> Option<(LogPage, Box<str>)> {
+    /// A page of a log. `unseen` says for how long the owner of this name gave no sign, and none of this store object's.
+    pub(super) fn page(&mut self, unseen: &impl Fn(&str) -> Option<u64>) -> Option<LogPage> {
         let mut words = self.list()?;
         let (head, low) = (words.number()?, words.number()?);
         let tag_at = words.hexadecimal().and_then(|tag| tag.try_into().ok());
@@ -277,17 +278,16 @@ impl Words {
         let epoch = words.text()?;
         let (number, salt) = epoch.split_at_checked(16)?;
         let [number, salt] = [number, salt].map(|half| u64::from_str_radix(half, 16).ok());
-        let name = words.text().filter(|name| name != me);
-        let (epoch, unseen_ms) = (Epoch { number: number?, salt: salt? }, u64::MAX);
-        let owner = name.is_some().then_some(Owner { epoch, unseen_ms });
-        let page = Page { events, head, low, tag_at };
-        Some((LogPage { page, chain, is_finished, tail, readers, owner }, name.unwrap_or_default().into()))
+        let epoch = Epoch { number: number?, salt: salt? };
+        let unseen_ms = words.text().and_then(|owner| unseen(&owner));
+        let owner = unseen_ms.map(|unseen_ms| Owner { epoch, unseen_ms });
+        Some(LogPage { page: Page { events, head, low, tag_at }, chain, is_finished, tail, readers, owner })
     }
 
     /// What a look for a stream found, with its [page](Self::page).
-    pub(super) fn attached(&mut self, me: &str) -> Option<(Attached, Box<str>)> {
+    pub(super) fn attached(&mut self, unseen: &impl Fn(&str) -> Option<u64>) -> Option<Attached> {
         if self.number()? == 1 {
-            return Some((Attached { is_foreign: true, ..Attached::default() }, Box::default()));
+            return Some(Attached { is_foreign: true, ..Attached::default() });
         }
         let principal = self.text()?.strip_prefix('=').map(Into::into);
         let revision = Revision::parse(&self.text()?);
@@ -296,15 +296,15 @@ impl Words {
         let list_changed = ListChanged { tools: lists & 1 != 0, prompts: lists & 2 != 0, resources: lists & 4 != 0 };
         let standalone = nonce(&self.bytes()?);
         let session = Some(SessionRecord { revision, principal, retry_ms, list_changed, standalone });
-        let (log, owner) = match self.page(me) {
-            Some((page, owner)) => {
+        let log = match self.page(unseen) {
+            Some(page) => {
                 let about = self.bytes()?.into();
                 let retry_ms = self.number().and_then(|retry_ms| retry_ms.try_into().ok());
-                (Some(AttachedLog { about, retry_ms, page }), owner)
+                Some(AttachedLog { about, retry_ms, page })
             }
-            None => (None, Box::default()),
+            None => None,
         };
-        Some((Attached { session, is_foreign: false, log }, owner))
+        Some(Attached { session, is_foreign: false, log })
     }
 }
 
@@ -332,7 +332,7 @@ fn event(seq: Seq, value: &[u8]) -> Option<StoredEvent> {
 /// Takes what the script returned apart; none when it is nothing that our script returns.
 pub(super) fn reply(value: Value) -> Option<Reply> {
     let Value::Array(parts) = value else { return None };
-    let [trimmed, Value::Array(others), Value::Array(results)] = <[Value; 3]>::try_from(parts).ok()? else {
+    let [trimmed, Value::Array(others), Value::Array(results), untold] = <[Value; 4]>::try_from(parts).ok()? else {
         return None;
     };
     let others = others.chunks_exact(3).filter_map(|log| {
@@ -343,6 +343,7 @@ pub(super) fn reply(value: Value) -> Option<Reply> {
         trimmed: number(&trimmed)?,
         others: others.collect(),
         results: results.into_iter().map(result).collect(),
+        untold: Words(vec![untold].into_iter()).text(),
     })
 }
 

@@ -18,9 +18,9 @@ pub(in crate::store) fn read_reply(bytes: &[u8]) -> Option<Vec<Result<RedisResul
         });
         Some(read.collect::<Vec<_>>())
     };
-    // Words are used up by whoever reads them, and which of these they are is for the question to say.
-    let pages = read(|read, mut words| read.page = words.page("").map(|(page, _)| page))?;
-    let looks = read(|read, mut words| read.attached = words.attached("").map(|(found, _)| found))?;
+    // Words can be read once, and the question says which of these they are.
+    let pages = read(|read, mut words| read.page = words.page(&|_| Some(0)))?;
+    let looks = read(|read, mut words| read.attached = words.attached(&|_| Some(0)))?;
     let holds =
         read(|read, mut words| read.running = words.running().map(|logs| logs.into_iter().map(|log| log.0).collect()))?;
     let logs = read(|read, mut words| {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Hash tags, and with them channels: enough for a cluster of any size, few enough to subscribe to.
+/// Hash tags: enough for a cluster of any size.
 const TAGS: u64 = 1_024;
 
 /// What all names begin with.
@@ -35,9 +35,9 @@ impl Tags {
         format!("{}:{{{}}}:", self.namespace, Self::text(tag))
     }
 
-    /// Where changes of logs with a tag are told.
-    pub(super) fn channel(&self, tag: u16) -> String {
-        self.prefix(tag) + "w"
+    /// Where a store object is told what concerns it.
+    pub(super) fn channel(&self, of: &str) -> String {
+        format!("{}:n:{of}", self.namespace)
     }
 
     /// The sign of life of a store object, and its hash tag.

@@ -1,26 +1,27 @@
 //! The thread of a store: brings what was asked to the servers, and the answers back.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
-use ::redis::{Cmd, Value, cmd};
+use ::redis::{Cmd, cmd};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::held::Held;
 use super::nodes::{Nodes, lasting, slot_of};
+use super::owners::{self, Owners};
 use super::script::{self, Words};
 use super::tags::Tags;
-use crate::Ms;
-use crate::store::liveness::{Sightings, beat_ms};
+use crate::store::liveness::beat_ms;
 use crate::store::mailbox::{Ask, Fault, Mailbox, Op, Take};
 use crate::store::{Attached, Outcome, StoreError};
 
 /// One run of the script is of one session. The server does nothing else meanwhile.
 const TAKE: Take = Take { changes: true, questions: true, sessions: 1, operations: 128, bytes: 1 << 20 };
 /// The last sign of life.
-const CLOSED: &str = "closed";
-const GARBLED: &str = "the server's answer is not understood";
+pub(super) const CLOSED: &str = "closed";
+pub(super) const GARBLED: &str = "the server's answer is not understood";
 
 /// What the tasks of a store share.
 pub(super) struct Core {
@@ -36,18 +37,18 @@ pub(super) struct Core {
     /// How long a sign of life is kept.
     pub(super) sign_ms: u64,
     pub(super) beats: AtomicU64,
-    pub(super) sightings: Mutex<Sightings>,
-    /// What this store object's times are counted from.
-    pub(super) began: Instant,
+    pub(super) owners: Owners,
+    /// The server does not let it tell others what changed.
+    pub(super) is_silent: AtomicBool,
 }
 
 /// Until the store is closed and everything is done.
 pub(super) async fn run(core: Arc<Core>) {
-    let beat = tokio::spawn(beat(Arc::clone(&core)));
+    let tasks = [tokio::spawn(beat(Arc::clone(&core))), tokio::spawn(owners::run(Arc::clone(&core)))];
     while let Some(batch) = core.mailbox.next(&TAKE).await {
         tokio::spawn(perform(Arc::clone(&core), batch));
     }
-    beat.abort();
+    tasks.iter().for_each(JoinHandle::abort);
     let _ = core.say(CLOSED, Duration::from_secs(1)).await;
 }
 
@@ -66,14 +67,14 @@ async fn perform(core: Arc<Core>, batch: Vec<Op>) {
         reply.ok_or_else(|| Fault { was_sent: true, ..lasting(GARBLED) })
     });
     match reply {
-        Ok(reply) => core.answer(&session, batch, reply).await,
+        Ok(reply) => core.answer(&session, batch, reply),
         Err(fault) => core.mailbox.failed(batch, &fault),
     }
 }
 
 impl Core {
     /// How long one answer is waited for: half of the time, so that a server that came back is asked once more.
-    fn limit(&self) -> Duration {
+    pub(super) fn limit(&self) -> Duration {
         self.nodes.address.timeout / 2
     }
 
@@ -91,49 +92,25 @@ impl Core {
         keys
     }
 
-    async fn answer(&self, session: &Arc<str>, mut batch: Vec<Op>, reply: script::Reply) {
-        let script::Reply { trimmed, others, results } = reply;
-        self.held.removed(session, &others);
-        let (mut outcomes, mut of_others, mut owner) = (Vec::with_capacity(batch.len()), Vec::new(), Box::default());
-        for (op, result) in batch.iter_mut().zip(results) {
-            let (outcome, named) = self.note(session, &op.ask, result);
-            if named.is_empty() {
-                outcomes.push(Some(outcome));
-                continue;
-            }
-            // A session has one owner, so this is the same in all of them.
-            owner = named;
-            of_others.extend(op.ticket.take().map(|ticket| (ticket, outcome)));
-            outcomes.push(None);
+    fn answer(&self, session: &Arc<str>, batch: Vec<Op>, reply: script::Reply) {
+        let script::Reply { trimmed, others, results, untold } = reply;
+        if let Some(what) = untold.filter(|_| !self.is_silent.swap(true, Ordering::Relaxed)) {
+            tracing::warn!(target: "tailrope", what, "event store cannot tell others what changed: they find out later");
         }
+        self.held.removed(session, &others);
+        let outcomes =
+            batch.iter().zip(results).map(|(op, result)| Some(self.note(session, &op.ask, result))).collect();
         self.held.trimmed(session, trimmed, &others);
         self.mailbox.done(batch, outcomes);
-        if of_others.is_empty() {
-            return;
-        }
-        let unseen_ms = self.unseen_ms(&owner).await;
-        for (ticket, mut outcome) in of_others {
-            let owner = match &mut outcome {
-                Outcome::Page(Ok(page)) => page.owner.as_mut(),
-                Outcome::Attached(Ok(Attached { log: Some(log), .. })) => log.page.owner.as_mut(),
-                _ => None,
-            };
-            if let Some(owner) = owner {
-                owner.unseen_ms = unseen_ms;
-            }
-            ticket.complete(outcome);
-        }
     }
 
-    /// Takes note of what an operation changed. Returns its outcome, and the owner that this names if that is another store
-    /// object.
-    fn note(&self, session: &Arc<str>, ask: &Ask, result: Result<Words, StoreError>) -> (Outcome, Box<str>) {
+    /// Takes note of what an operation changed. Returns its outcome.
+    fn note(&self, session: &Arc<str>, ask: &Ask, result: Result<Words, StoreError>) -> Outcome {
         let garbled = || StoreError::Failed(GARBLED.to_owned());
         if let Err(StoreError::Gone | StoreError::Fenced) = result {
             self.held.doubt(session);
         }
-        let mut owner = Box::default();
-        let outcome = match (ask, result) {
+        match (ask, result) {
             (Ask::Hold(_), result) => {
                 let running = result.and_then(|mut words| words.running().ok_or_else(garbled)).map(|running| {
                     self.held.took(session, running.iter().map(|(log, written)| (log.nonce, *written)));
@@ -143,18 +120,10 @@ impl Core {
             }
             (Ask::Attach(_), Err(StoreError::Gone)) => Outcome::Attached(Ok(Attached::default())),
             (Ask::Attach(_), result) => {
-                let found = result.and_then(|mut words| words.attached(&self.me).ok_or_else(garbled));
-                Outcome::Attached(found.map(|(found, named)| {
-                    owner = named;
-                    found
-                }))
+                Outcome::Attached(result.and_then(|mut words| words.attached(&self.unseen()).ok_or_else(garbled)))
             }
             (Ask::Read { .. }, result) => {
-                let page = result.and_then(|mut words| words.page(&self.me).ok_or_else(garbled));
-                Outcome::Page(page.map(|(page, named)| {
-                    owner = named;
-                    page
-                }))
+                Outcome::Page(result.and_then(|mut words| words.page(&self.unseen()).ok_or_else(garbled)))
             }
             (ask, mut result) => {
                 match (ask, &mut result) {
@@ -173,30 +142,16 @@ impl Core {
                 }
                 Outcome::Done(result.map(drop))
             }
-        };
-        (outcome, owner)
+        }
     }
 
-    /// For how many milliseconds an owner is known to give no sign; for ever when it said that it is closed.
-    async fn unseen_ms(&self, owner: &str) -> u64 {
-        let question = cmd("GET").arg(self.tags.owner(owner)).to_owned();
-        let count = match self.nodes.call(slot_of(owner), &question, self.limit()).await {
-            Ok(Value::BulkString(said)) if said == CLOSED.as_bytes() => return u64::MAX,
-            Ok(Value::BulkString(said)) => std::str::from_utf8(&said).ok().and_then(|count| count.parse().ok()),
-            Ok(_) => {
-                // The server lost it. Of an owner that is gone the next looks find this one, which stands still.
-                let sign = self.sign(owner, "0").arg("NX").to_owned();
-                let _ = self.nodes.call(slot_of(owner), &sign, self.limit()).await;
-                None
-            }
-            // Until it can be looked for, nothing is known of it.
-            Err(fault) => {
-                tracing::warn!(target: "tailrope", what = fault.what, "event store cannot look for an owner");
-                return 0;
-            }
-        };
-        let mut sightings = self.sightings.lock().unwrap_or_else(PoisonError::into_inner);
-        sightings.saw(owner, count, Ms(milliseconds(self.began.elapsed())))
+    /// What is known of an owner that an answer names; none where that is this store object.
+    fn unseen(&self) -> impl Fn(&str) -> Option<u64> {
+        |owner| match owner {
+            "" => Some(u64::MAX),
+            _ if owner == &*self.me => None,
+            _ => Some(self.owners.unseen_ms(owner)),
+        }
     }
 
     /// One sign of life. It counts here, so that it goes on where the server lost it.
@@ -211,7 +166,7 @@ impl Core {
     }
 
     /// Writes an owner's sign of life, which is kept for as long as anything of that owner.
-    fn sign(&self, owner: &str, sign: &str) -> Cmd {
+    pub(super) fn sign(&self, owner: &str, sign: &str) -> Cmd {
         cmd("SET").arg(self.tags.owner(owner)).arg(sign).arg("PX").arg(self.sign_ms).to_owned()
     }
 }
@@ -237,8 +192,4 @@ async fn beat(core: Arc<Core>) {
         let wait = if failed { pause.min(Duration::from_millis(250)) } else { pause };
         let _ = timeout(wait, core.nodes.connected.notified()).await;
     }
-}
-
-fn milliseconds(time: Duration) -> u64 {
-    time.as_millis().try_into().unwrap_or(u64::MAX)
 }

@@ -27,10 +27,12 @@ pub(super) struct Totals {
 }
 
 /// A session's row.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Session {
     id: i64,
+    owner: i64,
     epoch: Epoch,
+    is_released: bool,
 }
 
 /// A stream's row.
@@ -87,7 +89,7 @@ pub(super) struct Batch<'a> {
     pub(super) is_more_over: bool,
     rows: HashMap<StreamKey, Option<Row>>,
     sessions: HashMap<Arc<str>, Option<Session>>,
-    /// Changes of the sessions' `bytes`.
+    /// Sessions whose logs changed, and by what their `bytes` did.
     growth: HashMap<i64, i64>,
 }
 
@@ -126,14 +128,14 @@ impl<'a> Batch<'a> {
             None if hold.seen.is_some() || hold.record.is_none() => return Ok(Err(StoreError::Gone)),
             _ => {}
         }
-        let mut upsert = db.prepare_cached(
-            "INSERT INTO session (name, owner, epoch, salt) VALUES (?1, ?2, ?3, ?4) ON CONFLICT (name) DO UPDATE
-             SET owner = excluded.owner, epoch = excluded.epoch, salt = excluded.salt, released = NULL RETURNING id",
-        )?;
-        let values = params![&**name, owner, epoch.number.cast_signed(), epoch.salt.cast_signed()];
-        let id = upsert.query_row(values, |row| row.get(0))?;
-        self.sessions.insert(Arc::clone(name), Some(Session { id, epoch }));
+        let id = match known {
+            Some(known) if known == (Session { id: known.id, owner, epoch, is_released: false }) => known.id,
+            _ => self.take(name, epoch)?,
+        };
         self.totals.sessions += i64::from(known.is_none());
+        if known.is_some_and(|known| known.owner != owner) {
+            self.tell_owners()?;
+        }
         if let Some(record) = &hold.record {
             self.put_record(id, record)?;
         }
@@ -152,6 +154,24 @@ impl<'a> Batch<'a> {
             })
         })?;
         running.collect::<Result<_>>().map(Ok)
+    }
+
+    /// From now on the session is there, and this store object's.
+    fn take(&mut self, name: &Arc<str>, epoch: Epoch) -> Result<i64> {
+        let mut upsert = self.db.prepare_cached(
+            "INSERT INTO session (name, owner, epoch, salt) VALUES (?1, ?2, ?3, ?4) ON CONFLICT (name) DO UPDATE
+             SET owner = excluded.owner, epoch = excluded.epoch, salt = excluded.salt, released = NULL RETURNING id",
+        )?;
+        let owner = self.context.owner;
+        let values = params![&**name, owner, epoch.number.cast_signed(), epoch.salt.cast_signed()];
+        let id = upsert.query_row(values, |row| row.get(0))?;
+        self.sessions.insert(Arc::clone(name), Some(Session { id, owner, epoch, is_released: false }));
+        Ok(id)
+    }
+
+    /// All owners look at what became of their sessions (rule 13).
+    fn tell_owners(&self) -> Result<()> {
+        self.db.prepare_cached("UPDATE total SET by_others = by_others + 1")?.execute([]).map(drop)
     }
 
     /// The session that a write names, if it has this epoch.
@@ -245,6 +265,10 @@ impl<'a> Batch<'a> {
             )?;
             let readers: i64 = update.query_row(params![session.id, nonce.0], |row| row.get(0))?;
             log.page.readers = readers.cast_unsigned();
+            self.count(session.id, 0, 0, 0);
+            if session.owner != self.context.owner {
+                self.tell_owners()?;
+            }
         }
         Ok(attached)
     }
@@ -287,7 +311,9 @@ impl<'a> Batch<'a> {
     fn release(&mut self, name: &Arc<str>, epoch: Epoch) -> Result<()> {
         let Ok(session) = self.held(name, epoch)? else { return Ok(()) };
         let mut update = self.db.prepare_cached("UPDATE session SET released = ?2 WHERE id = ?1")?;
-        update.execute(params![session, self.now]).map(drop)
+        update.execute(params![session, self.now])?;
+        self.sessions.remove(name);
+        Ok(())
     }
 
     fn put_record(&self, session: i64, record: &SessionRecord) -> Result<()> {
@@ -322,25 +348,23 @@ impl<'a> Batch<'a> {
         select.query_row(params![session, nonce.0], Row::read).optional()
     }
 
-    /// The row of a session that is to be changed, loaded once in the transaction. If it is somebody else's, all owners
-    /// look at what became of theirs (rule 13).
+    /// The row of a session, loaded once in the transaction.
     fn session(&mut self, name: &Arc<str>) -> Result<Option<Session>> {
         if let Some(known) = self.sessions.get(name) {
             return Ok(*known);
         }
-        let mut select = self.db.prepare_cached("SELECT id, owner, epoch, salt FROM session WHERE name = ?1")?;
+        let mut select = self
+            .db
+            .prepare_cached("SELECT id, owner, released IS NOT NULL, epoch, salt FROM session WHERE name = ?1")?;
         let row = select.query_row(params![&**name], |row| {
-            Ok((row.get::<_, i64>(1)?, Session { id: row.get(0)?, epoch: reader::epoch(row, 2)? }))
+            Ok(Session { id: row.get(0)?, owner: row.get(1)?, epoch: reader::epoch(row, 3)?, is_released: row.get(2)? })
         });
         let row = row.optional()?;
-        if row.is_some_and(|(owner, _)| owner != self.context.owner) {
-            self.db.prepare_cached("UPDATE total SET by_others = by_others + 1")?.execute([])?;
-        }
-        self.sessions.insert(Arc::clone(name), row.map(|(_, session)| session));
-        Ok(row.map(|(_, session)| session))
+        self.sessions.insert(Arc::clone(name), row);
+        Ok(row)
     }
 
-    /// Counts a change of what is held; `total` and the session learn it when the rows are written back.
+    /// Counts a change of a session's logs; `total` and the session learn it when the rows are written back.
     pub(super) fn count(&mut self, session: i64, streams: i64, events: i64, bytes: i64) {
         *self.growth.entry(session).or_default() += bytes;
         self.totals.streams += streams;
@@ -371,7 +395,8 @@ impl<'a> Batch<'a> {
             let Row { id, head, low, low_tag, low_at, chain, events, bytes, finished, .. } = row;
             update.execute(params![id, head, low, low_tag, low_at, chain, events, bytes, finished])?;
         }
-        let mut update = self.db.prepare_cached("UPDATE session SET bytes = bytes + ?2 WHERE id = ?1")?;
+        let mut update =
+            self.db.prepare_cached("UPDATE session SET bytes = bytes + ?2, changes = changes + 1 WHERE id = ?1")?;
         for (session, bytes) in self.growth.drain() {
             update.execute(params![session, bytes])?;
         }

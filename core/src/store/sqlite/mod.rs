@@ -30,7 +30,7 @@ use writer::Writer;
 
 use super::mailbox::{Backend, Mailbox, Queued};
 use super::threads::Threads;
-use super::{Limits, OpenError, StoreOptions, StreamKey, Usage, WallClock, Watcher};
+use super::{Limits, OpenError, StoreOptions, Usage, WallClock, Watcher};
 use crate::Ms;
 
 /// How long a store that goes away may take to write what waits.
@@ -132,12 +132,12 @@ impl SqliteStore {
 
 /// The writer applies retention by itself, with every sign of life.
 impl Backend for SqliteFile {
-    fn watch(&self, key: &StreamKey, watcher: &Watcher) {
-        self.watching.watch(key, watcher);
+    fn watch(&self, session: &Arc<str>, watcher: &Watcher) {
+        self.watching.watch(session, watcher);
     }
 
-    fn unwatch(&self, key: &StreamKey, watcher: &Watcher) {
-        self.watching.unwatch(key, watcher);
+    fn unwatch(&self, session: &str, watcher: &Watcher) {
+        self.watching.unwatch(session, watcher);
     }
 
     fn usage(&self) -> Usage {

@@ -3,8 +3,9 @@
 //! A session has its streams, a stream its events. `owner` has a row for every store object that has the file open, in
 //! whichever process, with a count of its signs of life: none when it has closed the file. `lost` is when it did so, or
 //! was found to give no signs. A session is its owner's, with an epoch, until somebody takes it over; `released` is when
-//! the owner let it go. `total` is one row that counts everything, so that the bounds hold for all processes together,
-//! and how often somebody else than its owner may have changed a session (`by_others`).
+//! the owner let it go. Its `changes` grow when one of its logs does or gets a reader; they begin anywhere, so that a session
+//! which is begun anew is not taken for the one before. `total` is one row that counts everything, so that the bounds hold
+//! for all processes together, and how often a session got a reader, or an owner, that is not its owner (`by_others`).
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ use crate::store::{Durability, OpenError};
 /// Tells our files from those of others: "tail" in ASCII.
 const APPLICATION_ID: i32 = 0x7461_696C;
 /// The version of the tables below.
-const VERSION: i32 = 3;
+const VERSION: i32 = 4;
 
 const TABLES: &str = "
 CREATE TABLE owner (
@@ -34,6 +35,7 @@ CREATE TABLE session (
     salt INTEGER NOT NULL,
     released INTEGER,
     bytes INTEGER NOT NULL DEFAULT 0,
+    changes INTEGER NOT NULL DEFAULT (random() >> 1),
     revision TEXT,
     principal TEXT,
     retry_ms INTEGER NOT NULL DEFAULT 0,

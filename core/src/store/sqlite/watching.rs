@@ -1,19 +1,20 @@
 //! Tells watchers what other processes did to the file.
 //!
 //! SQLite has a number that changes with every commit of anybody; looking at it takes microseconds. Only
-//! then the watched logs are looked at, and only what other processes write can have changed for a
-//! watcher. What they do to sessions of this process, as readers and heirs that come, is counted: their logs are looked at
-//! only when there was more of that.
+//! then the watched sessions are looked at, and the logs of those whose own number has changed. What other processes do to
+//! sessions of this one, as readers and heirs that come, is counted: these sessions are looked at only when there was more
+//! of that.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, Result, params};
 
 use super::Context;
 use super::forks::Link;
-use crate::store::{StreamKey, Watcher, Watchers};
+use crate::protocol::StreamNonce;
+use crate::store::{Watcher, Watchers};
 
 /// Pause between two looks at the number.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -28,25 +29,25 @@ pub(super) struct Watching {
 
 #[derive(Default)]
 struct State {
-    /// Logs that are watched, or not watched any more, since the last look; in this order.
-    changes: Vec<(StreamKey, bool)>,
+    /// Sessions that are watched, or not watched any more, since the last look; in this order.
+    changes: Vec<(Arc<str>, bool)>,
     closed: bool,
 }
 
 impl Watching {
-    pub(super) fn watch(&self, key: &StreamKey, watcher: &Watcher) {
+    pub(super) fn watch(&self, session: &Arc<str>, watcher: &Watcher) {
         // Locked first, so that the changes stand in the order in which the watchers saw them.
         let mut state = self.lock();
-        if self.watchers.watch(key, watcher) {
-            state.changes.push((key.clone(), true));
+        if self.watchers.watch(session, watcher) {
+            state.changes.push((Arc::clone(session), true));
             self.changed.notify_one();
         }
     }
 
-    pub(super) fn unwatch(&self, key: &StreamKey, watcher: &Watcher) {
+    pub(super) fn unwatch(&self, session: &str, watcher: &Watcher) {
         let mut state = self.lock();
-        if self.watchers.unwatch(key, watcher) {
-            state.changes.push((key.clone(), false));
+        if self.watchers.unwatch(session, watcher) {
+            state.changes.push((session.into(), false));
         }
     }
 
@@ -56,7 +57,7 @@ impl Watching {
     }
 
     /// Waits while nothing is watched, and a pause. Returns what changed; none when the store is closed.
-    fn next(&self) -> Option<Vec<(StreamKey, bool)>> {
+    fn next(&self) -> Option<Vec<(Arc<str>, bool)>> {
         let mut state = self.lock();
         while self.watchers.is_empty() && !state.closed {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -72,20 +73,31 @@ impl Watching {
     }
 }
 
-/// What a watcher wants to know of a log: head, whether it is finished, readers; and whether only this store object
-/// writes it. None when it is gone.
-type Seen = Option<(i64, bool, i64, bool)>;
+/// What a watcher wants to know of a log: its readers and, where another store object writes it, its head and whether it is
+/// finished.
+type Seen = (i64, Option<(i64, bool)>);
+
+/// A session as it was seen last. By itself it is not there.
+#[derive(Default)]
+struct Session {
+    /// Its row's id, its number of changes, and whether it is this store object's.
+    row: Option<(i64, i64, bool)>,
+    logs: HashMap<StreamNonce, Seen>,
+}
 
 /// What the thread knows from one look to the next.
 #[derive(Default)]
 struct Known {
-    logs: HashMap<StreamKey, Seen>,
+    sessions: HashMap<Arc<str>, Session>,
     /// What callers changed and nobody looked at yet.
-    changes: VecDeque<(StreamKey, bool)>,
+    changes: VecDeque<(Arc<str>, bool)>,
     /// The connection, and its number of the last commit.
     version: (u64, i64),
     by_others: i64,
 }
+
+/// Logs that changed, with their sessions; no log where a session has another owner.
+type Changed = Vec<(Arc<str>, Option<StreamNonce>)>;
 
 /// The thread: ends when the store is closed.
 pub(super) fn run(file: &Link, watching: &Watching, context: &Context) {
@@ -98,22 +110,26 @@ pub(super) fn run(file: &Link, watching: &Watching, context: &Context) {
             tracing::warn!(target: "tailrope", %error, "the logs of other processes were not looked at");
             known.version = (0, 0);
         }
-        for key in changed {
-            watching.watchers.changed(&key);
+        for (session, nonce) in changed {
+            match nonce {
+                Some(nonce) => watching.watchers.changed(&session, nonce),
+                None => watching.watchers.session_changed(&session),
+            }
         }
     }
 }
 
 impl Known {
     /// The logs that changed since the last look.
-    fn look(&mut self, db: &Connection, times: u64, context: &Context, changed: &mut Vec<StreamKey>) -> Result<()> {
-        while let Some((key, is_watched)) = self.changes.front() {
+    fn look(&mut self, db: &Connection, times: u64, context: &Context, changed: &mut Changed) -> Result<()> {
+        while let Some((name, is_watched)) = self.changes.front() {
             if *is_watched {
-                // Who watches has looked before; what came between is told.
-                self.logs.insert(key.clone(), see(db, context, key)?);
-                changed.push(key.clone());
+                // Who watches has looked before. It may have been the owner then: another one is told.
+                let mut session = Session { row: Some((0, 0, true)), ..Session::default() };
+                session.look(db, context, name, changed)?;
+                self.sessions.insert(Arc::clone(name), session);
             } else {
-                self.logs.remove(key);
+                self.sessions.remove(name);
             }
             self.changes.pop_front();
         }
@@ -124,67 +140,89 @@ impl Known {
         }
         let by_others: i64 = db.prepare_cached("SELECT by_others FROM total")?.query_row([], |row| row.get(0))?;
         let all = by_others != self.by_others;
-        let is_mine = |seen: &Seen| seen.is_some_and(|(.., is_mine)| is_mine);
-        for (key, seen) in self.logs.iter_mut().filter(|(_, seen)| all || !is_mine(seen)) {
-            let found = see(db, context, key)?;
-            if found != *seen {
-                *seen = found;
-                changed.push(key.clone());
-            }
+        for (name, session) in self.sessions.iter_mut().filter(|(_, session)| all || !session.is_mine()) {
+            session.look(db, context, name, changed)?;
         }
         (self.version, self.by_others) = (version, by_others);
         Ok(())
     }
 }
 
-fn see(db: &Connection, context: &Context, key: &StreamKey) -> Result<Seen> {
+impl Session {
+    fn is_mine(&self) -> bool {
+        self.row.is_some_and(|(.., is_mine)| is_mine)
+    }
+
+    /// The logs that changed since the last look.
+    fn look(&mut self, db: &Connection, context: &Context, name: &Arc<str>, changed: &mut Changed) -> Result<()> {
+        let mut select = db.prepare_cached("SELECT id, changes, owner = ?2 FROM session WHERE name = ?1")?;
+        let row = select.query_row(params![&**name, context.owner], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)));
+        let row = row.optional()?;
+        if row == self.row {
+            return Ok(());
+        }
+        let logs = row.map_or_else(|| Ok(HashMap::new()), |(id, _, is_mine)| logs(db, id, is_mine))?;
+        let new = logs.iter().filter(|(nonce, seen)| self.logs.get(nonce) != Some(seen)).map(|(nonce, _)| nonce);
+        let gone = self.logs.keys().filter(|nonce| !logs.contains_key(nonce));
+        changed.extend(new.chain(gone).map(|nonce| (Arc::clone(name), Some(*nonce))));
+        if self.is_mine() && matches!(row, Some((.., false))) {
+            changed.push((Arc::clone(name), None));
+        }
+        *self = Self { row, logs };
+        Ok(())
+    }
+}
+
+/// Logs of its own that nobody has read are nothing to an owner.
+fn logs(db: &Connection, session: i64, is_mine: bool) -> Result<HashMap<StreamNonce, Seen>> {
     let mut select = db.prepare_cached(
-        "SELECT head, finished IS NOT NULL, readers, owner = ?3 FROM session JOIN stream ON stream.session = session.id
-         WHERE name = ?1 AND nonce = ?2",
+        "SELECT nonce, readers, head, finished IS NOT NULL FROM stream WHERE session = ?1 AND (readers > 0 OR NOT ?2)",
     )?;
-    let row = select.query_row(params![&*key.session, key.nonce.0, context.owner], |row| {
-        Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
-    });
-    row.optional()
+    let rows = select.query_map(params![session, is_mine], |row| {
+        let written = if is_mine { None } else { Some((row.get(2)?, row.get(3)?)) };
+        Ok((StreamNonce(row.get(0)?), (row.get(1)?, written)))
+    })?;
+    rows.collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Weak};
+    use std::sync::Weak;
     use std::thread;
 
     use super::*;
-    use crate::protocol::StreamNonce;
     use crate::store::Watch;
 
     struct Ear;
 
     impl Watch for Ear {
         fn changed(&self, _nonce: StreamNonce) {}
+
+        fn all_changed(&self) {}
     }
 
     /// One who comes as another goes: a session that is adopted anew while its last view is dropped.
     #[test]
-    fn the_last_change_of_a_log_says_whether_it_is_watched() {
+    fn the_last_change_of_a_session_says_whether_it_is_watched() {
         let watching = Watching::default();
-        let key = StreamKey { session: "s".into(), nonce: StreamNonce([1; 12]) };
+        let session: Arc<str> = "s".into();
         let ears = [Arc::new(Ear), Arc::new(Ear)];
         for _ in 0..5_000 {
             thread::scope(|scope| {
                 for ear in &ears {
                     let watcher: Weak<dyn Watch> = Arc::downgrade(&(Arc::clone(ear) as Arc<dyn Watch>));
-                    let (watching, key) = (&watching, &key);
+                    let (watching, session) = (&watching, &session);
                     scope.spawn(move || {
-                        watching.watch(key, &watcher);
-                        watching.unwatch(key, &watcher);
-                        watching.watch(key, &watcher);
+                        watching.watch(session, &watcher);
+                        watching.unwatch(session, &watcher);
+                        watching.watch(session, &watcher);
                     });
                 }
             });
             let last = watching.lock().changes.last().map(|(_, is_watched)| *is_watched);
             assert_eq!(last, Some(true));
             for ear in &ears {
-                watching.unwatch(&key, &(Arc::downgrade(ear) as Watcher));
+                watching.unwatch(&session, &(Arc::downgrade(ear) as Watcher));
             }
         }
     }

@@ -226,6 +226,10 @@ impl Session {
         Ok(log.trim(limits, max_bytes, now))
     }
 
+    pub(super) fn nonces(&self) -> impl Iterator<Item = StreamNonce> {
+        self.logs.values().map(|log| StreamNonce(log.nonce))
+    }
+
     fn set(&mut self, record: &SessionRecord) {
         let SessionRecord { revision, principal, retry_ms, list_changed, standalone } = record.clone();
         let ListChanged { tools, prompts, resources } = list_changed;

@@ -7,29 +7,46 @@ use std::time::{Duration, Instant};
 use tailrope_core::Ms;
 use tailrope_core::protocol::StreamNonce;
 use tailrope_core::store::contract::{Caller, Log};
-use tailrope_core::store::{EventStore, PostgresStore, Watch, Watcher};
+use tailrope_core::store::{Attach, EventStore, PostgresStore, Watch, Watcher};
 
 use crate::kit::events::sized;
 use crate::kit::eventually::PATIENCE;
 
-#[derive(Default)]
+/// Rings for one log.
 pub(crate) struct Bell {
+    nonce: StreamNonce,
     rings: Mutex<u64>,
     rang: Condvar,
 }
 
 impl Watch for Bell {
-    fn changed(&self, _nonce: StreamNonce) {
-        *self.rings.lock().unwrap() += 1;
-        self.rang.notify_all();
+    fn changed(&self, nonce: StreamNonce) {
+        if nonce == self.nonce {
+            *self.rings.lock().unwrap() += 1;
+            self.rang.notify_all();
+        }
+    }
+
+    fn all_changed(&self) {
+        self.changed(self.nonce);
     }
 }
 
 impl Bell {
-    pub(crate) fn watching(self: &Arc<Self>, store: &PostgresStore, log: &Log) {
-        let watch: Arc<dyn Watch> = Arc::clone(self) as Arc<dyn Watch>;
+    /// Rings for what this store object hears of the log.
+    pub(crate) fn watching(store: &PostgresStore, log: &Log) -> Arc<Self> {
+        let bell = Arc::new(Self { nonce: log.key.nonce, rings: Mutex::default(), rang: Condvar::new() });
+        let watch: Arc<dyn Watch> = Arc::clone(&bell) as Arc<dyn Watch>;
         let watcher: Watcher = Arc::downgrade(&watch);
-        store.watch(&log.key, &watcher);
+        store.watch(&log.key.session, &watcher);
+        bell
+    }
+
+    /// The same, when a reader came there.
+    pub(crate) fn reading(store: &PostgresStore, log: &Log) -> Arc<Self> {
+        let bell = Self::watching(store, log);
+        read_by(store, log);
+        bell
     }
 
     pub(crate) fn rings(&self) -> u64 {
@@ -55,12 +72,17 @@ impl Bell {
     }
 }
 
+/// A reader comes to the log.
+pub(crate) fn read_by(store: &PostgresStore, log: &Log) {
+    let counts = Attach { stream: Some(log.key.nonce), counts: true, ..Attach::default() };
+    assert!(Caller::new(store, Ms(0)).attach(&log.key.session, &counts).log.is_some(), "it is there");
+}
+
 /// From the answer to an append until the hint at another store object, in order of size.
 pub(crate) fn hint_times(writing: &PostgresStore, reading: &PostgresStore, count: usize) -> Vec<Duration> {
     let caller = Caller::new(writing, Ms(0));
     let mut log = caller.open("hints", count as u64);
-    let bell = Arc::new(Bell::default());
-    bell.watching(reading, &log);
+    let bell = Bell::reading(reading, &log);
     let mut times: Vec<Duration> = (0..count)
         .map(|_| {
             bell.settle();

@@ -7,10 +7,10 @@ use bytes::Bytes;
 use tailrope_core::Ms;
 use tailrope_core::store::contract::{Caller, Log, check, check_shared};
 use tailrope_core::store::{
-    Append, Attach, EventStore, Limits, Owner, ReadLimit, SessionRecord, StoreError, StoreOptions, open,
+    Append, EventStore, Limits, Owner, ReadLimit, SessionRecord, StoreError, StoreOptions, open,
 };
 
-use super::bell::Bell;
+use super::bell::{Bell, read_by};
 use super::database::{Administrator, Namespaces, at, namespace, told, two, with_clock};
 use crate::kit::events::{positions, positions_if_kept, question, sized, terminal};
 use crate::kit::eventually::eventually;
@@ -368,10 +368,9 @@ fn a_store_takes_four_connections_and_each_of_them_is_used() {
     let address = format!("{}&application_name={name}", namespaces.address());
     let (store, server) = (at(&address, &StoreOptions::default()), Administrator::new());
     let caller = Caller::new(&store, Ms(0));
-    let bell = Arc::new(Bell::default());
     let mut logs: Vec<_> = (0..16).map(|number| caller.open(&format!("s {number}"), 1)).collect();
+    let bell = Bell::watching(&store, &logs[0]);
     for log in &mut logs {
-        bell.watching(&store, log);
         caller.push(log, &[sized(10)]);
         caller.log(log);
     }
@@ -385,8 +384,7 @@ fn a_store_takes_four_connections_and_each_of_them_is_used() {
     // Somebody else writes, and it hears of that.
     let other = at(&address.replace("four-", "other-"), &StoreOptions::default());
     let heard = bell.rings();
-    let counts = Attach { stream: Some(logs[0].key.nonce), counts: true, ..Attach::default() };
-    assert!(Caller::new(&other, Ms(0)).attach("s 0", &counts).log.is_some_and(|log| log.page.readers == 1));
+    read_by(&other, &logs[0]);
     bell.wait(heard);
     let count = format!("SELECT count(*) FROM pg_stat_activity WHERE application_name = '{name}'");
     eventually("all are used", || server.number(&count) >= 4);

@@ -15,9 +15,10 @@ use crate::kit::eventually::PATIENCE;
 
 /// No sign of life, and no housekeeping, falls into the test.
 const OWNER_LOST_MS: u64 = 3_600_000;
-/// One request takes no longer. Where a store asks for something else at that moment, the request that passes may be that.
+/// One request takes no longer. Where a store asks for something else at that moment, the request that passes may be that,
+/// and the attempt says nothing.
 const ONE_ANSWER: Duration = Duration::from_secs(10);
-const ATTEMPTS: usize = 3;
+const ATTEMPTS: usize = 5;
 
 #[test]
 fn a_resume_elsewhere_has_its_first_event_after_one_round_trip() {
@@ -59,7 +60,7 @@ pub(crate) fn resume_takes_one_round_trip(address: &str) {
         assert!(look_up.take().is_none(), "only the server knows of the session");
         proxy.let_pass(1);
         let got = wait_for(ONE_ANSWER, || look_up.take()).and_then(|found| {
-            let found = found.expect("the store can tell").expect("the session is there");
+            let found = found.ok()?.expect("the session is there");
             let connection = resume(&found, primed);
             wait_for(ONE_ANSWER, || {
                 there.tick();

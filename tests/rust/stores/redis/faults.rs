@@ -14,7 +14,7 @@ use tailrope_core::store::{
 };
 use tailrope_core::stream::{Chain, EventKind, StoredEvent};
 
-use super::server::{self, Hints, Kind, Server, fresh, place, say, watcher};
+use super::server::{self, Hints, Kind, Server, follow, fresh, place, say, watcher};
 use crate::kit::events::{positions, question, sized, terminal};
 use crate::kit::eventually::{PATIENCE, eventually};
 use crate::stores::postgres::proxy::Proxy;
@@ -33,7 +33,7 @@ fn a_server_that_was_restarted_empty_has_no_logs_and_takes_new_ones() {
     let mut log = caller.open("s", 1);
     caller.push(&mut log, &[sized(10), question()]);
     let hints = Arc::new(Hints::default());
-    store.watch(&log.key, &watcher(&hints));
+    store.watch(&log.key.session, &watcher(&hints));
     eventually("it listens", || hints.count() > 0);
     let before = hints.count();
     server.kill();
@@ -41,7 +41,7 @@ fn a_server_that_was_restarted_empty_has_no_logs_and_takes_new_ones() {
     assert_eq!(caller.append(&log, 3, &[sized(10)]), Err(StoreError::Gone), "never in silence");
     assert_eq!(caller.read(&log, 0, EVERYTHING), Err(StoreError::Gone));
     assert_eq!((caller.log(&log), caller.session("s", None)), (None, None));
-    eventually("whoever waits for a log that is gone is told to look", || hints.count() > before);
+    eventually("those who wait for a log that is gone are told to look", || hints.count() > before);
     let mut log = caller.open("s", 2);
     caller.push(&mut log, &[sized(10)]);
     log.assert_stored(&caller, 0, "I9");
@@ -377,8 +377,9 @@ fn hints_come_again_after_the_subscription_was_cut() {
     let caller = Caller::new(&*a, Ms(0));
     let mut log = caller.open("s", 1);
     let hints = Arc::new(Hints::default());
-    b.watch(&log.key, &watcher(&hints));
+    b.watch(&log.key.session, &watcher(&hints));
     eventually("it listens", || hints.count() > 0);
+    follow(&Caller::new(&*b, Ms(0)), &log);
     for _ in 0..5 {
         let before = hints.count();
         server.say(&["CLIENT", "KILL", "TYPE", "pubsub"]);
@@ -387,6 +388,20 @@ fn hints_come_again_after_the_subscription_was_cut() {
         caller.push(&mut log, &[sized(10)]);
         eventually("it hears again", || hints.count() > before);
     }
+}
+
+#[test]
+fn what_is_written_is_written_also_where_nobody_may_be_told() {
+    let server = Server::start(&[]);
+    let (a, b) = (at(&server.address("")), at(&server.address("")));
+    let caller = Caller::new(&*a, Ms(0));
+    let mut log = caller.open("s", 1);
+    assert_eq!(server.say(&["ACL", "SETUSER", "default", "resetchannels"]), ["OK"]);
+    let reader = Caller::new(&*b, Ms(0));
+    follow(&reader, &log);
+    caller.push(&mut log, &[sized(10)]);
+    log.assert_stored(&reader, 0, "I1");
+    assert_eq!(server.refusals(":n:"), 2, "a reader, and an event");
 }
 
 #[test]

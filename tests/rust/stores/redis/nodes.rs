@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use tailrope_core::Ms;
 use tailrope_core::store::contract::{Caller, check};
-use tailrope_core::store::{Attach, Limits, StoreError, StoreOptions};
+use tailrope_core::store::{Limits, StoreError, StoreOptions};
 
 use super::server::{
-    self, Hints, Kind, Server, address, at, fresh, hints_come, keeps_the_contract, keeps_the_rules_between_processes,
-    keys, place, refusal, say, variable, watcher,
+    self, Hints, Kind, Server, address, at, follow, fresh, hints_come, keeps_the_contract,
+    keeps_the_rules_between_processes, keys, place, refusal, say, variable, watcher,
 };
 use crate::kit::events::{question, sized, terminal};
 use crate::kit::eventually::eventually;
@@ -73,8 +73,9 @@ fn a_failover_of_sentinels_is_followed() {
     let mut log = caller.open("s", 1);
     caller.push(&mut log, &[sized(10)]);
     let hints = Arc::new(Hints::default());
-    b.watch(&log.key, &watcher(&hints));
+    b.watch(&log.key.session, &watcher(&hints));
     eventually("it listens", || hints.count() > 0);
+    follow(&Caller::new(&*b, Ms(0)), &log);
     let sentinel = place(&server::address(Kind::Sentinel));
     let primary = || say(&sentinel, &["SENTINEL", "get-master-addr-by-name", "tailrope"]).join(":");
     let before = primary();
@@ -118,8 +119,9 @@ fn slots_that_move_to_another_server_of_the_cluster_are_followed() {
     let mut log = caller.open("that moves", 1);
     caller.push(&mut log, &[sized(10)]);
     let hints = Arc::new(Hints::default());
-    b.watch(&log.key, &watcher(&hints));
+    b.watch(&log.key.session, &watcher(&hints));
     eventually("it listens", || hints.count() > 0);
+    follow(&Caller::new(&*b, Ms(0)), &log);
     let namespace = address.rsplit('=').next().unwrap();
     let of_session = |server: &str| say(server, &["KEYS", &format!("{namespace}:{{*}}:*")]);
     let from = servers.iter().find(|server| !of_session(server).is_empty()).expect("some server has it");
@@ -151,8 +153,7 @@ fn slots_that_move_to_another_server_of_the_cluster_are_followed() {
     log.assert_stored(&Caller::new(&*b, Ms(0)), 0, "I3");
     eventually("hints come from the other server", || {
         let heard = hints.count();
-        let attach = Attach { stream: Some(log.key.nonce), counts: true, ..Attach::default() };
-        caller.attach("that moves", &attach);
+        follow(&caller, &log);
         std::thread::sleep(Duration::from_millis(100));
         hints.count() > heard
     });

@@ -41,7 +41,7 @@ fn the_documented_rights_are_enough() {
 #[test]
 fn the_documented_rights_are_enough_in_a_cluster() {
     let address = address(Kind::Cluster);
-    let (one, more) = (set_user("ACL SETUSER", "rights-"), set_user("+spublish", "rights-"));
+    let (one, more) = (set_user("ACL SETUSER", "rights-"), set_user("+cluster|slots", "rights-"));
     let words: Vec<&str> = one.iter().chain(&more).map(String::as_str).collect();
     let (_, places) = address.split_once("://").expect("it is an address");
     for place in places.split(',') {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tailrope_core::Ms;
 use tailrope_core::protocol::StreamNonce;
 use tailrope_core::store::contract::{Caller, Log, check, check_shared, progress};
-use tailrope_core::store::{EventStore, StoreOptions, Watch, Watcher, open};
+use tailrope_core::store::{Attach, EventStore, StoreOptions, Watch, Watcher, open};
 
 use crate::kit::eventually::PATIENCE;
 use crate::kit::folder::Folder;
@@ -105,7 +105,7 @@ pub(crate) fn keys(place: &str, namespace: &str) -> Vec<String> {
     say(place, &["KEYS", &format!("{namespace}:*")])
 }
 
-/// A port below those that the system gives to whoever wants any: between two starts nobody is handed it.
+/// A port below those that the system gives to those who want any: between two starts nobody is handed it.
 pub(crate) fn free_port() -> u16 {
     let mut random = [0; 2];
     loop {
@@ -180,9 +180,28 @@ impl Server {
 
     /// How often the script was run.
     pub(crate) fn runs(&self) -> u64 {
+        self.calls("evalsha")
+    }
+
+    /// How often it was given a command, or a script gave it.
+    pub(crate) fn calls(&self, command: &str) -> u64 {
         let said = self.say(&["INFO", "commandstats"]).concat();
-        let calls = said.split_once("cmdstat_evalsha:calls=").and_then(|(_, calls)| calls.split(',').next());
+        let of_command = format!("cmdstat_{command}:calls=");
+        let calls = said.split_once(&of_command).and_then(|(_, calls)| calls.split(',').next());
         calls.map_or(0, |calls| calls.parse().expect("a number"))
+    }
+
+    /// How often somebody was refused a command or a channel with this in its name.
+    pub(crate) fn refusals(&self, name: &str) -> u64 {
+        let (mut count, mut refusals) = (0, 0);
+        for pair in self.say(&["ACL", "LOG", "128"]).windows(2) {
+            match &*pair[0] {
+                "count" => count = pair[1].parse().expect("a number"),
+                "object" if pair[1].contains(name) => refusals += count,
+                _ => {}
+            }
+        }
+        refusals
     }
 }
 
@@ -229,6 +248,10 @@ impl Watch for Hints {
         *state = (state.0 + 1, Some(Instant::now()));
         self.came.notify_all();
     }
+
+    fn all_changed(&self) {
+        self.changed(StreamNonce([0; 12]));
+    }
 }
 
 impl Hints {
@@ -254,6 +277,12 @@ pub(crate) fn watcher(hints: &Arc<Hints>) -> Watcher {
     Arc::downgrade(&hints)
 }
 
+/// A reader of the log is at this store object.
+pub(crate) fn follow(caller: &Caller<'_>, log: &Log) {
+    let attach = Attach { stream: Some(log.key.nonce), counts: true, ..Attach::default() };
+    assert!(caller.attach(&log.key.session, &attach).log.is_some(), "the log is there");
+}
+
 /// Each event of another process is told, and none of this one. Returns how long half of the hints took at most.
 pub(crate) fn hints_come(kind: Kind) -> Duration {
     let address = fresh(kind);
@@ -262,9 +291,11 @@ pub(crate) fn hints_come(kind: Kind) -> Duration {
     let mut logs: Vec<Log> = (0..10).map(|number| caller.open(&format!("s{number}"), number)).collect();
     let hints: Vec<Arc<Hints>> = logs.iter().map(|_| Arc::default()).collect();
     for (log, hints) in logs.iter().zip(&hints) {
-        b.watch(&log.key, &watcher(hints));
-        hints.wait();
+        b.watch(&log.key.session, &watcher(hints));
+        follow(&Caller::new(&*b, Ms(0)), log);
     }
+    // The subscription has begun.
+    hints[0].wait();
     let mut took = Vec::new();
     for round in 0..60 {
         for (log, hints) in logs.iter_mut().zip(&hints) {
@@ -276,8 +307,9 @@ pub(crate) fn hints_come(kind: Kind) -> Duration {
     }
     took.sort_unstable();
     let own = Arc::new(Hints::default());
-    a.watch(&logs[0].key, &watcher(&own));
+    a.watch(&logs[0].key.session, &watcher(&own));
     own.wait();
+    hints[0].forget();
     caller.push(&mut logs[0], &[progress("own")]);
     hints[0].wait();
     assert_eq!(own.count(), 1, "what was done here needs no hint");

@@ -7,11 +7,13 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tailrope_core::Ms;
 use tailrope_core::store::contract::{Caller, Log, check_size};
-use tailrope_core::store::{Append, Attach, EventStore, Limits, ReadLimit, SessionRecord, StoreError, StoreOptions};
+use tailrope_core::store::{
+    Append, Attach, Epoch, EventStore, Hold, Limits, ReadLimit, SessionRecord, StoreError, StoreOptions,
+};
 
 use super::server::{
-    Kind, Server, address, at, fresh, hints_come, keeps_the_contract, keeps_the_rules_between_processes, keys, place,
-    refusal,
+    Hints, Kind, Server, address, at, follow, fresh, hints_come, keeps_the_contract, keeps_the_rules_between_processes,
+    keys, place, refusal, watcher,
 };
 use crate::kit::events::{positions, question, sized, terminal};
 
@@ -215,6 +217,53 @@ fn i6_a_finished_log_is_readable_until_its_retention_ends() {
 #[test]
 fn hints_of_other_processes_come() {
     hints_come(Kind::Alone);
+}
+
+#[test]
+fn an_event_is_told_where_its_last_readers_are_and_nowhere_else() {
+    let server = Server::start(&[]);
+    let open = || at(&server.address(""), &StoreOptions::default());
+    let owner = open();
+    let caller = Caller::new(&*owner, Ms(0));
+    let mut log = caller.open("s", 1);
+    let told = |step: &mut dyn FnMut()| {
+        let before = server.calls("publish");
+        step();
+        server.calls("publish") - before
+    };
+    let at_home = told(&mut || {
+        caller.push(&mut log, &[sized(1)]);
+        follow(&caller, &log);
+        caller.push(&mut log, &[sized(2), question()]);
+    });
+    assert_eq!(at_home, 0);
+    for readers in 1..=10 {
+        let other = open();
+        let other = Caller::new(&*other, Ms(0));
+        assert_eq!(told(&mut || follow(&other, &log)), readers.min(9), "the owner, and where other readers are");
+        assert_eq!(told(&mut || follow(&other, &log)), readers.min(8), "its own store object knows");
+        assert_eq!(told(&mut || caller.push(&mut log, &[sized(1)])), readers.min(8));
+    }
+    let dropped = told(&mut || {
+        owner.drop_session("s", caller.epoch);
+        assert_eq!(caller.log(&log), None);
+    });
+    assert_eq!(dropped, 8);
+}
+
+#[test]
+fn the_owner_of_a_session_without_logs_is_told_that_it_has_another_one() {
+    let address = fresh(Kind::Alone);
+    let (a, b) = (at(&address, &StoreOptions::default()), at(&address, &StoreOptions::default()));
+    let owner = Caller::new(&*a, Ms(0));
+    owner.hold("s", SessionRecord::default());
+    let hints = Arc::new(Hints::default());
+    a.watch(&"s".into(), &watcher(&hints));
+    hints.wait();
+    hints.forget();
+    let hold = Hold { epoch: Epoch { number: 2, salt: 2 }, seen: Some(owner.epoch), record: None };
+    assert_eq!(Caller::new(&*b, Ms(0)).try_hold("s", &hold), Ok(Vec::new()));
+    hints.wait();
 }
 
 // Addresses

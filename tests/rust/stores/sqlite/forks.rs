@@ -34,6 +34,8 @@ impl Watch for Ear {
     fn changed(&self, _nonce: StreamNonce) {
         let _ = self.0.send(());
     }
+
+    fn all_changed(&self) {}
 }
 
 #[test]
@@ -47,7 +49,7 @@ fn no_file_is_open_while_the_process_forks_and_all_go_on_after_it() {
     elsewhere.push(&mut log, &[sized(10)]);
     let (heard, hears) = channel();
     let ear: Arc<dyn Watch> = Arc::new(Ear(heard));
-    here.watch(&log.key, &Arc::downgrade(&ear));
+    here.watch(&log.key.session, &Arc::downgrade(&ear));
     hears.recv_timeout(PATIENCE).expect("who begins to watch is told");
     for turn in 2..=20 {
         assert!(descriptors("forking.db") > 0);

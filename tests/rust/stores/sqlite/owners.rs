@@ -2,8 +2,8 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, Weak};
 
 use super::store::swept;
 use crate::kit::events::sized;
@@ -29,45 +29,95 @@ fn owner_of(caller: &Caller<'_>, log: &Log) -> Option<Owner> {
     caller.read(log, 0, ReadLimit::default()).expect("it is there").owner
 }
 
-/// A session that this epoch had, taken over.
-fn take_over(heir: &Caller<'_>, session: &str, seen: Epoch) {
-    let hold = Hold { epoch: heir.epoch, seen: Some(seen), record: None };
-    assert_eq!(heir.try_hold(session, &hold).map(|running| running.len()), Ok(1), "its log has no end");
-}
-
 fn count_of(file: &Path, rows: &str) -> i64 {
     let db = rusqlite::Connection::open(file).unwrap();
     db.query_row(&format!("SELECT count(*) FROM {rows}"), [], |row| row.get(0)).unwrap()
 }
 
+/// Stands for all logs of a session.
+const ALL: StreamNonce = StreamNonce([0; 12]);
+
+/// Tells which logs hints are for.
+struct Hints(Mutex<Sender<StreamNonce>>);
+
+impl Watch for Hints {
+    fn changed(&self, nonce: StreamNonce) {
+        let _ = self.0.lock().unwrap().send(nonce);
+    }
+
+    fn all_changed(&self) {
+        self.changed(ALL);
+    }
+}
+
+fn hints() -> (Arc<dyn Watch>, Receiver<StreamNonce>) {
+    let (tell, told) = channel();
+    (Arc::new(Hints(Mutex::new(tell))), told)
+}
+
 #[test]
-fn an_owner_is_told_what_others_do_to_its_sessions() {
-    struct Hints(Mutex<Sender<()>>);
-    impl Watch for Hints {
-        fn changed(&self, _nonce: StreamNonce) {
-            let _ = self.0.lock().unwrap().send(());
-        }
+fn an_owner_is_told_of_the_logs_that_are_read_elsewhere_and_of_no_others() {
+    let folder = Folder::new();
+    let file = folder.path("a.db");
+    let (store, other) = (at(&file), at(&file));
+    let owner = Caller::new(&store, Ms(0));
+    let (hints, told) = hints();
+    store.watch(&"s".into(), &Arc::downgrade(&hints));
+    for numbers in [0..5, 5..10] {
+        let mut logs: Vec<Log> = numbers.map(|number| owner.open("s", number)).collect();
+        owner.push(&mut logs[0], &[sized(1)]);
+        store.drop_stream(&logs[1].key, owner.epoch);
+        let nonce = logs[2].key.nonce;
+        let attach = Attach { stream: Some(nonce), counts: true, ..Attach::default() };
+        Caller::new(&other, Ms(0)).attach("s", &attach);
+        assert_eq!(told.recv_timeout(PATIENCE), Ok(nonce), "rule 13");
+    }
+}
+
+#[test]
+fn the_owner_of_a_session_without_logs_is_told_that_another_has_it() {
+    let folder = Folder::new();
+    let file = folder.path("a.db");
+    let (store, other) = (at(&file), at(&file));
+    let owner = Caller::new(&store, Ms(0));
+    owner.hold("s", SessionRecord::default());
+    let (hints, told) = hints();
+    store.watch(&"s".into(), &Arc::downgrade(&hints));
+    let epoch = Epoch { number: 2, salt: 8 };
+    let hold = Hold { epoch, seen: Some(owner.epoch), record: None };
+    assert_eq!(Caller::new(&other, Ms(0)).try_hold("s", &hold), Ok(Vec::new()));
+    assert_eq!(told.recv_timeout(PATIENCE), Ok(ALL), "rule 13");
+}
+
+#[test]
+fn a_session_that_is_begun_anew_is_not_taken_for_the_one_before() {
+    struct Nobody;
+    impl Complete for Nobody {
+        fn complete(&self, _ticket: &Ticket, _outcome: Outcome) {}
     }
     let folder = Folder::new();
     let file = folder.path("a.db");
-    let (owner, heir) = (at(&file), at(&file));
-    let of_owner = Caller::new(&owner, Ms(0));
-    let of_heir = Caller::new(&heir, Ms(0)).with(Epoch { number: 2, salt: 8 });
-    let log = of_owner.open("s", 1);
-    let (tell, told) = channel();
-    let hints: Arc<dyn Watch> = Arc::new(Hints(Mutex::new(tell)));
-    owner.watch(&log.key, &Arc::downgrade(&hints));
-    let is_told = |what: &str| assert!(told.recv_timeout(PATIENCE).is_ok(), "rule 13: {what}");
-    is_told("who begins to watch is told to look");
-    let attach = Attach { stream: Some(log.key.nonce), counts: true, ..Attach::default() };
-    assert_eq!(of_heir.attach("s", &attach).log.map(|log| log.page.readers), Some(1));
-    is_told("a reader");
-    take_over(&of_heir, "s", of_owner.epoch);
-    is_told("an heir");
-    assert_eq!(of_heir.append(&log, 1, &[sized(1)]), Ok(()));
-    is_told("an event of the heir");
-    heir.drop_session("s", of_heir.epoch);
-    is_told("a drop");
+    let (store, other) = (at(&file), at(&file));
+    let owner = Caller::new(&store, Ms(0));
+    let (log, next, epoch) = (owner.open("s", 1), Log::new("s", 2), owner.epoch);
+    let (hints, told) = hints();
+    other.watch(&log.key.session, &Arc::downgrade(&hints));
+    let is_told = |nonce| while told.recv_timeout(PATIENCE).expect("rule 13") != nonce {};
+    is_told(log.key.nonce);
+    let to: Weak<Nobody> = Weak::new();
+    let ticket = Ticket { to, nonce: next.key.nonce, operation: Operation::Append, number: 0 };
+    // While another process has the file, what comes after the first operation waits, to be written in one transaction.
+    let locking = rusqlite::Connection::open(&file).unwrap();
+    locking.execute_batch("BEGIN IMMEDIATE").unwrap();
+    store.settle(&log.key, epoch, 1);
+    store.drop_session("s", epoch);
+    let _ = store.hold("s", &Hold { epoch, seen: None, record: Some(SessionRecord::default()) }, &ticket);
+    let _ = store.append(Ms(0), &next.key, epoch, &next.append(1, &[]), &ticket);
+    store.release("s", epoch);
+    let _ = store.hold("s", &Hold { epoch, seen: Some(epoch), record: None }, &ticket);
+    locking.execute_batch("COMMIT").unwrap();
+    is_told(next.key.nonce);
+    assert_eq!(owner_of(&owner, &next), None, "rule 12: its owner came back");
 }
 
 #[test]

@@ -323,6 +323,9 @@ fn a_short_call_is_one_commit() {
     let call = Append { end: Some("end".into()), retry_ms: Some(5), ..Log::new("s", 2).append(1, &[sized(10)]) };
     caller.write(&Log::new("s", 2), &call).expect("it is written");
     assert_eq!(commits(&file) - before, 2);
+    let stock = Hold { epoch: caller.epoch, seen: Some(caller.epoch), record: None };
+    assert_eq!(caller.try_hold("s", &stock), Ok(Vec::new()));
+    assert_eq!(commits(&file) - before, 2, "an owner that takes stock writes nothing");
     log.assert_stored(&caller, 0, "I2");
 }
 
