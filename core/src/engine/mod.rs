@@ -51,6 +51,7 @@ mod hook_log;
 mod lines;
 mod lost_logs;
 mod numbers;
+mod opening;
 mod outbox;
 mod perform;
 mod places;
