@@ -100,7 +100,8 @@ for (const line of LINES) {
     for (const fault of ['store-unreadable', 'store-stalls']) {
       test(`i8 a log that cannot be read ends the connection: ${fault}`, ours, async (t) => {
         const peer = await opened(t, line, { storeTimeoutMs: STORE_MS, storeWaitMs: 2_000 });
-        const events = await (await peer.script(`log ${fault}`, 'return x')).rest();
+        // More than a page holds, so that it is read back.
+        const events = await (await peer.script(`log ${fault}${'.'.repeat(300_000)}`, 'return x')).rest();
         assert.ok(events[0].isPriming && results(events).length === 0, JSON.stringify(events));
         assert.equal(await peer.ask('return after'), 'after');
       });

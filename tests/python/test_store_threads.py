@@ -132,7 +132,8 @@ async def test_i9_store_that_does_not_answer_is_asked_again_in_time(farm: Farm) 
 async def test_i8_log_that_cannot_be_read_ends_the_connection_cleanly(farm: Farm) -> None:
     async def unread(server: Server, fault: str) -> None:
         peer = await server.peer()
-        reply = await peer.call("script", {"steps": [f"log {fault}", "return x"]})
+        # More than a page holds, so that it is read back.
+        reply = await peer.call("script", {"steps": [f"log {fault}{'.' * 300_000}", "return x"]})
         events = await reply.rest()
         assert events[0].is_priming and not results(events)
         clean(reply)
@@ -264,7 +265,11 @@ async def main():
             await asyncio.sleep(0)
     most = []
     task = asyncio.create_task(busy())
-    await serve("x", STORE)
+    # A loop that comes by itself in time needs no call.
+    for turn in range(50):
+        await serve(f"turn {turn}", STORE)
+        if loop.calls:
+            break
     task.cancel()
     # The thread saw no signal, or told the loop of one.
     assert loop.calls and max(most) <= 1, (loop.calls, most)

@@ -8,8 +8,8 @@ use super::cell::PAGE_BYTES;
 use super::connection::{Chunk, Wake};
 use crate::exchange::{AnswerHead, Join};
 use crate::protocol::{Dialect, Origin, Refusal, StreamNonce};
-use crate::store::{Append, Ticket};
-use crate::stream::{Chain, CloseReason, Page, Seq, StoredEvent};
+use crate::store::Ticket;
+use crate::stream::{CloseReason, Page, Seq};
 
 /// The longest event id that the log shows as a whole.
 const MAX_SHOWN: usize = 256;
@@ -106,26 +106,6 @@ impl Conn {
             Origin::Unnamed => "unknown".to_owned(),
         };
         (request, self.cursor.take().unwrap_or_default())
-    }
-
-    /// What was just stored need not be read back for a reader that stands at `reads_after`, as far as a page has room.
-    pub(super) fn pass_on(&mut self, reads_after: Seq, append: &Append) {
-        let before = append.first - 1;
-        let known = self.page.take().filter(|(from, page)| *from == reads_after && page.head == before);
-        let bytes = |events: &[StoredEvent]| events.iter().map(|event| event.frame.len()).sum::<usize>();
-        let mut page = match known {
-            Some((_, page)) => page,
-            None if reads_after == before => {
-                let tag_at = Some(Chain(append.chain_before).tag());
-                Page { events: Vec::new(), head: before, low: append.first, tag_at }
-            }
-            None => return,
-        };
-        if bytes(&page.events) + bytes(&append.events) <= self.page_bytes {
-            page.events.extend_from_slice(&append.events);
-            page.head = append.last();
-            self.page = Some((reads_after, page));
-        }
     }
 
     /// A buffer at the end of the outbox.

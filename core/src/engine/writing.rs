@@ -17,7 +17,7 @@ use crate::Ms;
 use crate::protocol::StreamNonce;
 use crate::session::Step;
 use crate::store::{Answer, Append, Epoch, Hold, Operation, RunningLog, SessionRecord, StoreError, Ticket};
-use crate::stream::{Chain, Input, Seq};
+use crate::stream::{Chain, Input, Output, Page, Seq};
 
 /// Pauses before a store that gave up by itself is asked again, in milliseconds.
 const PAUSES_MS: [u64; 6] = [20, 50, 100, 200, 500, 1_000];
@@ -283,17 +283,13 @@ impl Cell {
                 if !state.errors.is_empty() {
                     state.errors.remove(&nonce);
                 }
-                let State { session, conns, .. } = &mut *state;
-                if let Some(stream) = session.stream_mut(nonce) {
+                if let Some(stream) = state.session.stream_mut(nonce) {
                     stream.chain = Chain(append.chain);
                     Counters::add(&self.shared.counters.events_stored, append.events.len() as u64);
-                    let reader = stream.machine.connection().and_then(|id| conns.get_mut(&id));
-                    // A store that makes the ids has other frames.
-                    if let Some(reader) = reader.filter(|_| self.shared.store.own_ids().is_none()) {
-                        reader.pass_on(stream.machine.reads_after(), &append);
-                    }
                 }
+                let before = more.len();
                 let _ = state.session.handle(now, nonce, Input::Appended, more);
+                self.pass_on(state, nonce, &append, &more[before..]);
                 self.keep(now, nonce, append);
             }
             Err(StoreError::RolledBack | StoreError::Gone)
@@ -306,6 +302,24 @@ impl Cell {
                 }
                 self.append_refused(state, now, nonce, error, more);
             }
+        }
+    }
+
+    /// What was just stored need not be read back for a reader that waited for it, as far as a page has room.
+    fn pass_on(&self, state: &mut State, nonce: StreamNonce, append: &Append, steps: &[Step]) {
+        let State { session, conns, .. } = state;
+        let Some(machine) = session.stream(nonce).map(|stream| &stream.machine) else { return };
+        let woken = |step: &Step| match step {
+            (of, Output::Wake { conn }) if *of == nonce => Some(*conn),
+            _ => None,
+        };
+        // A store that makes the ids has other frames.
+        let is_next = machine.reads_after() + 1 == append.first && self.shared.store.own_ids().is_none();
+        let reader = steps.iter().find_map(woken).filter(|conn| is_next && machine.connection() == Some(*conn));
+        let Some(conn) = reader.and_then(|conn| conns.get_mut(&conn)) else { return };
+        if append.events.iter().map(|event| event.frame.len()).sum::<usize>() <= conn.page_bytes {
+            let (events, tag_at) = (append.events.clone(), Some(Chain(append.chain_before).tag()));
+            conn.page = Some((append.first - 1, Page { events, head: append.last(), low: append.first, tag_at }));
         }
     }
 

@@ -351,6 +351,8 @@ fn a_reader_at_home_gets_what_was_stored_without_a_question() {
     let reader = call(&session, 1);
     let mut got = Vec::new();
     for number in 0..10 {
+        got.extend(events(&read_now(&reader)));
+        assert_eq!(got.len(), number, "it has everything, and waits");
         until_stored(&bench, || notify(&session, 1, &format!("{number}")).unwrap());
         let deadline = Instant::now() + PATIENCE;
         while got.len() <= number {
