@@ -104,7 +104,7 @@ impl Cell {
         state: &mut State,
         now: Ms,
         nonce: StreamNonce,
-        next: Option<&Append>,
+        next: Option<Write>,
         steps: &mut Vec<Step>,
     ) -> bool {
         let Some(append) = lock(&self.shared.kept).remove((self.number, nonce)) else { return false };
@@ -112,8 +112,7 @@ impl Cell {
             // It may have lost what it knew of the session, and other logs, too.
             (state.facts_put, state.wants_stock) = (None, true);
         }
-        let next = next.map(|next| Box::new(Write::Append(next.clone())));
-        self.put(state, now, nonce, state.epoch, Write::Again(append, next), steps);
+        self.put(state, now, nonce, state.epoch, Write::Again(append, next.map(Box::new)), steps);
         true
     }
 

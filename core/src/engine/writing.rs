@@ -247,6 +247,8 @@ impl Cell {
             Write::Stock(_, running) => self.stock_taken(state, now, running, result, more),
             Write::End(append) => match result {
                 Ok(_) => self.keep(now, nonce, append),
+                Err(StoreError::RolledBack | StoreError::Gone)
+                    if self.append_again(state, now, nonce, Some(Write::End(append.clone())), more) => {}
                 Err(error) => {
                     log_later!(self, state, WARN, [stream = nonce.hex()], %stream, %error, "the log was not ended");
                 }
@@ -293,7 +295,7 @@ impl Cell {
                 self.keep(now, nonce, append);
             }
             Err(StoreError::RolledBack | StoreError::Gone)
-                if self.append_again(state, now, nonce, Some(&append), more) => {}
+                if self.append_again(state, now, nonce, Some(Write::Append(append.clone())), more) => {}
             Err(error) => {
                 if append.events.is_empty() {
                     let what = if append.first == 1 { "log not created" } else { "reconnection delay not stored" };

@@ -206,6 +206,17 @@ fn i13_a_log_that_the_store_lost_as_a_whole_is_written_again() {
 }
 
 #[test]
+fn i13_an_end_of_a_log_that_the_store_lost_as_a_whole_is_written_behind_its_events() {
+    let world = World::new();
+    world.store.lose(1);
+    assert!(world.session.cancelled(&id(1)));
+    world.store.is_back();
+    let answered = read_until(&world.there, &resume(&adopt_known(&world.there), &world.cursor), ended);
+    let want = [json!({"event": 1, "is": "a"}), json!({"tombstone": {"error": -32800, "id": 1}})];
+    assert_eq!((events(&answered).as_slice(), world.here.engine.stats().logs_lost), (&want[..], 0));
+}
+
+#[test]
 fn i13_an_end_that_is_not_kept_any_more_is_an_error_for_its_readers() {
     let more_is_lost: fn(&World) = |world| {
         notify(&world.session, 1, "b").unwrap();
