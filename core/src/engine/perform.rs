@@ -16,7 +16,7 @@ use crate::exchange::AnswerHead;
 use crate::protocol::{StreamNonce, sse};
 use crate::session::{Step, Stream, SynthesizedEnd};
 use crate::store::{Answer, Append, Operation, Outcome, ReadLimit, StoreError, Ticket};
-use crate::stream::{CloseReason, ConnectionId, EventKind, Frame, Input, NewEvent, Output, Seq, StoredEvent};
+use crate::stream::{CloseReason, ConnectionId, EventKind, Frame, Input, NewEvent, Output, Paced, Seq, StoredEvent};
 
 /// Events in one page. The byte bound is what usually ends a page.
 pub(super) const PAGE_EVENTS: usize = 4_096;
@@ -34,8 +34,8 @@ impl Cell {
     fn step(&self, state: &mut State, now: Ms, nonce: StreamNonce, output: Output, more: &mut Vec<Step>) {
         let counters = &self.shared.counters;
         match output {
-            Output::Append { first, events, retry_ms } => {
-                self.append_to_log(state, now, nonce, (first, &events, retry_ms), more)
+            Output::Append { first, events, paced } => {
+                self.append_to_log(state, now, nonce, (first, &events, paced), more)
             }
             Output::Stored { token } => state.results.push((nonce, token, Ok(Sent::Stored))),
             Output::Unstored { token, seq, kind } => {
@@ -106,7 +106,7 @@ impl Cell {
         state: &mut State,
         now: Ms,
         nonce: StreamNonce,
-        (first, events, retry_ms): (Seq, &[NewEvent], Option<u32>),
+        (first, events, paced): (Seq, &[NewEvent], Option<Paced>),
         more: &mut Vec<Step>,
     ) {
         let Some(stream) = state.session.stream(nonce) else { return };
@@ -124,6 +124,7 @@ impl Cell {
             }
             stored.push(StoredEvent { seq, kind: event.kind, tag, frame: Arc::from(scratch.as_slice()) });
         }
+        let retry_ms = paced.and_then(|paced| paced.retry_ms);
         let append = Append { events: stored, chain: chain.0, retry_ms, ..self.empty_append(state, stream, first) };
         self.put(state, now, nonce, state.epoch, Write::Append(append), more);
     }

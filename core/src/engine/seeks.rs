@@ -12,7 +12,7 @@ use crate::exchange::AnswerHead;
 use crate::protocol::{IdEncoder, MAX_VISIT, Origin, RequestId, StreamNonce, sse};
 use crate::session::{Step, Stream};
 use crate::store::{Answer, Attach, Attached, AttachedLog, LogPage, Operation, ReadLimit, StoreError, Ticket};
-use crate::stream::{Chain, CloseReason, ConnectionId, Follow, Input, Seq};
+use crate::stream::{Chain, CloseReason, ConnectionId, Follow, Input, Paced, Seq};
 
 /// Pause before a store that could not tell is asked again.
 const ASK_AGAIN_MS: u64 = 250;
@@ -275,7 +275,8 @@ impl Cell {
             if !is_written || (position.tag.is_some() && !is_of(&origin, is_standalone, &requests)) {
                 return self.not_found(state, now, conn, position, steps);
             }
-            let follow = Follow { head: page.head, finished: is_finished, tail, retry_ms };
+            let paced = Paced { retry_ms, ..Paced::default() };
+            let follow = Follow { head: page.head, finished: is_finished, tail, paced };
             state.session.follow(now, nonce, origin, Chain(chain), follow);
             if is_followed && !is_finished {
                 self.follow(state, now, nonce, requests);

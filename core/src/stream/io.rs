@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use super::event::{EventKind, NewEvent, Page, Seq, StoredEvent};
+use super::pacing::Paced;
 
 /// One connection of one stream. Never used twice by an engine. Of two the larger is the newer: it came later,
 /// however long each had to wait for the store (I4).
@@ -85,6 +86,8 @@ pub enum Input {
     },
     /// A reader in another process has the stream now.
     Taken,
+    /// The process that writes the log has kept this with it.
+    Paced(Paced),
     /// The connection is gone.
     Lost {
         /// The connection.
@@ -102,10 +105,10 @@ pub enum Output {
     Append {
         /// Position of the first event.
         first: Seq,
-        /// The events, in order. None where only the log, or a new reconnection delay, is to be stored.
+        /// The events, in order. None where only the log, or what follows, is to be stored.
         events: Vec<NewEvent>,
-        /// A reconnection delay that is to be kept for the stream's later readers.
-        retry_ms: Option<u32>,
+        /// What is to be kept for readers in other processes, where it has changed.
+        paced: Option<Paced>,
     },
     /// The store holds the event with this token.
     Stored {

@@ -28,7 +28,7 @@ use bytes::Bytes;
 use super::event::{NewEvent, Page, Seq};
 use super::io::{ConnectionId, Frame, Input, Output, Refused};
 use super::link::Link;
-use super::pacing::Pacing;
+use super::pacing::{Paced, Pacing};
 use crate::Ms;
 
 /// Pause before a failed load is tried again.
@@ -69,8 +69,8 @@ pub struct Follow {
     pub finished: bool,
     /// An end that is not in the log.
     pub tail: Option<Bytes>,
-    /// The reconnection delay that was set for it.
-    pub retry_ms: Option<u32>,
+    /// How its readers are paced.
+    pub paced: Paced,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,9 +82,9 @@ enum Ending {
     Synthesized(Bytes),
 }
 
-/// What the store has of the stream's reconnection delay.
+/// Whether the store has how the stream's readers are paced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum KeptRetry {
+enum KeptPaced {
     Stored,
     /// It has to be stored.
     New,
@@ -116,7 +116,8 @@ pub struct Machine {
     is_created: bool,
     /// The store has not answered the last append.
     is_writing: bool,
-    kept_retry: KeptRetry,
+    paced: Paced,
+    kept_paced: KeptPaced,
     /// Last position that the store confirmed.
     durable: Seq,
     /// Events that the store was asked to hold.
@@ -140,7 +141,8 @@ pub struct Machine {
     handed: (Seq, u32),
     visits: u32,
     retry_ms: u32,
-    hold_ms: Option<u64>,
+    /// The last reader came to another process.
+    is_read_elsewhere: bool,
     resumes: u32,
     draining: bool,
 }
@@ -154,7 +156,8 @@ impl Machine {
             rules,
             is_created: false,
             is_writing: false,
-            kept_retry: KeptRetry::Stored,
+            paced: Paced::default(),
+            kept_paced: KeptPaced::Stored,
             durable: 0,
             appending: Vec::new(),
             queue: VecDeque::new(),
@@ -168,7 +171,7 @@ impl Machine {
             newest: 0,
             handed: (0, start_tag),
             visits: 0,
-            hold_ms: None,
+            is_read_elsewhere: false,
             resumes: 0,
             draining: false,
         }
@@ -180,7 +183,8 @@ impl Machine {
         machine.is_created = true;
         machine.durable = record.head;
         machine.finished = record.finished;
-        machine.retry_ms = record.retry_ms.unwrap_or(machine.retry_ms);
+        machine.paced = record.paced;
+        machine.retry_ms = record.paced.retry_ms.unwrap_or(machine.retry_ms);
         machine.ending = match record.tail {
             Some(tail) => Ending::Synthesized(tail),
             None if record.finished => Ending::Answered,
@@ -307,6 +311,7 @@ impl Machine {
             Input::Ready { conn } => self.ready(now, conn, out),
             Input::Drain { retry_ms } => self.drain(retry_ms, out),
             Input::Taken => self.taken(out),
+            Input::Paced(paced) => self.paced(paced, out),
             Input::Lost { conn } => self.lost(conn, out),
             Input::Tick => self.tick(now, out),
         }

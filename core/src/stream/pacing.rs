@@ -27,6 +27,45 @@ pub struct Pacing {
     pub store_wait_ms: u64,
 }
 
+/// What the owner of a stream has asked of the connections of its readers. It is kept with the log, so that readers in other
+/// processes are paced alike.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Paced {
+    /// The SSE `retry` of the stream, in milliseconds, where a close has named one.
+    pub retry_ms: Option<u32>,
+    /// How long a connection that resumes stays open, in milliseconds, where a close has named a time.
+    pub hold_ms: Option<u64>,
+    /// How many times readers in other processes were closed. A reader that sees this grow is closed.
+    pub closes: u64,
+}
+
+impl Paced {
+    /// For stores: what [`from_bytes`](Self::from_bytes) reads.
+    pub fn to_bytes(self) -> [u8; 21] {
+        let (retry_ms, hold_ms) = (self.retry_ms.unwrap_or_default(), self.hold_ms.unwrap_or_default());
+        let mut bytes = [0; 21];
+        bytes[0] = u8::from(self.retry_ms.is_some()) | u8::from(self.hold_ms.is_some()) << 1;
+        bytes[1..5].copy_from_slice(&retry_ms.to_be_bytes());
+        bytes[5..13].copy_from_slice(&hold_ms.to_be_bytes());
+        bytes[13..].copy_from_slice(&self.closes.to_be_bytes());
+        bytes
+    }
+
+    /// What was written by [`to_bytes`](Self::to_bytes); none of other bytes. What a later version has written behind it is
+    /// left out.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (flags, bytes) = bytes.split_first()?;
+        let (retry_ms, bytes) = bytes.split_first_chunk()?;
+        let (hold_ms, bytes) = bytes.split_first_chunk()?;
+        let (closes, _) = bytes.split_first_chunk()?;
+        Some(Self {
+            retry_ms: (flags & 1 != 0).then_some(u32::from_be_bytes(*retry_ms)),
+            hold_ms: (flags & 2 != 0).then_some(u64::from_be_bytes(*hold_ms)),
+            closes: u64::from_be_bytes(*closes),
+        })
+    }
+}
+
 impl Default for Pacing {
     fn default() -> Self {
         Self {

@@ -13,8 +13,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tailrope_core::Ms;
 use tailrope_core::stream::{
-    CloseReason, ConnectionId, EventKind, Follow, Frame, Input, Machine, NewEvent, Output, Pacing, Page, Refused,
-    RejectReason, Seq, StoredEvent, StreamRules,
+    CloseReason, ConnectionId, EventKind, Follow, Frame, Input, Machine, NewEvent, Output, Paced, Pacing, Page,
+    Refused, RejectReason, Seq, StoredEvent, StreamRules,
 };
 
 #[derive(Deserialize)]
@@ -45,7 +45,23 @@ struct FollowSpec {
     head: Seq,
     finished: bool,
     tail: Option<String>,
+    #[serde(default)]
+    paced: PacedSpec,
+}
+
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct PacedSpec {
     retry_ms: Option<u32>,
+    hold_ms: Option<u64>,
+    closes: u64,
+}
+
+impl PacedSpec {
+    fn paced(self) -> Paced {
+        let Self { retry_ms, hold_ms, closes } = self;
+        Paced { retry_ms, hold_ms, closes }
+    }
 }
 
 #[derive(Deserialize)]
@@ -175,6 +191,8 @@ enum InputSpec {
     Drain {
         retry_ms: u32,
     },
+    Taken,
+    Paced(PacedSpec),
     Lost(ConnectionId),
     Tick,
 }
@@ -212,13 +230,13 @@ impl Trace {
                 machine.handle(Ms(0), Input::Appended, &mut Vec::new()).unwrap();
                 machine
             }
-            Some(FollowSpec { head, finished, tail, retry_ms }) => {
+            Some(FollowSpec { head, finished, tail, paced }) => {
                 let tail = tail.clone().map(Bytes::from);
                 Machine::follow(
                     rules,
                     pacing,
                     FIRST_TAG,
-                    Follow { head: *head, finished: *finished, tail, retry_ms: *retry_ms },
+                    Follow { head: *head, finished: *finished, tail, paced: paced.paced() },
                 )
             }
         };
@@ -261,6 +279,8 @@ impl Trace {
             InputSpec::Ready(conn) => Input::Ready { conn: *conn },
             InputSpec::Close { retry_ms, hold_ms } => Input::CloseRequested { retry_ms: *retry_ms, hold_ms: *hold_ms },
             InputSpec::Drain { retry_ms } => Input::Drain { retry_ms: *retry_ms },
+            InputSpec::Taken => Input::Taken,
+            InputSpec::Paced(paced) => Input::Paced(paced.paced()),
             InputSpec::Lost(conn) => Input::Lost { conn: *conn },
             InputSpec::Tick => Input::Tick,
         }
@@ -289,12 +309,17 @@ impl Trace {
     fn written(&mut self, output: &Output) -> Value {
         let name = |token: u64| self.published[usize::try_from(token).unwrap() - 1].clone();
         match output {
-            Output::Append { first, events, retry_ms } => {
+            Output::Append { first, events, paced } => {
                 let payloads: Vec<_> = events.iter().map(|event| text(&event.payload)).collect();
-                match retry_ms {
-                    None => json!({"append": payloads, "first": first}),
-                    Some(retry_ms) => json!({"append": payloads, "first": first, "retry_ms": retry_ms}),
+                let mut append = json!({"append": payloads, "first": first});
+                if let Some(Paced { retry_ms, hold_ms, closes }) = *paced {
+                    let said = [("retry_ms", retry_ms.map(u64::from)), ("hold_ms", hold_ms), ("closes", Some(closes))];
+                    let said = said.into_iter().filter_map(|(name, value)| {
+                        Some((name.to_owned(), value.filter(|_| name != "closes" || closes > 0)?.into()))
+                    });
+                    append["paced"] = Value::Object(said.collect());
                 }
+                append
             }
             Output::Stored { token } => json!({"stored": name(*token)}),
             Output::Unstored { token, seq, .. } => json!({"unstored": name(*token), "seq": seq}),

@@ -396,7 +396,7 @@ impl World {
     }
 
     fn control(&mut self) {
-        match self.dice.below(12) {
+        match self.dice.below(13) {
             0..=6 => {
                 let hold_ms = [None, None, Some(0), Some(40)][usize::try_from(self.dice.below(4)).unwrap()];
                 let retry_ms = self.dice.one_in(3).then_some(3_000);
@@ -414,6 +414,12 @@ impl World {
                 self.terminate();
             }
             11 if self.dice.one_in(6) => self.give(Input::Drain { retry_ms: 4_000 }).unwrap(),
+            12 => {
+                // What is here is ended: nobody here would hear that the reader elsewhere is gone.
+                self.active = None;
+                self.parked.clear();
+                self.give(Input::Taken).unwrap();
+            }
             _ => {}
         }
     }
@@ -422,9 +428,9 @@ impl World {
 
     fn check(&mut self, output: Output) {
         match output {
-            Output::Append { first, events, retry_ms } => {
+            Output::Append { first, events, paced } => {
                 assert!(self.appending.is_none(), "one append at a time");
-                assert!(!events.is_empty() || !self.is_created || retry_ms.is_some(), "an append brings something");
+                assert!(!events.is_empty() || !self.is_created || paced.is_some(), "an append brings something");
                 assert_eq!(first, self.head() + 1, "I2: positions are dense");
                 let tokens = self.waiting.iter().map(|(token, _)| *token);
                 assert!(events.iter().map(|event| event.token).eq(tokens.take(events.len())), "I2: in order");

@@ -1,10 +1,11 @@
 //! Who reads the log: opening, resuming, taking over, closing, losing.
 
-use super::{Arrival, KeptRetry, Machine, next_visit, wake};
+use super::{Arrival, KeptPaced, Machine, next_visit, wake};
 use crate::Ms;
 use crate::stream::event::Seq;
 use crate::stream::io::{CloseReason, ConnectionId, Frame, Output, Refused, RejectReason};
 use crate::stream::link::{CloseAt, Link};
+use crate::stream::pacing::Paced;
 
 impl Machine {
     pub(super) fn open(&mut self, now: Ms, conn: ConnectionId, jitter: u16, out: &mut Vec<Output>) {
@@ -96,7 +97,7 @@ impl Machine {
         self.visits = visit;
         let primed = (arrival.after, visit, arrival.tag.unwrap_or_default());
         let mut link = self.link_from(now, arrival.conn, arrival.jitter, primed);
-        match self.hold_ms {
+        match self.paced.hold_ms {
             Some(hold_ms) if self.resumes <= self.pacing.max_polls => {
                 if hold_ms == 0 {
                     link.close = Some(CloseAt { seq: self.published(), why: CloseReason::Polled });
@@ -114,6 +115,7 @@ impl Machine {
     /// The newest valid reader gets the stream; the one before is fenced (I4).
     pub(super) fn take_over(&mut self, now: Ms, mut link: Link, out: &mut Vec<Output>) {
         self.newest = link.conn;
+        self.is_read_elsewhere = false;
         if self.draining && self.may_drain() {
             link.close = Some(CloseAt { seq: self.published(), why: CloseReason::Drain });
             self.create(out);
@@ -136,12 +138,14 @@ impl Machine {
         }
     }
 
-    /// A reader in another process got the stream: the one here is fenced as by a newer one here (I4).
+    /// A reader in another process got the stream (I4). Nobody is parked here: when that reader dies, nobody here hears of it.
+    /// A client that is still there comes back, and is the newest then.
     pub(super) fn taken(&mut self, out: &mut Vec<Output>) {
-        if let Some(old) = self.link.take() {
-            self.fence(old, out);
-            self.forget_if_done(out);
+        self.is_read_elsewhere = true;
+        for old in [self.link.take(), self.parked.take()].into_iter().flatten() {
+            out.push(Output::Close { conn: old.conn, why: CloseReason::Superseded });
         }
+        self.forget_if_done(out);
     }
 
     /// Whether a drain closes this stream's connections. Any stream may end a standalone connection
@@ -167,13 +171,25 @@ impl Machine {
         if self.is_ending() {
             return Err(Refused::Finished);
         }
-        if let Some(retry_ms) = retry_ms {
-            (self.retry_ms, self.kept_retry) = (retry_ms, KeptRetry::New);
+        let Paced { retry_ms: kept_retry_ms, hold_ms: kept_hold_ms, closes } = self.paced;
+        let closes = closes + u64::from(self.is_read_elsewhere);
+        let paced = Paced { retry_ms: retry_ms.or(kept_retry_ms), hold_ms: hold_ms.or(kept_hold_ms), closes };
+        self.retry_ms = retry_ms.unwrap_or(self.retry_ms);
+        if paced != self.paced {
+            (self.paced, self.kept_paced) = (paced, KeptPaced::New);
             self.pump(out);
         }
-        self.hold_ms = hold_ms.or(self.hold_ms);
         self.close_at_published(CloseReason::Asked, out);
         Ok(())
+    }
+
+    /// The process that writes the log has closed its readers, or paces them in another way.
+    pub(super) fn paced(&mut self, paced: Paced, out: &mut Vec<Output>) {
+        self.retry_ms = paced.retry_ms.unwrap_or(self.retry_ms);
+        let before = std::mem::replace(&mut self.paced, paced);
+        if paced.closes > before.closes {
+            self.close_at_published(CloseReason::Asked, out);
+        }
     }
 
     pub(super) fn close_at_published(&mut self, why: CloseReason, out: &mut Vec<Output>) {

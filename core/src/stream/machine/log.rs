@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{CREATE_AGAIN_MS, Ending, KeptRetry, Machine, wake};
+use super::{CREATE_AGAIN_MS, Ending, KeptPaced, Machine, wake};
 use crate::Ms;
 use crate::stream::event::{EventKind, NewEvent, Seq};
 use crate::stream::io::{Output, Refused};
@@ -28,7 +28,7 @@ impl Machine {
 
     /// Hands waiting events to the store, one append at a time: positions stay dense when one fails.
     pub(super) fn pump(&mut self, out: &mut Vec<Output>) {
-        if self.is_writing || (self.queue.is_empty() && self.kept_retry != KeptRetry::New) {
+        if self.is_writing || (self.queue.is_empty() && self.kept_paced != KeptPaced::New) {
             return;
         }
         let most = if self.singly > 0 { 1 } else { self.pacing.max_batch };
@@ -45,17 +45,17 @@ impl Machine {
 
     fn append(&mut self, out: &mut Vec<Output>) {
         self.is_writing = true;
-        let retry_ms = matches!(self.kept_retry, KeptRetry::New | KeptRetry::Refused).then_some(self.retry_ms);
-        if retry_ms.is_some() {
-            self.kept_retry = KeptRetry::Asked;
+        let paced = matches!(self.kept_paced, KeptPaced::New | KeptPaced::Refused).then_some(self.paced);
+        if paced.is_some() {
+            self.kept_paced = KeptPaced::Asked;
         }
-        out.push(Output::Append { first: self.durable + 1, events: self.appending.clone(), retry_ms });
+        out.push(Output::Append { first: self.durable + 1, events: self.appending.clone(), paced });
     }
 
     pub(super) fn appended(&mut self, out: &mut Vec<Output>) {
         self.is_writing = false;
-        if self.kept_retry == KeptRetry::Asked {
-            self.kept_retry = KeptRetry::Stored;
+        if self.kept_paced == KeptPaced::Asked {
+            self.kept_paced = KeptPaced::Stored;
         }
         if !std::mem::replace(&mut self.is_created, true)
             && let Some(parked) = &mut self.parked
@@ -78,8 +78,8 @@ impl Machine {
 
     pub(super) fn append_failed(&mut self, now: Ms, out: &mut Vec<Output>) {
         self.is_writing = false;
-        if self.kept_retry == KeptRetry::Asked {
-            self.kept_retry = KeptRetry::Refused;
+        if self.kept_paced == KeptPaced::Asked {
+            self.kept_paced = KeptPaced::Refused;
         }
         if self.appending.len() > 1 {
             self.singly = self.appending.len();
