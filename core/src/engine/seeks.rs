@@ -242,7 +242,7 @@ impl Cell {
                     state.seeks.remove(&conn);
                     return self.resume_stream(state, now, conn, position, steps);
                 }
-                return self.seek_failed(state, now, conn);
+                return self.seek_failed(state, now, conn, steps);
             }
         };
         if let Some(record) = attached.session.filter(|_| self.is_adopted()) {
@@ -256,7 +256,7 @@ impl Cell {
                 return self.not_found(state, now, conn, position, steps);
             }
             // It is being written, or its owner has yet to create it.
-            return self.seek_failed(state, now, conn);
+            return self.seek_failed(state, now, conn, steps);
         };
         state.seeks.remove(&conn);
         let Some(origin) = state.conns.get(&conn).map(|conn| conn.origin.clone()) else { return };
@@ -305,8 +305,8 @@ impl Cell {
     }
 
     /// The store could not tell: the answer begins all the same, and it is asked again in a while.
-    fn seek_failed(&self, state: &mut State, now: Ms, id: ConnectionId) {
-        self.begin_echo(state, now, id);
+    fn seek_failed(&self, state: &mut State, now: Ms, id: ConnectionId, steps: &mut Vec<Step>) {
+        self.begin_echo(state, now, id, steps);
         let store_wait_ms = self.shared.options.pacing.store_wait_ms;
         let Some(seek) = state.seeks.get_mut(&id) else { return };
         seek.asking = false;
@@ -318,9 +318,15 @@ impl Cell {
     }
 
     /// The first bytes of an answer whose stream is not known yet: the client's own position.
-    fn begin_echo(&self, state: &mut State, now: Ms, id: ConnectionId) {
+    fn begin_echo(&self, state: &mut State, now: Ms, id: ConnectionId, steps: &mut Vec<Step>) {
         let Some(conn) = state.conns.get(&id).filter(|conn| conn.head.is_none()) else { return };
-        self.has_reader(state, conn.nonce, id);
+        let nonce = conn.nonce;
+        self.has_reader(state, nonce, id);
+        let reader = state.session.stream(nonce).and_then(|stream| stream.machine.connection());
+        if reader.is_some_and(|reader| reader < id) {
+            // Its client reads here from now on.
+            let _ = state.session.handle(now, nonce, Input::Taken, steps);
+        }
         let State { session, seeks, conns, touched, .. } = state;
         let (Some(seek), Some(conn)) = (seeks.get_mut(&id), conns.get_mut(&id)) else { return };
         conn.head = Some(AnswerHead::EVENT_STREAM);
@@ -386,7 +392,7 @@ impl Cell {
                 state.seeks.remove(&id);
                 self.resume_stream(state, now, id, position, steps);
             } else {
-                self.begin_echo(state, now, id);
+                self.begin_echo(state, now, id, steps);
                 self.end_seek(state, id, CloseReason::Drain);
             }
         }

@@ -36,7 +36,7 @@ impl Watch for Cell {
 
     fn all_changed(&self) {
         self.change(|state, now, steps| {
-            state.wants_stock = true;
+            state.doubt_store();
             let read: Vec<StreamNonce> =
                 state.watched.keys().copied().filter(|nonce| state.has_reader_here(*nonce)).collect();
             read.into_iter().for_each(|nonce| self.look_because_of_a_hint(state, now, nonce, steps));

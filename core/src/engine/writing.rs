@@ -64,12 +64,21 @@ pub(super) struct Writing {
     is_unsure: bool,
     /// Its time is over, and the senders that waited were told.
     is_overdue: bool,
+    /// The store may have been set back since it was asked: an answer may be older than that.
+    is_suspect: bool,
 }
 
 impl State {
     /// Whether the store takes too long with what is written to a stream.
     pub(super) fn is_overdue(&self, nonce: StreamNonce) -> bool {
         self.writing.get(&nonce).is_some_and(|writing| writing.is_overdue)
+    }
+
+    /// The store may have been set back: what it has of the session is to be looked at, now and when it has answered what it
+    /// was asked before.
+    pub(super) fn doubt_store(&mut self) {
+        self.wants_stock = true;
+        self.writing.values_mut().for_each(|writing| writing.is_suspect = true);
     }
 
     /// The epoch with which the session is being written.
@@ -116,9 +125,10 @@ impl Cell {
         match self.ask_write(now, nonce, epoch, &write, &ticket) {
             Answer::Now(Ok(written)) => self.written(state, now, nonce, (epoch, write), Ok(written), more),
             answer => {
-                let (first, pauses, is_unsure, is_overdue) = (ticket.number, 0, false, false);
-                let (since, wait, ticket) = (now, first, Some(ticket));
-                let writing = Writing { write, epoch, since, first, wait, ticket, pauses, is_unsure, is_overdue };
+                let (first, since, ticket) = (ticket.number, now, Some(ticket));
+                let (wait, pauses, is_unsure, is_overdue, is_suspect) = (first, 0, false, false, false);
+                let writing =
+                    Writing { write, epoch, since, first, wait, ticket, pauses, is_unsure, is_overdue, is_suspect };
                 state.writing.insert(nonce, writing);
                 self.wait_for(state, first, self.due_after(now), Waited::Write(nonce));
                 if let Answer::Now(result) = answer {
@@ -155,7 +165,8 @@ impl Cell {
             _ => false,
         };
         if !asks_again || self.is_asked_once() {
-            if let Some(Writing { write, epoch, .. }) = state.writing.remove(&nonce) {
+            if let Some(Writing { write, epoch, is_suspect, .. }) = state.writing.remove(&nonce) {
+                state.wants_stock |= is_suspect;
                 self.written(state, now, nonce, (epoch, write), result, more);
             }
             return;

@@ -1,5 +1,6 @@
 //! The engine on a store that several processes use and that is set back: it loses the last of what it had confirmed (I8, I13).
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::kit::common::{Answered, Bench, NEW, broadcast, call, id, listen, notify, respond, resume};
@@ -23,13 +24,24 @@ enum Done {
 struct SetBack {
     inner: Mutex<Arc<MemoryStore>>,
     done: Mutex<Vec<Done>>,
+    /// Answers to appends come when they are asked for.
+    is_slow: AtomicBool,
+    answers: Mutex<Vec<(Ticket, Outcome)>>,
     watchers: Watchers,
 }
 
 impl SetBack {
     fn new() -> Arc<Self> {
         let inner = Mutex::new(Arc::new(MemoryStore::new(Limits::default())));
-        Arc::new(Self { inner, done: Mutex::default(), watchers: Watchers::default() })
+        let (done, is_slow, answers, watchers) = Default::default();
+        Arc::new(Self { inner, done, is_slow, answers, watchers })
+    }
+
+    /// Gives the answers that were held back.
+    fn answer(&self) {
+        self.is_slow.store(false, Ordering::SeqCst);
+        let answers = std::mem::take(&mut *self.answers.lock().unwrap());
+        answers.into_iter().for_each(|(ticket, outcome)| ticket.complete(outcome));
     }
 
     fn inner(&self) -> Arc<MemoryStore> {
@@ -87,7 +99,13 @@ impl EventStore for SetBack {
 
     fn append(&self, now: Ms, key: &StreamKey, epoch: Epoch, append: &Append, ticket: &Ticket) -> Answer<()> {
         self.done().push(Done::Append(key.clone(), epoch, append.clone()));
-        self.inner().append(now, key, epoch, append, ticket)
+        match self.inner().append(now, key, epoch, append, ticket) {
+            Answer::Now(result) if self.is_slow.load(Ordering::SeqCst) => {
+                self.answers.lock().unwrap().push((ticket.clone(), Outcome::Done(result)));
+                Answer::Later
+            }
+            answer => answer,
+        }
     }
 
     fn attach(&self, session: &str, attach: &Attach, ticket: &Ticket) -> Answer<Attached> {
@@ -214,6 +232,18 @@ fn i13_an_end_of_a_log_that_the_store_lost_as_a_whole_is_written_behind_its_even
     let answered = read_until(&world.there, &resume(&adopt_known(&world.there), &world.cursor), ended);
     let want = [json!({"event": 1, "is": "a"}), json!({"tombstone": {"error": -32800, "id": 1}})];
     assert_eq!((events(&answered).as_slice(), world.here.engine.stats().logs_lost), (&want[..], 0));
+}
+
+#[test]
+fn i13_an_end_that_was_lost_before_its_answer_came_is_written_again() {
+    let world = World::new();
+    world.store.is_slow.store(true, Ordering::SeqCst);
+    respond(&world.session, 1).unwrap();
+    world.store.lose(1);
+    world.store.is_back();
+    world.store.answer();
+    let answered = read_until(&world.there, &resume(&adopt_known(&world.there), &world.cursor), ended);
+    assert_eq!(events(&answered), [json!({"event": 1, "is": "a"}), json!({"event": 2, "is": {"result": 1}})]);
 }
 
 #[test]
