@@ -10,7 +10,7 @@ import { invalid, TailropeError } from '../errors.mjs';
 import { Session, WAIT_MS } from './session.mjs';
 import type * as kit from './types.mjs';
 
-const START_MS = 20_000;
+const START_MS = 60_000;
 const STOP_MS = 5_000;
 const POLL_MS = 20;
 const LOG_SHOWN = 4_000;

@@ -164,7 +164,7 @@ export interface ServeOptions {
   /** Of the process, over those of this one. */
   env?: Record<string, string>;
   cwd?: string;
-  /** How long the server may take until it listens, in milliseconds. Default 20,000. */
+  /** How long the server may take until it listens, in milliseconds. Default 60,000. */
   startMs?: number;
   /** Nothing in a test is waited for longer, in milliseconds. Default 20,000. */
   waitMs?: number;

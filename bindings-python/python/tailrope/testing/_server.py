@@ -20,7 +20,7 @@ from typing import Any
 from tailrope._errors import TailropeError
 from tailrope.testing._session import NEWEST, WAIT_MS, Session, open_session
 
-START_MS = 20_000
+START_MS = 60_000
 STOP_S = 5.0
 POLL_S = 0.02
 LOG_SHOWN = 4_000
