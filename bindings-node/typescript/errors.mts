@@ -18,6 +18,7 @@ export const ERROR_CODES = [
   // Event stores.
   'too_large',
   'store_full',
+  'inbox_full',
   'gone',
   'out_of_order',
   'rolled_back',

@@ -44,6 +44,8 @@ codes! {
     TooLarge = "too_large";
     /// The store holds as much as it may, and nothing of it can be freed.
     StoreFull = "store_full";
+    /// As many messages wait for a session's owner as may.
+    InboxFull = "inbox_full";
     /// There is no such log, or it has ended.
     Gone = "gone";
     /// The position is not the next one of the log.

@@ -14,6 +14,7 @@ ErrorCode = Literal[
     "full",
     "too_large",
     "store_full",
+    "inbox_full",
     "gone",
     "out_of_order",
     "rolled_back",

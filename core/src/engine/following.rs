@@ -120,7 +120,7 @@ impl Cell {
                 let tail = stream_end(&stream.origin, &known.requests, SynthesizedEnd::Lost);
                 vec![Input::Ended { tail }]
             }
-            Some((after, LogPage { page, chain, is_finished, tail, owner, .. })) => {
+            Some((after, LogPage { page, chain, is_finished, tail, paced, owner, .. })) => {
                 let owner_lost_ms = self.shared.options.owner_lost_ms;
                 // The standalone stream has no end.
                 let has_requests = !known.requests.is_empty();
@@ -131,7 +131,7 @@ impl Cell {
                 if let Some(conn) = stream.machine.connection().and_then(|conn| state.conns.get_mut(&conn)) {
                     conn.page = Some((after, page));
                 }
-                let mut inputs = Vec::new();
+                let mut inputs = vec![Input::Paced(paced)];
                 if head > stream.machine.durable() {
                     inputs.push(Input::Grown { head });
                 }

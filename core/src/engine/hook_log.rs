@@ -458,7 +458,7 @@ impl Complete for Hooked {
                     self.read_on(replay);
                 }
             }
-            Outcome::Held(_) => {}
+            Outcome::Held(_) | Outcome::Taken(_) | Outcome::Withdrawn(_) => {}
         }
     }
 }

@@ -124,8 +124,7 @@ impl Cell {
             }
             stored.push(StoredEvent { seq, kind: event.kind, tag, frame: Arc::from(scratch.as_slice()) });
         }
-        let retry_ms = paced.and_then(|paced| paced.retry_ms);
-        let append = Append { events: stored, chain: chain.0, retry_ms, ..self.empty_append(state, stream, first) };
+        let append = Append { events: stored, chain: chain.0, paced, ..self.empty_append(state, stream, first) };
         self.put(state, now, nonce, state.epoch, Write::Append(append), more);
     }
 

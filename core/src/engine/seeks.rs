@@ -11,8 +11,8 @@ use crate::Ms;
 use crate::exchange::AnswerHead;
 use crate::protocol::{IdEncoder, MAX_VISIT, Origin, RequestId, StreamNonce, sse};
 use crate::session::{Step, Stream};
-use crate::store::{Answer, Attach, Attached, AttachedLog, LogPage, Operation, ReadLimit, StoreError, Ticket};
-use crate::stream::{Chain, CloseReason, ConnectionId, Follow, Input, Paced, Seq};
+use crate::store::{Answer, Attach, Attached, LogPage, Operation, ReadLimit, StoreError, Ticket};
+use crate::stream::{Chain, CloseReason, ConnectionId, Follow, Input, Seq};
 
 /// Pause before a store that could not tell is asked again.
 const ASK_AGAIN_MS: u64 = 250;
@@ -261,8 +261,7 @@ impl Cell {
         state.seeks.remove(&conn);
         let Some(origin) = state.conns.get(&conn).map(|conn| conn.origin.clone()) else { return };
         let requests = RequestId::decode_all(&log.about).unwrap_or_default();
-        let AttachedLog { retry_ms, page: LogPage { page, chain, mut is_finished, mut tail, readers, owner }, .. } =
-            log;
+        let LogPage { page, chain, mut is_finished, mut tail, paced, readers, owner } = log.page;
         if let Some(end) = state.unconfirmed_end(nonce).filter(|_| !is_finished) {
             // The end that the store has not confirmed is its end all the same.
             (is_finished, tail) = (true, Some(end));
@@ -275,7 +274,6 @@ impl Cell {
             if !is_written || (position.tag.is_some() && !is_of(&origin, is_standalone, &requests)) {
                 return self.not_found(state, now, conn, position, steps);
             }
-            let paced = Paced { retry_ms, ..Paced::default() };
             let follow = Follow { head: page.head, finished: is_finished, tail, paced };
             state.session.follow(now, nonce, origin, Chain(chain), follow);
             if is_followed && !is_finished {
@@ -283,7 +281,7 @@ impl Cell {
                 self.counted(state, now, nonce, Some(readers), steps);
             }
         } else if state.followed.contains_key(&nonce) {
-            let found = LogPage { page: page.clone(), chain, is_finished, tail, readers, owner };
+            let found = LogPage { page: page.clone(), chain, is_finished, tail, paced, readers, owner };
             self.catch_up(state, now, nonce, Some((position.after, found)), steps);
         }
         if let Some(conn) = state.conns.get_mut(&conn) {

@@ -34,6 +34,8 @@ impl Watch for Cell {
         });
     }
 
+    fn posted(&self) {}
+
     fn all_changed(&self) {
         self.change(|state, now, steps| {
             state.doubt_store();

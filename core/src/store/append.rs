@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::StoreError;
-use crate::stream::{Seq, StoredEvent};
+use crate::stream::{Paced, Seq, StoredEvent};
 
 /// One change of a log.
 #[derive(Clone, Debug, Default)]
@@ -22,8 +22,8 @@ pub struct Append {
     pub primes: bool,
     /// The log ends behind the events, with this payload that is not in it. Not together with a terminal.
     pub end: Option<Bytes>,
-    /// The reconnection delay of the stream from now on, for its later readers, in milliseconds.
-    pub retry_ms: Option<u32>,
+    /// What the log says from now on of how the stream's connections are paced, wherever they are.
+    pub paced: Option<Paced>,
 }
 
 /// The state of a log that decides whether it takes an append.
@@ -67,7 +67,7 @@ impl Append {
     pub fn judge(&self, log: LogState) -> Result<Verdict, StoreError> {
         // Only events have a position: a log that was set back takes its end all the same.
         let is_there = self.events.is_empty() || (log.head, log.chain) == (self.last(), self.chain);
-        let has_rest = self.end.is_some() || self.retry_ms.is_some();
+        let has_rest = self.end.is_some() || self.paced.is_some();
         let next = log.head + 1;
         if is_there {
             Ok(if log.is_finished || !has_rest { Verdict::Nothing } else { Verdict::Rest })

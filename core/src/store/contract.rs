@@ -3,6 +3,7 @@
 //! For the tests of stores: [`check`] panics with the number of the rule that is broken.
 
 mod caller;
+mod inbox;
 mod owners;
 mod shared;
 
@@ -12,6 +13,7 @@ use bytes::Bytes;
 
 pub use caller::{Caller, Event, Log, progress};
 pub use owners::check_settle;
+use inbox::rule_14_holds_between;
 use owners::rule_12_holds_between;
 pub use shared::check_shared;
 
@@ -21,7 +23,7 @@ use super::{
 };
 use crate::Ms;
 use crate::protocol::{ListChanged, Revision};
-use crate::stream::{EventKind, Page, Seq};
+use crate::stream::{EventKind, Paced, Page, Seq};
 
 /// Checks every rule on fresh stores. `make` gives an empty one that takes at least 4,000 events of
 /// 100 bytes in a stream, and 20,000 in all, without trimming any.
@@ -43,10 +45,22 @@ pub fn check(make: &dyn Fn() -> Arc<dyn EventStore>) {
     rule_9_streams_do_not_wait_for_each_other(&*make());
     rule_11_what_has_no_answer_is_done_before_what_follows(&*make());
     rule_12_a_session_is_known_from_its_first_hold_until_it_is_dropped(&*make());
-    rule_12_holds_between(&|| {
+    let alone = || {
         let store = make();
         (Arc::clone(&store), store)
-    });
+    };
+    rule_12_holds_between(&alone);
+    rule_14_holds_between(&alone);
+}
+
+/// What an owner says of the pace of a stream.
+fn paced() -> Option<Paced> {
+    Some(Paced { retry_ms: Some(700), hold_ms: Some(u64::from(u32::MAX) + 1), closes: 3 })
+}
+
+/// That it names this delay, and nothing else.
+fn retry_after(retry_ms: u32) -> Option<Paced> {
+    Some(Paced { retry_ms: Some(retry_ms), ..Paced::default() })
 }
 
 fn rule_1_a_log_is_named_by_session_and_stream(store: &dyn EventStore) {
@@ -107,7 +121,7 @@ fn rule_2_one_append_creates_adds_and_ends(store: &dyn EventStore) {
     for added in [vec![], vec![progress("a"), question], vec![progress("a"), terminal()]] {
         let ends = [None, Some(Bytes::from_static(b"tail"))];
         for end in ends.into_iter().filter(|end| end.is_none() || !is_answered(&added)) {
-            for (retry_ms, is_new) in [(None, true), (Some(700), true), (None, false), (Some(700), false)] {
+            for (paced, is_new) in [(None, true), (paced(), true), (None, false), (paced(), false)] {
                 // What of it is there before: nothing, the log, its events.
                 let parts = [None, Some(&added[..0]), Some(&added[..])];
                 for before in parts.into_iter().filter(|part| !part.is_some_and(is_answered)) {
@@ -119,7 +133,7 @@ fn rule_2_one_append_creates_adds_and_ends(store: &dyn EventStore) {
                     if let Some(before) = before {
                         assert_eq!(caller.append(&log, first, before), Ok(()), "rule 2");
                     }
-                    let append = Append { end: end.clone(), retry_ms, ..log.append(first, &added) };
+                    let append = Append { end: end.clone(), paced, ..log.append(first, &added) };
                     log.events.extend_from_slice(&added);
                     let tag_at = Some(log.chain_at(0).tag());
                     let page = LogPage {
@@ -127,9 +141,10 @@ fn rule_2_one_append_creates_adds_and_ends(store: &dyn EventStore) {
                         is_finished: end.is_some() || is_answered(&added),
                         tail: end.clone(),
                         chain: append.chain,
+                        paced: paced.unwrap_or_default(),
                         ..LogPage::default()
                     };
-                    let want = AttachedLog { about: log.about(), retry_ms, page };
+                    let want = AttachedLog { about: log.about(), page };
                     // The same append again changes nothing; a log keeps what it was created with.
                     for about in [log.about(), Bytes::from_static(b"again")] {
                         let append = Append { about, ..append.clone() };
@@ -143,23 +158,23 @@ fn rule_2_one_append_creates_adds_and_ends(store: &dyn EventStore) {
         }
     }
     caller.assert_usage("rule 2", |usage| (usage.streams, usage.events) == (streams, events));
-    // The last delay that was told counts, also with other things to write.
+    // What was told last counts, also with other things to write.
     let mut log = caller.open("t", 0);
-    for retry_ms in [Some(5), None, Some(6), None] {
+    for paced in [retry_after(5), None, retry_after(6), None] {
         let events = [progress("a")];
-        let append = Append { retry_ms, ..log.append(log.head() + 1, &events) };
+        let append = Append { paced, ..log.append(log.head() + 1, &events) };
         assert_eq!(caller.write(&log, &append), Ok(()), "rule 2");
         log.events.extend(events);
         let want = if log.head() < 3 { 5 } else { 6 };
-        assert_eq!(caller.log(&log).and_then(|log| log.retry_ms), Some(want), "rule 2");
+        assert_eq!(caller.log(&log).and_then(|log| log.page.paced.retry_ms), Some(want), "rule 2");
     }
     // What comes without events has no position: it may come after events that the store lost.
     for (first, end) in [(1, None), (4, None), (9, None), (9, Some(Bytes::from_static(b"end")))] {
         let (chain, is_finished) = (first, end.is_some());
-        let append = Append { end, retry_ms: Some(7), chain_before: chain, chain, ..log.append(first, &[]) };
+        let append = Append { end, paced: retry_after(7), chain_before: chain, chain, ..log.append(first, &[]) };
         assert_eq!(caller.write(&log, &append), Ok(()), "rule 2: {append:?}");
         log.assert_stored(&caller, 0, "rule 2");
-        let told = caller.log(&log).map(|log| (log.retry_ms, log.page.is_finished));
+        let told = caller.log(&log).map(|log| (log.page.paced.retry_ms, log.page.is_finished));
         assert_eq!(told, Some((Some(7), is_finished)), "rule 2: {append:?}");
     }
 }
@@ -286,8 +301,8 @@ fn rule_6_a_finished_log_stays_readable_and_takes_nothing(store: &dyn EventStore
         let Some(ended) = caller.log(&log) else { panic!("rule 6: a finished log is there") };
         let page = &ended.page;
         assert_eq!((page.is_finished, &page.tail, page.page.head), (true, &end, log.head()), "rule 6");
-        let another = |append| Append { end: Some(Bytes::from_static(b"another")), retry_ms: Some(7), ..append };
-        let delayed = |append| Append { retry_ms: Some(7), ..append };
+        let another = |append| Append { end: Some(Bytes::from_static(b"another")), paced: retry_after(7), ..append };
+        let delayed = |append| Append { paced: retry_after(7), ..append };
         let next = log.head() + 1;
         for (append, answer) in [
             (delayed(log.append(1, &log.events)), Ok(())),
@@ -323,7 +338,7 @@ fn rule_7_a_refused_append_changes_nothing(store: &dyn EventStore) {
         (&absent, absent.append(2, &late), StoreError::Gone),
     ] {
         let before = caller.log(log);
-        let append = Append { end: Some(Bytes::from_static(b"end")), retry_ms: Some(7), ..append };
+        let append = Append { end: Some(Bytes::from_static(b"end")), paced: retry_after(7), ..append };
         assert_eq!(caller.write(log, &append), Err(error), "rule 7: {append:?}");
         assert_eq!(caller.log(log), before, "rule 7: {append:?}");
     }
@@ -350,7 +365,7 @@ pub fn check_size(store: &dyn EventStore) {
         }
         let before = caller.log(&log);
         let end = Some(Bytes::from_static(b"end"));
-        let append = Append { end, retry_ms: Some(7), ..log.append(first, &[sized(10), sized(101)]) };
+        let append = Append { end, paced: retry_after(7), ..log.append(first, &[sized(10), sized(101)]) };
         assert_eq!(caller.write(&log, &append), Err(StoreError::TooLarge { bytes: 101, max: 100 }), "rule 7");
         assert_eq!(caller.log(&log), before, "rule 7");
     }

@@ -22,6 +22,11 @@ pub enum StoreError {
         /// The bound in bytes.
         max: usize,
     },
+    /// As many messages wait for the session's owner as may.
+    InboxFull {
+        /// The bound, in messages or in bytes.
+        max: usize,
+    },
     /// There is no such log, or it has ended.
     Gone,
     /// The position is not the next one of the log.
@@ -45,6 +50,7 @@ impl StoreError {
         match self {
             Self::TooLarge { .. } => ErrorCode::TooLarge,
             Self::Full { .. } => ErrorCode::StoreFull,
+            Self::InboxFull { .. } => ErrorCode::InboxFull,
             Self::Gone => ErrorCode::Gone,
             Self::OutOfOrder => ErrorCode::OutOfOrder,
             Self::RolledBack => ErrorCode::RolledBack,
@@ -64,6 +70,10 @@ impl fmt::Display for StoreError {
             Self::Full { max } => write!(
                 f,
                 "the event store is full: it holds max_bytes = {max}, all of it of running streams. The event is not stored"
+            ),
+            Self::InboxFull { max } => write!(
+                f,
+                "messages wait for the process that owns the session, as many as may (the bound is {max}). The message is not sent"
             ),
             Self::Gone => f.write_str("the stream's log is gone or has ended"),
             Self::OutOfOrder => f.write_str("the position is not the next one of the log"),

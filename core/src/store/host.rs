@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use bytes::Bytes;
 
 use super::{
-    Answer, Append, Attach, Attached, Epoch, EventStore, Hold, Limits, LogPage, MemoryStore, Name, Outcome, OwnIds,
-    ReadLimit, RunningLog, StoreError, StreamKey, Ticket, Usage, session_name,
+    Answer, Append, Attach, Attached, Epoch, EventStore, Hold, Limits, LogPage, Mail, MemoryStore, Name, Outcome,
+    OwnIds, ReadLimit, RunningLog, StoreError, StreamKey, Ticket, Usage, session_name,
 };
 use crate::Ms;
 use crate::protocol::{StreamNonce, sse};
@@ -291,7 +291,7 @@ impl EventStore for HostStore {
         if is_new {
             self.lock().sessions.entry(Arc::clone(&key.session)).or_default();
             let (events, chain, about) = (Vec::new(), append.chain_before, append.about.clone());
-            let created = Append { events, chain, about, end: None, retry_ms: None, ..*append };
+            let created = Append { events, chain, about, end: None, paced: None, ..*append };
             if let Err(error) = self.window.put(now, key, epoch, &created, true) {
                 return Answer::Now(Err(error));
             }
@@ -329,6 +329,14 @@ impl EventStore for HostStore {
 
     fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<LogPage> {
         self.window.read(key, after, limit, ticket)
+    }
+
+    fn take(&self, session: &str, epoch: Epoch, after: u64, ticket: &Ticket) -> Answer<Vec<Mail>> {
+        self.window.take(session, epoch, after, ticket)
+    }
+
+    fn withdraw(&self, now: Ms, key: &StreamKey, end: &Bytes, ticket: &Ticket) -> Answer<bool> {
+        self.window.withdraw(now, key, end, ticket)
     }
 
     fn release(&self, session: &str, epoch: Epoch) {

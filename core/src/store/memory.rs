@@ -13,12 +13,12 @@ use bytes::Bytes;
 
 use super::append::{LogState, Verdict};
 use super::{
-    Answer, Append, Attach, Attached, AttachedLog, Epoch, EventStore, Hold, Limits, LogPage, Owner, ReadLimit,
-    RunningLog, SessionRecord, StoreError, StreamKey, Ticket, Usage,
+    Answer, Append, Attach, Attached, AttachedLog, Epoch, EventStore, Hold, Limits, LogPage, MAX_TAKEN, Mail, Message,
+    Owner, ReadLimit, RunningLog, SessionRecord, StoreError, StreamKey, Ticket, Usage, check_inbox,
 };
 use crate::Ms;
 use crate::protocol::StreamNonce;
-use crate::stream::{Chain, EventKind, Page, Seq, StoredEvent};
+use crate::stream::{Chain, EventKind, Paced, Page, Seq, StoredEvent};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -38,6 +38,8 @@ pub struct MemoryStore {
     held: Held,
     /// Until then nothing can be freed, in milliseconds on the engine's clock.
     full_until: AtomicU64,
+    /// The latest time that it was told.
+    latest: AtomicU64,
     next_serial: AtomicU64,
 }
 
@@ -68,6 +70,8 @@ type Finished = BTreeMap<Place, StreamKey>;
 struct Shard {
     sessions: HashMap<Arc<str>, SessionLogs>,
     finished: Finished,
+    /// Until when the names of sessions that had several owners stay taken.
+    taken: HashMap<Arc<str>, Ms>,
 }
 
 struct SessionLogs {
@@ -77,6 +81,26 @@ struct SessionLogs {
     is_released: bool,
     bytes: usize,
     streams: HashMap<StreamNonce, Log>,
+    inbox: Inbox,
+}
+
+/// Messages for the session's owner, by their numbers.
+#[derive(Default)]
+struct Inbox {
+    last: u64,
+    /// They wait.
+    waiting: BTreeMap<u64, (StreamNonce, Message)>,
+    waiting_bytes: usize,
+    /// The owner has them, and may ask again.
+    taken: BTreeMap<u64, (StreamNonce, Message)>,
+}
+
+/// What became of the message that a log is the answer of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Posted {
+    Waits(u64),
+    Taken,
+    Withdrawn,
 }
 
 struct Logged {
@@ -112,8 +136,10 @@ struct Log {
     finished: Option<Place>,
     tail: Option<Bytes>,
     about: Bytes,
-    retry_ms: Option<u32>,
+    paced: Paced,
     readers: u64,
+    /// None of a log that its owner created.
+    posted: Option<Posted>,
 }
 
 impl Log {
@@ -129,8 +155,9 @@ impl Log {
             finished: None,
             tail: None,
             about,
-            retry_ms: None,
+            paced: Paced::default(),
             readers: 0,
+            posted: None,
         }
     }
 
@@ -188,6 +215,7 @@ impl Log {
             chain: self.chain,
             is_finished: self.finished.is_some(),
             tail: self.tail.clone(),
+            paced: self.paced,
             readers: self.readers,
             owner: logs.is_released.then_some(Owner { epoch: logs.epoch, unseen_ms: u64::MAX }),
         }
@@ -218,6 +246,7 @@ impl MemoryStore {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             held: Held::default(),
             full_until: AtomicU64::new(0),
+            latest: AtomicU64::new(0),
             next_serial: AtomicU64::new(0),
         }
     }
@@ -417,6 +446,9 @@ impl MemoryStore {
         if let Some(log) = logs.streams.remove(&key.nonce) {
             logs.bytes -= log.bytes;
             self.forgot(&log);
+            if let Some(Posted::Waits(number)) = log.posted {
+                self.forget_waiting(logs, number);
+            }
             if let Some(place) = log.finished {
                 shard.finished.remove(&place);
             }
@@ -470,7 +502,7 @@ impl MemoryStore {
                 add(&self.held.events, append.events.len());
             }
         }
-        log.retry_ms = append.retry_ms.or(log.retry_ms);
+        log.paced = append.paced.unwrap_or(log.paced);
         let is_answered = append.events.last().is_some_and(|last| last.kind == EventKind::Terminal);
         if is_answered || append.end.is_some() {
             self.set_finished(now, key, log, &mut shard.finished);
@@ -486,6 +518,43 @@ impl MemoryStore {
         self.trim_stream(now, logs, key.nonce);
         self.trim_session(shard, key);
         Ok(())
+    }
+
+    /// Leaves a message for the session's owner, with the log of its answer, where that is not there.
+    fn post(&self, logs: &mut SessionLogs, key: &StreamKey, message: &Message) -> Result<(), StoreError> {
+        if logs.streams.contains_key(&key.nonce) {
+            return Ok(());
+        }
+        check_inbox(logs.inbox.waiting.len(), logs.inbox.waiting_bytes, message)?;
+        let bytes = LOG_OVERHEAD + message.about.len() + message.bytes();
+        if self.held.bytes.load(Ordering::Relaxed) + bytes as u64 > self.limits.max_bytes as u64 {
+            return Err(StoreError::Full { max: self.limits.max_bytes });
+        }
+        self.create(logs, key, &message.about);
+        logs.inbox.last += 1;
+        let number = logs.inbox.last;
+        if let Some(log) = logs.streams.get_mut(&key.nonce) {
+            log.posted = Some(Posted::Waits(number));
+        }
+        logs.inbox.waiting.insert(number, (key.nonce, message.clone()));
+        logs.inbox.waiting_bytes += message.bytes();
+        logs.bytes += message.bytes();
+        add(&self.held.bytes, message.bytes());
+        Ok(())
+    }
+
+    fn forget_waiting(&self, logs: &mut SessionLogs, number: u64) {
+        if let Some(message) = logs.inbox.waiting.remove(&number) {
+            logs.inbox.waiting_bytes -= message.1.bytes();
+            self.forget_messages(logs, std::iter::once(message));
+        }
+    }
+
+    /// These messages are not kept any more.
+    fn forget_messages(&self, logs: &mut SessionLogs, messages: impl Iterator<Item = (StreamNonce, Message)>) {
+        let bytes = messages.map(|(_, message)| message.bytes()).sum();
+        logs.bytes -= bytes;
+        self.freed(bytes);
     }
 
     /// Creates a log that is not there.
@@ -508,22 +577,36 @@ impl EventStore for MemoryStore {
     fn hold(&self, session: &str, hold: &Hold, _ticket: &Ticket) -> Answer<Vec<RunningLog>> {
         let mut shard = self.shard(session);
         let Some(logs) = shard.sessions.get_mut(session) else {
-            let Some(record) = hold.record.clone().filter(|_| hold.seen.is_none()) else {
+            let is_taken = shard.taken.contains_key(session);
+            let Some(record) = hold.record.clone().filter(|_| hold.seen.is_none() && !is_taken) else {
                 return Answer::Now(Err(StoreError::Gone));
             };
             add(&self.held.sessions, 1);
-            let (epoch, is_released, bytes, streams) = (hold.epoch, false, 0, HashMap::new());
-            shard.sessions.insert(session.into(), SessionLogs { record, epoch, is_released, bytes, streams });
+            let logs = SessionLogs {
+                record,
+                epoch: hold.epoch,
+                is_released: false,
+                bytes: 0,
+                streams: HashMap::new(),
+                inbox: Inbox::default(),
+            };
+            shard.sessions.insert(session.into(), logs);
             return Answer::ok(Vec::new());
         };
         if logs.epoch != hold.epoch && hold.seen != Some(logs.epoch) {
             return Answer::Now(Err(StoreError::Fenced));
         }
+        if logs.epoch != hold.epoch {
+            let taken = std::mem::take(&mut logs.inbox.taken);
+            self.forget_messages(logs, taken.into_values());
+        }
         (logs.epoch, logs.is_released) = (hold.epoch, false);
         if let Some(record) = &hold.record {
             logs.record = record.clone();
         }
-        let running = logs.streams.iter().filter(|(_, log)| hold.seen.is_some() && log.finished.is_none());
+        let running = logs.streams.iter().filter(|(_, log)| {
+            hold.seen.is_some() && log.finished.is_none() && !matches!(log.posted, Some(Posted::Waits(_)))
+        });
         let running = running.map(|(nonce, log)| {
             let (nonce, head, chain, about) = (*nonce, log.head(), log.chain, log.about.clone());
             RunningLog { nonce, head, chain, about }
@@ -532,6 +615,7 @@ impl EventStore for MemoryStore {
     }
 
     fn append(&self, now: Ms, key: &StreamKey, epoch: Epoch, append: &Append, _ticket: &Ticket) -> Answer<()> {
+        self.latest.fetch_max(now.0, Ordering::Relaxed);
         Answer::Now(append.check_size(self.limits.max_event_bytes).and_then(|()| {
             let bytes = self.reserve(now, key, append)?;
             let result = self.put(now, key, epoch, append, append.first == 1);
@@ -550,12 +634,16 @@ impl EventStore for MemoryStore {
         if !attach.finds(logs.record.principal.as_deref()) {
             return Answer::ok(Attached { is_foreign: true, ..Attached::default() });
         }
+        if let (Some(nonce), Some(message)) = (attach.stream, &attach.message)
+            && let Err(error) = self.post(logs, &StreamKey { session: session.into(), nonce }, message)
+        {
+            return Answer::Now(Err(error));
+        }
         if let Some(log) = attach.stream.filter(|_| attach.counts).and_then(|nonce| logs.streams.get_mut(&nonce)) {
             log.readers += u64::from(attach.fits(log.head(), log.tag_at(attach.after)));
         }
         let log = attach.stream.and_then(|nonce| logs.streams.get(&nonce)).map(|log| AttachedLog {
             about: log.about.clone(),
-            retry_ms: log.retry_ms,
             page: log.page(logs, attach.after, attach.limit),
         });
         Answer::ok(Attached { session: Some(logs.record.clone()), is_foreign: false, log })
@@ -566,6 +654,46 @@ impl EventStore for MemoryStore {
         let logs = shard.sessions.get(&key.session);
         let log = logs.and_then(|logs| Some(logs.streams.get(&key.nonce)?.page(logs, after, limit)));
         Answer::Now(log.ok_or(StoreError::Gone))
+    }
+
+    fn take(&self, session: &str, epoch: Epoch, after: u64, _ticket: &Ticket) -> Answer<Vec<Mail>> {
+        let mut shard = self.shard(session);
+        let Some(logs) = shard.sessions.get_mut(session) else { return Answer::Now(Err(StoreError::Gone)) };
+        if logs.epoch != epoch {
+            return Answer::Now(Err(StoreError::Fenced));
+        }
+        let behind = logs.inbox.taken.split_off(&after.saturating_add(1));
+        let done = std::mem::replace(&mut logs.inbox.taken, behind);
+        self.forget_messages(logs, done.into_values());
+        while logs.inbox.taken.len() < MAX_TAKEN
+            && let Some((number, (nonce, message))) = logs.inbox.waiting.pop_first()
+        {
+            logs.inbox.waiting_bytes -= message.bytes();
+            if let Some(log) = logs.streams.get_mut(&nonce) {
+                log.posted = Some(Posted::Taken);
+            }
+            logs.inbox.taken.insert(number, (nonce, message));
+        }
+        let taken = logs.inbox.taken.iter();
+        let taken =
+            taken.map(|(number, (nonce, message))| Mail { number: *number, nonce: *nonce, message: message.clone() });
+        Answer::ok(taken.collect())
+    }
+
+    fn withdraw(&self, now: Ms, key: &StreamKey, end: &Bytes, _ticket: &Ticket) -> Answer<bool> {
+        let mut guard = self.shard(&key.session);
+        let shard = &mut *guard;
+        let Some(logs) = shard.sessions.get_mut(&key.session) else { return Answer::Now(Err(StoreError::Gone)) };
+        let Some(log) = logs.streams.get_mut(&key.nonce) else { return Answer::Now(Err(StoreError::Gone)) };
+        let Some(Posted::Waits(number)) = log.posted else { return Answer::ok(log.posted == Some(Posted::Withdrawn)) };
+        log.posted = Some(Posted::Withdrawn);
+        log.tail = Some(end.clone());
+        log.bytes += end.len();
+        self.set_finished(now, key, log, &mut shard.finished);
+        logs.bytes += end.len();
+        add(&self.held.bytes, end.len());
+        self.forget_waiting(logs, number);
+        Answer::ok(true)
     }
 
     fn release(&self, session: &str, epoch: Epoch) {
@@ -604,9 +732,15 @@ impl EventStore for MemoryStore {
         if shard.sessions.get(session).is_none_or(|logs| logs.epoch != epoch) {
             return;
         }
-        if let Some(logs) = shard.sessions.remove(session) {
+        if let Some((name, logs)) = shard.sessions.remove_entry(session) {
+            if logs.epoch.number > 1 {
+                let until = Ms(self.latest.load(Ordering::Relaxed)) + self.limits.max_age_ms;
+                shard.taken.insert(name, until);
+            }
             take(&self.held.sessions, 1);
             logs.streams.values().for_each(|log| self.forgot(log));
+            let messages = logs.inbox.waiting.values().chain(logs.inbox.taken.values());
+            self.freed(messages.map(|(_, message)| message.bytes()).sum());
             for place in logs.streams.values().filter_map(|log| log.finished) {
                 shard.finished.remove(&place);
             }
@@ -614,9 +748,11 @@ impl EventStore for MemoryStore {
     }
 
     fn sweep(&self, now: Ms) -> Ms {
+        self.latest.fetch_max(now.0, Ordering::Relaxed);
         let mut next = Ms::NEVER;
         for shard in &self.shards {
             let mut shard = lock(shard);
+            shard.taken.retain(|_, until| *until > now);
             while let Some(first) = shard.finished.first_entry() {
                 let due = first.key().0 + self.limits.retention_ms;
                 if due > now {

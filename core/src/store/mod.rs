@@ -11,6 +11,7 @@ pub mod decoding;
 mod error;
 mod flush;
 mod host;
+mod inbox;
 mod limits;
 mod liveness;
 mod mailbox;
@@ -32,12 +33,14 @@ mod watchers;
 use std::fmt;
 use std::sync::{Arc, Weak};
 
+use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
 pub use append::{Append, LogState, Verdict};
 pub use error::StoreError;
 pub use flush::flush;
 pub use host::{HostOperation, HostReplay, HostRequest, HostStore};
+pub use inbox::{MAX_INBOX_BYTES, MAX_INBOX_MESSAGES, MAX_TAKEN, check_inbox};
 pub use limits::Limits;
 pub use liveness::{Sightings, beat_ms};
 pub use mailbox::{Ask, Backend, BlockingBackend, Fault, Kind, Op, Queued};
@@ -45,7 +48,9 @@ pub use memory::MemoryStore;
 pub use open::{Durability, OpenError, StoreOptions, WallClock, is_remote, open, shown_address};
 #[cfg(feature = "postgres")]
 pub use postgres::PostgresStore;
-pub use records::{Attach, Attached, AttachedLog, Epoch, Hold, LogPage, Owner, RunningLog, SessionRecord};
+pub use records::{
+    Attach, Attached, AttachedLog, Epoch, Hold, LogPage, Mail, Message, Owner, RunningLog, SessionRecord,
+};
 #[cfg(feature = "redis")]
 pub use redis::RedisStore;
 pub use sealed::{EncryptionKey, SealedStore};
@@ -122,6 +127,10 @@ pub enum Operation {
     Append,
     /// [`EventStore::attach`] for this connection.
     Attach(ConnectionId),
+    /// [`EventStore::take`].
+    Take,
+    /// [`EventStore::withdraw`].
+    Withdraw,
     /// [`EventStore::read`] for this connection.
     Read(ConnectionId),
     /// [`EventStore::read`] after this position, to see whether the log has changed elsewhere.
@@ -137,6 +146,10 @@ pub enum Outcome {
     Held(Result<Vec<RunningLog>, StoreError>),
     /// Of an attach.
     Attached(Result<Attached, StoreError>),
+    /// Of a take.
+    Taken(Result<Vec<Mail>, StoreError>),
+    /// Of a withdrawal: whether the message is withdrawn.
+    Withdrawn(Result<bool, StoreError>),
     /// Of a read.
     Page(Result<LogPage, StoreError>),
 }
@@ -148,6 +161,8 @@ impl Outcome {
             Operation::Hold => Self::Held(Err(error)),
             Operation::Append => Self::Done(Err(error)),
             Operation::Attach(_) => Self::Attached(Err(error)),
+            Operation::Take => Self::Taken(Err(error)),
+            Operation::Withdraw => Self::Withdrawn(Err(error)),
             Operation::Read(_) | Operation::Look(_) => Self::Page(Err(error)),
         }
     }
@@ -216,7 +231,8 @@ pub struct ReadLimit {
 ///    stays readable for the retention time and takes no further events.
 /// 7. A failed operation changes nothing and harms no other (I9).
 /// 8. [`drop_session`](Self::drop_session) frees everything that the session held (I11). Only a
-///    [`hold`](Self::hold) creates it again.
+///    [`hold`](Self::hold) creates it again, and none does for [`max_age_ms`](Limits::max_age_ms) where another owner was
+///    replaced: one that only stood still is not to bring back what ended meanwhile.
 /// 9. No method blocks on another stream's operation; none calls the ticket while it holds a lock.
 /// 10. What was [abandoned](Self::abandon), or got no answer in the store's own time
 ///     ([`StoreError::TimedOut`]), is asked again unchanged, until it has an answer. Where an append may
@@ -233,10 +249,15 @@ pub struct ReadLimit {
 ///     that a log got a reader and that the session has another owner; those of a store object at which a reader
 ///     [attached](Self::attach) with [`counts`](Attach::counts), that its log was appended to, ended, dropped, or got
 ///     another reader. It may tell too often and late, but not never: where hints can be lost, [`Watch::all_changed`] is
-///     told when they come through again.
+///     told when they come through again. A message that came to another store object is [told](Watch::posted) to the owner's.
+/// 14. A session has an inbox. A message that was [posted](Attach::message) waits for its owner, as a log without
+///     events. Of a [take](Self::take) and a [withdrawal](Self::withdraw) one wins. A message is named by the stream of its
+///     answer: while that has its log, a second copy of the message changes nothing.
+///     As many messages wait as [`check_inbox`] allows.
 pub trait EventStore: Send + Sync {
     /// Begins a session, keeps what changed in its record, or takes it over from an owner that is gone.
     ///
+    /// The messages of the session's inbox are not told, and those that were taken are forgotten where `hold.epoch` is new.
     /// A session that is not there is created with `hold.epoch`, where `hold.seen` is none and there is a record. A session
     /// that has `hold.epoch` gets the record. One that has the epoch `hold.seen` has `hold.epoch` from now on, and this
     /// store object is its owner; its logs without an end are told, also where it is asked again. [`StoreError::Gone`]
@@ -256,10 +277,23 @@ pub trait EventStore: Send + Sync {
     }
 
     /// What a reader needs that comes to a stream: the session, the log, and its first events.
+    ///
+    /// With a [message](Attach::message), the log is created before, and the message waits, where the session is found and
+    /// has no such log. [`StoreError::InboxFull`] where it does not fit.
     fn attach(&self, session: &str, attach: &Attach, ticket: &Ticket) -> Answer<Attached>;
 
     /// The events after a position. [`StoreError::Gone`] where there is no such session or log.
     fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<LogPage>;
+
+    /// The messages that wait for the session's owner, who begins them, in the order in which they came. Those with a
+    /// [number](Mail::number) up to `after` are forgotten; those behind it that this epoch took already are told again,
+    /// before others. [`MAX_TAKEN`] are told at once: whoever got any asks again. [`StoreError::Gone`] where there is no such
+    /// session, [`StoreError::Fenced`] where it has another epoch.
+    fn take(&self, session: &str, epoch: Epoch, after: u64, ticket: &Ticket) -> Answer<Vec<Mail>>;
+
+    /// Nobody is to begin this message, if nobody has taken it yet: its log ends with this payload, that is not in it. Returns
+    /// whether the message is withdrawn, also where it was before. [`StoreError::Gone`] where there is no such session or log.
+    fn withdraw(&self, now: Ms, key: &StreamKey, end: &Bytes, ticket: &Ticket) -> Answer<bool>;
 
     /// The owner lets the session go: anybody may take it over at once. Session and logs stay, with their epoch.
     fn release(&self, session: &str, epoch: Epoch);

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::ReadLimit;
 use crate::protocol::{ListChanged, Revision, StreamNonce};
-use crate::stream::{Page, Seq};
+use crate::stream::{Paced, Page, Seq};
 
 /// Which owner of a session writes: every change of the owner makes the number grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -76,6 +76,8 @@ pub struct LogPage {
     pub is_finished: bool,
     /// An end that is not in the log.
     pub tail: Option<Bytes>,
+    /// How the stream's connections are paced.
+    pub paced: Paced,
     /// How many readers [attached](super::EventStore::attach) that count.
     pub readers: u64,
     /// Who owns the session; none for this store object itself. A session that was
@@ -101,6 +103,28 @@ pub struct Attach {
     pub counts: bool,
     /// How many of the events.
     pub limit: ReadLimit,
+    /// What the session's owner is to begin, with the stream as the name of its answer. With one, a stream is named.
+    pub message: Option<Message>,
+}
+
+/// A message for the owner of a session, that came to another process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Message {
+    /// What the log of its answer is created with.
+    pub about: Bytes,
+    /// The message.
+    pub body: Bytes,
+}
+
+/// A message that waited for its session's owner, who has it now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mail {
+    /// Larger than that of every message of the session that was taken before.
+    pub number: u64,
+    /// The stream of its answer.
+    pub nonce: StreamNonce,
+    /// What it was [posted](Attach::message) with.
+    pub message: Message,
 }
 
 impl Attach {
@@ -131,8 +155,6 @@ pub struct Attached {
 pub struct AttachedLog {
     /// What it was created with.
     pub about: Bytes,
-    /// The reconnection delay that was set for it.
-    pub retry_ms: Option<u32>,
     /// Its events, and where it stands.
     pub page: LogPage,
 }

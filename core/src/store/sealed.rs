@@ -14,8 +14,8 @@ use chacha20poly1305::{XChaCha20Poly1305, XNonce};
 use sha2::{Digest, Sha256};
 
 use super::{
-    Answer, Append, Attach, Attached, Complete, Epoch, EventStore, Hold, LogPage, Name, Outcome, ReadLimit, RunningLog,
-    SessionRecord, StoreError, StreamKey, Ticket, Usage, Watcher,
+    Answer, Append, Attach, Attached, Complete, Epoch, EventStore, Hold, LogPage, Mail, Message, Name, Outcome,
+    ReadLimit, RunningLog, SessionRecord, StoreError, StreamKey, Ticket, Usage, Watcher,
 };
 use crate::Ms;
 use crate::protocol::StreamNonce;
@@ -94,6 +94,7 @@ enum Place {
     Event(Seq),
     Tail,
     About,
+    Message,
 }
 
 fn bound(key: &StreamKey, place: Place) -> Vec<u8> {
@@ -101,6 +102,7 @@ fn bound(key: &StreamKey, place: Place) -> Vec<u8> {
         Place::Event(seq) => (b'e', seq),
         Place::Tail => (b't', 0),
         Place::About => (b'a', 0),
+        Place::Message => (b'm', 0),
     };
     let mut to = vec![mark];
     to.extend_from_slice(&key.nonce.0);
@@ -160,6 +162,23 @@ impl Opening {
         Ok(held)
     }
 
+    /// A message that cannot be read is told as an empty one: its owner ends its log, and the others begin.
+    fn taken(&self, session: &Arc<str>, taken: Result<Vec<Mail>, StoreError>) -> Result<Vec<Mail>, StoreError> {
+        let mut taken = taken?;
+        for Mail { nonce, message, .. } in &mut taken {
+            let key = StreamKey { session: Arc::clone(session), nonce: *nonce };
+            let Message { about, body } = &message;
+            let opened = self.open(&key, Place::About, about).and_then(|about| {
+                Ok(Message { about: about.into(), body: self.open(&key, Place::Message, body)?.into() })
+            });
+            *message = opened.unwrap_or_else(|error| {
+                tracing::error!(target: "tailrope", %session, stream = nonce.hex(), %error, "a message cannot be read");
+                Message::default()
+            });
+        }
+        Ok(taken)
+    }
+
     /// A ticket whose outcome comes here first.
     fn ticket(self: &Arc<Self>, ticket: &Ticket, key: &StreamKey) -> Ticket {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
@@ -204,7 +223,8 @@ impl Complete for Opening {
             Outcome::Page(page) => Outcome::Page(self.page(&key, page)),
             Outcome::Attached(attached) => Outcome::Attached(self.attached(&key, attached)),
             Outcome::Held(held) => Outcome::Held(self.held(&key.session, held)),
-            done @ Outcome::Done(_) => done,
+            Outcome::Taken(taken) => Outcome::Taken(self.taken(&key.session, taken)),
+            other @ (Outcome::Done(_) | Outcome::Withdrawn(_)) => other,
         });
     }
 }
@@ -295,11 +315,33 @@ impl EventStore for SealedStore {
     fn attach(&self, session: &str, attach: &Attach, ticket: &Ticket) -> Answer<Attached> {
         let names = attach.principal.iter().chain(&attach.aliases);
         let mut names = names.flat_map(|name| self.keys.iter().map(|key| hidden(key, session, name)));
-        let attach = Attach { principal: names.next(), aliases: names.collect(), ..attach.clone() };
+        let mut attach = Attach { principal: names.next(), aliases: names.collect(), ..attach.clone() };
         let key = session_key(session, attach.stream);
+        if let Some(Message { about, body }) = &mut attach.message {
+            for (place, payload) in [(Place::About, about), (Place::Message, body)] {
+                match self.opening.seal(&key, place, payload) {
+                    Ok(sealed) => *payload = sealed.into(),
+                    Err(error) => return Answer::Now(Err(error)),
+                }
+            }
+        }
         let ticket = self.opening.ticket(ticket, &key);
         let answer = self.inner.attach(session, &attach, &ticket);
         self.opening.answered(ticket.number, answer, |attached| self.opening.attached(&key, attached))
+    }
+
+    fn take(&self, session: &str, epoch: Epoch, after: u64, ticket: &Ticket) -> Answer<Vec<Mail>> {
+        let key = session_key(session, None);
+        let ticket = self.opening.ticket(ticket, &key);
+        let answer = self.inner.take(session, epoch, after, &ticket);
+        self.opening.answered(ticket.number, answer, |taken| self.opening.taken(&key.session, taken))
+    }
+
+    fn withdraw(&self, now: Ms, key: &StreamKey, end: &Bytes, ticket: &Ticket) -> Answer<bool> {
+        match self.opening.seal(key, Place::Tail, end) {
+            Ok(end) => self.inner.withdraw(now, key, &end.into(), ticket),
+            Err(error) => Answer::Now(Err(error)),
+        }
     }
 
     fn release(&self, session: &str, epoch: Epoch) {

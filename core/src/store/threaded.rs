@@ -88,6 +88,13 @@ impl Delayed {
                 let events = log.map(|log| log.page.page.events.clone()).unwrap_or_default();
                 return shown(&events, found).map(Outcome::Attached);
             }
+            Ask::Take { epoch, after } => {
+                return Some(Outcome::Taken(result(memory.take(session, *epoch, *after, ticket?))));
+            }
+            Ask::Withdraw { nonce, end } => {
+                let withdrawn = memory.withdraw(self.now(), &key(nonce), end, ticket?);
+                return Some(Outcome::Withdrawn(result(withdrawn)));
+            }
             Ask::Read { nonce, after, limit } => {
                 let page = result(memory.read(&key(nonce), *after, *limit, ticket?));
                 let events = page.as_ref().map(|page| page.page.events.clone()).unwrap_or_default();

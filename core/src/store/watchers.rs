@@ -11,6 +11,9 @@ pub trait Watch: Send + Sync {
     /// The log of this stream may have changed.
     fn changed(&self, nonce: StreamNonce);
 
+    /// A message may wait for the session's owner.
+    fn posted(&self);
+
     /// Hints may be missing, or the store was set back: anything of the session may have changed.
     fn all_changed(&self);
 }
@@ -49,6 +52,11 @@ impl Watchers {
     /// Tells the watchers of a session of one log. No lock of the store may be held.
     pub fn changed(&self, session: &str, nonce: StreamNonce) {
         self.tell(session, |watcher| watcher.changed(nonce));
+    }
+
+    /// Tells the watchers of a session that a message waits for its owner. No lock of the store may be held.
+    pub fn posted(&self, session: &str) {
+        self.tell(session, |watcher| watcher.posted());
     }
 
     /// Tells the watchers of a session of everything that it has. No lock of the store may be held.

@@ -35,6 +35,7 @@ const CODES = new Set([
   // A store whose bound is a few bytes.
   'gone',
   'store_full',
+  'inbox_full',
   'session_ended',
   'session_exists',
   'too_many_sessions',

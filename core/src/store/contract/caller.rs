@@ -9,8 +9,8 @@ use bytes::Bytes;
 use crate::Ms;
 use crate::protocol::StreamNonce;
 use crate::store::{
-    Answer, Append, Attach, Attached, AttachedLog, Complete, Epoch, EventStore, Hold, LogPage, Operation, Outcome,
-    ReadLimit, RunningLog, SessionRecord, StoreError, StreamKey, Ticket, Usage,
+    Answer, Append, Attach, Attached, AttachedLog, Complete, Epoch, EventStore, Hold, LogPage, Mail, Message,
+    Operation, Outcome, ReadLimit, RunningLog, SessionRecord, StoreError, StreamKey, Ticket, Usage,
 };
 use crate::stream::{Chain, ConnectionId, EventKind, Seq, StoredEvent};
 
@@ -141,16 +141,57 @@ impl<'a> Caller<'a> {
     /// # Panics
     /// When the store fails.
     pub fn attach(&self, session: &str, attach: &Attach) -> Attached {
+        self.try_attach(session, attach).expect("a stream can be looked for")
+    }
+
+    /// The same, or what the store says.
+    pub fn try_attach(&self, session: &str, attach: &Attach) -> Result<Attached, StoreError> {
         let (operation, nonce) = (Operation::Attach(7), attach.stream.unwrap_or(StreamNonce([0; 12])));
         let key = StreamKey { session: session.into(), nonce };
-        let result = match self.store.attach(session, attach, &self.ticket(&key, operation)) {
+        match self.store.attach(session, attach, &self.ticket(&key, operation)) {
             Answer::Now(result) => result,
             Answer::Later => match self.wait(nonce, operation) {
                 Outcome::Attached(result) => result,
                 other => panic!("rule 9: an attach does not end with {other:?}"),
             },
-        };
-        result.expect("a stream can be looked for")
+        }
+    }
+
+    /// Leaves a message for the owner of nobody's session.
+    pub fn post(&self, log: &Log, body: &[u8]) -> Result<Attached, StoreError> {
+        let message = Message { about: log.about(), body: Bytes::copy_from_slice(body) };
+        let (stream, message) = (Some(log.key.nonce), Some(message));
+        self.try_attach(&log.key.session, &Attach { stream, message, counts: true, ..Attach::default() })
+    }
+
+    /// Takes the messages that wait for the owner.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn take(&self, session: &str, after: u64) -> Result<Vec<Mail>, StoreError> {
+        let (operation, key) = (Operation::Take, session_key(session));
+        match self.store.take(session, self.epoch, after, &self.ticket(&key, operation)) {
+            Answer::Now(result) => result,
+            Answer::Later => match self.wait(key.nonce, operation) {
+                Outcome::Taken(result) => result,
+                other => panic!("rule 9: a take does not end with {other:?}"),
+            },
+        }
+    }
+
+    /// Withdraws a message.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn withdraw(&self, log: &Log, end: &'static [u8]) -> Result<bool, StoreError> {
+        let (operation, end) = (Operation::Withdraw, Bytes::from_static(end));
+        match self.store.withdraw(self.now, &log.key, &end, &self.ticket(&log.key, operation)) {
+            Answer::Now(result) => result,
+            Answer::Later => match self.wait(log.key.nonce, operation) {
+                Outcome::Withdrawn(result) => result,
+                other => panic!("rule 9: a withdrawal does not end with {other:?}"),
+            },
+        }
     }
 
     /// What the store has of a log of nobody's session besides its events.
@@ -294,7 +335,7 @@ impl Log {
             about: self.about(),
             primes: false,
             end: None,
-            retry_ms: None,
+            paced: None,
         }
     }
 

@@ -6,6 +6,7 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use super::caller::{Caller, Log, PATIENCE, progress};
+use super::retry_after;
 use crate::Ms;
 use crate::store::{
     Append, Attach, Attached, Epoch, EventStore, Hold, LogPage, Owner, ReadLimit, RunningLog, SessionRecord, StoreError,
@@ -58,7 +59,7 @@ fn assert_fenced(store: &dyn EventStore, caller: &Caller<'_>, log: &Log) {
     for (log, append) in [
         (log, log.append(next, &late)),
         (log, log.append(next, &[])),
-        (log, Append { retry_ms: Some(7), ..log.append(next, &[]) }),
+        (log, Append { paced: retry_after(7), ..log.append(next, &[]) }),
         (log, Append { end: end(), ..log.append(next, &[]) }),
         (log, Append { end: end(), ..log.append(next, &late) }),
         // What is there already is there for the owner.
@@ -166,8 +167,9 @@ fn rule_12_a_session_is_taken_over_by_who_saw_its_epoch(a: &dyn EventStore, b: &
     let last = Caller::new(b, Ms(0)).with(epoch);
     assert_eq!(last.session("s", Some("alice")), None, "rule 12: the heir drops it");
     assert_eq!(owner.append(&logs[5], 1, &[]), Err(StoreError::Gone), "rule 8");
-    owner.hold("s", SessionRecord::default());
-    assert_eq!(owner.append(&logs[5], 1, &[]), Ok(()), "rule 8: it begins anew");
+    let again = Hold { epoch: owner.epoch, seen: None, record: Some(alice()) };
+    assert_eq!(owner.try_hold("s", &again), Err(StoreError::Gone), "rule 8: whoever stood still does not bring it back");
+    assert_eq!(owner.append(&logs[5], 1, &[]), Err(StoreError::Gone), "rule 8");
 }
 
 fn rule_12_two_that_begin_a_session_or_take_it_over_do_not_both_have_it(a: &dyn EventStore, b: &dyn EventStore) {

@@ -5,6 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use bytes::Bytes;
 
 use super::caller::{Caller, Event, Log, PATIENCE, progress};
+use super::inbox::rule_14_holds_between;
 use super::owners::rule_12_holds_between;
 use crate::Ms;
 use crate::protocol::StreamNonce;
@@ -22,6 +23,7 @@ pub fn check_shared(make: &dyn Fn() -> (Arc<dyn EventStore>, Arc<dyn EventStore>
     let (a, b) = make();
     readers_are_counted_over_all_processes(&*a, &*b);
     rule_12_holds_between(make);
+    rule_14_holds_between(make);
     let (a, b) = make();
     rule_13_watchers_elsewhere_are_told_of_what_concerns_them(&*a, &*b);
     let (a, b) = make();
@@ -39,6 +41,10 @@ impl Watch for Hints {
     fn changed(&self, _nonce: StreamNonce) {
         *self.count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         self.came.notify_all();
+    }
+
+    fn posted(&self) {
+        self.changed(StreamNonce([0; 12]));
     }
 
     fn all_changed(&self) {
@@ -134,6 +140,11 @@ fn rule_13_watchers_elsewhere_are_told_of_what_concerns_them(a: &dyn EventStore,
         caller.attach("s", &Attach { stream: Some(log.key.nonce), counts: true, ..Attach::default() })
     };
     let mut log = owner.open("s", 1);
+    for number in 10..15 {
+        let seen = at_a.count();
+        other.post(&Log::new("s", number), b"message").expect("it waits");
+        at_a.wait(seen, "a message");
+    }
     for _ in 0..5 {
         let seen = at_a.count();
         read_by(&other, &log);

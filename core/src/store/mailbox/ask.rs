@@ -3,13 +3,16 @@
 use std::time::{Duration, Instant};
 
 use crate::protocol::StreamNonce;
-use crate::store::{Append, Attach, Epoch, Hold, Name, ReadLimit, StoreError, Ticket};
+use bytes::Bytes;
+
+use crate::store::{Append, Attach, Epoch, Hold, Message, Name, ReadLimit, StoreError, Ticket};
 use crate::stream::Seq;
 use crate::sync::Arc;
 
 /// What is asked of a session. Each is named after the method of [`EventStore`](crate::store::EventStore) that says what
 /// is to be done. The outcome of a `Hold` is [`Held`](crate::store::Outcome::Held), of an `Attach`
-/// [`Attached`](crate::store::Outcome::Attached), of a `Read` [`Page`](crate::store::Outcome::Page), of anything else
+/// [`Attached`](crate::store::Outcome::Attached), of a `Take` [`Taken`](crate::store::Outcome::Taken), of a `Withdraw`
+/// [`Withdrawn`](crate::store::Outcome::Withdrawn), of a `Read` [`Page`](crate::store::Outcome::Page), of anything else
 /// [`Done`](crate::store::Outcome::Done).
 #[derive(Debug)]
 #[non_exhaustive]
@@ -26,6 +29,14 @@ pub enum Ask {
         nonce: StreamNonce,
         after: Seq,
         limit: ReadLimit,
+    },
+    Take {
+        epoch: Epoch,
+        after: u64,
+    },
+    Withdraw {
+        nonce: StreamNonce,
+        end: Bytes,
     },
     Release {
         epoch: Epoch,
@@ -54,7 +65,7 @@ impl Ask {
     /// Whether it changes nothing.
     pub fn is_question(&self) -> bool {
         match self {
-            Self::Attach(attach) => !attach.counts || attach.stream.is_none(),
+            Self::Attach(attach) => attach.message.is_none() && (!attach.counts || attach.stream.is_none()),
             Self::Read { .. } => true,
             _ => false,
         }
@@ -65,6 +76,7 @@ impl Ask {
         match self {
             Self::Append { nonce, .. }
             | Self::Read { nonce, .. }
+            | Self::Withdraw { nonce, .. }
             | Self::Settle { nonce, .. }
             | Self::DropStream { nonce, .. } => Some(*nonce),
             Self::Attach(attach) => attach.stream,
@@ -74,7 +86,11 @@ impl Ask {
 
     /// Of payloads.
     pub(super) fn bytes(&self) -> usize {
-        if let Self::Append { append, .. } = self { append.bytes() } else { 0 }
+        match self {
+            Self::Append { append, .. } => append.bytes(),
+            Self::Attach(attach) => attach.message.as_ref().map_or(0, Message::bytes),
+            _ => 0,
+        }
     }
 }
 
@@ -113,7 +129,7 @@ impl Op {
     /// its caller asks again (rule 10).
     pub(super) fn too_late(&self, now: Instant, what: &str) -> StoreError {
         match self.ask {
-            Ask::Hold(_) | Ask::Append { .. } => {
+            Ask::Hold(_) | Ask::Append { .. } | Ask::Take { .. } | Ask::Withdraw { .. } => {
                 let waited = now.saturating_duration_since(self.since).as_millis();
                 StoreError::TimedOut { after_ms: waited.try_into().unwrap_or(u64::MAX) }
             }

@@ -2,11 +2,13 @@
 
 use std::fmt;
 
+use bytes::Bytes;
+
 use super::{Ask, Mailbox};
 use crate::Ms;
 use crate::store::threads::{self, Threads};
 use crate::store::{
-    Answer, Append, Attach, Attached, Epoch, EventStore, Hold, LogPage, ReadLimit, RunningLog, StreamKey, Ticket,
+    Answer, Append, Attach, Attached, Epoch, EventStore, Hold, LogPage, Mail, ReadLimit, RunningLog, StreamKey, Ticket,
     Usage, Watcher,
 };
 use crate::stream::Seq;
@@ -130,6 +132,14 @@ impl<B: Backend> EventStore for Queued<B> {
 
     fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<LogPage> {
         self.ask(&key.session, Ask::Read { nonce: key.nonce, after, limit }, ticket)
+    }
+
+    fn take(&self, session: &str, epoch: Epoch, after: u64, ticket: &Ticket) -> Answer<Vec<Mail>> {
+        self.ask(&session.into(), Ask::Take { epoch, after }, ticket)
+    }
+
+    fn withdraw(&self, _now: Ms, key: &StreamKey, end: &Bytes, ticket: &Ticket) -> Answer<bool> {
+        self.ask(&key.session, Ask::Withdraw { nonce: key.nonce, end: end.clone() }, ticket)
     }
 
     fn release(&self, session: &str, epoch: Epoch) {
