@@ -12,8 +12,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 pub use caller::{Caller, Event, Log, progress};
-pub use owners::check_settle;
 use inbox::rule_14_holds_between;
+pub use owners::check_settle;
 use owners::rule_12_holds_between;
 pub use shared::check_shared;
 

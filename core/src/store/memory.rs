@@ -642,10 +642,10 @@ impl EventStore for MemoryStore {
         if let Some(log) = attach.stream.filter(|_| attach.counts).and_then(|nonce| logs.streams.get_mut(&nonce)) {
             log.readers += u64::from(attach.fits(log.head(), log.tag_at(attach.after)));
         }
-        let log = attach.stream.and_then(|nonce| logs.streams.get(&nonce)).map(|log| AttachedLog {
-            about: log.about.clone(),
-            page: log.page(logs, attach.after, attach.limit),
-        });
+        let log = attach
+            .stream
+            .and_then(|nonce| logs.streams.get(&nonce))
+            .map(|log| AttachedLog { about: log.about.clone(), page: log.page(logs, attach.after, attach.limit) });
         Answer::ok(Attached { session: Some(logs.record.clone()), is_foreign: false, log })
     }
 

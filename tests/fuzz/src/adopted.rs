@@ -10,8 +10,8 @@ use tailrope_core::protocol::{
     Dialect, EventId, IdEncoder, ListChanged, MAX_SEQ, Origin, RequestId, Revision, StreamNonce, sse,
 };
 use tailrope_core::store::{
-    Answer, Append, Attach, Attached, AttachedLog, Epoch, EventStore, Hold, LogPage, Owner, ReadLimit, RunningLog,
-    SessionRecord, StoreError, StreamKey, Ticket, Usage, Watcher,
+    Answer, Append, Attach, Attached, AttachedLog, Epoch, EventStore, Hold, LogPage, Mail, Owner, ReadLimit,
+    RunningLog, SessionRecord, StoreError, StreamKey, Ticket, Usage, Watcher,
 };
 use tailrope_core::stream::{EventKind, Pacing, Page, Seq, StoredEvent};
 
@@ -189,6 +189,14 @@ impl EventStore for Anything {
         let mut dice = lock(&self.dice);
         let dice = &mut *dice;
         Self::fails(dice).unwrap_or_else(|| Answer::ok(Self::log(dice, key.nonce, after, limit.up_to)))
+    }
+
+    fn take(&self, _: &str, _: Epoch, _: u64, _: &Ticket) -> Answer<Vec<Mail>> {
+        Answer::ok(Vec::new())
+    }
+
+    fn withdraw(&self, _: Ms, _: &StreamKey, _: &Bytes, _: &Ticket) -> Answer<bool> {
+        Answer::ok(false)
     }
 
     fn release(&self, _: &str, _: Epoch) {}

@@ -80,7 +80,7 @@ impl Damaged {
 }
 
 impl EventStore for Damaged {
-    passes_on!(append release settle drop_stream drop_session sweep usage);
+    passes_on!(append take withdraw release settle drop_stream drop_session sweep usage);
 
     fn hold(&self, session: &str, hold: &Hold, ticket: &Ticket) -> Answer<Vec<RunningLog>> {
         let mut running = now(self.inner.hold(session, hold, ticket));

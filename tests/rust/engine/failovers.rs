@@ -5,12 +5,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::kit::common::{Answered, Bench, NEW, broadcast, call, id, listen, notify, respond, resume};
 use crate::kit::processes::{adopt, adopt_known, ended, events, has, open_session, read_until};
+use bytes::Bytes;
 use serde_json::{Value, json};
 use tailrope_core::Ms;
 use tailrope_core::engine::{Options, SessionHandle};
 use tailrope_core::protocol::StreamNonce;
 use tailrope_core::store::{
-    Answer, Append, Attach, Attached, Complete, Epoch, EventStore, Hold, Limits, LogPage, MemoryStore, Operation,
+    Answer, Append, Attach, Attached, Complete, Epoch, EventStore, Hold, Limits, LogPage, Mail, MemoryStore, Operation,
     Outcome, ReadLimit, RunningLog, StreamKey, Ticket, Usage, Watcher, Watchers,
 };
 use tailrope_core::stream::Seq;
@@ -114,6 +115,14 @@ impl EventStore for SetBack {
 
     fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<LogPage> {
         self.inner().read(key, after, limit, ticket)
+    }
+
+    fn take(&self, session: &str, epoch: Epoch, after: u64, ticket: &Ticket) -> Answer<Vec<Mail>> {
+        self.inner().take(session, epoch, after, ticket)
+    }
+
+    fn withdraw(&self, now: Ms, key: &StreamKey, end: &Bytes, ticket: &Ticket) -> Answer<bool> {
+        self.inner().withdraw(now, key, end, ticket)
     }
 
     fn release(&self, session: &str, epoch: Epoch) {

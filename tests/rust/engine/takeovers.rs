@@ -384,7 +384,7 @@ struct Counting {
 }
 
 impl EventStore for Counting {
-    passes_on!(release settle drop_stream drop_session sweep usage answers_elsewhere outlives_process);
+    passes_on!(take withdraw release settle drop_stream drop_session sweep usage answers_elsewhere outlives_process);
 
     fn hold(&self, session: &str, hold: &Hold, ticket: &Ticket) -> Answer<Vec<RunningLog>> {
         self.asked.lock().unwrap().push(ticket.operation);

@@ -119,7 +119,7 @@ impl AnyOrder {
 
 impl EventStore for AnyOrder {
     passes_on!(
-        hold append release unwatch settle drop_stream drop_session sweep usage answers_elsewhere outlives_process
+        hold append take withdraw release unwatch settle drop_stream drop_session sweep usage answers_elsewhere outlives_process
     );
 
     fn attach(&self, session: &str, attach: &Attach, ticket: &Ticket) -> Answer<Attached> {

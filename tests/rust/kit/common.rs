@@ -3,6 +3,7 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use bytes::Bytes;
 use serde_json::{Value, json};
 use tailrope_core::Ms;
 use tailrope_core::engine::{
@@ -10,8 +11,8 @@ use tailrope_core::engine::{
 };
 use tailrope_core::protocol::{Dialect, EventId, RequestId, Revision};
 use tailrope_core::store::{
-    Answer, Append, Attach, Attached, AttachedLog, Complete, Epoch, EventStore, Hold, Limits, LogPage, MemoryStore,
-    Operation, Outcome, ReadLimit, RunningLog, StoreError, StreamKey, Ticket, Usage,
+    Answer, Append, Attach, Attached, AttachedLog, Complete, Epoch, EventStore, Hold, Limits, LogPage, Mail,
+    MemoryStore, Operation, Outcome, ReadLimit, RunningLog, StoreError, StreamKey, Ticket, Usage,
 };
 use tailrope_core::stream::{CloseReason, Seq};
 
@@ -401,6 +402,14 @@ impl EventStore for SlowStore {
             (_, true) => Answer::Now(Err(failed())),
             _ => self.inner().read(key, after, limit, ticket),
         }
+    }
+
+    fn take(&self, session: &str, epoch: Epoch, after: u64, ticket: &Ticket) -> Answer<Vec<Mail>> {
+        self.inner().take(session, epoch, after, ticket)
+    }
+
+    fn withdraw(&self, now: Ms, key: &StreamKey, end: &Bytes, ticket: &Ticket) -> Answer<bool> {
+        self.inner().withdraw(now, key, end, ticket)
     }
 
     fn release(&self, session: &str, epoch: Epoch) {

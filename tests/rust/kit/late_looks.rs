@@ -55,7 +55,7 @@ impl LateLooks {
 
 impl EventStore for LateLooks {
     passes_on!(
-        hold append attach release unwatch settle drop_stream drop_session sweep usage answers_elsewhere outlives_process
+        hold append attach take withdraw release unwatch settle drop_stream drop_session sweep usage answers_elsewhere outlives_process
     );
 
     fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<LogPage> {

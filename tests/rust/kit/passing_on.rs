@@ -15,6 +15,12 @@ macro_rules! passes_on {
     (@ read) => {
         passes_on!(@ fn read(key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<LogPage>);
     };
+    (@ take) => {
+        passes_on!(@ fn take(session: &str, epoch: Epoch, after: u64, ticket: &Ticket) -> Answer<Vec<tailrope_core::store::Mail>>);
+    };
+    (@ withdraw) => {
+        passes_on!(@ fn withdraw(now: Ms, key: &StreamKey, end: &bytes::Bytes, ticket: &Ticket) -> Answer<bool>);
+    };
     (@ release) => { passes_on!(@ fn release(session: &str, epoch: Epoch) -> ()); };
     (@ unwatch) => { passes_on!(@ fn unwatch(session: &str, watcher: &Watcher) -> ()); };
     (@ settle) => { passes_on!(@ fn settle(key: &StreamKey, epoch: Epoch, seq: Seq) -> ()); };

@@ -118,8 +118,8 @@ impl Folder {
             let name = nonce.hex();
             let log = session.logs.get_mut(&name)?;
             log.readers += u64::from(attach.counts && attach.fits(log.head, log.tag_at(attach.after)));
-            let (about, retry_ms) = (Bytes::copy_from_slice(&log.about.0), log.retry_ms);
-            Some(AttachedLog { about, retry_ms, page: self.page(session, &name, attach.after, attach.limit)? })
+            let about = Bytes::copy_from_slice(&log.about.0);
+            Some(AttachedLog { about, page: self.page(session, &name, attach.after, attach.limit)? })
         });
         Attached { session: Some(record), is_foreign: false, log }
     }
@@ -128,6 +128,7 @@ impl Folder {
         let log = session.logs.get(name)?;
         let is_other = session.owner.as_ref() != Some(&self.name);
         Some(LogPage {
+            paced: log.paced(),
             page: log.page(after, limit),
             chain: log.chain,
             is_finished: log.ended.is_some(),

@@ -9,6 +9,7 @@ use tailrope_core::store::{
     Answer, Append, AttachedLog, Complete, EventStore, HostRequest, HostStore, Limits, Operation, Outcome, OwnIds,
     SessionRecord, StoreError, Ticket, Usage,
 };
+use tailrope_core::stream::Paced;
 
 #[derive(Default)]
 struct Answers(Mutex<Vec<Result<(), StoreError>>>);
@@ -163,12 +164,16 @@ fn an_end_is_in_the_window_alone() {
     assert_eq!((world.ask(&alone), world.asked().0), (Some(Ok(())), vec![]));
     assert_eq!(world.window().map(|log| (log.page.page.head, log.page.tail)), Some((0, end.clone())));
     world.log = Log::new("s", 2);
-    let with_event = Append { end: end.clone(), retry_ms: Some(7), ..world.log.append(1, &[event("a")]) };
+    let with_event = Append {
+        end: end.clone(),
+        paced: Some(Paced { retry_ms: Some(7), ..Paced::default() }),
+        ..world.log.append(1, &[event("a")])
+    };
     for is_stored in [false, true] {
         assert_eq!(world.ask(&with_event), None);
         let (_, numbers) = world.asked();
         assert_eq!(numbers.len(), 1);
-        let before = world.window().map(|log| (log.page.page.head, log.page.tail, log.retry_ms));
+        let before = world.window().map(|log| (log.page.page.head, log.page.tail, log.page.paced.retry_ms));
         assert_eq!(before, Some((0, None, None)), "rule 7: nothing of it without its event");
         if is_stored {
             world.store.stored(numbers[0], "1");
@@ -176,7 +181,7 @@ fn an_end_is_in_the_window_alone() {
             world.store.failed(numbers[0], "the host's disk is full".to_owned());
         }
     }
-    let after = world.window().map(|log| (log.page.page.head, log.page.tail, log.retry_ms));
+    let after = world.window().map(|log| (log.page.page.head, log.page.tail, log.page.paced.retry_ms));
     assert_eq!(after, Some((1, end, Some(7))));
 }
 

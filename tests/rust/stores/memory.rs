@@ -6,6 +6,7 @@ use crate::kit::events::{positions, question, sized, terminal};
 use tailrope_core::Ms;
 use tailrope_core::store::contract::{Caller, Log, check, check_settle, check_size};
 use tailrope_core::store::{Append, EventStore, Limits, MemoryStore, ReadLimit, SessionRecord, StoreError, Usage};
+use tailrope_core::stream::Paced;
 
 /// What the store counts for a log and for an event besides their bytes.
 // With the nine bytes that the caller opens a log with.
@@ -266,7 +267,7 @@ fn i11_the_bound_of_the_store_is_kept_and_what_finds_no_room_is_refused() {
     caller.hold("short", SessionRecord::default());
     // An end needs no room, whether its log is there or not, and neither does what is there already.
     assert_eq!(caller.finish(&Log::new("short", 0), b"end"), Ok(()));
-    let again = Append { retry_ms: Some(7), ..logs[1].append(2, &[]) };
+    let again = Append { paced: Some(Paced { retry_ms: Some(7), ..Paced::default() }), ..logs[1].append(2, &[]) };
     assert_eq!((caller.write(&logs[1], &again), caller.append(&logs[2], 1, &[])), (Ok(()), Ok(())));
     assert!(store.usage().bytes <= max as u64);
     // A stream that ends makes room.

@@ -168,7 +168,11 @@ fn rule_12_a_session_is_taken_over_by_who_saw_its_epoch(a: &dyn EventStore, b: &
     assert_eq!(last.session("s", Some("alice")), None, "rule 12: the heir drops it");
     assert_eq!(owner.append(&logs[5], 1, &[]), Err(StoreError::Gone), "rule 8");
     let again = Hold { epoch: owner.epoch, seen: None, record: Some(alice()) };
-    assert_eq!(owner.try_hold("s", &again), Err(StoreError::Gone), "rule 8: whoever stood still does not bring it back");
+    assert_eq!(
+        owner.try_hold("s", &again),
+        Err(StoreError::Gone),
+        "rule 8: whoever stood still does not bring it back"
+    );
     assert_eq!(owner.append(&logs[5], 1, &[]), Err(StoreError::Gone), "rule 8");
 }
 

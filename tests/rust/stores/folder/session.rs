@@ -10,7 +10,7 @@ use tailrope_core::protocol::{ListChanged, Revision, StreamNonce};
 use tailrope_core::store::{
     Append, Epoch, Hold, Limits, LogState, ReadLimit, RunningLog, SessionRecord, StoreError, Verdict,
 };
-use tailrope_core::stream::{Chain, EventKind, Page, Seq, StoredEvent};
+use tailrope_core::stream::{Chain, EventKind, Paced, Page, Seq, StoredEvent};
 
 /// What an event costs besides its frame, in bytes, about.
 const EVENT_COST: usize = 100;
@@ -34,7 +34,8 @@ pub(super) type Record = (Option<String>, Option<Box<str>>, u32, [bool; 3], Opti
 pub(super) struct Log {
     nonce: [u8; 12],
     pub(super) about: Raw,
-    pub(super) retry_ms: Option<u32>,
+    /// As `Paced::to_bytes` writes it.
+    paced: Raw,
     pub(super) head: Seq,
     low: Seq,
     pub(super) chain: u64,
@@ -123,6 +124,10 @@ impl Log {
         self.about.0.len() + self.events.iter().map(Event::bytes).sum::<usize>()
     }
 
+    pub(super) fn paced(&self) -> Paced {
+        Paced::from_bytes(&self.paced.0).unwrap_or_default()
+    }
+
     fn state(&self) -> LogState {
         LogState { head: self.head, chain: self.chain, is_finished: self.ended.is_some() }
     }
@@ -136,7 +141,9 @@ impl Log {
             self.events.extend(append.events.iter().map(|event| Event::new(event, now)));
             (self.head, self.chain) = (append.last(), append.chain);
         }
-        self.retry_ms = append.retry_ms.or(self.retry_ms);
+        if let Some(paced) = append.paced {
+            self.paced = Raw(paced.to_bytes().as_slice().into());
+        }
         self.tail = append.end.as_ref().map(|end| Raw(end.as_ref().into()));
         let ends = self.tail.is_some() || append.events.iter().any(|event| event.kind == EventKind::Terminal);
         self.ended = ends.then_some(now);
