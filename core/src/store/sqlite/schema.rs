@@ -294,17 +294,21 @@ mod tests {
             let make = format!(
                 "BEGIN IMMEDIATE; {TABLES} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {LAYOUT}; COMMIT"
             );
+            let (tell, tries) = std::sync::mpsc::channel();
             let makes = move |look: AuthContext<'_>| {
                 // Behind the look at the numbers, and before that at the tables. Whether it may, SQLite decides.
-                if matches!(look.action, AuthAction::Read { table_name: "sqlite_master", .. })
-                    && other.execute_batch(&make).is_err()
-                {
-                    let _ = other.execute_batch("ROLLBACK");
+                if matches!(look.action, AuthAction::Read { table_name: "sqlite_schema", .. }) {
+                    let is_made = other.execute_batch(&make).is_ok();
+                    if !is_made {
+                        let _ = other.execute_batch("ROLLBACK");
+                    }
+                    tell.send(is_made).unwrap();
                 }
                 Authorization::Allow
             };
             db.authorizer(Some(makes)).unwrap();
             assert!(prepare(&mut db, Durability::Process, "").is_ok(), "{mode}");
+            assert!(tries.try_recv().is_ok(), "{mode}: the other one tried meanwhile");
             assert!(matches!(check(&db, ""), Ok(false)), "{mode}: it has its tables");
         }
         std::fs::remove_dir_all(&folder).unwrap();
