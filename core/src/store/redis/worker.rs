@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ::redis::{Cmd, cmd};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::held::Held;
+use super::layout;
 use super::nodes::{Nodes, lasting, slot_of};
 use super::owners::{self, Owners};
 use super::script::{self, Words};
@@ -164,6 +165,11 @@ impl Core {
     async fn say(&self, sign: &str, limit: Duration) -> Result<(), Fault> {
         self.nodes.call(slot_of(&self.me), &self.sign(&self.me, sign), limit).await.map(|_| ())
     }
+    /// How long the mark of the keys' layout is kept: longer than what is written until it is set again.
+    pub(super) fn mark_ms(&self) -> u64 {
+        3 * self.sign_ms
+    }
+
 
     /// Writes an owner's sign of life, which is kept for as long as anything of that owner.
     pub(super) fn sign(&self, owner: &str, sign: &str) -> Cmd {
@@ -174,9 +180,15 @@ impl Core {
 /// Gives signs of life, and keeps what is in use from expiring.
 async fn beat(core: Arc<Core>) {
     let pause = Duration::from_millis(beat_ms(core.owner_lost_ms));
-    let mut failed = false;
+    let between_marks = Duration::from_millis(core.sign_ms);
+    let (mut failed, mut marks_at) = (false, Instant::now() + between_marks);
     loop {
-        match core.beat().await {
+        let mut said = core.beat().await;
+        if Instant::now() >= marks_at {
+            said = said.and(layout::keep(&core).await);
+            marks_at = Instant::now() + between_marks;
+        }
+        match said {
             Ok(()) => failed = false,
             Err(fault) if !failed => {
                 failed = true;
@@ -188,8 +200,11 @@ async fn beat(core: Arc<Core>) {
             // Refused only by a store that is closed.
             let _ = core.mailbox.push(&session, Ask::Keep { nonces }, None);
         }
-        // After a new connection at once: the server may have lost the sign.
+        // After a new connection at once: the server may have lost the sign, and the mark.
         let wait = if failed { pause.min(Duration::from_millis(250)) } else { pause };
-        let _ = timeout(wait, core.nodes.connected.notified()).await;
+        let is_new = timeout(wait, core.nodes.connected.notified()).await.is_ok();
+        if failed || is_new {
+            marks_at = Instant::now();
+        }
     }
 }
