@@ -18,6 +18,7 @@ mod stores {
 
     mod redis {
         mod faults;
+        mod inbox;
         mod layout;
         mod owners;
         mod server;

@@ -84,7 +84,7 @@ impl Core {
     fn keys(&self, prefix: &str, session: &str, batch: &[Op]) -> Vec<String> {
         let mut keys = vec![format!("{prefix}s:{session}")];
         if self.nodes.is_cluster() {
-            keys.push(format!("{prefix}i:{session}"));
+            keys.extend(["i", "x"].map(|kind| format!("{prefix}{kind}:{session}")));
             for nonce in batch.iter().filter_map(|op| op.ask.nonce()) {
                 let name = nonce.hex();
                 keys.extend(["m", "e", "p"].map(|kind| format!("{prefix}{kind}:{name}:{session}")));
@@ -126,6 +126,16 @@ impl Core {
             (Ask::Read { .. }, result) => {
                 Outcome::Page(result.and_then(|mut words| words.page(&self.unseen()).ok_or_else(garbled)))
             }
+            (Ask::Take { .. }, result) => {
+                let mail = result.and_then(|mut words| words.mail().ok_or_else(garbled)).map(|mail| {
+                    mail.iter().for_each(|(mail, written)| self.held.wrote(session, mail.nonce, *written));
+                    mail.into_iter().map(|(mail, _)| mail).collect()
+                });
+                Outcome::Taken(mail)
+            }
+            (Ask::Withdraw { .. }, result) => Outcome::Withdrawn(
+                result.and_then(|mut words| words.number().map(|told| told == 1).ok_or_else(garbled)),
+            ),
             (ask, mut result) => {
                 match (ask, &mut result) {
                     (Ask::Append { nonce, .. } | Ask::Settle { nonce, .. }, Ok(words)) => {
@@ -155,6 +165,11 @@ impl Core {
         }
     }
 
+    /// How long the mark of the keys' layout is kept: longer than what is written until it is set again.
+    pub(super) fn mark_ms(&self) -> u64 {
+        3 * self.sign_ms
+    }
+
     /// One sign of life. It counts here, so that it goes on where the server lost it.
     pub(super) async fn beat(&self) -> Result<(), Fault> {
         let count = self.beats.fetch_add(1, Ordering::Relaxed);
@@ -165,11 +180,6 @@ impl Core {
     async fn say(&self, sign: &str, limit: Duration) -> Result<(), Fault> {
         self.nodes.call(slot_of(&self.me), &self.sign(&self.me, sign), limit).await.map(|_| ())
     }
-    /// How long the mark of the keys' layout is kept: longer than what is written until it is set again.
-    pub(super) fn mark_ms(&self) -> u64 {
-        3 * self.sign_ms
-    }
-
 
     /// Writes an owner's sign of life, which is kept for as long as anything of that owner.
     pub(super) fn sign(&self, owner: &str, sign: &str) -> Cmd {

@@ -3,8 +3,9 @@
 use ::redis::Cmd;
 
 use super::{chain_text, hex};
+use crate::protocol::StreamNonce;
 use crate::store::mailbox::{Ask, Op};
-use crate::store::{Attach, Epoch, ReadLimit};
+use crate::store::{Attach, Epoch, Message, ReadLimit};
 use crate::stream::{Chain, Seq};
 
 /// Adds an operation to the script's arguments.
@@ -20,19 +21,18 @@ pub(in crate::store::redis) fn add(cmd: &mut Cmd, op: &Op) {
             cmd.arg(record.retry_ms).arg(lists).arg(record.standalone.as_ref().map(hex).unwrap_or_default());
         }
         Ask::Append { nonce, epoch, append } => {
-            let text = |value: Option<String>| value.unwrap_or_default();
             let mut value = Vec::new();
             cmd.arg("A").arg(9 + append.events.len()).arg(epoch_text(*epoch)).arg(hex(nonce)).arg(append.first);
             cmd.arg(chain_text(append.chain_before)).arg(chain_text(append.chain));
-            cmd.arg(text(append.retry_ms.map(|retry_ms| retry_ms.to_string())));
+            cmd.arg(append.paced.map_or_else(Vec::new, |paced| paced.to_bytes().to_vec()));
             // An end may be empty, and is another one than none then.
             if let Some(end) = &append.end {
                 value.push(b'=');
                 value.extend_from_slice(end);
             }
             cmd.arg(&value[..]);
-            let start = (append.first == 1).then(|| chain_text(Chain::start(&nonce.0).0));
-            cmd.arg(&append.about[..]).arg(text(start));
+            let start = if append.first == 1 { start_text(nonce) } else { String::new() };
+            cmd.arg(&append.about[..]).arg(start);
             for event in &append.events {
                 value.clear();
                 value.extend_from_slice(format!("{}{:08x}", event.kind as u8, event.tag).as_bytes());
@@ -40,18 +40,29 @@ pub(in crate::store::redis) fn add(cmd: &mut Cmd, op: &Op) {
                 cmd.arg(&value[..]);
             }
         }
-        Ask::Attach(Attach { stream, principal, aliases, after, tag, counts, limit }) => {
-            cmd.arg("L").arg(9 + aliases.len()).arg(1 + aliases.len()).arg(named(principal.as_deref()));
+        Ask::Attach(Attach { stream, principal, aliases, after, tag, counts, limit, message }) => {
+            let post = stream.as_ref().zip(message.as_ref());
+            let count = 10 + aliases.len() + if post.is_some() { 3 } else { 0 };
+            cmd.arg("L").arg(count).arg(1 + aliases.len()).arg(named(principal.as_deref()));
             for alias in aliases {
                 cmd.arg(named(Some(alias)));
             }
             cmd.arg(stream.as_ref().map(hex).unwrap_or_default()).arg(u8::from(*counts));
-            cmd.arg(tag.map(|tag| format!("{tag:08x}")).unwrap_or_default());
+            cmd.arg(tag.map(|tag| format!("{tag:08x}")).unwrap_or_default()).arg(u8::from(post.is_some()));
+            if let Some((nonce, Message { about, body })) = post {
+                cmd.arg(&about[..]).arg(start_text(nonce)).arg(&body[..]);
+            }
             add_bounds(cmd, *after, limit);
         }
         Ask::Read { nonce, after, limit } => {
             cmd.arg("G").arg(5).arg(hex(nonce));
             add_bounds(cmd, *after, limit);
+        }
+        Ask::Take { epoch, after } => {
+            cmd.arg("I").arg(2).arg(epoch_text(*epoch)).arg(bound(*after));
+        }
+        Ask::Withdraw { nonce, end } => {
+            cmd.arg("W").arg(2).arg(hex(nonce)).arg(&end[..]);
         }
         Ask::Release { epoch } => {
             cmd.arg("R").arg(1).arg(epoch_text(*epoch));
@@ -76,9 +87,17 @@ pub(in crate::store::redis) fn add(cmd: &mut Cmd, op: &Op) {
 
 /// What a page is of.
 fn add_bounds(cmd: &mut Cmd, after: Seq, limit: &ReadLimit) {
-    // Doubles again; positions have 40 bits.
-    let bound = |value: u64| value.min(1 << 50);
     cmd.arg(bound(after)).arg(bound(limit.up_to)).arg(bound(limit.events as u64)).arg(bound(limit.bytes as u64));
+}
+
+/// Doubles again; positions have 40 bits.
+fn bound(value: u64) -> u64 {
+    value.min(1 << 50)
+}
+
+/// The running hash of a log without events.
+fn start_text(nonce: &StreamNonce) -> String {
+    chain_text(Chain::start(&nonce.0).0)
 }
 
 /// A principal may be empty, and is another one than none then.

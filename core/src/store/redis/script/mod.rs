@@ -9,11 +9,12 @@ pub(super) use ask::add;
 pub(super) use reply::{Other, Reply, Words, Written, reply};
 
 use crate::protocol::StreamNonce;
-use crate::store::{Limits, StoreOptions};
+use crate::store::{Limits, MAX_INBOX_BYTES, MAX_INBOX_MESSAGES, MAX_TAKEN, StoreOptions};
 
 /// Each uses what is defined before it.
-const TEXTS: [&str; 6] = [
+const TEXTS: [&str; 7] = [
     include_str!("keys.lua"),
+    include_str!("inbox.lua"),
     include_str!("trim.lua"),
     include_str!("write.lua"),
     include_str!("owner.lua"),
@@ -38,6 +39,8 @@ pub(super) struct Lives {
     log_ms: u64,
     grace_ms: u64,
     session_ms: u64,
+    /// For so long the name of a session that several owners had stays taken.
+    name_ms: u64,
     /// An owner's sign of life outlives everything that it wrote: without it nobody can tell that the owner is gone.
     pub(super) sign_ms: u64,
 }
@@ -53,7 +56,8 @@ impl Lives {
         let log_ms = events_ms + age / 4 + 1_000;
         let grace_ms = retention.min(60_000) + 1_000;
         let session_ms = log_ms.max(retention + grace_ms) + age / 4;
-        Self { refresh_ms: age / 8, events_ms, log_ms, grace_ms, session_ms, sign_ms: session_ms + lost + 1_000 }
+        let sign_ms = session_ms + lost + 1_000;
+        Self { refresh_ms: age / 8, events_ms, log_ms, grace_ms, session_ms, name_ms: age, sign_ms }
     }
 }
 
@@ -78,6 +82,10 @@ pub(super) fn text(options: &StoreOptions) -> String {
         ("EVENTS_MS", lives.events_ms),
         ("LOG_MS", lives.log_ms),
         ("SESSION_MS", lives.session_ms),
+        ("NAME_MS", lives.name_ms),
+        ("MAX_INBOX_MESSAGES", size(MAX_INBOX_MESSAGES)),
+        ("MAX_INBOX_BYTES", size(MAX_INBOX_BYTES)),
+        ("MAX_TAKEN", size(MAX_TAKEN)),
     ] {
         // Writing to a string does not fail.
         let _ = writeln!(text, "local {name} = {}", value.min(LARGEST));

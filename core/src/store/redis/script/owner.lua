@@ -3,17 +3,18 @@
 -- hold: epoch, the one that was seen; and where there is a record: revision, principal, retry, lists, standalone
 function ops.H(count_of_args)
   local own, seen = arg(), arg()
-  if not epoch and (seen ~= '' or count_of_args == 2) then
+  if not epoch and (seen ~= '' or count_of_args == 2 or call('EXISTS', skey) == 1) then
     return {GONE}
   elseif epoch and epoch ~= own and epoch ~= seen then
     return {FENCED}
   end
   -- The server may have evicted the session and not its logs.
-  if not epoch and call('EXISTS', ikey) == 1 then
+  if not epoch and call('EXISTS', ikey, xkey) > 0 then
     forget_session()
   end
   if epoch ~= own then
     tell(owner, '')
+    forget_messages('-inf', taken)
   end
   call('HSET', skey, 'e', own, 'o', me)
   if count_of_args > 2 then
@@ -26,15 +27,22 @@ function ops.H(count_of_args)
     local m = load(nonce)
     if m and not m.f then
       keep(m)
-      running[#running + 1] = {nonce, m.h, m.k, call('HGET', m.key, 'a'), m.n, m.b}
+      if not waits(m) then
+        running[#running + 1] = {nonce, m.h, m.k, call('HGET', m.key, 'a'), m.n, m.b}
+      end
     end
   end
   return {0, running}
 end
 
--- drop_session
+-- drop_session. Where it had several owners its name stays taken: one that only stood still is not to bring it back.
 function ops.X()
+  local had_several = tonumber(sub(epoch, 1, 16), 16) > 1
   forget_session()
+  if had_several then
+    call('HSET', skey, 'd', 1)
+    call('PEXPIRE', skey, NAME_MS)
+  end
   return {0}
 end
 

@@ -53,8 +53,8 @@ local function page(m)
     end
     step = math.min(step * 4, 64)
   end
-  local v = call('HMGET', m.key, 'T', 'c')
-  return {m.h, m.l, tag, entries, m.k, m.f and 1 or 0, v[1], v[2], epoch, owner}, after
+  local v = call('HMGET', m.key, 'T', 'c', 'r')
+  return {m.h, m.l, tag, entries, m.k, m.f and 1 or 0, v[1], v[2], epoch, owner, v[3]}, after
 end
 
 -- read: nonce, and what a page is of
@@ -63,8 +63,8 @@ function ops.G()
   return m and {0, (page(m))} or {GONE}
 end
 
--- attach: the number of names that whoever asks has, these, nonce, whether it counts, the tag that it knows, and what a
--- page is of
+-- attach: the number of names that whoever asks has, these, nonce, whether it counts, the tag that it knows, whether there
+-- is a message, and what that is: what its log is created with, the chain of that, the message; and what a page is of
 function ops.L()
   local v = call('HMGET', skey, 'p', 'v', 'r', 'l', 's')
   local is_known = false
@@ -76,8 +76,19 @@ function ops.L()
   elseif not is_known then
     return {0, 1}
   end
-  local m, counts, tag = load(arg()), arg() == '1', arg()
-  if not m then
+  local nonce, counts, tag, posts = arg(), arg() == '1', arg(), arg() == '1'
+  local about, start, body
+  if posts then
+    about, start, body = arg(), arg(), arg()
+  end
+  local m, is_expired = load(nonce)
+  local refused
+  if posts and not m then
+    m, refused = post(nonce, is_expired, about, start, body)
+  end
+  if refused then
+    return refused
+  elseif not m then
     return {0, 0, v[1], v[2], v[3], v[4], v[5], false}
   end
   local found, after = page(m)
@@ -86,6 +97,5 @@ function ops.L()
     tell(m.followers .. owner, m.nonce)
     call('HSET', m.key, 'o', sub(me .. string.gsub(m.followers, me, ''), 1, FOLLOWERS * #me))
   end
-  local about = call('HMGET', m.key, 'a', 'r')
-  return {0, 0, v[1], v[2], v[3], v[4], v[5], found, about[1], about[2]}
+  return {0, 0, v[1], v[2], v[3], v[4], v[5], found, call('HGET', m.key, 'a')}
 end

@@ -7,8 +7,10 @@ use bytes::Bytes;
 
 use super::{HEADER, STAMP, nonce};
 use crate::protocol::{ListChanged, Revision, StreamNonce};
-use crate::store::{Attached, AttachedLog, Epoch, LogPage, Owner, RunningLog, SessionRecord, StoreError};
-use crate::stream::{EventKind, Page, Seq, StoredEvent};
+use crate::store::{
+    Attached, AttachedLog, Epoch, LogPage, Mail, Message, Owner, RunningLog, SessionRecord, StoreError,
+};
+use crate::stream::{EventKind, Paced, Page, Seq, StoredEvent};
 
 /// A log that was trimmed besides, with its events and bytes; none when it was removed.
 pub(in crate::store::redis) type Other = (StreamNonce, Option<(u64, u64)>);
@@ -90,6 +92,18 @@ impl Words {
         logs.collect()
     }
 
+    /// Messages that were taken, each with what its log holds.
+    pub(in crate::store::redis) fn mail(&mut self) -> Option<Vec<(Mail, Written)>> {
+        let messages = self.list()?.0.map(|words| {
+            let Value::Array(words) = words else { return None };
+            let mut words = Self(words.into_iter());
+            let (number, nonce) = (words.number()?, nonce(&words.bytes()?)?);
+            let message = Message { about: words.bytes()?.into(), body: words.bytes()?.into() };
+            Some((Mail { number, nonce, message }, words.written()?))
+        });
+        messages.collect()
+    }
+
     /// A page of a log. `unseen` says for how long the owner of this name gave no sign, and none of this store object's.
     pub(in crate::store::redis) fn page(&mut self, unseen: &impl Fn(&str) -> Option<u64>) -> Option<LogPage> {
         let mut words = self.list()?;
@@ -108,7 +122,8 @@ impl Words {
         let epoch = Epoch { number: number?, salt: salt? };
         let unseen_ms = words.text().and_then(|owner| unseen(&owner));
         let owner = unseen_ms.map(|unseen_ms| Owner { epoch, unseen_ms });
-        Some(LogPage { page: Page { events, head, low, tag_at }, chain, is_finished, tail, readers, owner })
+        let paced = words.bytes().map_or_else(|| Some(Paced::default()), |bytes| Paced::from_bytes(&bytes))?;
+        Some(LogPage { page: Page { events, head, low, tag_at }, chain, is_finished, tail, paced, readers, owner })
     }
 
     /// What a look for a stream found, with its [page](Self::page).
@@ -124,11 +139,7 @@ impl Words {
         let standalone = nonce(&self.bytes()?);
         let session = Some(SessionRecord { revision, principal, retry_ms, list_changed, standalone });
         let log = match self.page(unseen) {
-            Some(page) => {
-                let about = self.bytes()?.into();
-                let retry_ms = self.number().and_then(|retry_ms| retry_ms.try_into().ok());
-                Some(AttachedLog { about, retry_ms, page })
-            }
+            Some(page) => Some(AttachedLog { about: self.bytes()?.into(), page }),
             None => None,
         };
         Some(Attached { session, is_foreign: false, log })
@@ -185,6 +196,10 @@ fn result(value: Value) -> Result<Words, StoreError> {
         Some(2) => Err(StoreError::Fenced),
         Some(3) => Err(StoreError::OutOfOrder),
         Some(4) => Err(StoreError::RolledBack),
+        Some(6) => {
+            let max = words.number().and_then(|max| max.try_into().ok()).unwrap_or_default();
+            Err(StoreError::InboxFull { max })
+        }
         _ => Err(StoreError::Failed(failure(&words.text().unwrap_or_default()))),
     }
 }

@@ -3,7 +3,7 @@
 -- What is wrong with the server as a whole is told as its error, so that everything is tried again elsewhere.
 local FOR_ALL = {'READONLY', 'NOREPLICAS', 'MASTERDOWN', 'CLUSTERDOWN', 'TRYAGAIN'}
 -- What changes a session names its epoch first.
-local CHANGES = {A = true, S = true, D = true, X = true, R = true}
+local CHANGES = {A = true, S = true, D = true, X = true, R = true, I = true}
 local results = {}
 while at < #ARGV do
   local op, args = arg(), number()

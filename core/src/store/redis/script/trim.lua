@@ -57,11 +57,15 @@ local function is_log_over(m)
   return m.n > MAX_EVENTS_PER_STREAM or m.b > MAX_BYTES_PER_STREAM or (m.l < m.h and m.w < now - MAX_AGE_MS)
 end
 
--- Removes a log. Where its bytes are not known any more, those of the session are summed up again.
+-- Removes a log, and the message that it is the answer of. Where its bytes are not known any more, those of the session are
+-- summed up again.
 local function remove(nonce)
   local m = named(nonce)
-  local bytes, followers = unpack(call('HMGET', m.key, 'b', 'o'))
+  local bytes, followers, seq = unpack(call('HMGET', m.key, 'b', 'o', 'i'))
   tell(followers, nonce)
+  if seq then
+    forget_messages(math.abs(seq), math.abs(seq))
+  end
   call('UNLINK', m.key, m.events, m.pinned)
   call('ZREM', ikey, nonce)
   others[#others + 1], others[#others + 2], others[#others + 3] = nonce, -1, 0
@@ -69,6 +73,9 @@ local function remove(nonce)
     return count(-bytes)
   end
   local total = 0
+  for _, entry in ipairs(call('ZRANGE', xkey, 0, -1)) do
+    total = total + size_of(entry)
+  end
   for _, other in ipairs(call('ZRANGE', ikey, 0, -1)) do
     total = total + (tonumber(call('HGET', named(other).key, 'b')) or 0)
   end
@@ -81,8 +88,8 @@ local function forget_session()
     tell(call('HGET', m.key, 'o'), nonce)
     call('UNLINK', m.key, m.events, m.pinned)
   end
-  call('UNLINK', skey, ikey)
-  epoch, owner = false, false
+  call('UNLINK', skey, ikey, xkey)
+  epoch, owner, posted, taken, waiting, waiting_bytes = false, false, 0, 0, 0, 0
 end
 
 -- Logs whose time is over leave the session, a few at a time.

@@ -1,22 +1,62 @@
 -- What changes a log.
 
--- append: nonce, first, chain before, chain after, retry, = and the end, about and chain for a log that is created, values
+-- A log that is not there, and begins with this chain.
+local function fresh(nonce, about, start)
+  local m = named(nonce)
+  m.h, m.l, m.t, m.k = 0, 1, sub(start, 9), start
+  m.b, m.n, m.w, m.e, m.q, m.held = LOG_COST + #about, 0, now, 0, 0, 0
+  m.followers = ''
+  return m
+end
+
+-- Makes room for a log that is not there, and creates it with these fields.
+local function create(m, is_expired, ...)
+  if is_expired then
+    remove(m.nonce)
+  end
+  purge()
+  -- A server whose memory is full refuses what takes some, but only as the first change of a run.
+  call('HSET', m.key, 'c', 0, ...)
+  call('UNLINK', m.events, m.pinned)
+end
+
+-- A message waits, with the log of its answer. Returns that, or why it may not.
+local function post(nonce, is_expired, about, start, body)
+  local size = #about + #body
+  if waiting >= MAX_INBOX_MESSAGES then
+    return nil, {INBOX_FULL, MAX_INBOX_MESSAGES}
+  elseif waiting > 0 and waiting_bytes + size > MAX_INBOX_BYTES then
+    return nil, {INBOX_FULL, MAX_INBOX_BYTES}
+  end
+  local m = fresh(nonce, about, start)
+  posted = posted + 1
+  m.i, m.followers = posted, me
+  create(m, is_expired, 'a', about, 'i', m.i, 'M', body, 'o', me)
+  call('ZADD', xkey, m.i, nonce .. size)
+  waiting, waiting_bytes = waiting + 1, waiting_bytes + size
+  save_inbox()
+  count(size)
+  save(m)
+  keep(m)
+  tell(owner, '+')
+  return m
+end
+
+-- append: nonce, first, chain before, chain after, pace, = and the end, about and chain for a log that is created, values
 function ops.A(count_of_args)
   local nonce, first, before, chain = arg(), number(), arg(), arg()
-  local retry, tail, about, start = arg(), arg(), arg(), arg()
+  local paced, tail, about, start = arg(), arg(), arg(), arg()
   local last = first + count_of_args - 10
   local m, is_expired = load(nonce)
   local is_new = not m
   if is_new and first > 1 then
     return {GONE}
   elseif is_new then
-    m = named(nonce)
-    m.h, m.l, m.t, m.k = 0, 1, sub(start, 9), start
-    m.b, m.n, m.w, m.e, m.q, m.held = LOG_COST + #about, 0, now, 0, 0, 0
+    m = fresh(nonce, about, start)
   end
   -- Only events have a position: a log that was set back takes its end all the same.
   local is_there = last < first or (m.h == last and m.k == chain)
-  if is_there and not is_new and (m.f or (retry == '' and tail == '')) then
+  if is_there and not is_new and (m.f or (paced == '' and tail == '')) then
     return state(m)
   elseif is_there then
     last = m.h
@@ -30,13 +70,7 @@ function ops.A(count_of_args)
     m.k = chain
   end
   if is_new then
-    if is_expired then
-      remove(nonce)
-    end
-    purge()
-    -- A server whose memory is full refuses what takes some, but only as the first change of a run.
-    call('HSET', m.key, 'a', about, 'c', 0)
-    call('UNLINK', m.events, m.pinned)
+    create(m, is_expired, 'a', about)
   end
   local kind
   for seq = m.h + 1, last do
@@ -55,16 +89,11 @@ function ops.A(count_of_args)
     end
     m.h, m.n, m.b = seq, m.n + 1, m.b + cost(value)
   end
-  if retry ~= '' then
-    call('HSET', m.key, 'r', retry)
-  end
-  if tail ~= '' then
-    m.b = m.b + #tail - 1
-    call('HSET', m.key, 'T', sub(tail, 2))
+  if paced ~= '' then
+    call('HSET', m.key, 'r', paced)
   end
   if kind == '3' or tail ~= '' then
-    m.f = now
-    call('HSET', m.key, 'f', now)
+    finish(m, tail ~= '' and sub(tail, 2))
   end
   if is_log_over(m) then
     shrink(m, is_log_over)
