@@ -18,6 +18,8 @@ mod stores {
 
     mod redis {
         mod faults;
+        mod inbox;
+        mod layout;
         mod owners;
         mod server;
         mod store;
