@@ -12,6 +12,7 @@ const VERSION: i32 = 4;
 
 const TABLES: &str = include_str!("tables.sql");
 const FUNCTIONS: &str = include_str!("functions.sql");
+const INBOX: &str = include_str!("inbox.sql");
 const APPLY: &str = include_str!("apply.sql");
 
 /// What a store object says over and over.
@@ -35,7 +36,7 @@ impl Statements {
             format!("SELECT * FROM \"{namespace}\".{function}({})", parameters.join(", "))
         };
         Self {
-            apply: call("apply", 28),
+            apply: call("apply", 29),
             look: call("look", 9),
             heads: call("heads", 2),
             tell: call("tell", 2),
@@ -124,7 +125,7 @@ async fn create(client: &Client, namespace: &str) -> Result<(), String> {
         client.batch_execute(&create).await.map_err(|error| say(&error))?;
     }
     let ns = format!("\"{namespace}\"");
-    for text in [TABLES, FUNCTIONS, APPLY] {
+    for text in [TABLES, FUNCTIONS, INBOX, APPLY] {
         client.batch_execute(&text.replace("{ns}", &ns)).await.map_err(|error| match error.code() {
             Some(&SqlState::DUPLICATE_TABLE | &SqlState::DUPLICATE_FUNCTION | &SqlState::DUPLICATE_OBJECT) => {
                 format!("the schema {namespace} is of something else")

@@ -9,6 +9,7 @@ use tailrope_core::store::contract::{Caller, Log, check, check_shared};
 use tailrope_core::store::{
     Append, EventStore, Limits, Owner, ReadLimit, SessionRecord, StoreError, StoreOptions, open,
 };
+use tailrope_core::stream::Paced;
 
 use super::bell::{Bell, read_by};
 use super::database::{Administrator, Namespaces, at, namespace, told, two, with_clock};
@@ -251,7 +252,8 @@ fn reopening_finds_everything() {
     let caller = Caller::new(&store, Ms(0));
     let mut log = caller.open("s", 1);
     caller.push(&mut log, &[sized(10), question(), sized(0)]);
-    caller.write(&log, &Append { retry_ms: Some(700), ..log.append(4, &[]) }).expect("it is set");
+    let paced = Paced { retry_ms: Some(700), hold_ms: None, closes: 2 };
+    caller.write(&log, &Append { paced: Some(paced), ..log.append(4, &[]) }).expect("it is set");
     let known = SessionRecord { principal: Some("alice".into()), retry_ms: 9, ..SessionRecord::default() };
     caller.hold("alice's", known.clone());
     let mut ended = caller.open("s", 2);
@@ -265,7 +267,7 @@ fn reopening_finds_everything() {
     ended.assert_stored(&caller, 0, "I6");
     let found = caller.log(&log).unwrap();
     let owner = Some(Owner { epoch: caller.epoch, unseen_ms: u64::MAX });
-    assert_eq!((found.retry_ms, found.page.is_finished, found.page.owner), (Some(700), false, owner));
+    assert_eq!((found.page.paced, found.page.is_finished, found.page.owner), (paced, false, owner));
     assert_eq!(caller.log(&ended).unwrap().page.tail, Some(Bytes::from_static(b"tail")));
     assert_eq!(caller.session("alice's", Some("alice")), Some(known));
     caller.assert_usage("I11", |now| *now == usage);
