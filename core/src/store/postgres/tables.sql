@@ -1,6 +1,7 @@
 -- The tables of one namespace; {ns} is its quoted name. Times are milliseconds since 1970, by the database's clock.
 
-CREATE TABLE {ns}.about (version integer NOT NULL);
+-- The version of these tables and functions, and the oldest one whose releases can use them.
+CREATE TABLE {ns}.about (version integer NOT NULL, serves integer NOT NULL);
 
 -- A row for every store object, and what `total` has of it.
 CREATE TABLE {ns}.owner (
