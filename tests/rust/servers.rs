@@ -10,6 +10,7 @@ mod stores {
         mod database;
         mod faults;
         mod hints;
+        mod inbox;
         mod owners;
         pub(crate) mod proxy;
         mod store;
