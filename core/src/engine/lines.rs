@@ -2,7 +2,7 @@
 //! written when the session's lock is released, as its wake-ups are.
 
 /// Writes a line, with everything that it tells.
-pub(super) type Line = Box<dyn FnOnce() + Send>;
+pub(crate) type Line = Box<dyn FnOnce() + Send>;
 
 /// Keeps a line until the lock is released: `log_later!(cell, state, LEVEL, [value = ..., ...], fields and text)`, as
 /// `tracing::event!` takes the fields. The values are made at once, but only for lines that somebody wants.
@@ -18,4 +18,4 @@ macro_rules! log_later {
     };
 }
 
-pub(super) use log_later;
+pub(crate) use log_later;

@@ -1,17 +1,17 @@
 //! How long the store is waited for.
 //!
 //! What it does not answer in time is called off. A question counts as failed then; what is written is asked for
-//! [again](super::writing).
+//! [again](crate::engine::logs::writing).
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::cell::{Cell, State};
 use crate::Ms;
+use crate::engine::sessions::cell::{Cell, State};
 use crate::protocol::StreamNonce;
 use crate::store::{Outcome, StoreError, Ticket};
 
 /// Something that is waited for.
-pub(super) enum Waited {
+pub(crate) enum Waited {
     /// A question.
     Answer(Ticket),
     /// A try of what is written to a stream.
@@ -24,7 +24,7 @@ pub(super) enum Waited {
 
 /// Everything that is waited for, by number and by time.
 #[derive(Default)]
-pub(super) struct Waits {
+pub(crate) struct Waits {
     by_number: HashMap<u64, (Ms, Waited)>,
     due: BTreeSet<(Ms, u64)>,
 }
@@ -37,7 +37,7 @@ impl Waits {
         }
     }
 
-    pub(super) fn remove(&mut self, number: u64) -> Option<Waited> {
+    pub(crate) fn remove(&mut self, number: u64) -> Option<Waited> {
         let (due, what) = self.by_number.remove(&number)?;
         self.due.remove(&(due, number));
         Some(what)
@@ -48,36 +48,36 @@ impl Waits {
         self.remove(number)
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.by_number.clear();
         self.due.clear();
     }
 
     /// When the first wait is over.
-    pub(super) fn deadline(&self) -> Ms {
+    pub(crate) fn deadline(&self) -> Ms {
         self.due.first().map_or(Ms::NEVER, |(due, _)| *due)
     }
 }
 
 impl Cell {
-    pub(super) fn wait(&self, state: &mut State, now: Ms, ticket: &Ticket) {
+    pub(crate) fn wait(&self, state: &mut State, now: Ms, ticket: &Ticket) {
         self.wait_for(state, ticket.number, self.due_after(now), Waited::Answer(ticket.clone()));
     }
 
-    pub(super) fn wait_for(&self, state: &mut State, number: u64, due: Ms, what: Waited) {
+    pub(crate) fn wait_for(&self, state: &mut State, number: u64, due: Ms, what: Waited) {
         state.asked_later |= matches!(what, Waited::Write(_));
         state.waits.insert(number, due, what);
     }
 
     /// Returns what tells the wait from others.
-    pub(super) fn wait_for_replay(&self, state: &mut State, now: Ms, number: u64) -> u64 {
+    pub(crate) fn wait_for_replay(&self, state: &mut State, now: Ms, number: u64) -> u64 {
         let key = self.shared.number();
         self.wait_for(state, key, self.due_after(now), Waited::Replay(number));
         key
     }
 
     /// When the store has taken too long for what it was asked at this time.
-    pub(super) fn due_after(&self, asked: Ms) -> Ms {
+    pub(crate) fn due_after(&self, asked: Ms) -> Ms {
         match self.shared.options.store_timeout_ms {
             0 => Ms::NEVER,
             timeout_ms => asked + timeout_ms,
@@ -85,7 +85,7 @@ impl Cell {
     }
 
     /// Gives up what the store has not answered in time.
-    pub(super) fn give_up(&self, state: &mut State, now: Ms) {
+    pub(crate) fn give_up(&self, state: &mut State, now: Ms) {
         while let Some(waited) = state.waits.pop_due(now) {
             let error = StoreError::TimedOut { after_ms: self.shared.options.store_timeout_ms };
             let mut steps = Vec::new();

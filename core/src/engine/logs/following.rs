@@ -4,11 +4,12 @@
 //! The store is asked again and again, so a hint that is lost delays but never harms.
 //!
 //! Readers are given the end that the log has, and no other. Where the session's owner seems to be gone, this process
-//! takes the session over, ends what runs and lets the session go: see [`heirs`](super::heirs).
+//! takes the session over, ends what runs and lets the session go: see [`heirs`](crate::engine::sessions::heirs).
 
-use super::cell::{Cell, PAGE_BYTES, State};
-use super::lines::log_later;
 use crate::Ms;
+use crate::engine::connections::conn::PAGE_BYTES;
+use crate::engine::lines::log_later;
+use crate::engine::sessions::cell::{Cell, State};
 use crate::protocol::{RequestId, StreamNonce};
 use crate::session::{Step, SynthesizedEnd, stream_end};
 use crate::store::{Answer, LogPage, Operation, ReadLimit, StoreError};
@@ -16,28 +17,28 @@ use crate::stream::{Chain, Input, Seq};
 
 /// Pause between two looks at a log that is followed. Hints come before: this is for those that are lost,
 /// and for owners that give no sign any more.
-pub(super) const FOLLOW_MS: u64 = 1_000;
+pub(crate) const FOLLOW_MS: u64 = 1_000;
 /// Events that a look brings along.
 const LOOK_EVENTS: usize = 256;
 
 /// A stream that is followed.
-pub(super) struct Followed {
+pub(crate) struct Followed {
     /// Requests that the stream was opened for.
-    pub(super) requests: Vec<RequestId>,
-    pub(super) due: Ms,
-    pub(super) asking: bool,
+    pub(crate) requests: Vec<RequestId>,
+    pub(crate) due: Ms,
+    pub(crate) asking: bool,
 }
 
 impl State {
     /// When the next look at a log is due.
-    pub(super) fn follow_deadline(&self) -> Ms {
+    pub(crate) fn follow_deadline(&self) -> Ms {
         self.followed.values().filter(|followed| !followed.asking).map(|f| f.due).min().unwrap_or(Ms::NEVER)
     }
 }
 
 impl Cell {
     /// From now on the stream, whose machine was just made from this page, is followed if it has to be.
-    pub(super) fn follow(&self, state: &mut State, now: Ms, nonce: StreamNonce, requests: Vec<RequestId>) {
+    pub(crate) fn follow(&self, state: &mut State, now: Ms, nonce: StreamNonce, requests: Vec<RequestId>) {
         // Looked at again at once: there were no hints yet when it was looked at.
         state.followed.insert(nonce, Followed { requests, due: now, asking: false });
         self.watch(state, nonce);
@@ -50,7 +51,7 @@ impl Cell {
     }
 
     /// Asks what has become of a log, with the events that its reader wants next.
-    pub(super) fn look_at_log(&self, state: &mut State, now: Ms, nonce: StreamNonce, steps: &mut Vec<Step>) {
+    pub(crate) fn look_at_log(&self, state: &mut State, now: Ms, nonce: StreamNonce, steps: &mut Vec<Step>) {
         let after = state.session.stream(nonce).map_or(0, |stream| stream.machine.reads_after());
         let is_followed = state.followed.contains_key(&nonce);
         // Who writes the log knows its events.
@@ -69,7 +70,7 @@ impl Cell {
     }
 
     /// A look has told what the log is like, or could not.
-    pub(super) fn looked(
+    pub(crate) fn looked(
         &self,
         state: &mut State,
         now: Ms,
@@ -100,7 +101,7 @@ impl Cell {
     }
 
     /// Gives the machine of a stream that is followed what its log has got.
-    pub(super) fn catch_up(
+    pub(crate) fn catch_up(
         &self,
         state: &mut State,
         now: Ms,
@@ -155,7 +156,7 @@ impl Cell {
     }
 
     /// Looks at the logs whose time has come. Those that nobody reads any more are let go of.
-    pub(super) fn tick_followed(&self, state: &mut State, now: Ms, steps: &mut Vec<Step>) {
+    pub(crate) fn tick_followed(&self, state: &mut State, now: Ms, steps: &mut Vec<Step>) {
         let due: Vec<StreamNonce> =
             state.followed.iter().filter(|(_, f)| !f.asking && f.due <= now).map(|(nonce, _)| *nonce).collect();
         for nonce in due {

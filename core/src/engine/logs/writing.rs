@@ -9,14 +9,14 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 
-use super::cell::{Cell, SESSION, State};
-use super::lines::log_later;
-use super::stats::Counters;
-use super::waits::Waited;
 use crate::Ms;
+use crate::engine::lines::log_later;
+use crate::engine::sessions::cell::{Cell, SESSION, State};
+use crate::engine::stats::Counters;
+use crate::engine::waits::Waited;
 use crate::protocol::StreamNonce;
 use crate::session::Step;
-use crate::store::{Answer, Append, Epoch, Hold, Operation, RunningLog, SessionRecord, StoreError, Ticket};
+use crate::store::{Answer, Append, Epoch, Hold, Operation, RunningLog, StoreError, Ticket};
 use crate::stream::{Chain, Input, Output, Page, Seq};
 
 /// Pauses before a store that gave up by itself is asked again, in milliseconds.
@@ -26,7 +26,7 @@ const PAUSES_MS: [u64; 6] = [20, 50, 100, 200, 500, 1_000];
 type Written = Vec<RunningLog>;
 
 /// What is written.
-pub(super) enum Write {
+pub(crate) enum Write {
     /// What the store keeps of the session, or whose it is.
     Hold(Hold),
     /// Whose it is already, to hear which of its logs have no end; with the streams that have none, and what is stored of them.
@@ -49,7 +49,7 @@ impl Write {
 }
 
 /// A write that the store has not answered. A stream has one at a time, and so has the session.
-pub(super) struct Writing {
+pub(crate) struct Writing {
     write: Write,
     epoch: Epoch,
     since: Ms,
@@ -70,24 +70,24 @@ pub(super) struct Writing {
 
 impl State {
     /// Whether the store takes too long with what is written to a stream.
-    pub(super) fn is_overdue(&self, nonce: StreamNonce) -> bool {
+    pub(crate) fn is_overdue(&self, nonce: StreamNonce) -> bool {
         self.writing.get(&nonce).is_some_and(|writing| writing.is_overdue)
     }
 
     /// The store may have been set back: what it has of the session is to be looked at, now and when it has answered what it
     /// was asked before.
-    pub(super) fn doubt_store(&mut self) {
+    pub(crate) fn doubt_store(&mut self) {
         self.wants_stock = true;
         self.writing.values_mut().for_each(|writing| writing.is_suspect = true);
     }
 
     /// The epoch with which the session is being written.
-    pub(super) fn asked_epoch(&self) -> Option<Epoch> {
+    pub(crate) fn asked_epoch(&self) -> Option<Epoch> {
         self.writing.get(&SESSION).map(|writing| writing.epoch)
     }
 
     /// The end of a stream that the store has not confirmed.
-    pub(super) fn unconfirmed_end(&self, nonce: StreamNonce) -> Option<Bytes> {
+    pub(crate) fn unconfirmed_end(&self, nonce: StreamNonce) -> Option<Bytes> {
         self.writing.get(&nonce)?.write.end().cloned()
     }
 }
@@ -105,7 +105,7 @@ impl Cell {
         }
     }
 
-    pub(super) fn put(
+    pub(crate) fn put(
         &self,
         state: &mut State,
         now: Ms,
@@ -143,7 +143,7 @@ impl Cell {
     }
 
     /// A try has its outcome.
-    pub(super) fn answered(
+    pub(crate) fn answered(
         &self,
         state: &mut State,
         now: Ms,
@@ -184,7 +184,7 @@ impl Cell {
     }
 
     /// A try takes too long.
-    pub(super) fn call_off_write(&self, state: &mut State, now: Ms, nonce: StreamNonce, more: &mut Vec<Step>) {
+    pub(crate) fn call_off_write(&self, state: &mut State, now: Ms, nonce: StreamNonce, more: &mut Vec<Step>) {
         let Some(writing) = state.writing.get_mut(&nonce) else { return };
         writing.is_unsure = true;
         if let Some(ticket) = writing.ticket.take() {
@@ -197,7 +197,7 @@ impl Cell {
         self.write_again(state, now, nonce, more);
     }
 
-    pub(super) fn write_again(&self, state: &mut State, now: Ms, nonce: StreamNonce, more: &mut Vec<Step>) {
+    pub(crate) fn write_again(&self, state: &mut State, now: Ms, nonce: StreamNonce, more: &mut Vec<Step>) {
         let Some(writing) = state.writing.get_mut(&nonce) else { return };
         let is_newly_overdue = !writing.is_overdue && self.due_after(writing.since) <= now;
         if is_newly_overdue {
@@ -220,7 +220,7 @@ impl Cell {
     }
 
     /// The store answers a try that was called off. That it is done is as good as if it was answered in time.
-    pub(super) fn answered_late(&self, state: &mut State, now: Ms, ticket: &Ticket, written: Written) -> bool {
+    pub(crate) fn answered_late(&self, state: &mut State, now: Ms, ticket: &Ticket, written: Written) -> bool {
         let Ticket { nonce, number, .. } = *ticket;
         let Some(writing) = state.writing.get_mut(&nonce).filter(|writing| writing.first <= number) else {
             return false;
@@ -333,45 +333,6 @@ impl Cell {
         if append.events.iter().map(|event| event.frame.len()).sum::<usize>() <= conn.page_bytes {
             let (events, tag_at) = (append.events.clone(), Some(Chain(append.chain_before).tag()));
             conn.page = Some((append.first - 1, Page { events, head: append.last(), low: append.first, tag_at }));
-        }
-    }
-
-    /// Lets the store know of the session before anything of it is written.
-    pub(super) fn begin_session(&self, state: &mut State, now: Ms, more: &mut Vec<Step>) {
-        if state.facts_put.is_none() && !state.writing.contains_key(&SESSION) {
-            self.keep_session(state, now, more);
-        }
-    }
-
-    /// Gives the store what has changed of the session.
-    pub(super) fn keep_facts(&self, state: &mut State, now: Ms) {
-        let is_kept = state.session.facts() == state.facts_put.unwrap_or_default();
-        if is_kept || state.writing.contains_key(&SESSION) || state.session.has_ended() || self.is_adopted() {
-            return;
-        }
-        let mut steps = Vec::new();
-        self.keep_session(state, now, &mut steps);
-        self.perform(state, now, steps);
-    }
-
-    /// Gives the store what it has to know of the session, for readers that come elsewhere. A listener there finds the name
-    /// of the standalone stream in it, and its log.
-    fn keep_session(&self, state: &mut State, now: Ms, more: &mut Vec<Step>) {
-        let is_shown = state.session.facts() != 0 && self.shared.store.outlives_process();
-        let is_new = is_shown && state.session.standalone().is_none();
-        let standalone = is_new.then(|| self.standalone(state, now, more));
-        state.facts_put = Some(state.session.facts());
-        let record = SessionRecord {
-            revision: state.session.revision(),
-            principal: state.session.principal().map(Into::into),
-            retry_ms: state.session.retry_ms(),
-            list_changed: *state.session.list_changed(),
-            standalone: state.session.standalone(),
-        };
-        let hold = Hold { epoch: state.epoch, seen: None, record: Some(record) };
-        self.put(state, now, SESSION, state.epoch, Write::Hold(hold), more);
-        if let Some(nonce) = standalone {
-            let _ = state.session.handle(now, nonce, Input::Create, more);
         }
     }
 }

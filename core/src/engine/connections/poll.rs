@@ -1,11 +1,9 @@
-//! A connection, as its writer sees it.
+//! What a connection's writer is given, and how it is woken.
 
-use std::sync::Arc;
-
-use super::cell::Cell;
 use crate::Ms;
 use crate::exchange::AnswerHead;
-use crate::stream::{CloseReason, ConnectionId};
+use crate::stream::CloseReason;
+use crate::sync::Arc;
 
 /// Wakes whoever waits in a host's own way. Called without any lock held, from any thread.
 pub trait Wake: Send + Sync {
@@ -66,36 +64,5 @@ impl Poll {
     /// The chunks as text. For tests and examples; a host writes the bytes.
     pub fn text(&self) -> String {
         self.chunks.iter().map(|chunk| String::from_utf8_lossy(chunk.as_ref())).collect()
-    }
-}
-
-/// One HTTP answer that carries a stream. Dropping it tells the engine that it is gone.
-#[derive(Debug)]
-pub struct Connection {
-    pub(super) cell: Arc<Cell>,
-    pub(super) conn: ConnectionId,
-}
-
-impl Connection {
-    /// What to write next, at most about `max_bytes` (one event may be larger). Everything from the
-    /// call before counts as flushed.
-    pub fn poll(&self, max_bytes: usize) -> Poll {
-        self.cell.poll(self.conn, max_bytes)
-    }
-
-    /// In how many milliseconds the engine has to be ticked for what was polled.
-    pub fn wait_ms(&self, poll: &Poll) -> u64 {
-        poll.wait_until.since(self.cell.now()).min(self.cell.shared.max_pause_ms())
-    }
-
-    /// The peer is gone. A connection that has ended already ignores it.
-    pub fn lost(&self) {
-        self.cell.lost(self.conn);
-    }
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.lost();
     }
 }

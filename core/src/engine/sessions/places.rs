@@ -7,10 +7,12 @@
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Bound;
 
-use super::cell::{Cell, Look};
-use super::stats::Counters;
-use super::{EngineError, Options, SessionHandle, lock};
 use crate::Ms;
+use crate::engine::sessions::SessionHandle;
+use crate::engine::sessions::cell::{Cell, Look};
+use crate::engine::shared::lock;
+use crate::engine::stats::Counters;
+use crate::engine::{EngineError, Options};
 use crate::sync::atomic::Ordering;
 use crate::sync::{Arc, Weak};
 
@@ -29,7 +31,7 @@ struct Place {
 
 /// The places that are taken.
 #[derive(Default)]
-pub(super) struct Places {
+pub(crate) struct Places {
     by_number: HashMap<u64, Place>,
     /// The sessions of each principal, by the last contact that is known. A session that had contact since then is put back
     /// in its right place when the idlest one is looked for.
@@ -109,7 +111,7 @@ impl Places {
     }
 
     /// The session needs its place no longer, if it had one.
-    pub(super) fn leave(&mut self, number: u64) {
+    pub(crate) fn leave(&mut self, number: u64) {
         let Some(Place { principal, known, .. }) = self.by_number.remove(&number) else { return };
         if let Some(share) = self.by_principal.get_mut(&principal) {
             share.remove(&(known, number));
@@ -120,7 +122,7 @@ impl Places {
     }
 
     /// The engine is released, and ends no session any more.
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.by_number.clear();
         self.by_principal.clear();
     }
@@ -128,7 +130,7 @@ impl Places {
 
 impl Cell {
     /// Takes the session's place among the others, unless it has one.
-    pub(super) fn take_place(&self) -> Result<(), EngineError> {
+    pub(crate) fn take_place(&self) -> Result<(), EngineError> {
         if self.has_place.load(Ordering::Relaxed) {
             return Ok(());
         }

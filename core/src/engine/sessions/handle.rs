@@ -1,66 +1,16 @@
 //! A session, as its host sees it.
 
-use std::sync::Arc;
-
-use bytes::Bytes;
-
-use super::EngineError;
-use super::cell::Cell;
-use super::connection::{Connection, Wake};
 use crate::Ms;
+use crate::engine::EngineError;
+use crate::engine::connections::{Connection, Wake};
+use crate::engine::sessions::cell::Cell;
+use crate::engine::sessions::{OutgoingMessage, SendOutcome, Sent};
 use crate::exchange::{Action, Admission, Fault, Pause, Request, Terms, Turn};
 use crate::protocol::{Context, Envelope, Refusal, RequestId, Revision, admission};
-use crate::session::OutgoingKind;
 use crate::store::{HostOperation, HostReplay, HostStore, OwnIds};
 use crate::stream::ConnectionId;
+use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering};
-
-/// A message of the server to its client.
-#[derive(Clone, Debug)]
-pub struct OutgoingMessage<'a> {
-    /// What it is.
-    pub kind: OutgoingKind,
-    /// Its own id: of the request that it answers, or that it asks. None on notifications.
-    pub id: Option<&'a RequestId>,
-    /// The request that it is related to. None sends it on the standalone stream.
-    pub related: Option<&'a RequestId>,
-    /// The message as JSON text, passed through as it is.
-    pub payload: Bytes,
-}
-
-impl<'a> OutgoingMessage<'a> {
-    /// A notification.
-    pub fn notification(related: Option<&'a RequestId>, payload: &[u8]) -> Self {
-        Self { kind: OutgoingKind::Notification, id: None, related, payload: Bytes::copy_from_slice(payload) }
-    }
-
-    /// A result or an error.
-    pub fn response(id: &'a RequestId, payload: &[u8]) -> Self {
-        Self { kind: OutgoingKind::Response, id: Some(id), related: None, payload: Bytes::copy_from_slice(payload) }
-    }
-
-    /// A request to the client.
-    pub fn request(id: &'a RequestId, related: Option<&'a RequestId>, payload: &[u8]) -> Self {
-        Self { kind: OutgoingKind::Request, id: Some(id), related, payload: Bytes::copy_from_slice(payload) }
-    }
-}
-
-/// What became of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sent {
-    /// The store holds it.
-    Stored,
-    /// The store has not answered yet; [`SessionHandle::take_outcomes`] will tell with this number.
-    Pending(u64),
-    /// The engine has it and brings it to the store. Nobody has to wait for that: a failure is told to the next
-    /// sender on the stream.
-    Ahead,
-    /// It was not needed: its request has its end already, or an answer in JSON has no room for it.
-    Dropped,
-}
-
-/// The late outcome of a [`Sent::Pending`] message.
-pub type SendOutcome = (u64, Result<(), EngineError>);
 
 /// An open session. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -71,12 +21,12 @@ pub struct SessionHandle {
 }
 
 impl SessionHandle {
-    pub(super) fn new(cell: Arc<Cell>) -> Self {
+    pub(crate) fn new(cell: Arc<Cell>) -> Self {
         Self::arrived(cell, 0)
     }
 
     /// For whoever came before the session was found.
-    pub(super) fn arrived(cell: Arc<Cell>, arrival: ConnectionId) -> Self {
+    pub(crate) fn arrived(cell: Arc<Cell>, arrival: ConnectionId) -> Self {
         Self { cell, arrival: Arc::new(AtomicU64::new(arrival)) }
     }
 
@@ -249,7 +199,7 @@ impl SessionHandle {
     }
 
     /// Continues the stream of an event id. How the answer starts may be known only when the store
-    /// has answered: see [`Poll::head`](super::Poll::head). `revision` is that of the request, for
+    /// has answered: see [`Poll::head`](crate::engine::Poll::head). `revision` is that of the request, for
     /// sessions whose own is not known.
     ///
     /// # Errors
@@ -350,7 +300,7 @@ impl SessionHandle {
         self.cell.idle_in_ms()
     }
 
-    /// What serves the session is going away, as [`Engine::drain`](super::Engine::drain) says of all sessions.
+    /// What serves the session is going away, as [`Engine::drain`](crate::engine::Engine::drain) says of all sessions.
     pub fn drain(&self, retry_ms: u32) {
         if !self.cell.is_forked() {
             self.cell.drain(retry_ms.max(1));
@@ -373,7 +323,7 @@ impl SessionHandle {
         self.cell.leave();
     }
 
-    /// The host opened no connection of a session that it [adopted](super::Engine::adopt_session): it is
+    /// The host opened no connection of a session that it [adopted](crate::engine::Engine::adopt_session): it is
     /// forgotten, unless others read it here. Does nothing with other sessions.
     pub fn let_go(&self) {
         self.cell.let_go();

@@ -1,22 +1,23 @@
 //! How sessions end here: by a drain, with the process, or for good.
 
-use std::sync::atomic::Ordering;
-
-use super::cell::{Cell, PAGE_BYTES, State};
-use super::connection::Chunk;
-use super::stats::Counters;
-use super::{SessionHandle, lock};
 use crate::Ms;
+use crate::engine::connections::Chunk;
+use crate::engine::connections::conn::PAGE_BYTES;
+use crate::engine::sessions::SessionHandle;
+use crate::engine::sessions::cell::{Cell, State};
+use crate::engine::shared::lock;
+use crate::engine::stats::Counters;
 use crate::exchange::{AnswerHead, Join};
 use crate::protocol::RequestId;
 use crate::session::{SynthesizedEnd, end_payload};
 use crate::stream::{CloseReason, ConnectionId, Frame, Input};
+use crate::sync::atomic::Ordering;
 
 /// What a connection is still given when its session ends.
 const LAST_BYTES: usize = 1 << 20;
 
 impl Cell {
-    pub(super) fn drain(&self, retry_ms: u32) {
+    pub(crate) fn drain(&self, retry_ms: u32) {
         self.change(|state, now, steps| {
             state.session.drain(now, retry_ms, steps);
             self.end_json(state, SynthesizedEnd::Draining);
@@ -26,7 +27,7 @@ impl Cell {
 
     /// Nobody reads a session of another process here any more: the next reader looks it up anew. One that found it just
     /// before is served all the same.
-    pub(super) fn release(&self, is_over: impl FnOnce(&Self) -> bool) {
+    pub(crate) fn release(&self, is_over: impl FnOnce(&Self) -> bool) {
         let mut sessions = lock(&self.shared.sessions);
         if !is_over(self) {
             return;
@@ -39,14 +40,14 @@ impl Cell {
     }
 
     /// What a durable store has of the session stays readable, also when it ends.
-    pub(super) fn keep_logs(&self) {
+    pub(crate) fn keep_logs(&self) {
         if self.shared.store.outlives_process() {
             self.keeps_logs.store(true, Ordering::SeqCst);
         }
     }
 
     /// The session is not this process's any more: it goes with its logs, or others may take it over.
-    pub(super) fn leave_store(&self) {
+    pub(crate) fn leave_store(&self) {
         if self.is_adopted() {
             return;
         }
@@ -59,7 +60,7 @@ impl Cell {
     }
 
     /// Another process has taken the session over, as this one seemed to be gone. Its clients go on there.
-    pub(super) fn end_fenced(&self) {
+    pub(crate) fn end_fenced(&self) {
         tracing::warn!(target: "tailrope", session = %self.name,
             "another process took this one for gone and has the session: it ends here");
         Counters::add(&self.shared.counters.sessions_taken_over, 1);
@@ -71,12 +72,12 @@ impl Cell {
     }
 
     /// Ends the session with the process.
-    pub(super) fn leave(&self) {
+    pub(crate) fn leave(&self) {
         self.keep_logs();
         self.end();
     }
 
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         if self.is_forked() {
             return;
         }
@@ -180,14 +181,14 @@ impl Cell {
     }
 
     /// Every call that waits for an answer in JSON gets this end.
-    pub(super) fn end_json(&self, state: &mut State, end: SynthesizedEnd) {
+    pub(crate) fn end_json(&self, state: &mut State, end: SynthesizedEnd) {
         for id in state.json.keys().cloned().collect::<Vec<RequestId>>() {
             self.answer_json(state, &id, AnswerHead::JSON, end_payload(&id, end).to_vec());
         }
     }
 
     /// Answers a call that waits for it in JSON. Returns whether this is one.
-    pub(super) fn answer_json(
+    pub(crate) fn answer_json(
         &self,
         state: &mut State,
         request: &RequestId,

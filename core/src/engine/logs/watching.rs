@@ -4,19 +4,18 @@
 //! counts there when it [attaches](crate::store::EventStore::attach), and the connection here is fenced (I4). Every
 //! reader but the first of a POST counts, so that the order of the counts is that of the readers, wherever they are.
 
-use std::sync::Weak;
-
-use super::cell::{Cell, State};
-use super::stats::Counters;
 use crate::Ms;
+use crate::engine::sessions::cell::{Cell, State};
+use crate::engine::stats::Counters;
 use crate::protocol::StreamNonce;
 use crate::session::Step;
 use crate::store::{Watch, Watcher};
 use crate::stream::Input;
+use crate::sync::Weak;
 
 /// A stream that other processes may read or write.
 #[derive(Default)]
-pub(super) struct Watched {
+pub(crate) struct Watched {
     /// How many readers are known of.
     readers: u64,
     /// The last of them may be one from here that got no answer: it takes the stream from nobody.
@@ -58,13 +57,13 @@ impl State {
 }
 
 impl Cell {
-    pub(super) fn watcher(&self) -> Watcher {
+    pub(crate) fn watcher(&self) -> Watcher {
         let me: Weak<dyn Watch> = self.me.clone();
         me
     }
 
     /// From now on hints tell of what other processes do to the stream.
-    pub(super) fn watch(&self, state: &mut State, nonce: StreamNonce) {
+    pub(crate) fn watch(&self, state: &mut State, nonce: StreamNonce) {
         if !self.shared.store.outlives_process() {
             return;
         }
@@ -74,7 +73,7 @@ impl Cell {
         state.watched.entry(nonce).or_default();
     }
 
-    pub(super) fn unwatch_all(&self, state: &mut State) {
+    pub(crate) fn unwatch_all(&self, state: &mut State) {
         state.watched.clear();
         if std::mem::take(&mut state.is_watching) {
             self.shared.store.unwatch(&self.name, &self.watcher());
@@ -93,7 +92,7 @@ impl Cell {
     }
 
     /// A reader that is here has its number, or got none.
-    pub(super) fn counted(
+    pub(crate) fn counted(
         &self,
         state: &mut State,
         now: Ms,
@@ -115,7 +114,7 @@ impl Cell {
 
     /// A look has told how many readers there were; none when it could not. Whether one elsewhere has taken the stream.
     /// The log is looked at again when another hint came meanwhile.
-    pub(super) fn note_readers(
+    pub(crate) fn note_readers(
         &self,
         state: &mut State,
         now: Ms,

@@ -1,10 +1,9 @@
 //! Requests of revisions that have no resumption: refused, so that their clients fall back, or left to the SDK.
 
-use std::sync::atomic::Ordering;
-
-use super::Engine;
-use super::stats::Counters;
+use crate::engine::Engine;
+use crate::engine::stats::Counters;
 use crate::protocol::{Refusal, Revision};
+use crate::sync::atomic::Ordering;
 
 impl Engine {
     /// The answer that makes a client of both eras fall back to a revision that can resume. `body` is the request's, or

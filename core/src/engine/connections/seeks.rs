@@ -4,10 +4,11 @@
 //! tell makes no refusal: clients give up after two of these and survive a failover otherwise. They
 //! get their own position back, then comments, and the store is asked again until `store_wait_ms`.
 
-use super::cell::{Cell, PAGE_BYTES, State};
-use super::lines::log_later;
-use super::perform::PAGE_EVENTS;
 use crate::Ms;
+use crate::engine::connections::conn::PAGE_BYTES;
+use crate::engine::lines::log_later;
+use crate::engine::logs::reading::PAGE_EVENTS;
+use crate::engine::sessions::cell::{Cell, State};
 use crate::exchange::AnswerHead;
 use crate::protocol::{IdEncoder, MAX_VISIT, Origin, RequestId, StreamNonce, sse};
 use crate::session::{Step, Stream};
@@ -19,30 +20,30 @@ const ASK_AGAIN_MS: u64 = 250;
 
 /// A position that a connection wants to go on from.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Position {
-    pub(super) nonce: StreamNonce,
-    pub(super) after: Seq,
-    pub(super) visit: u32,
+pub(crate) struct Position {
+    pub(crate) nonce: StreamNonce,
+    pub(crate) after: Seq,
+    pub(crate) visit: u32,
     /// None where the store makes the ids.
-    pub(super) tag: Option<u32>,
+    pub(crate) tag: Option<u32>,
     /// There is no cursor: the stream is read from what is left of its start.
-    pub(super) fresh: bool,
+    pub(crate) fresh: bool,
 }
 
 impl Position {
     /// A cursor's position.
-    pub(super) fn of_cursor(nonce: StreamNonce, after: Seq, visit: u32, tag: Option<u32>) -> Self {
+    pub(crate) fn of_cursor(nonce: StreamNonce, after: Seq, visit: u32, tag: Option<u32>) -> Self {
         Self { nonce, after, visit, tag, fresh: false }
     }
 
     /// Where a listener without a cursor begins.
-    pub(super) fn start(nonce: StreamNonce) -> Self {
+    pub(crate) fn start(nonce: StreamNonce) -> Self {
         Self { nonce, after: 0, visit: 0, tag: Some(Chain::start(&nonce.0).tag()), fresh: true }
     }
 }
 
 /// A connection whose stream has to be looked up.
-pub(super) struct Seek {
+pub(crate) struct Seek {
     position: Position,
     /// Since when the store cannot tell, and when it is asked again.
     fault: Option<(Ms, Ms)>,
@@ -57,7 +58,7 @@ impl State {
     }
 
     /// When a look-up has something to do.
-    pub(super) fn seek_deadline(&self, keep_alive_ms: u64) -> Ms {
+    pub(crate) fn seek_deadline(&self, keep_alive_ms: u64) -> Ms {
         let due = |seek: &Seek| match seek.fault {
             None => Ms::NEVER,
             Some((_, again)) => comment_due(seek, keep_alive_ms).min(if seek.asking { Ms::NEVER } else { again }),
@@ -68,7 +69,7 @@ impl State {
 
 impl Cell {
     /// Continues a stream that may have no machine.
-    pub(super) fn resume_log(
+    pub(crate) fn resume_log(
         &self,
         state: &mut State,
         now: Ms,
@@ -100,7 +101,7 @@ impl Cell {
     }
 
     /// Asks for what follows a position, for a reader that is new to the stream.
-    pub(super) fn attach_log(
+    pub(crate) fn attach_log(
         &self,
         state: &mut State,
         now: Ms,
@@ -132,7 +133,7 @@ impl Cell {
 
     /// A reader that is gone is not counted: it would fence the one that its client has elsewhere by now. Where the store
     /// has done it all the same, it counts.
-    pub(super) fn call_off_attach(&self, state: &mut State, ticket: &Ticket) {
+    pub(crate) fn call_off_attach(&self, state: &mut State, ticket: &Ticket) {
         if state.waits.remove(ticket.number).is_some() {
             self.shared.store.abandon(&self.key(ticket.nonce), ticket);
             self.counted(state, self.now(), ticket.nonce, None, &mut Vec::new());
@@ -140,7 +141,7 @@ impl Cell {
     }
 
     /// The store has told of the stream of a new reader, or could not.
-    pub(super) fn attached(
+    pub(crate) fn attached(
         &self,
         state: &mut State,
         now: Ms,
@@ -166,7 +167,7 @@ impl Cell {
     }
 
     /// Begins a connection without a cursor on a stream that has been there before.
-    pub(super) fn open_stream(
+    pub(crate) fn open_stream(
         &self,
         state: &mut State,
         now: Ms,
@@ -184,7 +185,7 @@ impl Cell {
 
     /// A stream has a reader: a connection that came before it and is still looked up has lost it, as the reader before has,
     /// and so has one that was let go of and has not taken what was ready (I4).
-    pub(super) fn has_reader(&self, state: &mut State, nonce: StreamNonce, reader: ConnectionId) {
+    pub(crate) fn has_reader(&self, state: &mut State, nonce: StreamNonce, reader: ConnectionId) {
         let State { conns, seeks, touched, .. } = state;
         for (id, conn) in conns.iter_mut().filter(|(id, conn)| **id < reader && conn.nonce == nonce) {
             if seeks.remove(id).is_some() {
@@ -359,7 +360,7 @@ impl Cell {
     }
 
     /// Does what time asks for: asks again, writes comments.
-    pub(super) fn tick_seeks(&self, state: &mut State, now: Ms, steps: &mut Vec<Step>) {
+    pub(crate) fn tick_seeks(&self, state: &mut State, now: Ms, steps: &mut Vec<Step>) {
         if state.seeks.is_empty() {
             return;
         }
@@ -383,7 +384,7 @@ impl Cell {
     }
 
     /// The process is going away: who waits for a look-up is told when to come back.
-    pub(super) fn drain_seeks(&self, state: &mut State, now: Ms, steps: &mut Vec<Step>) {
+    pub(crate) fn drain_seeks(&self, state: &mut State, now: Ms, steps: &mut Vec<Step>) {
         let waiting: Vec<_> = state.seeks.iter().map(|(conn, seek)| (*conn, seek.position)).collect();
         for (id, position) in waiting {
             if position.fresh && state.is_written_here(position.nonce) {

@@ -5,15 +5,15 @@
 //! the order (I2). A question waits for its own append: nobody else would be told that it cannot be asked. A store
 //! that the host wrote is waited for.
 
-use super::cell::{Cell, State};
-use super::handle::{OutgoingMessage, Sent};
-use super::lines::log_later;
-use super::stats::Counters;
-use super::{EngineError, OnStoreFailure};
 use crate::Ms;
-use crate::exchange::AnswerHead;
-use crate::protocol::StreamNonce;
-use crate::session::{OutgoingKind, Route, SynthesizedEnd};
+use crate::engine::lines::log_later;
+use crate::engine::sessions::cell::{Cell, State};
+use crate::engine::sessions::{OutgoingMessage, Sent};
+use crate::engine::stats::Counters;
+use crate::engine::{EngineError, OnStoreFailure};
+use crate::exchange::{AnswerHead, Pause, Turn};
+use crate::protocol::{Envelope, Kind, RequestId, StreamNonce};
+use crate::session::{OutgoingKind, Route, SynthesizedEnd, end_payload};
 use crate::store::StoreError;
 use crate::stream::Refused;
 use crate::sync::atomic::Ordering;
@@ -27,7 +27,7 @@ const MAX_UNANSWERED: u64 = 64 << 20;
 
 /// Somebody who waits until the store has answered for a message.
 #[derive(Default)]
-pub(super) struct Sender {
+pub(crate) struct Sender {
     /// Of an event before that was not stored: told in the place of success.
     earlier: Option<StoreError>,
     is_progress: bool,
@@ -36,16 +36,57 @@ pub(super) struct Sender {
 }
 
 impl Cell {
+    pub(crate) fn received(&self, envelopes: &[Envelope]) {
+        self.with_or((), |state, now| {
+            state.session.contact(now);
+            for envelope in envelopes.iter().filter(|e| matches!(e.kind, Kind::Response | Kind::ErrorResponse)) {
+                if let Some((nonce, seq)) = envelope.id.as_ref().and_then(|id| state.session.settle_question(id)) {
+                    self.shared.store.settle(&self.key(nonce), state.epoch, seq);
+                }
+            }
+        });
+    }
+
+    pub(crate) fn send(&self, message: OutgoingMessage<'_>, turn: Turn) -> Result<(Sent, Pause), EngineError> {
+        self.shared.check()?;
+        let (kind, bytes) = (message.kind, message.payload.len());
+        self.with(|state, now| {
+            let sent = self.publish(state, now, message)?;
+            // A handler does not go on after a response, and one that waits for the store pauses.
+            let has_to_pause = kind != OutgoingKind::Response && !matches!(sent, Sent::Pending(_));
+            Ok((sent, if has_to_pause { state.pace.sent(bytes, turn) } else { Pause::None }))
+        })
+    }
+
+    pub(crate) fn late(&self, state: &mut State, kind: OutgoingKind) -> Result<Sent, EngineError> {
+        Counters::add(&self.shared.counters.messages_late, 1);
+        log_later!(self, state, DEBUG, [], ?kind, "message dropped: its request has its end");
+        if kind == OutgoingKind::Request { Err(EngineError::Finished) } else { Ok(Sent::Dropped) }
+    }
+
+    pub(crate) fn cancelled(&self, request: &RequestId) -> bool {
+        if self.is_forked() {
+            return false;
+        }
+        self.change(|state, now, steps| {
+            if state.json.contains_key(request) {
+                let body = end_payload(request, SynthesizedEnd::Cancelled);
+                return self.answer_json(state, request, AnswerHead::JSON, body.to_vec());
+            }
+            state.session.end_request(now, request, SynthesizedEnd::Cancelled, steps)
+        })
+    }
+
     fn drops(&self, is_progress: bool) -> bool {
         is_progress && self.shared.options.on_store_failure == OnStoreFailure::DropProgress
     }
 
     /// Whether more waits for the store than an engine holds.
-    pub(super) fn is_store_behind(&self) -> bool {
+    pub(crate) fn is_store_behind(&self) -> bool {
         self.shared.unanswered.load(Ordering::Relaxed) > MAX_UNANSWERED
     }
 
-    pub(super) fn count_unanswered(&self, state: &mut State, bytes: u64) {
+    pub(crate) fn count_unanswered(&self, state: &mut State, bytes: u64) {
         let counted = std::mem::replace(&mut state.unanswered, bytes);
         if bytes > counted {
             self.shared.unanswered.fetch_add(bytes - counted, Ordering::Relaxed);
@@ -54,7 +95,7 @@ impl Cell {
         }
     }
 
-    pub(super) fn publish(
+    pub(crate) fn publish(
         &self,
         state: &mut State,
         now: Ms,
@@ -155,7 +196,7 @@ impl Cell {
     }
 
     /// Tells senders what became of their messages.
-    pub(super) fn settle_senders(&self, state: &mut State) {
+    pub(crate) fn settle_senders(&self, state: &mut State) {
         if !state.results.is_empty() {
             let mut results = std::mem::take(&mut state.results);
             results.drain(..).for_each(|(nonce, token, result)| self.settle_sender(state, nonce, token, result));
@@ -186,7 +227,7 @@ impl Cell {
     }
 
     /// Nobody waits any more for the events of this stream that are not stored.
-    pub(super) fn tell_overdue(&self, state: &mut State, nonce: StreamNonce) {
+    pub(crate) fn tell_overdue(&self, state: &mut State, nonce: StreamNonce) {
         let State { session, senders, outcomes, .. } = state;
         let Some(stream) = session.stream(nonce) else { return };
         for event in stream.machine.waiting() {
@@ -202,7 +243,7 @@ impl Cell {
 
 impl State {
     /// Tells every sender that waits for the store that the session has ended. What the store answers later is ignored.
-    pub(super) fn release_senders(&mut self) {
+    pub(crate) fn release_senders(&mut self) {
         let waiting = self.senders.drain().filter(|(_, sender)| !sender.is_told);
         self.outcomes.extend(waiting.map(|(token, _)| (token, Err(EngineError::SessionEnded))));
         self.outcomes.sort_unstable_by_key(|(token, _)| *token);

@@ -5,11 +5,7 @@
 //! and every stream gets a log under an unguessable name, which its ids carry. An id is all that finds it
 //! again, in this process or in the next one.
 
-use std::collections::{HashMap, VecDeque};
-
-use bytes::Bytes;
-
-use super::{Engine, EngineError, Shared, lock};
+use crate::engine::{Engine, EngineError, Shared, lock};
 use crate::protocol::{EventId, IdEncoder, Origin, StreamNonce};
 use crate::store::{
     Answer, Append, Attach, Attached, Complete, Epoch, Hold, Operation, Outcome, ReadLimit, SessionRecord, StoreError,
@@ -18,6 +14,8 @@ use crate::store::{
 use crate::stream::{Chain, ChainKey, EventKind, Page, Seq, StoredEvent};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, Weak};
+use bytes::Bytes;
+use std::collections::{HashMap, VecDeque};
 
 /// Several processes may write the logs of one scope, each its own logs: they are one owner.
 const EPOCH: Epoch = Epoch { number: 1, salt: 0 };

@@ -1,11 +1,14 @@
 //! Sessions that live in another process, or lived in one: their readers are served from the store.
 
-use super::cell::{Cell, PAGE_BYTES, SESSION};
-use super::connection::Wake;
-use super::perform::PAGE_EVENTS;
-use super::stats::Counters;
-use super::{Engine, EngineError, SessionHandle, Shared, lock};
 use crate::Ms;
+use crate::engine::connections::Wake;
+use crate::engine::connections::conn::PAGE_BYTES;
+use crate::engine::logs::reading::PAGE_EVENTS;
+use crate::engine::sessions::SessionHandle;
+use crate::engine::sessions::cell::{Cell, SESSION};
+use crate::engine::shared::{Shared, lock};
+use crate::engine::stats::Counters;
+use crate::engine::{Engine, EngineError};
 use crate::protocol::{Dialect, EventId, StreamNonce};
 use crate::store::{
     Answer, Attach, Attached, Complete, Operation, Outcome, ReadLimit, SessionRecord, StoreError, Ticket, session_name,
@@ -23,7 +26,7 @@ impl std::fmt::Debug for Adoption {
     }
 }
 
-pub(super) struct LookUp {
+pub(crate) struct LookUp {
     shared: Arc<Shared>,
     /// Its place among the connections, taken before the store was asked.
     arrival: ConnectionId,
@@ -58,7 +61,7 @@ impl LookUp {
     }
 
     /// The store has not answered in time.
-    pub(super) fn give_up(&self) {
+    pub(crate) fn give_up(&self) {
         self.decide(Err(StoreError::TimedOut { after_ms: self.shared.options.store_timeout_ms }));
     }
 }
@@ -196,7 +199,7 @@ impl Engine {
 
 impl Shared {
     /// Somebody asked for a session of somebody else's. Or it is the same user, who looks like another one.
-    pub(super) fn warn_foreign(&self, session: &str) {
+    pub(crate) fn warn_foreign(&self, session: &str) {
         Counters::add(&self.counters.requests_foreign, 1);
         tracing::warn!(
             target: "tailrope",
@@ -207,11 +210,11 @@ impl Shared {
     }
 
     /// When a look-up of a session has taken too long.
-    pub(super) fn look_up_deadline(&self) -> Ms {
+    pub(crate) fn look_up_deadline(&self) -> Ms {
         lock(&self.look_ups).front().map_or(Ms::NEVER, |(due, _)| *due)
     }
 
-    pub(super) fn give_up_look_ups(&self, now: Ms) {
+    pub(crate) fn give_up_look_ups(&self, now: Ms) {
         loop {
             let late = {
                 let mut look_ups = lock(&self.look_ups);

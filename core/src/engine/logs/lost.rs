@@ -6,12 +6,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::cell::{Cell, SESSION, State};
-use super::lines::log_later;
-use super::stats::Counters;
-use super::writing::Write;
-use super::{Shared, lock};
 use crate::Ms;
+use crate::engine::lines::log_later;
+use crate::engine::logs::writing::Write;
+use crate::engine::sessions::cell::{Cell, SESSION, State};
+use crate::engine::shared::{Shared, lock};
+use crate::engine::stats::Counters;
 use crate::protocol::StreamNonce;
 use crate::session::{Step, SynthesizedEnd};
 use crate::store::{Append, Hold, RunningLog, StoreError};
@@ -27,7 +27,7 @@ type Key = (u64, StreamNonce);
 
 /// The last append of each stream that the store confirmed lately. The oldest go first.
 #[derive(Default)]
-pub(super) struct Kept {
+pub(crate) struct Kept {
     appends: BTreeMap<Key, (Ms, Append)>,
     by_time: BTreeSet<(Ms, Key)>,
     bytes: usize,
@@ -75,12 +75,12 @@ fn is_running(state: &State, nonce: StreamNonce) -> bool {
 }
 
 impl Shared {
-    pub(super) fn trim_kept(&self, now: Ms) {
+    pub(crate) fn trim_kept(&self, now: Ms) {
         // A log whose time is over is not to come back.
         lock(&self.kept).trim(now, KEPT_MS.min(self.options.limits.retention_ms));
     }
 
-    pub(super) fn forget_kept(&self, number: u64) {
+    pub(crate) fn forget_kept(&self, number: u64) {
         let mut kept = lock(&self.kept);
         kept.of(number).into_keys().for_each(|nonce| drop(kept.remove((number, nonce))));
     }
@@ -88,7 +88,7 @@ impl Shared {
 
 impl Cell {
     /// The store has confirmed this.
-    pub(super) fn keep(&self, now: Ms, nonce: StreamNonce, append: Append) {
+    pub(crate) fn keep(&self, now: Ms, nonce: StreamNonce, append: Append) {
         // Any other would be taken also by a log that lacks what is before it.
         let has_position = append.first == 1 || !append.events.is_empty() || append.end.is_some();
         if has_position && self.shared.store.outlives_process() && !self.is_adopted() {
@@ -99,7 +99,7 @@ impl Cell {
 
     /// Asks again for the last append that was confirmed, where the store has lost it, and for `next` behind it. False where
     /// nothing is kept.
-    pub(super) fn append_again(
+    pub(crate) fn append_again(
         &self,
         state: &mut State,
         now: Ms,
@@ -117,7 +117,7 @@ impl Cell {
     }
 
     /// Asks the store what it has of the session, where it may have been set back.
-    pub(super) fn take_stock(&self, state: &mut State, now: Ms) {
+    pub(crate) fn take_stock(&self, state: &mut State, now: Ms) {
         let is_asked = state.facts_put.is_none() || state.writing.contains_key(&SESSION);
         if !state.wants_stock || is_asked || state.session.has_ended() {
             return;
@@ -136,7 +136,7 @@ impl Cell {
 
     /// The store has said which logs of the session have no end. `running` are the streams that had none when it was asked,
     /// with what it had confirmed of them.
-    pub(super) fn stock_taken(
+    pub(crate) fn stock_taken(
         &self,
         state: &mut State,
         now: Ms,
@@ -188,7 +188,7 @@ impl Cell {
     ///
     /// Nothing can follow events that are lost: their stream's requests get an end. The standalone stream begins anew under
     /// another name, so that every cursor into the old one is one that is not known.
-    pub(super) fn log_lost(
+    pub(crate) fn log_lost(
         &self,
         state: &mut State,
         now: Ms,

@@ -1,12 +1,12 @@
 //! How connections come to a session: for a call, to listen, to resume.
 
-use super::cell::{Cell, State};
-use super::conn::{Conn, shown};
-use super::connection::{Connection, Wake};
-use super::lines::log_later;
-use super::seeks::Position;
-use super::stats::Counters;
 use crate::Ms;
+use crate::engine::connections::conn::{Conn, shown};
+use crate::engine::connections::seeks::Position;
+use crate::engine::connections::{Connection, Wake};
+use crate::engine::lines::log_later;
+use crate::engine::sessions::cell::{Cell, State};
+use crate::engine::stats::Counters;
 use crate::exchange::{Fault, Join};
 use crate::protocol::{Origin, Refusal, RequestId, Revision, StreamNonce};
 use crate::session::{Step, SynthesizedEnd};
@@ -55,7 +55,7 @@ impl Cell {
         Connection { cell: Arc::clone(me), conn }
     }
 
-    pub(super) fn call(
+    pub(crate) fn call(
         me: &Arc<Self>,
         requests: &[RequestId],
         initialize: Option<Revision>,
@@ -83,7 +83,7 @@ impl Cell {
         Ok(Self::connection(me, conn))
     }
 
-    pub(super) fn call_json(
+    pub(crate) fn call_json(
         me: &Arc<Self>,
         requests: &[RequestId],
         initialize: Option<Revision>,
@@ -112,7 +112,7 @@ impl Cell {
         Ok(Self::connection(me, conn))
     }
 
-    pub(super) fn listen(
+    pub(crate) fn listen(
         me: &Arc<Self>,
         arrival: Option<ConnectionId>,
         wake: Arc<dyn Wake>,
@@ -136,7 +136,7 @@ impl Cell {
     }
 
     /// The session's standalone stream, with its log.
-    pub(super) fn standalone(&self, state: &mut State, now: Ms, steps: &mut Vec<Step>) -> StreamNonce {
+    pub(crate) fn standalone(&self, state: &mut State, now: Ms, steps: &mut Vec<Step>) -> StreamNonce {
         let (nonce, new) = state.session.standalone_or(now, self.shared.nonce(), steps);
         if new {
             self.opened(state, now, nonce, steps);
@@ -144,7 +144,7 @@ impl Cell {
         nonce
     }
 
-    pub(super) fn resume(
+    pub(crate) fn resume(
         me: &Arc<Self>,
         last_event_id: &str,
         revision: Option<Revision>,

@@ -3,23 +3,23 @@
 //! It takes the session over, so that the owner, should it only have stood still, is refused from then on; it ends the
 //! logs that have no end; and it lets the session go.
 
-use super::cell::{Cell, SESSION, State};
-use super::lines::log_later;
-use super::writing::Write;
 use crate::Ms;
+use crate::engine::lines::log_later;
+use crate::engine::logs::writing::Write;
+use crate::engine::sessions::cell::{Cell, SESSION, State};
 use crate::protocol::RequestId;
 use crate::session::{Step, SynthesizedEnd, ends_payload};
 use crate::store::{Append, Epoch, Hold, LogPage, RunningLog, StoreError};
 
 impl Cell {
     /// Whether a log shows that somebody took this process for gone and has the session. It ends here with the change.
-    pub(super) fn is_taken_over(&self, state: &mut State, page: &LogPage) -> bool {
+    pub(crate) fn is_taken_over(&self, state: &mut State, page: &LogPage) -> bool {
         state.is_fenced |= !self.is_adopted() && page.owner.is_some_and(|owner| owner.epoch != state.epoch);
         state.is_fenced
     }
 
     /// Takes over a session whose owner is gone.
-    pub(super) fn inherit(&self, state: &mut State, now: Ms, steps: &mut Vec<Step>) {
+    pub(crate) fn inherit(&self, state: &mut State, now: Ms, steps: &mut Vec<Step>) {
         let Some(owner) = state.owner.filter(|_| !state.writing.contains_key(&SESSION)) else { return };
         log_later!(self, state, WARN, [], "the process that ran the session's requests seems to be gone");
         let epoch = Epoch { number: owner.epoch.number.saturating_add(1), salt: self.shared.salt() };
@@ -28,14 +28,14 @@ impl Cell {
     }
 
     /// Nobody waits any more for a session that is being taken over.
-    pub(super) fn renounce(&self, state: &State) {
+    pub(crate) fn renounce(&self, state: &State) {
         if let Some(epoch) = state.asked_epoch().filter(|_| self.is_adopted()) {
             self.shared.store.release(&self.name, epoch);
         }
     }
 
     /// It is known whether the session is this process's.
-    pub(super) fn inherited(
+    pub(crate) fn inherited(
         &self,
         state: &mut State,
         now: Ms,
@@ -62,7 +62,7 @@ impl Cell {
     }
 
     /// Ends a log that nobody goes on writing.
-    pub(super) fn end_running(
+    pub(crate) fn end_running(
         &self,
         state: &mut State,
         now: Ms,
