@@ -11,116 +11,103 @@
 //! An id of another session is not found in this one: it takes the path of an unknown id, byte for
 //! byte (I7).
 
-use crate::Ms;
 use crate::engine::connections::conn::{Conn, shown};
 use crate::engine::connections::seeks::Position;
 use crate::engine::lines::log_later;
-use crate::engine::sessions::cell::{Cell, State};
+use crate::engine::sessions::change::Change;
 use crate::engine::stats::Counters;
 use crate::exchange::AnswerHead;
 use crate::protocol::{Cursor, EventId, IdEncoder, Origin, Refusal, StreamNonce, sse};
-use crate::session::{Step, SynthesizedEnd, end_payload};
+use crate::session::{SynthesizedEnd, end_payload};
 use crate::stream::{Chain, CloseReason, ConnectionId, Input, RejectReason};
 
-impl Cell {
-    /// Answers a resume. `attach` registers the connection.
+impl Change<'_> {
+    /// Answers a resume, on the connection that `conn` makes.
     pub(crate) fn answer_resume(
-        &self,
-        state: &mut State,
-        now: Ms,
+        &mut self,
         last_event_id: &str,
-        attach: impl FnOnce(&mut State, StreamNonce, Origin) -> ConnectionId,
-        steps: &mut Vec<Step>,
+        conn: impl FnOnce(StreamNonce, Origin) -> Conn,
+        arrival: Option<ConnectionId>,
     ) -> Result<ConnectionId, Refusal> {
-        if let Some(own) = self.shared.store.own_ids() {
-            let located = own.locate(&self.name, last_event_id);
+        if let Some(own) = self.cell.shared.store.own_ids() {
+            let located = own.locate(&self.cell.name, last_event_id);
             let nonce = located.map_or(StreamNonce([0; 12]), |(nonce, _)| nonce);
-            let conn = attach(state, nonce, Origin::Unnamed);
-            if let Some(conn) = state.conns.get_mut(&conn) {
-                conn.echo = Some(last_event_id.into());
-            }
+            let echo = Some(last_event_id.into());
+            let conn = self.connect(Conn { echo, ..conn(nonce, Origin::Unnamed) }, arrival);
             match (located, own.host()) {
                 (Some((_, after)), _) => {
-                    self.resume_log(state, now, conn, Position::of_cursor(nonce, after, 0, None), steps);
+                    self.resume_log(conn, Position::of_cursor(nonce, after, 0, None));
                 }
-                (None, Some(host)) => self.ask_replay(state, now, host, last_event_id, conn),
-                (None, None) => self.answer_unknown(state, now, conn, steps),
+                (None, Some(host)) => self.ask_replay(host, last_event_id, conn),
+                (None, None) => self.answer_unknown(conn),
             }
             return Ok(conn);
         }
         match EventId::parse(last_event_id) {
             None => {
-                Counters::add(&self.shared.counters.resumes_refused, 1);
+                Counters::add(&self.cell.shared.counters.resumes_refused, 1);
                 log_later!(
                     self,
-                    state,
                     INFO,
                     [cursor = shown(last_event_id).to_owned()],
                     ?cursor,
                     "resume refused: no event id of ours"
                 );
-                Err(self.dialect.wording.not_resumable())
+                Err(self.cell.dialect.wording.not_resumable())
             }
             Some(EventId::Tombstone(nonce, origin)) => {
-                let conn = attach(state, nonce, origin);
-                self.answer_complete(state, conn);
+                let conn = self.connect(conn(nonce, origin), arrival);
+                self.answer_complete(conn);
                 Ok(conn)
             }
             Some(EventId::Position(cursor)) => {
-                let conn = attach(state, cursor.nonce, cursor.origin.clone());
+                let conn = self.connect(conn(cursor.nonce, cursor.origin.clone()), arrival);
                 let Cursor { nonce, seq, visit, tag, .. } = cursor;
                 let position = Position::of_cursor(nonce, seq, visit, Some(tag));
-                self.resume_log(state, now, conn, position, steps);
+                self.resume_log(conn, position);
                 Ok(conn)
             }
         }
     }
 
     /// The machine does not take the cursor.
-    pub(crate) fn answer_reject(
-        &self,
-        state: &mut State,
-        now: Ms,
-        conn: ConnectionId,
-        why: RejectReason,
-        steps: &mut Vec<Step>,
-    ) {
+    pub(crate) fn answer_reject(&mut self, conn: ConnectionId, why: RejectReason) {
         match why {
-            RejectReason::Complete => self.answer_complete(state, conn),
-            RejectReason::Unknown if state.conns.get(&conn).is_some_and(|conn| conn.instead) => {
-                self.answer_contradiction(state, conn);
+            RejectReason::Complete => self.answer_complete(conn),
+            RejectReason::Unknown if self.state.conns.get(&conn).is_some_and(|conn| conn.instead) => {
+                self.answer_contradiction(conn);
             }
-            RejectReason::Unknown => self.answer_unknown(state, now, conn, steps),
+            RejectReason::Unknown => self.answer_unknown(conn),
         }
     }
 
-    fn answer_complete(&self, state: &mut State, id: ConnectionId) {
-        Counters::add(&self.shared.counters.resumes_complete, 1);
-        if let Some(conn) = state.conns.get_mut(&id) {
+    fn answer_complete(&mut self, id: ConnectionId) {
+        Counters::add(&self.cell.shared.counters.resumes_complete, 1);
+        if let Some(conn) = self.state.conns.get_mut(&id) {
             let (request, cursor) = conn.asked_for();
-            log_later!(self, state, DEBUG, [], connection = id, %request, ?cursor, "resume: nothing is left of the stream");
+            log_later!(self, DEBUG, [], connection = id, %request, ?cursor, "resume: nothing is left of the stream");
             finish(conn, AnswerHead::NO_CONTENT, &[]);
         }
-        state.touched.push(id);
+        self.effects.touched.push(id);
     }
 
     /// There is no standalone stream to give instead, or not even its start is one that the store knows. What it says
     /// of the log cannot be, and asking it once more would never end.
-    fn answer_contradiction(&self, state: &mut State, id: ConnectionId) {
-        log_later!(self, state, ERROR, [], "the store does not know the start of a stream");
-        if let Some(conn) = state.conns.get_mut(&id) {
+    fn answer_contradiction(&mut self, id: ConnectionId) {
+        log_later!(self, ERROR, [], "the store does not know the start of a stream");
+        if let Some(conn) = self.state.conns.get_mut(&id) {
             conn.head.get_or_insert(AnswerHead::EVENT_STREAM);
             conn.end = Some(CloseReason::Fault);
-            self.shared.counters.closed(CloseReason::Fault);
+            self.cell.shared.counters.closed(CloseReason::Fault);
         }
-        state.touched.push(id);
+        self.effects.touched.push(id);
     }
 
-    pub(crate) fn answer_unknown(&self, state: &mut State, now: Ms, id: ConnectionId, steps: &mut Vec<Step>) {
-        let counters = &self.shared.counters;
-        let Some(conn) = state.conns.get_mut(&id) else { return };
+    pub(crate) fn answer_unknown(&mut self, id: ConnectionId) {
+        let counters = &self.cell.shared.counters;
+        let Some(conn) = self.state.conns.get_mut(&id) else { return };
         let (request, cursor) = conn.asked_for();
-        log_later!(self, state, INFO, [], connection = id, %request, ?cursor, "resume not possible");
+        log_later!(self, INFO, [], connection = id, %request, ?cursor, "resume not possible");
         match conn.origin.clone() {
             Origin::Request(request) => {
                 Counters::add(&counters.resumes_lost, 1);
@@ -135,35 +122,35 @@ impl Cell {
                 (conn.instead, conn.after) = (true, 0);
                 // What it was told is a position in the stream that is lost; the one to come back for has another.
                 conn.primed = false;
-                conn.after_opening = list_changed(state.session.list_changed());
-                if self.is_adopted() && state.session.standalone().is_none() {
+                conn.after_opening = list_changed(self.state.session.list_changed());
+                if self.cell.is_adopted() && self.state.session.standalone().is_none() {
                     // Only the owner of a session creates its streams.
-                    return self.answer_contradiction(state, id);
+                    return self.answer_contradiction(id);
                 }
-                let nonce = self.standalone(state, now, steps);
-                if let Some(conn) = state.conns.get_mut(&id) {
+                let nonce = self.standalone();
+                if let Some(conn) = self.state.conns.get_mut(&id) {
                     conn.nonce = nonce;
                 }
                 let start = Chain::start(&nonce.0).tag();
-                if state.session.stream(nonce).is_none() {
+                if self.state.session.stream(nonce).is_none() {
                     // It is written elsewhere, and nobody has read it here.
                     let position = Position::of_cursor(nonce, 0, 0, Some(start));
-                    return self.resume_log(state, now, id, position, steps);
+                    return self.resume_log(id, position);
                 }
-                let jitter = self.shared.jitter();
+                let jitter = self.cell.shared.jitter();
                 let resume = Input::Resume { conn: id, after: 0, visit: 0, tag: Some(start), jitter };
-                let _ = state.session.handle(now, nonce, resume, steps);
+                self.input(nonce, resume);
             }
             Origin::Unnamed => {
                 Counters::add(&counters.resumes_refused, 1);
                 // When the store could only be asked later, the answer has begun as a stream and just ends.
                 if conn.head.is_none() {
-                    conn.refuse(&self.dialect.wording.not_resumable(), self.dialect);
+                    conn.refuse(&self.cell.dialect.wording.not_resumable(), self.cell.dialect);
                 }
                 conn.end = Some(CloseReason::Complete);
             }
         }
-        state.touched.push(id);
+        self.effects.touched.push(id);
     }
 }
 

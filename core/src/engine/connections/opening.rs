@@ -1,180 +1,178 @@
 //! How connections come to a session: for a call, to listen, to resume.
 
-use crate::Ms;
 use crate::engine::connections::conn::{Conn, shown};
 use crate::engine::connections::seeks::Position;
 use crate::engine::connections::{Connection, Wake};
 use crate::engine::lines::log_later;
-use crate::engine::sessions::cell::{Cell, State};
+use crate::engine::sessions::cell::Cell;
+use crate::engine::sessions::change::Change;
 use crate::engine::stats::Counters;
 use crate::exchange::{Fault, Join};
 use crate::protocol::{Origin, Refusal, RequestId, Revision, StreamNonce};
-use crate::session::{Step, SynthesizedEnd};
-use crate::stream::ConnectionId;
+use crate::session::SynthesizedEnd;
+use crate::stream::{ConnectionId, Input};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 
 impl Cell {
-    fn check_forked(&self) -> Result<(), Refusal> {
-        if self.is_forked() { Err(self.dialect.wording.closing()) } else { Ok(()) }
-    }
-
-    fn check_open(&self, state: &State) -> Result<(), Refusal> {
-        if state.session.has_ended() || state.is_ending {
-            return Err(self.dialect.wording.session_ended());
-        }
-        self.shared.check().map_err(|_| self.dialect.wording.closing())
-    }
-
-    /// The session takes so many more requests (I11).
-    fn check_requests(&self, state: &mut State, more: usize) -> Result<(), Refusal> {
-        let max = self.shared.options.max_requests_per_session;
-        if state.session.in_flight() + more <= max {
-            return Ok(());
-        }
-        log_later!(self, state, WARN, [], max, "a request is refused: max_requests_per_session of this session run");
-        Err(Fault::TooManyRequests.refusal(self.dialect))
-    }
-
-    /// A session that lives elsewhere takes no requests here.
-    fn check_owned(&self) -> Result<(), Refusal> {
-        if self.is_adopted() { Err(self.dialect.wording.session_ended()) } else { Ok(()) }
-    }
-
-    /// Registers a connection of a stream. It comes now, unless its arrival had a number already.
-    fn attach(&self, state: &mut State, now: Ms, conn: Conn, arrival: Option<ConnectionId>) -> ConnectionId {
-        let id = arrival.unwrap_or_else(|| self.shared.number());
-        state.conns.insert(id, conn);
-        state.session.connected(now);
-        Counters::add(&self.shared.counters.connections_opened, 1);
-        self.shared.connections.fetch_add(1, Ordering::Relaxed);
-        id
-    }
-
-    fn connection(me: &Arc<Self>, conn: ConnectionId) -> Connection {
-        Connection { cell: Arc::clone(me), conn }
-    }
-
     pub(crate) fn call(
-        me: &Arc<Self>,
+        self: &Arc<Self>,
         requests: &[RequestId],
         initialize: Option<Revision>,
         wake: Arc<dyn Wake>,
         key: u64,
     ) -> Result<Connection, Refusal> {
-        me.check_forked()?;
-        me.check_owned()?;
-        let conn = me.change(|state, now, steps| {
-            me.check_open(state)?;
-            if me.is_store_behind() {
-                return Err(me.dialect.wording.store_behind());
+        self.open(|change| {
+            change.check_requests(requests.len())?;
+            if self.is_store_behind() {
+                return Err(self.dialect.wording.store_behind());
             }
-            me.check_requests(state, requests.len())?;
-            let nonce = me.shared.nonce();
-            let id = me.attach(state, now, Conn::open(nonce, Origin::Unnamed, wake, key), None);
-            let opened = state.session.open_requests(now, nonce, requests, initialize, (id, me.shared.jitter()), steps);
+            let nonce = self.shared.nonce();
+            let id = change.connect(Conn::open(nonce, Origin::Unnamed, wake, key), None);
+            let Change { state, now, steps, .. } = change;
+            let reader = (id, self.shared.jitter());
+            let opened = state.session.open_requests(*now, nonce, requests, initialize, reader, steps);
             if let Err(duplicate) = opened {
-                me.detach(state, now, id, false);
-                return Err(me.dialect.wording.in_flight_already(&duplicate));
+                change.disconnect(id, false);
+                return Err(self.dialect.wording.in_flight_already(&duplicate));
             }
-            me.opened(state, now, nonce, steps);
+            change.opened(nonce);
             Ok(id)
-        })?;
-        Ok(Self::connection(me, conn))
+        })
     }
 
     pub(crate) fn call_json(
-        me: &Arc<Self>,
+        self: &Arc<Self>,
         requests: &[RequestId],
         initialize: Option<Revision>,
         wake: Arc<dyn Wake>,
         key: u64,
     ) -> Result<Connection, Refusal> {
-        me.check_forked()?;
-        me.check_owned()?;
-        let conn = me.with(|state, now| {
-            me.check_open(state)?;
-            me.check_requests(state, requests.len())?;
-            let nonce = me.shared.nonce();
-            let claimed = state.session.claim_requests(nonce, requests);
-            claimed.map_err(|duplicate| me.dialect.wording.in_flight_already(&duplicate))?;
+        self.open(|change| {
+            change.check_requests(requests.len())?;
+            let nonce = self.shared.nonce();
+            let claimed = change.state.session.claim_requests(nonce, requests);
+            claimed.map_err(|duplicate| self.dialect.wording.in_flight_already(&duplicate))?;
             if let (Some(revision), [request]) = (initialize, requests) {
-                state.session.initialize_asked(request, revision);
+                change.state.session.initialize_asked(request, revision);
             }
             let join = Some(Join::new(requests));
-            let id = me.attach(state, now, Conn { join, ..Conn::new(nonce, Origin::Unnamed, wake, key) }, None);
-            state.json.extend(requests.iter().map(|request| (request.clone(), id)));
-            if state.session.is_draining() {
-                me.end_json(state, SynthesizedEnd::Draining);
+            let id = change.connect(Conn { join, ..Conn::new(nonce, Origin::Unnamed, wake, key) }, None);
+            change.state.json.extend(requests.iter().map(|request| (request.clone(), id)));
+            if change.state.session.is_draining() {
+                change.end_json(SynthesizedEnd::Draining);
             }
             Ok(id)
-        })?;
-        Ok(Self::connection(me, conn))
+        })
     }
 
     pub(crate) fn listen(
-        me: &Arc<Self>,
+        self: &Arc<Self>,
         arrival: Option<ConnectionId>,
         wake: Arc<dyn Wake>,
         key: u64,
     ) -> Result<Connection, Refusal> {
-        me.check_forked()?;
-        let conn = me.change(|state, now, steps| {
-            me.check_open(state)?;
-            let nonce = match state.session.standalone() {
+        let connection = self.open(|change| {
+            let nonce = match change.state.session.standalone() {
                 Some(nonce) => nonce,
                 // Its owner has yet to give it a name.
-                None if me.is_adopted() => return Err(me.dialect.wording.closing()),
-                None => me.standalone(state, now, steps),
+                None if self.is_adopted() => return Err(self.dialect.wording.closing()),
+                None => change.standalone(),
             };
-            let conn = me.attach(state, now, Conn::new(nonce, Origin::Standalone, wake, key), arrival);
-            me.resume_log(state, now, conn, Position::start(nonce), steps);
-            Ok(conn)
+            let id = change.connect(Conn::new(nonce, Origin::Standalone, wake, key), arrival);
+            change.resume_log(id, Position::start(nonce));
+            Ok(id)
         })?;
-        Self::come_back(me);
-        Ok(Self::connection(me, conn))
-    }
-
-    /// The session's standalone stream, with its log.
-    pub(crate) fn standalone(&self, state: &mut State, now: Ms, steps: &mut Vec<Step>) -> StreamNonce {
-        let (nonce, new) = state.session.standalone_or(now, self.shared.nonce(), steps);
-        if new {
-            self.opened(state, now, nonce, steps);
-        }
-        nonce
+        self.come_back();
+        Ok(connection)
     }
 
     pub(crate) fn resume(
-        me: &Arc<Self>,
+        self: &Arc<Self>,
         last_event_id: &str,
         revision: Option<Revision>,
         arrival: Option<ConnectionId>,
         wake: Arc<dyn Wake>,
         key: u64,
     ) -> Result<Connection, Refusal> {
-        me.check_forked()?;
-        let conn = me.change(|state, now, steps| {
-            me.check_open(state)?;
+        let connection = self.open(|change| {
             if let Some(revision) = revision {
-                state.session.assume_revision(revision);
+                change.state.session.assume_revision(revision);
             }
-            let attach = |state: &mut State, nonce, origin| {
-                let cursor = Some(shown(last_event_id).into());
-                me.attach(state, now, Conn { cursor, ..Conn::new(nonce, origin, wake, key) }, arrival)
-            };
-            me.answer_resume(state, now, last_event_id, attach, steps)
+            let cursor = Some(shown(last_event_id).into());
+            let conn = |nonce, origin| Conn { cursor, ..Conn::new(nonce, origin, wake, key) };
+            change.answer_resume(last_event_id, conn, arrival)
         })?;
-        Self::come_back(me);
-        Ok(Self::connection(me, conn))
+        self.come_back();
+        Ok(connection)
+    }
+
+    /// Opens a connection, where the session has not ended.
+    fn open(
+        self: &Arc<Self>,
+        make: impl FnOnce(&mut Change<'_>) -> Result<ConnectionId, Refusal>,
+    ) -> Result<Connection, Refusal> {
+        let conn = self.change_or(Err(self.dialect.wording.closing()), |change| {
+            if change.state.session.has_ended() || change.state.is_ending {
+                return Err(self.dialect.wording.session_ended());
+            }
+            self.shared.check().map_err(|_| self.dialect.wording.closing())?;
+            make(change)
+        })?;
+        Ok(Connection { cell: Arc::clone(self), conn })
     }
 
     /// An adopted session has a new reader. The last one before it may have left after the session was found: it can be found
     /// again, so that the next reader here is not served beside this one (I4).
-    fn come_back(me: &Arc<Self>) {
-        if me.is_adopted() && matches!(me.shared.register(me), Ok(None)) {
-            me.has_place.store(false, Ordering::Relaxed);
+    fn come_back(self: &Arc<Self>) {
+        if self.is_adopted() && matches!(self.shared.register(self), Ok(None)) {
+            self.has_place.store(false, Ordering::Relaxed);
             // It was admitted before, and is served also where its place was taken meanwhile.
-            let _ = me.take_place();
+            let _ = self.take_place();
+        }
+    }
+}
+
+impl Change<'_> {
+    /// The session takes so many more requests (I11). One that lives elsewhere takes none here.
+    fn check_requests(&mut self, more: usize) -> Result<(), Refusal> {
+        if self.cell.is_adopted() {
+            return Err(self.cell.dialect.wording.session_ended());
+        }
+        let max = self.cell.shared.options.max_requests_per_session;
+        if self.state.session.in_flight() + more <= max {
+            return Ok(());
+        }
+        log_later!(self, WARN, [], max, "a request is refused: max_requests_per_session of this session run");
+        Err(Fault::TooManyRequests.refusal(self.cell.dialect))
+    }
+
+    /// Registers a connection of a stream. It comes now, unless its arrival had a number already.
+    pub(crate) fn connect(&mut self, conn: Conn, arrival: Option<ConnectionId>) -> ConnectionId {
+        let id = arrival.unwrap_or_else(|| self.cell.shared.number());
+        self.state.conns.insert(id, conn);
+        self.state.session.connected(self.now);
+        Counters::add(&self.cell.shared.counters.connections_opened, 1);
+        self.cell.shared.connections.fetch_add(1, Ordering::Relaxed);
+        id
+    }
+
+    /// The session's standalone stream, with its log.
+    pub(crate) fn standalone(&mut self) -> StreamNonce {
+        let (nonce, new) = self.state.session.standalone_or(self.now, self.cell.shared.nonce(), &mut self.steps);
+        if new {
+            self.opened(nonce);
+        }
+        nonce
+    }
+
+    /// Counts a new stream, whose log comes with its first append.
+    fn opened(&mut self, nonce: StreamNonce) {
+        Counters::add(&self.cell.shared.counters.streams_opened, 1);
+        self.watch(nonce);
+        if self.cell.shared.store.own_ids().is_some() && self.state.session.rules().priming {
+            // The priming position gets its id before any event.
+            self.input(nonce, Input::Create);
         }
     }
 }

@@ -1,86 +1,65 @@
 //! What the host's own store replayed: outside the window, so in the store's own words.
 
-use crate::Ms;
 use crate::engine::connections::answers::finish;
 use crate::engine::connections::seeks::Position;
 use crate::engine::lines::log_later;
-use crate::engine::sessions::cell::{Cell, State};
+use crate::engine::sessions::cell::Cell;
+use crate::engine::sessions::change::Change;
 use crate::exchange::AnswerHead;
 use crate::protocol::sse;
-use crate::session::Step;
 use crate::store::{HostReplay, HostStore, OwnIds};
 use crate::stream::{CloseReason, ConnectionId};
 
 impl Cell {
-    pub(crate) fn ask_replay(
-        &self,
-        state: &mut State,
-        now: Ms,
-        host: &HostStore,
-        last_event_id: &str,
-        id: ConnectionId,
-    ) {
-        let number = host.replay(&self.name, last_event_id, id);
-        let wait = self.wait_for_replay(state, now, number);
-        if let Some(conn) = state.conns.get_mut(&id) {
+    pub(crate) fn replayed(&self, number: u64, replay: Result<HostReplay, String>) {
+        self.change_or((), |change| change.take_replay(number, replay));
+    }
+}
+
+impl Change<'_> {
+    pub(crate) fn ask_replay(&mut self, host: &HostStore, last_event_id: &str, id: ConnectionId) {
+        let number = host.replay(&self.cell.name, last_event_id, id);
+        let wait = self.wait_for_replay(number);
+        if let Some(conn) = self.state.conns.get_mut(&id) {
             conn.replay = Some((number, wait));
         }
-        state.asked_later = true;
+        self.effects.tells_host = true;
     }
 
-    pub(crate) fn replayed(&self, number: u64, replay: Result<HostReplay, String>) {
-        self.change(|state, now, steps| self.take_replay(state, now, number, replay, steps));
-    }
-
-    pub(crate) fn take_replay(
-        &self,
-        state: &mut State,
-        now: Ms,
-        number: u64,
-        replay: Result<HostReplay, String>,
-        steps: &mut Vec<Step>,
-    ) {
-        let Some(host) = self.shared.store.own_ids().and_then(OwnIds::host) else { return };
+    pub(crate) fn take_replay(&mut self, number: u64, replay: Result<HostReplay, String>) {
+        let Some(host) = self.cell.shared.store.own_ids().and_then(OwnIds::host) else { return };
         let Some(id) = host.take_replay(number) else { return };
-        let Some(conn) = state.conns.get_mut(&id) else { return };
+        let Some(conn) = self.state.conns.get_mut(&id) else { return };
         if let Some((_, wait)) = conn.replay.take() {
-            state.waits.remove(wait);
+            self.state.waits.remove(wait);
         }
         match replay {
-            Ok(replay) => self.answer_replayed(state, now, id, host, &replay, steps),
+            Ok(replay) => self.answer_replayed(id, host, &replay),
             Err(error) => {
                 // The client keeps its cursor, waits its retry and asks again.
-                log_later!(self, state, WARN, [], %error, "event store did not replay");
+                log_later!(self, WARN, [], %error, "event store did not replay");
                 let mut bytes = Vec::new();
-                self.write_echo(state, id, &mut bytes);
-                if let Some(conn) = state.conns.get_mut(&id) {
+                self.write_echo(id, &mut bytes);
+                if let Some(conn) = self.state.conns.get_mut(&id) {
                     finish(conn, AnswerHead::EVENT_STREAM, &bytes);
                     conn.end = Some(CloseReason::Fault);
                 }
-                self.shared.counters.closed(CloseReason::Fault);
-                state.touched.push(id);
+                self.cell.shared.counters.closed(CloseReason::Fault);
+                self.effects.touched.push(id);
             }
         }
     }
 
-    fn answer_replayed(
-        &self,
-        state: &mut State,
-        now: Ms,
-        id: ConnectionId,
-        host: &HostStore,
-        replay: &HostReplay,
-        steps: &mut Vec<Step>,
-    ) {
+    fn answer_replayed(&mut self, id: ConnectionId, host: &HostStore, replay: &HostReplay) {
         // A name of another session's stream is no stream here: look-ups are by session and nonce (I7).
-        let nonce = replay.stream.as_deref().and_then(|name| HostStore::stream_of(&self.name, name));
-        let Some(nonce) = nonce else { return self.answer_unknown(state, now, id, steps) };
-        let record = host.window(&self.key(nonce));
+        let nonce = replay.stream.as_deref().and_then(|name| HostStore::stream_of(&self.cell.name, name));
+        let Some(nonce) = nonce else { return self.answer_unknown(id) };
+        let record = host.window(&self.cell.key(nonce));
         let low = record.as_ref().map_or(0, |known| known.page.low);
         // The window knows ids that are cursors into it, the one before its first event included.
-        let located = |id: &str| host.locate(&self.name, id).filter(|(stream, _)| *stream == nonce);
+        let located = |id: &str| host.locate(&self.cell.name, id).filter(|(stream, _)| *stream == nonce);
         let mut before_window =
-            state.conns.get_mut(&id).map(|c| std::mem::take(&mut c.after_opening)).unwrap_or_default();
+            self.state.conns.get_mut(&id).map(|c| std::mem::take(&mut c.after_opening)).unwrap_or_default();
         let mut overlap = None;
         let mut last = None;
         for (event_id, payload) in &replay.events {
@@ -100,18 +79,18 @@ impl Cell {
                 None => sse::write_anonymous(&mut before_window, payload),
             }
         }
-        if before_window.len() > self.shared.options.limits.max_bytes_per_stream {
-            return self.answer_unknown(state, now, id, steps);
+        if before_window.len() > self.cell.shared.options.limits.max_bytes_per_stream {
+            return self.answer_unknown(id);
         }
         // The window continues a replay that reaches into it, or ends right before it.
         let joins = low <= 1 || overlap.is_some() || matches!(last, Some((_, Some(_))));
         if record.is_some() && !joins {
-            let Some((last_event_id, _)) = last else { return self.answer_unknown(state, now, id, steps) };
+            let Some((last_event_id, _)) = last else { return self.answer_unknown(id) };
             // The window has moved on while the host replayed: what is between them is the host's, too.
-            if let Some(conn) = state.conns.get_mut(&id) {
+            if let Some(conn) = self.state.conns.get_mut(&id) {
                 conn.after_opening = before_window;
             }
-            return self.ask_replay(state, now, host, last_event_id, id);
+            return self.ask_replay(host, last_event_id, id);
         }
         let (after, head, finished) = match (&record, overlap) {
             (Some(known), Some((_, seq))) => (seq.saturating_sub(1), known.page.head, known.is_finished),
@@ -120,31 +99,31 @@ impl Cell {
         };
         if finished && after == head {
             if before_window.is_empty() {
-                return self.answer_unknown(state, now, id, steps);
+                return self.answer_unknown(id);
             }
             let mut bytes = Vec::new();
-            self.write_echo(state, id, &mut bytes);
+            self.write_echo(id, &mut bytes);
             bytes.append(&mut before_window);
-            if let Some(conn) = state.conns.get_mut(&id) {
+            if let Some(conn) = self.state.conns.get_mut(&id) {
                 finish(conn, AnswerHead::EVENT_STREAM, &bytes);
             }
-            state.touched.push(id);
+            self.effects.touched.push(id);
             return;
         }
-        if let Some(conn) = state.conns.get_mut(&id) {
+        if let Some(conn) = self.state.conns.get_mut(&id) {
             conn.nonce = nonce;
             conn.after_opening = before_window;
         }
-        self.resume_log(state, now, id, Position::of_cursor(nonce, after, 0, None), steps);
+        self.resume_log(id, Position::of_cursor(nonce, after, 0, None));
     }
 
     /// The client's own cursor with a retry, where its revision knows priming.
-    fn write_echo(&self, state: &mut State, conn: ConnectionId, out: &mut Vec<u8>) {
-        if !state.session.rules().priming {
+    fn write_echo(&mut self, conn: ConnectionId, out: &mut Vec<u8>) {
+        if !self.state.session.rules().priming {
             return;
         }
-        if let Some(echo) = state.conns.get_mut(&conn).and_then(|conn| conn.echo.take()) {
-            let retry_ms = state.session.retry_ms();
+        if let Some(echo) = self.state.conns.get_mut(&conn).and_then(|conn| conn.echo.take()) {
+            let retry_ms = self.state.session.retry_ms();
             sse::write_priming(out, |bytes| bytes.extend_from_slice(echo.as_bytes()), Some(retry_ms));
         }
     }

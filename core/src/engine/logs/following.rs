@@ -9,9 +9,10 @@
 use crate::Ms;
 use crate::engine::connections::conn::PAGE_BYTES;
 use crate::engine::lines::log_later;
-use crate::engine::sessions::cell::{Cell, State};
+use crate::engine::sessions::cell::State;
+use crate::engine::sessions::change::Change;
 use crate::protocol::{RequestId, StreamNonce};
-use crate::session::{Step, SynthesizedEnd, stream_end};
+use crate::session::{SynthesizedEnd, stream_end};
 use crate::store::{Answer, LogPage, Operation, ReadLimit, StoreError};
 use crate::stream::{Chain, Input, Seq};
 
@@ -36,83 +37,63 @@ impl State {
     }
 }
 
-impl Cell {
+impl Change<'_> {
     /// From now on the stream, whose machine was just made from this page, is followed if it has to be.
-    pub(crate) fn follow(&self, state: &mut State, now: Ms, nonce: StreamNonce, requests: Vec<RequestId>) {
+    pub(crate) fn follow(&mut self, nonce: StreamNonce, requests: Vec<RequestId>) {
         // Looked at again at once: there were no hints yet when it was looked at.
-        state.followed.insert(nonce, Followed { requests, due: now, asking: false });
-        self.watch(state, nonce);
-    }
-
-    /// The pause before the next look. It is up to a quarter shorter, so that logs followed together are not looked at
-    /// together.
-    fn follow_pause_ms(&self) -> u64 {
-        FOLLOW_MS - FOLLOW_MS / 4 * u64::from(self.shared.jitter()) / u64::from(u16::MAX)
+        self.state.followed.insert(nonce, Followed { requests, due: self.now, asking: false });
+        self.watch(nonce);
     }
 
     /// Asks what has become of a log, with the events that its reader wants next.
-    pub(crate) fn look_at_log(&self, state: &mut State, now: Ms, nonce: StreamNonce, steps: &mut Vec<Step>) {
-        let after = state.session.stream(nonce).map_or(0, |stream| stream.machine.reads_after());
-        let is_followed = state.followed.contains_key(&nonce);
+    pub(crate) fn look_at_log(&mut self, nonce: StreamNonce) {
+        let after = self.state.session.stream(nonce).map_or(0, |stream| stream.machine.reads_after());
+        let is_followed = self.state.followed.contains_key(&nonce);
         // Who writes the log knows its events.
         let events = if is_followed { LOOK_EVENTS } else { 0 };
         let limit = ReadLimit { up_to: Seq::MAX, events, bytes: PAGE_BYTES };
-        let ticket = self.ticket(nonce, Operation::Look(after));
-        match self.shared.store.read(&self.key(nonce), after, limit, &ticket) {
-            Answer::Now(result) => self.looked(state, now, nonce, result.map(|page| (after, page)), steps),
+        let ticket = self.cell.ticket(nonce, Operation::Look(after));
+        match self.cell.shared.store.read(&self.cell.key(nonce), after, limit, &ticket) {
+            Answer::Now(result) => self.looked(nonce, result.map(|page| (after, page))),
             Answer::Later => {
-                if let Some(followed) = state.followed.get_mut(&nonce) {
+                if let Some(followed) = self.state.followed.get_mut(&nonce) {
                     followed.asking = true;
                 }
-                self.wait(state, now, &ticket);
+                self.wait(&ticket);
             }
         }
     }
 
     /// A look has told what the log is like, or could not.
-    pub(crate) fn looked(
-        &self,
-        state: &mut State,
-        now: Ms,
-        nonce: StreamNonce,
-        result: Result<(Seq, LogPage), StoreError>,
-        steps: &mut Vec<Step>,
-    ) {
+    pub(crate) fn looked(&mut self, nonce: StreamNonce, result: Result<(Seq, LogPage), StoreError>) {
         let found = match result {
             Ok(found) => Some(found),
             Err(StoreError::Gone) => None,
             Err(error) => {
-                log_later!(self, state, WARN, [stream = nonce.hex()], %stream, %error, "stream not looked up");
-                self.note_readers(state, now, nonce, None, steps);
-                if let Some(followed) = state.followed.get_mut(&nonce) {
-                    (followed.due, followed.asking) = (now + FOLLOW_MS, false);
+                log_later!(self, WARN, [stream = nonce.hex()], %stream, %error, "stream not looked up");
+                self.note_readers(nonce, None);
+                if let Some(followed) = self.state.followed.get_mut(&nonce) {
+                    (followed.due, followed.asking) = (self.now + FOLLOW_MS, false);
                 }
                 return;
             }
         };
-        if found.as_ref().is_some_and(|(_, page)| self.is_taken_over(state, page)) {
+        if found.as_ref().is_some_and(|(_, page)| self.is_taken_over(page)) {
             return;
         }
         // First: a reader that is fenced gets nothing of what the log has besides (I4).
-        self.note_readers(state, now, nonce, found.as_ref().map(|(_, page)| page.readers), steps);
-        if state.followed.contains_key(&nonce) {
-            self.catch_up(state, now, nonce, found, steps);
+        self.note_readers(nonce, found.as_ref().map(|(_, page)| page.readers));
+        if self.state.followed.contains_key(&nonce) {
+            self.catch_up(nonce, found);
         }
     }
 
     /// Gives the machine of a stream that is followed what its log has got.
-    pub(crate) fn catch_up(
-        &self,
-        state: &mut State,
-        now: Ms,
-        nonce: StreamNonce,
-        found: Option<(Seq, LogPage)>,
-        steps: &mut Vec<Step>,
-    ) {
-        let State { session, followed, .. } = state;
+    pub(crate) fn catch_up(&mut self, nonce: StreamNonce, found: Option<(Seq, LogPage)>) {
+        let State { session, conns, followed, watched, owner: seen, .. } = &mut *self.state;
         let (Some(stream), Some(known)) = (session.stream_mut(nonce), followed.get(&nonce)) else {
             followed.remove(&nonce);
-            state.watched.remove(&nonce);
+            watched.remove(&nonce);
             return;
         };
         let mut is_left = false;
@@ -122,14 +103,14 @@ impl Cell {
                 vec![Input::Ended { tail }]
             }
             Some((after, LogPage { page, chain, is_finished, tail, paced, owner, .. })) => {
-                let owner_lost_ms = self.shared.options.owner_lost_ms;
+                let owner_lost_ms = self.cell.shared.options.owner_lost_ms;
                 // The standalone stream has no end.
                 let has_requests = !known.requests.is_empty();
                 is_left = has_requests && !is_finished && owner.is_some_and(|owner| owner.unseen_ms >= owner_lost_ms);
-                state.owner = owner;
+                *seen = owner;
                 stream.chain = Chain(chain);
                 let head = page.head;
-                if let Some(conn) = stream.machine.connection().and_then(|conn| state.conns.get_mut(&conn)) {
+                if let Some(conn) = stream.machine.connection().and_then(|conn| conns.get_mut(&conn)) {
                     conn.page = Some((after, page));
                 }
                 let mut inputs = vec![Input::Paced(paced)];
@@ -143,31 +124,43 @@ impl Cell {
             }
         };
         for input in inputs {
-            let _ = state.session.handle(now, nonce, input, steps);
+            self.input(nonce, input);
         }
-        if state.session.stream(nonce).is_none_or(|stream| stream.machine.is_finished()) {
-            state.followed.remove(&nonce);
-        } else if let Some(followed) = state.followed.get_mut(&nonce) {
-            (followed.due, followed.asking) = (now + self.follow_pause_ms(), false);
+        let due = self.now + self.follow_pause_ms();
+        if self.state.session.stream(nonce).is_none_or(|stream| stream.machine.is_finished()) {
+            self.state.followed.remove(&nonce);
+        } else if let Some(followed) = self.state.followed.get_mut(&nonce) {
+            (followed.due, followed.asking) = (due, false);
         }
         if is_left {
-            self.inherit(state, now, steps);
+            self.inherit();
         }
     }
 
     /// Looks at the logs whose time has come. Those that nobody reads any more are let go of.
-    pub(crate) fn tick_followed(&self, state: &mut State, now: Ms, steps: &mut Vec<Step>) {
-        let due: Vec<StreamNonce> =
-            state.followed.iter().filter(|(_, f)| !f.asking && f.due <= now).map(|(nonce, _)| *nonce).collect();
+    pub(crate) fn tick_followed(&mut self) {
+        let due: Vec<StreamNonce> = self
+            .state
+            .followed
+            .iter()
+            .filter(|(_, f)| !f.asking && f.due <= self.now)
+            .map(|(nonce, _)| *nonce)
+            .collect();
         for nonce in due {
-            let is_read = state.session.stream(nonce).is_some_and(|stream| stream.machine.has_readers());
+            let is_read = self.state.session.stream(nonce).is_some_and(|stream| stream.machine.has_readers());
             if is_read {
-                self.look_at_log(state, now, nonce, steps);
+                self.look_at_log(nonce);
             } else {
-                state.followed.remove(&nonce);
-                state.session.let_go(nonce);
-                state.watched.remove(&nonce);
+                self.state.followed.remove(&nonce);
+                self.state.session.let_go(nonce);
+                self.state.watched.remove(&nonce);
             }
         }
+    }
+
+    /// The pause before the next look. It is up to a quarter shorter, so that logs followed together are not looked at
+    /// together.
+    fn follow_pause_ms(&self) -> u64 {
+        FOLLOW_MS - FOLLOW_MS / 4 * u64::from(self.cell.shared.jitter()) / u64::from(u16::MAX)
     }
 }

@@ -10,10 +10,11 @@ use crate::Ms;
 use crate::engine::lines::log_later;
 use crate::engine::logs::writing::Write;
 use crate::engine::sessions::cell::{Cell, SESSION, State};
+use crate::engine::sessions::change::Change;
 use crate::engine::shared::{Shared, lock};
 use crate::engine::stats::Counters;
 use crate::protocol::StreamNonce;
-use crate::session::{Step, SynthesizedEnd};
+use crate::session::SynthesizedEnd;
 use crate::store::{Append, Hold, RunningLog, StoreError};
 use crate::stream::{CloseReason, ConnectionId, Seq};
 
@@ -96,63 +97,54 @@ impl Cell {
             self.shared.trim_kept(now);
         }
     }
+}
 
+impl Change<'_> {
     /// Asks again for the last append that was confirmed, where the store has lost it, and for `next` behind it. False where
     /// nothing is kept.
-    pub(crate) fn append_again(
-        &self,
-        state: &mut State,
-        now: Ms,
-        nonce: StreamNonce,
-        next: Option<Write>,
-        steps: &mut Vec<Step>,
-    ) -> bool {
-        let Some(append) = lock(&self.shared.kept).remove((self.number, nonce)) else { return false };
+    pub(crate) fn append_again(&mut self, nonce: StreamNonce, next: Option<Write>) -> bool {
+        let Some(append) = lock(&self.cell.shared.kept).remove((self.cell.number, nonce)) else { return false };
         if next.is_some() {
             // It may have lost what it knew of the session, and other logs, too.
-            (state.facts_put, state.wants_stock) = (None, true);
+            (self.state.facts_put, self.state.wants_stock) = (None, true);
         }
-        self.put(state, now, nonce, state.epoch, Write::Again(append, next.map(Box::new)), steps);
+        self.put(nonce, self.state.epoch, Write::Again(append, next.map(Box::new)));
         true
     }
 
     /// Asks the store what it has of the session, where it may have been set back.
-    pub(crate) fn take_stock(&self, state: &mut State, now: Ms) {
-        let is_asked = state.facts_put.is_none() || state.writing.contains_key(&SESSION);
-        if !state.wants_stock || is_asked || state.session.has_ended() {
+    pub(crate) fn take_stock(&mut self) {
+        let is_asked = self.state.facts_put.is_none() || self.state.writing.contains_key(&SESSION);
+        if !self.state.wants_stock || is_asked || self.state.session.has_ended() {
             return;
         }
-        state.wants_stock = false;
-        if self.is_adopted() || !self.shared.store.outlives_process() {
+        self.state.wants_stock = false;
+        if self.cell.is_adopted() || !self.cell.shared.store.outlives_process() {
             return;
         }
-        let hold = Hold { epoch: state.epoch, seen: Some(state.epoch), record: None };
-        let running = state.session.streams().filter(|(_, stream)| !stream.machine.is_finished());
+        let hold = Hold { epoch: self.state.epoch, seen: Some(self.state.epoch), record: None };
+        let running = self.state.session.streams().filter(|(_, stream)| !stream.machine.is_finished());
         let running = running.map(|(nonce, stream)| (*nonce, stream.machine.stored())).collect();
-        let mut steps = Vec::new();
-        self.put(state, now, SESSION, state.epoch, Write::Stock(hold, running), &mut steps);
-        self.perform(state, now, steps);
+        self.put(SESSION, self.state.epoch, Write::Stock(hold, running));
+        self.perform();
     }
 
     /// The store has said which logs of the session have no end. `running` are the streams that had none when it was asked,
     /// with what it had confirmed of them.
     pub(crate) fn stock_taken(
-        &self,
-        state: &mut State,
-        now: Ms,
+        &mut self,
         running: HashMap<StreamNonce, Option<Seq>>,
         result: Result<Vec<RunningLog>, StoreError>,
-        steps: &mut Vec<Step>,
     ) {
         let logs = match result {
             Ok(logs) => logs,
             Err(StoreError::Gone) => {
                 // Not even the session is there.
-                state.facts_put = None;
+                self.state.facts_put = None;
                 Vec::new()
             }
             Err(error) => {
-                log_later!(self, state, ERROR, [], %error, "the event store does not say what it has of the session");
+                log_later!(self, ERROR, [], %error, "the event store does not say what it has of the session");
                 return;
             }
         };
@@ -160,26 +152,26 @@ impl Cell {
         for (nonce, stored) in running {
             let head = logs.remove(&nonce).map(|log| log.head);
             // None is less than any position. What is being written finds out by itself.
-            let is_lost = is_running(state, nonce) && head < stored && !state.writing.contains_key(&nonce);
-            if is_lost && !self.append_again(state, now, nonce, None, steps) {
-                self.log_lost(state, now, nonce, &StoreError::RolledBack, steps);
+            let is_lost = is_running(self.state, nonce) && head < stored && !self.state.writing.contains_key(&nonce);
+            if is_lost && !self.append_again(nonce, None) {
+                self.log_lost(nonce, &StoreError::RolledBack);
             }
         }
-        let kept = lock(&self.shared.kept).of(self.number);
+        let kept = lock(&self.cell.shared.kept).of(self.cell.number);
         // What is being written finds out by itself.
-        logs.retain(|nonce, _| !state.writing.contains_key(nonce) && !is_running(state, *nonce));
+        logs.retain(|nonce, _| !self.state.writing.contains_key(nonce) && !is_running(self.state, *nonce));
         for (nonce, log) in &logs {
             let fits = |append: &&Append| (append.first, append.chain_before) == (log.head + 1, log.chain);
             match kept.get(nonce).filter(fits) {
-                Some(append) => self.put(state, now, *nonce, state.epoch, Write::End(append.clone()), steps),
-                None => self.end_running(state, now, state.epoch, (log, SynthesizedEnd::StoreLost), steps),
+                Some(append) => self.put(*nonce, self.state.epoch, Write::End(append.clone())),
+                None => self.end_running(self.state.epoch, (log, SynthesizedEnd::StoreLost)),
             }
         }
         let missing = kept.into_iter().filter(|(nonce, append)| append.first == 1 && !logs.contains_key(nonce));
         for (nonce, append) in missing {
             // It may be there, with its end: then this changes nothing.
-            if !is_running(state, nonce) && !state.writing.contains_key(&nonce) {
-                self.put(state, now, nonce, state.epoch, Write::End(append), steps);
+            if !is_running(self.state, nonce) && !self.state.writing.contains_key(&nonce) {
+                self.put(nonce, self.state.epoch, Write::End(append));
             }
         }
     }
@@ -188,43 +180,37 @@ impl Cell {
     ///
     /// Nothing can follow events that are lost: their stream's requests get an end. The standalone stream begins anew under
     /// another name, so that every cursor into the old one is one that is not known.
-    pub(crate) fn log_lost(
-        &self,
-        state: &mut State,
-        now: Ms,
-        nonce: StreamNonce,
-        error: &StoreError,
-        steps: &mut Vec<Step>,
-    ) {
-        Counters::add(&self.shared.counters.logs_lost, 1);
-        log_later!(self, state, ERROR, [stream = nonce.hex()], %stream,
+    pub(crate) fn log_lost(&mut self, nonce: StreamNonce, error: &StoreError) {
+        Counters::add(&self.cell.shared.counters.logs_lost, 1);
+        log_later!(self, ERROR, [stream = nonce.hex()], %stream,
             "the event store lost events that it had stored; the stream ends");
         // It may have lost what it knew of the session, too.
-        state.facts_put = None;
-        lock(&self.shared.kept).remove((self.number, nonce));
-        if state.session.standalone() != Some(nonce) {
-            return state.session.end_stream(now, nonce, SynthesizedEnd::StoreLost, steps);
+        self.state.facts_put = None;
+        lock(&self.cell.shared.kept).remove((self.cell.number, nonce));
+        if self.state.session.standalone() != Some(nonce) {
+            return self.state.session.end_stream(self.now, nonce, SynthesizedEnd::StoreLost, &mut self.steps);
         }
-        state.watched.remove(&nonce);
-        let unstored: Vec<u64> = state
+        self.state.watched.remove(&nonce);
+        let unstored: Vec<u64> = self
+            .state
             .session
             .stream(nonce)
             .iter()
             .flat_map(|stream| stream.machine.waiting())
             .map(|event| event.token)
             .collect();
-        Counters::add(&self.shared.counters.events_unstored, unstored.len() as u64);
-        unstored.into_iter().for_each(|token| state.results.push((nonce, token, Err(error.clone()))));
-        state.session.forget_standalone();
-        self.shared.store.drop_stream(&self.key(nonce), state.epoch);
+        Counters::add(&self.cell.shared.counters.events_unstored, unstored.len() as u64);
+        unstored.into_iter().for_each(|token| self.effects.results.push((nonce, token, Err(error.clone()))));
+        self.state.session.forget_standalone();
+        self.cell.shared.store.drop_stream(&self.cell.key(nonce), self.state.epoch);
         let left: Vec<ConnectionId> =
-            state.conns.iter().filter(|(_, conn)| conn.nonce == nonce).map(|(id, _)| *id).collect();
+            self.state.conns.iter().filter(|(_, conn)| conn.nonce == nonce).map(|(id, _)| *id).collect();
         for id in left {
-            if let Some(conn) = state.conns.get_mut(&id) {
+            if let Some(conn) = self.state.conns.get_mut(&id) {
                 conn.end = Some(CloseReason::Fault);
-                self.shared.counters.closed(CloseReason::Fault);
+                self.cell.shared.counters.closed(CloseReason::Fault);
             }
-            state.touched.push(id);
+            self.effects.touched.push(id);
         }
     }
 }

@@ -4,11 +4,10 @@
 //! counts there when it [attaches](crate::store::EventStore::attach), and the connection here is fenced (I4). Every
 //! reader but the first of a POST counts, so that the order of the counts is that of the readers, wherever they are.
 
-use crate::Ms;
 use crate::engine::sessions::cell::{Cell, State};
+use crate::engine::sessions::change::Change;
 use crate::engine::stats::Counters;
 use crate::protocol::StreamNonce;
-use crate::session::Step;
 use crate::store::{Watch, Watcher};
 use crate::stream::Input;
 use crate::sync::Weak;
@@ -28,19 +27,19 @@ pub(crate) struct Watched {
 
 impl Watch for Cell {
     fn changed(&self, nonce: StreamNonce) {
-        self.change(|state, now, steps| {
-            self.look_because_of_a_hint(state, now, nonce, steps);
+        self.change(|change| {
+            change.look_because_of_a_hint(nonce);
         });
     }
 
     fn posted(&self) {}
 
     fn all_changed(&self) {
-        self.change(|state, now, steps| {
-            state.doubt_store();
+        self.change(|change| {
+            change.state.doubt_store();
             let read: Vec<StreamNonce> =
-                state.watched.keys().copied().filter(|nonce| state.has_reader_here(*nonce)).collect();
-            read.into_iter().for_each(|nonce| self.look_because_of_a_hint(state, now, nonce, steps));
+                change.state.watched.keys().copied().filter(|nonce| change.state.has_reader_here(*nonce)).collect();
+            read.into_iter().for_each(|nonce| change.look_because_of_a_hint(nonce));
         });
     }
 }
@@ -57,20 +56,9 @@ impl State {
 }
 
 impl Cell {
-    pub(crate) fn watcher(&self) -> Watcher {
+    fn watcher(&self) -> Watcher {
         let me: Weak<dyn Watch> = self.me.clone();
         me
-    }
-
-    /// From now on hints tell of what other processes do to the stream.
-    pub(crate) fn watch(&self, state: &mut State, nonce: StreamNonce) {
-        if !self.shared.store.outlives_process() {
-            return;
-        }
-        if !std::mem::replace(&mut state.is_watching, true) {
-            self.shared.store.watch(&self.name, &self.watcher());
-        }
-        state.watched.entry(nonce).or_default();
     }
 
     pub(crate) fn unwatch_all(&self, state: &mut State) {
@@ -79,51 +67,50 @@ impl Cell {
             self.shared.store.unwatch(&self.name, &self.watcher());
         }
     }
+}
 
-    fn look_because_of_a_hint(&self, state: &mut State, now: Ms, nonce: StreamNonce, steps: &mut Vec<Step>) {
-        let is_counting = state.is_counting(nonce);
-        let Some(watched) = state.watched.get_mut(&nonce) else { return };
+impl Change<'_> {
+    /// From now on hints tell of what other processes do to the stream.
+    pub(crate) fn watch(&mut self, nonce: StreamNonce) {
+        if !self.cell.shared.store.outlives_process() {
+            return;
+        }
+        if !std::mem::replace(&mut self.state.is_watching, true) {
+            self.cell.shared.store.watch(&self.cell.name, &self.cell.watcher());
+        }
+        self.state.watched.entry(nonce).or_default();
+    }
+
+    fn look_because_of_a_hint(&mut self, nonce: StreamNonce) {
+        let is_counting = self.state.is_counting(nonce);
+        let Some(watched) = self.state.watched.get_mut(&nonce) else { return };
         if watched.asking || is_counting {
             watched.again = true;
         } else {
             watched.asking = true;
-            self.look_at_log(state, now, nonce, steps);
+            self.look_at_log(nonce);
         }
     }
 
     /// A reader that is here has its number, or got none.
-    pub(crate) fn counted(
-        &self,
-        state: &mut State,
-        now: Ms,
-        nonce: StreamNonce,
-        readers: Option<u64>,
-        steps: &mut Vec<Step>,
-    ) {
-        let is_counting = state.is_counting(nonce);
-        let Some(watched) = state.watched.get_mut(&nonce) else { return };
+    pub(crate) fn counted(&mut self, nonce: StreamNonce, readers: Option<u64>) {
+        let is_counting = self.state.is_counting(nonce);
+        let Some(watched) = self.state.watched.get_mut(&nonce) else { return };
         watched.readers = watched.readers.max(readers.unwrap_or_default());
         if readers.is_none() {
             (watched.is_unsure, watched.again) = (true, true);
         }
         if !is_counting && !watched.asking && std::mem::take(&mut watched.again) {
             watched.asking = true;
-            self.look_at_log(state, now, nonce, steps);
+            self.look_at_log(nonce);
         }
     }
 
     /// A look has told how many readers there were; none when it could not. Whether one elsewhere has taken the stream.
     /// The log is looked at again when another hint came meanwhile.
-    pub(crate) fn note_readers(
-        &self,
-        state: &mut State,
-        now: Ms,
-        nonce: StreamNonce,
-        readers: Option<u64>,
-        steps: &mut Vec<Step>,
-    ) {
-        let is_counting = state.is_counting(nonce);
-        let Some(watched) = state.watched.get_mut(&nonce) else { return };
+    pub(crate) fn note_readers(&mut self, nonce: StreamNonce, readers: Option<u64>) {
+        let is_counting = self.state.is_counting(nonce);
+        let Some(watched) = self.state.watched.get_mut(&nonce) else { return };
         watched.asking = false;
         let is_taken = readers.is_some_and(|readers| readers > watched.readers);
         if is_taken && is_counting {
@@ -137,11 +124,11 @@ impl Cell {
         let is_taken = is_taken && !watched.is_unsure;
         watched.is_unsure &= again || readers.is_none();
         if is_taken {
-            Counters::add(&self.shared.counters.takeovers_elsewhere, 1);
-            let _ = state.session.handle(now, nonce, Input::Taken, steps);
+            Counters::add(&self.cell.shared.counters.takeovers_elsewhere, 1);
+            self.input(nonce, Input::Taken);
         }
         if again {
-            self.look_at_log(state, now, nonce, steps);
+            self.look_at_log(nonce);
         }
     }
 }

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use crate::Ms;
 use crate::engine::lines::log_later;
 use crate::engine::sessions::cell::{Cell, SESSION, State};
+use crate::engine::sessions::change::Change;
 use crate::engine::stats::Counters;
 use crate::engine::waits::Waited;
 use crate::protocol::StreamNonce;
@@ -105,55 +106,47 @@ impl Cell {
         }
     }
 
-    pub(crate) fn put(
-        &self,
-        state: &mut State,
-        now: Ms,
-        nonce: StreamNonce,
-        epoch: Epoch,
-        write: Write,
-        more: &mut Vec<Step>,
-    ) {
-        if let Some(Writing { write: Write::Again(_, next), .. }) = state.writing.get_mut(&nonce) {
+    fn write_ticket(&self, nonce: StreamNonce) -> Ticket {
+        self.ticket(nonce, if nonce == SESSION { Operation::Hold } else { Operation::Append })
+    }
+
+    /// Whether a try without an answer is the last. An heir looks at the log again, which tells more.
+    fn is_asked_once(&self) -> bool {
+        self.shared.store.own_ids().is_some() || self.is_adopted()
+    }
+}
+
+impl Change<'_> {
+    pub(crate) fn put(&mut self, nonce: StreamNonce, epoch: Epoch, write: Write) {
+        if let Some(Writing { write: Write::Again(_, next), .. }) = self.state.writing.get_mut(&nonce) {
             *next = Some(Box::new(write));
             return;
         }
-        if nonce != SESSION && !self.is_adopted() {
-            self.begin_session(state, now, more);
+        if nonce != SESSION && !self.cell.is_adopted() {
+            self.begin_session();
         }
-        let ticket = self.write_ticket(nonce);
-        match self.ask_write(now, nonce, epoch, &write, &ticket) {
-            Answer::Now(Ok(written)) => self.written(state, now, nonce, (epoch, write), Ok(written), more),
+        let ticket = self.cell.write_ticket(nonce);
+        match self.cell.ask_write(self.now, nonce, epoch, &write, &ticket) {
+            Answer::Now(Ok(written)) => self.written(nonce, (epoch, write), Ok(written)),
             answer => {
-                let (first, since, ticket) = (ticket.number, now, Some(ticket));
+                let (first, since, ticket) = (ticket.number, self.now, Some(ticket));
                 let (wait, pauses, is_unsure, is_overdue, is_suspect) = (first, 0, false, false, false);
                 let writing =
                     Writing { write, epoch, since, first, wait, ticket, pauses, is_unsure, is_overdue, is_suspect };
-                state.writing.insert(nonce, writing);
-                self.wait_for(state, first, self.due_after(now), Waited::Write(nonce));
+                self.state.writing.insert(nonce, writing);
+                self.wait_for(first, self.cell.due_after(self.now), Waited::Write(nonce));
                 if let Answer::Now(result) = answer {
-                    self.answered(state, now, nonce, result, more);
+                    self.answered(nonce, result);
                 }
             }
         }
     }
 
-    fn write_ticket(&self, nonce: StreamNonce) -> Ticket {
-        self.ticket(nonce, if nonce == SESSION { Operation::Hold } else { Operation::Append })
-    }
-
     /// A try has its outcome.
-    pub(crate) fn answered(
-        &self,
-        state: &mut State,
-        now: Ms,
-        nonce: StreamNonce,
-        result: Result<Written, StoreError>,
-        more: &mut Vec<Step>,
-    ) {
-        let is_beginning = state.writing.contains_key(&SESSION);
-        let Some(writing) = state.writing.get_mut(&nonce) else { return };
-        state.waits.remove(writing.wait);
+    pub(crate) fn answered(&mut self, nonce: StreamNonce, result: Result<Written, StoreError>) {
+        let is_beginning = self.state.writing.contains_key(&SESSION);
+        let Some(writing) = self.state.writing.get_mut(&nonce) else { return };
+        self.state.waits.remove(writing.wait);
         writing.is_unsure |= matches!(result, Err(StoreError::TimedOut { .. }));
         let asks_again = match (&result, &writing.write) {
             (Err(StoreError::TimedOut { .. }), _) => true,
@@ -164,117 +157,102 @@ impl Cell {
             (Err(StoreError::Gone), _) => is_beginning && nonce != SESSION,
             _ => false,
         };
-        if !asks_again || self.is_asked_once() {
-            if let Some(Writing { write, epoch, is_suspect, .. }) = state.writing.remove(&nonce) {
-                state.wants_stock |= is_suspect;
-                self.written(state, now, nonce, (epoch, write), result, more);
+        if !asks_again || self.cell.is_asked_once() {
+            if let Some(Writing { write, epoch, is_suspect, .. }) = self.state.writing.remove(&nonce) {
+                self.state.wants_stock |= is_suspect;
+                self.written(nonce, (epoch, write), result);
             }
             return;
         }
         let pause_ms = PAUSES_MS[writing.pauses.min(PAUSES_MS.len() - 1)];
-        let overdue = if writing.is_overdue { Ms::NEVER } else { self.due_after(writing.since) };
-        (writing.ticket, writing.pauses, writing.wait) = (None, writing.pauses + 1, self.shared.number());
+        let overdue = if writing.is_overdue { Ms::NEVER } else { self.cell.due_after(writing.since) };
+        (writing.ticket, writing.pauses, writing.wait) = (None, writing.pauses + 1, self.cell.shared.number());
         let wait = writing.wait;
-        self.wait_for(state, wait, overdue.min(now + pause_ms), Waited::Pause(nonce));
-    }
-
-    /// Whether a try without an answer is the last. An heir looks at the log again, which tells more.
-    fn is_asked_once(&self) -> bool {
-        self.shared.store.own_ids().is_some() || self.is_adopted()
+        self.wait_for(wait, overdue.min(self.now + pause_ms), Waited::Pause(nonce));
     }
 
     /// A try takes too long.
-    pub(crate) fn call_off_write(&self, state: &mut State, now: Ms, nonce: StreamNonce, more: &mut Vec<Step>) {
-        let Some(writing) = state.writing.get_mut(&nonce) else { return };
+    pub(crate) fn call_off_write(&mut self, nonce: StreamNonce) {
+        let Some(writing) = self.state.writing.get_mut(&nonce) else { return };
         writing.is_unsure = true;
         if let Some(ticket) = writing.ticket.take() {
-            self.shared.store.abandon(&self.key(nonce), &ticket);
+            self.cell.shared.store.abandon(&self.cell.key(nonce), &ticket);
         }
-        if self.is_asked_once() {
-            let error = StoreError::TimedOut { after_ms: self.shared.options.store_timeout_ms };
-            return self.answered(state, now, nonce, Err(error), more);
+        if self.cell.is_asked_once() {
+            let error = StoreError::TimedOut { after_ms: self.cell.shared.options.store_timeout_ms };
+            return self.answered(nonce, Err(error));
         }
-        self.write_again(state, now, nonce, more);
+        self.write_again(nonce);
     }
 
-    pub(crate) fn write_again(&self, state: &mut State, now: Ms, nonce: StreamNonce, more: &mut Vec<Step>) {
-        let Some(writing) = state.writing.get_mut(&nonce) else { return };
-        let is_newly_overdue = !writing.is_overdue && self.due_after(writing.since) <= now;
+    pub(crate) fn write_again(&mut self, nonce: StreamNonce) {
+        let Some(writing) = self.state.writing.get_mut(&nonce) else { return };
+        let is_newly_overdue = !writing.is_overdue && self.cell.due_after(writing.since) <= self.now;
         if is_newly_overdue {
             writing.is_overdue = true;
         }
-        let ticket = self.write_ticket(nonce);
+        let ticket = self.cell.write_ticket(nonce);
         writing.wait = ticket.number;
         writing.ticket = Some(ticket.clone());
-        let due = self.due_after(if writing.is_overdue { now } else { writing.since });
-        let answer = self.ask_write(now, nonce, writing.epoch, &writing.write, &ticket);
+        let due = self.cell.due_after(if writing.is_overdue { self.now } else { writing.since });
+        let answer = self.cell.ask_write(self.now, nonce, writing.epoch, &writing.write, &ticket);
         if is_newly_overdue {
-            log_later!(self, state, WARN, [stream = nonce.hex()], %stream,
+            log_later!(self, WARN, [stream = nonce.hex()], %stream,
                 "the event store takes too long; it is asked again");
-            self.tell_overdue(state, nonce);
+            self.tell_overdue(nonce);
         }
         match answer {
-            Answer::Now(result) => self.answered(state, now, nonce, result, more),
-            Answer::Later => self.wait_for(state, ticket.number, due, Waited::Write(nonce)),
+            Answer::Now(result) => self.answered(nonce, result),
+            Answer::Later => self.wait_for(ticket.number, due, Waited::Write(nonce)),
         }
     }
 
     /// The store answers a try that was called off. That it is done is as good as if it was answered in time.
-    pub(crate) fn answered_late(&self, state: &mut State, now: Ms, ticket: &Ticket, written: Written) -> bool {
+    pub(crate) fn answered_late(&mut self, ticket: &Ticket, written: Written) -> bool {
         let Ticket { nonce, number, .. } = *ticket;
-        let Some(writing) = state.writing.get_mut(&nonce).filter(|writing| writing.first <= number) else {
+        let Some(writing) = self.state.writing.get_mut(&nonce).filter(|writing| writing.first <= number) else {
             return false;
         };
         if let Some(ticket) = writing.ticket.take() {
-            self.shared.store.abandon(&self.key(nonce), &ticket);
+            self.cell.shared.store.abandon(&self.cell.key(nonce), &ticket);
         }
-        let mut steps = Vec::new();
-        self.answered(state, now, nonce, Ok(written), &mut steps);
-        self.perform(state, now, steps);
+        self.answered(nonce, Ok(written));
         true
     }
 
     /// It is known what became of a write.
-    fn written(
-        &self,
-        state: &mut State,
-        now: Ms,
-        nonce: StreamNonce,
-        (epoch, write): (Epoch, Write),
-        result: Result<Written, StoreError>,
-        more: &mut Vec<Step>,
-    ) {
-        if matches!(result, Err(StoreError::Fenced)) && !self.is_adopted() {
-            state.is_fenced = true;
+    fn written(&mut self, nonce: StreamNonce, (epoch, write): (Epoch, Write), result: Result<Written, StoreError>) {
+        if matches!(result, Err(StoreError::Fenced)) && !self.cell.is_adopted() {
+            self.state.is_fenced = true;
             return;
         }
         match write {
-            Write::Hold(_) if self.is_adopted() => self.inherited(state, now, epoch, result, more),
+            Write::Hold(_) if self.cell.is_adopted() => self.inherited(epoch, result),
             Write::Hold(_) => {
                 if let Err(error) = result {
-                    log_later!(self, state, ERROR, [], %error, "the event store does not keep the session");
+                    log_later!(self, ERROR, [], %error, "the event store does not keep the session");
                 }
             }
-            Write::Stock(_, running) => self.stock_taken(state, now, running, result, more),
+            Write::Stock(_, running) => self.stock_taken(running, result),
             Write::End(append) => match result {
-                Ok(_) => self.keep(now, nonce, append),
+                Ok(_) => self.cell.keep(self.now, nonce, append),
                 Err(StoreError::RolledBack | StoreError::Gone)
-                    if self.append_again(state, now, nonce, Some(Write::End(append.clone())), more) => {}
+                    if self.append_again(nonce, Some(Write::End(append.clone()))) => {}
                 Err(error) => {
-                    log_later!(self, state, WARN, [stream = nonce.hex()], %stream, %error, "the log was not ended");
+                    log_later!(self, WARN, [stream = nonce.hex()], %stream, %error, "the log was not ended");
                 }
             },
-            Write::Append(append) => self.appended(state, now, nonce, append, result.map(|_| ()), more),
+            Write::Append(append) => self.appended(nonce, append, result.map(|_| ())),
             Write::Again(append, next) => match (result, next.map(|next| *next)) {
-                (Err(error), Some(Write::Append(next))) => self.appended(state, now, nonce, next, Err(error), more),
+                (Err(error), Some(Write::Append(next))) => self.appended(nonce, next, Err(error)),
                 (result, next) => {
                     if let Err(error) = &result {
-                        self.log_lost(state, now, nonce, error, more);
+                        self.log_lost(nonce, error);
                     }
                     match next {
                         // What is refused behind it is not asked for once more.
-                        Some(next) => self.put(state, now, nonce, epoch, next, more),
-                        None if result.is_ok() => self.keep(now, nonce, append),
+                        Some(next) => self.put(nonce, epoch, next),
+                        None if result.is_ok() => self.cell.keep(self.now, nonce, append),
                         None => {}
                     }
                 }
@@ -282,53 +260,47 @@ impl Cell {
         }
     }
 
-    fn appended(
-        &self,
-        state: &mut State,
-        now: Ms,
-        nonce: StreamNonce,
-        append: Append,
-        result: Result<(), StoreError>,
-        more: &mut Vec<Step>,
-    ) {
+    fn appended(&mut self, nonce: StreamNonce, append: Append, result: Result<(), StoreError>) {
         match result {
             Ok(()) => {
-                if !state.errors.is_empty() {
-                    state.errors.remove(&nonce);
+                if !self.state.errors.is_empty() {
+                    self.state.errors.remove(&nonce);
                 }
-                if let Some(stream) = state.session.stream_mut(nonce) {
+                if let Some(stream) = self.state.session.stream_mut(nonce) {
                     stream.chain = Chain(append.chain);
-                    Counters::add(&self.shared.counters.events_stored, append.events.len() as u64);
+                    Counters::add(&self.cell.shared.counters.events_stored, append.events.len() as u64);
                 }
-                let before = more.len();
-                let _ = state.session.handle(now, nonce, Input::Appended, more);
-                self.pass_on(state, nonce, &append, &more[before..]);
-                self.keep(now, nonce, append);
+                let before = self.steps.len();
+                self.input(nonce, Input::Appended);
+                self.pass_on(nonce, &append, before);
+                self.cell.keep(self.now, nonce, append);
             }
             Err(StoreError::RolledBack | StoreError::Gone)
-                if self.append_again(state, now, nonce, Some(Write::Append(append.clone())), more) => {}
+                if self.append_again(nonce, Some(Write::Append(append.clone()))) => {}
             Err(error) => {
                 if append.events.is_empty() {
                     let what = if append.first == 1 { "log not created" } else { "reconnection delay not stored" };
-                    log_later!(self, state, ERROR, [stream = nonce.hex(), error = error.clone()], %stream, %error,
+                    log_later!(self, ERROR, [stream = nonce.hex(), error = error.clone()], %stream, %error,
                         "{what}");
                 }
-                self.append_refused(state, now, nonce, error, more);
+                self.append_refused(nonce, error);
             }
         }
     }
 
-    /// What was just stored need not be read back for a reader that waited for it, as far as a page has room.
-    fn pass_on(&self, state: &mut State, nonce: StreamNonce, append: &Append, steps: &[Step]) {
-        let State { session, conns, .. } = state;
+    /// What was just stored need not be read back for a reader that waited for it, as far as a page has room. That it waited
+    /// the steps from `before` on tell.
+    fn pass_on(&mut self, nonce: StreamNonce, append: &Append, before: usize) {
+        let State { session, conns, .. } = &mut *self.state;
         let Some(machine) = session.stream(nonce).map(|stream| &stream.machine) else { return };
         let woken = |step: &Step| match step {
             (of, Output::Wake { conn }) if *of == nonce => Some(*conn),
             _ => None,
         };
         // A store that makes the ids has other frames.
-        let is_next = machine.reads_after() + 1 == append.first && self.shared.store.own_ids().is_none();
-        let reader = steps.iter().find_map(woken).filter(|conn| is_next && machine.connection() == Some(*conn));
+        let is_next = machine.reads_after() + 1 == append.first && self.cell.shared.store.own_ids().is_none();
+        let reader =
+            self.steps[before..].iter().find_map(woken).filter(|conn| is_next && machine.connection() == Some(*conn));
         let Some(conn) = reader.and_then(|conn| conns.get_mut(&conn)) else { return };
         if append.events.iter().map(|event| event.frame.len()).sum::<usize>() <= conn.page_bytes {
             let (events, tag_at) = (append.events.clone(), Some(Chain(append.chain_before).tag()));

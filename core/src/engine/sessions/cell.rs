@@ -1,4 +1,4 @@
-//! One session in the engine: its lock, its connections, and what happens around a change.
+//! One session in the engine: what is known of it, behind its lock. What changes it is a [`Change`](super::change::Change).
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -8,19 +8,18 @@ use crate::engine::EngineError;
 use crate::engine::connections::Wake;
 use crate::engine::connections::conn::Conn;
 use crate::engine::connections::seeks::Seek;
-use crate::engine::lines::{Line, log_later};
 use crate::engine::logs::following::Followed;
 use crate::engine::logs::watching::Watched;
 use crate::engine::logs::writing::Writing;
+use crate::engine::sessions::SendOutcome;
 use crate::engine::sessions::sending::Sender;
-use crate::engine::sessions::{SendOutcome, Sent};
 use crate::engine::shared::{Shared, lock};
-use crate::engine::waits::{Waited, Waits};
+use crate::engine::waits::Waits;
 use crate::exchange::Pace;
 use crate::protocol::{Dialect, RequestId, StreamNonce};
-use crate::session::{Session, Step};
+use crate::session::Session;
 use crate::store::{
-    Attached, Complete, Epoch, Operation, Outcome, Owner, SessionRecord, StoreError, StreamKey, Ticket, session_name,
+    Attached, Complete, Epoch, Operation, Owner, SessionRecord, StoreError, StreamKey, Ticket, session_name,
 };
 use crate::stream::ConnectionId;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -34,9 +33,6 @@ pub(crate) struct State {
     pub(crate) json: HashMap<RequestId, ConnectionId>,
     /// Late outcomes that the host has not taken yet.
     pub(crate) outcomes: Vec<SendOutcome>,
-    /// Outcomes of the change under way. A response that the store did not take is
-    /// [`Sent::Dropped`]: the engine answers for it, and raising would kill the SDK's session (I9).
-    pub(crate) results: Vec<(StreamNonce, u64, Result<Sent, StoreError>)>,
     /// Who waits for the store, by message.
     pub(crate) senders: HashMap<u64, Sender>,
     /// Why an event of a stream was not stored whose sender did not wait.
@@ -44,12 +40,6 @@ pub(crate) struct State {
     /// Bytes that this session has among those that the engine waits for the store with.
     pub(crate) unanswered: u64,
     pub(crate) errors: HashMap<StreamNonce, StoreError>,
-    /// Connections to look at when the change is done.
-    pub(crate) touched: Vec<ConnectionId>,
-    /// What the change has to log.
-    pub(crate) lines: Vec<Line>,
-    /// The store was given something that it will answer later.
-    pub(crate) asked_later: bool,
     /// What was asked of the store and is not answered.
     pub(crate) waits: Waits,
     /// What the store has to do to logs and has not answered.
@@ -73,7 +63,7 @@ pub(crate) struct State {
     /// What its handlers have sent since the writers of connections ran.
     pub(crate) pace: Pace,
     /// A host that was told that the session is idle, and keeps it, is not told again before this time.
-    idle_again: Ms,
+    pub(crate) idle_again: Ms,
     /// It is about to end, for a newer session or because another process has it: nothing opens in it any more.
     pub(crate) is_ending: bool,
     /// The version of what is known of the session that the store was given last; none where it is to be given it again.
@@ -93,7 +83,7 @@ pub(crate) struct Cell {
     pub(crate) number: u64,
     pub(crate) dialect: &'static Dialect,
     pub(crate) me: Weak<Self>,
-    wake: (Arc<dyn Wake>, u64),
+    pub(crate) wake: (Arc<dyn Wake>, u64),
     /// The logs are not this engine's to drop: the session lives elsewhere, or its store goes on.
     pub(crate) keeps_logs: AtomicBool,
     adopted: AtomicBool,
@@ -148,14 +138,10 @@ impl Cell {
                 conns: HashMap::new(),
                 json: HashMap::new(),
                 outcomes: Vec::new(),
-                results: Vec::new(),
                 senders: HashMap::new(),
                 failures: HashMap::new(),
                 unanswered: 0,
                 errors: HashMap::new(),
-                touched: Vec::new(),
-                lines: Vec::new(),
-                asked_later: false,
                 waits: Waits::default(),
                 writing: HashMap::new(),
                 seeks: BTreeMap::new(),
@@ -190,100 +176,10 @@ impl Cell {
         Ticket { to, nonce, operation, number: self.shared.number() }
     }
 
-    /// Runs a change under the lock. After it is released, wakes the hosts that have something to do, and logs.
-    pub(crate) fn with<T>(&self, change: impl FnOnce(&mut State, Ms) -> T) -> T {
-        let mut state = lock(&self.state);
-        // Behind the lock, so that no change comes with an older time than the one before it.
-        let now = self.now();
-        let value = change(&mut state, now);
-        self.take_stock(&mut state, now);
-        self.keep_facts(&mut state, now);
-        let mut wakes = Vec::new();
-        let touched = std::mem::take(&mut state.touched);
-        for id in &touched {
-            if let Some(conn) = state.conns.get_mut(id).filter(|conn| !conn.awake) {
-                conn.awake = true;
-                wakes.push((Arc::clone(&conn.wake), conn.key));
-            }
-        }
-        self.settle_senders(&mut state);
-        if std::mem::take(&mut state.asked_later) {
-            let (wake, key) = &self.wake;
-            wakes.push((Arc::clone(wake), *key));
-        }
-        let mut deadline = state.session.deadline().min(state.waits.deadline());
-        if !state.seeks.is_empty() {
-            deadline = deadline.min(state.seek_deadline(self.shared.options.pacing.keep_alive_ms));
-        }
-        if !state.followed.is_empty() {
-            deadline = deadline.min(state.follow_deadline());
-        }
-        deadline = deadline.min(self.idle_deadline(&state));
-        if deadline < state.scheduled {
-            // Under the session's lock, so that no later change of it is overtaken.
-            self.shared.schedule(state.scheduled, deadline, self.number);
-            state.scheduled = deadline;
-        }
-        // Keeps its capacity for the next change.
-        state.touched = touched;
-        state.touched.clear();
-        let lines = std::mem::take(&mut state.lines);
-        let is_lost = state.is_fenced && !state.session.has_ended() && !std::mem::replace(&mut state.is_ending, true);
-        drop(state);
-        if is_lost {
-            self.end_fenced();
-        }
-        for (wake, key) in wakes {
-            wake.wake(key);
-        }
-        for line in lines {
-            line();
-        }
-        value
-    }
-
-    /// Runs a change that produces steps, and performs them.
-    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut State, Ms, &mut Vec<Step>) -> T) -> T {
-        self.with(|state, now| {
-            let mut steps = Vec::new();
-            let value = change(state, now, &mut steps);
-            self.perform(state, now, steps);
-            value
-        })
-    }
-
-    /// The time `at` that was scheduled has come. Returns whether the session is idle now.
-    pub(crate) fn tick(&self, at: Ms) -> bool {
-        self.change(|state, now, steps| {
-            if at != state.scheduled {
-                return false;
-            }
-            state.scheduled = Ms::NEVER;
-            state.session.tick(now, steps);
-            self.give_up(state, now);
-            self.tick_seeks(state, now, steps);
-            self.tick_followed(state, now, steps);
-            let is_idle = self.idle_deadline(state) <= now;
-            if is_idle {
-                state.idle_again = now + self.shared.max_pause_ms();
-            }
-            is_idle
-        })
-    }
-
-    /// When the host is told that the session is idle (I11).
-    fn idle_deadline(&self, state: &State) -> Ms {
-        // One that lives elsewhere is not this host's to end.
-        if self.is_adopted() || state.session.has_ended() {
-            return Ms::NEVER;
-        }
-        state.session.idle_at(self.shared.options.max_detached_ms).max(state.idle_again)
-    }
-
     /// Sets after how long without anything the session is idle, in milliseconds; 0 is never.
     pub(crate) fn set_idle_ms(&self, idle_ms: u64) {
         self.shared.note_idle_ms(idle_ms);
-        self.with_or((), |state, _| state.session.set_idle_ms(idle_ms));
+        self.change_or((), |change| change.state.session.set_idle_ms(idle_ms));
     }
 
     /// Makes this the view of a session that was opened elsewhere.
@@ -299,7 +195,7 @@ impl Cell {
     }
 
     pub(crate) fn claim(&self, principal: Option<&str>) {
-        self.with_or((), |state, _| state.session.claim(principal));
+        self.change_or((), |change| change.state.session.claim(principal));
     }
 
     pub(crate) fn belongs_to(&self, principal: Option<&str>) -> bool {
@@ -323,11 +219,6 @@ impl Cell {
 
     pub(crate) fn is_forked(&self) -> bool {
         self.shared.is_forked()
-    }
-
-    /// As [`with`](Self::with); in the child of a fork nothing but this value.
-    pub(crate) fn with_or<T>(&self, forked: T, change: impl FnOnce(&mut State, Ms) -> T) -> T {
-        if self.is_forked() { forked } else { self.with(change) }
     }
 
     /// The principal of a session that has not ended.
@@ -374,27 +265,5 @@ impl Drop for Cell {
         }
         self.count_unanswered(&mut lock(&self.state), 0);
         self.unwatch_all(&mut lock(&self.state));
-    }
-}
-
-impl Complete for Cell {
-    fn complete(&self, ticket: &Ticket, outcome: Outcome) {
-        self.with(|state, now| {
-            let Ticket { nonce, number, .. } = *ticket;
-            let mut steps = Vec::new();
-            match (state.waits.remove(number), outcome) {
-                (Some(Waited::Write(_)), Outcome::Done(result)) => {
-                    self.answered(state, now, nonce, result.map(|()| Vec::new()), &mut steps);
-                }
-                (Some(Waited::Write(_)), Outcome::Held(result)) => {
-                    self.answered(state, now, nonce, result, &mut steps);
-                }
-                (Some(_), outcome) => self.completed(state, now, ticket, outcome),
-                (None, Outcome::Done(Ok(()))) if self.answered_late(state, now, ticket, Vec::new()) => {}
-                (None, Outcome::Held(Ok(running))) if self.answered_late(state, now, ticket, running.clone()) => {}
-                (None, outcome) => log_later!(self, state, DEBUG, [], ?outcome, "the store answered too late"),
-            }
-            self.perform(state, now, steps);
-        });
     }
 }

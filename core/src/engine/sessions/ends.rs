@@ -4,7 +4,8 @@ use crate::Ms;
 use crate::engine::connections::Chunk;
 use crate::engine::connections::conn::PAGE_BYTES;
 use crate::engine::sessions::SessionHandle;
-use crate::engine::sessions::cell::{Cell, State};
+use crate::engine::sessions::cell::Cell;
+use crate::engine::sessions::change::Change;
 use crate::engine::shared::lock;
 use crate::engine::stats::Counters;
 use crate::exchange::{AnswerHead, Join};
@@ -18,16 +19,16 @@ const LAST_BYTES: usize = 1 << 20;
 
 impl Cell {
     pub(crate) fn drain(&self, retry_ms: u32) {
-        self.change(|state, now, steps| {
-            state.session.drain(now, retry_ms, steps);
-            self.end_json(state, SynthesizedEnd::Draining);
-            self.drain_seeks(state, now, steps);
+        self.change(|change| {
+            change.state.session.drain(change.now, retry_ms, &mut change.steps);
+            change.end_json(SynthesizedEnd::Draining);
+            change.drain_seeks();
         });
     }
 
     /// Nobody reads a session of another process here any more: the next reader looks it up anew. One that found it just
     /// before is served all the same.
-    pub(crate) fn release(&self, is_over: impl FnOnce(&Self) -> bool) {
+    pub(crate) fn unregister(&self, is_over: impl FnOnce(&Self) -> bool) {
         let mut sessions = lock(&self.shared.sessions);
         if !is_over(self) {
             return;
@@ -85,82 +86,84 @@ impl Cell {
             // Hosts end their sessions when they go away; the clients come back for what is stored.
             self.keep_logs();
         }
-        let ended = self.change(|state, now, steps| {
-            let ended = !state.session.has_ended();
+        let ended = self.change(|change| {
+            let ended = !change.state.session.has_ended();
             if ended {
-                state.session.end(now, SynthesizedEnd::SessionEnded, steps);
+                change.state.session.end(change.now, SynthesizedEnd::SessionEnded, &mut change.steps);
             }
             ended
         });
         if !ended {
             return;
         }
-        self.with(|state, now| {
-            state.release_senders();
-            state.seeks.clear();
-            state.arrived = None;
-            state.followed.clear();
-            self.unwatch_all(state);
-            for (id, conn) in state.json.clone() {
-                let is_array = state.conns.get(&conn).and_then(|conn| conn.join.as_ref()).is_some_and(Join::is_array);
+        self.change(|change| {
+            change.release_senders();
+            change.state.seeks.clear();
+            change.state.arrived = None;
+            change.state.followed.clear();
+            self.unwatch_all(change.state);
+            for (id, conn) in change.state.json.clone() {
+                let is_array =
+                    change.state.conns.get(&conn).and_then(|conn| conn.join.as_ref()).is_some_and(Join::is_array);
                 if is_array {
                     // What others of the batch were answered is not lost with it.
                     let body = end_payload(&id, SynthesizedEnd::SessionEnded);
-                    self.answer_json(state, &id, AnswerHead::JSON, body.to_vec());
+                    change.answer_json(&id, AnswerHead::JSON, body.to_vec());
                 } else {
                     let refusal = self.dialect.wording.session_ended_meanwhile();
                     let head = AnswerHead::refused(&refusal, self.dialect);
-                    self.answer_json(state, &id, head, refusal.body(self.dialect));
+                    change.answer_json(&id, head, refusal.body(self.dialect));
                 }
             }
             // The logs go with the session, so its open connections get their last bytes now.
-            let mut open: Vec<ConnectionId> = state.conns.keys().copied().collect();
+            let mut open: Vec<ConnectionId> = change.state.conns.keys().copied().collect();
             open.sort_unstable();
             for id in open {
-                self.write_last(state, now, id);
+                change.write_last(id);
             }
             // Whatever was asked of the store, also for the last bytes, nobody waits for any more.
-            self.renounce(state);
-            state.waits.clear();
-            state.writing.clear();
+            self.renounce(change.state);
+            change.state.waits.clear();
+            change.state.writing.clear();
         });
         self.leave_store();
-        self.release(|_| true);
+        self.unregister(|_| true);
         lock(&self.shared.timed).remove(&self.number);
         self.shared.forget_kept(self.number);
         let scheduled = lock(&self.state).scheduled;
         self.shared.schedule(scheduled, Ms::NEVER, self.number);
         tracing::debug!(target: "tailrope", session = %self.name, "session ended");
     }
+}
 
-    fn write_last(&self, state: &mut State, now: Ms, id: ConnectionId) {
-        let is_kept = self.keeps_logs.load(Ordering::SeqCst);
+impl Change<'_> {
+    fn write_last(&mut self, id: ConnectionId) {
+        let is_kept = self.cell.keeps_logs.load(Ordering::SeqCst);
         // A client that can come back gets the end there, behind what is stored before it.
-        let comes_back = is_kept && state.session.rules().early_close;
+        let comes_back = is_kept && self.state.session.rules().early_close;
         // The end that its heir has written, and no other.
-        let has_heir = comes_back && state.is_fenced;
+        let has_heir = comes_back && self.state.is_fenced;
         let mut written = if has_heir { LAST_BYTES } else { 0 };
-        while let Some(conn) = state.conns.get_mut(&id).filter(|conn| conn.end.is_none() && written < LAST_BYTES) {
+        while let Some(conn) = self.state.conns.get_mut(&id).filter(|conn| conn.end.is_none() && written < LAST_BYTES) {
             conn.page_bytes = PAGE_BYTES;
             let (nonce, chunks) = (conn.nonce, conn.outbox.len());
-            let mut steps = Vec::new();
-            let _ = state.session.handle(now, nonce, Input::Ready { conn: id }, &mut steps);
-            self.perform(state, now, steps);
-            let Some(conn) = state.conns.get(&id) else { return };
+            self.input(nonce, Input::Ready { conn: id });
+            self.perform();
+            let Some(conn) = self.state.conns.get(&id) else { return };
             if conn.outbox.len() == chunks {
                 break;
             }
             written += conn.outbox[chunks..].iter().map(|chunk| chunk.as_ref().len()).sum::<usize>();
         }
-        if let Some(conn) = state.conns.get_mut(&id) {
+        if let Some(conn) = self.state.conns.get_mut(&id) {
             if conn.end.is_none() {
                 conn.end = Some(CloseReason::Ended);
-                self.shared.counters.closed(CloseReason::Ended);
+                self.cell.shared.counters.closed(CloseReason::Ended);
                 let nonce = conn.nonce;
-                let tail = state.session.stream(nonce).and_then(|stream| {
+                let tail = self.state.session.stream(nonce).and_then(|stream| {
                     if !is_kept {
                         stream.last_end(SynthesizedEnd::SessionEnded)
-                    } else if has_heir || ((comes_back || state.is_fenced) && !stream.machine.has_everything(id)) {
+                    } else if has_heir || ((comes_back || self.state.is_fenced) && !stream.machine.has_everything(id)) {
                         None
                     } else {
                         stream.machine.tail().cloned()
@@ -169,41 +172,35 @@ impl Cell {
                 if conn.head.is_none() {
                     // The store has not said yet whether the resume is possible. Where the session goes on
                     // elsewhere the client is to come back; 404 would end it for the client.
-                    let wording = self.dialect.wording;
+                    let wording = self.cell.dialect.wording;
                     let refusal = if is_kept { wording.closing() } else { wording.session_ended() };
-                    conn.refuse(&refusal, self.dialect);
+                    conn.refuse(&refusal, self.cell.dialect);
                 } else if let Some(tail) = tail {
-                    self.write(state, nonce, id, Frame::Tail(tail));
+                    self.write(nonce, id, Frame::Tail(tail));
                 }
             }
-            state.touched.push(id);
+            self.effects.touched.push(id);
         }
     }
 
     /// Every call that waits for an answer in JSON gets this end.
-    pub(crate) fn end_json(&self, state: &mut State, end: SynthesizedEnd) {
-        for id in state.json.keys().cloned().collect::<Vec<RequestId>>() {
-            self.answer_json(state, &id, AnswerHead::JSON, end_payload(&id, end).to_vec());
+    pub(crate) fn end_json(&mut self, end: SynthesizedEnd) {
+        for id in self.state.json.keys().cloned().collect::<Vec<RequestId>>() {
+            self.answer_json(&id, AnswerHead::JSON, end_payload(&id, end).to_vec());
         }
     }
 
     /// Answers a call that waits for it in JSON. Returns whether this is one.
-    pub(crate) fn answer_json(
-        &self,
-        state: &mut State,
-        request: &RequestId,
-        head: AnswerHead,
-        answer: Vec<u8>,
-    ) -> bool {
-        let Some(id) = state.json.remove(request) else { return false };
-        state.session.answered_outside(request, &answer);
-        if let Some(conn) = state.conns.get_mut(&id)
+    pub(crate) fn answer_json(&mut self, request: &RequestId, head: AnswerHead, answer: Vec<u8>) -> bool {
+        let Some(id) = self.state.json.remove(request) else { return false };
+        self.state.session.answered_outside(request, &answer);
+        if let Some(conn) = self.state.conns.get_mut(&id)
             && let Some(body) = conn.join.as_mut().and_then(|join| join.answer(request, answer))
         {
             conn.head = Some(head);
             conn.outbox.push(Chunk::Own(body));
             conn.end = Some(CloseReason::Complete);
-            state.touched.push(id);
+            self.effects.touched.push(id);
         }
         true
     }

@@ -61,12 +61,12 @@ impl SessionHandle {
 
     /// Gives the session's streams another reconnection delay than the engine's, in milliseconds.
     pub fn set_retry_ms(&self, retry_ms: u32) {
-        self.cell.with_or((), |state, _| state.session.set_retry_ms(retry_ms));
+        self.cell.change_or((), |change| change.state.session.set_retry_ms(retry_ms));
     }
 
     /// Gives the session's streams another longest silence than the engine's, in milliseconds; 0 is any.
     pub fn set_keep_alive_ms(&self, keep_alive_ms: u64) {
-        self.cell.with_or((), |state, _| state.session.set_keep_alive_ms(keep_alive_ms));
+        self.cell.change_or((), |change| change.state.session.set_keep_alive_ms(keep_alive_ms));
     }
 
     /// Gives the session another idle time than the engine's, in milliseconds; 0 is never.
@@ -151,12 +151,12 @@ impl SessionHandle {
 
     /// Sets the revision of a session whose `initialize` the engine does not see.
     pub fn assume_revision(&self, revision: Revision) {
-        self.cell.with_or((), |state, _| state.session.assume_revision(revision));
+        self.cell.change_or((), |change| change.state.session.assume_revision(revision));
     }
 
     /// The revision that was negotiated, or asked for by an `initialize` without an answer yet.
     pub fn revision(&self) -> Option<Revision> {
-        self.cell.with_or(None, |state, _| state.session.revision())
+        self.cell.change_or(None, |change| change.state.session.revision())
     }
 
     /// Opens the stream of a POST that carries these requests. `initialize` is the revision that an
@@ -172,7 +172,7 @@ impl SessionHandle {
         wake: Arc<dyn Wake>,
         key: u64,
     ) -> Result<Connection, Refusal> {
-        Cell::call(&self.cell, requests, initialize, wake, key)
+        self.cell.call(requests, initialize, wake, key)
     }
 
     /// As [`call`](Self::call), to be answered with one JSON body when all its requests have their answers: nothing is
@@ -187,7 +187,7 @@ impl SessionHandle {
         wake: Arc<dyn Wake>,
         key: u64,
     ) -> Result<Connection, Refusal> {
-        Cell::call_json(&self.cell, requests, initialize, wake, key)
+        self.cell.call_json(requests, initialize, wake, key)
     }
 
     /// Opens a connection to the standalone stream. It takes the stream over.
@@ -195,7 +195,7 @@ impl SessionHandle {
     /// # Errors
     /// 404 when the session has ended.
     pub fn listen(&self, wake: Arc<dyn Wake>, key: u64) -> Result<Connection, Refusal> {
-        Cell::listen(&self.cell, self.arrival(), wake, key)
+        self.cell.listen(self.arrival(), wake, key)
     }
 
     /// Continues the stream of an event id. How the answer starts may be known only when the store
@@ -211,7 +211,7 @@ impl SessionHandle {
         wake: Arc<dyn Wake>,
         key: u64,
     ) -> Result<Connection, Refusal> {
-        Cell::resume(&self.cell, last_event_id, revision, self.arrival(), wake, key)
+        self.cell.resume(last_event_id, revision, self.arrival(), wake, key)
     }
 
     /// Sends a message.
@@ -235,7 +235,7 @@ impl SessionHandle {
 
     /// The outcomes of messages that were [`Sent::Pending`].
     pub fn take_outcomes(&self) -> Vec<SendOutcome> {
-        self.cell.with_or(Vec::new(), |state, _| std::mem::take(&mut state.outcomes))
+        self.cell.change_or(Vec::new(), |change| std::mem::take(&mut change.state.outcomes))
     }
 
     /// Operations that the host's own store has to do for this session; each is reported with its
@@ -287,12 +287,12 @@ impl SessionHandle {
 
     /// The request in flight that this id means: exactly, or by its text if only one has it.
     pub fn find_request(&self, id: &RequestId) -> Option<RequestId> {
-        self.cell.with_or(None, |state, _| state.session.find_request(id).map(|(found, _)| found.clone()))
+        self.cell.change_or(None, |change| change.state.session.find_request(id).map(|(found, _)| found.clone()))
     }
 
     /// Requests without a response.
     pub fn in_flight(&self) -> usize {
-        self.cell.with_or(0, |state, _| state.session.in_flight())
+        self.cell.change_or(0, |change| change.state.session.in_flight())
     }
 
     /// Milliseconds until the session counts as idle; none while something holds it (I11).
@@ -309,7 +309,7 @@ impl SessionHandle {
 
     /// Whether the session has ended.
     pub fn has_ended(&self) -> bool {
-        self.cell.with_or(true, |state, _| state.session.has_ended())
+        self.cell.change_or(true, |change| change.state.session.has_ended())
     }
 
     /// Ends the session: requests in flight get an error, connections close, logs are freed.

@@ -2,6 +2,7 @@
 
 pub(crate) mod adopting;
 pub(crate) mod cell;
+pub(crate) mod change;
 pub(crate) mod ends;
 pub(crate) mod facts;
 pub(crate) mod handle;
