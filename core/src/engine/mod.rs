@@ -47,7 +47,6 @@ mod perform;
 mod sessions;
 mod shared;
 mod stats;
-mod waits;
 
 use std::fmt;
 

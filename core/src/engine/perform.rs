@@ -45,9 +45,10 @@ impl Change<'_> {
                 let stored = self.state.session.stream(nonce).map_or(0, |stream| stream.machine.durable());
                 if let Some(out) = self.state.conns.get_mut(&conn) {
                     out.head = Some(AnswerHead::EVENT_STREAM);
-                    Counters::add(&counters.resumes_accepted, u64::from(!out.instead));
-                    let replayed = stored.saturating_sub(out.after);
                     let (request, cursor) = out.asked_for();
+                    let (after, instead) = out.reading().map_or((0, false), |reading| (reading.after, reading.instead));
+                    Counters::add(&counters.resumes_accepted, u64::from(!instead));
+                    let replayed = stored.saturating_sub(after);
                     log_later!(self, DEBUG, [stream = nonce.hex()], %stream, connection = conn, %request, ?cursor,
                         replayed, "resume");
                 }
@@ -58,18 +59,14 @@ impl Change<'_> {
             Output::Send { conn, frame } => self.write(nonce, conn, frame),
             Output::Wake { conn } => self.effects.touched.push(conn),
             Output::Close { conn, why } => {
-                counters.closed(why);
                 log_later!(self, DEBUG, [stream = nonce.hex()], %stream, connection = conn, why = why.as_str(),
                     "connection closed");
-                if let Some(out) = self.state.conns.get_mut(&conn) {
-                    out.head.get_or_insert(AnswerHead::EVENT_STREAM);
-                    out.end = Some(why);
-                    if why == CloseReason::Superseded {
-                        // Another reader has the stream: not even what is ready goes out here (I4).
-                        out.outbox.clear();
-                    }
+                self.answer(conn, AnswerHead::EVENT_STREAM, Vec::new());
+                if let Some(out) = self.state.conns.get_mut(&conn).filter(|_| why == CloseReason::Superseded) {
+                    // Another reader has the stream: not even what is ready goes out here (I4).
+                    out.outbox.clear();
                 }
-                self.effects.touched.push(conn);
+                self.close(conn, why);
             }
             Output::Finish { tail } => self.end_log(nonce, tail),
             Output::Forget => {

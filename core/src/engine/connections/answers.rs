@@ -11,15 +11,14 @@
 //! An id of another session is not found in this one: it takes the path of an unknown id, byte for
 //! byte (I7).
 
-use crate::engine::connections::conn::{Conn, shown};
-use crate::engine::connections::seeks::Position;
+use crate::engine::connections::conn::{Conn, Phase, Position, Reading, shown};
 use crate::engine::lines::log_later;
 use crate::engine::sessions::change::Change;
 use crate::engine::stats::Counters;
 use crate::exchange::AnswerHead;
 use crate::protocol::{Cursor, EventId, IdEncoder, Origin, Refusal, StreamNonce, sse};
 use crate::session::{SynthesizedEnd, end_payload};
-use crate::stream::{Chain, CloseReason, ConnectionId, Input, RejectReason};
+use crate::stream::{CloseReason, ConnectionId, RejectReason};
 
 impl Change<'_> {
     /// Answers a resume, on the connection that `conn` makes.
@@ -74,7 +73,13 @@ impl Change<'_> {
     pub(crate) fn answer_reject(&mut self, conn: ConnectionId, why: RejectReason) {
         match why {
             RejectReason::Complete => self.answer_complete(conn),
-            RejectReason::Unknown if self.state.conns.get(&conn).is_some_and(|conn| conn.instead) => {
+            RejectReason::Unknown
+                if self
+                    .state
+                    .conns
+                    .get(&conn)
+                    .is_some_and(|conn| matches!(conn.phase, Phase::Reading(Reading { instead: true, .. }))) =>
+            {
                 self.answer_contradiction(conn);
             }
             RejectReason::Unknown => self.answer_unknown(conn),
@@ -86,21 +91,16 @@ impl Change<'_> {
         if let Some(conn) = self.state.conns.get_mut(&id) {
             let (request, cursor) = conn.asked_for();
             log_later!(self, DEBUG, [], connection = id, %request, ?cursor, "resume: nothing is left of the stream");
-            finish(conn, AnswerHead::NO_CONTENT, &[]);
+            self.finish(id, AnswerHead::NO_CONTENT, Vec::new());
         }
-        self.effects.touched.push(id);
     }
 
     /// There is no standalone stream to give instead, or not even its start is one that the store knows. What it says
     /// of the log cannot be, and asking it once more would never end.
     fn answer_contradiction(&mut self, id: ConnectionId) {
         log_later!(self, ERROR, [], "the store does not know the start of a stream");
-        if let Some(conn) = self.state.conns.get_mut(&id) {
-            conn.head.get_or_insert(AnswerHead::EVENT_STREAM);
-            conn.end = Some(CloseReason::Fault);
-            self.cell.shared.counters.closed(CloseReason::Fault);
-        }
-        self.effects.touched.push(id);
+        self.answer(id, AnswerHead::EVENT_STREAM, Vec::new());
+        self.close(id, CloseReason::Fault);
     }
 
     pub(crate) fn answer_unknown(&mut self, id: ConnectionId) {
@@ -115,13 +115,12 @@ impl Change<'_> {
                 let payload = end_payload(&request, SynthesizedEnd::Lost);
                 let mut bytes = Vec::new();
                 sse::write_message(&mut bytes, |out| ids.tombstone(out), &payload);
-                finish(conn, AnswerHead::EVENT_STREAM, &bytes);
+                self.finish(id, AnswerHead::EVENT_STREAM, bytes);
             }
             Origin::Standalone => {
                 Counters::add(&counters.resumes_lost, 1);
-                (conn.instead, conn.after) = (true, 0);
                 // What it was told is a position in the stream that is lost; the one to come back for has another.
-                conn.primed = false;
+                conn.retry_ms = None;
                 conn.after_opening = list_changed(self.state.session.list_changed());
                 if self.cell.is_adopted() && self.state.session.standalone().is_none() {
                     // Only the owner of a session creates its streams.
@@ -131,36 +130,21 @@ impl Change<'_> {
                 if let Some(conn) = self.state.conns.get_mut(&id) {
                     conn.nonce = nonce;
                 }
-                let start = Chain::start(&nonce.0).tag();
+                let position = Position { instead: true, ..Position::start(nonce) };
                 if self.state.session.stream(nonce).is_none() {
                     // It is written elsewhere, and nobody has read it here.
-                    let position = Position::of_cursor(nonce, 0, 0, Some(start));
                     return self.resume_log(id, position);
                 }
-                let jitter = self.cell.shared.jitter();
-                let resume = Input::Resume { conn: id, after: 0, visit: 0, tag: Some(start), jitter };
-                self.input(nonce, resume);
+                self.resume_stream(id, position);
             }
             Origin::Unnamed => {
                 Counters::add(&counters.resumes_refused, 1);
-                // When the store could only be asked later, the answer has begun as a stream and just ends.
-                if conn.head.is_none() {
-                    conn.refuse(&self.cell.dialect.wording.not_resumable(), self.cell.dialect);
-                }
-                conn.end = Some(CloseReason::Complete);
+                // Where the store could only be asked later, the answer has begun as a stream and just ends.
+                self.refuse(id, &self.cell.dialect.wording.not_resumable());
+                self.finish(id, AnswerHead::EVENT_STREAM, Vec::new());
             }
         }
-        self.effects.touched.push(id);
     }
-}
-
-/// Gives a connection its whole answer.
-pub(crate) fn finish(conn: &mut Conn, head: AnswerHead, bytes: &[u8]) {
-    conn.head.get_or_insert(head);
-    if !bytes.is_empty() {
-        conn.own().extend_from_slice(bytes);
-    }
-    conn.end = Some(CloseReason::Complete);
 }
 
 /// Tells a client that missed what a standalone stream said to fetch its lists again. Not in the log,

@@ -2,11 +2,12 @@
 
 use bytes::Bytes;
 
+use crate::Ms;
 use crate::engine::connections::{Chunk, Wake};
 use crate::exchange::{AnswerHead, Join};
-use crate::protocol::{Dialect, Origin, Refusal, StreamNonce};
+use crate::protocol::{Origin, StreamNonce};
 use crate::store::Ticket;
-use crate::stream::{CloseReason, Page, Seq};
+use crate::stream::{Chain, CloseReason, Page, Seq};
 use crate::sync::Arc;
 
 /// What one page of a connection holds when nobody asked for another size.
@@ -14,39 +15,87 @@ pub(crate) const PAGE_BYTES: usize = 64 << 10;
 /// The longest event id that the log shows as a whole.
 const MAX_SHOWN: usize = 256;
 
+/// A connection.
 pub(crate) struct Conn {
     pub(crate) nonce: StreamNonce,
-    pub(crate) outbox: Vec<Chunk>,
+    pub(crate) phase: Phase,
     pub(crate) head: Option<AnswerHead>,
-    pub(crate) end: Option<CloseReason>,
+    pub(crate) outbox: Vec<Chunk>,
     pub(crate) wake: Arc<dyn Wake>,
     pub(crate) key: u64,
     /// Its writer is inside `poll`, or was woken and has not polled since: it needs no wake-up.
     pub(crate) awake: bool,
+    pub(crate) page_bytes: usize,
     /// What the cursor of a resume says about its stream.
     pub(crate) origin: Origin,
-    /// The event id of a resume whose answer is not in the log yet, and its position.
+    /// The event id of a resume whose answer is not in the log yet.
     pub(crate) cursor: Option<Box<str>>,
-    pub(crate) after: Seq,
     /// The event id to repeat, where the store makes the ids.
     pub(crate) echo: Option<Box<str>>,
     /// Goes out right after the first bytes.
     pub(crate) after_opening: Vec<u8>,
-    pub(crate) page_bytes: usize,
-    /// For answers in JSON, which have no stream.
-    pub(crate) join: Option<Join>,
-    /// It is not the stream that was asked for.
-    pub(crate) instead: bool,
-    /// The replay of the host's own store that it waits for, and what tells it apart from other waits.
-    pub(crate) replay: Option<(u64, u64)>,
     /// When the client comes back, as it was told last on this connection.
     pub(crate) retry_ms: Option<u32>,
-    /// Events that were read for it before it asked, with the position that they follow.
-    pub(crate) page: Option<(Seq, Page)>,
     /// The store is asked to count it as the stream's newest reader.
     pub(crate) attaching: Option<Ticket>,
-    /// It was told its own position before its stream was known.
-    pub(crate) primed: bool,
+}
+
+/// How far a connection is.
+pub(crate) enum Phase {
+    /// The store is asked for its stream first.
+    Seeking(Seek),
+    /// The host's own store replays for it, under this number.
+    Replaying(u64),
+    /// The machine of its stream says what it is given.
+    Reading(Reading),
+    /// It has no stream: what its requests are answered goes into one body.
+    Json(Join),
+    /// It ends behind what is in the outbox.
+    Ended(CloseReason),
+}
+
+/// A position that a connection wants to go on from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Position {
+    pub(crate) nonce: StreamNonce,
+    pub(crate) after: Seq,
+    pub(crate) visit: u32,
+    /// None where the store makes the ids.
+    pub(crate) tag: Option<u32>,
+    /// There is no cursor: the stream is read from what is left of its start.
+    pub(crate) fresh: bool,
+    /// It is not the stream that was asked for.
+    pub(crate) instead: bool,
+}
+
+impl Position {
+    /// A cursor's position.
+    pub(crate) fn of_cursor(nonce: StreamNonce, after: Seq, visit: u32, tag: Option<u32>) -> Self {
+        Self { nonce, after, visit, tag, fresh: false, instead: false }
+    }
+
+    /// The start of a log.
+    pub(crate) fn start(nonce: StreamNonce) -> Self {
+        Self::of_cursor(nonce, 0, 0, Some(Chain::start(&nonce.0).tag()))
+    }
+}
+
+/// What is known of a connection whose stream is looked up.
+#[derive(Clone, Copy)]
+pub(crate) struct Seek {
+    pub(crate) position: Position,
+    /// Since when the store cannot tell.
+    pub(crate) fault: Option<Ms>,
+}
+
+/// What is known of a connection that reads.
+#[derive(Default)]
+pub(crate) struct Reading {
+    pub(crate) after: Seq,
+    /// It is not the stream that was asked for.
+    pub(crate) instead: bool,
+    /// Events that were read for it before it asked, with the position that they follow.
+    pub(crate) page: Option<(Seq, Page)>,
     /// The response, where that is larger than the store takes: this connection gets it all the same, and no other.
     pub(crate) unkept: Option<Bytes>,
 }
@@ -55,27 +104,20 @@ impl Conn {
     pub(crate) fn new(nonce: StreamNonce, origin: Origin, wake: Arc<dyn Wake>, key: u64) -> Self {
         Self {
             nonce,
-            outbox: Vec::new(),
+            phase: Phase::Reading(Reading::default()),
             head: None,
-            end: None,
+            outbox: Vec::new(),
             wake,
             key,
             // Whoever opens a connection polls it first.
             awake: true,
+            page_bytes: PAGE_BYTES,
             origin,
             cursor: None,
-            after: 0,
             echo: None,
             after_opening: Vec::new(),
-            page_bytes: PAGE_BYTES,
-            join: None,
-            instead: false,
-            replay: None,
             retry_ms: None,
-            page: None,
             attaching: None,
-            primed: false,
-            unkept: None,
         }
     }
 
@@ -84,18 +126,25 @@ impl Conn {
         Self { head: Some(AnswerHead::EVENT_STREAM), ..Self::new(nonce, origin, wake, key) }
     }
 
+    /// Why it ends, where it does.
+    pub(crate) fn end(&self) -> Option<CloseReason> {
+        if let Phase::Ended(why) = self.phase { Some(why) } else { None }
+    }
+
+    pub(crate) fn seek(&mut self) -> Option<&mut Seek> {
+        if let Phase::Seeking(seek) = &mut self.phase { Some(seek) } else { None }
+    }
+
+    pub(crate) fn reading(&mut self) -> Option<&mut Reading> {
+        if let Phase::Reading(reading) = &mut self.phase { Some(reading) } else { None }
+    }
+
     /// Lets what goes with the first bytes out.
     pub(crate) fn flush_after_opening(&mut self) {
         if !self.after_opening.is_empty() {
             let bytes = std::mem::take(&mut self.after_opening);
             self.own().extend_from_slice(&bytes);
         }
-    }
-
-    /// Answers with a refusal. Nothing of the answer may be out yet.
-    pub(crate) fn refuse(&mut self, refusal: &Refusal, dialect: &Dialect) {
-        self.head = Some(AnswerHead::refused(refusal, dialect));
-        self.own().extend_from_slice(&refusal.body(dialect));
     }
 
     /// How the log names the request of a resume, and its event id.

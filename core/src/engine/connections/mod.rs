@@ -4,6 +4,7 @@ pub(crate) mod answers;
 pub(crate) mod conn;
 pub(crate) mod connection;
 pub(crate) mod opening;
+pub(crate) mod phases;
 pub(crate) mod poll;
 pub(crate) mod replays;
 pub(crate) mod seeks;

@@ -1,7 +1,6 @@
 //! How connections come to a session: for a call, to listen, to resume.
 
-use crate::engine::connections::conn::{Conn, shown};
-use crate::engine::connections::seeks::Position;
+use crate::engine::connections::conn::{Conn, Phase, Position, shown};
 use crate::engine::connections::{Connection, Wake};
 use crate::engine::lines::log_later;
 use crate::engine::sessions::cell::Cell;
@@ -56,8 +55,8 @@ impl Cell {
             if let (Some(revision), [request]) = (initialize, requests) {
                 change.state.session.initialize_asked(request, revision);
             }
-            let join = Some(Join::new(requests));
-            let id = change.connect(Conn { join, ..Conn::new(nonce, Origin::Unnamed, wake, key) }, None);
+            let phase = Phase::Json(Join::new(requests));
+            let id = change.connect(Conn { phase, ..Conn::new(nonce, Origin::Unnamed, wake, key) }, None);
             change.state.json.extend(requests.iter().map(|request| (request.clone(), id)));
             if change.state.session.is_draining() {
                 change.end_json(SynthesizedEnd::Draining);
@@ -80,7 +79,7 @@ impl Cell {
                 None => change.standalone(),
             };
             let id = change.connect(Conn::new(nonce, Origin::Standalone, wake, key), arrival);
-            change.resume_log(id, Position::start(nonce));
+            change.resume_log(id, Position { fresh: true, ..Position::start(nonce) });
             Ok(id)
         })?;
         self.come_back();

@@ -1,10 +1,10 @@
 //! What the host's own store replayed: outside the window, so in the store's own words.
 
-use crate::engine::connections::answers::finish;
-use crate::engine::connections::seeks::Position;
+use crate::engine::connections::conn::{Phase, Position, Reading};
 use crate::engine::lines::log_later;
 use crate::engine::sessions::cell::Cell;
 use crate::engine::sessions::change::Change;
+use crate::engine::sessions::timers::Reason;
 use crate::exchange::AnswerHead;
 use crate::protocol::sse;
 use crate::store::{HostReplay, HostStore, OwnIds};
@@ -19,20 +19,15 @@ impl Cell {
 impl Change<'_> {
     pub(crate) fn ask_replay(&mut self, host: &HostStore, last_event_id: &str, id: ConnectionId) {
         let number = host.replay(&self.cell.name, last_event_id, id);
-        let wait = self.wait_for_replay(number);
-        if let Some(conn) = self.state.conns.get_mut(&id) {
-            conn.replay = Some((number, wait));
-        }
+        self.enter(id, Phase::Replaying(number));
+        self.state.timers.set(Reason::Replay(number), self.cell.due_after(self.now));
         self.effects.tells_host = true;
     }
 
     pub(crate) fn take_replay(&mut self, number: u64, replay: Result<HostReplay, String>) {
         let Some(host) = self.cell.shared.store.own_ids().and_then(OwnIds::host) else { return };
         let Some(id) = host.take_replay(number) else { return };
-        let Some(conn) = self.state.conns.get_mut(&id) else { return };
-        if let Some((_, wait)) = conn.replay.take() {
-            self.state.waits.remove(wait);
-        }
+        self.enter(id, Phase::Reading(Reading::default()));
         match replay {
             Ok(replay) => self.answer_replayed(id, host, &replay),
             Err(error) => {
@@ -40,12 +35,8 @@ impl Change<'_> {
                 log_later!(self, WARN, [], %error, "event store did not replay");
                 let mut bytes = Vec::new();
                 self.write_echo(id, &mut bytes);
-                if let Some(conn) = self.state.conns.get_mut(&id) {
-                    finish(conn, AnswerHead::EVENT_STREAM, &bytes);
-                    conn.end = Some(CloseReason::Fault);
-                }
-                self.cell.shared.counters.closed(CloseReason::Fault);
-                self.effects.touched.push(id);
+                self.answer(id, AnswerHead::EVENT_STREAM, bytes);
+                self.close(id, CloseReason::Fault);
             }
         }
     }
@@ -104,11 +95,7 @@ impl Change<'_> {
             let mut bytes = Vec::new();
             self.write_echo(id, &mut bytes);
             bytes.append(&mut before_window);
-            if let Some(conn) = self.state.conns.get_mut(&id) {
-                finish(conn, AnswerHead::EVENT_STREAM, &bytes);
-            }
-            self.effects.touched.push(id);
-            return;
+            return self.finish(id, AnswerHead::EVENT_STREAM, bytes);
         }
         if let Some(conn) = self.state.conns.get_mut(&id) {
             conn.nonce = nonce;

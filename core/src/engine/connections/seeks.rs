@@ -4,12 +4,12 @@
 //! tell makes no refusal: clients give up after two of these and survive a failover otherwise. They
 //! get their own position back, then comments, and the store is asked again until `store_wait_ms`.
 
-use crate::Ms;
-use crate::engine::connections::conn::PAGE_BYTES;
+use crate::engine::connections::conn::{Conn, PAGE_BYTES, Phase, Position, Reading, Seek};
 use crate::engine::lines::log_later;
 use crate::engine::logs::reading::PAGE_EVENTS;
 use crate::engine::sessions::cell::State;
 use crate::engine::sessions::change::Change;
+use crate::engine::sessions::timers::Reason;
 use crate::exchange::AnswerHead;
 use crate::protocol::{IdEncoder, MAX_VISIT, Origin, RequestId, StreamNonce, sse};
 use crate::session::Stream;
@@ -19,52 +19,10 @@ use crate::stream::{Chain, CloseReason, ConnectionId, Follow, Input, Seq};
 /// Pause before a store that could not tell is asked again.
 const ASK_AGAIN_MS: u64 = 250;
 
-/// A position that a connection wants to go on from.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Position {
-    pub(crate) nonce: StreamNonce,
-    pub(crate) after: Seq,
-    pub(crate) visit: u32,
-    /// None where the store makes the ids.
-    pub(crate) tag: Option<u32>,
-    /// There is no cursor: the stream is read from what is left of its start.
-    pub(crate) fresh: bool,
-}
-
-impl Position {
-    /// A cursor's position.
-    pub(crate) fn of_cursor(nonce: StreamNonce, after: Seq, visit: u32, tag: Option<u32>) -> Self {
-        Self { nonce, after, visit, tag, fresh: false }
-    }
-
-    /// Where a listener without a cursor begins.
-    pub(crate) fn start(nonce: StreamNonce) -> Self {
-        Self { nonce, after: 0, visit: 0, tag: Some(Chain::start(&nonce.0).tag()), fresh: true }
-    }
-}
-
-/// A connection whose stream has to be looked up.
-pub(crate) struct Seek {
-    position: Position,
-    /// Since when the store cannot tell, and when it is asked again.
-    fault: Option<(Ms, Ms)>,
-    asking: bool,
-    last_write: Ms,
-}
-
 impl State {
     /// Whether this process writes the stream.
     fn is_written_here(&self, nonce: StreamNonce) -> bool {
         self.session.stream(nonce).is_some() && !self.followed.contains_key(&nonce)
-    }
-
-    /// When a look-up has something to do.
-    pub(crate) fn seek_deadline(&self, keep_alive_ms: u64) -> Ms {
-        let due = |seek: &Seek| match seek.fault {
-            None => Ms::NEVER,
-            Some((_, again)) => comment_due(seek, keep_alive_ms).min(if seek.asking { Ms::NEVER } else { again }),
-        };
-        self.seeks.values().map(due).min().unwrap_or(Ms::NEVER)
     }
 }
 
@@ -81,7 +39,7 @@ impl Change<'_> {
         if (self.state.is_written_here(position.nonce) && !is_counted) || is_outdated {
             return self.resume_stream(conn, position);
         }
-        self.state.seeks.insert(conn, Seek { position, fault: None, asking: false, last_write: self.now });
+        self.enter(conn, Phase::Seeking(Seek { position, fault: None }));
         match self.state.arrived.take_if(|(arrived, _)| *arrived == conn) {
             Some((_, attached)) => self.attached((position.nonce, conn), Ok(attached)),
             None => self.seek(conn),
@@ -89,11 +47,10 @@ impl Change<'_> {
     }
 
     /// Asks the store for the stream of a connection.
-    fn seek(&mut self, conn: ConnectionId) {
-        let Some(seek) = self.state.seeks.get_mut(&conn) else { return };
-        seek.asking = true;
-        let Position { nonce, after, tag, .. } = seek.position;
-        self.attach_log((nonce, conn), (after, tag, PAGE_BYTES));
+    pub(crate) fn seek(&mut self, id: ConnectionId) {
+        let Some(conn) = self.state.conns.get_mut(&id).filter(|conn| conn.attaching.is_none()) else { return };
+        let Some(Seek { position: Position { nonce, after, tag, .. }, .. }) = conn.seek().copied() else { return };
+        self.attach_log((nonce, id), (after, tag, PAGE_BYTES));
     }
 
     /// Asks for what follows a position, for a reader that is new to the stream.
@@ -116,10 +73,10 @@ impl Change<'_> {
         match self.cell.shared.store.attach(&self.cell.name, &attach, &ticket) {
             Answer::Now(result) => self.attached((nonce, conn), result),
             Answer::Later => {
-                self.wait(&ticket);
                 if let Some(conn) = self.state.conns.get_mut(&conn) {
-                    conn.attaching = Some(ticket);
+                    conn.attaching = Some(ticket.clone());
                 }
+                self.wait(ticket);
             }
         }
     }
@@ -127,7 +84,7 @@ impl Change<'_> {
     /// A reader that is gone is not counted: it would fence the one that its client has elsewhere by now. Where the store
     /// has done it all the same, it counts.
     pub(crate) fn call_off_attach(&mut self, ticket: &Ticket) {
-        if self.state.waits.remove(ticket.number).is_some() {
+        if self.stop_waiting(ticket) {
             self.cell.shared.store.abandon(&self.cell.key(ticket.nonce), ticket);
             self.counted(ticket.nonce, None);
         }
@@ -141,14 +98,16 @@ impl Change<'_> {
     ) {
         let log = result.as_ref().ok().and_then(|attached| attached.log.as_ref());
         let readers = log.map(|log| log.page.readers);
+        let mut is_sought = false;
         if let Some(conn) = self.state.conns.get_mut(&conn) {
             conn.attaching = None;
+            is_sought = conn.seek().is_some();
         }
         self.counted(nonce, readers);
         if log.is_some_and(|log| self.is_taken_over(&log.page)) {
             return;
         }
-        if self.state.seeks.contains_key(&conn) {
+        if is_sought {
             return self.found(conn, result);
         }
         let page = result.and_then(|attached| attached.log.map(|log| log.page.page).ok_or(StoreError::Gone));
@@ -169,35 +128,35 @@ impl Change<'_> {
     /// A stream has a reader: a connection that came before it and is still looked up has lost it, as the reader before has,
     /// and so has one that was let go of and has not taken what was ready (I4).
     pub(crate) fn has_reader(&mut self, nonce: StreamNonce, reader: ConnectionId) {
-        let State { conns, seeks, .. } = &mut *self.state;
-        for (id, conn) in conns.iter_mut().filter(|(id, conn)| **id < reader && conn.nonce == nonce) {
-            if seeks.remove(id).is_some() {
-                self.cell.shared.counters.closed(CloseReason::Superseded);
-            } else if conn.end.is_none() || conn.head != Some(AnswerHead::EVENT_STREAM) {
-                continue;
+        let older = self.state.conns.iter_mut().filter(|(id, conn)| **id < reader && conn.nonce == nonce);
+        let lost = older.filter_map(|(id, conn)| match conn.phase {
+            Phase::Seeking(_) => Some((*id, false)),
+            Phase::Ended(_) if conn.head == Some(AnswerHead::EVENT_STREAM) => Some((*id, true)),
+            _ => None,
+        });
+        for (id, has_ended) in lost.collect::<Vec<_>>() {
+            self.answer(id, AnswerHead::EVENT_STREAM, Vec::new());
+            if let Some(conn) = self.state.conns.get_mut(&id) {
+                conn.outbox.clear();
             }
-            conn.head.get_or_insert(AnswerHead::EVENT_STREAM);
-            conn.outbox.clear();
-            conn.end = Some(CloseReason::Superseded);
-            self.effects.touched.push(*id);
+            if has_ended {
+                self.enter(id, Phase::Ended(CloseReason::Superseded));
+            } else {
+                self.close(id, CloseReason::Superseded);
+            }
         }
     }
 
-    fn resume_stream(&mut self, conn: ConnectionId, position: Position) {
-        let Position { nonce, after, visit, tag, fresh } = position;
+    pub(crate) fn resume_stream(&mut self, conn: ConnectionId, position: Position) {
+        let Position { nonce, after, visit, tag, fresh, instead } = position;
         let origin = self.state.conns.get(&conn).map(|conn| &conn.origin);
         if tag.is_some() && self.state.session.stream(nonce).is_some_and(|stream| Some(&stream.origin) != origin) {
             return self.answer_unknown(conn);
         }
+        self.enter(conn, Phase::Reading(Reading { after, instead, ..Reading::default() }));
         if fresh {
-            if let Some(conn) = self.state.conns.get_mut(&conn) {
-                conn.head = Some(AnswerHead::EVENT_STREAM);
-            }
-            self.effects.touched.push(conn);
+            self.answer(conn, AnswerHead::EVENT_STREAM, Vec::new());
             return self.open_stream(nonce, conn);
-        }
-        if let Some(conn) = self.state.conns.get_mut(&conn) {
-            conn.after = after;
         }
         let jitter = self.cell.shared.jitter();
         self.input(nonce, Input::Resume { conn, after, visit, tag, jitter });
@@ -205,7 +164,7 @@ impl Change<'_> {
 
     /// It is known what the store has of the stream of a connection, or it could not tell.
     fn found(&mut self, conn: ConnectionId, result: Result<Attached, StoreError>) {
-        let Some(position) = self.state.seeks.get(&conn).map(|seek| seek.position) else { return };
+        let Some(Seek { position, .. }) = self.state.conns.get_mut(&conn).and_then(Conn::seek).copied() else { return };
         let nonce = position.nonce;
         let attached = match result {
             Ok(attached) => attached,
@@ -216,7 +175,6 @@ impl Change<'_> {
                 if is_known && (!position.fresh || self.state.is_written_here(nonce)) {
                     // The reader before it here is fenced with its first bytes (I4). One elsewhere, whose client has left
                     // it, goes on there.
-                    self.state.seeks.remove(&conn);
                     return self.resume_stream(conn, position);
                 }
                 return self.seek_failed(conn);
@@ -229,13 +187,11 @@ impl Change<'_> {
         let is_awaited = self.state.writing.contains_key(&nonce) || (is_standalone && self.cell.is_adopted());
         let Some(log) = attached.log else {
             if self.state.session.stream(nonce).is_some() || !is_awaited {
-                self.state.seeks.remove(&conn);
                 return self.not_found(conn, position);
             }
             // It is being written, or its owner has yet to create it.
             return self.seek_failed(conn);
         };
-        self.state.seeks.remove(&conn);
         let Some(origin) = self.state.conns.get(&conn).map(|conn| conn.origin.clone()) else { return };
         let requests = RequestId::decode_all(&log.about).unwrap_or_default();
         let LogPage { page, chain, mut is_finished, mut tail, paced, readers, owner } = log.page;
@@ -261,10 +217,10 @@ impl Change<'_> {
             let found = LogPage { page: page.clone(), chain, is_finished, tail, paced, readers, owner };
             self.catch_up(nonce, Some((position.after, found)));
         }
-        if let Some(conn) = self.state.conns.get_mut(&conn) {
-            conn.page = Some((position.after, page));
-        }
         self.resume_stream(conn, position);
+        if let Some(reading) = self.state.conns.get_mut(&conn).and_then(Conn::reading) {
+            reading.page = Some((position.after, page));
+        }
     }
 
     /// The store has no log for a connection.
@@ -283,12 +239,11 @@ impl Change<'_> {
     fn seek_failed(&mut self, id: ConnectionId) {
         self.begin_echo(id);
         let store_wait_ms = self.cell.shared.options.pacing.store_wait_ms;
-        let Some(seek) = self.state.seeks.get_mut(&id) else { return };
-        seek.asking = false;
-        let since = seek.fault.map_or(self.now, |(since, _)| since);
-        seek.fault = Some((since, self.now + ASK_AGAIN_MS));
+        let Some(seek) = self.state.conns.get_mut(&id).and_then(Conn::seek) else { return };
+        let since = *seek.fault.get_or_insert(self.now);
+        self.state.timers.set(Reason::Seek(id), self.now + ASK_AGAIN_MS);
         if self.now.since(since) >= store_wait_ms {
-            self.end_seek(id, CloseReason::Fault);
+            self.close(id, CloseReason::Fault);
         }
     }
 
@@ -302,70 +257,55 @@ impl Change<'_> {
             // Its client reads here from now on.
             self.input(nonce, Input::Taken);
         }
-        let State { session, seeks, conns, .. } = &mut *self.state;
-        let (Some(seek), Some(conn)) = (seeks.get_mut(&id), conns.get_mut(&id)) else { return };
-        conn.head = Some(AnswerHead::EVENT_STREAM);
-        seek.last_write = self.now;
-        self.effects.touched.push(id);
+        self.answer(id, AnswerHead::EVENT_STREAM, Vec::new());
+        self.comment_later(id);
+        let State { session, conns, .. } = &mut *self.state;
+        let Some(conn) = conns.get_mut(&id) else { return };
         if !session.rules().priming {
             return sse::write_keep_alive(conn.own());
         }
         let retry_ms = session.retry_ms();
+        conn.retry_ms = Some(retry_ms);
         if let Some(echo) = conn.echo.take() {
             sse::write_priming(conn.own(), |out| out.extend_from_slice(echo.as_bytes()), Some(retry_ms));
-        } else {
-            let Position { nonce, after, visit, tag, fresh } = &mut seek.position;
-            *visit = (*visit + 1) % (MAX_VISIT + 1);
+        } else if let Phase::Seeking(Seek { position, .. }) = &mut conn.phase {
+            position.visit = (position.visit + 1) % (MAX_VISIT + 1);
             // It has a cursor from here on, and gets what is behind that (I2, I3).
-            *fresh = false;
-            let ids = IdEncoder::new(*nonce, &conn.origin);
-            let write_id = |out: &mut Vec<u8>| ids.encode(*after, *visit, tag.unwrap_or_default(), out);
+            position.fresh = false;
+            let Position { nonce, after, visit, tag, .. } = *position;
+            let ids = IdEncoder::new(nonce, &conn.origin);
+            let write_id = |out: &mut Vec<u8>| ids.encode(after, visit, tag.unwrap_or_default(), out);
             sse::write_priming(conn.own(), write_id, Some(retry_ms));
         }
-        conn.retry_ms = Some(retry_ms);
-        conn.primed = true;
     }
 
-    fn end_seek(&mut self, id: ConnectionId, why: CloseReason) {
-        self.state.seeks.remove(&id);
+    /// A connection that waits for the store gets a comment.
+    pub(crate) fn comment(&mut self, id: ConnectionId) {
         if let Some(conn) = self.state.conns.get_mut(&id) {
-            conn.end = Some(why);
-            self.cell.shared.counters.closed(why);
+            sse::write_keep_alive(conn.own());
             self.effects.touched.push(id);
+            self.comment_later(id);
         }
     }
 
-    /// Does what time asks for: asks again, writes comments.
-    pub(crate) fn tick_seeks(&mut self) {
+    fn comment_later(&mut self, id: ConnectionId) {
         let keep_alive_ms = self.cell.shared.options.pacing.keep_alive_ms;
-        let State { seeks, conns, .. } = &mut *self.state;
-        let mut again = Vec::new();
-        for (id, seek) in seeks {
-            let Some((_, at)) = seek.fault else { continue };
-            if !seek.asking && at <= self.now {
-                again.push(*id);
-            }
-            if let Some(conn) = conns.get_mut(id).filter(|_| comment_due(seek, keep_alive_ms) <= self.now) {
-                sse::write_keep_alive(conn.own());
-                seek.last_write = self.now;
-                self.effects.touched.push(*id);
-            }
-        }
-        for conn in again {
-            self.seek(conn);
+        if keep_alive_ms != 0 {
+            self.state.timers.set(Reason::Comment(id), self.now + keep_alive_ms);
         }
     }
 
     /// The process is going away: who waits for a look-up is told when to come back.
     pub(crate) fn drain_seeks(&mut self) {
-        let waiting: Vec<_> = self.state.seeks.iter().map(|(conn, seek)| (*conn, seek.position)).collect();
-        for (id, position) in waiting {
+        let seeks = self.state.conns.iter_mut().filter_map(|(id, conn)| Some((*id, conn.seek()?.position)));
+        let mut seeks: Vec<_> = seeks.collect();
+        seeks.sort_unstable_by_key(|(id, _)| *id);
+        for (id, position) in seeks {
             if position.fresh && self.state.is_written_here(position.nonce) {
-                self.state.seeks.remove(&id);
                 self.resume_stream(id, position);
             } else {
                 self.begin_echo(id);
-                self.end_seek(id, CloseReason::Drain);
+                self.close(id, CloseReason::Drain);
             }
         }
     }
@@ -383,8 +323,4 @@ fn is_of(origin: &Origin, is_standalone: bool, requests: &[RequestId]) -> bool {
         Origin::Request(request) => requests.is_empty() || requests.contains(request),
         Origin::Unnamed => true,
     }
-}
-
-fn comment_due(seek: &Seek, keep_alive_ms: u64) -> Ms {
-    if keep_alive_ms == 0 { Ms::NEVER } else { seek.last_write + keep_alive_ms }
 }

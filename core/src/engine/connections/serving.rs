@@ -1,18 +1,16 @@
 //! What a connection is given while it is open, and how it goes.
 
 use crate::Ms;
-use crate::engine::connections::conn::Conn;
+use crate::engine::connections::conn::{Conn, Phase};
 use crate::engine::connections::{Chunk, Poll};
 use crate::engine::lines::log_later;
-use crate::engine::sessions::cell::{Cell, State};
+use crate::engine::sessions::cell::Cell;
 use crate::engine::sessions::change::Change;
 use crate::engine::shared::lock;
 use crate::engine::stats::Counters;
 use crate::exchange::AnswerHead;
 use crate::protocol::{RequestId, StreamNonce, sse};
-use crate::store::OwnIds;
 use crate::stream::{CloseReason, ConnectionId, Frame, Input};
-use crate::sync::atomic::Ordering;
 
 impl Cell {
     pub(crate) fn poll(&self, id: ConnectionId, max_bytes: usize) -> Poll {
@@ -64,42 +62,20 @@ impl Cell {
 }
 
 impl Change<'_> {
-    /// Forgets a connection. `more` when its stream may have something to come back for.
-    pub(crate) fn disconnect(&mut self, id: ConnectionId, more: bool) -> Option<Conn> {
-        let conn = self.state.conns.remove(&id)?;
-        self.state.seeks.remove(&id);
-        if let Some(ticket) = &conn.attaching {
-            self.call_off_attach(ticket);
-        }
-        let retry_ms = conn.retry_ms.unwrap_or_else(|| self.state.session.retry_ms());
-        self.state.session.disconnected(self.now, more.then_some(retry_ms));
-        if let Some((number, wait)) = conn.replay {
-            self.state.waits.remove(wait);
-            if let Some(host) = self.cell.shared.store.own_ids().and_then(OwnIds::host) {
-                host.forget_replay(&self.cell.name, number);
-            }
-        }
-        self.cell.shared.connections.fetch_sub(1, Ordering::Relaxed);
-        Some(conn)
-    }
-
     fn poll(&mut self, id: ConnectionId, max_bytes: usize) -> Option<Poll> {
         let conn = self.state.conns.get_mut(&id)?;
         conn.awake = true;
-        if conn.outbox.is_empty() && conn.end.is_none() && conn.join.is_none() {
-            conn.page_bytes = max_bytes;
-            self.write_next(id);
-        }
+        conn.page_bytes = max_bytes;
+        self.write_next(id);
+        let nonce = self.state.conns.get(&id)?.nonce;
+        let machine = self.state.session.stream(nonce).map_or(Ms::NEVER, |stream| stream.machine.deadline());
         // It may be the store that is waited for.
-        let State { session, conns, waits, .. } = &*self.state;
-        let machine = conns.get(&id).and_then(|conn| session.stream(conn.nonce));
-        let deadline = machine.map_or(Ms::NEVER, |stream| stream.machine.deadline()).min(waits.deadline());
-        let wait_until = deadline.min(self.state.seek_deadline(self.cell.shared.options.pacing.keep_alive_ms));
+        let wait_until = machine.min(self.state.timers.next());
         let conn = self.state.conns.get_mut(&id)?;
         conn.awake = false;
         // One that ends before anybody knows how it starts has nothing to say.
-        let head = conn.head.or_else(|| conn.end.map(|_| AnswerHead::EMPTY));
-        let poll = Poll { head, chunks: std::mem::take(&mut conn.outbox), end: conn.end, wait_until };
+        let head = conn.head.or_else(|| conn.end().map(|_| AnswerHead::EMPTY));
+        let poll = Poll { head, chunks: std::mem::take(&mut conn.outbox), end: conn.end(), wait_until };
         if let Some(why) = poll.end {
             self.disconnect(id, why != CloseReason::Complete);
         }
@@ -108,8 +84,8 @@ impl Change<'_> {
 
     /// Lets a connection that can take more have what is there.
     fn write_next(&mut self, id: ConnectionId) {
-        while let Some(conn) = self.state.conns.get(&id).filter(|conn| conn.outbox.is_empty() && conn.end.is_none()) {
-            let nonce = conn.nonce;
+        let reads = |conn: &&Conn| conn.outbox.is_empty() && matches!(conn.phase, Phase::Reading(_));
+        while let Some(nonce) = self.state.conns.get(&id).filter(reads).map(|conn| conn.nonce) {
             self.input(nonce, Input::Ready { conn: id });
             self.perform();
             let touched = self.effects.touched.len();
@@ -134,17 +110,18 @@ impl Change<'_> {
         if let Frame::Priming { retry_ms, .. } | Frame::Retry { ms: retry_ms } = frame {
             out.retry_ms = Some(retry_ms);
         }
-        if let Frame::Priming { retry_ms, .. } = frame
-            && std::mem::take(&mut out.primed)
-        {
+        match (&frame, told_ms) {
             // It has its position already; the stream's own delay may be another than it was told.
-            if told_ms != Some(retry_ms) {
-                sse::write_retry(out.own(), retry_ms);
+            (Frame::Priming { retry_ms, .. }, Some(told_ms)) => {
+                if told_ms != *retry_ms {
+                    sse::write_retry(out.own(), *retry_ms);
+                }
+                out.flush_after_opening();
+                return self.effects.touched.push(conn);
             }
-            out.flush_after_opening();
-            return self.effects.touched.push(conn);
+            _ => {}
         }
-        let unkept = if matches!(frame, Frame::Tail(_)) { out.unkept.take() } else { None };
+        let unkept = if matches!(frame, Frame::Tail(_)) { out.reading().and_then(|r| r.unkept.take()) } else { None };
         match frame {
             Frame::Events(events) => out.outbox.extend(events.into_iter().map(|event| Chunk::Shared(event.frame))),
             Frame::Priming { seq, visit, tag, retry_ms } => {

@@ -74,7 +74,7 @@ impl Change<'_> {
         let Some(stream) = self.state.session.stream(nonce).filter(|stream| stream.has_one_response()) else { return };
         let machine = &stream.machine;
         let response = machine.waiting().next().filter(|event| event.kind == EventKind::Terminal);
-        let reader = machine.connection().and_then(|conn| self.state.conns.get_mut(&conn));
+        let reader = machine.connection().and_then(|conn| self.state.conns.get_mut(&conn)?.reading());
         if let (Some(response), Some(reader)) = (response, reader) {
             reader.unkept = Some(response.payload.clone());
             log_later!(self, WARN, [stream = nonce.hex()], %stream, bytes, max,

@@ -6,11 +6,11 @@
 //! Readers are given the end that the log has, and no other. Where the session's owner seems to be gone, this process
 //! takes the session over, ends what runs and lets the session go: see [`heirs`](crate::engine::sessions::heirs).
 
-use crate::Ms;
 use crate::engine::connections::conn::PAGE_BYTES;
 use crate::engine::lines::log_later;
 use crate::engine::sessions::cell::State;
 use crate::engine::sessions::change::Change;
+use crate::engine::sessions::timers::Reason;
 use crate::protocol::{RequestId, StreamNonce};
 use crate::session::{SynthesizedEnd, stream_end};
 use crate::store::{Answer, LogPage, Operation, ReadLimit, StoreError};
@@ -22,26 +22,12 @@ pub(crate) const FOLLOW_MS: u64 = 1_000;
 /// Events that a look brings along.
 const LOOK_EVENTS: usize = 256;
 
-/// A stream that is followed.
-pub(crate) struct Followed {
-    /// Requests that the stream was opened for.
-    pub(crate) requests: Vec<RequestId>,
-    pub(crate) due: Ms,
-    pub(crate) asking: bool,
-}
-
-impl State {
-    /// When the next look at a log is due.
-    pub(crate) fn follow_deadline(&self) -> Ms {
-        self.followed.values().filter(|followed| !followed.asking).map(|f| f.due).min().unwrap_or(Ms::NEVER)
-    }
-}
-
 impl Change<'_> {
     /// From now on the stream, whose machine was just made from this page, is followed if it has to be.
     pub(crate) fn follow(&mut self, nonce: StreamNonce, requests: Vec<RequestId>) {
         // Looked at again at once: there were no hints yet when it was looked at.
-        self.state.followed.insert(nonce, Followed { requests, due: self.now, asking: false });
+        self.state.followed.insert(nonce, requests);
+        self.state.timers.set(Reason::Look(nonce), self.now);
         self.watch(nonce);
     }
 
@@ -56,24 +42,23 @@ impl Change<'_> {
         match self.cell.shared.store.read(&self.cell.key(nonce), after, limit, &ticket) {
             Answer::Now(result) => self.looked(nonce, result.map(|page| (after, page))),
             Answer::Later => {
-                if let Some(followed) = self.state.followed.get_mut(&nonce) {
-                    followed.asking = true;
-                }
-                self.wait(&ticket);
+                self.state.timers.clear(Reason::Look(nonce));
+                self.wait(ticket);
             }
         }
     }
 
     /// A look has told what the log is like, or could not.
     pub(crate) fn looked(&mut self, nonce: StreamNonce, result: Result<(Seq, LogPage), StoreError>) {
+        let is_followed = self.state.followed.contains_key(&nonce);
         let found = match result {
             Ok(found) => Some(found),
             Err(StoreError::Gone) => None,
             Err(error) => {
                 log_later!(self, WARN, [stream = nonce.hex()], %stream, %error, "stream not looked up");
                 self.note_readers(nonce, None);
-                if let Some(followed) = self.state.followed.get_mut(&nonce) {
-                    (followed.due, followed.asking) = (self.now + FOLLOW_MS, false);
+                if is_followed {
+                    self.state.timers.set(Reason::Look(nonce), self.now + FOLLOW_MS);
                 }
                 return;
             }
@@ -91,7 +76,7 @@ impl Change<'_> {
     /// Gives the machine of a stream that is followed what its log has got.
     pub(crate) fn catch_up(&mut self, nonce: StreamNonce, found: Option<(Seq, LogPage)>) {
         let State { session, conns, followed, watched, owner: seen, .. } = &mut *self.state;
-        let (Some(stream), Some(known)) = (session.stream_mut(nonce), followed.get(&nonce)) else {
+        let (Some(stream), Some(requests)) = (session.stream_mut(nonce), followed.get(&nonce)) else {
             followed.remove(&nonce);
             watched.remove(&nonce);
             return;
@@ -99,19 +84,19 @@ impl Change<'_> {
         let mut is_left = false;
         let inputs = match found {
             None => {
-                let tail = stream_end(&stream.origin, &known.requests, SynthesizedEnd::Lost);
+                let tail = stream_end(&stream.origin, requests, SynthesizedEnd::Lost);
                 vec![Input::Ended { tail }]
             }
             Some((after, LogPage { page, chain, is_finished, tail, paced, owner, .. })) => {
                 let owner_lost_ms = self.cell.shared.options.owner_lost_ms;
                 // The standalone stream has no end.
-                let has_requests = !known.requests.is_empty();
-                is_left = has_requests && !is_finished && owner.is_some_and(|owner| owner.unseen_ms >= owner_lost_ms);
+                is_left =
+                    !requests.is_empty() && !is_finished && owner.is_some_and(|owner| owner.unseen_ms >= owner_lost_ms);
                 *seen = owner;
                 stream.chain = Chain(chain);
                 let head = page.head;
-                if let Some(conn) = stream.machine.connection().and_then(|conn| conns.get_mut(&conn)) {
-                    conn.page = Some((after, page));
+                if let Some(reading) = stream.machine.connection().and_then(|conn| conns.get_mut(&conn)?.reading()) {
+                    reading.page = Some((after, page));
                 }
                 let mut inputs = vec![Input::Paced(paced)];
                 if head > stream.machine.durable() {
@@ -126,36 +111,25 @@ impl Change<'_> {
         for input in inputs {
             self.input(nonce, input);
         }
-        let due = self.now + self.follow_pause_ms();
         if self.state.session.stream(nonce).is_none_or(|stream| stream.machine.is_finished()) {
             self.state.followed.remove(&nonce);
-        } else if let Some(followed) = self.state.followed.get_mut(&nonce) {
-            (followed.due, followed.asking) = (due, false);
+            self.state.timers.clear(Reason::Look(nonce));
+        } else {
+            self.state.timers.set(Reason::Look(nonce), self.now + self.follow_pause_ms());
         }
         if is_left {
             self.inherit();
         }
     }
 
-    /// Looks at the logs whose time has come. Those that nobody reads any more are let go of.
-    pub(crate) fn tick_followed(&mut self) {
-        let due: Vec<StreamNonce> = self
-            .state
-            .followed
-            .iter()
-            .filter(|(_, f)| !f.asking && f.due <= self.now)
-            .map(|(nonce, _)| *nonce)
-            .collect();
-        for nonce in due {
-            let is_read = self.state.session.stream(nonce).is_some_and(|stream| stream.machine.has_readers());
-            if is_read {
-                self.look_at_log(nonce);
-            } else {
-                self.state.followed.remove(&nonce);
-                self.state.session.let_go(nonce);
-                self.state.watched.remove(&nonce);
-            }
+    /// It is time to look at a log. One that nobody reads any more is let go of.
+    pub(crate) fn look_or_let_go(&mut self, nonce: StreamNonce) {
+        if self.state.session.stream(nonce).is_some_and(|stream| stream.machine.has_readers()) {
+            return self.look_at_log(nonce);
         }
+        self.state.followed.remove(&nonce);
+        self.state.session.let_go(nonce);
+        self.state.watched.remove(&nonce);
     }
 
     /// The pause before the next look. It is up to a quarter shorter, so that logs followed together are not looked at

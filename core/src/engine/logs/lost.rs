@@ -205,12 +205,6 @@ impl Change<'_> {
         self.cell.shared.store.drop_stream(&self.cell.key(nonce), self.state.epoch);
         let left: Vec<ConnectionId> =
             self.state.conns.iter().filter(|(_, conn)| conn.nonce == nonce).map(|(id, _)| *id).collect();
-        for id in left {
-            if let Some(conn) = self.state.conns.get_mut(&id) {
-                conn.end = Some(CloseReason::Fault);
-                self.cell.shared.counters.closed(CloseReason::Fault);
-            }
-            self.effects.touched.push(id);
-        }
+        left.into_iter().for_each(|id| self.close(id, CloseReason::Fault));
     }
 }

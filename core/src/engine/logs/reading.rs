@@ -13,7 +13,8 @@ impl Change<'_> {
     pub(crate) fn load(&mut self, nonce: StreamNonce, conn: ConnectionId, (after, up_to): (Seq, Seq)) {
         let Some(out) = self.state.conns.get_mut(&conn) else { return };
         let bytes = out.page_bytes;
-        let known = out.page.take().filter(|(from, page)| *from == after && page.head >= up_to);
+        let Some(reading) = out.reading() else { return };
+        let known = reading.page.take().filter(|(from, page)| *from == after && page.head >= up_to);
         if let Some((_, mut page)) = known {
             page.events.retain(|event| event.seq <= up_to);
             self.input(nonce, Input::Page { conn, page });
@@ -32,7 +33,7 @@ impl Change<'_> {
         let ticket = self.cell.ticket(nonce, Operation::Read(conn));
         let outcome = match self.cell.shared.store.read(&self.cell.key(nonce), after, limit, &ticket) {
             Answer::Now(result) => result.map(|read| read.page),
-            Answer::Later => return self.wait(&ticket),
+            Answer::Later => return self.wait(ticket),
         };
         let input = self.page_input(conn, nonce, outcome);
         self.input(nonce, input);

@@ -13,8 +13,8 @@ use crate::Ms;
 use crate::engine::lines::log_later;
 use crate::engine::sessions::cell::{Cell, SESSION, State};
 use crate::engine::sessions::change::Change;
+use crate::engine::sessions::timers::Reason;
 use crate::engine::stats::Counters;
-use crate::engine::waits::Waited;
 use crate::protocol::StreamNonce;
 use crate::session::Step;
 use crate::store::{Answer, Append, Epoch, Hold, Operation, RunningLog, StoreError, Ticket};
@@ -56,8 +56,6 @@ pub(crate) struct Writing {
     since: Ms,
     /// The number of the first try.
     first: u64,
-    /// What is waited for: a try, by its number, or the end of a pause.
-    wait: u64,
     /// None in a pause.
     ticket: Option<Ticket>,
     pauses: usize,
@@ -129,24 +127,49 @@ impl Change<'_> {
         match self.cell.ask_write(self.now, nonce, epoch, &write, &ticket) {
             Answer::Now(Ok(written)) => self.written(nonce, (epoch, write), Ok(written)),
             answer => {
-                let (first, since, ticket) = (ticket.number, self.now, Some(ticket));
-                let (wait, pauses, is_unsure, is_overdue, is_suspect) = (first, 0, false, false, false);
-                let writing =
-                    Writing { write, epoch, since, first, wait, ticket, pauses, is_unsure, is_overdue, is_suspect };
+                let (since, first) = (self.now, ticket.number);
+                let (pauses, is_unsure, is_overdue, is_suspect) = (0, false, false, false);
+                let ticket = Some(ticket);
+                let writing = Writing { write, epoch, since, first, ticket, pauses, is_unsure, is_overdue, is_suspect };
                 self.state.writing.insert(nonce, writing);
-                self.wait_for(first, self.cell.due_after(self.now), Waited::Write(nonce));
-                if let Answer::Now(result) = answer {
-                    self.answered(nonce, result);
-                }
+                self.tried(nonce, answer, self.cell.due_after(self.now));
             }
         }
     }
 
+    /// The store was asked, and has answered or will.
+    fn tried(&mut self, nonce: StreamNonce, answer: Answer<Written>, due: Ms) {
+        match answer {
+            Answer::Now(result) => self.answered(nonce, result),
+            Answer::Later => {
+                self.state.timers.set(Reason::Write(nonce), due);
+                self.effects.tells_host = true;
+            }
+        }
+    }
+
+    /// The store answers late. That a try is done which was called off is as good as if it was answered in time.
+    pub(crate) fn write_answered(&mut self, ticket: &Ticket, result: Result<Written, StoreError>) {
+        let Ticket { nonce, number, .. } = *ticket;
+        let writing = self.state.writing.get_mut(&nonce).filter(|writing| writing.first <= number);
+        let is_awaited = |writing: &Writing| writing.ticket.as_ref().is_some_and(|ticket| ticket.number == number);
+        match writing {
+            Some(writing) if is_awaited(writing) => self.answered(nonce, result),
+            Some(writing) if result.is_ok() => {
+                if let Some(ticket) = writing.ticket.take() {
+                    self.cell.shared.store.abandon(&self.cell.key(nonce), &ticket);
+                }
+                self.answered(nonce, result);
+            }
+            _ => log_later!(self, DEBUG, [], ?result, "the store answered too late"),
+        }
+    }
+
     /// A try has its outcome.
-    pub(crate) fn answered(&mut self, nonce: StreamNonce, result: Result<Written, StoreError>) {
+    fn answered(&mut self, nonce: StreamNonce, result: Result<Written, StoreError>) {
         let is_beginning = self.state.writing.contains_key(&SESSION);
         let Some(writing) = self.state.writing.get_mut(&nonce) else { return };
-        self.state.waits.remove(writing.wait);
+        self.state.timers.clear(Reason::Write(nonce));
         writing.is_unsure |= matches!(result, Err(StoreError::TimedOut { .. }));
         let asks_again = match (&result, &writing.write) {
             (Err(StoreError::TimedOut { .. }), _) => true,
@@ -166,33 +189,30 @@ impl Change<'_> {
         }
         let pause_ms = PAUSES_MS[writing.pauses.min(PAUSES_MS.len() - 1)];
         let overdue = if writing.is_overdue { Ms::NEVER } else { self.cell.due_after(writing.since) };
-        (writing.ticket, writing.pauses, writing.wait) = (None, writing.pauses + 1, self.cell.shared.number());
-        let wait = writing.wait;
-        self.wait_for(wait, overdue.min(self.now + pause_ms), Waited::Pause(nonce));
+        (writing.ticket, writing.pauses) = (None, writing.pauses + 1);
+        self.state.timers.set(Reason::Write(nonce), overdue.min(self.now + pause_ms));
     }
 
-    /// A try takes too long.
-    pub(crate) fn call_off_write(&mut self, nonce: StreamNonce) {
+    /// A try takes too long, or the pause after one is over.
+    pub(crate) fn write_is_due(&mut self, nonce: StreamNonce) {
         let Some(writing) = self.state.writing.get_mut(&nonce) else { return };
-        writing.is_unsure = true;
         if let Some(ticket) = writing.ticket.take() {
+            writing.is_unsure = true;
             self.cell.shared.store.abandon(&self.cell.key(nonce), &ticket);
-        }
-        if self.cell.is_asked_once() {
-            let error = StoreError::TimedOut { after_ms: self.cell.shared.options.store_timeout_ms };
-            return self.answered(nonce, Err(error));
+            if self.cell.is_asked_once() {
+                return self.answered(nonce, Err(self.cell.timed_out()));
+            }
         }
         self.write_again(nonce);
     }
 
-    pub(crate) fn write_again(&mut self, nonce: StreamNonce) {
+    fn write_again(&mut self, nonce: StreamNonce) {
         let Some(writing) = self.state.writing.get_mut(&nonce) else { return };
         let is_newly_overdue = !writing.is_overdue && self.cell.due_after(writing.since) <= self.now;
         if is_newly_overdue {
             writing.is_overdue = true;
         }
         let ticket = self.cell.write_ticket(nonce);
-        writing.wait = ticket.number;
         writing.ticket = Some(ticket.clone());
         let due = self.cell.due_after(if writing.is_overdue { self.now } else { writing.since });
         let answer = self.cell.ask_write(self.now, nonce, writing.epoch, &writing.write, &ticket);
@@ -201,23 +221,7 @@ impl Change<'_> {
                 "the event store takes too long; it is asked again");
             self.tell_overdue(nonce);
         }
-        match answer {
-            Answer::Now(result) => self.answered(nonce, result),
-            Answer::Later => self.wait_for(ticket.number, due, Waited::Write(nonce)),
-        }
-    }
-
-    /// The store answers a try that was called off. That it is done is as good as if it was answered in time.
-    pub(crate) fn answered_late(&mut self, ticket: &Ticket, written: Written) -> bool {
-        let Ticket { nonce, number, .. } = *ticket;
-        let Some(writing) = self.state.writing.get_mut(&nonce).filter(|writing| writing.first <= number) else {
-            return false;
-        };
-        if let Some(ticket) = writing.ticket.take() {
-            self.cell.shared.store.abandon(&self.cell.key(nonce), &ticket);
-        }
-        self.answered(nonce, Ok(written));
-        true
+        self.tried(nonce, answer, due);
     }
 
     /// It is known what became of a write.
@@ -302,9 +306,10 @@ impl Change<'_> {
         let reader =
             self.steps[before..].iter().find_map(woken).filter(|conn| is_next && machine.connection() == Some(*conn));
         let Some(conn) = reader.and_then(|conn| conns.get_mut(&conn)) else { return };
-        if append.events.iter().map(|event| event.frame.len()).sum::<usize>() <= conn.page_bytes {
+        let has_room = append.events.iter().map(|event| event.frame.len()).sum::<usize>() <= conn.page_bytes;
+        if let Some(reading) = conn.reading().filter(|_| has_room) {
             let (events, tag_at) = (append.events.clone(), Some(Chain(append.chain_before).tag()));
-            conn.page = Some((append.first - 1, Page { events, head: append.last(), low: append.first, tag_at }));
+            reading.page = Some((append.first - 1, Page { events, head: append.last(), low: append.first, tag_at }));
         }
     }
 }

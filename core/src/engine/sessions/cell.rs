@@ -7,14 +7,12 @@ use crate::Ms;
 use crate::engine::EngineError;
 use crate::engine::connections::Wake;
 use crate::engine::connections::conn::Conn;
-use crate::engine::connections::seeks::Seek;
-use crate::engine::logs::following::Followed;
 use crate::engine::logs::watching::Watched;
 use crate::engine::logs::writing::Writing;
 use crate::engine::sessions::SendOutcome;
 use crate::engine::sessions::sending::Sender;
+use crate::engine::sessions::timers::Timers;
 use crate::engine::shared::{Shared, lock};
-use crate::engine::waits::Waits;
 use crate::exchange::Pace;
 use crate::protocol::{Dialect, RequestId, StreamNonce};
 use crate::session::Session;
@@ -41,13 +39,12 @@ pub(crate) struct State {
     pub(crate) unanswered: u64,
     pub(crate) errors: HashMap<StreamNonce, StoreError>,
     /// What was asked of the store and is not answered.
-    pub(crate) waits: Waits,
+    pub(crate) questions: HashMap<u64, Ticket>,
+    pub(crate) timers: Timers,
     /// What the store has to do to logs and has not answered.
     pub(crate) writing: HashMap<StreamNonce, Writing>,
-    /// Connections whose stream the store has to tell first.
-    pub(crate) seeks: BTreeMap<ConnectionId, Seek>,
-    /// Streams that another process writes.
-    pub(crate) followed: BTreeMap<StreamNonce, Followed>,
+    /// Streams that another process writes, with the requests that they were opened for.
+    pub(crate) followed: BTreeMap<StreamNonce, Vec<RequestId>>,
     /// Streams that other processes may read or write.
     pub(crate) watched: HashMap<StreamNonce, Watched>,
     /// The store tells what other processes do to the session.
@@ -142,9 +139,9 @@ impl Cell {
                 failures: HashMap::new(),
                 unanswered: 0,
                 errors: HashMap::new(),
-                waits: Waits::default(),
+                questions: HashMap::new(),
+                timers: Timers::default(),
                 writing: HashMap::new(),
-                seeks: BTreeMap::new(),
                 followed: BTreeMap::new(),
                 watched: HashMap::new(),
                 is_watching: false,

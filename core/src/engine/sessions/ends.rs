@@ -1,14 +1,13 @@
 //! How sessions end here: by a drain, with the process, or for good.
 
 use crate::Ms;
-use crate::engine::connections::Chunk;
-use crate::engine::connections::conn::PAGE_BYTES;
+use crate::engine::connections::conn::{PAGE_BYTES, Phase};
 use crate::engine::sessions::SessionHandle;
 use crate::engine::sessions::cell::Cell;
 use crate::engine::sessions::change::Change;
 use crate::engine::shared::lock;
 use crate::engine::stats::Counters;
-use crate::exchange::{AnswerHead, Join};
+use crate::exchange::AnswerHead;
 use crate::protocol::RequestId;
 use crate::session::{SynthesizedEnd, end_payload};
 use crate::stream::{CloseReason, ConnectionId, Frame, Input};
@@ -98,13 +97,12 @@ impl Cell {
         }
         self.change(|change| {
             change.release_senders();
-            change.state.seeks.clear();
             change.state.arrived = None;
             change.state.followed.clear();
             self.unwatch_all(change.state);
             for (id, conn) in change.state.json.clone() {
-                let is_array =
-                    change.state.conns.get(&conn).and_then(|conn| conn.join.as_ref()).is_some_and(Join::is_array);
+                let phase = change.state.conns.get(&conn).map(|conn| &conn.phase);
+                let is_array = matches!(phase, Some(Phase::Json(join)) if join.is_array());
                 if is_array {
                     // What others of the batch were answered is not lost with it.
                     let body = end_payload(&id, SynthesizedEnd::SessionEnded);
@@ -123,7 +121,8 @@ impl Cell {
             }
             // Whatever was asked of the store, also for the last bytes, nobody waits for any more.
             self.renounce(change.state);
-            change.state.waits.clear();
+            change.state.questions.clear();
+            change.state.timers.clear_all();
             change.state.writing.clear();
         });
         self.leave_store();
@@ -144,7 +143,8 @@ impl Change<'_> {
         // The end that its heir has written, and no other.
         let has_heir = comes_back && self.state.is_fenced;
         let mut written = if has_heir { LAST_BYTES } else { 0 };
-        while let Some(conn) = self.state.conns.get_mut(&id).filter(|conn| conn.end.is_none() && written < LAST_BYTES) {
+        while let Some(conn) = self.state.conns.get_mut(&id).filter(|conn| conn.end().is_none() && written < LAST_BYTES)
+        {
             conn.page_bytes = PAGE_BYTES;
             let (nonce, chunks) = (conn.nonce, conn.outbox.len());
             self.input(nonce, Input::Ready { conn: id });
@@ -155,32 +155,28 @@ impl Change<'_> {
             }
             written += conn.outbox[chunks..].iter().map(|chunk| chunk.as_ref().len()).sum::<usize>();
         }
-        if let Some(conn) = self.state.conns.get_mut(&id) {
-            if conn.end.is_none() {
-                conn.end = Some(CloseReason::Ended);
-                self.cell.shared.counters.closed(CloseReason::Ended);
-                let nonce = conn.nonce;
-                let tail = self.state.session.stream(nonce).and_then(|stream| {
-                    if !is_kept {
-                        stream.last_end(SynthesizedEnd::SessionEnded)
-                    } else if has_heir || ((comes_back || self.state.is_fenced) && !stream.machine.has_everything(id)) {
-                        None
-                    } else {
-                        stream.machine.tail().cloned()
-                    }
-                });
-                if conn.head.is_none() {
-                    // The store has not said yet whether the resume is possible. Where the session goes on
-                    // elsewhere the client is to come back; 404 would end it for the client.
-                    let wording = self.cell.dialect.wording;
-                    let refusal = if is_kept { wording.closing() } else { wording.session_ended() };
-                    conn.refuse(&refusal, self.cell.dialect);
-                } else if let Some(tail) = tail {
-                    self.write(nonce, id, Frame::Tail(tail));
-                }
+        let Some(conn) = self.state.conns.get(&id).filter(|conn| conn.end().is_none()) else {
+            return self.effects.touched.push(id);
+        };
+        let nonce = conn.nonce;
+        let tail = self.state.session.stream(nonce).and_then(|stream| {
+            if !is_kept {
+                stream.last_end(SynthesizedEnd::SessionEnded)
+            } else if has_heir || ((comes_back || self.state.is_fenced) && !stream.machine.has_everything(id)) {
+                None
+            } else {
+                stream.machine.tail().cloned()
             }
-            self.effects.touched.push(id);
+        });
+        if conn.head.is_none() {
+            // The store has not said yet whether the resume is possible. Where the session goes on elsewhere the client is
+            // to come back; 404 would end it for the client.
+            let wording = self.cell.dialect.wording;
+            self.refuse(id, &if is_kept { wording.closing() } else { wording.session_ended() });
+        } else if let Some(tail) = tail {
+            self.write(nonce, id, Frame::Tail(tail));
         }
+        self.close(id, CloseReason::Ended);
     }
 
     /// Every call that waits for an answer in JSON gets this end.
@@ -194,13 +190,10 @@ impl Change<'_> {
     pub(crate) fn answer_json(&mut self, request: &RequestId, head: AnswerHead, answer: Vec<u8>) -> bool {
         let Some(id) = self.state.json.remove(request) else { return false };
         self.state.session.answered_outside(request, &answer);
-        if let Some(conn) = self.state.conns.get_mut(&id)
-            && let Some(body) = conn.join.as_mut().and_then(|join| join.answer(request, answer))
+        if let Some(Phase::Json(join)) = self.state.conns.get_mut(&id).map(|conn| &mut conn.phase)
+            && let Some(body) = join.answer(request, answer)
         {
-            conn.head = Some(head);
-            conn.outbox.push(Chunk::Own(body));
-            conn.end = Some(CloseReason::Complete);
-            self.effects.touched.push(id);
+            self.finish(id, head, body);
         }
         true
     }

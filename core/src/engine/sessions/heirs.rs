@@ -7,6 +7,7 @@ use crate::engine::lines::log_later;
 use crate::engine::logs::writing::Write;
 use crate::engine::sessions::cell::{Cell, SESSION, State};
 use crate::engine::sessions::change::Change;
+use crate::engine::sessions::timers::Reason;
 use crate::protocol::RequestId;
 use crate::session::{SynthesizedEnd, ends_payload};
 use crate::store::{Append, Epoch, Hold, LogPage, RunningLog, StoreError};
@@ -52,9 +53,9 @@ impl Change<'_> {
             self.end_running(epoch, (&log, SynthesizedEnd::OwnerLost));
         }
         self.cell.shared.store.release(&self.cell.name, epoch);
-        for followed in self.state.followed.values_mut().filter(|followed| !followed.asking) {
-            followed.due = self.now;
-        }
+        let State { followed, timers, .. } = &mut *self.state;
+        // Those without a time are looked at already.
+        followed.keys().for_each(|nonce| timers.change(Reason::Look(*nonce), self.now));
     }
 
     /// Ends a log that nobody goes on writing.

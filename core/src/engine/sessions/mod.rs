@@ -10,6 +10,8 @@ pub(crate) mod heirs;
 pub(crate) mod messages;
 pub(crate) mod places;
 pub(crate) mod sending;
+pub(crate) mod ticking;
+pub(crate) mod timers;
 
 pub use adopting::Adoption;
 pub use handle::SessionHandle;

@@ -162,10 +162,7 @@ impl Change<'_> {
     fn check_store(&mut self, nonce: StreamNonce, kind: OutgoingKind) -> Result<(), EngineError> {
         match kind {
             OutgoingKind::Response => Ok(()),
-            _ if self.state.is_overdue(nonce) => {
-                let after_ms = self.cell.shared.options.store_timeout_ms;
-                Err(EngineError::Store(StoreError::TimedOut { after_ms }))
-            }
+            _ if self.state.is_overdue(nonce) => Err(EngineError::Store(self.cell.timed_out())),
             _ if self.cell.is_store_behind() => Err(EngineError::Full),
             // Its handler would not be there for the answer.
             OutgoingKind::Request => {
@@ -219,8 +216,7 @@ impl Change<'_> {
         for event in stream.machine.waiting() {
             let Some(sender) = senders.get_mut(&event.token).filter(|sender| !sender.is_told) else { continue };
             sender.is_told = true;
-            let after_ms = self.cell.shared.options.store_timeout_ms;
-            let error = EngineError::Store(StoreError::TimedOut { after_ms });
+            let error = EngineError::Store(self.cell.timed_out());
             outcomes.push((event.token, if self.cell.drops(sender.is_progress) { Ok(()) } else { Err(error) }));
         }
         self.effects.tells_host = true;
