@@ -60,13 +60,14 @@ pub use stats::Stats;
 
 use crate::Ms;
 use crate::protocol::Dialect;
-use crate::store::MemoryStore;
+use crate::store::{MemoryStore, Outcome, StoreError};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use crate::sync::{Arc, Mutex, Weak};
+use crate::sync::{Arc, Mutex};
 use clock::Randomness;
-use logs::lost::Kept;
+use logs::kept::Kept;
 use sessions::cell::Cell;
-use shared::{Shared, lock};
+use sessions::places::Places;
+use shared::{Shared, Timed, lock};
 use stats::Counters;
 
 /// The engine. Cheap to clone; all clones are one engine.
@@ -102,7 +103,6 @@ impl Engine {
             ended: Mutex::default(),
             deadlines: Mutex::default(),
             timed: Mutex::default(),
-            look_ups: Mutex::default(),
             next_sweep: AtomicU64::new(0),
             idle_ms: AtomicU64::new(u64::MAX),
             next_number: AtomicU64::new(1),
@@ -160,7 +160,6 @@ impl Engine {
         }
         // Streams finish in quick succession; they need no tick each.
         let sweep = Ms(self.0.next_sweep.load(Ordering::Relaxed)) + SWEEP_PAUSE_MS;
-        let sweep = sweep.min(self.0.look_up_deadline());
         if !lock(&self.0.ended).is_empty() {
             return Ms(0);
         }
@@ -184,28 +183,28 @@ impl Engine {
             return Vec::new();
         }
         let ended = std::mem::take(&mut *lock(&self.0.ended));
-        let (mut idle, ending): (Vec<_>, Vec<_>) = ended.into_iter().partition(SessionHandle::has_ended);
+        let (ended, ending): (Vec<_>, Vec<_>) = ended.into_iter().partition(|cell| cell.has_ended());
         lock(&self.0.ended).extend(ending);
+        let mut idle: Vec<_> = ended.into_iter().map(SessionHandle::new).collect();
         let now = self.0.clock.now();
         // The rest is due at once: the host's other work gets its turn in between.
         for _ in 0..TICK_SESSIONS {
-            let due = {
-                let mut deadlines = lock(&self.0.deadlines);
-                match deadlines.first() {
-                    Some((at, _)) if *at <= now => deadlines.pop_first(),
-                    _ => None,
+            let Some((number, at)) = self.0.pop_due(now) else { break };
+            let timed = lock(&self.0.timed).get(&number).cloned();
+            match timed {
+                Some(Timed::Session(cell)) => {
+                    idle.extend(cell.upgrade().filter(|cell| cell.tick(at)).map(SessionHandle::new));
                 }
-            };
-            let Some((at, number)) = due else { break };
-            let cell = lock(&self.0.timed).get(&number).and_then(Weak::upgrade);
-            if let Some(cell) = cell
-                && cell.tick(at)
-            {
-                idle.push(SessionHandle::new(cell));
+                Some(Timed::Question(ticket)) => {
+                    let error = StoreError::TimedOut { after_ms: self.0.options.store_timeout_ms };
+                    if let Some(to) = ticket.to.upgrade() {
+                        to.complete(&ticket, Outcome::failed(ticket.operation, error));
+                    }
+                }
+                None => {}
             }
         }
-        self.0.give_up_look_ups(now);
-        self.0.trim_kept(now);
+        lock(&self.0.kept).trim(now, self.0.options.limits.retention_ms);
         self.0.sweep(now);
         idle
     }
@@ -235,7 +234,9 @@ impl Engine {
     /// and [`tick`](Self::tick) has nothing to do.
     pub fn is_idle(&self) -> bool {
         self.0.is_forked()
-            || lock(&self.0.sessions).is_empty() && lock(&self.0.look_ups).is_empty() && lock(&self.0.ended).is_empty()
+            || lock(&self.0.sessions).is_empty()
+                && lock(&self.0.ended).is_empty()
+                && !lock(&self.0.timed).values().any(|timed| matches!(timed, Timed::Question(_)))
     }
 
     /// Whether connections and sessions are woken on threads that the host does not know.
@@ -281,8 +282,7 @@ impl Engine {
         }
         lock(&self.0.timed).clear();
         lock(&self.0.deadlines).clear();
-        lock(&self.0.look_ups).clear();
-        lock(&self.0.places).clear();
+        *lock(&self.0.places) = Places::default();
         *lock(&self.0.kept) = Kept::default();
         lock(&self.0.ended).clear();
         // Each refers to the engine: without the lock that the last of them would want.

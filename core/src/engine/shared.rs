@@ -1,18 +1,16 @@
 //! What all sessions of an engine share.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap};
 
 use crate::Ms;
 use crate::engine::clock::{Clock, Randomness};
-use crate::engine::logs::lost::Kept;
-use crate::engine::sessions::SessionHandle;
-use crate::engine::sessions::adopting::LookUp;
+use crate::engine::logs::kept::Kept;
 use crate::engine::sessions::cell::Cell;
 use crate::engine::sessions::places::Places;
 use crate::engine::stats::Counters;
 use crate::engine::{EngineError, Options};
 use crate::protocol::StreamNonce;
-use crate::store::EventStore;
+use crate::store::{EventStore, Ticket};
 use crate::stream::ChainKey;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -21,6 +19,14 @@ use crate::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 const MAX_PAUSE_MS: u64 = 60_000;
 /// The same where the store outlives the process: others do, or stop doing, what counts here, too.
 const SHARED_PAUSE_MS: u64 = 1_000;
+
+/// Who has something to do at a time.
+#[derive(Clone)]
+pub(crate) enum Timed {
+    Session(Weak<Cell>),
+    /// What was asked before there was a session. It takes too long then.
+    Question(Ticket),
+}
 
 pub(crate) struct Shared {
     pub(crate) options: Options,
@@ -33,13 +39,11 @@ pub(crate) struct Shared {
     pub(crate) sessions: Mutex<HashMap<Arc<str>, Arc<Cell>>>,
     pub(crate) places: Mutex<Places>,
     /// Sessions that ended here without their host, until it is told.
-    pub(crate) ended: Mutex<Vec<SessionHandle>>,
-    /// When which session has something to do: one entry for each.
+    pub(crate) ended: Mutex<Vec<Arc<Cell>>>,
+    /// When who has something to do: one entry for each.
     pub(crate) deadlines: Mutex<BTreeSet<(Ms, u64)>>,
-    /// The sessions behind the numbers.
-    pub(crate) timed: Mutex<HashMap<u64, Weak<Cell>>>,
-    /// Sessions that are looked up, with when that takes too long.
-    pub(crate) look_ups: Mutex<VecDeque<(Ms, Weak<LookUp>)>>,
+    /// Who that is.
+    pub(crate) timed: Mutex<HashMap<u64, Timed>>,
     pub(crate) next_sweep: AtomicU64,
     /// The shortest idle time of a session, in milliseconds.
     pub(crate) idle_ms: AtomicU64,
@@ -94,7 +98,7 @@ impl Shared {
             if let Some(open) = sessions.get(&cell.id) {
                 return Ok(Some(Arc::clone(open)));
             }
-            lock(&self.timed).insert(cell.number, Arc::downgrade(cell));
+            lock(&self.timed).insert(cell.number, Timed::Session(Arc::downgrade(cell)));
             sessions.insert(Arc::clone(&cell.id), Arc::clone(cell));
         }
         // After it can be found, so that a drain or a close that begins now misses no session.
@@ -129,7 +133,23 @@ impl Shared {
         (self.idle_ms.load(Ordering::Relaxed) / 4).clamp(1, max)
     }
 
-    /// Notes when a session has to be looked at, and no longer when it was to be before.
+    /// The session with this number, while it has not ended.
+    pub(crate) fn cell(&self, number: u64) -> Option<Arc<Cell>> {
+        match lock(&self.timed).get(&number)? {
+            Timed::Session(cell) => cell.upgrade(),
+            Timed::Question(_) => None,
+        }
+    }
+
+    /// The next who has something to do now, with the time that it was to be.
+    pub(crate) fn pop_due(&self, now: Ms) -> Option<(u64, Ms)> {
+        let mut deadlines = lock(&self.deadlines);
+        let (at, number) = *deadlines.first().filter(|(at, _)| *at <= now)?;
+        deadlines.pop_first();
+        Some((number, at))
+    }
+
+    /// Notes when somebody has something to do, and no longer when it was to be before.
     pub(crate) fn schedule(&self, before: Ms, at: Ms, number: u64) {
         let mut deadlines = lock(&self.deadlines);
         deadlines.remove(&(before, number));

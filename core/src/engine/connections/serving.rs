@@ -21,7 +21,7 @@ impl Cell {
             wait_until: now,
         };
         // Without the connection: fenced, or its session ended, and it was told before.
-        self.change_or(over(Ms(0)), |change| change.poll(id, max_bytes).unwrap_or(over(change.now)))
+        self.change_or(over(Ms(0)), |change| change.poll(id, max_bytes).unwrap_or_else(|| over(change.now)))
     }
 
     pub(crate) fn lost(&self, id: ConnectionId) {
@@ -110,16 +110,13 @@ impl Change<'_> {
         if let Frame::Priming { retry_ms, .. } | Frame::Retry { ms: retry_ms } = frame {
             out.retry_ms = Some(retry_ms);
         }
-        match (&frame, told_ms) {
+        if let (Frame::Priming { retry_ms, .. }, Some(told_ms)) = (&frame, told_ms) {
             // It has its position already; the stream's own delay may be another than it was told.
-            (Frame::Priming { retry_ms, .. }, Some(told_ms)) => {
-                if told_ms != *retry_ms {
-                    sse::write_retry(out.own(), *retry_ms);
-                }
-                out.flush_after_opening();
-                return self.effects.touched.push(conn);
+            if told_ms != *retry_ms {
+                sse::write_retry(out.own(), *retry_ms);
             }
-            _ => {}
+            out.flush_after_opening();
+            return self.effects.touched.push(conn);
         }
         let unkept = if matches!(frame, Frame::Tail(_)) { out.reading().and_then(|r| r.unkept.take()) } else { None };
         match frame {

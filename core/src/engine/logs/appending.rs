@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use crate::engine::lines::log_later;
-use crate::engine::logs::writing::Write;
+use crate::engine::logs::log::Write;
 use crate::engine::sessions::change::Change;
 use crate::protocol::{StreamNonce, sse};
 use crate::session::Stream;

@@ -4,87 +4,23 @@
 //! of the session have no end, and one that has no end and no machine has lost it. The last append of each log is kept for a
 //! while, and asked for again. Where the store lost more, the stream gets another end, so that no reader waits for ever.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::HashMap;
 
 use crate::Ms;
 use crate::engine::lines::log_later;
-use crate::engine::logs::writing::Write;
+use crate::engine::logs::log::Write;
 use crate::engine::sessions::cell::{Cell, SESSION, State};
 use crate::engine::sessions::change::Change;
-use crate::engine::shared::{Shared, lock};
+use crate::engine::shared::lock;
 use crate::engine::stats::Counters;
 use crate::protocol::StreamNonce;
 use crate::session::SynthesizedEnd;
 use crate::store::{Append, Hold, RunningLog, StoreError};
 use crate::stream::{CloseReason, ConnectionId, Seq};
 
-/// How long the last append of a stream is kept, in milliseconds: longer than a failover takes.
-const KEPT_MS: u64 = 60_000;
-/// Bytes of what an engine keeps so.
-const KEPT_BYTES: usize = 16 << 20;
-
-/// A stream, with the number of its session.
-type Key = (u64, StreamNonce);
-
-/// The last append of each stream that the store confirmed lately. The oldest go first.
-#[derive(Default)]
-pub(crate) struct Kept {
-    appends: BTreeMap<Key, (Ms, Append)>,
-    by_time: BTreeSet<(Ms, Key)>,
-    bytes: usize,
-}
-
-impl Kept {
-    fn keep(&mut self, now: Ms, key: Key, append: Append) {
-        self.remove(key);
-        self.bytes += bytes_of(&append);
-        self.by_time.insert((now, key));
-        self.appends.insert(key, (now, append));
-    }
-
-    /// Forgets what is kept for longer than this, or is too much.
-    fn trim(&mut self, now: Ms, kept_ms: u64) {
-        while let Some((at, key)) = self.by_time.first().copied() {
-            if at + kept_ms > now && self.bytes <= KEPT_BYTES {
-                return;
-            }
-            self.remove(key);
-        }
-    }
-
-    fn remove(&mut self, key: Key) -> Option<Append> {
-        let (at, append) = self.appends.remove(&key)?;
-        self.by_time.remove(&(at, key));
-        self.bytes -= bytes_of(&append);
-        Some(append)
-    }
-
-    fn of(&self, number: u64) -> BTreeMap<StreamNonce, Append> {
-        let all = (number, StreamNonce([0; 12]))..=(number, StreamNonce([0xff; 12]));
-        self.appends.range(all).map(|((_, nonce), (_, append))| (*nonce, append.clone())).collect()
-    }
-}
-
-fn bytes_of(append: &Append) -> usize {
-    let frames: usize = append.events.iter().map(|event| event.frame.len()).sum();
-    size_of::<Append>() + frames + append.about.len() + append.end.as_ref().map_or(0, |end| end.len())
-}
-
 /// Whether the stream has no end yet.
 fn is_running(state: &State, nonce: StreamNonce) -> bool {
     state.session.stream(nonce).is_some_and(|stream| !stream.machine.is_finished())
-}
-
-impl Shared {
-    pub(crate) fn trim_kept(&self, now: Ms) {
-        // A log whose time is over is not to come back.
-        lock(&self.kept).trim(now, KEPT_MS.min(self.options.limits.retention_ms));
-    }
-
-    pub(crate) fn forget_kept(&self, number: u64) {
-        let mut kept = lock(&self.kept);
-        kept.of(number).into_keys().for_each(|nonce| drop(kept.remove((number, nonce))));
-    }
 }
 
 impl Cell {
@@ -93,8 +29,9 @@ impl Cell {
         // Any other would be taken also by a log that lacks what is before it.
         let has_position = append.first == 1 || !append.events.is_empty() || append.end.is_some();
         if has_position && self.shared.store.outlives_process() && !self.is_adopted() {
-            lock(&self.shared.kept).keep(now, (self.number, nonce), append);
-            self.shared.trim_kept(now);
+            let mut kept = lock(&self.shared.kept);
+            kept.keep(now, (self.number, nonce), append);
+            kept.trim(now, self.shared.options.limits.retention_ms);
         }
     }
 }

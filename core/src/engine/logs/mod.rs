@@ -3,6 +3,8 @@
 pub(crate) mod appending;
 pub(crate) mod following;
 pub(crate) mod hook_log;
+pub(crate) mod kept;
+pub(crate) mod log;
 pub(crate) mod lost;
 pub(crate) mod reading;
 pub(crate) mod watching;

@@ -12,19 +12,6 @@ use crate::store::{Watch, Watcher};
 use crate::stream::Input;
 use crate::sync::Weak;
 
-/// A stream that other processes may read or write.
-#[derive(Default)]
-pub(crate) struct Watched {
-    /// How many readers are known of.
-    readers: u64,
-    /// The last of them may be one from here that got no answer: it takes the stream from nobody.
-    is_unsure: bool,
-    /// The log is looked at because of a hint.
-    asking: bool,
-    /// Another hint came meanwhile.
-    again: bool,
-}
-
 impl Watch for Cell {
     fn changed(&self, nonce: StreamNonce) {
         self.change(|change| {

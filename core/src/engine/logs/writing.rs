@@ -5,67 +5,22 @@
 //! wait are told after `store_timeout_ms` that their events are not stored yet. A store that makes the event ids is not asked
 //! twice: with it, what has no answer in time has failed.
 
-use std::collections::HashMap;
-
 use bytes::Bytes;
 
 use crate::Ms;
 use crate::engine::lines::log_later;
+use crate::engine::logs::log::{Write, Writing, Written};
 use crate::engine::sessions::cell::{Cell, SESSION, State};
 use crate::engine::sessions::change::Change;
 use crate::engine::sessions::timers::Reason;
 use crate::engine::stats::Counters;
 use crate::protocol::StreamNonce;
 use crate::session::Step;
-use crate::store::{Answer, Append, Epoch, Hold, Operation, RunningLog, StoreError, Ticket};
-use crate::stream::{Chain, Input, Output, Page, Seq};
+use crate::store::{Answer, Append, Epoch, Operation, StoreError, Ticket};
+use crate::stream::{Chain, Input, Output, Page};
 
 /// Pauses before a store that gave up by itself is asked again, in milliseconds.
 const PAUSES_MS: [u64; 6] = [20, 50, 100, 200, 500, 1_000];
-
-/// The logs without an end of a session that was taken over; none for any other write.
-type Written = Vec<RunningLog>;
-
-/// What is written.
-pub(crate) enum Write {
-    /// What the store keeps of the session, or whose it is.
-    Hold(Hold),
-    /// Whose it is already, to hear which of its logs have no end; with the streams that have none, and what is stored of them.
-    Stock(Hold, HashMap<StreamNonce, Option<Seq>>),
-    Append(Append),
-    /// The last append that was confirmed, which the store has lost; and what is to be written behind it.
-    Again(Append, Option<Box<Self>>),
-    /// The end of a log, of which no machine waits to hear.
-    End(Append),
-}
-
-impl Write {
-    fn end(&self) -> Option<&Bytes> {
-        match self {
-            Self::End(append) => append.end.as_ref(),
-            Self::Again(_, next) => next.as_ref()?.end(),
-            Self::Hold(_) | Self::Stock(..) | Self::Append(_) => None,
-        }
-    }
-}
-
-/// A write that the store has not answered. A stream has one at a time, and so has the session.
-pub(crate) struct Writing {
-    write: Write,
-    epoch: Epoch,
-    since: Ms,
-    /// The number of the first try.
-    first: u64,
-    /// None in a pause.
-    ticket: Option<Ticket>,
-    pauses: usize,
-    /// It may be done: a try has no answer.
-    is_unsure: bool,
-    /// Its time is over, and the senders that waited were told.
-    is_overdue: bool,
-    /// The store may have been set back since it was asked: an answer may be older than that.
-    is_suspect: bool,
-}
 
 impl State {
     /// Whether the store takes too long with what is written to a stream.

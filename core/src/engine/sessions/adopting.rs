@@ -6,7 +6,7 @@ use crate::engine::connections::conn::PAGE_BYTES;
 use crate::engine::logs::reading::PAGE_EVENTS;
 use crate::engine::sessions::SessionHandle;
 use crate::engine::sessions::cell::{Cell, SESSION};
-use crate::engine::shared::{Shared, lock};
+use crate::engine::shared::{Shared, Timed, lock};
 use crate::engine::stats::Counters;
 use crate::engine::{Engine, EngineError};
 use crate::protocol::{Dialect, EventId, StreamNonce};
@@ -28,7 +28,7 @@ impl std::fmt::Debug for Adoption {
 
 pub(crate) struct LookUp {
     shared: Arc<Shared>,
-    /// Its place among the connections, taken before the store was asked.
+    /// Its place among the connections, taken before the store was asked; and the number of that question.
     arrival: ConnectionId,
     id: Arc<str>,
     principal: Option<Box<str>>,
@@ -56,13 +56,9 @@ impl LookUp {
             }
             *told = Told::Outcome(Box::new(outcome));
         }
+        lock(&self.shared.timed).remove(&self.arrival);
         let (wake, key) = &self.wake;
         wake.wake(*key);
-    }
-
-    /// The store has not answered in time.
-    pub(crate) fn give_up(&self) {
-        self.decide(Err(StoreError::TimedOut { after_ms: self.shared.options.store_timeout_ms }));
     }
 }
 
@@ -174,7 +170,8 @@ impl Engine {
         });
         let to: Weak<dyn Complete> = Arc::downgrade(&(Arc::clone(&look_up) as Arc<dyn Complete>));
         let operation = Operation::Attach(look_up.arrival);
-        let ticket = Ticket { to, nonce: look_up.stream.unwrap_or(SESSION), operation, number: shared.number() };
+        let nonce = look_up.stream.unwrap_or(SESSION);
+        let ticket = Ticket { to, nonce, operation, number: look_up.arrival };
         let attach = Attach {
             stream: look_up.stream,
             principal: look_up.principal.clone(),
@@ -189,8 +186,8 @@ impl Engine {
             Answer::Now(result) => *lock(&look_up.told) = Told::Outcome(Box::new(result)),
             Answer::Later if shared.options.store_timeout_ms == 0 => {}
             Answer::Later => {
-                let due = now + shared.options.store_timeout_ms;
-                lock(&shared.look_ups).push_back((due, Arc::downgrade(&look_up)));
+                lock(&shared.timed).insert(ticket.number, Timed::Question(ticket.clone()));
+                shared.schedule(Ms::NEVER, now + shared.options.store_timeout_ms, ticket.number);
             }
         }
         Ok(Adoption(look_up))
@@ -207,26 +204,5 @@ impl Shared {
             "the session was opened by another user than the one who asks for it now: answered as an unknown session. If \
              both are the same user with a new token, the option `principal` can say so"
         );
-    }
-
-    /// When a look-up of a session has taken too long.
-    pub(crate) fn look_up_deadline(&self) -> Ms {
-        lock(&self.look_ups).front().map_or(Ms::NEVER, |(due, _)| *due)
-    }
-
-    pub(crate) fn give_up_look_ups(&self, now: Ms) {
-        loop {
-            let late = {
-                let mut look_ups = lock(&self.look_ups);
-                match look_ups.front() {
-                    Some((due, _)) if *due <= now => look_ups.pop_front(),
-                    _ => None,
-                }
-            };
-            let Some((_, late)) = late else { return };
-            if let Some(late) = late.upgrade() {
-                late.give_up();
-            }
-        }
     }
 }

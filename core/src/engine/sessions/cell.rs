@@ -4,13 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use crate::Ms;
-use crate::engine::EngineError;
 use crate::engine::connections::Wake;
 use crate::engine::connections::conn::Conn;
-use crate::engine::logs::watching::Watched;
-use crate::engine::logs::writing::Writing;
+use crate::engine::logs::log::{Watched, Writing};
 use crate::engine::sessions::SendOutcome;
-use crate::engine::sessions::sending::Sender;
+use crate::engine::sessions::messages::Sender;
 use crate::engine::sessions::timers::Timers;
 use crate::engine::shared::{Shared, lock};
 use crate::exchange::Pace;
@@ -87,16 +85,6 @@ pub(crate) struct Cell {
     /// It counts for the bounds of sessions.
     pub(crate) has_place: AtomicBool,
     pub(crate) state: Mutex<State>,
-}
-
-/// What a newcomer without a place finds.
-pub(crate) enum Look {
-    /// Nothing holds the session.
-    GivesWay,
-    HasEnded,
-    /// It had contact later than was known.
-    HadContact(Ms),
-    IsInUse,
 }
 
 impl fmt::Debug for Cell {
@@ -218,27 +206,9 @@ impl Cell {
         self.shared.is_forked()
     }
 
-    /// The principal of a session that has not ended.
-    pub(crate) fn principal_while_open(&self) -> Result<Option<Arc<str>>, EngineError> {
-        let session = &lock(&self.state).session;
-        if session.has_ended() { Err(EngineError::SessionEnded) } else { Ok(session.principal().map(Into::into)) }
-    }
-
-    /// Looks whether the session gives way to a newer one. If it does, nothing opens in it any more, and the caller ends
-    /// it. `known` is what the caller knows of its last contact.
-    pub(crate) fn look(&self, known: Ms, now: Ms) -> Look {
-        let mut state = lock(&self.state);
-        if state.session.has_ended() {
-            Look::HasEnded
-        } else if state.session.last_contact() > known {
-            Look::HadContact(state.session.last_contact())
-        } else if !self.is_adopted() && state.session.may_give_way(now, self.shared.options.max_detached_ms) {
-            state.is_ending = true;
-            Look::GivesWay
-        } else {
-            // One that lives elsewhere is here only while somebody reads it.
-            Look::IsInUse
-        }
+    /// The child of a fork has no sessions.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.is_forked() || lock(&self.state).session.has_ended()
     }
 
     pub(crate) fn idle_in_ms(&self) -> Option<u64> {

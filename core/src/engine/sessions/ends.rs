@@ -2,7 +2,6 @@
 
 use crate::Ms;
 use crate::engine::connections::conn::{PAGE_BYTES, Phase};
-use crate::engine::sessions::SessionHandle;
 use crate::engine::sessions::cell::Cell;
 use crate::engine::sessions::change::Change;
 use crate::engine::shared::lock;
@@ -65,9 +64,7 @@ impl Cell {
             "another process took this one for gone and has the session: it ends here");
         Counters::add(&self.shared.counters.sessions_taken_over, 1);
         self.keep_logs();
-        if let Some(me) = self.me.upgrade() {
-            lock(&self.shared.ended).push(SessionHandle::new(me));
-        }
+        lock(&self.shared.ended).extend(self.me.upgrade());
         self.end();
     }
 
@@ -128,7 +125,7 @@ impl Cell {
         self.leave_store();
         self.unregister(|_| true);
         lock(&self.shared.timed).remove(&self.number);
-        self.shared.forget_kept(self.number);
+        lock(&self.shared.kept).forget(self.number);
         let scheduled = lock(&self.state).scheduled;
         self.shared.schedule(scheduled, Ms::NEVER, self.number);
         tracing::debug!(target: "tailrope", session = %self.name, "session ended");

@@ -1,6 +1,6 @@
 //! What the store has to know of a session, for readers that come elsewhere.
 
-use crate::engine::logs::writing::Write;
+use crate::engine::logs::log::Write;
 use crate::engine::sessions::cell::SESSION;
 use crate::engine::sessions::change::Change;
 use crate::store::{Hold, SessionRecord};

@@ -309,7 +309,7 @@ impl SessionHandle {
 
     /// Whether the session has ended.
     pub fn has_ended(&self) -> bool {
-        self.cell.change_or(true, |change| change.state.session.has_ended())
+        self.cell.has_ended()
     }
 
     /// Ends the session: requests in flight get an error, connections close, logs are freed.

@@ -4,7 +4,7 @@
 //! logs that have no end; and it lets the session go.
 
 use crate::engine::lines::log_later;
-use crate::engine::logs::writing::Write;
+use crate::engine::logs::log::Write;
 use crate::engine::sessions::cell::{Cell, SESSION, State};
 use crate::engine::sessions::change::Change;
 use crate::engine::sessions::timers::Reason;

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use crate::engine::EngineError;
 use crate::protocol::RequestId;
 use crate::session::OutgoingKind;
+use crate::store::StoreError;
 
 /// A message of the server to its client.
 #[derive(Clone, Debug)]
@@ -52,3 +53,12 @@ pub enum Sent {
 
 /// The late outcome of a [`Sent::Pending`] message.
 pub type SendOutcome = (u64, Result<(), EngineError>);
+
+/// Somebody who waits until the store has answered for a message.
+pub(crate) struct Sender {
+    /// Of an event before that was not stored: told in the place of success.
+    pub(crate) earlier: Option<StoreError>,
+    pub(crate) is_progress: bool,
+    /// It was told that the store takes too long.
+    pub(crate) is_told: bool,
+}

@@ -1,5 +1,6 @@
 //! Sessions: what is kept of one, how it is opened here or found elsewhere, and how it ends.
 
+pub(crate) mod admitting;
 pub(crate) mod adopting;
 pub(crate) mod cell;
 pub(crate) mod change;

@@ -8,13 +8,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::ops::Bound;
 
 use crate::Ms;
-use crate::engine::sessions::SessionHandle;
-use crate::engine::sessions::cell::{Cell, Look};
-use crate::engine::shared::lock;
-use crate::engine::stats::Counters;
 use crate::engine::{EngineError, Options};
-use crate::sync::atomic::Ordering;
-use crate::sync::{Arc, Weak};
+use crate::sync::Arc;
 
 /// How many sessions are looked at for one newcomer.
 const MAX_LOOKS: usize = 64;
@@ -22,8 +17,18 @@ const MAX_LOOKS: usize = 64;
 const ALL: &str = "max_sessions";
 const OF_PRINCIPAL: &str = "max_sessions_per_principal";
 
+/// How it is with a session, for a newcomer without a place.
+#[derive(PartialEq)]
+pub(crate) enum Standing {
+    /// Nothing holds the session.
+    GivesWay,
+    HasEnded,
+    /// It had contact later than was known.
+    HadContact(Ms),
+    IsInUse,
+}
+
 struct Place {
-    cell: Weak<Cell>,
     principal: Option<Arc<str>>,
     /// The session was not idle then. It may have had contact since.
     known: Ms,
@@ -41,27 +46,28 @@ pub(crate) struct Places {
 }
 
 /// A bound that is reached: the option, and its number.
-type Reached = (&'static str, usize);
+pub(crate) type Reached = (&'static str, usize);
 
 impl Places {
     /// Takes a place for a session that has none. The session that gives way to it, if one has to, and the bound which
-    /// that is for.
-    fn take(
+    /// that is for. `look` tells how it is with a session of which that contact is known.
+    pub(crate) fn take(
         &mut self,
-        newcomer: &Cell,
+        newcomer: u64,
         principal: Option<Arc<str>>,
         now: Ms,
         options: &Options,
-    ) -> Result<Option<(Arc<Cell>, Reached)>, EngineError> {
+        look: impl Fn(u64, Ms) -> Standing,
+    ) -> Result<Option<(u64, Reached)>, EngineError> {
         let mut left = None;
         if let Some(reached) = self.reached(&principal, options) {
-            match self.make_room(&principal, now) {
+            match self.make_room(&principal, now, look) {
                 None => return Err(EngineError::TooManySessions { option: reached.0, max: reached.1 }),
-                Some(cell) => left = cell.map(|cell| (cell, reached)),
+                Some(number) => left = number.map(|number| (number, reached)),
             }
         }
-        self.by_principal.entry(principal.clone()).or_default().insert((now, newcomer.number));
-        self.by_number.insert(newcomer.number, Place { cell: newcomer.me.clone(), principal, known: now });
+        self.by_principal.entry(principal.clone()).or_default().insert((now, newcomer));
+        self.by_number.insert(newcomer, Place { principal, known: now });
         Ok(left)
     }
 
@@ -77,24 +83,24 @@ impl Places {
 
     /// Frees a place of this principal: that of its idlest session, which is to be ended then, or that of one which has
     /// ended. None when all that were looked at are in use.
-    fn make_room(&mut self, principal: &Option<Arc<str>>, now: Ms) -> Option<Option<Arc<Cell>>> {
+    fn make_room(
+        &mut self,
+        principal: &Option<Arc<str>>,
+        now: Ms,
+        look: impl Fn(u64, Ms) -> Standing,
+    ) -> Option<Option<u64>> {
         let mut last = Bound::Unbounded;
         for _ in 0..MAX_LOOKS {
             let share = self.by_principal.get(principal)?;
             let (known, number) = *share.range((last, Bound::Unbounded)).next()?;
             last = Bound::Excluded((known, number));
-            let cell = self.by_number.get(&number).and_then(|place| place.cell.upgrade());
-            match cell.as_ref().map_or(Look::HasEnded, |cell| cell.look(known, now)) {
-                Look::GivesWay => {
+            match look(number, known) {
+                Standing::HadContact(at) => self.put_back(number, at),
+                Standing::IsInUse => self.put_back(number, now),
+                standing => {
                     self.leave(number);
-                    return Some(cell);
+                    return Some((standing == Standing::GivesWay).then_some(number));
                 }
-                Look::HasEnded => {
-                    self.leave(number);
-                    return Some(None);
-                }
-                Look::HadContact(at) => self.put_back(number, at),
-                Look::IsInUse => self.put_back(number, now),
             }
         }
         None
@@ -121,71 +127,14 @@ impl Places {
         }
     }
 
-    /// The engine is released, and ends no session any more.
-    pub(crate) fn clear(&mut self) {
-        self.by_number.clear();
-        self.by_principal.clear();
-    }
-}
-
-impl Cell {
-    /// Takes the session's place among the others, unless it has one.
-    pub(crate) fn take_place(&self) -> Result<(), EngineError> {
-        if self.has_place.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        let shared = &self.shared;
-        shared.check()?;
-        let now = self.now();
-        let mut is_first = false;
-        let taken = {
-            let mut places = lock(&shared.places);
-            if places.by_number.contains_key(&self.number) {
-                return Ok(());
-            }
-            // An end that comes from now on waits for the lock of the places, and frees this one.
-            let principal = self.principal_while_open()?;
-            let taken = places.take(self, principal, now, &shared.options);
-            if let Ok(Some((_, (option, _)))) = &taken {
-                is_first = !places.warned.contains(option);
-                places.warned.extend(is_first.then_some(option));
-            }
-            taken
-        };
-        match taken {
-            Err(error) => {
-                tracing::warn!(
-                    target: "tailrope", session = %self.name,
-                    "a new session is refused: {error}, and its user has no idle one that could end for it. Clients that end \
-                     their sessions with DELETE, a shorter idle time or a larger bound avoid this"
-                );
-                Err(error)
-            }
-            Ok(left) => {
-                self.has_place.store(true, Ordering::Relaxed);
-                if let Some((cell, reached)) = left {
-                    cell.leave_for(&self.name, reached, is_first);
-                }
-                Ok(())
-            }
-        }
+    pub(crate) fn has(&self, number: u64) -> bool {
+        self.by_number.contains_key(&number)
     }
 
-    /// Ends the session for one that needs its place.
-    fn leave_for(self: &Arc<Self>, newcomer: &str, (option, max): Reached, is_first: bool) {
-        self.end();
-        Counters::add(&self.shared.counters.sessions_gave_way, 1);
-        lock(&self.shared.ended).push(SessionHandle::new(Arc::clone(self)));
-        if is_first {
-            tracing::warn!(
-                target: "tailrope", session = %self.name, newcomer, option, max,
-                "a session ended before its idle time: its user opened one more than fits. Clients that end their sessions \
-                 with DELETE, a shorter idle time or a larger bound avoid this. The next ones are logged at level debug"
-            );
-        } else {
-            tracing::debug!(
-                target: "tailrope", session = %self.name, newcomer, option, max, "a session ended for a newer one of its user"
-            );
-        }
+    /// Whether this is the first time that an operator is to be warned of a bound.
+    pub(crate) fn warns(&mut self, option: &'static str) -> bool {
+        let is_first = !self.warned.contains(&option);
+        self.warned.extend(is_first.then_some(option));
+        is_first
     }
 }

@@ -8,6 +8,7 @@
 use crate::engine::lines::log_later;
 use crate::engine::sessions::cell::{Cell, State};
 use crate::engine::sessions::change::Change;
+use crate::engine::sessions::messages::Sender;
 use crate::engine::sessions::{OutgoingMessage, Sent};
 use crate::engine::stats::Counters;
 use crate::engine::{EngineError, OnStoreFailure};
@@ -24,16 +25,6 @@ const AHEAD_EVENTS: usize = 128;
 const AHEAD_BYTES: usize = 256 << 10;
 /// Bytes that may be unanswered in one engine: beyond, nothing more is taken.
 const MAX_UNANSWERED: u64 = 64 << 20;
-
-/// Somebody who waits until the store has answered for a message.
-#[derive(Default)]
-pub(crate) struct Sender {
-    /// Of an event before that was not stored: told in the place of success.
-    earlier: Option<StoreError>,
-    is_progress: bool,
-    /// It was told that the store takes too long.
-    is_told: bool,
-}
 
 impl Cell {
     pub(crate) fn received(&self, envelopes: &[Envelope]) {
