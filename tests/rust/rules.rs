@@ -60,6 +60,8 @@ mod stores {
 
     #[cfg(feature = "sqlite")]
     mod sqlite {
+        mod file;
+        mod inbox;
         mod owners;
         mod store;
     }

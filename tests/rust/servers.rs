@@ -10,6 +10,7 @@ mod stores {
         mod database;
         mod faults;
         mod hints;
+        mod inbox;
         mod owners;
         pub(crate) mod proxy;
         mod store;
@@ -18,6 +19,8 @@ mod stores {
 
     mod redis {
         mod faults;
+        mod inbox;
+        mod layout;
         mod owners;
         mod server;
         mod store;

@@ -86,8 +86,8 @@ def keep(path: Path, outcome: Outcome) -> None:
 def applies(test: str, store: str, server: str) -> bool:
     if server in STOCK:
         # Their event stores are objects in memory, one for each process.
-        return store == "memory" and test not in ("kills", "pauses", "faults")
-    if test in ("kills", "pauses"):
+        return store == "memory" and test not in ("kills", "pauses", "faults", "outages")
+    if test in ("kills", "pauses", "outages"):
         return store != "memory"
     # SQLite has no network to break; tests/rust has its faults.
     return test != "faults" or store in ("redis", "postgres")
@@ -110,6 +110,9 @@ SLICE = [
         "pauses node-v1 redis",
         "faults mcp1 redis",
         "faults node-v2 postgres",
+        "outages mcp2 sqlite",
+        "outages mcp1 redis",
+        "outages node-v2 postgres",
         "handoff mcp2 memory",
         "handoff mcp1 sqlite",
         "handoff node-v1 redis",

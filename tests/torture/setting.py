@@ -21,10 +21,11 @@ class Size:
     rounds: int
     kills: int
     pauses: int
+    outages: int
 
 
-SHORT = Size(sessions=5, calls=3, events=40, pause_ms=40, seconds=0, rounds=100, kills=1, pauses=1)
-FULL = Size(sessions=30, calls=4, events=100, pause_ms=60, seconds=15, rounds=1_000, kills=4, pauses=2)
+SHORT = Size(sessions=5, calls=3, events=40, pause_ms=40, seconds=0, rounds=100, kills=1, pauses=1, outages=1)
+FULL = Size(sessions=30, calls=4, events=100, pause_ms=60, seconds=15, rounds=1_000, kills=4, pauses=2, outages=2)
 
 
 @dataclass

@@ -32,6 +32,7 @@ WORDS = {
     "kills": "servers that are killed between the steps of an event; clients go on at the next process or another one",
     "pauses": "owners that stand still for longer than they may be silent; readers at the other process take over",
     "takeover": "the path of a reader dies without a word, the next one comes within 50 ms, the path is alive again",
+    "outages": "a store that stands still for longer than an owner may be silent, amid calls read at both processes",
     "faults": "the network between server and store is cut amid an append, silent, slow, refusing",
 }
 

@@ -279,11 +279,16 @@ class Session:
 
     async def _whole(self, message: dict[str, Any]) -> Connection:
         """What opens a session: a request whose answer is not looked at. A busy server is waited for."""
-        connection = await self.connect("POST", None, body=json.dumps(message).encode())
-        if not await connection.over(OPEN_S) or connection.status not in (200, 202):
+        deadline = time.monotonic() + OPEN_S
+        while True:
+            connection = await self.connect("POST", None, body=json.dumps(message).encode())
+            if await connection.over(OPEN_S) and connection.status in (200, 202):
+                return connection
             connection.drop()
-            raise RuntimeError(f"{message['method']}: status {connection.status}, {bytes(connection.body)!r}")
-        return connection
+            # One whose store was away takes nothing for a while.
+            if connection.status != 503 or time.monotonic() > deadline:
+                raise RuntimeError(f"{message['method']}: status {connection.status}, {bytes(connection.body)!r}")
+            await asyncio.sleep(0.1)
 
     async def connect(
         self,

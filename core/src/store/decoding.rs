@@ -3,7 +3,7 @@
 #[cfg(any(feature = "postgres", feature = "redis"))]
 use super::StoreError;
 #[cfg(feature = "redis")]
-use super::{Attached, LogPage, RunningLog};
+use super::{Attached, LogPage, Mail, RunningLog};
 
 /// One result of a reply, read as each of the things that it may be.
 #[cfg(feature = "redis")]
@@ -15,6 +15,8 @@ pub struct RedisResult {
     pub attached: Option<Attached>,
     /// As the answer to a hold.
     pub running: Option<Vec<RunningLog>>,
+    /// As the answer to a take.
+    pub mail: Option<Vec<Mail>>,
     /// As what a log holds after a write: events, bytes, whether it has ended.
     pub log: Option<(u64, u64, bool)>,
 }

@@ -85,7 +85,7 @@ struct Session {
 
 enum Pending {
     Prime { key: StreamKey, ticket: Ticket },
-    Append { key: StreamKey, epoch: Epoch, append: Append, payload: Bytes, now: Ms, ticket: Ticket },
+    Append { key: StreamKey, epoch: Epoch, append: Box<Append>, payload: Bytes, now: Ms, ticket: Ticket },
     Replay { session: Arc<str>, conn: ConnectionId },
 }
 
@@ -309,7 +309,7 @@ impl EventStore for HostStore {
         };
         let payload = Bytes::copy_from_slice(sse::payload_of(&event.frame));
         let request = HostRequest::Store { stream, payload: Some(payload.clone()) };
-        let append = append.clone();
+        let append = Box::new(append.clone());
         let pending = Pending::Append { key: key.clone(), epoch, append, payload, now, ticket };
         self.enqueue(&key.session, request, pending);
         Answer::Later

@@ -15,7 +15,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use tailrope_core::Ms;
 use tailrope_core::protocol::StreamNonce;
 use tailrope_core::store::{
@@ -25,8 +24,9 @@ use tailrope_core::store::{
 use tailrope_core::stream::Seq;
 
 mod session;
+mod tests;
 
-use session::{Session, cost, now, owned};
+use session::{Raw, Session, cost, now, owned};
 
 /// How often watched sessions are looked at.
 const LOOK: Duration = Duration::from_millis(10);
@@ -70,25 +70,40 @@ impl Folder {
         let changes = batch.iter().any(|op| !op.ask.is_question());
         // A reader needs no lock: the file is there as it was before a change, or after it.
         let _lock = changes.then(|| self.lock()).transpose()?;
-        let wanted =
-            batch.iter().map(|op| if let Ask::Append { append, .. } = &op.ask { cost(append) } else { 0 }).sum();
-        let mut room = self.room(wanted)?;
+        let wanted = batch.iter().map(|op| match &op.ask {
+            Ask::Append { append, .. } => cost(append),
+            Ask::Attach(Attach { message: Some(message), .. }) => message.bytes(),
+            _ => 0,
+        });
+        let mut room = self.room(wanted.sum())?;
         let file = self.file_of(name);
         let mut session = self.load(&file)?;
-        let outcomes = batch.iter().map(|op| Some(self.apply(&mut session, &op.ask, &mut room))).collect();
+        let outcomes = batch.iter().map(|op| self.apply(&file, &mut session, &op.ask, &mut room).map(Some));
+        let outcomes = outcomes.collect::<io::Result<_>>()?;
         if changes {
             self.save(&file, session.as_mut())?;
         }
         Ok(outcomes)
     }
 
-    fn apply(&self, session: &mut Option<Session>, ask: &Ask, room: &mut usize) -> Outcome {
-        Outcome::Done(match ask {
-            Ask::Hold(hold) => return Outcome::Held(Session::hold(session, hold, &self.name)),
-            Ask::Attach(attach) => return Outcome::Attached(Ok(self.attach(session.as_mut(), attach))),
+    fn apply(&self, file: &Path, session: &mut Option<Session>, ask: &Ask, room: &mut usize) -> io::Result<Outcome> {
+        Ok(Outcome::Done(match ask {
+            Ask::Hold(_) if session.is_none() && self.ended(file).exists() => {
+                return Ok(Outcome::Held(Err(StoreError::Gone)));
+            }
+            Ask::Hold(hold) => return Ok(Outcome::Held(Session::hold(session, hold, &self.name))),
+            Ask::Attach(attach) => return Ok(Outcome::Attached(self.attach(session.as_mut(), attach, room))),
+            Ask::Take { epoch, after } => {
+                let taken = owned(session, *epoch).map(|session| session.take(*after));
+                return Ok(Outcome::Taken(taken));
+            }
+            Ask::Withdraw { nonce, end } => {
+                let session = session.as_mut().ok_or(StoreError::Gone);
+                return Ok(Outcome::Withdrawn(session.and_then(|session| session.withdraw(*nonce, end))));
+            }
             Ask::Read { nonce, after, limit } => {
                 let page = session.as_ref().and_then(|session| self.page(session, &nonce.hex(), *after, *limit));
-                return Outcome::Page(page.ok_or(StoreError::Gone));
+                return Ok(Outcome::Page(page.ok_or(StoreError::Gone)));
             }
             Ask::Append { nonce, epoch, append } => owned(session, *epoch)
                 .and_then(|session| session.append(*nonce, append, &self.limits, room))
@@ -103,25 +118,38 @@ impl Folder {
             Ask::DropStream { nonce, epoch } => {
                 owned(session, *epoch).map(|session| drop(session.logs.remove(&nonce.hex())))
             }
-            Ask::DropSession { epoch } => owned(session, *epoch).map(drop).map(|()| *session = None),
+            Ask::DropSession { epoch } => {
+                let ended = owned(session, *epoch).map(drop);
+                if ended.is_ok() {
+                    // Before the session goes: by itself the file says nothing.
+                    if epoch.number > 1 {
+                        fs::write(self.ended(file), [])?;
+                    }
+                    *session = None;
+                }
+                ended
+            }
             _ => Err(StoreError::Failed("the store does not know this operation".to_owned())),
-        })
+        }))
     }
 
-    fn attach(&self, session: Option<&mut Session>, attach: &Attach) -> Attached {
-        let Some(session) = session else { return Attached::default() };
+    fn attach(&self, session: Option<&mut Session>, attach: &Attach, room: &mut usize) -> Result<Attached, StoreError> {
+        let Some(session) = session else { return Ok(Attached::default()) };
         let record = session.record();
         if !attach.finds(record.principal.as_deref()) {
-            return Attached { is_foreign: true, ..Attached::default() };
+            return Ok(Attached { is_foreign: true, ..Attached::default() });
+        }
+        if let (Some(nonce), Some(message)) = (attach.stream, &attach.message) {
+            session.post(nonce, message, &self.limits, room)?;
         }
         let log = attach.stream.and_then(|nonce| {
             let name = nonce.hex();
             let log = session.logs.get_mut(&name)?;
             log.readers += u64::from(attach.counts && attach.fits(log.head, log.tag_at(attach.after)));
-            let about = Bytes::copy_from_slice(&log.about.0);
+            let about = log.about.bytes();
             Some(AttachedLog { about, page: self.page(session, &name, attach.after, attach.limit)? })
         });
-        Attached { session: Some(record), is_foreign: false, log }
+        Ok(Attached { session: Some(record), is_foreign: false, log })
     }
 
     fn page(&self, session: &Session, name: &str, after: Seq, limit: ReadLimit) -> Option<LogPage> {
@@ -132,7 +160,7 @@ impl Folder {
             page: log.page(after, limit),
             chain: log.chain,
             is_finished: log.ended.is_some(),
-            tail: log.tail.as_ref().map(|tail| Bytes::copy_from_slice(&tail.0)),
+            tail: log.tail.as_ref().map(Raw::bytes),
             readers: log.readers,
             owner: is_other.then(|| Owner { epoch: session.epoch(), unseen_ms: self.unseen_ms(session) }),
         })
@@ -159,8 +187,9 @@ impl Folder {
     /// Opens the store. An owner that gave no sign of life for `owner_lost_ms` milliseconds counts as gone.
     pub(crate) fn open(path: &Path, limits: Limits, owner_lost_ms: u64) -> io::Result<Arc<Self>> {
         static OPENED: AtomicU64 = AtomicU64::new(0);
-        fs::create_dir_all(path.join("sessions"))?;
-        fs::create_dir_all(path.join("beats"))?;
+        for folder in ["sessions", "ended", "beats"] {
+            fs::create_dir_all(path.join(folder))?;
+        }
         let number = OPENED.fetch_add(1, Ordering::Relaxed);
         let folder = Arc::new(Self {
             path: path.to_owned(),
@@ -206,8 +235,8 @@ impl Folder {
         sightings.saw(owner, count.and_then(|text| text.parse().ok()), now)
     }
 
-    /// Tells the watchers of sessions that were written since the last look of every log, also of those that are gone. The
-    /// first watcher of a session is told, too.
+    /// Tells the watchers of sessions that were written since the last look of every log, also of those that are gone, and
+    /// of messages that wait for this store object. The first watcher of a session is told, too.
     fn look(&self, seen: &mut HashMap<Arc<str>, Seen>) {
         let mut before = std::mem::take(seen);
         for name in self.watchers.sessions() {
@@ -218,6 +247,9 @@ impl Folder {
                 let session = self.load(&file).ok().flatten().unwrap_or_default();
                 let found: BTreeSet<StreamNonce> = session.nonces().collect();
                 logs.union(&found).for_each(|nonce| self.watchers.changed(&name, *nonce));
+                if session.owner.as_ref() == Some(&self.name) && session.has_mail() {
+                    self.watchers.posted(&name);
+                }
                 logs = found;
             }
             seen.insert(name, (stamp, logs));
@@ -237,12 +269,18 @@ impl Folder {
             usage.bytes += session.bytes() as u64;
         }
         *self.usage.lock().unwrap_or_else(PoisonError::into_inner) = usage;
-        // By now nothing is left of what these owned.
-        let kept = Duration::from_millis(self.owner_lost_ms.saturating_add(self.limits.max_age_ms).saturating_mul(4));
-        for beat in fs::read_dir(self.path.join("beats"))? {
-            let beat = beat?;
-            if beat.metadata()?.modified()?.elapsed().is_ok_and(|age| age > kept) {
-                fs::remove_file(beat.path())?;
+        let Limits { max_age_ms, .. } = self.limits;
+        // By then nothing is left of what their store objects owned.
+        self.remove_older("beats", self.owner_lost_ms.saturating_add(max_age_ms).saturating_mul(4))?;
+        self.remove_older("ended", max_age_ms)
+    }
+
+    /// Removes files that were written so long ago.
+    fn remove_older(&self, folder: &str, age_ms: u64) -> io::Result<()> {
+        for file in fs::read_dir(self.path.join(folder))? {
+            let file = file?;
+            if file.metadata()?.modified()?.elapsed().is_ok_and(|age| age > Duration::from_millis(age_ms)) {
+                fs::remove_file(file.path())?;
             }
         }
         Ok(())
@@ -303,6 +341,11 @@ impl Folder {
     /// Hashed: a session may have any name.
     fn file_of(&self, session: &str) -> PathBuf {
         self.path.join("sessions").join(&*session_name(session))
+    }
+
+    /// Is there as long as the name of a session that ended stays taken.
+    fn ended(&self, file: &Path) -> PathBuf {
+        self.path.join("ended").join(file.file_name().unwrap_or_default())
     }
 
     fn files(&self) -> io::Result<Vec<PathBuf>> {
@@ -384,97 +427,4 @@ fn stamp(file: &Path) -> io::Result<Option<String>> {
     let mut line = String::new();
     BufReader::with_capacity(64, file).read_line(&mut line)?;
     Ok(Some(line))
-}
-
-mod tests {
-    use tailrope_core::store::contract::{Caller, check, check_settle, check_shared, check_size, progress};
-    use tailrope_core::store::{EventStore, Queued, SessionRecord};
-
-    use super::*;
-    use crate::kit::folder::Folder as Place;
-
-    fn start(place: &Place, limits: Limits, owner_lost_ms: u64) -> Arc<dyn EventStore> {
-        let folder = Folder::open(&place.path("store"), limits, owner_lost_ms).expect("a folder can be opened");
-        Arc::new(Queued::start(folder, &limits, 4, 5_000).expect("threads start"))
-    }
-
-    #[test]
-    fn it_keeps_every_rule() {
-        let places = Mutex::new(Vec::new());
-        check(&|| {
-            let place = Place::new();
-            let store = start(&place, Limits::default(), 5_000);
-            places.lock().unwrap().push(place);
-            store
-        });
-    }
-
-    #[test]
-    fn its_processes_keep_every_rule() {
-        let places = Mutex::new(Vec::new());
-        check_shared(&|| {
-            let place = Place::new();
-            let stores = [(); 2].map(|()| start(&place, Limits::default(), 5_000));
-            places.lock().unwrap().push(place);
-            stores.into()
-        });
-    }
-
-    #[test]
-    fn it_refuses_an_event_that_is_too_large() {
-        let place = Place::new();
-        check_size(&*start(&place, Limits { max_event_bytes: 100, ..Limits::default() }, 5_000));
-    }
-
-    #[test]
-    fn it_keeps_a_question_until_it_is_settled() {
-        let place = Place::new();
-        check_settle(&*start(&place, Limits { max_events_per_stream: 4, ..Limits::default() }, 5_000));
-    }
-
-    #[test]
-    fn a_full_folder_forgets_what_ended_and_nothing_that_runs() {
-        let place = Place::new();
-        let store = start(&place, Limits { max_bytes: 20_000, ..Limits::default() }, 5_000);
-        let caller = Caller::new(&*store, Ms(0));
-        let event = progress(&"x".repeat(7_000));
-        let mut ended = caller.open("one", 1);
-        caller.push(&mut ended, std::slice::from_ref(&event));
-        caller.finish(&ended, b"end").expect("it takes its end");
-        let mut running = caller.open("another", 2);
-        caller.push(&mut running, std::slice::from_ref(&event));
-        assert!(caller.log(&ended).is_some(), "there is room for both");
-        caller.push(&mut running, std::slice::from_ref(&event));
-        assert!(caller.log(&ended).is_none(), "its room was needed");
-        assert_eq!(caller.append(&running, 3, &[event]), Err(StoreError::Full { max: 20_000 }));
-        running.assert_stored(&caller, 0, "rule 7");
-    }
-
-    #[test]
-    fn a_session_whose_owner_is_gone_is_forgotten() {
-        let place = Place::new();
-        let limits = Limits { max_age_ms: 1, ..Limits::default() };
-        let gone = start(&place, limits, 40);
-        Caller::new(&*gone, Ms(0)).open("gone", 1);
-        drop(gone);
-        let store = start(&place, limits, 40);
-        let caller = Caller::new(&*store, Ms(0));
-        caller.hold("kept", SessionRecord::default());
-        caller.assert_usage("I11", |usage| (usage.sessions, usage.streams) == (1, 0));
-        assert!(caller.session("kept", None).is_some() && caller.session("gone", None).is_none());
-    }
-
-    #[test]
-    fn a_file_that_cannot_be_read_harms_its_session_alone() {
-        let place = Place::new();
-        let store = start(&place, Limits::default(), 5_000);
-        let caller = Caller::new(&*store, Ms(0));
-        let broken = caller.open("broken", 1);
-        fs::write(place.path("store").join("sessions").join(&*session_name("broken")), "1\n{").expect("it is written");
-        let outcome = caller.append(&broken, 1, &[progress("a")]);
-        assert!(matches!(outcome, Err(StoreError::Failed(_))), "{outcome:?}");
-        let mut whole = caller.open("whole", 2);
-        caller.push(&mut whole, &[progress("b")]);
-        whole.assert_stored(&caller, 0, "I9");
-    }
 }

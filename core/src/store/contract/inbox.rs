@@ -202,6 +202,7 @@ fn rule_14_the_inbox_has_bounds(a: &dyn EventStore, b: &dyn EventStore) {
     assert_eq!(taken(&owner, 0).len(), 2, "rule 14: what was refused does not wait");
     assert_eq!(post("s", &large), Ok(true), "rule 14: what was taken does not count");
     assert_eq!(taken(&owner, u64::from(u32::MAX)).len(), 1);
+    assert_eq!(taken(&owner, u64::from(u32::MAX)), []);
     for _ in 0..MAX_INBOX_MESSAGES {
         assert_eq!(post("s", b""), Ok(true), "rule 14");
     }

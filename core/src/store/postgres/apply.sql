@@ -1,15 +1,17 @@
 -- One transaction of a store object: what its callers asked for, in this order, which is by session. A session's row is
 -- locked before anything is read of it: nobody else changes it or its logs until the commit. Everybody locks sessions in
 -- the same order, so that two store objects do not lock each other out.
--- bounds: events and bytes of a stream, bytes of a session, age, cost of an event, cost of a log.
--- verdicts: 0 done, 1 gone, 2 fenced, 3 rolled back, 4 out of order. `again` is a second try of what may have been
--- committed: then an append is also done when later ones came behind it.
+-- bounds: events and bytes of a stream, bytes of a session, age, cost of an event, cost of a log, messages that wait, their
+-- bytes, messages that are taken at a time.
+-- verdicts: 0 done, 1 gone, 2 fenced, 3 rolled back, 4 out of order, 5 too many messages wait, 6 too many bytes of them,
+-- 7 the message has begun. `again` is a second try of what may have been committed: then an append is also done when later
+-- ones came behind it.
 CREATE FUNCTION {ns}.apply(
     me bigint, my_lane integer, clock bigint, power boolean, again boolean, lock_ms text, bounds bigint[],
     kinds smallint[], names bytea[], epochs bigint[], salts bigint[], nonces bytea[], a_s bigint[], b_s bigint[],
     c_s bigint[], counts integer[], ats integer[], sizes bigint[], bodies bytea[], abouts bytea[], tails bytea[],
-    retries bigint[], notes text[], e_kinds smallint[], e_tags integer[], e_offsets integer[], e_lengths integer[],
-    principals bytea[]
+    retries bigint[], paces bytea[], notes text[], e_kinds smallint[], e_tags integer[], e_offsets integer[],
+    e_lengths integer[], principals bytea[]
 ) RETURNS SETOF {ns}.found LANGUAGE plpgsql AS $$
 DECLARE
     now_ms bigint := coalesce(clock, {ns}.now_ms());
@@ -47,9 +49,9 @@ BEGIN
     done.kinds := '{}'; done.tags := '{}'; done.hearers := '{}';
     FOR r IN
         SELECT * FROM unnest(kinds, names, epochs, salts, nonces, a_s, b_s, c_s, counts, ats, sizes, bodies, abouts, tails,
-            retries, notes) WITH ORDINALITY
-            AS u (kind, name, epoch, salt, nonce, a, b, c, n, at, size, body, about, tail, retry, note, write)
-        UNION ALL SELECT 0, NULL, 0, 0, NULL, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, 0
+            retries, paces, notes) WITH ORDINALITY
+            AS u (kind, name, epoch, salt, nonce, a, b, c, n, at, size, body, about, tail, retry, paced, note, write)
+        UNION ALL SELECT 0, NULL, 0, 0, NULL, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, 0
     LOOP
         IF r.name IS DISTINCT FROM name_now THEN
             n_bytes := n_bytes + d_bytes;
@@ -69,11 +71,11 @@ BEGIN
         END IF;
         told := NULL;
         verdict := CASE
-            WHEN r.kind >= 6 THEN 0
+            WHEN r.kind IN (6, 7) THEN 0
             WHEN se.id IS NULL THEN 1
-            WHEN (se.epoch, se.salt) <> (r.epoch, r.salt) THEN 2
+            WHEN r.kind <> 8 AND (se.epoch, se.salt) <> (r.epoch, r.salt) THEN 2
             ELSE 0 END;
-        IF verdict = 0 AND r.kind IN (1, 2) THEN
+        IF verdict = 0 AND r.kind IN (1, 2, 8) THEN
             SELECT * INTO st FROM {ns}.stream WHERE session = se.id AND nonce = r.nonce;
         END IF;
 
@@ -87,7 +89,7 @@ BEGIN
             verdict := CASE
                 WHEN is_new THEN NULL
                 WHEN st.id IS NULL THEN 1
-                WHEN is_there AND (st.finished IS NOT NULL OR (r.tail IS NULL AND r.retry IS NULL)) THEN 0
+                WHEN is_there AND (st.finished IS NOT NULL OR (r.tail IS NULL AND r.paced IS NULL)) THEN 0
                 WHEN again AND st.head >= r.a + r.n AND EXISTS (
                     SELECT FROM {ns}.event WHERE stream = st.id AND seq = r.a + r.n - 1
                         AND tag = r.c::bit(32)::integer) THEN 0
@@ -103,8 +105,8 @@ BEGIN
                 IF is_new THEN
                     added_bytes := added_bytes + log_cost + octet_length(r.about);
                     INSERT INTO {ns}.stream
-                        (session, nonce, head, low, low_tag, low_at, chain, events, bytes, finished, retry_ms)
-                    VALUES (se.id, r.nonce, r.n, 1, r.b::bit(32)::integer, now_ms, r.c, r.n, added_bytes, ended, r.retry)
+                        (session, nonce, head, low, low_tag, low_at, chain, events, bytes, finished, paced)
+                    VALUES (se.id, r.nonce, r.n, 1, r.b::bit(32)::integer, now_ms, r.c, r.n, added_bytes, ended, r.paced)
                     RETURNING * INTO st;
                     n_streams := n_streams + 1;
                     IF r.about <> '' THEN
@@ -115,7 +117,7 @@ BEGIN
                         head = head + added, chain = CASE WHEN is_there THEN chain ELSE r.c END,
                         events = events + added, bytes = bytes + added_bytes,
                         low_at = CASE WHEN low > head THEN now_ms ELSE low_at END,
-                        finished = ended, retry_ms = coalesce(r.retry, retry_ms)
+                        finished = ended, paced = coalesce(r.paced, paced)
                     WHERE id = st.id RETURNING * INTO st;
                 END IF;
                 IF added = 1 THEN
@@ -158,7 +160,7 @@ BEGIN
                 SELECT id FROM {ns}.stream WHERE session = se.id AND (r.kind = 4 OR nonce = r.nonce)));
             n_streams := n_streams + t.streams; n_events := n_events + t.events; n_bytes := n_bytes + t.bytes;
             IF r.kind = 4 THEN
-                DELETE FROM {ns}.session WHERE id = se.id;
+                PERFORM {ns}.end_sessions(ARRAY[se.id], now_ms);
                 n_sessions := n_sessions - 1; n_bytes := n_bytes + d_bytes;
                 se := NULL; d_bytes := 0;
             END IF;
@@ -169,13 +171,17 @@ BEGIN
         ELSIF r.kind = 6 THEN -- hold; with n it may take the session over from the epoch a, b; with retry there is a record
             is_new := se.id IS NULL;
             verdict := CASE
-                WHEN is_new THEN (r.n > 0 OR r.retry IS NULL)::integer
+                WHEN is_new THEN (r.n > 0 OR r.retry IS NULL
+                    OR EXISTS (SELECT FROM {ns}.ended WHERE name = r.name AND at > oldest))::integer
                 WHEN (se.epoch, se.salt) = (r.epoch, r.salt) OR (r.n > 0 AND (se.epoch, se.salt) = (r.a, r.b)) THEN 0
                 ELSE 2 END;
             IF verdict = 0 THEN
                 IF r.retry IS NOT NULL THEN
                     se.revision := r.note; se.principal := r.body; se.retry_ms := r.retry; se.lists := r.c;
                     se.standalone := r.nonce;
+                END IF;
+                IF (se.epoch, se.salt) <> (r.epoch, r.salt) THEN
+                    d_bytes := d_bytes - {ns}.forget_taken(se.id, NULL);
                 END IF;
                 -- Told by the commit itself: an heir that ends before it has told would leave an owner that never learns of it.
                 -- It is rare enough for the lock of that.
@@ -198,16 +204,50 @@ BEGIN
                 END IF;
             END IF;
 
-        ELSE -- attach, which counts a reader
-            UPDATE {ns}.stream AS x SET readers = readers + 1, followers = CASE
-                WHEN se.owner = me AND NOT se.is_released THEN followers
-                ELSE (me || array_remove(followers, me))[1:8] END
-            WHERE session = se.id AND nonce = r.nonce AND head >= r.a
-                AND array_position(principals[r.at : r.at + r.n - 1], se.principal) IS NOT NULL
-                AND coalesce(r.retry = {ns}.tag_at(x, r.a), true)
-            RETURNING se.owner || followers INTO told;
-            RETURN QUERY SELECT * FROM {ns}.look(r.write::integer, me, r.name, r.nonce,
-                principals[r.at : r.at + r.n - 1], r.a, r.b, r.c, r.size);
+        ELSIF r.kind = 7 THEN -- attach: of so many readers (epoch); a message's log begins with a chain (salt)
+            is_there := array_position(principals[r.at : r.at + r.n - 1], se.principal) IS NOT NULL AND se.id IS NOT NULL;
+            IF is_there AND r.body IS NOT NULL
+                AND NOT EXISTS (SELECT FROM {ns}.stream WHERE session = se.id AND nonce = r.nonce)
+            THEN
+                SELECT * INTO t FROM {ns}.post(se.id, r.nonce, r.about, r.body, r.salt, now_ms, bounds);
+                verdict := t.verdict; d_bytes := d_bytes + t.bytes; n_streams := n_streams + (verdict = 0)::integer;
+            END IF;
+            IF verdict = 0 THEN
+                UPDATE {ns}.stream AS x SET readers = readers + r.epoch, followers = CASE
+                    WHEN se.owner = me AND NOT se.is_released THEN followers
+                    ELSE (me || array_remove(followers, me))[1:8] END
+                WHERE is_there AND session = se.id AND nonce = r.nonce AND head >= r.a
+                    AND coalesce(r.retry = {ns}.tag_at(x, r.a), true)
+                RETURNING se.owner || followers INTO told;
+                -- Also where an earlier try left it: its answer was lost, and nobody is told.
+                IF is_there AND r.body IS NOT NULL AND se.owner <> me AND EXISTS (
+                    SELECT FROM {ns}.stream AS x JOIN {ns}.message AS m ON m.session = se.id AND m.stream = x.id
+                    WHERE x.session = se.id AND x.nonce = r.nonce AND NOT m.is_taken)
+                THEN
+                    told := array_remove(told, se.owner);
+                    done.hearers := done.hearers || se.owner; done.tags := done.tags || -r.write::integer;
+                END IF;
+                RETURN QUERY SELECT * FROM {ns}.look(r.write::integer, me, r.name, r.nonce,
+                    principals[r.at : r.at + r.n - 1], r.a, r.b, r.c, r.size);
+            END IF;
+
+        ELSIF r.kind = 8 THEN -- withdraw
+            IF st.finished IS NULL THEN
+                DELETE FROM {ns}.message WHERE session = se.id AND stream = st.id AND NOT is_taken RETURNING bytes INTO t;
+                IF FOUND THEN
+                    added_bytes := octet_length(r.tail);
+                    INSERT INTO {ns}.event VALUES (st.id, -1, now_ms, 0, 0, true, r.tail);
+                    UPDATE {ns}.stream SET finished = now_ms, is_withdrawn = true, bytes = bytes + added_bytes
+                    WHERE id = st.id RETURNING * INTO st;
+                    touched := touched || st.id; d_bytes := d_bytes + added_bytes - t.bytes;
+                END IF;
+            END IF;
+            verdict := CASE WHEN st.id IS NULL THEN 1 WHEN st.is_withdrawn THEN 0 ELSE 7 END;
+            IF verdict = 0 THEN told := st.followers; END IF;
+
+        ELSE -- take, and forget those up to a
+            d_bytes := d_bytes - {ns}.forget_taken(se.id, r.a);
+            RETURN QUERY SELECT * FROM {ns}.take(r.write::integer, se.id, bounds[9]);
         END IF;
         done.kinds := done.kinds || verdict;
         IF told IS NOT NULL THEN

@@ -6,7 +6,7 @@ use super::EVENT_OVERHEAD;
 use crate::protocol::StreamNonce;
 use crate::store::mailbox::{Ask, Op};
 use crate::store::{Attach, Epoch};
-use crate::stream::StoredEvent;
+use crate::stream::{Chain, StoredEvent};
 
 /// Columns: one row for each write, in the order of sessions; and one for each event.
 #[derive(Default)]
@@ -29,6 +29,7 @@ pub(super) struct Encoded<'a> {
     abouts: Vec<Option<&'a [u8]>>,
     tails: Vec<Option<&'a [u8]>>,
     retries: Vec<Option<i64>>,
+    paces: Vec<Option<Vec<u8>>>,
     notes: Vec<Option<&'a str>>,
     event_kinds: Vec<i16>,
     event_tags: Vec<i32>,
@@ -79,6 +80,7 @@ struct Row<'a> {
     about: Option<&'a [u8]>,
     tail: Option<&'a [u8]>,
     retry: Option<i64>,
+    paced: Option<Vec<u8>>,
     note: Option<&'a str>,
     principals: Vec<Option<&'a [u8]>>,
 }
@@ -124,10 +126,11 @@ impl<'a> Encoded<'a> {
         self.abouts.push(row.about);
         self.tails.push(row.tail);
         self.retries.push(row.retry);
+        self.paces.push(row.paced);
         self.notes.push(row.note);
     }
 
-    pub(super) fn parameters(&self) -> [(&(dyn ToSql + Sync), Type); 21] {
+    pub(super) fn parameters(&self) -> [(&(dyn ToSql + Sync), Type); 22] {
         [
             (&self.kinds, Type::INT2_ARRAY),
             (&self.names, Type::BYTEA_ARRAY),
@@ -144,6 +147,7 @@ impl<'a> Encoded<'a> {
             (&self.abouts, Type::BYTEA_ARRAY),
             (&self.tails, Type::BYTEA_ARRAY),
             (&self.retries, Type::INT8_ARRAY),
+            (&self.paces, Type::BYTEA_ARRAY),
             (&self.notes, Type::TEXT_ARRAY),
             (&self.event_kinds, Type::INT2_ARRAY),
             (&self.event_tags, Type::INT4_ARRAY),
@@ -164,7 +168,7 @@ fn row(ask: &Ask) -> Row<'_> {
             events: &append.events,
             about: Some(&*append.about).filter(|_| append.first == 1),
             tail: append.end.as_deref(),
-            retry: append.retry_ms.map(i64::from),
+            paced: append.paced.map(|paced| paced.to_bytes().to_vec()),
             ..of(1, *epoch, Some(nonce))
         },
         Ask::Settle { nonce, epoch, seq } => Row { a: position(*seq), ..of(2, *epoch, Some(nonce)) },
@@ -192,11 +196,21 @@ fn row(ask: &Ask) -> Row<'_> {
             c: position(attach.limit.events as u64),
             size: position(attach.limit.bytes as u64),
             retry: attach.tag.map(|tag| i64::from(tag.cast_signed())),
+            body: attach.message.as_ref().map(|message| &*message.body),
+            about: attach.message.as_ref().map(|message| &*message.about),
             principals: principals(attach),
-            ..of(7, Epoch::default(), attach.stream.as_ref())
+            ..of(7, counted(attach), attach.stream.as_ref())
         },
+        Ask::Withdraw { nonce, end } => Row { tail: Some(end), ..of(8, Epoch::default(), Some(nonce)) },
+        Ask::Take { epoch, after } => Row { a: position(*after), ..of(9, *epoch, None) },
         _ => unreachable!("it changes nothing"),
     }
+}
+
+/// What an attach says in the place of an epoch: how many readers count, and the chain of a log that it begins.
+fn counted(attach: &Attach) -> Epoch {
+    let chain = attach.stream.map_or(0, |nonce| Chain::start(&nonce.0).0);
+    Epoch { number: u64::from(attach.counts), salt: chain }
 }
 
 /// Those whose session is found.

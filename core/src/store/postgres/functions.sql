@@ -35,18 +35,35 @@ BEGIN
     RETURNING t.sessions, t.streams, t.events, t.bytes INTO sessions, streams, events, bytes;
 END $$;
 
--- Forgets streams whose sessions' rows are locked.
+-- Forgets streams whose sessions' rows are locked, with their messages.
 CREATE FUNCTION {ns}.forget(ids bigint[], OUT streams bigint, OUT events bigint, OUT bytes bigint) LANGUAGE plpgsql AS $$
 BEGIN
     WITH gone AS (
         DELETE FROM {ns}.stream WHERE id = ANY (ids) RETURNING id, session, stream.events, stream.bytes
     ), thrown AS (
         INSERT INTO {ns}.trash (stream, events) SELECT id, gone.events FROM gone
+    ), unasked AS (
+        DELETE FROM {ns}.message AS m USING gone WHERE m.session = gone.session AND m.stream = gone.id
+        RETURNING m.session, m.bytes
+    ), freed AS (
+        SELECT session, 1 AS streams, gone.events, gone.bytes FROM gone
+        UNION ALL SELECT session, 0, 0, unasked.bytes FROM unasked
     ), shrunk AS (
         UPDATE {ns}.session AS se SET bytes = se.bytes - of.bytes
-        FROM (SELECT session, sum(gone.bytes) AS bytes FROM gone GROUP BY session) AS of WHERE se.id = of.session
+        FROM (SELECT session, sum(freed.bytes) AS bytes FROM freed GROUP BY session) AS of WHERE se.id = of.session
     )
-    SELECT -count(*), -coalesce(sum(gone.events), 0), -coalesce(sum(gone.bytes), 0) INTO streams, events, bytes FROM gone;
+    SELECT -coalesce(sum(freed.streams), 0), -coalesce(sum(freed.events), 0), -coalesce(sum(freed.bytes), 0)
+    INTO streams, events, bytes FROM freed;
+END $$;
+
+-- Forgets sessions whose rows are locked and whose streams are forgotten.
+CREATE FUNCTION {ns}.end_sessions(ids bigint[], now_ms bigint) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    WITH gone AS (
+        DELETE FROM {ns}.session WHERE id = ANY (ids) RETURNING name, epoch
+    )
+    INSERT INTO {ns}.ended SELECT name, now_ms FROM gone WHERE epoch > 1
+    ON CONFLICT (name) DO UPDATE SET at = excluded.at;
 END $$;
 
 -- Moves `low` on while a stream is over its bounds; then events that outlived the prefix go, oldest first.
@@ -140,6 +157,7 @@ DECLARE
     now_ms bigint := coalesce(clock, {ns}.now_ms());
     left_ids bigint[];
     ids bigint[];
+    names bytea[];
     t record;
 BEGIN
     PERFORM {ns}.begin(false, '1000');
@@ -153,10 +171,14 @@ BEGIN
         SELECT st.id FROM {ns}.stream AS st JOIN {ns}.session AS se ON se.id = st.session
         WHERE st.finished <= now_ms - retention_ms ORDER BY st.finished LIMIT at_most FOR UPDATE SKIP LOCKED
     );
-    more := at_most IN (cardinality(left_ids), cardinality(ids));
+    names := ARRAY(
+        SELECT e.name FROM {ns}.ended AS e WHERE e.at <= now_ms - max_age_ms LIMIT at_most FOR UPDATE SKIP LOCKED
+    );
+    more := at_most IN (cardinality(left_ids), cardinality(ids), cardinality(names));
+    DELETE FROM {ns}.ended WHERE name = ANY (names);
     SELECT * INTO streams, events, bytes
     FROM {ns}.forget(ids || ARRAY(SELECT st.id FROM {ns}.stream AS st WHERE st.session = ANY (left_ids)));
-    DELETE FROM {ns}.session WHERE id = ANY (left_ids);
+    PERFORM {ns}.end_sessions(left_ids, now_ms);
     sessions := -cardinality(left_ids);
     WITH left_over AS (
         SELECT o.id FROM {ns}.owner AS o WHERE o.gone < now_ms - max_age_ms
@@ -205,7 +227,9 @@ END $$;
 -- Tables with so many dead rows that their room has to be used again.
 CREATE FUNCTION {ns}.worn(at_least bigint) RETURNS SETOF text LANGUAGE sql STABLE AS $$
     SELECT relname::text FROM pg_catalog.pg_class
-    WHERE oid = ANY (ARRAY['{ns}.session', '{ns}.stream', '{ns}.event', '{ns}.trash', '{ns}.tally']::regclass[])
+    WHERE oid = ANY (ARRAY[
+            '{ns}.session', '{ns}.ended', '{ns}.stream', '{ns}.event', '{ns}.message', '{ns}.trash', '{ns}.tally'
+        ]::regclass[])
         AND pg_stat_get_dead_tuples(oid) >= at_least + pg_stat_get_live_tuples(oid) / 5
 $$;
 
@@ -273,9 +297,10 @@ END $$;
 
 -- A sign of life. Tells what all others have counted, and the beats of those before it in the order of ids, and around:
 -- each one that dies has one after it that sees that. What it costs does not depend on how many there are.
+-- posted: its sessions for which a message waits. Whoever left it may have ended before it told that.
 CREATE FUNCTION {ns}.beat(
     me bigint, OUT sessions bigint, OUT streams bigint, OUT events bigint, OUT bytes bigint,
-    OUT others bigint[], OUT beats bigint[]
+    OUT others bigint[], OUT beats bigint[], OUT posted bytea[]
 ) LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM {ns}.begin(false, '1000');
@@ -285,6 +310,10 @@ BEGIN
         UNION ALL
         (SELECT id, beat FROM {ns}.owner WHERE gone IS NULL AND id > me ORDER BY id DESC LIMIT 8)
     ) AS near;
+    posted := ARRAY(
+        SELECT DISTINCT se.name FROM {ns}.message AS m JOIN {ns}.session AS se ON se.id = m.session
+        WHERE NOT m.is_taken AND se.owner = me
+    );
     SELECT * INTO sessions, streams, events, bytes FROM {ns}.sum_up(me);
 END $$;
 
@@ -326,7 +355,7 @@ BEGIN
     SELECT * INTO st FROM {ns}.stream WHERE session = se.id AND nonce = stream_nonce;
     IF FOUND THEN
         f.head := st.head; f.low := st.low; f.tag_at := {ns}.tag_at(st, after); f.chain := st.chain;
-        f.is_finished := st.finished IS NOT NULL; f.readers := st.readers; f.log_retry_ms := st.retry_ms;
+        f.is_finished := st.finished IS NOT NULL; f.readers := st.readers; f.paced := st.paced;
         IF principals IS NOT NULL THEN
             f.about := (SELECT frame FROM {ns}.event WHERE stream = st.id AND seq = 0);
         END IF;
@@ -344,7 +373,7 @@ BEGIN
     RETURN NEXT f;
 END $$;
 
--- The logs of a session that have no end.
+-- The logs of a session that have no end, and whose message does not wait.
 CREATE FUNCTION {ns}.running(write integer, session_id bigint) RETURNS SETOF {ns}.found LANGUAGE plpgsql STABLE AS $$
 DECLARE
     f {ns}.found;
@@ -352,21 +381,28 @@ BEGIN
     f.write := write;
     FOR f.nonce, f.head, f.chain, f.about IN
         SELECT nonce, head, chain, frame FROM {ns}.stream LEFT JOIN {ns}.event ON stream = id AND seq = 0
-        WHERE session = session_id AND finished IS NULL
+        WHERE session = session_id AND finished IS NULL AND NOT EXISTS (
+            SELECT FROM {ns}.message AS m WHERE m.session = session_id AND m.stream = id AND NOT m.is_taken)
     LOOP
         RETURN NEXT f;
     END LOOP;
 END $$;
 
--- What can change in the logs of these sessions, to be compared with what it was. A session without logs has a row, too.
+-- What can change in the logs of these sessions, and the last message that waits, to be compared with what it was. A session
+-- without logs has a row, too.
 CREATE FUNCTION {ns}.heads(me bigint, names bytea[])
-RETURNS TABLE (at bigint, is_mine boolean, nonce bytea, head bigint, is_finished boolean, readers bigint)
+RETURNS TABLE (
+    at bigint, is_mine boolean, nonce bytea, head bigint, is_finished boolean, readers bigint, waiting bigint
+)
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN QUERY
-    SELECT u.at, se.owner = me, st.nonce, st.head, st.finished IS NOT NULL, st.readers
+    SELECT u.at, se.owner = me, st.nonce, st.head, st.finished IS NOT NULL, st.readers, m.waiting
     FROM unnest(names) WITH ORDINALITY AS u (name, at)
     CROSS JOIN LATERAL (SELECT * FROM {ns}.session AS s WHERE s.name = u.name OFFSET 0) AS se
+    CROSS JOIN LATERAL (
+        SELECT max(of.stream) AS waiting FROM {ns}.message AS of WHERE of.session = se.id AND NOT of.is_taken
+    ) AS m
     LEFT JOIN LATERAL (SELECT * FROM {ns}.stream AS s WHERE s.session = se.id OFFSET 0) AS st ON true;
 END $$;
 

@@ -70,6 +70,9 @@ impl House {
         let row = client.query_typed_one(&context.statements.beat, &[(&context.owner, Type::INT8)]).await?;
         lock(&self.context.book).others = tally(&row);
         let (others, beats): (Vec<i64>, Vec<i64>) = (row.get(4), row.get(5));
+        for session in row.get::<_, Vec<&[u8]>>(6) {
+            context.wake.watchers.posted(&String::from_utf8_lossy(session));
+        }
         if context.wake.is_listening() {
             context.wake.check(context.owner);
         }

@@ -7,11 +7,14 @@ use tokio_postgres::{Client, Error, Row};
 
 use super::batch::Encoded;
 use super::link::SharedLink;
-use super::reader::{attached, running};
+use super::reader::{attached, mail, running};
 use super::usage::Tally;
 use super::{Context, lock};
 use crate::store::mailbox::{Ask, Op, Take};
-use crate::store::{Outcome, StoreError};
+use crate::store::{MAX_INBOX_BYTES, MAX_INBOX_MESSAGES, Outcome, StoreError};
+
+/// The verdict on a withdrawal that comes too late.
+const HAS_BEGUN: i16 = 7;
 
 /// Of one transaction.
 const TAKE: Take = Take { changes: true, questions: false, sessions: 256, operations: 256, bytes: 4 << 20 };
@@ -64,7 +67,7 @@ fn conclude(
     let last = rows.pop();
     let last = last.map(|last| (last.get("kinds"), last.get("seqs"), last.get("tags"), last.get("hearers")));
     let (verdicts, counted, writes, hearers): (Vec<i16>, Vec<i64>, Vec<i32>, Vec<i64>) = last.unwrap_or_default();
-    let place = |write: i32| usize::try_from(write - 1).ok().and_then(|at| encoded.order.get(at)).copied();
+    let place = |write: i32| encoded.order.get((write.unsigned_abs() as usize).checked_sub(1)?).copied();
     let bytes = {
         let mut book = lock(&context.book);
         if let [sessions, streams, events, bytes, trimmed] = counted[..] {
@@ -75,25 +78,21 @@ fn conclude(
     if bytes > context.max_bytes {
         context.house.notify_one();
     }
-    let mut found: Vec<Result<Vec<Row>, StoreError>> = batch.iter().map(|_| Ok(Vec::new())).collect();
+    let mut found: Vec<(i16, Vec<Row>)> = batch.iter().map(|_| (0, Vec::new())).collect();
     for (at, verdict) in encoded.order.iter().zip(verdicts) {
-        match verdict {
-            0 => {}
-            1 => found[*at] = Err(StoreError::Gone),
-            2 => found[*at] = Err(StoreError::Fenced),
-            3 => found[*at] = Err(StoreError::RolledBack),
-            _ => found[*at] = Err(StoreError::OutOfOrder),
-        }
+        found[*at].0 = verdict;
     }
     for row in rows {
-        if let Some(Ok(rows)) = place(row.get("write")).and_then(|at| found.get_mut(at)) {
+        if let Some((_, rows)) = place(row.get("write")).and_then(|at| found.get_mut(at)) {
             rows.push(row);
         }
     }
     let told = writes.into_iter().zip(hearers);
-    context.wake.wrote(told.filter_map(|(write, hearer)| Some((hearer, &batch[place(write)?]))));
-    let outcome = |(op, found): (&Op, Result<Vec<Row>, _>)| match &op.ask {
+    context.wake.wrote(told.filter_map(|(write, hearer)| Some((hearer, &batch[place(write)?], write < 0))));
+    let outcome = |op: &Op, verdict, found: Result<Vec<Row>, _>| match &op.ask {
         Ask::Hold(_) => Outcome::Held(found.map(|rows| rows.iter().map(running).collect())),
+        Ask::Take { .. } => Outcome::Taken(found.map(|rows| rows.iter().map(mail).collect())),
+        Ask::Withdraw { .. } => Outcome::Withdrawn(found.map(|_| verdict != HAS_BEGUN)),
         Ask::Attach(attach) => Outcome::Attached(found.map(|rows| {
             let found = attached(context, rows.first());
             if let (Some(nonce), Some(log)) = (attach.stream, &found.log)
@@ -105,5 +104,19 @@ fn conclude(
         })),
         _ => Outcome::Done(found.map(drop)),
     };
-    batch.iter().zip(found).map(|of| Some(outcome(of))).collect()
+    let found = found.into_iter().map(|(verdict, rows)| (verdict, refusal(verdict).map_or(Ok(rows), Err)));
+    batch.iter().zip(found).map(|(op, (verdict, found))| Some(outcome(op, verdict, found))).collect()
+}
+
+/// What a verdict of `apply` says to whom it refuses something.
+fn refusal(verdict: i16) -> Option<StoreError> {
+    match verdict {
+        0 | HAS_BEGUN => None,
+        1 => Some(StoreError::Gone),
+        2 => Some(StoreError::Fenced),
+        3 => Some(StoreError::RolledBack),
+        5 => Some(StoreError::InboxFull { max: MAX_INBOX_MESSAGES }),
+        6 => Some(StoreError::InboxFull { max: MAX_INBOX_BYTES }),
+        _ => Some(StoreError::OutOfOrder),
+    }
 }

@@ -62,6 +62,8 @@ type Seen = (i64, bool, i64);
 #[derive(Default)]
 struct Found {
     is_mine: bool,
+    /// The number of the last message that waits.
+    waiting: Option<i64>,
     logs: HashMap<StreamNonce, Seen>,
 }
 
@@ -69,6 +71,7 @@ struct Found {
 #[derive(Default)]
 struct Session {
     is_mine: bool,
+    waiting: Option<i64>,
     /// When a reader came to it that was last to come. None where nobody reads here what another one writes.
     followed: Option<Instant>,
     /// None of a log to which a reader came, and which was not looked at since.
@@ -107,6 +110,9 @@ impl Known {
         if session.is_mine && !found.is_mine {
             wake.watchers.session_changed(name);
         }
+        if found.is_mine && found.waiting > session.waiting {
+            wake.watchers.posted(name);
+        }
         for (nonce, seen) in &found.logs {
             let is_new = match session.logs.get(nonce) {
                 Some(Some(before)) => before != seen,
@@ -118,7 +124,7 @@ impl Known {
         }
         let gone = session.logs.keys().filter(|nonce| !found.logs.contains_key(nonce));
         gone.for_each(|nonce| wake.watchers.changed(name, *nonce));
-        session.is_mine = found.is_mine;
+        (session.is_mine, session.waiting) = (found.is_mine, found.waiting);
         if found.is_mine || found.logs.is_empty() {
             session.followed = None;
         }
@@ -138,7 +144,7 @@ async fn look(client: &Client, context: &Context, sessions: &[Arc<str>]) -> Resu
         for row in rows {
             let at = usize::try_from(row.get::<_, i64>(0) - 1).unwrap_or(usize::MAX);
             let Some(found) = all.get_mut(first.saturating_add(at)) else { continue };
-            found.is_mine = row.get(1);
+            (found.is_mine, found.waiting) = (row.get(1), row.get(6));
             let nonce: Option<[u8; 12]> = row.get::<_, Option<&[u8]>>(2).and_then(|nonce| nonce.try_into().ok());
             if let Some(nonce) = nonce {
                 let (head, is_finished, readers) = (row.get(3), row.get(4), row.get(5));

@@ -39,7 +39,9 @@ use wake::Wake;
 use super::liveness::{Sightings, beat_ms};
 use super::mailbox::{Backend, Mailbox, Queued};
 use super::threads::Threads;
-use super::{Durability, OpenError, StoreOptions, Usage, WallClock, Watcher};
+use super::{
+    Durability, MAX_INBOX_BYTES, MAX_INBOX_MESSAGES, MAX_TAKEN, OpenError, StoreOptions, Usage, WallClock, Watcher,
+};
 use crate::Ms;
 
 /// For tests that give it any text.
@@ -105,6 +107,9 @@ impl Context {
             ms(limits.max_age_ms),
             EVENT_OVERHEAD,
             LOG_OVERHEAD,
+            signed(MAX_INBOX_MESSAGES),
+            signed(MAX_INBOX_BYTES),
+            signed(MAX_TAKEN),
         ];
         Self {
             mailbox: Arc::new(Mailbox::new(address.timeout, CLOSING)),

@@ -14,8 +14,10 @@ use super::batch::{position, principals};
 use super::link::SharedLink;
 use crate::protocol::{ListChanged, Revision, StreamNonce};
 use crate::store::mailbox::{Ask, Op, Take};
-use crate::store::{Attached, AttachedLog, Epoch, LogPage, Outcome, Owner, RunningLog, SessionRecord, StoreError};
-use crate::stream::{EventKind, Page, StoredEvent};
+use crate::store::{
+    Attached, AttachedLog, Epoch, LogPage, Mail, Message, Outcome, Owner, RunningLog, SessionRecord, StoreError,
+};
+use crate::stream::{EventKind, Paced, Page, StoredEvent};
 
 /// Questions that are under way at a time.
 const AT_A_TIME: usize = 64;
@@ -100,7 +102,6 @@ pub(super) fn attached(context: &Context, row: Option<&Row>) -> Attached {
     };
     let log = row.get::<_, Option<i64>>("head").map(|head| AttachedLog {
         about: bytes(row, "about").unwrap_or_default(),
-        retry_ms: row.get::<_, Option<i64>>("log_retry_ms").and_then(|ms| ms.try_into().ok()),
         page: LogPage {
             page: Page {
                 events: events(row),
@@ -111,6 +112,7 @@ pub(super) fn attached(context: &Context, row: Option<&Row>) -> Attached {
             chain: unsigned(row, "chain"),
             is_finished: row.get("is_finished"),
             tail: bytes(row, "tail"),
+            paced: row.get::<_, Option<&[u8]>>("paced").and_then(Paced::from_bytes).unwrap_or_default(),
             readers: unsigned(row, "readers"),
             owner: row.get::<_, Option<i64>>("owner").map(|owner| Owner {
                 epoch: Epoch { number: unsigned(row, "epoch"), salt: unsigned(row, "salt") },
@@ -142,6 +144,16 @@ pub(super) fn running(row: &Row) -> RunningLog {
         head: unsigned(row, "head"),
         chain: unsigned(row, "chain"),
         about: bytes(row, "about").unwrap_or_default(),
+    }
+}
+
+/// A message that was taken.
+pub(super) fn mail(row: &Row) -> Mail {
+    let part = |column| bytes(row, column).unwrap_or_default();
+    Mail {
+        number: unsigned(row, "number"),
+        nonce: nonce(row, "nonce").unwrap_or(StreamNonce([0; 12])),
+        message: Message { about: part("about"), body: part("body") },
     }
 }
 

@@ -8,10 +8,14 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::link::fault;
 
 /// The version of the tables and functions.
-const VERSION: i32 = 4;
+const VERSION: i32 = 5;
+/// The oldest version whose releases can use them. A change that these can use leaves it as it is, so that two releases may
+/// serve one store.
+const SERVES: i32 = 5;
 
 const TABLES: &str = include_str!("tables.sql");
 const FUNCTIONS: &str = include_str!("functions.sql");
+const INBOX: &str = include_str!("inbox.sql");
 const APPLY: &str = include_str!("apply.sql");
 
 /// What a store object says over and over.
@@ -35,7 +39,7 @@ impl Statements {
             format!("SELECT * FROM \"{namespace}\".{function}({})", parameters.join(", "))
         };
         Self {
-            apply: call("apply", 28),
+            apply: call("apply", 29),
             look: call("look", 9),
             heads: call("heads", 2),
             tell: call("tell", 2),
@@ -82,7 +86,7 @@ async fn exists(client: &Client, statement: &str, name: &str) -> Result<bool, St
     Ok(!rows.is_empty())
 }
 
-/// Whether the tables are there. Others of the same names are refused.
+/// Whether the tables are there. Others of the same names are refused, and those of a release that does not serve this one.
 async fn is_there(client: &Client, namespace: &str) -> Result<bool, String> {
     let about = format!("\"{namespace}\".about");
     // Functions like to_regclass look into a cache, which in a transaction that waited for a lock is old.
@@ -92,18 +96,20 @@ async fn is_there(client: &Client, namespace: &str) -> Result<bool, String> {
     if !exists(client, FIND, namespace).await? {
         return Ok(false);
     }
-    let other = || format!("the schema {namespace} is of something else");
-    let rows = client.query_typed(&format!("SELECT version FROM {about}"), &[]).await.map_err(|error| {
-        let is_other = error.code() == Some(&SqlState::UNDEFINED_COLUMN);
-        if is_other { other() } else { say(&error) }
-    })?;
-    match rows.first().map(|row| row.try_get::<_, i32>(0)) {
-        Some(Ok(VERSION)) => Ok(true),
-        Some(Ok(version)) => Err(format!(
-            "the schema {namespace} has version {version} of the tables; this release knows version {VERSION}"
-        )),
-        _ => Err(other()),
+    // Columns that are not known may come with a later version.
+    let rows = client.query_typed(&format!("SELECT * FROM {about}"), &[]).await.map_err(|error| say(&error))?;
+    let number = |name: &str| rows.first().and_then(|row| row.try_get::<_, i32>(name).ok());
+    let Some(version) = number("version") else {
+        return Err(format!("the schema {namespace} is of something else"));
+    };
+    let serves = number("serves").unwrap_or(version);
+    if (serves..=version).contains(&VERSION) {
+        return Ok(true);
     }
+    Err(format!(
+        "the schema {namespace} has version {version} of the tables, for releases that know version {serves} to {version}; \
+         this release knows version {VERSION}"
+    ))
 }
 
 /// In a transaction that the caller ends.
@@ -124,7 +130,7 @@ async fn create(client: &Client, namespace: &str) -> Result<(), String> {
         client.batch_execute(&create).await.map_err(|error| say(&error))?;
     }
     let ns = format!("\"{namespace}\"");
-    for text in [TABLES, FUNCTIONS, APPLY] {
+    for text in [TABLES, FUNCTIONS, INBOX, APPLY] {
         client.batch_execute(&text.replace("{ns}", &ns)).await.map_err(|error| match error.code() {
             Some(&SqlState::DUPLICATE_TABLE | &SqlState::DUPLICATE_FUNCTION | &SqlState::DUPLICATE_OBJECT) => {
                 format!("the schema {namespace} is of something else")
@@ -132,6 +138,6 @@ async fn create(client: &Client, namespace: &str) -> Result<(), String> {
             _ => say(&error),
         })?;
     }
-    let version = format!("INSERT INTO {ns}.about VALUES ({VERSION})");
+    let version = format!("INSERT INTO {ns}.about VALUES ({VERSION}, {SERVES})");
     client.batch_execute(&version).await.map_err(|error| say(&error))
 }

@@ -5,8 +5,8 @@
 //! by a channel of its own. An heir notifies the owner that it replaces in its transaction.
 //!
 //! Notifications are not relied on: where they do not come through, watched sessions are looked at all the time. Where they
-//! do, those that are written elsewhere and read here are looked at from time to time, as a process may end before it has
-//! told what it wrote.
+//! do, those that are written elsewhere and read here are looked at from time to time, and with each sign of life the inboxes
+//! of own sessions, as a process may end before it has told what it wrote.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 
 use super::lock;
 use crate::protocol::StreamNonce;
-use crate::store::mailbox::{Ask, Op};
+use crate::store::mailbox::Op;
 use crate::store::{Watcher, Watchers, session_name};
 
 /// Bytes of a notification; the server takes less than 8,000.
@@ -27,8 +27,11 @@ const WAITING: usize = 2_000;
 const EVERYTHING: &str = "*";
 /// Digits of a session's hash.
 const HASH: usize = 32;
+/// What follows the hash where a message waits for the session's owner.
+const POSTED: &str = "+";
 
-/// What each store object is to be told: of a session, which its hash names, and where it is about one log its nonce.
+/// What each store object is to be told: of a session, which its hash names, and where it is about one log its nonce, or
+/// that a message waits.
 pub(super) type News = HashMap<i64, BTreeSet<String>>;
 
 /// What the tasks that hint share with those that write, and with callers.
@@ -111,13 +114,13 @@ impl Wake {
         self.is_listening() && !self.is_deaf()
     }
 
-    /// These are committed, and each is to be told to this store object.
-    pub(super) fn wrote<'a>(&self, writes: impl Iterator<Item = (i64, &'a Op)>) {
+    /// These are committed, and each is to be told to this store object: that a message waits, if that is true.
+    pub(super) fn wrote<'a>(&self, writes: impl Iterator<Item = (i64, &'a Op, bool)>) {
         let mut news = lock(&self.news);
-        for (hearer, write) in writes {
-            let nonce = write.ask.nonce().filter(|_| !matches!(write.ask, Ask::DropSession { .. }));
-            let item = session_name(&write.session).to_string() + &nonce.map(|nonce| nonce.hex()).unwrap_or_default();
-            add(&mut news, hearer, item);
+        for (hearer, write, is_posted) in writes {
+            let nonce = write.ask.nonce().map(|nonce| nonce.hex());
+            let what = if is_posted { POSTED.to_owned() } else { nonce.unwrap_or_default() };
+            add(&mut news, hearer, session_name(&write.session).to_string() + &what);
         }
         if !news.is_empty() {
             self.news_came.notify_one();
@@ -157,9 +160,10 @@ impl Wake {
             }
             let Some((hash, digits)) = item.split_at_checked(HASH) else { continue };
             let Some(session) = lock(&self.names).get(hash).cloned() else { continue };
-            match nonce(digits) {
-                Some(nonce) => self.watchers.changed(&session, nonce),
-                None => self.watchers.session_changed(&session),
+            match (digits, nonce(digits)) {
+                (POSTED, _) => self.watchers.posted(&session),
+                (_, Some(nonce)) => self.watchers.changed(&session, nonce),
+                (_, None) => self.watchers.session_changed(&session),
             }
         }
     }

@@ -40,7 +40,8 @@ impl Hints {
         self.watchers.unwatch(session, watcher);
     }
 
-    /// A message: the logs that changed, and their session. No log stands for the session itself.
+    /// What is published: the logs that changed, and their session. No log stands for the session itself, and `+` for a
+    /// message in its inbox.
     fn heard(&self, message: &[u8]) {
         let Some((names, session)) = std::str::from_utf8(message).ok().and_then(|text| text.split_once(':')) else {
             return;
@@ -48,6 +49,7 @@ impl Hints {
         for name in names.split(',') {
             match script::nonce(name.as_bytes()) {
                 Some(nonce) => self.watchers.changed(session, nonce),
+                None if name == "+" => self.watchers.posted(session),
                 None => self.watchers.session_changed(session),
             }
         }

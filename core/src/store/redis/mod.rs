@@ -11,6 +11,7 @@
 mod address;
 mod held;
 mod hints;
+mod layout;
 mod live;
 mod nodes;
 mod opening;

@@ -215,7 +215,7 @@ impl Nodes {
         match self.connect_and_greet(place).await {
             Ok(live) => {
                 *door = Door { live: Some(live.clone()), ..Door::default() };
-                self.connected.notify_waiters();
+                self.connected.notify_one();
                 Ok(live)
             }
             Err(fault) => {

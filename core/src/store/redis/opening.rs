@@ -11,6 +11,7 @@ use tokio::time::sleep;
 use super::address::Address;
 use super::held::Held;
 use super::hints::{self, Listening};
+use super::layout;
 use super::nodes::{Nodes, describe, lasting, passing};
 use super::owners::Owners;
 use super::script::{self, Lives};
@@ -97,8 +98,7 @@ async fn start(
         owners: Owners::new(options.owner_lost_ms),
         is_silent: AtomicBool::new(false),
     };
-    // Before anything is written: others that find it look for its owner.
-    while let Err(fault) = core.beat().await {
+    while let Err(fault) = begin(&core).await {
         if fault.kind == Kind::Lasts || Instant::now() + PAUSE >= until {
             return drop(tell.send(Err(fault.what)));
         }
@@ -108,6 +108,12 @@ async fn start(
     tokio::spawn(hints::run(Listening { nodes, hints, me, channel }));
     let _ = tell.send(Ok(()));
     worker::run(Arc::new(core)).await;
+}
+
+/// Before anything is written: others that find it know its layout, and look for its owner.
+async fn begin(core: &Core) -> Result<(), Fault> {
+    layout::keep(core).await?;
+    core.beat().await
 }
 
 /// Looks at every server that there is, and gives it the script. Returns its name.

@@ -27,9 +27,12 @@ pub(in crate::store) fn read_reply(bytes: &[u8]) -> Option<Vec<Result<RedisResul
         read.log = words.written().map(|log| (log.events, log.bytes, log.is_finished));
         words.nonces();
     })?;
-    let all = pages.into_iter().zip(looks).zip(holds.into_iter().zip(logs));
-    let joined = all.map(|((page, look), (hold, log))| {
-        Ok(RedisResult { page: page?.page, attached: look?.attached, running: hold?.running, log: log?.log })
+    let mails =
+        read(|read, mut words| read.mail = words.mail().map(|mail| mail.into_iter().map(|mail| mail.0).collect()))?;
+    let all = pages.into_iter().zip(looks).zip(holds.into_iter().zip(logs)).zip(mails);
+    let joined = all.map(|(((page, look), (hold, log)), mail)| {
+        let (page, attached, running) = (page?.page, look?.attached, hold?.running);
+        Ok(RedisResult { page, attached, running, log: log?.log, mail: mail?.mail })
     });
     Some(joined.collect())
 }

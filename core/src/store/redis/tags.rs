@@ -40,6 +40,11 @@ impl Tags {
         format!("{}:n:{of}", self.namespace)
     }
 
+    /// The mark of the keys' layout.
+    pub(super) fn layout(&self) -> String {
+        format!("{}:layout", self.namespace)
+    }
+
     /// The sign of life of a store object, and its hash tag.
     pub(super) fn owner(&self, owner: &str) -> String {
         format!("{}:o:{{{owner}}}", self.namespace)

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ::redis::{Cmd, cmd};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::held::Held;
+use super::layout;
 use super::nodes::{Nodes, lasting, slot_of};
 use super::owners::{self, Owners};
 use super::script::{self, Words};
@@ -83,7 +84,7 @@ impl Core {
     fn keys(&self, prefix: &str, session: &str, batch: &[Op]) -> Vec<String> {
         let mut keys = vec![format!("{prefix}s:{session}")];
         if self.nodes.is_cluster() {
-            keys.push(format!("{prefix}i:{session}"));
+            keys.extend(["i", "x"].map(|kind| format!("{prefix}{kind}:{session}")));
             for nonce in batch.iter().filter_map(|op| op.ask.nonce()) {
                 let name = nonce.hex();
                 keys.extend(["m", "e", "p"].map(|kind| format!("{prefix}{kind}:{name}:{session}")));
@@ -125,6 +126,16 @@ impl Core {
             (Ask::Read { .. }, result) => {
                 Outcome::Page(result.and_then(|mut words| words.page(&self.unseen()).ok_or_else(garbled)))
             }
+            (Ask::Take { .. }, result) => {
+                let mail = result.and_then(|mut words| words.mail().ok_or_else(garbled)).map(|mail| {
+                    mail.iter().for_each(|(mail, written)| self.held.wrote(session, mail.nonce, *written));
+                    mail.into_iter().map(|(mail, _)| mail).collect()
+                });
+                Outcome::Taken(mail)
+            }
+            (Ask::Withdraw { .. }, result) => Outcome::Withdrawn(
+                result.and_then(|mut words| words.number().map(|told| told == 1).ok_or_else(garbled)),
+            ),
             (ask, mut result) => {
                 match (ask, &mut result) {
                     (Ask::Append { nonce, .. } | Ask::Settle { nonce, .. }, Ok(words)) => {
@@ -154,6 +165,11 @@ impl Core {
         }
     }
 
+    /// How long the mark of the keys' layout is kept: longer than what is written until it is set again.
+    pub(super) fn mark_ms(&self) -> u64 {
+        3 * self.sign_ms
+    }
+
     /// One sign of life. It counts here, so that it goes on where the server lost it.
     pub(super) async fn beat(&self) -> Result<(), Fault> {
         let count = self.beats.fetch_add(1, Ordering::Relaxed);
@@ -174,9 +190,15 @@ impl Core {
 /// Gives signs of life, and keeps what is in use from expiring.
 async fn beat(core: Arc<Core>) {
     let pause = Duration::from_millis(beat_ms(core.owner_lost_ms));
-    let mut failed = false;
+    let between_marks = Duration::from_millis(core.sign_ms);
+    let (mut failed, mut marks_at) = (false, Instant::now() + between_marks);
     loop {
-        match core.beat().await {
+        let mut said = core.beat().await;
+        if Instant::now() >= marks_at {
+            said = said.and(layout::keep(&core).await);
+            marks_at = Instant::now() + between_marks;
+        }
+        match said {
             Ok(()) => failed = false,
             Err(fault) if !failed => {
                 failed = true;
@@ -188,8 +210,11 @@ async fn beat(core: Arc<Core>) {
             // Refused only by a store that is closed.
             let _ = core.mailbox.push(&session, Ask::Keep { nonces }, None);
         }
-        // After a new connection at once: the server may have lost the sign.
+        // After a new connection at once: the server may have lost the sign, and the mark.
         let wait = if failed { pause.min(Duration::from_millis(250)) } else { pause };
-        let _ = timeout(wait, core.nodes.connected.notified()).await;
+        let is_new = timeout(wait, core.nodes.connected.notified()).await.is_ok();
+        if failed || is_new {
+            marks_at = Instant::now();
+        }
     }
 }

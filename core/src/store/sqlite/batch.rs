@@ -11,10 +11,10 @@ use crate::protocol::StreamNonce;
 use crate::store::append::{LogState, Verdict};
 use crate::store::mailbox::{Ask, Op};
 use crate::store::{Append, Attach, Attached, Epoch, Hold, Outcome, RunningLog, SessionRecord, StoreError, StreamKey};
-use crate::stream::{Chain, EventKind, Seq};
+use crate::stream::{Chain, EventKind, Paced, Seq};
 
 /// Refused for its own sake, or done. An error of SQLite fails the transaction.
-type Reply<T> = std::result::Result<T, StoreError>;
+pub(super) type Reply<T> = std::result::Result<T, StoreError>;
 
 /// What the `total` row and the counter of trimmed positions change by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,8 +28,8 @@ pub(super) struct Totals {
 
 /// A session's row.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Session {
-    id: i64,
+pub(super) struct Session {
+    pub(super) id: i64,
     owner: i64,
     epoch: Epoch,
     is_released: bool,
@@ -108,7 +108,9 @@ impl<'a> Batch<'a> {
             Ask::Append { nonce, epoch, append } => {
                 return Ok(Some(Outcome::Done(self.append(&key(*nonce), *epoch, append)?)));
             }
-            Ask::Attach(attach) => return Ok(Some(Outcome::Attached(Ok(self.attach(session, attach)?)))),
+            Ask::Attach(attach) => return Ok(Some(Outcome::Attached(self.attach(session, attach)?))),
+            Ask::Take { epoch, after } => return Ok(Some(Outcome::Taken(self.take(session, *epoch, *after)?))),
+            Ask::Withdraw { nonce, end } => return Ok(Some(Outcome::Withdrawn(self.withdraw(&key(*nonce), end)?))),
             Ask::Settle { nonce, epoch, seq } => self.settle(&key(*nonce), *epoch, *seq)?,
             Ask::DropStream { nonce, epoch } => self.drop_stream(&key(*nonce), *epoch)?,
             Ask::DropSession { epoch } => self.drop_session(session, *epoch)?,
@@ -125,16 +127,21 @@ impl<'a> Batch<'a> {
             Some(known) if known.epoch != epoch && hold.seen != Some(known.epoch) => {
                 return Ok(Err(StoreError::Fenced));
             }
-            None if hold.seen.is_some() || hold.record.is_none() => return Ok(Err(StoreError::Gone)),
+            None if hold.seen.is_some() || hold.record.is_none() || self.has_ended(name)? => {
+                return Ok(Err(StoreError::Gone));
+            }
             _ => {}
         }
         let id = match known {
             Some(known) if known == (Session { id: known.id, owner, epoch, is_released: false }) => known.id,
-            _ => self.take(name, epoch)?,
+            _ => self.own(name, epoch)?,
         };
         self.totals.sessions += i64::from(known.is_none());
         if known.is_some_and(|known| known.owner != owner) {
             self.tell_owners()?;
+        }
+        if known.is_some_and(|known| known.epoch != epoch) {
+            self.forget_taken(id, i64::MAX)?;
         }
         if let Some(record) = &hold.record {
             self.put_record(id, record)?;
@@ -143,8 +150,10 @@ impl<'a> Batch<'a> {
             return Ok(Ok(Vec::new()));
         }
         self.trim_streams()?;
-        let mut select =
-            db.prepare_cached("SELECT nonce, head, chain, about FROM stream WHERE session = ?1 AND finished IS NULL")?;
+        let mut select = db.prepare_cached(
+            "SELECT nonce, head, chain, about FROM stream WHERE session = ?1 AND finished IS NULL
+             AND NOT EXISTS (SELECT 1 FROM message WHERE number = stream.message AND taken = 0)",
+        )?;
         let running = select.query_map(params![id], |row| {
             Ok(RunningLog {
                 nonce: StreamNonce(row.get(0)?),
@@ -157,7 +166,7 @@ impl<'a> Batch<'a> {
     }
 
     /// From now on the session is there, and this store object's.
-    fn take(&mut self, name: &Arc<str>, epoch: Epoch) -> Result<i64> {
+    fn own(&mut self, name: &Arc<str>, epoch: Epoch) -> Result<i64> {
         let mut upsert = self.db.prepare_cached(
             "INSERT INTO session (name, owner, epoch, salt) VALUES (?1, ?2, ?3, ?4) ON CONFLICT (name) DO UPDATE
              SET owner = excluded.owner, epoch = excluded.epoch, salt = excluded.salt, released = NULL RETURNING id",
@@ -169,13 +178,20 @@ impl<'a> Batch<'a> {
         Ok(id)
     }
 
+    /// Whether a session of this name has ended lately that had several owners (rule 8).
+    fn has_ended(&self, name: &str) -> Result<bool> {
+        let since = self.now.saturating_sub(self.context.limits.max_age_ms.try_into().unwrap_or(i64::MAX));
+        let mut select = self.db.prepare_cached("SELECT EXISTS (SELECT 1 FROM ended WHERE name = ?1 AND at >= ?2)")?;
+        select.query_row(params![name, since], |row| row.get(0))
+    }
+
     /// All owners look at what became of their sessions (rule 13).
     fn tell_owners(&self) -> Result<()> {
         self.db.prepare_cached("UPDATE total SET by_others = by_others + 1")?.execute([]).map(drop)
     }
 
     /// The session that a write names, if it has this epoch.
-    fn held(&mut self, name: &Arc<str>, epoch: Epoch) -> Result<Reply<i64>> {
+    pub(super) fn held(&mut self, name: &Arc<str>, epoch: Epoch) -> Result<Reply<i64>> {
         Ok(match self.session(name)? {
             None => Err(StoreError::Gone),
             Some(session) if session.epoch != epoch => Err(StoreError::Fenced),
@@ -191,11 +207,11 @@ impl<'a> Batch<'a> {
         };
         let before = match self.row(key)?.copied() {
             Some(row) => row,
-            None if append.first == 1 => self.create(session, key, &append.about)?,
+            None if append.first == 1 => self.create(session, key, &append.about, None)?,
             None => return Ok(Err(StoreError::Gone)),
         };
         let (head, chain) = (before.head.cast_unsigned(), before.chain.cast_unsigned());
-        let mut row = Row { changed: true, grown: true, ..before };
+        let mut row = before;
         match append.judge(LogState { head, chain, is_finished: before.finished.is_some() }) {
             Err(error) => return Ok(Err(error)),
             Ok(Verdict::Nothing) => return Ok(Ok(())),
@@ -206,27 +222,33 @@ impl<'a> Batch<'a> {
         if is_answered || append.end.is_some() {
             row.finished = Some(now);
         }
-        if append.end.is_some() || append.retry_ms.is_some() {
-            db.prepare_cached(
-                "UPDATE stream SET tail = coalesce(?2, tail), retry_ms = coalesce(?3, retry_ms) WHERE id = ?1",
-            )?
-            .execute(params![row.id, append.end.as_deref(), append.retry_ms])?;
+        if append.end.is_some() || append.paced.is_some() {
+            let mut update = db.prepare_cached(
+                "UPDATE stream SET tail = coalesce(?2, tail), paced = coalesce(?3, paced) WHERE id = ?1",
+            )?;
+            update.execute(params![row.id, append.end.as_deref(), append.paced.map(Paced::to_bytes)])?;
             row.bytes += signed(append.end.as_ref().map_or(0, Bytes::len));
         }
-        self.rows.insert(key.clone(), Some(row));
-        self.count(session, 0, row.events - before.events, row.bytes - before.bytes);
+        self.change(key, &before, row);
         Ok(Ok(()))
     }
 
-    /// Creates a log that is not there.
-    fn create(&mut self, session: i64, key: &StreamKey, about: &Bytes) -> Result<Row> {
+    /// Something was written to a log.
+    pub(super) fn change(&mut self, key: &StreamKey, before: &Row, row: Row) {
+        self.rows.insert(key.clone(), Some(Row { changed: true, grown: true, ..row }));
+        self.count(row.session, 0, row.events - before.events, row.bytes - before.bytes);
+    }
+
+    /// Creates a log that is not there, of the answer to this message if there is one.
+    pub(super) fn create(&mut self, session: i64, key: &StreamKey, about: &Bytes, message: Option<i64>) -> Result<Row> {
         let (chain, bytes) = (Chain::start(&key.nonce.0), LOG_OVERHEAD + signed(about.len()));
         let mut insert = self.db.prepare_cached(&format!(
-            "INSERT INTO stream (session, nonce, head, low, low_tag, low_at, chain, events, bytes, about)
-             VALUES (?1, ?2, 0, 1, ?3, ?4, ?5, 0, ?6, ?7) RETURNING {}",
+            "INSERT INTO stream (session, nonce, head, low, low_tag, low_at, chain, events, bytes, about, message)
+             VALUES (?1, ?2, 0, 1, ?3, ?4, ?5, 0, ?6, ?7, ?8) RETURNING {}",
             Row::COLUMNS
         ))?;
-        let values = params![session, key.nonce.0, chain.tag(), self.now, chain.0.cast_signed(), bytes, &**about];
+        let (tag, chain) = (chain.tag(), chain.0.cast_signed());
+        let values = params![session, key.nonce.0, tag, self.now, chain, bytes, &**about, message];
         let row = Row { grown: true, ..insert.query_row(values, Row::read)? };
         self.rows.insert(key.clone(), Some(row));
         self.count(session, 1, 0, bytes);
@@ -253,10 +275,18 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    fn attach(&mut self, name: &Arc<str>, attach: &Attach) -> Result<Attached> {
+    fn attach(&mut self, name: &Arc<str>, attach: &Attach) -> Result<Reply<Attached>> {
         self.trim_streams()?;
         let mut attached = reader::attached(self.db, self.context, name, attach)?;
+        let message = attach.message.as_ref().filter(|_| attached.session.is_some() && attached.log.is_none());
+        if let (Some(nonce), Some(message)) = (attach.stream, message) {
+            if let Err(error) = self.post(&StreamKey { session: Arc::clone(name), nonce }, message)? {
+                return Ok(Err(error));
+            }
+            attached = reader::attached(self.db, self.context, name, attach)?;
+        }
         if let (Some(nonce), Some(log)) = (attach.stream, &mut attached.log)
+            && attach.counts
             && attach.fits(log.page.page.head, log.page.page.tag_at)
             && let Some(session) = self.session(name)?
         {
@@ -266,11 +296,12 @@ impl<'a> Batch<'a> {
             let readers: i64 = update.query_row(params![session.id, nonce.0], |row| row.get(0))?;
             log.page.readers = readers.cast_unsigned();
             self.count(session.id, 0, 0, 0);
-            if session.owner != self.context.owner {
+            // Who posted a message reads its answer: its owner need not be told.
+            if session.owner != self.context.owner && message.is_none() {
                 self.tell_owners()?;
             }
         }
-        Ok(attached)
+        Ok(Ok(attached))
     }
 
     fn settle(&mut self, key: &StreamKey, epoch: Epoch, seq: Seq) -> Result<()> {
@@ -330,7 +361,7 @@ impl<'a> Batch<'a> {
     }
 
     /// The row of a stream, loaded once in the transaction.
-    fn row(&mut self, key: &StreamKey) -> Result<Option<&mut Row>> {
+    pub(super) fn row(&mut self, key: &StreamKey) -> Result<Option<&mut Row>> {
         if !self.rows.contains_key(key) {
             let row = match self.session(&key.session)? {
                 Some(session) => self.load(session.id, key.nonce)?,
@@ -349,7 +380,7 @@ impl<'a> Batch<'a> {
     }
 
     /// The row of a session, loaded once in the transaction.
-    fn session(&mut self, name: &Arc<str>) -> Result<Option<Session>> {
+    pub(super) fn session(&mut self, name: &Arc<str>) -> Result<Option<Session>> {
         if let Some(known) = self.sessions.get(name) {
             return Ok(*known);
         }
@@ -405,8 +436,10 @@ impl<'a> Batch<'a> {
 
     pub(super) fn remove_stream(&mut self, id: i64, session: i64, events: i64, bytes: i64) -> Result<()> {
         self.db.prepare_cached("DELETE FROM event WHERE stream = ?1")?.execute(params![id])?;
-        self.db.prepare_cached("DELETE FROM stream WHERE id = ?1")?.execute(params![id])?;
-        self.count(session, -1, -events, -bytes);
+        let mut delete = self.db.prepare_cached("DELETE FROM stream WHERE id = ?1 RETURNING message")?;
+        let message: Option<i64> = delete.query_row(params![id], |row| row.get(0)).optional()?.flatten();
+        let freed = message.map_or(Ok(0), |number| self.forget(number))?;
+        self.count(session, -1, -events, -bytes - freed);
         Ok(())
     }
 
@@ -418,6 +451,11 @@ impl<'a> Batch<'a> {
             self.remove_stream(id, session, events, bytes)?;
         }
         self.write_back()?;
+        // Whoever was its first owner, and stood still, is not to bring it back.
+        let mut insert = self.db.prepare_cached(
+            "INSERT OR REPLACE INTO ended (name, at) SELECT name, ?2 FROM session WHERE id = ?1 AND epoch > 1",
+        )?;
+        insert.execute(params![session, self.now])?;
         self.db.prepare_cached("DELETE FROM session WHERE id = ?1")?.execute(params![session])?;
         self.totals.sessions -= 1;
         self.sessions.clear();

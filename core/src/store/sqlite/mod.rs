@@ -11,6 +11,7 @@ mod beat;
 mod checkpoint;
 mod disk;
 mod forks;
+mod inbox;
 mod reader;
 mod schema;
 mod trim;

@@ -14,7 +14,7 @@ use crate::store::mailbox::{Ask, Mailbox, Op, Take, Turn};
 use crate::store::{
     Attach, Attached, AttachedLog, Epoch, LogPage, Outcome, Owner, ReadLimit, SessionRecord, StoreError, StreamKey,
 };
-use crate::stream::{EventKind, Page, Seq, StoredEvent};
+use crate::stream::{EventKind, Paced, Page, Seq, StoredEvent};
 
 /// Few: what is written to their sessions waits for all of them.
 const TAKE: Take = Take { changes: false, questions: true, sessions: 16, operations: 16, bytes: usize::MAX };
@@ -85,7 +85,7 @@ fn log(
     limit: ReadLimit,
 ) -> Result<Option<AttachedLog>> {
     let mut select = db.prepare_cached(
-        "SELECT stream.id, head, low, low_tag, chain, finished IS NOT NULL, tail, readers, about, stream.retry_ms,
+        "SELECT stream.id, head, low, low_tag, chain, finished IS NOT NULL, tail, readers, about, paced,
          owner, released IS NOT NULL, epoch, salt
          FROM session JOIN stream ON stream.session = session.id WHERE name = ?1 AND nonce = ?2",
     )?;
@@ -102,10 +102,11 @@ fn log(
         chain: row.get::<_, i64>(4)?.cast_unsigned(),
         is_finished: row.get(5)?,
         tail: row.get::<_, Option<Vec<u8>>>(6)?.map(Bytes::from),
+        paced: row.get::<_, Option<Vec<u8>>>(9)?.and_then(|paced| Paced::from_bytes(&paced)).unwrap_or_default(),
         readers: row.get::<_, i64>(7)?.cast_unsigned(),
         owner: unseen_ms.map(|unseen_ms| Owner { epoch, unseen_ms }),
     };
-    Ok(Some(AttachedLog { about: row.get::<_, Vec<u8>>(8)?.into(), retry_ms: row.get(9)?, page }))
+    Ok(Some(AttachedLog { about: row.get::<_, Vec<u8>>(8)?.into(), page }))
 }
 
 /// The events of a stream whose row begins with its id, `head`, `low` and `low_tag`.

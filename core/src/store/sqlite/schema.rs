@@ -1,6 +1,8 @@
 //! The file: how it is opened, made and recognised.
 //!
-//! A session has its streams, a stream its events. `owner` has a row for every store object that has the file open, in
+//! A session has its streams, a stream its events. A message that was left for a session's owner is `taken` when the owner
+//! has it; the stream of its answer names it, and has the end that it was `withdrawn` with. `ended` has the names of sessions
+//! that are gone and had several owners, so that nobody begins them anew for a while. `owner` has a row for every store object that has the file open, in
 //! whichever process, with a count of its signs of life: none when it has closed the file. `lost` is when it did so, or
 //! was found to give no signs. A session is its owner's, with an epoch, until somebody takes it over; `released` is when
 //! the owner let it go. Its `changes` grow when one of its logs does or gets a reader; they begin anywhere, so that a session
@@ -19,7 +21,11 @@ use crate::store::{Durability, OpenError};
 /// Tells our files from those of others: "tail" in ASCII.
 const APPLICATION_ID: i32 = 0x7461_696C;
 /// The version of the tables below.
-const VERSION: i32 = 4;
+const VERSION: i32 = 5;
+/// The oldest version that a release has to know to use them: while servers are replaced one by one, two releases share a file.
+const SERVES: i32 = 5;
+/// Both, as a file has them in `user_version`.
+const LAYOUT: i32 = SERVES * 1_000 + VERSION;
 
 const TABLES: &str = "
 CREATE TABLE owner (
@@ -59,7 +65,9 @@ CREATE TABLE stream (
     tail BLOB,
     about BLOB NOT NULL,
     readers INTEGER NOT NULL DEFAULT 0,
-    retry_ms INTEGER,
+    paced BLOB,
+    message INTEGER,
+    withdrawn INTEGER NOT NULL DEFAULT 0,
     UNIQUE (session, nonce)
 );
 CREATE INDEX stream_finished ON stream (finished) WHERE finished IS NOT NULL;
@@ -73,6 +81,20 @@ CREATE TABLE event (
     frame BLOB NOT NULL,
     PRIMARY KEY (stream, seq)
 ) WITHOUT ROWID;
+CREATE TABLE message (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    session INTEGER NOT NULL,
+    nonce BLOB NOT NULL,
+    taken INTEGER NOT NULL DEFAULT 0,
+    bytes INTEGER NOT NULL,
+    body BLOB NOT NULL
+);
+CREATE INDEX message_session ON message (session, taken, number, bytes);
+CREATE TABLE ended (
+    name TEXT PRIMARY KEY,
+    at INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX ended_at ON ended (at);
 CREATE TABLE total (
     sessions INTEGER NOT NULL DEFAULT 0,
     streams INTEGER NOT NULL DEFAULT 0,
@@ -177,7 +199,8 @@ impl From<rusqlite::Error> for Unusable {
 }
 
 fn prepare(db: &mut Connection, durability: Durability, shown: &str) -> Result<(), Unusable> {
-    check(db, shown)?;
+    // Another process may be making the tables: the number and the tables are looked at as of one moment.
+    check(&*db.transaction()?, shown)?;
     // Only before there are tables: freed pages can be given back to the file system later.
     db.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
     let mode: String = db.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))?;
@@ -190,20 +213,22 @@ fn prepare(db: &mut Connection, durability: Durability, shown: &str) -> Result<(
     if check(&create, shown)? {
         create.execute_batch(TABLES)?;
         create.pragma_update(None, "application_id", APPLICATION_ID)?;
-        create.pragma_update(None, "user_version", VERSION)?;
+        create.pragma_update(None, "user_version", LAYOUT)?;
     }
     create.commit()?;
     Ok(())
 }
 
-/// Whether the file is empty. A file that is not ours, or of another version, is refused.
+/// Whether the file is empty. A file that is not ours, or of a version that this release does not know, is refused. To be
+/// called in a transaction.
 fn check(db: &Connection, shown: &str) -> Result<bool, Unusable> {
     let number = |name| db.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
-    let (id, version) = (number("application_id")?, number("user_version")?);
-    if (id, version) == (APPLICATION_ID, VERSION) {
-        return Ok(false);
-    }
+    let (id, layout) = (number("application_id")?, number("user_version")?);
     if id == APPLICATION_ID {
+        let (serves, version) = (layout / 1_000, layout % 1_000);
+        if version >= VERSION && serves <= VERSION {
+            return Ok(false);
+        }
         let what = format!("it has version {version} of the tables; this release knows version {VERSION}");
         return Err(Unusable::Open(OpenError::new(shown, what)));
     }
@@ -247,5 +272,45 @@ pub(super) fn said(error: &rusqlite::Error) -> String {
         Some(ErrorCode::DiskFull) => "the disk is full".to_owned(),
         Some(code) => format!("SQLite said {code:?}: {error}"),
         None => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_another_process_makes_meanwhile_is_not_taken_for_somebody_elses() {
+        let folder = std::env::temp_dir().join(format!("tailrope-meanwhile-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        for mode in ["DELETE", "WAL"] {
+            let path = folder.join(format!("{mode}.db"));
+            let mut db = connect(&path, OpenFlags::SQLITE_OPEN_CREATE).unwrap();
+            let other = Connection::open(&path).unwrap();
+            other.busy_timeout(Duration::ZERO).unwrap();
+            let _: String = other.pragma_update_and_check(None, "journal_mode", mode, |row| row.get(0)).unwrap();
+            let make = format!(
+                "BEGIN IMMEDIATE; {TABLES} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {LAYOUT}; COMMIT"
+            );
+            let (tell, tries) = std::sync::mpsc::channel();
+            let makes = move |look: AuthContext<'_>| {
+                // Behind the look at the numbers, and before that at the tables. Whether it may, SQLite decides.
+                if matches!(look.action, AuthAction::Read { table_name: "sqlite_schema", .. }) {
+                    let is_made = other.execute_batch(&make).is_ok();
+                    if !is_made {
+                        let _ = other.execute_batch("ROLLBACK");
+                    }
+                    tell.send(is_made).unwrap();
+                }
+                Authorization::Allow
+            };
+            db.authorizer(Some(makes)).unwrap();
+            assert!(prepare(&mut db, Durability::Process, "").is_ok(), "{mode}");
+            assert!(tries.try_recv().is_ok(), "{mode}: the other one tried meanwhile");
+            assert!(matches!(check(&db, ""), Ok(false)), "{mode}: it has its tables");
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

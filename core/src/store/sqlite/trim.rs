@@ -18,7 +18,7 @@ impl Batch<'_> {
         for session in sessions {
             self.trim_session(session, &written)?;
         }
-        self.trim_all(&written)?;
+        self.trim_to(signed(self.context.limits.max_bytes), &written)?;
         self.write_back()
     }
 
@@ -114,12 +114,19 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// The same for the file, over all processes.
-    fn trim_all(&mut self, written: &[(i64, i64)]) -> Result<()> {
-        let max = signed(self.context.limits.max_bytes);
+    /// Whether so many bytes more find room in the file, which may cost others theirs.
+    pub(super) fn make_room(&mut self, bytes: i64) -> Result<bool> {
+        let max = signed(self.context.limits.max_bytes).saturating_sub(bytes);
+        self.trim_streams()?;
+        let written = self.written.clone();
+        Ok(max >= 0 && self.trim_to(max, &written)?)
+    }
+
+    /// The same for the file, over all processes. Whether it holds no more than that.
+    fn trim_to(&mut self, max: i64, written: &[(i64, i64)]) -> Result<bool> {
         let before: i64 = self.db.prepare_cached("SELECT bytes FROM total")?.query_row([], |row| row.get(0))?;
         if before + self.totals.bytes <= max {
-            return Ok(());
+            return Ok(true);
         }
         for (id, of, events, bytes) in self.finished("?1 = 0 AND", 0)? {
             if before + self.totals.bytes <= max - max / 64 {
@@ -131,7 +138,7 @@ impl Batch<'_> {
         }
         self.write_back()?;
         while before + self.totals.bytes > max && self.shrink_largest("?1 = 0 AND", 0)? {}
-        Ok(())
+        Ok(before + self.totals.bytes <= max)
     }
 
     /// Finished streams, oldest first: id, session, events, bytes.
@@ -180,6 +187,10 @@ impl Batch<'_> {
             self.remove_stream(id, session, events, bytes)?;
         }
         self.write_back()?;
+        let mut delete = self.db.prepare_cached(&format!(
+            "DELETE FROM ended WHERE name IN (SELECT name FROM ended WHERE at < ?1 LIMIT {SWEEP})"
+        ))?;
+        self.is_more_over |= delete.execute(params![lost])? == SWEEP;
         self.remove_sessions("released < ?1", lost)?;
         for owner in self.lost_owners(lost)? {
             self.remove_sessions("owner = ?1", owner)?;

@@ -3,9 +3,9 @@
 //! SQLite has a number that changes with every commit of anybody; looking at it takes microseconds. Only
 //! then the watched sessions are looked at, and the logs of those whose own number has changed. What other processes do to
 //! sessions of this one, as readers and heirs that come, is counted: these sessions are looked at only when there was more
-//! of that.
+//! of that. A message for a session of this one is found by its number: those that come later have larger ones.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -94,39 +94,52 @@ struct Known {
     /// The connection, and its number of the last commit.
     version: (u64, i64),
     by_others: i64,
+    /// The last message that was looked at.
+    mail: i64,
 }
 
-/// Logs that changed, with their sessions; no log where a session has another owner.
-type Changed = Vec<(Arc<str>, Option<StreamNonce>)>;
+/// What is told of a session.
+enum Hint {
+    Changed(StreamNonce),
+    Posted,
+    /// It has another owner.
+    AllChanged,
+}
+
+type Hints = Vec<(Arc<str>, Hint)>;
 
 /// The thread: ends when the store is closed.
 pub(super) fn run(file: &Link, watching: &Watching, context: &Context) {
     let mut known = Known::default();
     while let Some(changes) = watching.next() {
         known.changes.extend(changes);
-        let mut changed = Vec::new();
-        if let Err(error) = file.with(|db, times| known.look(db, times, context, &mut changed)) {
+        let mut hints = Vec::new();
+        if let Err(error) = file.with(|db, times| known.look(db, times, context, &mut hints)) {
             // Looked at again soon, and followers look for themselves from time to time.
             tracing::warn!(target: "tailrope", %error, "the logs of other processes were not looked at");
             known.version = (0, 0);
         }
-        for (session, nonce) in changed {
-            match nonce {
-                Some(nonce) => watching.watchers.changed(&session, nonce),
-                None => watching.watchers.session_changed(&session),
+        for (session, hint) in hints {
+            match hint {
+                Hint::Changed(nonce) => watching.watchers.changed(&session, nonce),
+                Hint::Posted => watching.watchers.posted(&session),
+                Hint::AllChanged => watching.watchers.session_changed(&session),
             }
         }
     }
 }
 
 impl Known {
-    /// The logs that changed since the last look.
-    fn look(&mut self, db: &Connection, times: u64, context: &Context, changed: &mut Changed) -> Result<()> {
+    /// What changed since the last look.
+    fn look(&mut self, db: &Connection, times: u64, context: &Context, hints: &mut Hints) -> Result<()> {
         while let Some((name, is_watched)) = self.changes.front() {
             if *is_watched {
                 // Who watches has looked before. It may have been the owner then: another one is told.
                 let mut session = Session { row: Some((0, 0, true)), ..Session::default() };
-                session.look(db, context, name, changed)?;
+                session.look(db, context, name, hints)?;
+                if session.is_mine() && session.has_mail(db)? {
+                    hints.push((Arc::clone(name), Hint::Posted));
+                }
                 self.sessions.insert(Arc::clone(name), session);
             } else {
                 self.sessions.remove(name);
@@ -141,9 +154,27 @@ impl Known {
         let by_others: i64 = db.prepare_cached("SELECT by_others FROM total")?.query_row([], |row| row.get(0))?;
         let all = by_others != self.by_others;
         for (name, session) in self.sessions.iter_mut().filter(|(_, session)| all || !session.is_mine()) {
-            session.look(db, context, name, changed)?;
+            session.look(db, context, name, hints)?;
         }
+        self.look_for_mail(db, context, hints)?;
         (self.version, self.by_others) = (version, by_others);
+        Ok(())
+    }
+
+    fn look_for_mail(&mut self, db: &Connection, context: &Context, hints: &mut Hints) -> Result<()> {
+        let mut select = db.prepare_cached(
+            "SELECT number, name, owner FROM message JOIN session ON session.id = message.session
+             WHERE number > ?1 AND taken = 0 ORDER BY number",
+        )?;
+        let mut messages = select.query(params![self.mail])?;
+        let mut told = HashSet::new();
+        while let Some(message) = messages.next()? {
+            self.mail = message.get(0)?;
+            let session: Arc<str> = message.get::<_, Box<str>>(1)?.into();
+            if message.get::<_, i64>(2)? == context.owner && told.insert(Arc::clone(&session)) {
+                hints.push((session, Hint::Posted));
+            }
+        }
         Ok(())
     }
 }
@@ -153,8 +184,14 @@ impl Session {
         self.row.is_some_and(|(.., is_mine)| is_mine)
     }
 
+    /// Whether a message waits for its owner.
+    fn has_mail(&self, db: &Connection) -> Result<bool> {
+        let mut select = db.prepare_cached("SELECT EXISTS (SELECT 1 FROM message WHERE session = ?1 AND taken = 0)")?;
+        self.row.map_or(Ok(false), |(id, ..)| select.query_row(params![id], |row| row.get(0)))
+    }
+
     /// The logs that changed since the last look.
-    fn look(&mut self, db: &Connection, context: &Context, name: &Arc<str>, changed: &mut Changed) -> Result<()> {
+    fn look(&mut self, db: &Connection, context: &Context, name: &Arc<str>, hints: &mut Hints) -> Result<()> {
         let mut select = db.prepare_cached("SELECT id, changes, owner = ?2 FROM session WHERE name = ?1")?;
         let row = select.query_row(params![&**name, context.owner], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)));
         let row = row.optional()?;
@@ -164,9 +201,9 @@ impl Session {
         let logs = row.map_or_else(|| Ok(HashMap::new()), |(id, _, is_mine)| logs(db, id, is_mine))?;
         let new = logs.iter().filter(|(nonce, seen)| self.logs.get(nonce) != Some(seen)).map(|(nonce, _)| nonce);
         let gone = self.logs.keys().filter(|nonce| !logs.contains_key(nonce));
-        changed.extend(new.chain(gone).map(|nonce| (Arc::clone(name), Some(*nonce))));
+        hints.extend(new.chain(gone).map(|nonce| (Arc::clone(name), Hint::Changed(*nonce))));
         if self.is_mine() && matches!(row, Some((.., false))) {
-            changed.push((Arc::clone(name), None));
+            hints.push((Arc::clone(name), Hint::AllChanged));
         }
         *self = Self { row, logs };
         Ok(())
@@ -197,6 +234,8 @@ mod tests {
 
     impl Watch for Ear {
         fn changed(&self, _nonce: StreamNonce) {}
+
+        fn posted(&self) {}
 
         fn all_changed(&self) {}
     }

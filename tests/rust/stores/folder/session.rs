@@ -8,7 +8,8 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize, Serializer};
 use tailrope_core::protocol::{ListChanged, Revision, StreamNonce};
 use tailrope_core::store::{
-    Append, Epoch, Hold, Limits, LogState, ReadLimit, RunningLog, SessionRecord, StoreError, Verdict,
+    Append, Epoch, Hold, Limits, LogState, MAX_TAKEN, Mail, Message, ReadLimit, RunningLog, SessionRecord, StoreError,
+    Verdict, check_inbox,
 };
 use tailrope_core::stream::{Chain, EventKind, Paced, Page, Seq, StoredEvent};
 
@@ -25,6 +26,8 @@ pub(super) struct Session {
     pub(super) written: u64,
     /// By the hexadecimal digits of their nonces.
     pub(super) logs: BTreeMap<String, Log>,
+    /// How many messages came.
+    posted: u64,
 }
 
 /// The fields of [`SessionRecord`].
@@ -43,6 +46,18 @@ pub(super) struct Log {
     pub(super) ended: Option<u64>,
     pub(super) readers: u64,
     pub(super) events: Vec<Event>,
+    /// None of a log that its owner created.
+    posted: Option<Posted>,
+    /// The message that the log is the answer to, with its number, until it is forgotten.
+    message: Option<(u64, Raw)>,
+}
+
+/// What became of a message.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+enum Posted {
+    Waits,
+    Taken,
+    Withdrawn,
 }
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -114,14 +129,42 @@ impl Event {
     }
 }
 
+impl From<&Bytes> for Raw {
+    fn from(bytes: &Bytes) -> Self {
+        Self(bytes.as_ref().into())
+    }
+}
+
+impl Raw {
+    pub(super) fn bytes(&self) -> Bytes {
+        Bytes::copy_from_slice(&self.0)
+    }
+}
+
 impl Log {
     fn new(nonce: StreamNonce, about: &Bytes) -> Self {
-        let (about, chain) = (Raw(about.as_ref().into()), Chain::start(&nonce.0).0);
+        let (about, chain) = (Raw::from(about), Chain::start(&nonce.0).0);
         Self { nonce: nonce.0, about, low: 1, chain, ..Self::default() }
     }
 
     fn bytes(&self) -> usize {
         self.about.0.len() + self.events.iter().map(Event::bytes).sum::<usize>()
+    }
+
+    fn waits(&self) -> bool {
+        self.posted == Some(Posted::Waits)
+    }
+
+    /// What a message that waits, or may be asked for again, costs.
+    fn message_bytes(&self) -> usize {
+        self.message.as_ref().map_or(0, |(_, body)| self.about.0.len() + body.0.len())
+    }
+
+    /// Its owner has the message, and does not ask for those up to this number again.
+    fn forget_message(&mut self, up_to: u64) {
+        if self.posted == Some(Posted::Taken) && self.message.as_ref().is_some_and(|(number, _)| *number <= up_to) {
+            self.message = None;
+        }
     }
 
     pub(super) fn paced(&self) -> Paced {
@@ -144,7 +187,7 @@ impl Log {
         if let Some(paced) = append.paced {
             self.paced = Raw(paced.to_bytes().as_slice().into());
         }
-        self.tail = append.end.as_ref().map(|end| Raw(end.as_ref().into()));
+        self.tail = append.end.as_ref().map(Raw::from);
         let ends = self.tail.is_some() || append.events.iter().any(|event| event.kind == EventKind::Terminal);
         self.ended = ends.then_some(now);
     }
@@ -199,6 +242,7 @@ impl Session {
             hold.record.iter().for_each(|record| session.set(record));
         } else if Some(session.epoch()) == hold.seen {
             session.epoch = epoch;
+            session.logs.values_mut().for_each(|log| log.forget_message(u64::MAX));
         } else {
             return Err(StoreError::Fenced);
         }
@@ -233,6 +277,58 @@ impl Session {
         Ok(log.trim(limits, max_bytes, now))
     }
 
+    /// Leaves a message for the owner, with the log of its answer, where `room` bytes are left for it. A log that is there
+    /// is that of the same message.
+    pub(super) fn post(
+        &mut self,
+        nonce: StreamNonce,
+        message: &Message,
+        limits: &Limits,
+        room: &mut usize,
+    ) -> Result<(), StoreError> {
+        let (name, about) = (nonce.hex(), &message.about);
+        if self.logs.contains_key(&name) {
+            return Ok(());
+        }
+        let waiting = || self.logs.values().filter(|log| log.waits());
+        check_inbox(waiting().count(), waiting().map(Log::message_bytes).sum(), message)?;
+        *room = room.checked_sub(message.bytes()).ok_or(StoreError::Full { max: limits.max_bytes })?;
+        self.posted += 1;
+        let (posted, body) = (Some(Posted::Waits), Raw::from(&message.body));
+        let message = Some((self.posted, body));
+        self.logs.insert(name, Log { posted, message, ..Log::new(nonce, about) });
+        Ok(())
+    }
+
+    /// The messages that the owner has, but for those that it has begun, and then those that wait.
+    pub(super) fn take(&mut self, after: u64) -> Vec<Mail> {
+        self.logs.values_mut().for_each(|log| log.forget_message(after));
+        let left = self.logs.values_mut().filter_map(|log| Some((log.message.clone()?, log)));
+        let mut left: Vec<_> = left.collect();
+        // What was taken came before what waits.
+        left.sort_unstable_by_key(|((number, _), _)| *number);
+        let told = left.into_iter().take(MAX_TAKEN).map(|((number, body), log)| {
+            log.posted = Some(Posted::Taken);
+            let message = Message { about: log.about.bytes(), body: body.bytes() };
+            Mail { number, nonce: StreamNonce(log.nonce), message }
+        });
+        told.collect()
+    }
+
+    /// Ends the log of a message that still waits. Returns whether the message is withdrawn.
+    pub(super) fn withdraw(&mut self, nonce: StreamNonce, end: &Bytes) -> Result<bool, StoreError> {
+        let log = self.logs.get_mut(&nonce.hex()).ok_or(StoreError::Gone)?;
+        if log.waits() {
+            (log.posted, log.message) = (Some(Posted::Withdrawn), None);
+            (log.tail, log.ended) = (Some(Raw::from(end)), Some(now()));
+        }
+        Ok(log.posted == Some(Posted::Withdrawn))
+    }
+
+    pub(super) fn has_mail(&self) -> bool {
+        self.logs.values().any(Log::waits)
+    }
+
     pub(super) fn nonces(&self) -> impl Iterator<Item = StreamNonce> {
         self.logs.values().map(|log| StreamNonce(log.nonce))
     }
@@ -260,15 +356,15 @@ impl Session {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.logs.values().map(Log::bytes).sum()
+        self.logs.values().map(|log| log.bytes() + log.message_bytes()).sum()
     }
 
     fn running(&self) -> Vec<RunningLog> {
-        let running = self.logs.values().filter(|log| log.ended.is_none());
+        let running = self.logs.values().filter(|log| log.ended.is_none() && !log.waits());
         running
             .map(|log| {
-                let about = Bytes::copy_from_slice(&log.about.0);
-                RunningLog { nonce: StreamNonce(log.nonce), head: log.head, chain: log.chain, about }
+                let (nonce, about) = (StreamNonce(log.nonce), log.about.bytes());
+                RunningLog { nonce, head: log.head, chain: log.chain, about }
             })
             .collect()
     }

@@ -1,6 +1,7 @@
 //! Hears the hints of a store.
 #![allow(dead_code, reason = "each test target uses a part")]
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,8 @@ pub(crate) struct Bell {
     nonce: StreamNonce,
     rings: Mutex<u64>,
     rang: Condvar,
+    /// How often it was said that a message waits.
+    posts: AtomicU64,
 }
 
 impl Watch for Bell {
@@ -27,6 +30,10 @@ impl Watch for Bell {
         }
     }
 
+    fn posted(&self) {
+        self.posts.fetch_add(1, Ordering::SeqCst);
+    }
+
     fn all_changed(&self) {
         self.changed(self.nonce);
     }
@@ -35,7 +42,8 @@ impl Watch for Bell {
 impl Bell {
     /// Rings for what this store object hears of the log.
     pub(crate) fn watching(store: &PostgresStore, log: &Log) -> Arc<Self> {
-        let bell = Arc::new(Self { nonce: log.key.nonce, rings: Mutex::default(), rang: Condvar::new() });
+        let (nonce, posts) = (log.key.nonce, AtomicU64::new(0));
+        let bell = Arc::new(Self { nonce, rings: Mutex::default(), rang: Condvar::new(), posts });
         let watch: Arc<dyn Watch> = Arc::clone(&bell) as Arc<dyn Watch>;
         let watcher: Watcher = Arc::downgrade(&watch);
         store.watch(&log.key.session, &watcher);
@@ -51,6 +59,10 @@ impl Bell {
 
     pub(crate) fn rings(&self) -> u64 {
         *self.rings.lock().unwrap()
+    }
+
+    pub(crate) fn posts(&self) -> u64 {
+        self.posts.load(Ordering::SeqCst)
     }
 
     pub(crate) fn wait(&self, seen: u64) {

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use tailrope_core::Ms;
 use tailrope_core::store::contract::{Caller, Log, progress};
 use tailrope_core::store::{Append, Epoch, EventStore, Hold, PostgresStore, ReadLimit, StoreError, StoreOptions};
+use tailrope_core::stream::Paced;
 
 use super::database::{Administrator, Database, Namespaces, at, namespace, told};
 use super::owners::unseen_ms;
@@ -56,13 +57,14 @@ fn an_append_that_was_committed_unheard_is_stored_once() {
     let mut whole = Log::new("s", 2);
     let events = [sized(5_000)];
     proxy.lose_answer();
-    let append = Append { end: Some("end".into()), retry_ms: Some(700), ..whole.append(1, &events) };
+    let paced = Paced { retry_ms: Some(700), ..Paced::default() };
+    let append = Append { end: Some("end".into()), paced: Some(paced), ..whole.append(1, &events) };
     caller.write(&whole, &append).expect("it is stored");
     assert!(proxy.has_lost_answer(), "the fault took place");
     whole.events.extend(events);
     whole.assert_stored(&caller, 0, "I3, after a lost answer");
     let found = caller.log(&whole).expect("it is there");
-    assert_eq!((found.page.tail.as_deref(), found.retry_ms), (Some(&b"end"[..]), Some(700)));
+    assert_eq!((found.page.tail.as_deref(), found.page.paced), (Some(&b"end"[..]), paced));
 }
 
 #[test]

@@ -164,6 +164,15 @@ fn a_store_object_is_notified_of_what_concerns_it_alone() {
     assert_eq!(ear.next_two(), two(&of_owner, &of_reading));
     assert_eq!(caller.finish(&log, b"end"), Ok(()));
     assert_eq!(ear.next_two(), two(&of_reading, &of_other));
+    // A message is told to the owner alone, also by who follows other logs.
+    let answer = Log::new("s", 3);
+    Caller::new(&reading, Ms(0)).post(&answer, b"message").expect("it waits");
+    assert_eq!(ear.next(), (of_owner.clone(), format!("{}+", session_name("s"))));
+    // What it is an answer to is withdrawn: that is told to those who wait for it, but the one that withdraws it.
+    Caller::new(&other, Ms(0)).post(&answer, b"a copy").expect("it is there");
+    assert_eq!(ear.next_two(), two(&of_owner, &of_reading));
+    assert_eq!(Caller::new(&other, Ms(0)).withdraw(&answer, b"withdrawn"), Ok(true));
+    assert_eq!(ear.next(), (of_reading.clone(), hint(&answer)));
     // An heir that ends at once has told that it is one.
     let name = namespace(&ear.address).to_owned();
     ear.server.run(&format!("ALTER FUNCTION {name}.tell RENAME TO told"));
@@ -190,7 +199,9 @@ fn what_nobody_told_is_seen_in_time_by_looks_at_what_is_read_here_and_written_el
         "CREATE TABLE {name}.looked (names bytea[]);
          ALTER FUNCTION {name}.heads RENAME TO heads_of;
          CREATE FUNCTION {name}.heads(me bigint, names bytea[])
-         RETURNS TABLE (at bigint, is_mine boolean, nonce bytea, head bigint, is_finished boolean, readers bigint)
+         RETURNS TABLE (
+             at bigint, is_mine boolean, nonce bytea, head bigint, is_finished boolean, readers bigint, waiting bigint
+         )
          LANGUAGE plpgsql AS $$ BEGIN
              INSERT INTO {name}.looked VALUES (names);
              RETURN QUERY SELECT * FROM {name}.heads_of(me, names);

@@ -134,6 +134,18 @@ fn whoever_waited_for_a_session_decides_by_what_it_is_then() {
     after("epoch = 2", &|caller| assert_eq!(caller.append(&log, 2, &[sized(1)]), Err(StoreError::Fenced), "O2"));
     server.run(&format!("UPDATE {name}.session SET epoch = 1"));
     after("epoch = 2", &|caller| assert_eq!(caller.try_hold("s", &hold), Err(StoreError::Fenced), "O2"));
+    server.run(&format!("UPDATE {name}.session SET epoch = 1"));
+    // What came to somebody else's inbox.
+    let [refused, taken] = [2, 3].map(|number| Log::new("s", number));
+    after("principal = 'bob'", &|caller| assert!(caller.post(&refused, b"message").unwrap().is_foreign, "O2"));
+    server.run(&format!("UPDATE {name}.session SET principal = NULL"));
+    caller.post(&taken, b"message").expect("it waits");
+    after("epoch = 2", &|caller| assert_eq!(caller.take("s", 0), Err(StoreError::Fenced), "O2"));
+    server.run(&format!("UPDATE {name}.session SET epoch = 1"));
+    after(&format!("epoch = 1; UPDATE {name}.message SET is_taken = true"), &|caller| {
+        assert_eq!(caller.withdraw(&taken, b"end"), Ok(false), "O2");
+    });
     log.assert_stored(&caller, 0, "O2");
+    assert_eq!(caller.log(&refused), None, "O2");
     assert_eq!(caller.log(&log).map(|log| log.page.readers), Some(0), "O2");
 }

@@ -18,7 +18,7 @@ fn works_as(role: &str, database: &Database) {
     drop(open());
     let inside = database.inside();
     let empty = || {
-        for table in ["session", "stream", "event", "trash", "tally", "owner"] {
+        for table in ["session", "ended", "stream", "event", "message", "trash", "tally", "owner"] {
             inside.run(&format!("DELETE FROM tailrope.{table}"));
         }
         inside.run("UPDATE tailrope.total SET sessions = 0, streams = 0, events = 0, bytes = 0");

@@ -9,6 +9,7 @@ use tailrope_core::store::contract::{Caller, Log, check, check_shared};
 use tailrope_core::store::{
     Append, EventStore, Limits, Owner, ReadLimit, SessionRecord, StoreError, StoreOptions, open,
 };
+use tailrope_core::stream::Paced;
 
 use super::bell::{Bell, read_by};
 use super::database::{Administrator, Namespaces, at, namespace, told, two, with_clock};
@@ -251,7 +252,8 @@ fn reopening_finds_everything() {
     let caller = Caller::new(&store, Ms(0));
     let mut log = caller.open("s", 1);
     caller.push(&mut log, &[sized(10), question(), sized(0)]);
-    caller.write(&log, &Append { retry_ms: Some(700), ..log.append(4, &[]) }).expect("it is set");
+    let paced = Paced { retry_ms: Some(700), hold_ms: None, closes: 2 };
+    caller.write(&log, &Append { paced: Some(paced), ..log.append(4, &[]) }).expect("it is set");
     let known = SessionRecord { principal: Some("alice".into()), retry_ms: 9, ..SessionRecord::default() };
     caller.hold("alice's", known.clone());
     let mut ended = caller.open("s", 2);
@@ -265,7 +267,7 @@ fn reopening_finds_everything() {
     ended.assert_stored(&caller, 0, "I6");
     let found = caller.log(&log).unwrap();
     let owner = Some(Owner { epoch: caller.epoch, unseen_ms: u64::MAX });
-    assert_eq!((found.retry_ms, found.page.is_finished, found.page.owner), (Some(700), false, owner));
+    assert_eq!((found.page.paced, found.page.is_finished, found.page.owner), (paced, false, owner));
     assert_eq!(caller.log(&ended).unwrap().page.tail, Some(Bytes::from_static(b"tail")));
     assert_eq!(caller.session("alice's", Some("alice")), Some(known));
     caller.assert_usage("I11", |now| *now == usage);
@@ -307,16 +309,44 @@ fn a_log_that_the_database_lost_events_of_is_told() {
 #[test]
 fn tables_that_cannot_be_used_are_refused_with_what_is_wrong() {
     let namespaces = Namespaces::direct();
-    let [newer, other, foreign] = [(); 3].map(|()| namespaces.address());
-    drop(at(&newer, &StoreOptions::default()));
+    let [newer, older, other, foreign] = [(); 4].map(|()| namespaces.address());
     let server = Administrator::new();
-    server.run(&format!("UPDATE {}.about SET version = 99", namespace(&newer)));
+    for (address, versions) in [(&newer, "version = 99, serves = 98"), (&older, "version = 4, serves = 3")] {
+        drop(at(address, &StoreOptions::default()));
+        server.run(&format!("UPDATE {}.about SET {versions}", namespace(address)));
+    }
     server.run(&format!("CREATE SCHEMA {0}; CREATE TABLE {0}.about (x text)", namespace(&other)));
     server.run(&format!("CREATE SCHEMA {0}; CREATE TABLE {0}.stream (x text)", namespace(&foreign)));
-    for (address, what) in [(newer, "has version 99"), (other, "something else"), (foreign, "something else")] {
+    let newer_is =
+        "has version 99 of the tables, for releases that know version 98 to 99; this release knows version 5";
+    let older_is = "has version 4 of the tables, for releases that know version 3 to 4; this release knows version 5";
+    let other_is = "is of something else";
+    for (address, what) in [(newer, newer_is), (older, older_is), (other, other_is), (foreign, other_is)] {
         let error = open(&address, &StoreOptions::default()).err().map(|error| error.to_string()).unwrap_or_default();
         assert!(error.contains(what), "{error:?}");
     }
+}
+
+#[test]
+fn tables_of_a_later_release_that_serves_this_one_are_used() {
+    let namespaces = Namespaces::direct();
+    let address = namespaces.address();
+    let before = at(&address, &StoreOptions::default());
+    // As the first process of the later release does in a rolling upgrade.
+    Administrator::new().run(&format!(
+        "ALTER TABLE {0}.about ADD what text DEFAULT 'new'; UPDATE {0}.about SET version = version + 1;
+         ALTER TABLE {0}.session ADD more bigint NOT NULL DEFAULT 0; ALTER TABLE {0}.stream ADD more text;
+         ALTER TABLE {0}.message ADD more text",
+        namespace(&address)
+    ));
+    let after = at(&address, &StoreOptions::default());
+    let mut log = Caller::new(&before, Ms(0)).open("s", 1);
+    for store in [&before, &after] {
+        Caller::new(store, Ms(0)).push(&mut log, &[sized(10)]);
+    }
+    Caller::new(&after, Ms(0)).post(&Log::new("s", 2), b"message").expect("it waits");
+    assert_eq!(Caller::new(&before, Ms(0)).take("s", 0).map(|mail| mail.len()), Ok(1));
+    log.assert_stored(&Caller::new(&after, Ms(0)), 0, "I3");
 }
 
 #[test]

@@ -188,12 +188,12 @@ fn owners_are_looked_for_beside_what_is_asked_and_as_often_as_this_one_gives_sig
     let (owner, other) = (at(&server.address(""), &options(60_000)), at(&server.address(""), &options(60_000)));
     let log = with_a_log(&*owner);
     let reads = Caller::new(&*other, Ms(0));
-    let began = Instant::now();
+    let (began, before) = (Instant::now(), server.calls("mget"));
     for _ in 0..200 {
         unseen(&reads, &log);
     }
-    eventually("it is looked for", || server.calls("mget") > 0);
-    let (looks, beats) = (server.calls("mget"), began.elapsed().as_millis() as u64 / 2_500);
+    eventually("it is looked for", || server.calls("mget") > before);
+    let (looks, beats) = (server.calls("mget") - before, began.elapsed().as_millis() as u64 / 2_500);
     assert!(looks <= 2 + beats, "{looks} looks");
 }
 
@@ -206,9 +206,10 @@ fn what_an_owner_has_is_kept_while_it_is_there_and_its_sign_for_longer_than_anyt
     let caller = Caller::new(&*store, Ms(0));
     let mut log = with_a_log(&*store);
     caller.hold("idle", SessionRecord::default());
+    // The mark of the layout outlives them all.
     let left = || -> Vec<(String, i64)> {
         let left = |key: String| (key.clone(), say(&server, &["PTTL", &key])[0].parse().unwrap());
-        keys(&server, namespace).into_iter().map(left).collect()
+        keys(&server, namespace).into_iter().filter(|key| !key.ends_with(":layout")).map(left).collect()
     };
     let of_others = left().into_iter().filter(|(key, _)| !key.contains(":o:"));
     let of_others: Vec<String> = of_others.map(|(key, _)| key).collect();

@@ -239,6 +239,7 @@ pub(crate) fn refusal(address: &str) -> String {
 #[derive(Default)]
 pub(crate) struct Hints {
     state: Mutex<(u64, Option<Instant>)>,
+    posts: AtomicU64,
     came: Condvar,
 }
 
@@ -249,15 +250,24 @@ impl Watch for Hints {
         self.came.notify_all();
     }
 
+    fn posted(&self) {
+        self.posts.fetch_add(1, Ordering::SeqCst);
+    }
+
     fn all_changed(&self) {
         self.changed(StreamNonce([0; 12]));
     }
 }
 
 impl Hints {
-    /// How many there were.
+    /// How many there were, but for messages.
     pub(crate) fn count(&self) -> u64 {
         self.state.lock().unwrap().0
+    }
+
+    /// How many were of messages.
+    pub(crate) fn posts(&self) -> u64 {
+        self.posts.load(Ordering::SeqCst)
     }
 
     /// When the last one came that was neither waited for nor forgotten.

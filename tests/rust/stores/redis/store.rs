@@ -10,6 +10,7 @@ use tailrope_core::store::contract::{Caller, Log, check_size};
 use tailrope_core::store::{
     Append, Attach, Epoch, EventStore, Hold, Limits, ReadLimit, SessionRecord, StoreError, StoreOptions,
 };
+use tailrope_core::stream::Paced;
 
 use super::server::{
     Hints, Kind, Server, address, at, follow, fresh, hints_come, keeps_the_contract, keeps_the_rules_between_processes,
@@ -42,18 +43,19 @@ fn a_short_call_and_a_look_are_one_run_of_the_script_each() {
     caller.push(&mut answered, &[sized(10), terminal()]);
     assert_eq!(server.runs() - before, 1);
     let events = vec![sized(10), question()];
-    let (end, retry_ms) = (Some(Bytes::from_static(b"end")), Some(700));
-    assert_eq!(caller.write(&ended, &Append { end, retry_ms, ..ended.append(1, &events) }), Ok(()));
+    let (end, paced) = (Some(Bytes::from_static(b"end")), Paced { retry_ms: Some(700), hold_ms: None, closes: 2 });
+    let append = Append { end, paced: Some(paced), ..ended.append(1, &events) };
+    assert_eq!(caller.write(&ended, &append), Ok(()));
     assert_eq!(server.runs() - before, 2);
     let limit = ReadLimit { up_to: 9, events: 9, bytes: 999 };
     let attach = Attach { stream: Some(answered.key.nonce), counts: true, limit, ..Attach::default() };
     let found = caller.attach("s", &attach).log.map(|log| (log.page.page.events.len(), log.page.readers));
     assert_eq!((found, server.runs() - before), (Some((2, 1)), 3));
     ended.events = events;
-    for (log, end, retry_ms) in [(answered, None, None), (ended, Some(&b"end"[..]), Some(700))] {
+    for (log, end, paced) in [(answered, None, Paced::default()), (ended, Some(&b"end"[..]), paced)] {
         log.assert_stored(&caller, 0, "rule 2");
-        let found = caller.log(&log).expect("it is there");
-        assert_eq!((found.page.is_finished, found.page.tail.as_deref(), found.retry_ms), (true, end, retry_ms));
+        let page = caller.log(&log).expect("it is there").page;
+        assert_eq!((page.is_finished, page.tail.as_deref(), page.paced), (true, end, paced));
     }
 }
 
@@ -183,7 +185,8 @@ fn drops_give_everything_back() {
     }
     caller.assert_usage("F-54", |usage| (usage.sessions, usage.streams, usage.events, usage.bytes) == (0, 0, 0, 0));
     let left = keys(&place(&address), namespace);
-    assert!(left.len() == 1 && left[0].contains(":o:"), "its sign of life is left: {left:?}");
+    let is_kept = |key: &String| key.contains(":o:") || key.ends_with(":layout");
+    assert!(left.len() == 2 && left.iter().all(is_kept), "its sign of life and the mark are left: {left:?}");
 }
 
 // Expiry

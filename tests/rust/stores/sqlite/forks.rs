@@ -35,6 +35,8 @@ impl Watch for Ear {
         let _ = self.0.send(());
     }
 
+    fn posted(&self) {}
+
     fn all_changed(&self) {}
 }
 

@@ -18,7 +18,7 @@ use tailrope_core::store::{
 };
 
 /// With this a store gives a sign of life, and looks for those of others, every few milliseconds.
-const OFTEN: u64 = 30;
+pub(crate) const OFTEN: u64 = 30;
 
 fn at(path: &Path) -> SqliteStore {
     SqliteStore::open(path, &StoreOptions::default()).expect("the file can be opened")
@@ -29,7 +29,7 @@ fn owner_of(caller: &Caller<'_>, log: &Log) -> Option<Owner> {
     caller.read(log, 0, ReadLimit::default()).expect("it is there").owner
 }
 
-fn count_of(file: &Path, rows: &str) -> i64 {
+pub(crate) fn count_of(file: &Path, rows: &str) -> i64 {
     let db = rusqlite::Connection::open(file).unwrap();
     db.query_row(&format!("SELECT count(*) FROM {rows}"), [], |row| row.get(0)).unwrap()
 }
@@ -44,6 +44,8 @@ impl Watch for Hints {
     fn changed(&self, nonce: StreamNonce) {
         let _ = self.0.lock().unwrap().send(nonce);
     }
+
+    fn posted(&self) {}
 
     fn all_changed(&self) {
         self.changed(ALL);

@@ -1,5 +1,6 @@
-//! The SQLite store in several processes: one is killed, two write, a third reads along.
+//! The SQLite store in several processes: some create a file at once, one is killed, two write, a third reads along.
 
+use std::env::VarError;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -15,20 +16,19 @@ fn at(path: &Path, options: &StoreOptions) -> SqliteStore {
     SqliteStore::open(path, options).expect("the file can be opened")
 }
 
-/// A process that appends to one stream and says each position that the store has. It is this binary.
-struct Writer {
+/// A process that does what one of the ignored tests below does. It is this binary.
+struct Process {
     child: Child,
     says: BufReader<ChildStdout>,
 }
 
-impl Writer {
-    fn start(file: &Path, session: &str, events: u64) -> Self {
+impl Process {
+    fn start(test: &str, variables: &[(&str, &str)]) -> Self {
         let (_crate, module) = module_path!().split_once("::").expect("it is a module of the program");
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", &format!("{module}::write_as_a_process"), "--ignored", "--nocapture", "--test-threads=1"])
-            .env("TAILROPE_TEST_FILE", file)
-            .env("TAILROPE_TEST_SESSION", session)
-            .env("TAILROPE_TEST_EVENTS", events.to_string())
+            .args(["--exact", &format!("{module}::{test}"), "--ignored", "--nocapture", "--test-threads=1"])
+            .envs(variables.iter().map(|(name, value)| (format!("TAILROPE_TEST_{name}"), value)))
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .expect("this binary runs");
@@ -36,16 +36,27 @@ impl Writer {
         Self { child, says }
     }
 
-    /// The next position that it got an answer for; none when it has ended.
-    fn next(&mut self) -> Option<Seq> {
+    /// Appends to one stream, and says each position that the store has.
+    fn writer(file: &Path, session: &str, events: u64) -> Self {
+        let (file, events) = (file.to_str().unwrap(), events.to_string());
+        Self::start("write_as_a_process", &[("FILE", file), ("SESSION", session), ("EVENTS", &events)])
+    }
+
+    /// What it says next behind this word; none when it has ended.
+    fn says(&mut self, word: &str) -> Option<String> {
         let mut line = String::new();
         while self.says.read_line(&mut line).unwrap() > 0 {
-            if let Some(seq) = line.trim().strip_prefix("stored ") {
-                return Some(seq.parse().unwrap());
+            if let Some(what) = line.trim_end().strip_prefix(word) {
+                return Some(what.trim_start().to_owned());
             }
             line.clear();
         }
         None
+    }
+
+    /// The next position that it got an answer for; none when it has ended.
+    fn next(&mut self) -> Option<Seq> {
+        self.says("stored").map(|seq| seq.parse().unwrap())
     }
 
     fn kill(mut self) {
@@ -70,17 +81,25 @@ fn head(caller: &Caller<'_>, session: &str) -> Seq {
     caller.read(&Log::new(session, 1), 0, ReadLimit::default()).expect("the log is there").page.head
 }
 
+fn var(name: &str) -> Result<String, VarError> {
+    std::env::var(format!("TAILROPE_TEST_{name}"))
+}
+
+fn say(what: &str) {
+    let mut out = std::io::stdout();
+    writeln!(out, "\n{what}").unwrap();
+    out.flush().unwrap();
+}
+
 #[test]
 #[ignore = "it is the process that other tests here start, and kill"]
 fn write_as_a_process() {
-    let var = |name: &str| std::env::var(format!("TAILROPE_TEST_{name}"));
     let (Ok(file), Ok(session), Ok(events)) = (var("FILE"), var("SESSION"), var("EVENTS")) else { return };
     let options = StoreOptions { owner_lost_ms: 300, ..StoreOptions::default() };
     let store = at(Path::new(&file), &options);
     let caller = Caller::new(&store, Ms(0));
     let mut log = Log::new(&session, 1);
     caller.hold(&session, SessionRecord { principal: Some("alice".into()), ..SessionRecord::default() });
-    let mut out = std::io::stdout();
     for seq in 1..=events.parse().unwrap() {
         let event = payload(&session, seq);
         match caller.append(&log, seq, std::slice::from_ref(&event)) {
@@ -89,8 +108,95 @@ fn write_as_a_process() {
             stored => stored.expect("it is stored"),
         }
         log.events.push(event);
-        writeln!(out, "\nstored {seq}").unwrap();
-        out.flush().unwrap();
+        say(&format!("stored {seq}"));
+    }
+}
+
+#[test]
+#[ignore = "it is the process that other tests here start, and kill"]
+fn take_as_a_process() {
+    let (Ok(file), Ok(session)) = (var("FILE"), var("SESSION")) else { return };
+    let store = at(Path::new(&file), &StoreOptions::default());
+    let caller = Caller::new(&store, Ms(0));
+    caller.hold(&session, SessionRecord::default());
+    say("holds");
+    let mut last = 0;
+    loop {
+        for mail in caller.take(&session, last).expect("it is the owner") {
+            say(&format!("took {}", std::str::from_utf8(&mail.message.body).unwrap()));
+            last = mail.number;
+        }
+    }
+}
+
+#[test]
+#[ignore = "it is the process that other tests here start"]
+fn open_as_a_process() {
+    for file in std::io::stdin().lines().map_while(Result::ok) {
+        match SqliteStore::open(Path::new(&file), &StoreOptions::default()) {
+            Ok(_) => say("opened"),
+            Err(error) => say(&format!("opened not: {error}")),
+        }
+    }
+}
+
+#[test]
+fn a_new_file_is_the_same_to_all_processes_that_create_it() {
+    let folder = Folder::new();
+    let mut processes = [(); 4].map(|()| Process::start("open_as_a_process", &[]));
+    for number in 0..25 {
+        let file = folder.path(&format!("{number}.db"));
+        for process in &mut processes {
+            writeln!(process.child.stdin.as_mut().unwrap(), "{}", file.display()).unwrap();
+        }
+        for process in &mut processes {
+            assert_eq!(process.says("opened").as_deref(), Some(""), "{number}");
+        }
+    }
+    for mut process in processes {
+        drop(process.child.stdin.take());
+        assert!(process.child.wait().unwrap().success());
+    }
+}
+
+#[test]
+fn a_message_that_a_killed_owner_took_does_not_begin_again_and_any_other_one_does() {
+    const MESSAGES: u64 = 80;
+    let folder = Folder::new();
+    let file = folder.path("a.db");
+    let store = at(&file, &StoreOptions::default());
+    let poster = Caller::new(&store, Ms(0));
+    for (round, killed_at) in [1, 17, 40].into_iter().enumerate() {
+        let session = format!("round {round}");
+        let mut owner = Process::start("take_as_a_process", &[("FILE", file.to_str().unwrap()), ("SESSION", &session)]);
+        owner.says("holds").expect("it begins the session");
+        let mut told = Vec::new();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in 0..MESSAGES {
+                    poster.post(&Log::new(&session, number), number.to_string().as_bytes()).expect("it waits");
+                }
+            });
+            while told.len() < killed_at {
+                told.push(owner.says("took").expect("it takes until it is killed").parse::<u64>().unwrap());
+            }
+            owner.kill();
+        });
+        let heir = poster.with(Epoch { number: 2, salt: 8 });
+        let hold = Hold { epoch: heir.epoch, seen: Some(poster.epoch), record: None };
+        let begun: Vec<_> = heir.try_hold(&session, &hold).unwrap().into_iter().map(|log| log.nonce).collect();
+        let (mut waiting, mut last) = (Vec::new(), 0);
+        loop {
+            let mail = heir.take(&session, last).expect("it is the owner");
+            let Some(newest) = mail.last() else { break };
+            last = newest.number;
+            waiting.extend(mail.into_iter().map(|mail| mail.nonce));
+        }
+        let nonces = |numbers: std::ops::Range<u64>| numbers.map(|number| Log::new(&session, number).key.nonce);
+        let taken = MESSAGES - waiting.len() as u64;
+        assert!(waiting.iter().copied().eq(nonces(taken..MESSAGES)), "what it had not taken waits, in order");
+        assert!(begun.len() as u64 == taken && nonces(0..taken).all(|nonce| begun.contains(&nonce)), "the rest began");
+        assert!(told.iter().copied().eq(0..killed_at as u64) && killed_at as u64 <= taken, "with all that it was told");
     }
 }
 
@@ -100,7 +206,7 @@ fn what_was_acknowledged_survives_a_kill_of_its_process() {
     let file = folder.path("a.db");
     for round in 0..12 {
         let session = format!("round {round}");
-        let mut writer = Writer::start(&file, &session, u64::MAX);
+        let mut writer = Process::writer(&file, &session, u64::MAX);
         let mut acknowledged = 0;
         while acknowledged < 1 + round * 7 {
             acknowledged = writer.next().expect("it writes until it is killed");
@@ -125,7 +231,7 @@ fn two_processes_write_and_a_third_reads_along() {
     let folder = Folder::new();
     let file = folder.path("a.db");
     let events = 400;
-    let mut writers = ["one", "two"].map(|session| Writer::start(&file, session, events));
+    let mut writers = ["one", "two"].map(|session| Process::writer(&file, session, events));
     let first = writers.each_mut().map(|writer| writer.next().expect("it writes"));
     assert_eq!(first, [1, 1], "one does not wait for the end of the other");
     let store = at(&file, &StoreOptions::default());
@@ -157,7 +263,7 @@ fn a_session_has_one_process_that_writes_it() {
     let store = at(&file, &options(3_600_000));
     let heir = Caller::new(&store, Ms(0)).with(Epoch { number: 2, salt: 8 });
     for (session, is_killed) in [("one", true), ("two", false)] {
-        let mut writer = Writer::start(&file, session, u64::MAX);
+        let mut writer = Process::writer(&file, session, u64::MAX);
         let mut acknowledged = writer.next().expect("it writes");
         let (log, limit) = (written(session, head(&heir, session)), ReadLimit::default());
         assert_eq!(heir.append(&log, log.head() + 1, &[progress("late")]), Err(StoreError::Fenced));

@@ -1,4 +1,4 @@
-//! The SQLite store: the contract of all stores, its bounds, its file and its faults.
+//! The SQLite store: the contract of all stores, its bounds, its commits and its faults.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,19 +9,19 @@ use std::time::Duration;
 use crate::kit::events::{positions, positions_if_kept, question, sized, terminal};
 use crate::kit::eventually::eventually;
 use crate::kit::folder::Folder;
-use bytes::Bytes;
 use tailrope_core::Ms;
-use tailrope_core::store::contract::{Caller, Log, check, check_shared};
+use tailrope_core::store::contract::{Caller, Log, check, check_settle, check_shared};
 use tailrope_core::store::{
-    Append, Attach, Complete, Durability, Epoch, EventStore, Hold, Limits, Operation, Outcome, Owner, ReadLimit,
-    RunningLog, SessionRecord, SqliteStore, StoreError, StoreOptions, Ticket, open,
+    Append, Attach, Complete, Durability, Epoch, EventStore, Hold, Limits, Operation, Outcome, ReadLimit,
+    SessionRecord, SqliteStore, StoreError, StoreOptions, Ticket,
 };
+use tailrope_core::stream::Paced;
 
-fn at(path: &Path, options: &StoreOptions) -> SqliteStore {
+pub(crate) fn at(path: &Path, options: &StoreOptions) -> SqliteStore {
     SqliteStore::open(path, options).expect("the file can be opened")
 }
 
-fn limited(limits: Limits) -> StoreOptions {
+pub(crate) fn limited(limits: Limits) -> StoreOptions {
     StoreOptions { limits, ..StoreOptions::default() }
 }
 
@@ -134,6 +134,7 @@ fn an_unanswered_question_outlives_the_events_around_it() {
     store.settle(&log.key, caller.epoch, 2);
     assert_eq!(positions(&caller, &log, 0), [8, 9, 10], "answered, it goes");
     caller.assert_usage("I11", |usage| usage.events == 3);
+    check_settle(&at(&folder.path("b.db"), &limited(Limits { max_events_per_stream: 4, ..Limits::default() })));
 }
 
 #[test]
@@ -297,11 +298,11 @@ fn retention_goes_on_while_there_is_more_than_one_transaction_may_remove() {
     assert!(waited <= 2, "four transactions do not wait for {waited} signs of life");
 }
 
-// The file
+// Commits
 
 /// Transactions in the file's write-ahead log besides signs of life. A frame that ends one says how many pages the file
 /// has then.
-fn commits(file: &Path) -> isize {
+pub(crate) fn commits(file: &Path) -> isize {
     let before = beats(file);
     let log = std::fs::read(file.with_extension("db-wal")).unwrap();
     let page = u32::from_be_bytes(log[8..12].try_into().unwrap()) as usize;
@@ -320,49 +321,14 @@ fn a_short_call_is_one_commit() {
     let mut log = Log::new("s", 1);
     caller.push(&mut log, &[sized(10), terminal()]);
     assert_eq!(commits(&file) - before, 1, "its log, its event and its end");
-    let call = Append { end: Some("end".into()), retry_ms: Some(5), ..Log::new("s", 2).append(1, &[sized(10)]) };
+    let call =
+        Append { end: Some("end".into()), paced: Some(Paced::default()), ..Log::new("s", 2).append(1, &[sized(10)]) };
     caller.write(&Log::new("s", 2), &call).expect("it is written");
     assert_eq!(commits(&file) - before, 2);
     let stock = Hold { epoch: caller.epoch, seen: Some(caller.epoch), record: None };
     assert_eq!(caller.try_hold("s", &stock), Ok(Vec::new()));
     assert_eq!(commits(&file) - before, 2, "an owner that takes stock writes nothing");
     log.assert_stored(&caller, 0, "I2");
-}
-
-#[test]
-fn reopening_finds_everything() {
-    let folder = Folder::new();
-    let file = folder.path("a.db");
-    let options = StoreOptions::default();
-    let store = at(&file, &options);
-    let caller = Caller::new(&store, Ms(0));
-    let mut log = caller.open("s", 1);
-    caller.push(&mut log, &[sized(10), question(), sized(0)]);
-    let retry = Append { retry_ms: Some(700), ..log.append(4, &[]) };
-    caller.write(&log, &retry).expect("it is set");
-    let known = SessionRecord { principal: Some("alice".into()), retry_ms: 9, ..SessionRecord::default() };
-    let mut ended = caller.open("s", 2);
-    caller.hold("s", known.clone());
-    caller.push(&mut ended, &[sized(10)]);
-    caller.finish(&ended, b"tail").expect("it is ended");
-    let usage = store.usage();
-    drop(store);
-    let store = at(&file, &options);
-    let caller = Caller::new(&store, Ms(7));
-    log.assert_stored(&caller, 0, "I6");
-    ended.assert_stored(&caller, 0, "I6");
-    assert_eq!(caller.session("s", Some("alice")), Some(known));
-    let owner = Owner { epoch: caller.epoch, unseen_ms: u64::MAX };
-    let look = Attach { stream: Some(log.key.nonce), principal: Some("alice".into()), ..Attach::default() };
-    let found = caller.attach("s", &look).log.unwrap();
-    assert_eq!((found.retry_ms, found.page.is_finished, found.page.owner), (Some(700), false, Some(owner)));
-    let page = caller.read(&ended, 0, ReadLimit::default()).unwrap();
-    assert_eq!(page.tail, Some(Bytes::from_static(b"tail")));
-    let heir = caller.with(Epoch { number: 2, salt: 8 });
-    let running = heir.try_hold("s", &Hold { epoch: heir.epoch, seen: Some(owner.epoch), record: None }).unwrap();
-    assert!(matches!(&running[..], [RunningLog { nonce, head: 3, .. }] if *nonce == log.key.nonce), "{running:?}");
-    assert_eq!(heir.finish(&log, b"gone"), Ok(()), "I13");
-    assert_eq!(store.usage().events, usage.events);
 }
 
 /// Lets go of the store when the store answers.
@@ -392,72 +358,6 @@ fn a_store_that_its_own_thread_lets_go_of_is_closed() {
         }
         drop(kept);
         told.recv_timeout(Duration::from_secs(30)).expect("its threads do not wait for each other");
-    }
-}
-
-#[test]
-fn a_file_that_cannot_be_used_is_refused_with_what_is_wrong() {
-    let folder = Folder::new();
-    let text = folder.path("text.db");
-    std::fs::write(&text, "no database, but long enough to be looked at as one".repeat(100)).unwrap();
-    let other = folder.path("other.db");
-    let newer = folder.path("newer.db");
-    for (file, sql) in [(&other, "CREATE TABLE t (x)"), (&newer, "PRAGMA user_version = 99")] {
-        if file == &newer {
-            drop(at(file, &StoreOptions::default()));
-        }
-        rusqlite::Connection::open(file).unwrap().execute_batch(sql).unwrap();
-    }
-    let damaged = folder.path("damaged.db");
-    drop(at(&damaged, &StoreOptions::default()));
-    let mut bytes = std::fs::read(&damaged).unwrap();
-    bytes[100..4_000].fill(0xFF);
-    std::fs::write(&damaged, bytes).unwrap();
-    let cases = [
-        (text, "no SQLite database"),
-        (other, "something else"),
-        (newer, "version 99"),
-        (damaged, "damaged"),
-        (folder.path("no/such/folder.db"), "directory does not exist"),
-        (folder.path("."), "is a directory"),
-    ];
-    for (file, what) in cases {
-        let error = open(&format!("sqlite:{}", file.display()), &StoreOptions::default()).err();
-        let text = error.map(|error| error.to_string()).unwrap_or_default();
-        assert!(text.contains(what), "{file:?}: {text:?}");
-    }
-}
-
-#[test]
-fn addresses_are_refused_with_what_was_tried_and_what_there_is() {
-    let folder = Folder::new();
-    let options = StoreOptions::default();
-    for (address, what) in [
-        ("events.db", "the kinds are memory:, sqlite:PATH"),
-        ("mysql://me:pass@host/db", "no kind of store called \"mysql\""),
-        ("sqlite:", "the path of the file is missing"),
-        ("sqlite:events.db?key=pass", "takes no options"),
-        ("sqlite::memory:", "the path of the file is missing"),
-        ("sqlite://host/events.db", "a file is on this machine"),
-        ("memory:here", "its whole address is memory:"),
-    ] {
-        let error = open(address, &options).err().map(|error| error.to_string()).unwrap_or_default();
-        assert!(error.contains(what) && !error.contains("pass"), "{address}: {error}");
-    }
-    assert!(open("memory:", &options).is_ok());
-    let absolute = format!("sqlite://{}", folder.path("a.db").display());
-    assert!(open(&absolute, &options).is_ok() && folder.path("a.db").exists());
-}
-
-#[cfg(unix)]
-#[test]
-fn a_new_file_is_its_users_alone() {
-    use std::os::unix::fs::PermissionsExt;
-    let folder = Folder::new();
-    let _store = at(&folder.path("a.db"), &StoreOptions::default());
-    for file in ["a.db", "a.db-wal"] {
-        let mode = std::fs::metadata(folder.path(file)).unwrap().permissions().mode();
-        assert_eq!(mode & 0o077, 0, "{file}: {mode:o}");
     }
 }
 
