@@ -29,7 +29,7 @@ impl Cell {
             let nonce = self.shared.nonce();
             let id = change.connect(Conn::open(nonce, Origin::Unnamed, wake, key), None);
             let Change { state, now, steps, .. } = change;
-            let reader = (id, self.shared.jitter());
+            let reader = Some((id, self.shared.jitter()));
             let opened = state.session.open_requests(*now, nonce, requests, initialize, reader, steps);
             if let Err(duplicate) = opened {
                 change.disconnect(id, false);
@@ -107,15 +107,12 @@ impl Cell {
     }
 
     /// Opens a connection, where the session has not ended.
-    fn open(
+    pub(crate) fn open(
         self: &Arc<Self>,
         make: impl FnOnce(&mut Change<'_>) -> Result<ConnectionId, Refusal>,
     ) -> Result<Connection, Refusal> {
         let conn = self.change_or(Err(self.dialect.wording.closing()), |change| {
-            if change.state.session.has_ended() || change.state.is_ending {
-                return Err(self.dialect.wording.session_ended());
-            }
-            self.shared.check().map_err(|_| self.dialect.wording.closing())?;
+            change.check_open()?;
             make(change)
         })?;
         Ok(Connection { cell: Arc::clone(self), conn })
@@ -123,7 +120,7 @@ impl Cell {
 
     /// An adopted session has a new reader. The last one before it may have left after the session was found: it can be found
     /// again, so that the next reader here is not served beside this one (I4).
-    fn come_back(self: &Arc<Self>) {
+    pub(crate) fn come_back(self: &Arc<Self>) {
         if self.is_adopted() && matches!(self.shared.register(self), Ok(None)) {
             self.has_place.store(false, Ordering::Relaxed);
             // It was admitted before, and is served also where its place was taken meanwhile.
@@ -133,8 +130,17 @@ impl Cell {
 }
 
 impl Change<'_> {
+    /// The session has not ended.
+    pub(crate) fn check_open(&self) -> Result<(), Refusal> {
+        let wording = self.cell.dialect.wording;
+        if self.state.session.has_ended() || self.state.is_ending {
+            return Err(wording.session_ended());
+        }
+        self.cell.shared.check().map_err(|_| wording.closing())
+    }
+
     /// The session takes so many more requests (I11). One that lives elsewhere takes none here.
-    fn check_requests(&mut self, more: usize) -> Result<(), Refusal> {
+    pub(crate) fn check_requests(&mut self, more: usize) -> Result<(), Refusal> {
         if self.cell.is_adopted() {
             return Err(self.cell.dialect.wording.session_ended());
         }
@@ -166,7 +172,7 @@ impl Change<'_> {
     }
 
     /// Counts a new stream, whose log comes with its first append.
-    fn opened(&mut self, nonce: StreamNonce) {
+    pub(crate) fn opened(&mut self, nonce: StreamNonce) {
         Counters::add(&self.cell.shared.counters.streams_opened, 1);
         self.watch(nonce);
         if self.cell.shared.store.own_ids().is_some() && self.state.session.rules().priming {

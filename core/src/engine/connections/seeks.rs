@@ -13,7 +13,7 @@ use crate::engine::sessions::timers::Reason;
 use crate::exchange::AnswerHead;
 use crate::protocol::{IdEncoder, MAX_VISIT, Origin, RequestId, StreamNonce, sse};
 use crate::session::Stream;
-use crate::store::{Answer, Attach, Attached, LogPage, Operation, ReadLimit, StoreError, Ticket};
+use crate::store::{Answer, Attach, Attached, AttachedLog, LogPage, Operation, ReadLimit, StoreError, Ticket};
 use crate::stream::{Chain, CloseReason, ConnectionId, Follow, Input, Seq};
 
 /// Pause before a store that could not tell is asked again.
@@ -44,6 +44,12 @@ impl Change<'_> {
             Some((_, attached)) => self.attached((position.nonce, conn), Ok(attached)),
             None => self.seek(conn),
         }
+    }
+
+    /// Begins a connection of whose stream the store has told already.
+    pub(crate) fn found_at(&mut self, conn: ConnectionId, position: Position, attached: Attached) {
+        self.enter(conn, Phase::Seeking(Seek { position, fault: None }));
+        self.found(conn, Ok(attached));
     }
 
     /// Asks the store for the stream of a connection.
@@ -96,6 +102,9 @@ impl Change<'_> {
         (nonce, conn): (StreamNonce, ConnectionId),
         result: Result<Attached, StoreError>,
     ) {
+        if self.state.relays.is_posting(nonce) {
+            return self.posted(nonce, result);
+        }
         let log = result.as_ref().ok().and_then(|attached| attached.log.as_ref());
         let readers = log.map(|log| log.page.readers);
         let mut is_sought = false;
@@ -192,6 +201,11 @@ impl Change<'_> {
             // It is being written, or its owner has yet to create it.
             return self.seek_failed(conn);
         };
+        if self.state.session.stream(nonce).is_none() && self.may_be_posted(&log) {
+            // It waits for this process, or its host has still to begin it.
+            self.state.inbox.is_hinted = true;
+            return self.seek_failed(conn);
+        }
         let Some(origin) = self.state.conns.get(&conn).map(|conn| conn.origin.clone()) else { return };
         let requests = RequestId::decode_all(&log.about).unwrap_or_default();
         let LogPage { page, chain, mut is_finished, mut tail, paced, readers, owner } = log.page;
@@ -221,6 +235,13 @@ impl Change<'_> {
         if let Some(reading) = self.state.conns.get_mut(&conn).and_then(Conn::reading) {
             reading.page = Some((position.after, page));
         }
+    }
+
+    /// Whether a log of a session that is owned here may be the answer to a request that another process relays.
+    fn may_be_posted(&self, log: &AttachedLog) -> bool {
+        let AttachedLog { about, page: LogPage { page, is_finished, owner, .. } } = log;
+        let is_own = owner.is_none() && !self.cell.is_adopted();
+        is_own && page.head == 0 && !is_finished && RequestId::decode_all(about).is_some_and(|ids| !ids.is_empty())
     }
 
     /// The store has no log for a connection.

@@ -36,10 +36,13 @@ impl Cell {
         self.let_go();
     }
 
-    /// An adopted session that has no connection is forgotten.
+    /// An adopted session that has no connection, and relays nothing, is forgotten.
     pub(crate) fn let_go(&self) {
         if self.is_adopted() && !self.is_forked() {
-            self.unregister(|cell| lock(&cell.state).conns.is_empty());
+            self.unregister(|cell| {
+                let state = lock(&cell.state);
+                state.conns.is_empty() && state.relays.is_empty()
+            });
         }
     }
 

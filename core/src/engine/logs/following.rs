@@ -50,6 +50,9 @@ impl Change<'_> {
 
     /// A look has told what the log is like, or could not.
     pub(crate) fn looked(&mut self, nonce: StreamNonce, result: Result<(Seq, LogPage), StoreError>) {
+        if self.state.relays.is_delete(nonce) {
+            return self.looked_for_end(nonce, result.map(|(_, page)| page));
+        }
         let is_followed = self.state.followed.contains_key(&nonce);
         let found = match result {
             Ok(found) => Some(found),
@@ -75,7 +78,7 @@ impl Change<'_> {
 
     /// Gives the machine of a stream that is followed what its log has got.
     pub(crate) fn catch_up(&mut self, nonce: StreamNonce, found: Option<(Seq, LogPage)>) {
-        let State { session, conns, followed, watched, owner: seen, .. } = &mut *self.state;
+        let State { session, conns, followed, watched, relays, timers, owner: seen, .. } = &mut *self.state;
         let (Some(stream), Some(requests)) = (session.stream_mut(nonce), followed.get(&nonce)) else {
             followed.remove(&nonce);
             watched.remove(&nonce);
@@ -95,6 +98,9 @@ impl Change<'_> {
                 *seen = owner;
                 stream.chain = Chain(chain);
                 let head = page.head;
+                if head > 0 || is_finished {
+                    relays.begun(nonce, timers);
+                }
                 if let Some(reading) = stream.machine.connection().and_then(|conn| conns.get_mut(&conn)?.reading()) {
                     reading.page = Some((after, page));
                 }

@@ -6,8 +6,10 @@ use std::fmt;
 use crate::Ms;
 use crate::engine::connections::Wake;
 use crate::engine::connections::conn::Conn;
+use crate::engine::connections::relays::Relays;
 use crate::engine::logs::log::{Watched, Writing};
 use crate::engine::sessions::SendOutcome;
+use crate::engine::sessions::inbox::Inbox;
 use crate::engine::sessions::messages::Sender;
 use crate::engine::sessions::timers::Timers;
 use crate::engine::shared::{Shared, lock};
@@ -41,6 +43,10 @@ pub(crate) struct State {
     pub(crate) timers: Timers,
     /// What the store has to do to logs and has not answered.
     pub(crate) writing: HashMap<StreamNonce, Writing>,
+    /// What is on its way to the session's owner.
+    pub(crate) relays: Relays,
+    /// What others relay to the session.
+    pub(crate) inbox: Inbox,
     /// Streams that another process writes, with the requests that they were opened for.
     pub(crate) followed: BTreeMap<StreamNonce, Vec<RequestId>>,
     /// Streams that other processes may read or write.
@@ -130,6 +136,8 @@ impl Cell {
                 questions: HashMap::new(),
                 timers: Timers::default(),
                 writing: HashMap::new(),
+                relays: Relays::default(),
+                inbox: Inbox::default(),
                 followed: BTreeMap::new(),
                 watched: HashMap::new(),
                 is_watching: false,

@@ -53,9 +53,13 @@ impl Cell {
         let wakes = change.wakes();
         let lines = change.effects.lines;
         let is_lost = state.is_fenced && !state.session.has_ended() && !std::mem::replace(&mut state.is_ending, true);
+        let is_unused = state.relays.take_over() && state.conns.is_empty();
         drop(state);
         if is_lost {
             self.end_fenced();
+        }
+        if is_unused {
+            self.let_go();
         }
         wakes.into_iter().for_each(|(wake, key)| wake.wake(key));
         lines.into_iter().for_each(|line| line());
@@ -79,6 +83,7 @@ impl Change<'_> {
         self.perform();
         self.take_stock();
         self.keep_facts();
+        self.look_into_inbox();
         self.settle_senders();
         let deadline = self.state.deadline(self.cell);
         if deadline < self.state.scheduled {

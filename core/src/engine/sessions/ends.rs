@@ -86,6 +86,8 @@ impl Cell {
             let ended = !change.state.session.has_ended();
             if ended {
                 change.state.session.end(change.now, SynthesizedEnd::SessionEnded, &mut change.steps);
+                change.end_inbox();
+                change.end_relays();
             }
             ended
         });

@@ -8,7 +8,7 @@ use crate::engine::logs::log::Write;
 use crate::engine::sessions::cell::{Cell, SESSION, State};
 use crate::engine::sessions::change::Change;
 use crate::engine::sessions::timers::Reason;
-use crate::protocol::RequestId;
+use crate::protocol::{RequestId, StreamNonce};
 use crate::session::{SynthesizedEnd, ends_payload};
 use crate::store::{Append, Epoch, Hold, LogPage, RunningLog, StoreError};
 
@@ -49,9 +49,11 @@ impl Change<'_> {
                 return self.cell.shared.store.release(&self.cell.name, epoch);
             }
         };
-        for log in running {
-            self.end_running(epoch, (&log, SynthesizedEnd::OwnerLost));
+        for log in &running {
+            self.end_running(epoch, (log, SynthesizedEnd::OwnerLost));
         }
+        let running: Vec<StreamNonce> = running.iter().map(|log| log.nonce).collect();
+        self.withdraw_unbegun(&running);
         self.cell.shared.store.release(&self.cell.name, epoch);
         let State { followed, timers, .. } = &mut *self.state;
         // Those without a time are looked at already.

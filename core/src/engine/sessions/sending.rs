@@ -28,7 +28,9 @@ const MAX_UNANSWERED: u64 = 64 << 20;
 
 impl Cell {
     pub(crate) fn received(&self, envelopes: &[Envelope]) {
-        self.change_or((), |Change { state, now, .. }| {
+        self.change_or((), |change| {
+            change.note_cancelled(envelopes);
+            let Change { state, now, .. } = change;
             state.session.contact(*now);
             for envelope in envelopes.iter().filter(|e| matches!(e.kind, Kind::Response | Kind::ErrorResponse)) {
                 if let Some((nonce, seq)) = envelope.id.as_ref().and_then(|id| state.session.settle_question(id)) {
