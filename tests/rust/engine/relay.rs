@@ -108,9 +108,12 @@ fn messages_begin_in_the_order_in_which_they_came() {
     let fleet = Fleet::new(3);
     let session = open(&fleet, NEW);
     let (one, two) = (adopt(&fleet, 1), adopt(&fleet, 2));
-    // More than a store tells at once.
+    // More than a store tells at once, and one hint for all.
+    fleet.nodes[0].is_deaf.store(true, Ordering::SeqCst);
     let connections: Vec<_> = (0..150).map(|at| relay(if at % 2 == 0 { &one } else { &two }, &tool_call(at))).collect();
     fleet.settle();
+    fleet.nodes[0].is_deaf.store(false, Ordering::SeqCst);
+    fleet.disturb();
     let want: Vec<String> = (0..150).map(|at| format!("tools/call {at}")).collect();
     assert_eq!(serve(&session), want);
     drop(connections);

@@ -121,6 +121,7 @@ fn a_full_inbox_is_told_at_once() {
     for _ in 0..MAX_INBOX_MESSAGES {
         assert_eq!(read_now(&relay(&there, &initialized())).status, Some(202));
     }
+    fleet.settle();
     for body in [initialized(), tool_call(1)] {
         let connection = relay(&adopt(&fleet, 1), &body);
         let poll = connection.poll(1 << 10);
@@ -295,6 +296,17 @@ fn a_delete_whose_owner_does_not_end_the_session_fails_in_time() {
 }
 
 #[test]
+fn a_delete_that_a_host_takes_for_a_message_did_not_end_the_session() {
+    let fleet = fleet(2);
+    let session = open(&fleet, NEW);
+    let connection = relay_delete(&adopt(&fleet, 1));
+    fleet.settle();
+    session.take_posted().iter().for_each(|posted| posted.done());
+    pass(&fleet, 500);
+    assert_eq!((read_now(&connection).status, session.has_ended()), (Some(503), false));
+}
+
+#[test]
 fn i7_a_session_of_another_user_is_not_there_for_who_relays() {
     let fleet = fleet(2);
     let session = open(&fleet, NEW);
@@ -341,7 +353,8 @@ fn o22_what_cannot_be_read_gets_an_end() {
     let good = relayed(RelayedMethod::Post, &tool_call(1)).from_principal(ALICE.principal().as_deref());
     let newer = [&[9], &good.encode()[1..]].concat();
     let lie = relayed(RelayedMethod::Post, &initialized()).from_principal(ALICE.principal().as_deref()).encode();
-    let bodies = [Bytes::from(newer), Bytes::new(), Bytes::from_static(b"\x01\x07"), lie];
+    let other = relayed(RelayedMethod::Post, &tool_call(2)).from_principal(ALICE.principal().as_deref()).encode();
+    let bodies = [Bytes::from(newer), Bytes::new(), Bytes::from_static(b"\x01\x07"), lie, other];
     for (at, body) in (0..).zip(bodies) {
         let nonce = forge(&fleet, &[RequestId::integer(1)], body, StreamNonce([at; 12]));
         fleet.settle();
@@ -474,7 +487,9 @@ fn a_session_that_ends_leaves_no_request_without_an_end() {
             session.end();
         }
         pass(&fleet, 1_500);
-        assert_eq!(only_event(&read(&fleet, &connection)), not_begun(1), "released: {is_released}");
+        let answered = read(&fleet, &connection);
+        assert_eq!(only_event(&answered), not_begun(1), "released: {is_released}");
+        assert_eq!(answered.text.contains("server is closing"), is_released, "its owner says it: {}", answered.text);
         assert!(!posted[0].begin(&posted[0].admit(&Terms::default()).unwrap_or_else(|| admission(&fleet))));
     }
 }
@@ -501,6 +516,51 @@ fn o10_taking_stock_spares_what_has_still_to_begin() {
     assert!(posted[0].begin(&posted[0].admit(&Terms::default()).unwrap()));
     respond(&session, 1).unwrap();
     assert_eq!(only_event(&read(&fleet, &connection)), json!({"event": 1, "is": {"result": 1}}));
+}
+
+#[test]
+fn o10_stock_is_not_taken_while_messages_are() {
+    let fleet = fleet(2);
+    let session = open(&fleet, NEW);
+    fleet.nodes[0].holds_takes.store(true, Ordering::SeqCst);
+    let connection = relay(&adopt(&fleet, 1), &tool_call(1));
+    fleet.settle();
+    fleet.disturb();
+    pass(&fleet, 500);
+    fleet.nodes[0].answer_takes();
+    assert_eq!(serve(&session), ["tools/call 1"]);
+    fleet.settle();
+    respond(&session, 1).unwrap();
+    assert_eq!(only_event(&read(&fleet, &connection)), json!({"event": 1, "is": {"result": 1}}));
+}
+
+#[test]
+fn a_take_without_an_answer_is_asked_again_and_begins_nothing_twice() {
+    let fleet = fleet(2);
+    let session = open(&fleet, NEW);
+    fleet.nodes[0].holds_takes.store(true, Ordering::SeqCst);
+    relay(&adopt(&fleet, 1), &initialized());
+    fleet.settle();
+    // As long as a store may take.
+    pass(&fleet, 30_000);
+    fleet.nodes[0].holds_takes.store(false, Ordering::SeqCst);
+    pass(&fleet, 1_000);
+    assert_eq!(serve(&session), ["notifications/initialized"]);
+    fleet.nodes[0].answer_takes();
+    pass(&fleet, 1_000);
+    assert_eq!(serve(&session), [""; 0], "its first answer comes late");
+}
+
+#[test]
+fn o8_what_is_relayed_is_a_sign_of_the_client() {
+    let fleet = fleet(2);
+    let session = open(&fleet, NEW);
+    let idle_ms = session.idle_in_ms().unwrap();
+    pass(&fleet, 10_000);
+    assert_eq!(session.idle_in_ms(), Some(idle_ms - 10_000));
+    relay(&adopt(&fleet, 1), &initialized());
+    fleet.settle();
+    assert_eq!(session.idle_in_ms(), Some(idle_ms), "before the host has looked at it");
 }
 
 #[test]

@@ -10,8 +10,8 @@ use tailrope_core::Ms;
 use tailrope_core::engine::Options;
 use tailrope_core::protocol::StreamNonce;
 use tailrope_core::store::{
-    Answer, Append, Attach, Attached, Epoch, EventStore, Hold, Limits, LogPage, Mail, MemoryStore, Operation, Owner,
-    ReadLimit, RunningLog, StoreError, StreamKey, Ticket, Usage, Watcher, Watchers, session_name,
+    Answer, Append, Attach, Attached, Epoch, EventStore, Hold, Limits, LogPage, Mail, MemoryStore, Operation, Outcome,
+    Owner, ReadLimit, RunningLog, StoreError, StreamKey, Ticket, Usage, Watcher, Watchers, session_name,
 };
 use tailrope_core::stream::Seq;
 
@@ -55,6 +55,9 @@ pub(crate) struct Node {
     pub(crate) is_unheard: AtomicBool,
     /// Messages and withdrawals are done, and nothing is said.
     pub(crate) is_silent: AtomicBool,
+    /// Takes are done, and answered when the test says so.
+    pub(crate) holds_takes: AtomicBool,
+    held: Mutex<Vec<(Ticket, Outcome)>>,
     /// Hints are lost.
     pub(crate) is_deaf: AtomicBool,
     pub(crate) takes: AtomicU64,
@@ -76,9 +79,21 @@ impl Fleet {
         let memory = MemoryStore::new(Limits::default());
         let hub = Arc::new(Hub { memory, known: Mutex::default(), lost: Mutex::default(), posts: Mutex::default() });
         let node = |index| {
-            let (fails, refuses, is_unheard, is_silent, is_deaf, takes) = Default::default();
+            let (fails, refuses, is_unheard, is_silent, holds_takes, held, is_deaf, takes) = Default::default();
             let (hub, watchers) = (Arc::clone(&hub), Watchers::default());
-            Arc::new(Node { hub, index, watchers, fails, refuses, is_unheard, is_silent, is_deaf, takes })
+            Arc::new(Node {
+                hub,
+                index,
+                watchers,
+                fails,
+                refuses,
+                is_unheard,
+                is_silent,
+                holds_takes,
+                held,
+                is_deaf,
+                takes,
+            })
         };
         let nodes: Vec<Arc<Node>> = (0..count).map(node).collect();
         let bench = |node: &Arc<Node>| Bench::new(Options { store: Some(Arc::clone(node) as _), ..options.clone() });
@@ -153,13 +168,20 @@ impl Fleet {
 pub(crate) fn nobody() -> Ticket {
     struct Nobody;
     impl tailrope_core::store::Complete for Nobody {
-        fn complete(&self, _: &Ticket, _: tailrope_core::store::Outcome) {}
+        fn complete(&self, _: &Ticket, _: Outcome) {}
     }
     let to: Weak<Nobody> = Weak::new();
     Ticket { to, nonce: StreamNonce([0; 12]), operation: Operation::Take, number: 0 }
 }
 
 impl Node {
+    /// Answers the takes that were held.
+    pub(crate) fn answer_takes(&self) {
+        self.holds_takes.store(false, Ordering::SeqCst);
+        let held = std::mem::take(&mut *self.held.lock().unwrap());
+        held.into_iter().for_each(|(ticket, outcome)| ticket.complete(outcome));
+    }
+
     fn does_fail(&self) -> Result<(), StoreError> {
         let fails = self.fails.load(Ordering::SeqCst);
         if fails { Err(StoreError::Failed(SECRET.to_owned())) } else { Ok(()) }
@@ -271,7 +293,13 @@ impl EventStore for Node {
 
     fn take(&self, session: &str, epoch: Epoch, after: u64, ticket: &Ticket) -> Answer<Vec<Mail>> {
         self.takes.fetch_add(1, Ordering::SeqCst);
-        self.ask(|memory| memory.take(session, epoch, after, ticket))
+        match self.ask(|memory| memory.take(session, epoch, after, ticket)) {
+            Answer::Now(taken) if self.holds_takes.load(Ordering::SeqCst) => {
+                self.held.lock().unwrap().push((ticket.clone(), Outcome::Taken(taken)));
+                Answer::Later
+            }
+            answer => answer,
+        }
     }
 
     fn withdraw(&self, now: Ms, key: &StreamKey, end: &Bytes, ticket: &Ticket) -> Answer<bool> {

@@ -78,7 +78,6 @@ impl Cell {
 impl Change<'_> {
     /// Asks the store to take a message, and what has become of its log.
     fn post(&mut self, nonce: StreamNonce) {
-        let is_draining = self.state.session.is_draining();
         let principal = self.state.session.principal().map(Into::into);
         let Some(relay) = self.state.relays.by_stream.get_mut(&nonce) else { return };
         let events = if relay.what == What::Call { PAGE_EVENTS } else { 0 };
@@ -86,13 +85,8 @@ impl Change<'_> {
             stream: Some(nonce),
             principal,
             tag: Some(Chain::start(&nonce.0).tag()),
-            counts: match relay.what {
-                // Nobody elsewhere gives way to one that is sent away.
-                What::Call => !is_draining,
-                What::Message => false,
-                // Who counts is told when it goes.
-                What::Delete => true,
-            },
+            // Who counts is told what becomes of it.
+            counts: relay.what != What::Message,
             limit: ReadLimit { up_to: Seq::MAX, events, bytes: PAGE_BYTES },
             message: relay.message.clone(),
             ..Attach::default()
