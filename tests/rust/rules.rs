@@ -20,6 +20,8 @@ mod engine {
     mod properties;
     mod records;
     mod refusals;
+    mod relay;
+    mod relay_faults;
     mod sessions;
     mod stores;
     mod streams;
@@ -35,6 +37,8 @@ mod engine {
     #[cfg(feature = "sqlite")]
     mod order;
     #[cfg(feature = "sqlite")]
+    mod relay_sqlite;
+    #[cfg(feature = "sqlite")]
     mod takeovers;
 }
 
@@ -44,6 +48,7 @@ mod exchange {
     mod origin;
     mod pace;
     mod principal;
+    mod relayed;
 }
 
 mod protocol {

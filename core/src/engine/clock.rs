@@ -1,10 +1,9 @@
 //! The engine's clock and its randomness. Tests bring their own.
 
-use std::time::Instant;
-
 use crate::Ms;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 /// Tells the time that is handed to the pure parts.
 pub trait Clock: Send + Sync {
@@ -64,18 +63,18 @@ impl RandomSource for SystemRandomness {
 }
 
 /// Randomness for nonces and jitter, fetched from its source in blocks.
-pub(super) struct Randomness {
+pub(crate) struct Randomness {
     source: Arc<dyn RandomSource>,
     block: Mutex<(Vec<u8>, usize)>,
 }
 
 impl Randomness {
-    pub(super) fn new(source: Arc<dyn RandomSource>) -> Self {
+    pub(crate) fn new(source: Arc<dyn RandomSource>) -> Self {
         Self { source, block: Mutex::default() }
     }
 
     /// Unguessable bytes, if the source is.
-    pub(super) fn take<const N: usize>(&self) -> [u8; N] {
+    pub(crate) fn take<const N: usize>(&self) -> [u8; N] {
         let mut guard = self.block.lock().unwrap_or_else(PoisonError::into_inner);
         let (block, used) = &mut *guard;
         if *used + N > block.len() {

@@ -2,20 +2,20 @@
 //! written when the session's lock is released, as its wake-ups are.
 
 /// Writes a line, with everything that it tells.
-pub(super) type Line = Box<dyn FnOnce() + Send>;
+pub(crate) type Line = Box<dyn FnOnce() + Send>;
 
-/// Keeps a line until the lock is released: `log_later!(cell, state, LEVEL, [value = ..., ...], fields and text)`, as
+/// Keeps a line until the lock is released: `log_later!(change, LEVEL, [value = ..., ...], fields and text)`, as
 /// `tracing::event!` takes the fields. The values are made at once, but only for lines that somebody wants.
 macro_rules! log_later {
-    ($cell:expr, $state:expr, $level:ident, [$($name:ident = $value:expr),*], $($fields:tt)+) => {
+    ($change:expr, $level:ident, [$($name:ident = $value:expr),*], $($fields:tt)+) => {
         if tracing::Level::$level <= tracing::level_filters::LevelFilter::current() {
-            let session = crate::sync::Arc::clone(&$cell.name);
+            let session = crate::sync::Arc::clone(&$change.cell.name);
             $(let $name = $value;)*
-            $state.lines.push(Box::new(move || {
+            $change.effects.lines.push(Box::new(move || {
                 tracing::event!(target: "tailrope", tracing::Level::$level, %session, $($fields)+);
             }));
         }
     };
 }
 
-pub(super) use log_later;
+pub(crate) use log_later;

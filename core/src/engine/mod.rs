@@ -37,328 +37,38 @@
 //! # Ok::<(), tailrope_core::engine::EngineError>(())
 //! ```
 
-mod adopting;
-mod answers;
-mod cell;
 mod clock;
-mod conn;
-mod connection;
-mod ends;
-mod following;
-mod handle;
-mod heirs;
-mod hook_log;
+mod connections;
+mod errors;
 mod lines;
-mod lost_logs;
-mod numbers;
-mod opening;
-mod outbox;
+mod logs;
+mod options;
 mod perform;
-mod places;
-mod seeks;
+mod sessions;
+mod shared;
 mod stats;
-mod steering;
-mod waits;
-mod watching;
-mod writing;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::error::Error;
 use std::fmt;
 
-pub use adopting::Adoption;
-use cell::Cell;
-use clock::Randomness;
 pub use clock::{Clock, ManualClock, RandomSource, SystemClock, SystemRandomness};
-pub use connection::{Chunk, Connection, NoWake, Poll, Wake};
-pub use handle::{OutgoingMessage, SendOutcome, Sent, SessionHandle};
-pub use hook_log::{HookLog, HookReplay, OnReplayed, OnStored};
-use lost_logs::Kept;
-pub use numbers::{NUMBER_OPTIONS, NumberOption};
-use places::Places;
-use stats::Counters;
+pub use connections::{Chunk, Connection, NoWake, Poll, Wake};
+pub use errors::EngineError;
+pub use logs::hook_log::{HookLog, HookReplay, OnReplayed, OnStored};
+pub use options::{NUMBER_OPTIONS, NumberOption, OnStoreFailure, Options};
+pub use sessions::{Adoption, OutgoingMessage, Posted, SendOutcome, Sent, SessionHandle};
 pub use stats::Stats;
 
-use crate::protocol::{Dialect, StreamNonce};
-use crate::store::{EventStore, Limits, MemoryStore, StoreError};
-use crate::stream::{ChainKey, Pacing};
+use crate::Ms;
+use crate::protocol::Dialect;
+use crate::store::{MemoryStore, Outcome, StoreError};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use crate::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use crate::{ErrorCode, Ms};
-
-/// What becomes of progress that the store does not take: of notifications. Questions and responses are not concerned.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnStoreFailure {
-    /// Its sender is told, or the next one.
-    #[default]
-    Raise,
-    /// It is counted and logged.
-    DropProgress,
-}
-
-impl OnStoreFailure {
-    /// The policy with this name, the same in every language.
-    pub fn parse(name: &str) -> Option<Self> {
-        [Self::Raise, Self::DropProgress].into_iter().find(|policy| policy.as_str() == name)
-    }
-
-    /// Its name.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Raise => "raise",
-            Self::DropProgress => "drop_progress",
-        }
-    }
-}
-
-/// Everything that can be set on an engine.
-#[derive(Clone)]
-pub struct Options {
-    /// How connections are paced.
-    pub pacing: Pacing,
-    /// The bounds of the memory store, when no other store is given.
-    pub limits: Limits,
-    /// Sessions that may be open at once.
-    pub max_sessions: usize,
-    /// Sessions of one principal that may be open at once. Nobody's sessions, of requests without any credential, are
-    /// bounded by `max_sessions` alone.
-    pub max_sessions_per_principal: usize,
-    /// Requests of one session that may run at once.
-    pub max_requests_per_session: usize,
-    /// How long a session may have running requests and no contact, in milliseconds.
-    pub max_detached_ms: u64,
-    /// After how long without anything a session is idle, in milliseconds; 0 is never. See [`Engine::tick`].
-    pub session_idle_ms: u64,
-    /// How long the store may take for an operation, in milliseconds. Then a question counts as failed, and what is
-    /// written is asked for again until the store answers. 0 waits for ever.
-    pub store_timeout_ms: u64,
-    /// What becomes of progress that the store does not take.
-    pub on_store_failure: OnStoreFailure,
-    /// A stream whose writing process gave no sign for so long gets its end from whoever serves its
-    /// reader, in milliseconds (I13).
-    pub owner_lost_ms: u64,
-    /// A larger event is logged as a warning: clients with small buffers drop it (F-60). Bytes.
-    pub warn_event_bytes: usize,
-    /// The store; the memory store when there is none.
-    pub store: Option<Arc<dyn EventStore>>,
-    /// The clock; the system's when there is none.
-    pub clock: Option<Arc<dyn Clock>>,
-    /// The randomness; the system's when there is none.
-    pub randomness: Option<Arc<dyn RandomSource>>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            pacing: Pacing::default(),
-            limits: Limits::default(),
-            max_sessions: 10_000,
-            max_sessions_per_principal: 1_000,
-            max_requests_per_session: 1_000,
-            max_detached_ms: 60 * 60 * 1_000,
-            session_idle_ms: 30 * 60 * 1_000,
-            store_timeout_ms: 30_000,
-            on_store_failure: OnStoreFailure::Raise,
-            owner_lost_ms: 10_000,
-            warn_event_bytes: 1 << 20,
-            store: None,
-            clock: None,
-            randomness: None,
-        }
-    }
-}
-
-impl fmt::Debug for Options {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Options").field("pacing", &self.pacing).field("limits", &self.limits).finish_non_exhaustive()
-    }
-}
-
-/// What the engine could not do. The text is for the server, never for clients (I9).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum EngineError {
-    /// The engine was closed.
-    Closed,
-    /// The engine was made before a fork and cannot be used after it.
-    Forked,
-    /// The session has ended.
-    SessionEnded,
-    /// A session with this id is open.
-    SessionExists,
-    /// No further session fits, and none of the same principal is idle.
-    TooManySessions {
-        /// The option that bounds them: `max_sessions` or `max_sessions_per_principal`.
-        option: &'static str,
-        /// The bound.
-        max: usize,
-    },
-    /// The message's request has its end already; the first wins (I13).
-    Finished,
-    /// Too many events wait for the store.
-    Full,
-    /// The store did not take the event.
-    Store(StoreError),
-    /// The store did not take an event of the stream that was sent before, and whose sender did not wait. A
-    /// notification is stored all the same; a request is not sent.
-    Earlier(StoreError),
-}
-
-impl EngineError {
-    /// The code of the error, the same in every language.
-    pub fn code(&self) -> ErrorCode {
-        match self {
-            Self::Closed => ErrorCode::Closed,
-            Self::Forked => ErrorCode::Forked,
-            Self::SessionEnded => ErrorCode::SessionEnded,
-            Self::SessionExists => ErrorCode::SessionExists,
-            Self::TooManySessions { .. } => ErrorCode::TooManySessions,
-            Self::Finished => ErrorCode::Finished,
-            Self::Full => ErrorCode::Full,
-            Self::Store(error) | Self::Earlier(error) => error.code(),
-        }
-    }
-}
-
-impl fmt::Display for EngineError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Closed => f.write_str("the engine is closed"),
-            Self::Forked => f.write_str("the engine was made before a fork; make one in each process"),
-            Self::SessionEnded => f.write_str("the session has ended"),
-            Self::SessionExists => f.write_str("a session with this id is open"),
-            Self::TooManySessions { option, max } => {
-                write!(f, "{max} sessions are open, the most that {option} allows")
-            }
-            Self::Finished => f.write_str("the request has its end already"),
-            Self::Full => f.write_str("too much waits for the event store"),
-            // SDKs put the text of a handler's exception into results, so it says nothing of the store.
-            Self::Store(StoreError::Full { .. } | StoreError::Failed(_) | StoreError::TimedOut { .. }) => {
-                f.write_str("the event store did not store the event")
-            }
-            Self::Store(error) => error.fmt(f),
-            Self::Earlier(_) => f.write_str("the event store did not store an event that was sent before"),
-        }
-    }
-}
-
-impl Error for EngineError {}
-
-struct Shared {
-    options: Options,
-    store: Arc<dyn EventStore>,
-    clock: Arc<dyn Clock>,
-    randomness: Randomness,
-    /// What the chains of logs are made with, where the store may not know their payloads.
-    chain_key: Option<ChainKey>,
-    counters: Counters,
-    sessions: Mutex<HashMap<Arc<str>, Arc<Cell>>>,
-    places: Mutex<Places>,
-    /// Sessions that ended here without their host, until it is told.
-    ended: Mutex<Vec<SessionHandle>>,
-    /// When which session has something to do: one entry for each.
-    deadlines: Mutex<BTreeSet<(Ms, u64)>>,
-    /// The sessions behind the numbers.
-    timed: Mutex<HashMap<u64, Weak<Cell>>>,
-    /// Sessions that are looked up, with when that takes too long.
-    look_ups: Mutex<VecDeque<(Ms, Weak<adopting::LookUp>)>>,
-    next_sweep: AtomicU64,
-    /// The shortest idle time of a session, in milliseconds.
-    idle_ms: AtomicU64,
-    next_number: AtomicU64,
-    connections: AtomicU64,
-    /// Bytes of events that the store has not answered for.
-    unanswered: AtomicU64,
-    /// How streams ended lately, for a store that loses that.
-    kept: Mutex<Kept>,
-    /// The `retry` of a drain that has begun; 0 while there is none.
-    draining_ms: AtomicU32,
-    closed: AtomicBool,
-    forked: AtomicBool,
-}
-
-impl Shared {
-    fn number(&self) -> u64 {
-        self.next_number.fetch_add(1, Ordering::Relaxed)
-    }
-
-    fn nonce(&self) -> StreamNonce {
-        StreamNonce(self.randomness.take())
-    }
-
-    fn salt(&self) -> u64 {
-        u64::from_le_bytes(self.randomness.take())
-    }
-
-    fn jitter(&self) -> u16 {
-        u16::from_le_bytes(self.randomness.take())
-    }
-
-    /// In the child of a fork no lock may be touched: a thread of the store may have held it.
-    fn is_forked(&self) -> bool {
-        self.forked.load(Ordering::Relaxed)
-    }
-
-    fn check(&self) -> Result<(), EngineError> {
-        if self.is_forked() {
-            Err(EngineError::Forked)
-        } else if self.closed.load(Ordering::Relaxed) {
-            Err(EngineError::Closed)
-        } else {
-            Ok(())
-        }
-    }
-
-    /// Makes a session one that can be found. The one that has its id already, if there is one.
-    fn register(&self, cell: &Arc<Cell>) -> Result<Option<Arc<Cell>>, EngineError> {
-        {
-            let mut sessions = lock(&self.sessions);
-            if let Some(open) = sessions.get(&cell.id) {
-                return Ok(Some(Arc::clone(open)));
-            }
-            lock(&self.timed).insert(cell.number, Arc::downgrade(cell));
-            sessions.insert(Arc::clone(&cell.id), Arc::clone(cell));
-        }
-        // After it can be found, so that a drain or a close that begins now misses no session.
-        let draining_ms = self.draining_ms.load(Ordering::SeqCst);
-        if draining_ms != 0 {
-            cell.drain(draining_ms);
-        }
-        if let Err(error) = self.check() {
-            cell.leave();
-            return Err(error);
-        }
-        Ok(None)
-    }
-
-    /// Lets retention take what it is over. Cheap while nothing is due.
-    fn sweep(&self, now: Ms) {
-        if now.0 >= self.next_sweep.load(Ordering::Relaxed) {
-            // What finishes from now on is due in a retention time.
-            let next = self.store.sweep(now).min(now + self.options.limits.retention_ms);
-            self.next_sweep.store(next.0, Ordering::Relaxed);
-        }
-    }
-
-    fn note_idle_ms(&self, idle_ms: u64) {
-        let shortest = [idle_ms, self.options.max_detached_ms].into_iter().filter(|ms| *ms != 0).min();
-        self.idle_ms.fetch_min(shortest.unwrap_or(u64::MAX), Ordering::Relaxed);
-    }
-
-    /// How long the host may go without a tick: what it does meanwhile sets times that it is not told of.
-    fn max_pause_ms(&self) -> u64 {
-        let max = if self.store.outlives_process() { SHARED_PAUSE_MS } else { MAX_PAUSE_MS };
-        (self.idle_ms.load(Ordering::Relaxed) / 4).clamp(1, max)
-    }
-
-    /// Notes when a session has to be looked at, and no longer when it was to be before.
-    fn schedule(&self, before: Ms, at: Ms, number: u64) {
-        let mut deadlines = lock(&self.deadlines);
-        deadlines.remove(&(before, number));
-        if at != Ms::NEVER {
-            deadlines.insert((at, number));
-        }
-    }
-}
+use crate::sync::{Arc, Mutex};
+use clock::Randomness;
+use logs::kept::Kept;
+use sessions::cell::Cell;
+use sessions::places::Places;
+use shared::{Shared, Timed, lock};
+use stats::Counters;
 
 /// The engine. Cheap to clone; all clones are one engine.
 #[derive(Clone)]
@@ -393,7 +103,6 @@ impl Engine {
             ended: Mutex::default(),
             deadlines: Mutex::default(),
             timed: Mutex::default(),
-            look_ups: Mutex::default(),
             next_sweep: AtomicU64::new(0),
             idle_ms: AtomicU64::new(u64::MAX),
             next_number: AtomicU64::new(1),
@@ -451,7 +160,6 @@ impl Engine {
         }
         // Streams finish in quick succession; they need no tick each.
         let sweep = Ms(self.0.next_sweep.load(Ordering::Relaxed)) + SWEEP_PAUSE_MS;
-        let sweep = sweep.min(self.0.look_up_deadline());
         if !lock(&self.0.ended).is_empty() {
             return Ms(0);
         }
@@ -475,28 +183,28 @@ impl Engine {
             return Vec::new();
         }
         let ended = std::mem::take(&mut *lock(&self.0.ended));
-        let (mut idle, ending): (Vec<_>, Vec<_>) = ended.into_iter().partition(SessionHandle::has_ended);
+        let (ended, ending): (Vec<_>, Vec<_>) = ended.into_iter().partition(|cell| cell.has_ended());
         lock(&self.0.ended).extend(ending);
+        let mut idle: Vec<_> = ended.into_iter().map(SessionHandle::new).collect();
         let now = self.0.clock.now();
         // The rest is due at once: the host's other work gets its turn in between.
         for _ in 0..TICK_SESSIONS {
-            let due = {
-                let mut deadlines = lock(&self.0.deadlines);
-                match deadlines.first() {
-                    Some((at, _)) if *at <= now => deadlines.pop_first(),
-                    _ => None,
+            let Some((number, at)) = self.0.pop_due(now) else { break };
+            let timed = lock(&self.0.timed).get(&number).cloned();
+            match timed {
+                Some(Timed::Session(cell)) => {
+                    idle.extend(cell.upgrade().filter(|cell| cell.tick(at)).map(SessionHandle::new));
                 }
-            };
-            let Some((at, number)) = due else { break };
-            let cell = lock(&self.0.timed).get(&number).and_then(Weak::upgrade);
-            if let Some(cell) = cell
-                && cell.tick(at)
-            {
-                idle.push(SessionHandle::new(cell));
+                Some(Timed::Question(ticket)) => {
+                    let error = StoreError::TimedOut { after_ms: self.0.options.store_timeout_ms };
+                    if let Some(to) = ticket.to.upgrade() {
+                        to.complete(&ticket, Outcome::failed(ticket.operation, error));
+                    }
+                }
+                None => {}
             }
         }
-        self.0.give_up_look_ups(now);
-        self.0.trim_kept(now);
+        lock(&self.0.kept).trim(now, self.0.options.limits.retention_ms);
         self.0.sweep(now);
         idle
     }
@@ -526,7 +234,9 @@ impl Engine {
     /// and [`tick`](Self::tick) has nothing to do.
     pub fn is_idle(&self) -> bool {
         self.0.is_forked()
-            || lock(&self.0.sessions).is_empty() && lock(&self.0.look_ups).is_empty() && lock(&self.0.ended).is_empty()
+            || lock(&self.0.sessions).is_empty()
+                && lock(&self.0.ended).is_empty()
+                && !lock(&self.0.timed).values().any(|timed| matches!(timed, Timed::Question(_)))
     }
 
     /// Whether connections and sessions are woken on threads that the host does not know.
@@ -572,8 +282,7 @@ impl Engine {
         }
         lock(&self.0.timed).clear();
         lock(&self.0.deadlines).clear();
-        lock(&self.0.look_ups).clear();
-        lock(&self.0.places).clear();
+        *lock(&self.0.places) = Places::default();
         *lock(&self.0.kept) = Kept::default();
         lock(&self.0.ended).clear();
         // Each refers to the engine: without the lock that the last of them would want.
@@ -621,12 +330,3 @@ const TICK_SESSIONS: usize = 4_096;
 /// How late retention may be where nobody asks for what is over.
 const SWEEP_PAUSE_MS: u64 = 100;
 const DRAIN_MS: u32 = 5_000;
-/// An engine with sessions is ticked at least so often.
-const MAX_PAUSE_MS: u64 = 60_000;
-/// The same where the store outlives the process: others do, or stop doing, what counts here, too.
-const SHARED_PAUSE_MS: u64 = 1_000;
-
-/// Locks, also after a panic elsewhere: what is behind these locks is consistent between calls.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}

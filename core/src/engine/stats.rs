@@ -6,7 +6,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
         #[derive(Debug, Default)]
-        pub(super) struct Counters { $(pub(super) $name: AtomicU64),* }
+        pub(crate) struct Counters { $(pub(crate) $name: AtomicU64),* }
 
         /// What an engine did since it was made, and what it holds now. All counts.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,7 +25,7 @@ macro_rules! counters {
         }
 
         impl Counters {
-            pub(super) fn read(&self) -> Stats {
+            pub(crate) fn read(&self) -> Stats {
                 Stats { $($name: self.$name.load(Ordering::Relaxed),)* ..Stats::default() }
             }
         }
@@ -102,11 +102,11 @@ counters! {
 }
 
 impl Counters {
-    pub(super) fn add(counter: &AtomicU64, count: u64) {
+    pub(crate) fn add(counter: &AtomicU64, count: u64) {
         counter.fetch_add(count, Ordering::Relaxed);
     }
 
-    pub(super) fn closed(&self, why: CloseReason) {
+    pub(crate) fn closed(&self, why: CloseReason) {
         let counter = match why {
             CloseReason::Complete => &self.closes_complete,
             CloseReason::Asked => &self.closes_asked,

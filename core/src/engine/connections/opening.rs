@@ -1,0 +1,183 @@
+//! How connections come to a session: for a call, to listen, to resume.
+
+use crate::engine::connections::conn::{Conn, Phase, Position, shown};
+use crate::engine::connections::{Connection, Wake};
+use crate::engine::lines::log_later;
+use crate::engine::sessions::cell::Cell;
+use crate::engine::sessions::change::Change;
+use crate::engine::stats::Counters;
+use crate::exchange::{Fault, Join};
+use crate::protocol::{Origin, Refusal, RequestId, Revision, StreamNonce};
+use crate::session::SynthesizedEnd;
+use crate::stream::{ConnectionId, Input};
+use crate::sync::Arc;
+use crate::sync::atomic::Ordering;
+
+impl Cell {
+    pub(crate) fn call(
+        self: &Arc<Self>,
+        requests: &[RequestId],
+        initialize: Option<Revision>,
+        wake: Arc<dyn Wake>,
+        key: u64,
+    ) -> Result<Connection, Refusal> {
+        self.open(|change| {
+            change.check_requests(requests.len())?;
+            if self.is_store_behind() {
+                return Err(self.dialect.wording.store_behind());
+            }
+            let nonce = self.shared.nonce();
+            let id = change.connect(Conn::open(nonce, Origin::Unnamed, wake, key), None);
+            let Change { state, now, steps, .. } = change;
+            let reader = Some((id, self.shared.jitter()));
+            let opened = state.session.open_requests(*now, nonce, requests, initialize, reader, steps);
+            if let Err(duplicate) = opened {
+                change.disconnect(id, false);
+                return Err(self.dialect.wording.in_flight_already(&duplicate));
+            }
+            change.opened(nonce);
+            Ok(id)
+        })
+    }
+
+    pub(crate) fn call_json(
+        self: &Arc<Self>,
+        requests: &[RequestId],
+        initialize: Option<Revision>,
+        wake: Arc<dyn Wake>,
+        key: u64,
+    ) -> Result<Connection, Refusal> {
+        self.open(|change| {
+            change.check_requests(requests.len())?;
+            let nonce = self.shared.nonce();
+            let claimed = change.state.session.claim_requests(nonce, requests);
+            claimed.map_err(|duplicate| self.dialect.wording.in_flight_already(&duplicate))?;
+            if let (Some(revision), [request]) = (initialize, requests) {
+                change.state.session.initialize_asked(request, revision);
+            }
+            let phase = Phase::Json(Join::new(requests));
+            let id = change.connect(Conn { phase, ..Conn::new(nonce, Origin::Unnamed, wake, key) }, None);
+            change.state.json.extend(requests.iter().map(|request| (request.clone(), id)));
+            if change.state.session.is_draining() {
+                change.end_json(SynthesizedEnd::Draining);
+            }
+            Ok(id)
+        })
+    }
+
+    pub(crate) fn listen(
+        self: &Arc<Self>,
+        arrival: Option<ConnectionId>,
+        wake: Arc<dyn Wake>,
+        key: u64,
+    ) -> Result<Connection, Refusal> {
+        let connection = self.open(|change| {
+            let nonce = match change.state.session.standalone() {
+                Some(nonce) => nonce,
+                // Its owner has yet to give it a name.
+                None if self.is_adopted() => return Err(self.dialect.wording.closing()),
+                None => change.standalone(),
+            };
+            let id = change.connect(Conn::new(nonce, Origin::Standalone, wake, key), arrival);
+            change.resume_log(id, Position { fresh: true, ..Position::start(nonce) });
+            Ok(id)
+        })?;
+        self.come_back();
+        Ok(connection)
+    }
+
+    pub(crate) fn resume(
+        self: &Arc<Self>,
+        last_event_id: &str,
+        revision: Option<Revision>,
+        arrival: Option<ConnectionId>,
+        wake: Arc<dyn Wake>,
+        key: u64,
+    ) -> Result<Connection, Refusal> {
+        let connection = self.open(|change| {
+            if let Some(revision) = revision {
+                change.state.session.assume_revision(revision);
+            }
+            let cursor = Some(shown(last_event_id).into());
+            let conn = |nonce, origin| Conn { cursor, ..Conn::new(nonce, origin, wake, key) };
+            change.answer_resume(last_event_id, conn, arrival)
+        })?;
+        self.come_back();
+        Ok(connection)
+    }
+
+    /// Opens a connection, where the session has not ended.
+    pub(crate) fn open(
+        self: &Arc<Self>,
+        make: impl FnOnce(&mut Change<'_>) -> Result<ConnectionId, Refusal>,
+    ) -> Result<Connection, Refusal> {
+        let conn = self.change_or(Err(self.dialect.wording.closing()), |change| {
+            change.check_open()?;
+            make(change)
+        })?;
+        Ok(Connection { cell: Arc::clone(self), conn })
+    }
+
+    /// An adopted session has a new reader. The last one before it may have left after the session was found: it can be found
+    /// again, so that the next reader here is not served beside this one (I4).
+    pub(crate) fn come_back(self: &Arc<Self>) {
+        if self.is_adopted() && matches!(self.shared.register(self), Ok(None)) {
+            self.has_place.store(false, Ordering::Relaxed);
+            // It was admitted before, and is served also where its place was taken meanwhile.
+            let _ = self.take_place();
+        }
+    }
+}
+
+impl Change<'_> {
+    /// The session has not ended.
+    pub(crate) fn check_open(&self) -> Result<(), Refusal> {
+        let wording = self.cell.dialect.wording;
+        if self.state.session.has_ended() || self.state.is_ending {
+            return Err(wording.session_ended());
+        }
+        self.cell.shared.check().map_err(|_| wording.closing())
+    }
+
+    /// The session takes so many more requests (I11). One that lives elsewhere takes none here.
+    pub(crate) fn check_requests(&mut self, more: usize) -> Result<(), Refusal> {
+        if self.cell.is_adopted() {
+            return Err(self.cell.dialect.wording.session_ended());
+        }
+        let max = self.cell.shared.options.max_requests_per_session;
+        if self.state.session.in_flight() + more <= max {
+            return Ok(());
+        }
+        log_later!(self, WARN, [], max, "a request is refused: max_requests_per_session of this session run");
+        Err(Fault::TooManyRequests.refusal(self.cell.dialect))
+    }
+
+    /// Registers a connection of a stream. It comes now, unless its arrival had a number already.
+    pub(crate) fn connect(&mut self, conn: Conn, arrival: Option<ConnectionId>) -> ConnectionId {
+        let id = arrival.unwrap_or_else(|| self.cell.shared.number());
+        self.state.conns.insert(id, conn);
+        self.state.session.connected(self.now);
+        Counters::add(&self.cell.shared.counters.connections_opened, 1);
+        self.cell.shared.connections.fetch_add(1, Ordering::Relaxed);
+        id
+    }
+
+    /// The session's standalone stream, with its log.
+    pub(crate) fn standalone(&mut self) -> StreamNonce {
+        let (nonce, new) = self.state.session.standalone_or(self.now, self.cell.shared.nonce(), &mut self.steps);
+        if new {
+            self.opened(nonce);
+        }
+        nonce
+    }
+
+    /// Counts a new stream, whose log comes with its first append.
+    pub(crate) fn opened(&mut self, nonce: StreamNonce) {
+        Counters::add(&self.cell.shared.counters.streams_opened, 1);
+        self.watch(nonce);
+        if self.cell.shared.store.own_ids().is_some() && self.state.session.rules().priming {
+            // The priming position gets its id before any event.
+            self.input(nonce, Input::Create);
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! Resumes of streams that have no machine: the store is asked for the stream first.
+//!
+//! Nothing is known of the answer until the store has told, so its head waits. A store that cannot
+//! tell makes no refusal: clients give up after two of these and survive a failover otherwise. They
+//! get their own position back, then comments, and the store is asked again until `store_wait_ms`.
+
+use crate::engine::connections::conn::{Conn, PAGE_BYTES, Phase, Position, Reading, Seek};
+use crate::engine::lines::log_later;
+use crate::engine::logs::reading::PAGE_EVENTS;
+use crate::engine::sessions::cell::State;
+use crate::engine::sessions::change::Change;
+use crate::engine::sessions::timers::Reason;
+use crate::exchange::AnswerHead;
+use crate::protocol::{IdEncoder, MAX_VISIT, Origin, RequestId, StreamNonce, sse};
+use crate::session::Stream;
+use crate::store::{Answer, Attach, Attached, AttachedLog, LogPage, Operation, ReadLimit, StoreError, Ticket};
+use crate::stream::{Chain, CloseReason, ConnectionId, Follow, Input, Seq};
+
+/// Pause before a store that could not tell is asked again.
+const ASK_AGAIN_MS: u64 = 250;
+
+impl State {
+    /// Whether this process writes the stream.
+    fn is_written_here(&self, nonce: StreamNonce) -> bool {
+        self.session.stream(nonce).is_some() && !self.followed.contains_key(&nonce)
+    }
+}
+
+impl Change<'_> {
+    /// Continues a stream that may have no machine.
+    pub(crate) fn resume_log(&mut self, conn: ConnectionId, position: Position) {
+        self.cell.shared.sweep(self.now);
+        // A fresh reader of a stream that others may read, too, has to be counted first.
+        let is_counted =
+            position.fresh && self.cell.shared.store.outlives_process() && !self.state.session.is_draining();
+        // One that a newer reader has overtaken while it was looked up does not count any more (I4).
+        let is_outdated =
+            self.state.session.stream(position.nonce).is_some_and(|stream| stream.machine.has_had_newer(conn));
+        if (self.state.is_written_here(position.nonce) && !is_counted) || is_outdated {
+            return self.resume_stream(conn, position);
+        }
+        self.enter(conn, Phase::Seeking(Seek { position, fault: None }));
+        match self.state.arrived.take_if(|(arrived, _)| *arrived == conn) {
+            Some((_, attached)) => self.attached((position.nonce, conn), Ok(attached)),
+            None => self.seek(conn),
+        }
+    }
+
+    /// Begins a connection of whose stream the store has told already.
+    pub(crate) fn found_at(&mut self, conn: ConnectionId, position: Position, attached: Attached) {
+        self.enter(conn, Phase::Seeking(Seek { position, fault: None }));
+        self.found(conn, Ok(attached));
+    }
+
+    /// Asks the store for the stream of a connection.
+    pub(crate) fn seek(&mut self, id: ConnectionId) {
+        let Some(conn) = self.state.conns.get_mut(&id).filter(|conn| conn.attaching.is_none()) else { return };
+        let Some(Seek { position: Position { nonce, after, tag, .. }, .. }) = conn.seek().copied() else { return };
+        self.attach_log((nonce, id), (after, tag, PAGE_BYTES));
+    }
+
+    /// Asks for what follows a position, for a reader that is new to the stream.
+    pub(crate) fn attach_log(
+        &mut self,
+        (nonce, conn): (StreamNonce, ConnectionId),
+        (after, tag, bytes): (Seq, Option<u32>, usize),
+    ) {
+        let attach = Attach {
+            stream: Some(nonce),
+            principal: self.state.session.principal().map(Into::into),
+            after,
+            tag,
+            // Nobody elsewhere gives way to one that is sent away.
+            counts: self.cell.shared.store.outlives_process() && !self.state.session.is_draining(),
+            limit: ReadLimit { up_to: Seq::MAX, events: PAGE_EVENTS, bytes },
+            ..Attach::default()
+        };
+        let ticket = self.cell.ticket(nonce, Operation::Attach(conn));
+        match self.cell.shared.store.attach(&self.cell.name, &attach, &ticket) {
+            Answer::Now(result) => self.attached((nonce, conn), result),
+            Answer::Later => {
+                if let Some(conn) = self.state.conns.get_mut(&conn) {
+                    conn.attaching = Some(ticket.clone());
+                }
+                self.wait(ticket);
+            }
+        }
+    }
+
+    /// A reader that is gone is not counted: it would fence the one that its client has elsewhere by now. Where the store
+    /// has done it all the same, it counts.
+    pub(crate) fn call_off_attach(&mut self, ticket: &Ticket) {
+        if self.stop_waiting(ticket) {
+            self.cell.shared.store.abandon(&self.cell.key(ticket.nonce), ticket);
+            self.counted(ticket.nonce, None);
+        }
+    }
+
+    /// The store has told of the stream of a new reader, or could not.
+    pub(crate) fn attached(
+        &mut self,
+        (nonce, conn): (StreamNonce, ConnectionId),
+        result: Result<Attached, StoreError>,
+    ) {
+        if self.state.relays.is_posting(nonce) {
+            return self.posted(nonce, result);
+        }
+        let log = result.as_ref().ok().and_then(|attached| attached.log.as_ref());
+        let readers = log.map(|log| log.page.readers);
+        let mut is_sought = false;
+        if let Some(conn) = self.state.conns.get_mut(&conn) {
+            conn.attaching = None;
+            is_sought = conn.seek().is_some();
+        }
+        self.counted(nonce, readers);
+        if log.is_some_and(|log| self.is_taken_over(&log.page)) {
+            return;
+        }
+        if is_sought {
+            return self.found(conn, result);
+        }
+        let page = result.and_then(|attached| attached.log.map(|log| log.page.page).ok_or(StoreError::Gone));
+        let input = self.page_input(conn, nonce, page);
+        self.input(nonce, input);
+    }
+
+    /// Begins a connection without a cursor on a stream that has been there before.
+    pub(crate) fn open_stream(&mut self, nonce: StreamNonce, conn: ConnectionId) {
+        let jitter = self.cell.shared.jitter();
+        self.input(nonce, Input::Open { conn, jitter });
+        let is_reader = |stream: &Stream| stream.machine.connection() == Some(conn);
+        if self.state.session.stream(nonce).is_some_and(is_reader) {
+            self.has_reader(nonce, conn);
+        }
+    }
+
+    /// A stream has a reader: a connection that came before it and is still looked up has lost it, as the reader before has,
+    /// and so has one that was let go of and has not taken what was ready (I4).
+    pub(crate) fn has_reader(&mut self, nonce: StreamNonce, reader: ConnectionId) {
+        let older = self.state.conns.iter_mut().filter(|(id, conn)| **id < reader && conn.nonce == nonce);
+        let lost = older.filter_map(|(id, conn)| match conn.phase {
+            Phase::Seeking(_) => Some((*id, false)),
+            Phase::Ended(_) if conn.head == Some(AnswerHead::EVENT_STREAM) => Some((*id, true)),
+            _ => None,
+        });
+        for (id, has_ended) in lost.collect::<Vec<_>>() {
+            self.answer(id, AnswerHead::EVENT_STREAM, Vec::new());
+            if let Some(conn) = self.state.conns.get_mut(&id) {
+                conn.outbox.clear();
+            }
+            if has_ended {
+                self.enter(id, Phase::Ended(CloseReason::Superseded));
+            } else {
+                self.close(id, CloseReason::Superseded);
+            }
+        }
+    }
+
+    pub(crate) fn resume_stream(&mut self, conn: ConnectionId, position: Position) {
+        let Position { nonce, after, visit, tag, fresh, instead } = position;
+        let origin = self.state.conns.get(&conn).map(|conn| &conn.origin);
+        if tag.is_some() && self.state.session.stream(nonce).is_some_and(|stream| Some(&stream.origin) != origin) {
+            return self.answer_unknown(conn);
+        }
+        self.enter(conn, Phase::Reading(Reading { after, instead, ..Reading::default() }));
+        if fresh {
+            self.answer(conn, AnswerHead::EVENT_STREAM, Vec::new());
+            return self.open_stream(nonce, conn);
+        }
+        let jitter = self.cell.shared.jitter();
+        self.input(nonce, Input::Resume { conn, after, visit, tag, jitter });
+    }
+
+    /// It is known what the store has of the stream of a connection, or it could not tell.
+    fn found(&mut self, conn: ConnectionId, result: Result<Attached, StoreError>) {
+        let Some(Seek { position, .. }) = self.state.conns.get_mut(&conn).and_then(Conn::seek).copied() else { return };
+        let nonce = position.nonce;
+        let attached = match result {
+            Ok(attached) => attached,
+            Err(error) => {
+                log_later!(self, WARN, [stream = nonce.hex()], %stream, %error, "stream not looked up");
+                let stream = self.state.session.stream(nonce);
+                let is_known = stream.is_some_and(|stream| position.after <= stream.machine.durable());
+                if is_known && (!position.fresh || self.state.is_written_here(nonce)) {
+                    // The reader before it here is fenced with its first bytes (I4). One elsewhere, whose client has left
+                    // it, goes on there.
+                    return self.resume_stream(conn, position);
+                }
+                return self.seek_failed(conn);
+            }
+        };
+        if let Some(record) = attached.session.filter(|_| self.cell.is_adopted()) {
+            self.state.session.set_standalone(record.standalone);
+        }
+        let is_standalone = self.state.session.standalone() == Some(nonce);
+        let is_awaited = self.state.writing.contains_key(&nonce) || (is_standalone && self.cell.is_adopted());
+        let Some(log) = attached.log else {
+            if self.state.session.stream(nonce).is_some() || !is_awaited {
+                return self.not_found(conn, position);
+            }
+            // It is being written, or its owner has yet to create it.
+            return self.seek_failed(conn);
+        };
+        if self.state.session.stream(nonce).is_none() && self.may_be_posted(&log) {
+            // It waits for this process, or its host has still to begin it.
+            self.state.inbox.is_hinted = true;
+            return self.seek_failed(conn);
+        }
+        let Some(origin) = self.state.conns.get(&conn).map(|conn| conn.origin.clone()) else { return };
+        let requests = RequestId::decode_all(&log.about).unwrap_or_default();
+        let LogPage { page, chain, mut is_finished, mut tail, paced, readers, owner } = log.page;
+        if let Some(end) = self.state.unconfirmed_end(nonce).filter(|_| !is_finished) {
+            // The end that the store has not confirmed is its end all the same.
+            (is_finished, tail) = (true, Some(end));
+        }
+        if self.state.session.stream(nonce).is_none() {
+            // One that is to be written here and has no machine is written by nobody: the store lost its
+            // end, which every machine leaves behind.
+            let is_followed = owner.is_some() || self.cell.is_adopted();
+            let is_written = is_finished || is_followed || origin == Origin::Standalone;
+            if !is_written || (position.tag.is_some() && !is_of(&origin, is_standalone, &requests)) {
+                return self.not_found(conn, position);
+            }
+            let follow = Follow { head: page.head, finished: is_finished, tail, paced };
+            self.state.session.follow(self.now, nonce, origin, Chain(chain), follow);
+            if is_followed && !is_finished {
+                self.follow(nonce, requests);
+                self.counted(nonce, Some(readers));
+            }
+        } else if self.state.followed.contains_key(&nonce) {
+            let found = LogPage { page: page.clone(), chain, is_finished, tail, paced, readers, owner };
+            self.catch_up(nonce, Some((position.after, found)));
+        }
+        self.resume_stream(conn, position);
+        if let Some(reading) = self.state.conns.get_mut(&conn).and_then(Conn::reading) {
+            reading.page = Some((position.after, page));
+        }
+    }
+
+    /// Whether a log of a session that is owned here may be the answer to a request that another process relays.
+    fn may_be_posted(&self, log: &AttachedLog) -> bool {
+        let AttachedLog { about, page: LogPage { page, is_finished, owner, .. } } = log;
+        let is_own = owner.is_none() && !self.cell.is_adopted();
+        is_own && page.head == 0 && !is_finished && RequestId::decode_all(about).is_some_and(|ids| !ids.is_empty())
+    }
+
+    /// The store has no log for a connection.
+    fn not_found(&mut self, conn: ConnectionId, position: Position) {
+        let is_standalone = self.state.session.standalone() == Some(position.nonce);
+        if self.state.session.stream(position.nonce).is_some() {
+            return self.resume_stream(conn, position);
+        }
+        if is_standalone {
+            self.state.session.forget_standalone();
+        }
+        self.answer_unknown(conn);
+    }
+
+    /// The store could not tell: the answer begins all the same, and it is asked again in a while.
+    fn seek_failed(&mut self, id: ConnectionId) {
+        self.begin_echo(id);
+        let store_wait_ms = self.cell.shared.options.pacing.store_wait_ms;
+        let Some(seek) = self.state.conns.get_mut(&id).and_then(Conn::seek) else { return };
+        let since = *seek.fault.get_or_insert(self.now);
+        self.state.timers.set(Reason::Seek(id), self.now + ASK_AGAIN_MS);
+        if self.now.since(since) >= store_wait_ms {
+            self.close(id, CloseReason::Fault);
+        }
+    }
+
+    /// The first bytes of an answer whose stream is not known yet: the client's own position.
+    fn begin_echo(&mut self, id: ConnectionId) {
+        let Some(conn) = self.state.conns.get(&id).filter(|conn| conn.head.is_none()) else { return };
+        let nonce = conn.nonce;
+        self.has_reader(nonce, id);
+        let reader = self.state.session.stream(nonce).and_then(|stream| stream.machine.connection());
+        if reader.is_some_and(|reader| reader < id) {
+            // Its client reads here from now on.
+            self.input(nonce, Input::Taken);
+        }
+        self.answer(id, AnswerHead::EVENT_STREAM, Vec::new());
+        self.comment_later(id);
+        let State { session, conns, .. } = &mut *self.state;
+        let Some(conn) = conns.get_mut(&id) else { return };
+        if !session.rules().priming {
+            return sse::write_keep_alive(conn.own());
+        }
+        let retry_ms = session.retry_ms();
+        conn.retry_ms = Some(retry_ms);
+        if let Some(echo) = conn.echo.take() {
+            sse::write_priming(conn.own(), |out| out.extend_from_slice(echo.as_bytes()), Some(retry_ms));
+        } else if let Phase::Seeking(Seek { position, .. }) = &mut conn.phase {
+            position.visit = (position.visit + 1) % (MAX_VISIT + 1);
+            // It has a cursor from here on, and gets what is behind that (I2, I3).
+            position.fresh = false;
+            let Position { nonce, after, visit, tag, .. } = *position;
+            let ids = IdEncoder::new(nonce, &conn.origin);
+            let write_id = |out: &mut Vec<u8>| ids.encode(after, visit, tag.unwrap_or_default(), out);
+            sse::write_priming(conn.own(), write_id, Some(retry_ms));
+        }
+    }
+
+    /// A connection that waits for the store gets a comment.
+    pub(crate) fn comment(&mut self, id: ConnectionId) {
+        if let Some(conn) = self.state.conns.get_mut(&id) {
+            sse::write_keep_alive(conn.own());
+            self.effects.touched.push(id);
+            self.comment_later(id);
+        }
+    }
+
+    fn comment_later(&mut self, id: ConnectionId) {
+        let keep_alive_ms = self.cell.shared.options.pacing.keep_alive_ms;
+        if keep_alive_ms != 0 {
+            self.state.timers.set(Reason::Comment(id), self.now + keep_alive_ms);
+        }
+    }
+
+    /// The process is going away: who waits for a look-up is told when to come back.
+    pub(crate) fn drain_seeks(&mut self) {
+        let seeks = self.state.conns.iter_mut().filter_map(|(id, conn)| Some((*id, conn.seek()?.position)));
+        let mut seeks: Vec<_> = seeks.collect();
+        seeks.sort_unstable_by_key(|(id, _)| *id);
+        for (id, position) in seeks {
+            if position.fresh && self.state.is_written_here(position.nonce) {
+                self.resume_stream(id, position);
+            } else {
+                self.begin_echo(id);
+                self.close(id, CloseReason::Drain);
+            }
+        }
+    }
+}
+
+/// Whether a log is of the kind of stream that a cursor says it is. Its machine is made by that, and a client that knows a
+/// name of the log can say another.
+fn is_of(origin: &Origin, is_standalone: bool, requests: &[RequestId]) -> bool {
+    if is_standalone {
+        return *origin == Origin::Standalone;
+    }
+    // Empty where the store does not keep it.
+    match origin {
+        Origin::Standalone => requests.is_empty(),
+        Origin::Request(request) => requests.is_empty() || requests.contains(request),
+        Origin::Unnamed => true,
+    }
+}

@@ -1,0 +1,163 @@
+//! What a connection is given while it is open, and how it goes.
+
+use crate::Ms;
+use crate::engine::connections::conn::{Conn, Phase};
+use crate::engine::connections::{Chunk, Poll};
+use crate::engine::lines::log_later;
+use crate::engine::sessions::cell::Cell;
+use crate::engine::sessions::change::Change;
+use crate::engine::shared::lock;
+use crate::engine::stats::Counters;
+use crate::exchange::AnswerHead;
+use crate::protocol::{RequestId, StreamNonce, sse};
+use crate::stream::{CloseReason, ConnectionId, Frame, Input};
+
+impl Cell {
+    pub(crate) fn poll(&self, id: ConnectionId, max_bytes: usize) -> Poll {
+        let over = |now| Poll {
+            head: Some(AnswerHead::EMPTY),
+            chunks: Vec::new(),
+            end: Some(CloseReason::Superseded),
+            wait_until: now,
+        };
+        // Without the connection: fenced, or its session ended, and it was told before.
+        self.change_or(over(Ms(0)), |change| change.poll(id, max_bytes).unwrap_or_else(|| over(change.now)))
+    }
+
+    pub(crate) fn lost(&self, id: ConnectionId) {
+        self.change_or((), |change| {
+            let Some(nonce) = change.state.conns.get(&id).map(|conn| conn.nonce) else { return };
+            let unfinished = change.state.session.stream(nonce).is_some();
+            change.disconnect(id, unfinished);
+            Counters::add(&self.shared.counters.connections_lost, 1);
+            log_later!(change, DEBUG, [stream = nonce.hex()], %stream, connection = id, unfinished, "connection lost");
+            change.input(nonce, Input::Lost { conn: id });
+        });
+        self.let_go();
+    }
+
+    /// An adopted session that has no connection, and relays nothing, is forgotten.
+    pub(crate) fn let_go(&self) {
+        if self.is_adopted() && !self.is_forked() {
+            self.unregister(|cell| {
+                let state = lock(&cell.state);
+                state.conns.is_empty() && state.relays.is_empty()
+            });
+        }
+    }
+
+    pub(crate) fn close_connection(&self, request: &RequestId, retry_ms: Option<u32>, hold_ms: Option<u64>) -> bool {
+        self.change_or(false, |change| {
+            let Some((_, nonce)) = change.state.session.find_request(request) else { return false };
+            change.input(nonce, Input::CloseRequested { retry_ms, hold_ms })
+        })
+    }
+
+    pub(crate) fn close_standalone(&self, retry_ms: Option<u32>, hold_ms: Option<u64>) -> bool {
+        self.change_or(false, |change| {
+            if change.state.session.has_ended() {
+                return false;
+            }
+            let nonce = change.standalone();
+            change.input(nonce, Input::CloseRequested { retry_ms, hold_ms })
+        })
+    }
+}
+
+impl Change<'_> {
+    fn poll(&mut self, id: ConnectionId, max_bytes: usize) -> Option<Poll> {
+        let conn = self.state.conns.get_mut(&id)?;
+        conn.awake = true;
+        conn.page_bytes = max_bytes;
+        self.write_next(id);
+        let nonce = self.state.conns.get(&id)?.nonce;
+        let machine = self.state.session.stream(nonce).map_or(Ms::NEVER, |stream| stream.machine.deadline());
+        // It may be the store that is waited for.
+        let wait_until = machine.min(self.state.timers.next());
+        let conn = self.state.conns.get_mut(&id)?;
+        conn.awake = false;
+        // One that ends before anybody knows how it starts has nothing to say.
+        let head = conn.head.or_else(|| conn.end().map(|_| AnswerHead::EMPTY));
+        let poll = Poll { head, chunks: std::mem::take(&mut conn.outbox), end: conn.end(), wait_until };
+        if let Some(why) = poll.end {
+            self.disconnect(id, why != CloseReason::Complete);
+        }
+        Some(poll)
+    }
+
+    /// Lets a connection that can take more have what is there.
+    fn write_next(&mut self, id: ConnectionId) {
+        let reads = |conn: &&Conn| conn.outbox.is_empty() && matches!(conn.phase, Phase::Reading(_));
+        while let Some(nonce) = self.state.conns.get(&id).filter(reads).map(|conn| conn.nonce) {
+            self.input(nonce, Input::Ready { conn: id });
+            self.perform();
+            let touched = self.effects.touched.len();
+            // What was written for it the caller hands over. Where nothing was, it was woken for something else.
+            self.effects.touched.retain(|touched| *touched != id);
+            if self.effects.touched.len() == touched {
+                return;
+            }
+        }
+    }
+
+    /// Encodes a frame into the connection's outbox.
+    pub(crate) fn write(&mut self, nonce: StreamNonce, conn: ConnectionId, frame: Frame) {
+        let counters = &self.cell.shared.counters;
+        let (Some(stream), Some(out)) = (self.state.session.stream(nonce), self.state.conns.get_mut(&conn)) else {
+            return;
+        };
+        if !matches!(frame, Frame::Priming { .. }) {
+            out.flush_after_opening();
+        }
+        let told_ms = out.retry_ms;
+        if let Frame::Priming { retry_ms, .. } | Frame::Retry { ms: retry_ms } = frame {
+            out.retry_ms = Some(retry_ms);
+        }
+        if let (Frame::Priming { retry_ms, .. }, Some(told_ms)) = (&frame, told_ms) {
+            // It has its position already; the stream's own delay may be another than it was told.
+            if told_ms != *retry_ms {
+                sse::write_retry(out.own(), *retry_ms);
+            }
+            out.flush_after_opening();
+            return self.effects.touched.push(conn);
+        }
+        let unkept = if matches!(frame, Frame::Tail(_)) { out.reading().and_then(|r| r.unkept.take()) } else { None };
+        match frame {
+            Frame::Events(events) => out.outbox.extend(events.into_iter().map(|event| Chunk::Shared(event.frame))),
+            Frame::Priming { seq, visit, tag, retry_ms } => {
+                match self.cell.shared.store.own_ids() {
+                    None => {
+                        let write_id = |bytes: &mut Vec<u8>| stream.ids.encode(seq, visit, tag, bytes);
+                        sse::write_priming(out.own(), write_id, Some(retry_ms));
+                    }
+                    Some(own) => match out.echo.take().or_else(|| own.id_at(&self.cell.key(nonce), seq)) {
+                        Some(id) => {
+                            sse::write_priming(
+                                out.own(),
+                                |bytes| bytes.extend_from_slice(id.as_bytes()),
+                                Some(retry_ms),
+                            );
+                        }
+                        None => sse::write_keep_alive(out.own()),
+                    },
+                }
+                out.flush_after_opening();
+            }
+            Frame::Gap { first, count } => {
+                Counters::add(&counters.gaps, 1);
+                Counters::add(&counters.events_missed, count);
+                log_later!(self, WARN, [stream = nonce.hex()], %stream, first, count, "gap");
+                sse::write_gap(out.own(), first, count);
+            }
+            Frame::Retry { ms } => sse::write_retry(out.own(), ms),
+            Frame::KeepAlive => sse::write_keep_alive(out.own()),
+            Frame::Tail(end) if self.cell.shared.store.own_ids().is_some() => {
+                sse::write_anonymous(out.own(), &unkept.unwrap_or(end));
+            }
+            Frame::Tail(end) => {
+                sse::write_message(out.own(), |bytes| stream.ids.tombstone(bytes), &unkept.unwrap_or(end));
+            }
+        }
+        self.effects.touched.push(conn);
+    }
+}

@@ -1,0 +1,30 @@
+//! Requests of revisions that have no resumption: refused, so that their clients fall back, or left to the SDK.
+
+use crate::engine::Engine;
+use crate::engine::stats::Counters;
+use crate::protocol::{Refusal, Revision};
+use crate::sync::atomic::Ordering;
+
+impl Engine {
+    /// The answer that makes a client of both eras fall back to a revision that can resume. `body` is the request's, or
+    /// what was read of it.
+    pub fn steer(&self, body: &[u8], requested: &str) -> Refusal {
+        Counters::add(&self.0.counters.requests_steered, 1);
+        Refusal::steered(body, requested)
+    }
+
+    /// Notes that a request of such a revision is left to the SDK. The first one is a warning: its users believe that
+    /// their calls can be resumed.
+    pub fn left_to_sdk(&self, requested: &str) {
+        if Revision::parse(requested).is_none_or(|revision| revision.rules().resumable) {
+            // The SDK refuses what nobody knows.
+            return;
+        }
+        if self.0.counters.requests_unresumable.fetch_add(1, Ordering::Relaxed) == 0 {
+            tracing::warn!(target: "tailrope", revision = requested,
+                "a client uses a protocol revision without resumption: its calls are lost with their connections. With \
+                the option prefer_resumable (in Node preferResumable) the server has such clients fall back to \
+                2025-11-25. Further requests of this kind are only counted, as requests_unresumable");
+        }
+    }
+}

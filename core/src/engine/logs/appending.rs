@@ -1,0 +1,84 @@
+//! What the machines append to their logs, and what becomes of it where the store refuses.
+
+use bytes::Bytes;
+
+use crate::engine::lines::log_later;
+use crate::engine::logs::log::Write;
+use crate::engine::sessions::change::Change;
+use crate::protocol::{StreamNonce, sse};
+use crate::session::Stream;
+use crate::store::{Append, StoreError};
+use crate::stream::{EventKind, Input, NewEvent, Paced, Seq, StoredEvent};
+use crate::sync::Arc;
+
+impl Change<'_> {
+    pub(crate) fn append_to_log(
+        &mut self,
+        nonce: StreamNonce,
+        (first, events, paced): (Seq, &[NewEvent], Option<Paced>),
+    ) {
+        let Some(stream) = self.state.session.stream(nonce) else { return };
+        let mut chain = stream.chain;
+        let mut scratch = Vec::with_capacity(events.iter().map(|event| event.payload.len() + 128).sum());
+        let mut stored = Vec::with_capacity(events.len());
+        for (seq, event) in (first..).zip(events) {
+            chain = chain.then(&event.payload, self.cell.shared.chain_key.as_ref());
+            let tag = chain.tag();
+            scratch.clear();
+            sse::write_message(&mut scratch, |out| stream.ids.encode(seq, 0, tag, out), &event.payload);
+            if scratch.len() > self.cell.shared.options.warn_event_bytes {
+                log_later!(self, WARN, [stream = nonce.hex(), bytes = scratch.len()], %stream, bytes,
+                    "large event: clients with a smaller buffer will drop it");
+            }
+            stored.push(StoredEvent { seq, kind: event.kind, tag, frame: Arc::from(scratch.as_slice()) });
+        }
+        let append = Append { events: stored, chain: chain.0, paced, ..self.empty_append(stream, first) };
+        self.put(nonce, self.state.epoch, Write::Append(append));
+    }
+
+    pub(crate) fn end_log(&mut self, nonce: StreamNonce, tail: Bytes) {
+        let Some(stream) = self.state.session.stream(nonce) else { return };
+        let first = stream.machine.durable() + 1;
+        let append = Append { end: Some(tail), ..self.empty_append(stream, first) };
+        self.put(nonce, self.state.epoch, Write::End(append));
+    }
+
+    /// An append without anything, at the end of the stream's log.
+    fn empty_append(&self, stream: &Stream, first: Seq) -> Append {
+        // Nobody asks for it where the logs are gone with the process.
+        let is_kept = first == 1 && self.cell.shared.store.outlives_process();
+        Append {
+            first,
+            chain_before: stream.chain.0,
+            chain: stream.chain.0,
+            about: if is_kept { stream.about() } else { Bytes::new() },
+            primes: self.state.session.rules().priming,
+            ..Append::default()
+        }
+    }
+
+    pub(crate) fn append_refused(&mut self, nonce: StreamNonce, error: StoreError) {
+        if matches!(error, StoreError::RolledBack | StoreError::Gone) {
+            self.state.wants_stock = true;
+            self.log_lost(nonce, &error);
+        }
+        if let StoreError::TooLarge { bytes, max } = error {
+            self.hand_over(nonce, bytes, max);
+        }
+        self.state.errors.insert(nonce, error);
+        self.input(nonce, Input::AppendFailed);
+    }
+
+    /// A response that the store does not take goes to the connection that reads the stream now, if there is one.
+    fn hand_over(&mut self, nonce: StreamNonce, bytes: usize, max: usize) {
+        let Some(stream) = self.state.session.stream(nonce).filter(|stream| stream.has_one_response()) else { return };
+        let machine = &stream.machine;
+        let response = machine.waiting().next().filter(|event| event.kind == EventKind::Terminal);
+        let reader = machine.connection().and_then(|conn| self.state.conns.get_mut(&conn)?.reading());
+        if let (Some(response), Some(reader)) = (response, reader) {
+            reader.unkept = Some(response.payload.clone());
+            log_later!(self, WARN, [stream = nonce.hex()], %stream, bytes, max,
+                "the response is larger than max_event_bytes: it is sent once, and cannot be resumed");
+        }
+    }
+}

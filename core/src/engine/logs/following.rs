@@ -1,0 +1,146 @@
+//! Streams that another process writes: the log is followed while somebody reads it here.
+//!
+//! It is the same machine; its head is moved by what the store tells instead of by its own appends.
+//! The store is asked again and again, so a hint that is lost delays but never harms.
+//!
+//! Readers are given the end that the log has, and no other. Where the session's owner seems to be gone, this process
+//! takes the session over, ends what runs and lets the session go: see [`heirs`](crate::engine::sessions::heirs).
+
+use crate::engine::connections::conn::PAGE_BYTES;
+use crate::engine::lines::log_later;
+use crate::engine::sessions::cell::State;
+use crate::engine::sessions::change::Change;
+use crate::engine::sessions::timers::Reason;
+use crate::protocol::{RequestId, StreamNonce};
+use crate::session::{SynthesizedEnd, stream_end};
+use crate::store::{Answer, LogPage, Operation, ReadLimit, StoreError};
+use crate::stream::{Chain, Input, Seq};
+
+/// Pause between two looks at a log that is followed. Hints come before: this is for those that are lost,
+/// and for owners that give no sign any more.
+pub(crate) const FOLLOW_MS: u64 = 1_000;
+/// Events that a look brings along.
+const LOOK_EVENTS: usize = 256;
+
+impl Change<'_> {
+    /// From now on the stream, whose machine was just made from this page, is followed if it has to be.
+    pub(crate) fn follow(&mut self, nonce: StreamNonce, requests: Vec<RequestId>) {
+        // Looked at again at once: there were no hints yet when it was looked at.
+        self.state.followed.insert(nonce, requests);
+        self.state.timers.set(Reason::Look(nonce), self.now);
+        self.watch(nonce);
+    }
+
+    /// Asks what has become of a log, with the events that its reader wants next.
+    pub(crate) fn look_at_log(&mut self, nonce: StreamNonce) {
+        let after = self.state.session.stream(nonce).map_or(0, |stream| stream.machine.reads_after());
+        let is_followed = self.state.followed.contains_key(&nonce);
+        // Who writes the log knows its events.
+        let events = if is_followed { LOOK_EVENTS } else { 0 };
+        let limit = ReadLimit { up_to: Seq::MAX, events, bytes: PAGE_BYTES };
+        let ticket = self.cell.ticket(nonce, Operation::Look(after));
+        match self.cell.shared.store.read(&self.cell.key(nonce), after, limit, &ticket) {
+            Answer::Now(result) => self.looked(nonce, result.map(|page| (after, page))),
+            Answer::Later => {
+                self.state.timers.clear(Reason::Look(nonce));
+                self.wait(ticket);
+            }
+        }
+    }
+
+    /// A look has told what the log is like, or could not.
+    pub(crate) fn looked(&mut self, nonce: StreamNonce, result: Result<(Seq, LogPage), StoreError>) {
+        if self.state.relays.is_delete(nonce) {
+            return self.looked_for_end(nonce, result.map(|(_, page)| page));
+        }
+        let is_followed = self.state.followed.contains_key(&nonce);
+        let found = match result {
+            Ok(found) => Some(found),
+            Err(StoreError::Gone) => None,
+            Err(error) => {
+                log_later!(self, WARN, [stream = nonce.hex()], %stream, %error, "stream not looked up");
+                self.note_readers(nonce, None);
+                if is_followed {
+                    self.state.timers.set(Reason::Look(nonce), self.now + FOLLOW_MS);
+                }
+                return;
+            }
+        };
+        if found.as_ref().is_some_and(|(_, page)| self.is_taken_over(page)) {
+            return;
+        }
+        // First: a reader that is fenced gets nothing of what the log has besides (I4).
+        self.note_readers(nonce, found.as_ref().map(|(_, page)| page.readers));
+        if self.state.followed.contains_key(&nonce) {
+            self.catch_up(nonce, found);
+        }
+    }
+
+    /// Gives the machine of a stream that is followed what its log has got.
+    pub(crate) fn catch_up(&mut self, nonce: StreamNonce, found: Option<(Seq, LogPage)>) {
+        let State { session, conns, followed, watched, relays, timers, owner: seen, .. } = &mut *self.state;
+        let (Some(stream), Some(requests)) = (session.stream_mut(nonce), followed.get(&nonce)) else {
+            followed.remove(&nonce);
+            watched.remove(&nonce);
+            return;
+        };
+        let mut is_left = false;
+        let inputs = match found {
+            None => {
+                let tail = stream_end(&stream.origin, requests, SynthesizedEnd::Lost);
+                vec![Input::Ended { tail }]
+            }
+            Some((after, LogPage { page, chain, is_finished, tail, paced, owner, .. })) => {
+                let owner_lost_ms = self.cell.shared.options.owner_lost_ms;
+                // The standalone stream has no end.
+                is_left =
+                    !requests.is_empty() && !is_finished && owner.is_some_and(|owner| owner.unseen_ms >= owner_lost_ms);
+                *seen = owner;
+                stream.chain = Chain(chain);
+                let head = page.head;
+                if head > 0 || is_finished {
+                    relays.begun(nonce, timers);
+                }
+                if let Some(reading) = stream.machine.connection().and_then(|conn| conns.get_mut(&conn)?.reading()) {
+                    reading.page = Some((after, page));
+                }
+                let mut inputs = vec![Input::Paced(paced)];
+                if head > stream.machine.durable() {
+                    inputs.push(Input::Grown { head });
+                }
+                if is_finished {
+                    inputs.push(Input::Ended { tail });
+                }
+                inputs
+            }
+        };
+        for input in inputs {
+            self.input(nonce, input);
+        }
+        if self.state.session.stream(nonce).is_none_or(|stream| stream.machine.is_finished()) {
+            self.state.followed.remove(&nonce);
+            self.state.timers.clear(Reason::Look(nonce));
+        } else {
+            self.state.timers.set(Reason::Look(nonce), self.now + self.follow_pause_ms());
+        }
+        if is_left {
+            self.inherit();
+        }
+    }
+
+    /// It is time to look at a log. One that nobody reads any more is let go of.
+    pub(crate) fn look_or_let_go(&mut self, nonce: StreamNonce) {
+        if self.state.session.stream(nonce).is_some_and(|stream| stream.machine.has_readers()) {
+            return self.look_at_log(nonce);
+        }
+        self.state.followed.remove(&nonce);
+        self.state.session.let_go(nonce);
+        self.state.watched.remove(&nonce);
+    }
+
+    /// The pause before the next look. It is up to a quarter shorter, so that logs followed together are not looked at
+    /// together.
+    fn follow_pause_ms(&self) -> u64 {
+        FOLLOW_MS - FOLLOW_MS / 4 * u64::from(self.cell.shared.jitter()) / u64::from(u16::MAX)
+    }
+}

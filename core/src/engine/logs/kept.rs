@@ -1,0 +1,66 @@
+//! What stores confirmed lately, for one that loses it in a failover.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::Ms;
+use crate::protocol::StreamNonce;
+use crate::store::Append;
+
+/// How long the last append of a stream is kept, in milliseconds: longer than a failover takes.
+const KEPT_MS: u64 = 60_000;
+/// Bytes of what an engine keeps so.
+const KEPT_BYTES: usize = 16 << 20;
+
+/// A stream, with the number of its session.
+pub(crate) type Key = (u64, StreamNonce);
+
+/// The last append of each stream that the store confirmed lately. The oldest go first.
+#[derive(Default)]
+pub(crate) struct Kept {
+    appends: BTreeMap<Key, (Ms, Append)>,
+    by_time: BTreeSet<(Ms, Key)>,
+    bytes: usize,
+}
+
+impl Kept {
+    pub(crate) fn keep(&mut self, now: Ms, key: Key, append: Append) {
+        self.remove(key);
+        self.bytes += bytes_of(&append);
+        self.by_time.insert((now, key));
+        self.appends.insert(key, (now, append));
+    }
+
+    /// Forgets what is kept for too long, or is too much. A log whose time is over is not to come back.
+    pub(crate) fn trim(&mut self, now: Ms, retention_ms: u64) {
+        let kept_ms = KEPT_MS.min(retention_ms);
+        while let Some((at, key)) = self.by_time.first().copied() {
+            if at + kept_ms > now && self.bytes <= KEPT_BYTES {
+                return;
+            }
+            self.remove(key);
+        }
+    }
+
+    pub(crate) fn remove(&mut self, key: Key) -> Option<Append> {
+        let (at, append) = self.appends.remove(&key)?;
+        self.by_time.remove(&(at, key));
+        self.bytes -= bytes_of(&append);
+        Some(append)
+    }
+
+    /// Forgets what is kept of a session.
+    pub(crate) fn forget(&mut self, number: u64) {
+        self.of(number).into_keys().for_each(|nonce| drop(self.remove((number, nonce))));
+    }
+
+    /// What is kept of the session with this number.
+    pub(crate) fn of(&self, number: u64) -> BTreeMap<StreamNonce, Append> {
+        let all = (number, StreamNonce([0; 12]))..=(number, StreamNonce([0xff; 12]));
+        self.appends.range(all).map(|((_, nonce), (_, append))| (*nonce, append.clone())).collect()
+    }
+}
+
+fn bytes_of(append: &Append) -> usize {
+    let frames: usize = append.events.iter().map(|event| event.frame.len()).sum();
+    size_of::<Append>() + frames + append.about.len() + append.end.as_ref().map_or(0, |end| end.len())
+}

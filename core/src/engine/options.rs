@@ -1,0 +1,184 @@
+//! What can be set on an engine; the options that are numbers, by name: one table for all languages.
+
+use std::fmt;
+
+use crate::engine::clock::{Clock, RandomSource};
+use crate::store::{EventStore, Limits, StoreOptions};
+use crate::stream::Pacing;
+use crate::sync::Arc;
+
+/// What becomes of progress that the store does not take: of notifications. Questions and responses are not concerned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnStoreFailure {
+    /// Its sender is told, or the next one.
+    #[default]
+    Raise,
+    /// It is counted and logged.
+    DropProgress,
+}
+
+impl OnStoreFailure {
+    /// The policy with this name, the same in every language.
+    pub fn parse(name: &str) -> Option<Self> {
+        [Self::Raise, Self::DropProgress].into_iter().find(|policy| policy.as_str() == name)
+    }
+
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Raise => "raise",
+            Self::DropProgress => "drop_progress",
+        }
+    }
+}
+
+/// Everything that can be set on an engine.
+#[derive(Clone)]
+pub struct Options {
+    /// How connections are paced.
+    pub pacing: Pacing,
+    /// The bounds of the memory store, when no other store is given.
+    pub limits: Limits,
+    /// Sessions that may be open at once.
+    pub max_sessions: usize,
+    /// Sessions of one principal that may be open at once. Nobody's sessions, of requests without any credential, are
+    /// bounded by `max_sessions` alone.
+    pub max_sessions_per_principal: usize,
+    /// Requests of one session that may run at once.
+    pub max_requests_per_session: usize,
+    /// How long a session may have running requests and no contact, in milliseconds.
+    pub max_detached_ms: u64,
+    /// After how long without anything a session is idle, in milliseconds; 0 is never. See [`Engine::tick`].
+    pub session_idle_ms: u64,
+    /// How long the store may take for an operation, in milliseconds. Then a question counts as failed, and what is
+    /// written is asked for again until the store answers. 0 waits for ever.
+    pub store_timeout_ms: u64,
+    /// What becomes of progress that the store does not take.
+    pub on_store_failure: OnStoreFailure,
+    /// A stream whose writing process gave no sign for so long gets its end from whoever serves its
+    /// reader, in milliseconds (I13).
+    pub owner_lost_ms: u64,
+    /// A larger event is logged as a warning: clients with small buffers drop it (F-60). Bytes.
+    pub warn_event_bytes: usize,
+    /// The store; the memory store when there is none.
+    pub store: Option<Arc<dyn EventStore>>,
+    /// The clock; the system's when there is none.
+    pub clock: Option<Arc<dyn Clock>>,
+    /// The randomness; the system's when there is none.
+    pub randomness: Option<Arc<dyn RandomSource>>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            pacing: Pacing::default(),
+            limits: Limits::default(),
+            max_sessions: 10_000,
+            max_sessions_per_principal: 1_000,
+            max_requests_per_session: 1_000,
+            max_detached_ms: 60 * 60 * 1_000,
+            session_idle_ms: 30 * 60 * 1_000,
+            store_timeout_ms: 30_000,
+            on_store_failure: OnStoreFailure::Raise,
+            owner_lost_ms: 10_000,
+            warn_event_bytes: 1 << 20,
+            store: None,
+            clock: None,
+            randomness: None,
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options").field("pacing", &self.pacing).field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
+/// An option that is a whole number.
+pub struct NumberOption {
+    /// Its name, as Rust and Python spell it. JavaScript has it in camel case.
+    pub name: &'static str,
+    /// It is an option of the store, too.
+    pub is_of_store: bool,
+    /// Zero switches something off. Otherwise zero is refused: a bound of nothing would serve nobody.
+    pub may_be_zero: bool,
+    get: fn(&Options) -> u64,
+    set: fn(&mut Options, u64),
+}
+
+macro_rules! numbers {
+    ($($store:ident $zero:ident $name:ident: $($field:ident).+ as $type:ty;)*) => {
+        /// Every one of them, in a fixed order.
+        pub static NUMBER_OPTIONS: &[NumberOption] = &[$(
+            NumberOption {
+                name: stringify!($name),
+                is_of_store: $store,
+                may_be_zero: $zero,
+                get: |options| options.$($field).+ as u64,
+                // Larger values end at the largest.
+                set: |options, number| options.$($field).+ = <$type>::try_from(number).unwrap_or(<$type>::MAX),
+            },
+        )*];
+    };
+}
+
+const STORE: bool = true;
+const ENGINE: bool = false;
+const ZERO: bool = true;
+const SOME: bool = false;
+
+numbers! {
+    ENGINE ZERO retry_ms: pacing.retry_ms as u32;
+    ENGINE ZERO keep_alive_ms: pacing.keep_alive_ms as u64;
+    ENGINE ZERO max_connection_ms: pacing.max_connection_ms as u64;
+    ENGINE ZERO max_connection_bytes: pacing.max_connection_bytes as u64;
+    ENGINE ZERO store_wait_ms: pacing.store_wait_ms as u64;
+    ENGINE SOME store_timeout_ms: store_timeout_ms as u64;
+    STORE SOME max_events_per_stream: limits.max_events_per_stream as usize;
+    STORE SOME max_bytes_per_stream: limits.max_bytes_per_stream as usize;
+    STORE SOME max_bytes_per_session: limits.max_bytes_per_session as usize;
+    STORE SOME max_bytes: limits.max_bytes as usize;
+    STORE SOME max_event_bytes: limits.max_event_bytes as usize;
+    STORE SOME retention_ms: limits.retention_ms as u64;
+    STORE SOME max_age_ms: limits.max_age_ms as u64;
+    STORE SOME owner_lost_ms: owner_lost_ms as u64;
+    ENGINE SOME max_sessions: max_sessions as usize;
+    ENGINE SOME max_sessions_per_principal: max_sessions_per_principal as usize;
+    ENGINE SOME max_requests_per_session: max_requests_per_session as usize;
+    ENGINE SOME max_detached_ms: max_detached_ms as u64;
+    ENGINE ZERO session_idle_ms: session_idle_ms as u64;
+    ENGINE SOME warn_event_bytes: warn_event_bytes as usize;
+}
+
+impl NumberOption {
+    /// Checks what was given for the option: a whole number that is not negative, or none where it is something else.
+    ///
+    /// # Errors
+    /// What it must be, to be said behind its name.
+    pub fn check(&self, given: Option<u64>) -> Result<u64, &'static str> {
+        match given {
+            None => Err("must be a whole number that is not negative"),
+            Some(0) if !self.may_be_zero => Err("must be at least 1"),
+            Some(number) => Ok(number),
+        }
+    }
+
+    /// Sets it for an engine.
+    pub fn set(&self, options: &mut Options, number: u64) {
+        (self.set)(options, number);
+    }
+
+    /// Sets it for a store, where it is an option of one.
+    pub fn set_of_store(&self, options: &mut StoreOptions, number: u64) {
+        let mut both = Options { limits: options.limits, owner_lost_ms: options.owner_lost_ms, ..Options::default() };
+        (self.set)(&mut both, number);
+        options.limits = both.limits;
+        options.owner_lost_ms = both.owner_lost_ms;
+    }
+
+    /// What is in force.
+    pub fn get(&self, options: &Options) -> u64 {
+        (self.get)(options)
+    }
+}

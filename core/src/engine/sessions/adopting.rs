@@ -1,0 +1,208 @@
+//! Sessions that live in another process, or lived in one: their readers are served from the store.
+
+use crate::Ms;
+use crate::engine::connections::Wake;
+use crate::engine::connections::conn::PAGE_BYTES;
+use crate::engine::logs::reading::PAGE_EVENTS;
+use crate::engine::sessions::SessionHandle;
+use crate::engine::sessions::cell::{Cell, SESSION};
+use crate::engine::shared::{Shared, Timed, lock};
+use crate::engine::stats::Counters;
+use crate::engine::{Engine, EngineError};
+use crate::protocol::{Dialect, EventId, StreamNonce};
+use crate::store::{
+    Answer, Attach, Attached, Complete, Operation, Outcome, ReadLimit, SessionRecord, StoreError, Ticket, session_name,
+};
+use crate::stream::{ConnectionId, Seq};
+use crate::sync::{Arc, Mutex, Weak};
+
+/// A session that is looked up in the store.
+#[derive(Clone)]
+pub struct Adoption(Arc<LookUp>);
+
+impl std::fmt::Debug for Adoption {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Adoption").field("id", &self.0.id).finish_non_exhaustive()
+    }
+}
+
+pub(crate) struct LookUp {
+    shared: Arc<Shared>,
+    /// Its place among the connections, taken before the store was asked; and the number of that question.
+    arrival: ConnectionId,
+    id: Arc<str>,
+    principal: Option<Box<str>>,
+    /// The stream that is looked up with it.
+    stream: Option<StreamNonce>,
+    dialect: &'static Dialect,
+    wake: (Arc<dyn Wake>, u64),
+    told: Mutex<Told>,
+}
+
+/// What the store said of the session.
+enum Told {
+    NotYet,
+    Outcome(Box<Result<Attached, StoreError>>),
+    /// The caller has it.
+    Taken,
+}
+
+impl LookUp {
+    fn decide(&self, outcome: Result<Attached, StoreError>) {
+        {
+            let mut told = lock(&self.told);
+            if !matches!(*told, Told::NotYet) {
+                return;
+            }
+            *told = Told::Outcome(Box::new(outcome));
+        }
+        lock(&self.shared.timed).remove(&self.arrival);
+        let (wake, key) = &self.wake;
+        wake.wake(*key);
+    }
+}
+
+impl Complete for LookUp {
+    fn complete(&self, _ticket: &Ticket, outcome: Outcome) {
+        if let Outcome::Attached(result) = outcome {
+            self.decide(result);
+        }
+    }
+}
+
+impl Adoption {
+    /// The session, once the store has told; none while it has not, and again when the session was taken: it
+    /// is held until its taker lets go of it, so there is one taker. The inner none is for a session that is
+    /// not known, or is somebody else's: no caller can tell these apart (I7).
+    ///
+    /// # Errors
+    /// [`EngineError::Store`] when the store could not tell, [`EngineError::Closed`],
+    /// [`EngineError::Forked`], [`EngineError::TooManySessions`].
+    pub fn take(&self) -> Option<Result<Option<SessionHandle>, EngineError>> {
+        let look_up = &*self.0;
+        if look_up.shared.is_forked() {
+            return Some(Err(EngineError::Forked));
+        }
+        let outcome = {
+            let mut told = lock(&look_up.told);
+            match std::mem::replace(&mut *told, Told::Taken) {
+                Told::Outcome(outcome) => outcome,
+                other => {
+                    *told = other;
+                    return None;
+                }
+            }
+        };
+        let attached = match *outcome {
+            Ok(attached) => attached,
+            Err(error) => return Some(Err(EngineError::Store(error))),
+        };
+        if attached.is_foreign {
+            look_up.shared.warn_foreign(&session_name(&look_up.id));
+        }
+        let Some(record) = attached.session.clone() else { return Some(Ok(None)) };
+        Some(look_up.adopt(&record, attached).map(Some))
+    }
+}
+
+impl LookUp {
+    fn adopt(&self, record: &SessionRecord, attached: Attached) -> Result<SessionHandle, EngineError> {
+        let shared = &self.shared;
+        shared.check()?;
+        let now = shared.clock.now();
+        let principal = self.principal.as_deref();
+        let cell = Cell::new(Arc::clone(shared), Arc::clone(&self.id), now, principal, self.dialect, self.wake.clone());
+        cell.adopt(record);
+        let open = shared.register(&cell)?;
+        let found = open.as_ref().unwrap_or(&cell);
+        if self.stream.is_some() {
+            lock(&found.state).arrived = Some((self.arrival, attached));
+        }
+        // Another reader of the same session was faster.
+        if let Some(open) = open {
+            return Ok(SessionHandle::arrived(open, self.arrival));
+        }
+        if let Err(error) = cell.take_place() {
+            cell.let_go();
+            return Err(error);
+        }
+        tracing::debug!(target: "tailrope", session = %session_name(&self.id), "session of another process served");
+        Ok(SessionHandle::arrived(cell, self.arrival))
+    }
+}
+
+impl Engine {
+    /// Looks up a session that this engine has not opened, and the stream of the event id that its reader comes with, if
+    /// there is one. `wake` is told, with `key`, when
+    /// [`Adoption::take`] has its outcome; it may have it at once.
+    ///
+    /// Such a session serves connections that resume or listen, and takes no requests. The first of them counts as
+    /// having come when the look-up began: a connection that came meanwhile is newer (I4). With its last
+    /// connection the engine forgets it, so that the next reader looks it up anew; a host that opens none
+    /// [lets go](SessionHandle::let_go) of it.
+    ///
+    /// # Errors
+    /// [`EngineError::Closed`], [`EngineError::Forked`].
+    pub fn adopt_session(
+        &self,
+        id: &str,
+        principal: Option<&str>,
+        last_event_id: Option<&str>,
+        dialect: &'static Dialect,
+        wake: Arc<dyn Wake>,
+        key: u64,
+    ) -> Result<Adoption, EngineError> {
+        let shared = &self.0;
+        shared.check()?;
+        let cursor = last_event_id.and_then(EventId::parse).and_then(|id| match id {
+            EventId::Position(cursor) => Some(cursor),
+            EventId::Tombstone(..) => None,
+        });
+        let look_up = Arc::new(LookUp {
+            shared: Arc::clone(shared),
+            arrival: shared.number(),
+            id: id.into(),
+            principal: principal.map(Into::into),
+            stream: cursor.as_ref().map(|cursor| cursor.nonce),
+            dialect,
+            wake: (wake, key),
+            told: Mutex::new(Told::NotYet),
+        });
+        let to: Weak<dyn Complete> = Arc::downgrade(&(Arc::clone(&look_up) as Arc<dyn Complete>));
+        let operation = Operation::Attach(look_up.arrival);
+        let nonce = look_up.stream.unwrap_or(SESSION);
+        let ticket = Ticket { to, nonce, operation, number: look_up.arrival };
+        let attach = Attach {
+            stream: look_up.stream,
+            principal: look_up.principal.clone(),
+            after: cursor.as_ref().map_or(0, |cursor| cursor.seq),
+            tag: cursor.as_ref().map(|cursor| cursor.tag),
+            counts: !self.is_draining(),
+            limit: ReadLimit { up_to: Seq::MAX, events: PAGE_EVENTS, bytes: PAGE_BYTES },
+            ..Attach::default()
+        };
+        let now = shared.clock.now();
+        match shared.store.attach(&session_name(id), &attach, &ticket) {
+            Answer::Now(result) => *lock(&look_up.told) = Told::Outcome(Box::new(result)),
+            Answer::Later if shared.options.store_timeout_ms == 0 => {}
+            Answer::Later => {
+                lock(&shared.timed).insert(ticket.number, Timed::Question(ticket.clone()));
+                shared.schedule(Ms::NEVER, now + shared.options.store_timeout_ms, ticket.number);
+            }
+        }
+        Ok(Adoption(look_up))
+    }
+}
+
+impl Shared {
+    /// Somebody asked for a session of somebody else's. Or it is the same user, who looks like another one.
+    pub(crate) fn warn_foreign(&self, session: &str) {
+        Counters::add(&self.counters.requests_foreign, 1);
+        tracing::warn!(
+            target: "tailrope",
+            session,
+            "the session was opened by another user than the one who asks for it now: answered as an unknown session. If \
+             both are the same user with a new token, the option `principal` can say so"
+        );
+    }
+}

@@ -1,0 +1,244 @@
+//! One session in the engine: what is known of it, behind its lock. What changes it is a [`Change`](super::change::Change).
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+
+use crate::Ms;
+use crate::engine::connections::Wake;
+use crate::engine::connections::conn::Conn;
+use crate::engine::connections::relays::Relays;
+use crate::engine::logs::log::{Watched, Writing};
+use crate::engine::sessions::SendOutcome;
+use crate::engine::sessions::inbox::Inbox;
+use crate::engine::sessions::messages::Sender;
+use crate::engine::sessions::timers::Timers;
+use crate::engine::shared::{Shared, lock};
+use crate::exchange::Pace;
+use crate::protocol::{Dialect, RequestId, StreamNonce};
+use crate::session::Session;
+use crate::store::{
+    Attached, Complete, Epoch, Operation, Owner, SessionRecord, StoreError, StreamKey, Ticket, session_name,
+};
+use crate::stream::ConnectionId;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Arc, Mutex, Weak};
+
+/// Names the session itself among what is written.
+pub(crate) const SESSION: StreamNonce = StreamNonce([0; 12]);
+pub(crate) struct State {
+    pub(crate) session: Session,
+    pub(crate) conns: HashMap<ConnectionId, Conn>,
+    pub(crate) json: HashMap<RequestId, ConnectionId>,
+    /// Late outcomes that the host has not taken yet.
+    pub(crate) outcomes: Vec<SendOutcome>,
+    /// Who waits for the store, by message.
+    pub(crate) senders: HashMap<u64, Sender>,
+    /// Why an event of a stream was not stored whose sender did not wait.
+    pub(crate) failures: HashMap<StreamNonce, StoreError>,
+    /// Bytes that this session has among those that the engine waits for the store with.
+    pub(crate) unanswered: u64,
+    pub(crate) errors: HashMap<StreamNonce, StoreError>,
+    /// What was asked of the store and is not answered.
+    pub(crate) questions: HashMap<u64, Ticket>,
+    pub(crate) timers: Timers,
+    /// What the store has to do to logs and has not answered.
+    pub(crate) writing: HashMap<StreamNonce, Writing>,
+    /// What is on its way to the session's owner.
+    pub(crate) relays: Relays,
+    /// What others relay to the session.
+    pub(crate) inbox: Inbox,
+    /// Streams that another process writes, with the requests that they were opened for.
+    pub(crate) followed: BTreeMap<StreamNonce, Vec<RequestId>>,
+    /// Streams that other processes may read or write.
+    pub(crate) watched: HashMap<StreamNonce, Watched>,
+    /// The store tells what other processes do to the session.
+    pub(crate) is_watching: bool,
+    /// What the store told of the stream of a connection that is about to come.
+    pub(crate) arrived: Option<(ConnectionId, Attached)>,
+    /// What is written names this epoch.
+    pub(crate) epoch: Epoch,
+    /// Another process has the session.
+    pub(crate) is_fenced: bool,
+    /// The session's owner, of one that lives elsewhere, as it was seen last.
+    pub(crate) owner: Option<Owner>,
+    /// What its handlers have sent since the writers of connections ran.
+    pub(crate) pace: Pace,
+    /// A host that was told that the session is idle, and keeps it, is not told again before this time.
+    pub(crate) idle_again: Ms,
+    /// It is about to end, for a newer session or because another process has it: nothing opens in it any more.
+    pub(crate) is_ending: bool,
+    /// The version of what is known of the session that the store was given last; none where it is to be given it again.
+    pub(crate) facts_put: Option<u32>,
+    /// The store may have been set back: it is asked what it has of the session.
+    pub(crate) wants_stock: bool,
+    pub(crate) next_token: u64,
+    /// When the engine looks at the session next.
+    pub(crate) scheduled: Ms,
+}
+
+pub(crate) struct Cell {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) id: Arc<str>,
+    /// What the store and the log know it by.
+    pub(crate) name: Arc<str>,
+    pub(crate) number: u64,
+    pub(crate) dialect: &'static Dialect,
+    pub(crate) me: Weak<Self>,
+    pub(crate) wake: (Arc<dyn Wake>, u64),
+    /// The logs are not this engine's to drop: the session lives elsewhere, or its store goes on.
+    pub(crate) keeps_logs: AtomicBool,
+    adopted: AtomicBool,
+    /// It counts for the bounds of sessions.
+    pub(crate) has_place: AtomicBool,
+    pub(crate) state: Mutex<State>,
+}
+
+impl fmt::Debug for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Cell {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        id: Arc<str>,
+        now: Ms,
+        principal: Option<&str>,
+        dialect: &'static Dialect,
+        wake: (Arc<dyn Wake>, u64),
+    ) -> Arc<Self> {
+        let session = Session::new(now, principal, shared.options.pacing);
+        let epoch = Epoch { number: 1, salt: shared.salt() };
+        let number = shared.number();
+        let limits = shared.options.limits;
+        let pace = Pace::new(limits.max_events_per_stream, limits.max_bytes_per_stream);
+        Arc::new_cyclic(|me| Self {
+            shared,
+            name: session_name(&id),
+            id,
+            number,
+            dialect,
+            me: me.clone(),
+            wake,
+            keeps_logs: AtomicBool::new(false),
+            adopted: AtomicBool::new(false),
+            has_place: AtomicBool::new(false),
+            state: Mutex::new(State {
+                session,
+                conns: HashMap::new(),
+                json: HashMap::new(),
+                outcomes: Vec::new(),
+                senders: HashMap::new(),
+                failures: HashMap::new(),
+                unanswered: 0,
+                errors: HashMap::new(),
+                questions: HashMap::new(),
+                timers: Timers::default(),
+                writing: HashMap::new(),
+                relays: Relays::default(),
+                inbox: Inbox::default(),
+                followed: BTreeMap::new(),
+                watched: HashMap::new(),
+                is_watching: false,
+                arrived: None,
+                epoch,
+                is_fenced: false,
+                owner: None,
+                pace,
+                idle_again: Ms(0),
+                is_ending: false,
+                facts_put: None,
+                wants_stock: false,
+                next_token: 1,
+                scheduled: Ms::NEVER,
+            }),
+        })
+    }
+
+    pub(crate) fn now(&self) -> Ms {
+        self.shared.clock.now()
+    }
+
+    pub(crate) fn key(&self, nonce: StreamNonce) -> StreamKey {
+        StreamKey { session: Arc::clone(&self.name), nonce }
+    }
+
+    pub(crate) fn ticket(&self, nonce: StreamNonce, operation: Operation) -> Ticket {
+        let to: Weak<dyn Complete> = self.me.clone();
+        Ticket { to, nonce, operation, number: self.shared.number() }
+    }
+
+    /// Sets after how long without anything the session is idle, in milliseconds; 0 is never.
+    pub(crate) fn set_idle_ms(&self, idle_ms: u64) {
+        self.shared.note_idle_ms(idle_ms);
+        self.change_or((), |change| change.state.session.set_idle_ms(idle_ms));
+    }
+
+    /// Makes this the view of a session that was opened elsewhere.
+    pub(crate) fn adopt(&self, record: &SessionRecord) {
+        self.keeps_logs.store(true, Ordering::SeqCst);
+        self.adopted.store(true, Ordering::SeqCst);
+        let SessionRecord { revision, retry_ms, list_changed, standalone, .. } = *record;
+        lock(&self.state).session.adopt(revision, retry_ms, list_changed, standalone);
+    }
+
+    pub(crate) fn is_adopted(&self) -> bool {
+        self.adopted.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn claim(&self, principal: Option<&str>) {
+        self.change_or((), |change| change.state.session.claim(principal));
+    }
+
+    pub(crate) fn belongs_to(&self, principal: Option<&str>) -> bool {
+        !self.is_forked() && lock(&self.state).session.belongs_to(principal)
+    }
+
+    /// A request of this principal has come, which is a sign of its client. None where it may not use the session;
+    /// otherwise whether the session goes on.
+    pub(crate) fn asked(&self, principal: Option<&str>) -> Option<bool> {
+        if self.is_forked() {
+            return None;
+        }
+        let now = self.now();
+        let mut state = lock(&self.state);
+        if !state.session.belongs_to(principal) {
+            return None;
+        }
+        state.session.contact(now);
+        Some(!state.session.has_ended() && !state.is_ending)
+    }
+
+    pub(crate) fn is_forked(&self) -> bool {
+        self.shared.is_forked()
+    }
+
+    /// The child of a fork has no sessions.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.is_forked() || lock(&self.state).session.has_ended()
+    }
+
+    pub(crate) fn idle_in_ms(&self) -> Option<u64> {
+        if self.is_forked() {
+            return None;
+        }
+        let now = self.now();
+        let at = lock(&self.state).session.idle_at(self.shared.options.max_detached_ms);
+        (at != Ms::NEVER).then(|| at.since(now))
+    }
+}
+
+impl Drop for Cell {
+    fn drop(&mut self) {
+        if self.is_forked() {
+            return;
+        }
+        if self.is_adopted() {
+            lock(&self.shared.timed).remove(&self.number);
+            self.renounce(&lock(&self.state));
+        }
+        self.count_unanswered(&mut lock(&self.state), 0);
+        self.unwatch_all(&mut lock(&self.state));
+    }
+}

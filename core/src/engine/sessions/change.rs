@@ -1,0 +1,110 @@
+//! A change of a session: made under its lock, with what it leaves to do when the lock is released.
+
+use crate::Ms;
+use crate::engine::connections::Wake;
+use crate::engine::lines::Line;
+use crate::engine::sessions::Sent;
+use crate::engine::sessions::cell::{Cell, State};
+use crate::engine::shared::lock;
+use crate::protocol::StreamNonce;
+use crate::session::Step;
+use crate::store::StoreError;
+use crate::stream::{ConnectionId, Input};
+use crate::sync::Arc;
+
+/// A change under way.
+pub(crate) struct Change<'a> {
+    pub(crate) cell: &'a Cell,
+    pub(crate) state: &'a mut State,
+    pub(crate) now: Ms,
+    /// What machines asked for, and is not performed yet.
+    pub(crate) steps: Vec<Step>,
+    pub(crate) effects: Effects,
+}
+
+/// What a change leaves to do.
+#[derive(Default)]
+pub(crate) struct Effects {
+    /// Connections whose writers have something to look at.
+    pub(crate) touched: Vec<ConnectionId>,
+    /// What became of messages. A response that the store did not take is [`Sent::Dropped`]: the engine answers for it,
+    /// and raising would kill the SDK's session (I9).
+    pub(crate) results: Vec<(StreamNonce, u64, Result<Sent, StoreError>)>,
+    /// The host has something to look at: outcomes, or operations of its own store.
+    pub(crate) tells_host: bool,
+    /// What is to be logged.
+    pub(crate) lines: Vec<Line>,
+}
+
+impl Cell {
+    /// Makes a change. When the lock is released, wakes whoever has something to do, and logs.
+    pub(crate) fn change<T>(&self, make: impl FnOnce(&mut Change<'_>) -> T) -> T {
+        let mut state = lock(&self.state);
+        let mut change = Change {
+            cell: self,
+            state: &mut state,
+            // Behind the lock, so that no change comes with an older time than the one before it.
+            now: self.now(),
+            steps: Vec::new(),
+            effects: Effects::default(),
+        };
+        let value = make(&mut change);
+        change.complete();
+        let wakes = change.wakes();
+        let lines = change.effects.lines;
+        let is_lost = state.is_fenced && !state.session.has_ended() && !std::mem::replace(&mut state.is_ending, true);
+        let is_unused = state.relays.take_over() && state.conns.is_empty();
+        drop(state);
+        if is_lost {
+            self.end_fenced();
+        }
+        if is_unused {
+            self.let_go();
+        }
+        wakes.into_iter().for_each(|(wake, key)| wake.wake(key));
+        lines.into_iter().for_each(|line| line());
+        value
+    }
+
+    /// As [`change`](Self::change); in the child of a fork nothing but this value.
+    pub(crate) fn change_or<T>(&self, forked: T, make: impl FnOnce(&mut Change<'_>) -> T) -> T {
+        if self.is_forked() { forked } else { self.change(make) }
+    }
+}
+
+impl Change<'_> {
+    /// Gives the machine of a stream an input. Whether it took it.
+    pub(crate) fn input(&mut self, nonce: StreamNonce, input: Input) -> bool {
+        self.state.session.handle(self.now, nonce, input, &mut self.steps).is_ok()
+    }
+
+    /// Does what every change ends with.
+    fn complete(&mut self) {
+        self.perform();
+        self.take_stock();
+        self.keep_facts();
+        self.look_into_inbox();
+        self.settle_senders();
+        let deadline = self.state.deadline(self.cell);
+        if deadline < self.state.scheduled {
+            // Under the session's lock, so that no later change of it is overtaken.
+            self.cell.shared.schedule(self.state.scheduled, deadline, self.cell.number);
+            self.state.scheduled = deadline;
+        }
+    }
+
+    /// Who is to be woken. Writers that are awake look anyway.
+    fn wakes(&mut self) -> Vec<(Arc<dyn Wake>, u64)> {
+        let mut wakes = Vec::new();
+        for id in &self.effects.touched {
+            if let Some(conn) = self.state.conns.get_mut(id).filter(|conn| !conn.awake) {
+                conn.awake = true;
+                wakes.push((Arc::clone(&conn.wake), conn.key));
+            }
+        }
+        if self.effects.tells_host {
+            wakes.push(self.cell.wake.clone());
+        }
+        wakes
+    }
+}

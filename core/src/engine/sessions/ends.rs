@@ -1,0 +1,199 @@
+//! How sessions end here: by a drain, with the process, or for good.
+
+use crate::Ms;
+use crate::engine::connections::conn::{PAGE_BYTES, Phase};
+use crate::engine::sessions::cell::Cell;
+use crate::engine::sessions::change::Change;
+use crate::engine::shared::lock;
+use crate::engine::stats::Counters;
+use crate::exchange::AnswerHead;
+use crate::protocol::RequestId;
+use crate::session::{SynthesizedEnd, end_payload};
+use crate::stream::{CloseReason, ConnectionId, Frame, Input};
+use crate::sync::atomic::Ordering;
+
+/// What a connection is still given when its session ends.
+const LAST_BYTES: usize = 1 << 20;
+
+impl Cell {
+    pub(crate) fn drain(&self, retry_ms: u32) {
+        self.change(|change| {
+            change.state.session.drain(change.now, retry_ms, &mut change.steps);
+            change.end_json(SynthesizedEnd::Draining);
+            change.drain_seeks();
+        });
+    }
+
+    /// Nobody reads a session of another process here any more: the next reader looks it up anew. One that found it just
+    /// before is served all the same.
+    pub(crate) fn unregister(&self, is_over: impl FnOnce(&Self) -> bool) {
+        let mut sessions = lock(&self.shared.sessions);
+        if !is_over(self) {
+            return;
+        }
+        let is_this = sessions.get(&self.id).is_some_and(|cell| cell.number == self.number);
+        let released = if is_this { sessions.remove(&self.id) } else { None };
+        lock(&self.shared.places).leave(self.number);
+        drop(sessions);
+        drop(released);
+    }
+
+    /// What a durable store has of the session stays readable, also when it ends.
+    pub(crate) fn keep_logs(&self) {
+        if self.shared.store.outlives_process() {
+            self.keeps_logs.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// The session is not this process's any more: it goes with its logs, or others may take it over.
+    pub(crate) fn leave_store(&self) {
+        if self.is_adopted() {
+            return;
+        }
+        let (store, epoch) = (&self.shared.store, lock(&self.state).epoch);
+        if self.keeps_logs.load(Ordering::SeqCst) {
+            store.release(&self.name, epoch);
+        } else {
+            store.drop_session(&self.name, epoch);
+        }
+    }
+
+    /// Another process has taken the session over, as this one seemed to be gone. Its clients go on there.
+    pub(crate) fn end_fenced(&self) {
+        tracing::warn!(target: "tailrope", session = %self.name,
+            "another process took this one for gone and has the session: it ends here");
+        Counters::add(&self.shared.counters.sessions_taken_over, 1);
+        self.keep_logs();
+        lock(&self.shared.ended).extend(self.me.upgrade());
+        self.end();
+    }
+
+    /// Ends the session with the process.
+    pub(crate) fn leave(&self) {
+        self.keep_logs();
+        self.end();
+    }
+
+    pub(crate) fn end(&self) {
+        if self.is_forked() {
+            return;
+        }
+        if lock(&self.state).session.is_draining() {
+            // Hosts end their sessions when they go away; the clients come back for what is stored.
+            self.keep_logs();
+        }
+        let ended = self.change(|change| {
+            let ended = !change.state.session.has_ended();
+            if ended {
+                change.state.session.end(change.now, SynthesizedEnd::SessionEnded, &mut change.steps);
+                change.end_inbox();
+                change.end_relays();
+            }
+            ended
+        });
+        if !ended {
+            return;
+        }
+        self.change(|change| {
+            change.release_senders();
+            change.state.arrived = None;
+            change.state.followed.clear();
+            self.unwatch_all(change.state);
+            for (id, conn) in change.state.json.clone() {
+                let phase = change.state.conns.get(&conn).map(|conn| &conn.phase);
+                let is_array = matches!(phase, Some(Phase::Json(join)) if join.is_array());
+                if is_array {
+                    // What others of the batch were answered is not lost with it.
+                    let body = end_payload(&id, SynthesizedEnd::SessionEnded);
+                    change.answer_json(&id, AnswerHead::JSON, body.to_vec());
+                } else {
+                    let refusal = self.dialect.wording.session_ended_meanwhile();
+                    let head = AnswerHead::refused(&refusal, self.dialect);
+                    change.answer_json(&id, head, refusal.body(self.dialect));
+                }
+            }
+            // The logs go with the session, so its open connections get their last bytes now.
+            let mut open: Vec<ConnectionId> = change.state.conns.keys().copied().collect();
+            open.sort_unstable();
+            for id in open {
+                change.write_last(id);
+            }
+            // Whatever was asked of the store, also for the last bytes, nobody waits for any more.
+            self.renounce(change.state);
+            change.state.questions.clear();
+            change.state.timers.clear_all();
+            change.state.writing.clear();
+        });
+        self.leave_store();
+        self.unregister(|_| true);
+        lock(&self.shared.timed).remove(&self.number);
+        lock(&self.shared.kept).forget(self.number);
+        let scheduled = lock(&self.state).scheduled;
+        self.shared.schedule(scheduled, Ms::NEVER, self.number);
+        tracing::debug!(target: "tailrope", session = %self.name, "session ended");
+    }
+}
+
+impl Change<'_> {
+    fn write_last(&mut self, id: ConnectionId) {
+        let is_kept = self.cell.keeps_logs.load(Ordering::SeqCst);
+        // A client that can come back gets the end there, behind what is stored before it.
+        let comes_back = is_kept && self.state.session.rules().early_close;
+        // The end that its heir has written, and no other.
+        let has_heir = comes_back && self.state.is_fenced;
+        let mut written = if has_heir { LAST_BYTES } else { 0 };
+        while let Some(conn) = self.state.conns.get_mut(&id).filter(|conn| conn.end().is_none() && written < LAST_BYTES)
+        {
+            conn.page_bytes = PAGE_BYTES;
+            let (nonce, chunks) = (conn.nonce, conn.outbox.len());
+            self.input(nonce, Input::Ready { conn: id });
+            self.perform();
+            let Some(conn) = self.state.conns.get(&id) else { return };
+            if conn.outbox.len() == chunks {
+                break;
+            }
+            written += conn.outbox[chunks..].iter().map(|chunk| chunk.as_ref().len()).sum::<usize>();
+        }
+        let Some(conn) = self.state.conns.get(&id).filter(|conn| conn.end().is_none()) else {
+            return self.effects.touched.push(id);
+        };
+        let nonce = conn.nonce;
+        let tail = self.state.session.stream(nonce).and_then(|stream| {
+            if !is_kept {
+                stream.last_end(SynthesizedEnd::SessionEnded)
+            } else if has_heir || ((comes_back || self.state.is_fenced) && !stream.machine.has_everything(id)) {
+                None
+            } else {
+                stream.machine.tail().cloned()
+            }
+        });
+        if conn.head.is_none() {
+            // The store has not said yet whether the resume is possible. Where the session goes on elsewhere the client is
+            // to come back; 404 would end it for the client.
+            let wording = self.cell.dialect.wording;
+            self.refuse(id, &if is_kept { wording.closing() } else { wording.session_ended() });
+        } else if let Some(tail) = tail {
+            self.write(nonce, id, Frame::Tail(tail));
+        }
+        self.close(id, CloseReason::Ended);
+    }
+
+    /// Every call that waits for an answer in JSON gets this end.
+    pub(crate) fn end_json(&mut self, end: SynthesizedEnd) {
+        for id in self.state.json.keys().cloned().collect::<Vec<RequestId>>() {
+            self.answer_json(&id, AnswerHead::JSON, end_payload(&id, end).to_vec());
+        }
+    }
+
+    /// Answers a call that waits for it in JSON. Returns whether this is one.
+    pub(crate) fn answer_json(&mut self, request: &RequestId, head: AnswerHead, answer: Vec<u8>) -> bool {
+        let Some(id) = self.state.json.remove(request) else { return false };
+        self.state.session.answered_outside(request, &answer);
+        if let Some(Phase::Json(join)) = self.state.conns.get_mut(&id).map(|conn| &mut conn.phase)
+            && let Some(body) = join.answer(request, answer)
+        {
+            self.finish(id, head, body);
+        }
+        true
+    }
+}

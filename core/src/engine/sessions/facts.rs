@@ -1,0 +1,51 @@
+//! What the store has to know of a session, for readers that come elsewhere.
+
+use crate::engine::logs::log::Write;
+use crate::engine::sessions::cell::SESSION;
+use crate::engine::sessions::change::Change;
+use crate::store::{Hold, SessionRecord};
+use crate::stream::Input;
+
+impl Change<'_> {
+    /// Lets the store know of the session before anything of it is written.
+    pub(crate) fn begin_session(&mut self) {
+        if self.state.facts_put.is_none() && !self.state.writing.contains_key(&SESSION) {
+            self.keep_session();
+        }
+    }
+
+    /// Gives the store what has changed of the session.
+    pub(crate) fn keep_facts(&mut self) {
+        let is_kept = self.state.session.facts() == self.state.facts_put.unwrap_or_default();
+        if is_kept
+            || self.state.writing.contains_key(&SESSION)
+            || self.state.session.has_ended()
+            || self.cell.is_adopted()
+        {
+            return;
+        }
+        self.keep_session();
+        self.perform();
+    }
+
+    /// Gives the store what it has to know of the session, for readers that come elsewhere. A listener there finds the name
+    /// of the standalone stream in it, and its log.
+    fn keep_session(&mut self) {
+        let is_shown = self.state.session.facts() != 0 && self.cell.shared.store.outlives_process();
+        let is_new = is_shown && self.state.session.standalone().is_none();
+        let standalone = is_new.then(|| self.standalone());
+        self.state.facts_put = Some(self.state.session.facts());
+        let record = SessionRecord {
+            revision: self.state.session.revision(),
+            principal: self.state.session.principal().map(Into::into),
+            retry_ms: self.state.session.retry_ms(),
+            list_changed: *self.state.session.list_changed(),
+            standalone: self.state.session.standalone(),
+        };
+        let hold = Hold { epoch: self.state.epoch, seen: None, record: Some(record) };
+        self.put(SESSION, self.state.epoch, Write::Hold(hold));
+        if let Some(nonce) = standalone {
+            self.input(nonce, Input::Create);
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! A session, as its host sees it.
+
+use crate::Ms;
+use crate::engine::EngineError;
+use crate::engine::connections::{Connection, Wake};
+use crate::engine::sessions::cell::Cell;
+use crate::engine::sessions::{OutgoingMessage, Posted, SendOutcome, Sent};
+use crate::exchange::{Action, Admission, Pause, Relayed, Request, Terms, Turn};
+use crate::protocol::{Envelope, Refusal, RequestId, Revision};
+use crate::store::{HostOperation, HostReplay, HostStore, OwnIds};
+use crate::stream::ConnectionId;
+use crate::sync::Arc;
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// An open session. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct SessionHandle {
+    cell: Arc<Cell>,
+    /// Where the first connection stands among the others; 0 when it comes now.
+    arrival: Arc<AtomicU64>,
+}
+
+impl SessionHandle {
+    pub(crate) fn new(cell: Arc<Cell>) -> Self {
+        Self::arrived(cell, 0)
+    }
+
+    /// For whoever came before the session was found.
+    pub(crate) fn arrived(cell: Arc<Cell>, arrival: ConnectionId) -> Self {
+        Self { cell, arrival: Arc::new(AtomicU64::new(arrival)) }
+    }
+
+    fn arrival(&self) -> Option<ConnectionId> {
+        Some(self.arrival.swap(0, Ordering::Relaxed)).filter(|arrival| *arrival != 0)
+    }
+
+    /// The session's id.
+    pub fn id(&self) -> &str {
+        &self.cell.id
+    }
+
+    /// Binds the session to the principal of the request that opens it (W-008, I7).
+    pub fn claim(&self, principal: Option<&str>) {
+        self.cell.claim(principal);
+    }
+
+    /// Checks that a request of this principal may use the session. Nobody else finds it (I7).
+    ///
+    /// # Errors
+    /// The [`Refusal`] to answer with: that of a session that is not known, or has ended.
+    fn check_principal(&self, principal: Option<&str>) -> Result<(), Refusal> {
+        match self.cell.asked(principal) {
+            Some(true) => Ok(()),
+            Some(false) => Err(self.cell.dialect.wording.session_ended()),
+            None => {
+                self.cell.shared.warn_foreign(&self.cell.name);
+                Err(self.cell.dialect.wording.session_unknown())
+            }
+        }
+    }
+
+    /// Gives the session's streams another reconnection delay than the engine's, in milliseconds.
+    pub fn set_retry_ms(&self, retry_ms: u32) {
+        self.cell.change_or((), |change| change.state.session.set_retry_ms(retry_ms));
+    }
+
+    /// Gives the session's streams another longest silence than the engine's, in milliseconds; 0 is any.
+    pub fn set_keep_alive_ms(&self, keep_alive_ms: u64) {
+        self.cell.change_or((), |change| change.state.session.set_keep_alive_ms(keep_alive_ms));
+    }
+
+    /// Gives the session another idle time than the engine's, in milliseconds; 0 is never.
+    pub fn set_idle_ms(&self, idle_ms: u64) {
+        self.cell.set_idle_ms(idle_ms);
+    }
+
+    /// Examines an HTTP request of this session.
+    ///
+    /// # Errors
+    /// The [`Refusal`] to answer with.
+    pub fn admit(&self, request: &Request<'_>, terms: &Terms<'_>) -> Result<Admission, Refusal> {
+        self.check_principal(request.asker.principal().as_deref())?;
+        self.cell.admit(&request.head, request.body, terms)
+    }
+
+    /// Takes the session's place, for which the idlest session of the same principal may have to give way. The first request
+    /// that is [admitted](Self::admit) does so, too: this is for hosts that open the session when that has happened.
+    ///
+    /// # Errors
+    /// [`EngineError::TooManySessions`] where no session can give way, [`EngineError::SessionEnded`],
+    /// [`EngineError::Closed`], [`EngineError::Forked`].
+    pub fn take_place(&self) -> Result<(), EngineError> {
+        self.cell.take_place()
+    }
+
+    /// Opens the connection that an admitted request asks for: of a call, of the standalone stream, or of a resume.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call), [`listen`](Self::listen) and [`resume`](Self::resume).
+    ///
+    /// # Panics
+    /// When the request asks for none.
+    pub fn open(
+        &self,
+        admission: &Admission,
+        json_response: bool,
+        wake: Arc<dyn Wake>,
+        key: u64,
+    ) -> Result<Connection, Refusal> {
+        let (revision, initialize) = (admission.revision(), admission.initialize());
+        if let Some(last_event_id) = admission.last_event_id() {
+            return self.resume(last_event_id, revision, wake, key);
+        }
+        if let Some(revision) = revision.filter(|_| initialize.is_none()) {
+            self.assume_revision(revision);
+        }
+        match (admission.action(), admission.requests().as_slice()) {
+            (Action::Listen, _) => self.listen(wake, key),
+            (Action::Call, requests) if json_response => self.call_json(requests, initialize, wake, key),
+            (Action::Call, several) => self.call(several, initialize, wake, key),
+            (action, _) => panic!("a {action:?} opens no connection"),
+        }
+    }
+
+    /// Notes messages of the client that are not requests: an answer settles the server's question.
+    pub fn received(&self, envelopes: &[Envelope]) {
+        self.cell.received(envelopes);
+    }
+
+    /// The handlers have been given the messages of the request: what these cancel gets its end, where the SDK says
+    /// nothing of it (I13).
+    pub fn dispatched(&self, admission: &Admission) {
+        if self.cell.dialect.settles_cancelled {
+            for request in admission.cancelled() {
+                self.cancelled(request);
+            }
+        }
+    }
+
+    /// Sets the revision of a session whose `initialize` the engine does not see.
+    pub fn assume_revision(&self, revision: Revision) {
+        self.cell.change_or((), |change| change.state.session.assume_revision(revision));
+    }
+
+    /// The revision that was negotiated, or asked for by an `initialize` without an answer yet.
+    pub fn revision(&self) -> Option<Revision> {
+        self.cell.change_or(None, |change| change.state.session.revision())
+    }
+
+    /// Opens the stream of a POST that carries these requests. `initialize` is the revision that an
+    /// `initialize` asks for. `key` is what `wake` is called with.
+    ///
+    /// # Errors
+    /// 400 when an id is in flight already: that request is untouched (F-08). 404 when the session
+    /// has ended.
+    pub fn call(
+        &self,
+        requests: &[RequestId],
+        initialize: Option<Revision>,
+        wake: Arc<dyn Wake>,
+        key: u64,
+    ) -> Result<Connection, Refusal> {
+        self.cell.call(requests, initialize, wake, key)
+    }
+
+    /// As [`call`](Self::call), to be answered with one JSON body when all its requests have their answers: nothing is
+    /// stored, nothing can be resumed.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub fn call_json(
+        &self,
+        requests: &[RequestId],
+        initialize: Option<Revision>,
+        wake: Arc<dyn Wake>,
+        key: u64,
+    ) -> Result<Connection, Refusal> {
+        self.cell.call_json(requests, initialize, wake, key)
+    }
+
+    /// Opens a connection to the standalone stream. It takes the stream over.
+    ///
+    /// # Errors
+    /// 404 when the session has ended.
+    pub fn listen(&self, wake: Arc<dyn Wake>, key: u64) -> Result<Connection, Refusal> {
+        self.cell.listen(self.arrival(), wake, key)
+    }
+
+    /// Continues the stream of an event id. How the answer starts may be known only when the store
+    /// has answered: see [`Poll::head`](crate::engine::Poll::head). `revision` is that of the request, for
+    /// sessions whose own is not known.
+    ///
+    /// # Errors
+    /// 404 when the session has ended; 400 when the id is not of our form.
+    pub fn resume(
+        &self,
+        last_event_id: &str,
+        revision: Option<Revision>,
+        wake: Arc<dyn Wake>,
+        key: u64,
+    ) -> Result<Connection, Refusal> {
+        self.cell.resume(last_event_id, revision, self.arrival(), wake, key)
+    }
+
+    /// Whether another process has the session: here it serves readers, and [relays](Self::relay) what else comes for it.
+    pub fn is_elsewhere(&self) -> bool {
+        self.cell.is_adopted()
+    }
+
+    /// Relays an admitted request that is no GET to the process that has the session. The connection is the answer, whatever was
+    /// asked: a call is answered with its stream, messages with 202 once the owner's inbox has them, a DELETE with 200 once
+    /// the session is gone. What does not get there is refused by the [head](crate::engine::Poll::head) of the answer, with
+    /// 404 where the session has no owner, and 503 otherwise.
+    ///
+    /// # Errors
+    /// 404 when the session has ended; 503 when it is not another process's.
+    pub fn relay(
+        &self,
+        admission: &Admission,
+        relayed: Relayed,
+        wake: Arc<dyn Wake>,
+        key: u64,
+    ) -> Result<Connection, Refusal> {
+        self.cell.relay(admission, relayed, wake, key)
+    }
+
+    /// From now on the host takes what other processes relay to the session. What comes to a session of a host that does not is
+    /// refused.
+    pub fn accept_posted(&self) {
+        self.cell.change_or((), |change| change.state.inbox.is_served = true);
+    }
+
+    /// What other processes relayed to the session, in the order in which it came. Its `wake` is told when there is any.
+    pub fn take_posted(&self) -> Vec<Posted> {
+        self.cell.take_posted()
+    }
+
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// [`EngineError::Store`] when the store did not take it, [`EngineError::Earlier`], [`EngineError::Full`],
+    /// [`EngineError::Finished`] for a request to the client that nobody could answer,
+    /// [`EngineError::SessionEnded`]. A response that the store did not take is answered to the
+    /// client with an error by the engine; the caller has nothing left to do (I9).
+    pub fn send(&self, message: OutgoingMessage<'_>) -> Result<Sent, EngineError> {
+        self.send_in_turn(message, Turn::default()).map(|(sent, _)| sent)
+    }
+
+    /// As [`send`](Self::send), and says what the host does before the handler that sends goes on.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn send_in_turn(&self, message: OutgoingMessage<'_>, turn: Turn) -> Result<(Sent, Pause), EngineError> {
+        self.cell.send(message, turn)
+    }
+
+    /// The outcomes of messages that were [`Sent::Pending`].
+    pub fn take_outcomes(&self) -> Vec<SendOutcome> {
+        self.cell.change_or(Vec::new(), |change| std::mem::take(&mut change.state.outcomes))
+    }
+
+    /// Operations that the host's own store has to do for this session; each is reported with its
+    /// number to one of the methods below.
+    pub fn take_operations(&self) -> Vec<HostOperation> {
+        self.host().map(|host| host.take_operations(&self.cell.name)).unwrap_or_default()
+    }
+
+    /// The host's store stored the event and gave it this id.
+    pub fn stored(&self, number: u64, event_id: &str) {
+        if let Some(host) = self.host() {
+            host.stored(number, event_id);
+        }
+    }
+
+    /// The host's store did not store the event. `what` is for the server's log.
+    pub fn not_stored(&self, number: u64, what: String) {
+        if let Some(host) = self.host() {
+            host.failed(number, what);
+        }
+    }
+
+    /// The host's store replayed, or could not.
+    pub fn replayed(&self, number: u64, replay: Result<HostReplay, String>) {
+        self.cell.replayed(number, replay);
+    }
+
+    fn host(&self) -> Option<&HostStore> {
+        self.cell.shared.store.own_ids().and_then(OwnIds::host)
+    }
+
+    /// Closes the connection that carries this request's stream; the stream goes on. `retry_ms` is
+    /// kept for the stream's later connections; with `hold_ms` these are closed again after that
+    /// time. Returns whether the request is one that can be polled.
+    pub fn close_connection(&self, request: &RequestId, retry_ms: Option<u32>, hold_ms: Option<u64>) -> bool {
+        self.cell.close_connection(request, retry_ms, hold_ms)
+    }
+
+    /// Closes the connection of the standalone stream, likewise.
+    pub fn close_standalone(&self, retry_ms: Option<u32>, hold_ms: Option<u64>) -> bool {
+        self.cell.close_standalone(retry_ms, hold_ms)
+    }
+
+    /// The request with exactly this id was cancelled and will get no response: it gets its end now
+    /// (I13). Returns whether there was such a request.
+    pub fn cancelled(&self, request: &RequestId) -> bool {
+        self.cell.cancelled(request)
+    }
+
+    /// The request in flight that this id means: exactly, or by its text if only one has it.
+    pub fn find_request(&self, id: &RequestId) -> Option<RequestId> {
+        self.cell.change_or(None, |change| change.state.session.find_request(id).map(|(found, _)| found.clone()))
+    }
+
+    /// Requests without a response.
+    pub fn in_flight(&self) -> usize {
+        self.cell.change_or(0, |change| change.state.session.in_flight())
+    }
+
+    /// Milliseconds until the session counts as idle; none while something holds it (I11).
+    pub fn idle_in_ms(&self) -> Option<u64> {
+        self.cell.idle_in_ms()
+    }
+
+    /// What serves the session is going away, as [`Engine::drain`](crate::engine::Engine::drain) says of all sessions.
+    pub fn drain(&self, retry_ms: u32) {
+        if !self.cell.is_forked() {
+            self.cell.drain(retry_ms.max(1));
+        }
+    }
+
+    /// Whether the session has ended.
+    pub fn has_ended(&self) -> bool {
+        self.cell.has_ended()
+    }
+
+    /// Ends the session: requests in flight get an error, connections close, logs are freed.
+    pub fn end(&self) {
+        self.cell.end();
+    }
+
+    /// The host stops serving the session, which has not ended for its client: as [`end`](Self::end), but what a store
+    /// that outlives the process has of it can still be read there.
+    pub fn release(&self) {
+        self.cell.leave();
+    }
+
+    /// The host opened no connection of a session that it [adopted](crate::engine::Engine::adopt_session): it is
+    /// forgotten, unless others read it here. Does nothing with other sessions.
+    pub fn let_go(&self) {
+        self.cell.let_go();
+    }
+
+    /// The engine's time.
+    pub fn now(&self) -> Ms {
+        self.cell.now()
+    }
+}

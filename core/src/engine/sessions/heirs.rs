@@ -1,0 +1,76 @@
+//! Sessions whose owner is gone: the process that serves one of their readers ends what ran there (I13).
+//!
+//! It takes the session over, so that the owner, should it only have stood still, is refused from then on; it ends the
+//! logs that have no end; and it lets the session go.
+
+use crate::engine::lines::log_later;
+use crate::engine::logs::log::Write;
+use crate::engine::sessions::cell::{Cell, SESSION, State};
+use crate::engine::sessions::change::Change;
+use crate::engine::sessions::timers::Reason;
+use crate::protocol::{RequestId, StreamNonce};
+use crate::session::{SynthesizedEnd, ends_payload};
+use crate::store::{Append, Epoch, Hold, LogPage, RunningLog, StoreError};
+
+impl Cell {
+    /// Nobody waits any more for a session that is being taken over.
+    pub(crate) fn renounce(&self, state: &State) {
+        if let Some(epoch) = state.asked_epoch().filter(|_| self.is_adopted()) {
+            self.shared.store.release(&self.name, epoch);
+        }
+    }
+}
+
+impl Change<'_> {
+    /// Whether a log shows that somebody took this process for gone and has the session. It ends here with the change.
+    pub(crate) fn is_taken_over(&mut self, page: &LogPage) -> bool {
+        self.state.is_fenced |=
+            !self.cell.is_adopted() && page.owner.is_some_and(|owner| owner.epoch != self.state.epoch);
+        self.state.is_fenced
+    }
+
+    /// Takes over a session whose owner is gone.
+    pub(crate) fn inherit(&mut self) {
+        let Some(owner) = self.state.owner.filter(|_| !self.state.writing.contains_key(&SESSION)) else { return };
+        log_later!(self, WARN, [], "the process that ran the session's requests seems to be gone");
+        let epoch = Epoch { number: owner.epoch.number.saturating_add(1), salt: self.cell.shared.salt() };
+        let hold = Hold { epoch, seen: Some(owner.epoch), record: None };
+        self.put(SESSION, epoch, Write::Hold(hold));
+    }
+
+    /// It is known whether the session is this process's.
+    pub(crate) fn inherited(&mut self, epoch: Epoch, result: Result<Vec<RunningLog>, StoreError>) {
+        let running = match result {
+            Ok(running) => running,
+            Err(error) => {
+                // Somebody else was faster, or the store does not work: the next look tells. Should it be done all the same,
+                // the session is not to be left with a process that does not know it.
+                log_later!(self, DEBUG, [], %error, "session not taken over");
+                return self.cell.shared.store.release(&self.cell.name, epoch);
+            }
+        };
+        for log in &running {
+            self.end_running(epoch, (log, SynthesizedEnd::OwnerLost));
+        }
+        let running: Vec<StreamNonce> = running.iter().map(|log| log.nonce).collect();
+        self.withdraw_unbegun(&running);
+        self.cell.shared.store.release(&self.cell.name, epoch);
+        let State { followed, timers, .. } = &mut *self.state;
+        // Those without a time are looked at already.
+        followed.keys().for_each(|nonce| timers.change(Reason::Look(*nonce), self.now));
+    }
+
+    /// Ends a log that nobody goes on writing.
+    pub(crate) fn end_running(&mut self, epoch: Epoch, (log, end): (&RunningLog, SynthesizedEnd)) {
+        let RunningLog { nonce, head, chain, ref about } = *log;
+        let requests = RequestId::decode_all(about).unwrap_or_default();
+        // The standalone stream has no end.
+        if requests.is_empty() {
+            return;
+        }
+        let ends: Vec<_> = requests.into_iter().map(|id| (id, end)).collect();
+        let end = Some(ends_payload(&ends));
+        let append = Append { first: head + 1, chain_before: chain, chain, end, ..Append::default() };
+        self.put(nonce, epoch, Write::End(append));
+    }
+}

@@ -1,0 +1,23 @@
+//! Sessions: what is kept of one, how it is opened here or found elsewhere, and how it ends.
+
+pub(crate) mod admitting;
+pub(crate) mod adopting;
+pub(crate) mod cell;
+pub(crate) mod change;
+pub(crate) mod ends;
+pub(crate) mod facts;
+pub(crate) mod handle;
+pub(crate) mod heirs;
+pub(crate) mod inbox;
+pub(crate) mod messages;
+pub(crate) mod places;
+pub(crate) mod posted;
+pub(crate) mod sending;
+pub(crate) mod taking;
+pub(crate) mod ticking;
+pub(crate) mod timers;
+
+pub use adopting::Adoption;
+pub use handle::SessionHandle;
+pub use messages::{OutgoingMessage, SendOutcome, Sent};
+pub use posted::Posted;

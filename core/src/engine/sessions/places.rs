@@ -1,0 +1,140 @@
+//! Who has how many of the places for sessions (I11).
+//!
+//! A session takes its place with the first request that it admits, because only then it is known whose session it is.
+//! Where no place is left, or its principal has its share, the idlest session of the same principal gives way: nobody
+//! loses a session to somebody else. The lock of the places comes before that of a session, never after it.
+
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Bound;
+
+use crate::Ms;
+use crate::engine::{EngineError, Options};
+use crate::sync::Arc;
+
+/// How many sessions are looked at for one newcomer.
+const MAX_LOOKS: usize = 64;
+
+const ALL: &str = "max_sessions";
+const OF_PRINCIPAL: &str = "max_sessions_per_principal";
+
+/// How it is with a session, for a newcomer without a place.
+#[derive(PartialEq)]
+pub(crate) enum Standing {
+    /// Nothing holds the session.
+    GivesWay,
+    HasEnded,
+    /// It had contact later than was known.
+    HadContact(Ms),
+    IsInUse,
+}
+
+struct Place {
+    principal: Option<Arc<str>>,
+    /// The session was not idle then. It may have had contact since.
+    known: Ms,
+}
+
+/// The places that are taken.
+#[derive(Default)]
+pub(crate) struct Places {
+    by_number: HashMap<u64, Place>,
+    /// The sessions of each principal, by the last contact that is known. A session that had contact since then is put back
+    /// in its right place when the idlest one is looked for.
+    by_principal: HashMap<Option<Arc<str>>, BTreeSet<(Ms, u64)>>,
+    /// The bounds that an operator was warned of.
+    warned: Vec<&'static str>,
+}
+
+/// A bound that is reached: the option, and its number.
+pub(crate) type Reached = (&'static str, usize);
+
+impl Places {
+    /// Takes a place for a session that has none. The session that gives way to it, if one has to, and the bound which
+    /// that is for. `look` tells how it is with a session of which that contact is known.
+    pub(crate) fn take(
+        &mut self,
+        newcomer: u64,
+        principal: Option<Arc<str>>,
+        now: Ms,
+        options: &Options,
+        look: impl Fn(u64, Ms) -> Standing,
+    ) -> Result<Option<(u64, Reached)>, EngineError> {
+        let mut left = None;
+        if let Some(reached) = self.reached(&principal, options) {
+            match self.make_room(&principal, now, look) {
+                None => return Err(EngineError::TooManySessions { option: reached.0, max: reached.1 }),
+                Some(number) => left = number.map(|number| (number, reached)),
+            }
+        }
+        self.by_principal.entry(principal.clone()).or_default().insert((now, newcomer));
+        self.by_number.insert(newcomer, Place { principal, known: now });
+        Ok(left)
+    }
+
+    fn reached(&self, principal: &Option<Arc<str>>, options: &Options) -> Option<Reached> {
+        let (max, max_of_principal) = (options.max_sessions, options.max_sessions_per_principal);
+        let share = self.by_principal.get(principal).map_or(0, BTreeSet::len);
+        if principal.is_some() && share >= max_of_principal {
+            Some((OF_PRINCIPAL, max_of_principal))
+        } else {
+            (self.by_number.len() >= max).then_some((ALL, max))
+        }
+    }
+
+    /// Frees a place of this principal: that of its idlest session, which is to be ended then, or that of one which has
+    /// ended. None when all that were looked at are in use.
+    fn make_room(
+        &mut self,
+        principal: &Option<Arc<str>>,
+        now: Ms,
+        look: impl Fn(u64, Ms) -> Standing,
+    ) -> Option<Option<u64>> {
+        let mut last = Bound::Unbounded;
+        for _ in 0..MAX_LOOKS {
+            let share = self.by_principal.get(principal)?;
+            let (known, number) = *share.range((last, Bound::Unbounded)).next()?;
+            last = Bound::Excluded((known, number));
+            match look(number, known) {
+                Standing::HadContact(at) => self.put_back(number, at),
+                Standing::IsInUse => self.put_back(number, now),
+                standing => {
+                    self.leave(number);
+                    return Some((standing == Standing::GivesWay).then_some(number));
+                }
+            }
+        }
+        None
+    }
+
+    fn put_back(&mut self, number: u64, known: Ms) {
+        if let Some(place) = self.by_number.get_mut(&number)
+            && let Some(share) = self.by_principal.get_mut(&place.principal)
+        {
+            share.remove(&(place.known, number));
+            share.insert((known, number));
+            place.known = known;
+        }
+    }
+
+    /// The session needs its place no longer, if it had one.
+    pub(crate) fn leave(&mut self, number: u64) {
+        let Some(Place { principal, known, .. }) = self.by_number.remove(&number) else { return };
+        if let Some(share) = self.by_principal.get_mut(&principal) {
+            share.remove(&(known, number));
+            if share.is_empty() {
+                self.by_principal.remove(&principal);
+            }
+        }
+    }
+
+    pub(crate) fn has(&self, number: u64) -> bool {
+        self.by_number.contains_key(&number)
+    }
+
+    /// Whether this is the first time that an operator is to be warned of a bound.
+    pub(crate) fn warns(&mut self, option: &'static str) -> bool {
+        let is_first = !self.warned.contains(&option);
+        self.warned.extend(is_first.then_some(option));
+        is_first
+    }
+}

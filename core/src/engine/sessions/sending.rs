@@ -1,0 +1,226 @@
+//! What is sent, and who waits for the store.
+//!
+//! With a store that answers later, handlers run ahead of it: a notification returns at once while little of its stream
+//! is unanswered, and a response always does. The wire waits for the store all the same (I1), and nothing changes in
+//! the order (I2). A question waits for its own append: nobody else would be told that it cannot be asked. A store
+//! that the host wrote is waited for.
+
+use crate::engine::lines::log_later;
+use crate::engine::sessions::cell::{Cell, State};
+use crate::engine::sessions::change::Change;
+use crate::engine::sessions::messages::Sender;
+use crate::engine::sessions::{OutgoingMessage, Sent};
+use crate::engine::stats::Counters;
+use crate::engine::{EngineError, OnStoreFailure};
+use crate::exchange::{AnswerHead, Pause, Turn};
+use crate::protocol::{Envelope, Kind, RequestId, StreamNonce};
+use crate::session::{OutgoingKind, Route, SynthesizedEnd, end_payload};
+use crate::store::StoreError;
+use crate::stream::Refused;
+use crate::sync::atomic::Ordering;
+
+/// Events of a stream that may be unanswered before the sender of a notification waits.
+const AHEAD_EVENTS: usize = 128;
+/// Bytes of these.
+const AHEAD_BYTES: usize = 256 << 10;
+/// Bytes that may be unanswered in one engine: beyond, nothing more is taken.
+const MAX_UNANSWERED: u64 = 64 << 20;
+
+impl Cell {
+    pub(crate) fn received(&self, envelopes: &[Envelope]) {
+        self.change_or((), |change| {
+            change.note_cancelled(envelopes);
+            let Change { state, now, .. } = change;
+            state.session.contact(*now);
+            for envelope in envelopes.iter().filter(|e| matches!(e.kind, Kind::Response | Kind::ErrorResponse)) {
+                if let Some((nonce, seq)) = envelope.id.as_ref().and_then(|id| state.session.settle_question(id)) {
+                    self.shared.store.settle(&self.key(nonce), state.epoch, seq);
+                }
+            }
+        });
+    }
+
+    pub(crate) fn send(&self, message: OutgoingMessage<'_>, turn: Turn) -> Result<(Sent, Pause), EngineError> {
+        self.shared.check()?;
+        let (kind, bytes) = (message.kind, message.payload.len());
+        self.change(|change| {
+            let sent = change.publish(message)?;
+            // A handler does not go on after a response, and one that waits for the store pauses.
+            let has_to_pause = kind != OutgoingKind::Response && !matches!(sent, Sent::Pending(_));
+            Ok((sent, if has_to_pause { change.state.pace.sent(bytes, turn) } else { Pause::None }))
+        })
+    }
+
+    pub(crate) fn cancelled(&self, request: &RequestId) -> bool {
+        self.change_or(false, |change| {
+            if change.state.json.contains_key(request) {
+                let body = end_payload(request, SynthesizedEnd::Cancelled);
+                return change.answer_json(request, AnswerHead::JSON, body.to_vec());
+            }
+            change.state.session.end_request(change.now, request, SynthesizedEnd::Cancelled, &mut change.steps)
+        })
+    }
+
+    fn drops(&self, is_progress: bool) -> bool {
+        is_progress && self.shared.options.on_store_failure == OnStoreFailure::DropProgress
+    }
+
+    /// Whether more waits for the store than an engine holds.
+    pub(crate) fn is_store_behind(&self) -> bool {
+        self.shared.unanswered.load(Ordering::Relaxed) > MAX_UNANSWERED
+    }
+
+    pub(crate) fn count_unanswered(&self, state: &mut State, bytes: u64) {
+        let counted = std::mem::replace(&mut state.unanswered, bytes);
+        if bytes > counted {
+            self.shared.unanswered.fetch_add(bytes - counted, Ordering::Relaxed);
+        } else if bytes < counted {
+            self.shared.unanswered.fetch_sub(counted - bytes, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Change<'_> {
+    pub(crate) fn publish(&mut self, message: OutgoingMessage<'_>) -> Result<Sent, EngineError> {
+        let OutgoingMessage { kind, id, related, payload } = message;
+        if self.state.session.has_ended() {
+            return Err(EngineError::SessionEnded);
+        }
+        if kind == OutgoingKind::Response
+            && let Some(id) = id.filter(|id| self.state.json.contains_key(id))
+        {
+            self.answer_json(id, AnswerHead::JSON, payload.to_vec());
+            return Ok(Sent::Stored);
+        }
+        let nonce = match self.state.session.route(kind, id, related) {
+            Route::Stream(nonce) if self.state.session.stream(nonce).is_none() => return Ok(Sent::Dropped),
+            Route::Stream(nonce) => nonce,
+            Route::Standalone => self.standalone(),
+            Route::Late => return self.late(kind),
+        };
+        if let Err(error) = self.check_store(nonce, kind) {
+            self.perform();
+            return self.not_taken(nonce, kind, error);
+        }
+        if kind == OutgoingKind::Response
+            && self.cell.is_store_behind()
+            && let Some(id) = id
+            && self.state.session.end_request(self.now, id, SynthesizedEnd::Unstored, &mut self.steps)
+        {
+            self.perform();
+            Counters::add(&self.cell.shared.counters.events_unstored, 1);
+            log_later!(self, ERROR, [stream = nonce.hex()], %stream,
+                "a response is not stored: too much waits for the event store");
+            return Ok(Sent::Dropped);
+        }
+        let token = self.state.next_token;
+        self.state.next_token += 1;
+        let has_room = self.state.session.stream(nonce).is_some_and(|stream| {
+            stream.machine.unconfirmed() < AHEAD_EVENTS && stream.machine.unconfirmed_bytes() < AHEAD_BYTES
+        });
+        // What a host's own store has not stored in time has failed, and its handlers are there to hear it.
+        let is_ahead = self.cell.shared.store.own_ids().is_none() && (has_room || kind == OutgoingKind::Response);
+        let published = self.state.session.publish(self.now, nonce, kind, id, payload, token, &mut self.steps);
+        self.perform();
+        match published {
+            Err(Refused::Full) => return self.not_taken(nonce, kind, EngineError::Full),
+            Err(Refused::Finished | Refused::NotResumable) => return self.late(kind),
+            // What is asked of the store goes out in order: the question is in its log.
+            Ok(Some((nonce, seq))) => self.cell.shared.store.settle(&self.cell.key(nonce), self.state.epoch, seq),
+            Ok(None) => {}
+        }
+        let is_progress = kind == OutgoingKind::Notification;
+        let answer = self.effects.results.iter().position(|(_, done, _)| *done == token);
+        let result = answer.map(|at| self.effects.results.swap_remove(at).2);
+        let earlier = if is_progress { self.state.failures.remove(&nonce) } else { None };
+        match (result, earlier) {
+            (Some(Err(_)), _) if self.cell.drops(is_progress) => Ok(Sent::Dropped),
+            (Some(Ok(_)), Some(earlier)) => Err(EngineError::Earlier(earlier)),
+            (Some(result), _) => result.map_err(EngineError::Store),
+            (None, None) if is_ahead && kind != OutgoingKind::Request => Ok(Sent::Ahead),
+            (None, earlier) => {
+                self.state.senders.insert(token, Sender { earlier, is_progress, is_told: false });
+                Ok(Sent::Pending(token))
+            }
+        }
+    }
+
+    pub(crate) fn late(&mut self, kind: OutgoingKind) -> Result<Sent, EngineError> {
+        Counters::add(&self.cell.shared.counters.messages_late, 1);
+        log_later!(self, DEBUG, [], ?kind, "message dropped: its request has its end");
+        if kind == OutgoingKind::Request { Err(EngineError::Finished) } else { Ok(Sent::Dropped) }
+    }
+
+    /// Whether a message that is no response can be taken now.
+    fn check_store(&mut self, nonce: StreamNonce, kind: OutgoingKind) -> Result<(), EngineError> {
+        match kind {
+            OutgoingKind::Response => Ok(()),
+            _ if self.state.is_overdue(nonce) => Err(EngineError::Store(self.cell.timed_out())),
+            _ if self.cell.is_store_behind() => Err(EngineError::Full),
+            // Its handler would not be there for the answer.
+            OutgoingKind::Request => {
+                self.state.failures.remove(&nonce).map_or(Ok(()), |e| Err(EngineError::Earlier(e)))
+            }
+            OutgoingKind::Notification => Ok(()),
+        }
+    }
+
+    fn not_taken(&mut self, nonce: StreamNonce, kind: OutgoingKind, error: EngineError) -> Result<Sent, EngineError> {
+        if !self.cell.drops(kind == OutgoingKind::Notification) {
+            return Err(error);
+        }
+        Counters::add(&self.cell.shared.counters.events_unstored, 1);
+        log_later!(self, ERROR, [stream = nonce.hex()], %stream, %error, "event not stored");
+        Ok(Sent::Dropped)
+    }
+
+    /// Tells senders what became of their messages.
+    pub(crate) fn settle_senders(&mut self) {
+        for (nonce, token, result) in std::mem::take(&mut self.effects.results) {
+            self.settle_sender(nonce, token, result);
+        }
+        let bytes = if self.state.session.has_ended() { 0 } else { self.state.session.unconfirmed_bytes() as u64 };
+        if bytes != self.state.unanswered {
+            self.cell.count_unanswered(self.state, bytes);
+        }
+    }
+
+    fn settle_sender(&mut self, nonce: StreamNonce, token: u64, result: Result<Sent, StoreError>) {
+        let outcome = match (self.state.senders.remove(&token), result) {
+            (Some(Sender { is_told: true, .. }), _) | (None, Ok(_)) => return,
+            (None, Err(error)) => {
+                if !self.cell.drops(true) && self.state.session.stream(nonce).is_some() {
+                    self.state.failures.entry(nonce).or_insert(error);
+                }
+                return;
+            }
+            (Some(Sender { is_progress, .. }), Err(_)) if self.cell.drops(is_progress) => Ok(()),
+            (Some(Sender { earlier: Some(error), .. }), Ok(_)) => Err(EngineError::Earlier(error)),
+            (Some(_), result) => result.map(|_| ()).map_err(EngineError::Store),
+        };
+        self.state.outcomes.push((token, outcome));
+        self.effects.tells_host = true;
+    }
+
+    /// Nobody waits any more for the events of this stream that are not stored.
+    pub(crate) fn tell_overdue(&mut self, nonce: StreamNonce) {
+        let State { session, senders, outcomes, .. } = &mut *self.state;
+        let Some(stream) = session.stream(nonce) else { return };
+        for event in stream.machine.waiting() {
+            let Some(sender) = senders.get_mut(&event.token).filter(|sender| !sender.is_told) else { continue };
+            sender.is_told = true;
+            let error = EngineError::Store(self.cell.timed_out());
+            outcomes.push((event.token, if self.cell.drops(sender.is_progress) { Ok(()) } else { Err(error) }));
+        }
+        self.effects.tells_host = true;
+    }
+
+    /// Tells every sender that waits for the store that the session has ended. What the store answers later is ignored.
+    pub(crate) fn release_senders(&mut self) {
+        let State { senders, outcomes, .. } = &mut *self.state;
+        let waiting = senders.drain().filter(|(_, sender)| !sender.is_told);
+        outcomes.extend(waiting.map(|(token, _)| (token, Err(EngineError::SessionEnded))));
+        outcomes.sort_unstable_by_key(|(token, _)| *token);
+        self.effects.tells_host = true;
+    }
+}

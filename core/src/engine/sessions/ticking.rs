@@ -1,0 +1,104 @@
+//! What time asks of a session. The store is waited for so long; then a question counts as failed, and what is written is
+//! asked for [again](crate::engine::logs::writing).
+
+use crate::Ms;
+use crate::engine::lines::log_later;
+use crate::engine::sessions::cell::{Cell, State};
+use crate::engine::sessions::change::Change;
+use crate::engine::sessions::timers::Reason;
+use crate::store::{Complete, Outcome, StoreError, Ticket};
+
+impl Cell {
+    /// When the store has taken too long for what it was asked at this time.
+    pub(crate) fn due_after(&self, asked: Ms) -> Ms {
+        match self.shared.options.store_timeout_ms {
+            0 => Ms::NEVER,
+            timeout_ms => asked + timeout_ms,
+        }
+    }
+
+    /// What a store that takes too long has answered.
+    pub(crate) fn timed_out(&self) -> StoreError {
+        StoreError::TimedOut { after_ms: self.shared.options.store_timeout_ms }
+    }
+
+    /// The time `at` that was scheduled has come. Returns whether the session is idle now.
+    pub(crate) fn tick(&self, at: Ms) -> bool {
+        self.change(|change| {
+            if at != change.state.scheduled {
+                return false;
+            }
+            change.state.scheduled = Ms::NEVER;
+            change.state.session.tick(change.now, &mut change.steps);
+            // What is set meanwhile has its turn at the next tick.
+            for _ in 0..change.state.timers.len() {
+                let Some(reason) = change.state.timers.pop(change.now) else { break };
+                change.time_has_come(reason);
+                change.perform();
+            }
+            let is_idle = change.state.idle_deadline(self) <= change.now;
+            if is_idle {
+                change.state.idle_again = change.now + self.shared.max_pause_ms();
+            }
+            is_idle
+        })
+    }
+}
+
+impl Change<'_> {
+    fn time_has_come(&mut self, reason: Reason) {
+        match reason {
+            Reason::Question(number) => {
+                let Some(ticket) = self.state.questions.remove(&number) else { return };
+                self.cell.shared.store.abandon(&self.cell.key(ticket.nonce), &ticket);
+                self.completed(&ticket, Outcome::failed(ticket.operation, self.cell.timed_out()));
+            }
+            Reason::Write(nonce) => self.write_is_due(nonce),
+            Reason::Replay(number) => self.take_replay(number, Err(self.cell.timed_out().to_string())),
+            Reason::Seek(conn) => self.seek(conn),
+            Reason::Comment(conn) => self.comment(conn),
+            Reason::Look(nonce) => self.look_or_let_go(nonce),
+            Reason::Relay(nonce) => self.relay_is_due(nonce),
+            Reason::Inbox => self.look_without_a_hint(),
+        }
+    }
+
+    /// A question of the store waits for its answer.
+    pub(crate) fn wait(&mut self, ticket: Ticket) {
+        self.state.timers.set(Reason::Question(ticket.number), self.cell.due_after(self.now));
+        self.state.questions.insert(ticket.number, ticket);
+    }
+
+    /// A question is waited for no longer. Whether it was.
+    pub(crate) fn stop_waiting(&mut self, ticket: &Ticket) -> bool {
+        self.state.timers.clear(Reason::Question(ticket.number));
+        self.state.questions.remove(&ticket.number).is_some()
+    }
+}
+
+impl State {
+    /// When the session has something to do next.
+    pub(crate) fn deadline(&self, cell: &Cell) -> Ms {
+        self.session.deadline().min(self.timers.next()).min(self.idle_deadline(cell))
+    }
+
+    /// When the host is told that the session is idle (I11).
+    fn idle_deadline(&self, cell: &Cell) -> Ms {
+        // One that lives elsewhere is not this host's to end.
+        if cell.is_adopted() || self.session.has_ended() {
+            return Ms::NEVER;
+        }
+        self.session.idle_at(cell.shared.options.max_detached_ms).max(self.idle_again)
+    }
+}
+
+impl Complete for Cell {
+    fn complete(&self, ticket: &Ticket, outcome: Outcome) {
+        self.change(|change| match outcome {
+            Outcome::Done(result) => change.write_answered(ticket, result.map(|()| Vec::new())),
+            Outcome::Held(result) => change.write_answered(ticket, result),
+            outcome if change.stop_waiting(ticket) => change.completed(ticket, outcome),
+            outcome => log_later!(change, DEBUG, [], ?outcome, "the store answered too late"),
+        });
+    }
+}

@@ -1,0 +1,81 @@
+//! The times at which a session has something to do: one table, with one entry for each reason.
+
+use std::collections::{BTreeSet, HashMap};
+
+use crate::Ms;
+use crate::protocol::StreamNonce;
+use crate::stream::ConnectionId;
+
+/// What there is to do when a time has come.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Reason {
+    /// The store has not answered the question with this number: it is called off.
+    Question(u64),
+    /// The store has not answered what is written to a log, or the pause before it is asked again is over.
+    Write(StreamNonce),
+    /// The host's own store has not replayed what has this number.
+    Replay(u64),
+    /// The store is asked once more for the stream of a connection.
+    Seek(ConnectionId),
+    /// A connection whose stream the store cannot tell gets a comment.
+    Comment(ConnectionId),
+    /// A log that another process writes is looked at.
+    Look(StreamNonce),
+    /// What is relayed is to have got on.
+    Relay(StreamNonce),
+    /// It is looked whether others relay anything, without a hint.
+    Inbox,
+}
+
+/// The table.
+#[derive(Default)]
+pub(crate) struct Timers {
+    at: HashMap<Reason, Ms>,
+    due: BTreeSet<(Ms, Reason)>,
+}
+
+impl Timers {
+    /// Sets a time, in the place of any other for the same reason.
+    pub(crate) fn set(&mut self, reason: Reason, at: Ms) {
+        self.clear(reason);
+        if at != Ms::NEVER {
+            self.at.insert(reason, at);
+            self.due.insert((at, reason));
+        }
+    }
+
+    pub(crate) fn clear(&mut self, reason: Reason) {
+        if let Some(at) = self.at.remove(&reason) {
+            self.due.remove(&(at, reason));
+        }
+    }
+
+    pub(crate) fn clear_all(&mut self) {
+        self.at.clear();
+        self.due.clear();
+    }
+
+    /// Sets another time, where one is set.
+    pub(crate) fn change(&mut self, reason: Reason, at: Ms) {
+        if self.at.contains_key(&reason) {
+            self.set(reason, at);
+        }
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.due.len()
+    }
+
+    /// The next that has come.
+    pub(crate) fn pop(&mut self, now: Ms) -> Option<Reason> {
+        let (_, reason) = *self.due.first().filter(|(at, _)| *at <= now)?;
+        self.clear(reason);
+        Some(reason)
+    }
+
+    /// When the first comes.
+    pub(crate) fn next(&self) -> Ms {
+        self.due.first().map_or(Ms::NEVER, |(at, _)| *at)
+    }
+}

@@ -1,0 +1,165 @@
+//! What all sessions of an engine share.
+
+use std::collections::{BTreeSet, HashMap};
+
+use crate::Ms;
+use crate::engine::clock::{Clock, Randomness};
+use crate::engine::logs::kept::Kept;
+use crate::engine::sessions::cell::Cell;
+use crate::engine::sessions::places::Places;
+use crate::engine::stats::Counters;
+use crate::engine::{EngineError, Options};
+use crate::protocol::StreamNonce;
+use crate::store::{EventStore, Ticket};
+use crate::stream::ChainKey;
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// An engine with sessions is ticked at least so often.
+const MAX_PAUSE_MS: u64 = 60_000;
+/// The same where the store outlives the process: others do, or stop doing, what counts here, too.
+const SHARED_PAUSE_MS: u64 = 1_000;
+
+/// Who has something to do at a time.
+#[derive(Clone)]
+pub(crate) enum Timed {
+    Session(Weak<Cell>),
+    /// What was asked before there was a session. It takes too long then.
+    Question(Ticket),
+}
+
+pub(crate) struct Shared {
+    pub(crate) options: Options,
+    pub(crate) store: Arc<dyn EventStore>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) randomness: Randomness,
+    /// What the chains of logs are made with, where the store may not know their payloads.
+    pub(crate) chain_key: Option<ChainKey>,
+    pub(crate) counters: Counters,
+    pub(crate) sessions: Mutex<HashMap<Arc<str>, Arc<Cell>>>,
+    pub(crate) places: Mutex<Places>,
+    /// Sessions that ended here without their host, until it is told.
+    pub(crate) ended: Mutex<Vec<Arc<Cell>>>,
+    /// When who has something to do: one entry for each.
+    pub(crate) deadlines: Mutex<BTreeSet<(Ms, u64)>>,
+    /// Who that is.
+    pub(crate) timed: Mutex<HashMap<u64, Timed>>,
+    pub(crate) next_sweep: AtomicU64,
+    /// The shortest idle time of a session, in milliseconds.
+    pub(crate) idle_ms: AtomicU64,
+    pub(crate) next_number: AtomicU64,
+    pub(crate) connections: AtomicU64,
+    /// Bytes of events that the store has not answered for.
+    pub(crate) unanswered: AtomicU64,
+    /// How streams ended lately, for a store that loses that.
+    pub(crate) kept: Mutex<Kept>,
+    /// The `retry` of a drain that has begun; 0 while there is none.
+    pub(crate) draining_ms: AtomicU32,
+    pub(crate) closed: AtomicBool,
+    pub(crate) forked: AtomicBool,
+}
+
+impl Shared {
+    pub(crate) fn number(&self) -> u64 {
+        self.next_number.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn nonce(&self) -> StreamNonce {
+        StreamNonce(self.randomness.take())
+    }
+
+    pub(crate) fn salt(&self) -> u64 {
+        u64::from_le_bytes(self.randomness.take())
+    }
+
+    pub(crate) fn jitter(&self) -> u16 {
+        u16::from_le_bytes(self.randomness.take())
+    }
+
+    /// In the child of a fork no lock may be touched: a thread of the store may have held it.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.forked.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn check(&self) -> Result<(), EngineError> {
+        if self.is_forked() {
+            Err(EngineError::Forked)
+        } else if self.closed.load(Ordering::Relaxed) {
+            Err(EngineError::Closed)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Makes a session one that can be found. The one that has its id already, if there is one.
+    pub(crate) fn register(&self, cell: &Arc<Cell>) -> Result<Option<Arc<Cell>>, EngineError> {
+        {
+            let mut sessions = lock(&self.sessions);
+            if let Some(open) = sessions.get(&cell.id) {
+                return Ok(Some(Arc::clone(open)));
+            }
+            lock(&self.timed).insert(cell.number, Timed::Session(Arc::downgrade(cell)));
+            sessions.insert(Arc::clone(&cell.id), Arc::clone(cell));
+        }
+        // After it can be found, so that a drain or a close that begins now misses no session.
+        let draining_ms = self.draining_ms.load(Ordering::SeqCst);
+        if draining_ms != 0 {
+            cell.drain(draining_ms);
+        }
+        if let Err(error) = self.check() {
+            cell.leave();
+            return Err(error);
+        }
+        Ok(None)
+    }
+
+    /// Lets retention take what it is over. Cheap while nothing is due.
+    pub(crate) fn sweep(&self, now: Ms) {
+        if now.0 >= self.next_sweep.load(Ordering::Relaxed) {
+            // What finishes from now on is due in a retention time.
+            let next = self.store.sweep(now).min(now + self.options.limits.retention_ms);
+            self.next_sweep.store(next.0, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn note_idle_ms(&self, idle_ms: u64) {
+        let shortest = [idle_ms, self.options.max_detached_ms].into_iter().filter(|ms| *ms != 0).min();
+        self.idle_ms.fetch_min(shortest.unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// How long the host may go without a tick: what it does meanwhile sets times that it is not told of.
+    pub(crate) fn max_pause_ms(&self) -> u64 {
+        let max = if self.store.outlives_process() { SHARED_PAUSE_MS } else { MAX_PAUSE_MS };
+        (self.idle_ms.load(Ordering::Relaxed) / 4).clamp(1, max)
+    }
+
+    /// The session with this number, while it has not ended.
+    pub(crate) fn cell(&self, number: u64) -> Option<Arc<Cell>> {
+        match lock(&self.timed).get(&number)? {
+            Timed::Session(cell) => cell.upgrade(),
+            Timed::Question(_) => None,
+        }
+    }
+
+    /// The next who has something to do now, with the time that it was to be.
+    pub(crate) fn pop_due(&self, now: Ms) -> Option<(u64, Ms)> {
+        let mut deadlines = lock(&self.deadlines);
+        let (at, number) = *deadlines.first().filter(|(at, _)| *at <= now)?;
+        deadlines.pop_first();
+        Some((number, at))
+    }
+
+    /// Notes when somebody has something to do, and no longer when it was to be before.
+    pub(crate) fn schedule(&self, before: Ms, at: Ms, number: u64) {
+        let mut deadlines = lock(&self.deadlines);
+        deadlines.remove(&(before, number));
+        if at != Ms::NEVER {
+            deadlines.insert((at, number));
+        }
+    }
+}
+
+/// Locks, also after a panic elsewhere: what is behind these locks is consistent between calls.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
