@@ -56,7 +56,7 @@ impl Change<'_> {
                 self.has_reader(nonce, conn);
             }
             Output::Reject { conn, why } => self.answer_reject(conn, why),
-            Output::Send { conn, frame } => self.write(nonce, conn, frame),
+            Output::Send { conn, frame } => self.send_frame(nonce, conn, frame),
             Output::Wake { conn } => self.effects.touched.push(conn),
             Output::Close { conn, why } => {
                 log_later!(self, DEBUG, [stream = nonce.hex()], %stream, connection = conn, why = why.as_str(),
@@ -79,7 +79,7 @@ impl Change<'_> {
     }
 
     /// The outcome of a question.
-    pub(crate) fn completed(&mut self, ticket: &Ticket, outcome: Outcome) {
+    pub(crate) fn question_answered(&mut self, ticket: &Ticket, outcome: Outcome) {
         let Ticket { nonce, operation, .. } = *ticket;
         match (operation, outcome) {
             (Operation::Read(conn), Outcome::Page(result)) => {

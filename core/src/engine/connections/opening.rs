@@ -3,6 +3,7 @@
 use crate::engine::connections::conn::{Conn, Phase, Position, shown};
 use crate::engine::connections::{Connection, Wake};
 use crate::engine::lines::log_later;
+use crate::engine::sessions::SessionHandle;
 use crate::engine::sessions::cell::Cell;
 use crate::engine::sessions::change::Change;
 use crate::engine::stats::Counters;
@@ -13,45 +14,56 @@ use crate::stream::{ConnectionId, Input};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 
-impl Cell {
-    pub(crate) fn call(
-        self: &Arc<Self>,
+impl SessionHandle {
+    /// Opens the stream of a POST that carries these requests. `initialize` is the revision that an
+    /// `initialize` asks for. `key` is what `wake` is called with.
+    ///
+    /// # Errors
+    /// 400 when an id is in flight already: that request is untouched (F-08). 404 when the session
+    /// has ended.
+    pub fn call(
+        &self,
         requests: &[RequestId],
         initialize: Option<Revision>,
         wake: Arc<dyn Wake>,
         key: u64,
     ) -> Result<Connection, Refusal> {
-        self.open(|change| {
+        self.cell.open(|change| {
             change.check_requests(requests.len())?;
-            if self.is_store_behind() {
-                return Err(self.dialect.wording.store_behind());
+            if self.cell.is_store_behind() {
+                return Err(self.cell.dialect.wording.store_behind());
             }
-            let nonce = self.shared.nonce();
+            let nonce = self.cell.shared.nonce();
             let id = change.connect(Conn::open(nonce, Origin::Unnamed, wake, key), None);
             let Change { state, now, steps, .. } = change;
-            let reader = Some((id, self.shared.jitter()));
+            let reader = Some((id, self.cell.shared.jitter()));
             let opened = state.session.open_requests(*now, nonce, requests, initialize, reader, steps);
             if let Err(duplicate) = opened {
                 change.disconnect(id, false);
-                return Err(self.dialect.wording.in_flight_already(&duplicate));
+                return Err(self.cell.dialect.wording.in_flight_already(&duplicate));
             }
             change.opened(nonce);
             Ok(id)
         })
     }
 
-    pub(crate) fn call_json(
-        self: &Arc<Self>,
+    /// As [`call`](Self::call), to be answered with one JSON body when all its requests have their answers: nothing is
+    /// stored, nothing can be resumed.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub fn call_json(
+        &self,
         requests: &[RequestId],
         initialize: Option<Revision>,
         wake: Arc<dyn Wake>,
         key: u64,
     ) -> Result<Connection, Refusal> {
-        self.open(|change| {
+        self.cell.open(|change| {
             change.check_requests(requests.len())?;
-            let nonce = self.shared.nonce();
+            let nonce = self.cell.shared.nonce();
             let claimed = change.state.session.claim_requests(nonce, requests);
-            claimed.map_err(|duplicate| self.dialect.wording.in_flight_already(&duplicate))?;
+            claimed.map_err(|duplicate| self.cell.dialect.wording.in_flight_already(&duplicate))?;
             if let (Some(revision), [request]) = (initialize, requests) {
                 change.state.session.initialize_asked(request, revision);
             }
@@ -65,47 +77,53 @@ impl Cell {
         })
     }
 
-    pub(crate) fn listen(
-        self: &Arc<Self>,
-        arrival: Option<ConnectionId>,
-        wake: Arc<dyn Wake>,
-        key: u64,
-    ) -> Result<Connection, Refusal> {
-        let connection = self.open(|change| {
+    /// Opens a connection to the standalone stream. It takes the stream over.
+    ///
+    /// # Errors
+    /// 404 when the session has ended.
+    pub fn listen(&self, wake: Arc<dyn Wake>, key: u64) -> Result<Connection, Refusal> {
+        let connection = self.cell.open(|change| {
             let nonce = match change.state.session.standalone() {
                 Some(nonce) => nonce,
                 // Its owner has yet to give it a name.
-                None if self.is_adopted() => return Err(self.dialect.wording.closing()),
+                None if self.cell.is_adopted() => return Err(self.cell.dialect.wording.closing()),
                 None => change.standalone(),
             };
-            let id = change.connect(Conn::new(nonce, Origin::Standalone, wake, key), arrival);
+            let id = change.connect(Conn::new(nonce, Origin::Standalone, wake, key), self.arrival());
             change.resume_log(id, Position { fresh: true, ..Position::start(nonce) });
             Ok(id)
         })?;
-        self.come_back();
+        self.cell.come_back();
         Ok(connection)
     }
 
-    pub(crate) fn resume(
-        self: &Arc<Self>,
+    /// Continues the stream of an event id. How the answer starts may be known only when the store
+    /// has answered: see [`Poll::head`](crate::engine::Poll::head). `revision` is that of the request, for
+    /// sessions whose own is not known.
+    ///
+    /// # Errors
+    /// 404 when the session has ended; 400 when the id is not of our form.
+    pub fn resume(
+        &self,
         last_event_id: &str,
         revision: Option<Revision>,
-        arrival: Option<ConnectionId>,
         wake: Arc<dyn Wake>,
         key: u64,
     ) -> Result<Connection, Refusal> {
-        let connection = self.open(|change| {
+        let connection = self.cell.open(|change| {
             if let Some(revision) = revision {
                 change.state.session.assume_revision(revision);
             }
             let cursor = Some(shown(last_event_id).into());
             let conn = |nonce, origin| Conn { cursor, ..Conn::new(nonce, origin, wake, key) };
-            change.answer_resume(last_event_id, conn, arrival)
+            change.answer_resume(last_event_id, conn, self.arrival())
         })?;
-        self.come_back();
+        self.cell.come_back();
         Ok(connection)
     }
+}
 
+impl Cell {
     /// Opens a connection, where the session has not ended.
     pub(crate) fn open(
         self: &Arc<Self>,

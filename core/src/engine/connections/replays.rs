@@ -2,19 +2,12 @@
 
 use crate::engine::connections::conn::{Phase, Position, Reading};
 use crate::engine::lines::log_later;
-use crate::engine::sessions::cell::Cell;
 use crate::engine::sessions::change::Change;
 use crate::engine::sessions::timers::Reason;
 use crate::exchange::AnswerHead;
 use crate::protocol::sse;
 use crate::store::{HostReplay, HostStore, OwnIds};
 use crate::stream::{CloseReason, ConnectionId};
-
-impl Cell {
-    pub(crate) fn replayed(&self, number: u64, replay: Result<HostReplay, String>) {
-        self.change_or((), |change| change.take_replay(number, replay));
-    }
-}
 
 impl Change<'_> {
     pub(crate) fn ask_replay(&mut self, host: &HostStore, last_event_id: &str, id: ConnectionId) {

@@ -232,7 +232,9 @@ impl Change<'_> {
             self.catch_up(nonce, Some((position.after, found)));
         }
         self.resume_stream(conn, position);
-        if let Some(reading) = self.state.conns.get_mut(&conn).and_then(Conn::reading) {
+        // It may have been given another stream instead.
+        let conn = self.state.conns.get_mut(&conn).filter(|conn| conn.nonce == nonce);
+        if let Some(reading) = conn.and_then(Conn::reading) {
             reading.page = Some((position.after, page));
         }
     }

@@ -9,7 +9,7 @@ use crate::engine::sessions::change::Change;
 use crate::engine::shared::lock;
 use crate::engine::stats::Counters;
 use crate::exchange::AnswerHead;
-use crate::protocol::{RequestId, StreamNonce, sse};
+use crate::protocol::{StreamNonce, sse};
 use crate::stream::{CloseReason, ConnectionId, Frame, Input};
 
 impl Cell {
@@ -45,23 +45,6 @@ impl Cell {
             });
         }
     }
-
-    pub(crate) fn close_connection(&self, request: &RequestId, retry_ms: Option<u32>, hold_ms: Option<u64>) -> bool {
-        self.change_or(false, |change| {
-            let Some((_, nonce)) = change.state.session.find_request(request) else { return false };
-            change.input(nonce, Input::CloseRequested { retry_ms, hold_ms })
-        })
-    }
-
-    pub(crate) fn close_standalone(&self, retry_ms: Option<u32>, hold_ms: Option<u64>) -> bool {
-        self.change_or(false, |change| {
-            if change.state.session.has_ended() {
-                return false;
-            }
-            let nonce = change.standalone();
-            change.input(nonce, Input::CloseRequested { retry_ms, hold_ms })
-        })
-    }
 }
 
 impl Change<'_> {
@@ -69,7 +52,7 @@ impl Change<'_> {
         let conn = self.state.conns.get_mut(&id)?;
         conn.awake = true;
         conn.page_bytes = max_bytes;
-        self.write_next(id);
+        self.read_on(id);
         let nonce = self.state.conns.get(&id)?.nonce;
         let machine = self.state.session.stream(nonce).map_or(Ms::NEVER, |stream| stream.machine.deadline());
         // It may be the store that is waited for.
@@ -86,7 +69,7 @@ impl Change<'_> {
     }
 
     /// Lets a connection that can take more have what is there.
-    fn write_next(&mut self, id: ConnectionId) {
+    fn read_on(&mut self, id: ConnectionId) {
         let reads = |conn: &&Conn| conn.outbox.is_empty() && matches!(conn.phase, Phase::Reading(_));
         while let Some(nonce) = self.state.conns.get(&id).filter(reads).map(|conn| conn.nonce) {
             self.input(nonce, Input::Ready { conn: id });
@@ -101,7 +84,7 @@ impl Change<'_> {
     }
 
     /// Encodes a frame into the connection's outbox.
-    pub(crate) fn write(&mut self, nonce: StreamNonce, conn: ConnectionId, frame: Frame) {
+    pub(crate) fn send_frame(&mut self, nonce: StreamNonce, conn: ConnectionId, frame: Frame) {
         let counters = &self.cell.shared.counters;
         let (Some(stream), Some(out)) = (self.state.session.stream(nonce), self.state.conns.get_mut(&conn)) else {
             return;

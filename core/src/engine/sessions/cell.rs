@@ -187,10 +187,6 @@ impl Cell {
         self.adopted.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn claim(&self, principal: Option<&str>) {
-        self.change_or((), |change| change.state.session.claim(principal));
-    }
-
     pub(crate) fn belongs_to(&self, principal: Option<&str>) -> bool {
         !self.is_forked() && lock(&self.state).session.belongs_to(principal)
     }
@@ -217,15 +213,6 @@ impl Cell {
     /// The child of a fork has no sessions.
     pub(crate) fn has_ended(&self) -> bool {
         self.is_forked() || lock(&self.state).session.has_ended()
-    }
-
-    pub(crate) fn idle_in_ms(&self) -> Option<u64> {
-        if self.is_forked() {
-            return None;
-        }
-        let now = self.now();
-        let at = lock(&self.state).session.idle_at(self.shared.options.max_detached_ms);
-        (at != Ms::NEVER).then(|| at.since(now))
     }
 }
 

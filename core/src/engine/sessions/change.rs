@@ -82,7 +82,7 @@ impl Change<'_> {
     fn complete(&mut self) {
         self.perform();
         self.take_stock();
-        self.keep_facts();
+        self.put_facts();
         self.look_into_inbox();
         self.settle_senders();
         let deadline = self.state.deadline(self.cell);

@@ -116,7 +116,7 @@ impl Cell {
             let mut open: Vec<ConnectionId> = change.state.conns.keys().copied().collect();
             open.sort_unstable();
             for id in open {
-                change.write_last(id);
+                change.send_last(id);
             }
             // Whatever was asked of the store, also for the last bytes, nobody waits for any more.
             self.renounce(change.state);
@@ -135,7 +135,7 @@ impl Cell {
 }
 
 impl Change<'_> {
-    fn write_last(&mut self, id: ConnectionId) {
+    fn send_last(&mut self, id: ConnectionId) {
         let is_kept = self.cell.keeps_logs.load(Ordering::SeqCst);
         // A client that can come back gets the end there, behind what is stored before it.
         let comes_back = is_kept && self.state.session.rules().early_close;
@@ -173,7 +173,7 @@ impl Change<'_> {
             let wording = self.cell.dialect.wording;
             self.refuse(id, &if is_kept { wording.closing() } else { wording.session_ended() });
         } else if let Some(tail) = tail {
-            self.write(nonce, id, Frame::Tail(tail));
+            self.send_frame(nonce, id, Frame::Tail(tail));
         }
         self.close(id, CloseReason::Ended);
     }

@@ -10,12 +10,12 @@ impl Change<'_> {
     /// Lets the store know of the session before anything of it is written.
     pub(crate) fn begin_session(&mut self) {
         if self.state.facts_put.is_none() && !self.state.writing.contains_key(&SESSION) {
-            self.keep_session();
+            self.put_session();
         }
     }
 
     /// Gives the store what has changed of the session.
-    pub(crate) fn keep_facts(&mut self) {
+    pub(crate) fn put_facts(&mut self) {
         let is_kept = self.state.session.facts() == self.state.facts_put.unwrap_or_default();
         if is_kept
             || self.state.writing.contains_key(&SESSION)
@@ -24,13 +24,13 @@ impl Change<'_> {
         {
             return;
         }
-        self.keep_session();
+        self.put_session();
         self.perform();
     }
 
     /// Gives the store what it has to know of the session, for readers that come elsewhere. A listener there finds the name
     /// of the standalone stream in it, and its log.
-    fn keep_session(&mut self) {
+    fn put_session(&mut self) {
         let is_shown = self.state.session.facts() != 0 && self.cell.shared.store.outlives_process();
         let is_new = is_shown && self.state.session.standalone().is_none();
         let standalone = is_new.then(|| self.standalone());

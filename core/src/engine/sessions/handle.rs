@@ -4,18 +4,20 @@ use crate::Ms;
 use crate::engine::EngineError;
 use crate::engine::connections::{Connection, Wake};
 use crate::engine::sessions::cell::Cell;
+use crate::engine::sessions::change::Change;
 use crate::engine::sessions::{OutgoingMessage, Posted, SendOutcome, Sent};
-use crate::exchange::{Action, Admission, Pause, Relayed, Request, Terms, Turn};
-use crate::protocol::{Envelope, Refusal, RequestId, Revision};
+use crate::exchange::{Action, Admission, AnswerHead, Pause, Relayed, Request, Terms, Turn};
+use crate::protocol::{Envelope, Kind, Refusal, RequestId, Revision};
+use crate::session::{OutgoingKind, SynthesizedEnd, end_payload};
 use crate::store::{HostOperation, HostReplay, HostStore, OwnIds};
-use crate::stream::ConnectionId;
+use crate::stream::{ConnectionId, Input};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// An open session. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct SessionHandle {
-    cell: Arc<Cell>,
+    pub(crate) cell: Arc<Cell>,
     /// Where the first connection stands among the others; 0 when it comes now.
     arrival: Arc<AtomicU64>,
 }
@@ -30,7 +32,7 @@ impl SessionHandle {
         Self { cell, arrival: Arc::new(AtomicU64::new(arrival)) }
     }
 
-    fn arrival(&self) -> Option<ConnectionId> {
+    pub(crate) fn arrival(&self) -> Option<ConnectionId> {
         Some(self.arrival.swap(0, Ordering::Relaxed)).filter(|arrival| *arrival != 0)
     }
 
@@ -41,7 +43,7 @@ impl SessionHandle {
 
     /// Binds the session to the principal of the request that opens it (W-008, I7).
     pub fn claim(&self, principal: Option<&str>) {
-        self.cell.claim(principal);
+        self.cell.change_or((), |change| change.state.session.claim(principal));
     }
 
     /// Checks that a request of this principal may use the session. Nobody else finds it (I7).
@@ -124,7 +126,16 @@ impl SessionHandle {
 
     /// Notes messages of the client that are not requests: an answer settles the server's question.
     pub fn received(&self, envelopes: &[Envelope]) {
-        self.cell.received(envelopes);
+        self.cell.change_or((), |change| {
+            change.note_cancelled(envelopes);
+            let Change { state, now, .. } = change;
+            state.session.contact(*now);
+            for envelope in envelopes.iter().filter(|e| matches!(e.kind, Kind::Response | Kind::ErrorResponse)) {
+                if let Some((nonce, seq)) = envelope.id.as_ref().and_then(|id| state.session.settle_question(id)) {
+                    self.cell.shared.store.settle(&self.cell.key(nonce), state.epoch, seq);
+                }
+            }
+        });
     }
 
     /// The handlers have been given the messages of the request: what these cancel gets its end, where the SDK says
@@ -145,61 +156,6 @@ impl SessionHandle {
     /// The revision that was negotiated, or asked for by an `initialize` without an answer yet.
     pub fn revision(&self) -> Option<Revision> {
         self.cell.change_or(None, |change| change.state.session.revision())
-    }
-
-    /// Opens the stream of a POST that carries these requests. `initialize` is the revision that an
-    /// `initialize` asks for. `key` is what `wake` is called with.
-    ///
-    /// # Errors
-    /// 400 when an id is in flight already: that request is untouched (F-08). 404 when the session
-    /// has ended.
-    pub fn call(
-        &self,
-        requests: &[RequestId],
-        initialize: Option<Revision>,
-        wake: Arc<dyn Wake>,
-        key: u64,
-    ) -> Result<Connection, Refusal> {
-        self.cell.call(requests, initialize, wake, key)
-    }
-
-    /// As [`call`](Self::call), to be answered with one JSON body when all its requests have their answers: nothing is
-    /// stored, nothing can be resumed.
-    ///
-    /// # Errors
-    /// As [`call`](Self::call).
-    pub fn call_json(
-        &self,
-        requests: &[RequestId],
-        initialize: Option<Revision>,
-        wake: Arc<dyn Wake>,
-        key: u64,
-    ) -> Result<Connection, Refusal> {
-        self.cell.call_json(requests, initialize, wake, key)
-    }
-
-    /// Opens a connection to the standalone stream. It takes the stream over.
-    ///
-    /// # Errors
-    /// 404 when the session has ended.
-    pub fn listen(&self, wake: Arc<dyn Wake>, key: u64) -> Result<Connection, Refusal> {
-        self.cell.listen(self.arrival(), wake, key)
-    }
-
-    /// Continues the stream of an event id. How the answer starts may be known only when the store
-    /// has answered: see [`Poll::head`](crate::engine::Poll::head). `revision` is that of the request, for
-    /// sessions whose own is not known.
-    ///
-    /// # Errors
-    /// 404 when the session has ended; 400 when the id is not of our form.
-    pub fn resume(
-        &self,
-        last_event_id: &str,
-        revision: Option<Revision>,
-        wake: Arc<dyn Wake>,
-        key: u64,
-    ) -> Result<Connection, Refusal> {
-        self.cell.resume(last_event_id, revision, self.arrival(), wake, key)
     }
 
     /// Whether another process has the session: here it serves readers, and [relays](Self::relay) what else comes for it.
@@ -251,7 +207,14 @@ impl SessionHandle {
     /// # Errors
     /// As [`send`](Self::send).
     pub fn send_in_turn(&self, message: OutgoingMessage<'_>, turn: Turn) -> Result<(Sent, Pause), EngineError> {
-        self.cell.send(message, turn)
+        self.cell.shared.check()?;
+        let (kind, bytes) = (message.kind, message.payload.len());
+        self.cell.change(|change| {
+            let sent = change.publish(message)?;
+            // A handler does not go on after a response, and one that waits for the store pauses.
+            let has_to_pause = kind != OutgoingKind::Response && !matches!(sent, Sent::Pending(_));
+            Ok((sent, if has_to_pause { change.state.pace.sent(bytes, turn) } else { Pause::None }))
+        })
     }
 
     /// The outcomes of messages that were [`Sent::Pending`].
@@ -281,7 +244,7 @@ impl SessionHandle {
 
     /// The host's store replayed, or could not.
     pub fn replayed(&self, number: u64, replay: Result<HostReplay, String>) {
-        self.cell.replayed(number, replay);
+        self.cell.change_or((), |change| change.take_replay(number, replay));
     }
 
     fn host(&self) -> Option<&HostStore> {
@@ -292,18 +255,33 @@ impl SessionHandle {
     /// kept for the stream's later connections; with `hold_ms` these are closed again after that
     /// time. Returns whether the request is one that can be polled.
     pub fn close_connection(&self, request: &RequestId, retry_ms: Option<u32>, hold_ms: Option<u64>) -> bool {
-        self.cell.close_connection(request, retry_ms, hold_ms)
+        self.cell.change_or(false, |change| {
+            let Some((_, nonce)) = change.state.session.find_request(request) else { return false };
+            change.input(nonce, Input::CloseRequested { retry_ms, hold_ms })
+        })
     }
 
     /// Closes the connection of the standalone stream, likewise.
     pub fn close_standalone(&self, retry_ms: Option<u32>, hold_ms: Option<u64>) -> bool {
-        self.cell.close_standalone(retry_ms, hold_ms)
+        self.cell.change_or(false, |change| {
+            if change.state.session.has_ended() {
+                return false;
+            }
+            let nonce = change.standalone();
+            change.input(nonce, Input::CloseRequested { retry_ms, hold_ms })
+        })
     }
 
     /// The request with exactly this id was cancelled and will get no response: it gets its end now
     /// (I13). Returns whether there was such a request.
     pub fn cancelled(&self, request: &RequestId) -> bool {
-        self.cell.cancelled(request)
+        self.cell.change_or(false, |change| {
+            if change.state.json.contains_key(request) {
+                let body = end_payload(request, SynthesizedEnd::Cancelled);
+                return change.answer_json(request, AnswerHead::JSON, body.to_vec());
+            }
+            change.state.session.end_request(change.now, request, SynthesizedEnd::Cancelled, &mut change.steps)
+        })
     }
 
     /// The request in flight that this id means: exactly, or by its text if only one has it.
@@ -318,7 +296,10 @@ impl SessionHandle {
 
     /// Milliseconds until the session counts as idle; none while something holds it (I11).
     pub fn idle_in_ms(&self) -> Option<u64> {
-        self.cell.idle_in_ms()
+        let max_detached_ms = self.cell.shared.options.max_detached_ms;
+        let idle_at = |change: &mut Change<'_>| (change.state.session.idle_at(max_detached_ms), change.now);
+        let (at, now) = self.cell.change_or((Ms::NEVER, Ms(0)), idle_at);
+        (at != Ms::NEVER).then(|| at.since(now))
     }
 
     /// What serves the session is going away, as [`Engine::drain`](crate::engine::Engine::drain) says of all sessions.

@@ -12,9 +12,9 @@ use crate::engine::sessions::messages::Sender;
 use crate::engine::sessions::{OutgoingMessage, Sent};
 use crate::engine::stats::Counters;
 use crate::engine::{EngineError, OnStoreFailure};
-use crate::exchange::{AnswerHead, Pause, Turn};
-use crate::protocol::{Envelope, Kind, RequestId, StreamNonce};
-use crate::session::{OutgoingKind, Route, SynthesizedEnd, end_payload};
+use crate::exchange::AnswerHead;
+use crate::protocol::StreamNonce;
+use crate::session::{OutgoingKind, Route, SynthesizedEnd};
 use crate::store::StoreError;
 use crate::stream::Refused;
 use crate::sync::atomic::Ordering;
@@ -27,40 +27,6 @@ const AHEAD_BYTES: usize = 256 << 10;
 const MAX_UNANSWERED: u64 = 64 << 20;
 
 impl Cell {
-    pub(crate) fn received(&self, envelopes: &[Envelope]) {
-        self.change_or((), |change| {
-            change.note_cancelled(envelopes);
-            let Change { state, now, .. } = change;
-            state.session.contact(*now);
-            for envelope in envelopes.iter().filter(|e| matches!(e.kind, Kind::Response | Kind::ErrorResponse)) {
-                if let Some((nonce, seq)) = envelope.id.as_ref().and_then(|id| state.session.settle_question(id)) {
-                    self.shared.store.settle(&self.key(nonce), state.epoch, seq);
-                }
-            }
-        });
-    }
-
-    pub(crate) fn send(&self, message: OutgoingMessage<'_>, turn: Turn) -> Result<(Sent, Pause), EngineError> {
-        self.shared.check()?;
-        let (kind, bytes) = (message.kind, message.payload.len());
-        self.change(|change| {
-            let sent = change.publish(message)?;
-            // A handler does not go on after a response, and one that waits for the store pauses.
-            let has_to_pause = kind != OutgoingKind::Response && !matches!(sent, Sent::Pending(_));
-            Ok((sent, if has_to_pause { change.state.pace.sent(bytes, turn) } else { Pause::None }))
-        })
-    }
-
-    pub(crate) fn cancelled(&self, request: &RequestId) -> bool {
-        self.change_or(false, |change| {
-            if change.state.json.contains_key(request) {
-                let body = end_payload(request, SynthesizedEnd::Cancelled);
-                return change.answer_json(request, AnswerHead::JSON, body.to_vec());
-            }
-            change.state.session.end_request(change.now, request, SynthesizedEnd::Cancelled, &mut change.steps)
-        })
-    }
-
     fn drops(&self, is_progress: bool) -> bool {
         is_progress && self.shared.options.on_store_failure == OnStoreFailure::DropProgress
     }

@@ -51,7 +51,7 @@ impl Change<'_> {
             Reason::Question(number) => {
                 let Some(ticket) = self.state.questions.remove(&number) else { return };
                 self.cell.shared.store.abandon(&self.cell.key(ticket.nonce), &ticket);
-                self.completed(&ticket, Outcome::failed(ticket.operation, self.cell.timed_out()));
+                self.question_answered(&ticket, Outcome::failed(ticket.operation, self.cell.timed_out()));
             }
             Reason::Write(nonce) => self.write_is_due(nonce),
             Reason::Replay(number) => self.take_replay(number, Err(self.cell.timed_out().to_string())),
@@ -97,7 +97,7 @@ impl Complete for Cell {
         self.change(|change| match outcome {
             Outcome::Done(result) => change.write_answered(ticket, result.map(|()| Vec::new())),
             Outcome::Held(result) => change.write_answered(ticket, result),
-            outcome if change.stop_waiting(ticket) => change.completed(ticket, outcome),
+            outcome if change.stop_waiting(ticket) => change.question_answered(ticket, outcome),
             outcome => log_later!(change, DEBUG, [], ?outcome, "the store answered too late"),
         });
     }
