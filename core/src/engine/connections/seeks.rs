@@ -165,7 +165,9 @@ impl Change<'_> {
 
     /// It is known what the store has of the stream of a connection, or it could not tell.
     fn found(&mut self, conn: ConnectionId, result: Result<Attached, StoreError>) {
-        let Some(Seek { position, fault }) = self.state.conns.get_mut(&conn).and_then(Conn::seek).copied() else { return };
+        let Some(Seek { position, fault }) = self.state.conns.get_mut(&conn).and_then(Conn::seek).copied() else {
+            return;
+        };
         let nonce = position.nonce;
         let attached = match result {
             Ok(attached) => attached,
@@ -263,7 +265,7 @@ impl Change<'_> {
 
     /// Whether a connection whose stream is looked up since then has waited as long as it may.
     fn has_waited(&self, since: Option<Ms>) -> bool {
-        since.is_some_and(|since| self.now.since(since) >= self.cell.shared.options.pacing.store_wait_ms)
+        self.now.since(since.unwrap_or(self.now)) >= self.cell.shared.options.pacing.store_wait_ms
     }
 
     /// The first bytes of an answer whose stream is not known yet: the client's own position.

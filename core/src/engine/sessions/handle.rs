@@ -52,8 +52,7 @@ impl SessionHandle {
     /// The [`Refusal`] to answer with: that of a session that is not known, or has ended.
     fn check_principal(&self, principal: Option<&str>) -> Result<(), Refusal> {
         match self.cell.asked(principal) {
-            Some(true) => Ok(()),
-            Some(false) => Err(self.cell.dialect.wording.session_ended()),
+            Some(answer) => answer,
             None => {
                 self.cell.shared.warn_foreign(&self.cell.name);
                 Err(self.cell.dialect.wording.session_unknown())
@@ -91,7 +90,7 @@ impl SessionHandle {
         }?;
         self.take_place().map_err(|error| match error {
             EngineError::TooManySessions { .. } => Fault::TooManySessions.refusal(dialect),
-            EngineError::SessionEnded => dialect.wording.session_ended(),
+            EngineError::SessionEnded => self.cell.over(self.cell.is_fenced()),
             _ => dialect.wording.closing(),
         })?;
         Ok(Admission::new(operation, head))
@@ -286,7 +285,7 @@ impl SessionHandle {
         }
     }
 
-    /// Whether the session has ended.
+    /// Whether the session has ended, here at least: another process may have it, and who looks it up finds it there.
     pub fn has_ended(&self) -> bool {
         self.cell.has_ended()
     }
