@@ -21,6 +21,7 @@ mod engine {
     mod records;
     mod refusals;
     mod sessions;
+    mod silent_store;
     mod stores;
     mod streams;
     mod timeouts;

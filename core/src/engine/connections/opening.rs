@@ -130,8 +130,8 @@ impl Cell {
         make: impl FnOnce(&mut Change<'_>) -> Result<ConnectionId, Refusal>,
     ) -> Result<Connection, Refusal> {
         let conn = self.change_or(Err(self.dialect.wording.closing()), |change| {
-            if change.state.session.has_ended() || change.state.is_ending {
-                return Err(self.dialect.wording.session_ended());
+            if !change.state.is_open() {
+                return Err(self.over(change.state.is_fenced));
             }
             self.shared.check().map_err(|_| self.dialect.wording.closing())?;
             make(change)
@@ -156,12 +156,28 @@ impl Change<'_> {
         if self.cell.is_adopted() {
             return Err(self.cell.dialect.wording.session_ended());
         }
+        self.check_signs()?;
         let max = self.cell.shared.options.max_requests_per_session;
         if self.state.session.in_flight() + more <= max {
             return Ok(());
         }
         log_later!(self, WARN, [], max, "a request is refused: max_requests_per_session of this session run");
         Err(Fault::TooManyRequests.refusal(self.cell.dialect))
+    }
+
+    /// What the store knows may be another process's by now, where the store gives no sign (O18). A session that it was never
+    /// given is nobody else's.
+    fn check_signs(&mut self) -> Result<(), Refusal> {
+        if self.state.facts_put.is_none() || !self.cell.shared.store.is_cut_off() {
+            return Ok(());
+        }
+        log_later!(
+            self,
+            WARN,
+            [],
+            "a call is refused: the event store gave no sign for so long that another process may have the session"
+        );
+        Err(Fault::StoreSilent.refusal(self.cell.dialect))
     }
 
     /// Registers a connection of a stream. It comes now, unless its arrival had a number already.
