@@ -270,6 +270,24 @@ fn i13_a_call_whose_reader_is_sent_away_each_time_gets_its_end() {
     }
 }
 
+#[test]
+fn i13_a_session_that_is_taken_over_is_kept_until_its_calls_have_their_ends() {
+    let folder = Folder::new();
+    let owner = process(&folder, 0);
+    let (_session, cursors) = two_running(&owner);
+    owner.engine.release();
+    let (heir, store, _) = late_heir(&folder);
+    store.hold(|operation| *operation == Operation::Hold);
+    let reader = resume(&adopt_known(&heir), &cursors[0]);
+    read_until(&heir, &reader, begun);
+    drop(reader);
+    store.wait_for(&heir, 1);
+    assert_eq!(heir.engine.stats().sessions, 1, "nobody else would end them");
+    store.answer_all();
+    wait_until(|| cursors.iter().all(|cursor| log_of(&folder, cursor).page.is_finished));
+    wait_until(|| heir.engine.stats().sessions == 0);
+}
+
 /// The owner of a session with two calls, which another process has taken over: the owner has not heard of it.
 fn taken_over(folder: &Folder) -> (Bench, SessionHandle, [String; 2]) {
     let store = LateLooks::new(store_in(folder, StoreOptions::default()));

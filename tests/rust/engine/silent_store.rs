@@ -2,8 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+#[cfg(feature = "sqlite")]
+use std::time::{Duration, Instant};
 
 use crate::kit::common::{Bench, NEW, call, call_json, id, notify, read_now, respond};
+#[cfg(feature = "sqlite")]
+use crate::kit::folder::Folder;
+#[cfg(feature = "sqlite")]
+use crate::kit::processes::{PATIENCE, begun, open_session, read_until, store_in};
 use serde_json::json;
 use tailrope_core::Ms;
 use tailrope_core::engine::{NoWake, Options, SessionHandle};
@@ -12,6 +18,8 @@ use tailrope_core::store::{
     Answer, Append, Attach, Attached, Epoch, EventStore, Hold, Limits, LogPage, MemoryStore, ReadLimit, RunningLog,
     StreamKey, Ticket, Usage, Watcher,
 };
+#[cfg(feature = "sqlite")]
+use tailrope_core::store::{EncryptionKey, SealedStore, StoreOptions};
 use tailrope_core::stream::{CloseReason, Seq};
 
 /// A store that does what it is asked, and says that its signs of life have no answer when the test wants that.
@@ -74,4 +82,30 @@ fn o18_a_session_that_the_store_was_never_given_is_nobody_elses() {
     assert_eq!(read_now(&first).end, Some(CloseReason::Complete));
     session.assume_revision(NEW);
     assert_eq!(refusals(&session).map(|refusal| refusal.status), [503, 503], "the store knows it now");
+}
+
+#[cfg(feature = "sqlite")]
+#[test]
+fn o18_a_file_that_nobody_can_write_to_gives_no_sign() {
+    let folder = Folder::new();
+    let options = StoreOptions { owner_lost_ms: 400, ..StoreOptions::default() };
+    // Sealed, because that passes on what the store within knows.
+    let keys = [EncryptionKey::from_hex(&"07".repeat(32)).unwrap()];
+    let store = Arc::new(SealedStore::new(store_in(&folder, options), &keys).unwrap());
+    let bench = Bench::new(Options { store: Some(Arc::clone(&store) as _), ..Options::default() });
+    let session = open_session(&bench, "s", NEW);
+    read_until(&bench, &call(&session, 1), begun);
+    let wait_until = |is_cut_off| {
+        let deadline = Instant::now() + PATIENCE;
+        while store.is_cut_off() != is_cut_off {
+            assert!(Instant::now() < deadline, "it gives a sign, or none");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    let locking = rusqlite::Connection::open(folder.path("a.db")).unwrap();
+    locking.execute_batch("BEGIN IMMEDIATE").unwrap();
+    wait_until(true);
+    assert_eq!(refusals(&session).map(|refusal| refusal.status), [503, 503]);
+    locking.execute_batch("COMMIT").unwrap();
+    wait_until(false);
 }
