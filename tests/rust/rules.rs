@@ -23,6 +23,7 @@ mod engine {
     mod relay;
     mod relay_faults;
     mod sessions;
+    mod silent_store;
     mod stores;
     mod streams;
     mod timeouts;

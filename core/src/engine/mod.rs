@@ -149,7 +149,7 @@ impl Engine {
             return None;
         }
         let cell = lock(&self.0.sessions).get(id).cloned()?;
-        let found = cell.belongs_to(principal);
+        let found = cell.belongs_to(principal) && !cell.is_fenced();
         found.then(|| SessionHandle::new(cell))
     }
 

@@ -391,6 +391,10 @@ impl EventStore for SealedStore {
         self.inner.outlives_process()
     }
 
+    fn is_cut_off(&self) -> bool {
+        self.inner.is_cut_off()
+    }
+
     fn chain_key(&self) -> Option<ChainKey> {
         self.keys.first().map(|key| ChainKey(derived(key, &[b"chain"])))
     }

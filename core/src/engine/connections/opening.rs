@@ -150,11 +150,10 @@ impl Cell {
 impl Change<'_> {
     /// The session has not ended.
     pub(crate) fn check_open(&self) -> Result<(), Refusal> {
-        let wording = self.cell.dialect.wording;
-        if self.state.session.has_ended() || self.state.is_ending {
-            return Err(wording.session_ended());
+        if !self.state.is_open() {
+            return Err(self.cell.over(self.state.is_fenced));
         }
-        self.cell.shared.check().map_err(|_| wording.closing())
+        self.cell.shared.check().map_err(|_| self.cell.dialect.wording.closing())
     }
 
     /// The session takes so many more requests (I11). One that lives elsewhere takes none here.
@@ -162,12 +161,28 @@ impl Change<'_> {
         if self.cell.is_adopted() {
             return Err(self.cell.dialect.wording.session_ended());
         }
+        self.check_signs()?;
         let max = self.cell.shared.options.max_requests_per_session;
         if self.state.session.in_flight() + more <= max {
             return Ok(());
         }
         log_later!(self, WARN, [], max, "a request is refused: max_requests_per_session of this session run");
         Err(Fault::TooManyRequests.refusal(self.cell.dialect))
+    }
+
+    /// What the store knows may be another process's by now, where the store gives no sign (O18). A session that it was never
+    /// given is nobody else's.
+    fn check_signs(&mut self) -> Result<(), Refusal> {
+        if self.state.facts_put.is_none() || !self.cell.shared.store.is_cut_off() {
+            return Ok(());
+        }
+        log_later!(
+            self,
+            WARN,
+            [],
+            "a call is refused: the event store gave no sign for so long that another process may have the session"
+        );
+        Err(Fault::StoreSilent.refusal(self.cell.dialect))
     }
 
     /// Registers a connection of a stream. It comes now, unless its arrival had a number already.

@@ -91,10 +91,8 @@ impl Change<'_> {
                 vec![Input::Ended { tail }]
             }
             Some((after, LogPage { page, chain, is_finished, tail, paced, owner, .. })) => {
-                let owner_lost_ms = self.cell.shared.options.owner_lost_ms;
                 // The standalone stream has no end.
-                is_left =
-                    !requests.is_empty() && !is_finished && owner.is_some_and(|owner| owner.unseen_ms >= owner_lost_ms);
+                is_left = !requests.is_empty() && !is_finished && self.cell.is_gone(owner);
                 *seen = owner;
                 stream.chain = Chain(chain);
                 let head = page.head;
@@ -104,10 +102,12 @@ impl Change<'_> {
                 if let Some(reading) = stream.machine.connection().and_then(|conn| conns.get_mut(&conn)?.reading()) {
                     reading.page = Some((after, page));
                 }
-                let mut inputs = vec![Input::Paced(paced)];
+                let mut inputs = Vec::new();
                 if head > stream.machine.durable() {
                     inputs.push(Input::Grown { head });
                 }
+                // What was sent before a close is stored before it, and goes out before it.
+                inputs.push(Input::Paced(paced));
                 if is_finished {
                     inputs.push(Input::Ended { tail });
                 }

@@ -23,7 +23,7 @@ impl Cell {
         }?;
         self.take_place().map_err(|error| match error {
             EngineError::TooManySessions { .. } => Fault::TooManySessions.refusal(dialect),
-            EngineError::SessionEnded => dialect.wording.session_ended(),
+            EngineError::SessionEnded => self.over(self.is_fenced()),
             _ => dialect.wording.closing(),
         })?;
         Ok(Admission::new(operation, head))

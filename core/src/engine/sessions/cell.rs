@@ -14,7 +14,7 @@ use crate::engine::sessions::messages::Sender;
 use crate::engine::sessions::timers::Timers;
 use crate::engine::shared::{Shared, lock};
 use crate::exchange::Pace;
-use crate::protocol::{Dialect, RequestId, StreamNonce};
+use crate::protocol::{Dialect, Refusal, RequestId, StreamNonce};
 use crate::session::Session;
 use crate::store::{
     Attached, Complete, Epoch, Operation, Owner, SessionRecord, StoreError, StreamKey, Ticket, session_name,
@@ -91,6 +91,13 @@ pub(crate) struct Cell {
     /// It counts for the bounds of sessions.
     pub(crate) has_place: AtomicBool,
     pub(crate) state: Mutex<State>,
+}
+
+impl State {
+    /// Whether the session goes on here.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.session.has_ended() && !self.is_ending && !self.is_fenced
+    }
 }
 
 impl fmt::Debug for Cell {
@@ -192,8 +199,8 @@ impl Cell {
     }
 
     /// A request of this principal has come, which is a sign of its client. None where it may not use the session;
-    /// otherwise whether the session goes on.
-    pub(crate) fn asked(&self, principal: Option<&str>) -> Option<bool> {
+    /// otherwise whether the session goes on, and the answer where it does not.
+    pub(crate) fn asked(&self, principal: Option<&str>) -> Option<Result<(), Refusal>> {
         if self.is_forked() {
             return None;
         }
@@ -203,16 +210,32 @@ impl Cell {
             return None;
         }
         state.session.contact(now);
-        Some(!state.session.has_ended() && !state.is_ending)
+        Some(if state.is_open() { Ok(()) } else { Err(self.over(state.is_fenced)) })
+    }
+
+    /// The answer to who comes to a session that is over here. One that another process has goes on there: its client is to
+    /// come back, and is served from the store then.
+    pub(crate) fn over(&self, is_fenced: bool) -> Refusal {
+        let wording = self.dialect.wording;
+        if is_fenced { wording.session_not_told() } else { wording.session_ended() }
+    }
+
+    /// Whether another process has the session.
+    pub(crate) fn is_fenced(&self) -> bool {
+        lock(&self.state).is_fenced
     }
 
     pub(crate) fn is_forked(&self) -> bool {
         self.shared.is_forked()
     }
 
-    /// The child of a fork has no sessions.
+    /// Whether the session goes on no more, here at least. The child of a fork has no sessions.
     pub(crate) fn has_ended(&self) -> bool {
-        self.is_forked() || lock(&self.state).session.has_ended()
+        if self.is_forked() {
+            return true;
+        }
+        let state = lock(&self.state);
+        state.session.has_ended() || state.is_fenced
     }
 }
 

@@ -52,8 +52,7 @@ impl SessionHandle {
     /// The [`Refusal`] to answer with: that of a session that is not known, or has ended.
     fn check_principal(&self, principal: Option<&str>) -> Result<(), Refusal> {
         match self.cell.asked(principal) {
-            Some(true) => Ok(()),
-            Some(false) => Err(self.cell.dialect.wording.session_ended()),
+            Some(answer) => answer,
             None => {
                 self.cell.shared.warn_foreign(&self.cell.name);
                 Err(self.cell.dialect.wording.session_unknown())
@@ -309,7 +308,7 @@ impl SessionHandle {
         }
     }
 
-    /// Whether the session has ended.
+    /// Whether the session has ended, here at least: another process may have it, and who looks it up finds it there.
     pub fn has_ended(&self) -> bool {
         self.cell.has_ended()
     }

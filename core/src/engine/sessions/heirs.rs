@@ -10,9 +10,14 @@ use crate::engine::sessions::change::Change;
 use crate::engine::sessions::timers::Reason;
 use crate::protocol::{RequestId, StreamNonce};
 use crate::session::{SynthesizedEnd, ends_payload};
-use crate::store::{Append, Epoch, Hold, LogPage, RunningLog, StoreError};
+use crate::store::{Append, Epoch, Hold, LogPage, Owner, RunningLog, StoreError};
 
 impl Cell {
+    /// Whether a session's owner gave no sign for so long that it counts as gone.
+    pub(crate) fn is_gone(&self, owner: Option<Owner>) -> bool {
+        owner.is_some_and(|owner| owner.unseen_ms >= self.shared.options.owner_lost_ms)
+    }
+
     /// Nobody waits any more for a session that is being taken over.
     pub(crate) fn renounce(&self, state: &State) {
         if let Some(epoch) = state.asked_epoch().filter(|_| self.is_adopted()) {
