@@ -40,6 +40,11 @@ pub struct Paced {
 }
 
 impl Paced {
+    /// The same of an owner that is gone: a reader stays until the stream has its end.
+    pub(crate) fn of_nobody(self) -> Self {
+        Self { hold_ms: None, ..self }
+    }
+
     /// For stores: what [`from_bytes`](Self::from_bytes) reads.
     pub fn to_bytes(self) -> [u8; 21] {
         let (retry_ms, hold_ms) = (self.retry_ms.unwrap_or_default(), self.hold_ms.unwrap_or_default());

@@ -221,6 +221,8 @@ impl Change<'_> {
             if !is_written || (position.tag.is_some() && !is_of(&origin, is_standalone, &requests)) {
                 return self.not_found(conn, position);
             }
+            let is_left = is_followed && self.cell.is_left(&requests, is_finished, owner);
+            let paced = if is_left { paced.of_nobody() } else { paced };
             let follow = Follow { head: page.head, finished: is_finished, tail, paced };
             self.state.session.follow(self.now, nonce, origin, Chain(chain), follow);
             if is_followed && !is_finished {

@@ -8,12 +8,12 @@
 
 use crate::engine::connections::conn::PAGE_BYTES;
 use crate::engine::lines::log_later;
-use crate::engine::sessions::cell::State;
+use crate::engine::sessions::cell::{Cell, State};
 use crate::engine::sessions::change::Change;
 use crate::engine::sessions::timers::Reason;
 use crate::protocol::{RequestId, StreamNonce};
 use crate::session::{SynthesizedEnd, stream_end};
-use crate::store::{Answer, LogPage, Operation, ReadLimit, StoreError};
+use crate::store::{Answer, LogPage, Operation, Owner, ReadLimit, StoreError};
 use crate::stream::{Chain, Input, Seq};
 
 /// Pause between two looks at a log that is followed. Hints come before: this is for those that are lost,
@@ -21,6 +21,14 @@ use crate::stream::{Chain, Input, Seq};
 pub(crate) const FOLLOW_MS: u64 = 1_000;
 /// Events that a look brings along.
 const LOOK_EVENTS: usize = 256;
+
+impl Cell {
+    /// Whether nobody goes on writing a log that has no end. The standalone stream has none.
+    pub(crate) fn is_left(&self, requests: &[RequestId], is_finished: bool, owner: Option<Owner>) -> bool {
+        let owner_lost_ms = self.shared.options.owner_lost_ms;
+        !requests.is_empty() && !is_finished && owner.is_some_and(|owner| owner.unseen_ms >= owner_lost_ms)
+    }
+}
 
 impl Change<'_> {
     /// From now on the stream, whose machine was just made from this page, is followed if it has to be.
@@ -84,17 +92,15 @@ impl Change<'_> {
             watched.remove(&nonce);
             return;
         };
-        let mut is_left = false;
+        let (mut is_left, cell) = (false, self.cell);
         let inputs = match found {
             None => {
                 let tail = stream_end(&stream.origin, requests, SynthesizedEnd::Lost);
                 vec![Input::Ended { tail }]
             }
             Some((after, LogPage { page, chain, is_finished, tail, paced, owner, .. })) => {
-                let owner_lost_ms = self.cell.shared.options.owner_lost_ms;
-                // The standalone stream has no end.
-                is_left =
-                    !requests.is_empty() && !is_finished && owner.is_some_and(|owner| owner.unseen_ms >= owner_lost_ms);
+                is_left = cell.is_left(requests, is_finished, owner);
+                let paced = if is_left { paced.of_nobody() } else { paced };
                 *seen = owner;
                 stream.chain = Chain(chain);
                 let head = page.head;
