@@ -18,6 +18,8 @@ pub(crate) struct Setup {
     /// Of each node.
     pub(crate) owner_lost_ms: [u64; 3],
     pub(crate) retention_ms: u64,
+    /// How long the name of a session that had several owners stays taken.
+    pub(crate) max_age_ms: u64,
     pub(crate) max_events: u64,
     pub(crate) max_batch: u64,
     pub(crate) max_connection_bytes: u64,
@@ -25,6 +27,29 @@ pub(crate) struct Setup {
     pub(crate) hint_ms: u64,
     /// How much of a stream one poll takes, in bytes.
     pub(crate) page_bytes: u64,
+}
+
+impl Setup {
+    /// Two nodes, and a store that trims nothing.
+    pub(crate) fn roomy() -> Self {
+        Self {
+            seed: 0,
+            nodes: 2,
+            sessions: 0,
+            is_old: false,
+            is_slow: false,
+            calls_off: true,
+            store_timeout_ms: 0,
+            owner_lost_ms: [10_000; 3],
+            retention_ms: 600_000,
+            max_age_ms: 3_600_000,
+            max_events: usize::MAX as u64,
+            max_batch: 256,
+            max_connection_bytes: 0,
+            hint_ms: 0,
+            page_bytes: 65_536,
+        }
+    }
 }
 
 /// One thing that happens. The numbers are taken modulo what there is when it happens.
@@ -200,6 +225,7 @@ impl Schedule {
             store_timeout_ms: pick(&mut dice, &[0, 80, 1_000, 30_000]),
             owner_lost_ms: [(); 3].map(|()| pick(&mut dice, &[5_000, 10_000, 30_000])),
             retention_ms: pick(&mut dice, &[2_000, 60_000, 600_000, 600_000]),
+            max_age_ms: pick(&mut dice, &[60_000, 3_600_000]),
             max_events: pick(&mut dice, &[3, 8, 1_000, 1_000]),
             max_batch: pick(&mut dice, &[1, 3, 256]),
             max_connection_bytes: pick(&mut dice, &[0, 0, 0, 400]),

@@ -139,8 +139,9 @@ impl World {
 
     /// Counts what an engine did.
     pub(crate) fn note_stats(&self, node: &Node) {
+        let entries = node.engine.stats().entries();
         let mut sea = self.sea();
-        for (name, count) in node.engine.stats().entries().into_iter().skip(5) {
+        for (name, count) in entries.into_iter().skip(5) {
             *sea.coverage.entry(name).or_default() += count;
         }
     }

@@ -12,7 +12,7 @@ use tailrope_core::store::{EventStore, Limits};
 use tailrope_core::stream::Pacing;
 
 use crate::dice::Seeded;
-use crate::node_store::{Fate, Mode, NodeStore};
+use crate::node_store::{Fate, Mode, NodeStore, lock};
 use crate::reader::{Asked, Reader};
 use crate::schedule::{Decision, Setup};
 use crate::sea::Sea;
@@ -23,7 +23,7 @@ pub(crate) struct Bells(Mutex<BTreeSet<u64>>);
 
 impl Bells {
     pub(crate) fn set(&self) -> MutexGuard<'_, BTreeSet<u64>> {
-        self.0.lock().expect("nothing panics while it is held")
+        lock(&self.0)
     }
 }
 
@@ -41,6 +41,14 @@ pub(crate) struct Node {
     pub(crate) engine: Engine,
     pub(crate) is_paused: bool,
     pub(crate) is_draining: bool,
+}
+
+/// An engine and its sessions hold each other until it lets them go.
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.store.stop();
+        self.engine.release();
+    }
 }
 
 impl Node {
@@ -162,7 +170,7 @@ impl World {
     }
 
     pub(crate) fn sea(&self) -> MutexGuard<'_, Sea> {
-        self.sea.lock().expect("nothing panics while it is held")
+        lock(&self.sea)
     }
 
     pub(crate) fn tell(&self, fact: Fact) {
