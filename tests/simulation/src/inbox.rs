@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use tailrope_checker::Why;
 use tailrope_core::Ms;
-use tailrope_core::protocol::StreamNonce;
+use tailrope_core::protocol::{RequestId, StreamNonce};
 use tailrope_core::store::{Epoch, MAX_TAKEN, Mail, Message, StoreError, StreamKey, check_inbox};
 
 use crate::log::{Log, Version};
-use crate::sea::{News, Sea};
+use crate::sea::{MESSAGE, News, Sea};
 
 type Nonce = [u8; 12];
 
@@ -90,7 +90,11 @@ impl Sea {
         let waiting = known.inbox.0.iter().filter(|post| post.waits());
         let (count, bytes) = waiting.fold((0, 0), |(count, bytes), post| (count + 1, bytes + post.message.bytes()));
         check_inbox(count, bytes, message)?;
-        known.logs.insert(key.nonce.0, Log::new(key, &message.about, now));
+        let mut log = Log::new(key, &message.about, now);
+        if RequestId::decode_all(&message.about).is_none_or(|requests| requests.is_empty()) {
+            MESSAGE.clone_into(&mut log.name);
+        }
+        known.logs.insert(key.nonce.0, log);
         let (taken, withdrawn, forgotten, is_gone) = (None, None, None, false);
         let (nonce, message) = (key.nonce.0, message.clone());
         known.inbox.0.push(Post { nonce, message, at: now, taken, withdrawn, forgotten, is_gone });

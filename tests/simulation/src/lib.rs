@@ -3,6 +3,7 @@
 //! A seed decides a [`Schedule`]; running it gives the same history each time. Time, randomness, wake-ups and
 //! the store are the simulation's own: no thread, no socket, no waiting.
 
+mod closing;
 mod dice;
 mod finale;
 mod inbox;
@@ -11,6 +12,7 @@ mod node_store;
 mod owners;
 mod place;
 mod reader;
+mod relaying;
 mod schedule;
 mod sea;
 mod sending;

@@ -1,6 +1,6 @@
 //! A log of the simulated store.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use tailrope_core::Ms;
@@ -23,6 +23,9 @@ pub(crate) struct Log {
     pub(crate) readers: u64,
     /// The store objects at which they attached.
     pub(crate) followers: BTreeSet<usize>,
+    /// With which step the last reader came to a store object, and the last close of readers elsewhere.
+    pub(crate) came: BTreeMap<usize, u64>,
+    pub(crate) closed: Option<u64>,
     /// The test's name for the stream.
     pub(crate) name: String,
 }
@@ -60,6 +63,8 @@ impl Log {
             about: about.clone(),
             readers: 0,
             followers: BTreeSet::new(),
+            came: BTreeMap::new(),
+            closed: None,
             name: name_of(about),
         }
     }
@@ -70,6 +75,11 @@ impl Log {
 
     pub(crate) fn head(&self) -> Seq {
         self.now().head
+    }
+
+    /// Whether the readers that are at this store object came before the last close of readers elsewhere.
+    pub(crate) fn is_closed_at(&self, observer: usize) -> bool {
+        self.closed.is_some_and(|closed| self.came.get(&observer).is_some_and(|came| *came < closed))
     }
 
     pub(crate) fn is_finished(&self) -> bool {
@@ -108,7 +118,9 @@ impl Log {
     /// Goes back to an older version, but not to what was trimmed.
     fn keep(&mut self, versions: usize) {
         let trimmed = self.versions.iter().take_while(|version| version.head + 1 < self.low).count();
+        let closes = self.now().paced.closes;
         self.versions.truncate(versions.max(trimmed + 1));
+        self.closed = self.closed.filter(|_| self.now().paced.closes == closes);
         let head = self.head();
         self.events.retain(|event| event.seq <= head);
         self.pinned.retain(|event| event.seq <= head);

@@ -12,6 +12,8 @@ pub(crate) struct Setup {
     pub(crate) is_old: bool,
     /// Operations of the store wait for a decision.
     pub(crate) is_slow: bool,
+    /// Hosts take what is relayed when a decision says so.
+    pub(crate) is_busy: bool,
     /// What is abandoned is called off.
     pub(crate) calls_off: bool,
     pub(crate) store_timeout_ms: u64,
@@ -38,6 +40,7 @@ impl Setup {
             sessions: 0,
             is_old: false,
             is_slow: false,
+            is_busy: false,
             calls_off: true,
             store_timeout_ms: 0,
             owner_lost_ms: [10_000; 3],
@@ -66,8 +69,29 @@ pub(crate) enum Decision {
     Ask {
         stream: u64,
     },
+    /// The client answers a question, at this process.
     Settle {
         stream: u64,
+        node: u64,
+    },
+    /// The client sends a notification.
+    Tell {
+        session: u64,
+        node: u64,
+    },
+    /// The client cancels a request.
+    Revoke {
+        stream: u64,
+        node: u64,
+    },
+    /// The client ends its session.
+    Delete {
+        session: u64,
+        node: u64,
+    },
+    /// The host takes what was relayed to a session.
+    Serve {
+        session: u64,
     },
     Respond {
         stream: u64,
@@ -221,6 +245,7 @@ impl Schedule {
             sessions: pick(&mut dice, &[1, 1, 2]),
             is_old: dice.one_in(8),
             is_slow: !dice.one_in(3),
+            is_busy: dice.one_in(3),
             calls_off: dice.one_in(2),
             store_timeout_ms: pick(&mut dice, &[0, 80, 1_000, 30_000]),
             owner_lost_ms: [(); 3].map(|()| pick(&mut dice, &[5_000, 10_000, 30_000])),
@@ -259,7 +284,8 @@ fn decide(dice: &mut Dice, faults: u64) -> Decision {
             20 => Decision::Leave { node: a, how: b },
             21 => Decision::Drain { node: a, retry_ms: 500 },
             22 => Decision::RollBack { stream: a, by: b },
-            23 => Decision::EndSession { session: a },
+            23 if c.is_multiple_of(2) => Decision::EndSession { session: a },
+            23 => Decision::Delete { session: a, node: b },
             24..=26 => Decision::Outage { stream: a, ms: 4_000 + b % 16_000, is_suspended: c.is_multiple_of(3) },
             _ => {
                 let ms = [2_000, 30_000, 3_600_000, 86_400_000][(b % 4) as usize];
@@ -267,11 +293,14 @@ fn decide(dice: &mut Dice, faults: u64) -> Decision {
             }
         };
     }
-    match dice.below(64) {
+    match dice.below(70) {
         0..=3 => Decision::Call { session: a, node: b },
         4..=13 => Decision::Notify { stream: a, count: if dice.one_in(4) { 1 + b % 12 } else { 1 } },
         14 => Decision::Ask { stream: a },
-        15 => Decision::Settle { stream: a },
+        15 | 64 => Decision::Settle { stream: a, node: b },
+        65..=66 => Decision::Tell { session: a, node: b },
+        67 => Decision::Revoke { stream: a, node: b },
+        68..=69 => Decision::Serve { session: a },
         16..=19 => Decision::Respond { stream: a },
         20..=22 => Decision::Broadcast { session: a },
         23..=24 => Decision::Listen { session: a, node: b },

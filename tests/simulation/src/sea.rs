@@ -78,6 +78,8 @@ impl Operation {
 
 /// How much of a session the store loses at most that was confirmed, in milliseconds.
 const LOST_MS: u64 = 20_000;
+/// The name of the logs that are no streams: of messages without an answer.
+pub(crate) const MESSAGE: &str = "message";
 /// What wall clocks show at the beginning.
 const WALL_MS: u64 = 1 << 40;
 
@@ -132,6 +134,10 @@ pub(crate) struct Sea {
     pub(crate) sessions: BTreeMap<Arc<str>, Session>,
     /// The names of sessions that were dropped and had several owners, and until when these stay taken.
     taken: BTreeMap<Arc<str>, Ms>,
+    /// The sessions of which something was lost.
+    set_back: BTreeSet<Arc<str>>,
+    /// Counts what readers and closes do to logs.
+    steps: u64,
     /// The test's names for sessions, by what the store knows them by.
     names: BTreeMap<Arc<str>, String>,
     owner_lost_ms: Vec<u64>,
@@ -154,6 +160,8 @@ impl Sea {
             walls: vec![WALL_MS; setup.nodes as usize],
             sessions: BTreeMap::new(),
             taken: BTreeMap::new(),
+            set_back: BTreeSet::new(),
+            steps: 0,
             names: BTreeMap::new(),
             owner_lost_ms: setup.owner_lost_ms.to_vec(),
             retention_ms: setup.retention_ms,
@@ -177,6 +185,31 @@ impl Sea {
         self.sessions.get(&session_name(session)).is_some_and(|known| known.is_inherited)
     }
 
+    /// Whether the store has lost anything of a session, by the test's name for it.
+    pub(crate) fn was_set_back(&self, session: &str) -> bool {
+        self.set_back.contains(&session_name(session))
+    }
+
+    /// Whether nobody is to begin a request any more.
+    pub(crate) fn is_withdrawn(&self, session: &str, stream: &str) -> bool {
+        self.sessions.get(&session_name(session)).is_some_and(|known| {
+            let log = known.logs.iter().find(|(_, log)| log.name == stream);
+            log.is_some_and(|(nonce, _)| known.inbox.is_withdrawn(nonce))
+        })
+    }
+
+    pub(crate) fn has_session(&self, session: &str) -> bool {
+        self.sessions.contains_key(&session_name(session))
+    }
+
+    /// Whether a reader that is at a store object came there before the log said that such readers are closed.
+    pub(crate) fn is_closed_at(&self, session: &str, stream: &str, observer: usize) -> bool {
+        self.sessions.get(&session_name(session)).is_some_and(|known| {
+            let log = known.logs.values().find(|log| log.name == stream);
+            known.owner != observer && log.is_some_and(|log| log.is_closed_at(observer))
+        })
+    }
+
     pub(crate) fn log(&mut self, key: &StreamKey) -> Option<&mut Log> {
         self.sessions.get_mut(&key.session)?.logs.get_mut(&key.nonce.0)
     }
@@ -193,6 +226,9 @@ impl Sea {
 
     /// `session` is the test's name for it, or what the store knows it by.
     pub(crate) fn gone(&mut self, session: &str, stream: Option<String>, why: Why) {
+        if stream.as_deref() == Some(MESSAGE) {
+            return;
+        }
         let session = self.names.get(session).map_or(session, String::as_str).to_owned();
         self.tell(Fact::Gone { session, stream, why });
     }
@@ -360,6 +396,11 @@ impl Sea {
             self.count("logs trimmed");
         }
         if paced.closes > before.paced.closes {
+            self.steps += 1;
+            let step = self.steps;
+            if let Some(log) = self.log(key) {
+                log.closed = Some(step);
+            }
             self.count("closes of readers elsewhere");
         }
         for event in new {
@@ -413,6 +454,8 @@ impl Sea {
         let log = log.filter(|log| attach.counts && attach.fits(log.head(), log.tag_at(attach.after)));
         if let Some(log) = log {
             log.readers += 1;
+            self.steps += 1;
+            log.came.insert(observer, self.steps);
             let mut concerns = log.followers.clone();
             log.followers.insert(observer);
             concerns.extend(known.owner());
@@ -522,6 +565,7 @@ impl Sea {
         }
         known.inbox.retain(&known.logs);
         let owner = known.owner;
+        self.set_back.insert(name);
         self.owners.set_back(owner, by % 5, self.now);
         self.count(
             ["logs lost by the store", "sessions set back", "logs set back", "logs set back"][(by % 4) as usize],
