@@ -478,6 +478,24 @@ fn o9_a_close_of_the_standalone_stream_at_the_owner_closes_its_listener_in_anoth
 }
 
 #[test]
+fn o8_a_reader_in_another_process_is_a_sign_of_its_client() {
+    let folder = Folder::new();
+    let (here, there) = (process(&folder, 0), process(&folder, 0));
+    let session = open_session(&here, "s", NEW);
+    let first = call(&session, 1);
+    notify(&session, 1, "a").unwrap();
+    let cursor = read_until(&here, &first, has(1)).last_id();
+    drop(first);
+    let (max_detached_ms, seen) = (here.engine.options().max_detached_ms, adopt_known(&there));
+    for polls in 1..=3 {
+        here.clock.advance(max_detached_ms - 1_000);
+        read_until(&there, &resume(&seen, &cursor), begun);
+        wait_for_a_takeover(&here, polls);
+        assert_eq!(session.idle_in_ms(), Some(max_detached_ms), "its call goes on");
+    }
+}
+
+#[test]
 fn i9_a_session_that_the_store_does_not_tell_of_is_an_error_in_time() {
     let store = SlowStore::new(Limits::default());
     let bench = Bench::new(Options { store: Some(Arc::clone(&store) as _), ..Options::default() });

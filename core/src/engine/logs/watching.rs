@@ -115,6 +115,8 @@ impl Change<'_> {
         let is_taken = is_taken && !watched.is_unsure;
         watched.is_unsure &= again || readers.is_none();
         if is_taken {
+            // Its client is there (O8).
+            self.state.session.contact(self.now);
             Counters::add(&self.cell.shared.counters.takeovers_elsewhere, 1);
             self.input(nonce, Input::Taken);
         }
