@@ -33,7 +33,11 @@ impl World {
                 self.nodes[at].store.state().mode = Mode::Now;
             }
         }
-        self.readers.iter_mut().for_each(|reader| reader.is_stalled = false);
+        for reader in 0..self.readers.len() {
+            if std::mem::take(&mut self.readers[reader].is_stalled) {
+                self.lose(reader, u64::MAX);
+            }
+        }
         self.run();
         self.check_closes_heard();
         self.close_elsewhere();

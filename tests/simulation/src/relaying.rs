@@ -143,7 +143,8 @@ impl World {
             }
             Relay::Delete => {
                 let name = &self.sessions[session].name;
-                if is_accepted && self.sea().has_session(name) {
+                let is_there = self.sea().has_session(name) && !self.sea().was_set_back(name);
+                if is_accepted && is_there {
                     self.broken(session, None, "a client is told that its session has ended, and it is there");
                 }
             }

@@ -12,12 +12,16 @@ const SCHEDULES: u64 = ENOUGH;
 const ENOUGH: u64 = 5_000;
 
 /// What schedules have to reach: a simulation that does not get there tests nothing.
-const REACHED: [&str; 58] = [
+const REACHED: [&str; 76] = [
+    "answers relayed",
     "answers that were held back",
     "appends fenced",
     "appends that were stored before",
     "appends to a log that was set back",
+    "calls that were not relayed",
+    "cancellations relayed",
     "clocks set",
+    "closes of readers elsewhere",
     "closes_asked",
     "closes_complete",
     "closes_drain",
@@ -44,8 +48,15 @@ const REACHED: [&str; 58] = [
     "logs set back",
     "logs trimmed",
     "logs_lost",
+    "messages posted",
+    "messages taken",
+    "messages that came before",
     "messages that ran ahead",
+    "messages told again",
+    "messages withdrawn",
+    "messages withdrawn too late",
     "messages_late",
+    "notifications relayed",
     "operations abandoned",
     "operations that are overdue",
     "operations that failed",
@@ -55,7 +66,12 @@ const REACHED: [&str; 58] = [
     "partitions",
     "pauses",
     "probes",
+    "readers elsewhere that were closed",
+    "relayed calls that began",
+    "relayed calls that were refused",
+    "relayed messages that came",
     "requests cancelled",
+    "requests relayed",
     "results seen",
     "resumes",
     "resumes_accepted",
@@ -63,6 +79,7 @@ const REACHED: [&str; 58] = [
     "resumes_lost",
     "sessions adopted",
     "sessions ended",
+    "sessions ended from elsewhere",
     "sessions set back",
     "sessions taken over",
     "sessions that ended because another process has them",
@@ -71,6 +88,7 @@ const REACHED: [&str; 58] = [
     "suspensions",
     "takeovers",
     "takeovers_elsewhere",
+    "takes fenced",
 ];
 
 fn number(name: &str) -> Option<u64> {
