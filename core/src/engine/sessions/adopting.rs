@@ -36,6 +36,8 @@ pub(crate) struct LookUp {
     stream: Option<StreamNonce>,
     dialect: &'static Dialect,
     wake: (Arc<dyn Wake>, u64),
+    /// When that takes too long.
+    due: Ms,
     told: Mutex<Told>,
 }
 
@@ -47,7 +49,21 @@ enum Told {
     Taken,
 }
 
+impl Drop for LookUp {
+    fn drop(&mut self) {
+        if !self.shared.is_forked() {
+            self.stop_waiting();
+        }
+    }
+}
+
 impl LookUp {
+    fn stop_waiting(&self) {
+        if lock(&self.shared.timed).remove(&self.arrival).is_some() {
+            self.shared.schedule(self.due, Ms::NEVER, self.arrival);
+        }
+    }
+
     fn decide(&self, outcome: Result<Attached, StoreError>) {
         {
             let mut told = lock(&self.told);
@@ -56,7 +72,7 @@ impl LookUp {
             }
             *told = Told::Outcome(Box::new(outcome));
         }
-        lock(&self.shared.timed).remove(&self.arrival);
+        self.stop_waiting();
         let (wake, key) = &self.wake;
         wake.wake(*key);
     }
@@ -158,6 +174,10 @@ impl Engine {
             EventId::Position(cursor) => Some(cursor),
             EventId::Tombstone(..) => None,
         });
+        let due = match shared.options.store_timeout_ms {
+            0 => Ms::NEVER,
+            timeout_ms => shared.clock.now() + timeout_ms,
+        };
         let look_up = Arc::new(LookUp {
             shared: Arc::clone(shared),
             arrival: shared.number(),
@@ -166,6 +186,7 @@ impl Engine {
             stream: cursor.as_ref().map(|cursor| cursor.nonce),
             dialect,
             wake: (wake, key),
+            due,
             told: Mutex::new(Told::NotYet),
         });
         let to: Weak<dyn Complete> = Arc::downgrade(&(Arc::clone(&look_up) as Arc<dyn Complete>));
@@ -181,14 +202,12 @@ impl Engine {
             limit: ReadLimit { up_to: Seq::MAX, events: PAGE_EVENTS, bytes: PAGE_BYTES },
             ..Attach::default()
         };
-        let now = shared.clock.now();
-        match shared.store.attach(&session_name(id), &attach, &ticket) {
-            Answer::Now(result) => *lock(&look_up.told) = Told::Outcome(Box::new(result)),
-            Answer::Later if shared.options.store_timeout_ms == 0 => {}
-            Answer::Later => {
-                lock(&shared.timed).insert(ticket.number, Timed::Question(ticket.clone()));
-                shared.schedule(Ms::NEVER, now + shared.options.store_timeout_ms, ticket.number);
-            }
+        // Before it is asked: it may have its answer at once, on another thread.
+        lock(&shared.timed).insert(ticket.number, Timed::Question(ticket.clone()));
+        shared.schedule(Ms::NEVER, due, ticket.number);
+        if let Answer::Now(result) = shared.store.attach(&session_name(id), &attach, &ticket) {
+            look_up.stop_waiting();
+            *lock(&look_up.told) = Told::Outcome(Box::new(result));
         }
         Ok(Adoption(look_up))
     }
