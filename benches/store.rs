@@ -46,6 +46,8 @@ impl Watch for Hints {
         let _ = self.0.lock().unwrap_or_else(PoisonError::into_inner).send(Instant::now());
     }
 
+    fn posted(&self) {}
+
     fn all_changed(&self) {}
 }
 
@@ -124,7 +126,7 @@ impl<'a> Load<'a> {
             about: Bytes::new(),
             primes: false,
             end: None,
-            retry_ms: None,
+            paced: None,
         };
         match self.store.append(Ms(0), &stream.key, EPOCH, &append, &ticket) {
             Answer::Now(result) => {

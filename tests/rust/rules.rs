@@ -20,7 +20,10 @@ mod engine {
     mod properties;
     mod records;
     mod refusals;
+    mod relay;
+    mod relay_faults;
     mod sessions;
+    mod silent_store;
     mod stores;
     mod streams;
     mod timeouts;
@@ -35,6 +38,8 @@ mod engine {
     #[cfg(feature = "sqlite")]
     mod order;
     #[cfg(feature = "sqlite")]
+    mod relay_sqlite;
+    #[cfg(feature = "sqlite")]
     mod takeovers;
 }
 
@@ -44,6 +49,7 @@ mod exchange {
     mod origin;
     mod pace;
     mod principal;
+    mod relayed;
 }
 
 mod protocol {

@@ -92,6 +92,8 @@ impl Change<'_> {
             (Operation::Attach(conn), Outcome::Attached(result)) => {
                 self.attached((nonce, conn), result);
             }
+            (Operation::Take, Outcome::Taken(result)) => self.taken(result),
+            (Operation::Withdraw, Outcome::Withdrawn(result)) => self.withdrawn(nonce, result),
             (operation, outcome) => {
                 log_later!(self, ERROR, [], ?operation, ?outcome, "a store gave an outcome of another operation");
             }

@@ -93,14 +93,16 @@ impl Shared {
 
     /// Makes a session one that can be found. The one that has its id already, if there is one.
     pub(crate) fn register(&self, cell: &Arc<Cell>) -> Result<Option<Arc<Cell>>, EngineError> {
-        {
+        let replaced = {
             let mut sessions = lock(&self.sessions);
-            if let Some(open) = sessions.get(&cell.id) {
+            // One that another process has ends here, and is not to be found meanwhile.
+            if let Some(open) = sessions.get(&cell.id).filter(|open| !open.is_fenced()) {
                 return Ok(Some(Arc::clone(open)));
             }
             lock(&self.timed).insert(cell.number, Timed::Session(Arc::downgrade(cell)));
-            sessions.insert(Arc::clone(&cell.id), Arc::clone(cell));
-        }
+            sessions.insert(Arc::clone(&cell.id), Arc::clone(cell))
+        };
+        drop(replaced);
         // After it can be found, so that a drain or a close that begins now misses no session.
         let draining_ms = self.draining_ms.load(Ordering::SeqCst);
         if draining_ms != 0 {

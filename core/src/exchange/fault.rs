@@ -26,6 +26,8 @@ pub enum Fault<'a> {
     SessionNotTold,
     /// There is no such session for who asks (W-083, I7).
     SessionUnknown,
+    /// The event store gave no sign for so long that another process may have the session.
+    StoreSilent,
     /// The session has as many requests in flight as it may have (I11).
     TooManyRequests,
     /// No further session fits (I11).
@@ -46,6 +48,7 @@ impl<'a> Fault<'a> {
             "session_ended" => Self::SessionEnded,
             "session_not_told" => Self::SessionNotTold,
             "session_unknown" => Self::SessionUnknown,
+            "store_silent" => Self::StoreSilent,
             "too_many_requests" => Self::TooManyRequests,
             "too_many_sessions" => Self::TooManySessions,
             _ => return None,
@@ -71,6 +74,9 @@ impl<'a> Fault<'a> {
             Self::SessionEnded => wording.session_ended(),
             Self::SessionNotTold => wording.session_not_told(),
             Self::SessionUnknown => wording.session_unknown(),
+            Self::StoreSilent => {
+                Refusal::new(503, INTERNAL_ERROR, "Service Unavailable: the event store gives no sign")
+            }
             Self::TooManyRequests => {
                 Refusal::new(429, INTERNAL_ERROR, "Too many requests of this session are running: wait for one to end")
             }

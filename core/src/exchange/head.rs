@@ -1,6 +1,6 @@
 //! How the answer to an HTTP request starts.
 
-use crate::protocol::{Dialect, Refusal};
+use crate::protocol::{Dialect, Refusal, retry_after_s};
 
 /// How the answer to an HTTP request starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,11 +22,18 @@ impl AnswerHead {
     pub const JSON: Self = Self { content_type: Some("application/json"), ..Self::EMPTY };
     /// There is nothing to come back for.
     pub const NO_CONTENT: Self = Self { status: 204, ..Self::EMPTY };
+    /// The messages of a POST are taken.
+    pub const ACCEPTED: Self = Self { status: 202, ..Self::EMPTY };
     /// Nothing, and nothing is known.
     pub const EMPTY: Self = Self { status: 200, content_type: None, names_session: true, is_refusal: false };
 
     /// Of a refusal.
     pub fn refused(refusal: &Refusal, dialect: &Dialect) -> Self {
         Self { status: refusal.status, names_session: refusal.names_session(dialect), is_refusal: true, ..Self::JSON }
+    }
+
+    /// The value of `Retry-After`, in seconds, where the answer has it: see [`Refusal::retry_after_s`].
+    pub fn retry_after_s(&self) -> Option<u32> {
+        retry_after_s(self.status)
     }
 }

@@ -7,6 +7,7 @@ mod join;
 mod origin;
 mod pace;
 mod principal;
+mod relayed;
 
 pub use admission::{Action, Admission};
 pub use fault::Fault;
@@ -15,6 +16,7 @@ pub use join::Join;
 pub use origin::Allowed;
 pub use pace::{Pace, Pause, Turn};
 pub use principal::{Asker, CREDENTIAL_HEADERS};
+pub use relayed::{RELAYED_HEADERS, Relayed, RelayedMethod, Unreadable};
 
 use crate::protocol::Head;
 

@@ -70,6 +70,14 @@ impl Origin {
     pub fn of_request(id: &RequestId) -> Self {
         if id.as_text().len() < MAX_NAME_LEN { Self::Request(id.clone()) } else { Self::Unnamed }
     }
+
+    /// The same for the stream of a POST that carries these requests.
+    pub fn of_requests(ids: &[RequestId]) -> Self {
+        match ids {
+            [only] => Self::of_request(only),
+            _ => Self::Unnamed,
+        }
+    }
 }
 
 /// A position in a stream, as a client presents it.

@@ -74,6 +74,11 @@ impl Refusal {
         Self { request, ..self }
     }
 
+    /// The value of `Retry-After`, in seconds: what is refused with 503 may be taken soon.
+    pub fn retry_after_s(&self) -> Option<u32> {
+        retry_after_s(self.status)
+    }
+
     /// Whether the answer has the session id header. The Python SDK's refusals have it, but for those that say that there is
     /// no such session: of these it says nothing.
     pub fn names_session(&self, dialect: &Dialect) -> bool {
@@ -97,6 +102,11 @@ impl Refusal {
     }
 }
 
+/// In how many seconds what is answered with this status may be asked again.
+pub(crate) fn retry_after_s(status: u16) -> Option<u32> {
+    (status == 503).then_some(1)
+}
+
 /// Whose texts and codes a refusal has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wording {
@@ -104,6 +114,21 @@ pub enum Wording {
     Python,
     /// Of the `@modelcontextprotocol` packages on npm.
     TypeScript,
+}
+
+/// Why a request does not get to the process that has its session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotRelayed {
+    /// The event store cannot be asked.
+    NotStored,
+    /// As much waits there as may.
+    InboxFull,
+    /// It did not begin in time.
+    NotBegun,
+    /// Its host does not take what is relayed.
+    NotServed,
+    /// It is of an older release, or has another key.
+    NotRead,
 }
 
 /// The status of a session that is not there.
@@ -239,6 +264,18 @@ impl Wording {
     /// The event store does not keep up with what is sent.
     pub fn store_behind(self) -> Refusal {
         Refusal::new(503, INTERNAL_ERROR, "Service Unavailable: too much waits for the event store")
+    }
+
+    /// The request cannot be brought to the process that has its session.
+    pub fn not_relayed(self, why: NotRelayed) -> Refusal {
+        let why = match why {
+            NotRelayed::NotStored => "the event store does not take the request now",
+            NotRelayed::InboxFull => "too much waits for the process that has the session",
+            NotRelayed::NotBegun => "the process that has the session does not answer",
+            NotRelayed::NotServed => "the process that has the session takes no requests from other processes",
+            NotRelayed::NotRead => "the process that has the session cannot read the request",
+        };
+        Refusal::new(503, INTERNAL_ERROR, format!("Service Unavailable: {why}"))
     }
 
     /// Whether there is such a session is known to the event store alone, which cannot tell now.

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 
 use crate::protocol::jsonrpc::{INTERNAL_ERROR, REQUEST_CANCELLED, write_error};
-use crate::protocol::{Origin, RequestId};
+use crate::protocol::{Origin, Refusal, RequestId};
 
 /// Why a request ends without a response of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,12 +99,35 @@ pub fn ends_payload(ends: &[(RequestId, SynthesizedEnd)]) -> Bytes {
     end_payload(only, *end)
 }
 
+/// The same end for all requests of a stream.
+pub fn same_end(requests: &[RequestId], end: SynthesizedEnd) -> Bytes {
+    ends_payload(&requests.iter().map(|id| (id.clone(), end)).collect::<Vec<_>>())
+}
+
+/// What these requests get that were refused after their answer had begun. A refusal that answers none of them names none.
+pub fn refusal_payload(requests: &[RequestId], refusal: &Refusal) -> Bytes {
+    let mut out = Vec::with_capacity(128);
+    let mut write = |id: Option<&RequestId>| write_error(&mut out, id, refusal.code, &refusal.message);
+    match requests {
+        // The id belongs to another request, whose answer must not be mistaken for this one.
+        _ if refusal.error_id.is_some() => write(None),
+        [] => write(None),
+        [only] => write(Some(only)),
+        several => {
+            let parts: Vec<Bytes> =
+                several.iter().map(|id| refusal_payload(std::slice::from_ref(id), refusal)).collect();
+            return [&b"["[..], &parts.join(&b','), b"]"].concat().into();
+        }
+    }
+    out.into()
+}
+
 /// The error for a stream that was opened for these requests, as far as they are known. The standalone stream has no end.
 pub fn stream_end(origin: &Origin, requests: &[RequestId], end: SynthesizedEnd) -> Option<Bytes> {
     match origin {
         Origin::Standalone => None,
         Origin::Request(request) => Some(end_payload(request, end)),
         Origin::Unnamed if requests.is_empty() => Some(nameless_end(end)),
-        Origin::Unnamed => Some(ends_payload(&requests.iter().map(|id| (id.clone(), end)).collect::<Vec<_>>())),
+        Origin::Unnamed => Some(same_end(requests, end)),
     }
 }

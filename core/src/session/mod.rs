@@ -10,7 +10,7 @@ mod streams;
 
 use std::collections::{BTreeMap, HashMap};
 
-pub use ends::{SynthesizedEnd, end_payload, ends_payload, nameless_end, stream_end};
+pub use ends::{SynthesizedEnd, end_payload, ends_payload, nameless_end, refusal_payload, same_end, stream_end};
 pub use routing::{OutgoingKind, Route};
 pub use streams::Stream;
 

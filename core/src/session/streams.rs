@@ -93,7 +93,8 @@ impl Session {
         }
     }
 
-    /// Opens the stream of a POST that carries these requests, with its first connection.
+    /// Opens the stream of a POST that carries these requests, with its first connection. Without one the store has its log, which
+    /// somebody else reads.
     ///
     /// # Errors
     /// The first id that is already in flight, or stands twice; nothing has changed then (F-08).
@@ -103,29 +104,31 @@ impl Session {
         nonce: StreamNonce,
         requests: &[RequestId],
         initialize: Option<Revision>,
-        conn: (ConnectionId, u16),
+        conn: Option<(ConnectionId, u16)>,
         out: &mut Vec<Step>,
     ) -> Result<(), RequestId> {
         self.claim_requests(nonce, requests)?;
-        let origin = match requests {
-            [only] => Origin::of_request(only),
-            _ => Origin::Unnamed,
-        };
+        let origin = Origin::of_requests(requests);
         if let (Some(revision), [only]) = (initialize, requests) {
             self.initialize = Some(only.clone());
             self.revision = Some(revision);
         }
         let rules = self.stream_rules(false);
         let chain = Chain::start(&nonce.0);
-        let mut stream = Stream::new(nonce, origin, Machine::new(rules, self.pacing, chain.tag()), chain);
+        let machine = match conn {
+            Some(_) => Machine::new(rules, self.pacing, chain.tag()),
+            None => Machine::follow(rules, self.pacing, chain.tag(), Follow::default()),
+        };
+        let mut stream = Stream::new(nonce, origin, machine, chain);
         stream.open = requests.to_vec();
         self.streams.insert(nonce, Box::new(stream));
         self.last_contact = now;
-        let (conn, jitter) = conn;
         if let Some(retry_ms) = self.draining {
             let _ = self.handle(now, nonce, Input::Drain { retry_ms }, out);
         }
-        let _ = self.handle(now, nonce, Input::Open { conn, jitter }, out);
+        if let Some((conn, jitter)) = conn {
+            let _ = self.handle(now, nonce, Input::Open { conn, jitter }, out);
+        }
         if self.draining.is_some() && !rules.early_close {
             self.end_stream(now, nonce, SynthesizedEnd::Draining, out);
         }

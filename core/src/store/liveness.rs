@@ -5,6 +5,8 @@
 //! look at the count, and an owner is lost when it stood still for long enough in what they saw.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use crate::Ms;
 
@@ -59,11 +61,61 @@ impl Sightings {
     }
 }
 
+/// When the signs of life of this store object had their answers. Others may take it for gone where these stay away.
+#[derive(Debug)]
+pub struct Pulse {
+    opened: Instant,
+    /// When the last sign with an answer was given, in milliseconds after that.
+    last_ms: AtomicU64,
+    patience_ms: u64,
+}
+
+impl Pulse {
+    /// A sign was given just now.
+    pub fn new(owner_lost_ms: u64) -> Self {
+        Self { opened: Instant::now(), last_ms: AtomicU64::new(0), patience_ms: owner_lost_ms / 2 }
+    }
+
+    /// A sign that was given at this time has its answer. Others may have seen it at once: the answer's own time says nothing.
+    pub fn answered(&self, given: Instant) {
+        self.last_ms.fetch_max(self.ms(given), Ordering::Relaxed);
+    }
+
+    /// See [`EventStore::is_cut_off`](super::EventStore::is_cut_off).
+    pub fn is_cut_off(&self) -> bool {
+        self.is_cut_off_at(Instant::now())
+    }
+
+    fn is_cut_off_at(&self, now: Instant) -> bool {
+        self.ms(now).saturating_sub(self.last_ms.load(Ordering::Relaxed)) >= self.patience_ms
+    }
+
+    fn ms(&self, at: Instant) -> u64 {
+        u64::try_from(at.saturating_duration_since(self.opened).as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const LOST: u64 = 10_000;
+
+    #[test]
+    fn o18_an_owner_is_cut_off_when_no_sign_of_half_the_time_had_an_answer() {
+        let pulse = Pulse::new(LOST);
+        let at = |ms| pulse.opened + Duration::from_millis(ms);
+        let is_cut_off = |ms| pulse.is_cut_off_at(at(ms));
+        assert!(!is_cut_off(0) && !is_cut_off(4_999) && is_cut_off(5_000));
+        // It was given before the others begin to count, however late its answer came.
+        pulse.answered(at(2_500));
+        assert!(!is_cut_off(7_499) && is_cut_off(7_500));
+        pulse.answered(at(1_000));
+        assert!(!is_cut_off(7_499), "an answer that was overtaken");
+        assert!(!pulse.is_cut_off());
+    }
 
     #[test]
     fn an_owner_is_lost_after_four_looks_over_the_whole_time() {

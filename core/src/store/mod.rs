@@ -42,7 +42,7 @@ pub use flush::flush;
 pub use host::{HostOperation, HostReplay, HostRequest, HostStore};
 pub use inbox::{MAX_INBOX_BYTES, MAX_INBOX_MESSAGES, MAX_TAKEN, check_inbox};
 pub use limits::Limits;
-pub use liveness::{Sightings, beat_ms};
+pub use liveness::{Pulse, Sightings, beat_ms};
 pub use mailbox::{Ask, Backend, BlockingBackend, Fault, Kind, Op, Queued};
 pub use memory::MemoryStore;
 pub use open::{Durability, OpenError, StoreOptions, WallClock, is_remote, open, shown_address};
@@ -333,6 +333,12 @@ pub trait EventStore: Send + Sync {
 
     /// What it holds is there for whoever opens it next.
     fn outlives_process(&self) -> bool {
+        false
+    }
+
+    /// No sign of life of this store object was answered for half of the time after which others take it for gone: a session
+    /// that it owns may be another's by now. Never where there are no others. The call does not wait for the store.
+    fn is_cut_off(&self) -> bool {
         false
     }
 

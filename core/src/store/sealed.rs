@@ -155,14 +155,15 @@ impl Opening {
         held: Result<Vec<RunningLog>, StoreError>,
     ) -> Result<Vec<RunningLog>, StoreError> {
         let mut held = held?;
-        for log in &mut held {
-            let key = StreamKey { session: Arc::clone(session), nonce: log.nonce };
-            log.about = self.open(&key, Place::About, &log.about)?.into();
+        for RunningLog { nonce, about, .. } in &mut held {
+            let key = StreamKey { session: Arc::clone(session), nonce: *nonce };
+            let opened = self.open(&key, Place::About, about);
+            *about = readable(&key, "what a log was created with", opened.map(Bytes::from));
         }
         Ok(held)
     }
 
-    /// A message that cannot be read is told as an empty one: its owner ends its log, and the others begin.
+    /// Its owner ends the log of an empty message.
     fn taken(&self, session: &Arc<str>, taken: Result<Vec<Mail>, StoreError>) -> Result<Vec<Mail>, StoreError> {
         let mut taken = taken?;
         for Mail { nonce, message, .. } in &mut taken {
@@ -171,10 +172,7 @@ impl Opening {
             let opened = self.open(&key, Place::About, about).and_then(|about| {
                 Ok(Message { about: about.into(), body: self.open(&key, Place::Message, body)?.into() })
             });
-            *message = opened.unwrap_or_else(|error| {
-                tracing::error!(target: "tailrope", %session, stream = nonce.hex(), %error, "a message cannot be read");
-                Message::default()
-            });
+            *message = readable(&key, "a message", opened);
         }
         Ok(taken)
     }
@@ -227,6 +225,15 @@ impl Complete for Opening {
             other @ (Outcome::Done(_) | Outcome::Withdrawn(_)) => other,
         });
     }
+}
+
+/// What cannot be read is told as empty: it is of one log, and others are told with it (I9).
+fn readable<T: Default>(key: &StreamKey, what: &str, opened: Result<T, StoreError>) -> T {
+    opened.unwrap_or_else(|error| {
+        let (session, stream) = (&key.session, key.nonce.hex());
+        tracing::error!(target: "tailrope", %session, stream, %error, "{what} cannot be read");
+        T::default()
+    })
 }
 
 /// A secret for another use than encryption.
@@ -382,6 +389,10 @@ impl EventStore for SealedStore {
 
     fn outlives_process(&self) -> bool {
         self.inner.outlives_process()
+    }
+
+    fn is_cut_off(&self) -> bool {
+        self.inner.is_cut_off()
     }
 
     fn chain_key(&self) -> Option<ChainKey> {

@@ -10,10 +10,10 @@ use tailrope_core::protocol::{
     Dialect, EventId, IdEncoder, ListChanged, MAX_SEQ, Origin, RequestId, Revision, StreamNonce, sse,
 };
 use tailrope_core::store::{
-    Answer, Append, Attach, Attached, AttachedLog, Epoch, EventStore, Hold, LogPage, Mail, Owner, ReadLimit,
+    Answer, Append, Attach, Attached, AttachedLog, Epoch, EventStore, Hold, LogPage, Mail, Message, Owner, ReadLimit,
     RunningLog, SessionRecord, StoreError, StreamKey, Ticket, Usage, Watcher,
 };
-use tailrope_core::stream::{EventKind, Pacing, Page, Seq, StoredEvent};
+use tailrope_core::stream::{EventKind, Paced, Pacing, Page, Seq, StoredEvent};
 
 use crate::kit::common::{Bench, notification, response};
 use crate::kit::dice::Dice;
@@ -21,6 +21,12 @@ use crate::suffix::{self, Asked};
 
 /// Steps of one schedule.
 const MAX_STEPS: u32 = 200;
+/// What a log says of how its connections are paced.
+const PACED: [Paced; 3] = [
+    Paced { retry_ms: None, hold_ms: None, closes: 0 },
+    Paced { retry_ms: Some(30), hold_ms: Some(0), closes: 1 },
+    Paced { retry_ms: Some(u32::MAX), hold_ms: Some(u64::MAX), closes: u64::MAX },
+];
 const REVISIONS: [Revision; 4] =
     [Revision::V2025_11_25, Revision::V2025_06_18, Revision::V2025_03_26, Revision::V2024_11_05];
 
@@ -97,6 +103,17 @@ impl Anything {
         about.into()
     }
 
+    fn message(dice: &mut Dice) -> Message {
+        let body = match dice.below(5) {
+            0 => Vec::new(),
+            1 => notification("n"),
+            2 => response(&request(1)),
+            3 => br#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"n"}}"#.to_vec(),
+            _ => b"\xFF{".to_vec(),
+        };
+        Message { about: Self::about(dice), body: body.into() }
+    }
+
     fn epoch(dice: &mut Dice) -> Epoch {
         Epoch { number: [0, 1, 2, u64::MAX][dice.place(4)], salt: dice.below(2) }
     }
@@ -119,9 +136,11 @@ impl Anything {
         let head = if dice.below(4) == 3 || up_to == Seq::MAX { position(dice) } else { up_to };
         let low = if dice.below(4) == 3 { position(dice) } else { 1 };
         let tag_at = [Some(0), Some(0), Some(1), None][dice.place(4)];
+        let chain = dice.below(3);
         LogPage {
             page: Page { events, head, low, tag_at },
-            chain: dice.below(3),
+            chain,
+            paced: PACED[usize::try_from(chain).unwrap_or(0)],
             is_finished: dice.below(3) == 2,
             tail: (dice.below(4) == 3).then(|| Bytes::from(response(&request(1)))),
             readers: [0, 1, 2, u64::MAX][dice.place(4)],
@@ -165,6 +184,9 @@ impl EventStore for Anything {
         if let Some(failed) = Self::fails(dice) {
             return failed;
         }
+        if attach.message.is_some() && dice.one_in(8) {
+            return Answer::Now(Err(StoreError::InboxFull { max: 1 }));
+        }
         if dice.below(8) == 7 {
             return Answer::ok(Attached { is_foreign: dice.one_in(2), ..Attached::default() });
         }
@@ -179,8 +201,11 @@ impl EventStore for Anything {
         attach.stream.iter().for_each(|stream| self.note(*stream));
         let log = attach.stream.filter(|_| dice.below(8) < 7).map(|stream| AttachedLog {
             about: Self::about(dice),
-            retry_ms: [None, Some(0), Some(50), Some(u32::MAX)][dice.place(4)],
-            page: Self::log(dice, stream, attach.after, attach.limit.up_to),
+            page: {
+                let retry_ms = [None, Some(0), Some(50), Some(u32::MAX)][dice.place(4)];
+                let page = Self::log(dice, stream, attach.after, attach.limit.up_to);
+                LogPage { paced: Paced { retry_ms, ..page.paced }, ..page }
+            },
         });
         Answer::ok(Attached { session: Some(session), is_foreign: false, log })
     }
@@ -191,12 +216,23 @@ impl EventStore for Anything {
         Self::fails(dice).unwrap_or_else(|| Answer::ok(Self::log(dice, key.nonce, after, limit.up_to)))
     }
 
-    fn take(&self, _: &str, _: Epoch, _: u64, _: &Ticket) -> Answer<Vec<Mail>> {
-        Answer::ok(Vec::new())
+    fn take(&self, _: &str, _: Epoch, after: u64, _: &Ticket) -> Answer<Vec<Mail>> {
+        let mut dice = lock(&self.dice);
+        let dice = &mut *dice;
+        if let Some(failed) = Self::fails(dice) {
+            return failed;
+        }
+        let count = dice.below(3);
+        let mail = |_| {
+            let number = [after.saturating_add(1), after, u64::MAX][dice.place(3)];
+            Mail { number, nonce: nonce(dice.below(3)), message: Self::message(dice) }
+        };
+        Answer::ok((0..count).map(mail).collect())
     }
 
     fn withdraw(&self, _: Ms, _: &StreamKey, _: &Bytes, _: &Ticket) -> Answer<bool> {
-        Answer::ok(false)
+        let mut dice = lock(&self.dice);
+        Self::fails(&mut dice).unwrap_or_else(|| Answer::ok(dice.one_in(2)))
     }
 
     fn release(&self, _: &str, _: Epoch) {}
@@ -336,6 +372,7 @@ impl World {
                 if let Some(watcher) = watcher.and_then(|watcher| watcher.upgrade()) {
                     let stream = streams.get(usize::try_from(at).unwrap_or(0));
                     stream.map_or_else(|| watcher.all_changed(), |stream| watcher.changed(*stream));
+                    watcher.posted();
                 }
             }
             14 => self.bench.advance([1, 40, 300, 1_000, 20_000][usize::try_from(self.below(5)).unwrap_or(0)]),

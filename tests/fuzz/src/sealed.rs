@@ -7,8 +7,9 @@ use bytes::Bytes;
 use tailrope_core::Ms;
 use tailrope_core::protocol::StreamNonce;
 use tailrope_core::store::{
-    Answer, Append, Attach, Attached, Complete, EncryptionKey, Epoch, EventStore, Hold, Limits, LogPage, MemoryStore,
-    Operation, Outcome, ReadLimit, RunningLog, SealedStore, SessionRecord, StoreError, StreamKey, Ticket, Usage,
+    Answer, Append, Attach, Attached, Complete, EncryptionKey, Epoch, EventStore, Hold, Limits, LogPage, Mail,
+    MemoryStore, Message, Operation, Outcome, ReadLimit, RunningLog, SealedStore, SessionRecord, StoreError, StreamKey,
+    Ticket, Usage,
 };
 use tailrope_core::stream::{Chain, EventKind, Seq, StoredEvent};
 
@@ -80,7 +81,7 @@ impl Damaged {
 }
 
 impl EventStore for Damaged {
-    passes_on!(append take withdraw release settle drop_stream drop_session sweep usage);
+    passes_on!(append withdraw release settle drop_stream drop_session sweep usage);
 
     fn hold(&self, session: &str, hold: &Hold, ticket: &Ticket) -> Answer<Vec<RunningLog>> {
         let mut running = now(self.inner.hold(session, hold, ticket));
@@ -97,6 +98,15 @@ impl EventStore for Damaged {
             self.damage_page(&mut log.page);
         }
         Answer::Now(attached)
+    }
+
+    fn take(&self, session: &str, epoch: Epoch, after: u64, ticket: &Ticket) -> Answer<Vec<Mail>> {
+        let mut taken = now(self.inner.take(session, epoch, after, ticket));
+        for mail in taken.iter_mut().flatten() {
+            mail.message.about = self.damage(&mail.message.about).into();
+            mail.message.body = self.damage(&mail.message.body).into();
+        }
+        Answer::Now(taken)
     }
 
     fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<LogPage> {
@@ -156,7 +166,7 @@ pub(crate) fn run(mut reader: Reader<'_>) {
         about: about.clone(),
         primes: false,
         end: None,
-        retry_ms: None,
+        paced: None,
     };
     let epochs = [1, 2].map(|number| Epoch { number, salt: 1 });
     let record = SessionRecord { principal: Some(principal.as_str().into()), ..SessionRecord::default() };
@@ -165,10 +175,12 @@ pub(crate) fn run(mut reader: Reader<'_>) {
     now(store.append(Ms(0), &key, epochs[0], &append, &ticket(Operation::Append))).expect("it is taken");
 
     let hold = Hold { epoch: epochs[1], seen: Some(epochs[0]), record: None };
-    match now(store.hold(&session, &hold, &ticket(Operation::Hold))) {
-        Ok(running) => assert!(!was_changed() && running[0].about == about, "what was changed is not taken"),
-        Err(error) => assert!(was_changed() && matches!(error, StoreError::Failed(_)), "{error}"),
-    }
+    let running = now(store.hold(&session, &hold, &ticket(Operation::Hold))).expect("it is taken over all the same");
+    assert_eq!(
+        running[0].about,
+        if was_changed() { Bytes::new() } else { about.clone() },
+        "what was changed is not taken"
+    );
     let end = Append { first: 3, events: Vec::new(), end: Some(Bytes::copy_from_slice(tail)), ..append };
     now(store.append(Ms(0), &key, epochs[1], &end, &ticket(Operation::Append))).expect("it is taken");
 
@@ -186,6 +198,18 @@ pub(crate) fn run(mut reader: Reader<'_>) {
         }
         Err(error) => assert!(was_changed() && matches!(error, StoreError::Failed(_)), "{error}"),
     }
+    let message = Message { about, body: Bytes::copy_from_slice(payloads[0]) };
+    let posted = StreamNonce(nonce.0.map(|byte| !byte));
+    let post = Attach { stream: Some(posted), message: Some(message.clone()), ..attach.clone() };
+    let told = now(store.attach(&session, &post, &ticket(Operation::Attach(3))));
+    assert_eq!(told.is_err(), was_changed(), "it is left, whether its log can be read or not");
+    let mail = now(store.take(&session, epochs[1], 0, &ticket(Operation::Take))).expect("the owner takes");
+    assert_eq!((mail.len(), mail[0].nonce), (1, posted));
+    assert_eq!(
+        mail[0].message,
+        if was_changed() { Message::default() } else { message },
+        "what was changed is not taken"
+    );
     let foreign = Attach { principal: Some(format!("{principal}x").into()), ..attach };
     let found = now(store.attach(&session, &foreign, &ticket(Operation::Attach(2)))).expect("nothing is read");
     assert!(found.is_foreign && found.session.is_none() && found.log.is_none(), "I7");

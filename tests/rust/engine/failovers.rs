@@ -3,18 +3,18 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::kit::common::{Answered, Bench, NEW, broadcast, call, id, listen, notify, respond, resume};
-use crate::kit::processes::{adopt, adopt_known, ended, events, has, open_session, read_until};
+use crate::kit::common::{Answered, Bench, NEW, broadcast, call, id, listen, notify, read_now, respond, resume};
+use crate::kit::processes::{adopt, adopt_known, begun, ended, events, has, open_session, read_until};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tailrope_core::Ms;
-use tailrope_core::engine::{Options, SessionHandle};
+use tailrope_core::engine::{Clock, Options, SessionHandle};
 use tailrope_core::protocol::StreamNonce;
 use tailrope_core::store::{
     Answer, Append, Attach, Attached, Complete, Epoch, EventStore, Hold, Limits, LogPage, Mail, MemoryStore, Operation,
     Outcome, ReadLimit, RunningLog, StreamKey, Ticket, Usage, Watcher, Watchers,
 };
-use tailrope_core::stream::Seq;
+use tailrope_core::stream::{CloseReason, Seq};
 
 enum Done {
     Hold(Box<str>, Hold),
@@ -324,4 +324,48 @@ fn i8_a_session_that_the_store_lost_is_there_again() {
     broadcast(&world.session, "b").unwrap();
     let answered = read_until(&world.there, &listener, has(1));
     assert_eq!(events(&answered), [json!({"event": 1, "is": "b"})]);
+}
+
+/// A cursor behind the second event of the call, which the store loses then.
+fn ahead(world: &World) -> String {
+    notify(&world.session, 1, "b").unwrap();
+    let reader = resume(&world.session, &world.cursor);
+    let cursor = read_until(&world.here, &reader, has(2)).last_id();
+    world.store.lose(1);
+    cursor
+}
+
+#[test]
+fn o10_a_cursor_that_is_ahead_of_a_living_owners_log_waits_for_the_owner() {
+    let world = World::new();
+    let cursor = ahead(&world);
+    let reader = resume(&adopt_known(&world.there), &cursor);
+    let mut answered = read_until(&world.there, &reader, begun);
+    assert_eq!(answered.frames(), [json!({"priming": 2, "retry_ms": 3000})], "its own position");
+    world.there.advance(5_000);
+    assert_eq!(read_now(&reader).end, None);
+    // A second reader of the same call comes before the owner has heard.
+    let newer = resume(&adopt_known(&world.there), &cursor);
+    answered = read_until(&world.there, &newer, begun);
+    assert_eq!(answered.frames(), [json!({"priming": 2, "retry_ms": 3000})]);
+    assert_eq!(read_until(&world.there, &reader, ended).end, Some(CloseReason::Superseded), "I4");
+    world.store.is_back();
+    notify(&world.session, 1, "c").unwrap();
+    assert_eq!(events(&read_until(&world.there, &newer, has(1))), [json!({"event": 3, "is": "c"})], "I3");
+    assert_eq!(world.here.engine.stats().logs_lost, 0);
+    assert_eq!(world.there.engine.stats().resumes_lost, 0);
+}
+
+#[test]
+fn o10_a_cursor_that_stays_ahead_is_unknown_when_the_wait_is_over() {
+    let world = World::new();
+    let cursor = ahead(&world);
+    let reader = resume(&adopt_known(&world.there), &cursor);
+    let began = world.there.clock.now();
+    let answered = read_until(&world.there, &reader, ended);
+    let unknown = json!({"tombstone": {"error": -32603, "id": 1}});
+    assert_eq!((events(&answered), answered.end), (vec![unknown], Some(CloseReason::Complete)), "I13");
+    let waited_ms = world.there.clock.now().since(began);
+    assert!((10_000..11_000).contains(&waited_ms), "store_wait_ms: {waited_ms}");
+    assert_eq!(world.there.engine.stats().resumes_lost, 1);
 }

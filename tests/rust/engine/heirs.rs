@@ -1,7 +1,7 @@
 //! Sessions whose owner is gone, or seemed to be: who comes for them takes them over, and what ran gets an end (I13).
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::kit::any_order::AnyOrder;
@@ -13,8 +13,9 @@ use crate::kit::processes::{
 };
 use serde_json::{Value, json};
 use tailrope_core::Ms;
-use tailrope_core::engine::{Connection, Engine, NoWake, Options, SessionHandle};
-use tailrope_core::protocol::{EventId, RequestId, Revision};
+use tailrope_core::engine::{Adoption, Clock, Connection, Engine, NoWake, Options, SessionHandle, Wake};
+use tailrope_core::exchange::{Asker, Request, Terms};
+use tailrope_core::protocol::{Dialect, EventId, IdEncoder, RequestId, Revision};
 use tailrope_core::store::contract::Caller;
 use tailrope_core::store::{Attach, AttachedLog, Operation, StoreOptions, session_name};
 use tailrope_core::stream::CloseReason;
@@ -230,5 +231,176 @@ fn f_45_a_session_that_ends_because_what_serves_it_goes_stays_readable() {
         assert_eq!(events(&done), [json!({"event": 1, "is": "a"}), json!({"event": 2, "is": {"result": 1}})]);
         let left = read_until(&there, &resume(&seen, &cursors[1]), ended);
         assert_eq!(events(&left).pop(), Some(json!({"tombstone": {"error": -32603, "id": 2}})), "I13");
+    }
+}
+
+#[test]
+fn i13_a_call_whose_reader_is_sent_away_each_time_gets_its_end() {
+    // The owner says goodbye, or stands still: then it takes several looks to know.
+    for says_goodbye in [true, false] {
+        let folder = Folder::new();
+        let owner = process(&folder, 0);
+        let session = open_session(&owner, "s", NEW);
+        let connection = call(&session, 1);
+        notify(&session, 1, "a").unwrap();
+        session.close_connection(&id(1), Some(20), Some(0));
+        let mut cursor = read_until(&owner, &connection, ended).last_id();
+        if says_goodbye {
+            owner.engine.release();
+        }
+        let store = AnyOrder::new(store_in(&folder, impatient()));
+        let options = Options { store: Some(Arc::clone(&store) as _), owner_lost_ms: 30, ..Options::default() };
+        let heir = Bench::new(options);
+        // Nobody is there when the store answers, but to who has come.
+        store.hold(|operation| matches!(operation, Operation::Look(_) | Operation::Hold));
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let polled = read_until(&heir, &resume(&adopt_known(&heir), &cursor), ended);
+            if polled.end == Some(CloseReason::Complete) {
+                assert_eq!(events(&polled), [json!({"tombstone": {"error": -32603, "id": 1}})]);
+                assert!(polled.text.contains(GONE), "{}", polled.text);
+                break;
+            }
+            assert_eq!((events(&polled), polled.end), (vec![], Some(CloseReason::Polled)));
+            assert!(Instant::now() < deadline, "nobody ends the call");
+            cursor = polled.last_id();
+            store.answer_all();
+        }
+        wait_until(|| heir.engine.stats().sessions == 0);
+    }
+}
+
+#[test]
+fn i13_a_session_that_is_taken_over_is_kept_until_its_calls_have_their_ends() {
+    let folder = Folder::new();
+    let owner = process(&folder, 0);
+    let (_session, cursors) = two_running(&owner);
+    owner.engine.release();
+    let (heir, store, _) = late_heir(&folder);
+    store.hold(|operation| *operation == Operation::Hold);
+    let reader = resume(&adopt_known(&heir), &cursors[0]);
+    read_until(&heir, &reader, begun);
+    drop(reader);
+    store.wait_for(&heir, 1);
+    assert_eq!(heir.engine.stats().sessions, 1, "nobody else would end them");
+    store.answer_all();
+    wait_until(|| cursors.iter().all(|cursor| log_of(&folder, cursor).page.is_finished));
+    wait_until(|| heir.engine.stats().sessions == 0);
+}
+
+/// The owner of a session with two calls, which another process has taken over: the owner has not heard of it.
+fn taken_over(folder: &Folder) -> (Bench, SessionHandle, [String; 2]) {
+    let store = LateLooks::new(store_in(folder, StoreOptions::default()));
+    store.hears_nothing.store(true, Ordering::SeqCst);
+    let here = Bench::new(Options { store: Some(store as _), ..Options::default() });
+    let (session, cursors) = two_running(&here);
+    let there = process_at(folder, 0, impatient());
+    let elsewhere = read_until(&there, &resume(&adopt_known(&there), &cursors[0]), ended);
+    assert_eq!(events(&elsewhere), [json!({"tombstone": {"error": -32603, "id": 1}})]);
+    wait_until(|| log_of(folder, &cursors[1]).page.is_finished);
+    (here, session, cursors)
+}
+
+#[test]
+fn i13_a_session_that_goes_on_elsewhere_is_never_unknown_where_its_owner_comes_back() {
+    let folder = Folder::new();
+    let (here, session, cursors) = taken_over(&folder);
+    // Which of them finds out first does not matter. None of them is told that the session has ended.
+    let finds_out = resume(&session, &cursors[0]);
+    let answered = read_until(&here, &finds_out, ended);
+    assert_eq!((answered.status, answered.end), (Some(503), Some(CloseReason::Ended)), "{}", answered.text);
+    assert!(session.has_ended(), "its host looks it up");
+    let wake = || Arc::new(NoWake);
+    let refused = [
+        session.call(&[id(3)], None, wake(), 0),
+        session.call_json(&[id(3)], None, wake(), 0),
+        session.listen(wake(), 0),
+        session.resume(&cursors[0], None, wake(), 0),
+    ];
+    for refusal in refused.map(|answer| answer.expect_err("it is not served by what is left of it")) {
+        assert_eq!(refusal.status, 503, "{}", refusal.message);
+    }
+    let request = Request { asker: Asker { named: Some("alice"), ..Asker::default() }, ..Request::default() };
+    session.claim(request.asker.principal().as_deref());
+    let refused = session.admit(&request, &Terms::default()).expect_err("nor is it admitted");
+    assert_eq!(refused.status, 503, "{}", refused.message);
+    assert!(here.engine.session("s", Some("alice")).is_none());
+    for (cursor, number) in cursors.iter().zip([1, 2]) {
+        let answered = read_until(&here, &resume(&adopt_known(&here), cursor), ended);
+        assert_eq!(events(&answered), [json!({"tombstone": {"error": -32603, "id": number}})]);
+    }
+}
+
+/// Looks a session up at the moment in which its last connections are told that it is over here.
+struct LooksUp {
+    engine: Engine,
+    found: Mutex<Vec<(bool, Adoption)>>,
+}
+
+impl Wake for LooksUp {
+    fn wake(&self, _key: u64) {
+        let is_there = self.engine.session("s", Some("alice")).is_some();
+        let wake = Arc::new(NoWake);
+        let found = self.engine.adopt_session("s", Some("alice"), None, &Dialect::MCP_PYTHON_2, wake, 0).unwrap();
+        self.found.lock().unwrap().push((is_there, found));
+    }
+}
+
+#[test]
+fn i13_what_is_left_of_a_session_that_another_process_has_is_not_found() {
+    let folder = Folder::new();
+    let (here, session, cursors) = taken_over(&folder);
+    let looks_up = Arc::new(LooksUp { engine: here.engine.clone(), found: Mutex::default() });
+    let reader = session.resume(&cursors[1], None, Arc::clone(&looks_up) as _, 7).unwrap();
+    read_until(&here, &reader, ended);
+    let found = std::mem::take(&mut *looks_up.found.lock().unwrap());
+    assert!(!found.is_empty(), "its writer was woken");
+    for (is_there, adoption) in found {
+        assert!(!is_there);
+        wait_until(|| !here.engine.is_idle());
+        let deadline = Instant::now() + PATIENCE;
+        let seen = loop {
+            match adoption.take() {
+                Some(outcome) => break outcome.unwrap().expect("the store knows it"),
+                None => assert!(Instant::now() < deadline, "the store tells of it"),
+            }
+        };
+        let answered = read_until(&here, &resume(&seen, &cursors[0]), ended);
+        assert_eq!(events(&answered), [json!({"tombstone": {"error": -32603, "id": 1}})]);
+    }
+}
+
+#[test]
+fn i13_a_call_that_came_to_an_owner_after_it_was_replaced_gets_its_end_there() {
+    for revision in [NEW, Revision::V2025_06_18] {
+        let folder = Folder::new();
+        let (here, session, _) = taken_over(&folder);
+        session.assume_revision(revision);
+        // Nobody else knows the call: there is no log of it.
+        let late = call(&session, 3);
+        let answered = read_until(&here, &late, ended);
+        assert_eq!(events(&answered), [json!({"tombstone": {"error": -32603, "id": 3}})], "{}", answered.text);
+    }
+}
+
+#[test]
+fn o10_a_cursor_that_is_ahead_of_a_lost_owners_log_does_not_wait_for_the_owner() {
+    let release: fn(&Bench) = |before| before.engine.release();
+    for (leave, is_known_at_once) in [(release, true), (|_| {}, false)] {
+        let folder = Folder::new();
+        let before = process(&folder, 0);
+        let (session, cursors) = two_running(&before);
+        let Some(EventId::Position(at)) = EventId::parse(&cursors[0]) else { panic!("a cursor: {}", cursors[0]) };
+        let mut ahead = Vec::new();
+        IdEncoder::new(at.nonce, &at.origin).encode(at.seq + 3, at.visit, at.tag, &mut ahead);
+        leave(&before);
+        drop((before, session));
+        let after = process_at(&folder, 0, impatient());
+        let seen = adopt_known(&after);
+        let asked = after.clock.now();
+        let answered = read_until(&after, &resume(&seen, &String::from_utf8(ahead).unwrap()), ended);
+        assert_eq!(events(&answered), [json!({"tombstone": {"error": -32603, "id": 1}})]);
+        assert_eq!(answered.frames().len() == 1, is_known_at_once, "an echo: {}", answered.text);
+        assert!(after.clock.now().since(asked) < 10_000, "nobody is waited for");
     }
 }

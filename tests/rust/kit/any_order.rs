@@ -119,8 +119,12 @@ impl AnyOrder {
 
 impl EventStore for AnyOrder {
     passes_on!(
-        hold append take withdraw release unwatch settle drop_stream drop_session sweep usage answers_elsewhere outlives_process
+        append take withdraw release unwatch settle drop_stream drop_session sweep usage answers_elsewhere outlives_process
     );
+
+    fn hold(&self, session: &str, hold: &Hold, ticket: &Ticket) -> Answer<Vec<RunningLog>> {
+        self.ask(ticket, |ticket| self.inner.hold(session, hold, ticket))
+    }
 
     fn attach(&self, session: &str, attach: &Attach, ticket: &Ticket) -> Answer<Attached> {
         self.ask(ticket, |ticket| self.inner.attach(session, attach, ticket))

@@ -8,8 +8,8 @@ use crate::kit::folder::Folder;
 use tailrope_core::Ms;
 use tailrope_core::store::contract::{Caller, Log, check, check_shared, progress};
 use tailrope_core::store::{
-    Answer, Attach, Complete, EncryptionKey, EventStore, Limits, MemoryStore, Operation, Outcome, ReadLimit,
-    SealedStore, SessionRecord, StoreError, StoreOptions, Ticket, open,
+    Answer, Attach, Complete, EncryptionKey, Epoch, EventStore, Hold, Limits, MemoryStore, Message, Operation, Outcome,
+    ReadLimit, SealedStore, SessionRecord, StoreError, StoreOptions, Ticket, open,
 };
 
 fn key(digit: char) -> EncryptionKey {
@@ -37,7 +37,14 @@ fn it_keeps_the_contract() {
 fn nothing_that_was_said_is_readable_in_the_file() {
     let folder = Folder::new();
     let address = format!("sqlite:{}", folder.path("a.db").display());
-    let words = ["a word in an event", "a word in an end", "a word in a principal", "about \0 1"];
+    let words = [
+        "a word in an event",
+        "a word in an end",
+        "a word in a principal",
+        "a word in a message",
+        "a word in a withdrawal",
+        "about \0 1",
+    ];
     {
         let store = open(&address, &options(&[key('1')])).unwrap();
         let caller = Caller::new(&*store, Ms(0));
@@ -45,6 +52,10 @@ fn nothing_that_was_said_is_readable_in_the_file() {
         caller.push(&mut log, &[progress(words[0])]);
         caller.finish(&log, words[1].as_bytes()).expect("it is ended");
         assert_eq!(caller.log(&log).and_then(|log| log.page.tail).as_deref(), Some(words[1].as_bytes()));
+        for number in [2, 3] {
+            caller.post(&Log::new("s", number), words[3].as_bytes()).expect("it waits");
+        }
+        assert_eq!(caller.withdraw(&Log::new("s", 3), words[4].as_bytes()), Ok(true));
         caller.hold("s", of(words[2]));
         assert!(caller.session("s", Some(words[2])).is_some());
     }
@@ -119,6 +130,66 @@ fn keys_can_be_changed_and_a_wrong_one_reads_nothing() {
     let new = with(&[key('2')]);
     let caller = Caller::new(&new, Ms(0));
     assert!(caller.read(&log, 0, limit).is_err() && caller.read(&log, 1, limit).is_ok());
+}
+
+#[test]
+fn what_cannot_be_read_of_one_log_keeps_nobody_from_taking_its_session_over() {
+    let memory: Arc<dyn EventStore> = Arc::new(MemoryStore::new(Limits::default()));
+    let with = |digit| SealedStore::new(Arc::clone(&memory), &[key(digit)]).expect("there is a key");
+    let (old, new) = (with('1'), with('2'));
+    let unreadable = Caller::new(&old, Ms(0)).open("s", 1);
+    let readable = Caller::new(&new, Ms(0)).open("s", 2);
+    let heir = Caller::new(&new, Ms(0)).with(Epoch { number: 2, salt: 9 });
+    let hold = Hold { epoch: heir.epoch, seen: Some(Epoch { number: 1, salt: 7 }), record: None };
+    let mut running = heir.try_hold("s", &hold).expect("I9: it is taken over");
+    running.sort_by_key(|log| log.nonce.0);
+    let told: Vec<_> = running.iter().map(|log| (log.nonce, &*log.about)).collect();
+    assert_eq!(told, [(unreadable.key.nonce, &b""[..]), (readable.key.nonce, b"about \0 2")]);
+}
+
+#[test]
+fn a_message_is_bound_to_its_session_and_its_stream_and_one_that_cannot_be_read_harms_no_other() {
+    let memory: Arc<dyn EventStore> = Arc::new(MemoryStore::new(Limits::default()));
+    let sealed = SealedStore::new(Arc::clone(&memory), &[key('1')]).expect("there is a key");
+    let (caller, within) = (Caller::new(&sealed, Ms(0)), Caller::new(&*memory, Ms(0)));
+    for session in ["s", "t"] {
+        caller.hold(session, SessionRecord::default());
+    }
+    let logs = [1, 2].map(|number| Log::new("s", number));
+    for log in &logs {
+        caller.post(log, b"a message").expect("it waits");
+    }
+    let [kept, told] = [&within, &caller].map(|owner| owner.take("s", 0).expect("it is the owner"));
+    let [first, second] = &kept[..] else { panic!("two messages wait: {kept:?}") };
+    for (kept, told) in kept.iter().zip(&told) {
+        let (Message { about, body }, told) = (&kept.message, &told.message);
+        assert!(&*told.body == b"a message" && *body != told.body && *about != told.about, "{kept:?}");
+    }
+    for log in &logs {
+        sealed.drop_stream(&log.key, caller.epoch);
+    }
+    let put = |session: &str, number, message: &Message| {
+        let (stream, message) = (Some(Log::new(session, number).key.nonce), Some(message.clone()));
+        within.attach(session, &Attach { stream, message, ..Attach::default() });
+    };
+    let Message { about, body } = second.message.clone();
+    put("s", 3, &first.message);
+    put("s", 2, &Message { about: body.clone(), body: about.clone() });
+    put("s", 4, &Message { about, body: body.slice(1..) });
+    put("s", 1, &first.message);
+    put("t", 1, &first.message);
+    let taken = |session| {
+        let mail = caller.take(session, second.number).expect("I9: it is taken");
+        mail.into_iter().map(|mail| (mail.nonce, mail.message)).collect::<Vec<_>>()
+    };
+    let nonce = |number| Log::new("s", number).key.nonce;
+    let moved = [3, 2, 4].map(|number| (nonce(number), Message::default()));
+    assert_eq!(
+        taken("s"),
+        [&moved[..], &[(nonce(1), told[0].message.clone())]].concat(),
+        "only its own place reads it"
+    );
+    assert_eq!(taken("t"), [(nonce(1), Message::default())], "I7: nor does another session");
 }
 
 #[test]

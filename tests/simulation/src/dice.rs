@@ -4,6 +4,8 @@ use std::sync::Mutex;
 
 use tailrope_core::engine::RandomSource;
 
+use crate::node_store::lock;
+
 /// A stream of numbers that a seed decides.
 #[derive(Clone, Debug)]
 pub(crate) struct Dice(u64);
@@ -41,7 +43,7 @@ impl Seeded {
 
 impl RandomSource for Seeded {
     fn fill(&self, block: &mut [u8]) {
-        let mut dice = self.0.lock().expect("nothing panics while it is held");
+        let mut dice = lock(&self.0);
         for bytes in block.chunks_mut(8) {
             bytes.copy_from_slice(&dice.next().to_le_bytes()[..bytes.len()]);
         }

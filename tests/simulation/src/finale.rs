@@ -33,10 +33,16 @@ impl World {
                 self.nodes[at].store.state().mode = Mode::Now;
             }
         }
+        self.readers.iter_mut().for_each(|reader| reader.is_stalled = false);
+        self.run();
+        self.check_closes_heard();
+        self.close_elsewhere();
         for reader in 0..self.readers.len() {
-            self.readers[reader].is_stalled = false;
-            self.lose(reader, u64::MAX);
+            if !self.readers[reader].is_posting() {
+                self.lose(reader, u64::MAX);
+            }
         }
+        self.is_healed = true;
         self.run();
         for stream in 0..self.streams.len() {
             self.respond(stream);
@@ -77,7 +83,8 @@ impl World {
                     self.run();
                 }
             }
-            if readers.iter().all(|(.., is_done)| *is_done) {
+            let is_posting = self.readers.iter().any(|reader| reader.is_posting());
+            if !is_posting && readers.iter().all(|(.., is_done)| *is_done) {
                 break;
             }
             self.advance(ROUND_MS);
@@ -92,6 +99,7 @@ impl World {
                 self.tell(Fact::Hung { session, stream: Some(stream), says, invariant: None });
             }
         }
+        self.check_relayed();
         for reader in 0..self.readers.len() {
             self.deliver(reader);
             self.lose(reader, u64::MAX);

@@ -3,12 +3,16 @@
 //! A seed decides a [`Schedule`]; running it gives the same history each time. Time, randomness, wake-ups and
 //! the store are the simulation's own: no thread, no socket, no waiting.
 
+mod closing;
 mod dice;
 mod finale;
+mod inbox;
 mod log;
 mod node_store;
 mod owners;
+mod place;
 mod reader;
+mod relaying;
 mod schedule;
 mod sea;
 mod sending;
@@ -18,7 +22,9 @@ mod world;
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
+pub use place::place;
 pub use schedule::Schedule;
 pub use shrink::shrink;
 use tailrope_checker::{Checker, Report, Timed};
@@ -56,6 +62,9 @@ impl Outcome {
 }
 
 /// Runs a schedule.
+///
+/// # Panics
+/// When something of it is left behind.
 pub fn run(schedule: &Schedule) -> Outcome {
     let mut began = Vec::new();
     let mut world = None;
@@ -69,12 +78,15 @@ pub fn run(schedule: &Schedule) -> Outcome {
         world.finish();
     }));
     let (facts, mut coverage) = match &world {
-        Some(world) => match world.sea.lock() {
-            Ok(mut sea) => (std::mem::take(&mut sea.facts), std::mem::take(&mut sea.coverage)),
-            Err(_) => Default::default(),
-        },
+        Some(world) => {
+            let mut sea = world.sea();
+            (std::mem::take(&mut sea.facts), std::mem::take(&mut sea.coverage))
+        }
         None => Default::default(),
     };
+    // Every engine has a store, and every store the sea.
+    let sea = world.map(|world| Arc::downgrade(&world.sea));
+    assert!(sea.is_none_or(|sea| sea.strong_count() == 0), "an engine is left");
     let verdict = lived.map_err(|panic| text(&*panic)).and_then(|()| {
         let mut checker = Checker::new(FENCE_MS).seeing_the_store();
         facts.iter().try_for_each(|fact| checker.push(fact)).map_err(|error| error.to_string())?;

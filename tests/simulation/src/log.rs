@@ -1,12 +1,12 @@
 //! A log of the simulated store.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use tailrope_core::Ms;
 use tailrope_core::protocol::RequestId;
 use tailrope_core::store::{LogPage, Owner, ReadLimit, StreamKey};
-use tailrope_core::stream::{Chain, EventKind, Page, Seq, StoredEvent};
+use tailrope_core::stream::{Chain, EventKind, Paced, Page, Seq, StoredEvent};
 
 #[derive(Debug)]
 pub(crate) struct Log {
@@ -23,7 +23,9 @@ pub(crate) struct Log {
     pub(crate) readers: u64,
     /// The store objects at which they attached.
     pub(crate) followers: BTreeSet<usize>,
-    pub(crate) retry_ms: Option<u32>,
+    /// With which step the last reader came to a store object, and the last close of readers elsewhere.
+    pub(crate) came: BTreeMap<usize, u64>,
+    pub(crate) closed: Option<u64>,
     /// The test's name for the stream.
     pub(crate) name: String,
 }
@@ -38,6 +40,7 @@ pub(crate) struct Version {
     /// By the wall clock of its owner.
     pub(crate) finished: Option<Ms>,
     pub(crate) tail: Option<Bytes>,
+    pub(crate) paced: Paced,
 }
 
 impl Log {
@@ -49,11 +52,19 @@ impl Log {
             settled: Vec::new(),
             low: 1,
             low_tag: chain.tag(),
-            versions: vec![Version { at, head: 0, chain: chain.0, finished: None, tail: None }],
+            versions: vec![Version {
+                at,
+                head: 0,
+                chain: chain.0,
+                finished: None,
+                tail: None,
+                paced: Paced::default(),
+            }],
             about: about.clone(),
             readers: 0,
             followers: BTreeSet::new(),
-            retry_ms: None,
+            came: BTreeMap::new(),
+            closed: None,
             name: name_of(about),
         }
     }
@@ -66,8 +77,19 @@ impl Log {
         self.now().head
     }
 
+    /// Whether the readers that are at this store object came before the last close of readers elsewhere.
+    pub(crate) fn is_closed_at(&self, observer: usize) -> bool {
+        self.closed.is_some_and(|closed| self.came.get(&observer).is_some_and(|came| *came < closed))
+    }
+
     pub(crate) fn is_finished(&self) -> bool {
         self.now().finished.is_some()
+    }
+
+    /// For [`Usage`](tailrope_core::store::Usage): events, and their bytes.
+    pub(crate) fn held(&self) -> (u64, u64) {
+        let held = self.pinned.iter().chain(&self.events);
+        held.fold((0, 0), |(events, bytes), event| (events + 1, bytes + event.frame.len() as u64))
     }
 
     pub(crate) fn add(&mut self, events: &[StoredEvent], version: Version) {
@@ -96,7 +118,9 @@ impl Log {
     /// Goes back to an older version, but not to what was trimmed.
     fn keep(&mut self, versions: usize) {
         let trimmed = self.versions.iter().take_while(|version| version.head + 1 < self.low).count();
+        let closes = self.now().paced.closes;
         self.versions.truncate(versions.max(trimmed + 1));
+        self.closed = self.closed.filter(|_| self.now().paced.closes == closes);
         let head = self.head();
         self.events.retain(|event| event.seq <= head);
         self.pinned.retain(|event| event.seq <= head);
@@ -122,8 +146,9 @@ impl Log {
             bytes += event.frame.len();
             page.events.push(event.clone());
         }
-        let Version { chain, ref tail, .. } = *self.now();
-        LogPage { page, chain, is_finished: self.is_finished(), tail: tail.clone(), readers: self.readers, owner }
+        let Version { chain, ref tail, paced, .. } = *self.now();
+        let (is_finished, tail, readers) = (self.is_finished(), tail.clone(), self.readers);
+        LogPage { page, chain, is_finished, tail, paced, readers, owner }
     }
 
     /// A question was answered.
@@ -132,9 +157,9 @@ impl Log {
         self.pinned.retain(|event| event.seq != seq || event.kind != EventKind::Question);
     }
 
-    /// By prefix, but for what is pinned, which yields last; the newest stays.
-    pub(crate) fn trim(&mut self, max: usize) -> bool {
-        let mut trimmed = false;
+    /// By prefix, but for what is pinned, which yields last; the newest stays. Returns how many events went.
+    pub(crate) fn trim(&mut self, max: usize) -> u64 {
+        let mut trimmed = 0;
         while self.events.len() + self.pinned.len() > max {
             if self.events.len() > 1 {
                 let Some(event) = self.events.pop_front() else { break };
@@ -143,10 +168,10 @@ impl Log {
                 if is_open || event.kind == EventKind::Terminal {
                     self.pinned.push_back(event);
                 } else {
-                    trimmed = true;
+                    trimmed += 1;
                 }
             } else if self.pinned.pop_front().is_some() {
-                trimmed = true;
+                trimmed += 1;
             } else {
                 break;
             }

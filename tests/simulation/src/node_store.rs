@@ -1,17 +1,18 @@
 //! The store object of one node: what it was asked and has not answered.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bytes::Bytes;
 use tailrope_checker::Why;
 use tailrope_core::Ms;
 use tailrope_core::protocol::StreamNonce;
 use tailrope_core::store::{
-    Answer, Append, Attach, Attached, Epoch, EventStore, Hold, LogPage, Outcome, ReadLimit, RunningLog, StoreError,
-    StreamKey, Ticket, Usage, Watcher, Watchers,
+    Answer, Append, Attach, Attached, Epoch, EventStore, Hold, LogPage, Mail, Outcome, ReadLimit, RunningLog,
+    StoreError, StreamKey, Ticket, Usage, Watcher, Watchers,
 };
 use tailrope_core::stream::Seq;
 
-use crate::sea::{Hint, Operation, Sea};
+use crate::sea::{Hint, News, Operation, Sea};
 
 /// How a node's store answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,13 +61,13 @@ pub(crate) enum Fate {
 
 impl NodeStore {
     pub(crate) fn new(sea: &Arc<Mutex<Sea>>, node: usize, mode: Mode, calls_off: bool) -> Self {
-        let owner = sea.lock().expect("nothing panics while it is held").join(node);
+        let owner = lock(sea).join(node);
         let state = State { mode, is_cut_off: false, is_dead: false, waiting: Vec::new() };
         Self { owner, watchers: Watchers::default(), calls_off, sea: Arc::clone(sea), state: Mutex::new(state) }
     }
 
     fn sea(&self) -> MutexGuard<'_, Sea> {
-        self.sea.lock().expect("nothing panics while it is held")
+        lock(&self.sea)
     }
 
     /// Whether the store answers this node, and does not only fail.
@@ -76,7 +77,14 @@ impl NodeStore {
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nothing panics while it is held")
+        lock(&self.state)
+    }
+
+    /// Nobody is answered any more.
+    pub(crate) fn stop(&self) {
+        let mut state = self.state();
+        (state.is_dead, state.mode) = (true, Mode::Now);
+        state.waiting.clear();
     }
 
     /// The outcome, if it is known at once.
@@ -149,7 +157,9 @@ impl NodeStore {
                     let mut sea = self.sea();
                     sea.perform(self.owner, &pending.key, &pending.operation);
                     sea.count("operations that were done unheard");
-                    pending.ticket.zip(pending.operation.failure(timed_out()))
+                    // A post is no append: that it failed says nothing of what became of it.
+                    let is_post = pending.operation.is_post() && pick.is_multiple_of(2);
+                    pending.ticket.zip(pending.operation.failure(if is_post { failed() } else { timed_out() }))
                 }
                 Fate::Done | Fate::Held => {
                     let mut pending = state.waiting.remove(at);
@@ -173,10 +183,11 @@ impl NodeStore {
     }
 
     pub(crate) fn tell(&self, hint: &Hint) {
-        match &hint.key {
-            Some(key) if *key == of_session(&key.session) => self.watchers.session_changed(&key.session),
-            Some(key) => self.watchers.changed(&key.session, key.nonce),
-            None => self.watchers.all_changed(),
+        match &hint.news {
+            News::Log(key) => self.watchers.changed(&key.session, key.nonce),
+            News::Posted(session) => self.watchers.posted(session),
+            News::Session(session) => self.watchers.session_changed(session),
+            News::Anything => self.watchers.all_changed(),
         }
     }
 
@@ -221,10 +232,19 @@ impl NodeStore {
     }
 }
 
+/// After a panic the rest of the schedule does not count, but what it holds is to be freed.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Whether an operation has to wait for one that was asked before it.
 fn is_behind(this: &Pending, before: &Pending) -> bool {
+    let are_posts = this.operation.is_post() && before.operation.is_post();
     this.key.session == before.key.session
-        && (this.key.nonce == before.key.nonce || this.operation.is_of_session() || before.operation.is_of_session())
+        && (this.key.nonce == before.key.nonce
+            || are_posts
+            || this.operation.is_of_session()
+            || before.operation.is_of_session())
 }
 
 /// A response that fails permits an error in its place.
@@ -296,6 +316,20 @@ impl EventStore for NodeStore {
         }
     }
 
+    fn take(&self, session: &str, epoch: Epoch, after: u64, ticket: &Ticket) -> Answer<Vec<Mail>> {
+        match self.ask(&of_session(session), Operation::Take(epoch, after), Some(ticket)) {
+            Some(Outcome::Taken(result)) => Answer::Now(result),
+            _ => Answer::Later,
+        }
+    }
+
+    fn withdraw(&self, _: Ms, key: &StreamKey, end: &Bytes, ticket: &Ticket) -> Answer<bool> {
+        match self.ask(key, Operation::Withdraw(end.clone()), Some(ticket)) {
+            Some(Outcome::Withdrawn(result)) => Answer::Now(result),
+            _ => Answer::Later,
+        }
+    }
+
     fn release(&self, session: &str, epoch: Epoch) {
         self.ask(&of_session(session), Operation::Release(epoch), None);
     }
@@ -326,7 +360,7 @@ impl EventStore for NodeStore {
     }
 
     fn usage(&self) -> Usage {
-        Usage::default()
+        self.sea().usage()
     }
 
     fn outlives_process(&self) -> bool {

@@ -7,6 +7,7 @@ use tailrope_checker::{By, Fact, Open, Probe};
 use tailrope_core::engine::{Adoption, Clock, Connection, SessionHandle, Wake};
 use tailrope_core::protocol::{Dialect, Refusal, RequestId};
 
+use crate::relaying::{Relay, is_unsure};
 use crate::world::World;
 
 /// What a connection is opened for.
@@ -16,13 +17,20 @@ pub(crate) enum Asked {
     Listen,
     Resume(Arc<str>),
     Probe(Arc<str>, u64),
+    /// At another process than the session's.
+    Relay(Relay),
 }
 
 impl Asked {
+    /// Whether the asker knows which stream it gets.
+    fn is_of_stream(&self) -> bool {
+        !matches!(self, Self::Relay(Relay::Message(..) | Relay::Delete))
+    }
+
     fn cursor(&self) -> Option<&str> {
         match self {
             Self::Resume(id) | Self::Probe(id, _) => Some(id),
-            Self::Call(_) | Self::Listen => None,
+            Self::Call(_) | Self::Listen | Self::Relay(_) => None,
         }
     }
 }
@@ -40,6 +48,10 @@ pub(crate) struct Reader {
     pub(crate) node: usize,
     pub(crate) is_stalled: bool,
     probe: Probe,
+    /// What it relays.
+    pub(crate) relay: Option<Relay>,
+    /// The last reconnection delay that it was told, in milliseconds.
+    pub(crate) retry_ms: Option<u32>,
     /// The process has taken the request up.
     is_told: bool,
     state: State,
@@ -55,12 +67,15 @@ pub(crate) struct Reader {
 
 impl Reader {
     pub(crate) fn new(stream: usize, session: usize, node: usize, asked: Asked, probe: Probe) -> Self {
+        let relay = if let Asked::Relay(relay) = &asked { Some(relay.clone()) } else { None };
         Self {
             stream,
             session,
             node,
             is_stalled: false,
             probe,
+            relay,
+            retry_ms: None,
             is_told: false,
             state: State::Asked(asked),
             has_head: false,
@@ -69,6 +84,16 @@ impl Reader {
             rest: String::new(),
             has_terminal: false,
         }
+    }
+
+    /// It gets a stream.
+    pub(crate) fn is_reading(&self) -> bool {
+        matches!(self.state, State::Open(_)) && self.status == Some(200) && self.probe == Probe::Own
+    }
+
+    /// It waits for the status of what it relays.
+    pub(crate) fn is_posting(&self) -> bool {
+        self.relay.is_some() && self.status.is_none() && !self.is_over()
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -88,9 +113,9 @@ impl World {
         self.tell(Fact::Open(Open {
             connection: format!("c{at}"),
             session: self.sessions[self.readers[at].session].name.clone(),
-            stream: (probe == Probe::Own).then(|| stream.name.clone()),
+            stream: (probe == Probe::Own && asked.is_of_stream()).then(|| stream.name.clone()),
             cursor: asked.cursor().map(str::to_owned),
-            method: if matches!(asked, Asked::Call(_)) { "POST" } else { "GET" }.to_owned(),
+            method: if matches!(asked, Asked::Call(_) | Asked::Relay(_)) { "POST" } else { "GET" }.to_owned(),
             probe,
             pair,
             process: Some(format!("n{node}")),
@@ -108,6 +133,7 @@ impl World {
 
     fn refused(&mut self, at: usize, refusal: &Refusal) {
         self.head(at, refusal.status, Some("application/json"));
+        self.note_relayed(at, true);
         let text = String::from_utf8_lossy(&refusal.body(&Dialect::MCP_PYTHON_2)).into_owned();
         self.tell(Fact::Bytes { connection: format!("c{at}"), text: Some(text), data: None });
         self.ended(at, By::Server, true);
@@ -127,6 +153,7 @@ impl World {
             Asked::Call(request) => handle.call(std::slice::from_ref(request), None, wake, key),
             Asked::Listen => handle.listen(wake, key),
             Asked::Resume(id) | Asked::Probe(id, _) => handle.resume(id, None, wake, key),
+            Asked::Relay(relay) => self.relayed(at, handle, relay, wake),
         };
         match opened {
             Ok(connection) => self.readers[at].state = State::Open(connection),
@@ -187,6 +214,9 @@ impl World {
             self.deliver(at);
             if let Some(head) = poll.head.filter(|_| !self.readers[at].has_head) {
                 self.head(at, head.status, head.content_type);
+                // Then it may yet begin, as nobody could be asked for long.
+                let is_sure = !is_unsure(&poll.text());
+                self.note_relayed(at, is_sure);
             }
             if !poll.is_empty() {
                 let text = poll.text();
@@ -227,6 +257,8 @@ impl World {
         // An id counts with its whole event.
         let Some(end) = reader.rest.rfind("\n\n") else { return };
         let whole: String = reader.rest.drain(..end + 2).collect();
+        let told = whole.lines().rev().find_map(|line| line.strip_prefix("retry: ")?.parse().ok());
+        reader.retry_ms = told.or(reader.retry_ms);
         reader.has_terminal |= whole.contains("/end]]") || whole.contains("\"error\"");
         let stream = &mut self.streams[reader.stream];
         if whole.contains("[[") {

@@ -12,12 +12,16 @@ pub(crate) struct Setup {
     pub(crate) is_old: bool,
     /// Operations of the store wait for a decision.
     pub(crate) is_slow: bool,
+    /// Hosts take what is relayed when a decision says so.
+    pub(crate) is_busy: bool,
     /// What is abandoned is called off.
     pub(crate) calls_off: bool,
     pub(crate) store_timeout_ms: u64,
     /// Of each node.
     pub(crate) owner_lost_ms: [u64; 3],
     pub(crate) retention_ms: u64,
+    /// How long the name of a session that had several owners stays taken.
+    pub(crate) max_age_ms: u64,
     pub(crate) max_events: u64,
     pub(crate) max_batch: u64,
     pub(crate) max_connection_bytes: u64,
@@ -25,6 +29,30 @@ pub(crate) struct Setup {
     pub(crate) hint_ms: u64,
     /// How much of a stream one poll takes, in bytes.
     pub(crate) page_bytes: u64,
+}
+
+impl Setup {
+    /// Two nodes, and a store that trims nothing.
+    pub(crate) fn roomy() -> Self {
+        Self {
+            seed: 0,
+            nodes: 2,
+            sessions: 0,
+            is_old: false,
+            is_slow: false,
+            is_busy: false,
+            calls_off: true,
+            store_timeout_ms: 0,
+            owner_lost_ms: [10_000; 3],
+            retention_ms: 600_000,
+            max_age_ms: 3_600_000,
+            max_events: usize::MAX as u64,
+            max_batch: 256,
+            max_connection_bytes: 0,
+            hint_ms: 0,
+            page_bytes: 65_536,
+        }
+    }
 }
 
 /// One thing that happens. The numbers are taken modulo what there is when it happens.
@@ -41,8 +69,29 @@ pub(crate) enum Decision {
     Ask {
         stream: u64,
     },
+    /// The client answers a question, at this process.
     Settle {
         stream: u64,
+        node: u64,
+    },
+    /// The client sends a notification.
+    Tell {
+        session: u64,
+        node: u64,
+    },
+    /// The client cancels a request.
+    Revoke {
+        stream: u64,
+        node: u64,
+    },
+    /// The client ends its session.
+    Delete {
+        session: u64,
+        node: u64,
+    },
+    /// The host takes what was relayed to a session.
+    Serve {
+        session: u64,
     },
     Respond {
         stream: u64,
@@ -196,10 +245,12 @@ impl Schedule {
             sessions: pick(&mut dice, &[1, 1, 2]),
             is_old: dice.one_in(8),
             is_slow: !dice.one_in(3),
+            is_busy: dice.one_in(3),
             calls_off: dice.one_in(2),
             store_timeout_ms: pick(&mut dice, &[0, 80, 1_000, 30_000]),
             owner_lost_ms: [(); 3].map(|()| pick(&mut dice, &[5_000, 10_000, 30_000])),
             retention_ms: pick(&mut dice, &[2_000, 60_000, 600_000, 600_000]),
+            max_age_ms: pick(&mut dice, &[60_000, 3_600_000]),
             max_events: pick(&mut dice, &[3, 8, 1_000, 1_000]),
             max_batch: pick(&mut dice, &[1, 3, 256]),
             max_connection_bytes: pick(&mut dice, &[0, 0, 0, 400]),
@@ -233,7 +284,8 @@ fn decide(dice: &mut Dice, faults: u64) -> Decision {
             20 => Decision::Leave { node: a, how: b },
             21 => Decision::Drain { node: a, retry_ms: 500 },
             22 => Decision::RollBack { stream: a, by: b },
-            23 => Decision::EndSession { session: a },
+            23 if c.is_multiple_of(2) => Decision::EndSession { session: a },
+            23 => Decision::Delete { session: a, node: b },
             24..=26 => Decision::Outage { stream: a, ms: 4_000 + b % 16_000, is_suspended: c.is_multiple_of(3) },
             _ => {
                 let ms = [2_000, 30_000, 3_600_000, 86_400_000][(b % 4) as usize];
@@ -241,11 +293,14 @@ fn decide(dice: &mut Dice, faults: u64) -> Decision {
             }
         };
     }
-    match dice.below(64) {
+    match dice.below(70) {
         0..=3 => Decision::Call { session: a, node: b },
         4..=13 => Decision::Notify { stream: a, count: if dice.one_in(4) { 1 + b % 12 } else { 1 } },
         14 => Decision::Ask { stream: a },
-        15 => Decision::Settle { stream: a },
+        15 | 64 => Decision::Settle { stream: a, node: b },
+        65..=66 => Decision::Tell { session: a, node: b },
+        67 => Decision::Revoke { stream: a, node: b },
+        68..=69 => Decision::Serve { session: a },
         16..=19 => Decision::Respond { stream: a },
         20..=22 => Decision::Broadcast { session: a },
         23..=24 => Decision::Listen { session: a, node: b },

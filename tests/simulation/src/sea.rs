@@ -5,16 +5,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use tailrope_checker::{Fact, Timed, Why, marks};
 use tailrope_core::Ms;
 use tailrope_core::protocol::StreamNonce;
 use tailrope_core::store::{
-    Append, Attach, Attached, AttachedLog, Epoch, Hold, LogPage, Outcome, Owner, ReadLimit, RunningLog, SessionRecord,
-    StoreError, StreamKey, session_name,
+    Append, Attach, Attached, AttachedLog, Epoch, Hold, LogPage, LogState, Outcome, Owner, ReadLimit, RunningLog,
+    SessionRecord, StoreError, StreamKey, Usage, Verdict, session_name,
 };
 use tailrope_core::stream::{EventKind, Seq};
 
 use crate::dice::Dice;
+use crate::inbox::Inbox;
 use crate::log::{Log, Version};
 use crate::owners::Owners;
 use crate::schedule::Setup;
@@ -26,6 +28,8 @@ pub(crate) enum Operation {
     Append(Epoch, Append),
     Attach(Attach),
     Read(Seq, ReadLimit),
+    Take(Epoch, u64),
+    Withdraw(Bytes),
     Release(Epoch),
     Settle(Epoch, Seq),
     DropStream(Epoch),
@@ -37,8 +41,17 @@ impl Operation {
     pub(crate) fn is_of_session(&self) -> bool {
         matches!(
             self,
-            Self::Hold(_) | Self::Release(_) | Self::DropSession(_) | Self::Attach(Attach { stream: None, .. })
+            Self::Hold(_)
+                | Self::Take(..)
+                | Self::Release(_)
+                | Self::DropSession(_)
+                | Self::Attach(Attach { stream: None, .. })
         )
+    }
+
+    /// Whether it leaves a message for the session's owner.
+    pub(crate) fn is_post(&self) -> bool {
+        matches!(self, Self::Attach(Attach { message: Some(_), .. }))
     }
 
     /// What a caller is told instead of an answer; none where it waits for none.
@@ -48,7 +61,9 @@ impl Operation {
             Self::Append(..) => Some(Outcome::Done(Err(error))),
             Self::Attach(_) => Some(Outcome::Attached(Err(error))),
             Self::Read(..) => Some(Outcome::Page(Err(error))),
-            _ => None,
+            Self::Take(..) => Some(Outcome::Taken(Err(error))),
+            Self::Withdraw(_) => Some(Outcome::Withdrawn(Err(error))),
+            Self::Release(_) | Self::Settle(..) | Self::DropStream(_) | Self::DropSession(_) => None,
         }
     }
 
@@ -63,19 +78,29 @@ impl Operation {
 
 /// How much of a session the store loses at most that was confirmed, in milliseconds.
 const LOST_MS: u64 = 20_000;
+/// The name of the logs that are no streams: of messages without an answer.
+pub(crate) const MESSAGE: &str = "message";
 /// What wall clocks show at the beginning.
 const WALL_MS: u64 = 1 << 40;
 
-struct Session {
+pub(crate) struct Session {
     record: SessionRecord,
-    epoch: Epoch,
+    pub(crate) epoch: Epoch,
     owner: usize,
     is_released: bool,
     /// It may be taken over: its owner let it go, or did something wrong and was seen to give no sign.
     is_left: bool,
     /// It was taken over when it might be.
     is_inherited: bool,
-    logs: BTreeMap<[u8; 12], Log>,
+    pub(crate) logs: BTreeMap<[u8; 12], Log>,
+    pub(crate) inbox: Inbox,
+}
+
+impl Session {
+    /// The store object of its owner; none of one that was let go.
+    pub(crate) fn owner(&self) -> Option<usize> {
+        (!self.is_released).then_some(self.owner)
+    }
 }
 
 /// A hint on its way to a node.
@@ -83,8 +108,17 @@ struct Session {
 pub(crate) struct Hint {
     pub(crate) due: Ms,
     pub(crate) node: usize,
-    /// None where any log may have changed; without a nonce the session.
-    pub(crate) key: Option<StreamKey>,
+    pub(crate) news: News,
+}
+
+/// What may have changed.
+#[derive(Clone, Debug)]
+pub(crate) enum News {
+    Log(StreamKey),
+    /// A message waits for the owner of the session.
+    Posted(Arc<str>),
+    Session(Arc<str>),
+    Anything,
 }
 
 /// See the module.
@@ -97,12 +131,20 @@ pub(crate) struct Sea {
     pub(crate) owners: Owners,
     /// How far the nodes' wall clocks are ahead of `now`.
     walls: Vec<u64>,
-    sessions: BTreeMap<Arc<str>, Session>,
+    pub(crate) sessions: BTreeMap<Arc<str>, Session>,
+    /// The names of sessions that were dropped and had several owners, and until when these stay taken.
+    taken: BTreeMap<Arc<str>, Ms>,
+    /// The sessions of which something was lost.
+    set_back: BTreeSet<Arc<str>>,
+    /// Counts what readers and closes do to logs.
+    steps: u64,
     /// The test's names for sessions, by what the store knows them by.
     names: BTreeMap<Arc<str>, String>,
     owner_lost_ms: Vec<u64>,
     retention_ms: u64,
+    max_age_ms: u64,
     max_events: usize,
+    trimmed: u64,
     dice: Dice,
 }
 
@@ -117,10 +159,15 @@ impl Sea {
             owners: Owners::default(),
             walls: vec![WALL_MS; setup.nodes as usize],
             sessions: BTreeMap::new(),
+            taken: BTreeMap::new(),
+            set_back: BTreeSet::new(),
+            steps: 0,
             names: BTreeMap::new(),
             owner_lost_ms: setup.owner_lost_ms.to_vec(),
             retention_ms: setup.retention_ms,
+            max_age_ms: setup.max_age_ms,
             max_events: setup.max_events as usize,
+            trimmed: 0,
             dice: Dice::new(setup.seed ^ 0x5EA),
         }
     }
@@ -138,7 +185,32 @@ impl Sea {
         self.sessions.get(&session_name(session)).is_some_and(|known| known.is_inherited)
     }
 
-    fn log(&mut self, key: &StreamKey) -> Option<&mut Log> {
+    /// Whether the store has lost anything of a session, by the test's name for it.
+    pub(crate) fn was_set_back(&self, session: &str) -> bool {
+        self.set_back.contains(&session_name(session))
+    }
+
+    /// Whether nobody is to begin a request any more.
+    pub(crate) fn is_withdrawn(&self, session: &str, stream: &str) -> bool {
+        self.sessions.get(&session_name(session)).is_some_and(|known| {
+            let log = known.logs.iter().find(|(_, log)| log.name == stream);
+            log.is_some_and(|(nonce, _)| known.inbox.is_withdrawn(nonce))
+        })
+    }
+
+    pub(crate) fn has_session(&self, session: &str) -> bool {
+        self.sessions.contains_key(&session_name(session))
+    }
+
+    /// Whether a reader that is at a store object came there before the log said that such readers are closed.
+    pub(crate) fn is_closed_at(&self, session: &str, stream: &str, observer: usize) -> bool {
+        self.sessions.get(&session_name(session)).is_some_and(|known| {
+            let log = known.logs.values().find(|log| log.name == stream);
+            known.owner != observer && log.is_some_and(|log| log.is_closed_at(observer))
+        })
+    }
+
+    pub(crate) fn log(&mut self, key: &StreamKey) -> Option<&mut Log> {
         self.sessions.get_mut(&key.session)?.logs.get_mut(&key.nonce.0)
     }
 
@@ -154,26 +226,29 @@ impl Sea {
 
     /// `session` is the test's name for it, or what the store knows it by.
     pub(crate) fn gone(&mut self, session: &str, stream: Option<String>, why: Why) {
+        if stream.as_deref() == Some(MESSAGE) {
+            return;
+        }
         let session = self.names.get(session).map_or(session, String::as_str).to_owned();
         self.tell(Fact::Gone { session, stream, why });
     }
 
     /// The other store objects of these are told some time of what `by` did (rule 13), and nobody else.
-    fn changed(&mut self, by: usize, key: &StreamKey, concerns: &BTreeSet<usize>) {
+    pub(crate) fn changed(&mut self, by: usize, news: &News, concerns: &BTreeSet<usize>) {
         for other in concerns.iter().filter(|other| **other != by) {
             if self.owners.is_there(*other) {
-                self.hint(self.owners.node(*other), Some(key));
+                self.hint(self.owners.node(*other), news);
             }
         }
     }
 
-    fn hint(&mut self, node: usize, key: Option<&StreamKey>) {
+    fn hint(&mut self, node: usize, news: &News) {
         let late = if self.hint_ms == 0 { 0 } else { self.dice.below(self.hint_ms) };
-        self.hints.push(Hint { due: self.now + late, node, key: key.cloned() });
+        self.hints.push(Hint { due: self.now + late, node, news: news.clone() });
     }
 
     fn hint_all(&mut self) {
-        (0..self.walls.len()).for_each(|node| self.hint(node, None));
+        (0..self.walls.len()).for_each(|node| self.hint(node, &News::Anything));
     }
 
     /// Does an operation of an owner. None where there is nothing to tell.
@@ -183,8 +258,12 @@ impl Sea {
             Operation::Append(epoch, append) => {
                 return Some(Outcome::Done(self.append(owner, key, *epoch, append)));
             }
-            Operation::Attach(attach) => return Some(Outcome::Attached(Ok(self.attach(owner, key, attach)))),
+            Operation::Attach(attach) => return Some(Outcome::Attached(self.attach(owner, key, attach))),
             Operation::Read(after, limit) => return Some(Outcome::Page(self.read(owner, key, *after, *limit))),
+            Operation::Take(epoch, after) => {
+                return Some(Outcome::Taken(self.take(&key.session, *epoch, *after)));
+            }
+            Operation::Withdraw(end) => return Some(Outcome::Withdrawn(self.withdraw(owner, key, end))),
             Operation::Release(epoch)
             | Operation::Settle(epoch, _)
             | Operation::DropStream(epoch)
@@ -212,7 +291,7 @@ impl Sea {
     }
 
     /// What an owner's wall clock shows.
-    fn wall(&self, owner: usize) -> Ms {
+    pub(crate) fn wall(&self, owner: usize) -> Ms {
         self.now + self.walls[self.owners.node(owner)]
     }
 
@@ -223,10 +302,16 @@ impl Sea {
 
     fn hold(&mut self, owner: usize, key: &StreamKey, hold: &Hold) -> Result<Vec<RunningLog>, StoreError> {
         let Hold { epoch, seen, record } = hold;
+        let now = self.now;
         let Some(known) = self.sessions.get_mut(&key.session) else {
+            if self.taken.contains_key(&key.session) {
+                self.count("sessions that are not brought back");
+                return Err(StoreError::Gone);
+            }
             let record = record.clone().filter(|_| seen.is_none()).ok_or(StoreError::Gone)?;
-            let (epoch, is_released, is_left, is_inherited, logs) = (*epoch, false, false, false, BTreeMap::new());
-            let new = Session { record, epoch, owner, is_released, is_left, is_inherited, logs };
+            let (epoch, is_released, is_left, is_inherited) = (*epoch, false, false, false);
+            let (logs, inbox) = Default::default();
+            let new = Session { record, epoch, owner, is_released, is_left, is_inherited, logs, inbox };
             self.sessions.insert(Arc::clone(&key.session), new);
             return Ok(Vec::new());
         };
@@ -241,12 +326,15 @@ impl Sea {
         let is_left = known.is_left && !is_same;
         known.is_inherited |= is_left;
         // Nobody's, once it is let go.
-        let before: BTreeSet<usize> = (!known.is_released).then_some(known.owner).into_iter().collect();
+        let before: BTreeSet<usize> = known.owner().into_iter().collect();
+        if !is_same {
+            known.inbox.has_new_owner(now);
+        }
         (known.epoch, known.owner, known.is_released, known.is_left) = (*epoch, owner, false, false);
         if seen.is_none() {
             return Ok(Vec::new());
         }
-        let running = known.logs.iter().filter(|(_, log)| !log.is_finished());
+        let running = known.logs.iter().filter(|(nonce, log)| !log.is_finished() && !known.inbox.has_waiting(nonce));
         let (names, running): (Vec<_>, Vec<_>) = running
             .map(|(nonce, log)| {
                 let (head, chain, about) = (log.head(), log.now().chain, log.about.clone());
@@ -256,7 +344,7 @@ impl Sea {
         if !is_same {
             self.count("sessions taken over");
         }
-        self.changed(owner, key, &before);
+        self.changed(owner, &News::Session(Arc::clone(&key.session)), &before);
         // Whose owner has done nothing wrong has no end but its own.
         for name in names.into_iter().filter(|_| is_left) {
             self.gone(&key.session, Some(name), Why::OwnerLost);
@@ -265,7 +353,7 @@ impl Sea {
     }
 
     fn append(&mut self, owner: usize, key: &StreamKey, epoch: Epoch, append: &Append) -> Result<(), StoreError> {
-        let Append { first, events, chain_before, chain, about, end, retry_ms, .. } = append;
+        let Append { first, events, chain, about, end, paced, .. } = append;
         let (now, wall, max) = (self.now, self.wall(owner), self.max_events);
         let known = self.sessions.get_mut(&key.session).ok_or(StoreError::Gone)?;
         if known.epoch != epoch {
@@ -276,38 +364,44 @@ impl Sea {
             known.logs.entry(key.nonce.0).or_insert_with(|| Log::new(key, about, now));
         }
         let log = known.logs.get_mut(&key.nonce.0).ok_or(StoreError::Gone)?;
-        let (head, log_chain, is_finished) = (log.head(), log.now().chain, log.is_finished());
-        let is_there = events.is_empty() || (head + 1, log_chain) == (first + events.len() as Seq, *chain);
-        if is_there && (is_finished || (end.is_none() && retry_ms.is_none())) {
-            self.count("appends that were stored before");
-            return Ok(());
-        }
-        let refused = if is_there {
-            None
-        } else if is_finished {
-            Some((StoreError::Gone, "appends after the end"))
-        } else if head + 1 < *first || (head + 1 == *first && log_chain != *chain_before) {
-            Some((StoreError::RolledBack, "appends to a log that was set back"))
-        } else if head + 1 > *first {
-            Some((StoreError::OutOfOrder, "appends out of order"))
-        } else {
-            None
+        let (before, is_finished) = (log.now().clone(), log.is_finished());
+        let new = match append.judge(LogState { head: before.head, chain: before.chain, is_finished }) {
+            Ok(Verdict::Nothing) => {
+                self.count("appends that were stored before");
+                return Ok(());
+            }
+            Ok(Verdict::Rest) => &[],
+            Ok(Verdict::All) => &events[..],
+            Err(error) => {
+                self.count(match error {
+                    StoreError::Gone => "appends after the end",
+                    StoreError::RolledBack => "appends to a log that was set back",
+                    _ => "appends out of order",
+                });
+                return Err(error);
+            }
         };
-        if let Some((error, what)) = refused {
-            self.count(what);
-            return Err(error);
-        }
+        let is_end = end.is_some() || new.last().is_some_and(|last| last.kind == EventKind::Terminal);
+        let (head, chain) = new.last().map_or((before.head, before.chain), |last| (last.seq, *chain));
+        let (finished, tail) = (is_end.then_some(wall), end.clone());
+        let paced = paced.unwrap_or(before.paced);
+        log.add(new, Version { at: now, head, chain, finished, tail, paced });
+        let trimmed = log.trim(max);
+        let followers = log.followers.clone();
         if end.is_some() && epoch.number > 1 {
             self.count("logs ended by heirs");
         }
-        let log = self.log(key).ok_or(StoreError::Gone)?;
-        let new = if is_there { &[] } else { &events[..] };
-        log.retry_ms = retry_ms.or(log.retry_ms);
-        let is_end = end.is_some() || new.last().is_some_and(|last| last.kind == EventKind::Terminal);
-        let (head, chain) = new.last().map_or((head, log_chain), |last| (last.seq, *chain));
-        log.add(new, Version { at: now, head, chain, finished: is_end.then_some(wall), tail: end.clone() });
-        if log.trim(max) {
+        if trimmed > 0 {
+            self.trimmed += trimmed;
             self.count("logs trimmed");
+        }
+        if paced.closes > before.paced.closes {
+            self.steps += 1;
+            let step = self.steps;
+            if let Some(log) = self.log(key) {
+                log.closed = Some(step);
+            }
+            self.count("closes of readers elsewhere");
         }
         for event in new {
             let text = String::from_utf8_lossy(&event.frame);
@@ -320,9 +414,8 @@ impl Sea {
                 self.tell(Fact::Kept { session, stream, n: mark.n });
             }
         }
-        if !new.is_empty() || end.is_some() {
-            let followers = self.log(key).map(|log| log.followers.clone()).unwrap_or_default();
-            self.changed(owner, key, &followers);
+        if !new.is_empty() || end.is_some() || append.paced.is_some() {
+            self.changed(owner, &News::Log(key.clone()), &followers);
         }
         Ok(())
     }
@@ -347,28 +440,33 @@ impl Sea {
         Some(Owner { epoch, unseen_ms: look.unseen_ms })
     }
 
-    fn attach(&mut self, observer: usize, key: &StreamKey, attach: &Attach) -> Attached {
-        let Some(known) = self.sessions.get_mut(&key.session) else { return Attached::default() };
+    fn attach(&mut self, observer: usize, key: &StreamKey, attach: &Attach) -> Result<Attached, StoreError> {
+        let Some(known) = self.sessions.get(&key.session) else { return Ok(Attached::default()) };
         if !attach.finds(known.record.principal.as_deref()) {
-            return Attached { is_foreign: true, ..Attached::default() };
+            return Ok(Attached { is_foreign: true, ..Attached::default() });
         }
+        if let Some(message) = attach.message.as_ref().filter(|_| attach.stream.is_some()) {
+            self.post(observer, key, message)?;
+        }
+        let Some(known) = self.sessions.get_mut(&key.session) else { return Ok(Attached::default()) };
         let session = Some(known.record.clone());
         let log = attach.stream.and_then(|nonce| known.logs.get_mut(&nonce.0));
         let log = log.filter(|log| attach.counts && attach.fits(log.head(), log.tag_at(attach.after)));
         if let Some(log) = log {
             log.readers += 1;
+            self.steps += 1;
+            log.came.insert(observer, self.steps);
             let mut concerns = log.followers.clone();
             log.followers.insert(observer);
-            concerns.extend((!known.is_released).then_some(known.owner));
-            self.changed(observer, key, &concerns);
+            concerns.extend(known.owner());
+            self.changed(observer, &News::Log(key.clone()), &concerns);
         }
         let owner = self.owner(observer, &key.session);
-        let log = self.log(key).filter(|_| attach.stream.is_some()).map(|log| AttachedLog {
-            about: log.about.clone(),
-            retry_ms: log.retry_ms,
-            page: log.page(owner, attach.after, attach.limit),
-        });
-        Attached { session, is_foreign: false, log }
+        let log = self
+            .log(key)
+            .filter(|_| attach.stream.is_some())
+            .map(|log| AttachedLog { about: log.about.clone(), page: log.page(owner, attach.after, attach.limit) });
+        Ok(Attached { session, is_foreign: false, log })
     }
 
     fn read(&mut self, owner: usize, key: &StreamKey, after: Seq, limit: ReadLimit) -> Result<LogPage, StoreError> {
@@ -377,10 +475,11 @@ impl Sea {
     }
 
     fn forget(&mut self, owner: usize, key: &StreamKey, why: Why) {
-        let known = self.sessions.get_mut(&key.session);
-        if let Some(log) = known.and_then(|known| known.logs.remove(&key.nonce.0)) {
+        let Some(known) = self.sessions.get_mut(&key.session) else { return };
+        if let Some(log) = known.logs.remove(&key.nonce.0) {
+            known.inbox.forget(&key.nonce.0);
             self.gone(&key.session, Some(log.name), why);
-            self.changed(owner, key, &log.followers);
+            self.changed(owner, &News::Log(key.clone()), &log.followers);
         }
     }
 
@@ -399,13 +498,28 @@ impl Sea {
         for key in keys {
             self.forget(owner, &key, Why::Ended);
         }
-        self.sessions.remove(session);
+        if self.sessions.remove(session).is_some_and(|known| known.epoch.number > 1) {
+            let until = self.wall(owner) + self.max_age_ms;
+            self.taken.insert(Arc::clone(session), until);
+        }
         self.gone(session, None, Why::Ended);
+    }
+
+    pub(crate) fn usage(&self) -> Usage {
+        let mut usage = Usage { sessions: self.sessions.len() as u64, trimmed: self.trimmed, ..Usage::default() };
+        for (_, log) in self.keys() {
+            let (events, bytes) = log.held();
+            usage.streams += 1;
+            usage.events += events;
+            usage.bytes += bytes;
+        }
+        usage
     }
 
     /// Retention. Returns when it is due next.
     pub(crate) fn sweep(&mut self, owner: usize) -> Ms {
         let (now, wall, retention_ms) = (self.now, self.wall(owner), self.retention_ms);
+        self.taken.retain(|_, until| *until > wall);
         let mut next = Ms::NEVER;
         let mut over = Vec::new();
         for (key, log) in self.keys() {
@@ -437,7 +551,8 @@ impl Sea {
             let is_kept = match by % 4 {
                 0 => *at != nonce,
                 1 => log.set_back_to(time),
-                _ => *at != nonce || log.set_back_by(1 + (by / 4 % 3) as usize),
+                // A withdrawal is not lost without what came to the inbox behind it.
+                _ => *at != nonce || known.inbox.is_withdrawn(at) || log.set_back_by(1 + (by / 4 % 3) as usize),
             };
             if !is_kept || log.versions() < versions {
                 lost.push(log.name.clone());
@@ -445,7 +560,12 @@ impl Sea {
             }
             is_kept
         });
+        if by % 4 == 1 {
+            known.inbox.set_back_to(time);
+        }
+        known.inbox.retain(&known.logs);
         let owner = known.owner;
+        self.set_back.insert(name);
         self.owners.set_back(owner, by % 5, self.now);
         self.count(
             ["logs lost by the store", "sessions set back", "logs set back", "logs set back"][(by % 4) as usize],

@@ -7,25 +7,38 @@ use tailrope_core::session::OutgoingKind;
 use tailrope_core::store::StoreError;
 
 use crate::reader::Asked;
+use crate::relaying::Relay;
 use crate::world::{Stream, World};
 
 impl World {
-    pub(crate) fn call(&mut self, session: usize) {
-        let Some(handle) = self.home(session) else { return };
-        if self.streams.len() >= 12 {
+    pub(crate) fn call(&mut self, session: usize, node: usize) {
+        let is_elsewhere = self.sessions[session].home.as_ref().is_none_or(|(home, _)| *home != node);
+        if (!is_elsewhere && self.home(session).is_none()) || self.streams.len() >= 12 {
             return;
         }
         let request = self.sessions[session].requests + 1;
         self.sessions[session].requests = request;
         let name = self.sessions[session].name.clone();
         self.stream(session, &name, format!("r{request}"), Some(request));
-        let node = self.sessions[session].home.as_ref().map_or(0, |(node, _)| *node);
-        if self.setup.is_old && self.nodes[node].is_draining {
+        let home = self.sessions[session].home.as_ref().map(|(home, _)| *home);
+        if self.setup.is_old && [Some(node), home].into_iter().flatten().any(|node| self.nodes[node].is_draining) {
             // Whoever cannot come back is told to ask again.
             self.permit_ends(session, Why::Cancelled);
         }
-        drop(handle);
-        self.open(self.streams.len() - 1, node, Asked::Call(RequestId::integer(request)), Probe::Own);
+        let stream = self.streams.len() - 1;
+        let request = RequestId::integer(request);
+        if is_elsewhere {
+            self.streams[stream].is_relayed = true;
+            self.relay(stream, node, Relay::Call(request));
+        } else {
+            self.open(stream, node, Asked::Call(request), Probe::Own);
+        }
+    }
+
+    /// Whether a handler may run for a stream.
+    fn runs(&self, stream: usize) -> bool {
+        let Stream { session, is_relayed, begun, .. } = self.streams[stream];
+        self.home(session).is_some() && (!is_relayed || begun > 0)
     }
 
     pub(crate) fn mark(&self, stream: usize, n: N) -> String {
@@ -34,8 +47,7 @@ impl World {
     }
 
     pub(crate) fn notify(&mut self, stream: usize) {
-        let session = self.streams[stream].session;
-        if self.home(session).is_none() {
+        if !self.runs(stream) {
             return;
         }
         let n = N::Event(self.streams[stream].emitted + 1);
@@ -50,7 +62,7 @@ impl World {
 
     pub(crate) fn ask(&mut self, stream: usize) {
         let session = self.streams[stream].session;
-        if self.home(session).is_none() {
+        if !self.runs(stream) {
             return;
         }
         let n = N::Event(self.streams[stream].emitted + 1);
@@ -67,16 +79,26 @@ impl World {
         self.send(stream, n, OutgoingMessage::request(&id, related.as_ref(), payload.as_bytes()));
     }
 
-    pub(crate) fn settle(&mut self, stream: usize) {
-        let Some(handle) = self.home(self.streams[stream].session) else { return };
+    /// The client answers the question that was asked last.
+    pub(crate) fn settle(&mut self, stream: usize, node: usize) {
+        let session = self.streams[stream].session;
+        let is_elsewhere = self.sessions[session].home.as_ref().is_none_or(|(home, _)| *home != node);
+        if !is_elsewhere && self.home(session).is_none() {
+            return;
+        }
         let Some(id) = self.streams[stream].asked.pop() else { return };
+        if is_elsewhere {
+            self.count("answers relayed");
+            return self.relay_message(session, node, &format!(r#""id":{},"result""#, id.to_json()));
+        }
+        let Some(handle) = self.home(session) else { return };
         let fields = jsonrpc::Fields::default();
         handle.received(&[Envelope { kind: Kind::Response, method: None, id: Some(id), range: 0..0, fields }]);
     }
 
     pub(crate) fn respond(&mut self, stream: usize) {
         let Some(request) = self.streams[stream].request.filter(|_| !self.streams[stream].is_answered) else { return };
-        if self.home(self.streams[stream].session).is_none() {
+        if !self.runs(stream) {
             return;
         }
         self.streams[stream].is_answered = true;
@@ -86,7 +108,7 @@ impl World {
 
     pub(crate) fn cancel(&mut self, stream: usize) {
         let Stream { session, request: Some(request), ref name, .. } = self.streams[stream] else { return };
-        let Some(handle) = self.home(session) else { return };
+        let Some(handle) = self.home(session).filter(|_| self.runs(stream)) else { return };
         self.sea().gone(&self.sessions[session].name, Some(name.clone()), Why::Cancelled);
         self.count("requests cancelled");
         handle.cancelled(&RequestId::integer(request));

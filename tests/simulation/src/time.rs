@@ -110,7 +110,7 @@ impl World {
         for _ in 0..1_000 {
             self.note_fenced();
             let woken = std::mem::take(&mut *self.bells.set());
-            let (mut left, mut did) = (Vec::new(), false);
+            let (mut left, mut did) = (Vec::new(), self.serve());
             for key in woken {
                 let Some(reader) = usize::try_from(key).ok().and_then(|at| self.readers.get(at)) else { continue };
                 if reader.is_stalled || self.nodes[reader.node].is_paused {
@@ -139,8 +139,9 @@ impl World {
 
     /// Counts what an engine did.
     pub(crate) fn note_stats(&self, node: &Node) {
+        let entries = node.engine.stats().entries();
         let mut sea = self.sea();
-        for (name, count) in node.engine.stats().entries().into_iter().skip(5) {
+        for (name, count) in entries.into_iter().skip(5) {
             *sea.coverage.entry(name).or_default() += count;
         }
     }
@@ -155,6 +156,7 @@ impl World {
         for session in &mut self.sessions {
             if session.home.as_ref().is_some_and(|(node, _)| *node == at) {
                 (session.home, session.pending) = (None, BTreeMap::new());
+                session.posted.clear();
             }
         }
     }

@@ -6,14 +6,15 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use serde_json::json;
 use tailrope_checker::{Fact, N, Probe, Why};
 use tailrope_core::Ms;
-use tailrope_core::engine::{Clock, Engine, ManualClock, Options, SessionHandle, Wake};
+use tailrope_core::engine::{Clock, Engine, ManualClock, Options, Posted, SessionHandle, Wake};
 use tailrope_core::protocol::{Dialect, RequestId, Revision};
 use tailrope_core::store::{EventStore, Limits};
 use tailrope_core::stream::Pacing;
 
 use crate::dice::Seeded;
-use crate::node_store::{Fate, Mode, NodeStore};
+use crate::node_store::{Fate, Mode, NodeStore, lock};
 use crate::reader::{Asked, Reader};
+use crate::relaying::Message;
 use crate::schedule::{Decision, Setup};
 use crate::sea::Sea;
 
@@ -23,7 +24,7 @@ pub(crate) struct Bells(Mutex<BTreeSet<u64>>);
 
 impl Bells {
     pub(crate) fn set(&self) -> MutexGuard<'_, BTreeSet<u64>> {
-        self.0.lock().expect("nothing panics while it is held")
+        lock(&self.0)
     }
 }
 
@@ -43,6 +44,14 @@ pub(crate) struct Node {
     pub(crate) is_draining: bool,
 }
 
+/// An engine and its sessions hold each other until it lets them go.
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.store.stop();
+        self.engine.release();
+    }
+}
+
 impl Node {
     /// It runs, and the store answers it.
     pub(crate) fn is_answered(&self) -> bool {
@@ -59,6 +68,8 @@ pub(crate) struct Session {
     pub(crate) is_fenced: bool,
     pub(crate) requests: i64,
     pub(crate) questions: u64,
+    /// What was relayed to it and is not taken yet.
+    pub(crate) posted: Vec<Posted>,
     /// Messages whose outcome is not known yet.
     pub(crate) pending: BTreeMap<u64, (usize, N)>,
 }
@@ -69,6 +80,12 @@ pub(crate) struct Stream {
     pub(crate) request: Option<i64>,
     pub(crate) emitted: u64,
     pub(crate) is_answered: bool,
+    /// Its request came to another process than its session's.
+    pub(crate) is_relayed: bool,
+    /// How often a handler was given it.
+    pub(crate) begun: u64,
+    /// Its client was told that it does not begin.
+    pub(crate) is_refused: bool,
     /// Event ids that clients were given, in the order in which they came.
     pub(crate) ids: Vec<Arc<str>>,
     /// Questions of the server without an answer.
@@ -86,6 +103,9 @@ pub(crate) struct World {
     pub(crate) sessions: Vec<Session>,
     pub(crate) streams: Vec<Stream>,
     pub(crate) readers: Vec<Reader>,
+    pub(crate) messages: Vec<Message>,
+    /// Everything works again.
+    pub(crate) is_healed: bool,
     probes: u64,
     /// The store answers nobody.
     pub(crate) is_out: bool,
@@ -129,6 +149,8 @@ impl World {
             sessions: Vec::new(),
             streams: Vec::new(),
             readers: Vec::new(),
+            messages: Vec::new(),
+            is_healed: false,
             probes: 0,
             is_out: false,
         };
@@ -142,8 +164,9 @@ impl World {
             let handle = engine.open_session(&name, None, &Dialect::MCP_PYTHON_2, wake, SESSION);
             let handle = handle.expect("a new engine opens sessions");
             world.stream(at, &name, "standalone".to_owned(), None);
+            handle.accept_posted();
             handle.assume_revision(revision);
-            let (requests, questions, pending) = Default::default();
+            let (requests, questions, posted, pending) = Default::default();
             let home = Some((home, handle));
             world.sessions.push(Session {
                 name,
@@ -152,6 +175,7 @@ impl World {
                 is_fenced: false,
                 requests,
                 questions,
+                posted,
                 pending,
             });
         }
@@ -162,7 +186,7 @@ impl World {
     }
 
     pub(crate) fn sea(&self) -> MutexGuard<'_, Sea> {
-        self.sea.lock().expect("nothing panics while it is held")
+        lock(&self.sea)
     }
 
     pub(crate) fn tell(&self, fact: Fact) {
@@ -181,8 +205,21 @@ impl World {
             request: request.map(|id| json!(id)),
             revision: Some(revision.as_str().to_owned()),
         });
-        let (emitted, is_answered, ids, asked) = Default::default();
-        self.streams.push(Stream { session, name, request, emitted, is_answered, ids, asked, last_news: Ms(0) });
+        let (emitted, is_answered, is_relayed, begun, is_refused, ids, asked) = Default::default();
+        let last_news = Ms(0);
+        self.streams.push(Stream {
+            session,
+            name,
+            request,
+            emitted,
+            is_answered,
+            is_relayed,
+            begun,
+            is_refused,
+            ids,
+            asked,
+            last_news,
+        });
     }
 
     /// Lets one thing happen, and everybody react who can.
@@ -208,13 +245,35 @@ impl World {
 
     fn decide(&mut self, decision: Decision) {
         match decision {
-            Decision::Call { session, .. } => self.call(Self::pick(&self.sessions, session).unwrap_or(0)),
+            Decision::Call { session, node } => {
+                let session = Self::pick(&self.sessions, session).unwrap_or(0);
+                self.call(session, self.entrance(session, node));
+            }
             Decision::Notify { stream, count } => {
                 let stream = self.a_stream(stream);
                 (0..count).for_each(|_| self.notify(stream));
             }
             Decision::Ask { stream } => self.ask(self.a_stream(stream)),
-            Decision::Settle { stream } => self.settle(self.a_stream(stream)),
+            Decision::Settle { stream, node } => {
+                let stream = self.a_stream(stream);
+                self.settle(stream, self.entrance(self.streams[stream].session, node));
+            }
+            Decision::Tell { session, node } => {
+                let session = Self::pick(&self.sessions, session).unwrap_or(0);
+                self.tell_server(session, self.node(node));
+            }
+            Decision::Revoke { stream, node } => {
+                let stream = self.a_stream(stream);
+                self.revoke(stream, self.node(node));
+            }
+            Decision::Delete { session, node } => {
+                let session = Self::pick(&self.sessions, session).unwrap_or(0);
+                self.delete(session, self.node(node));
+            }
+            Decision::Serve { session } => {
+                let session = Self::pick(&self.sessions, session).unwrap_or(0);
+                self.dispatch(session);
+            }
             Decision::Respond { stream } => self.respond(self.a_stream(stream)),
             Decision::Broadcast { session } => {
                 let session = Self::pick(&self.sessions, session).unwrap_or(0);
@@ -243,20 +302,7 @@ impl World {
             Decision::Cancel { stream } => self.cancel(self.a_stream(stream)),
             Decision::EndSession { session } => {
                 let at = Self::pick(&self.sessions, session).unwrap_or(0);
-                // One that another process has is not this one's to end.
-                let Some(handle) = self.home(at).filter(|handle| !handle.has_ended()) else { return };
-                let is_drained = self.sessions[at].home.as_ref().is_some_and(|(node, _)| self.nodes[*node].is_draining);
-                if is_drained {
-                    // Its logs stay.
-                    self.permit_ends(at, Why::Ended);
-                } else {
-                    self.sea().gone(&self.sessions[at].name, None, Why::Ended);
-                    self.sessions[at].has_ended = true;
-                }
-                self.count("sessions ended");
-                handle.end();
-                self.take_outcomes(at);
-                self.sessions[at].home = None;
+                self.end_session(at);
             }
             Decision::Lose { connection, bytes } => {
                 let Some(at) = Self::pick(&self.readers, connection) else { return };
@@ -318,7 +364,8 @@ impl World {
                 }
                 self.count("drains");
                 for session in 0..self.sessions.len() {
-                    let is_here = self.sessions[session].home.as_ref().is_some_and(|(node, _)| *node == at);
+                    let is_here = self.sessions[session].home.as_ref().is_some_and(|(node, _)| *node == at)
+                        || self.readers.iter().any(|reader| reader.session == session && reader.node == at);
                     if self.setup.is_old && is_here {
                         self.permit_ends(session, Why::Cancelled);
                     }
@@ -352,6 +399,33 @@ impl World {
                 let node = self.node(node);
                 self.sea().set_clock(node, ms, is_back);
             }
+        }
+    }
+
+    /// The host ends a session.
+    pub(crate) fn end_session(&mut self, at: usize) {
+        // One that another process has is not this one's to end.
+        let Some(handle) = self.home(at).filter(|handle| !handle.has_ended()) else { return };
+        let is_drained = self.sessions[at].home.as_ref().is_some_and(|(node, _)| self.nodes[*node].is_draining);
+        if is_drained {
+            // Its logs stay.
+            self.permit_ends(at, Why::Ended);
+        } else {
+            self.sea().gone(&self.sessions[at].name, None, Why::Ended);
+            self.sessions[at].has_ended = true;
+        }
+        self.count("sessions ended");
+        handle.end();
+        self.take_outcomes(at);
+        self.sessions[at].home = None;
+        self.sessions[at].posted.clear();
+    }
+
+    /// Where a client's request comes in: at the session's own process every other time.
+    fn entrance(&self, session: usize, node: u64) -> usize {
+        match self.sessions[session].home {
+            Some((home, _)) if node.is_multiple_of(2) => home,
+            _ => self.node(node / 2),
         }
     }
 

@@ -6,6 +6,8 @@ pub(crate) mod connection;
 pub(crate) mod opening;
 pub(crate) mod phases;
 pub(crate) mod poll;
+pub(crate) mod relay;
+pub(crate) mod relays;
 pub(crate) mod replays;
 pub(crate) mod seeks;
 pub(crate) mod serving;

@@ -36,7 +36,7 @@ impl SessionHandle {
             let nonce = self.cell.shared.nonce();
             let id = change.connect(Conn::open(nonce, Origin::Unnamed, wake, key), None);
             let Change { state, now, steps, .. } = change;
-            let reader = (id, self.cell.shared.jitter());
+            let reader = Some((id, self.cell.shared.jitter()));
             let opened = state.session.open_requests(*now, nonce, requests, initialize, reader, steps);
             if let Err(duplicate) = opened {
                 change.disconnect(id, false);
@@ -125,15 +125,12 @@ impl SessionHandle {
 
 impl Cell {
     /// Opens a connection, where the session has not ended.
-    fn open(
+    pub(crate) fn open(
         self: &Arc<Self>,
         make: impl FnOnce(&mut Change<'_>) -> Result<ConnectionId, Refusal>,
     ) -> Result<Connection, Refusal> {
         let conn = self.change_or(Err(self.dialect.wording.closing()), |change| {
-            if change.state.session.has_ended() || change.state.is_ending {
-                return Err(self.dialect.wording.session_ended());
-            }
-            self.shared.check().map_err(|_| self.dialect.wording.closing())?;
+            change.check_open()?;
             make(change)
         })?;
         Ok(Connection { cell: Arc::clone(self), conn })
@@ -141,7 +138,7 @@ impl Cell {
 
     /// An adopted session has a new reader. The last one before it may have left after the session was found: it can be found
     /// again, so that the next reader here is not served beside this one (I4).
-    fn come_back(self: &Arc<Self>) {
+    pub(crate) fn come_back(self: &Arc<Self>) {
         if self.is_adopted() && matches!(self.shared.register(self), Ok(None)) {
             self.has_place.store(false, Ordering::Relaxed);
             // It was admitted before, and is served also where its place was taken meanwhile.
@@ -151,17 +148,41 @@ impl Cell {
 }
 
 impl Change<'_> {
+    /// The session has not ended.
+    pub(crate) fn check_open(&self) -> Result<(), Refusal> {
+        if !self.state.is_open() {
+            return Err(self.cell.over(self.state.is_fenced));
+        }
+        self.cell.shared.check().map_err(|_| self.cell.dialect.wording.closing())
+    }
+
     /// The session takes so many more requests (I11). One that lives elsewhere takes none here.
-    fn check_requests(&mut self, more: usize) -> Result<(), Refusal> {
+    pub(crate) fn check_requests(&mut self, more: usize) -> Result<(), Refusal> {
         if self.cell.is_adopted() {
             return Err(self.cell.dialect.wording.session_ended());
         }
+        self.check_signs()?;
         let max = self.cell.shared.options.max_requests_per_session;
         if self.state.session.in_flight() + more <= max {
             return Ok(());
         }
         log_later!(self, WARN, [], max, "a request is refused: max_requests_per_session of this session run");
         Err(Fault::TooManyRequests.refusal(self.cell.dialect))
+    }
+
+    /// What the store knows may be another process's by now, where the store gives no sign (O18). A session that it was never
+    /// given is nobody else's.
+    fn check_signs(&mut self) -> Result<(), Refusal> {
+        if self.state.facts_put.is_none() || !self.cell.shared.store.is_cut_off() {
+            return Ok(());
+        }
+        log_later!(
+            self,
+            WARN,
+            [],
+            "a call is refused: the event store gave no sign for so long that another process may have the session"
+        );
+        Err(Fault::StoreSilent.refusal(self.cell.dialect))
     }
 
     /// Registers a connection of a stream. It comes now, unless its arrival had a number already.
@@ -184,7 +205,7 @@ impl Change<'_> {
     }
 
     /// Counts a new stream, whose log comes with its first append.
-    fn opened(&mut self, nonce: StreamNonce) {
+    pub(crate) fn opened(&mut self, nonce: StreamNonce) {
         Counters::add(&self.cell.shared.counters.streams_opened, 1);
         self.watch(nonce);
         if self.cell.shared.store.own_ids().is_some() && self.state.session.rules().priming {

@@ -4,6 +4,7 @@
 //! tell makes no refusal: clients give up after two of these and survive a failover otherwise. They
 //! get their own position back, then comments, and the store is asked again until `store_wait_ms`.
 
+use crate::Ms;
 use crate::engine::connections::conn::{Conn, PAGE_BYTES, Phase, Position, Reading, Seek};
 use crate::engine::lines::log_later;
 use crate::engine::logs::reading::PAGE_EVENTS;
@@ -13,7 +14,7 @@ use crate::engine::sessions::timers::Reason;
 use crate::exchange::AnswerHead;
 use crate::protocol::{IdEncoder, MAX_VISIT, Origin, RequestId, StreamNonce, sse};
 use crate::session::Stream;
-use crate::store::{Answer, Attach, Attached, LogPage, Operation, ReadLimit, StoreError, Ticket};
+use crate::store::{Answer, Attach, Attached, AttachedLog, LogPage, Operation, ReadLimit, StoreError, Ticket};
 use crate::stream::{Chain, CloseReason, ConnectionId, Follow, Input, Seq};
 
 /// Pause before a store that could not tell is asked again.
@@ -44,6 +45,12 @@ impl Change<'_> {
             Some((_, attached)) => self.attached((position.nonce, conn), Ok(attached)),
             None => self.seek(conn),
         }
+    }
+
+    /// Begins a connection of whose stream the store has told already.
+    pub(crate) fn found_at(&mut self, conn: ConnectionId, position: Position, attached: Attached) {
+        self.enter(conn, Phase::Seeking(Seek { position, fault: None }));
+        self.found(conn, Ok(attached));
     }
 
     /// Asks the store for the stream of a connection.
@@ -96,6 +103,9 @@ impl Change<'_> {
         (nonce, conn): (StreamNonce, ConnectionId),
         result: Result<Attached, StoreError>,
     ) {
+        if self.state.relays.is_posting(nonce) {
+            return self.posted(nonce, result);
+        }
         let log = result.as_ref().ok().and_then(|attached| attached.log.as_ref());
         let readers = log.map(|log| log.page.readers);
         let mut is_sought = false;
@@ -164,7 +174,9 @@ impl Change<'_> {
 
     /// It is known what the store has of the stream of a connection, or it could not tell.
     fn found(&mut self, conn: ConnectionId, result: Result<Attached, StoreError>) {
-        let Some(Seek { position, .. }) = self.state.conns.get_mut(&conn).and_then(Conn::seek).copied() else { return };
+        let Some(Seek { position, fault }) = self.state.conns.get_mut(&conn).and_then(Conn::seek).copied() else {
+            return;
+        };
         let nonce = position.nonce;
         let attached = match result {
             Ok(attached) => attached,
@@ -192,6 +204,17 @@ impl Change<'_> {
             // It is being written, or its owner has yet to create it.
             return self.seek_failed(conn);
         };
+        if self.state.session.stream(nonce).is_none() && self.may_be_posted(&log) {
+            // It waits for this process, or its host has still to begin it.
+            self.state.inbox.is_hinted = true;
+            return self.seek_failed(conn);
+        }
+        let known = self.state.session.stream(nonce).map_or(0, |stream| stream.machine.durable());
+        let is_ahead = position.after > log.page.page.head.max(known) && !log.page.is_finished;
+        if is_ahead && self.cell.is_adopted() && !self.cell.is_gone(log.page.owner) && !self.has_waited(fault) {
+            // The store may have lost what the cursor was made from: its owner appends it again (O10).
+            return self.seek_failed(conn);
+        }
         let Some(origin) = self.state.conns.get(&conn).map(|conn| conn.origin.clone()) else { return };
         let requests = RequestId::decode_all(&log.about).unwrap_or_default();
         let LogPage { page, chain, mut is_finished, mut tail, paced, readers, owner } = log.page;
@@ -210,8 +233,14 @@ impl Change<'_> {
             let follow = Follow { head: page.head, finished: is_finished, tail, paced };
             self.state.session.follow(self.now, nonce, origin, Chain(chain), follow);
             if is_followed && !is_finished {
+                let is_left = !requests.is_empty() && self.cell.is_gone(owner);
                 self.follow(nonce, requests);
                 self.counted(nonce, Some(readers));
+                self.state.owner = owner;
+                if is_left {
+                    // Not with the next look: the reader may be sent away before that.
+                    self.inherit();
+                }
             }
         } else if self.state.followed.contains_key(&nonce) {
             let found = LogPage { page: page.clone(), chain, is_finished, tail, paced, readers, owner };
@@ -223,6 +252,13 @@ impl Change<'_> {
         if let Some(reading) = conn.and_then(Conn::reading) {
             reading.page = Some((position.after, page));
         }
+    }
+
+    /// Whether a log of a session that is owned here may be the answer to a request that another process relays.
+    fn may_be_posted(&self, log: &AttachedLog) -> bool {
+        let AttachedLog { about, page: LogPage { page, is_finished, owner, .. } } = log;
+        let is_own = owner.is_none() && !self.cell.is_adopted();
+        is_own && page.head == 0 && !is_finished && RequestId::decode_all(about).is_some_and(|ids| !ids.is_empty())
     }
 
     /// The store has no log for a connection.
@@ -240,13 +276,17 @@ impl Change<'_> {
     /// The store could not tell: the answer begins all the same, and it is asked again in a while.
     fn seek_failed(&mut self, id: ConnectionId) {
         self.begin_echo(id);
-        let store_wait_ms = self.cell.shared.options.pacing.store_wait_ms;
         let Some(seek) = self.state.conns.get_mut(&id).and_then(Conn::seek) else { return };
         let since = *seek.fault.get_or_insert(self.now);
         self.state.timers.set(Reason::Seek(id), self.now + ASK_AGAIN_MS);
-        if self.now.since(since) >= store_wait_ms {
+        if self.has_waited(Some(since)) {
             self.close(id, CloseReason::Fault);
         }
+    }
+
+    /// Whether a connection whose stream is looked up since then has waited as long as it may.
+    fn has_waited(&self, since: Option<Ms>) -> bool {
+        self.now.since(since.unwrap_or(self.now)) >= self.cell.shared.options.pacing.store_wait_ms
     }
 
     /// The first bytes of an answer whose stream is not known yet: the client's own position.

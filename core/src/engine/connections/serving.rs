@@ -36,10 +36,15 @@ impl Cell {
         self.let_go();
     }
 
-    /// An adopted session that has no connection is forgotten.
+    /// An adopted session that has no connection and relays nothing is forgotten, when the logs that its owner left have their
+    /// ends: a client whose connections are sent away each time would never get one otherwise.
     pub(crate) fn let_go(&self) {
+        let is_over = |cell: &Self| {
+            let state = lock(&cell.state);
+            state.conns.is_empty() && state.writing.is_empty() && state.relays.is_empty()
+        };
         if self.is_adopted() && !self.is_forked() {
-            self.unregister(|cell| lock(&cell.state).conns.is_empty());
+            self.unregister(is_over);
         }
     }
 }

@@ -50,6 +50,9 @@ impl Change<'_> {
 
     /// A look has told what the log is like, or could not.
     pub(crate) fn looked(&mut self, nonce: StreamNonce, result: Result<(Seq, LogPage), StoreError>) {
+        if self.state.relays.is_delete(nonce) {
+            return self.looked_for_end(nonce, result.map(|(_, page)| page));
+        }
         let is_followed = self.state.followed.contains_key(&nonce);
         let found = match result {
             Ok(found) => Some(found),
@@ -75,7 +78,7 @@ impl Change<'_> {
 
     /// Gives the machine of a stream that is followed what its log has got.
     pub(crate) fn catch_up(&mut self, nonce: StreamNonce, found: Option<(Seq, LogPage)>) {
-        let State { session, conns, followed, watched, owner: seen, .. } = &mut *self.state;
+        let State { session, conns, followed, watched, relays, timers, owner: seen, .. } = &mut *self.state;
         let (Some(stream), Some(requests)) = (session.stream_mut(nonce), followed.get(&nonce)) else {
             followed.remove(&nonce);
             watched.remove(&nonce);
@@ -88,20 +91,23 @@ impl Change<'_> {
                 vec![Input::Ended { tail }]
             }
             Some((after, LogPage { page, chain, is_finished, tail, paced, owner, .. })) => {
-                let owner_lost_ms = self.cell.shared.options.owner_lost_ms;
                 // The standalone stream has no end.
-                is_left =
-                    !requests.is_empty() && !is_finished && owner.is_some_and(|owner| owner.unseen_ms >= owner_lost_ms);
+                is_left = !requests.is_empty() && !is_finished && self.cell.is_gone(owner);
                 *seen = owner;
                 stream.chain = Chain(chain);
                 let head = page.head;
+                if head > 0 || is_finished {
+                    relays.begun(nonce, timers);
+                }
                 if let Some(reading) = stream.machine.connection().and_then(|conn| conns.get_mut(&conn)?.reading()) {
                     reading.page = Some((after, page));
                 }
-                let mut inputs = vec![Input::Paced(paced)];
+                let mut inputs = Vec::new();
                 if head > stream.machine.durable() {
                     inputs.push(Input::Grown { head });
                 }
+                // What was sent before a close is stored before it, and goes out before it.
+                inputs.push(Input::Paced(paced));
                 if is_finished {
                     inputs.push(Input::Ended { tail });
                 }

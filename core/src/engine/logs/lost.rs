@@ -51,7 +51,9 @@ impl Change<'_> {
 
     /// Asks the store what it has of the session, where it may have been set back.
     pub(crate) fn take_stock(&mut self) {
-        let is_asked = self.state.facts_put.is_none() || self.state.writing.contains_key(&SESSION);
+        // What is being taken has no machine yet, and is not lost.
+        let is_unclear = self.state.inbox.is_unclear();
+        let is_asked = self.state.facts_put.is_none() || self.state.writing.contains_key(&SESSION) || is_unclear;
         if !self.state.wants_stock || is_asked || self.state.session.has_ended() {
             return;
         }
@@ -96,7 +98,10 @@ impl Change<'_> {
         }
         let kept = lock(&self.cell.shared.kept).of(self.cell.number);
         // What is being written finds out by itself.
-        logs.retain(|nonce, _| !self.state.writing.contains_key(nonce) && !is_running(self.state, *nonce));
+        logs.retain(|nonce, _| {
+            let is_awaited = self.state.writing.contains_key(nonce) || self.state.inbox.has(*nonce);
+            !is_awaited && !is_running(self.state, *nonce)
+        });
         for (nonce, log) in &logs {
             let fits = |append: &&Append| (append.first, append.chain_before) == (log.head + 1, log.chain);
             match kept.get(nonce).filter(fits) {

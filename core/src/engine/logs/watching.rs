@@ -19,11 +19,14 @@ impl Watch for Cell {
         });
     }
 
-    fn posted(&self) {}
+    fn posted(&self) {
+        self.change(|change| change.state.inbox.is_hinted = true);
+    }
 
     fn all_changed(&self) {
         self.change(|change| {
             change.state.doubt_store();
+            change.state.inbox.is_hinted = true;
             let read: Vec<StreamNonce> =
                 change.state.watched.keys().copied().filter(|nonce| change.state.has_reader_here(*nonce)).collect();
             read.into_iter().for_each(|nonce| change.look_because_of_a_hint(nonce));
@@ -64,6 +67,7 @@ impl Change<'_> {
         }
         if !std::mem::replace(&mut self.state.is_watching, true) {
             self.cell.shared.store.watch(&self.cell.name, &self.cell.watcher());
+            self.look_rarely();
         }
         self.state.watched.entry(nonce).or_default();
     }

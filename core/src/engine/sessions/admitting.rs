@@ -1,4 +1,4 @@
-//! How a session takes its place among the others.
+//! How requests enter a session, and how it takes its place among the others.
 
 use crate::Ms;
 use crate::engine::EngineError;
@@ -6,10 +6,29 @@ use crate::engine::sessions::cell::Cell;
 use crate::engine::sessions::places::{Reached, Standing};
 use crate::engine::shared::lock;
 use crate::engine::stats::Counters;
+use crate::exchange::{Admission, Fault, Terms};
+use crate::protocol::{Context, Head, Refusal, admission};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 
 impl Cell {
+    /// Examines a request that may use the session.
+    pub(crate) fn admit(&self, head: &Head<'_>, body: &[u8], terms: &Terms<'_>) -> Result<Admission, Refusal> {
+        let session_id = terms.session_id.unwrap_or(&self.id);
+        let context = Context { session_id, json_response: terms.json_response };
+        let dialect = self.dialect;
+        let operation = match terms.versions {
+            Some(versions) => admission::admit_with_versions(head, body, &context, dialect, versions),
+            None => admission::admit(head, body, &context, dialect),
+        }?;
+        self.take_place().map_err(|error| match error {
+            EngineError::TooManySessions { .. } => Fault::TooManySessions.refusal(dialect),
+            EngineError::SessionEnded => self.over(self.is_fenced()),
+            _ => dialect.wording.closing(),
+        })?;
+        Ok(Admission::new(operation, head))
+    }
+
     /// Takes the session's place among the others, unless it has one.
     pub(crate) fn take_place(&self) -> Result<(), EngineError> {
         if self.has_place.load(Ordering::Relaxed) {

@@ -6,13 +6,15 @@ use std::fmt;
 use crate::Ms;
 use crate::engine::connections::Wake;
 use crate::engine::connections::conn::Conn;
+use crate::engine::connections::relays::Relays;
 use crate::engine::logs::log::{Watched, Writing};
 use crate::engine::sessions::SendOutcome;
+use crate::engine::sessions::inbox::Inbox;
 use crate::engine::sessions::messages::Sender;
 use crate::engine::sessions::timers::Timers;
 use crate::engine::shared::{Shared, lock};
 use crate::exchange::Pace;
-use crate::protocol::{Dialect, RequestId, StreamNonce};
+use crate::protocol::{Dialect, Refusal, RequestId, StreamNonce};
 use crate::session::Session;
 use crate::store::{
     Attached, Complete, Epoch, Operation, Owner, SessionRecord, StoreError, StreamKey, Ticket, session_name,
@@ -41,6 +43,10 @@ pub(crate) struct State {
     pub(crate) timers: Timers,
     /// What the store has to do to logs and has not answered.
     pub(crate) writing: HashMap<StreamNonce, Writing>,
+    /// What is on its way to the session's owner.
+    pub(crate) relays: Relays,
+    /// What others relay to the session.
+    pub(crate) inbox: Inbox,
     /// Streams that another process writes, with the requests that they were opened for.
     pub(crate) followed: BTreeMap<StreamNonce, Vec<RequestId>>,
     /// Streams that other processes may read or write.
@@ -87,6 +93,13 @@ pub(crate) struct Cell {
     pub(crate) state: Mutex<State>,
 }
 
+impl State {
+    /// Whether the session goes on here.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.session.has_ended() && !self.is_ending && !self.is_fenced
+    }
+}
+
 impl fmt::Debug for Cell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Session").field("name", &self.name).finish_non_exhaustive()
@@ -130,6 +143,8 @@ impl Cell {
                 questions: HashMap::new(),
                 timers: Timers::default(),
                 writing: HashMap::new(),
+                relays: Relays::default(),
+                inbox: Inbox::default(),
                 followed: BTreeMap::new(),
                 watched: HashMap::new(),
                 is_watching: false,
@@ -184,8 +199,8 @@ impl Cell {
     }
 
     /// A request of this principal has come, which is a sign of its client. None where it may not use the session;
-    /// otherwise whether the session goes on.
-    pub(crate) fn asked(&self, principal: Option<&str>) -> Option<bool> {
+    /// otherwise whether the session goes on, and the answer where it does not.
+    pub(crate) fn asked(&self, principal: Option<&str>) -> Option<Result<(), Refusal>> {
         if self.is_forked() {
             return None;
         }
@@ -195,16 +210,32 @@ impl Cell {
             return None;
         }
         state.session.contact(now);
-        Some(!state.session.has_ended() && !state.is_ending)
+        Some(if state.is_open() { Ok(()) } else { Err(self.over(state.is_fenced)) })
+    }
+
+    /// The answer to who comes to a session that is over here. One that another process has goes on there: its client is to
+    /// come back, and is served from the store then.
+    pub(crate) fn over(&self, is_fenced: bool) -> Refusal {
+        let wording = self.dialect.wording;
+        if is_fenced { wording.session_not_told() } else { wording.session_ended() }
+    }
+
+    /// Whether another process has the session.
+    pub(crate) fn is_fenced(&self) -> bool {
+        lock(&self.state).is_fenced
     }
 
     pub(crate) fn is_forked(&self) -> bool {
         self.shared.is_forked()
     }
 
-    /// The child of a fork has no sessions.
+    /// Whether the session goes on no more, here at least. The child of a fork has no sessions.
     pub(crate) fn has_ended(&self) -> bool {
-        self.is_forked() || lock(&self.state).session.has_ended()
+        if self.is_forked() {
+            return true;
+        }
+        let state = lock(&self.state);
+        state.session.has_ended() || state.is_fenced
     }
 }
 

@@ -40,6 +40,7 @@ impl Cell {
     /// Makes a change. When the lock is released, wakes whoever has something to do, and logs.
     pub(crate) fn change<T>(&self, make: impl FnOnce(&mut Change<'_>) -> T) -> T {
         let mut state = lock(&self.state);
+        let was_writing = !state.writing.is_empty();
         let mut change = Change {
             cell: self,
             state: &mut state,
@@ -53,9 +54,15 @@ impl Cell {
         let wakes = change.wakes();
         let lines = change.effects.lines;
         let is_lost = state.is_fenced && !state.session.has_ended() && !std::mem::replace(&mut state.is_ending, true);
+        let is_written = was_writing && state.writing.is_empty();
+        let is_unused = state.relays.take_over() && state.conns.is_empty();
         drop(state);
         if is_lost {
             self.end_fenced();
+        }
+        if is_written || is_unused {
+            // It may be here only for what an owner left.
+            self.let_go();
         }
         wakes.into_iter().for_each(|(wake, key)| wake.wake(key));
         lines.into_iter().for_each(|line| line());
@@ -79,6 +86,7 @@ impl Change<'_> {
         self.perform();
         self.take_stock();
         self.put_facts();
+        self.look_into_inbox();
         self.settle_senders();
         let deadline = self.state.deadline(self.cell);
         if deadline < self.state.scheduled {

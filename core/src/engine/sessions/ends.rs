@@ -1,5 +1,7 @@
 //! How sessions end here: by a drain, with the process, or for good.
 
+use std::collections::HashSet;
+
 use crate::Ms;
 use crate::engine::connections::conn::{PAGE_BYTES, Phase};
 use crate::engine::sessions::cell::Cell;
@@ -7,7 +9,7 @@ use crate::engine::sessions::change::Change;
 use crate::engine::shared::lock;
 use crate::engine::stats::Counters;
 use crate::exchange::AnswerHead;
-use crate::protocol::RequestId;
+use crate::protocol::{RequestId, StreamNonce};
 use crate::session::{SynthesizedEnd, end_payload};
 use crate::stream::{CloseReason, ConnectionId, Frame, Input};
 use crate::sync::atomic::Ordering;
@@ -63,7 +65,6 @@ impl Cell {
         tracing::warn!(target: "tailrope", session = %self.name,
             "another process took this one for gone and has the session: it ends here");
         Counters::add(&self.shared.counters.sessions_taken_over, 1);
-        self.keep_logs();
         lock(&self.shared.ended).extend(self.me.upgrade());
         self.end();
     }
@@ -78,14 +79,23 @@ impl Cell {
         if self.is_forked() {
             return;
         }
-        if lock(&self.state).session.is_draining() {
-            // Hosts end their sessions when they go away; the clients come back for what is stored.
+        let goes_on = {
+            let state = lock(&self.state);
+            state.session.is_draining() || state.is_fenced
+        };
+        if goes_on {
+            // Hosts end their sessions when they go away, and when others have them; the clients come back for what is stored.
             self.keep_logs();
         }
+        let mut unborn = HashSet::new();
         let ended = self.change(|change| {
             let ended = !change.state.session.has_ended();
             if ended {
+                let streams = change.state.session.streams();
+                unborn.extend(streams.filter(|(_, stream)| stream.machine.stored().is_none()).map(|(nonce, _)| *nonce));
                 change.state.session.end(change.now, SynthesizedEnd::SessionEnded, &mut change.steps);
+                change.end_inbox();
+                change.end_relays();
             }
             ended
         });
@@ -114,7 +124,7 @@ impl Cell {
             let mut open: Vec<ConnectionId> = change.state.conns.keys().copied().collect();
             open.sort_unstable();
             for id in open {
-                change.send_last(id);
+                change.send_last(id, &unborn);
             }
             // Whatever was asked of the store, also for the last bytes, nobody waits for any more.
             self.renounce(change.state);
@@ -133,12 +143,14 @@ impl Cell {
 }
 
 impl Change<'_> {
-    fn send_last(&mut self, id: ConnectionId) {
+    /// `unborn` are the streams that had no log when the session ended: no id of these has left.
+    fn send_last(&mut self, id: ConnectionId, unborn: &HashSet<StreamNonce>) {
         let is_kept = self.cell.keeps_logs.load(Ordering::SeqCst);
         // A client that can come back gets the end there, behind what is stored before it.
         let comes_back = is_kept && self.state.session.rules().early_close;
+        let has_log = self.state.conns.get(&id).is_some_and(|conn| !unborn.contains(&conn.nonce));
         // The end that its heir has written, and no other.
-        let has_heir = comes_back && self.state.is_fenced;
+        let has_heir = comes_back && has_log && self.state.is_fenced;
         let mut written = if has_heir { LAST_BYTES } else { 0 };
         while let Some(conn) = self.state.conns.get_mut(&id).filter(|conn| conn.end().is_none() && written < LAST_BYTES)
         {
@@ -168,8 +180,8 @@ impl Change<'_> {
         if conn.head.is_none() {
             // The store has not said yet whether the resume is possible. Where the session goes on elsewhere the client is
             // to come back; 404 would end it for the client.
-            let wording = self.cell.dialect.wording;
-            self.refuse(id, &if is_kept { wording.closing() } else { wording.session_ended() });
+            let (is_fenced, closing) = (self.state.is_fenced, self.cell.dialect.wording.closing());
+            self.refuse(id, &if is_kept && !is_fenced { closing } else { self.cell.over(is_fenced) });
         } else if let Some(tail) = tail {
             self.send_frame(nonce, id, Frame::Tail(tail));
         }

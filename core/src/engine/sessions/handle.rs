@@ -5,9 +5,9 @@ use crate::engine::EngineError;
 use crate::engine::connections::{Connection, Wake};
 use crate::engine::sessions::cell::Cell;
 use crate::engine::sessions::change::Change;
-use crate::engine::sessions::{OutgoingMessage, SendOutcome, Sent};
-use crate::exchange::{Action, Admission, AnswerHead, Fault, Pause, Request, Terms, Turn};
-use crate::protocol::{Context, Envelope, Kind, Refusal, RequestId, Revision, admission};
+use crate::engine::sessions::{OutgoingMessage, Posted, SendOutcome, Sent};
+use crate::exchange::{Action, Admission, AnswerHead, Pause, Relayed, Request, Terms, Turn};
+use crate::protocol::{Envelope, Kind, Refusal, RequestId, Revision};
 use crate::session::{OutgoingKind, SynthesizedEnd, end_payload};
 use crate::store::{HostOperation, HostReplay, HostStore, OwnIds};
 use crate::stream::{ConnectionId, Input};
@@ -52,8 +52,7 @@ impl SessionHandle {
     /// The [`Refusal`] to answer with: that of a session that is not known, or has ended.
     fn check_principal(&self, principal: Option<&str>) -> Result<(), Refusal> {
         match self.cell.asked(principal) {
-            Some(true) => Ok(()),
-            Some(false) => Err(self.cell.dialect.wording.session_ended()),
+            Some(answer) => answer,
             None => {
                 self.cell.shared.warn_foreign(&self.cell.name);
                 Err(self.cell.dialect.wording.session_unknown())
@@ -82,19 +81,7 @@ impl SessionHandle {
     /// The [`Refusal`] to answer with.
     pub fn admit(&self, request: &Request<'_>, terms: &Terms<'_>) -> Result<Admission, Refusal> {
         self.check_principal(request.asker.principal().as_deref())?;
-        let session_id = terms.session_id.unwrap_or(&self.cell.id);
-        let context = Context { session_id, json_response: terms.json_response };
-        let (head, body, dialect) = (&request.head, request.body, self.cell.dialect);
-        let operation = match terms.versions {
-            Some(versions) => admission::admit_with_versions(head, body, &context, dialect, versions),
-            None => admission::admit(head, body, &context, dialect),
-        }?;
-        self.take_place().map_err(|error| match error {
-            EngineError::TooManySessions { .. } => Fault::TooManySessions.refusal(dialect),
-            EngineError::SessionEnded => dialect.wording.session_ended(),
-            _ => dialect.wording.closing(),
-        })?;
-        Ok(Admission::new(operation, head))
+        self.cell.admit(&request.head, request.body, terms)
     }
 
     /// Takes the session's place, for which the idlest session of the same principal may have to give way. The first request
@@ -138,7 +125,9 @@ impl SessionHandle {
 
     /// Notes messages of the client that are not requests: an answer settles the server's question.
     pub fn received(&self, envelopes: &[Envelope]) {
-        self.cell.change_or((), |Change { state, now, .. }| {
+        self.cell.change_or((), |change| {
+            change.note_cancelled(envelopes);
+            let Change { state, now, .. } = change;
             state.session.contact(*now);
             for envelope in envelopes.iter().filter(|e| matches!(e.kind, Kind::Response | Kind::ErrorResponse)) {
                 if let Some((nonce, seq)) = envelope.id.as_ref().and_then(|id| state.session.settle_question(id)) {
@@ -166,6 +155,39 @@ impl SessionHandle {
     /// The revision that was negotiated, or asked for by an `initialize` without an answer yet.
     pub fn revision(&self) -> Option<Revision> {
         self.cell.change_or(None, |change| change.state.session.revision())
+    }
+
+    /// Whether another process has the session: here it serves readers, and [relays](Self::relay) what else comes for it.
+    pub fn is_elsewhere(&self) -> bool {
+        self.cell.is_adopted()
+    }
+
+    /// Relays an admitted request that is no GET to the process that has the session. The connection is the answer, whatever was
+    /// asked: a call is answered with its stream, messages with 202 once the owner's inbox has them, a DELETE with 200 once
+    /// the session is gone. What does not get there is refused by the [head](crate::engine::Poll::head) of the answer, with
+    /// 404 where the session has no owner, and 503 otherwise.
+    ///
+    /// # Errors
+    /// 404 when the session has ended; 503 when it is not another process's.
+    pub fn relay(
+        &self,
+        admission: &Admission,
+        relayed: Relayed,
+        wake: Arc<dyn Wake>,
+        key: u64,
+    ) -> Result<Connection, Refusal> {
+        self.cell.relay(admission, relayed, wake, key)
+    }
+
+    /// From now on the host takes what other processes relay to the session. What comes to a session of a host that does not is
+    /// refused.
+    pub fn accept_posted(&self) {
+        self.cell.change_or((), |change| change.state.inbox.is_served = true);
+    }
+
+    /// What other processes relayed to the session, in the order in which it came. Its `wake` is told when there is any.
+    pub fn take_posted(&self) -> Vec<Posted> {
+        self.cell.take_posted()
     }
 
     /// Sends a message.
@@ -286,7 +308,7 @@ impl SessionHandle {
         }
     }
 
-    /// Whether the session has ended.
+    /// Whether the session has ended, here at least: another process may have it, and who looks it up finds it there.
     pub fn has_ended(&self) -> bool {
         self.cell.has_ended()
     }

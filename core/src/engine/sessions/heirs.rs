@@ -8,11 +8,16 @@ use crate::engine::logs::log::Write;
 use crate::engine::sessions::cell::{Cell, SESSION, State};
 use crate::engine::sessions::change::Change;
 use crate::engine::sessions::timers::Reason;
-use crate::protocol::RequestId;
+use crate::protocol::{RequestId, StreamNonce};
 use crate::session::{SynthesizedEnd, ends_payload};
-use crate::store::{Append, Epoch, Hold, LogPage, RunningLog, StoreError};
+use crate::store::{Append, Epoch, Hold, LogPage, Owner, RunningLog, StoreError};
 
 impl Cell {
+    /// Whether a session's owner gave no sign for so long that it counts as gone.
+    pub(crate) fn is_gone(&self, owner: Option<Owner>) -> bool {
+        owner.is_some_and(|owner| owner.unseen_ms >= self.shared.options.owner_lost_ms)
+    }
+
     /// Nobody waits any more for a session that is being taken over.
     pub(crate) fn renounce(&self, state: &State) {
         if let Some(epoch) = state.asked_epoch().filter(|_| self.is_adopted()) {
@@ -49,9 +54,11 @@ impl Change<'_> {
                 return self.cell.shared.store.release(&self.cell.name, epoch);
             }
         };
-        for log in running {
-            self.end_running(epoch, (&log, SynthesizedEnd::OwnerLost));
+        for log in &running {
+            self.end_running(epoch, (log, SynthesizedEnd::OwnerLost));
         }
+        let running: Vec<StreamNonce> = running.iter().map(|log| log.nonce).collect();
+        self.withdraw_unbegun(&running);
         self.cell.shared.store.release(&self.cell.name, epoch);
         let State { followed, timers, .. } = &mut *self.state;
         // Those without a time are looked at already.

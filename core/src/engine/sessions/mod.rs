@@ -8,12 +8,16 @@ pub(crate) mod ends;
 pub(crate) mod facts;
 pub(crate) mod handle;
 pub(crate) mod heirs;
+pub(crate) mod inbox;
 pub(crate) mod messages;
 pub(crate) mod places;
+pub(crate) mod posted;
 pub(crate) mod sending;
+pub(crate) mod taking;
 pub(crate) mod ticking;
 pub(crate) mod timers;
 
 pub use adopting::Adoption;
 pub use handle::SessionHandle;
 pub use messages::{OutgoingMessage, SendOutcome, Sent};
+pub use posted::Posted;

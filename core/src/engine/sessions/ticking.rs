@@ -58,6 +58,8 @@ impl Change<'_> {
             Reason::Seek(conn) => self.seek(conn),
             Reason::Comment(conn) => self.comment(conn),
             Reason::Look(nonce) => self.look_or_let_go(nonce),
+            Reason::Relay(nonce) => self.relay_is_due(nonce),
+            Reason::Inbox => self.look_without_a_hint(),
         }
     }
 

@@ -21,6 +21,10 @@ pub(crate) enum Reason {
     Comment(ConnectionId),
     /// A log that another process writes is looked at.
     Look(StreamNonce),
+    /// What is relayed is to have got on.
+    Relay(StreamNonce),
+    /// It is looked whether others relay anything, without a hint.
+    Inbox,
 }
 
 /// The table.

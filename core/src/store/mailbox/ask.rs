@@ -128,13 +128,16 @@ impl Op {
     /// What it is told when its time is over. What writes may be done, or can be as soon as the store is there again:
     /// its caller asks again (rule 10).
     pub(super) fn too_late(&self, now: Instant, what: &str) -> StoreError {
-        match self.ask {
-            Ask::Hold(_) | Ask::Append { .. } | Ask::Take { .. } | Ask::Withdraw { .. } => {
-                let waited = now.saturating_duration_since(self.since).as_millis();
-                StoreError::TimedOut { after_ms: waited.try_into().unwrap_or(u64::MAX) }
-            }
-            _ => StoreError::Failed(what.to_owned()),
+        let is_asked_again = match &self.ask {
+            Ask::Hold(_) | Ask::Append { .. } | Ask::Take { .. } | Ask::Withdraw { .. } => true,
+            Ask::Attach(attach) => attach.message.is_some(),
+            _ => false,
+        };
+        if !is_asked_again {
+            return StoreError::Failed(what.to_owned());
         }
+        let waited = now.saturating_duration_since(self.since).as_millis();
+        StoreError::TimedOut { after_ms: waited.try_into().unwrap_or(u64::MAX) }
     }
 }
 

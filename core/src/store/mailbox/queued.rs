@@ -39,6 +39,11 @@ pub trait Backend: Send + Sync {
         true
     }
 
+    /// See [`EventStore::is_cut_off`].
+    fn is_cut_off(&self) -> bool {
+        false
+    }
+
     /// Whether the threads of a store that goes away can be waited for now.
     fn may_wait(&self) -> bool {
         true
@@ -68,6 +73,10 @@ impl<B: Backend + ?Sized> Backend for Arc<B> {
 
     fn outlives_process(&self) -> bool {
         (**self).outlives_process()
+    }
+
+    fn is_cut_off(&self) -> bool {
+        (**self).is_cut_off()
     }
 
     fn may_wait(&self) -> bool {
@@ -181,6 +190,10 @@ impl<B: Backend> EventStore for Queued<B> {
 
     fn outlives_process(&self) -> bool {
         self.backend.outlives_process()
+    }
+
+    fn is_cut_off(&self) -> bool {
+        self.backend.is_cut_off()
     }
 }
 

@@ -4,11 +4,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+
 use super::ask::{Ask, Fault, Kind, Op};
 use super::mail::Mail;
 use super::{Mailbox, Take, Turn, WakerArc, believe_later};
 use crate::protocol::StreamNonce;
-use crate::store::{Append, Attach, Complete, Epoch, Operation, Outcome, ReadLimit, StoreError, Ticket};
+use crate::store::{Append, Attach, Complete, Epoch, Message, Operation, Outcome, ReadLimit, StoreError, Ticket};
 use crate::stream::{EventKind, StoredEvent};
 use crate::sync::{Arc, Weak};
 
@@ -39,6 +41,20 @@ fn append(first: u64) -> Ask {
 
 fn read() -> Ask {
     Ask::Read { nonce: NONCE, after: 0, limit: ReadLimit::default() }
+}
+
+fn take() -> Ask {
+    Ask::Take { epoch: epoch(), after: 0 }
+}
+
+fn withdraw() -> Ask {
+    Ask::Withdraw { nonce: NONCE, end: Bytes::new() }
+}
+
+/// Leaves a message with this body.
+fn post(body: Vec<u8>) -> Ask {
+    let message = Some(Message { about: Bytes::new(), body: body.into() });
+    Ask::Attach(Attach { stream: Some(NONCE), message, ..Attach::default() })
 }
 
 /// A mailbox and its time.
@@ -125,7 +141,17 @@ fn questions_go_to_their_own_worker_behind_the_changes_before_them() {
     let questions = case.take(&QUESTIONS);
     assert_eq!(numbers(&questions), [2]);
     case.mail.done(&questions);
-    assert_eq!(numbers(&case.take(&CHANGES)), [3], "an attach that counts is a change");
+    let changes = case.take(&CHANGES);
+    assert_eq!(numbers(&changes), [3], "an attach that counts is a change");
+    case.mail.done(&changes);
+    let questions = case.take(&QUESTIONS);
+    assert_eq!(numbers(&questions), [4]);
+    case.mail.done(&questions);
+    for (number, ask) in [(6, post(Vec::new())), (7, take()), (8, withdraw())] {
+        case.ask("a", number, ask).unwrap();
+    }
+    assert!(case.take(&QUESTIONS).is_empty());
+    assert_eq!(numbers(&case.take(&CHANGES)), [6, 7, 8], "so is all that concerns a message");
 }
 
 #[test]
@@ -145,6 +171,7 @@ fn what_waits_has_a_bound_with_an_answer_and_without() {
     };
     let append = || Ask::Append { nonce: NONCE, epoch: epoch(), append: large() };
     assert_eq!(taken(&mut |number| case.ask("a", number, append())), 16, "64 MiB");
+    assert_eq!(taken(&mut |number| case.ask("a", 16 + number, post(vec![b'x'; 1]))), 0, "a message counts");
     assert_eq!(taken(&mut |number| case.ask("a", 16 + number, read())), 65_520, "what is small goes on");
     let drop = || Ask::DropStream { nonce: NONCE, epoch: epoch() };
     assert_eq!(taken(&mut |_| case.push("a", drop(), None)), 65_536);
@@ -152,6 +179,11 @@ fn what_waits_has_a_bound_with_an_answer_and_without() {
     let batch = case.take(&ALL);
     case.mail.done(&batch);
     assert_eq!(case.push("b", drop(), None), Ok(()));
+    let mut case = Case::new();
+    assert_eq!(taken(&mut |number| case.ask("a", number, post(vec![b'x'; 4 << 20]))), 16, "64 MiB of messages");
+    let batch = case.take(&ALL);
+    case.mail.done(&batch);
+    assert_eq!(case.ask("a", 17, post(vec![b'x'; 4 << 20])), Ok(()), "what is over leaves room");
 }
 
 #[test]
@@ -232,6 +264,24 @@ fn what_waited_for_too_long_is_told_without_a_try() {
     let batch = case.take(&ALL);
     assert_eq!(case.over, [(1, StoreError::TimedOut { after_ms: 5_000 })]);
     assert!(matches!(batch[..], [Op { ask: Ask::DropSession { .. }, .. }]), "nobody waits for it");
+}
+
+#[test]
+fn what_concerns_a_message_is_not_said_to_have_failed_when_its_time_is_over() {
+    for was_tried in [true, false] {
+        let mut case = Case::new();
+        for (number, ask) in [(1, post(b"message".to_vec())), (2, take()), (3, withdraw())] {
+            case.ask("a", number, ask).unwrap();
+        }
+        if was_tried {
+            let batch = case.take(&ALL);
+            case.fail(batch, Kind::Passes, true);
+        }
+        case.later(5_000);
+        assert!(case.take(&ALL).is_empty());
+        let want = [1, 2, 3].map(|number| (number, StoreError::TimedOut { after_ms: 5_000 }));
+        assert_eq!(case.over, want, "rule 10: it is asked again");
+    }
 }
 
 #[test]

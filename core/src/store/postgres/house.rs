@@ -66,8 +66,9 @@ impl House {
     }
 
     async fn beat(&mut self, client: &Client) -> Result<(), Error> {
-        let context = &self.context;
+        let (context, given) = (&self.context, Instant::now());
         let row = client.query_typed_one(&context.statements.beat, &[(&context.owner, Type::INT8)]).await?;
+        context.pulse.answered(given);
         lock(&self.context.book).others = tally(&row);
         let (others, beats): (Vec<i64>, Vec<i64>) = (row.get(4), row.get(5));
         for session in row.get::<_, Vec<&[u8]>>(6) {

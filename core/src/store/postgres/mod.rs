@@ -36,7 +36,7 @@ use tokio_postgres::types::Type;
 use usage::Book;
 use wake::Wake;
 
-use super::liveness::{Sightings, beat_ms};
+use super::liveness::{Pulse, Sightings, beat_ms};
 use super::mailbox::{Backend, Mailbox, Queued};
 use super::threads::Threads;
 use super::{
@@ -73,6 +73,7 @@ struct Context {
     /// This store object among all that ever used the namespace.
     owner: i64,
     opened: Instant,
+    pulse: Pulse,
     /// Of the other store objects.
     sightings: Mutex<Sightings>,
     owner_lost_ms: u64,
@@ -119,6 +120,7 @@ impl Context {
             wake: Wake::default(),
             owner,
             opened: Instant::now(),
+            pulse: Pulse::new(owner_lost_ms),
             sightings: Mutex::new(Sightings::new(owner_lost_ms)),
             owner_lost_ms,
             pause: Duration::from_millis(beat_ms(owner_lost_ms).max(10)),
@@ -174,6 +176,10 @@ impl Backend for Postgres {
 
     fn usage(&self) -> Usage {
         lock(&self.0.book).usage()
+    }
+
+    fn is_cut_off(&self) -> bool {
+        self.0.pulse.is_cut_off()
     }
 
     fn close(&self) {

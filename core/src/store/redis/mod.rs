@@ -27,6 +27,7 @@ use std::sync::Arc;
 use held::Held;
 use hints::Hints;
 
+use super::liveness::Pulse;
 use super::mailbox::{Backend, Queued};
 use super::{OpenError, StoreOptions, Usage, Watcher};
 
@@ -52,6 +53,7 @@ impl RedisStore {
 pub struct Redis {
     held: Arc<Held>,
     hints: Arc<Hints>,
+    pulse: Arc<Pulse>,
 }
 
 impl Backend for Redis {
@@ -65,5 +67,9 @@ impl Backend for Redis {
 
     fn usage(&self) -> Usage {
         self.held.usage()
+    }
+
+    fn is_cut_off(&self) -> bool {
+        self.pulse.is_cut_off()
     }
 }

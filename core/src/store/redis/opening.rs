@@ -18,6 +18,7 @@ use super::script::{self, Lives};
 use super::tags::Tags;
 use super::worker::{self, Core};
 use super::{Redis, RedisStore};
+use crate::store::liveness::Pulse;
 use crate::store::mailbox::{Fault, Kind, Mailbox};
 use crate::store::threads::Threads;
 use crate::store::{Durability, StoreOptions};
@@ -41,7 +42,8 @@ pub(super) fn open(address: &str, options: &StoreOptions) -> Result<RedisStore, 
     let me: Arc<str> = format!("{:016x}", u64::from_be_bytes(me)).into();
     let timeout = nodes.address.timeout;
     let mailbox = Arc::new(Mailbox::new(timeout, CLOSING.min(timeout)));
-    let shared = Redis { held: Arc::new(Held::new(options)), hints: Arc::default() };
+    let pulse = Arc::new(Pulse::new(options.owner_lost_ms));
+    let shared = Redis { held: Arc::new(Held::new(options)), hints: Arc::default(), pulse };
     let (mail, backend) = (Arc::clone(&mailbox), shared.clone());
     let max_event_bytes = options.limits.max_event_bytes;
     let (tell, told) = channel();
@@ -69,7 +71,7 @@ async fn start(
     nodes: Arc<Nodes>,
     me: Arc<str>,
     mailbox: Arc<Mailbox>,
-    Redis { held, hints }: Redis,
+    Redis { held, hints, pulse }: Redis,
     options: &StoreOptions,
     tell: &Sender<Result<(), String>>,
 ) {
@@ -95,6 +97,7 @@ async fn start(
         owner_lost_ms: options.owner_lost_ms,
         sign_ms: Lives::new(&options.limits, options.owner_lost_ms).sign_ms,
         beats: AtomicU64::new(1),
+        pulse,
         owners: Owners::new(options.owner_lost_ms),
         is_silent: AtomicBool::new(false),
     };

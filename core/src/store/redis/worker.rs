@@ -14,7 +14,7 @@ use super::nodes::{Nodes, lasting, slot_of};
 use super::owners::{self, Owners};
 use super::script::{self, Words};
 use super::tags::Tags;
-use crate::store::liveness::beat_ms;
+use crate::store::liveness::{Pulse, beat_ms};
 use crate::store::mailbox::{Ask, Fault, Mailbox, Op, Take};
 use crate::store::{Attached, Outcome, StoreError};
 
@@ -38,6 +38,7 @@ pub(super) struct Core {
     /// How long a sign of life is kept.
     pub(super) sign_ms: u64,
     pub(super) beats: AtomicU64,
+    pub(super) pulse: Arc<Pulse>,
     pub(super) owners: Owners,
     /// The server does not let it tell others what changed.
     pub(super) is_silent: AtomicBool,
@@ -172,8 +173,10 @@ impl Core {
 
     /// One sign of life. It counts here, so that it goes on where the server lost it.
     pub(super) async fn beat(&self) -> Result<(), Fault> {
-        let count = self.beats.fetch_add(1, Ordering::Relaxed);
-        self.say(&count.to_string(), self.limit()).await
+        let (count, given) = (self.beats.fetch_add(1, Ordering::Relaxed), Instant::now());
+        self.say(&count.to_string(), self.limit()).await?;
+        self.pulse.answered(given);
+        Ok(())
     }
 
     /// Tells others what this store object's sign of life is.

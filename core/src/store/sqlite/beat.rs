@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use rusqlite::{Connection, OptionalExtension, Result, TransactionBehavior, params};
 
@@ -42,6 +43,7 @@ impl Beats {
     /// transaction: where nobody can write to the file, an old count says nothing.
     pub(super) fn beat(&mut self, file: &Link, context: &Context, now: Ms) -> Result<()> {
         self.own += 1;
+        let given = Instant::now();
         let counts = file.with(|db, _| {
             let transaction = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
             // Another process may have removed its row: it took this one for lost, which stood still for long.
@@ -60,6 +62,7 @@ impl Beats {
             transaction.commit()?;
             Ok(counts)
         })?;
+        context.pulse.answered(given);
         let seen = counts.into_iter().map(|(owner, count)| {
             let unseen_ms = self.sightings.saw(&owner.to_string(), Some(count.cast_unsigned()), now);
             (owner, (count, unseen_ms))

@@ -29,6 +29,7 @@ use forks::{Link, lock};
 use watching::Watching;
 use writer::Writer;
 
+use super::liveness::Pulse;
 use super::mailbox::{Backend, Mailbox, Queued};
 use super::threads::Threads;
 use super::{Limits, OpenError, StoreOptions, Usage, WallClock, Watcher};
@@ -48,13 +49,15 @@ struct Context {
     /// This store object among all that ever had the file open: a random number.
     owner: i64,
     others: Others,
+    pulse: Arc<Pulse>,
     clock: Option<WallClock>,
 }
 
 impl Context {
     #[cfg(test)]
     fn of(owner: i64, owner_lost_ms: u64) -> Self {
-        Self { limits: Limits::default(), owner_lost_ms, owner, others: Others::default(), clock: None }
+        let pulse = Arc::new(Pulse::new(owner_lost_ms));
+        Self { limits: Limits::default(), owner_lost_ms, owner, others: Others::default(), pulse, clock: None }
     }
 
     /// Unix time in milliseconds.
@@ -82,6 +85,7 @@ pub type SqliteStore = Queued<SqliteFile>;
 pub struct SqliteFile {
     usage: Arc<Mutex<Usage>>,
     watching: Arc<Watching>,
+    pulse: Arc<Pulse>,
 }
 
 impl SqliteStore {
@@ -96,7 +100,8 @@ impl SqliteStore {
         let mut owner = [0; 8];
         getrandom::fill(&mut owner).map_err(|error| OpenError::new(&shown, format!("no random numbers: {error}")))?;
         let (owner, others, clock) = (i64::from_le_bytes(owner), Others::default(), options.wall_clock.clone());
-        let context = Arc::new(Context { limits, owner_lost_ms, owner, others, clock });
+        let pulse = Arc::new(Pulse::new(owner_lost_ms));
+        let context = Arc::new(Context { limits, owner_lost_ms, owner, others, pulse: Arc::clone(&pulse), clock });
         // The process may be in another folder when it forks.
         let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let again = absolute.clone();
@@ -115,7 +120,7 @@ impl SqliteStore {
         let (log, is_due) = Log::new();
         let shared = || (Arc::clone(&mailbox), Arc::clone(&watching), Arc::clone(&context));
         let ((for_writer, ..), (for_reader, _, reads), (_, watched, looks)) = (shared(), shared(), shared());
-        let backend = SqliteFile { usage: Arc::clone(&usage), watching };
+        let backend = SqliteFile { usage: Arc::clone(&usage), watching, pulse };
         let writer = Writer { file, context, beats, log, usage, is_more_over: false };
         let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
             let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run);
@@ -147,6 +152,10 @@ impl Backend for SqliteFile {
 
     fn close(&self) {
         self.watching.close();
+    }
+
+    fn is_cut_off(&self) -> bool {
+        self.pulse.is_cut_off()
     }
 
     /// Where the process is about to fork they go on after that, which may need what the caller holds.

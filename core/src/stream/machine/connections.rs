@@ -59,16 +59,16 @@ impl Machine {
 
     /// The store has told something: arrivals that waited for it go on.
     pub(super) fn load_arrivals(&mut self, out: &mut Vec<Output>) {
-        if !self.is_created || self.arriving.iter().all(|arrival| arrival.loading) {
+        if self.arriving.iter().all(|arrival| arrival.loading) {
             return;
         }
-        let (durable, published) = (self.durable, self.published());
+        let (is_created, durable, published) = (self.is_created, self.durable, self.published());
         self.arriving.retain_mut(|arrival| {
             let conn = arrival.conn;
             let is_known = arrival.loading || arrival.after <= published;
             if !is_known {
                 out.push(Output::Reject { conn, why: RejectReason::Unknown });
-            } else if !arrival.loading && arrival.after <= durable {
+            } else if is_created && !arrival.loading && arrival.after <= durable {
                 arrival.loading = true;
                 arrival.up_to = durable;
                 out.push(Output::Load { conn, after: arrival.after, up_to: durable });

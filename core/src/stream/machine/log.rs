@@ -100,6 +100,8 @@ impl Machine {
 
     /// Nothing can leave yet: readers wait, and the log is tried again with the next event or after a pause.
     fn creation_failed(&mut self, now: Ms, out: &mut Vec<Output>) {
+        // Those at an event that is in no log go first.
+        self.load_arrivals(out);
         for link in [&mut self.link, &mut self.parked].into_iter().flatten() {
             link.open_due = now + CREATE_AGAIN_MS;
         }

@@ -42,6 +42,19 @@ fn an_owner_that_did_not_reach_the_server_for_a_minute_ends_its_streams_itself()
 }
 
 #[test]
+fn o18_an_owner_whose_signs_have_no_answer_is_cut_off() {
+    let namespaces = Namespaces::direct();
+    let (proxy, address) = behind_proxy(&namespaces, "listen=off");
+    let owner = at(&address, &StoreOptions { owner_lost_ms: 1_000, ..StoreOptions::default() });
+    eventually("its signs have answers", || !owner.is_cut_off());
+    proxy.set_refuses(true);
+    proxy.cut();
+    eventually("nobody answers", || owner.is_cut_off());
+    proxy.set_refuses(false);
+    eventually("it is heard again", || !owner.is_cut_off());
+}
+
+#[test]
 fn no_clock_and_no_bound_takes_anything_from_an_owner_that_lives() {
     let namespaces = Namespaces::direct();
     let address = namespaces.address();

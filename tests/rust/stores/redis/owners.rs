@@ -128,6 +128,18 @@ fn an_outage_that_is_longer_than_owner_lost_ms_is_no_proof_of_anything() {
 }
 
 #[test]
+fn o18_an_owner_whose_signs_have_no_answer_is_cut_off() {
+    let server = Server::start(&[]);
+    let proxy = Proxy::new(server.place().parse().expect("a host and a port"));
+    let owner = behind(&proxy, 1_000);
+    eventually("its signs have answers", || !owner.is_cut_off());
+    proxy.set_silent(true);
+    eventually("nobody answers", || owner.is_cut_off());
+    proxy.set_silent(false);
+    eventually("it is heard again", || !owner.is_cut_off());
+}
+
+#[test]
 fn each_store_object_goes_by_its_own_setting_whatever_the_owner_has() {
     let server = Server::start(&[]);
     for (of_owner, of_other) in [(10_000, 60_000), (60_000, 10_000)] {

@@ -1,0 +1,312 @@
+//! Requests whose session another process has: they are relayed to it through the session's inbox.
+//!
+//! ```text
+//!   posting ──stored, the owner lives──▶ posted ──the log shows that it has begun──▶ gone
+//!      │                                    │
+//!      │ the owner is gone, or              │ `owner_lost_ms` are over
+//!      │ `owner_lost_ms` are over           ▼
+//!      └──────────────────────────────▶ withdrawing ──▶ withdrawn: an error; begun: go on
+//! ```
+//!
+//! The request is posted together with the log of its answer, which is followed as that of any stream of another process. Of
+//! taking and withdrawing a message the store lets one win, so an error is never sent for a call that runs. A relay goes on
+//! when its client is gone: a lost connection cancels nothing (I12).
+
+use bytes::Bytes;
+
+use crate::engine::connections::conn::{Conn, PAGE_BYTES, Phase, Position};
+use crate::engine::connections::relays::{Relay, Stage, What};
+use crate::engine::connections::{Connection, Wake};
+use crate::engine::lines::log_later;
+use crate::engine::logs::following::FOLLOW_MS;
+use crate::engine::logs::reading::PAGE_EVENTS;
+use crate::engine::sessions::cell::Cell;
+use crate::engine::sessions::change::Change;
+use crate::engine::sessions::timers::Reason;
+use crate::exchange::{Action, Admission, AnswerHead, Relayed};
+use crate::protocol::{NotRelayed, Origin, Refusal, RequestId, StreamNonce};
+use crate::session::{SynthesizedEnd, refusal_payload, same_end};
+use crate::store::{Answer, Attach, Attached, LogPage, Message, Operation, Owner, ReadLimit, StoreError, Ticket};
+use crate::stream::{Chain, CloseReason, ConnectionId, Seq};
+use crate::sync::{Arc, Weak};
+
+/// Pause before a store that could not take a message is asked again.
+const POST_AGAIN_MS: u64 = 250;
+/// Pause between two looks whether a session that is to end is gone.
+const LOOK_MS: u64 = 250;
+
+impl Cell {
+    /// Relays a request. The connection is its answer.
+    pub(crate) fn relay(
+        self: &Arc<Self>,
+        admission: &Admission,
+        relayed: Relayed,
+        wake: Arc<dyn Wake>,
+        key: u64,
+    ) -> Result<Connection, Refusal> {
+        let connection = self.open(|change| {
+            let refusal = self.dialect.wording.not_relayed(NotRelayed::NotStored);
+            if !self.is_adopted() {
+                // It is here by now.
+                return Err(refusal);
+            }
+            let requests = admission.requests();
+            let what = match admission.action() {
+                Action::Call => What::Call,
+                Action::Delete => What::Delete,
+                Action::Message | Action::Listen | Action::Resume => What::Message,
+            };
+            let nonce = self.shared.nonce();
+            let conn = change.connect(Conn::new(nonce, Origin::of_requests(&requests), wake, key), None);
+            let relayed = relayed.from_principal(change.state.session.principal());
+            let message = Message { about: RequestId::encode_all(&requests).into(), body: relayed.encode() };
+            let (message, due) = (Some(message), change.now + self.shared.options.owner_lost_ms);
+            let relay = Relay { conn, what, requests, message, due, stage: Stage::PostAgain, refusal };
+            change.state.relays.by_stream.insert(nonce, relay);
+            change.post(nonce);
+            Ok(conn)
+        })?;
+        self.come_back();
+        Ok(connection)
+    }
+
+    fn is_alive(&self, owner: Option<Owner>) -> bool {
+        owner.is_none_or(|owner| owner.unseen_ms < self.shared.options.owner_lost_ms)
+    }
+}
+
+impl Change<'_> {
+    /// Asks the store to take a message, and what has become of its log.
+    fn post(&mut self, nonce: StreamNonce) {
+        let principal = self.state.session.principal().map(Into::into);
+        let Some(relay) = self.state.relays.by_stream.get_mut(&nonce) else { return };
+        let events = if relay.what == What::Call { PAGE_EVENTS } else { 0 };
+        let attach = Attach {
+            stream: Some(nonce),
+            principal,
+            tag: Some(Chain::start(&nonce.0).tag()),
+            // Who counts is told what becomes of it.
+            counts: relay.what != What::Message,
+            limit: ReadLimit { up_to: Seq::MAX, events, bytes: PAGE_BYTES },
+            message: relay.message.clone(),
+            ..Attach::default()
+        };
+        let ticket = self.cell.ticket(nonce, Operation::Attach(relay.conn));
+        relay.stage = Stage::Posting(ticket.clone());
+        self.state.timers.set(Reason::Relay(nonce), relay.due);
+        match self.cell.shared.store.attach(&self.cell.name, &attach, &ticket) {
+            Answer::Now(result) => self.posted(nonce, result),
+            Answer::Later => self.wait(ticket),
+        }
+    }
+
+    /// The store has taken a message, or could not.
+    pub(crate) fn posted(&mut self, nonce: StreamNonce, result: Result<Attached, StoreError>) {
+        let wording = self.cell.dialect.wording;
+        let attached = match result {
+            Ok(attached) => attached,
+            Err(error @ (StoreError::InboxFull { .. } | StoreError::Full { .. })) => {
+                log_later!(self, WARN, [], %error, "a request is not relayed");
+                return self.not_relayed(nonce, &wording.not_relayed(NotRelayed::InboxFull));
+            }
+            Err(StoreError::Gone) => return self.not_relayed(nonce, &wording.session_ended()),
+            Err(error) => {
+                // It may have the message all the same, so the client is told nothing yet.
+                log_later!(self, WARN, [], %error, "a request is not relayed yet");
+                let Some(relay) = self.state.relays.by_stream.get_mut(&nonce) else { return };
+                relay.stage = Stage::PostAgain;
+                let again = relay.due.min(self.now + POST_AGAIN_MS);
+                return self.state.timers.set(Reason::Relay(nonce), again);
+            }
+        };
+        let Some(log) = attached.log.as_ref().filter(|_| attached.session.is_some()) else {
+            if attached.is_foreign {
+                log_later!(self, WARN, [], "the session of a request that is relayed is another user's");
+            }
+            return self.not_relayed(nonce, &wording.session_unknown());
+        };
+        let LogPage { page, is_finished, owner, .. } = &log.page;
+        let has_begun = page.head > 0 || *is_finished;
+        let Some(relay) = self.state.relays.by_stream.get_mut(&nonce) else { return };
+        (relay.message, relay.stage) = (None, Stage::Posted);
+        if !has_begun && !self.cell.is_alive(*owner) {
+            relay.refusal = wording.session_ended();
+            return self.withdraw_relay(nonce);
+        }
+        relay.refusal = wording.not_relayed(NotRelayed::NotBegun);
+        let conn = relay.conn;
+        match relay.what {
+            What::Message => {
+                self.is_relayed(nonce);
+                self.answer_relayed(conn, AnswerHead::ACCEPTED);
+            }
+            What::Delete => {
+                self.state.timers.set(Reason::Relay(nonce), relay.due.min(self.now + LOOK_MS));
+                self.watch(nonce);
+            }
+            What::Call => {
+                self.state.timers.set(Reason::Relay(nonce), relay.due);
+                if has_begun {
+                    self.is_relayed(nonce);
+                }
+                if self.state.conns.contains_key(&conn) {
+                    self.found_at(conn, Position { fresh: true, ..Position::start(nonce) }, attached);
+                }
+            }
+        }
+    }
+
+    /// Nothing is left to do for a message.
+    fn is_relayed(&mut self, nonce: StreamNonce) -> Option<Relay> {
+        self.state.timers.clear(Reason::Relay(nonce));
+        self.state.relays.remove(nonce)
+    }
+
+    /// Ends a relay whose message does not begin.
+    fn not_relayed(&mut self, nonce: StreamNonce, refusal: &Refusal) {
+        if let Some(relay) = self.is_relayed(nonce) {
+            self.refuse_relayed(relay.conn, refusal);
+        }
+    }
+
+    /// Answers a client that was sent nothing.
+    fn refuse_relayed(&mut self, conn: ConnectionId, refusal: &Refusal) {
+        if self.is_unanswered(conn) {
+            self.refuse(conn, refusal);
+            self.enter(conn, Phase::Ended(CloseReason::Complete));
+        }
+    }
+
+    fn answer_relayed(&mut self, conn: ConnectionId, head: AnswerHead) {
+        if self.is_unanswered(conn) {
+            self.finish(conn, head, Vec::new());
+        }
+    }
+
+    /// Whether a connection is there, and was sent nothing.
+    fn is_unanswered(&self, conn: ConnectionId) -> bool {
+        self.state.conns.get(&conn).is_some_and(|out| out.head.is_none())
+    }
+
+    /// Takes a message back that the owner has not begun, if it is not too late.
+    fn withdraw_relay(&mut self, nonce: StreamNonce) {
+        let Some(relay) = self.state.relays.by_stream.get_mut(&nonce) else { return };
+        relay.stage = Stage::Withdrawing;
+        self.state.timers.clear(Reason::Relay(nonce));
+        let end = refusal_payload(&relay.requests, &relay.refusal);
+        self.withdraw(nonce, &end);
+    }
+
+    fn withdraw(&mut self, nonce: StreamNonce, end: &Bytes) {
+        let ticket = self.cell.ticket(nonce, Operation::Withdraw);
+        match self.cell.shared.store.withdraw(self.now, &self.cell.key(nonce), end, &ticket) {
+            Answer::Now(result) => self.withdrawn(nonce, result),
+            Answer::Later => self.wait(ticket),
+        }
+    }
+
+    /// It is known whether a message is withdrawn.
+    pub(crate) fn withdrawn(&mut self, nonce: StreamNonce, result: Result<bool, StoreError>) {
+        // Its log has an end now, or goes on.
+        self.state.timers.change(Reason::Look(nonce), self.now);
+        let is_withdrawn = match result {
+            Ok(is_withdrawn) => Some(is_withdrawn),
+            // The session is gone, or the store never got the message.
+            Err(StoreError::Gone) => None,
+            Err(error) => return self.not_withdrawn(nonce, &error),
+        };
+        let Some(Relay { conn, what, refusal, message, .. }) = self.is_relayed(nonce) else { return };
+        match (what, is_withdrawn) {
+            (What::Call, Some(false)) => {
+                // It runs. Where the answer has not begun, its log is still to be told of.
+                if self.is_unanswered(conn) {
+                    self.resume_log(conn, Position { fresh: true, ..Position::start(nonce) });
+                }
+            }
+            (What::Message, Some(false)) => self.answer_relayed(conn, AnswerHead::ACCEPTED),
+            (What::Delete, None) if message.is_none() => self.answer_relayed(conn, AnswerHead::EMPTY),
+            _ => self.refuse_relayed(conn, &refusal),
+        }
+    }
+
+    fn not_withdrawn(&mut self, nonce: StreamNonce, error: &StoreError) {
+        log_later!(self, WARN, [stream = nonce.hex(), error = error.clone()], %stream, %error,
+            "a relayed request is not withdrawn yet");
+        let Some(relay) = self.state.relays.by_stream.get_mut(&nonce) else { return };
+        self.state.timers.set(Reason::Relay(nonce), self.now + FOLLOW_MS);
+        // Who has been told nothing for so long is told that, although it may yet begin.
+        if relay.due + self.cell.shared.options.owner_lost_ms <= self.now {
+            let conn = relay.conn;
+            self.refuse_relayed(conn, &self.cell.dialect.wording.not_relayed(NotRelayed::NotStored));
+        }
+    }
+
+    /// Nobody is to begin what is followed and has not begun: its session has no owner. `running` are the logs that have begun.
+    pub(crate) fn withdraw_unbegun(&mut self, running: &[StreamNonce]) {
+        let unbegun = self.state.followed.iter().filter(|(nonce, requests)| {
+            let machine = self.state.session.stream(**nonce).map(|stream| &stream.machine);
+            let has_begun = machine.is_none_or(|machine| machine.durable() > 0 || machine.is_finished());
+            !has_begun && !requests.is_empty() && !running.contains(nonce)
+        });
+        let unbegun: Vec<_> = unbegun.map(|(nonce, requests)| (*nonce, requests.clone())).collect();
+        for (nonce, requests) in unbegun {
+            self.withdraw(nonce, &same_end(&requests, SynthesizedEnd::OwnerLost));
+        }
+    }
+
+    /// A look for a session that is to end.
+    pub(crate) fn looked_for_end(&mut self, nonce: StreamNonce, result: Result<LogPage, StoreError>) {
+        self.note_readers(nonce, None);
+        let Some(relay) = self.state.relays.by_stream.get_mut(&nonce) else { return };
+        match result {
+            Err(StoreError::Gone) => {
+                let conn = relay.conn;
+                self.is_relayed(nonce);
+                self.state.watched.remove(&nonce);
+                self.answer_relayed(conn, AnswerHead::EMPTY);
+            }
+            // The owner does not take it.
+            Ok(LogPage { is_finished: true, .. }) => {
+                let refusal = relay.refusal.clone();
+                self.not_relayed(nonce, &refusal);
+            }
+            _ if matches!(relay.stage, Stage::Posted) => {
+                let again = relay.due.min(self.now + LOOK_MS);
+                self.state.timers.set(Reason::Relay(nonce), again);
+            }
+            _ => {}
+        }
+    }
+
+    /// What is relayed is to have got on by now.
+    pub(crate) fn relay_is_due(&mut self, nonce: StreamNonce) {
+        let Some(relay) = self.state.relays.by_stream.get(&nonce) else { return };
+        let is_over = relay.due <= self.now;
+        match &relay.stage {
+            Stage::Posting(ticket) => {
+                let ticket = ticket.clone();
+                self.stop_waiting(&ticket);
+                self.cell.shared.store.abandon(&self.cell.key(nonce), &ticket);
+                self.withdraw_relay(nonce);
+            }
+            Stage::PostAgain if !is_over => self.post(nonce),
+            Stage::Posted if !is_over => {
+                self.state.timers.set(Reason::Relay(nonce), relay.due);
+                self.look_at_log(nonce);
+            }
+            Stage::PostAgain | Stage::Posted | Stage::Withdrawing => self.withdraw_relay(nonce),
+        }
+    }
+
+    /// The session is let go of here: whoever was told nothing is told that its request does not begin.
+    pub(crate) fn end_relays(&mut self) {
+        for (nonce, relay) in std::mem::take(&mut self.state.relays.by_stream) {
+            if self.is_unanswered(relay.conn) {
+                let nobody: Weak<Cell> = Weak::new();
+                let ticket = Ticket { to: nobody, ..self.cell.ticket(nonce, Operation::Withdraw) };
+                let end = refusal_payload(&relay.requests, &relay.refusal);
+                let _ = self.cell.shared.store.withdraw(self.now, &self.cell.key(nonce), &end, &ticket);
+            }
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! What a session that is owned here knows of its inbox.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::Ms;
+use crate::exchange::Relayed;
+use crate::protocol::{RequestId, StreamNonce};
+
+/// Messages that are known to have been taken.
+const MAX_KNOWN: usize = 256;
+/// How long a cancellation waits for a request that it has overtaken.
+const CANCELLED_MS: u64 = 30_000;
+/// Cancellations that wait.
+const MAX_CANCELLED: usize = 256;
+
+/// What a session knows of its inbox.
+#[derive(Default)]
+pub(crate) struct Inbox {
+    /// The host takes what is relayed.
+    pub(crate) is_served: bool,
+    /// A message may wait.
+    pub(crate) is_hinted: bool,
+    /// The store has not answered.
+    pub(crate) is_asking: bool,
+    /// It did not answer the last time: what it took then is not known.
+    pub(crate) is_unsure: bool,
+    /// The number of the last message that was told.
+    pub(crate) after: u64,
+    /// The streams of the messages that were taken last.
+    known: VecDeque<StreamNonce>,
+    /// For the host.
+    pub(crate) waiting: VecDeque<(StreamNonce, Relayed)>,
+    /// What neither runs nor has an end, with its requests: it waits for the host, or is with it.
+    pub(crate) unsettled: BTreeMap<StreamNonce, Vec<RequestId>>,
+    /// Requests that were cancelled before they came.
+    cancelled: VecDeque<(Ms, RequestId)>,
+}
+
+impl Inbox {
+    /// Whether messages may have been taken of which nothing is known yet.
+    pub(crate) fn is_unclear(&self) -> bool {
+        self.is_asking || self.is_unsure
+    }
+
+    /// Whether the message of this stream is still to begin.
+    pub(crate) fn has(&self, nonce: StreamNonce) -> bool {
+        self.unsettled.contains_key(&nonce)
+    }
+
+    pub(crate) fn has_begun_before(&mut self, nonce: StreamNonce) -> bool {
+        if self.known.contains(&nonce) {
+            return true;
+        }
+        if self.known.len() == MAX_KNOWN {
+            self.known.pop_front();
+        }
+        self.known.push_back(nonce);
+        false
+    }
+
+    /// Nothing is known of a request that was cancelled: it may come yet.
+    pub(crate) fn note_cancelled(&mut self, now: Ms, request: &RequestId) {
+        self.cancelled.truncate(MAX_CANCELLED - 1);
+        self.cancelled.push_front((now + CANCELLED_MS, request.clone()));
+    }
+
+    /// Whether this was cancelled before it came. Others of a batch would end with it.
+    pub(crate) fn is_cancelled(&mut self, now: Ms, requests: &[RequestId]) -> bool {
+        let [request] = requests else { return false };
+        self.cancelled.retain(|(until, _)| *until > now);
+        let before = self.cancelled.len();
+        self.cancelled.retain(|(_, other)| other != request);
+        self.cancelled.len() < before
+    }
+}

@@ -1,0 +1,244 @@
+//! What other processes relay to a session that is owned here.
+//!
+//! A hint says that a message waits; messages are taken until none is left, one question at a time. What was taken runs: each
+//! message becomes something that the host begins, or gets an end. Nothing begins twice: a copy that comes late finds its log, or
+//! its name among those of the messages that were taken last.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use crate::engine::lines::log_later;
+use crate::engine::logs::log::Write;
+use crate::engine::sessions::Posted;
+use crate::engine::sessions::cell::{Cell, SESSION};
+use crate::engine::sessions::change::Change;
+use crate::engine::sessions::timers::Reason;
+use crate::engine::stats::Counters;
+use crate::exchange::{Admission, Relayed, RelayedMethod};
+use crate::protocol::{Envelope, NotRelayed, Refusal, RequestId, StreamNonce};
+use crate::session::{SynthesizedEnd, refusal_payload, same_end};
+use crate::store::{Answer, Append, Mail, Operation, StoreError};
+use crate::stream::{Chain, Input};
+use crate::sync::atomic::Ordering;
+
+/// Pause between two looks into an inbox, for hints that were lost. It is up to a quarter shorter, so that sessions that opened
+/// together do not look together.
+const LOOK_MS: u64 = 300_000;
+/// Pause before a store that could not tell is asked again.
+const ASK_AGAIN_MS: u64 = 500;
+impl Cell {
+    /// What waits for the host.
+    pub(crate) fn take_posted(&self) -> Vec<Posted> {
+        let Some(me) = self.me.upgrade() else { return Vec::new() };
+        let waiting = self.change_or(VecDeque::new(), |change| std::mem::take(&mut change.state.inbox.waiting));
+        waiting.into_iter().map(|(nonce, relayed)| Posted::new(me.clone(), nonce, relayed)).collect()
+    }
+
+    /// The host begins a call. Whether it is taken.
+    pub(crate) fn begin_posted(&self, nonce: StreamNonce, admission: &Admission) -> bool {
+        self.change_or(false, |change| {
+            let Some(requests) = change.state.inbox.unsettled.remove(&nonce) else { return false };
+            if change.state.inbox.is_cancelled(change.now, &requests) {
+                change.end_posted(nonce, &requests, same_end(&requests, SynthesizedEnd::Cancelled));
+                return false;
+            }
+            let opened = change.open_posted(nonce, &requests, admission);
+            if let Err(refusal) = &opened {
+                change.end_posted(nonce, &requests, refusal_payload(&requests, refusal));
+            }
+            opened.is_ok()
+        })
+    }
+
+    /// The host has begun a message that gets no answer: nothing of it stays.
+    pub(crate) fn done_posted(&self, nonce: StreamNonce, method: RelayedMethod) {
+        self.change_or((), |change| match (change.state.inbox.unsettled.remove(&nonce), method) {
+            (None, _) => {}
+            (Some(requests), RelayedMethod::Post) if requests.is_empty() => {
+                self.shared.store.drop_stream(&self.key(nonce), change.state.epoch);
+            }
+            // Somebody waits for more than that.
+            (Some(requests), _) => {
+                let refusal = self.dialect.wording.not_relayed(NotRelayed::NotServed);
+                change.end_posted(nonce, &requests, refusal_payload(&requests, &refusal));
+            }
+        });
+    }
+
+    /// The host does not take a message.
+    pub(crate) fn refuse_posted(&self, nonce: StreamNonce, refusal: &Refusal) {
+        self.change_or((), |change| {
+            if let Some(requests) = change.state.inbox.unsettled.remove(&nonce) {
+                change.end_posted(nonce, &requests, refusal_payload(&requests, refusal));
+            }
+        });
+    }
+}
+
+impl Change<'_> {
+    /// Looks for messages, if there may be any.
+    pub(crate) fn look_into_inbox(&mut self) {
+        loop {
+            let state = &mut *self.state;
+            if !state.inbox.is_hinted || state.inbox.is_asking || state.writing.contains_key(&SESSION) {
+                return;
+            }
+            state.inbox.is_hinted = false;
+            let is_stored = state.facts_put.is_some() && self.cell.shared.store.outlives_process();
+            if !is_stored || self.cell.is_adopted() || state.is_fenced || state.session.has_ended() {
+                return;
+            }
+            state.inbox.is_asking = true;
+            let (epoch, after) = (state.epoch, state.inbox.after);
+            let ticket = self.cell.ticket(SESSION, Operation::Take);
+            match self.cell.shared.store.take(&self.cell.name, epoch, after, &ticket) {
+                Answer::Now(result) => {
+                    self.taken(result);
+                    self.perform();
+                }
+                Answer::Later => self.wait(ticket),
+            }
+        }
+    }
+
+    pub(crate) fn look_without_a_hint(&mut self) {
+        self.state.inbox.is_hinted = true;
+        self.look_rarely();
+    }
+
+    /// Others may post to the session from now on: hints of it may be lost.
+    pub(crate) fn look_rarely(&mut self) {
+        if !self.cell.is_adopted() {
+            let pause_ms = LOOK_MS - LOOK_MS / 4 * u64::from(self.cell.shared.jitter()) / u64::from(u16::MAX);
+            self.state.timers.set(Reason::Inbox, self.now + pause_ms);
+        }
+    }
+
+    /// The store has told which messages are this process's, or could not.
+    pub(crate) fn taken(&mut self, result: Result<Vec<Mail>, StoreError>) {
+        let inbox = &mut self.state.inbox;
+        (inbox.is_asking, inbox.is_unsure) = (false, false);
+        match result {
+            Ok(mail) => {
+                // Whoever got any asks again.
+                inbox.is_hinted |= !mail.is_empty();
+                mail.into_iter().for_each(|mail| self.came(mail));
+            }
+            Err(StoreError::Fenced) => self.state.is_fenced = true,
+            // It may have lost what it knew of the session.
+            Err(StoreError::Gone) => self.state.wants_stock = true,
+            Err(error) => {
+                inbox.is_unsure = true;
+                self.state.timers.set(Reason::Inbox, self.now + ASK_AGAIN_MS);
+                log_later!(self, WARN, [], %error, "what other processes relay cannot be taken");
+            }
+        }
+    }
+
+    /// A message is this process's.
+    fn came(&mut self, mail: Mail) {
+        let Mail { number, nonce, message } = mail;
+        self.state.inbox.after = self.state.inbox.after.max(number);
+        if self.state.session.stream(nonce).is_some() || self.state.inbox.has(nonce) {
+            // The store had lost its log, which will be written again.
+            return;
+        }
+        let requests = RequestId::decode_all(&message.about).unwrap_or_default();
+        if self.state.inbox.has_begun_before(nonce) {
+            // Its log was over, and is there again.
+            if requests.is_empty() {
+                return self.cell.shared.store.drop_stream(&self.cell.key(nonce), self.state.epoch);
+            }
+            return self.end_posted(nonce, &requests, same_end(&requests, SynthesizedEnd::Lost));
+        }
+        self.state.session.contact(self.now);
+        match self.read_posted(&message.body) {
+            Ok(relayed) => {
+                log_later!(self, DEBUG, [stream = nonce.hex(), method = relayed.method().as_str()], %stream, method,
+                    "request of another process taken");
+                self.state.inbox.unsettled.insert(nonce, requests);
+                self.state.inbox.waiting.push_back((nonce, relayed));
+                self.effects.tells_host = true;
+            }
+            Err(refusal) => {
+                log_later!(self, WARN, [stream = nonce.hex(), why = refusal.message.clone()], %stream, why,
+                    "request of another process refused");
+                self.end_posted(nonce, &requests, refusal_payload(&requests, &refusal));
+            }
+        }
+    }
+
+    fn read_posted(&self, body: &Bytes) -> Result<Relayed, Refusal> {
+        let wording = self.cell.dialect.wording;
+        let relayed = Relayed::decode(body).map_err(|_| wording.not_relayed(NotRelayed::NotRead))?;
+        if !self.state.session.belongs_to(relayed.principal()) {
+            Counters::add(&self.cell.shared.counters.requests_foreign, 1);
+            return Err(wording.session_unknown());
+        }
+        if !self.state.inbox.is_served {
+            return Err(wording.not_relayed(NotRelayed::NotServed));
+        }
+        Ok(relayed)
+    }
+
+    /// Ends the log of a message that does not begin.
+    fn end_posted(&mut self, nonce: StreamNonce, requests: &[RequestId], end: Bytes) {
+        let chain = Chain::start(&nonce.0).0;
+        let about = RequestId::encode_all(requests).into();
+        let append = Append { first: 1, chain_before: chain, chain, about, end: Some(end), ..Append::default() };
+        self.put(nonce, self.state.epoch, Write::End(append));
+    }
+
+    /// Puts the requests of a call in flight, on the log that waits for it.
+    fn open_posted(
+        &mut self,
+        nonce: StreamNonce,
+        requests: &[RequestId],
+        admission: &Admission,
+    ) -> Result<(), Refusal> {
+        let wording = self.cell.dialect.wording;
+        self.check_open()?;
+        self.check_requests(requests.len())?;
+        if self.cell.is_store_behind() {
+            return Err(wording.store_behind());
+        }
+        if requests.is_empty() || admission.requests() != requests {
+            return Err(wording.not_relayed(NotRelayed::NotRead));
+        }
+        let initialize = admission.initialize();
+        if let Some(revision) = admission.revision().filter(|_| initialize.is_none()) {
+            self.state.session.assume_revision(revision);
+        }
+        let opened = self.state.session.open_requests(self.now, nonce, requests, initialize, None, &mut self.steps);
+        opened.map_err(|duplicate| wording.in_flight_already(&duplicate))?;
+        self.opened(nonce);
+        // Who posted it reads it.
+        self.input(nonce, Input::Taken);
+        Ok(())
+    }
+
+    /// The session ends here: what has not begun will not. Where its logs go on, it is said there.
+    pub(crate) fn end_inbox(&mut self) {
+        self.state.inbox.waiting.clear();
+        self.state.timers.clear(Reason::Inbox);
+        let is_kept = self.cell.keeps_logs.load(Ordering::SeqCst) && !self.state.is_fenced;
+        for (nonce, requests) in std::mem::take(&mut self.state.inbox.unsettled) {
+            if is_kept {
+                self.end_posted(nonce, &requests, refusal_payload(&requests, &self.cell.dialect.wording.closing()));
+            }
+        }
+    }
+
+    /// A cancellation of a request that is not in flight may have overtaken it.
+    pub(crate) fn note_cancelled(&mut self, envelopes: &[Envelope]) {
+        if !self.cell.shared.store.outlives_process() {
+            return;
+        }
+        for request in envelopes.iter().filter_map(|envelope| envelope.fields.cancelled_request.as_ref()) {
+            if self.state.session.find_request(request).is_none() {
+                self.state.inbox.note_cancelled(self.now, request);
+            }
+        }
+    }
+}

@@ -1,0 +1,589 @@
+//! What becomes of requests that are relayed when their owner, its host or the store does not do its part.
+
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use tailrope_core::engine::Options;
+use tailrope_core::exchange::{RelayedMethod, Terms};
+use tailrope_core::protocol::{Dialect, Refusal, RequestId, StreamNonce};
+use tailrope_core::store::{Attach, EventStore, MAX_INBOX_MESSAGES, Message, ReadLimit, session_name};
+use tailrope_core::stream::{Chain, CloseReason, Seq};
+
+use crate::kit::common::{Answered, NEW, OLD, SECRET, call, notify, read_now, respond, resume};
+use crate::kit::fleet::{Fleet, nobody};
+use crate::kit::processes::events;
+use crate::kit::relaying::{
+    ALICE, BOB, adopt, adopt_as, held, initialized, open, open_as, pass, read, relay, relay_delete, relayed, serve,
+    tool_call,
+};
+
+/// As long as an owner has to begin, in milliseconds.
+const LOST_MS: u64 = 2_000;
+
+fn fleet(count: usize) -> Fleet {
+    Fleet::with(count, Options { owner_lost_ms: LOST_MS, ..Options::default() })
+}
+
+/// After so long an owner has looked whether anything waits, hint or not.
+const LOOK_MS: u64 = 300_000;
+
+/// The answer's only frame that is no first byte or comment.
+fn only_event(answered: &Answered) -> Value {
+    let events = events(answered);
+    assert_eq!((events.len(), answered.end), (1, Some(CloseReason::Complete)), "{}", answered.text);
+    events[0].clone()
+}
+
+fn not_begun(id: i64) -> Value {
+    json!({"tombstone": {"error": -32603, "id": id}})
+}
+
+/// Nothing of what waits, or waited, begins any more.
+fn assert_nothing_begins(fleet: &Fleet, owner: &tailrope_core::engine::SessionHandle) {
+    fleet.nodes.iter().for_each(|node| node.is_deaf.store(false, Ordering::SeqCst));
+    fleet.disturb();
+    pass(fleet, 1_000);
+    assert_eq!(serve(owner), [""; 0]);
+}
+
+#[test]
+fn o5_what_its_owner_does_not_begin_in_time_is_withdrawn() {
+    for revision in [NEW, OLD] {
+        let fleet = fleet(2);
+        let session = open(&fleet, revision);
+        fleet.nodes[0].is_deaf.store(true, Ordering::SeqCst);
+        let connection = relay(&adopt(&fleet, 1), &tool_call(1));
+        let mut got = read(&fleet, &connection);
+        pass(&fleet, LOST_MS - 500);
+        assert_eq!(read(&fleet, &connection).end, None);
+        pass(&fleet, 1_000);
+        let rest = read(&fleet, &connection);
+        got.text.push_str(&rest.text);
+        got.end = rest.end;
+        assert_eq!((got.status, only_event(&got)), (Some(200), not_begun(1)));
+        assert_nothing_begins(&fleet, &session);
+        drop(connection);
+        assert_eq!(held(&fleet, 1), (0, 0), "I11");
+    }
+}
+
+#[test]
+fn o5_what_was_taken_gets_no_error_however_late_it_begins() {
+    let fleet = fleet(2);
+    let session = open(&fleet, NEW);
+    let connection = relay(&adopt(&fleet, 1), &tool_call(1));
+    fleet.settle();
+    pass(&fleet, 3 * LOST_MS);
+    let mut got = read(&fleet, &connection);
+    assert_eq!(serve(&session), ["tools/call 1"]);
+    respond(&session, 1).unwrap();
+    let rest = read(&fleet, &connection);
+    got.text.push_str(&rest.text);
+    assert_eq!((events(&got), rest.end), (vec![json!({"event": 1, "is": {"result": 1}})], Some(CloseReason::Complete)));
+}
+
+#[test]
+fn a_hint_that_was_lost_delays_a_message_and_no_more() {
+    let fleet = fleet(2);
+    let session = open(&fleet, NEW);
+    fleet.nodes[0].is_deaf.store(true, Ordering::SeqCst);
+    relay(&adopt(&fleet, 1), &initialized());
+    fleet.settle();
+    let takes = fleet.nodes[0].takes.load(Ordering::SeqCst);
+    pass(&fleet, LOOK_MS);
+    assert_eq!(serve(&session), ["notifications/initialized"]);
+    let rare = fleet.nodes[0].takes.load(Ordering::SeqCst) - takes;
+    assert!(rare <= 3, "{rare} questions");
+}
+
+#[test]
+fn a_client_that_went_elsewhere_hears_that_its_call_was_withdrawn() {
+    let fleet = fleet(3);
+    let session = open(&fleet, NEW);
+    fleet.nodes[0].is_deaf.store(true, Ordering::SeqCst);
+    let first = relay(&adopt(&fleet, 1), &tool_call(1));
+    let cursor = read(&fleet, &first).last_id();
+    drop(first);
+    let second = resume(&adopt(&fleet, 2), &cursor);
+    read(&fleet, &second);
+    pass(&fleet, LOST_MS + 1_500);
+    assert_eq!(only_event(&read(&fleet, &second)), not_begun(1));
+    assert_nothing_begins(&fleet, &session);
+}
+
+#[test]
+fn a_full_inbox_is_told_at_once() {
+    let fleet = fleet(2);
+    let session = open(&fleet, NEW);
+    fleet.nodes[0].is_deaf.store(true, Ordering::SeqCst);
+    let there = adopt(&fleet, 1);
+    for _ in 0..MAX_INBOX_MESSAGES {
+        assert_eq!(read_now(&relay(&there, &initialized())).status, Some(202));
+    }
+    fleet.settle();
+    for body in [initialized(), tool_call(1)] {
+        let connection = relay(&adopt(&fleet, 1), &body);
+        let poll = connection.poll(1 << 10);
+        let head = poll.head.unwrap();
+        assert_eq!((head.status, head.retry_after_s(), head.is_refusal), (503, Some(1), true));
+        assert!(poll.text().contains(r#""id":null"#), "O5: it names no request: {}", poll.text());
+    }
+    drop(there);
+    assert_eq!(held(&fleet, 1), (0, 0));
+    fleet.nodes[0].is_deaf.store(false, Ordering::SeqCst);
+    relay(&adopt(&fleet, 1), &initialized());
+    fleet.disturb();
+    assert_eq!(serve(&session).len(), MAX_INBOX_MESSAGES);
+}
+
+#[test]
+fn a_session_without_an_owner_takes_no_requests() {
+    for is_released in [true, false] {
+        let fleet = fleet(2);
+        let session = open(&fleet, NEW);
+        let there = adopt(&fleet, 1);
+        if is_released {
+            session.release();
+        } else {
+            fleet.lose(0);
+        }
+        for (body, method) in [(tool_call(1), "POST"), (initialized(), "POST"), (Value::Null, "DELETE")] {
+            let connection = if method == "POST" { relay(&there, &body) } else { relay_delete(&there) };
+            let answered = read(&fleet, &connection);
+            assert_eq!((answered.status, answered.end), (Some(404), Some(CloseReason::Complete)), "{body}");
+        }
+        if !is_released {
+            assert_nothing_begins(&fleet, &session);
+        }
+    }
+}
+
+#[test]
+fn i13_an_owner_that_is_lost_leaves_no_call_without_an_end() {
+    for has_taken in [false, true] {
+        let fleet = fleet(3);
+        let session = open(&fleet, NEW);
+        let connection = relay(&adopt(&fleet, 1), &tool_call(1));
+        if has_taken {
+            fleet.settle();
+            serve(&session);
+        }
+        // Its process stands still from here on.
+        fleet.nodes[0].is_deaf.store(true, Ordering::SeqCst);
+        fleet.lose(0);
+        let answered = read(&fleet, &connection);
+        assert_eq!(only_event(&answered), not_begun(1), "taken: {has_taken}");
+        assert!(answered.text.contains("is gone"), "{}", answered.text);
+        drop(connection);
+        let elsewhere = resume(&adopt(&fleet, 2), &answered.ids()[0]);
+        assert_eq!(only_event(&read(&fleet, &elsewhere)), not_begun(1), "taken: {has_taken}");
+        drop(elsewhere);
+        pass(&fleet, LOST_MS + 500);
+        assert_eq!((held(&fleet, 1), held(&fleet, 2)), ((0, 0), (0, 0)));
+    }
+}
+
+#[test]
+fn o4_a_message_whose_answer_was_lost_begins_once() {
+    let fleet = fleet(2);
+    let session = open(&fleet, NEW);
+    let there = adopt(&fleet, 1);
+    fleet.nodes[1].is_unheard.store(true, Ordering::SeqCst);
+    let connection = relay(&there, &tool_call(1));
+    pass(&fleet, 500);
+    let unsure = read_now(&connection);
+    assert_eq!((unsure.status, unsure.end), (None, None), "O5: nothing is said before it is known");
+    assert_eq!(serve(&session), ["tools/call 1"]);
+    notify(&session, 1, "a").unwrap();
+    fleet.nodes[1].is_unheard.store(false, Ordering::SeqCst);
+    pass(&fleet, 250);
+    respond(&session, 1).unwrap();
+    let got = read(&fleet, &connection);
+    assert_eq!(events(&got), [json!({"event": 1, "is": "a"}), json!({"event": 2, "is": {"result": 1}})]);
+    assert_eq!(serve(&session), [""; 0]);
+    assert_eq!(fleet.posts().len(), 1);
+}
+
+#[test]
+fn o5_a_message_without_any_answer_is_withdrawn_or_followed() {
+    for begins in [true, false] {
+        let fleet = fleet(2);
+        let session = open(&fleet, NEW);
+        let there = adopt(&fleet, 1);
+        fleet.nodes[0].is_deaf.store(!begins, Ordering::SeqCst);
+        fleet.nodes[1].is_silent.store(true, Ordering::SeqCst);
+        let connection = relay(&there, &tool_call(1));
+        fleet.settle();
+        assert_eq!(serve(&session).len(), usize::from(begins));
+        pass(&fleet, LOST_MS - 250);
+        fleet.nodes[1].is_silent.store(false, Ordering::SeqCst);
+        assert_eq!(read_now(&connection).status, None);
+        pass(&fleet, 250);
+        if begins {
+            respond(&session, 1).unwrap();
+            assert_eq!(only_event(&read(&fleet, &connection)), json!({"event": 1, "is": {"result": 1}}));
+        } else {
+            let answered = read(&fleet, &connection);
+            assert_eq!((answered.status, answered.end), (Some(503), Some(CloseReason::Complete)));
+            assert_nothing_begins(&fleet, &session);
+        }
+    }
+}
+
+#[test]
+fn a_store_that_fails_is_tried_for_a_while() {
+    for comes_back in [true, false] {
+        let fleet = fleet(2);
+        let session = open(&fleet, NEW);
+        let there = adopt(&fleet, 1);
+        fleet.nodes[1].fails.store(true, Ordering::SeqCst);
+        let connection = relay(&there, &tool_call(1));
+        pass(&fleet, 1_000);
+        assert_eq!(read_now(&connection).status, None);
+        if comes_back {
+            fleet.nodes[1].fails.store(false, Ordering::SeqCst);
+            pass(&fleet, 500);
+            assert_eq!(serve(&session), ["tools/call 1"]);
+            respond(&session, 1).unwrap();
+            assert_eq!(only_event(&read(&fleet, &connection)), json!({"event": 1, "is": {"result": 1}}));
+        } else {
+            pass(&fleet, 3 * LOST_MS);
+            let poll = connection.poll(1 << 10);
+            assert_eq!(poll.head.map(|head| (head.status, head.retry_after_s())), Some((503, Some(1))));
+            assert!(!poll.text().contains(SECRET), "I9");
+            fleet.nodes[1].fails.store(false, Ordering::SeqCst);
+            pass(&fleet, 2_000);
+            assert_nothing_begins(&fleet, &session);
+        }
+        drop((connection, there));
+        assert_eq!(held(&fleet, 1), (0, 0), "I11");
+    }
+}
+
+#[test]
+fn a_message_that_the_store_never_takes_ends_no_session() {
+    let fleet = fleet(2);
+    let session = open(&fleet, NEW);
+    let there = adopt(&fleet, 1);
+    fleet.nodes[1].refuses.store(true, Ordering::SeqCst);
+    let connections = [relay(&there, &tool_call(1)), relay(&there, &initialized()), relay_delete(&there)];
+    pass(&fleet, LOST_MS + 250);
+    for connection in &connections {
+        let answered = read_now(connection);
+        assert_eq!((answered.status, answered.end), (Some(503), Some(CloseReason::Complete)), "no 404: it goes on");
+    }
+    assert!(!session.has_ended());
+    assert_nothing_begins(&fleet, &session);
+}
+
+#[test]
+fn a_delete_whose_owner_does_not_end_the_session_fails_in_time() {
+    for is_taken in [true, false] {
+        let fleet = fleet(2);
+        let session = open(&fleet, NEW);
+        fleet.nodes[0].is_deaf.store(!is_taken, Ordering::SeqCst);
+        let connection = relay_delete(&adopt(&fleet, 1));
+        fleet.settle();
+        let posted = session.take_posted();
+        assert_eq!(posted.len(), usize::from(is_taken));
+        pass(&fleet, LOST_MS + 250);
+        assert_eq!(read_now(&connection).status, Some(503));
+        assert!(!session.has_ended());
+        drop(posted);
+        assert_nothing_begins(&fleet, &session);
+    }
+}
+
+#[test]
+fn a_delete_that_a_host_takes_for_a_message_did_not_end_the_session() {
+    let fleet = fleet(2);
+    let session = open(&fleet, NEW);
+    let connection = relay_delete(&adopt(&fleet, 1));
+    fleet.settle();
+    session.take_posted().iter().for_each(|posted| posted.done());
+    pass(&fleet, 500);
+    assert_eq!((read_now(&connection).status, session.has_ended()), (Some(503), false));
+}
+
+#[test]
+fn i7_a_session_of_another_user_is_not_there_for_who_relays() {
+    let fleet = fleet(2);
+    let session = open(&fleet, NEW);
+    assert!(adopt_as(&fleet, 1, BOB).is_none());
+    // Somebody who can write to the store says that he is alice.
+    let body = relayed(RelayedMethod::Post, &tool_call(1)).from_principal(BOB.principal().as_deref()).encode();
+    let nonce = forge(&fleet, &[RequestId::integer(1)], body, StreamNonce([7; 12]));
+    fleet.settle();
+    assert_eq!(serve(&session), [""; 0], "O19");
+    assert!(end_of(&fleet, nonce).contains("Session not found"));
+    assert_eq!(fleet.benches[0].engine.stats().requests_foreign, 1);
+}
+
+/// A message that no engine wrote.
+fn forge(fleet: &Fleet, requests: &[RequestId], body: Bytes, nonce: StreamNonce) -> StreamNonce {
+    let message = Message { about: RequestId::encode_all(requests).into(), body };
+    let attach = Attach {
+        stream: Some(nonce),
+        principal: ALICE.principal(),
+        tag: Some(Chain::start(&nonce.0).tag()),
+        message: Some(message),
+        ..Attach::default()
+    };
+    fleet.post(1, &session_name("s"), &attach);
+    nonce
+}
+
+/// The end of a log that is not in it.
+fn end_of(fleet: &Fleet, nonce: StreamNonce) -> String {
+    let limit = ReadLimit { up_to: Seq::MAX, events: 0, bytes: 0 };
+    let key = tailrope_core::store::StreamKey { session: session_name("s"), nonce };
+    match fleet.nodes[1].read(&key, 0, limit, &nobody()) {
+        tailrope_core::store::Answer::Now(Ok(page)) => {
+            String::from_utf8(page.tail.unwrap_or_default().to_vec()).expect("it is JSON")
+        }
+        other => panic!("the log is there: {other:?}"),
+    }
+}
+
+#[test]
+fn o22_what_cannot_be_read_gets_an_end() {
+    let fleet = fleet(2);
+    let session = open(&fleet, NEW);
+    let good = relayed(RelayedMethod::Post, &tool_call(1)).from_principal(ALICE.principal().as_deref());
+    let newer = [&[9], &good.encode()[1..]].concat();
+    let lie = relayed(RelayedMethod::Post, &initialized()).from_principal(ALICE.principal().as_deref()).encode();
+    let other = relayed(RelayedMethod::Post, &tool_call(2)).from_principal(ALICE.principal().as_deref()).encode();
+    let bodies = [Bytes::from(newer), Bytes::new(), Bytes::from_static(b"\x01\x07"), lie, other];
+    for (at, body) in (0..).zip(bodies) {
+        let nonce = forge(&fleet, &[RequestId::integer(1)], body, StreamNonce([at; 12]));
+        fleet.settle();
+        assert_eq!(serve(&session).len(), usize::from(at == 3), "a notification in the place of a call");
+        let end = end_of(&fleet, nonce);
+        assert!(end.contains(r#""id":1,"error":{"code":-32603"#), "{end}");
+    }
+}
+
+#[test]
+fn o4_a_copy_that_comes_after_its_log_went_does_not_begin() {
+    let fleet = fleet(2);
+    let session = open(&fleet, NEW);
+    let there = adopt(&fleet, 1);
+    relay(&there, &initialized());
+    fleet.settle();
+    assert_eq!(serve(&session).len(), 1);
+    let streams = fleet.usage().streams;
+    let (name, post) = fleet.posts().pop().unwrap();
+    fleet.post(1, &name, &post);
+    assert_eq!(fleet.usage().streams, streams + 1, "its log was gone");
+    fleet.settle();
+    assert_eq!((serve(&session), fleet.usage().streams), (vec![], streams));
+    // The same of a call, whose log retention took.
+    let connection = relay(&there, &tool_call(1));
+    fleet.settle();
+    serve(&session);
+    respond(&session, 1).unwrap();
+    read(&fleet, &connection);
+    let (name, post) = fleet.posts().pop().unwrap();
+    pass(&fleet, 11 * 60 * 1_000);
+    fleet.post(1, &name, &post);
+    fleet.settle();
+    assert_eq!(serve(&session), [""; 0]);
+    assert!(end_of(&fleet, post.stream.unwrap()).contains("no longer available"));
+}
+
+#[test]
+fn f08_an_id_in_flight_is_refused_without_harm_to_the_first() {
+    let fleet = fleet(2);
+    let session = open(&fleet, NEW);
+    let there = adopt(&fleet, 1);
+    let direct = call(&session, 1);
+    let first = relay(&there, &tool_call(2));
+    fleet.settle();
+    serve(&session);
+    // A proxy has sent them again.
+    let copies = [1, 2].map(|number| relay(&there, &tool_call(number)));
+    fleet.settle();
+    assert_eq!(serve(&session), [""; 0]);
+    for copy in &copies {
+        let refused = only_event(&read(&fleet, copy));
+        assert_eq!(refused["tombstone"], json!({"error": -32600, "id": null}), "O5: no error names a call that runs");
+    }
+    for (number, connection) in [(1, &direct), (2, &first)] {
+        respond(&session, number).unwrap();
+        assert_eq!(only_event(&read(&fleet, connection)), json!({"event": 1, "is": {"result": number}}));
+    }
+}
+
+#[test]
+fn i11_a_session_takes_only_so_many_requests() {
+    let options = Options { owner_lost_ms: LOST_MS, max_requests_per_session: 1, ..Options::default() };
+    let fleet = Fleet::with(2, options);
+    let session = open(&fleet, NEW);
+    let there = adopt(&fleet, 1);
+    let (_first, second) = (relay(&there, &tool_call(1)), relay(&there, &tool_call(2)));
+    fleet.settle();
+    assert_eq!(serve(&session), ["tools/call 1"]);
+    assert_eq!(only_event(&read(&fleet, &second)), not_begun(2));
+}
+
+#[test]
+fn a_host_that_takes_nothing_from_others_lets_nobody_wait() {
+    let fleet = fleet(2);
+    let session = open_as(&fleet, NEW, &Dialect::MCP_PYTHON_2);
+    let there = adopt(&fleet, 1);
+    let (one, delete) = (relay(&there, &tool_call(1)), relay_delete(&there));
+    let answered = read(&fleet, &one);
+    assert_eq!(only_event(&answered), not_begun(1));
+    assert!(answered.text.contains("takes no requests from other processes"), "{}", answered.text);
+    pass(&fleet, 250);
+    assert_eq!(read_now(&delete).status, Some(503));
+    assert_eq!((session.take_posted().len(), session.has_ended()), (0, false));
+}
+
+#[test]
+fn what_a_host_refuses_or_forgets_gets_an_end() {
+    let fleet = fleet(2);
+    let session = open(&fleet, NEW);
+    let there = adopt(&fleet, 1);
+    let connections = [1, 2].map(|number| relay(&there, &tool_call(number)));
+    fleet.settle();
+    let mut posted = session.take_posted();
+    drop(posted.pop());
+    posted[0].refuse(&Refusal::new(400, -32602, "it is not so"));
+    assert!(!posted[0].begin(&posted[0].admit(&Terms::default()).unwrap()), "it has its end");
+    let [refused, forgotten] = connections.each_ref().map(|connection| read(&fleet, connection));
+    assert_eq!(only_event(&refused), json!({"tombstone": {"error": -32602, "id": 1}}));
+    assert!(refused.text.contains("it is not so"));
+    assert_eq!(only_event(&forgotten), not_begun(2));
+    assert_eq!(session.in_flight(), 0);
+}
+
+#[test]
+fn what_is_not_admitted_gets_the_words_of_admission() {
+    let fleet = fleet(2);
+    let session = open_as(&fleet, NEW, &Dialect::MCP_TYPESCRIPT_2);
+    session.accept_posted();
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "2025-11-25"}});
+    let connection = relay(&adopt(&fleet, 1), &body);
+    fleet.settle();
+    assert_eq!(serve(&session), [""; 0], "one initialize is enough for it");
+    let answered = read(&fleet, &connection);
+    assert_eq!(only_event(&answered), json!({"tombstone": {"error": -32600, "id": 1}}));
+}
+
+#[test]
+fn a_session_that_ends_leaves_no_request_without_an_end() {
+    for is_released in [false, true] {
+        let fleet = fleet(2);
+        let session = open(&fleet, NEW);
+        let connection = relay(&adopt(&fleet, 1), &tool_call(1));
+        fleet.settle();
+        let posted = session.take_posted();
+        read(&fleet, &connection);
+        if is_released {
+            session.release();
+        } else {
+            session.end();
+        }
+        pass(&fleet, 1_500);
+        let answered = read(&fleet, &connection);
+        assert_eq!(only_event(&answered), not_begun(1), "released: {is_released}");
+        assert_eq!(answered.text.contains("server is closing"), is_released, "its owner says it: {}", answered.text);
+        assert!(!posted[0].begin(&posted[0].admit(&Terms::default()).unwrap_or_else(|| admission(&fleet))));
+    }
+}
+
+/// Any admission.
+fn admission(fleet: &Fleet) -> tailrope_core::exchange::Admission {
+    let session = fleet.benches[1].session("other", NEW);
+    let relayed = relayed(RelayedMethod::Delete, &Value::Null);
+    let head = relayed.head("other");
+    let request = tailrope_core::exchange::Request { head, ..Default::default() };
+    session.admit(&request, &Terms::default()).unwrap()
+}
+
+#[test]
+fn o10_taking_stock_spares_what_has_still_to_begin() {
+    let fleet = fleet(2);
+    let session = open(&fleet, NEW);
+    let connection = relay(&adopt(&fleet, 1), &tool_call(1));
+    fleet.settle();
+    let posted = session.take_posted();
+    // The store was set back, or may have been.
+    fleet.disturb();
+    pass(&fleet, 500);
+    assert!(posted[0].begin(&posted[0].admit(&Terms::default()).unwrap()));
+    respond(&session, 1).unwrap();
+    assert_eq!(only_event(&read(&fleet, &connection)), json!({"event": 1, "is": {"result": 1}}));
+}
+
+#[test]
+fn o10_stock_is_not_taken_while_messages_are() {
+    let fleet = fleet(2);
+    let session = open(&fleet, NEW);
+    fleet.nodes[0].holds_takes.store(true, Ordering::SeqCst);
+    let connection = relay(&adopt(&fleet, 1), &tool_call(1));
+    fleet.settle();
+    fleet.disturb();
+    pass(&fleet, 500);
+    fleet.nodes[0].answer_takes();
+    assert_eq!(serve(&session), ["tools/call 1"]);
+    fleet.settle();
+    respond(&session, 1).unwrap();
+    assert_eq!(only_event(&read(&fleet, &connection)), json!({"event": 1, "is": {"result": 1}}));
+}
+
+#[test]
+fn a_take_without_an_answer_is_asked_again_and_begins_nothing_twice() {
+    let fleet = fleet(2);
+    let session = open(&fleet, NEW);
+    fleet.nodes[0].holds_takes.store(true, Ordering::SeqCst);
+    relay(&adopt(&fleet, 1), &initialized());
+    fleet.settle();
+    // As long as a store may take.
+    pass(&fleet, 30_000);
+    fleet.nodes[0].holds_takes.store(false, Ordering::SeqCst);
+    pass(&fleet, 1_000);
+    assert_eq!(serve(&session), ["notifications/initialized"]);
+    fleet.nodes[0].answer_takes();
+    pass(&fleet, 1_000);
+    assert_eq!(serve(&session), [""; 0], "its first answer comes late");
+}
+
+#[test]
+fn o8_what_is_relayed_is_a_sign_of_the_client() {
+    let fleet = fleet(2);
+    let session = open(&fleet, NEW);
+    let idle_ms = session.idle_in_ms().unwrap();
+    pass(&fleet, 10_000);
+    assert_eq!(session.idle_in_ms(), Some(idle_ms - 10_000));
+    relay(&adopt(&fleet, 1), &initialized());
+    fleet.settle();
+    assert_eq!(session.idle_in_ms(), Some(idle_ms), "before the host has looked at it");
+}
+
+#[test]
+fn o1_an_owner_that_was_replaced_takes_nothing() {
+    let fleet = fleet(2);
+    let session = open(&fleet, NEW);
+    fleet.nodes[0].is_deaf.store(true, Ordering::SeqCst);
+    relay(&adopt(&fleet, 1), &initialized());
+    fleet.take_over(1, "s");
+    pass(&fleet, LOOK_MS);
+    assert!(session.has_ended(), "its look tells it");
+    assert_eq!(session.take_posted().len(), 0);
+}
+
+#[test]
+fn f44_a_process_that_ends_says_so_to_those_whose_request_has_not_begun() {
+    let fleet = fleet(2);
+    let session = open(&fleet, NEW);
+    let there = adopt(&fleet, 1);
+    fleet.nodes[0].is_deaf.store(true, Ordering::SeqCst);
+    fleet.nodes[1].is_silent.store(true, Ordering::SeqCst);
+    let connection = relay(&there, &tool_call(1));
+    fleet.benches[1].engine.close();
+    assert_eq!(read_now(&connection).status, Some(503));
+    assert_nothing_begins(&fleet, &session);
+}

@@ -1,0 +1,352 @@
+//! Several processes on one store in memory, that do what happens in the order of the test: a hint comes when it is let through,
+//! and an owner is alive until the test says that it is not.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use bytes::Bytes;
+use tailrope_core::Ms;
+use tailrope_core::engine::Options;
+use tailrope_core::protocol::StreamNonce;
+use tailrope_core::store::{
+    Answer, Append, Attach, Attached, Epoch, EventStore, Hold, Limits, LogPage, Mail, MemoryStore, Operation, Outcome,
+    Owner, ReadLimit, RunningLog, StoreError, StreamKey, Ticket, Usage, Watcher, Watchers, session_name,
+};
+use tailrope_core::stream::Seq;
+
+use crate::kit::common::{Bench, SECRET};
+
+/// What a store object is told of.
+#[derive(Debug)]
+enum Hint {
+    Changed(Arc<str>, StreamNonce),
+    Posted(Arc<str>),
+    Session(Arc<str>),
+}
+
+#[derive(Default)]
+struct Known {
+    /// Who holds each session, and with which epoch.
+    owners: HashMap<Arc<str>, (usize, Epoch)>,
+    followers: HashMap<StreamKey, BTreeSet<usize>>,
+    hints: VecDeque<(usize, Hint)>,
+}
+
+struct Hub {
+    memory: MemoryStore,
+    known: Mutex<Known>,
+    /// Processes that give no sign of life.
+    lost: Mutex<BTreeSet<usize>>,
+    /// Every message that the store was given, with the stream of its answer.
+    posts: Mutex<Vec<(Arc<str>, Attach)>>,
+}
+
+/// The store object of one process.
+pub(crate) struct Node {
+    hub: Arc<Hub>,
+    index: usize,
+    watchers: Watchers,
+    /// Nothing is done.
+    pub(crate) fails: AtomicBool,
+    /// Messages are not taken.
+    pub(crate) refuses: AtomicBool,
+    /// Messages and withdrawals are done, and it is said that there was no answer in time.
+    pub(crate) is_unheard: AtomicBool,
+    /// Messages and withdrawals are done, and nothing is said.
+    pub(crate) is_silent: AtomicBool,
+    /// Takes are done, and answered when the test says so.
+    pub(crate) holds_takes: AtomicBool,
+    held: Mutex<Vec<(Ticket, Outcome)>>,
+    /// Hints are lost.
+    pub(crate) is_deaf: AtomicBool,
+    pub(crate) takes: AtomicU64,
+}
+
+/// See the module.
+pub(crate) struct Fleet {
+    hub: Arc<Hub>,
+    pub(crate) nodes: Vec<Arc<Node>>,
+    pub(crate) benches: Vec<Bench>,
+}
+
+impl Fleet {
+    pub(crate) fn new(count: usize) -> Self {
+        Self::with(count, Options::default())
+    }
+
+    pub(crate) fn with(count: usize, options: Options) -> Self {
+        let memory = MemoryStore::new(Limits::default());
+        let hub = Arc::new(Hub { memory, known: Mutex::default(), lost: Mutex::default(), posts: Mutex::default() });
+        let node = |index| {
+            let (fails, refuses, is_unheard, is_silent, holds_takes, held, is_deaf, takes) = Default::default();
+            let (hub, watchers) = (Arc::clone(&hub), Watchers::default());
+            Arc::new(Node {
+                hub,
+                index,
+                watchers,
+                fails,
+                refuses,
+                is_unheard,
+                is_silent,
+                holds_takes,
+                held,
+                is_deaf,
+                takes,
+            })
+        };
+        let nodes: Vec<Arc<Node>> = (0..count).map(node).collect();
+        let bench = |node: &Arc<Node>| Bench::new(Options { store: Some(Arc::clone(node) as _), ..options.clone() });
+        let benches = nodes.iter().map(bench).collect();
+        Self { hub, nodes, benches }
+    }
+
+    /// Lets every hint through, and what comes of it.
+    pub(crate) fn settle(&self) {
+        loop {
+            let next = self.hub.known.lock().unwrap().hints.pop_front();
+            let Some((index, hint)) = next else { return };
+            let Node { watchers, is_deaf, .. } = &*self.nodes[index];
+            if is_deaf.load(Ordering::SeqCst) {
+                continue;
+            }
+            match hint {
+                Hint::Changed(session, nonce) => watchers.changed(&session, nonce),
+                Hint::Posted(session) => watchers.posted(&session),
+                Hint::Session(session) => watchers.session_changed(&session),
+            }
+        }
+    }
+
+    /// Time passes everywhere.
+    pub(crate) fn advance(&self, ms: u64) {
+        self.settle();
+        for bench in &self.benches {
+            bench.advance(ms);
+        }
+        self.settle();
+    }
+
+    /// The process gives no sign of life any more.
+    pub(crate) fn lose(&self, index: usize) {
+        self.hub.lost.lock().unwrap().insert(index);
+    }
+
+    /// Hints may have been missed everywhere, or the store set back.
+    pub(crate) fn disturb(&self) {
+        self.nodes.iter().for_each(|node| node.watchers.all_changed());
+        self.settle();
+    }
+
+    /// A process takes a session over, whoever has it.
+    pub(crate) fn take_over(&self, index: usize, id: &str) {
+        let name = session_name(id);
+        let (_, seen) = self.hub.known.lock().unwrap().owners[&name];
+        let hold = Hold { epoch: Epoch { number: seen.number + 1, salt: 7 }, seen: Some(seen), record: None };
+        assert!(matches!(self.nodes[index].hold(&name, &hold, &nobody()), Answer::Now(Ok(_))));
+    }
+
+    pub(crate) fn usage(&self) -> Usage {
+        self.hub.memory.usage()
+    }
+
+    /// Every message that the store was given.
+    pub(crate) fn posts(&self) -> Vec<(Arc<str>, Attach)> {
+        self.hub.posts.lock().unwrap().clone()
+    }
+
+    /// A process gives the store a message as it is.
+    pub(crate) fn post(&self, index: usize, session: &str, attach: &Attach) -> Attached {
+        match self.nodes[index].attach(session, attach, &nobody()) {
+            Answer::Now(attached) => attached.expect("the store works"),
+            Answer::Later => unreachable!("the memory store answers at once"),
+        }
+    }
+}
+
+/// Of who does not wait for anything.
+pub(crate) fn nobody() -> Ticket {
+    struct Nobody;
+    impl tailrope_core::store::Complete for Nobody {
+        fn complete(&self, _: &Ticket, _: Outcome) {}
+    }
+    let to: Weak<Nobody> = Weak::new();
+    Ticket { to, nonce: StreamNonce([0; 12]), operation: Operation::Take, number: 0 }
+}
+
+impl Node {
+    /// Answers the takes that were held.
+    pub(crate) fn answer_takes(&self) {
+        self.holds_takes.store(false, Ordering::SeqCst);
+        let held = std::mem::take(&mut *self.held.lock().unwrap());
+        held.into_iter().for_each(|(ticket, outcome)| ticket.complete(outcome));
+    }
+
+    fn does_fail(&self) -> Result<(), StoreError> {
+        let fails = self.fails.load(Ordering::SeqCst);
+        if fails { Err(StoreError::Failed(SECRET.to_owned())) } else { Ok(()) }
+    }
+
+    fn ask<T>(&self, ask: impl FnOnce(&MemoryStore) -> Answer<T>) -> Answer<T> {
+        match self.does_fail() {
+            Ok(()) => ask(&self.hub.memory),
+            Err(error) => Answer::Now(Err(error)),
+        }
+    }
+
+    /// Says what it has to of something that was done.
+    fn tell<T>(&self, answer: Answer<T>) -> Answer<T> {
+        if self.is_silent.load(Ordering::SeqCst) {
+            Answer::Later
+        } else if self.is_unheard.load(Ordering::SeqCst) {
+            Answer::Now(Err(StoreError::TimedOut { after_ms: 1 }))
+        } else {
+            answer
+        }
+    }
+
+    fn hint(&self, known: &mut Known, to: usize, hint: Hint) {
+        if to != self.index {
+            known.hints.push_back((to, hint));
+        }
+    }
+
+    fn changed(&self, key: &StreamKey) {
+        let known = &mut *self.hub.known.lock().unwrap();
+        for follower in known.followers.get(key).cloned().unwrap_or_default() {
+            self.hint(known, follower, Hint::Changed(Arc::clone(&key.session), key.nonce));
+        }
+    }
+
+    fn owner(&self, session: &str, page: &mut LogPage) {
+        let known = self.hub.known.lock().unwrap();
+        let Some((owner, epoch)) = known.owners.get(session).copied() else { return };
+        if owner != self.index && page.owner.is_none() {
+            let is_lost = self.hub.lost.lock().unwrap().contains(&owner);
+            page.owner = Some(Owner { epoch, unseen_ms: if is_lost { 1 << 40 } else { 0 } });
+        }
+    }
+}
+
+impl EventStore for Node {
+    fn hold(&self, session: &str, hold: &Hold, ticket: &Ticket) -> Answer<Vec<RunningLog>> {
+        let answer = self.ask(|memory| memory.hold(session, hold, ticket));
+        if matches!(answer, Answer::Now(Ok(_))) {
+            let known = &mut *self.hub.known.lock().unwrap();
+            let name: Arc<str> = session.into();
+            let before = known.owners.insert(Arc::clone(&name), (self.index, hold.epoch));
+            if let Some((owner, _)) = before {
+                self.hint(known, owner, Hint::Session(name));
+            }
+        }
+        answer
+    }
+
+    fn append(&self, now: Ms, key: &StreamKey, epoch: Epoch, append: &Append, ticket: &Ticket) -> Answer<()> {
+        let answer = self.ask(|memory| memory.append(now, key, epoch, append, ticket));
+        if matches!(answer, Answer::Now(Ok(()))) {
+            self.changed(key);
+        }
+        answer
+    }
+
+    fn attach(&self, session: &str, attach: &Attach, ticket: &Ticket) -> Answer<Attached> {
+        if attach.message.is_some() && self.refuses.load(Ordering::SeqCst) {
+            return Answer::Now(Err(StoreError::Failed(SECRET.to_owned())));
+        }
+        let streams = self.hub.memory.usage().streams;
+        let answer = self.ask(|memory| memory.attach(session, attach, ticket));
+        let Answer::Now(Ok(mut attached)) = answer else { return answer };
+        let is_post = attach.message.is_some();
+        if let (Some(log), Some(nonce)) = (&mut attached.log, attach.stream) {
+            self.owner(session, &mut log.page);
+            let known = &mut *self.hub.known.lock().unwrap();
+            let name: Arc<str> = session.into();
+            let owner = known.owners.get(session).map(|(owner, _)| *owner);
+            if is_post && self.hub.memory.usage().streams > streams {
+                self.hub.posts.lock().unwrap().push((Arc::clone(&name), attach.clone()));
+                owner.into_iter().for_each(|owner| self.hint(known, owner, Hint::Posted(Arc::clone(&name))));
+            }
+            if attach.counts {
+                let key = StreamKey { session: Arc::clone(&name), nonce };
+                let followers = known.followers.entry(key).or_default();
+                let concerned: BTreeSet<usize> = followers.iter().copied().chain(owner).collect();
+                followers.insert(self.index);
+                for other in concerned {
+                    self.hint(known, other, Hint::Changed(Arc::clone(&name), nonce));
+                }
+            }
+        }
+        let answer = Answer::Now(Ok(attached));
+        if is_post { self.tell(answer) } else { answer }
+    }
+
+    fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<LogPage> {
+        match self.ask(|memory| memory.read(key, after, limit, ticket)) {
+            Answer::Now(Ok(mut page)) => {
+                self.owner(&key.session, &mut page);
+                Answer::Now(Ok(page))
+            }
+            other => other,
+        }
+    }
+
+    fn take(&self, session: &str, epoch: Epoch, after: u64, ticket: &Ticket) -> Answer<Vec<Mail>> {
+        self.takes.fetch_add(1, Ordering::SeqCst);
+        match self.ask(|memory| memory.take(session, epoch, after, ticket)) {
+            Answer::Now(taken) if self.holds_takes.load(Ordering::SeqCst) => {
+                self.held.lock().unwrap().push((ticket.clone(), Outcome::Taken(taken)));
+                Answer::Later
+            }
+            answer => answer,
+        }
+    }
+
+    fn withdraw(&self, now: Ms, key: &StreamKey, end: &Bytes, ticket: &Ticket) -> Answer<bool> {
+        let answer = self.ask(|memory| memory.withdraw(now, key, end, ticket));
+        self.changed(key);
+        self.tell(answer)
+    }
+
+    fn release(&self, session: &str, epoch: Epoch) {
+        self.hub.memory.release(session, epoch);
+    }
+
+    fn watch(&self, session: &Arc<str>, watcher: &Watcher) {
+        self.watchers.watch(session, watcher);
+    }
+
+    fn unwatch(&self, session: &str, watcher: &Watcher) {
+        self.watchers.unwatch(session, watcher);
+    }
+
+    fn settle(&self, key: &StreamKey, epoch: Epoch, seq: Seq) {
+        self.hub.memory.settle(key, epoch, seq);
+    }
+
+    fn drop_stream(&self, key: &StreamKey, epoch: Epoch) {
+        self.hub.memory.drop_stream(key, epoch);
+        self.changed(key);
+    }
+
+    fn drop_session(&self, session: &str, epoch: Epoch) {
+        self.hub.memory.drop_session(session, epoch);
+        let followed: Vec<StreamKey> = {
+            let known = self.hub.known.lock().unwrap();
+            known.followers.keys().filter(|key| &*key.session == session).cloned().collect()
+        };
+        followed.iter().for_each(|key| self.changed(key));
+    }
+
+    fn sweep(&self, now: Ms) -> Ms {
+        self.hub.memory.sweep(now)
+    }
+
+    fn usage(&self) -> Usage {
+        self.hub.memory.usage()
+    }
+
+    fn outlives_process(&self) -> bool {
+        true
+    }
+}

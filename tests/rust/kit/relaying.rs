@@ -1,0 +1,153 @@
+//! Alice's session at the first process of a fleet, requests for it at others, and a host that takes what is relayed.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use tailrope_core::engine::{Connection, NoWake, SessionHandle};
+use tailrope_core::exchange::{Action, Admission, Asker, Relayed, RelayedMethod, Request, Terms};
+use tailrope_core::protocol::{Dialect, Head, Refusal, Revision};
+
+use crate::kit::common::{Answered, Bench, read_now};
+use crate::kit::fleet::Fleet;
+
+pub(crate) const ALICE: Asker<'static> = Asker { named: Some("alice"), user_json: None, credentials: &[] };
+pub(crate) const BOB: Asker<'static> = Asker { named: Some("bob"), user_json: None, credentials: &[] };
+
+fn open_at(bench: &Bench, revision: Revision, dialect: &'static Dialect) -> SessionHandle {
+    let principal = ALICE.principal();
+    let opened = bench.engine.open_session("s", principal.as_deref(), dialect, Arc::new(NoWake), 0);
+    let session = opened.expect("it is the first");
+    session.assume_revision(revision);
+    session
+}
+
+pub(crate) fn open_as(fleet: &Fleet, revision: Revision, dialect: &'static Dialect) -> SessionHandle {
+    open_at(&fleet.benches[0], revision, dialect)
+}
+
+/// The session in a process by itself.
+pub(crate) fn open_in(bench: &Bench, revision: Revision) -> SessionHandle {
+    let session = open_at(bench, revision, &Dialect::MCP_PYTHON_2);
+    session.accept_posted();
+    session
+}
+
+/// The session, whose host takes what is relayed.
+pub(crate) fn open(fleet: &Fleet, revision: Revision) -> SessionHandle {
+    let session = open_as(fleet, revision, &Dialect::MCP_PYTHON_2);
+    session.accept_posted();
+    session
+}
+
+/// The session as another process finds it.
+pub(crate) fn adopt_as(fleet: &Fleet, index: usize, asker: Asker<'_>) -> Option<SessionHandle> {
+    let (principal, dialect) = (asker.principal(), &Dialect::MCP_PYTHON_2);
+    let engine = &fleet.benches[index].engine;
+    let found = engine.adopt_session("s", principal.as_deref(), None, dialect, Arc::new(NoWake), 0).unwrap();
+    found.take().expect("the store answers at once").expect("the store works")
+}
+
+pub(crate) fn adopt(fleet: &Fleet, index: usize) -> SessionHandle {
+    adopt_as(fleet, index, ALICE).expect("it is alice's")
+}
+
+fn request<'a>(method: &'a str, body: &'a [u8]) -> Request<'a> {
+    let head = Head {
+        method,
+        accept: Some("application/json, text/event-stream"),
+        content_type: Some("application/json"),
+        protocol_version: Some("2025-11-25"),
+        session_id: Some("s"),
+        last_event_id: None,
+    };
+    Request { head, asker: ALICE, body }
+}
+
+const HEADERS: [(&str, &str); 3] =
+    [("Accept", "application/json, text/event-stream"), ("User-Agent", "a client"), ("Authorization", "Bearer secret")];
+
+pub(crate) fn relayed(method: RelayedMethod, body: &Value) -> Relayed {
+    let body = if body.is_null() { Bytes::new() } else { body.to_string().into() };
+    Relayed::new(method, body, HEADERS, &[], Some(r#"{"client_id":"c"}"#))
+}
+
+pub(crate) fn try_relay(session: &SessionHandle, body: &Value) -> Result<Connection, Refusal> {
+    relay_by(session, RelayedMethod::Post, body)
+}
+
+fn relay_by(session: &SessionHandle, method: RelayedMethod, body: &Value) -> Result<Connection, Refusal> {
+    let relayed = relayed(method, body);
+    let admission = session.admit(&request(method.as_str(), relayed.body()), &Terms::default())?;
+    session.relay(&admission, relayed.clone(), Arc::new(NoWake), 0)
+}
+
+pub(crate) fn relay(session: &SessionHandle, body: &Value) -> Connection {
+    relay_by(session, RelayedMethod::Post, body).expect("it is admitted")
+}
+
+pub(crate) fn relay_delete(session: &SessionHandle) -> Connection {
+    relay_by(session, RelayedMethod::Delete, &Value::Null).expect("it is admitted")
+}
+
+pub(crate) fn tool_call(id: i64) -> Value {
+    json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": "t"}})
+}
+
+pub(crate) fn initialized() -> Value {
+    json!({"jsonrpc": "2.0", "method": "notifications/initialized"})
+}
+
+pub(crate) fn cancellation(id: i64) -> Value {
+    json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}})
+}
+
+/// The host takes what was relayed, and says what it has dispatched.
+pub(crate) fn serve(session: &SessionHandle) -> Vec<String> {
+    let mut dispatched = Vec::new();
+    for posted in session.take_posted() {
+        let Some(admission) = posted.admit(&Terms::default()) else { continue };
+        match admission.action() {
+            Action::Call if posted.begin(&admission) => dispatched.push(methods(&admission)),
+            Action::Call => {}
+            Action::Delete => {
+                dispatched.push("DELETE".to_owned());
+                session.end();
+            }
+            _ => {
+                session.received(admission.envelopes());
+                dispatched.push(methods(&admission));
+                session.dispatched(&admission);
+                posted.done();
+            }
+        }
+    }
+    dispatched
+}
+
+fn methods(admission: &Admission) -> String {
+    let names = admission.envelopes().iter().map(|envelope| {
+        let id = envelope.id.as_ref().map(|id| format!(" {}", id.to_json())).unwrap_or_default();
+        format!("{}{id}", envelope.method.as_deref().unwrap_or("answer"))
+    });
+    names.collect::<Vec<_>>().join(", ")
+}
+
+/// What a connection has after everything that is under way, and the time that first bytes may wait.
+pub(crate) fn read(fleet: &Fleet, connection: &Connection) -> Answered {
+    fleet.advance(20);
+    read_now(connection)
+}
+
+/// Time passes, as the hosts of the fleet let it.
+pub(crate) fn pass(fleet: &Fleet, ms: u64) {
+    for _ in 0..ms / 250 {
+        fleet.advance(250);
+    }
+}
+
+/// What is left of the session and of its logs here.
+pub(crate) fn held(fleet: &Fleet, index: usize) -> (u64, u64) {
+    let stats = fleet.benches[index].engine.stats();
+    (stats.sessions, stats.connections)
+}
