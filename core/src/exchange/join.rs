@@ -15,6 +15,11 @@ impl Join {
         Self { parts: requests.iter().map(|request| (request.clone(), None)).collect() }
     }
 
+    /// The request, where it is one.
+    pub fn only(&self) -> Option<&RequestId> {
+        self.parts.first().filter(|_| !self.is_array()).map(|(request, _)| request)
+    }
+
     /// Whether the body is an array.
     pub fn is_array(&self) -> bool {
         self.parts.len() > 1

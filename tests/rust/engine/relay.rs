@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use serde_json::{Value, json};
-use tailrope_core::engine::{NoWake, Options};
+use tailrope_core::engine::Options;
 use tailrope_core::exchange::{RelayedMethod, Terms};
 use tailrope_core::protocol::{Dialect, RequestId};
 use tailrope_core::stream::CloseReason;
@@ -13,7 +13,8 @@ use crate::kit::common::{Bell, NEW, OLD, ask, id, notify, read_now, respond, res
 use crate::kit::fleet::Fleet;
 use crate::kit::processes::events;
 use crate::kit::relaying::{
-    adopt, adopt_as, cancellation, held, initialized, open, open_as, pass, read, relay, relay_delete, serve, tool_call,
+    adopt, adopt_as, adopt_speaking, cancellation, held, initialized, open, open_as, pass, read, relay, relay_delete,
+    relay_json, serve, tool_call,
 };
 
 #[test]
@@ -291,10 +292,7 @@ fn a_batch_is_relayed_as_one() {
     let fleet = Fleet::new(2);
     let session = open_as(&fleet, NEW, &Dialect::MCP_TYPESCRIPT_2);
     session.accept_posted();
-    let engine = &fleet.benches[1].engine;
-    let principal = crate::kit::relaying::ALICE.principal();
-    let found = engine.adopt_session("s", principal.as_deref(), None, &Dialect::MCP_TYPESCRIPT_2, Arc::new(NoWake), 0);
-    let there = found.unwrap().take().unwrap().unwrap().unwrap();
+    let there = adopt_speaking(&fleet, 1, &Dialect::MCP_TYPESCRIPT_2);
     let connection = relay(&there, &json!([tool_call(1), initialized(), tool_call(2)]));
     fleet.settle();
     assert_eq!(serve(&session), ["tools/call 1, notifications/initialized, tools/call 2"]);
@@ -302,6 +300,68 @@ fn a_batch_is_relayed_as_one() {
     respond(&session, 1).unwrap();
     let want = [json!({"event": 1, "is": {"result": 2}}), json!({"event": 2, "is": {"result": 1}})];
     assert_eq!(events(&read(&fleet, &connection)), want);
+}
+
+#[test]
+fn an_answer_in_json_is_gathered_from_the_stream() {
+    for bodies in [tool_call(1), json!([tool_call(1), initialized(), tool_call(2)])] {
+        let is_batch = bodies.is_array();
+        let fleet = Fleet::new(2);
+        let session = open_as(&fleet, NEW, &Dialect::MCP_TYPESCRIPT_2);
+        session.accept_posted();
+        let connection = relay_json(&adopt_speaking(&fleet, 1, &Dialect::MCP_TYPESCRIPT_2), &bodies);
+        fleet.settle();
+        serve(&session);
+        // More than a page.
+        for _ in 0..20 {
+            notify(&session, 1, &"x".repeat(8 << 10)).unwrap();
+        }
+        let waiting = read(&fleet, &connection);
+        assert_eq!((waiting.status, waiting.text.as_str(), waiting.end), (None, "", None));
+        if is_batch {
+            respond(&session, 2).unwrap();
+            assert_eq!(read(&fleet, &connection).status, None);
+        }
+        respond(&session, 1).unwrap();
+        let answered = read(&fleet, &connection);
+        assert_eq!((answered.status, answered.content_type), (Some(200), Some("application/json")));
+        let one = |id: i64| json!({"jsonrpc": "2.0", "id": id, "result": {}});
+        let want = if is_batch { json!([one(1), one(2)]) } else { one(1) };
+        assert_eq!(serde_json::from_str::<Value>(&answered.text).unwrap(), want);
+        assert_eq!(answered.end, Some(CloseReason::Complete));
+        drop(connection);
+        assert_eq!(held(&fleet, 1), (0, 0), "I11");
+    }
+}
+
+#[test]
+fn an_answer_in_json_that_does_not_come_is_refused() {
+    let owner_lost_ms = 2_000;
+    for drains in [true, false] {
+        let fleet = Fleet::with(2, Options { owner_lost_ms, ..Options::default() });
+        let session = open(&fleet, NEW);
+        fleet.nodes[0].is_deaf.store(!drains, Ordering::SeqCst);
+        let connection = relay_json(&adopt(&fleet, 1), &tool_call(1));
+        fleet.settle();
+        assert_eq!(serve(&session).len(), usize::from(drains));
+        if drains {
+            fleet.benches[1].engine.drain(100);
+        } else {
+            pass(&fleet, owner_lost_ms + 500);
+        }
+        let answered = read(&fleet, &connection);
+        assert_eq!((answered.status, answered.content_type), (Some(503), Some("application/json")));
+        assert!(serde_json::from_str::<Value>(&answered.text).unwrap()["error"].is_object());
+        assert_eq!(answered.end, Some(CloseReason::Complete));
+    }
+    let fleet = Fleet::new(2);
+    let session = open(&fleet, NEW);
+    let connection = relay_json(&adopt(&fleet, 1), &tool_call(1));
+    fleet.settle();
+    drop(session.take_posted());
+    let answered = read(&fleet, &connection);
+    assert_eq!((answered.status, answered.content_type), (Some(200), Some("application/json")));
+    assert_eq!(serde_json::from_str::<Value>(&answered.text).unwrap()["id"], 1, "its error is its answer");
 }
 
 #[test]

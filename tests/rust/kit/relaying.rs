@@ -42,7 +42,15 @@ pub(crate) fn open(fleet: &Fleet, revision: Revision) -> SessionHandle {
 
 /// The session as another process finds it.
 pub(crate) fn adopt_as(fleet: &Fleet, index: usize, asker: Asker<'_>) -> Option<SessionHandle> {
-    let (principal, dialect) = (asker.principal(), &Dialect::MCP_PYTHON_2);
+    find(fleet, index, asker, &Dialect::MCP_PYTHON_2)
+}
+
+pub(crate) fn adopt_speaking(fleet: &Fleet, index: usize, dialect: &'static Dialect) -> SessionHandle {
+    find(fleet, index, ALICE, dialect).expect("it is alice's")
+}
+
+fn find(fleet: &Fleet, index: usize, asker: Asker<'_>, dialect: &'static Dialect) -> Option<SessionHandle> {
+    let principal = asker.principal();
     let engine = &fleet.benches[index].engine;
     let found = engine.adopt_session("s", principal.as_deref(), None, dialect, Arc::new(NoWake), 0).unwrap();
     found.take().expect("the store answers at once").expect("the store works")
@@ -74,6 +82,13 @@ pub(crate) fn relayed(method: RelayedMethod, body: &Value) -> Relayed {
 
 pub(crate) fn try_relay(session: &SessionHandle, body: &Value) -> Result<Connection, Refusal> {
     relay_by(session, RelayedMethod::Post, body)
+}
+
+/// As [`relay`], with an answer in JSON.
+pub(crate) fn relay_json(session: &SessionHandle, body: &Value) -> Connection {
+    let relayed = relayed(RelayedMethod::Post, body);
+    let admission = session.admit(&request("POST", relayed.body()), &Terms::default()).expect("it is admitted");
+    session.relay_json(&admission, relayed.clone(), Arc::new(NoWake), 0).expect("the session is elsewhere")
 }
 
 fn relay_by(session: &SessionHandle, method: RelayedMethod, body: &Value) -> Result<Connection, Refusal> {

@@ -38,6 +38,8 @@ pub(crate) struct Conn {
     pub(crate) retry_ms: Option<u32>,
     /// The store is asked to count it as the stream's newest reader.
     pub(crate) attaching: Option<Ticket>,
+    /// It gets one body, of the answers that its stream brings.
+    pub(crate) gathers: Option<Join>,
 }
 
 /// How far a connection is.
@@ -118,6 +120,7 @@ impl Conn {
             after_opening: Vec::new(),
             retry_ms: None,
             attaching: None,
+            gathers: None,
         }
     }
 

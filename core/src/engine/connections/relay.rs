@@ -14,20 +14,21 @@
 
 use bytes::Bytes;
 
-use crate::engine::connections::conn::{Conn, PAGE_BYTES, Phase, Position};
+use crate::engine::connections::conn::{Conn, PAGE_BYTES, Position};
 use crate::engine::connections::relays::{Relay, Stage, What};
 use crate::engine::connections::{Connection, Wake};
 use crate::engine::lines::log_later;
 use crate::engine::logs::following::FOLLOW_MS;
 use crate::engine::logs::reading::PAGE_EVENTS;
+use crate::engine::sessions::SessionHandle;
 use crate::engine::sessions::cell::Cell;
 use crate::engine::sessions::change::Change;
 use crate::engine::sessions::timers::Reason;
-use crate::exchange::{Action, Admission, AnswerHead, Relayed};
+use crate::exchange::{Action, Admission, AnswerHead, Join, Relayed};
 use crate::protocol::{NotRelayed, Origin, Refusal, RequestId, StreamNonce};
 use crate::session::{SynthesizedEnd, refusal_payload, same_end};
 use crate::store::{Answer, Attach, Attached, LogPage, Message, Operation, Owner, ReadLimit, StoreError, Ticket};
-use crate::stream::{Chain, CloseReason, ConnectionId, Seq};
+use crate::stream::{Chain, ConnectionId, Seq};
 use crate::sync::{Arc, Weak};
 
 /// Pause before a store that could not take a message is asked again.
@@ -35,18 +36,56 @@ const POST_AGAIN_MS: u64 = 250;
 /// Pause between two looks whether a session that is to end is gone.
 const LOOK_MS: u64 = 250;
 
-impl Cell {
-    /// Relays a request. The connection is its answer.
-    pub(crate) fn relay(
-        self: &Arc<Self>,
+impl SessionHandle {
+    /// Whether another process has the session: here it serves readers, and [relays](Self::relay) what else comes for it.
+    pub fn is_elsewhere(&self) -> bool {
+        self.cell.is_adopted()
+    }
+
+    /// Relays an admitted request that is no GET to the process that has the session. The connection is the answer, whatever was
+    /// asked: a call is answered with its stream, messages with 202 once the owner's inbox has them, a DELETE with 200 once
+    /// the session is gone. What does not get there is refused by the [head](crate::engine::Poll::head) of the answer, with
+    /// 404 where the session has no owner, and 503 otherwise.
+    ///
+    /// # Errors
+    /// 404 when the session has ended; 503 when it is not another process's.
+    pub fn relay(
+        &self,
         admission: &Admission,
         relayed: Relayed,
         wake: Arc<dyn Wake>,
         key: u64,
     ) -> Result<Connection, Refusal> {
-        let connection = self.open(|change| {
-            let refusal = self.dialect.wording.not_relayed(NotRelayed::NotStored);
-            if !self.is_adopted() {
+        self.relay_any(admission, relayed, |_| None, (wake, key))
+    }
+
+    /// As [`relay`](Self::relay), to be answered with one JSON body when all requests have their answers: nobody can come back
+    /// for them.
+    ///
+    /// # Errors
+    /// As [`relay`](Self::relay).
+    pub fn relay_json(
+        &self,
+        admission: &Admission,
+        relayed: Relayed,
+        wake: Arc<dyn Wake>,
+        key: u64,
+    ) -> Result<Connection, Refusal> {
+        let joins = |requests: &[RequestId]| (!requests.is_empty()).then(|| Join::new(requests));
+        self.relay_any(admission, relayed, joins, (wake, key))
+    }
+
+    fn relay_any(
+        &self,
+        admission: &Admission,
+        relayed: Relayed,
+        joins: impl FnOnce(&[RequestId]) -> Option<Join>,
+        (wake, key): (Arc<dyn Wake>, u64),
+    ) -> Result<Connection, Refusal> {
+        let cell = &self.cell;
+        let connection = cell.open(|change| {
+            let refusal = cell.dialect.wording.not_relayed(NotRelayed::NotStored);
+            if !cell.is_adopted() {
                 // It is here by now.
                 return Err(refusal);
             }
@@ -56,20 +95,23 @@ impl Cell {
                 Action::Delete => What::Delete,
                 Action::Message | Action::Listen | Action::Resume => What::Message,
             };
-            let nonce = self.shared.nonce();
-            let conn = change.connect(Conn::new(nonce, Origin::of_requests(&requests), wake, key), None);
+            let nonce = cell.shared.nonce();
+            let (gathers, origin) = (joins(&requests), Origin::of_requests(&requests));
+            let conn = change.connect(Conn { gathers, ..Conn::new(nonce, origin, wake, key) }, None);
             let relayed = relayed.from_principal(change.state.session.principal());
             let message = Message { about: RequestId::encode_all(&requests).into(), body: relayed.encode() };
-            let (message, due) = (Some(message), change.now + self.shared.options.owner_lost_ms);
+            let (message, due) = (Some(message), change.now + cell.shared.options.owner_lost_ms);
             let relay = Relay { conn, what, requests, message, due, stage: Stage::PostAgain, refusal };
             change.state.relays.by_stream.insert(nonce, relay);
             change.post(nonce);
             Ok(conn)
         })?;
-        self.come_back();
+        cell.come_back();
         Ok(connection)
     }
+}
 
+impl Cell {
     fn is_alive(&self, owner: Option<Owner>) -> bool {
         owner.is_none_or(|owner| owner.unseen_ms < self.shared.options.owner_lost_ms)
     }
@@ -171,9 +213,9 @@ impl Change<'_> {
 
     /// Answers a client that was sent nothing.
     fn refuse_relayed(&mut self, conn: ConnectionId, refusal: &Refusal) {
-        if self.is_unanswered(conn) {
-            self.refuse(conn, refusal);
-            self.enter(conn, Phase::Ended(CloseReason::Complete));
+        let gathers = |out: &Conn| out.gathers.is_some() && out.end().is_none();
+        if self.is_unanswered(conn) || self.state.conns.get(&conn).is_some_and(gathers) {
+            self.refuse_gathering(conn, refusal);
         }
     }
 

@@ -55,6 +55,7 @@ impl Change<'_> {
         conn.awake = true;
         conn.page_bytes = max_bytes;
         self.read_on(id);
+        self.gather(id);
         let nonce = self.state.conns.get(&id)?.nonce;
         let machine = self.state.session.stream(nonce).map_or(Ms::NEVER, |stream| stream.machine.deadline());
         // It may be the store that is waited for.
@@ -62,7 +63,7 @@ impl Change<'_> {
         let conn = self.state.conns.get_mut(&id)?;
         conn.awake = false;
         // One that ends before anybody knows how it starts has nothing to say.
-        let head = conn.head.or_else(|| conn.end().map(|_| AnswerHead::EMPTY));
+        let head = conn.head.filter(|_| conn.gathers.is_none()).or_else(|| conn.end().map(|_| AnswerHead::EMPTY));
         let poll = Poll { head, chunks: std::mem::take(&mut conn.outbox), end: conn.end(), wait_until };
         if let Some(why) = poll.end {
             self.disconnect(id, why != CloseReason::Complete);
@@ -71,7 +72,7 @@ impl Change<'_> {
     }
 
     /// Lets a connection that can take more have what is there.
-    fn read_on(&mut self, id: ConnectionId) {
+    pub(crate) fn read_on(&mut self, id: ConnectionId) {
         let reads = |conn: &&Conn| conn.outbox.is_empty() && matches!(conn.phase, Phase::Reading(_));
         while let Some(nonce) = self.state.conns.get(&id).filter(reads).map(|conn| conn.nonce) {
             self.input(nonce, Input::Ready { conn: id });

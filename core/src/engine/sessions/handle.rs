@@ -5,8 +5,8 @@ use crate::engine::EngineError;
 use crate::engine::connections::{Connection, Wake};
 use crate::engine::sessions::cell::Cell;
 use crate::engine::sessions::change::Change;
-use crate::engine::sessions::{OutgoingMessage, Posted, SendOutcome, Sent};
-use crate::exchange::{Action, Admission, AnswerHead, Pause, Relayed, Request, Terms, Turn};
+use crate::engine::sessions::{OutgoingMessage, SendOutcome, Sent};
+use crate::exchange::{Action, Admission, AnswerHead, Pause, Request, Terms, Turn};
 use crate::protocol::{Envelope, Kind, Refusal, RequestId, Revision};
 use crate::session::{OutgoingKind, SynthesizedEnd, end_payload};
 use crate::store::{HostOperation, HostReplay, HostStore, OwnIds};
@@ -155,39 +155,6 @@ impl SessionHandle {
     /// The revision that was negotiated, or asked for by an `initialize` without an answer yet.
     pub fn revision(&self) -> Option<Revision> {
         self.cell.change_or(None, |change| change.state.session.revision())
-    }
-
-    /// Whether another process has the session: here it serves readers, and [relays](Self::relay) what else comes for it.
-    pub fn is_elsewhere(&self) -> bool {
-        self.cell.is_adopted()
-    }
-
-    /// Relays an admitted request that is no GET to the process that has the session. The connection is the answer, whatever was
-    /// asked: a call is answered with its stream, messages with 202 once the owner's inbox has them, a DELETE with 200 once
-    /// the session is gone. What does not get there is refused by the [head](crate::engine::Poll::head) of the answer, with
-    /// 404 where the session has no owner, and 503 otherwise.
-    ///
-    /// # Errors
-    /// 404 when the session has ended; 503 when it is not another process's.
-    pub fn relay(
-        &self,
-        admission: &Admission,
-        relayed: Relayed,
-        wake: Arc<dyn Wake>,
-        key: u64,
-    ) -> Result<Connection, Refusal> {
-        self.cell.relay(admission, relayed, wake, key)
-    }
-
-    /// From now on the host takes what other processes relay to the session. What comes to a session of a host that does not is
-    /// refused.
-    pub fn accept_posted(&self) {
-        self.cell.change_or((), |change| change.state.inbox.is_served = true);
-    }
-
-    /// What other processes relayed to the session, in the order in which it came. Its `wake` is told when there is any.
-    pub fn take_posted(&self) -> Vec<Posted> {
-        self.cell.take_posted()
     }
 
     /// Sends a message.

@@ -10,16 +10,17 @@ use bytes::Bytes;
 
 use crate::engine::lines::log_later;
 use crate::engine::logs::log::Write;
-use crate::engine::sessions::Posted;
 use crate::engine::sessions::cell::{Cell, SESSION};
 use crate::engine::sessions::change::Change;
 use crate::engine::sessions::timers::Reason;
+use crate::engine::sessions::{Posted, SessionHandle};
 use crate::engine::stats::Counters;
 use crate::exchange::{Admission, Relayed, RelayedMethod};
 use crate::protocol::{Envelope, NotRelayed, Refusal, RequestId, StreamNonce};
 use crate::session::{SynthesizedEnd, refusal_payload, same_end};
 use crate::store::{Answer, Append, Mail, Operation, StoreError};
 use crate::stream::{Chain, Input};
+use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 
 /// Pause between two looks into an inbox, for hints that were lost. It is up to a quarter shorter, so that sessions that opened
@@ -27,14 +28,22 @@ use crate::sync::atomic::Ordering;
 const LOOK_MS: u64 = 300_000;
 /// Pause before a store that could not tell is asked again.
 const ASK_AGAIN_MS: u64 = 500;
-impl Cell {
-    /// What waits for the host.
-    pub(crate) fn take_posted(&self) -> Vec<Posted> {
-        let Some(me) = self.me.upgrade() else { return Vec::new() };
-        let waiting = self.change_or(VecDeque::new(), |change| std::mem::take(&mut change.state.inbox.waiting));
-        waiting.into_iter().map(|(nonce, relayed)| Posted::new(me.clone(), nonce, relayed)).collect()
+impl SessionHandle {
+    /// From now on the host takes what other processes relay to the session. What comes to a session of a host that does not is
+    /// refused.
+    pub fn accept_posted(&self) {
+        self.cell.change_or((), |change| change.state.inbox.is_served = true);
     }
 
+    /// What other processes relayed to the session, in the order in which it came. Its `wake` is told when there is any.
+    pub fn take_posted(&self) -> Vec<Posted> {
+        let take = |change: &mut Change<'_>| std::mem::take(&mut change.state.inbox.waiting);
+        let waiting = self.cell.change_or(VecDeque::new(), take);
+        waiting.into_iter().map(|(nonce, relayed)| Posted::new(Arc::clone(&self.cell), nonce, relayed)).collect()
+    }
+}
+
+impl Cell {
     /// The host begins a call. Whether it is taken.
     pub(crate) fn begin_posted(&self, nonce: StreamNonce, admission: &Admission) -> bool {
         self.change_or(false, |change| {
