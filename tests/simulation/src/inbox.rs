@@ -62,14 +62,17 @@ impl Inbox {
         self.0.iter_mut().filter(|post| post.nonce == *nonce).for_each(|post| post.is_gone = true);
     }
 
-    /// The store loses what was done after this time. The numbers after it are given again.
-    pub(crate) fn set_back_to(&mut self, time: Ms) {
+    /// The store loses what was done after this time. The numbers after it are given again. Returns what waits again.
+    pub(crate) fn set_back_to(&mut self, time: Ms) -> Vec<Nonce> {
         self.0.retain(|post| post.at <= time);
+        let again = self.0.iter().filter(|post| [post.taken, post.withdrawn].iter().flatten().any(|at| *at > time));
+        let again = again.map(|post| post.nonce).collect();
         for post in &mut self.0 {
             for done in [&mut post.taken, &mut post.withdrawn, &mut post.forgotten] {
                 *done = done.filter(|at| *at <= time);
             }
         }
+        again
     }
 
     /// Messages whose log the store has lost are lost.
@@ -112,8 +115,10 @@ impl Sea {
             return Err(StoreError::Fenced);
         }
         let posts = &mut known.inbox.0;
+        let mut forgotten = Vec::new();
         for (post, _) in posts.iter_mut().zip(1..=after).filter(|(post, _)| post.is_told()) {
             post.forgotten = Some(now);
+            forgotten.extend(known.logs.get(&post.nonce).map(|log| log.name.clone()));
         }
         let again = posts.iter().filter(|post| post.is_told()).count();
         let waiting = posts.iter_mut().filter(|post| post.waits()).take(MAX_TAKEN.saturating_sub(again));
@@ -124,6 +129,10 @@ impl Sea {
             Mail { number, nonce, message }
         });
         let mail = mail.collect();
+        if self.set_back.contains(session) {
+            // Numbers were given again, so it may be one whose owner was never told.
+            forgotten.into_iter().for_each(|name| self.gone(session, Some(name), Why::StoreLost));
+        }
         *self.coverage.entry("messages taken").or_default() += new as u64;
         *self.coverage.entry("messages told again").or_default() += again as u64;
         Ok(mail)

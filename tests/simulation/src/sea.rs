@@ -135,7 +135,7 @@ pub(crate) struct Sea {
     /// The names of sessions that were dropped and had several owners, and until when these stay taken.
     taken: BTreeMap<Arc<str>, Ms>,
     /// The sessions of which something was lost.
-    set_back: BTreeSet<Arc<str>>,
+    pub(crate) set_back: BTreeSet<Arc<str>>,
     /// Counts what readers and closes do to logs.
     steps: u64,
     /// The test's names for sessions, by what the store knows them by.
@@ -561,7 +561,8 @@ impl Sea {
             is_kept
         });
         if by % 4 == 1 {
-            known.inbox.set_back_to(time);
+            let again = known.inbox.set_back_to(time);
+            lost.extend(again.iter().filter_map(|nonce| Some(known.logs.get(nonce)?.name.clone())));
         }
         known.inbox.retain(&known.logs);
         let owner = known.owner;
