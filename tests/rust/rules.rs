@@ -37,6 +37,7 @@ mod engine {
     mod hook_log;
     #[cfg(feature = "sqlite")]
     mod order;
+    mod reach;
     #[cfg(feature = "sqlite")]
     mod relay_sqlite;
     #[cfg(feature = "sqlite")]

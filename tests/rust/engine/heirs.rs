@@ -288,17 +288,28 @@ fn i13_a_session_that_is_taken_over_is_kept_until_its_calls_have_their_ends() {
     wait_until(|| heir.engine.stats().sessions == 0);
 }
 
-/// The owner of a session with two calls, which another process has taken over: the owner has not heard of it.
-fn taken_over(folder: &Folder) -> (Bench, SessionHandle, [String; 2]) {
+/// The owner of a session with two calls, which hears nothing of what other processes do.
+fn deaf_owner(folder: &Folder) -> (Bench, SessionHandle, [String; 2]) {
     let store = LateLooks::new(store_in(folder, StoreOptions::default()));
     store.hears_nothing.store(true, Ordering::SeqCst);
     let here = Bench::new(Options { store: Some(store as _), ..Options::default() });
     let (session, cursors) = two_running(&here);
+    (here, session, cursors)
+}
+
+/// Another process takes the session over.
+fn take_over(folder: &Folder, cursors: &[String; 2]) {
     let there = process_at(folder, 0, impatient());
     let elsewhere = read_until(&there, &resume(&adopt_known(&there), &cursors[0]), ended);
     assert_eq!(events(&elsewhere), [json!({"tombstone": {"error": -32603, "id": 1}})]);
     wait_until(|| log_of(folder, &cursors[1]).page.is_finished);
-    (here, session, cursors)
+}
+
+/// An owner that has not heard that another process has its session.
+fn taken_over(folder: &Folder) -> (Bench, SessionHandle, [String; 2]) {
+    let owned = deaf_owner(folder);
+    take_over(folder, &owned.2);
+    owned
 }
 
 #[test]
@@ -349,21 +360,24 @@ impl Wake for LooksUp {
 #[test]
 fn i13_what_is_left_of_a_session_that_another_process_has_is_not_found() {
     let folder = Folder::new();
-    let (here, session, cursors) = taken_over(&folder);
+    let (here, session, cursors) = deaf_owner(&folder);
     let looks_up = Arc::new(LooksUp { engine: here.engine.clone(), found: Mutex::default() });
     let reader = session.resume(&cursors[1], None, Arc::clone(&looks_up) as _, 7).unwrap();
-    read_until(&here, &reader, ended);
-    // As often as its writer was woken, and now that it has its end.
-    looks_up.wake(7);
+    read_until(&here, &reader, begun);
+    looks_up.found.lock().unwrap().clear();
+    take_over(&folder, &cursors);
+    drop(notify(&session, 1, "b"));
+    wait_until(|| !looks_up.found.lock().unwrap().is_empty());
     let found = std::mem::take(&mut *looks_up.found.lock().unwrap());
     for (is_there, adoption) in found {
         assert!(!is_there);
-        let mut told = None;
-        wait_until(|| {
-            told = adoption.take();
-            told.is_some()
-        });
-        let seen = told.unwrap().unwrap().expect("the store knows it");
+        let deadline = Instant::now() + PATIENCE;
+        let seen = loop {
+            match adoption.take() {
+                Some(outcome) => break outcome.unwrap().expect("the store knows it"),
+                None => assert!(Instant::now() < deadline, "the store tells of it"),
+            }
+        };
         let answered = read_until(&here, &resume(&seen, &cursors[0]), ended);
         assert_eq!(events(&answered), [json!({"tombstone": {"error": -32603, "id": 1}})]);
     }
