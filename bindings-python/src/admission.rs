@@ -127,6 +127,8 @@ pub(crate) struct Refusal {
     allow: Option<&'static str>,
     #[pyo3(get)]
     message: String,
+    #[pyo3(get)]
+    retry_after_s: Option<u32>,
 }
 
 impl Refusal {
@@ -137,6 +139,7 @@ impl Refusal {
             names_session: refusal.names_session(dialect),
             allow: refusal.allow,
             message: refusal.message.clone(),
+            retry_after_s: refusal.retry_after_s(),
         }
     }
 }
@@ -145,10 +148,11 @@ impl Refusal {
 #[pyfunction]
 pub(crate) fn refusal(sdk_major: u8, fault: &str, text: &str) -> PyResult<Refusal> {
     let dialect = dialect(sdk_major)?;
-    match Fault::named(fault, text) {
-        Some(fault) => Ok(Refusal::new(&fault.refusal(dialect), dialect)),
-        None => Err(PyValueError::new_err(format!("there is no fault {fault:?}"))),
-    }
+    Ok(Refusal::new(&named_fault(fault, text)?.refusal(dialect), dialect))
+}
+
+pub(crate) fn named_fault<'a>(fault: &str, text: &'a str) -> PyResult<Fault<'a>> {
+    Fault::named(fault, text).ok_or_else(|| PyValueError::new_err(format!("there is no fault {fault:?}")))
 }
 
 /// The error that stands for a response that is no JSON.

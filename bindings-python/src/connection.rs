@@ -14,7 +14,8 @@ pub(crate) struct Connection {
     pub(crate) key: Key,
 }
 
-type Polled<'py> = (u16, Option<&'static str>, bool, Option<Bound<'py, PyBytes>>, Option<&'static str>, u64);
+type Polled<'py> =
+    (u16, Option<&'static str>, bool, Option<Bound<'py, PyBytes>>, Option<&'static str>, u64, Option<u32>);
 
 #[pymethods]
 impl Connection {
@@ -24,18 +25,21 @@ impl Connection {
         self.key.number
     }
 
-    /// What to write next, at most about `max_bytes`: `(status, content_type, names_session, data, end, wait_ms)`.
+    /// What to write next, at most about `max_bytes`: `(status, content_type, names_session, data, end, wait_ms,
+    /// retry_after_s)`.
     ///
     /// `status` is 0 while the store has not said how the answer starts. `data` is None when there is
     /// nothing to write. `end` names the reason when the connection ends after the data. `wait_ms` is
-    /// when the engine has to be ticked at the latest.
+    /// when the engine has to be ticked at the latest. `retry_after_s` belongs to the status.
     fn poll<'py>(&self, py: Python<'py>, max_bytes: usize) -> PyResult<Polled<'py>> {
         let poll = calling(py, || self.connection.poll(max_bytes));
         let data = if poll.is_empty() { None } else { Some(join(py, &poll)?) };
-        let (status, content_type, names_session) =
-            poll.head.map_or((0, None, true), |head| (head.status, head.content_type, head.names_session));
+        let (status, content_type, names_session, retry_after_s) = poll.head.map_or((0, None, true, None), |head| {
+            (head.status, head.content_type, head.names_session, head.retry_after_s())
+        });
         let wait_ms = self.connection.wait_ms(&poll);
-        Ok((status, content_type, names_session, data, poll.end.map(CloseReason::as_str), wait_ms))
+        let end = poll.end.map(CloseReason::as_str);
+        Ok((status, content_type, names_session, data, end, wait_ms, retry_after_s))
     }
 
     /// The peer is gone.

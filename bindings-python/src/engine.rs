@@ -82,14 +82,15 @@ impl Engine {
         }
     }
 
-    /// Looks up a session that this engine has not opened, and the stream that it is to go on with, for a GET with these
-    /// headers and its principal: see `Session.admit`.
+    /// Looks up a session that this engine has not opened, for a request with this method, these headers and its
+    /// principal: see `Session.admit`. For a GET also the stream that it is to go on with.
     /// `waiters` are told, with the adoption's key, when its outcome is there; it may be there at once.
     #[expect(clippy::too_many_arguments, reason = "what is known of the request, and where the outcome goes")]
     fn adopt_session(
         &self,
         py: Python<'_>,
         id: &str,
+        method: &str,
         headers: &Bound<'_, PyAny>,
         user_json: Option<&str>,
         named: Option<&str>,
@@ -102,7 +103,7 @@ impl Engine {
         let principal = headers.asker(user_json, named).principal();
         let context = Context { session_id: id, json_response: false };
         // A reader that is going to be refused takes the stream from nobody.
-        let last_event_id = match admit(&headers.head("GET"), b"", &context, dialect) {
+        let last_event_id = match admit(&headers.head(method), b"", &context, dialect) {
             Ok(Operation::Resume(last_event_id)) => Some(last_event_id),
             _ => None,
         };

@@ -12,6 +12,7 @@ mod hook_log;
 mod inbox;
 mod log;
 mod options;
+mod posted;
 mod probe;
 mod session;
 mod store;
@@ -43,6 +44,8 @@ mod _native {
     use crate::hook_log::{HookLog, Pending};
     #[pymodule_export]
     use crate::log::set_log_level;
+    #[pymodule_export]
+    use crate::posted::Posted;
     #[pymodule_export]
     use crate::probe::probe;
     #[pymodule_export]

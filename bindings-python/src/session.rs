@@ -6,7 +6,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use tailrope_core::engine::{OutgoingMessage, Sent, SessionHandle};
-use tailrope_core::exchange::{Action, Pause, Request, Terms, Turn};
+use tailrope_core::exchange::{Action, Pause, Relayed, RelayedMethod, Request, Terms, Turn};
 use tailrope_core::protocol::{self, Dialect};
 use tailrope_core::session::OutgoingKind;
 use tailrope_core::store::{self, HostReplay, HostRequest};
@@ -14,6 +14,7 @@ use tailrope_core::store::{self, HostReplay, HostRequest};
 use crate::admission::{Admission, Headers, Refusal, header_pairs};
 use crate::connection::Connection;
 use crate::convert::{payload, request_id, to_py_err};
+use crate::posted::{Posted, latin1};
 use crate::waiters::{Key, Waiters, calling};
 
 /// An open session.
@@ -98,6 +99,55 @@ impl Session {
         let (key, wake) = waiters.shared.key();
         let opened = calling(py, || self.handle.open(&admission.0, json_response, wake, key.number));
         either(py, self.answer(opened.map(|connection| Connection { connection, key })))
+    }
+
+    /// Whether another process has the session: it is read here, and what else comes for it is relayed.
+    #[getter]
+    fn is_elsewhere(&self) -> bool {
+        self.handle.is_elsewhere()
+    }
+
+    /// Relays an admitted POST or DELETE to the process that has the session: a `Connection`, which is the answer, or a
+    /// `Refusal`. `more` names further headers that travel. `auth_json` is what its handlers are to know of the sender,
+    /// without the token: see `Posted.auth_json`.
+    #[expect(clippy::too_many_arguments, reason = "one crossing for each request")]
+    fn relay<'py>(
+        &self,
+        py: Python<'py>,
+        admission: &Admission,
+        method: &str,
+        headers: &Bound<'py, PyAny>,
+        body: &[u8],
+        more: Vec<String>,
+        auth_json: Option<&str>,
+        json_response: bool,
+        waiters: &Waiters,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let method = RelayedMethod::parse(method)
+            .ok_or_else(|| PyValueError::new_err(format!("a request with the method {method:?} is not relayed")))?;
+        let pairs = header_pairs(headers)?;
+        let headers: Vec<_> =
+            pairs.iter().map(|(name, value)| (latin1(name.as_bytes()), latin1(value.as_bytes()))).collect();
+        let headers = headers.iter().map(|(name, value)| (&**name, &**value));
+        let more: Vec<&str> = more.iter().map(|name| &**name).collect();
+        let relayed = Relayed::new(method, bytes::Bytes::copy_from_slice(body), headers, &more, auth_json);
+        let (key, wake) = waiters.shared.key();
+        let answer = calling(py, || match json_response {
+            true => self.handle.relay_json(&admission.0, relayed, wake, key.number),
+            false => self.handle.relay(&admission.0, relayed, wake, key.number),
+        });
+        either(py, self.answer(answer.map(|connection| Connection { connection, key })))
+    }
+
+    /// The host takes what other processes relay to the session, from now on: see `take_posted`.
+    fn accept_posted(&self, py: Python<'_>) {
+        calling(py, || self.handle.accept_posted());
+    }
+
+    /// What other processes relayed to the session, in the order in which it came. The session's key is told of it.
+    fn take_posted(&self, py: Python<'_>) -> Vec<Posted> {
+        let posted = calling(py, || self.handle.take_posted());
+        posted.into_iter().map(|posted| Posted { posted, dialect: self.dialect }).collect()
     }
 
     /// Notes what the client sent that is not a request.

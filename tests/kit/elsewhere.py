@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from kit.peer import Peer, counts
+from kit.peer import NEWEST, Peer, counts
 from kit.raw import Event, Reply, Truncated
 from kit.servers import Kind, Server
 
@@ -35,7 +35,7 @@ def pair_on(kind: Kind, place: str, **options: Any) -> Iterator[tuple[Server, Se
     both: list[Server] = []
     try:
         for _ in range(2):
-            both.append(start(kind, place, engine=CALM, **options))
+            both.append(start(kind, place, **{"engine": CALM, **options}))
         yield both[0], both[1]
     finally:
         for server in both:
@@ -82,6 +82,32 @@ def at(peer: Peer, server: Server) -> Peer:
     there = Peer(server.port, peer.path, peer.extra)
     there.session, there.revision = peer.session, peer.revision
     return there
+
+
+class Wandering(Peer):
+    """A client whose requests land on these servers one after the other. The last one gets all further ones, or with
+    `again` it begins with the first."""
+
+    def __init__(self, *servers: Server, again: bool = False, headers: Mapping[str, str] | None = None) -> None:
+        self._ports = [server.port for server in servers]
+        self._again, self._asked = again, 0
+        super().__init__(servers[0].port, headers=headers)
+
+    @property
+    def port(self) -> int:
+        place = self._asked % len(self._ports) if self._again else min(self._asked, len(self._ports) - 1)
+        self._asked += 1
+        return self._ports[place]
+
+    @port.setter
+    def port(self, port: int) -> None:
+        pass
+
+    @classmethod
+    async def opened(cls, *servers: Server, revision: str = NEWEST, **more: Any) -> Wandering:
+        peer = cls(*servers, **more)
+        await peer.initialize(revision)
+        return peer
 
 
 async def known(peer: Peer) -> Reply:

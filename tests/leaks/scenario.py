@@ -53,7 +53,7 @@ def read(connection: Any) -> tuple[bytes, str]:
     """What a connection has by now, and the last id in it."""
     whole = b""
     for _ in range(50):
-        _, _, _, data, _, _ = connection.poll(65536)
+        _, _, _, data, *_ = connection.poll(65536)
         whole += data or b""
         if not data:
             break
@@ -107,7 +107,7 @@ def serve(native: Any, store: Any) -> None:
     settle()
     stored.take()
     log.drop_scope("scope")
-    engine.adopt_session("elsewhere", HEADERS, *WHO, 2, waiters).take()
+    engine.adopt_session("elsewhere", "GET", HEADERS, *WHO, 2, waiters).take()
     session.end()
     engine.drain(5)
     engine.tick()

@@ -345,17 +345,62 @@ class Machine:
                         self.keep(session.open(admitted, waiters, False))
                 if number == 2:
                     session.end()
-            self.keep((engine.hook_log(), engine.adopt_session("elsewhere", headers, None, None, 2, waiters)))
+            self.keep((engine.hook_log(), engine.adopt_session("elsewhere", "GET", headers, None, None, 2, waiters)))
+        self.relay(store, waiters)
         self.pool["Engine"][-1].drain(5)
         self.keep(waiters.open_signal(False))
         for now in range(3):
             self.keep(_native.ClientStream.standalone(self.pool["ClientOptions"][0], now, True))
+
+    def relay(self, store: Any, waiters: Any) -> None:
+        """A request that one engine relays to another, at both of them."""
+        here, there = _native.Engine(False, store), _native.Engine(False, _native.open_store(store.address))
+        session = here.open_session("relayed", 2, None, None, waiters)
+        session.accept_posted()
+        headers = [*HEADERS, (b"mcp-session-id", b"relayed")]
+        opening = session.admit("POST", headers, json.dumps(INITIALIZE).encode(), False, None, None)
+        assert isinstance(opening, _native.Admission)
+        self.keep((here, there, session, session.open(opening, waiters, False)))
+        result = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "x", "version": "1"}}
+        session.respond(INITIALIZE["id"], json.dumps({"jsonrpc": "2.0", "id": INITIALIZE["id"], "result": result}))
+        headers.append(VERSION)
+        found = told(lambda: there.adopt_session("relayed", "POST", headers, None, None, 2, waiters))
+        for number in range(3):
+            call = {"jsonrpc": "2.0", "id": f"r{number}", "method": "tools/call", "params": {"name": "x"}}
+            body = json.dumps(call).encode()
+            admitted = found.admit("POST", headers, body, False, None, None)
+            self.keep(
+                (found, admitted, found.relay(admitted, "POST", headers, body, ["x-own"], "{}", number == 1, waiters))
+            )
+        posted: list[Any] = []
+        until(lambda: posted.extend(session.take_posted()) or len(posted) == 3)
+        self.keep(posted)
 
     def run(self, seconds: float, calls: int = 1 << 60, least: int = 0) -> None:
         """Calls for so long, but no more than `calls`, nor fewer than `least` however slow they are."""
         end, last, least = time.monotonic() + seconds, self.calls + calls, self.calls + least
         while (time.monotonic() < end or self.calls < least) and self.calls < last:
             self.step()
+
+
+def told(ask: Callable[[], Any]) -> Any:
+    """The session, once the store knows of it."""
+
+    def answer() -> Any:
+        adoption = ask()
+        while not (outcome := adoption.take())[0]:
+            time.sleep(0.005)
+        return outcome[1]
+
+    return until(answer)
+
+
+def until(ask: Callable[[], Any]) -> Any:
+    end = time.monotonic() + CALL_S
+    while not (found := ask()):
+        assert time.monotonic() < end
+        time.sleep(0.005)
+    return found
 
 
 KEYWORDS = ["max_bytes", "retention_ms", "retry_ms", "max_sessions", "store_wait_ms", "growth", "jitter", "durability"]

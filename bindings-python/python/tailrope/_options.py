@@ -48,6 +48,8 @@ class Options(StoreOptions, total=False):
     principal: Callable[[Request], str | None]
     """Names the user who sends a request; a session is found by its own user alone. None leaves it to what
     authentication and credentials say: docs/security.md. Default none."""
+    relayed_headers: Sequence[str]
+    """Further headers that handlers see of requests which another process relays: docs/security.md. Default none."""
     retry_ms: int
     """How long a client waits before it comes back. Default 3,000."""
     keep_alive_ms: int

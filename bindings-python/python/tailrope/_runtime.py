@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import threading
 import weakref
+from collections.abc import Sequence
 from contextlib import suppress
 from inspect import iscoroutinefunction
 from multiprocessing.util import Finalize
@@ -154,6 +155,7 @@ class Runtime:
         check_store(store)
         options = dict(options)
         self.principal: Callable[[Request], str | None] | None = _checked_principal(options.pop("principal", None))
+        self.relayed_headers = _checked_headers(options.pop("relayed_headers", ()))
         of_store = {name: value for name, value in options.items() if name in STORE_OPTIONS}
         # The event store that a user wrote, which then holds the events; None where ours does.
         self.host_store = host_store
@@ -243,6 +245,14 @@ def _checked_principal(principal: Any) -> Any:
         msg = f"principal must be a plain function that takes a request and returns a str or None, not {principal!r}"
         raise ValueError(msg)
     return principal
+
+
+def _checked_headers(names: Any) -> list[str]:
+    is_list = isinstance(names, Sequence) and not isinstance(names, str | bytes)
+    if not is_list or not all(isinstance(name, str) for name in names):
+        msg = f"relayed_headers must be a list of names of headers, not {names!r}"
+        raise ValueError(msg)
+    return list(names)
 
 
 def current_loop() -> Loop:

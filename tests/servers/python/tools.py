@@ -148,11 +148,29 @@ def register(tool: Callable[[], Callable[[Any], Any]], context: Any, ops: Any) -
         token = ops.access_token()
         return token.client_id if token is not None else "nobody"
 
+    async def sender(ctx: context) -> str:
+        """What a handler sees of its request."""
+        request = ctx.request_context.request
+        user, token = request.scope.get("user"), ops.access_token()
+        of_request = getattr(user, "access_token", None)
+        seen = {
+            "method": request.method,
+            "path": request.url.path,
+            "body": (await request.body()).decode(),
+            "is_disconnected": await request.is_disconnected(),
+            "user": getattr(user, "display_name", None),
+            "scopes": getattr(request.scope.get("auth"), "scopes", None),
+            "claims": of_request and {**(of_request.claims or {}), "subject": of_request.subject},
+            "tokens": [each and each.token for each in (of_request, token)],
+            "client_id": token and token.client_id,
+        }
+        return json.dumps(seen)
+
     async def lifespan(ctx: context) -> str:
         return json.dumps(ops.lifespan(ctx))
 
     async def request_id(ctx: context) -> str:
         return json.dumps(ctx.request_id)
 
-    for function in (script, act, marked, header, whoami, lifespan, request_id):
+    for function in (script, act, marked, header, whoami, sender, lifespan, request_id):
         tool()(function)

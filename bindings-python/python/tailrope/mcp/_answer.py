@@ -32,11 +32,17 @@ _EVENT_STREAM: Headers = [
 ]
 
 
-def _head_of(content_type: str | None, session_id: bytes | None) -> Headers:
+def _head_of(status: int, content_type: str | None, session_id: bytes | None, retry_after_s: int | None) -> Headers:
     named = [] if session_id is None else [(b"mcp-session-id", session_id)]
     if content_type == "text/event-stream":
         return [*_EVENT_STREAM, *named]
-    return named if content_type is None else [(b"content-type", content_type.encode()), *named]
+    # As the SDK has it, also where there is nothing in the body.
+    typed = [] if status == 204 else [_JSON]
+    return [*typed, *named, *_retry_after(retry_after_s)]
+
+
+def _retry_after(retry_after_s: int | None) -> Headers:
+    return [] if retry_after_s is None else [(b"retry-after", b"%d" % retry_after_s)]
 
 
 async def write_whole(send: Send, status: int, headers: Headers, body: bytes) -> None:
@@ -55,7 +61,12 @@ async def write_refusal(send: Send, refusal: Refusal, session_id: bytes | None =
         headers.append((b"mcp-session-id", session_id))
     if refusal.allow is not None:
         headers.append((b"allow", refusal.allow.encode()))
-    await write_whole(send, refusal.status, headers, refusal.body)
+    await write_whole(send, refusal.status, headers + _retry_after(refusal.retry_after_s), refusal.body)
+
+
+async def write_empty(send: Send, status: int, session_id: bytes) -> None:
+    """The answer to messages and to a DELETE that were taken."""
+    await write_whole(send, status, _head_of(status, None, session_id, None), b"")
 
 
 async def write_connection(
@@ -75,17 +86,18 @@ async def write_connection(
     watcher: asyncio.Task[None] | None = None
     try:
         while True:
-            status, content_type, is_named, data, end, wait_ms = connection.poll(PAGE_BYTES)
+            status, content_type, is_named, data, end, wait_ms, retry_after_s = connection.poll(PAGE_BYTES)
+            named = session_id if is_named else None
             if end is not None:
                 if not started:
-                    headers = _head_of(content_type, session_id if is_named else None)
+                    headers = _head_of(status, content_type, named, retry_after_s)
                     await write_whole(send, status, headers, data or b"")
                 else:
                     await send({"type": "http.response.body", "body": data or b"", "more_body": False})
                 return
             if data is not None:
                 if not started:
-                    headers = _head_of(content_type, session_id if is_named else None)
+                    headers = _head_of(status, content_type, named, retry_after_s)
                     await send({"type": "http.response.start", "status": status, "headers": headers})
                     started = True
                 await send({"type": "http.response.body", "body": data, "more_body": True})

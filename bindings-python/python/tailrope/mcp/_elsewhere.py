@@ -1,8 +1,9 @@
-"""Readers of sessions that this process does not have: the event store knows them (I7).
+"""Requests for sessions that this process does not have: the event store knows them (I7).
 
 A session manager answers 404 for every session that is not its own. Where the store outlives the process the session
 may live in another one, or have lived before a restart: then its streams are read here, as its transport would serve
-them. Whoever may not read the session gets the manager's own answer, as for a session that never was.
+them, and what else comes for it is relayed to its process. Whoever may not use the session gets the manager's own
+answer, as for a session that never was.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from mcp.server.transport_security import TransportSecurityMiddleware
-from starlette.requests import Request
+from mcp.server.transport_security import RequestBodyLimitMiddleware, TransportSecurityMiddleware
+from starlette.requests import ClientDisconnect, Request
 
 from tailrope._errors import TailropeError
 from tailrope._native import Refusal, refusal
-from tailrope.mcp import _hosts, _sdk
+from tailrope.mcp import _hosts, _sdk, _sender
 from tailrope.mcp._answer import write_connection, write_refusal
 from tailrope.mcp._principal import asker
 
@@ -31,8 +32,8 @@ logger = logging.getLogger("tailrope")
 
 
 def wanted_session(manager: Any, scope: Scope) -> str | None:
-    """The session of a GET that the manager would answer with 404. Other requests stay with the SDK."""
-    if scope["type"] != "http" or scope["method"] != "GET" or manager.stateless:
+    """The session of a request that the manager would answer with 404. Other requests stay with the SDK."""
+    if scope["type"] != "http" or scope["method"] not in ("GET", "POST", "DELETE") or manager.stateless:
         return None
     # Not public. An SDK that has them no more answers 404 as before.
     sessions = getattr(manager, "_server_instances", None)
@@ -52,18 +53,16 @@ def wanted_session(manager: Any, scope: Scope) -> str | None:
 
 
 async def serve(runtime: Runtime, manager: Any, session_id: str, scope: Scope, receive: Receive, send: Send) -> bool:
-    """Serves a GET of a session from the event store. False when there is none: the SDK has to answer."""
+    """Serves a request for a session by the event store. False when it has none: the SDK has to answer."""
     if runtime.store is None:
         return False
+    is_read = scope["method"] == "GET"
     try:
         if not runtime.engine.outlives_process():
             return False
         here = runtime.here()
-        # The SDK's own checks of hosts and origins, in its own words. First, as the look-up takes the stream over.
-        security = TransportSecurityMiddleware(manager.security_settings)
-        refused = await security.validate_request(Request(scope, receive), is_post=False)
-        if refused is not None:
-            await refused(scope, receive, send)
+        # First, as the look-up takes the stream over.
+        if is_read and await _is_refused(manager, scope, receive, send):
             return True
         who = asker(scope, runtime)
         session = await _adopt(runtime, here, session_id, scope, who)
@@ -75,7 +74,13 @@ async def serve(runtime: Runtime, manager: Any, session_id: str, scope: Scope, r
         return False
     connection: Connection | None = None
     try:
-        connection = await _open(manager, session, here, who, scope, send)
+        if is_read:
+            connection = await _open(manager, session, here, who, scope, send)
+        elif session.is_elsewhere:
+            connection = await _relay(runtime, manager, session, here, who, scope, receive, send)
+        else:
+            # It is another manager's in this process.
+            return False
     finally:
         if connection is None:
             session.let_go()
@@ -92,7 +97,7 @@ async def _adopt(runtime: Runtime, here: Loop, session_id: str, scope: Scope, wh
         TailropeError: the store cannot tell.
     """
     engine = runtime.engine
-    adoption = engine.adopt_session(session_id, scope["headers"], *who, _sdk.MAJOR, here.waiters)
+    adoption = engine.adopt_session(session_id, scope["method"], scope["headers"], *who, _sdk.MAJOR, here.waiters)
     while True:
         is_told, session = adoption.take()
         if is_told:
@@ -104,14 +109,78 @@ async def _adopt(runtime: Runtime, here: Loop, session_id: str, scope: Scope, wh
             await future
 
 
+async def _is_refused(manager: Any, scope: Scope, receive: Receive, send: Send) -> bool:
+    """The SDK's own checks of hosts and origins, in its own words. Whether the request is answered by them."""
+    security = TransportSecurityMiddleware(manager.security_settings)
+    refused = await security.validate_request(Request(scope, receive), is_post=scope["method"] == "POST")
+    if refused is not None:
+        await refused(scope, receive, send)
+    return refused is not None
+
+
 async def _open(manager: Any, session: Session, here: Loop, who: Asker, scope: Scope, send: Send) -> Connection | None:
     """Opens the connection that a transport of the session would; None when the request is refused, and answered."""
     opened: Any = session.admit("GET", scope["headers"], b"", manager.json_response, *who)
     if not isinstance(opened, Refusal):
         opened = session.open(opened, here.waiters, False)
-    if isinstance(opened, Refusal):
-        session_id = _sdk.header(scope, b"mcp-session-id") or ""
-        await write_refusal(send, opened, session_id.encode("ascii"))
-        return None
-    connection: Connection = opened
+    return await _opened(opened, scope, send)
+
+
+async def _relay(
+    runtime: Runtime,
+    manager: Any,
+    session: Session,
+    here: Loop,
+    who: Asker,
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+) -> Connection | None:
+    """Relays a POST or a DELETE. The connection is its answer; None when it is refused here, and answered."""
+    connection: Connection | None = None
+
+    async def relay(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal connection
+        if await _is_refused(manager, scope, receive, send):
+            return
+        method: str = scope["method"]
+        try:
+            body = await Request(scope, receive).body() if method == "POST" else b""
+        except ClientDisconnect:
+            # It left in the middle of its own message (F-22).
+            return
+        opened: Any = session.admit(method, scope["headers"], body, manager.json_response, *who)
+        if not isinstance(opened, Refusal):
+            opened = _unparsable(body) or session.relay(
+                opened,
+                method,
+                scope["headers"],
+                body,
+                runtime.relayed_headers,
+                _sender.written(scope),
+                manager.json_response,
+                here.waiters,
+            )
+        connection = await _opened(opened, scope, send)
+
+    # What the SDK has in front of its own sessions.
+    await RequestBodyLimitMiddleware(relay, manager.max_request_body_size)(scope, receive, send)
     return connection
+
+
+def _unparsable(body: bytes) -> Refusal | None:
+    """The answer to messages that the SDK does not take. Their own process could not give it any more."""
+    try:
+        if body:
+            _sdk.parse(body)
+    except _sdk.ValidationError as error:
+        return refusal(_sdk.MAJOR, "invalid_message", str(error))
+    return None
+
+
+async def _opened(opened: Connection | Refusal, scope: Scope, send: Send) -> Connection | None:
+    if not isinstance(opened, Refusal):
+        return opened
+    session_id = _sdk.header(scope, b"mcp-session-id") or ""
+    await write_refusal(send, opened, session_id.encode("ascii"))
+    return None

@@ -40,7 +40,7 @@ class Fronted:
 
 
 class _Front:
-    """Steers clients of both eras to a revision that can resume, and serves readers of sessions that the manager does
+    """Steers clients of both eras to a revision that can resume, and serves requests for sessions that the manager does
     not have and the event store knows."""
 
     def __init__(self, way: Way, manager: Any, app: ASGIApp) -> None:

@@ -41,7 +41,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "StreamableHTTPSessionManager.handle_request",
         "StreamableHTTPSessionManager.run",
     ),
-    "mcp.server.transport_security": ("TransportSecurityMiddleware.validate_request",),
+    "mcp.server.transport_security": ("RequestBodyLimitMiddleware", "TransportSecurityMiddleware.validate_request"),
     "mcp.shared.message": ("ServerMessageMetadata", "SessionMessage"),
 }
 _OF_LINE: dict[int, dict[str, tuple[str, ...]]] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,21 +14,23 @@ from starlette.requests import ClientDisconnect, Request
 
 from tailrope._native import Connection, Refusal, refusal
 from tailrope.mcp import _hosts, _sdk
-from tailrope.mcp._answer import write_connection, write_refusal, write_whole
+from tailrope.mcp._answer import write_connection, write_empty, write_refusal
 from tailrope.mcp._close import Closer
-from tailrope.mcp._outcomes import Outcomes
+from tailrope.mcp._posted import Posts
 from tailrope.mcp._principal import asker
 from tailrope.mcp._streams import Inbox, Outbox
 from tailrope.mcp._user_store import UserStore
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    import contextvars
+    from collections.abc import AsyncGenerator, Iterator
 
     from mcp.server.transport_security import TransportSecuritySettings
     from starlette.types import Receive, Scope, Send
 
     from tailrope._native import Admission, Session
     from tailrope._runtime import Loop, Runtime
+    from tailrope.mcp._outcomes import Outcomes
 
 logger = logging.getLogger("tailrope")
 
@@ -49,9 +51,9 @@ class SessionServer:
         self.runtime = runtime
         self._is_terminated = False
         self.idle_scope: anyio.CancelScope | None = None
-        self._id = session_id
+        self.json_response = json_response
+        self.session_id = session_id
         self._id_header = session_id.encode("ascii")
-        self._json_response = json_response
         self._security = TransportSecurityMiddleware(security_settings)
         self._retry_ms = retry_ms
         self._idle_timeout = idle_timeout
@@ -61,6 +63,7 @@ class SessionServer:
         self._requests = 0
         self._inbox = Inbox()
         self._outcomes: Outcomes | None = None
+        self._posts: Posts | None = None
 
     @asynccontextmanager
     async def connect(self) -> AsyncGenerator[tuple[Any, Any], None]:
@@ -72,9 +75,9 @@ class SessionServer:
             idle_ms = max(round(self._idle_timeout * 1_000), 1)
             self.idle_scope = anyio.CancelScope()
         session = self._session = runtime.engine.open_session(
-            self._id, _sdk.MAJOR, self._retry_ms, idle_ms, here.waiters
+            self.session_id, _sdk.MAJOR, self._retry_ms, idle_ms, here.waiters
         )
-        runtime.servers[self._id] = self
+        runtime.servers[self.session_id] = self
         _hosts.opened(session, runtime)
         try:
             # Retention needs the tick also where no connection ever waits.
@@ -82,7 +85,7 @@ class SessionServer:
             if runtime.host_store is not None:
                 self._outcomes = UserStore(runtime, session, here)
             elif runtime.answers_elsewhere:
-                self._outcomes = Outcomes(runtime, session, here)
+                self._outcomes = self._posts = Posts(self, session, here)
             async with Outbox(session, self._outcomes) as outbox:
                 yield self._inbox, outbox
         finally:
@@ -120,16 +123,24 @@ class SessionServer:
         if self._session is None:
             msg = "the transport serves requests once its connect() is entered"
             raise RuntimeError(msg)
-        if self.idle_scope is not None and self.idle_scope.cancel_called:
-            # The host is ending this session; nothing may be dispatched into it any more.
-            self.terminate()
-        self._requests += 1
-        try:
+        if self._posts is not None:
+            self._posts.note_place(scope)
+        with self.request():
             # Nothing of the request is held on to while its connection is open, for an hour maybe.
             here = self.runtime.here()
             connection = await self._admit(self._session, here, scope, receive, send)
             if connection is not None:
                 await write_connection(connection, self.runtime, here, receive, send, self._id_header)
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """While a request is served the session is not idle."""
+        if self.idle_scope is not None and self.idle_scope.cancel_called:
+            # The host is ending this session; nothing may be dispatched into it any more.
+            self.terminate()
+        self._requests += 1
+        try:
+            yield
         finally:
             self._requests -= 1
 
@@ -168,7 +179,7 @@ class SessionServer:
         except ClientDisconnect:
             # It left in the middle of its own message (F-22).
             return None
-        admission = session.admit(method, scope["headers"], body, self._json_response, *who)
+        admission = session.admit(method, scope["headers"], body, self.json_response, *who)
         if isinstance(admission, Refusal):
             await write_refusal(send, admission, self._id_header)
             return None
@@ -184,7 +195,7 @@ class SessionServer:
                 await self._message(session, admission, request, body, send)
             case "delete":
                 self.terminate()
-                await self._write_empty(send, admission.status)
+                await write_empty(send, admission.status, self._id_header)
             case _:
                 opened = session.open(admission, here.waiters, False)
         if isinstance(opened, Refusal):
@@ -206,29 +217,38 @@ class SessionServer:
         message = await self._parse(body, send)
         if message is None:
             return None
-        connection = session.open(admission, here.waiters, self._json_response)
+        connection = session.open(admission, here.waiters, self.json_response)
         if isinstance(connection, Refusal):
             return connection
+        try:
+            await self.begin(session, request, message)
+        except BaseException:
+            connection.lost()
+            raise
+        return connection
+
+    async def begin(
+        self, session: Session, request: Request, message: Any, context: contextvars.Context | None = None
+    ) -> None:
+        """Gives the SDK a request that is in flight."""
         closer = Closer(session, _sdk.unwrap(message).id)
-        can_poll = session.can_poll and not self._json_response
+        can_poll = session.can_poll and not self.json_response
         metadata = _sdk.metadata(
             request,
-            json_response=self._json_response,
+            json_response=self.json_response,
             close=closer if can_poll else None,
             close_standalone=closer.standalone() if can_poll else None,
             on_unanswered=partial(self._unanswered, closer.request_id),
         )
         try:
-            await self._inbox.put(SessionMessage(message, metadata=metadata))
+            await self._inbox.put(SessionMessage(message, metadata=metadata), context)
         except anyio.ClosedResourceError:
             # The session ended in between; its end is on the connection.
             logger.debug("request for a session that has just ended")
         except BaseException:
             # Cancelled before the SDK has seen the request: nobody else would end it (I13).
-            connection.lost()
             session.cancelled(closer.request_id)
             raise
-        return connection
 
     async def _unanswered(self, request_id: int | str) -> None:
         """The request settled without a response: it gets its terminal from the engine (I13)."""
@@ -239,23 +259,34 @@ class SessionServer:
         message = await self._parse(body, send)
         if message is None:
             return
-        session.received(admission)
-        metadata = _sdk.metadata(request, json_response=self._json_response)
         try:
             # First, so that a client that sends faster than the SDK takes has to wait (I11).
-            await self._inbox.put(SessionMessage(message, metadata=metadata))
+            await self.pass_on(session, admission, request, message)
         except anyio.ClosedResourceError:
             await self._refuse(send, "session_ended")
             return
+        await write_empty(send, admission.status, self._id_header)
+
+    async def pass_on(
+        self,
+        session: Session,
+        admission: Admission,
+        request: Request,
+        message: Any,
+        context: contextvars.Context | None = None,
+    ) -> None:
+        """Gives the SDK a message that has no answer.
+
+        Raises:
+            ClosedResourceError: the session has ended.
+        """
+        session.received(admission)
+        metadata = _sdk.metadata(request, json_response=self.json_response)
+        await self._inbox.put(SessionMessage(message, metadata=metadata), context)
         session.dispatched(admission)
-        await self._write_empty(send, admission.status)
 
     async def _refuse(self, send: Send, fault: str, text: str = "") -> None:
         await write_refusal(send, refusal(_sdk.MAJOR, fault, text), self._id_header)
-
-    async def _write_empty(self, send: Send, status: int) -> None:
-        headers = [(b"content-type", b"application/json"), (b"mcp-session-id", self._id_header)]
-        await write_whole(send, status, headers, b"")
 
 
 def _end(session: Session) -> None:

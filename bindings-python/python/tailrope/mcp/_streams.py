@@ -39,8 +39,8 @@ class Inbox:
         self.last_context: contextvars.Context | None = None
         """The context of whoever sent the item that was received last: auth and tracing reach handlers by it."""
 
-    async def put(self, item: SessionMessage | Exception) -> None:
-        """Hands one message over.
+    async def put(self, item: SessionMessage | Exception, context: contextvars.Context | None = None) -> None:
+        """Hands one message over, with the context that its handler is to have: the running one, or the one given.
 
         Raises:
             ClosedResourceError: the session has ended.
@@ -57,7 +57,7 @@ class Inbox:
                 raise
         if self._closed:
             raise anyio.ClosedResourceError
-        self._items.append((contextvars.copy_context(), item))
+        self._items.append((contextvars.copy_context() if context is None else context, item))
         _resolve(self._waiter)
 
     async def receive(self) -> SessionMessage | Exception:

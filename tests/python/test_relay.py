@@ -1,0 +1,175 @@
+"""Requests that another process relays, as Python's handlers see them, in each way in which a server is mounted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tailrope
+import tailrope.mcp
+from asgi import OPEN, Asgi
+from conftest import KIND
+from kit.elsewhere import CALM, WAIT_S, Wandering, at, pair_on, start
+from kit.peer import last_id, results
+from kit.servers import LOWLEVEL, Kind, Server
+from kit.stock import LINE
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from mcp.server.lowlevel import Server as SdkServer
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from starlette.authentication import AuthCredentials, SimpleUser, UnauthenticatedUser
+from tailrope.mcp import _sender
+
+pytestmark = pytest.mark.ours
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> str:
+    return f"sqlite:{tmp_path / 'events.db'}"
+
+
+async def serves(peer: Wandering, there: Server) -> None:
+    """Everything that a client does, wherever it lands."""
+    assert await peer.ask("echo", {"text": "x"}) == "x"
+    events = await (await peer.call("script", {"steps": ["emit 1", "close", "emit 1", "return x"]})).rest(WAIT_S)
+    while not results(events):
+        events += await (await peer.resume(last_id(events))).rest(WAIT_S)
+    assert results(events) == ["x"]
+    running = await peer.call("script", {"steps": ["elicit hm"]})
+    while (event := await running.event(WAIT_S)) is not None and "method" not in (event.message or {}):
+        pass
+    assert event is not None
+    answered = await peer.respond(event.message["id"], {"action": "accept", "content": {"name": "yes"}})
+    assert answered.status == 202
+    assert results(await running.until_terminal(WAIT_S)) == ['{"name":"yes"}']
+    assert (await peer.delete()).status == 200
+    assert (await at(peer, there).call("echo", {"text": "x"})).status == 404
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        *((KIND, {"around": around, "way": "resumable"}) for around in ("base", "cors", "django", "gzip")),
+        (KIND, {"way": "resumable"}),
+        (KIND, {"store": "event-store"}),
+        (LOWLEVEL[f"lowlevel-mcp{LINE}"], {"way": "manager"}),
+        (LOWLEVEL[f"lowlevel-mcp{LINE}"], {}),
+    ],
+    ids=lambda given: "-".join(given.values()) if isinstance(given, dict) else given.name,
+)
+async def test_every_way_relays(kind: Kind, options: dict[str, Any], address: str) -> None:
+    with pair_on(kind, address, **options) as (here, there):
+        await serves(await Wandering.opened(here, there), there)
+
+
+async def test_transport_made_by_hand_takes_what_is_relayed(address: str) -> None:
+    here = start(LOWLEVEL[f"byhand-mcp{LINE}"], address, engine=CALM, store="event-store")
+    there = start(LOWLEVEL[f"lowlevel-mcp{LINE}"], address, engine=CALM, way="manager")
+    try:
+        await serves(await Wandering.opened(here, there), there)
+    finally:
+        here.stop()
+        there.stop()
+
+
+async def test_two_servers_of_one_process_relay_to_each_other(address: str) -> None:
+    # Each has an engine of its own, so for the store it is as if they were two processes.
+    limits = {"store": address, "retry_ms": 20}
+    server = Server(KIND, {"servers": {"one": limits, "two": limits}})
+    try:
+        peer = await server.peer(path="/one/mcp")
+        peer.path = "/two/mcp"
+        assert await peer.ask("echo", {"text": "x"}) == "x"
+    finally:
+        server.stop()
+
+
+@pytest.mark.usefixtures("uninstalled")
+async def test_session_managers_of_one_engine_relay_nothing_to_each_other(address: str) -> None:
+    tailrope.install(store=address)
+    one, two = StreamableHTTPSessionManager(SdkServer("one")), StreamableHTTPSessionManager(SdkServer("two"))
+    async with one.run(), two.run():
+        opening = Asgi(one, "POST", OPEN)
+        opening.scope["headers"] = [header for header in opening.scope["headers"] if header[0] != b"mcp-session-id"]
+        await opening.task
+        session_id = dict(opening.sent[0]["headers"])[b"mcp-session-id"]
+        listing = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+        for method, body in (("POST", listing), ("DELETE", None)):
+            asked = Asgi(two, method, body)
+            asked.scope["headers"] = [*asked.scope["headers"], (b"mcp-session-id", session_id)]
+            asked.scope["headers"] = [header for header in asked.scope["headers"] if header[1] != b"s1"]
+            await asked.task
+            assert asked.status == 404, "it is here, and none of this manager's"
+
+
+@pytest.fixture
+def tenants(kind: Kind, address: str) -> Iterator[tuple[Server, Server]]:
+    with pair_on(kind, address, auth=True) as both:
+        yield both
+
+
+async def test_i7_handlers_know_the_sender_and_have_no_token(tenants: tuple[Server, Server]) -> None:
+    here, there = tenants
+    peer = await Wandering.opened(here, there, headers={"authorization": "Bearer alice-token"})
+    direct, relayed = [json.loads(await at(peer, server).ask("sender", token=None)) for server in (here, there)]
+    assert direct["tokens"] == ["alice-token", "alice-token"]
+    of_request, of_context = relayed.pop("tokens")
+    assert of_request == ""
+    if here.kind.name == "mcp1":
+        # There it is that of the request that opened the session, wherever a request comes.
+        assert of_context == "alice-token"
+    else:
+        assert of_context == ""
+    del direct["tokens"]
+    assert json.loads(direct.pop("body"))["params"] == json.loads(relayed.pop("body"))["params"]
+    assert direct == relayed
+    assert (relayed["client_id"], relayed["scopes"]) == ("alice", ["use"])
+    # Another token of the same user is as good.
+    other = at(peer, there)
+    other.extra = {"authorization": "Bearer alice-second-token"}
+    assert json.loads(await other.ask("sender"))["tokens"][0] == ""
+
+
+def test_i7_token_does_not_travel_wherever_a_verifier_put_it() -> None:
+    class Refreshed(AccessToken):
+        refresh_token: str = "also secret"
+
+    claims = {"iss": "i", "raw": "secret", "deep": [{"raw": "secret", "kept": 1}, "secret"]}
+    token = Refreshed(token="secret", client_id="app", scopes=["a"], subject="alice", claims=claims, expires_at=9)
+    written = _sender.written({"user": AuthenticatedUser(token), "auth": AuthCredentials(["a", "b"])})
+    assert written is not None and "secret" not in written
+    scope = _sender.read(written)
+    assert type(scope["user"]) is AuthenticatedUser
+    assert scope["user"].access_token == AccessToken(
+        token="",
+        client_id="app",
+        scopes=["a"],
+        subject="alice",
+        claims={"iss": "i", "deep": [{"kept": 1}]},
+        expires_at=9,
+    )
+    assert scope["auth"].scopes == ["a", "b"]
+
+
+def test_user_of_starlette_travels() -> None:
+    scope = _sender.read(_sender.written({"user": SimpleUser("alice")}))
+    assert scope["user"].username == "alice" and scope["user"].is_authenticated and "auth" not in scope
+
+
+@pytest.mark.parametrize("user", [None, UnauthenticatedUser(), "alice", {"token": "secret"}, object()])
+def test_i7_user_of_whom_nothing_is_known_does_not_travel(user: Any) -> None:
+    assert _sender.written({"user": user}) is None and _sender.written({}) is None
+
+
+@pytest.mark.parametrize("names", ["x-own", b"x-own", [1], None, 5])
+def test_headers_that_travel_are_a_list_of_names(names: Any) -> None:
+    with pytest.raises(ValueError, match="relayed_headers must be a list of names of headers"):
+        tailrope.mcp.EventStore(relayed_headers=names)
+
+
+@pytest.mark.parametrize("written", [None, "null", "[]", '{"clientId": "of another language"}'])
+def test_sender_of_whom_nothing_is_said_is_nobody(written: str | None) -> None:
+    assert _sender.read(written) == {}
