@@ -105,6 +105,7 @@ pub struct Refusal {
     body: String,
     allow: Option<&'static str>,
     message: String,
+    retry_after_s: Option<u32>,
 }
 
 impl Refusal {
@@ -114,6 +115,7 @@ impl Refusal {
             body: String::from_utf8_lossy(&refusal.body(dialect)).into_owned(),
             allow: refusal.allow,
             message: refusal.message.clone(),
+            retry_after_s: refusal.retry_after_s(),
         }
     }
 }
@@ -139,5 +141,11 @@ impl Refusal {
     #[napi(getter)]
     pub fn message(&self) -> &str {
         &self.message
+    }
+
+    /// The value of `Retry-After`, where the answer has it.
+    #[napi(getter)]
+    pub fn retry_after_s(&self) -> Option<u32> {
+        self.retry_after_s
     }
 }

@@ -52,7 +52,7 @@ impl Adoption {
     }
 
     /// The `Session`; false when it is not known, or somebody else's; nothing while the store has not
-    /// told. Throws when it could not. The session serves readers and takes no requests.
+    /// told. Throws when it could not.
     #[napi(catch_unwind)]
     pub fn take(&self, env: &Env) -> Result<Option<Either<Session, bool>>> {
         let taken = self.adoption.take();

@@ -17,6 +17,9 @@ const MAX_STRING_BYTES: usize = 16 << 10;
 // One number instead of a property for each fact: a crossing costs more than what it asks for.
 const NAMES_SESSION: u32 = 1 << 18;
 const IS_REFUSAL: u32 = 1 << 19;
+/// From this bit on: the seconds of `Retry-After`.
+const RETRY_AFTER_BIT: u32 = 20;
+const MAX_RETRY_AFTER_S: u32 = u32::MAX >> RETRY_AFTER_BIT;
 
 /// A connection of a stream. Its writer polls it, writes what it gets, and waits for its key.
 #[napi]
@@ -41,7 +44,8 @@ impl Connection {
             };
             let named = if head.names_session { NAMES_SESSION } else { 0 };
             let refusal = if head.is_refusal { IS_REFUSAL } else { 0 };
-            u32::from(head.status) | kind << 16 | named | refusal
+            let retry_after = head.retry_after_s().unwrap_or_default().min(MAX_RETRY_AFTER_S);
+            u32::from(head.status) | kind << 16 | named | refusal | retry_after << RETRY_AFTER_BIT
         })
     }
 }
@@ -50,7 +54,8 @@ impl Connection {
 #[napi(object, object_from_js = false)]
 pub struct Polled<'env> {
     /// How the answer starts: the HTTP status, and 65,536 for an event stream, 131,072 for JSON, 262,144 where it has the
-    /// session id header, 524,288 where it refuses. 0 while the store has not said.
+    /// session id header, 524,288 where it refuses. From the 21st bit on the seconds of `Retry-After`, where it has that. 0 while
+    /// the store has not said.
     pub head: u32,
     /// Write this; absent when there is nothing to write.
     pub data: Option<Either<String, BufferSlice<'env>>>,

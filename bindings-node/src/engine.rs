@@ -93,6 +93,12 @@ impl Engine {
         self.engine.answers_elsewhere()
     }
 
+    /// Whether nothing is held that time would have to free: then `tick` has nothing to do.
+    #[napi]
+    pub fn is_idle(&self) -> bool {
+        self.engine.is_idle()
+    }
+
     /// Whether sessions may live in other processes: see `adoptSession`.
     #[napi]
     pub fn outlives_process(&self) -> bool {

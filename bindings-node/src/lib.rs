@@ -13,6 +13,7 @@ mod convert;
 mod engine;
 mod hook_log;
 mod log;
+mod posted;
 mod probe;
 mod session;
 mod store;

@@ -2,10 +2,11 @@
 
 use std::rc::Rc;
 
+use bytes::Bytes;
 use napi::bindgen_prelude::{Either, Env};
 use napi_derive::napi;
 use tailrope_core::engine::{self, OutgoingMessage, Sent, SessionHandle};
-use tailrope_core::exchange::{Action, Pause, Request, Terms, Turn};
+use tailrope_core::exchange::{Action, Pause, Relayed, RelayedMethod, Request, Terms, Turn};
 use tailrope_core::protocol::{self, Dialect};
 use tailrope_core::session::OutgoingKind;
 use tailrope_core::store::{HostReplay, HostRequest};
@@ -13,6 +14,7 @@ use tailrope_core::store::{HostReplay, HostRequest};
 use crate::admission::{Admission, Asker, Head, JsBody, Refusal, body_bytes};
 use crate::connection::Connection;
 use crate::convert::{JsRequestId, Result, invalid, number, payload, request_id, to_js_error};
+use crate::posted::Posted;
 use crate::waiters::Waiters;
 
 /// The host writes what there is.
@@ -69,6 +71,12 @@ impl Session {
         Self { handle, id, dialect, versions, key, waiters: Rc::clone(waiters) }
     }
 
+    /// Has `with` examine a request on the session's terms.
+    pub(crate) fn on_terms<T>(&self, json_response: bool, with: impl FnOnce(&Terms<'_>) -> T) -> T {
+        let versions: Vec<&str> = self.versions.iter().map(String::as_str).collect();
+        with(&Terms { session_id: Some(&self.id), json_response, versions: Some(&versions) })
+    }
+
     fn opened(
         &self,
         env: &Env,
@@ -100,10 +108,10 @@ impl Session {
     /// Examines an HTTP request: an `Admission`, or the `Refusal` to answer with.
     #[napi(catch_unwind)]
     pub fn admit(&self, env: &Env, head: Head, body: JsBody<'_>, json_response: bool) -> Either<Admission, Refusal> {
-        let versions: Vec<&str> = self.versions.iter().map(String::as_str).collect();
-        let terms = Terms { session_id: Some(&self.id), json_response, versions: Some(&versions) };
-        let admitted = Asker::read(head.asker.as_ref(), |asker| {
-            self.handle.admit(&Request { head: head.head(), asker, body: body_bytes(&body) }, &terms)
+        let admitted = self.on_terms(json_response, |terms| {
+            Asker::read(head.asker.as_ref(), |asker| {
+                self.handle.admit(&Request { head: head.head(), asker, body: body_bytes(&body) }, terms)
+            })
         });
         match admitted {
             Ok(admission) => Either::A(Admission(admission)),
@@ -123,6 +131,55 @@ impl Session {
         let key = self.waiters.key();
         let opened = self.handle.open(&admission.0, json_response, self.waiters.wake(), u64::from(key));
         Ok(self.opened(env, key, opened))
+    }
+
+    /// Whether another process has the session: here it serves readers, and relays what else comes for it.
+    #[napi(getter)]
+    pub fn is_elsewhere(&self) -> bool {
+        self.handle.is_elsewhere()
+    }
+
+    /// Relays an admitted POST or DELETE to the process that has the session: the `Connection` is the answer, or a `Refusal`.
+    /// Of `headers`, each name is followed by its value; which of them travel the core says, and `more` names others.
+    /// `auth_json` is what the SDK knows of the sender, without a token.
+    #[expect(clippy::too_many_arguments, reason = "napi takes the arguments of JavaScript one by one")]
+    #[napi(catch_unwind)]
+    pub fn relay(
+        &self,
+        env: &Env,
+        admission: &Admission,
+        method: String,
+        body: JsBody<'_>,
+        headers: Vec<String>,
+        more: Vec<String>,
+        auth_json: Option<String>,
+    ) -> Result<Either<Connection, Refusal>> {
+        let Some(method) = RelayedMethod::parse(&method) else {
+            return Err(invalid(format!("a {method} is not relayed")));
+        };
+        let pairs = headers.chunks_exact(2).map(|pair| (&*pair[0], &*pair[1]));
+        let more: Vec<&str> = more.iter().map(String::as_str).collect();
+        let body = Bytes::copy_from_slice(body_bytes(&body));
+        let relayed = Relayed::new(method, body, pairs, &more, auth_json.as_deref());
+        let key = self.waiters.key();
+        let opened = self.handle.relay(&admission.0, relayed, self.waiters.wake(), u64::from(key));
+        Ok(self.opened(env, key, opened))
+    }
+
+    /// From now on `takePosted` is called whenever the session's key is woken.
+    #[napi(catch_unwind)]
+    pub fn accept_posted(&self, env: &Env) {
+        self.handle.accept_posted();
+        self.waiters.flush(env);
+    }
+
+    /// What other processes relayed to the session, in the order in which it came.
+    #[napi(catch_unwind)]
+    pub fn take_posted(&self, env: &Env) -> Vec<Posted> {
+        let taken = self.handle.take_posted().into_iter();
+        let posted = taken.map(|posted| Posted::new(posted, self.dialect, &self.waiters)).collect();
+        self.waiters.flush(env);
+        posted
     }
 
     /// The SDK has been given the messages of the request: what these cancel gets its end.
@@ -195,7 +252,7 @@ impl Session {
     /// What the host's own store has to do.
     #[napi]
     pub fn take_operations(&self) -> Vec<HostOperation> {
-        let text = |payload: bytes::Bytes| String::from_utf8_lossy(&payload).into_owned();
+        let text = |payload: Bytes| String::from_utf8_lossy(&payload).into_owned();
         let operations = self.handle.take_operations().into_iter();
         let operation = |operation: tailrope_core::store::HostOperation| {
             let number = number(operation.number);
@@ -289,7 +346,7 @@ impl Session {
         self.handle.has_ended()
     }
 
-    /// Lets go of a session that lives elsewhere, unless somebody reads it here.
+    /// Lets go of a session that lives elsewhere, unless somebody reads it here or relays to it.
     #[napi(catch_unwind)]
     pub fn let_go(&self) {
         self.handle.let_go();

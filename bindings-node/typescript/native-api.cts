@@ -32,7 +32,8 @@ export interface Head {
 export interface Polled {
   /**
    * How the answer starts: the HTTP status, and 65,536 for an event stream, 131,072 for JSON, 262,144 where it has the
-   * session id header, 524,288 where it refuses. 0 while the store has not said.
+   * session id header, 524,288 where it refuses. From the 21st bit on the seconds of `Retry-After`, where it has that. 0
+   * while the store has not said.
    */
   head: number;
   /** Write this; absent when there is nothing to write. */
@@ -133,6 +134,8 @@ export declare class Refusal {
   get body(): string;
   get allow(): string | null;
   get message(): string;
+  /** The value of `Retry-After`, where the answer has it. */
+  get retryAfterS(): number | null;
 }
 
 /** The look-up of a session in the store. */
@@ -144,7 +147,7 @@ export declare class Adoption {
   get refusal(): Refusal;
   /**
    * The `Session`; false when it is not known, or somebody else's; null while the store has not told. Throws when it
-   * could not. The session serves readers and takes no requests.
+   * could not.
    */
   take(): Session | false | null;
 }
@@ -171,12 +174,31 @@ export declare class Session {
   get inFlight(): number;
   /** Whether the session has ended. */
   get hasEnded(): boolean;
+  /** Whether another process has the session: here it serves readers, and relays what else comes for it. */
+  get isElsewhere(): boolean;
   /** Gives the session's streams another longest silence than the engine's, in milliseconds; 0 is any. */
   setKeepAliveMs(keepAliveMs: number): void;
   /** Examines an HTTP request: an `Admission`, or the `Refusal` to answer with. */
   admit(head: Head, body: Body, jsonResponse: boolean): Admission | Refusal;
   /** Opens the connection that an admitted request asks for. */
   open(admission: Admission, jsonResponse: boolean): Connection | Refusal;
+  /**
+   * Relays an admitted POST or DELETE to the process that has the session: the `Connection` is the answer, or a `Refusal`.
+   * Of `headers`, each name is followed by its value; which of them travel the core says, and `more` names others.
+   * `authJson` is what the SDK knows of the sender, without a token.
+   */
+  relay(
+    admission: Admission,
+    method: string,
+    body: Body,
+    headers: string[],
+    more: string[],
+    authJson?: Maybe<string>,
+  ): Connection | Refusal;
+  /** From now on `takePosted` is called whenever the session's key is woken. */
+  acceptPosted(): void;
+  /** What other processes relayed to the session, in the order in which it came. */
+  takePosted(): Posted[];
   /** The SDK has been given the messages of the request: what these cancel gets its end. */
   dispatched(admission: Admission): void;
   /** Notes what the client sent that is not a request. */
@@ -218,10 +240,32 @@ export declare class Session {
   closeStandalone(retryMs?: Maybe<number>, holdMs?: Maybe<number>): boolean;
   /** The request will get no response: it gets its end now. False when it has one. */
   cancelled(request: RequestId): boolean;
-  /** Lets go of a session that lives elsewhere, unless somebody reads it here. */
+  /** Lets go of a session that lives elsewhere, unless somebody reads it here or relays to it. */
   letGo(): void;
   /** Ends the session: requests in flight get an error, connections close, logs are freed. */
   end(): void;
+}
+
+/**
+ * A request that another process relayed to a session of this one. Its host settles it: by a refused `admit` or `begin`, by
+ * `begin` of a call, `done` of messages without an answer, `refuse`, or the end of the session.
+ */
+export declare class Posted {
+  private constructor();
+  /** The body as text: `admit` refuses bytes that are none. */
+  get body(): string;
+  /** The headers that travelled, each name in lower case and followed by its value. */
+  get headers(): string[];
+  /** What the other process's SDK knows of the sender. */
+  get authJson(): string | null;
+  /** Examines the request: an `Admission`, or null when it is refused. */
+  admit(session: Session, jsonResponse: boolean): Admission | null;
+  /** Puts the requests of a call in flight. False when it is refused, and not to be dispatched. */
+  begin(admission: Admission): boolean;
+  /** The handlers have been given messages without an answer. */
+  done(): void;
+  /** The host does not take the request: see the core's `Fault`. */
+  refuse(fault: string): void;
 }
 
 /** A log by the names that an SDK gives its streams. */
@@ -297,6 +341,8 @@ export declare class Engine {
   static setLogLevel(level: string): void;
   /** Whether messages may be stored later: see `Session.takeOutcomes`. */
   answersElsewhere(): boolean;
+  /** Whether nothing is held that time would have to free: then `tick` has nothing to do. */
+  isIdle(): boolean;
   /** Whether sessions may live in other processes: see `adoptSession`. */
   outlivesProcess(): boolean;
   /** Tells what other threads have woken. */

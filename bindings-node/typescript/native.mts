@@ -68,6 +68,7 @@ export type HookOutcome = api.HookOutcome;
 export type HostOperation = api.HostOperation;
 export type Outcome = api.Outcome;
 export type Polled = api.Polled;
+export type Posted = api.Posted;
 export type Refusal = api.Refusal;
 export type Replayed = api.Replayed;
 export type RequestId = api.RequestId;

@@ -3,7 +3,7 @@
 // Everything belongs to one JavaScript thread: a worker that imports this has engines of its own.
 import { clearTimeout, setImmediate, setTimeout } from 'node:timers';
 
-import { ours } from './errors.mjs';
+import { invalid, ours } from './errors.mjs';
 import { Engine, type Store as NativeStore } from './native.mjs';
 import { checkPrincipal, type Principal } from './server/principal.mjs';
 import type { Seam } from './server/seam.mjs';
@@ -62,6 +62,11 @@ export interface EngineOptions extends StoreOptions {
    * concerned. Default `raise`.
    */
   onStoreFailure?: 'raise' | 'drop_progress';
+  /**
+   * Names of further headers of a request that its handlers see when it is relayed to the process that has its session:
+   * docs/hosts.md. Credentials and cookies are never relayed. Default none.
+   */
+  relayedHeaders?: string[];
 }
 
 export interface ConfigureOptions extends EngineOptions {
@@ -200,20 +205,25 @@ export class Runtime {
   readonly isOfEventStore: boolean;
   /** The user's function that names who sends a request. */
   readonly principal: Principal | undefined;
+  /** The headers that are relayed beside those that always are. */
+  readonly relayedHeaders: string[];
   #engine: Engine;
   #waiting = new Map<number, Waiter>();
   #ready: Waiter[] = [];
   #timer: NodeJS.Timeout | undefined;
   #dueAt = Infinity;
   #transports = new Map<string, Idler>();
-  #guests = 0;
 
   constructor(
     options: RuntimeOptions = {},
     { hostStore, isOfEventStore = false }: { hostStore?: HostStore; isOfEventStore?: boolean } = {},
   ) {
-    const { store = MEMORY, principal, onStoreFailure, ...others } = options;
+    const { store = MEMORY, principal, onStoreFailure, relayedHeaders = [], ...others } = options;
     this.principal = checkPrincipal(principal);
+    if (!Array.isArray(relayedHeaders) || !relayedHeaders.every((name) => typeof name === 'string')) {
+      invalid('relayedHeaders must be a list of names of headers');
+    }
+    this.relayedHeaders = relayedHeaders;
     this.hostStore = hostStore;
     this.isOfEventStore = isOfEventStore;
     // The engine must not keep alive what has been forgotten otherwise.
@@ -317,8 +327,7 @@ export class Runtime {
     for (const sessionId of this.#engine.tick()) {
       this.#transports.get(sessionId)?.becomeIdle();
     }
-    // Ended sessions hold nothing that time would have to free.
-    if (this.#transports.size + this.#guests > 0) {
+    if (!this.#engine.isIdle()) {
       this.armDue();
     }
   }
@@ -330,16 +339,6 @@ export class Runtime {
 
   closed(sessionId: string): void {
     this.#transports.delete(sessionId);
-  }
-
-  /** A reader of a session that lives elsewhere is served from now on. */
-  guestCame(): void {
-    this.#guests += 1;
-    this.armDue();
-  }
-
-  guestLeft(): void {
-    this.#guests -= 1;
   }
 
   drain(retryMs: number | undefined): void {

@@ -13,6 +13,8 @@ const STATUS = 0xffff;
 const CONTENT_TYPES = [undefined, EVENT_STREAM, 'application/json'];
 const NAMES_SESSION = 1 << 18;
 const IS_REFUSAL = 1 << 19;
+/** From this bit on: the seconds of `Retry-After`. */
+const RETRY_AFTER_BIT = 20;
 
 /**
  * Writes what the engine has for a connection until it ends or the peer is gone.
@@ -58,8 +60,13 @@ export abstract class Answer implements OpenAnswer, Waiter {
 
   headers(head: number): Record<string, string> {
     const headers: Record<string, string> = {};
-    if (head & NAMES_SESSION) {
-      headers['mcp-session-id'] = this.#session.sessionId;
+    const { sessionId } = this.#session;
+    if (head & NAMES_SESSION && sessionId !== undefined) {
+      headers['mcp-session-id'] = sessionId;
+    }
+    const retryAfterS = head >>> RETRY_AFTER_BIT;
+    if (retryAfterS > 0) {
+      headers['retry-after'] = String(retryAfterS);
     }
     const contentType = CONTENT_TYPES[(head >> 16) & 3];
     if (contentType === EVENT_STREAM) {

@@ -37,7 +37,8 @@ export interface OpenAnswer {
 /** What the answers of one session share. */
 export interface AnswerContext {
   runtime: Runtime;
-  sessionId: string;
+  /** For the answers that name it; none where they do not. */
+  sessionId: string | undefined;
   /** Those that are under way. */
   open: Set<OpenAnswer>;
   /** Gets the body of what the engine refused after all. */
@@ -46,12 +47,20 @@ export interface AnswerContext {
   isGuest?: boolean;
 }
 
-export interface Exchange {
+/** What handlers see of a request. */
+export interface SeenRequest {
+  /** What authentication in front of the endpoint left, as the SDK has it. */
+  readonly auth: unknown;
+  /** `ctx.http.req` of the 2.x SDK. */
+  webRequest(): Request;
+  /** `extra.requestInfo` of the 1.x SDK. */
+  requestInfo(): RequestInfo;
+}
+
+export interface Exchange extends SeenRequest {
   readonly face: Face;
   readonly method: string;
   readonly request: IncomingMessage | Request;
-  /** What authentication in front of the endpoint left, as the SDK has it. */
-  readonly auth: unknown;
   /** What authentication in front of the endpoint left of the user: of the SDK's kind, or of passport's. */
   readonly user: unknown;
   readonly host: string | undefined;
@@ -73,8 +82,4 @@ export interface Exchange {
   handTo(handlers: Handlers): Promise<void>;
   /** The exchange is over without an answer. */
   abandon(): void;
-  /** `ctx.http.req` of the 2.x SDK. */
-  webRequest(): Request;
-  /** `extra.requestInfo` of the 1.x SDK. */
-  requestInfo(): RequestInfo;
 }

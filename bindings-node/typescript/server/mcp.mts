@@ -61,8 +61,8 @@ export type SessionRouter<S> = RouterOf<S, AuthInfo>;
 
 /**
  * Routes an endpoint's requests to its sessions, in the place of a map of transports by session id. `makeServer` makes the
- * server of each session, when its client opens it. Sessions of other processes are served from an event store that
- * outlives processes. Where `makeServer` or `connect` fails the request is answered with 500, and `onerror` gets the error.
+ * server of each session, when its client opens it. Requests for sessions of other processes are served by an event
+ * store that outlives processes. Where `makeServer` or `connect` fails the request is answered with 500, and `onerror` gets the error.
  */
 export const createSessionRouter: <S extends ServerOfSession>(
   makeServer: (context: McpRequestContext) => S | Promise<S>,
@@ -72,7 +72,7 @@ export const createSessionRouter: <S extends ServerOfSession>(
   fetch: WebStandardStreamableHTTPServerTransport,
 });
 
-/** The options of the transports: those that count are the ones about GETs. */
+/** The options of the transports: those that count are the ones about requests, not about new sessions. */
 export interface StoredSessionOptions extends WebStandardStreamableHTTPServerTransportOptions, PrincipalOption {
   /** Gets what was refused, and why a store could not tell. */
   onerror?: (error: Error) => void;
@@ -81,21 +81,23 @@ export interface StoredSessionOptions extends WebStandardStreamableHTTPServerTra
 const stored = storedSessionServers(sdk);
 
 /**
- * For routers of your own: serves a GET of a session that no transport here has from the
- * event store, where that outlives processes. The session may live in another process, or have lived in one. Resolves
- * to true when the answer is handed over, and to false, with nothing answered, when the session is not known or
- * belongs to somebody else: answer as for any unknown session. Other requests than GETs are never served.
+ * For routers of your own: serves a request for a session that no transport here has, where the event store outlives
+ * processes. A GET is served from the store, whether the session lives in another process or has lived in one; what
+ * else comes is relayed through the store to the process that has the session. `parsedBody` is what a parser has made.
+ * Resolves to true when the answer is handed over, and to false, with nothing answered, when the session is not known or
+ * belongs to somebody else: answer as for any unknown session.
  */
 export const serveStoredSession: (
   req: IncomingMessage & { auth?: AuthInfo },
   res: ServerResponse,
   options?: StoredSessionOptions,
+  parsedBody?: unknown,
 ) => Promise<boolean> = stored.serveStoredSession;
 
 /** The same for the web platform: resolves to the response, or to nothing. */
 export const fetchStoredSession: (
   request: Request,
-  options?: StoredSessionOptions & { authInfo?: AuthInfo },
+  options?: StoredSessionOptions & { authInfo?: AuthInfo; parsedBody?: unknown },
 ) => Promise<Response | undefined> = stored.fetchStoredSession;
 
 /**

@@ -9,16 +9,24 @@ export class Outcomes implements Waiter {
   scheduled = false;
   #session: Session;
   #runtime: Runtime;
+  #onWoken: (() => void) | undefined;
   #waiting = new Map<number, Omit<Resolvers<void>, 'promise'>>();
   #closed = false;
 
-  constructor(runtime: Runtime, session: Session) {
+  /** `onWoken` is called whenever the session is woken. */
+  constructor(runtime: Runtime, session: Session, onWoken?: () => void) {
     this.#session = session;
     this.#runtime = runtime;
+    this.#onWoken = onWoken;
     runtime.wait(session.key, this);
   }
 
   pump(): void {
+    this.#catchUp();
+    this.#onWoken?.();
+  }
+
+  #catchUp(): void {
     this.perform();
     this.#settle();
     // What the store does not answer in time is given up at a tick.
@@ -37,7 +45,7 @@ export class Outcomes implements Waiter {
       }
       this.#waiting.set(number, { resolve, reject });
       // Now, not in a turn to come: the store is called when its event is sent, as the SDKs do.
-      this.pump();
+      this.#catchUp();
     });
   }
 

@@ -40,7 +40,8 @@ export function askerOf(exchange: Exchange, principal: Principal | undefined): A
     : { named, userJson, credentials };
 }
 
-function factsOf(user: NonNullable<unknown>): string {
+/** What is known of a user, as JSON. */
+export function factsOf(user: NonNullable<unknown>): string {
   try {
     return JSON.stringify(user);
   } catch {

@@ -5,7 +5,7 @@ import * as node from '@modelcontextprotocol/sdk/server/streamableHttp.js';
 import * as web from '@modelcontextprotocol/sdk/server/webStandardStreamableHttp.js';
 import * as types from '@modelcontextprotocol/sdk/types.js';
 
-import type { Exchange } from './exchange.mjs';
+import type { Exchange, SeenRequest } from './exchange.mjs';
 import { Seam } from './seam.mjs';
 
 const NodeStock = node.StreamableHTTPServerTransport;
@@ -40,5 +40,5 @@ export const sdk = {
     ...(exchange.auth !== undefined && { authInfo: exchange.auth as AuthInfo }),
     requestInfo: exchange.requestInfo(),
   }),
-  extra: (exchange: Exchange) => ({ authInfo: exchange.auth, requestInfo: exchange.requestInfo() }),
+  extra: (request: SeenRequest) => ({ authInfo: request.auth, requestInfo: request.requestInfo() }),
 };

@@ -5,7 +5,7 @@ import * as server from '@modelcontextprotocol/server';
 import { TailropeError } from '../errors.mjs';
 import type { Refusal } from '../native.mjs';
 import { writeLog } from '../runtime.mjs';
-import type { Exchange } from './exchange.mjs';
+import type { Exchange, SeenRequest } from './exchange.mjs';
 import type { FetchHandler, NodeHandler, NodeHandlerOptions, ScopeChallenge } from './sdk.mjs';
 import { Seam } from './seam.mjs';
 
@@ -60,7 +60,7 @@ export const sdk = {
     ...(exchange.auth !== undefined && { authInfo: exchange.auth as server.AuthInfo }),
     requestInfo: exchange.webRequest(),
   }),
-  extra: (exchange: Exchange) => ({ authInfo: exchange.auth, request: exchange.webRequest() }),
+  extra: (request: SeenRequest) => ({ authInfo: request.auth, request: request.webRequest() }),
   scopeChallengeResponse({ scopes, errorDescription }: ScopeChallenge, auth: unknown): Response {
     const authInfo = auth as server.AuthInfo | undefined;
     const error = new server.OAuthError(

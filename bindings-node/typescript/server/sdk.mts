@@ -4,7 +4,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Refusal } from '../native.mjs';
 import type { HostStore } from '../store/user-store.mjs';
 import type { CloseOptions } from './close.mjs';
-import type { Exchange, FetchOptions } from './exchange.mjs';
+import type { Exchange, FetchOptions, SeenRequest } from './exchange.mjs';
 import type { PrincipalOption } from './principal.mjs';
 import type { Seam } from './seam.mjs';
 
@@ -22,8 +22,12 @@ export interface RequestMessage extends Message {
   method: string;
 }
 
+export function isRequest(message: Message): message is RequestMessage {
+  return message.method !== undefined && message.id !== undefined;
+}
+
 /** What the SDK is told beside a message. */
-interface Extra {
+export interface Extra {
   authInfo?: unknown;
   request?: Request;
   requestInfo?: unknown;
@@ -104,7 +108,7 @@ export interface Sdk<Context = unknown> {
   isInitializeRequest(value: unknown): boolean;
   /** What the function that makes a server is told of the request. */
   context(exchange: Exchange): Context;
-  extra(exchange: Exchange): Extra;
+  extra(request: SeenRequest): Extra;
   /** What `onerror` gets for a body that is not taken, where that is not the refusal's message. */
   bodyError?(refusal: Refusal, body: unknown): unknown;
   scopeChallengeResponse?(challenge: ScopeChallenge, authInfo: unknown): Response;

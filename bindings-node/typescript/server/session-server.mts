@@ -2,54 +2,43 @@
 import { setImmediate } from 'node:timers';
 
 import { ours, TailropeError } from '../errors.mjs';
-import { type Admission, type Body, Engine, Refusal, type Session } from '../native.mjs';
+import { type Admission, Engine, type Posted, Refusal, type Session } from '../native.mjs';
 import type { Runtime } from '../runtime.mjs';
 import { runtimeFor } from '../store/event-store.mjs';
 import { UserStore } from '../store/user-store.mjs';
-import { maxBodyBytes } from './body.mjs';
+import { bodyOf, maxBodyBytes } from './body.mjs';
 import type { CloseOptions } from './close.mjs';
-import type { AnswerContext, Exchange } from './exchange.mjs';
+import type { AnswerContext, Exchange, SeenRequest } from './exchange.mjs';
+import { ACTION, ANSWERS, CANCELS, DELETE, IS_INITIALIZE, LISTEN, MESSAGE, RESUME, STATUS_BIT } from './facts.mjs';
+import { give } from './give.mjs';
 import { Outcomes } from './outcomes.mjs';
 import { askerOf, checkPrincipal, type Principal } from './principal.mjs';
 import { refusalOf, writeRefusal } from './refusal.mjs';
-import type {
-  Message,
-  RequestId,
-  RequestMessage,
-  ScopeChallenge,
-  ScopeChallengeResolver,
-  Sdk,
-  SendOptions,
-  Transport,
-  TransportOptions,
+import { endpointOf, RelayedRequest } from './relayed.mjs';
+import {
+  isRequest,
+  type Message,
+  type RequestId,
+  type ScopeChallenge,
+  type ScopeChallengeResolver,
+  type Sdk,
+  type SendOptions,
+  type Transport,
+  type TransportOptions,
 } from './sdk.mjs';
 import { StoredSessions } from './stored-sessions.mjs';
 import { forbidden, keepAliveOf } from './transport-options.mjs';
 
-// The facts of an admission, one number.
-const ACTION = 7;
-const LISTEN = 1;
-const RESUME = 2;
-const DELETE = 3;
-const MESSAGE = 4;
-const IS_INITIALIZE = 8;
-const CANCELS = 16;
-const ANSWERS = 32;
-/** From this bit on: the status of an answer that is empty. */
-const STATUS_BIT = 8;
-
 // What the engine answers where the sender has to let the writers of connections run (F-46).
 const FLUSH = -1;
 const YIELD = -2;
-
-/** Not under `--frozen-intrinsics`. */
-const canLimitStacks = Object.getOwnPropertyDescriptor(Error, 'stackTraceLimit')?.writable === true;
 
 /** An answer that is to be waited for. */
 type Waiting = { done: Promise<void> } | undefined;
 
 /** What is there once the session is. */
 interface Opened {
+  sessionId: string;
   session: Session;
   answers: AnswerContext;
   outcomes: Outcomes | undefined;
@@ -121,28 +110,18 @@ export class SessionServer {
       return this.#refused(exchange, refusal);
     }
     exchange.asker = askerOf(exchange, this.#principal);
-    const { parsedBody } = exchange;
-    let body: Body | undefined = exchange.text;
-    if (exchange.method !== 'POST') {
-      body = '';
-    } else if (body === undefined) {
-      if (parsedBody !== undefined) {
-        body = JSON.stringify(parsedBody) ?? '';
-      } else {
-        const { text, tooLarge, gone } = await exchange.readBody(this.#maxBodyBytes);
-        if (gone) {
-          exchange.abandon();
-          return undefined;
-        }
-        if (tooLarge) {
-          return this.#refuse(exchange, 'body_too_large', String(this.#maxBodyBytes));
-        }
-        body = text;
-      }
-      if (this.#closed) {
-        return this.#refuse(exchange, 'session_ended');
-      }
+    const { text: body, tooLarge, gone } = await bodyOf(exchange, this.#maxBodyBytes);
+    if (gone) {
+      exchange.abandon();
+      return undefined;
     }
+    if (tooLarge) {
+      return this.#refuse(exchange, 'body_too_large', String(this.#maxBodyBytes));
+    }
+    if (this.#closed) {
+      return this.#refuse(exchange, 'session_ended');
+    }
+    const { parsedBody } = exchange;
 
     const jsonResponse = this.#options.enableJsonResponse === true;
     const opened = this.#opened;
@@ -164,14 +143,18 @@ export class SessionServer {
       return exchange.stream(connection, opened.answers, true);
     }
     if (opened !== undefined && action === DELETE) {
-      return this.#delete(opened, facts, exchange);
+      return this.#delete(opened, () => exchange.whole(facts >> STATUS_BIT, {}));
     }
     const messages = this.#parse(parsedBody ?? body);
     if (messages === undefined) {
       return this.#refuse(exchange, 'invalid_message');
     }
     if (opened !== undefined && action === MESSAGE) {
-      return this.#message(opened, admission, facts, messages, exchange);
+      const { session } = opened;
+      session.received(admission);
+      exchange.whole(facts >> STATUS_BIT, {});
+      this.#dispatch(session, admission, messages, exchange, false);
+      return undefined;
     }
     return this.#call(admission, facts, messages, exchange, jsonResponse);
   }
@@ -204,20 +187,19 @@ export class SessionServer {
       if (!this.#sdk.isInitializeRequest(messages[0])) {
         return this.#refuse(exchange, 'not_initialize');
       }
-      const answers = this.#open(exchange);
-      if (answers === undefined) {
+      const sessionId = this.#open(exchange);
+      if (sessionId === undefined) {
         return this.#refuse(exchange, 'too_many_sessions');
       }
       try {
-        await this.#options.onsessioninitialized?.(answers.sessionId);
+        await this.#options.onsessioninitialized?.(sessionId);
       } catch (error) {
         this.#report(error);
         writeRefusal(exchange, refusalOf(this.#sdk.major, 'not_opened'));
         return undefined;
       }
     }
-    const resolver = this.#scopeChallengeResolver;
-    if (resolver !== undefined && (await this.#challenged(resolver, messages, exchange))) {
+    if (this.#scopeChallengeResolver !== undefined && (await this.#challenged(messages, exchange))) {
       return undefined;
     }
     const opened = this.#opened;
@@ -233,15 +215,12 @@ export class SessionServer {
     if (facts & ANSWERS) {
       session.received(admission);
     }
-    this.#dispatch(session, messages, exchange, !jsonResponse && this.#canPoll(session, facts));
-    if (facts & CANCELS) {
-      session.dispatched(admission);
-    }
+    this.#dispatch(session, admission, messages, exchange, !jsonResponse && this.#canPoll(session, facts));
     return answer;
   }
 
-  /** What the new session's answers share; nothing when there are too many sessions. */
-  #open(exchange: Exchange): AnswerContext | undefined {
+  /** The id of the new session; nothing when there are too many sessions. */
+  #open(exchange: Exchange): string | undefined {
     const sessionId = this.#makeId();
     const { engine } = this.#runtime;
     const { major } = this.#sdk;
@@ -274,79 +253,124 @@ export class SessionServer {
     let outcomes: Outcomes | undefined;
     if (hostStore !== undefined) {
       outcomes = new UserStore(this.#runtime, session, hostStore);
+    } else if (this.#runtime.outlivesProcess) {
+      const endpoint = endpointOf(exchange);
+      outcomes = new Outcomes(this.#runtime, session, () => this.#takePosted(endpoint));
+      session.acceptPosted();
     } else if (this.#runtime.answersElsewhere) {
       outcomes = new Outcomes(this.#runtime, session);
     }
-    this.#opened = { session, answers, outcomes };
+    this.#opened = { sessionId, session, answers, outcomes };
     this.#runtime.opened(String(sessionId), this);
-    return answers;
+    return sessionId;
   }
 
-  async #challenged(resolver: ScopeChallengeResolver, messages: Message[], exchange: Exchange): Promise<boolean> {
+  /** Whether a call lacks a scope; then that was the answer. */
+  async #challenged(messages: Message[], exchange: Exchange): Promise<boolean> {
+    let challenge: ScopeChallenge | undefined;
+    try {
+      challenge = await this.#challenge(messages, exchange.auth);
+    } catch (error) {
+      this.#report(error);
+      this.#refuse(exchange, 'internal');
+      return true;
+    }
+    const response = challenge && this.#sdk.scopeChallengeResponse?.(challenge, exchange.auth);
+    if (response !== undefined) {
+      exchange.whole(response.status, Object.fromEntries(response.headers), await response.text());
+    }
+    return response !== undefined;
+  }
+
+  /** The scopes that one of the requests needs and its sender has not. */
+  async #challenge(messages: Message[], authInfo: unknown): Promise<ScopeChallenge | undefined> {
     for (const request of messages.filter(isRequest)) {
-      let challenge: ScopeChallenge | undefined;
-      try {
-        const authInfo = exchange.auth;
-        challenge = await resolver({ request, ...(authInfo !== undefined && { authInfo }) });
-      } catch (error) {
-        this.#report(error);
-        this.#refuse(exchange, 'internal');
-        return true;
-      }
-      const response = challenge && this.#sdk.scopeChallengeResponse?.(challenge, exchange.auth);
-      if (response !== undefined) {
-        exchange.whole(response.status, Object.fromEntries(response.headers), await response.text());
-        return true;
+      const context = { request, ...(authInfo !== undefined && { authInfo }) };
+      const challenge = await this.#scopeChallengeResolver?.(context);
+      if (challenge) {
+        return challenge;
       }
     }
-    return false;
+    return undefined;
   }
 
-  #message(
-    { session }: Opened,
-    admission: Admission,
-    facts: number,
-    messages: Message[],
-    exchange: Exchange,
-  ): undefined {
-    session.received(admission);
-    exchange.whole(facts >> STATUS_BIT, {});
-    this.#dispatch(session, messages, exchange, false);
-    if (facts & CANCELS) {
-      session.dispatched(admission);
+  /** Serves what other processes relayed to the session, in the order in which it came. */
+  #takePosted(endpoint: string): void {
+    for (const posted of this.#opened?.session.takePosted() ?? []) {
+      this.#requests += 1;
+      this.#serveRelayed(posted, endpoint)
+        .catch((error) => {
+          this.#report(error);
+          posted.refuse('internal');
+        })
+        .finally(() => {
+          this.#requests -= 1;
+        });
     }
   }
 
-  #dispatch(session: Session, messages: Message[], exchange: Exchange, canPoll: boolean): void {
-    const transport = this.#transport;
+  async #serveRelayed(posted: Posted, endpoint: string): Promise<void> {
+    const opened = this.#opened;
+    if (this.#closed || opened === undefined) {
+      return posted.refuse('session_ended');
+    }
+    const { session } = opened;
+    const admission = posted.admit(session, this.#options.enableJsonResponse === true);
+    if (admission === null) {
+      return undefined;
+    }
+    const { facts } = admission;
+    const action = facts & ACTION;
+    if (action === DELETE) {
+      // Its client is answered once the session is gone.
+      return this.#delete(opened);
+    }
+    const messages = this.#parse(posted.body);
+    if (messages === undefined) {
+      return posted.refuse('invalid_message');
+    }
+    const request = new RelayedRequest(posted, String(opened.sessionId), endpoint);
+    if (action === MESSAGE) {
+      session.received(admission);
+      this.#dispatch(session, admission, messages, request, false);
+      return posted.done();
+    }
+    if (this.#scopeChallengeResolver !== undefined && (await this.#challenge(messages, request.auth)) !== undefined) {
+      throw new Error('A relayed request lacks scopes: it cannot be answered with a challenge');
+    }
+    if (posted.begin(admission)) {
+      if (facts & ANSWERS) {
+        session.received(admission);
+      }
+      this.#dispatch(session, admission, messages, request, this.#canPoll(session, facts));
+    }
+  }
+
+  #dispatch(session: Session, admission: Admission, messages: Message[], request: SeenRequest, canPoll: boolean): void {
     for (const message of messages) {
-      const extra = this.#sdk.extra(exchange);
+      const extra = this.#sdk.extra(request);
       if (canPoll && isRequest(message)) {
         extra.closeSSEStream = (options) => this.closeConnection(message.id, options);
         extra.closeStandaloneSSEStream = (options) => this.closeStandalone(options);
       }
-      const { stackTraceLimit } = Error;
       try {
-        // The SDKs ask of every request whether it is a response, by a schema check that fails with an error: its
-        // stack would be a sixth of what a call costs. Handlers start in a later microtask, with their stacks.
-        setStackTraceLimit(0);
-        transport.onmessage?.(message, extra);
+        give(this.#transport, message, extra);
       } catch (error) {
-        setStackTraceLimit(stackTraceLimit);
         this.#report(error);
         if (isRequest(message)) {
           session.cancelled(message.id);
         }
-      } finally {
-        setStackTraceLimit(stackTraceLimit);
       }
+    }
+    if (admission.facts & CANCELS) {
+      session.dispatched(admission);
     }
   }
 
-  async #delete({ answers }: Opened, facts: number, exchange: Exchange): Promise<undefined> {
+  async #delete({ sessionId }: Opened, answer?: () => void): Promise<undefined> {
     try {
-      await this.#options.onsessionclosed?.(answers.sessionId);
-      exchange.whole(facts >> STATUS_BIT, {});
+      await this.#options.onsessionclosed?.(sessionId);
+      answer?.();
     } finally {
       await this.#transport.close();
     }
@@ -437,7 +461,7 @@ export class SessionServer {
     }
     this.#opened?.outcomes?.close();
     if (this.#opened !== undefined) {
-      this.#runtime.closed(String(this.#opened.answers.sessionId));
+      this.#runtime.closed(String(this.#opened.sessionId));
     }
   }
 
@@ -463,14 +487,4 @@ function responseText(message: Message, id: RequestId): string {
   } catch {
     return Engine.unwritable(id);
   }
-}
-
-function setStackTraceLimit(limit: number): void {
-  if (canLimitStacks) {
-    Error.stackTraceLimit = limit;
-  }
-}
-
-function isRequest(message: Message): message is RequestMessage {
-  return message.method !== undefined && message.id !== undefined;
 }

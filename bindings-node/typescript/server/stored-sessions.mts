@@ -1,4 +1,5 @@
-// Readers of sessions that no transport of this process has: they are served from the event store.
+// Requests for sessions that no transport of this process has: readers are served from the event store, all else is relayed
+// through it to the process that has the session.
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { clearInterval, setInterval } from 'node:timers';
 
@@ -6,16 +7,21 @@ import { ours } from '../errors.mjs';
 import { type Adoption, Refusal, type Session } from '../native.mjs';
 import type { Runtime, Waiter } from '../runtime.mjs';
 import { runtimeFor } from '../store/event-store.mjs';
-import type { AnswerContext, Exchange } from './exchange.mjs';
+import { bodyOf, maxBodyBytes } from './body.mjs';
+import type { AnswerContext, Exchange, FetchOptions } from './exchange.mjs';
+import { ACTION, DELETE, LISTEN, RESUME } from './facts.mjs';
 import { NodeExchange } from './node-exchange.mjs';
 import { askerOf, checkPrincipal } from './principal.mjs';
-import { writeRefusal } from './refusal.mjs';
+import { refusalOf, writeRefusal } from './refusal.mjs';
+import { authJsonOf, headersOf } from './relayed.mjs';
 import type { Sdk, TransportOptions } from './sdk.mjs';
 import { isStock } from './seam.mjs';
 import { forbidden, keepAliveOf } from './transport-options.mjs';
 import { WebExchange } from './web-exchange.mjs';
 import { withResolvers } from './with-resolvers.mjs';
 
+/** What is served, or relayed. */
+const METHODS = ['GET', 'POST', 'DELETE'];
 /** How often at least it is asked whether a store has told. */
 const HOLD_MS = 1_000;
 
@@ -32,6 +38,8 @@ class LookUp implements Waiter {
     this.#adoption = adoption;
     this.#runtime = runtime;
     runtime.wait(adoption.key, this);
+    // A store that does not answer is given up at a tick.
+    runtime.armDue();
     // It may have been told before there was anybody to wait for it.
     this.pump();
   }
@@ -55,47 +63,40 @@ class LookUp implements Waiter {
   }
 }
 
-/** The options of the transports: those that count are the ones about GETs. */
+/** The options of the transports: those that count are the ones about requests, not about new sessions. */
 export interface StoredOptions extends TransportOptions {
   /** Gets what was refused, and why a store could not tell. */
   onerror?: ((error: Error) => void) | undefined;
 }
 
 /**
- * Serves GETs of sessions that live in another process, or lived in one.
+ * Serves requests for sessions that live in another process, or lived in one.
  */
 export class StoredSessions {
   #sdk: Sdk;
   #options: StoredOptions;
+  #maxBodyBytes: number;
 
   constructor(sdk: Sdk, options: StoredOptions = {}) {
     this.#sdk = sdk;
     this.#options = options;
+    this.#maxBodyBytes = maxBodyBytes(options.maxRequestBodySize);
   }
 
   /**
    * Answers an exchange and resolves to true when the answer is handed over, or the peer is gone. False, and
-   * nothing is answered, when this is nothing to be served from a store: no GET, or its session is not known, or
-   * is somebody else's (I7).
+   * nothing is answered, when this is nothing for a store: it names no session, or one that is not known, or is
+   * somebody else's (I7).
    */
   async serve(exchange: Exchange): Promise<boolean> {
     const sessionId = exchange.header('mcp-session-id');
-    if (exchange.method !== 'GET' || sessionId === undefined || isStock(this.#sdk)) {
+    if (!METHODS.includes(exchange.method) || sessionId === undefined || isStock(this.#sdk)) {
       return false;
     }
     const runtime = runtimeFor(this.#options.eventStore);
     if (!runtime.outlivesProcess) {
       return false;
     }
-    runtime.guestCame();
-    try {
-      return await this.#serve(runtime, sessionId, exchange);
-    } finally {
-      runtime.guestLeft();
-    }
-  }
-
-  async #serve(runtime: Runtime, sessionId: string, exchange: Exchange): Promise<boolean> {
     const { major, versions } = this.#sdk;
     // First, as the look-up takes the stream over.
     const refusal = forbidden(major, exchange, this.#options);
@@ -115,7 +116,8 @@ export class StoredSessions {
       writeRefusal(exchange, adoption.refusal);
       return true;
     }
-    if (session === false) {
+    if (session === false || (exchange.method !== 'GET' && !session.isElsewhere)) {
+      // What this process has by now is nothing to be relayed: whoever has its transport serves it.
       return false;
     }
     try {
@@ -127,25 +129,44 @@ export class StoredSessions {
   }
 
   async #answer(runtime: Runtime, sessionId: string, session: Session, exchange: Exchange): Promise<void> {
-    const admission = session.admit(exchange.head(), '', this.#options.enableJsonResponse === true);
+    const { text: body, tooLarge, gone } = await bodyOf(exchange, this.#maxBodyBytes);
+    if (gone) {
+      return exchange.abandon();
+    }
+    if (tooLarge) {
+      return this.#refused(exchange, refusalOf(this.#sdk.major, 'body_too_large', String(this.#maxBodyBytes)));
+    }
+    const admission = session.admit(exchange.head(), body, this.#options.enableJsonResponse === true);
     if (admission instanceof Refusal) {
       return this.#refused(exchange, admission);
     }
     if (this.#options.keepAliveMs !== undefined) {
       session.setKeepAliveMs(keepAliveOf(this.#options.keepAliveMs));
     }
-    const connection = session.open(admission, false);
+    const action = admission.facts & ACTION;
+    const isReader = action === LISTEN || action === RESUME;
+    const connection = isReader
+      ? session.open(admission, false)
+      : session.relay(
+          admission,
+          exchange.method,
+          body,
+          headersOf(exchange),
+          runtime.relayedHeaders,
+          authJsonOf(exchange.auth),
+        );
     if (connection instanceof Refusal) {
       return this.#refused(exchange, connection);
     }
     const answers: AnswerContext = {
       runtime,
-      sessionId,
+      // The answer to a DELETE does not name it here, as that of a transport does not.
+      sessionId: action === DELETE ? undefined : sessionId,
       open: new Set(),
       onRefused: (body) => this.#report(new Error(JSON.parse(body).error.message)),
       isGuest: true,
     };
-    await exchange.stream(connection, answers, true).done;
+    await exchange.stream(connection, answers, isReader).done;
   }
 
   #refused(exchange: Exchange, refusal: Refusal): void {
@@ -168,21 +189,25 @@ export interface StoredSessionServers<Options, AuthInfo> {
     req: IncomingMessage & { auth?: AuthInfo },
     res: ServerResponse,
     options?: Options,
+    parsedBody?: unknown,
   ): Promise<boolean>;
-  fetchStoredSession(request: Request, options?: Options & { authInfo?: AuthInfo }): Promise<Response | undefined>;
+  fetchStoredSession(
+    request: Request,
+    options?: Options & { authInfo?: AuthInfo; parsedBody?: unknown },
+  ): Promise<Response | undefined>;
 }
 
 /** What hand-written routers call for an SDK line. */
 export function storedSessionServers(sdk: Sdk): StoredSessionServers<StoredOptions, unknown> {
   return {
     /** For node:http, express and what is built on it. Resolves to whether it was answered. */
-    serveStoredSession(req, res, options) {
-      return new StoredSessions(sdk, options).serve(new NodeExchange(req, res));
+    serveStoredSession(req, res, options, parsedBody) {
+      return new StoredSessions(sdk, options).serve(new NodeExchange(req, res, parsedBody));
     },
 
     /** For the web platform. Resolves to the response, if there is one. */
-    fetchStoredSession(request, { authInfo, ...options }: StoredOptions & { authInfo?: unknown } = {}) {
-      const exchange = new WebExchange(request, { authInfo });
+    fetchStoredSession(request, { authInfo, parsedBody, ...options }: StoredOptions & FetchOptions = {}) {
+      const exchange = new WebExchange(request, { authInfo, parsedBody });
       const served = new StoredSessions(sdk, options).serve(exchange);
       return new Promise((resolve, reject) => {
         exchange.response.then(resolve, reject);

@@ -1,0 +1,68 @@
+// What travels of a request to the process that has its session, and what handlers see of it there.
+import type { Posted } from '../native.mjs';
+import type { Exchange, RequestInfo, SeenRequest } from './exchange.mjs';
+import { factsOf } from './principal.mjs';
+
+/** The headers of a request, each name followed by its value. The core chooses those that travel. */
+export function headersOf(exchange: Exchange): string[] {
+  return Object.entries(exchange.requestInfo().headers).flatMap(([name, value]) =>
+    value === undefined ? [] : [name, Array.isArray(value) ? value.join(', ') : value],
+  );
+}
+
+/** The SDK's auth object as JSON, without its token; nothing where there is none. */
+export function authJsonOf(auth: unknown): string | undefined {
+  if (typeof auth !== 'object' || auth === null) {
+    return undefined;
+  }
+  const { token: _, ...facts } = auth as { token?: unknown };
+  return factsOf(facts);
+}
+
+/** The auth object of a relayed request. The SDKs' types have a token in it: it is empty. */
+function authOf(json: string | null): unknown {
+  const facts: unknown = json === null ? undefined : JSON.parse(json);
+  if (typeof facts !== 'object' || facts === null) {
+    return undefined;
+  }
+  const { resource } = facts as { resource?: unknown };
+  const isUrl = typeof resource === 'string' && URL.canParse(resource);
+  return { ...facts, token: '', ...(isUrl && { resource: new URL(resource) }) };
+}
+
+/** A relayed request, as handlers see it. */
+export class RelayedRequest implements SeenRequest {
+  readonly auth: unknown;
+  #headers: Record<string, string>;
+  #url: string;
+
+  /** `url` is where the session was opened. */
+  constructor(posted: Posted, sessionId: string, url: string) {
+    this.auth = authOf(posted.authJson);
+    this.#headers = { 'content-type': 'application/json', 'mcp-session-id': sessionId };
+    const { headers } = posted;
+    for (let at = 0; at < headers.length; at += 2) {
+      this.#headers[headers[at]] = headers[at + 1];
+    }
+    this.#url = url;
+  }
+
+  webRequest(): Request {
+    return new Request(this.#url, { method: 'POST', headers: this.#headers });
+  }
+
+  requestInfo(): RequestInfo {
+    return { headers: { ...this.#headers }, url: new URL(this.#url) };
+  }
+}
+
+/** Where a request came, without what its sender added. */
+export function endpointOf(exchange: Exchange): string {
+  try {
+    const { origin, pathname } = exchange.requestInfo().url;
+    return origin + pathname;
+  } catch {
+    // The host that it asks for is none.
+    return 'http://localhost/';
+  }
+}
