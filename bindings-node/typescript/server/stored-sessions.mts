@@ -9,7 +9,7 @@ import type { Runtime, Waiter } from '../runtime.mjs';
 import { runtimeFor } from '../store/event-store.mjs';
 import { bodyOf, maxBodyBytes } from './body.mjs';
 import type { AnswerContext, Exchange, FetchOptions } from './exchange.mjs';
-import { ACTION, DELETE, LISTEN, RESUME } from './facts.mjs';
+import { ACTION, CALL, LISTEN, RESUME } from './facts.mjs';
 import { NodeExchange } from './node-exchange.mjs';
 import { askerOf, checkPrincipal } from './principal.mjs';
 import { refusalOf, writeRefusal } from './refusal.mjs';
@@ -160,8 +160,8 @@ export class StoredSessions {
     }
     const answers: AnswerContext = {
       runtime,
-      // The answer to a DELETE does not name it here, as that of a transport does not.
-      sessionId: action === DELETE ? undefined : sessionId,
+      // Other answers do not name it, as those of a transport do not.
+      sessionId: isReader || action === CALL ? sessionId : undefined,
       open: new Set(),
       onRefused: (body) => this.#report(new Error(JSON.parse(body).error.message)),
       isGuest: true,
