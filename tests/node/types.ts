@@ -27,7 +27,13 @@ import {
 import * as v1 from 'tailrope/mcp-v1';
 import { type Call, NotExactlyOnce, openSession, serve } from 'tailrope/testing';
 
-configure({ retryMs: 1_000, store: 'sqlite:events.db', durability: 'power', ownerLostMs: 5_000 });
+configure({
+  retryMs: 1_000,
+  store: 'sqlite:events.db',
+  durability: 'power',
+  ownerLostMs: 5_000,
+  relayedHeaders: ['x-own'],
+});
 const store: tailrope.Store = await openStore('memory:', { maxBytes: 1 << 20, durability: 'process' });
 configure({ store });
 const eventStore = new EventStore(store);
@@ -50,11 +56,14 @@ server.registerTool('poll', {}, (ctx) => {
 await server.connect(transport);
 createServer((req, res) => void transport.handleRequest(req, res));
 createServer(async (req, res) => {
-  const served: boolean = await serveStoredSession(req, res, { eventStore, onerror: console.error });
+  const served: boolean = await serveStoredSession(req, res, { eventStore, onerror: console.error }, {});
   await v1.serveStoredSession(req, res, { eventStore: new v1.EventStore(store), allowedHosts: [] });
   console.log(served, store.address);
 });
-const stored: Response | undefined = await fetchStoredSession(new Request('http://localhost/mcp'), { eventStore });
+const stored: Response | undefined = await fetchStoredSession(new Request('http://localhost/mcp'), {
+  eventStore,
+  parsedBody: {},
+});
 console.log(stored?.status);
 transport.closeSSEStream(1, { retryMs: 5 });
 

@@ -147,7 +147,7 @@ export class SessionServer {
     }
     const messages = this.#parse(parsedBody ?? body);
     if (messages === undefined) {
-      return this.#refuse(exchange, 'invalid_message');
+      return this.#refused(exchange, refusalOf(this.#sdk.major, 'invalid_message'), parsedBody ?? body);
     }
     if (opened !== undefined && action === MESSAGE) {
       const { session } = opened;
@@ -327,6 +327,7 @@ export class SessionServer {
     }
     const messages = this.#parse(posted.body);
     if (messages === undefined) {
+      this.#reportRefusal(refusalOf(this.#sdk.major, 'invalid_message'), posted.body);
       return posted.refuse('invalid_message');
     }
     const request = new RelayedRequest(posted, String(opened.sessionId), endpoint);
@@ -470,8 +471,12 @@ export class SessionServer {
     this.#transport.onerror?.(error as Error);
   }
 
-  #refused(exchange: Exchange, refusal: Refusal, requestBody?: unknown): undefined {
+  #reportRefusal(refusal: Refusal, requestBody?: unknown): void {
     this.#report(this.#sdk.bodyError?.(refusal, requestBody) ?? new Error(refusal.message));
+  }
+
+  #refused(exchange: Exchange, refusal: Refusal, requestBody?: unknown): undefined {
+    this.#reportRefusal(refusal, requestBody);
     writeRefusal(exchange, refusal);
   }
 

@@ -9,7 +9,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { inspect } from 'node:util';
-import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads';
+import { isMainThread, parentPort, threadId, Worker, workerData } from 'node:worker_threads';
 
 import * as client from 'tailrope/client';
 import * as mcp from 'tailrope/mcp';
@@ -225,6 +225,14 @@ class Machine {
         return this.pick([() => {}, raising]);
       case 'admission':
         return this.one('Admission');
+      case 'session':
+        return this.one('Session');
+      case 'method':
+        return this.pick(['POST', 'POST', 'DELETE', 'GET']);
+      case 'headers':
+        return this.pick([[], ['accept', '*/*'], ['x-own', 'x', 'odd'], ['cookie', 'a\0b']]);
+      case 'fault':
+        return this.pick(['internal', 'invalid_message', 'nothing']);
       case 'head':
         return this.head();
       case 'asker':
@@ -321,8 +329,45 @@ class Machine {
     }
   }
 
+  /** A session that lives elsewhere, with requests on their way, and what has come of them where it lives. */
+  async relay() {
+    const nothing = () => {};
+    const place = `sqlite:${join(this.folder, `relay-${threadId}.db`)}`;
+    const [owner, other] = [0, 1].map(() => {
+      const engine = new Engine(new Store(place, {}), {}, nothing, nothing, () => engine.flush());
+      return this.keep(engine);
+    });
+    const turn = () => {
+      owner.tick();
+      other.tick();
+      return new Promise((resolve) => setImmediate(resolve));
+    };
+    const head = { ...HEAD, method: 'POST', sessionId: 'relayed' };
+    const here = this.keep(owner.openSession('relayed', null, 2, ['2025-11-25'], null));
+    here.acceptPosted();
+    const opening = { ...head, sessionId: undefined };
+    here.open(owner.admit(opening, JSON.stringify(INITIALIZE), false, 2, ['2025-11-25']), false);
+    for (let there = false; there === false; await turn()) {
+      const adoption = this.keep(other.adoptSession('relayed', head, 2, ['2025-11-25']));
+      for (there = null; there === null; await turn()) {
+        there = adoption.take();
+      }
+      if (there !== false) {
+        this.keep(there);
+        for (const id of [1, 2, 3]) {
+          const body = JSON.stringify({ jsonrpc: '2.0', id, method: 'tools/call', params: { name: 'x' } });
+          this.keep(there.relay(there.admit(head, body, false), 'POST', body, ['accept', '*/*'], [], '{}'));
+        }
+      }
+    }
+    for (let come = 0; come < 3; await turn()) {
+      come += this.keep(here.takePosted()).length;
+    }
+  }
+
   /** Objects in all states to begin with: live, ended, drained. */
-  furnish() {
+  async furnish() {
+    await this.relay();
     const store = this.keep(new Store(`sqlite:${join(this.folder, 'fuzz.db')}`, {}));
     this.keep([new Store('memory:', {}), new ClientOptions({})]);
     const nothing = () => {};
@@ -368,7 +413,7 @@ class Machine {
 }
 
 const KINDS = new Set(
-  'ClientStream Session HookLog Engine Adoption Refusal Store Admission ClientOptions Connection'.split(' '),
+  'ClientStream Session HookLog Engine Adoption Refusal Store Admission ClientOptions Connection Posted'.split(' '),
 );
 const TIMED = ['now', 'jitter'];
 const MAKERS = {
@@ -403,6 +448,10 @@ const METHODS = {
   drain: ['number'],
   'Session.admit': ['head', 'body', 'bool'],
   'Session.open': ['admission', 'bool'],
+  relay: ['admission', 'method', 'body', 'headers', 'headers', 'payload'],
+  'Posted.admit': ['session', 'bool'],
+  begin: ['admission'],
+  refuse: ['fault'],
   dispatched: ['admission'],
   setKeepAliveMs: ['number'],
   unwritable: ['request'],
@@ -478,7 +527,7 @@ async function callPublic(machine, seconds) {
 
 /** Workers that call on their own, are sent objects of this thread, and end in the middle of it. */
 async function callInWorkers(machine, seconds) {
-  machine.furnish();
+  await machine.furnish();
   const end = performance.now() + seconds * 1000;
   for (let round = 0; performance.now() < end || machine.calls <= 200; round++) {
     const started = [0, 1].map((number) => {
@@ -535,7 +584,7 @@ async function main([mode, seed, seconds, file]) {
   });
   try {
     if (mode === 'values') {
-      machine.furnish();
+      await machine.furnish();
       await machine.run(Number(seconds), 3_000);
     } else {
       await { public: callPublic, threads: callInWorkers }[mode](machine, Number(seconds));
@@ -554,7 +603,7 @@ if (isMainThread) {
   const { seed, folder, trace, seconds } = workerData;
   const machine = new Machine(seed, openSync(trace, 'a'), folder);
   process.on('uncaughtException', (error) => isPlanned(error) || machine.findings.push(`uncaught: ${error.stack}`));
-  machine.furnish();
+  await machine.furnish();
   await machine.run(seconds);
   parentPort.postMessage({ calls: machine.calls, findings: machine.findings });
 }
