@@ -337,16 +337,13 @@ class Machine {
       const engine = new Engine(new Store(place, {}), {}, nothing, nothing, () => engine.flush());
       return this.keep(engine);
     });
-    const turn = () => {
-      owner.tick();
-      other.tick();
-      return new Promise((resolve) => setImmediate(resolve));
-    };
+    const turn = () => new Promise((resolve) => setImmediate(resolve));
     const head = { ...HEAD, method: 'POST', sessionId: 'relayed' };
     const here = this.keep(owner.openSession('relayed', null, 2, ['2025-11-25'], null));
     here.acceptPosted();
     const opening = { ...head, sessionId: undefined };
     here.open(owner.admit(opening, JSON.stringify(INITIALIZE), false, 2, ['2025-11-25']), false);
+    here.respond(0, JSON.stringify({ jsonrpc: '2.0', id: 0, result: {} }));
     for (let there = false; there === false; await turn()) {
       const adoption = this.keep(other.adoptSession('relayed', head, 2, ['2025-11-25']));
       for (there = null; there === null; await turn()) {
