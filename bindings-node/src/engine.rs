@@ -171,8 +171,8 @@ impl Engine {
         Ok(Session::new(handle, id, dialect, versions, key, &self.waiters))
     }
 
-    /// Looks up a session that lives in another process, or lived in one, and the stream that it is to go on with, for a
-    /// GET and its asker. The key of the `Adoption` is woken when it can be taken.
+    /// Looks up a session that lives in another process, or lived in one, for its asker, and the stream that a GET is to go
+    /// on with. The key of the `Adoption` is woken when it can be taken.
     #[napi(catch_unwind)]
     pub fn adopt_session(
         &self,

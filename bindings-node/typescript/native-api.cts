@@ -359,8 +359,8 @@ export declare class Engine {
    */
   openSession(id: string, asker: Maybe<Asker>, sdkMajor: number, versions: string[], retryMs?: Maybe<number>): Session;
   /**
-   * Looks up a session that lives in another process, or lived in one, and the stream that it is to go on with, for a GET
-   * and its asker. The key of the `Adoption` is woken when it can be taken.
+   * Looks up a session that lives in another process, or lived in one, for its asker, and the stream that a GET is to go on
+   * with. The key of the `Adoption` is woken when it can be taken.
    */
   adoptSession(id: string, head: Head, sdkMajor: number, versions: string[]): Adoption;
   /** The answer to a POST of a revision without resumption, of which `body` was read. */

@@ -32,7 +32,8 @@ function buildServer() {
   return server;
 }
 
-// Makes a server for each session and finds it again; of other processes' sessions it reads the store.
+// Makes a server for each session and finds it again. Requests for sessions of other processes are relayed to these; of
+// those that are gone it reads the store.
 const router = createSessionRouter(buildServer);
 
 const server = http.createServer(router.node);

@@ -25,6 +25,7 @@ const timeout = 90_000;
 
 // Which client calls an example. A new file in the folder must be named here.
 const CLIENTS = {
+  cluster: 2,
   drain: 2,
   durable: 2,
   express: 2,
@@ -159,6 +160,18 @@ test('drain ends at once when nothing is open', { timeout }, async (t) => {
   assert.equal((await call(2, url)).text, `${PAGES} pages`);
   child.kill('SIGTERM');
   assert.equal(await exited(), 0);
+});
+
+test('cluster serves a session by any of its workers', { timeout }, async (t) => {
+  const { url } = await start(t, 'cluster');
+  // Each request of it has a connection of its own, and so another worker.
+  const peer = await Peer.open(Number(url.port));
+  for (const pages of [2, 3, 4]) {
+    const events = await (await peer.call('build_report', { pages })).rest();
+    events.push(...(await (await peer.resume(ids(events).at(-1))).untilTerminal()));
+    assert.deepEqual(counts(events), upTo(pages));
+  }
+  assert.equal((await peer.delete()).status, 200);
 });
 
 test('durable gives clients what they missed after a kill, and beside a running process', { timeout }, async (t) => {

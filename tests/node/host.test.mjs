@@ -202,6 +202,15 @@ onEachLine(serve, (line, server) => {
     await assert.rejects(async () => transport.send({ jsonrpc: '2.0', id: 1, result: {} }));
   });
 
+  test('who finds no room is told when to come again', ours, async (t) => {
+    const { port } = await serveFor(t, line, { engine: { maxSessions: 1 } });
+    const first = await Peer.open(port);
+    // In use, so that it ends for nobody.
+    await first.listen();
+    const reply = await new Peer(port).post(initialize);
+    assert.deepEqual([reply.status, reply.headers['retry-after']], [503, '1']);
+  });
+
   test('an initialize that nobody takes opens no session', ours, async () => {
     const { sessions } = packages[line].stats();
     const wrong = { ...initialize, params: { protocolVersion: NEWEST } };

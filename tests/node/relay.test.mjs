@@ -158,10 +158,10 @@ async function pairOf(t, place, mount, line, options) {
   return [await one(), await one()];
 }
 
-/** A client that opens its session at one server, and goes on at the other as soon as that is known there. */
+/** A client that opens its session at one server, and goes on at the other. */
 async function wandering(here, there, headers) {
   const peer = at(await Peer.open(here.port, undefined, headers), there);
-  await until(async () => (await peer.notify('notifications/initialized')).status === 202);
+  assert.equal((await peer.notify('notifications/initialized')).status, 202);
   return peer;
 }
 

@@ -1,4 +1,5 @@
-// Routes the requests of an endpoint to its sessions: makes, finds and ends them, and serves readers of stored ones.
+// Routes the requests of an endpoint to its sessions: makes, finds and ends them, and serves what comes for those of other
+// processes.
 import { randomUUID } from 'node:crypto';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { invalid } from '../errors.mjs';
