@@ -15,6 +15,7 @@ import { marks } from '../servers/node/control.mjs';
 import { acting, buildServer, connectServer } from '../servers/node/tools.mjs';
 import { at as atGate, classes, listen, newGate, open, packages, webClasses } from '../servers/node/transports.mjs';
 import { DURABLE } from './kit/addresses.mjs';
+import { CLIENTS, connect } from './kit/clients.mjs';
 import { counts, lastId, Peer, results, until } from './kit/raw.mjs';
 import { LINES, ours, test } from './kit/test.mjs';
 
@@ -243,6 +244,30 @@ for (const { kind, address } of DURABLE) {
         assert.deepEqual([counts(events), results(events), marks()[ran]], [[1, 2], ['done'], 1]);
       });
     });
+  }
+}
+
+/** Where each request of an official client lands, in turn. */
+const PLACES = '01101000101110010111';
+
+for (const { kind, address } of DURABLE) {
+  for (const which of CLIENTS) {
+    for (const line of LINES) {
+      test(`${kind}: ${which} meets any process of ${line} at each request`, ours, async (t) => {
+        const servers = await pairOf(t, address(t), MOUNTS['a router on node:http'], line);
+        let asked = 0;
+        const route = () => servers[Number(PLACES[asked++ % PLACES.length])].port;
+        for (let session = 0; session < 3; session++) {
+          const face = await connect(which, servers[0].port, '/mcp', route);
+          assert.equal(await face.script('emit 2', 'close', 'emit 1', 'close', 'emit 1', 'return x'), 'x');
+          assert.deepEqual(face.progress, [1, 2, 3, 4]);
+          assert.equal(await face.script('elicit hm'), '{"name":"re: hm"}');
+          const words = ['a', 'b', 'c', 'd', 'e'];
+          assert.deepEqual(await Promise.all(words.map((word) => face.script(`return ${word}`))), words);
+          await face.close();
+        }
+      });
+    }
   }
 }
 
