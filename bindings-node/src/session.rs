@@ -33,6 +33,16 @@ pub struct Session {
     waiters: Rc<Waiters>,
 }
 
+/// What travels of a request beside its body. Of `headers`, each name is followed by its value; which of them travel the core
+/// says, and `more` names others. `auth_json` is what the SDK knows of the sender, without a token.
+#[napi(object, object_to_js = false)]
+pub struct Travelling {
+    pub method: String,
+    pub headers: Vec<String>,
+    pub more: Vec<String>,
+    pub auth_json: Option<String>,
+}
+
 /// The late outcome of a message.
 #[napi(object, object_from_js = false)]
 pub struct Outcome {
@@ -140,20 +150,15 @@ impl Session {
     }
 
     /// Relays an admitted POST or DELETE to the process that has the session: the `Connection` is the answer, or a `Refusal`.
-    /// Of `headers`, each name is followed by its value; which of them travel the core says, and `more` names others.
-    /// `auth_json` is what the SDK knows of the sender, without a token.
-    #[expect(clippy::too_many_arguments, reason = "napi takes the arguments of JavaScript one by one")]
     #[napi(catch_unwind)]
     pub fn relay(
         &self,
         env: &Env,
         admission: &Admission,
-        method: String,
         body: JsBody<'_>,
-        headers: Vec<String>,
-        more: Vec<String>,
-        auth_json: Option<String>,
+        travelling: Travelling,
     ) -> Result<Either<Connection, Refusal>> {
+        let Travelling { method, headers, more, auth_json } = travelling;
         let Some(method) = RelayedMethod::parse(&method) else {
             return Err(invalid(format!("a {method} is not relayed")));
         };

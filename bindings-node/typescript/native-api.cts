@@ -44,6 +44,17 @@ export interface Polled {
   waitMs: number;
 }
 
+/**
+ * What travels of a request beside its body. Of `headers`, each name is followed by its value; which of them travel the core
+ * says, and `more` names others. `authJson` is what the SDK knows of the sender, without a token.
+ */
+export interface Travelling {
+  method: string;
+  headers: string[];
+  more: string[];
+  authJson?: string | undefined;
+}
+
 /** The late outcome of a message. */
 export interface Outcome {
   number: number;
@@ -182,19 +193,8 @@ export declare class Session {
   admit(head: Head, body: Body, jsonResponse: boolean): Admission | Refusal;
   /** Opens the connection that an admitted request asks for. */
   open(admission: Admission, jsonResponse: boolean): Connection | Refusal;
-  /**
-   * Relays an admitted POST or DELETE to the process that has the session: the `Connection` is the answer, or a `Refusal`.
-   * Of `headers`, each name is followed by its value; which of them travel the core says, and `more` names others.
-   * `authJson` is what the SDK knows of the sender, without a token.
-   */
-  relay(
-    admission: Admission,
-    method: string,
-    body: Body,
-    headers: string[],
-    more: string[],
-    authJson?: Maybe<string>,
-  ): Connection | Refusal;
+  /** Relays an admitted POST or DELETE to the process that has the session: the `Connection` is the answer, or a `Refusal`. */
+  relay(admission: Admission, body: Body, travelling: Travelling): Connection | Refusal;
   /** From now on `takePosted` is called whenever the session's key is woken. */
   acceptPosted(): void;
   /** What other processes relayed to the session, in the order in which it came. */

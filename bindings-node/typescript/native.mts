@@ -74,3 +74,4 @@ export type Replayed = api.Replayed;
 export type RequestId = api.RequestId;
 export type Session = api.Session;
 export type Store = api.Store;
+export type Travelling = api.Travelling;

@@ -344,8 +344,8 @@ for (const line of LINES) {
     ['nothing', undefined, undefined],
     [
       'no JSON',
-      { token: 'secret-token', clientId: 'alice', big: 1n, extra: { big: 1n } },
-      { token: '', clientId: 'alice' },
+      { token: 'secret-token', clientId: 'alice', scopes: ['use'], big: 1n, extra: { big: 1n }, toString() {} },
+      { token: '', clientId: 'alice', scopes: ['use'] },
     ],
   ]) {
     test(`${line}: authentication that leaves ${what} is no obstacle`, ours, async (t) => {

@@ -40,8 +40,7 @@ export function askerOf(exchange: Exchange, principal: Principal | undefined): A
     : { named, userJson, credentials };
 }
 
-/** What is known of a user, as JSON. */
-export function factsOf(user: NonNullable<unknown>): string {
+function factsOf(user: NonNullable<unknown>): string {
   try {
     return JSON.stringify(user);
   } catch {

@@ -1,22 +1,30 @@
 // What travels of a request to the process that has its session, and what handlers see of it there.
-import type { Posted } from '../native.mjs';
+import type { Posted, Travelling } from '../native.mjs';
 import type { Exchange, RequestInfo, SeenRequest } from './exchange.mjs';
-import { factsOf } from './principal.mjs';
 
-/** The headers of a request, each name followed by its value. The core chooses those that travel. */
-export function headersOf(exchange: Exchange): string[] {
-  return Object.entries(exchange.requestInfo().headers).flatMap(([name, value]) =>
+/** What travels of a request beside its body; `more` names headers that the core would not choose. */
+export function travellingOf(exchange: Exchange, more: string[]): Travelling {
+  const headers = Object.entries(exchange.requestInfo().headers).flatMap(([name, value]) =>
     value === undefined ? [] : [name, Array.isArray(value) ? value.join(', ') : value],
   );
+  return { method: exchange.method, headers, more, authJson: authJsonOf(exchange.auth) };
 }
 
-/** The SDK's auth object as JSON, without its token; nothing where there is none. */
-export function authJsonOf(auth: unknown): string | undefined {
+/** What is JSON of the SDK's auth object, without its token; nothing where there is none. */
+function authJsonOf(auth: unknown): string | undefined {
   if (typeof auth !== 'object' || auth === null) {
     return undefined;
   }
   const { token: _, ...facts } = auth as { token?: unknown };
-  return factsOf(facts);
+  return JSON.stringify(Object.fromEntries(Object.entries(facts).filter(([, value]) => isJson(value))));
+}
+
+function isJson(value: unknown): boolean {
+  try {
+    return JSON.stringify(value) !== undefined;
+  } catch {
+    return false;
+  }
 }
 
 /** The auth object of a relayed request. The SDKs' types have a token in it: it is empty. */

@@ -349,12 +349,12 @@ export class SessionServer {
 
   #dispatch(session: Session, admission: Admission, messages: Message[], request: SeenRequest, canPoll: boolean): void {
     for (const message of messages) {
-      const extra = this.#sdk.extra(request);
-      if (canPoll && isRequest(message)) {
-        extra.closeSSEStream = (options) => this.closeConnection(message.id, options);
-        extra.closeStandaloneSSEStream = (options) => this.closeStandalone(options);
-      }
       try {
+        const extra = this.#sdk.extra(request);
+        if (canPoll && isRequest(message)) {
+          extra.closeSSEStream = (options) => this.closeConnection(message.id, options);
+          extra.closeStandaloneSSEStream = (options) => this.closeStandalone(options);
+        }
         give(this.#transport, message, extra);
       } catch (error) {
         this.#report(error);

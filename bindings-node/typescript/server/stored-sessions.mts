@@ -13,7 +13,7 @@ import { ACTION, CALL, LISTEN, RESUME } from './facts.mjs';
 import { NodeExchange } from './node-exchange.mjs';
 import { askerOf, checkPrincipal } from './principal.mjs';
 import { refusalOf, writeRefusal } from './refusal.mjs';
-import { authJsonOf, headersOf } from './relayed.mjs';
+import { travellingOf } from './relayed.mjs';
 import type { Sdk, TransportOptions } from './sdk.mjs';
 import { isStock } from './seam.mjs';
 import { forbidden, keepAliveOf } from './transport-options.mjs';
@@ -147,14 +147,7 @@ export class StoredSessions {
     const isReader = action === LISTEN || action === RESUME;
     const connection = isReader
       ? session.open(admission, false)
-      : session.relay(
-          admission,
-          exchange.method,
-          body,
-          headersOf(exchange),
-          runtime.relayedHeaders,
-          authJsonOf(exchange.auth),
-        );
+      : session.relay(admission, body, travellingOf(exchange, runtime.relayedHeaders));
     if (connection instanceof Refusal) {
       return this.#refused(exchange, connection);
     }

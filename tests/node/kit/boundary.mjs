@@ -162,6 +162,11 @@ class Machine {
     return { ...HEAD, method, sessionId, lastEventId, asker: this.asker() };
   }
 
+  travelling(method) {
+    const headers = this.pick([[], ['accept', '*/*'], ['x-own', 'x', 'odd'], ['cookie', 'a\0b']]);
+    return { method, headers, more: this.pick([[], ['x-own', '']]), authJson: this.pick([undefined, '{}', '{']) };
+  }
+
   asker() {
     const credentials = this.pick([[], ['authorization', 'Bearer x'], ['authorization'], ['x-api-key', 'k', 'odd']]);
     const userJson = this.pick([undefined, '"alice"', '{"sub":"bob"}', '{', '[1]']);
@@ -227,10 +232,8 @@ class Machine {
         return this.one('Admission');
       case 'session':
         return this.one('Session');
-      case 'method':
-        return this.pick(['POST', 'POST', 'DELETE', 'GET']);
-      case 'headers':
-        return this.pick([[], ['accept', '*/*'], ['x-own', 'x', 'odd'], ['cookie', 'a\0b']]);
+      case 'travelling':
+        return this.travelling(this.pick(['POST', 'POST', 'DELETE', 'GET']));
       case 'fault':
         return this.pick(['internal', 'invalid_message', 'nothing']);
       case 'head':
@@ -353,7 +356,7 @@ class Machine {
         this.keep(there);
         for (const id of [1, 2, 3]) {
           const body = JSON.stringify({ jsonrpc: '2.0', id, method: 'tools/call', params: { name: 'x' } });
-          this.keep(there.relay(there.admit(head, body, false), 'POST', body, ['accept', '*/*'], [], '{}'));
+          this.keep(there.relay(there.admit(head, body, false), body, this.travelling('POST')));
         }
       }
     }
@@ -445,7 +448,7 @@ const METHODS = {
   drain: ['number'],
   'Session.admit': ['head', 'body', 'bool'],
   'Session.open': ['admission', 'bool'],
-  relay: ['admission', 'method', 'body', 'headers', 'headers', 'payload'],
+  relay: ['admission', 'body', 'travelling'],
   'Posted.admit': ['session', 'bool'],
   begin: ['admission'],
   refuse: ['fault'],
