@@ -150,6 +150,7 @@ impl Session {
     }
 
     /// Relays an admitted POST or DELETE to the process that has the session: the `Connection` is the answer, or a `Refusal`.
+    /// With `json_response` a call is answered with JSON.
     #[napi(catch_unwind)]
     pub fn relay(
         &self,
@@ -157,6 +158,7 @@ impl Session {
         admission: &Admission,
         body: JsBody<'_>,
         travelling: Travelling,
+        json_response: bool,
     ) -> Result<Either<Connection, Refusal>> {
         let Travelling { method, headers, more, auth_json } = travelling;
         let Some(method) = RelayedMethod::parse(&method) else {
@@ -167,7 +169,8 @@ impl Session {
         let body = Bytes::copy_from_slice(body_bytes(&body));
         let relayed = Relayed::new(method, body, pairs, &more, auth_json.as_deref());
         let key = self.waiters.key();
-        let opened = self.handle.relay(&admission.0, relayed, self.waiters.wake(), u64::from(key));
+        let relay = if json_response { SessionHandle::relay_json } else { SessionHandle::relay };
+        let opened = relay(&self.handle, &admission.0, relayed, self.waiters.wake(), u64::from(key));
         Ok(self.opened(env, key, opened))
     }
 

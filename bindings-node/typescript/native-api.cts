@@ -193,8 +193,11 @@ export declare class Session {
   admit(head: Head, body: Body, jsonResponse: boolean): Admission | Refusal;
   /** Opens the connection that an admitted request asks for. */
   open(admission: Admission, jsonResponse: boolean): Connection | Refusal;
-  /** Relays an admitted POST or DELETE to the process that has the session: the `Connection` is the answer, or a `Refusal`. */
-  relay(admission: Admission, body: Body, travelling: Travelling): Connection | Refusal;
+  /**
+   * Relays an admitted POST or DELETE to the process that has the session: the `Connection` is the answer, or a `Refusal`.
+   * With `jsonResponse` a call is answered with JSON.
+   */
+  relay(admission: Admission, body: Body, travelling: Travelling, jsonResponse: boolean): Connection | Refusal;
   /** From now on `takePosted` is called whenever the session's key is woken. */
   acceptPosted(): void;
   /** What other processes relayed to the session, in the order in which it came. */

@@ -375,6 +375,28 @@ for (const line of LINES) {
     assert.equal(errors.length, 3, errors.join());
   });
 
+  test(
+    `${line}: with enableJsonResponse a relayed call is answered with JSON, and cannot be polled`,
+    ours,
+    async (t) => {
+      const options = { enableJsonResponse: true };
+      const pair = await pairOf(t, DURABLE[0].address(t), MOUNTS['a router on node:http'], line, options);
+      const peer = await Peer.open(pair[0].port);
+      const answers = [];
+      for (const server of pair) {
+        let reply;
+        // The first answer leaves before the store knows of the session.
+        await until(async () => {
+          reply = await at(peer, server).call('script', { steps: ['emit 1', 'try close', 'emit 1'] }, 5);
+          return reply.status !== 404;
+        });
+        answers.push([reply.status, reply.headers['content-type'], await reply.json()]);
+      }
+      assert.deepEqual(answers[0], answers[1]);
+      assert.equal(answers[0][1], 'application/json');
+    },
+  );
+
   test(`${line}: a session ends where the user's function for that fails`, ours, async (t) => {
     const errors = [];
     const [here, there] = await pairOf(t, DURABLE[0].address(t), MOUNTS['a router on node:http'], line, {

@@ -315,7 +315,8 @@ export class SessionServer {
       return posted.refuse('session_ended');
     }
     const { session } = opened;
-    const admission = posted.admit(session, this.#options.enableJsonResponse === true);
+    const jsonResponse = this.#options.enableJsonResponse === true;
+    const admission = posted.admit(session, jsonResponse);
     if (admission === null) {
       return undefined;
     }
@@ -343,7 +344,7 @@ export class SessionServer {
       if (facts & ANSWERS) {
         session.received(admission);
       }
-      this.#dispatch(session, admission, messages, request, this.#canPoll(session, facts));
+      this.#dispatch(session, admission, messages, request, !jsonResponse && this.#canPoll(session, facts));
     }
   }
 

@@ -136,7 +136,8 @@ export class StoredSessions {
     if (tooLarge) {
       return this.#refused(exchange, refusalOf(this.#sdk.major, 'body_too_large', String(this.#maxBodyBytes)));
     }
-    const admission = session.admit(exchange.head(), body, this.#options.enableJsonResponse === true);
+    const jsonResponse = this.#options.enableJsonResponse === true;
+    const admission = session.admit(exchange.head(), body, jsonResponse);
     if (admission instanceof Refusal) {
       return this.#refused(exchange, admission);
     }
@@ -147,7 +148,7 @@ export class StoredSessions {
     const isReader = action === LISTEN || action === RESUME;
     const connection = isReader
       ? session.open(admission, false)
-      : session.relay(admission, body, travellingOf(exchange, runtime.relayedHeaders));
+      : session.relay(admission, body, travellingOf(exchange, runtime.relayedHeaders), jsonResponse);
     if (connection instanceof Refusal) {
       return this.#refused(exchange, connection);
     }

@@ -356,7 +356,7 @@ class Machine {
         this.keep(there);
         for (const id of [1, 2, 3]) {
           const body = JSON.stringify({ jsonrpc: '2.0', id, method: 'tools/call', params: { name: 'x' } });
-          this.keep(there.relay(there.admit(head, body, false), body, this.travelling('POST')));
+          this.keep(there.relay(there.admit(head, body, false), body, this.travelling('POST'), id === 3));
         }
       }
     }
@@ -448,7 +448,7 @@ const METHODS = {
   drain: ['number'],
   'Session.admit': ['head', 'body', 'bool'],
   'Session.open': ['admission', 'bool'],
-  relay: ['admission', 'body', 'travelling'],
+  relay: ['admission', 'body', 'travelling', 'bool'],
   'Posted.admit': ['session', 'bool'],
   begin: ['admission'],
   refuse: ['fault'],
