@@ -1,4 +1,4 @@
-"""A store that stands still for longer than an owner may be silent, while calls are read at both processes. (I1, I3, I13)
+"""A store that stands still for longer than an owner may be silent, amid calls read at both processes. (I1, I3, I13)
 
 Nobody sees a sign of any owner meanwhile, and nobody may take that for its end: the calls go on when the store does,
 and each ends with its own result, wherever it is read.

@@ -345,11 +345,15 @@ fn i13_a_session_that_goes_on_elsewhere_is_never_unknown_where_its_owner_comes_b
 /// Looks a session up at the moment in which its last connections are told that it is over here.
 struct LooksUp {
     engine: Engine,
+    session: SessionHandle,
     found: Mutex<Vec<(bool, Adoption)>>,
 }
 
 impl Wake for LooksUp {
     fn wake(&self, _key: u64) {
+        if !self.session.has_ended() {
+            return;
+        }
         let is_there = self.engine.session("s", Some("alice")).is_some();
         let wake = Arc::new(NoWake);
         let found = self.engine.adopt_session("s", Some("alice"), None, &Dialect::MCP_PYTHON_2, wake, 0).unwrap();
@@ -361,10 +365,9 @@ impl Wake for LooksUp {
 fn i13_what_is_left_of_a_session_that_another_process_has_is_not_found() {
     let folder = Folder::new();
     let (here, session, cursors) = deaf_owner(&folder);
-    let looks_up = Arc::new(LooksUp { engine: here.engine.clone(), found: Mutex::default() });
+    let looks_up = Arc::new(LooksUp { engine: here.engine.clone(), session: session.clone(), found: Mutex::default() });
     let reader = session.resume(&cursors[1], None, Arc::clone(&looks_up) as _, 7).unwrap();
     read_until(&here, &reader, begun);
-    looks_up.found.lock().unwrap().clear();
     take_over(&folder, &cursors);
     drop(notify(&session, 1, "b"));
     wait_until(|| !looks_up.found.lock().unwrap().is_empty());
