@@ -194,8 +194,10 @@ for (const [name, mount] of Object.entries(MOUNTS)) {
 
         const ran = `ran ${peer.sessionId}`;
         const events = await (await peer.script(`mark ${ran}`, 'emit 2', 'close', 'emit 1', 'return x')).rest();
-        assert.deepEqual(results(events), []);
-        events.push(...(await (await peer.resume(lastId(events))).untilTerminal()));
+        // The close reaches a reader elsewhere with the log: what the log has by then goes out before it.
+        if (results(events).length === 0) {
+          events.push(...(await (await peer.resume(lastId(events))).untilTerminal()));
+        }
         assert.deepEqual([counts(events), results(events), marks()[ran]], [[1, 2, 3], ['x'], 1]);
 
         for (const [calls, answers] of [

@@ -9,7 +9,7 @@ const SERVING = `
 `;
 
 /** Runs a program to its end. */
-export function run(code, timeout = 20_000) {
+export function run(code, timeout = 60_000) {
   return spawnSync(process.execPath, ['--input-type=module', '-e', code], { cwd, encoding: 'utf8', timeout });
 }
 

@@ -8,7 +8,7 @@ use crate::kit::common::{
 };
 use serde_json::json;
 use tailrope_core::Ms;
-use tailrope_core::engine::{NoWake, Options, SessionHandle};
+use tailrope_core::engine::{NoWake, Options, OutgoingMessage, SessionHandle};
 use tailrope_core::protocol::{Dialect, ListChanged, Revision};
 use tailrope_core::store::contract::Caller;
 use tailrope_core::store::{SessionRecord, session_name};
@@ -257,7 +257,7 @@ fn the_store_is_told_what_readers_elsewhere_have_to_know_of_a_session() {
     assert_eq!(caller.session(&session_name("s"), Some("alice")), None, "not before anything is written");
     let connection = session.call(&[id(0)], Some(Revision::V2025_11_25), Arc::new(NoWake), 0).unwrap();
     let result = br#"{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{"listChanged":true}}}}"#;
-    session.send(tailrope_core::engine::OutgoingMessage::response(&id(0), result)).unwrap();
+    session.send(OutgoingMessage::response(&id(0), result)).unwrap();
     let mut want = SessionRecord {
         revision: Some(Revision::V2025_06_18),
         principal: Some("alice".into()),
@@ -275,4 +275,28 @@ fn the_store_is_told_what_readers_elsewhere_have_to_know_of_a_session() {
     assert_eq!(now(&caller), None, "F-54");
     session.set_retry_ms(800);
     assert_eq!(now(&caller), None, "what has ended does not come back");
+}
+
+#[test]
+fn i1_initialize_is_answered_in_json_when_the_store_knows_the_session() {
+    for (succeeds, times_out) in [(true, false), (false, false), (false, true)] {
+        let (bench, store) = slow(Options { store_timeout_ms: 1_000, ..Options::default() });
+        let session =
+            bench.engine.open_session("s", None, &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 0).expect("it is new");
+        store.set(true, false);
+        let connection = session.call_json(&[id(1)], Some(NEW), Arc::new(NoWake), 0).expect("the id is free");
+        let answer =
+            json!({"jsonrpc": "2.0", "id": 1, "result": {"protocolVersion": "2025-11-25", "capabilities": {}}});
+        session.send(OutgoingMessage::response(&id(1), answer.to_string().as_bytes())).expect("it is taken");
+        assert_eq!(read_now(&connection).status, None, "its client may come to another process next");
+        if times_out {
+            bench.advance(1_000);
+        } else {
+            // What the store refuses for good is waited for no longer.
+            store.answer(succeeds);
+            bench.advance(1_000);
+        }
+        let answered = read_now(&connection);
+        assert_eq!((answered.status, answered.text), (Some(200), answer.to_string()));
+    }
 }

@@ -13,7 +13,7 @@ use crate::engine::sessions::inbox::Inbox;
 use crate::engine::sessions::messages::Sender;
 use crate::engine::sessions::timers::Timers;
 use crate::engine::shared::{Shared, lock};
-use crate::exchange::Pace;
+use crate::exchange::{AnswerHead, Pace};
 use crate::protocol::{Dialect, Refusal, RequestId, StreamNonce};
 use crate::session::Session;
 use crate::store::{
@@ -29,6 +29,8 @@ pub(crate) struct State {
     pub(crate) session: Session,
     pub(crate) conns: HashMap<ConnectionId, Conn>,
     pub(crate) json: HashMap<RequestId, ConnectionId>,
+    /// Answers in JSON that wait until the store has what is known of the session.
+    pub(crate) json_answers: Vec<(ConnectionId, AnswerHead, Vec<u8>)>,
     /// Late outcomes that the host has not taken yet.
     pub(crate) outcomes: Vec<SendOutcome>,
     /// Who waits for the store, by message.
@@ -135,6 +137,7 @@ impl Cell {
                 session,
                 conns: HashMap::new(),
                 json: HashMap::new(),
+                json_answers: Vec::new(),
                 outcomes: Vec::new(),
                 senders: HashMap::new(),
                 failures: HashMap::new(),

@@ -86,6 +86,7 @@ impl Change<'_> {
         self.perform();
         self.take_stock();
         self.put_facts();
+        self.send_json_answers();
         self.look_into_inbox();
         self.settle_senders();
         let deadline = self.state.deadline(self.cell);

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use crate::Ms;
 use crate::engine::connections::conn::{PAGE_BYTES, Phase};
-use crate::engine::sessions::cell::Cell;
+use crate::engine::sessions::cell::{Cell, SESSION};
 use crate::engine::sessions::change::Change;
 use crate::engine::shared::lock;
 use crate::engine::stats::Counters;
@@ -120,6 +120,7 @@ impl Cell {
                     change.answer_json(&id, head, refusal.body(self.dialect));
                 }
             }
+            change.send_json_answers();
             // The logs go with the session, so its open connections get their last bytes now.
             let mut open: Vec<ConnectionId> = change.state.conns.keys().copied().collect();
             open.sort_unstable();
@@ -202,8 +203,18 @@ impl Change<'_> {
         if let Some(Phase::Json(join)) = self.state.conns.get_mut(&id).map(|conn| &mut conn.phase)
             && let Some(body) = join.answer(request, answer)
         {
-            self.finish(id, head, body);
+            self.state.json_answers.push((id, head, body));
         }
         true
+    }
+
+    /// Lets answers in JSON go, when the store has what they tell of the session: its client may come to another process next.
+    pub(crate) fn send_json_answers(&mut self) {
+        let is_kept = !self.state.writing.contains_key(&SESSION) || self.state.is_overdue(SESSION);
+        if is_kept || self.state.session.has_ended() {
+            for (id, head, body) in std::mem::take(&mut self.state.json_answers) {
+                self.finish(id, head, body);
+            }
+        }
     }
 }

@@ -15,7 +15,7 @@ use crate::store::{
 use crate::stream::{Chain, ConnectionId, EventKind, Seq, StoredEvent};
 
 /// A store that has not answered for so long counts as hanging.
-pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// One caller of a store: waits for late outcomes.
 pub struct Caller<'a> {
@@ -146,11 +146,26 @@ impl<'a> Caller<'a> {
 
     /// The same, or what the store says.
     pub fn try_attach(&self, session: &str, attach: &Attach) -> Result<Attached, StoreError> {
-        let (operation, nonce) = (Operation::Attach(7), attach.stream.unwrap_or(StreamNonce([0; 12])));
+        loop {
+            let answer = self.ask_attach(session, attach);
+            match self.attached(attach.stream.unwrap_or(StreamNonce([0; 12])), answer) {
+                // Rule 10.
+                Err(StoreError::TimedOut { .. }) => {}
+                result => return result,
+            }
+        }
+    }
+
+    fn ask_attach(&self, session: &str, attach: &Attach) -> Answer<Attached> {
+        let nonce = attach.stream.unwrap_or(StreamNonce([0; 12]));
         let key = StreamKey { session: session.into(), nonce };
-        match self.store.attach(session, attach, &self.ticket(&key, operation)) {
+        self.store.attach(session, attach, &self.ticket(&key, ATTACH))
+    }
+
+    fn attached(&self, nonce: StreamNonce, answer: Answer<Attached>) -> Result<Attached, StoreError> {
+        match answer {
             Answer::Now(result) => result,
-            Answer::Later => match self.wait(nonce, operation) {
+            Answer::Later => match self.wait(nonce, ATTACH) {
                 Outcome::Attached(result) => result,
                 other => panic!("rule 9: an attach does not end with {other:?}"),
             },
@@ -159,9 +174,17 @@ impl<'a> Caller<'a> {
 
     /// Leaves a message for the owner of nobody's session.
     pub fn post(&self, log: &Log, body: &[u8]) -> Result<Attached, StoreError> {
-        let message = Message { about: log.about(), body: Bytes::copy_from_slice(body) };
-        let (stream, message) = (Some(log.key.nonce), Some(message));
-        self.try_attach(&log.key.session, &Attach { stream, message, counts: true, ..Attach::default() })
+        self.try_attach(&log.key.session, &posting(log, body))
+    }
+
+    /// Leaves many messages, without waiting for each.
+    pub fn post_all(&self, logs: &[Log], body: &[u8]) -> Vec<Result<Attached, StoreError>> {
+        let asked: Vec<_> = logs.iter().map(|log| self.ask_attach(&log.key.session, &posting(log, body))).collect();
+        let told = logs.iter().zip(asked).map(|(log, answer)| match self.attached(log.key.nonce, answer) {
+            Err(StoreError::TimedOut { .. }) => self.post(log, body),
+            result => result,
+        });
+        told.collect()
     }
 
     /// Takes the messages that wait for the owner.
@@ -271,6 +294,13 @@ impl<'a> Caller<'a> {
         assert!(of == operation && own.is_empty(), "rule 9: {operation:?} has one outcome");
         outcome
     }
+}
+
+const ATTACH: Operation = Operation::Attach(7);
+
+fn posting(log: &Log, body: &[u8]) -> Attach {
+    let message = Message { about: log.about(), body: Bytes::copy_from_slice(body) };
+    Attach { stream: Some(log.key.nonce), message: Some(message), counts: true, ..Attach::default() }
 }
 
 /// Stands for a session where a stream is asked for.
