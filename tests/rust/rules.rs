@@ -22,6 +22,7 @@ mod engine {
     mod refusals;
     mod relay;
     mod relay_faults;
+    mod relay_refusals;
     mod sessions;
     mod silent_store;
     mod stores;
