@@ -24,6 +24,7 @@ mod engine {
     mod relay_faults;
     mod relay_refusals;
     mod sessions;
+    mod set_backs;
     mod silent_store;
     mod stores;
     mod streams;

@@ -1,0 +1,63 @@
+//! What an engine knows of a store that was set back, or could not tell for a while: it is asked again, and believed.
+
+use std::sync::atomic::Ordering;
+
+use serde_json::json;
+use tailrope_core::engine::{Options, SessionHandle};
+use tailrope_core::stream::CloseReason;
+
+use crate::kit::common::{NEW, call, id, notify, read_now, respond, resume};
+use crate::kit::fleet::Fleet;
+use crate::kit::processes::events;
+use crate::kit::relaying::{adopt, initialized, open, pass, read, relay, relay_delete, serve};
+
+/// As long as an owner has to begin, in milliseconds.
+const LOST_MS: u64 = 2_000;
+
+fn fleet() -> Fleet {
+    Fleet::with(2, Options { owner_lost_ms: LOST_MS, ..Options::default() })
+}
+
+/// Where a client of a call is after its first event.
+fn begin(fleet: &Fleet, session: &SessionHandle) -> String {
+    let first = call(session, 1);
+    notify(session, 1, "a").unwrap();
+    read(fleet, &first).last_id()
+}
+
+#[test]
+fn i4_a_reader_elsewhere_is_noticed_after_looks_that_failed() {
+    let fleet = fleet();
+    let session = open(&fleet, NEW);
+    let cursor = begin(&fleet, &session);
+    fleet.nodes[0].fails.store(true, Ordering::SeqCst);
+    let here = resume(&session, &cursor);
+    pass(&fleet, 2_000);
+    fleet.nodes[0].fails.store(false, Ordering::SeqCst);
+    assert_eq!(read_now(&here).end, None, "the stream has its reader");
+    pass(&fleet, 1_000);
+    let there = resume(&adopt(&fleet, 1), &cursor);
+    read(&fleet, &there);
+    assert_eq!(read_now(&here).end, Some(CloseReason::Superseded));
+    assert!(session.close_connection(&id(1), Some(70), None));
+    let closed = read(&fleet, &there);
+    assert_eq!(closed.end, Some(CloseReason::Asked), "{}", closed.text);
+}
+
+#[test]
+fn i4_a_look_that_a_hint_asked_for_and_that_failed_is_made_again() {
+    let fleet = fleet();
+    let session = open(&fleet, NEW);
+    let cursor = begin(&fleet, &session);
+    let here = resume(&session, &cursor);
+    read(&fleet, &here);
+    fleet.nodes[0].fails.store(true, Ordering::SeqCst);
+    let there = resume(&adopt(&fleet, 1), &cursor);
+    read(&fleet, &there);
+    fleet.nodes[0].fails.store(false, Ordering::SeqCst);
+    assert_eq!(read_now(&here).end, None);
+    pass(&fleet, 1_000);
+    assert_eq!(read_now(&here).end, Some(CloseReason::Superseded));
+    respond(&session, 1).unwrap();
+    assert_eq!(events(&read(&fleet, &there)), [json!({"event": 2, "is": {"result": 1}})]);
+}
