@@ -61,3 +61,27 @@ fn i4_a_look_that_a_hint_asked_for_and_that_failed_is_made_again() {
     respond(&session, 1).unwrap();
     assert_eq!(events(&read(&fleet, &there)), [json!({"event": 2, "is": {"result": 1}})]);
 }
+
+#[test]
+fn i4_a_reader_elsewhere_is_noticed_after_the_store_lost_its_count() {
+    for is_read in [true, false] {
+        let fleet = fleet();
+        let session = open(&fleet, NEW);
+        fleet.nodes.iter().for_each(|node| node.readers_before.store(5, Ordering::SeqCst));
+        let cursor = begin(&fleet, &session);
+        let mut here = Some(resume(&session, &cursor));
+        here.iter().for_each(|here| assert_eq!(read(&fleet, here).end, None));
+        if !is_read {
+            here = None;
+        }
+        fleet.nodes.iter().for_each(|node| node.readers_before.store(0, Ordering::SeqCst));
+        fleet.disturb();
+        here.iter().for_each(|here| assert_eq!(read(&fleet, here).end, None, "nobody has taken it"));
+        let there = resume(&adopt(&fleet, 1), &cursor);
+        read(&fleet, &there);
+        here.iter().for_each(|here| assert_eq!(read_now(here).end, Some(CloseReason::Superseded)));
+        assert!(session.close_connection(&id(1), Some(70), None));
+        let closed = read(&fleet, &there);
+        assert_eq!(closed.end, Some(CloseReason::Asked), "read here: {is_read}: {}", closed.text);
+    }
+}

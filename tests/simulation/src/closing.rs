@@ -64,10 +64,6 @@ impl World {
         if handle.has_ended() || handle.find_request(&request).is_none() {
             return;
         }
-        // Its count of readers may be that of before: then some come before the session's process knows of one.
-        if self.sea().was_set_back(&self.sessions[known.session].name) {
-            return;
-        }
         let Some(reader) = self.read_elsewhere(stream, home) else { return };
         self.advance(KNOWN_MS);
         if !self.readers[reader].is_reading() {

@@ -68,7 +68,7 @@ impl Change<'_> {
             return;
         }
         // First: a reader that is fenced gets nothing of what the log has besides (I4).
-        self.note_readers(nonce, found.as_ref().map(|(_, page)| page.readers));
+        self.note_readers(nonce, Some(found.as_ref().map_or(0, |(_, page)| page.readers)));
         if self.state.followed.contains_key(&nonce) {
             self.catch_up(nonce, found);
         }
