@@ -85,3 +85,38 @@ fn i4_a_reader_elsewhere_is_noticed_after_the_store_lost_its_count() {
         assert_eq!(closed.end, Some(CloseReason::Asked), "read here: {is_read}: {}", closed.text);
     }
 }
+
+#[test]
+fn a_delete_that_the_store_lost_did_not_end_the_session() {
+    for is_withdrawn in [true, false] {
+        let fleet = fleet();
+        let session = open(&fleet, NEW);
+        fleet.nodes[0].is_deaf.store(true, Ordering::SeqCst);
+        let connection = relay_delete(&adopt(&fleet, 1));
+        pass(&fleet, if is_withdrawn { LOST_MS - 250 } else { 250 });
+        let (_, post) = fleet.posts().pop().unwrap();
+        fleet.nodes[1].fails.store(is_withdrawn, Ordering::SeqCst);
+        fleet.lose_log("s", post.stream.unwrap());
+        pass(&fleet, 500);
+        assert_eq!(read_now(&connection).status, None, "it is not known yet");
+        fleet.nodes[1].fails.store(false, Ordering::SeqCst);
+        pass(&fleet, LOST_MS);
+        assert_eq!(read_now(&connection).status, Some(503));
+        assert!(!session.has_ended());
+    }
+}
+
+#[test]
+fn a_delete_whose_session_went_unheard_is_done() {
+    let fleet = fleet();
+    let session = open(&fleet, NEW);
+    let connection = relay_delete(&adopt(&fleet, 1));
+    fleet.settle();
+    fleet.nodes[1].fails.store(true, Ordering::SeqCst);
+    assert_eq!(serve(&session), ["DELETE"]);
+    pass(&fleet, LOST_MS);
+    assert_eq!(read_now(&connection).status, None, "it is not known yet");
+    fleet.nodes[1].fails.store(false, Ordering::SeqCst);
+    pass(&fleet, 1_000);
+    assert_eq!(read_now(&connection).status, Some(200));
+}
