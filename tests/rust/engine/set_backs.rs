@@ -120,3 +120,23 @@ fn a_delete_whose_session_went_unheard_is_done() {
     pass(&fleet, 1_000);
     assert_eq!(read_now(&connection).status, Some(200));
 }
+
+#[test]
+fn a_message_whose_number_was_given_before_is_told_where_its_take_was_lost() {
+    let fleet = fleet();
+    let session = open(&fleet, NEW);
+    let there = adopt(&fleet, 1);
+    fleet.nodes[0].messages_before.store(5, Ordering::SeqCst);
+    relay(&there, &initialized());
+    fleet.settle();
+    assert_eq!(serve(&session).len(), 1);
+    fleet.nodes[0].messages_before.store(0, Ordering::SeqCst);
+    fleet.nodes[0].holds_takes.store(true, Ordering::SeqCst);
+    relay(&there, &initialized());
+    fleet.settle();
+    // As long as a store may take.
+    pass(&fleet, 30_000);
+    fleet.nodes[0].holds_takes.store(false, Ordering::SeqCst);
+    pass(&fleet, 1_000);
+    assert_eq!(serve(&session), ["notifications/initialized"]);
+}
