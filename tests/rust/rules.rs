@@ -22,7 +22,9 @@ mod engine {
     mod refusals;
     mod relay;
     mod relay_faults;
+    mod relay_refusals;
     mod sessions;
+    mod set_backs;
     mod silent_store;
     mod stores;
     mod streams;

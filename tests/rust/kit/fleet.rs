@@ -58,6 +58,9 @@ pub(crate) struct Node {
     /// Takes are done, and answered when the test says so.
     pub(crate) holds_takes: AtomicBool,
     held: Mutex<Vec<(Ticket, Outcome)>>,
+    /// So many more readers were counted, and messages numbered, before the store was set back.
+    pub(crate) readers_before: AtomicU64,
+    pub(crate) messages_before: AtomicU64,
     /// Hints are lost.
     pub(crate) is_deaf: AtomicBool,
     pub(crate) takes: AtomicU64,
@@ -80,7 +83,8 @@ impl Fleet {
         let hub = Arc::new(Hub { memory, known: Mutex::default(), lost: Mutex::default(), posts: Mutex::default() });
         let node = |index| {
             let (fails, refuses, is_unheard, is_silent, holds_takes, held, is_deaf, takes) = Default::default();
-            let (hub, watchers) = (Arc::clone(&hub), Watchers::default());
+            let (hub, watchers, readers_before, messages_before) =
+                (Arc::clone(&hub), Watchers::default(), AtomicU64::new(0), AtomicU64::new(0));
             Arc::new(Node {
                 hub,
                 index,
@@ -91,6 +95,8 @@ impl Fleet {
                 is_silent,
                 holds_takes,
                 held,
+                readers_before,
+                messages_before,
                 is_deaf,
                 takes,
             })
@@ -136,6 +142,13 @@ impl Fleet {
     pub(crate) fn disturb(&self) {
         self.nodes.iter().for_each(|node| node.watchers.all_changed());
         self.settle();
+    }
+
+    /// The store loses a log of the session.
+    pub(crate) fn lose_log(&self, id: &str, nonce: StreamNonce) {
+        let session = session_name(id);
+        let (_, epoch) = self.hub.known.lock().unwrap().owners[&session];
+        self.hub.memory.drop_stream(&StreamKey { session, nonce }, epoch);
     }
 
     /// A process takes a session over, whoever has it.
@@ -218,7 +231,9 @@ impl Node {
         }
     }
 
-    fn owner(&self, session: &str, page: &mut LogPage) {
+    /// What this store object tells of a log besides what is in memory.
+    fn see(&self, session: &str, page: &mut LogPage) {
+        page.readers += self.readers_before.load(Ordering::SeqCst);
         let known = self.hub.known.lock().unwrap();
         let Some((owner, epoch)) = known.owners.get(session).copied() else { return };
         if owner != self.index && page.owner.is_none() {
@@ -259,7 +274,7 @@ impl EventStore for Node {
         let Answer::Now(Ok(mut attached)) = answer else { return answer };
         let is_post = attach.message.is_some();
         if let (Some(log), Some(nonce)) = (&mut attached.log, attach.stream) {
-            self.owner(session, &mut log.page);
+            self.see(session, &mut log.page);
             let known = &mut *self.hub.known.lock().unwrap();
             let name: Arc<str> = session.into();
             let owner = known.owners.get(session).map(|(owner, _)| *owner);
@@ -284,7 +299,7 @@ impl EventStore for Node {
     fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<LogPage> {
         match self.ask(|memory| memory.read(key, after, limit, ticket)) {
             Answer::Now(Ok(mut page)) => {
-                self.owner(&key.session, &mut page);
+                self.see(&key.session, &mut page);
                 Answer::Now(Ok(page))
             }
             other => other,
@@ -293,7 +308,12 @@ impl EventStore for Node {
 
     fn take(&self, session: &str, epoch: Epoch, after: u64, ticket: &Ticket) -> Answer<Vec<Mail>> {
         self.takes.fetch_add(1, Ordering::SeqCst);
-        match self.ask(|memory| memory.take(session, epoch, after, ticket)) {
+        let before = self.messages_before.load(Ordering::SeqCst);
+        let mut answer = self.ask(|memory| memory.take(session, epoch, after.saturating_sub(before), ticket));
+        if let Answer::Now(Ok(taken)) = &mut answer {
+            taken.iter_mut().for_each(|mail| mail.number += before);
+        }
+        match answer {
             Answer::Now(taken) if self.holds_takes.load(Ordering::SeqCst) => {
                 self.held.lock().unwrap().push((ticket.clone(), Outcome::Taken(taken)));
                 Answer::Later

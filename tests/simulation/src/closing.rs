@@ -64,20 +64,11 @@ impl World {
         if handle.has_ended() || handle.find_request(&request).is_none() {
             return;
         }
-        // Its count of readers may be that of before: then some come before the session's process knows of one.
-        if self.sea().was_set_back(&self.sessions[known.session].name) {
+        let Some(reader) = self.read_elsewhere(stream, home) else { return };
+        self.advance(KNOWN_MS);
+        if !self.readers[reader].is_reading() {
             return;
         }
-        // The process of the session takes the first one that comes elsewhere for its own, where the store has not told it
-        // whether one of its own counts.
-        for _ in 0..2 {
-            let Some(reader) = self.read_elsewhere(stream, home) else { return };
-            self.advance(KNOWN_MS);
-            if !self.readers[reader].is_reading() {
-                return;
-            }
-        }
-        let reader = self.readers.len() - 1;
         let retry_ms = 10_000 + stream as u32;
         if !handle.close_connection(&request, Some(retry_ms), hold_ms) {
             return;

@@ -115,10 +115,8 @@ impl Sea {
             return Err(StoreError::Fenced);
         }
         let posts = &mut known.inbox.0;
-        let mut forgotten = Vec::new();
         for (post, _) in posts.iter_mut().zip(1..=after).filter(|(post, _)| post.is_told()) {
             post.forgotten = Some(now);
-            forgotten.extend(known.logs.get(&post.nonce).map(|log| log.name.clone()));
         }
         let again = posts.iter().filter(|post| post.is_told()).count();
         let waiting = posts.iter_mut().filter(|post| post.waits()).take(MAX_TAKEN.saturating_sub(again));
@@ -129,10 +127,6 @@ impl Sea {
             Mail { number, nonce, message }
         });
         let mail = mail.collect();
-        if self.set_back.contains(session) {
-            // Numbers were given again, so it may be one whose owner was never told.
-            forgotten.into_iter().for_each(|name| self.gone(session, Some(name), Why::StoreLost));
-        }
         *self.coverage.entry("messages taken").or_default() += new as u64;
         *self.coverage.entry("messages told again").or_default() += again as u64;
         Ok(mail)

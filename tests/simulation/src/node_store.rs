@@ -12,7 +12,8 @@ use tailrope_core::store::{
 };
 use tailrope_core::stream::Seq;
 
-use crate::sea::{Hint, News, Operation, Sea};
+use crate::operation::Operation;
+use crate::sea::{Hint, News, Sea};
 
 /// How a node's store answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -142,9 +142,7 @@ impl World {
                 }
             }
             Relay::Delete => {
-                let name = &self.sessions[session].name;
-                let is_there = self.sea().has_session(name) && !self.sea().was_set_back(name);
-                if is_accepted && is_there {
+                if is_accepted && self.sea().has_session(&self.sessions[session].name) {
                     self.broken(session, None, "a client is told that its session has ended, and it is there");
                 }
             }

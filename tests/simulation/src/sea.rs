@@ -5,7 +5,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use bytes::Bytes;
 use tailrope_checker::{Fact, Timed, Why, marks};
 use tailrope_core::Ms;
 use tailrope_core::protocol::StreamNonce;
@@ -18,66 +17,10 @@ use tailrope_core::stream::{EventKind, Seq};
 use crate::dice::Dice;
 use crate::inbox::Inbox;
 use crate::log::{Log, Version};
+use crate::operation::Operation;
 use crate::owners::Owners;
 use crate::schedule::Setup;
 
-/// What a store can be asked.
-#[derive(Clone, Debug)]
-pub(crate) enum Operation {
-    Hold(Hold),
-    Append(Epoch, Append),
-    Attach(Attach),
-    Read(Seq, ReadLimit),
-    Take(Epoch, u64),
-    Withdraw(Bytes),
-    Release(Epoch),
-    Settle(Epoch, Seq),
-    DropStream(Epoch),
-    DropSession(Epoch),
-}
-
-impl Operation {
-    /// Whether it is about the session as a whole.
-    pub(crate) fn is_of_session(&self) -> bool {
-        matches!(
-            self,
-            Self::Hold(_)
-                | Self::Take(..)
-                | Self::Release(_)
-                | Self::DropSession(_)
-                | Self::Attach(Attach { stream: None, .. })
-        )
-    }
-
-    /// Whether it leaves a message for the session's owner.
-    pub(crate) fn is_post(&self) -> bool {
-        matches!(self, Self::Attach(Attach { message: Some(_), .. }))
-    }
-
-    /// What a caller is told instead of an answer; none where it waits for none.
-    pub(crate) fn failure(&self, error: StoreError) -> Option<Outcome> {
-        match self {
-            Self::Hold(_) => Some(Outcome::Held(Err(error))),
-            Self::Append(..) => Some(Outcome::Done(Err(error))),
-            Self::Attach(_) => Some(Outcome::Attached(Err(error))),
-            Self::Read(..) => Some(Outcome::Page(Err(error))),
-            Self::Take(..) => Some(Outcome::Taken(Err(error))),
-            Self::Withdraw(_) => Some(Outcome::Withdrawn(Err(error))),
-            Self::Release(_) | Self::Settle(..) | Self::DropStream(_) | Self::DropSession(_) => None,
-        }
-    }
-
-    /// Whether it holds the response of a request.
-    pub(crate) fn has_end(&self) -> bool {
-        match self {
-            Self::Append(_, append) => append.events.iter().any(|event| event.kind.is_response()),
-            _ => false,
-        }
-    }
-}
-
-/// How much of a session the store loses at most that was confirmed, in milliseconds.
-const LOST_MS: u64 = 20_000;
 /// The name of the logs that are no streams: of messages without an answer.
 pub(crate) const MESSAGE: &str = "message";
 /// What wall clocks show at the beginning.
@@ -86,7 +29,7 @@ const WALL_MS: u64 = 1 << 40;
 pub(crate) struct Session {
     record: SessionRecord,
     pub(crate) epoch: Epoch,
-    owner: usize,
+    pub(crate) owner: usize,
     is_released: bool,
     /// It may be taken over: its owner let it go, or did something wrong and was seen to give no sign.
     is_left: bool,
@@ -133,7 +76,7 @@ pub(crate) struct Sea {
     walls: Vec<u64>,
     pub(crate) sessions: BTreeMap<Arc<str>, Session>,
     /// The names of sessions that were dropped and had several owners, and until when these stay taken.
-    taken: BTreeMap<Arc<str>, Ms>,
+    pub(crate) taken: BTreeMap<Arc<str>, Ms>,
     /// The sessions of which something was lost.
     pub(crate) set_back: BTreeSet<Arc<str>>,
     /// Counts what readers and closes do to logs.
@@ -141,7 +84,7 @@ pub(crate) struct Sea {
     /// The test's names for sessions, by what the store knows them by.
     names: BTreeMap<Arc<str>, String>,
     owner_lost_ms: Vec<u64>,
-    retention_ms: u64,
+    pub(crate) retention_ms: u64,
     max_age_ms: u64,
     max_events: usize,
     trimmed: u64,
@@ -247,7 +190,7 @@ impl Sea {
         self.hints.push(Hint { due: self.now + late, node, news: news.clone() });
     }
 
-    fn hint_all(&mut self) {
+    pub(crate) fn hint_all(&mut self) {
         (0..self.walls.len()).for_each(|node| self.hint(node, &News::Anything));
     }
 
@@ -474,7 +417,7 @@ impl Sea {
         Ok(self.log(key).ok_or(StoreError::Gone)?.page(owner, after, limit))
     }
 
-    fn forget(&mut self, owner: usize, key: &StreamKey, why: Why) {
+    pub(crate) fn forget(&mut self, owner: usize, key: &StreamKey, why: Why) {
         let Some(known) = self.sessions.get_mut(&key.session) else { return };
         if let Some(log) = known.logs.remove(&key.nonce.0) {
             known.inbox.forget(&key.nonce.0);
@@ -483,7 +426,7 @@ impl Sea {
         }
     }
 
-    fn keys(&self) -> impl Iterator<Item = (StreamKey, &Log)> {
+    pub(crate) fn keys(&self) -> impl Iterator<Item = (StreamKey, &Log)> {
         let of = |session: &Arc<str>, nonce: &[u8; 12]| StreamKey {
             session: Arc::clone(session),
             nonce: StreamNonce(*nonce),
@@ -514,68 +457,5 @@ impl Sea {
             usage.bytes += bytes;
         }
         usage
-    }
-
-    /// Retention. Returns when it is due next.
-    pub(crate) fn sweep(&mut self, owner: usize) -> Ms {
-        let (now, wall, retention_ms) = (self.now, self.wall(owner), self.retention_ms);
-        self.taken.retain(|_, until| *until > wall);
-        let mut next = Ms::NEVER;
-        let mut over = Vec::new();
-        for (key, log) in self.keys() {
-            let Some(due) = log.now().finished.map(|finished| finished + retention_ms) else { continue };
-            if due <= wall {
-                over.push(key);
-            } else {
-                next = next.min(now + due.since(wall));
-            }
-        }
-        for key in over {
-            self.count("logs expired");
-            self.forget(owner, &key, Why::Expired);
-        }
-        next
-    }
-
-    /// The store loses a log, or its last appends, or what a whole session was given last.
-    pub(crate) fn roll_back(&mut self, session: &str, stream: &str, by: u64) {
-        let name = session_name(session);
-        let time = Ms(self.now.0.saturating_sub(1 + by / 4 % LOST_MS));
-        let Some(known) = self.sessions.get_mut(&name) else { return };
-        let Some(nonce) = known.logs.iter().find(|(_, log)| log.name == *stream).map(|(nonce, _)| *nonce) else {
-            return;
-        };
-        let (mut lost, mut lost_ends) = (Vec::new(), 0);
-        known.logs.retain(|at, log| {
-            let (versions, was_finished) = (log.versions(), log.is_finished());
-            let is_kept = match by % 4 {
-                0 => *at != nonce,
-                1 => log.set_back_to(time),
-                // A withdrawal is not lost without what came to the inbox behind it.
-                _ => *at != nonce || known.inbox.is_withdrawn(at) || log.set_back_by(1 + (by / 4 % 3) as usize),
-            };
-            if !is_kept || log.versions() < versions {
-                lost.push(log.name.clone());
-                lost_ends += u64::from(is_kept && was_finished);
-            }
-            is_kept
-        });
-        if by % 4 == 1 {
-            let again = known.inbox.set_back_to(time);
-            lost.extend(again.iter().filter_map(|nonce| Some(known.logs.get(nonce)?.name.clone())));
-        }
-        known.inbox.retain(&known.logs);
-        let owner = known.owner;
-        self.set_back.insert(name);
-        self.owners.set_back(owner, by % 5, self.now);
-        self.count(
-            ["logs lost by the store", "sessions set back", "logs set back", "logs set back"][(by % 4) as usize],
-        );
-        *self.coverage.entry("ends lost by the store").or_default() += lost_ends;
-        for stream in lost {
-            self.gone(session, Some(stream), Why::StoreLost);
-        }
-        // The nodes have to connect again, and cannot know what they missed.
-        self.hint_all();
     }
 }

@@ -201,6 +201,9 @@ impl Change<'_> {
     /// Nothing is left to do for a message.
     fn is_relayed(&mut self, nonce: StreamNonce) -> Option<Relay> {
         self.state.timers.clear(Reason::Relay(nonce));
+        if self.state.relays.is_delete(nonce) {
+            self.state.watched.remove(&nonce);
+        }
         self.state.relays.remove(nonce)
     }
 
@@ -257,7 +260,11 @@ impl Change<'_> {
             Err(StoreError::Gone) => None,
             Err(error) => return self.not_withdrawn(nonce, &error),
         };
-        let Some(Relay { conn, what, refusal, message, .. }) = self.is_relayed(nonce) else { return };
+        let is_asked = |relay: &Relay| relay.what == What::Delete && relay.message.is_none();
+        if is_withdrawn.is_none() && self.state.relays.by_stream.get(&nonce).is_some_and(is_asked) {
+            return self.look_for_session(nonce);
+        }
+        let Some(Relay { conn, what, refusal, .. }) = self.is_relayed(nonce) else { return };
         match (what, is_withdrawn) {
             (What::Call, Some(false)) => {
                 // It runs. Where the answer has not begun, its log is still to be told of.
@@ -266,7 +273,6 @@ impl Change<'_> {
                 }
             }
             (What::Message, Some(false)) => self.answer_relayed(conn, AnswerHead::ACCEPTED),
-            (What::Delete, None) if message.is_none() => self.answer_relayed(conn, AnswerHead::EMPTY),
             _ => self.refuse_relayed(conn, &refusal),
         }
     }
@@ -296,27 +302,64 @@ impl Change<'_> {
         }
     }
 
-    /// A look for a session that is to end.
+    /// A look at the log of a request that the session ends.
     pub(crate) fn looked_for_end(&mut self, nonce: StreamNonce, result: Result<LogPage, StoreError>) {
         self.note_readers(nonce, None);
         let Some(relay) = self.state.relays.by_stream.get_mut(&nonce) else { return };
+        if !matches!(relay.stage, Stage::Posted) {
+            return;
+        }
         match result {
-            Err(StoreError::Gone) => {
-                let conn = relay.conn;
-                self.is_relayed(nonce);
-                self.state.watched.remove(&nonce);
-                self.answer_relayed(conn, AnswerHead::EMPTY);
-            }
+            // It goes with its session, and where the store has lost it.
+            Err(StoreError::Gone) => self.look_for_session(nonce),
             // The owner does not take it.
             Ok(LogPage { is_finished: true, .. }) => {
                 let refusal = relay.refusal.clone();
                 self.not_relayed(nonce, &refusal);
             }
-            _ if matches!(relay.stage, Stage::Posted) => {
-                let again = relay.due.min(self.now + LOOK_MS);
-                self.state.timers.set(Reason::Relay(nonce), again);
+            _ => self.look_for_end_again(nonce),
+        }
+    }
+
+    fn look_for_end_again(&mut self, nonce: StreamNonce) {
+        let Some(relay) = self.state.relays.by_stream.get_mut(&nonce) else { return };
+        relay.stage = Stage::Posted;
+        self.state.timers.set(Reason::Relay(nonce), relay.due.min(self.now + LOOK_MS));
+    }
+
+    /// Asks whether a session that is to end is there.
+    fn look_for_session(&mut self, nonce: StreamNonce) {
+        let principal = self.state.session.principal().map(Into::into);
+        let Some(relay) = self.state.relays.by_stream.get_mut(&nonce) else { return };
+        relay.stage = Stage::Sought;
+        let attach = Attach { principal, ..Attach::default() };
+        let ticket = self.cell.ticket(nonce, Operation::Attach(relay.conn));
+        self.state.timers.clear(Reason::Relay(nonce));
+        match self.cell.shared.store.attach(&self.cell.name, &attach, &ticket) {
+            Answer::Now(result) => self.looked_for_session(nonce, result),
+            Answer::Later => self.wait(ticket),
+        }
+    }
+
+    /// It is known whether a session that is to end is there, or the store could not tell.
+    pub(crate) fn looked_for_session(&mut self, nonce: StreamNonce, result: Result<Attached, StoreError>) {
+        let Some(relay) = self.state.relays.by_stream.get_mut(&nonce) else { return };
+        match result {
+            Err(error) => {
+                // Withdrawn once more, it is looked for again.
+                relay.stage = Stage::Withdrawing;
+                self.not_withdrawn(nonce, &error);
             }
-            _ => {}
+            Ok(Attached { session: None, .. }) => {
+                if let Some(relay) = self.is_relayed(nonce) {
+                    self.answer_relayed(relay.conn, AnswerHead::EMPTY);
+                }
+            }
+            Ok(_) if self.now < relay.due => self.look_for_end_again(nonce),
+            Ok(_) => {
+                let refusal = relay.refusal.clone();
+                self.not_relayed(nonce, &refusal);
+            }
         }
     }
 
@@ -337,6 +380,7 @@ impl Change<'_> {
                 self.look_at_log(nonce);
             }
             Stage::PostAgain | Stage::Posted | Stage::Withdrawing => self.withdraw_relay(nonce),
+            Stage::Sought => {}
         }
     }
 

@@ -29,6 +29,8 @@ pub(crate) enum Stage {
     Posted,
     /// The store is asked to take the message back, or is asked again.
     Withdrawing,
+    /// The store is asked for the session that is to end.
+    Sought,
 }
 
 /// A message that is on its way.
@@ -65,6 +67,10 @@ impl Relays {
 
     pub(crate) fn is_posting(&self, nonce: StreamNonce) -> bool {
         self.by_stream.get(&nonce).is_some_and(|relay| matches!(relay.stage, Stage::Posting(_)))
+    }
+
+    pub(crate) fn is_sought(&self, nonce: StreamNonce) -> bool {
+        self.by_stream.get(&nonce).is_some_and(|relay| matches!(relay.stage, Stage::Sought))
     }
 
     pub(crate) fn is_delete(&self, nonce: StreamNonce) -> bool {

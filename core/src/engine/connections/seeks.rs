@@ -106,6 +106,9 @@ impl Change<'_> {
         if self.state.relays.is_posting(nonce) {
             return self.posted(nonce, result);
         }
+        if self.state.relays.is_sought(nonce) {
+            return self.looked_for_session(nonce, result);
+        }
         let log = result.as_ref().ok().and_then(|attached| attached.log.as_ref());
         let readers = log.map(|log| log.page.readers);
         let mut is_sought = false;

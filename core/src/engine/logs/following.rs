@@ -53,24 +53,22 @@ impl Change<'_> {
         if self.state.relays.is_delete(nonce) {
             return self.looked_for_end(nonce, result.map(|(_, page)| page));
         }
-        let is_followed = self.state.followed.contains_key(&nonce);
         let found = match result {
             Ok(found) => Some(found),
             Err(StoreError::Gone) => None,
             Err(error) => {
                 log_later!(self, WARN, [stream = nonce.hex()], %stream, %error, "stream not looked up");
-                self.note_readers(nonce, None);
-                if is_followed {
+                if self.state.watched.contains_key(&nonce) {
                     self.state.timers.set(Reason::Look(nonce), self.now + FOLLOW_MS);
                 }
-                return;
+                return self.note_readers(nonce, None);
             }
         };
         if found.as_ref().is_some_and(|(_, page)| self.is_taken_over(page)) {
             return;
         }
         // First: a reader that is fenced gets nothing of what the log has besides (I4).
-        self.note_readers(nonce, found.as_ref().map(|(_, page)| page.readers));
+        self.note_readers(nonce, Some(found.as_ref().map_or(0, |(_, page)| page.readers)));
         if self.state.followed.contains_key(&nonce) {
             self.catch_up(nonce, found);
         }
@@ -128,9 +126,10 @@ impl Change<'_> {
         }
     }
 
-    /// It is time to look at a log. One that nobody reads any more is let go of.
+    /// It is time to look at a log. One of another process that nobody reads any more is let go of.
     pub(crate) fn look_or_let_go(&mut self, nonce: StreamNonce) {
-        if self.state.session.stream(nonce).is_some_and(|stream| stream.machine.has_readers()) {
+        let is_followed = self.state.followed.contains_key(&nonce);
+        if !is_followed || self.state.session.stream(nonce).is_some_and(|stream| stream.machine.has_readers()) {
             return self.look_at_log(nonce);
         }
         self.state.followed.remove(&nonce);

@@ -27,9 +27,16 @@ impl Watch for Cell {
         self.change(|change| {
             change.state.doubt_store();
             change.state.inbox.is_hinted = true;
-            let read: Vec<StreamNonce> =
-                change.state.watched.keys().copied().filter(|nonce| change.state.has_reader_here(*nonce)).collect();
-            read.into_iter().for_each(|nonce| change.look_because_of_a_hint(nonce));
+            let watched: Vec<StreamNonce> = change.state.watched.keys().copied().collect();
+            for nonce in watched {
+                if change.state.has_reader_here(nonce) {
+                    change.look_because_of_a_hint(nonce);
+                } else if let Some(watched) = change.state.watched.get_mut(&nonce) {
+                    // Whoever the store counts from now on, or has, is elsewhere.
+                    watched.readers = 0;
+                    watched.again |= watched.asking;
+                }
+            }
         });
     }
 }
@@ -87,9 +94,9 @@ impl Change<'_> {
     pub(crate) fn counted(&mut self, nonce: StreamNonce, readers: Option<u64>) {
         let is_counting = self.state.is_counting(nonce);
         let Some(watched) = self.state.watched.get_mut(&nonce) else { return };
-        watched.readers = watched.readers.max(readers.unwrap_or_default());
-        if readers.is_none() {
-            (watched.is_unsure, watched.again) = (true, true);
+        match readers {
+            Some(readers) => watched.readers = readers,
+            None => (watched.is_unsure, watched.again) = (true, true),
         }
         if !is_counting && !watched.asking && std::mem::take(&mut watched.again) {
             watched.asking = true;
@@ -109,7 +116,8 @@ impl Change<'_> {
             watched.again = true;
             return;
         }
-        watched.readers = watched.readers.max(readers.unwrap_or_default());
+        // Less than before where the store was set back, which answers in order (rule 11).
+        watched.readers = readers.unwrap_or(watched.readers);
         let again = !is_counting && std::mem::take(&mut watched.again);
         watched.asking = again;
         let is_taken = is_taken && !watched.is_unsure;

@@ -139,6 +139,8 @@ impl Change<'_> {
             Err(StoreError::Gone) => self.state.wants_stock = true,
             Err(error) => {
                 inbox.is_unsure = true;
+                // A store that was set back gives numbers again: what it took now may have one that was told.
+                inbox.after = 0;
                 self.state.timers.set(Reason::Inbox, self.now + ASK_AGAIN_MS);
                 log_later!(self, WARN, [], %error, "what other processes relay cannot be taken");
             }

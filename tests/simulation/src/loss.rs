@@ -1,0 +1,75 @@
+//! What the simulated store forgets: in time, and where it is set back.
+
+use tailrope_checker::Why;
+use tailrope_core::Ms;
+use tailrope_core::store::session_name;
+
+use crate::sea::Sea;
+
+/// How much of a session the store loses at most that was confirmed, in milliseconds.
+const LOST_MS: u64 = 20_000;
+
+impl Sea {
+    /// Retention. Returns when it is due next.
+    pub(crate) fn sweep(&mut self, owner: usize) -> Ms {
+        let (now, wall, retention_ms) = (self.now, self.wall(owner), self.retention_ms);
+        self.taken.retain(|_, until| *until > wall);
+        let mut next = Ms::NEVER;
+        let mut over = Vec::new();
+        for (key, log) in self.keys() {
+            let Some(due) = log.now().finished.map(|finished| finished + retention_ms) else { continue };
+            if due <= wall {
+                over.push(key);
+            } else {
+                next = next.min(now + due.since(wall));
+            }
+        }
+        for key in over {
+            self.count("logs expired");
+            self.forget(owner, &key, Why::Expired);
+        }
+        next
+    }
+
+    /// The store loses a log, or its last appends, or what a whole session was given last.
+    pub(crate) fn roll_back(&mut self, session: &str, stream: &str, by: u64) {
+        let name = session_name(session);
+        let time = Ms(self.now.0.saturating_sub(1 + by / 4 % LOST_MS));
+        let Some(known) = self.sessions.get_mut(&name) else { return };
+        let Some(nonce) = known.logs.iter().find(|(_, log)| log.name == *stream).map(|(nonce, _)| *nonce) else {
+            return;
+        };
+        let (mut lost, mut lost_ends) = (Vec::new(), 0);
+        known.logs.retain(|at, log| {
+            let (versions, was_finished) = (log.versions(), log.is_finished());
+            let is_kept = match by % 4 {
+                0 => *at != nonce,
+                1 => log.set_back_to(time),
+                // A withdrawal is not lost without what came to the inbox behind it.
+                _ => *at != nonce || known.inbox.is_withdrawn(at) || log.set_back_by(1 + (by / 4 % 3) as usize),
+            };
+            if !is_kept || log.versions() < versions {
+                lost.push(log.name.clone());
+                lost_ends += u64::from(is_kept && was_finished);
+            }
+            is_kept
+        });
+        if by % 4 == 1 {
+            let again = known.inbox.set_back_to(time);
+            lost.extend(again.iter().filter_map(|nonce| Some(known.logs.get(nonce)?.name.clone())));
+        }
+        known.inbox.retain(&known.logs);
+        let owner = known.owner;
+        self.set_back.insert(name);
+        self.owners.set_back(owner, by % 5, self.now);
+        self.count(
+            ["logs lost by the store", "sessions set back", "logs set back", "logs set back"][(by % 4) as usize],
+        );
+        *self.coverage.entry("ends lost by the store").or_default() += lost_ends;
+        for stream in lost {
+            self.gone(session, Some(stream), Why::StoreLost);
+        }
+        // The nodes have to connect again, and cannot know what they missed.
+        self.hint_all();
+    }
+}
