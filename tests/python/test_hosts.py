@@ -51,7 +51,10 @@ class Host:
 
 HOSTS = {
     "uvicorn": Host(("uvicorn", "--port", "{port}", APP), -signal.SIGTERM),
-    "uvicorn-workers": Host(("uvicorn", "--workers", "2", "--port", "{port}", APP)),
+    # A worker of a busy machine does not answer within the default of five seconds.
+    "uvicorn-workers": Host(
+        ("uvicorn", "--workers", "2", "--timeout-worker-healthcheck", "60", "--port", "{port}", APP)
+    ),
     "uvicorn-reload": Host(("uvicorn", "--reload", "--reload-dir", "{folder}", "--port", "{port}", APP)),
     "fastmcp-run": Host(
         ("fastmcp.cli", "run", f"{FILE}:mcp", "--transport", "http", "--port", "{port}"), -signal.SIGTERM
