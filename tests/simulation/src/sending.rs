@@ -128,6 +128,7 @@ impl World {
             Ok(Sent::Ahead) => {
                 self.count("messages that ran ahead");
                 if n != N::End {
+                    self.streams[stream].ahead += 1;
                     let (session, stream) = self.names(stream);
                     self.tell(Fact::Taken { session, stream, n });
                 }
