@@ -1,6 +1,6 @@
 //! What servers send and clients answer, and what is said of it.
 
-use tailrope_checker::{Fact, N, Probe, Why};
+use tailrope_checker::{Fact, N, Probe, Timed, Why};
 use tailrope_core::engine::{EngineError, OutgoingMessage, Sent};
 use tailrope_core::protocol::{Envelope, Kind, RequestId, jsonrpc};
 use tailrope_core::session::OutgoingKind;
@@ -128,6 +128,7 @@ impl World {
             Ok(Sent::Ahead) => {
                 self.count("messages that ran ahead");
                 if n != N::End {
+                    self.streams[stream].ahead += 1;
                     let (session, stream) = self.names(stream);
                     self.tell(Fact::Taken { session, stream, n });
                 }
@@ -155,8 +156,16 @@ impl World {
             Err(EngineError::Store(StoreError::TimedOut { .. }) | EngineError::SessionEnded) => {
                 Fact::Unsure { session, stream, n }
             }
+            Ok(false) | Err(_) if self.had(&session, &stream, n) => Fact::Unsure { session, stream, n },
             Ok(false) | Err(_) => Fact::Refused { session, stream, n },
         });
+    }
+
+    /// Whether the store held an event, and may have lost it with a set-back before its sender heard of it. Others may have sent it.
+    fn had(&self, session: &str, stream: &str, n: N) -> bool {
+        let sea = self.sea();
+        let is_it = |fact: &Timed| matches!(&fact.fact, Fact::Kept { session: of, stream: at, n: kept } if (&**of, &**at, *kept) == (session, stream, n));
+        sea.was_set_back(session) && sea.facts.iter().any(is_it)
     }
 
     pub(crate) fn take_outcomes(&mut self, session: usize) {

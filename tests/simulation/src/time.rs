@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tailrope_checker::{Probe, Why};
+use tailrope_checker::{Fact, N, Probe, Why};
 use tailrope_core::Ms;
 use tailrope_core::engine::Clock;
 
 use crate::node_store::Mode;
 use crate::reader::Asked;
 use crate::sea::Hint;
-use crate::world::{Node, World, node};
+use crate::world::{Node, Session, Stream, World, node};
 
 /// By then everybody has given a sign after an outage.
 const BACK_MS: u64 = 1_000;
@@ -127,6 +127,33 @@ impl World {
         }
         for session in 0..self.sessions.len() {
             self.take_outcomes(session);
+        }
+    }
+
+    /// What an owner runs that another process took for gone ends, also what that process does not know of.
+    fn note_fenced(&mut self) {
+        for at in 0..self.sessions.len() {
+            let Session { name, home, is_fenced, .. } = &self.sessions[at];
+            let has_ended = home.as_ref().is_some_and(|(_, handle)| handle.has_ended());
+            if has_ended && !is_fenced && self.sea().is_inherited(name) {
+                self.sessions[at].is_fenced = true;
+                self.count("sessions that ended because another process has them");
+                self.permit_ends(at, Why::OwnerLost);
+                self.note_unborn(at);
+            }
+        }
+    }
+
+    /// An owner does not know that the store has a log of whose first append it has not heard, and without an id its client can
+    /// not come back for it.
+    fn note_unborn(&self, session: usize) {
+        let is_unborn =
+            |stream: &&Stream| stream.session == session && stream.ids.is_empty() && stream.ahead == stream.emitted;
+        for stream in self.streams.iter().filter(is_unborn) {
+            for n in (1..=stream.emitted).map(N::Event) {
+                let (session, stream) = (self.sessions[session].name.clone(), stream.name.clone());
+                self.tell(Fact::Unsure { session, stream, n });
+            }
         }
     }
 

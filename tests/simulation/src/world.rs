@@ -79,6 +79,8 @@ pub(crate) struct Stream {
     pub(crate) name: String,
     pub(crate) request: Option<i64>,
     pub(crate) emitted: u64,
+    /// So many of them ran ahead of the store.
+    pub(crate) ahead: u64,
     pub(crate) is_answered: bool,
     /// Its request came to another process than its session's.
     pub(crate) is_relayed: bool,
@@ -205,13 +207,14 @@ impl World {
             request: request.map(|id| json!(id)),
             revision: Some(revision.as_str().to_owned()),
         });
-        let (emitted, is_answered, is_relayed, begun, is_refused, ids, asked) = Default::default();
+        let (emitted, ahead, is_answered, is_relayed, begun, is_refused, ids, asked) = Default::default();
         let last_news = Ms(0);
         self.streams.push(Stream {
             session,
             name,
             request,
             emitted,
+            ahead,
             is_answered,
             is_relayed,
             begun,
@@ -452,19 +455,6 @@ impl World {
         let requests = self.streams.iter().filter(|stream| stream.session == session && stream.request.is_some());
         let mut sea = self.sea();
         requests.for_each(|stream| sea.gone(&self.sessions[session].name, Some(stream.name.clone()), why));
-    }
-
-    /// What an owner runs that another process took for gone ends, also what that process does not know of.
-    pub(crate) fn note_fenced(&mut self) {
-        for at in 0..self.sessions.len() {
-            let Session { name, home, is_fenced, .. } = &self.sessions[at];
-            let has_ended = home.as_ref().is_some_and(|(_, handle)| handle.has_ended());
-            if has_ended && !is_fenced && self.sea().is_inherited(name) {
-                self.sessions[at].is_fenced = true;
-                self.count("sessions that ended because another process has them");
-                self.permit_ends(at, Why::OwnerLost);
-            }
-        }
     }
 
     fn probe(&mut self, stream: usize, node: usize) {
