@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 # A busy machine with a slow disk is no fault; a stock server that hangs is to be found out soon.
-WAIT_S = 4.0 if os.environ.get("TAILROPE_TEST_TRANSPORT") == "stock" else 15.0
+WAIT_S = 4.0 if os.environ.get("TAILROPE_TEST_TRANSPORT") == "stock" else 60.0
 
 ACCEPT = "application/json, text/event-stream"
 LINE_END = re.compile(rb"\r\n|\r|\n")
