@@ -23,7 +23,7 @@ impl World {
             let reader = &self.readers[at];
             let (session, stream) = (&self.sessions[reader.session].name, &self.streams[reader.stream].name);
             let owner = self.nodes[reader.node].store.owner;
-            if reader.is_reading() && self.sea().is_closed_at(session, stream, owner) {
+            if reader.is_reading() && self.sea().is_closed_at(session, stream, owner, reader.came) {
                 self.not_closed(at, "its log says that it is closed, and it is open");
             }
         }

@@ -77,9 +77,9 @@ impl Log {
         self.now().head
     }
 
-    /// Whether the readers that are at this store object came before the last close of readers elsewhere.
-    pub(crate) fn is_closed_at(&self, observer: usize) -> bool {
-        self.closed.is_some_and(|closed| self.came.get(&observer).is_some_and(|came| *came < closed))
+    /// Whether a reader that is at this store object, and came there with this step, came before the last close of readers elsewhere.
+    pub(crate) fn is_closed_at(&self, observer: usize, came: u64) -> bool {
+        self.closed.is_some_and(|closed| self.came.get(&observer).is_some_and(|last| came.max(*last) < closed))
     }
 
     pub(crate) fn is_finished(&self) -> bool {

@@ -54,6 +54,8 @@ pub(crate) struct Reader {
     pub(crate) retry_ms: Option<u32>,
     /// The process has taken the request up.
     is_told: bool,
+    /// How many steps the store had done by then.
+    pub(crate) came: u64,
     state: State,
     has_head: bool,
     pub(crate) status: Option<u16>,
@@ -77,6 +79,7 @@ impl Reader {
             relay,
             retry_ms: None,
             is_told: false,
+            came: 0,
             state: State::Asked(asked),
             has_head: false,
             status: None,
@@ -104,10 +107,12 @@ impl Reader {
 impl World {
     /// The request reaches the process: that makes it the newest one, however long it has to wait for the store.
     fn tell_open(&mut self, at: usize, asked: &Asked) {
-        let Reader { stream, node, probe, is_told, .. } = &mut self.readers[at];
+        let steps = self.sea().steps;
+        let Reader { stream, node, probe, is_told, came, .. } = &mut self.readers[at];
         if std::mem::replace(is_told, true) {
             return;
         }
+        *came = steps;
         let (stream, node, probe) = (&self.streams[*stream], *node, *probe);
         let pair = if let Asked::Probe(_, pair) = asked { Some(pair.to_string()) } else { None };
         self.tell(Fact::Open(Open {

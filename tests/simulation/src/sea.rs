@@ -80,7 +80,7 @@ pub(crate) struct Sea {
     /// The sessions of which something was lost.
     pub(crate) set_back: BTreeSet<Arc<str>>,
     /// Counts what readers and closes do to logs.
-    steps: u64,
+    pub(crate) steps: u64,
     /// The test's names for sessions, by what the store knows them by.
     names: BTreeMap<Arc<str>, String>,
     owner_lost_ms: Vec<u64>,
@@ -145,11 +145,12 @@ impl Sea {
         self.sessions.contains_key(&session_name(session))
     }
 
-    /// Whether a reader that is at a store object came there before the log said that such readers are closed.
-    pub(crate) fn is_closed_at(&self, session: &str, stream: &str, observer: usize) -> bool {
+    /// Whether a reader that is at a store object, and came with this step, was there before the log said that such readers are
+    /// closed. One that comes while the store fails is not counted, so the last count may be of another one.
+    pub(crate) fn is_closed_at(&self, session: &str, stream: &str, observer: usize, came: u64) -> bool {
         self.sessions.get(&session_name(session)).is_some_and(|known| {
             let log = known.logs.values().find(|log| log.name == stream);
-            known.owner != observer && log.is_some_and(|log| log.is_closed_at(observer))
+            known.owner != observer && log.is_some_and(|log| log.is_closed_at(observer, came))
         })
     }
 
