@@ -76,6 +76,11 @@ impl Shared {
         u16::from_le_bytes(self.randomness.take())
     }
 
+    /// A pause of up to a quarter less, so that what begins together does not go on together. In milliseconds.
+    pub(crate) fn shortened_ms(&self, pause_ms: u64) -> u64 {
+        pause_ms - pause_ms / 4 * u64::from(self.jitter()) / u64::from(u16::MAX)
+    }
+
     /// In the child of a fork no lock may be touched: a thread of the store may have held it.
     pub(crate) fn is_forked(&self) -> bool {
         self.forked.load(Ordering::Relaxed)

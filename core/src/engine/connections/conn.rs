@@ -111,7 +111,7 @@ impl Conn {
             outbox: Vec::new(),
             wake,
             key,
-            // Whoever opens a connection polls it first.
+            // The caller that opens a connection polls it first.
             awake: true,
             page_bytes: PAGE_BYTES,
             origin,

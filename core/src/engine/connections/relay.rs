@@ -27,7 +27,7 @@ use crate::engine::sessions::timers::Reason;
 use crate::exchange::{Action, Admission, AnswerHead, Join, Relayed};
 use crate::protocol::{NotRelayed, Origin, Refusal, RequestId, StreamNonce};
 use crate::session::{SynthesizedEnd, refusal_payload, same_end};
-use crate::store::{Answer, Attach, Attached, LogPage, Message, Operation, Owner, ReadLimit, StoreError, Ticket};
+use crate::store::{Answer, Attach, Attached, LogPage, Message, Operation, ReadLimit, StoreError, Ticket};
 use crate::stream::{Chain, ConnectionId, Seq};
 use crate::sync::{Arc, Weak};
 
@@ -111,12 +111,6 @@ impl SessionHandle {
     }
 }
 
-impl Cell {
-    fn is_alive(&self, owner: Option<Owner>) -> bool {
-        owner.is_none_or(|owner| owner.unseen_ms < self.shared.options.owner_lost_ms)
-    }
-}
-
 impl Change<'_> {
     /// Asks the store to take a message, and what has become of its log.
     fn post(&mut self, nonce: StreamNonce) {
@@ -171,7 +165,7 @@ impl Change<'_> {
         let has_begun = page.head > 0 || *is_finished;
         let Some(relay) = self.state.relays.by_stream.get_mut(&nonce) else { return };
         (relay.message, relay.stage) = (None, Stage::Posted);
-        if !has_begun && !self.cell.is_alive(*owner) {
+        if !has_begun && self.cell.is_gone(*owner) {
             relay.refusal = wording.session_ended();
             return self.withdraw_relay(nonce);
         }
@@ -384,7 +378,7 @@ impl Change<'_> {
         }
     }
 
-    /// The session is let go of here: whoever was told nothing is told that its request does not begin.
+    /// The session is let go of here: clients that were told nothing hear that their requests do not begin.
     pub(crate) fn end_relays(&mut self) {
         for (nonce, relay) in std::mem::take(&mut self.state.relays.by_stream) {
             if self.is_unanswered(relay.conn) {

@@ -119,7 +119,7 @@ impl Change<'_> {
             self.state.followed.remove(&nonce);
             self.state.timers.clear(Reason::Look(nonce));
         } else {
-            self.state.timers.set(Reason::Look(nonce), self.now + self.follow_pause_ms());
+            self.state.timers.set(Reason::Look(nonce), self.now + self.cell.shared.shortened_ms(FOLLOW_MS));
         }
         if is_left {
             self.inherit();
@@ -135,11 +135,5 @@ impl Change<'_> {
         self.state.followed.remove(&nonce);
         self.state.session.let_go(nonce);
         self.state.watched.remove(&nonce);
-    }
-
-    /// The pause before the next look. It is up to a quarter shorter, so that logs followed together are not looked at
-    /// together.
-    fn follow_pause_ms(&self) -> u64 {
-        FOLLOW_MS - FOLLOW_MS / 4 * u64::from(self.cell.shared.jitter()) / u64::from(u16::MAX)
     }
 }

@@ -32,7 +32,7 @@ impl Watch for Cell {
                 if change.state.has_reader_here(nonce) {
                     change.look_because_of_a_hint(nonce);
                 } else if let Some(watched) = change.state.watched.get_mut(&nonce) {
-                    // Whoever the store counts from now on, or has, is elsewhere.
+                    // Every reader that the store counts is elsewhere.
                     watched.readers = 0;
                     watched.again |= watched.asking;
                 }

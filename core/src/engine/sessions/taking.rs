@@ -23,11 +23,11 @@ use crate::stream::{Chain, Input};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 
-/// Pause between two looks into an inbox, for hints that were lost. It is up to a quarter shorter, so that sessions that opened
-/// together do not look together.
+/// Pause between two looks into an inbox, for hints that were lost.
 const LOOK_MS: u64 = 300_000;
 /// Pause before a store that could not tell is asked again.
 const ASK_AGAIN_MS: u64 = 500;
+
 impl SessionHandle {
     /// From now on the host takes what other processes relay to the session. What comes to a session of a host that does not is
     /// refused.
@@ -119,7 +119,7 @@ impl Change<'_> {
     /// Others may post to the session from now on: hints of it may be lost.
     pub(crate) fn look_rarely(&mut self) {
         if !self.cell.is_adopted() {
-            let pause_ms = LOOK_MS - LOOK_MS / 4 * u64::from(self.cell.shared.jitter()) / u64::from(u16::MAX);
+            let pause_ms = self.cell.shared.shortened_ms(LOOK_MS);
             self.state.timers.set(Reason::Inbox, self.now + pause_ms);
         }
     }
