@@ -2,8 +2,8 @@
 
 A session manager answers 404 for every session that is not its own. Where the store outlives the process the session
 may live in another one, or have lived before a restart: then its streams are read here, as its transport would serve
-them, and what else comes for it is relayed to its process. Whoever may not use the session gets the manager's own
-answer, as for a session that never was.
+them, and what else comes for it is relayed to its process. A user who may not use the session gets the
+manager's own answer, as for a session that never was.
 """
 
 from __future__ import annotations
