@@ -87,7 +87,7 @@ impl Change<'_> {
                 self.input(nonce, input);
             }
             (Operation::Look(after), Outcome::Page(result)) => {
-                self.looked(nonce, result.map(|page| (after, page)));
+                self.looked(ticket, result.map(|page| (after, page)));
             }
             (Operation::Attach(conn), Outcome::Attached(result)) => {
                 self.attached((nonce, conn), result);

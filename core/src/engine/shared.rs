@@ -140,6 +140,12 @@ impl Shared {
         (self.idle_ms.load(Ordering::Relaxed) / 4).clamp(1, max)
     }
 
+    /// How often the owner of a session hears that its client is connected here.
+    pub(crate) fn sign_ms(&self) -> u64 {
+        const MAX_SIGN_MS: u64 = 300_000;
+        (self.idle_ms.load(Ordering::Relaxed) / 4).clamp(1, MAX_SIGN_MS)
+    }
+
     /// The session with this number, while it has not ended.
     pub(crate) fn cell(&self, number: u64) -> Option<Arc<Cell>> {
         match lock(&self.timed).get(&number)? {

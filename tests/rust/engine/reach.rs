@@ -1,15 +1,18 @@
 //! What an owner knows and says of readers in another process: closes and holds reach them (O9), and they are a sign of
 //! their client (O8).
 
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use crate::kit::common::{NEW, call, id, listen, notify, read_now, respond, resume};
+use crate::kit::common::{Bench, NEW, call, id, listen, notify, read_now, respond, resume};
+use crate::kit::fleet::Fleet;
 use crate::kit::folder::Folder;
 use crate::kit::processes::{
     PATIENCE, adopt_known, begun, ended, events, has, open_session, process, read_until, wait_for_a_takeover,
 };
+use crate::kit::relaying::{adopt, initialized, open, relay, serve, tool_call};
 use serde_json::json;
-use tailrope_core::engine::Clock;
+use tailrope_core::engine::{Clock, Options};
 use tailrope_core::stream::CloseReason;
 
 #[test]
@@ -109,4 +112,48 @@ fn o8_a_reader_in_another_process_is_a_sign_of_its_client() {
         wait_for_a_takeover(&here, polls);
         assert_eq!(session.idle_in_ms(), Some(max_detached_ms), "its call goes on");
     }
+}
+
+/// Time passes. Returns how often a host is told that a session is idle.
+fn idle_in(fleet: &Fleet, ms: u64) -> usize {
+    let tick = |bench: &Bench| {
+        bench.clock.advance(250);
+        bench.engine.tick().len()
+    };
+    let all = (0..ms / 250).map(|_| {
+        fleet.settle();
+        fleet.benches.iter().map(tick).sum::<usize>()
+    });
+    all.sum()
+}
+
+#[test]
+fn o8_a_silent_connection_in_another_process_keeps_a_session_and_its_call() {
+    let options = Options { max_detached_ms: 60_000, session_idle_ms: 40_000, ..Options::default() };
+    let fleet = Fleet::with(2, options);
+    let owner = open(&fleet, NEW);
+    let seen = adopt(&fleet, 1);
+    let calls = relay(&seen, &tool_call(1));
+    fleet.settle();
+    assert_eq!(serve(&owner), ["tools/call 1"]);
+    let before = fleet.usage().streams;
+    assert_eq!(idle_in(&fleet, 90_000), 0, "its client waits at the other process");
+    assert_eq!(fleet.usage().streams, before, "nothing is left of the signs");
+    assert_eq!(serve(&owner), Vec::<String>::new(), "they are not for the host");
+    drop(calls);
+    assert_ne!(idle_in(&fleet, 80_000), 0, "without it the session is idle");
+}
+
+#[test]
+fn o8_a_session_is_not_idle_before_it_is_looked_whether_others_have_its_client() {
+    let options = Options { max_detached_ms: 60_000, session_idle_ms: 40_000, ..Options::default() };
+    let fleet = Fleet::with(2, options);
+    let owner = open(&fleet, NEW);
+    drop(call(&owner, 1));
+    // No hint comes through, and the rare look is far away.
+    fleet.nodes[0].is_deaf.store(true, Ordering::SeqCst);
+    drop(relay(&adopt(&fleet, 1), &initialized()));
+    assert_eq!(idle_in(&fleet, 75_000), 0, "a message waited for it");
+    assert_eq!(serve(&owner), ["notifications/initialized"]);
+    assert_ne!(idle_in(&fleet, 75_000), 0, "nothing came any more");
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::kit::any_order::{AnyOrder, is_attach, process_in_any_order};
+use crate::kit::any_order::{AnyOrder, is_attach, is_look, process_in_any_order};
 use crate::kit::common::{Bell, Bench, NEW, OLD, broadcast, call, listen, notify, read_now, respond, resume};
 use crate::kit::folder::Folder;
 use crate::kit::processes::{
@@ -100,6 +100,26 @@ fn i4_a_listener_gets_nothing_before_it_is_counted() {
     answer(&store);
     assert_eq!(events(&read_until(&there, &elsewhere, has(1))), [json!({"event": 1, "is": "a"})]);
     assert_eq!(events(&read_until(&there, &listener, has(1))), [json!({"event": 1, "is": "b"})]);
+}
+
+#[test]
+fn i4_a_look_from_before_a_reader_was_counted_takes_nothing_from_it() {
+    let folder = Folder::new();
+    let (here, (there, store)) = (process(&folder, 0), process_in_any_order(&folder));
+    let session = open_session(&here, "s", NEW);
+    until_stored(&here, || broadcast(&session, "a").unwrap());
+    let seen = adopt_known(&there);
+    drop(read_until(&there, &listen(&seen), has(1)));
+    let one = listen(&seen);
+    read_until(&there, &one, begun);
+    store.hold(is_look);
+    store.wait_for(&there, 1);
+    let two = listen(&seen);
+    read_until(&there, &two, begun);
+    answer(&store);
+    there.advance(1_000);
+    broadcast(&session, "b").unwrap();
+    assert_eq!(events(&read_until(&there, &two, has(1))), [json!({"event": 2, "is": "b"})], "it is the newest reader");
 }
 
 #[test]

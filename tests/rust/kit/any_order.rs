@@ -20,6 +20,10 @@ pub(crate) fn is_attach(operation: &Operation) -> bool {
     matches!(operation, Operation::Attach(_))
 }
 
+pub(crate) fn is_look(operation: &Operation) -> bool {
+    matches!(operation, Operation::Look(_))
+}
+
 /// Everything is done by the store within; what of its answers is held the test passes on.
 pub(crate) struct AnyOrder {
     inner: Arc<dyn EventStore>,

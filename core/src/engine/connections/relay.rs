@@ -21,7 +21,6 @@ use crate::engine::lines::log_later;
 use crate::engine::logs::following::FOLLOW_MS;
 use crate::engine::logs::reading::PAGE_EVENTS;
 use crate::engine::sessions::SessionHandle;
-use crate::engine::sessions::cell::Cell;
 use crate::engine::sessions::change::Change;
 use crate::engine::sessions::timers::Reason;
 use crate::exchange::{Action, Admission, AnswerHead, Join, Relayed};
@@ -29,7 +28,7 @@ use crate::protocol::{NotRelayed, Origin, Refusal, RequestId, StreamNonce};
 use crate::session::{SynthesizedEnd, refusal_payload, same_end};
 use crate::store::{Answer, Attach, Attached, LogPage, Message, Operation, ReadLimit, StoreError, Ticket};
 use crate::stream::{Chain, ConnectionId, Seq};
-use crate::sync::{Arc, Weak};
+use crate::sync::Arc;
 
 /// Pause before a store that could not take a message is asked again.
 const POST_AGAIN_MS: u64 = 250;
@@ -134,6 +133,24 @@ impl Change<'_> {
             Answer::Now(result) => self.posted(nonce, result),
             Answer::Later => self.wait(ticket),
         }
+    }
+
+    /// Tells the owner now and then that its client is connected here, where nothing else tells it: a message of no bytes (O8).
+    pub(crate) fn sign_for_client(&mut self) {
+        let again = self.now + self.cell.shared.sign_ms();
+        if self.now < *self.state.sign_at.get_or_insert(again) {
+            return;
+        }
+        self.state.sign_at = Some(again);
+        let nonce = self.cell.shared.nonce();
+        let attach = Attach {
+            stream: Some(nonce),
+            principal: self.state.session.principal().map(Into::into),
+            message: Some(Message { about: RequestId::encode_all(&[]).into(), body: Bytes::new() }),
+            ..Attach::default()
+        };
+        let ticket = self.cell.ticket_of_nobody(nonce, Operation::Attach(0));
+        let _ = self.cell.shared.store.attach(&self.cell.name, &attach, &ticket);
     }
 
     /// The store has taken a message, or could not.
@@ -297,8 +314,9 @@ impl Change<'_> {
     }
 
     /// A look at the log of a request that the session ends.
-    pub(crate) fn looked_for_end(&mut self, nonce: StreamNonce, result: Result<LogPage, StoreError>) {
-        self.note_readers(nonce, None);
+    pub(crate) fn looked_for_end(&mut self, ticket: &Ticket, result: Result<LogPage, StoreError>) {
+        let Ticket { nonce, number, .. } = *ticket;
+        self.note_readers(nonce, number, None);
         let Some(relay) = self.state.relays.by_stream.get_mut(&nonce) else { return };
         if !matches!(relay.stage, Stage::Posted) {
             return;
@@ -382,8 +400,7 @@ impl Change<'_> {
     pub(crate) fn end_relays(&mut self) {
         for (nonce, relay) in std::mem::take(&mut self.state.relays.by_stream) {
             if self.is_unanswered(relay.conn) {
-                let nobody: Weak<Cell> = Weak::new();
-                let ticket = Ticket { to: nobody, ..self.cell.ticket(nonce, Operation::Withdraw) };
+                let ticket = self.cell.ticket_of_nobody(nonce, Operation::Withdraw);
                 let end = refusal_payload(&relay.requests, &relay.refusal);
                 let _ = self.cell.shared.store.withdraw(self.now, &self.cell.key(nonce), &end, &ticket);
             }

@@ -13,7 +13,7 @@ use crate::engine::sessions::change::Change;
 use crate::engine::sessions::timers::Reason;
 use crate::protocol::{RequestId, StreamNonce};
 use crate::session::{SynthesizedEnd, stream_end};
-use crate::store::{Answer, LogPage, Operation, ReadLimit, StoreError};
+use crate::store::{Answer, LogPage, Operation, ReadLimit, StoreError, Ticket};
 use crate::stream::{Chain, Input, Seq};
 
 /// Pause between two looks at a log that is followed. Hints come before: this is for those that are lost,
@@ -40,7 +40,7 @@ impl Change<'_> {
         let limit = ReadLimit { up_to: Seq::MAX, events, bytes: PAGE_BYTES };
         let ticket = self.cell.ticket(nonce, Operation::Look(after));
         match self.cell.shared.store.read(&self.cell.key(nonce), after, limit, &ticket) {
-            Answer::Now(result) => self.looked(nonce, result.map(|page| (after, page))),
+            Answer::Now(result) => self.looked(&ticket, result.map(|page| (after, page))),
             Answer::Later => {
                 self.state.timers.clear(Reason::Look(nonce));
                 self.wait(ticket);
@@ -49,9 +49,10 @@ impl Change<'_> {
     }
 
     /// A look has told what the log is like, or could not.
-    pub(crate) fn looked(&mut self, nonce: StreamNonce, result: Result<(Seq, LogPage), StoreError>) {
+    pub(crate) fn looked(&mut self, ticket: &Ticket, result: Result<(Seq, LogPage), StoreError>) {
+        let Ticket { nonce, number, .. } = *ticket;
         if self.state.relays.is_delete(nonce) {
-            return self.looked_for_end(nonce, result.map(|(_, page)| page));
+            return self.looked_for_end(ticket, result.map(|(_, page)| page));
         }
         let found = match result {
             Ok(found) => Some(found),
@@ -61,14 +62,14 @@ impl Change<'_> {
                 if self.state.watched.contains_key(&nonce) {
                     self.state.timers.set(Reason::Look(nonce), self.now + FOLLOW_MS);
                 }
-                return self.note_readers(nonce, None);
+                return self.note_readers(nonce, number, None);
             }
         };
         if found.as_ref().is_some_and(|(_, page)| self.is_taken_over(page)) {
             return;
         }
         // First: a reader that is fenced gets nothing of what the log has besides (I4).
-        self.note_readers(nonce, Some(found.as_ref().map_or(0, |(_, page)| page.readers)));
+        self.note_readers(nonce, number, Some(found.as_ref().map_or(0, |(_, page)| page.readers)));
         if self.state.followed.contains_key(&nonce) {
             self.catch_up(nonce, found);
         }
@@ -129,7 +130,11 @@ impl Change<'_> {
     /// It is time to look at a log. One of another process that nobody reads any more is let go of.
     pub(crate) fn look_or_let_go(&mut self, nonce: StreamNonce) {
         let is_followed = self.state.followed.contains_key(&nonce);
-        if !is_followed || self.state.session.stream(nonce).is_some_and(|stream| stream.machine.has_readers()) {
+        let is_read = self.state.session.stream(nonce).is_some_and(|stream| stream.machine.has_readers());
+        if is_followed && is_read {
+            self.sign_for_client();
+        }
+        if !is_followed || is_read {
             return self.look_at_log(nonce);
         }
         self.state.followed.remove(&nonce);

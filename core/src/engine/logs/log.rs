@@ -59,6 +59,8 @@ pub(crate) struct Writing {
 pub(crate) struct Watched {
     /// How many readers are known of.
     pub(crate) readers: u64,
+    /// When the last reader that is here was counted, among the numbers of what the store is asked.
+    pub(crate) counted: u64,
     /// The last of them may be one from here that got no answer: it takes the stream from nobody.
     pub(crate) is_unsure: bool,
     /// The log is looked at because of a hint.

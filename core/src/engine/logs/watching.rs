@@ -79,7 +79,7 @@ impl Change<'_> {
         self.state.watched.entry(nonce).or_default();
     }
 
-    fn look_because_of_a_hint(&mut self, nonce: StreamNonce) {
+    pub(crate) fn look_because_of_a_hint(&mut self, nonce: StreamNonce) {
         let is_counting = self.state.is_counting(nonce);
         let Some(watched) = self.state.watched.get_mut(&nonce) else { return };
         if watched.asking || is_counting {
@@ -94,6 +94,7 @@ impl Change<'_> {
     pub(crate) fn counted(&mut self, nonce: StreamNonce, readers: Option<u64>) {
         let is_counting = self.state.is_counting(nonce);
         let Some(watched) = self.state.watched.get_mut(&nonce) else { return };
+        watched.counted = self.cell.shared.number();
         match readers {
             Some(readers) => watched.readers = readers,
             None => (watched.is_unsure, watched.again) = (true, true),
@@ -104,19 +105,21 @@ impl Change<'_> {
         }
     }
 
-    /// A look has told how many readers there were; none when it could not. Whether one elsewhere has taken the stream.
-    /// The log is looked at again when another hint came meanwhile.
-    pub(crate) fn note_readers(&mut self, nonce: StreamNonce, readers: Option<u64>) {
+    /// A look with this number has told how many readers there were; none when it could not. Whether one elsewhere has taken
+    /// the stream. The log is looked at again when another hint came meanwhile.
+    pub(crate) fn note_readers(&mut self, nonce: StreamNonce, asked: u64, readers: Option<u64>) {
         let is_counting = self.state.is_counting(nonce);
         let Some(watched) = self.state.watched.get_mut(&nonce) else { return };
         watched.asking = false;
+        // What a look told of the time before does not count any more.
+        let readers = readers.filter(|readers| asked > watched.counted || *readers >= watched.readers);
         let is_taken = readers.is_some_and(|readers| readers > watched.readers);
         if is_taken && is_counting {
             // Whose reader is the newer one is known when ours has its number.
             watched.again = true;
             return;
         }
-        // Less than before where the store was set back, which answers in order (rule 11).
+        // Less than before where the store was set back.
         watched.readers = readers.unwrap_or(watched.readers);
         let again = !is_counting && std::mem::take(&mut watched.again);
         watched.asking = again;

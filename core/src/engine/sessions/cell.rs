@@ -63,10 +63,14 @@ pub(crate) struct State {
     pub(crate) is_fenced: bool,
     /// The session's owner, of one that lives elsewhere, as it was seen last.
     pub(crate) owner: Option<Owner>,
+    /// When that owner is told next that its client is connected here.
+    pub(crate) sign_at: Option<Ms>,
     /// What its handlers have sent since the writers of connections ran.
     pub(crate) pace: Pace,
     /// A host that was told that the session is idle, and keeps it, is not told again before this time.
     pub(crate) idle_again: Ms,
+    /// The last sign of the client when it was looked whether other processes know of a later one.
+    pub(crate) looked_since: Option<Ms>,
     /// It is about to end, for a newer session or because another process has it: nothing opens in it any more.
     pub(crate) is_ending: bool,
     /// The version of what is known of the session that the store was given last; none where it is to be given it again.
@@ -155,8 +159,10 @@ impl Cell {
                 epoch,
                 is_fenced: false,
                 owner: None,
+                sign_at: None,
                 pace,
                 idle_again: Ms(0),
+                looked_since: None,
                 is_ending: false,
                 facts_put: None,
                 wants_stock: false,
@@ -179,6 +185,12 @@ impl Cell {
         Ticket { to, nonce, operation, number: self.shared.number() }
     }
 
+    /// For what nobody waits for.
+    pub(crate) fn ticket_of_nobody(&self, nonce: StreamNonce, operation: Operation) -> Ticket {
+        let to: Weak<Self> = Weak::new();
+        Ticket { to, ..self.ticket(nonce, operation) }
+    }
+
     /// Sets after how long without anything the session is idle, in milliseconds; 0 is never.
     pub(crate) fn set_idle_ms(&self, idle_ms: u64) {
         self.shared.note_idle_ms(idle_ms);
@@ -189,6 +201,7 @@ impl Cell {
     pub(crate) fn adopt(&self, record: &SessionRecord) {
         self.keeps_logs.store(true, Ordering::SeqCst);
         self.adopted.store(true, Ordering::SeqCst);
+        self.shared.note_idle_ms(self.shared.options.session_idle_ms);
         let SessionRecord { revision, retry_ms, list_changed, standalone, .. } = *record;
         lock(&self.state).session.adopt(revision, retry_ms, list_changed, standalone);
     }

@@ -156,6 +156,11 @@ impl Change<'_> {
             return;
         }
         let requests = RequestId::decode_all(&message.about).unwrap_or_default();
+        if requests.is_empty() && message.body.is_empty() {
+            // A process that has its client says so (O8).
+            self.state.session.contact(self.now);
+            return self.cell.shared.store.drop_stream(&self.cell.key(nonce), self.state.epoch);
+        }
         if self.state.inbox.has_begun_before(nonce) {
             // Its log was over, and is there again.
             if requests.is_empty() {
@@ -224,7 +229,8 @@ impl Change<'_> {
         let opened = self.state.session.open_requests(self.now, nonce, requests, initialize, None, &mut self.steps);
         opened.map_err(|duplicate| wording.in_flight_already(&duplicate))?;
         self.opened(nonce);
-        // Who posted it reads it.
+        // Who posted it reads it, and is counted.
+        self.counted(nonce, Some(1));
         self.input(nonce, Input::Taken);
         Ok(())
     }

@@ -3,9 +3,11 @@
 
 use crate::Ms;
 use crate::engine::lines::log_later;
+use crate::engine::logs::following::FOLLOW_MS;
 use crate::engine::sessions::cell::{Cell, State};
 use crate::engine::sessions::change::Change;
 use crate::engine::sessions::timers::Reason;
+use crate::protocol::StreamNonce;
 use crate::store::{Complete, Outcome, StoreError, Ticket};
 
 impl Cell {
@@ -36,10 +38,12 @@ impl Cell {
                 change.time_has_come(reason);
                 change.perform();
             }
-            let is_idle = change.state.idle_deadline(self) <= change.now;
-            if is_idle {
-                change.state.idle_again = change.now + self.shared.max_pause_ms();
+            if change.state.idle_deadline(self) > change.now {
+                return false;
             }
+            let is_idle = change.is_known_to_be_idle();
+            let pause_ms = if is_idle { self.shared.max_pause_ms() } else { FOLLOW_MS };
+            change.state.idle_again = change.now + pause_ms;
             is_idle
         })
     }
@@ -61,6 +65,22 @@ impl Change<'_> {
             Reason::Relay(nonce) => self.relay_is_due(nonce),
             Reason::Inbox => self.look_without_a_hint(),
         }
+    }
+
+    /// Whether no other process knows of a later sign of the client: the hint of it may be lost, so that it is looked for
+    /// before the session counts as idle (O8).
+    fn is_known_to_be_idle(&mut self) -> bool {
+        if !self.state.is_watching {
+            return true;
+        }
+        let since = Some(self.state.session.last_contact());
+        if std::mem::replace(&mut self.state.looked_since, since) != since {
+            self.state.inbox.is_hinted = true;
+            let watched: Vec<StreamNonce> = self.state.watched.keys().copied().collect();
+            watched.into_iter().for_each(|nonce| self.look_because_of_a_hint(nonce));
+            return false;
+        }
+        !self.state.inbox.is_asking && !self.state.watched.values().any(|watched| watched.asking)
     }
 
     /// A question of the store waits for its answer.
