@@ -137,7 +137,7 @@ impl Process {
         let follow = |(session, reader): &(SessionHandle, usize)| {
             let cursor = lock(&other.readers)[*reader].cursor.clone().expect("it is primed");
             let (wake, key) = (Arc::new(NoWake), 0);
-            let look_up = self.engine.adopt_session(session.id(), None, Some(&cursor), DIALECT, wake, key);
+            let look_up = self.engine.look_up_session(session.id(), None, Some(&cursor), DIALECT, wake, key);
             let look_up = look_up.expect("it can be looked up");
             let mut found = None;
             wait_until("the store tells of the session", || {

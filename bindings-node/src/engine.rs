@@ -13,12 +13,12 @@ use tailrope_core::session::{SynthesizedEnd, end_payload};
 use tailrope_core::store::HostStore;
 
 use crate::admission::{Admission, Asker, Head, JsBody, Refusal, body_bytes};
-use crate::adoption::Adoption;
 use crate::convert::{
     JsRequestId, Result, camel_case, dialect, internal, invalid, number, number_option, request_id, to_js_error,
 };
 use crate::hook_log::HookLog;
 use crate::log::Sink;
+use crate::look_up::LookUp;
 use crate::session::Session;
 use crate::store::{Store, flush};
 use crate::waiters::Waiters;
@@ -99,7 +99,7 @@ impl Engine {
         self.engine.is_idle()
     }
 
-    /// Whether sessions may live in other processes: see `adoptSession`.
+    /// Whether sessions may live in other processes: see `lookUpSession`.
     #[napi]
     pub fn outlives_process(&self) -> bool {
         self.engine.outlives_process()
@@ -172,16 +172,16 @@ impl Engine {
     }
 
     /// Looks up a session that lives in another process, or lived in one, for its asker, and the stream that a GET is to go
-    /// on with. The key of the `Adoption` is woken when it can be taken.
+    /// on with. The key of the `LookUp` is woken when it can be taken.
     #[napi(catch_unwind)]
-    pub fn adopt_session(
+    pub fn look_up_session(
         &self,
         env: &Env,
         id: String,
         head: Head,
         sdk_major: u32,
         versions: Vec<String>,
-    ) -> Result<Adoption> {
+    ) -> Result<LookUp> {
         let dialect = dialect(sdk_major)?;
         let principal = Asker::principal(head.asker.as_ref());
         let served: Vec<&str> = versions.iter().map(String::as_str).collect();
@@ -194,10 +194,10 @@ impl Engine {
         let key = self.waiters.key();
         let wake = self.waiters.wake();
         let (principal, last) = (principal.as_deref(), last_event_id.as_deref());
-        let looked_up = self.engine.adopt_session(&id, principal, last, dialect, wake, u64::from(key));
+        let looked_up = self.engine.look_up_session(&id, principal, last, dialect, wake, u64::from(key));
         self.waiters.flush(env);
-        let adoption = looked_up.map_err(|error| to_js_error(&error))?;
-        Ok(Adoption::new(adoption, id, dialect, versions, key, &self.waiters))
+        let look_up = looked_up.map_err(|error| to_js_error(&error))?;
+        Ok(LookUp::new(look_up, id, dialect, versions, key, &self.waiters))
     }
 
     /// The answer to a POST of a revision without resumption, of which `body` was read: see the core's `Engine::steer`.

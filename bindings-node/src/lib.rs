@@ -6,13 +6,13 @@
 //! thread and do nothing else to it.
 
 mod admission;
-mod adoption;
 mod client;
 mod connection;
 mod convert;
 mod engine;
 mod hook_log;
 mod log;
+mod look_up;
 mod posted;
 mod probe;
 mod session;

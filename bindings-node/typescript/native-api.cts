@@ -150,7 +150,7 @@ export declare class Refusal {
 }
 
 /** The look-up of a session in the store. */
-export declare class Adoption {
+export declare class LookUp {
   private constructor();
   /** What the waiters know it as. */
   get key(): number;
@@ -346,7 +346,7 @@ export declare class Engine {
   answersElsewhere(): boolean;
   /** Whether nothing is held that time would have to free: then `tick` has nothing to do. */
   isIdle(): boolean;
-  /** Whether sessions may live in other processes: see `adoptSession`. */
+  /** Whether sessions may live in other processes: see `lookUpSession`. */
   outlivesProcess(): boolean;
   /** Tells what other threads have woken. */
   flush(): void;
@@ -363,9 +363,9 @@ export declare class Engine {
   openSession(id: string, asker: Maybe<Asker>, sdkMajor: number, versions: string[], retryMs?: Maybe<number>): Session;
   /**
    * Looks up a session that lives in another process, or lived in one, for its asker, and the stream that a GET is to go on
-   * with. The key of the `Adoption` is woken when it can be taken.
+   * with. The key of the `LookUp` is woken when it can be taken.
    */
-  adoptSession(id: string, head: Head, sdkMajor: number, versions: string[]): Adoption;
+  lookUpSession(id: string, head: Head, sdkMajor: number, versions: string[]): LookUp;
   /** The answer to a POST of a revision without resumption, of which `body` was read. */
   steer(body: Body, requested: string): Refusal;
   /** Notes that such a request is left to the SDK. */

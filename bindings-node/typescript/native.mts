@@ -51,7 +51,7 @@ if (loaded === undefined) {
 export const { ClientOptions, ClientStream, Engine, Refusal, Store, probe } = loaded;
 
 export type Admission = api.Admission;
-export type Adoption = api.Adoption;
+export type LookUp = api.LookUp;
 export type Asker = api.Asker;
 export type Body = api.Body;
 export type ClientOptions = api.ClientOptions;

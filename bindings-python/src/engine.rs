@@ -10,9 +10,9 @@ use tailrope_core::protocol::{Context, Dialect, Operation, admit};
 use tailrope_core::store::HostStore;
 
 use crate::admission::{Headers, Refusal, header_pairs};
-use crate::adoption::Adoption;
 use crate::convert::{dialect, to_py_err};
 use crate::hook_log::HookLog;
+use crate::look_up::LookUp;
 use crate::options::{engine_options, to_dict};
 use crate::session::Session;
 use crate::store::{Store, flush};
@@ -84,9 +84,9 @@ impl Engine {
 
     /// Looks up a session that this engine has not opened, for a request with this method, these headers and its
     /// principal: see `Session.admit`. For a GET also the stream that it is to go on with.
-    /// `waiters` are told, with the adoption's key, when its outcome is there; it may be there at once.
+    /// `waiters` are told, with the look_up's key, when its outcome is there; it may be there at once.
     #[expect(clippy::too_many_arguments, reason = "what is known of the request, and where the outcome goes")]
-    fn adopt_session(
+    fn look_up_session(
         &self,
         py: Python<'_>,
         id: &str,
@@ -96,7 +96,7 @@ impl Engine {
         named: Option<&str>,
         sdk_major: u8,
         waiters: &Waiters,
-    ) -> PyResult<Adoption> {
+    ) -> PyResult<LookUp> {
         let dialect = dialect(sdk_major)?;
         let pairs = header_pairs(headers)?;
         let headers = Headers::read(&pairs);
@@ -109,8 +109,8 @@ impl Engine {
         };
         let (key, wake) = waiters.shared.key();
         let (principal, last) = (principal.as_deref(), last_event_id.as_deref());
-        match calling(py, || self.engine.adopt_session(id, principal, last, dialect, wake, key.number)) {
-            Ok(adoption) => Ok(Adoption { adoption, dialect, key }),
+        match calling(py, || self.engine.look_up_session(id, principal, last, dialect, wake, key.number)) {
+            Ok(look_up) => Ok(LookUp { look_up, dialect, key }),
             Err(error) => Err(to_py_err(&error)),
         }
     }

@@ -2,7 +2,6 @@
 //! a handle of `tailrope-core`, and every rule about events and cursors is in there.
 
 mod admission;
-mod adoption;
 mod client;
 mod connection;
 mod convert;
@@ -11,6 +10,7 @@ mod fork;
 mod hook_log;
 mod inbox;
 mod log;
+mod look_up;
 mod options;
 mod posted;
 mod probe;
@@ -27,8 +27,6 @@ mod _native {
     #[pymodule_export]
     use crate::admission::{Admission, Refusal, is_resumable, refusal, unwritable};
     #[pymodule_export]
-    use crate::adoption::Adoption;
-    #[pymodule_export]
     use crate::client::{
         ClientOptions, ClientStream, classify, client_refusal, client_takes_answer, client_takes_request,
     };
@@ -44,6 +42,8 @@ mod _native {
     use crate::hook_log::{HookLog, Pending};
     #[pymodule_export]
     use crate::log::set_log_level;
+    #[pymodule_export]
+    use crate::look_up::LookUp;
     #[pymodule_export]
     use crate::posted::Posted;
     #[pymodule_export]

@@ -291,7 +291,7 @@ impl Session {
         self.handle.has_ended()
     }
 
-    /// No connection was opened of a session that was adopted: it is forgotten, unless others read it here.
+    /// No connection was opened of a session that was looked up: it is forgotten, unless others read it here.
     fn let_go(&self) {
         self.handle.let_go();
     }

@@ -107,7 +107,7 @@ def serve(native: Any, store: Any) -> None:
     settle()
     stored.take()
     log.drop_scope("scope")
-    engine.adopt_session("elsewhere", "GET", HEADERS, *WHO, 2, waiters).take()
+    engine.look_up_session("elsewhere", "GET", HEADERS, *WHO, 2, waiters).take()
     session.end()
     engine.drain(5)
     engine.tick()

@@ -345,7 +345,7 @@ class Machine:
                         self.keep(session.open(admitted, waiters, False))
                 if number == 2:
                     session.end()
-            self.keep((engine.hook_log(), engine.adopt_session("elsewhere", "GET", headers, None, None, 2, waiters)))
+            self.keep((engine.hook_log(), engine.look_up_session("elsewhere", "GET", headers, None, None, 2, waiters)))
         self.relay(store, waiters)
         self.pool["Engine"][-1].drain(5)
         self.keep(waiters.open_signal(False))
@@ -364,7 +364,7 @@ class Machine:
         result = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "x", "version": "1"}}
         session.respond(INITIALIZE["id"], json.dumps({"jsonrpc": "2.0", "id": INITIALIZE["id"], "result": result}))
         headers.append(VERSION)
-        found = told(lambda: there.adopt_session("relayed", "POST", headers, None, None, 2, waiters))
+        found = told(lambda: there.look_up_session("relayed", "POST", headers, None, None, 2, waiters))
         for number in range(3):
             call = {"jsonrpc": "2.0", "id": f"r{number}", "method": "tools/call", "params": {"name": "x"}}
             body = json.dumps(call).encode()
@@ -387,8 +387,8 @@ def told(ask: Callable[[], Any]) -> Any:
     """The session, once the store knows of it."""
 
     def answer() -> Any:
-        adoption = ask()
-        while not (outcome := adoption.take())[0]:
+        look_up = ask()
+        while not (outcome := look_up.take())[0]:
             time.sleep(0.005)
         return outcome[1]
 

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use shuttle::scheduler::{PctScheduler, RandomScheduler, ReplayScheduler};
 use shuttle::{Config, Runner};
 use tailrope_shuttle::engine::{
-    Adoption, Connection, Engine, EngineError, ManualClock, Options, OutgoingMessage, Sent, SessionHandle, Wake,
+    Connection, Engine, EngineError, LookUp, ManualClock, Options, OutgoingMessage, Sent, SessionHandle, Wake,
 };
 use tailrope_shuttle::protocol::{Dialect, RequestId, Revision, StreamNonce};
 use tailrope_shuttle::store::{
@@ -412,8 +412,8 @@ fn i2_i9_an_answer_of_the_store_that_comes_with_its_timeout_is_told_once() {
     });
 }
 
-fn adopt(engine: &Engine, bell: &Arc<Bell>) -> Adoption {
-    engine.adopt_session("s", None, None, &Dialect::MCP_PYTHON_2, Arc::clone(bell) as _, 0).unwrap()
+fn find(engine: &Engine, bell: &Arc<Bell>) -> LookUp {
+    engine.look_up_session("s", None, None, &Dialect::MCP_PYTHON_2, Arc::clone(bell) as _, 0).unwrap()
 }
 
 /// Who waits for nothing.
@@ -439,7 +439,7 @@ fn i11_a_look_up_has_one_outcome_for_one_taker() {
         known_session(&store);
         let (engine, clock) = engine(&store);
         let bell = Arc::new(Bell::default());
-        let adoption = adopt(&engine, &bell);
+        let look_up = find(&engine, &bell);
         let time = {
             let engine = engine.clone();
             thread::spawn(move || {
@@ -448,17 +448,17 @@ fn i11_a_look_up_has_one_outcome_for_one_taker() {
             })
         };
         let takers = [0, 1].map(|_| {
-            let adoption = adoption.clone();
-            thread::spawn(move || adoption.take())
+            let look_up = look_up.clone();
+            thread::spawn(move || look_up.take())
         });
         let mut taken: Vec<_> = takers.into_iter().filter_map(|taker| taker.join().unwrap()).collect();
         if taken.is_empty() {
             bell.wait();
-            taken.extend(adoption.take());
+            taken.extend(look_up.take());
         }
         assert_eq!(taken.len(), 1, "it is told when there is something to take, and once: {taken:?}");
         time.join().unwrap();
-        assert!(adoption.take().is_none());
+        assert!(look_up.take().is_none());
         match taken.pop() {
             Some(Ok(Some(session))) => session.let_go(),
             Some(Err(EngineError::Store(_))) => {}
@@ -478,9 +478,9 @@ fn i11_readers_of_one_session_elsewhere_come_and_go_and_leave_nothing() {
                 let engine = engine.clone();
                 thread::spawn(move || {
                     let bell = Arc::new(Bell::default());
-                    let adoption = adopt(&engine, &bell);
+                    let look_up = find(&engine, &bell);
                     let session = loop {
-                        match adoption.take() {
+                        match look_up.take() {
                             Some(session) => break session.unwrap().expect("it is known"),
                             None => bell.wait(),
                         }
@@ -506,7 +506,7 @@ fn i4_a_session_with_a_reader_is_found_when_another_one_leaves_it() {
         known_session(&store);
         let (engine, _) = engine(&store);
         let bell = Arc::new(Bell::default());
-        let session = adopt(&engine, &bell).take().expect("it answers at once").unwrap().expect("it is known");
+        let session = find(&engine, &bell).take().expect("it answers at once").unwrap().expect("it is known");
         let first = session.listen(bell, 0).unwrap();
         let leaves = thread::spawn(move || drop(first));
         let comes = {

@@ -109,7 +109,7 @@ async def run(recorder: Recorder, setting: Setting) -> None:
     try:
         number = 0
         while number < setting.size.kills or time.monotonic() < setting.deadline:
-            # The two are the doomed one in turn, so that also the one that adopted sessions dies.
+            # The two are the doomed one in turn, so that also the one that looked sessions up dies.
             doomed, other = hosts
             async with Proxy(doomed.port, f"{setting.seed}/{number}") as proxy:
                 again = await Life(recorder, setting, number, doomed, other).run(proxy)

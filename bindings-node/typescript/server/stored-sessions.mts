@@ -4,7 +4,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import { clearInterval, setInterval } from 'node:timers';
 
 import { ours } from '../errors.mjs';
-import { type Adoption, Refusal, type Session } from '../native.mjs';
+import { type LookUp, Refusal, type Session } from '../native.mjs';
 import type { Runtime, Waiter } from '../runtime.mjs';
 import { runtimeFor } from '../store/event-store.mjs';
 import { bodyOf, maxBodyBytes } from './body.mjs';
@@ -26,18 +26,18 @@ const METHODS = ['GET', 'POST', 'DELETE'];
 const HOLD_MS = 1_000;
 
 /** Waits until the store has told of a session. */
-class LookUp implements Waiter {
+class Telling implements Waiter {
   scheduled = false;
-  #adoption: Adoption;
+  #look_up: LookUp;
   #runtime: Runtime;
   #told = withResolvers<Session | false>();
   /** Somebody waits for a promise of ours: it holds the process, as threads of a store do not. */
   #hold = setInterval(() => this.pump(), HOLD_MS);
 
-  constructor(adoption: Adoption, runtime: Runtime) {
-    this.#adoption = adoption;
+  constructor(look_up: LookUp, runtime: Runtime) {
+    this.#look_up = look_up;
     this.#runtime = runtime;
-    runtime.wait(adoption.key, this);
+    runtime.wait(look_up.key, this);
     // A store that does not answer is given up at a tick.
     runtime.armDue();
     // It may have been told before there was anybody to wait for it.
@@ -50,7 +50,7 @@ class LookUp implements Waiter {
 
   pump(): void {
     try {
-      const session = this.#adoption.take();
+      const session = this.#look_up.take();
       if (session === null) {
         return;
       }
@@ -59,7 +59,7 @@ class LookUp implements Waiter {
       this.#told.reject(ours(error));
     }
     clearInterval(this.#hold);
-    this.#runtime.forget(this.#adoption.key);
+    this.#runtime.forget(this.#look_up.key);
   }
 }
 
@@ -106,14 +106,14 @@ export class StoredSessions {
     }
     exchange.asker = askerOf(exchange, checkPrincipal(this.#options.principal) ?? runtime.principal);
     const served = this.#options.supportedProtocolVersions ?? versions;
-    const adoption = runtime.engine.adoptSession(sessionId, exchange.head(), major, served);
+    const look_up = runtime.engine.lookUpSession(sessionId, exchange.head(), major, served);
     let session: Session | false;
     try {
-      session = await new LookUp(adoption, runtime).told;
+      session = await new Telling(look_up, runtime).told;
     } catch (error) {
       // What the store said is for the server (I9).
       this.#report(error);
-      writeRefusal(exchange, adoption.refusal);
+      writeRefusal(exchange, look_up.refusal);
       return true;
     }
     if (session === false || (exchange.method !== 'GET' && !session.isElsewhere)) {

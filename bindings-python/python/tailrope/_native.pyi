@@ -8,7 +8,7 @@ from tailrope._errors import ErrorCode, TailropeError
 
 __all__ = [
     "Admission",
-    "Adoption",
+    "LookUp",
     "ClientOptions",
     "ClientStream",
     "Connection",
@@ -71,7 +71,7 @@ class Store:
         """The address, without user, password and options."""
 
 @final
-class Adoption:
+class LookUp:
     @property
     def key(self) -> int: ...
     def take(self) -> tuple[bool, Session | None]: ...
@@ -252,7 +252,7 @@ class Engine:
     def open_session(
         self, id: str, sdk_major: int, retry_ms: int | None, idle_ms: int | None, waiters: Waiters | None
     ) -> Session: ...
-    def adopt_session(
+    def look_up_session(
         self,
         id: str,
         method: str,
@@ -261,7 +261,7 @@ class Engine:
         named: str | None,
         sdk_major: int,
         waiters: Waiters,
-    ) -> Adoption: ...
+    ) -> LookUp: ...
     def steer(self, body: bytes, requested: str) -> Refusal: ...
     def left_to_sdk(self, requested: str) -> None: ...
     def hook_log(self) -> HookLog: ...

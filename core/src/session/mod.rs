@@ -91,7 +91,7 @@ impl Session {
     }
 
     /// Takes over what is known of a session that was opened elsewhere.
-    pub fn adopt(
+    pub fn assume(
         &mut self,
         revision: Option<Revision>,
         retry_ms: u32,

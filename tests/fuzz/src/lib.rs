@@ -13,15 +13,15 @@
 //! | `stream` | the choices of a schedule of the stream machine, against its model |
 //! | `client` | the choices of a server that keeps a log, or the inputs of a client's stream as they are |
 //! | `engine` | the choices of a schedule of the engine over a store that answers late and not at all |
-//! | `adopted` | what a store says of a session and its logs that an engine serves |
+//! | `elsewhere` | what a store says of a session and its logs that an engine serves |
 
 #[macro_use]
 #[path = "../../rust/kit/mod.rs"]
 mod kit;
 
 mod admission;
-mod adopted;
 mod client;
+mod elsewhere;
 mod engine;
 mod event_id;
 mod jsonrpc;
@@ -63,7 +63,7 @@ pub const TARGETS: [Target; 9] = [
     Target { name: "stream", run: stream::run, mutations: 5_000 },
     Target { name: "client", run: client::run, mutations: 5_000 },
     Target { name: "engine", run: engine::run, mutations: 500 },
-    Target { name: "adopted", run: adopted::run, mutations: 1_000 },
+    Target { name: "elsewhere", run: elsewhere::run, mutations: 1_000 },
 ];
 
 /// The target of this name.

@@ -348,9 +348,9 @@ class Machine {
     here.open(owner.admit(opening, JSON.stringify(INITIALIZE), false, 2, ['2025-11-25']), false);
     here.respond(0, JSON.stringify({ jsonrpc: '2.0', id: 0, result: {} }));
     for (let there = false; there === false; await turn()) {
-      const adoption = this.keep(other.adoptSession('relayed', head, 2, ['2025-11-25']));
+      const look_up = this.keep(other.lookUpSession('relayed', head, 2, ['2025-11-25']));
       for (there = null; there === null; await turn()) {
-        there = adoption.take();
+        there = look_up.take();
       }
       if (there !== false) {
         this.keep(there);
@@ -389,7 +389,7 @@ class Machine {
       }
       this.keep([
         engine.hookLog(),
-        engine.adoptSession('elsewhere', { ...HEAD, method: 'GET', sessionId: 'elsewhere' }, 2, ['2025-11-25']),
+        engine.lookUpSession('elsewhere', { ...HEAD, method: 'GET', sessionId: 'elsewhere' }, 2, ['2025-11-25']),
       ]);
     }
     this.pool.get('Engine').at(-1).drain(5);
@@ -413,7 +413,7 @@ class Machine {
 }
 
 const KINDS = new Set(
-  'ClientStream Session HookLog Engine Adoption Refusal Store Admission ClientOptions Connection Posted'.split(' '),
+  'ClientStream Session HookLog Engine LookUp Refusal Store Admission ClientOptions Connection Posted'.split(' '),
 );
 const TIMED = ['now', 'jitter'];
 const MAKERS = {
@@ -444,7 +444,7 @@ const METHODS = {
   'ClientStream.token': ['text', 'text'],
   'Engine.admit': ['head', 'body', 'bool', 'major', 'versions'],
   openSession: ['id', 'asker', 'major', 'versions', 'number'],
-  adoptSession: ['id', 'head', 'major', 'versions'],
+  lookUpSession: ['id', 'head', 'major', 'versions'],
   drain: ['number'],
   'Session.admit': ['head', 'body', 'bool'],
   'Session.open': ['admission', 'bool'],

@@ -10,7 +10,7 @@ use crate::kit::common::{
 use crate::kit::folder::Folder;
 use crate::kit::late_looks::LateLooks;
 use crate::kit::processes::{
-    PATIENCE, adopt, adopt_known, begun, ended, events, has, open_session, process, read_until, store_in,
+    PATIENCE, begun, ended, events, find, find_known, has, open_session, process, read_until, store_in,
     wait_for_a_takeover,
 };
 use serde_json::{Value, json};
@@ -26,19 +26,19 @@ fn i11_a_look_up_gives_its_session_once() {
     let folder = Folder::new();
     let (here, there) = (process(&folder, 0), process(&folder, 0));
     let _session = open_session(&here, "s", NEW);
-    adopt_known(&there).let_go();
-    let adoption =
-        there.engine.adopt_session("s", Some("alice"), None, &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 0).unwrap();
+    find_known(&there).let_go();
+    let look_up =
+        there.engine.look_up_session("s", Some("alice"), None, &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 0).unwrap();
     let deadline = Instant::now() + PATIENCE;
     let session = loop {
-        if let Some(outcome) = adoption.take() {
+        if let Some(outcome) = look_up.take() {
             break outcome.unwrap().unwrap();
         }
         assert!(Instant::now() < deadline, "the store tells of the session");
     };
     session.let_go();
     assert_eq!(there.engine.stats().sessions, 0);
-    assert!(adoption.take().is_none(), "a wake-up that comes late finds nothing to hold");
+    assert!(look_up.take().is_none(), "a wake-up that comes late finds nothing to hold");
     assert_eq!(there.engine.stats().sessions, 0);
 }
 
@@ -50,10 +50,10 @@ fn i7_a_session_is_found_by_its_principal_alone() {
     // Whatever follows is behind the record in the queue of the store.
     let connection = call(&session, 1);
     read_until(&here, &connection, begun);
-    assert!(adopt(&there, "s", Some("bob")).unwrap().is_none());
-    assert!(adopt(&there, "s", None).unwrap().is_none());
-    assert!(adopt(&there, "unknown", Some("alice")).unwrap().is_none());
-    let found = adopt(&there, "s", Some("alice")).unwrap().expect("it is alice's");
+    assert!(find(&there, "s", Some("bob")).unwrap().is_none());
+    assert!(find(&there, "s", None).unwrap().is_none());
+    assert!(find(&there, "unknown", Some("alice")).unwrap().is_none());
+    let found = find(&there, "s", Some("alice")).unwrap().expect("it is alice's");
     assert_eq!(found.revision(), Some(NEW));
     assert!(there.engine.session("s", Some("bob")).is_none() && there.engine.session("s", Some("alice")).is_some());
     let refused = found.call(&[id(9)], None, Arc::new(NoWake), 0).expect_err("it takes no requests here");
@@ -61,7 +61,7 @@ fn i7_a_session_is_found_by_its_principal_alone() {
     session.end();
     let (third, deadline) = (process(&folder, 0), Instant::now() + PATIENCE);
     // Whoever ends it does not wait for the disk.
-    while adopt(&third, "s", Some("alice")).unwrap().is_some() {
+    while find(&third, "s", Some("alice")).unwrap().is_some() {
         assert!(Instant::now() < deadline, "ended, it is unknown everywhere");
         third.engine.tick();
     }
@@ -73,11 +73,11 @@ fn i11_a_session_that_no_connection_was_opened_of_is_let_go_of() {
     let (here, there) = (process(&folder, 0), process(&folder, 50_000));
     let session = open_session(&here, "s", NEW);
     let cursor = read_until(&here, &call(&session, 1), begun).last_id();
-    let seen = adopt_known(&there);
+    let seen = find_known(&there);
     seen.resume("12", None, Arc::new(NoWake), 0).expect_err("it is no id of ours");
     seen.let_go();
     assert_eq!(there.engine.stats().sessions, 0);
-    let seen = adopt_known(&there);
+    let seen = find_known(&there);
     let connection = resume(&seen, &cursor);
     seen.let_go();
     session.let_go();
@@ -92,9 +92,9 @@ fn i11_a_session_that_was_let_go_of_ends_without_the_one_that_came_after_it() {
     let (here, there) = (process(&folder, 0), process(&folder, 50_000));
     let session = open_session(&here, "s", NEW);
     let cursor = read_until(&here, &call(&session, 1), begun).last_id();
-    let before = adopt_known(&there);
+    let before = find_known(&there);
     before.let_go();
-    let connection = resume(&adopt_known(&there), &cursor);
+    let connection = resume(&find_known(&there), &cursor);
     before.end();
     assert_eq!(there.engine.stats().sessions, 1, "it has a reader");
     drop(connection);
@@ -113,7 +113,7 @@ fn i3_a_stream_is_resumed_and_followed_in_another_process() {
         let cursor = read_until(&here, &first, has(2)).ids().pop().unwrap();
         first.lost();
         notify(&session, 1, "c").unwrap();
-        let seen = adopt_known(&there);
+        let seen = find_known(&there);
         let second = resume(&seen, &cursor);
         let suffix = read_until(&there, &second, has(1));
         assert_eq!((suffix.status, events(&suffix)), (Some(200), vec![json!({"event": 3, "is": "c"})]));
@@ -141,7 +141,7 @@ fn i3_a_stream_is_resumed_and_followed_in_another_process() {
         assert_eq!(read_until(&there, &complete, ended).status, Some(204));
         drop((second, complete));
         assert_eq!((there.engine.stats().sessions, there.engine.stats().connections), (0, 0), "I11");
-        assert!(adopt(&there, "s", Some("alice")).unwrap().is_some(), "the session itself goes on");
+        assert!(find(&there, "s", Some("alice")).unwrap().is_some(), "the session itself goes on");
     }
 }
 
@@ -152,7 +152,7 @@ fn a_cursor_that_is_ahead_of_what_was_followed_is_looked_up_anew() {
     let session = open_session(&here, "s", NEW);
     let first = call(&session, 1);
     let cursor = read_until(&here, &first, begun).last_id();
-    let seen = adopt_known(&there);
+    let seen = find_known(&there);
     let idle = resume(&seen, &cursor);
     read_until(&there, &idle, begun);
     for _ in 0..5 {
@@ -174,7 +174,7 @@ fn i4_a_reader_that_was_fenced_elsewhere_gets_nothing_of_what_came_meanwhile() {
         let first = call(&session, 1);
         notify(&session, 1, "a").unwrap();
         let cursor = read_until(&here, &first, has(1)).last_id();
-        let elsewhere = resume(&adopt_known(&there), &cursor);
+        let elsewhere = resume(&find_known(&there), &cursor);
         read_until(&there, &elsewhere, begun);
         // The reader is counted before the event is stored; both are told in one.
         let back = resume(&session, &cursor);
@@ -195,7 +195,7 @@ fn i7_a_foreign_cursor_and_an_unknown_one_are_answered_alike_elsewhere() {
     let cursors = connections.each_ref().map(|connection| read_until(&here, connection, begun).last_id());
     let mut unknown = cursors[0].clone().into_bytes();
     unknown[3..9].fill(b'x');
-    let seen = adopt_known(&there);
+    let seen = find_known(&there);
     let answers = [cursors[1].clone(), String::from_utf8(unknown).unwrap()].map(|cursor| {
         let answered = read_until(&there, &resume(&seen, &cursor), ended);
         (answered.status, answered.content_type, answered.frames())
@@ -217,7 +217,7 @@ fn i7_a_foreign_standalone_cursor_is_answered_elsewhere_with_the_own_stream() {
     });
     let mut unknown = cursors[0].1.clone().into_bytes();
     unknown[3..9].fill(b'x');
-    let seen = adopt_known(&there);
+    let seen = find_known(&there);
     for cursor in [cursors[1].1.clone(), String::from_utf8(unknown).unwrap()] {
         let answered = read_until(&there, &resume(&seen, &cursor), has(1));
         assert_eq!(events(&answered), [json!({"event": 1, "is": "s"})]);
@@ -242,7 +242,7 @@ fn i7_a_cursor_that_names_another_kind_of_stream_than_its_log_is_unknown() {
     let first = call(&session, 1);
     notify(&session, 1, "b").unwrap();
     let called = read_until(&here, &first, has(1)).last_id();
-    let seen = adopt_known(&there);
+    let seen = find_known(&there);
     for (bench, session) in [(&here, &session), (&there, &seen)] {
         for (cursor, request) in [(&standalone, 1), (&called, 2)] {
             let forged = as_if_of(cursor, &Origin::Request(id(request)));
@@ -270,7 +270,7 @@ fn a_listener_elsewhere_is_served() {
     let session = open_session(&here, "s", NEW);
     let first = listen(&session);
     read_until(&here, &first, begun);
-    let seen = adopt_known(&there);
+    let seen = find_known(&there);
     let second = listen(&seen);
     let answered = read_until(&there, &second, begun);
     assert_eq!(answered.frames(), [json!({"priming": 0, "retry_ms": 3000})]);
@@ -289,7 +289,7 @@ fn i2_a_lost_standalone_log_is_created_by_the_owner_of_its_session_alone() {
         for _ in 0..before {
             broadcast(&session, "a").unwrap();
         }
-        let seen = adopt_known(&there);
+        let seen = find_known(&there);
         let follows = listen(&seen);
         let cursor = read_until(&there, &follows, |answered| has(before)(answered) && begun(answered)).last_id();
         let Some(EventId::Position(at)) = EventId::parse(&cursor) else { panic!("a cursor: {cursor}") };
@@ -321,7 +321,7 @@ fn i2_a_session_without_a_standalone_stream_gets_none_elsewhere() {
     Caller::new(&*store, Ms(0)).hold(&session_name("s"), record);
     let mut unknown = Vec::new();
     IdEncoder::new(StreamNonce([7; 12]), &Origin::Standalone).encode(1, 0, 1, &mut unknown);
-    let back = resume(&adopt_known(&there), &String::from_utf8(unknown).unwrap());
+    let back = resume(&find_known(&there), &String::from_utf8(unknown).unwrap());
     let answered = read_until(&there, &back, ended);
     assert_eq!((events(&answered), answered.end), (vec![], Some(CloseReason::Fault)), "its client comes back");
     assert_eq!(there.engine.stats().streams_opened, 0);
@@ -337,7 +337,7 @@ fn i3_a_listener_that_is_told_a_position_before_its_stream_is_known_goes_on_from
     broadcast(&session, "a").unwrap();
     let first = listen(&session);
     read_until(&here, &first, has(1));
-    let seen = adopt_known(&there);
+    let seen = find_known(&there);
     // Somebody was handed the event already, and still the position that is told is the one before it.
     let one = listen(&seen);
     read_until(&there, &one, has(1));
@@ -364,7 +364,7 @@ fn f_94_i5_a_session_elsewhere_has_the_revision_that_it_negotiated() {
         notify(&session, 1, "a").unwrap();
         let cursor = read_until(&here, &first, has(1)).last_id();
         notify(&session, 1, "b").unwrap();
-        let seen = adopt_known(&there);
+        let seen = find_known(&there);
         assert_eq!(seen.revision(), Some(revision));
         let suffix = read_until(&there, &resume(&seen, &cursor), has(1)).frames();
         assert_eq!(suffix.first().and_then(retry), primed.then_some(3_000), "{suffix:?}");
@@ -381,7 +381,7 @@ fn i4_a_listener_elsewhere_takes_over_and_one_that_lost_comes_back() {
     let first = listen(&session);
     broadcast(&session, "a").unwrap();
     let one = read_until(&here, &first, has(1));
-    let seen = adopt_known(&there);
+    let seen = find_known(&there);
     let second = resume(&seen, &one.last_id());
     read_until(&there, &second, begun);
     wait_for_a_takeover(&here, 1);
@@ -402,9 +402,9 @@ fn i9_a_session_that_the_store_does_not_tell_of_is_an_error_in_time() {
     let bench = Bench::new(Options { store: Some(Arc::clone(&store) as _), ..Options::default() });
     store.set(true, false);
     let bell = Arc::new(Bell::default());
-    let adopt =
-        || bench.engine.adopt_session("s", None, None, &Dialect::MCP_PYTHON_2, Arc::clone(&bell) as _, 7).unwrap();
-    let (late, told) = (adopt(), adopt());
+    let find =
+        || bench.engine.look_up_session("s", None, None, &Dialect::MCP_PYTHON_2, Arc::clone(&bell) as _, 7).unwrap();
+    let (late, told) = (find(), find());
     assert!(late.take().is_none());
     store.answer_nth(1, true);
     assert!(matches!(told.take(), Some(Ok(None))) && late.take().is_none());
@@ -417,7 +417,7 @@ fn i9_a_session_that_the_store_does_not_tell_of_is_an_error_in_time() {
     store.answer_all();
     assert!(late.take().is_none(), "what comes later changes nothing");
     store.set(false, true);
-    assert!(matches!(adopt().take(), Some(Err(EngineError::Store(_)))));
+    assert!(matches!(find().take(), Some(Err(EngineError::Store(_)))));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::kit::common::{Answered, Bench, NEW, broadcast, call, id, listen, notify, read_now, respond, resume};
-use crate::kit::processes::{adopt, adopt_known, begun, ended, events, has, open_session, read_until};
+use crate::kit::processes::{begun, ended, events, find, find_known, has, open_session, read_until};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tailrope_core::Ms;
@@ -186,7 +186,7 @@ impl World {
 
     /// What a reader in the other process gets that came before the owner knew of the loss.
     fn read_there(&self) -> Answered {
-        let reader = resume(&adopt_known(&self.there), &self.cursor);
+        let reader = resume(&find_known(&self.there), &self.cursor);
         let before = self.there.read(&reader);
         assert_eq!(before.end, None, "the store has no end: {before:?}");
         self.store.is_back();
@@ -214,7 +214,7 @@ fn i13_an_end_that_the_store_lost_is_written_again() {
         // It is lost once more, and nobody reads.
         world.store.lose(1);
         world.store.is_back();
-        let again = read_until(&world.there, &resume(&adopt_known(&world.there), &world.cursor), ended);
+        let again = read_until(&world.there, &resume(&find_known(&world.there), &world.cursor), ended);
         assert_eq!(events(&again), [json!({"event": 1, "is": "a"}), want]);
         assert_eq!(world.here.engine.stats().logs_lost, 0);
     }
@@ -228,7 +228,7 @@ fn i13_a_log_that_the_store_lost_as_a_whole_is_written_again() {
     let cursor = world.here.read(&short).ids()[0].clone();
     world.store.lose(1);
     world.store.is_back();
-    let answered = read_until(&world.there, &resume(&adopt_known(&world.there), &cursor), ended);
+    let answered = read_until(&world.there, &resume(&find_known(&world.there), &cursor), ended);
     assert_eq!(events(&answered), [json!({"event": 1, "is": {"result": 2}})]);
 }
 
@@ -238,7 +238,7 @@ fn i13_an_end_of_a_log_that_the_store_lost_as_a_whole_is_written_behind_its_even
     world.store.lose(1);
     assert!(world.session.cancelled(&id(1)));
     world.store.is_back();
-    let answered = read_until(&world.there, &resume(&adopt_known(&world.there), &world.cursor), ended);
+    let answered = read_until(&world.there, &resume(&find_known(&world.there), &world.cursor), ended);
     let want = [json!({"event": 1, "is": "a"}), json!({"tombstone": {"error": -32800, "id": 1}})];
     assert_eq!((events(&answered).as_slice(), world.here.engine.stats().logs_lost), (&want[..], 0));
 }
@@ -251,7 +251,7 @@ fn i13_an_end_that_was_lost_before_its_answer_came_is_written_again() {
     world.store.lose(1);
     world.store.is_back();
     world.store.answer();
-    let answered = read_until(&world.there, &resume(&adopt_known(&world.there), &world.cursor), ended);
+    let answered = read_until(&world.there, &resume(&find_known(&world.there), &world.cursor), ended);
     assert_eq!(events(&answered), [json!({"event": 1, "is": "a"}), json!({"event": 2, "is": {"result": 1}})]);
 }
 
@@ -292,7 +292,7 @@ fn i8_the_last_event_of_a_call_that_the_store_lost_is_stored_again() {
         does(&world);
         world.store.is_back();
         let want: Vec<Value> = [json!({"event": 1, "is": "a"}), b.clone()].into_iter().chain(next).collect();
-        let reader = resume(&adopt_known(&world.there), &world.cursor);
+        let reader = resume(&find_known(&world.there), &world.cursor);
         let answered = read_until(&world.there, &reader, has(want.len()));
         assert_eq!((events(&answered), world.here.engine.stats().logs_lost), (want, 0));
     }
@@ -315,9 +315,9 @@ fn i8_a_silent_call_whose_events_the_store_lost_gets_its_end_at_once() {
 fn i8_a_session_that_the_store_lost_is_there_again() {
     let world = World::new();
     world.store.lose_all();
-    assert!(adopt(&world.there, "s", Some("alice")).unwrap().is_none());
+    assert!(find(&world.there, "s", Some("alice")).unwrap().is_none());
     world.store.is_back();
-    let there = adopt_known(&world.there);
+    let there = find_known(&world.there);
     let answered = read_until(&world.there, &resume(&there, &world.cursor), has(1));
     assert_eq!(events(&answered), [json!({"event": 1, "is": "a"})], "the only append of the call was kept");
     let listener = listen(&there);
@@ -339,13 +339,13 @@ fn ahead(world: &World) -> String {
 fn o10_a_cursor_that_is_ahead_of_a_living_owners_log_waits_for_the_owner() {
     let world = World::new();
     let cursor = ahead(&world);
-    let reader = resume(&adopt_known(&world.there), &cursor);
+    let reader = resume(&find_known(&world.there), &cursor);
     let mut answered = read_until(&world.there, &reader, begun);
     assert_eq!(answered.frames(), [json!({"priming": 2, "retry_ms": 3000})], "its own position");
     world.there.advance(5_000);
     assert_eq!(read_now(&reader).end, None);
     // A second reader of the same call comes before the owner has heard.
-    let newer = resume(&adopt_known(&world.there), &cursor);
+    let newer = resume(&find_known(&world.there), &cursor);
     answered = read_until(&world.there, &newer, begun);
     assert_eq!(answered.frames(), [json!({"priming": 2, "retry_ms": 3000})]);
     assert_eq!(read_until(&world.there, &reader, ended).end, Some(CloseReason::Superseded), "I4");
@@ -360,7 +360,7 @@ fn o10_a_cursor_that_is_ahead_of_a_living_owners_log_waits_for_the_owner() {
 fn o10_a_cursor_that_stays_ahead_is_unknown_when_the_wait_is_over() {
     let world = World::new();
     let cursor = ahead(&world);
-    let reader = resume(&adopt_known(&world.there), &cursor);
+    let reader = resume(&find_known(&world.there), &cursor);
     let began = world.there.clock.now();
     let answered = read_until(&world.there, &reader, ended);
     let unknown = json!({"tombstone": {"error": -32603, "id": 1}});

@@ -9,11 +9,11 @@ use crate::kit::common::{Bench, NEW, call, id, notify, respond, resume};
 use crate::kit::folder::Folder;
 use crate::kit::late_looks::LateLooks;
 use crate::kit::processes::{
-    PATIENCE, adopt_known, begun, ended, events, has, open_session, process, process_at, read_until, store_in,
+    PATIENCE, begun, ended, events, find_known, has, open_session, process, process_at, read_until, store_in,
 };
 use serde_json::{Value, json};
 use tailrope_core::Ms;
-use tailrope_core::engine::{Adoption, Clock, Connection, Engine, NoWake, Options, SessionHandle, Wake};
+use tailrope_core::engine::{Clock, Connection, Engine, LookUp, NoWake, Options, SessionHandle, Wake};
 use tailrope_core::exchange::{Asker, Request, Terms};
 use tailrope_core::protocol::{Dialect, EventId, IdEncoder, RequestId, Revision};
 use tailrope_core::store::contract::Caller;
@@ -85,7 +85,7 @@ fn i13_after_a_restart_everything_is_readable_and_what_ran_gets_an_end() {
             (done, running)
         };
         let after = process_at(&folder, 0, impatient());
-        let session = adopt_known(&after);
+        let session = find_known(&after);
         let finished = resume(&session, &done);
         let answered = read_until(&after, &finished, ended);
         let want = [json!({"event": 1, "is": "a"}), json!({"event": 2, "is": {"result": 1}})];
@@ -109,7 +109,7 @@ fn i13_every_request_of_a_batch_whose_process_is_gone_gets_its_end() {
     notify(&session, 1, "a").unwrap();
     let cursor = read_until(&before, &connection, has(1)).last_id();
     let after = process_at(&folder, 0, impatient());
-    let seen = adopt_known(&after);
+    let seen = find_known(&after);
     let answered = read_until(&after, &resume(&seen, &cursor), ended);
     let payload = answered.text.lines().rev().find_map(|line| line.strip_prefix("data: ")).expect("an end");
     let ends: Vec<Value> = serde_json::from_str(payload).expect("one end for each request");
@@ -129,7 +129,7 @@ fn late_heir(folder: &Folder) -> (Bench, Arc<AnyOrder>, Arc<LateLooks>) {
 fn i13_a_reader_of_a_late_heir_is_given_the_end_that_the_log_has() {
     let faster_heir: fn(&Folder, &SessionHandle, &str) = |folder, _, other| {
         let there = process_at(folder, 0, impatient());
-        let answered = read_until(&there, &resume(&adopt_known(&there), other), ended);
+        let answered = read_until(&there, &resume(&find_known(&there), other), ended);
         assert!(answered.text.contains(GONE), "{}", answered.text);
     };
     let owner: fn(&Folder, &SessionHandle, &str) = |_, session, _| assert!(respond(session, 1).is_ok());
@@ -140,7 +140,7 @@ fn i13_a_reader_of_a_late_heir_is_given_the_end_that_the_log_has() {
         let here = process(&folder, 0);
         let (session, cursors) = two_running(&here);
         let (late, store, looks) = late_heir(&folder);
-        let seen = adopt_known(&late);
+        let seen = find_known(&late);
         store.hold(|operation| matches!(operation, Operation::Look(_)));
         let reader = resume(&seen, &cursors[0]);
         store.wait_for(&late, 1);
@@ -176,7 +176,7 @@ fn i13_a_session_whose_owner_was_only_slow_ends_there_and_is_read_elsewhere() {
         let open = resume(&session, &cursors[1]);
         read_until(&here, &open, begun);
         let there = process_at(&folder, 0, impatient());
-        let elsewhere = read_until(&there, &resume(&adopt_known(&there), &cursors[0]), ended);
+        let elsewhere = read_until(&there, &resume(&find_known(&there), &cursors[0]), ended);
         assert_eq!(events(&elsewhere), [json!({"tombstone": {"error": -32603, "id": 1}})]);
         // The other call, too, which nobody reads there.
         wait_until(|| log_of(&folder, &cursors[1]).page.is_finished);
@@ -192,7 +192,7 @@ fn i13_a_session_whose_owner_was_only_slow_ends_there_and_is_read_elsewhere() {
         let left = read_until(&here, &open, ended);
         assert_eq!((events(&left), left.end), (vec![], Some(CloseReason::Ended)), "its client comes back");
         assert_eq!(here.engine.stats().logs_lost, 0, "nothing is lost");
-        let seen = adopt_known(&here);
+        let seen = find_known(&here);
         for (cursor, number) in cursors.iter().zip([1, 2]) {
             let answered = read_until(&here, &resume(&seen, cursor), ended);
             assert_eq!(events(&answered), [json!({"tombstone": {"error": -32603, "id": number}})]);
@@ -226,7 +226,7 @@ fn f_45_a_session_that_ends_because_what_serves_it_goes_stays_readable() {
             leave(&before.engine, &session);
             cursors
         };
-        let seen = adopt_known(&there);
+        let seen = find_known(&there);
         let done = read_until(&there, &resume(&seen, &cursors[0]), ended);
         assert_eq!(events(&done), [json!({"event": 1, "is": "a"}), json!({"event": 2, "is": {"result": 1}})]);
         let left = read_until(&there, &resume(&seen, &cursors[1]), ended);
@@ -255,7 +255,7 @@ fn i13_a_call_whose_reader_is_sent_away_each_time_gets_its_end() {
         store.hold(|operation| matches!(operation, Operation::Look(_) | Operation::Hold));
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let polled = read_until(&heir, &resume(&adopt_known(&heir), &cursor), ended);
+            let polled = read_until(&heir, &resume(&find_known(&heir), &cursor), ended);
             if polled.end == Some(CloseReason::Complete) {
                 assert_eq!(events(&polled), [json!({"tombstone": {"error": -32603, "id": 1}})]);
                 assert!(polled.text.contains(GONE), "{}", polled.text);
@@ -278,7 +278,7 @@ fn i13_a_session_that_is_taken_over_is_kept_until_its_calls_have_their_ends() {
     owner.engine.release();
     let (heir, store, _) = late_heir(&folder);
     store.hold(|operation| *operation == Operation::Hold);
-    let reader = resume(&adopt_known(&heir), &cursors[0]);
+    let reader = resume(&find_known(&heir), &cursors[0]);
     read_until(&heir, &reader, begun);
     drop(reader);
     store.wait_for(&heir, 1);
@@ -300,7 +300,7 @@ fn deaf_owner(folder: &Folder) -> (Bench, SessionHandle, [String; 2]) {
 /// Another process takes the session over.
 fn take_over(folder: &Folder, cursors: &[String; 2]) {
     let there = process_at(folder, 0, impatient());
-    let elsewhere = read_until(&there, &resume(&adopt_known(&there), &cursors[0]), ended);
+    let elsewhere = read_until(&there, &resume(&find_known(&there), &cursors[0]), ended);
     assert_eq!(events(&elsewhere), [json!({"tombstone": {"error": -32603, "id": 1}})]);
     wait_until(|| log_of(folder, &cursors[1]).page.is_finished);
 }
@@ -337,7 +337,7 @@ fn i13_a_session_that_goes_on_elsewhere_is_never_unknown_where_its_owner_comes_b
     assert_eq!(refused.status, 503, "{}", refused.message);
     assert!(here.engine.session("s", Some("alice")).is_none());
     for (cursor, number) in cursors.iter().zip([1, 2]) {
-        let answered = read_until(&here, &resume(&adopt_known(&here), cursor), ended);
+        let answered = read_until(&here, &resume(&find_known(&here), cursor), ended);
         assert_eq!(events(&answered), [json!({"tombstone": {"error": -32603, "id": number}})]);
     }
 }
@@ -346,7 +346,7 @@ fn i13_a_session_that_goes_on_elsewhere_is_never_unknown_where_its_owner_comes_b
 struct LooksUp {
     engine: Engine,
     session: SessionHandle,
-    found: Mutex<Vec<(bool, Adoption)>>,
+    found: Mutex<Vec<(bool, LookUp)>>,
 }
 
 impl Wake for LooksUp {
@@ -356,7 +356,7 @@ impl Wake for LooksUp {
         }
         let is_there = self.engine.session("s", Some("alice")).is_some();
         let wake = Arc::new(NoWake);
-        let found = self.engine.adopt_session("s", Some("alice"), None, &Dialect::MCP_PYTHON_2, wake, 0).unwrap();
+        let found = self.engine.look_up_session("s", Some("alice"), None, &Dialect::MCP_PYTHON_2, wake, 0).unwrap();
         self.found.lock().unwrap().push((is_there, found));
     }
 }
@@ -372,11 +372,11 @@ fn i13_what_is_left_of_a_session_that_another_process_has_is_not_found() {
     drop(notify(&session, 1, "b"));
     wait_until(|| !looks_up.found.lock().unwrap().is_empty());
     let found = std::mem::take(&mut *looks_up.found.lock().unwrap());
-    for (is_there, adoption) in found {
+    for (is_there, look_up) in found {
         assert!(!is_there);
         let deadline = Instant::now() + PATIENCE;
         let seen = loop {
-            match adoption.take() {
+            match look_up.take() {
                 Some(outcome) => break outcome.unwrap().expect("the store knows it"),
                 None => assert!(Instant::now() < deadline, "the store tells of it"),
             }
@@ -412,7 +412,7 @@ fn o10_a_cursor_that_is_ahead_of_a_lost_owners_log_does_not_wait_for_the_owner()
         leave(&before);
         drop((before, session));
         let after = process_at(&folder, 0, impatient());
-        let seen = adopt_known(&after);
+        let seen = find_known(&after);
         let asked = after.clock.now();
         let answered = read_until(&after, &resume(&seen, &String::from_utf8(ahead).unwrap()), ended);
         assert_eq!(events(&answered), [json!({"tombstone": {"error": -32603, "id": 1}})]);

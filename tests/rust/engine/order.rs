@@ -5,9 +5,9 @@ use std::sync::Arc;
 use crate::kit::any_order::{AnyOrder, is_attach, process_in_any_order};
 use crate::kit::common::{Bench, NEW, broadcast, call, listen, notify, read_now, respond, resume};
 use crate::kit::folder::Folder;
-use crate::kit::processes::{adopt_known, begun, ended, events, has, open_session, process, read_until};
+use crate::kit::processes::{begun, ended, events, find_known, has, open_session, process, read_until};
 use serde_json::json;
-use tailrope_core::engine::{Adoption, Connection, NoWake, SessionHandle};
+use tailrope_core::engine::{Connection, LookUp, NoWake, SessionHandle};
 use tailrope_core::protocol::Dialect;
 use tailrope_core::store::Operation;
 use tailrope_core::stream::CloseReason;
@@ -30,12 +30,12 @@ fn interrupted_call(here: &Bench) -> (SessionHandle, String) {
     (session, cursor)
 }
 
-fn look_up(bench: &Bench, cursor: Option<&str>) -> Adoption {
-    bench.engine.adopt_session("s", Some("alice"), cursor, &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 0).unwrap()
+fn look_up(bench: &Bench, cursor: Option<&str>) -> LookUp {
+    bench.engine.look_up_session("s", Some("alice"), cursor, &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 0).unwrap()
 }
 
-fn found(adoption: &Adoption) -> SessionHandle {
-    adoption.take().expect("the store has told").unwrap().expect("it is alice's")
+fn found(look_up: &LookUp) -> SessionHandle {
+    look_up.take().expect("the store has told").unwrap().expect("it is alice's")
 }
 
 /// Time passes, and nothing comes here that is not the first bytes.
@@ -58,7 +58,7 @@ fn was_fenced(bench: &Bench, connection: &Connection) {
 /// answers wait, in the order in which they came.
 fn two_that_were_told(here: &Bench, there: &Bench, store: &AnyOrder) -> (SessionHandle, [Connection; 2]) {
     let (session, cursor) = interrupted_call(here);
-    let seen = adopt_known(there);
+    let seen = find_known(there);
     store.hold(is_attach);
     let both = [resume(&seen, &cursor), resume(&seen, &cursor)];
     store.wait_for(there, 2);
@@ -75,7 +75,7 @@ fn i4_a_reader_whose_session_was_looked_up_for_longer_is_no_newer() {
     let here = process(&folder, 0);
     let (there, store) = process_in_any_order(&folder);
     let (session, cursor) = interrupted_call(&here);
-    adopt_known(&there).let_go();
+    find_known(&there).let_go();
     store.hold(is_attach);
     let (older, newer) = (look_up(&there, Some(&cursor)), look_up(&there, Some(&cursor)));
     store.wait_for(&there, 2);
@@ -102,7 +102,7 @@ fn i4_a_listener_whose_session_was_looked_up_for_longer_is_no_newer() {
     let (there, store) = process_in_any_order(&folder);
     let session = open_session(&here, "s", NEW);
     broadcast(&session, "a").unwrap();
-    adopt_known(&there).let_go();
+    find_known(&there).let_go();
     store.hold(is_attach);
     let (older, newer) = (look_up(&there, None), look_up(&there, None));
     store.wait_for(&there, 2);
@@ -145,7 +145,7 @@ fn i4_a_reader_that_is_looked_up_once_more_is_no_newer() {
     let here = process(&folder, 0);
     let (there, store) = process_in_any_order(&folder);
     let (session, cursor) = interrupted_call(&here);
-    let seen = adopt_known(&there);
+    let seen = find_known(&there);
     store.hold(is_attach);
     let first = resume(&seen, &cursor);
     store.fail_all(&there);
@@ -181,7 +181,7 @@ fn i2_a_listener_begins_where_its_first_id_says() {
     let here = process(&folder, 0);
     let (there, store) = process_in_any_order(&folder);
     let session = open_session(&here, "s", NEW);
-    let seen = adopt_known(&there);
+    let seen = find_known(&there);
     let first = listen(&seen);
     broadcast(&session, "a").unwrap();
     assert_eq!(events(&read_until(&there, &first, has(1))), [json!({"event": 1, "is": "a"})]);

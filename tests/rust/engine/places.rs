@@ -236,24 +236,25 @@ fn i11_a_reader_of_a_session_elsewhere_takes_a_place_while_it_reads() {
     let options = Options { max_sessions: 1, store: Some(Arc::clone(&store)), ..Options::default() };
     let bench = Bench::new(options);
     Caller::new(&*store, Ms(0)).hold(&session_name("elsewhere"), record);
-    let adopt = || {
-        let adoption = bench.engine.adopt_session("elsewhere", None, None, &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 0);
-        adoption.unwrap().take().expect("the store answers at once").map(|session| session.expect("it is known"))
+    let find = || {
+        let look_up =
+            bench.engine.look_up_session("elsewhere", None, None, &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 0);
+        look_up.unwrap().take().expect("the store answers at once").map(|session| session.expect("it is known"))
     };
-    let reader = adopt().unwrap();
+    let reader = find().unwrap();
     assert!(taken(&bench, "newer", None).is_err(), "its reader is on its way");
     let connection = listen(&reader);
-    listen(&adopt().unwrap()).lost();
+    listen(&find().unwrap()).lost();
     bench.advance(24 * 3_600_000);
     assert!(taken(&bench, "newer", None).is_err());
     drop(connection);
     let newer = taken(&bench, "newer", None).unwrap();
     let held = listen(&newer);
-    assert_eq!(adopt().unwrap_err(), EngineError::TooManySessions { option: "max_sessions", max: 1 });
+    assert_eq!(find().unwrap_err(), EngineError::TooManySessions { option: "max_sessions", max: 1 });
     assert_eq!(bench.engine.stats().sessions, 1, "the one that is refused leaves nothing");
     drop(held);
     bench.advance(100_000);
-    adopt().unwrap().let_go();
+    find().unwrap().let_go();
     assert_eq!((told(&bench), bench.engine.is_idle()), (vec!["newer".to_owned()], true));
 }
 

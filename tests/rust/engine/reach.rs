@@ -8,9 +8,9 @@ use crate::kit::common::{Bench, NEW, call, id, listen, notify, read_now, respond
 use crate::kit::fleet::Fleet;
 use crate::kit::folder::Folder;
 use crate::kit::processes::{
-    PATIENCE, adopt_known, begun, ended, events, has, open_session, process, read_until, wait_for_a_takeover,
+    PATIENCE, begun, ended, events, find_known, has, open_session, process, read_until, wait_for_a_takeover,
 };
-use crate::kit::relaying::{adopt, initialized, open, relay, serve, tool_call};
+use crate::kit::relaying::{find, initialized, open, relay, serve, tool_call};
 use serde_json::json;
 use tailrope_core::engine::{Clock, Options};
 use tailrope_core::stream::CloseReason;
@@ -23,7 +23,7 @@ fn o9_a_close_at_the_owner_closes_the_reader_in_another_process() {
     let first = call(&session, 1);
     notify(&session, 1, "a").unwrap();
     let cursor = read_until(&here, &first, has(1)).last_id();
-    let seen = adopt_known(&there);
+    let seen = find_known(&there);
     let reader = resume(&seen, &cursor);
     read_until(&there, &reader, begun);
     wait_for_a_takeover(&here, 1);
@@ -64,7 +64,7 @@ fn o9_a_hold_of_the_owner_ends_connections_in_another_process_after_its_time() {
     notify(&session, 1, "a").unwrap();
     assert!(session.close_connection(&id(1), None, Some(5_000)));
     let cursor = read_until(&here, &first, ended).last_id();
-    let seen = adopt_known(&there);
+    let seen = find_known(&there);
     let deadline = Instant::now() + PATIENCE;
     loop {
         let (asked, reader) = (there.clock.now(), resume(&seen, &cursor));
@@ -87,7 +87,7 @@ fn o9_a_close_of_the_standalone_stream_at_the_owner_closes_its_listener_in_anoth
     let session = open_session(&here, "s", NEW);
     let first = listen(&session);
     read_until(&here, &first, begun);
-    let reader = listen(&adopt_known(&there));
+    let reader = listen(&find_known(&there));
     read_until(&there, &reader, begun);
     wait_for_a_takeover(&here, 1);
     assert!(session.close_standalone(Some(90), None));
@@ -105,7 +105,7 @@ fn o8_a_reader_in_another_process_is_a_sign_of_its_client() {
     notify(&session, 1, "a").unwrap();
     let cursor = read_until(&here, &first, has(1)).last_id();
     drop(first);
-    let (max_detached_ms, seen) = (here.engine.options().max_detached_ms, adopt_known(&there));
+    let (max_detached_ms, seen) = (here.engine.options().max_detached_ms, find_known(&there));
     for polls in 1..=3 {
         here.clock.advance(max_detached_ms - 1_000);
         read_until(&there, &resume(&seen, &cursor), begun);
@@ -132,7 +132,7 @@ fn o8_a_silent_connection_in_another_process_keeps_a_session_and_its_call() {
     let options = Options { max_detached_ms: 60_000, session_idle_ms: 40_000, ..Options::default() };
     let fleet = Fleet::with(2, options);
     let owner = open(&fleet, NEW);
-    let seen = adopt(&fleet, 1);
+    let seen = find(&fleet, 1);
     let calls = relay(&seen, &tool_call(1));
     fleet.settle();
     assert_eq!(serve(&owner), ["tools/call 1"]);
@@ -152,7 +152,7 @@ fn o8_a_session_is_not_idle_before_it_is_looked_whether_others_have_its_client()
     drop(call(&owner, 1));
     // No hint comes through, and the rare look is far away.
     fleet.nodes[0].is_deaf.store(true, Ordering::SeqCst);
-    drop(relay(&adopt(&fleet, 1), &initialized()));
+    drop(relay(&find(&fleet, 1), &initialized()));
     assert_eq!(idle_in(&fleet, 75_000), 0, "a message waited for it");
     assert_eq!(serve(&owner), ["notifications/initialized"]);
     assert_ne!(idle_in(&fleet, 75_000), 0, "nothing came any more");

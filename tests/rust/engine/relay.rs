@@ -13,7 +13,7 @@ use crate::kit::common::{Bell, NEW, OLD, ask, id, notify, read_now, respond, res
 use crate::kit::fleet::Fleet;
 use crate::kit::processes::events;
 use crate::kit::relaying::{
-    adopt, adopt_as, adopt_speaking, cancellation, held, initialized, open, open_as, pass, read, relay, relay_delete,
+    cancellation, find, find_as, find_speaking, held, initialized, open, open_as, pass, read, relay, relay_delete,
     relay_json, serve, tool_call,
 };
 
@@ -22,7 +22,7 @@ fn a_call_runs_where_its_session_is_and_is_answered_where_it_came() {
     for revision in [NEW, OLD] {
         let fleet = Fleet::new(2);
         let session = open(&fleet, revision);
-        let there = adopt(&fleet, 1);
+        let there = find(&fleet, 1);
         assert!(there.is_elsewhere() && !session.is_elsewhere());
         let connection = relay(&there, &tool_call(1));
         fleet.settle();
@@ -53,7 +53,7 @@ fn a_host_is_woken_for_what_is_relayed_and_gets_what_handlers_may_read() {
         engine.open_session("s", principal.as_deref(), &Dialect::MCP_PYTHON_2, Arc::clone(&bell) as _, 7).unwrap();
     session.accept_posted();
     session.assume_revision(NEW);
-    let connection = relay(&adopt(&fleet, 1), &tool_call(1));
+    let connection = relay(&find(&fleet, 1), &tool_call(1));
     let rung = bell.0.load(Ordering::SeqCst);
     fleet.settle();
     assert!(bell.0.load(Ordering::SeqCst) > rung);
@@ -75,7 +75,7 @@ fn a_host_is_woken_for_what_is_relayed_and_gets_what_handlers_may_read() {
 fn a_request_can_be_relayed_for_as_long_as_its_call_runs() {
     let fleet = Fleet::with(2, Options { owner_lost_ms: 2_000, ..Options::default() });
     let session = open(&fleet, NEW);
-    let connection = relay(&adopt(&fleet, 1), &tool_call(1));
+    let connection = relay(&find(&fleet, 1), &tool_call(1));
     fleet.settle();
     serve(&session);
     let mut got = read(&fleet, &connection);
@@ -92,7 +92,7 @@ fn a_notification_is_accepted_once_it_is_stored_and_leaves_nothing() {
     let fleet = Fleet::new(2);
     let session = open(&fleet, NEW);
     let streams = fleet.usage().streams;
-    let connection = relay(&adopt(&fleet, 1), &initialized());
+    let connection = relay(&find(&fleet, 1), &initialized());
     let answered = read_now(&connection);
     assert_eq!((answered.status, answered.content_type, answered.text.as_str()), (Some(202), None, ""));
     assert_eq!(answered.end, Some(CloseReason::Complete));
@@ -108,7 +108,7 @@ fn a_notification_is_accepted_once_it_is_stored_and_leaves_nothing() {
 fn messages_begin_in_the_order_in_which_they_came() {
     let fleet = Fleet::new(3);
     let session = open(&fleet, NEW);
-    let (one, two) = (adopt(&fleet, 1), adopt(&fleet, 2));
+    let (one, two) = (find(&fleet, 1), find(&fleet, 2));
     // More than a store tells at once, and one hint for all.
     fleet.nodes[0].is_deaf.store(true, Ordering::SeqCst);
     let connections: Vec<_> = (0..150).map(|at| relay(if at % 2 == 0 { &one } else { &two }, &tool_call(at))).collect();
@@ -124,13 +124,13 @@ fn messages_begin_in_the_order_in_which_they_came() {
 fn an_answer_to_a_question_reaches_the_process_that_asked() {
     let fleet = Fleet::new(3);
     let session = open(&fleet, NEW);
-    let connection = relay(&adopt(&fleet, 1), &tool_call(1));
+    let connection = relay(&find(&fleet, 1), &tool_call(1));
     fleet.settle();
     serve(&session);
     ask(&session, 1, "q").unwrap();
     assert_eq!(events(&read(&fleet, &connection)), [json!({"event": 1, "is": "roots/list"})]);
     let answer = json!({"jsonrpc": "2.0", "id": "q", "result": {"roots": []}});
-    assert_eq!(read_now(&relay(&adopt(&fleet, 2), &answer)).status, Some(202));
+    assert_eq!(read_now(&relay(&find(&fleet, 2), &answer)).status, Some(202));
     fleet.settle();
     assert_eq!(serve(&session), [r#"answer "q""#]);
     respond(&session, 1).unwrap();
@@ -142,10 +142,10 @@ fn a_cancellation_ends_a_call_that_came_elsewhere() {
     let fleet = Fleet::new(3);
     let session = open_as(&fleet, NEW, &Dialect::MCP_PYTHON_1);
     session.accept_posted();
-    let connection = relay(&adopt(&fleet, 1), &tool_call(1));
+    let connection = relay(&find(&fleet, 1), &tool_call(1));
     fleet.settle();
     serve(&session);
-    assert_eq!(read_now(&relay(&adopt(&fleet, 2), &cancellation(1))).status, Some(202));
+    assert_eq!(read_now(&relay(&find(&fleet, 2), &cancellation(1))).status, Some(202));
     fleet.settle();
     assert_eq!(serve(&session), ["notifications/cancelled"]);
     let answered = read(&fleet, &connection);
@@ -158,17 +158,17 @@ fn o22_a_cancellation_that_overtakes_its_request_is_remembered_for_a_while() {
     for (waits_ms, is_cancelled) in [(29_000, true), (30_000, false)] {
         let fleet = Fleet::new(3);
         let session = open(&fleet, NEW);
-        relay(&adopt(&fleet, 2), &cancellation(1));
+        relay(&find(&fleet, 2), &cancellation(1));
         fleet.settle();
         serve(&session);
         pass(&fleet, waits_ms);
-        let connection = relay(&adopt(&fleet, 1), &tool_call(1));
+        let connection = relay(&find(&fleet, 1), &tool_call(1));
         fleet.settle();
         assert_eq!(serve(&session).is_empty(), is_cancelled, "after {waits_ms} ms");
         let tombstone = json!({"tombstone": {"error": -32800, "id": 1}});
         assert_eq!(events(&read(&fleet, &connection)), if is_cancelled { vec![tombstone] } else { vec![] });
         if is_cancelled {
-            relay(&adopt(&fleet, 1), &tool_call(1));
+            relay(&find(&fleet, 1), &tool_call(1));
             fleet.settle();
             assert_eq!(serve(&session), ["tools/call 1"], "it counts once");
         }
@@ -179,7 +179,7 @@ fn o22_a_cancellation_that_overtakes_its_request_is_remembered_for_a_while() {
 fn a_delete_is_answered_when_the_session_is_gone() {
     let fleet = Fleet::new(2);
     let session = open(&fleet, NEW);
-    let connection = relay_delete(&adopt(&fleet, 1));
+    let connection = relay_delete(&find(&fleet, 1));
     let before = read(&fleet, &connection);
     assert_eq!((before.status, before.end), (None, None));
     assert_eq!(serve(&session), ["DELETE"]);
@@ -187,7 +187,7 @@ fn a_delete_is_answered_when_the_session_is_gone() {
     assert_eq!((answered.status, answered.content_type, answered.text.as_str()), (Some(200), None, ""));
     assert_eq!(answered.end, Some(CloseReason::Complete));
     drop(connection);
-    assert!(adopt_as(&fleet, 1, crate::kit::relaying::ALICE).is_none());
+    assert!(find_as(&fleet, 1, crate::kit::relaying::ALICE).is_none());
     assert_eq!((held(&fleet, 0), held(&fleet, 1), fleet.usage().streams), ((0, 0), (0, 0), 0));
 }
 
@@ -195,7 +195,7 @@ fn a_delete_is_answered_when_the_session_is_gone() {
 fn a_delete_that_is_heard_of_late_is_looked_for() {
     let fleet = Fleet::new(2);
     let session = open(&fleet, NEW);
-    let connection = relay_delete(&adopt(&fleet, 1));
+    let connection = relay_delete(&find(&fleet, 1));
     fleet.nodes[1].is_deaf.store(true, Ordering::SeqCst);
     fleet.settle();
     serve(&session);
@@ -207,14 +207,14 @@ fn a_delete_that_is_heard_of_late_is_looked_for() {
 fn a_client_of_a_relayed_call_goes_on_at_any_process() {
     let fleet = Fleet::new(3);
     let session = open(&fleet, NEW);
-    let first = relay(&adopt(&fleet, 1), &tool_call(1));
+    let first = relay(&find(&fleet, 1), &tool_call(1));
     fleet.settle();
     serve(&session);
     notify(&session, 1, "a").unwrap();
     let cursor = read(&fleet, &first).last_id();
     drop(first);
     notify(&session, 1, "b").unwrap();
-    let second = resume(&adopt(&fleet, 2), &cursor);
+    let second = resume(&find(&fleet, 2), &cursor);
     let got = read(&fleet, &second);
     assert_eq!(events(&got), [json!({"event": 2, "is": "b"})], "I3, I12");
     let third = resume(&session, &got.last_id());
@@ -227,7 +227,7 @@ fn a_client_of_a_relayed_call_goes_on_at_any_process() {
 fn o9_the_owner_closes_the_connection_of_a_relayed_call() {
     let fleet = Fleet::new(3);
     let session = open(&fleet, NEW);
-    let connection = relay(&adopt(&fleet, 1), &tool_call(1));
+    let connection = relay(&find(&fleet, 1), &tool_call(1));
     fleet.settle();
     serve(&session);
     let mut got = read(&fleet, &connection);
@@ -237,10 +237,10 @@ fn o9_the_owner_closes_the_connection_of_a_relayed_call() {
     assert_eq!(closed.end, Some(CloseReason::Asked));
     assert!(got.text.contains("retry: 7\n"), "{}", got.text);
     // It is polled from now on.
-    let poll = read(&fleet, &resume(&adopt(&fleet, 2), &got.last_id()));
+    let poll = read(&fleet, &resume(&find(&fleet, 2), &got.last_id()));
     assert_eq!(poll.end, Some(CloseReason::Polled));
     respond(&session, 1).unwrap();
-    let last = read(&fleet, &resume(&adopt(&fleet, 1), &poll.last_id()));
+    let last = read(&fleet, &resume(&find(&fleet, 1), &poll.last_id()));
     assert_eq!(events(&last), [json!({"event": 1, "is": {"result": 1}})]);
 }
 
@@ -248,11 +248,11 @@ fn o9_the_owner_closes_the_connection_of_a_relayed_call() {
 fn o3_a_client_may_come_back_before_its_call_has_begun() {
     let fleet = Fleet::new(3);
     let session = open(&fleet, NEW);
-    let first = relay(&adopt(&fleet, 1), &tool_call(1));
+    let first = relay(&find(&fleet, 1), &tool_call(1));
     fleet.nodes[0].is_deaf.store(true, Ordering::SeqCst);
     let cursor = read(&fleet, &first).last_id();
     drop(first);
-    let elsewhere = resume(&adopt(&fleet, 2), &cursor);
+    let elsewhere = resume(&find(&fleet, 2), &cursor);
     let waiting = read(&fleet, &elsewhere);
     assert_eq!((events(&waiting), waiting.end), (vec![], None));
     // Where its session is, which has not heard of it.
@@ -271,7 +271,7 @@ fn i12_a_connection_that_is_lost_cancels_nothing() {
     let fleet = Fleet::new(2);
     let session = open(&fleet, NEW);
     for (number, has_begun) in [(1, false), (2, true)] {
-        let connection = relay(&adopt(&fleet, 1), &tool_call(number));
+        let connection = relay(&find(&fleet, 1), &tool_call(number));
         if has_begun {
             fleet.settle();
             serve(&session);
@@ -292,7 +292,7 @@ fn a_batch_is_relayed_as_one() {
     let fleet = Fleet::new(2);
     let session = open_as(&fleet, NEW, &Dialect::MCP_TYPESCRIPT_2);
     session.accept_posted();
-    let there = adopt_speaking(&fleet, 1, &Dialect::MCP_TYPESCRIPT_2);
+    let there = find_speaking(&fleet, 1, &Dialect::MCP_TYPESCRIPT_2);
     let connection = relay(&there, &json!([tool_call(1), initialized(), tool_call(2)]));
     fleet.settle();
     assert_eq!(serve(&session), ["tools/call 1, notifications/initialized, tools/call 2"]);
@@ -309,7 +309,7 @@ fn an_answer_in_json_is_gathered_from_the_stream() {
         let fleet = Fleet::new(2);
         let session = open_as(&fleet, NEW, &Dialect::MCP_TYPESCRIPT_2);
         session.accept_posted();
-        let connection = relay_json(&adopt_speaking(&fleet, 1, &Dialect::MCP_TYPESCRIPT_2), &bodies);
+        let connection = relay_json(&find_speaking(&fleet, 1, &Dialect::MCP_TYPESCRIPT_2), &bodies);
         fleet.settle();
         serve(&session);
         // More than a page.
@@ -341,7 +341,7 @@ fn an_answer_in_json_that_does_not_come_is_refused() {
         let fleet = Fleet::with(2, Options { owner_lost_ms, ..Options::default() });
         let session = open(&fleet, NEW);
         fleet.nodes[0].is_deaf.store(!drains, Ordering::SeqCst);
-        let connection = relay_json(&adopt(&fleet, 1), &tool_call(1));
+        let connection = relay_json(&find(&fleet, 1), &tool_call(1));
         fleet.settle();
         assert_eq!(serve(&session).len(), usize::from(drains));
         if drains {
@@ -356,7 +356,7 @@ fn an_answer_in_json_that_does_not_come_is_refused() {
     }
     let fleet = Fleet::new(2);
     let session = open(&fleet, NEW);
-    let connection = relay_json(&adopt(&fleet, 1), &tool_call(1));
+    let connection = relay_json(&find(&fleet, 1), &tool_call(1));
     fleet.settle();
     drop(session.take_posted());
     let answered = read(&fleet, &connection);
@@ -368,12 +368,12 @@ fn an_answer_in_json_that_does_not_come_is_refused() {
 fn f44_a_process_that_drains_relays_and_sends_its_clients_elsewhere() {
     let fleet = Fleet::new(3);
     let session = open(&fleet, NEW);
-    let there = adopt(&fleet, 1);
+    let there = find(&fleet, 1);
     fleet.benches[1].engine.drain(100);
     let first = read(&fleet, &relay(&there, &tool_call(1)));
     assert_eq!(first.end, Some(CloseReason::Drain));
     assert_eq!(serve(&session), ["tools/call 1"]);
-    let second = resume(&adopt(&fleet, 2), &first.last_id());
+    let second = resume(&find(&fleet, 2), &first.last_id());
     respond(&session, 1).unwrap();
     assert_eq!(events(&read(&fleet, &second)), [json!({"event": 1, "is": {"result": 1}})]);
 }

@@ -10,9 +10,7 @@ use tailrope_core::stream::CloseReason;
 use crate::kit::common::{Answered, NEW, OLD, SECRET, notify, read_now, respond, resume};
 use crate::kit::fleet::Fleet;
 use crate::kit::processes::events;
-use crate::kit::relaying::{
-    adopt, held, initialized, open, pass, read, relay, relay_delete, relayed, serve, tool_call,
-};
+use crate::kit::relaying::{find, held, initialized, open, pass, read, relay, relay_delete, relayed, serve, tool_call};
 
 /// As long as an owner has to begin, in milliseconds.
 pub(super) const LOST_MS: u64 = 2_000;
@@ -49,7 +47,7 @@ fn o5_what_its_owner_does_not_begin_in_time_is_withdrawn() {
         let fleet = fleet(2);
         let session = open(&fleet, revision);
         fleet.nodes[0].is_deaf.store(true, Ordering::SeqCst);
-        let connection = relay(&adopt(&fleet, 1), &tool_call(1));
+        let connection = relay(&find(&fleet, 1), &tool_call(1));
         let mut got = read(&fleet, &connection);
         pass(&fleet, LOST_MS - 500);
         assert_eq!(read(&fleet, &connection).end, None);
@@ -68,7 +66,7 @@ fn o5_what_its_owner_does_not_begin_in_time_is_withdrawn() {
 fn o5_what_was_taken_gets_no_error_however_late_it_begins() {
     let fleet = fleet(2);
     let session = open(&fleet, NEW);
-    let connection = relay(&adopt(&fleet, 1), &tool_call(1));
+    let connection = relay(&find(&fleet, 1), &tool_call(1));
     fleet.settle();
     pass(&fleet, 3 * LOST_MS);
     let mut got = read(&fleet, &connection);
@@ -84,7 +82,7 @@ fn a_hint_that_was_lost_delays_a_message_and_no_more() {
     let fleet = fleet(2);
     let session = open(&fleet, NEW);
     fleet.nodes[0].is_deaf.store(true, Ordering::SeqCst);
-    relay(&adopt(&fleet, 1), &initialized());
+    relay(&find(&fleet, 1), &initialized());
     fleet.settle();
     let takes = fleet.nodes[0].takes.load(Ordering::SeqCst);
     pass(&fleet, LOOK_MS);
@@ -98,10 +96,10 @@ fn a_client_that_went_elsewhere_hears_that_its_call_was_withdrawn() {
     let fleet = fleet(3);
     let session = open(&fleet, NEW);
     fleet.nodes[0].is_deaf.store(true, Ordering::SeqCst);
-    let first = relay(&adopt(&fleet, 1), &tool_call(1));
+    let first = relay(&find(&fleet, 1), &tool_call(1));
     let cursor = read(&fleet, &first).last_id();
     drop(first);
-    let second = resume(&adopt(&fleet, 2), &cursor);
+    let second = resume(&find(&fleet, 2), &cursor);
     read(&fleet, &second);
     pass(&fleet, LOST_MS + 1_500);
     assert_eq!(only_event(&read(&fleet, &second)), not_begun(1));
@@ -113,7 +111,7 @@ fn a_session_without_an_owner_takes_no_requests() {
     for is_released in [true, false] {
         let fleet = fleet(2);
         let session = open(&fleet, NEW);
-        let there = adopt(&fleet, 1);
+        let there = find(&fleet, 1);
         if is_released {
             session.release();
         } else {
@@ -135,7 +133,7 @@ fn i13_an_owner_that_is_lost_leaves_no_call_without_an_end() {
     for has_taken in [false, true] {
         let fleet = fleet(3);
         let session = open(&fleet, NEW);
-        let connection = relay(&adopt(&fleet, 1), &tool_call(1));
+        let connection = relay(&find(&fleet, 1), &tool_call(1));
         if has_taken {
             fleet.settle();
             serve(&session);
@@ -147,7 +145,7 @@ fn i13_an_owner_that_is_lost_leaves_no_call_without_an_end() {
         assert_eq!(only_event(&answered), not_begun(1), "taken: {has_taken}");
         assert!(answered.text.contains("is gone"), "{}", answered.text);
         drop(connection);
-        let elsewhere = resume(&adopt(&fleet, 2), &answered.ids()[0]);
+        let elsewhere = resume(&find(&fleet, 2), &answered.ids()[0]);
         assert_eq!(only_event(&read(&fleet, &elsewhere)), not_begun(1), "taken: {has_taken}");
         drop(elsewhere);
         pass(&fleet, LOST_MS + 500);
@@ -159,7 +157,7 @@ fn i13_an_owner_that_is_lost_leaves_no_call_without_an_end() {
 fn o4_a_message_whose_answer_was_lost_begins_once() {
     let fleet = fleet(2);
     let session = open(&fleet, NEW);
-    let there = adopt(&fleet, 1);
+    let there = find(&fleet, 1);
     fleet.nodes[1].is_unheard.store(true, Ordering::SeqCst);
     let connection = relay(&there, &tool_call(1));
     pass(&fleet, 500);
@@ -181,7 +179,7 @@ fn o5_a_message_without_any_answer_is_withdrawn_or_followed() {
     for begins in [true, false] {
         let fleet = fleet(2);
         let session = open(&fleet, NEW);
-        let there = adopt(&fleet, 1);
+        let there = find(&fleet, 1);
         fleet.nodes[0].is_deaf.store(!begins, Ordering::SeqCst);
         fleet.nodes[1].is_silent.store(true, Ordering::SeqCst);
         let connection = relay(&there, &tool_call(1));
@@ -207,7 +205,7 @@ fn a_store_that_fails_is_tried_for_a_while() {
     for comes_back in [true, false] {
         let fleet = fleet(2);
         let session = open(&fleet, NEW);
-        let there = adopt(&fleet, 1);
+        let there = find(&fleet, 1);
         fleet.nodes[1].fails.store(true, Ordering::SeqCst);
         let connection = relay(&there, &tool_call(1));
         pass(&fleet, 1_000);
@@ -236,7 +234,7 @@ fn a_store_that_fails_is_tried_for_a_while() {
 fn a_message_that_the_store_never_takes_ends_no_session() {
     let fleet = fleet(2);
     let session = open(&fleet, NEW);
-    let there = adopt(&fleet, 1);
+    let there = find(&fleet, 1);
     fleet.nodes[1].refuses.store(true, Ordering::SeqCst);
     let connections = [relay(&there, &tool_call(1)), relay(&there, &initialized()), relay_delete(&there)];
     pass(&fleet, LOST_MS + 250);
@@ -254,7 +252,7 @@ fn a_delete_whose_owner_does_not_end_the_session_fails_in_time() {
         let fleet = fleet(2);
         let session = open(&fleet, NEW);
         fleet.nodes[0].is_deaf.store(!is_taken, Ordering::SeqCst);
-        let connection = relay_delete(&adopt(&fleet, 1));
+        let connection = relay_delete(&find(&fleet, 1));
         fleet.settle();
         let posted = session.take_posted();
         assert_eq!(posted.len(), usize::from(is_taken));
@@ -270,7 +268,7 @@ fn a_delete_whose_owner_does_not_end_the_session_fails_in_time() {
 fn a_delete_that_a_host_takes_for_a_message_did_not_end_the_session() {
     let fleet = fleet(2);
     let session = open(&fleet, NEW);
-    let connection = relay_delete(&adopt(&fleet, 1));
+    let connection = relay_delete(&find(&fleet, 1));
     fleet.settle();
     session.take_posted().iter().for_each(|posted| posted.done());
     pass(&fleet, 500);
@@ -282,7 +280,7 @@ fn a_session_that_ends_leaves_no_request_without_an_end() {
     for is_released in [false, true] {
         let fleet = fleet(2);
         let session = open(&fleet, NEW);
-        let connection = relay(&adopt(&fleet, 1), &tool_call(1));
+        let connection = relay(&find(&fleet, 1), &tool_call(1));
         fleet.settle();
         let posted = session.take_posted();
         read(&fleet, &connection);
@@ -312,7 +310,7 @@ fn admission(fleet: &Fleet) -> tailrope_core::exchange::Admission {
 fn o10_taking_stock_spares_what_has_still_to_begin() {
     let fleet = fleet(2);
     let session = open(&fleet, NEW);
-    let connection = relay(&adopt(&fleet, 1), &tool_call(1));
+    let connection = relay(&find(&fleet, 1), &tool_call(1));
     fleet.settle();
     let posted = session.take_posted();
     // The store was set back, or may have been.
@@ -328,7 +326,7 @@ fn o10_stock_is_not_taken_while_messages_are() {
     let fleet = fleet(2);
     let session = open(&fleet, NEW);
     fleet.nodes[0].holds_takes.store(true, Ordering::SeqCst);
-    let connection = relay(&adopt(&fleet, 1), &tool_call(1));
+    let connection = relay(&find(&fleet, 1), &tool_call(1));
     fleet.settle();
     fleet.disturb();
     pass(&fleet, 500);
@@ -344,7 +342,7 @@ fn a_take_without_an_answer_is_asked_again_and_begins_nothing_twice() {
     let fleet = fleet(2);
     let session = open(&fleet, NEW);
     fleet.nodes[0].holds_takes.store(true, Ordering::SeqCst);
-    relay(&adopt(&fleet, 1), &initialized());
+    relay(&find(&fleet, 1), &initialized());
     fleet.settle();
     // As long as a store may take.
     pass(&fleet, 30_000);
@@ -363,7 +361,7 @@ fn o8_what_is_relayed_is_a_sign_of_the_client() {
     let idle_ms = session.idle_in_ms().unwrap();
     pass(&fleet, 10_000);
     assert_eq!(session.idle_in_ms(), Some(idle_ms - 10_000));
-    relay(&adopt(&fleet, 1), &initialized());
+    relay(&find(&fleet, 1), &initialized());
     fleet.settle();
     assert_eq!(session.idle_in_ms(), Some(idle_ms), "before the host has looked at it");
 }
@@ -373,7 +371,7 @@ fn o1_an_owner_that_was_replaced_takes_nothing() {
     let fleet = fleet(2);
     let session = open(&fleet, NEW);
     fleet.nodes[0].is_deaf.store(true, Ordering::SeqCst);
-    relay(&adopt(&fleet, 1), &initialized());
+    relay(&find(&fleet, 1), &initialized());
     fleet.take_over(1, "s");
     pass(&fleet, LOOK_MS);
     assert!(session.has_ended(), "its look tells it");
@@ -384,7 +382,7 @@ fn o1_an_owner_that_was_replaced_takes_nothing() {
 fn f44_a_process_that_ends_says_so_to_those_whose_request_has_not_begun() {
     let fleet = fleet(2);
     let session = open(&fleet, NEW);
-    let there = adopt(&fleet, 1);
+    let there = find(&fleet, 1);
     fleet.nodes[0].is_deaf.store(true, Ordering::SeqCst);
     fleet.nodes[1].is_silent.store(true, Ordering::SeqCst);
     let connection = relay(&there, &tool_call(1));

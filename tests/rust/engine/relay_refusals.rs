@@ -14,7 +14,7 @@ use super::relay_faults::{LOST_MS, fleet, not_begun, only_event};
 use crate::kit::common::{NEW, call, read_now, respond};
 use crate::kit::fleet::{Fleet, nobody};
 use crate::kit::relaying::{
-    ALICE, BOB, adopt, adopt_as, held, initialized, open, open_as, pass, read, relay, relay_delete, relayed, serve,
+    ALICE, BOB, find, find_as, held, initialized, open, open_as, pass, read, relay, relay_delete, relayed, serve,
     tool_call,
 };
 
@@ -22,7 +22,7 @@ use crate::kit::relaying::{
 fn i7_a_session_of_another_user_is_not_there_for_who_relays() {
     let fleet = fleet(2);
     let session = open(&fleet, NEW);
-    assert!(adopt_as(&fleet, 1, BOB).is_none());
+    assert!(find_as(&fleet, 1, BOB).is_none());
     // Somebody who can write to the store says that he is alice.
     let body = relayed(RelayedMethod::Post, &tool_call(1)).from_principal(BOB.principal().as_deref()).encode();
     let nonce = forge(&fleet, &[RequestId::integer(1)], body, StreamNonce([7; 12]));
@@ -80,7 +80,7 @@ fn o22_what_cannot_be_read_gets_an_end() {
 fn o4_a_copy_that_comes_after_its_log_went_does_not_begin() {
     let fleet = fleet(2);
     let session = open(&fleet, NEW);
-    let there = adopt(&fleet, 1);
+    let there = find(&fleet, 1);
     relay(&there, &initialized());
     fleet.settle();
     assert_eq!(serve(&session).len(), 1);
@@ -108,7 +108,7 @@ fn o4_a_copy_that_comes_after_its_log_went_does_not_begin() {
 fn f08_an_id_in_flight_is_refused_without_harm_to_the_first() {
     let fleet = fleet(2);
     let session = open(&fleet, NEW);
-    let there = adopt(&fleet, 1);
+    let there = find(&fleet, 1);
     let direct = call(&session, 1);
     let first = relay(&there, &tool_call(2));
     fleet.settle();
@@ -132,7 +132,7 @@ fn i11_a_session_takes_only_so_many_requests() {
     let options = Options { owner_lost_ms: LOST_MS, max_requests_per_session: 1, ..Options::default() };
     let fleet = Fleet::with(2, options);
     let session = open(&fleet, NEW);
-    let there = adopt(&fleet, 1);
+    let there = find(&fleet, 1);
     let (_first, second) = (relay(&there, &tool_call(1)), relay(&there, &tool_call(2)));
     fleet.settle();
     assert_eq!(serve(&session), ["tools/call 1"]);
@@ -143,7 +143,7 @@ fn i11_a_session_takes_only_so_many_requests() {
 fn a_host_that_takes_nothing_from_others_lets_nobody_wait() {
     let fleet = fleet(2);
     let session = open_as(&fleet, NEW, &Dialect::MCP_PYTHON_2);
-    let there = adopt(&fleet, 1);
+    let there = find(&fleet, 1);
     let (one, delete) = (relay(&there, &tool_call(1)), relay_delete(&there));
     let answered = read(&fleet, &one);
     assert_eq!(only_event(&answered), not_begun(1));
@@ -157,7 +157,7 @@ fn a_host_that_takes_nothing_from_others_lets_nobody_wait() {
 fn what_a_host_refuses_or_forgets_gets_an_end() {
     let fleet = fleet(2);
     let session = open(&fleet, NEW);
-    let there = adopt(&fleet, 1);
+    let there = find(&fleet, 1);
     let connections = [1, 2].map(|number| relay(&there, &tool_call(number)));
     fleet.settle();
     let mut posted = session.take_posted();
@@ -177,7 +177,7 @@ fn what_is_not_admitted_gets_the_words_of_admission() {
     let session = open_as(&fleet, NEW, &Dialect::MCP_TYPESCRIPT_2);
     session.accept_posted();
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "2025-11-25"}});
-    let connection = relay(&adopt(&fleet, 1), &body);
+    let connection = relay(&find(&fleet, 1), &body);
     fleet.settle();
     assert_eq!(serve(&session), [""; 0], "one initialize is enough for it");
     let answered = read(&fleet, &connection);
@@ -189,13 +189,13 @@ fn a_full_inbox_is_told_at_once() {
     let fleet = fleet(2);
     let session = open(&fleet, NEW);
     fleet.nodes[0].is_deaf.store(true, Ordering::SeqCst);
-    let there = adopt(&fleet, 1);
+    let there = find(&fleet, 1);
     for _ in 0..MAX_INBOX_MESSAGES {
         assert_eq!(read_now(&relay(&there, &initialized())).status, Some(202));
     }
     fleet.settle();
     for body in [initialized(), tool_call(1)] {
-        let connection = relay(&adopt(&fleet, 1), &body);
+        let connection = relay(&find(&fleet, 1), &body);
         let poll = connection.poll(1 << 10);
         let head = poll.head.unwrap();
         assert_eq!((head.status, head.retry_after_s(), head.is_refusal), (503, Some(1), true));
@@ -204,7 +204,7 @@ fn a_full_inbox_is_told_at_once() {
     drop(there);
     assert_eq!(held(&fleet, 1), (0, 0));
     fleet.nodes[0].is_deaf.store(false, Ordering::SeqCst);
-    relay(&adopt(&fleet, 1), &initialized());
+    relay(&find(&fleet, 1), &initialized());
     fleet.disturb();
     assert_eq!(serve(&session).len(), MAX_INBOX_MESSAGES);
 }

@@ -86,7 +86,8 @@ fn a_child_of_a_fork_waits_for_no_lock_of_its_parent() {
     let session = bench.session("s", NEW);
     let (connection, lost) = (call(&session, 1), call(&session, 2));
     let hooks = bench.engine.hook_log();
-    let adopting = bench.engine.adopt_session("u", None, None, &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 0).unwrap();
+    let looking_up =
+        bench.engine.look_up_session("u", None, None, &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 0).unwrap();
     // What a thread of the parent holds when it forks is locked in the child, for ever: here the session and the store.
     store.stands_still.store(true, Ordering::SeqCst);
     let of_parent = session.clone();
@@ -106,7 +107,7 @@ fn a_child_of_a_fork_waits_for_no_lock_of_its_parent() {
         let stats = engine.stats();
         assert_eq!((stats.sessions, stats.streams, stats.sessions_opened), (0, 0, 1));
         assert!(engine.session("s", None).is_none());
-        assert!(matches!(adopting.take(), Some(Err(EngineError::Forked))));
+        assert!(matches!(looking_up.take(), Some(Err(EngineError::Forked))));
         assert_eq!(notify(&session, 1, "x"), Err(EngineError::Forked));
         assert!(session.listen(Arc::new(NoWake), 0).is_err() && !session.close_standalone(None, None));
         assert!(connection.poll(1 << 20).chunks.is_empty());
@@ -125,7 +126,7 @@ fn a_child_of_a_fork_waits_for_no_lock_of_its_parent() {
         hooks.replay("scope", "an id", Box::new(move |replay| results.send(replay.is_err()).unwrap()));
         hooks.drop_scope("scope");
         assert_eq!(came.iter().collect::<Vec<_>>(), [true, true]);
-        drop((adopting, connection, lost, hooks, session, bench));
+        drop((looking_up, connection, lost, hooks, session, bench));
         told.send(()).unwrap();
     });
     assert_eq!(tells.recv_timeout(Duration::from_secs(30)), Ok(()), "nobody waits");

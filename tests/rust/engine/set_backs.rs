@@ -9,7 +9,7 @@ use tailrope_core::stream::CloseReason;
 use crate::kit::common::{NEW, call, id, notify, read_now, respond, resume};
 use crate::kit::fleet::Fleet;
 use crate::kit::processes::events;
-use crate::kit::relaying::{adopt, initialized, open, pass, read, relay, relay_delete, serve};
+use crate::kit::relaying::{find, initialized, open, pass, read, relay, relay_delete, serve};
 
 /// As long as an owner has to begin, in milliseconds.
 const LOST_MS: u64 = 2_000;
@@ -36,7 +36,7 @@ fn i4_a_reader_elsewhere_is_noticed_after_looks_that_failed() {
     fleet.nodes[0].fails.store(false, Ordering::SeqCst);
     assert_eq!(read_now(&here).end, None, "the stream has its reader");
     pass(&fleet, 1_000);
-    let there = resume(&adopt(&fleet, 1), &cursor);
+    let there = resume(&find(&fleet, 1), &cursor);
     read(&fleet, &there);
     assert_eq!(read_now(&here).end, Some(CloseReason::Superseded));
     assert!(session.close_connection(&id(1), Some(70), None));
@@ -52,7 +52,7 @@ fn i4_a_look_that_a_hint_asked_for_and_that_failed_is_made_again() {
     let here = resume(&session, &cursor);
     read(&fleet, &here);
     fleet.nodes[0].fails.store(true, Ordering::SeqCst);
-    let there = resume(&adopt(&fleet, 1), &cursor);
+    let there = resume(&find(&fleet, 1), &cursor);
     read(&fleet, &there);
     fleet.nodes[0].fails.store(false, Ordering::SeqCst);
     assert_eq!(read_now(&here).end, None);
@@ -77,7 +77,7 @@ fn i4_a_reader_elsewhere_is_noticed_after_the_store_lost_its_count() {
         fleet.nodes.iter().for_each(|node| node.readers_before.store(0, Ordering::SeqCst));
         fleet.disturb();
         here.iter().for_each(|here| assert_eq!(read(&fleet, here).end, None, "nobody has taken it"));
-        let there = resume(&adopt(&fleet, 1), &cursor);
+        let there = resume(&find(&fleet, 1), &cursor);
         read(&fleet, &there);
         here.iter().for_each(|here| assert_eq!(read_now(here).end, Some(CloseReason::Superseded)));
         assert!(session.close_connection(&id(1), Some(70), None));
@@ -92,7 +92,7 @@ fn a_delete_that_the_store_lost_did_not_end_the_session() {
         let fleet = fleet();
         let session = open(&fleet, NEW);
         fleet.nodes[0].is_deaf.store(true, Ordering::SeqCst);
-        let connection = relay_delete(&adopt(&fleet, 1));
+        let connection = relay_delete(&find(&fleet, 1));
         pass(&fleet, if is_withdrawn { LOST_MS - 250 } else { 250 });
         let (_, post) = fleet.posts().pop().unwrap();
         fleet.nodes[1].fails.store(is_withdrawn, Ordering::SeqCst);
@@ -110,7 +110,7 @@ fn a_delete_that_the_store_lost_did_not_end_the_session() {
 fn a_delete_whose_session_went_unheard_is_done() {
     let fleet = fleet();
     let session = open(&fleet, NEW);
-    let connection = relay_delete(&adopt(&fleet, 1));
+    let connection = relay_delete(&find(&fleet, 1));
     fleet.settle();
     fleet.nodes[1].fails.store(true, Ordering::SeqCst);
     assert_eq!(serve(&session), ["DELETE"]);
@@ -125,7 +125,7 @@ fn a_delete_whose_session_went_unheard_is_done() {
 fn a_message_whose_number_was_given_before_is_told_where_its_take_was_lost() {
     let fleet = fleet();
     let session = open(&fleet, NEW);
-    let there = adopt(&fleet, 1);
+    let there = find(&fleet, 1);
     fleet.nodes[0].messages_before.store(5, Ordering::SeqCst);
     relay(&there, &initialized());
     fleet.settle();

@@ -8,7 +8,7 @@ use crate::kit::any_order::{AnyOrder, is_attach, is_look, process_in_any_order};
 use crate::kit::common::{Bell, Bench, NEW, OLD, broadcast, call, listen, notify, read_now, respond, resume};
 use crate::kit::folder::Folder;
 use crate::kit::processes::{
-    PATIENCE, adopt_known, begun, ended, events, has, open_session, process, read_until, store_in,
+    PATIENCE, begun, ended, events, find_known, has, open_session, process, read_until, store_in,
 };
 use serde_json::json;
 use tailrope_core::Ms;
@@ -69,7 +69,7 @@ fn i4_a_reader_gets_nothing_before_it_is_counted() {
         let session = open_session(&here, "s", revision);
         let cursor = interrupted_call(&here, &session);
         until_stored(&here, || notify(&session, 1, "b").unwrap());
-        let older = resume_held(&there, &store, &adopt_known(&there), &cursor);
+        let older = resume_held(&there, &store, &find_known(&there), &cursor);
         answer(&store);
         let got = read_until(&there, &older, has(1));
         assert_eq!(events(&got), [json!({"event": 2, "is": "b"})]);
@@ -90,7 +90,7 @@ fn i4_a_listener_gets_nothing_before_it_is_counted() {
     let session = open_session(&here, "s", NEW);
     until_stored(&here, || broadcast(&session, "a").unwrap());
     // Elsewhere, and where the session is.
-    let (seen, own) = (adopt_known(&there), open_session(&there, "own", NEW));
+    let (seen, own) = (find_known(&there), open_session(&there, "own", NEW));
     store.hold(is_attach);
     let elsewhere = listen(&seen);
     held(&there, &store, 1, &elsewhere);
@@ -108,7 +108,7 @@ fn i4_a_look_from_before_a_reader_was_counted_takes_nothing_from_it() {
     let (here, (there, store)) = (process(&folder, 0), process_in_any_order(&folder));
     let session = open_session(&here, "s", NEW);
     until_stored(&here, || broadcast(&session, "a").unwrap());
-    let seen = adopt_known(&there);
+    let seen = find_known(&there);
     drop(read_until(&there, &listen(&seen), has(1)));
     let one = listen(&seen);
     read_until(&there, &one, begun);
@@ -138,7 +138,7 @@ fn i4_a_reader_that_leaves_before_it_is_counted_is_called_off() {
     let (here, (there, store)) = (process(&folder, 0), process_in_any_order(&folder));
     let session = open_session(&here, "s", NEW);
     let cursor = interrupted_call(&here, &session);
-    let older = resume_held(&there, &store, &adopt_known(&there), &cursor);
+    let older = resume_held(&there, &store, &find_known(&there), &cursor);
     older.lost();
     assert_eq!(store.waiting(), 0, "it is called off");
     let newer = resume(&session, &cursor);
@@ -156,7 +156,7 @@ fn i4_the_order_of_the_counts_decides_between_two_processes() {
         let ((here, store_here), (there, store_there)) = (process_in_any_order(&folder), process_in_any_order(&folder));
         let session = open_session(&here, "s", NEW);
         let cursor = interrupted_call(&here, &session);
-        let seen = adopt_known(&there);
+        let seen = find_known(&there);
         let resume_here = || resume_held(&here, &store_here, &session, &cursor);
         let resume_there = || resume_held(&there, &store_there, &seen, &cursor);
         // Both are counted before anybody is told.
@@ -283,7 +283,7 @@ fn f44_a_drain_lets_go_of_those_who_are_held() {
     }
     assert_eq!(store.waiting(), 0, "nobody is fenced for those who are sent away");
     // Who comes now is sent away as well, and need not wait for that.
-    let elsewhere = resume(&adopt_known(&there), &cursor);
+    let elsewhere = resume(&find_known(&there), &cursor);
     read_until(&there, &elsewhere, begun);
     let late = read_until(&bench, &resume(&session, &cursor), ended);
     assert_eq!(late.end, Some(CloseReason::Drain));
@@ -301,7 +301,7 @@ fn f44_who_comes_to_a_draining_process_takes_the_stream_from_nobody_elsewhere() 
     let reader = resume(&session, &cursor);
     read_until(&here, &reader, begun);
     there.engine.drain(100);
-    let seen = adopted(&there, &cursor);
+    let seen = found(&there, &cursor);
     for _ in 0..2 {
         assert_eq!(read_until(&there, &resume(&seen, &cursor), ended).end, Some(CloseReason::Drain));
     }
@@ -348,7 +348,7 @@ fn a_resume_asks_the_store_once_before_its_first_event() {
     let session = open_session(&here, "s", NEW);
     let cursor = interrupted_call(&here, &session);
     until_stored(&here, || notify(&session, 1, "b").unwrap());
-    let seen = adopted(&there, &cursor);
+    let seen = found(&there, &cursor);
     let first = resume(&seen, &cursor);
     assert_eq!(events(&read_now(&first)), [json!({"event": 2, "is": "b"})]);
     assert!(matches!(store.asked.lock().unwrap()[..], [Operation::Attach(_)]), "{:?}", store.asked);
@@ -385,9 +385,10 @@ fn a_reader_at_home_gets_what_was_stored_without_a_question() {
 }
 
 /// The session, looked up together with the stream of a cursor.
-fn adopted(bench: &Bench, cursor: &str) -> SessionHandle {
+fn found(bench: &Bench, cursor: &str) -> SessionHandle {
     let wake = Arc::new(NoWake);
-    let found = bench.engine.adopt_session("s", Some("alice"), Some(cursor), &Dialect::MCP_PYTHON_2, wake, 0).unwrap();
+    let found =
+        bench.engine.look_up_session("s", Some("alice"), Some(cursor), &Dialect::MCP_PYTHON_2, wake, 0).unwrap();
     let deadline = Instant::now() + PATIENCE;
     loop {
         if let Some(outcome) = found.take() {

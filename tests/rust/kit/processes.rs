@@ -36,12 +36,12 @@ pub(crate) fn open_session(bench: &Bench, name: &str, revision: Revision) -> Ses
     session
 }
 
-pub(crate) fn adopt(bench: &Bench, name: &str, principal: Option<&str>) -> Result<Option<SessionHandle>, EngineError> {
+pub(crate) fn find(bench: &Bench, name: &str, principal: Option<&str>) -> Result<Option<SessionHandle>, EngineError> {
     let wake = Arc::new(NoWake);
-    let adoption = bench.engine.adopt_session(name, principal, None, &Dialect::MCP_PYTHON_2, wake, 0).unwrap();
+    let look_up = bench.engine.look_up_session(name, principal, None, &Dialect::MCP_PYTHON_2, wake, 0).unwrap();
     let deadline = Instant::now() + PATIENCE;
     loop {
-        if let Some(outcome) = adoption.take() {
+        if let Some(outcome) = look_up.take() {
             return outcome;
         }
         assert!(Instant::now() < deadline, "the store tells of the session");
@@ -49,11 +49,11 @@ pub(crate) fn adopt(bench: &Bench, name: &str, principal: Option<&str>) -> Resul
     }
 }
 
-/// Adopts alice's session. Its owner did not wait until the store knew it, so this asks again until it does.
-pub(crate) fn adopt_known(bench: &Bench) -> SessionHandle {
+/// Finds alice's session. Its owner did not wait until the store knew it, so this asks again until it does.
+pub(crate) fn find_known(bench: &Bench) -> SessionHandle {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        if let Some(session) = adopt(bench, "s", Some("alice")).unwrap() {
+        if let Some(session) = find(bench, "s", Some("alice")).unwrap() {
             return session;
         }
         assert!(Instant::now() < deadline, "the store knows the session");

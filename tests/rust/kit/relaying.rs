@@ -41,23 +41,23 @@ pub(crate) fn open(fleet: &Fleet, revision: Revision) -> SessionHandle {
 }
 
 /// The session as another process finds it.
-pub(crate) fn adopt_as(fleet: &Fleet, index: usize, asker: Asker<'_>) -> Option<SessionHandle> {
-    find(fleet, index, asker, &Dialect::MCP_PYTHON_2)
+pub(crate) fn find_as(fleet: &Fleet, index: usize, asker: Asker<'_>) -> Option<SessionHandle> {
+    find_with(fleet, index, asker, &Dialect::MCP_PYTHON_2)
 }
 
-pub(crate) fn adopt_speaking(fleet: &Fleet, index: usize, dialect: &'static Dialect) -> SessionHandle {
-    find(fleet, index, ALICE, dialect).expect("it is alice's")
+pub(crate) fn find_speaking(fleet: &Fleet, index: usize, dialect: &'static Dialect) -> SessionHandle {
+    find_with(fleet, index, ALICE, dialect).expect("it is alice's")
 }
 
-fn find(fleet: &Fleet, index: usize, asker: Asker<'_>, dialect: &'static Dialect) -> Option<SessionHandle> {
+fn find_with(fleet: &Fleet, index: usize, asker: Asker<'_>, dialect: &'static Dialect) -> Option<SessionHandle> {
     let principal = asker.principal();
     let engine = &fleet.benches[index].engine;
-    let found = engine.adopt_session("s", principal.as_deref(), None, dialect, Arc::new(NoWake), 0).unwrap();
+    let found = engine.look_up_session("s", principal.as_deref(), None, dialect, Arc::new(NoWake), 0).unwrap();
     found.take().expect("the store answers at once").expect("the store works")
 }
 
-pub(crate) fn adopt(fleet: &Fleet, index: usize) -> SessionHandle {
-    adopt_as(fleet, index, ALICE).expect("it is alice's")
+pub(crate) fn find(fleet: &Fleet, index: usize) -> SessionHandle {
+    find_as(fleet, index, ALICE).expect("it is alice's")
 }
 
 fn request<'a>(method: &'a str, body: &'a [u8]) -> Request<'a> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tailrope_checker::{By, Fact, Open, Probe};
-use tailrope_core::engine::{Adoption, Clock, Connection, SessionHandle, Wake};
+use tailrope_core::engine::{Clock, Connection, LookUp, SessionHandle, Wake};
 use tailrope_core::protocol::{Dialect, Refusal, RequestId};
 
 use crate::relaying::{Relay, is_unsure};
@@ -37,7 +37,7 @@ impl Asked {
 
 enum State {
     Asked(Asked),
-    LookedUp(Asked, Adoption),
+    LookedUp(Asked, LookUp),
     Open(Connection),
     Over,
 }
@@ -183,8 +183,8 @@ impl World {
                 let wake = Arc::clone(&self.bells) as Arc<dyn Wake>;
                 // Not every host says at once where its client goes on.
                 let cursor = asked.cursor().filter(|_| at.is_multiple_of(2));
-                match engine.adopt_session(&name, None, cursor, &Dialect::MCP_PYTHON_2, wake, at as u64) {
-                    Ok(adoption) => self.readers[at].state = State::LookedUp(asked, adoption),
+                match engine.look_up_session(&name, None, cursor, &Dialect::MCP_PYTHON_2, wake, at as u64) {
+                    Ok(look_up) => self.readers[at].state = State::LookedUp(asked, look_up),
                     Err(_) => {
                         self.tell_open(at, &asked);
                         self.head(at, 503, None);
@@ -193,12 +193,12 @@ impl World {
                 }
             }
         }
-        if let State::LookedUp(asked, adoption) = &self.readers[at].state {
-            let Some(found) = adoption.take() else { return };
+        if let State::LookedUp(asked, look_up) = &self.readers[at].state {
+            let Some(found) = look_up.take() else { return };
             let asked = asked.clone();
             match found {
                 Ok(Some(handle)) => {
-                    self.count("sessions adopted");
+                    self.count("sessions found");
                     self.admit(at, &handle, &asked);
                 }
                 Ok(None) => {

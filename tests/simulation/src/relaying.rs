@@ -228,7 +228,9 @@ impl World {
         self.count("relayed calls that began");
         self.streams[stream].begun += 1;
         let known = &self.streams[stream];
-        let is_withdrawn = self.sea().is_withdrawn(&self.sessions[session].name, &known.name);
+        // A store that was set back may have lost that the message was taken.
+        let is_withdrawn =
+            !self.is_unsettled(session) && self.sea().is_withdrawn(&self.sessions[session].name, &known.name);
         for (is_broken, says) in [
             (known.begun > 1, "it begins twice"),
             (known.is_refused, "its client was told that it does not begin, and it begins"),

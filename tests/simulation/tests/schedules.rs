@@ -77,7 +77,7 @@ const REACHED: [&str; 75] = [
     "resumes_accepted",
     "resumes_complete",
     "resumes_lost",
-    "sessions adopted",
+    "sessions found",
     "sessions ended",
     "sessions ended from elsewhere",
     "sessions set back",

@@ -65,7 +65,7 @@ async def serve(runtime: Runtime, manager: Any, session_id: str, scope: Scope, r
         if is_read and await _is_refused(manager, scope, receive, send):
             return True
         who = asker(scope, runtime)
-        session = await _adopt(runtime, here, session_id, scope, who)
+        session = await _look_up(runtime, here, session_id, scope, who)
     except TailropeError as error:
         logger.warning("a session cannot be looked up: %s", error)
         await write_refusal(send, refusal(_sdk.MAJOR, "session_not_told", ""), session_id.encode("ascii"))
@@ -90,22 +90,22 @@ async def serve(runtime: Runtime, manager: Any, session_id: str, scope: Scope, r
     return True
 
 
-async def _adopt(runtime: Runtime, here: Loop, session_id: str, scope: Scope, who: Asker) -> Session | None:
+async def _look_up(runtime: Runtime, here: Loop, session_id: str, scope: Scope, who: Asker) -> Session | None:
     """The session, if the store has it for this principal.
 
     Raises:
         TailropeError: the store cannot tell.
     """
     engine = runtime.engine
-    adoption = engine.adopt_session(session_id, scope["method"], scope["headers"], *who, _sdk.MAJOR, here.waiters)
+    look_up = engine.look_up_session(session_id, scope["method"], scope["headers"], *who, _sdk.MAJOR, here.waiters)
     while True:
-        is_told, session = adoption.take()
+        is_told, session = look_up.take()
         if is_told:
             return session
         # A store that does not answer in time is given up at a tick.
         here.arm(runtime, engine.due_in_ms())
         future: asyncio.Future[None] = here.loop.create_future()
-        if here.waiters.park(adoption.key, future):
+        if here.waiters.park(look_up.key, future):
             await future
 
 

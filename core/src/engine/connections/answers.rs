@@ -122,7 +122,7 @@ impl Change<'_> {
                 // What it was told is a position in the stream that is lost; the one to come back for has another.
                 conn.retry_ms = None;
                 conn.after_opening = list_changed(self.state.session.list_changed());
-                if self.cell.is_adopted() && self.state.session.standalone().is_none() {
+                if self.cell.is_elsewhere() && self.state.session.standalone().is_none() {
                     // Only the owner of a session creates its streams.
                     return self.answer_contradiction(id);
                 }

@@ -86,7 +86,7 @@ impl SessionHandle {
             let nonce = match change.state.session.standalone() {
                 Some(nonce) => nonce,
                 // Its owner has yet to give it a name.
-                None if self.cell.is_adopted() => return Err(self.cell.dialect.wording.closing()),
+                None if self.cell.is_elsewhere() => return Err(self.cell.dialect.wording.closing()),
                 None => change.standalone(),
             };
             let id = change.connect(Conn::new(nonce, Origin::Standalone, wake, key), self.arrival());
@@ -136,10 +136,10 @@ impl Cell {
         Ok(Connection { cell: Arc::clone(self), conn })
     }
 
-    /// An adopted session has a new reader. The last one before it may have left after the session was found: it can be found
+    /// A session of another process has a new reader. The last one before it may have left after the session was found: it can be found
     /// again, so that the next reader here is not served beside this one (I4).
     pub(crate) fn come_back(self: &Arc<Self>) {
-        if self.is_adopted() && matches!(self.shared.register(self), Ok(None)) {
+        if self.is_elsewhere() && matches!(self.shared.register(self), Ok(None)) {
             self.has_place.store(false, Ordering::Relaxed);
             // It was admitted before, and is served also where its place was taken meanwhile.
             let _ = self.take_place();
@@ -158,7 +158,7 @@ impl Change<'_> {
 
     /// The session takes so many more requests (I11). One that lives elsewhere takes none here.
     pub(crate) fn check_requests(&mut self, more: usize) -> Result<(), Refusal> {
-        if self.cell.is_adopted() {
+        if self.cell.is_elsewhere() {
             return Err(self.cell.dialect.wording.session_ended());
         }
         self.check_signs()?;

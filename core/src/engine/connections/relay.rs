@@ -38,7 +38,7 @@ const LOOK_MS: u64 = 250;
 impl SessionHandle {
     /// Whether another process has the session: here it serves readers, and [relays](Self::relay) what else comes for it.
     pub fn is_elsewhere(&self) -> bool {
-        self.cell.is_adopted()
+        self.cell.is_elsewhere()
     }
 
     /// Relays an admitted request that is no GET to the process that has the session. The connection is the answer, whatever was
@@ -84,7 +84,7 @@ impl SessionHandle {
         let cell = &self.cell;
         let connection = cell.open(|change| {
             let refusal = cell.dialect.wording.not_relayed(NotRelayed::NotStored);
-            if !cell.is_adopted() {
+            if !cell.is_elsewhere() {
                 // It is here by now.
                 return Err(refusal);
             }

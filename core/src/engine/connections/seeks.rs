@@ -195,11 +195,11 @@ impl Change<'_> {
                 return self.seek_failed(conn);
             }
         };
-        if let Some(record) = attached.session.filter(|_| self.cell.is_adopted()) {
+        if let Some(record) = attached.session.filter(|_| self.cell.is_elsewhere()) {
             self.state.session.set_standalone(record.standalone);
         }
         let is_standalone = self.state.session.standalone() == Some(nonce);
-        let is_awaited = self.state.writing.contains_key(&nonce) || (is_standalone && self.cell.is_adopted());
+        let is_awaited = self.state.writing.contains_key(&nonce) || (is_standalone && self.cell.is_elsewhere());
         let Some(log) = attached.log else {
             if self.state.session.stream(nonce).is_some() || !is_awaited {
                 return self.not_found(conn, position);
@@ -214,7 +214,7 @@ impl Change<'_> {
         }
         let known = self.state.session.stream(nonce).map_or(0, |stream| stream.machine.durable());
         let is_ahead = position.after > log.page.page.head.max(known) && !log.page.is_finished;
-        if is_ahead && self.cell.is_adopted() && !self.cell.is_gone(log.page.owner) && !self.has_waited(fault) {
+        if is_ahead && self.cell.is_elsewhere() && !self.cell.is_gone(log.page.owner) && !self.has_waited(fault) {
             // The store may have lost what the cursor was made from: its owner appends it again (O10).
             return self.seek_failed(conn);
         }
@@ -228,7 +228,7 @@ impl Change<'_> {
         if self.state.session.stream(nonce).is_none() {
             // One that is to be written here and has no machine is written by nobody: the store lost its
             // end, which every machine leaves behind.
-            let is_followed = owner.is_some() || self.cell.is_adopted();
+            let is_followed = owner.is_some() || self.cell.is_elsewhere();
             let is_written = is_finished || is_followed || origin == Origin::Standalone;
             if !is_written || (position.tag.is_some() && !is_of(&origin, is_standalone, &requests)) {
                 return self.not_found(conn, position);
@@ -260,7 +260,7 @@ impl Change<'_> {
     /// Whether a log of a session that is owned here may be the answer to a request that another process relays.
     fn may_be_posted(&self, log: &AttachedLog) -> bool {
         let AttachedLog { about, page: LogPage { page, is_finished, owner, .. } } = log;
-        let is_own = owner.is_none() && !self.cell.is_adopted();
+        let is_own = owner.is_none() && !self.cell.is_elsewhere();
         is_own && page.head == 0 && !is_finished && RequestId::decode_all(about).is_some_and(|ids| !ids.is_empty())
     }
 

@@ -36,14 +36,14 @@ impl Cell {
         self.let_go();
     }
 
-    /// An adopted session that has no connection and relays nothing is forgotten, when the logs that its owner left have their
+    /// A session of another process that has no connection and relays nothing is forgotten, when the logs that its owner left have their
     /// ends: a client whose connections are sent away each time would never get one otherwise.
     pub(crate) fn let_go(&self) {
         let is_over = |cell: &Self| {
             let state = lock(&cell.state);
             state.conns.is_empty() && state.writing.is_empty() && state.relays.is_empty()
         };
-        if self.is_adopted() && !self.is_forked() {
+        if self.is_elsewhere() && !self.is_forked() {
             self.unregister(is_over);
         }
     }

@@ -28,7 +28,7 @@ impl Cell {
     pub(crate) fn keep(&self, now: Ms, nonce: StreamNonce, append: Append) {
         // Any other would be taken also by a log that lacks what is before it.
         let has_position = append.first == 1 || !append.events.is_empty() || append.end.is_some();
-        if has_position && self.shared.store.outlives_process() && !self.is_adopted() {
+        if has_position && self.shared.store.outlives_process() && !self.is_elsewhere() {
             let mut kept = lock(&self.shared.kept);
             kept.keep(now, (self.number, nonce), append);
             kept.trim(now, self.shared.options.limits.retention_ms);
@@ -58,7 +58,7 @@ impl Change<'_> {
             return;
         }
         self.state.wants_stock = false;
-        if self.cell.is_adopted() || !self.cell.shared.store.outlives_process() {
+        if self.cell.is_elsewhere() || !self.cell.shared.store.outlives_process() {
             return;
         }
         let hold = Hold { epoch: self.state.epoch, seen: Some(self.state.epoch), record: None };

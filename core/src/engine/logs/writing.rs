@@ -65,7 +65,7 @@ impl Cell {
 
     /// Whether a try without an answer is the last. An heir looks at the log again, which tells more.
     fn is_asked_once(&self) -> bool {
-        self.shared.store.own_ids().is_some() || self.is_adopted()
+        self.shared.store.own_ids().is_some() || self.is_elsewhere()
     }
 }
 
@@ -75,7 +75,7 @@ impl Change<'_> {
             *next = Some(Box::new(write));
             return;
         }
-        if nonce != SESSION && !self.cell.is_adopted() {
+        if nonce != SESSION && !self.cell.is_elsewhere() {
             self.begin_session();
         }
         let ticket = self.cell.write_ticket(nonce);
@@ -181,12 +181,12 @@ impl Change<'_> {
 
     /// It is known what became of a write.
     fn written(&mut self, nonce: StreamNonce, (epoch, write): (Epoch, Write), result: Result<Written, StoreError>) {
-        if matches!(result, Err(StoreError::Fenced)) && !self.cell.is_adopted() {
+        if matches!(result, Err(StoreError::Fenced)) && !self.cell.is_elsewhere() {
             self.state.is_fenced = true;
             return;
         }
         match write {
-            Write::Hold(_) if self.cell.is_adopted() => self.inherited(epoch, result),
+            Write::Hold(_) if self.cell.is_elsewhere() => self.inherited(epoch, result),
             Write::Hold(_) => {
                 if let Err(error) = result {
                     log_later!(self, ERROR, [], %error, "the event store does not keep the session");

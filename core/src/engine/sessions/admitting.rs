@@ -102,7 +102,7 @@ impl Cell {
             Standing::HasEnded
         } else if state.session.last_contact() > known {
             Standing::HadContact(state.session.last_contact())
-        } else if !self.is_adopted() && state.session.may_give_way(now, self.shared.options.max_detached_ms) {
+        } else if !self.is_elsewhere() && state.session.may_give_way(now, self.shared.options.max_detached_ms) {
             state.is_ending = true;
             Standing::GivesWay
         } else {

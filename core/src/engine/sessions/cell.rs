@@ -93,7 +93,7 @@ pub(crate) struct Cell {
     pub(crate) wake: (Arc<dyn Wake>, u64),
     /// The logs are not this engine's to drop: the session lives elsewhere, or its store goes on.
     pub(crate) keeps_logs: AtomicBool,
-    adopted: AtomicBool,
+    elsewhere: AtomicBool,
     /// It counts for the bounds of sessions.
     pub(crate) has_place: AtomicBool,
     pub(crate) state: Mutex<State>,
@@ -135,7 +135,7 @@ impl Cell {
             me: me.clone(),
             wake,
             keeps_logs: AtomicBool::new(false),
-            adopted: AtomicBool::new(false),
+            elsewhere: AtomicBool::new(false),
             has_place: AtomicBool::new(false),
             state: Mutex::new(State {
                 session,
@@ -198,16 +198,16 @@ impl Cell {
     }
 
     /// Makes this the view of a session that was opened elsewhere.
-    pub(crate) fn adopt(&self, record: &SessionRecord) {
+    pub(crate) fn show(&self, record: &SessionRecord) {
         self.keeps_logs.store(true, Ordering::SeqCst);
-        self.adopted.store(true, Ordering::SeqCst);
+        self.elsewhere.store(true, Ordering::SeqCst);
         self.shared.note_idle_ms(self.shared.options.session_idle_ms);
         let SessionRecord { revision, retry_ms, list_changed, standalone, .. } = *record;
-        lock(&self.state).session.adopt(revision, retry_ms, list_changed, standalone);
+        lock(&self.state).session.assume(revision, retry_ms, list_changed, standalone);
     }
 
-    pub(crate) fn is_adopted(&self) -> bool {
-        self.adopted.load(Ordering::Relaxed)
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        self.elsewhere.load(Ordering::Relaxed)
     }
 
     pub(crate) fn belongs_to(&self, principal: Option<&str>) -> bool {
@@ -260,7 +260,7 @@ impl Drop for Cell {
         if self.is_forked() {
             return;
         }
-        if self.is_adopted() {
+        if self.is_elsewhere() {
             lock(&self.shared.timed).remove(&self.number);
             self.renounce(&lock(&self.state));
         }

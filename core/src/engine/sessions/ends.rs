@@ -49,7 +49,7 @@ impl Cell {
 
     /// The session is not this process's any more: it goes with its logs, or others may take it over.
     pub(crate) fn leave_store(&self) {
-        if self.is_adopted() {
+        if self.is_elsewhere() {
             return;
         }
         let (store, epoch) = (&self.shared.store, lock(&self.state).epoch);

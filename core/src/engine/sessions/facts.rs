@@ -20,7 +20,7 @@ impl Change<'_> {
         if is_kept
             || self.state.writing.contains_key(&SESSION)
             || self.state.session.has_ended()
-            || self.cell.is_adopted()
+            || self.cell.is_elsewhere()
         {
             return;
         }

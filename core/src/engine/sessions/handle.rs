@@ -291,7 +291,7 @@ impl SessionHandle {
         self.cell.leave();
     }
 
-    /// The host opened no connection of a session that it [adopted](crate::engine::Engine::adopt_session): it is
+    /// The host opened no connection of a session that it [looked up](crate::engine::Engine::look_up_session): it is
     /// forgotten, unless others read it here. Does nothing with other sessions.
     pub fn let_go(&self) {
         self.cell.let_go();

@@ -20,7 +20,7 @@ impl Cell {
 
     /// Nobody waits any more for a session that is being taken over.
     pub(crate) fn renounce(&self, state: &State) {
-        if let Some(epoch) = state.asked_epoch().filter(|_| self.is_adopted()) {
+        if let Some(epoch) = state.asked_epoch().filter(|_| self.is_elsewhere()) {
             self.shared.store.release(&self.name, epoch);
         }
     }
@@ -30,7 +30,7 @@ impl Change<'_> {
     /// Whether a log shows that somebody took this process for gone and has the session. It ends here with the change.
     pub(crate) fn is_taken_over(&mut self, page: &LogPage) -> bool {
         self.state.is_fenced |=
-            !self.cell.is_adopted() && page.owner.is_some_and(|owner| owner.epoch != self.state.epoch);
+            !self.cell.is_elsewhere() && page.owner.is_some_and(|owner| owner.epoch != self.state.epoch);
         self.state.is_fenced
     }
 

@@ -95,7 +95,7 @@ impl Change<'_> {
             }
             state.inbox.is_hinted = false;
             let is_stored = state.facts_put.is_some() && self.cell.shared.store.outlives_process();
-            if !is_stored || self.cell.is_adopted() || state.is_fenced || state.session.has_ended() {
+            if !is_stored || self.cell.is_elsewhere() || state.is_fenced || state.session.has_ended() {
                 return;
             }
             state.inbox.is_asking = true;
@@ -118,7 +118,7 @@ impl Change<'_> {
 
     /// Others may post to the session from now on: hints of it may be lost.
     pub(crate) fn look_rarely(&mut self) {
-        if !self.cell.is_adopted() {
+        if !self.cell.is_elsewhere() {
             let pause_ms = self.cell.shared.shortened_ms(LOOK_MS);
             self.state.timers.set(Reason::Inbox, self.now + pause_ms);
         }

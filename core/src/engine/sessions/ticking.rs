@@ -105,7 +105,7 @@ impl State {
     /// When the host is told that the session is idle (I11).
     fn idle_deadline(&self, cell: &Cell) -> Ms {
         // One that lives elsewhere is not this host's to end.
-        if cell.is_adopted() || self.session.has_ended() {
+        if cell.is_elsewhere() || self.session.has_ended() {
             return Ms::NEVER;
         }
         self.session.idle_at(cell.shared.options.max_detached_ms).max(self.idle_again)

@@ -240,7 +240,7 @@ mod tests {
         fn all_changed(&self) {}
     }
 
-    /// One who comes as another goes: a session that is adopted anew while its last view is dropped.
+    /// One who comes as another goes: a session that is found anew while its last view is dropped.
     #[test]
     fn the_last_change_of_a_session_says_whether_it_is_watched() {
         let watching = Watching::default();

@@ -46,7 +46,7 @@ pub(crate) fn resume_takes_one_round_trip(address: &str) {
     .expect("the event is stored");
     let primed = text.lines().find_map(|line| line.strip_prefix("id: ")).expect("it is primed");
     let look_up = |cursor| {
-        let look_up = there.adopt_session("s", None, cursor, &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 0);
+        let look_up = there.look_up_session("s", None, cursor, &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 0);
         look_up.expect("it can be looked up")
     };
     for _ in 0..ATTEMPTS {

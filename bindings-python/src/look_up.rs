@@ -12,14 +12,14 @@ use crate::waiters::{Key, calling};
 
 /// A session that is looked up in the event store.
 #[pyclass(frozen, module = "tailrope._native")]
-pub(crate) struct Adoption {
-    pub(crate) adoption: engine::Adoption,
+pub(crate) struct LookUp {
+    pub(crate) look_up: engine::LookUp,
     pub(crate) dialect: &'static Dialect,
     pub(crate) key: Key,
 }
 
 #[pymethods]
-impl Adoption {
+impl LookUp {
     /// What the loop's waiters know it as.
     #[getter]
     fn key(&self) -> u64 {
@@ -29,7 +29,7 @@ impl Adoption {
     /// Whether the store has told, and the session if there is one for this principal. Raises TailropeError
     /// when the store cannot tell.
     fn take(&self, py: Python<'_>) -> PyResult<(bool, Option<Session>)> {
-        match calling(py, || self.adoption.take()) {
+        match calling(py, || self.look_up.take()) {
             None => Ok((false, None)),
             Some(Ok(found)) => {
                 let session = |handle| Session {

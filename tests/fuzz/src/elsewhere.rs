@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use tailrope_core::Ms;
-use tailrope_core::engine::{Adoption, Connection, NoWake, Options, OutgoingMessage, Poll, SessionHandle};
+use tailrope_core::engine::{Connection, LookUp, NoWake, Options, OutgoingMessage, Poll, SessionHandle};
 use tailrope_core::protocol::{
     Dialect, EventId, IdEncoder, ListChanged, MAX_SEQ, Origin, RequestId, Revision, StreamNonce, sse,
 };
@@ -271,7 +271,7 @@ pub(crate) fn run(bytes: &[u8]) {
     let store = Arc::new(Anything { dice: Mutex::new(Dice::of(bytes)), watched: Mutex::default() });
     let pacing = Pacing { store_wait_ms: 600, ..Pacing::default() };
     let bench = Bench::new(Options { store: Some(Arc::clone(&store) as _), pacing, ..Options::default() });
-    let mut world = World { store, bench, session: None, adoption: None, readers: Vec::new() };
+    let mut world = World { store, bench, session: None, look_up: None, readers: Vec::new() };
     for _ in 0..MAX_STEPS {
         if lock(&world.store.dice).is_used_up() {
             break;
@@ -298,7 +298,7 @@ struct World {
     store: Arc<Anything>,
     bench: Bench,
     session: Option<SessionHandle>,
-    adoption: Option<Adoption>,
+    look_up: Option<LookUp>,
     readers: Vec<Reader>,
 }
 
@@ -387,17 +387,17 @@ impl World {
 
     fn begin(&mut self) {
         let dialect = &Dialect::MCP_PYTHON_2;
-        if let Some(adoption) = &self.adoption {
-            match adoption.take() {
+        if let Some(look_up) = &self.look_up {
+            match look_up.take() {
                 Some(Ok(Some(session))) => self.session = Some(session),
-                Some(_) => self.adoption = None,
+                Some(_) => self.look_up = None,
                 None => self.bench.advance(1_000),
             }
         } else if self.below(3) == 0 {
             let revision = REVISIONS[usize::try_from(self.below(2)).unwrap_or(0)];
             self.session = Some(self.bench.session_of("own", revision, dialect));
         } else {
-            self.adoption = self.bench.engine.adopt_session("other", None, None, dialect, Arc::new(NoWake), 0).ok();
+            self.look_up = self.bench.engine.look_up_session("other", None, None, dialect, Arc::new(NoWake), 0).ok();
         }
     }
 

@@ -15,8 +15,8 @@ use crate::waiters::Waiters;
 
 /// The look-up of a session in the store.
 #[napi]
-pub struct Adoption {
-    adoption: engine::Adoption,
+pub struct LookUp {
+    look_up: engine::LookUp,
     id: String,
     dialect: &'static Dialect,
     versions: Vec<String>,
@@ -24,21 +24,21 @@ pub struct Adoption {
     waiters: Rc<Waiters>,
 }
 
-impl Adoption {
+impl LookUp {
     pub(crate) fn new(
-        adoption: engine::Adoption,
+        look_up: engine::LookUp,
         id: String,
         dialect: &'static Dialect,
         versions: Vec<String>,
         key: u32,
         waiters: &Rc<Waiters>,
     ) -> Self {
-        Self { adoption, id, dialect, versions, key, waiters: Rc::clone(waiters) }
+        Self { look_up, id, dialect, versions, key, waiters: Rc::clone(waiters) }
     }
 }
 
 #[napi]
-impl Adoption {
+impl LookUp {
     /// What the waiters know it as.
     #[napi(getter)]
     pub fn key(&self) -> u32 {
@@ -55,7 +55,7 @@ impl Adoption {
     /// told. Throws when it could not.
     #[napi(catch_unwind)]
     pub fn take(&self, env: &Env) -> Result<Option<Either<Session, bool>>> {
-        let taken = self.adoption.take();
+        let taken = self.look_up.take();
         self.waiters.flush(env);
         Ok(match taken.transpose().map_err(|error| to_js_error(&error))? {
             None => None,

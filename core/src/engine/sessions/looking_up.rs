@@ -18,15 +18,15 @@ use crate::sync::{Arc, Mutex, Weak};
 
 /// A session that is looked up in the store.
 #[derive(Clone)]
-pub struct Adoption(Arc<LookUp>);
+pub struct LookUp(Arc<Sought>);
 
-impl std::fmt::Debug for Adoption {
+impl std::fmt::Debug for LookUp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Adoption").field("id", &self.0.id).finish_non_exhaustive()
+        f.debug_struct("LookUp").field("id", &self.0.id).finish_non_exhaustive()
     }
 }
 
-pub(crate) struct LookUp {
+pub(crate) struct Sought {
     shared: Arc<Shared>,
     /// Its place among the connections, taken before the store was asked; and the number of that question.
     arrival: ConnectionId,
@@ -49,7 +49,7 @@ enum Told {
     Taken,
 }
 
-impl Drop for LookUp {
+impl Drop for Sought {
     fn drop(&mut self) {
         if !self.shared.is_forked() {
             self.stop_waiting();
@@ -57,7 +57,7 @@ impl Drop for LookUp {
     }
 }
 
-impl LookUp {
+impl Sought {
     fn stop_waiting(&self) {
         if lock(&self.shared.timed).remove(&self.arrival).is_some() {
             self.shared.schedule(self.due, Ms::NEVER, self.arrival);
@@ -78,7 +78,7 @@ impl LookUp {
     }
 }
 
-impl Complete for LookUp {
+impl Complete for Sought {
     fn complete(&self, _ticket: &Ticket, outcome: Outcome) {
         if let Outcome::Attached(result) = outcome {
             self.decide(result);
@@ -86,7 +86,7 @@ impl Complete for LookUp {
     }
 }
 
-impl Adoption {
+impl LookUp {
     /// The session, once the store has told; none while it has not, and again when the session was taken: it
     /// is held until its taker lets go of it, so there is one taker. The inner none is for a session that is
     /// not known, or is somebody else's: no caller can tell these apart (I7).
@@ -117,18 +117,18 @@ impl Adoption {
             look_up.shared.warn_foreign(&session_name(&look_up.id));
         }
         let Some(record) = attached.session.clone() else { return Some(Ok(None)) };
-        Some(look_up.adopt(&record, attached).map(Some))
+        Some(look_up.show(&record, attached).map(Some))
     }
 }
 
-impl LookUp {
-    fn adopt(&self, record: &SessionRecord, attached: Attached) -> Result<SessionHandle, EngineError> {
+impl Sought {
+    fn show(&self, record: &SessionRecord, attached: Attached) -> Result<SessionHandle, EngineError> {
         let shared = &self.shared;
         shared.check()?;
         let now = shared.clock.now();
         let principal = self.principal.as_deref();
         let cell = Cell::new(Arc::clone(shared), Arc::clone(&self.id), now, principal, self.dialect, self.wake.clone());
-        cell.adopt(record);
+        cell.show(record);
         let open = shared.register(&cell)?;
         let found = open.as_ref().unwrap_or(&cell);
         if self.stream.is_some() {
@@ -150,7 +150,7 @@ impl LookUp {
 impl Engine {
     /// Looks up a session that this engine has not opened, and the stream of the event id that its reader comes with, if
     /// there is one. `wake` is told, with `key`, when
-    /// [`Adoption::take`] has its outcome; it may have it at once.
+    /// [`LookUp::take`] has its outcome; it may have it at once.
     ///
     /// Such a session serves connections that resume or listen, and takes no requests. The first of them counts as
     /// having come when the look-up began: a connection that came meanwhile is newer (I4). With its last
@@ -159,7 +159,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`EngineError::Closed`], [`EngineError::Forked`].
-    pub fn adopt_session(
+    pub fn look_up_session(
         &self,
         id: &str,
         principal: Option<&str>,
@@ -167,7 +167,7 @@ impl Engine {
         dialect: &'static Dialect,
         wake: Arc<dyn Wake>,
         key: u64,
-    ) -> Result<Adoption, EngineError> {
+    ) -> Result<LookUp, EngineError> {
         let shared = &self.0;
         shared.check()?;
         let cursor = last_event_id.and_then(EventId::parse).and_then(|id| match id {
@@ -178,7 +178,7 @@ impl Engine {
             0 => Ms::NEVER,
             timeout_ms => shared.clock.now() + timeout_ms,
         };
-        let look_up = Arc::new(LookUp {
+        let look_up = Arc::new(Sought {
             shared: Arc::clone(shared),
             arrival: shared.number(),
             id: id.into(),
@@ -209,7 +209,7 @@ impl Engine {
             look_up.stop_waiting();
             *lock(&look_up.told) = Told::Outcome(Box::new(result));
         }
-        Ok(Adoption(look_up))
+        Ok(LookUp(look_up))
     }
 }
 
