@@ -110,6 +110,7 @@ impl Engine {
             unanswered: AtomicU64::new(0),
             kept: Mutex::default(),
             draining_ms: AtomicU32::new(0),
+            drained_from: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             forked: AtomicBool::new(false),
         }))
@@ -217,6 +218,7 @@ impl Engine {
         }
         let retry_ms = retry_ms.max(1);
         if self.0.draining_ms.swap(retry_ms, Ordering::SeqCst) == 0 {
+            self.0.drained_from.store(self.0.number(), Ordering::SeqCst);
             tracing::info!(target: "tailrope", retry_ms, "draining");
         }
         let cells: Vec<Arc<Cell>> = lock(&self.0.sessions).values().cloned().collect();

@@ -55,6 +55,8 @@ pub(crate) struct Shared {
     pub(crate) kept: Mutex<Kept>,
     /// The `retry` of a drain that has begun; 0 while there is none.
     pub(crate) draining_ms: AtomicU32,
+    /// The number of the first connection that came after the drain began.
+    pub(crate) drained_from: AtomicU64,
     pub(crate) closed: AtomicBool,
     pub(crate) forked: AtomicBool,
 }

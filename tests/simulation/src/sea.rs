@@ -79,6 +79,8 @@ pub(crate) struct Sea {
     pub(crate) taken: BTreeMap<Arc<str>, Ms>,
     /// The sessions of which something was lost.
     pub(crate) set_back: BTreeSet<Arc<str>>,
+    /// Logs that expired, by session and name.
+    expired: BTreeSet<(Arc<str>, String)>,
     /// Counts what readers and closes do to logs.
     pub(crate) steps: u64,
     /// The test's names for sessions, by what the store knows them by.
@@ -104,6 +106,7 @@ impl Sea {
             sessions: BTreeMap::new(),
             taken: BTreeMap::new(),
             set_back: BTreeSet::new(),
+            expired: BTreeSet::new(),
             steps: 0,
             names: BTreeMap::new(),
             owner_lost_ms: setup.owner_lost_ms.to_vec(),
@@ -129,6 +132,10 @@ impl Sea {
     }
 
     /// Whether the store has lost anything of a session, by the test's name for it.
+    pub(crate) fn has_expired(&self, session: &str, stream: &str) -> bool {
+        self.expired.contains(&(session_name(session), stream.to_owned()))
+    }
+
     pub(crate) fn was_set_back(&self, session: &str) -> bool {
         self.set_back.contains(&session_name(session))
     }
@@ -422,6 +429,9 @@ impl Sea {
         let Some(known) = self.sessions.get_mut(&key.session) else { return };
         if let Some(log) = known.logs.remove(&key.nonce.0) {
             known.inbox.forget(&key.nonce.0);
+            if why == Why::Expired {
+                self.expired.insert((Arc::clone(&key.session), log.name.clone()));
+            }
             self.gone(&key.session, Some(log.name), why);
             self.changed(owner, &News::Log(key.clone()), &log.followers);
         }

@@ -275,7 +275,7 @@ impl Change<'_> {
         if is_withdrawn.is_none() && self.state.relays.by_stream.get(&nonce).is_some_and(is_asked) {
             return self.look_for_session(nonce);
         }
-        let Some(Relay { conn, what, refusal, .. }) = self.is_relayed(nonce) else { return };
+        let Some(Relay { conn, what, refusal, message, .. }) = self.is_relayed(nonce) else { return };
         match (what, is_withdrawn) {
             (What::Call, Some(false)) => {
                 // It runs. Where the answer has not begun, its log is still to be told of.
@@ -284,6 +284,10 @@ impl Change<'_> {
                 }
             }
             (What::Message, Some(false)) => self.answer_relayed(conn, AnswerHead::ACCEPTED),
+            // The store had it, and nothing of it is left: it may have run.
+            (What::Call | What::Message, None) if message.is_none() => {
+                self.refuse_relayed(conn, &self.cell.dialect.wording.not_relayed(NotRelayed::NotStored));
+            }
             _ => self.refuse_relayed(conn, &refusal),
         }
     }

@@ -16,6 +16,7 @@ use crate::protocol::{IdEncoder, MAX_VISIT, Origin, RequestId, StreamNonce, sse}
 use crate::session::Stream;
 use crate::store::{Answer, Attach, Attached, AttachedLog, LogPage, Operation, ReadLimit, StoreError, Ticket};
 use crate::stream::{Chain, CloseReason, ConnectionId, Follow, Input, Seq};
+use crate::sync::atomic::Ordering;
 
 /// Pause before a store that could not tell is asked again.
 const ASK_AGAIN_MS: u64 = 250;
@@ -31,6 +32,12 @@ impl Change<'_> {
     /// Continues a stream that may have no machine.
     pub(crate) fn resume_log(&mut self, conn: ConnectionId, position: Position) {
         self.cell.shared.sweep(self.now);
+        if self.cell.is_elsewhere() && conn < self.cell.shared.drained_from.load(Ordering::Relaxed) {
+            // It was looked up when the drain began. Newer readers may have come and gone since (I4).
+            self.enter(conn, Phase::Seeking(Seek { position, fault: None }));
+            self.begin_echo(conn);
+            return self.close(conn, CloseReason::Drain);
+        }
         // A fresh reader of a stream that others may read, too, has to be counted first.
         let is_counted =
             position.fresh && self.cell.shared.store.outlives_process() && !self.state.session.is_draining();
