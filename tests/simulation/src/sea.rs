@@ -93,6 +93,9 @@ pub(crate) struct Sea {
     dice: Dice,
 }
 
+/// No schedule of this length has so much to tell.
+const MAX_FACTS: usize = 100_000;
+
 impl Sea {
     pub(crate) fn new(setup: &Setup) -> Self {
         Self {
@@ -119,6 +122,7 @@ impl Sea {
     }
 
     pub(crate) fn tell(&mut self, fact: Fact) {
+        assert!(self.facts.len() < MAX_FACTS, "it goes round in circles");
         self.facts.push(Timed { at: Some(self.now.0), fact });
     }
 

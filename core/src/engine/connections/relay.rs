@@ -307,9 +307,9 @@ impl Change<'_> {
     /// Nobody is to begin what is followed and has not begun: its session has no owner. `running` are the logs that have begun.
     pub(crate) fn withdraw_unbegun(&mut self, running: &[StreamNonce]) {
         let unbegun = self.state.followed.iter().filter(|(nonce, requests)| {
-            let machine = self.state.session.stream(**nonce).map(|stream| &stream.machine);
-            let has_begun = machine.is_none_or(|machine| machine.durable() > 0 || machine.is_finished());
-            !has_begun && !requests.is_empty() && !running.contains(nonce)
+            let stream = self.state.session.stream(**nonce);
+            let is_finished = stream.is_none_or(|stream| stream.machine.is_finished());
+            !is_finished && !requests.is_empty() && !running.contains(nonce)
         });
         let unbegun: Vec<_> = unbegun.map(|(nonce, requests)| (*nonce, requests.clone())).collect();
         for (nonce, requests) in unbegun {

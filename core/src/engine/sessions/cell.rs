@@ -63,6 +63,8 @@ pub(crate) struct State {
     pub(crate) is_fenced: bool,
     /// The session's owner, of one that lives elsewhere, as it was seen last.
     pub(crate) owner: Option<Owner>,
+    /// Not before this time it is taken over once more, where that owner is gone.
+    pub(crate) inherit_again: Ms,
     /// When that owner is told next that its client is connected here.
     pub(crate) sign_at: Option<Ms>,
     /// What its handlers have sent since the writers of connections ran.
@@ -159,6 +161,7 @@ impl Cell {
                 epoch,
                 is_fenced: false,
                 owner: None,
+                inherit_again: Ms(0),
                 sign_at: None,
                 pace,
                 idle_again: Ms(0),

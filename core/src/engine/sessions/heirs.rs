@@ -4,6 +4,7 @@
 //! logs that have no end; and it lets the session go.
 
 use crate::engine::lines::log_later;
+use crate::engine::logs::following::FOLLOW_MS;
 use crate::engine::logs::log::Write;
 use crate::engine::sessions::cell::{Cell, SESSION, State};
 use crate::engine::sessions::change::Change;
@@ -34,9 +35,13 @@ impl Change<'_> {
         self.state.is_fenced
     }
 
-    /// Takes over a session whose owner is gone.
+    /// Takes over a session whose owner is gone. Where that came to nothing, it is done again after a pause.
     pub(crate) fn inherit(&mut self) {
+        if self.now < self.state.inherit_again {
+            return;
+        }
         let Some(owner) = self.state.owner.filter(|_| !self.state.writing.contains_key(&SESSION)) else { return };
+        self.state.inherit_again = self.now + FOLLOW_MS;
         log_later!(self, WARN, [], "the process that ran the session's requests seems to be gone");
         let epoch = Epoch { number: owner.epoch.number.saturating_add(1), salt: self.cell.shared.salt() };
         let hold = Hold { epoch, seen: Some(owner.epoch), record: None };
