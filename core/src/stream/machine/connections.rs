@@ -172,7 +172,7 @@ impl Machine {
             return Err(Refused::Finished);
         }
         let Paced { retry_ms: kept_retry_ms, hold_ms: kept_hold_ms, closes } = self.paced;
-        let closes = closes + u64::from(self.is_read_elsewhere);
+        let closes = closes.saturating_add(u64::from(self.is_read_elsewhere));
         let paced = Paced { retry_ms: retry_ms.or(kept_retry_ms), hold_ms: hold_ms.or(kept_hold_ms), closes };
         self.retry_ms = retry_ms.unwrap_or(self.retry_ms);
         if paced != self.paced {
