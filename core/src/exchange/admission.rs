@@ -1,5 +1,7 @@
 //! A request that may enter its session, and what it asks of it.
 
+use bytes::Bytes;
+
 use crate::protocol::{Body, Envelope, Head, Kind, Operation, RequestId, Revision};
 
 /// What an admitted request asks of its session.
@@ -23,12 +25,23 @@ pub struct Admission {
     operation: Operation,
     /// The revision that the version header names, for sessions whose own is not known.
     revision: Option<Revision>,
+    /// Messages of the body that hold for the rest of the session.
+    lasting: Vec<Bytes>,
 }
 
 impl Admission {
-    /// `operation` is what admission found `head` and its body to be.
-    pub fn new(operation: Operation, head: &Head<'_>) -> Self {
-        Self { operation, revision: head.protocol_version.and_then(Revision::parse) }
+    /// `operation` is what admission found `head` and `body` to be.
+    pub fn new(operation: Operation, head: &Head<'_>, body: &[u8]) -> Self {
+        let mut admission =
+            Self { operation, revision: head.protocol_version.and_then(Revision::parse), lasting: Vec::new() };
+        let lasting = admission.envelopes().iter().filter(|envelope| envelope.lasting().is_some());
+        admission.lasting = lasting.map(|envelope| Bytes::copy_from_slice(&body[envelope.range.clone()])).collect();
+        admission
+    }
+
+    /// The messages that hold for the rest of the session, as the client wrote them.
+    pub fn lasting(&self) -> impl Iterator<Item = (&Envelope, &Bytes)> {
+        self.envelopes().iter().filter(|envelope| envelope.lasting().is_some()).zip(&self.lasting)
     }
 
     /// What the request asks of its session.

@@ -26,7 +26,7 @@ impl Cell {
             EngineError::SessionEnded => self.over(self.is_fenced()),
             _ => dialect.wording.closing(),
         })?;
-        Ok(Admission::new(operation, head))
+        Ok(Admission::new(operation, head, body))
     }
 
     /// Takes the session's place among the others, unless it has one.

@@ -41,6 +41,7 @@ impl Change<'_> {
             retry_ms: self.state.session.retry_ms(),
             list_changed: *self.state.session.list_changed(),
             standalone: self.state.session.standalone(),
+            note: self.state.session.handshake().encode(),
         };
         let hold = Hold { epoch: self.state.epoch, seen: None, record: Some(record) };
         self.put(SESSION, self.state.epoch, Write::Hold(hold));
