@@ -19,7 +19,7 @@ pub use streams::Stream;
 use bytes::Bytes;
 
 use crate::Ms;
-use crate::protocol::{Envelope, ListChanged, RequestId, Revision, Rules, StreamNonce};
+use crate::protocol::{Envelope, ListChanged, RequestId, Revision, Rules, StreamNonce, jsonrpc};
 use crate::stream::{Output, Pacing, Seq};
 
 /// An output with the stream that it belongs to.
@@ -165,6 +165,23 @@ impl Session {
         let is_new = self.handshake.note(envelope, text);
         self.note_fact(self.facts != 0 && is_new);
         was_too_large || !self.handshake.is_too_large()
+    }
+
+    /// Goes on with a session that was another process's, as its client has opened it there.
+    pub fn adopt(&mut self, handshake: Handshake) {
+        let initialize = handshake.replay().first().and_then(|text| jsonrpc::read(text).ok());
+        self.initialize = initialize.and_then(|body| body.envelopes().first()?.id.clone());
+        self.handshake = handshake;
+        self.facts = self.facts.max(1);
+    }
+
+    /// Takes the answer to the `initialize` that another server object was given again. None where this is another message;
+    /// otherwise whether the client can go on, as the same revision was negotiated.
+    pub fn replayed(&mut self, id: Option<&RequestId>, payload: &[u8]) -> Option<bool> {
+        let id = id.filter(|id| self.initialize.as_ref() == Some(id) && !self.in_flight.contains_key(id))?;
+        let before = self.revision;
+        self.answered_outside(id, payload);
+        Some(self.revision == before)
     }
 
     /// What the client has told that holds for the rest of the session.

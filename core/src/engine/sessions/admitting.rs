@@ -70,6 +70,12 @@ impl Cell {
         }
     }
 
+    /// Gives its place to whoever comes next.
+    pub(crate) fn leave_place(&self) {
+        lock(&self.shared.places).leave(self.number);
+        self.has_place.store(false, Ordering::Relaxed);
+    }
+
     /// Ends the session for one that needs its place.
     fn leave_for(self: &Arc<Self>, newcomer: &str, (option, max): Reached, is_first: bool) {
         self.end();

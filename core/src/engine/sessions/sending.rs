@@ -58,6 +58,20 @@ impl Change<'_> {
             self.answer_json(id, AnswerHead::JSON, payload.to_vec());
             return Ok(Sent::Stored);
         }
+        if kind == OutgoingKind::Response
+            && let Some(goes_on) = self.state.session.replayed(id, &payload)
+        {
+            if !goes_on {
+                log_later!(
+                    self,
+                    ERROR,
+                    [],
+                    "the session ends: adopted here, it was given another revision than its client has"
+                );
+                self.effects.ends = true;
+            }
+            return Ok(Sent::Dropped);
+        }
         let nonce = match self.state.session.route(kind, id, related) {
             Route::Stream(nonce) if self.state.session.stream(nonce).is_none() => return Ok(Sent::Dropped),
             Route::Stream(nonce) => nonce,
