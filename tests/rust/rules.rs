@@ -16,6 +16,7 @@ mod engine {
     mod host_store;
     mod lines;
     mod lost_logs;
+    mod notes;
     mod places;
     mod properties;
     mod records;
@@ -57,6 +58,10 @@ mod exchange {
 
 mod protocol {
     mod vectors;
+}
+
+mod session {
+    mod handshake;
 }
 
 mod stores {

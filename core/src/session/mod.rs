@@ -158,13 +158,10 @@ impl Session {
         self.revision.get_or_insert(revision);
     }
 
-    /// The handlers are given a message that [lasts](Envelope::lasting), with this text. False when that is
-    /// [more](MAX_HANDSHAKE_BYTES) than is kept.
-    pub fn note(&mut self, envelope: &Envelope, text: &Bytes) -> bool {
-        let was_too_large = self.handshake.is_too_large();
+    /// Takes note of a message that the handlers are given.
+    pub fn note(&mut self, envelope: &Envelope, text: &Bytes) {
         let is_new = self.handshake.note(envelope, text);
         self.note_fact(self.facts != 0 && is_new);
-        was_too_large || !self.handshake.is_too_large()
     }
 
     /// Goes on with a session that was another process's, as its client has opened it there.

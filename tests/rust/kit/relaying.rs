@@ -130,7 +130,7 @@ pub(crate) fn serve(session: &SessionHandle) -> Vec<String> {
                 session.end();
             }
             _ => {
-                session.received(admission.envelopes());
+                session.received(&admission);
                 dispatched.push(methods(&admission));
                 session.dispatched(&admission);
                 posted.done();

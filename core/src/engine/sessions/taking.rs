@@ -238,6 +238,7 @@ impl Change<'_> {
         }
         let opened = self.state.session.open_requests(self.now, nonce, requests, initialize, None, &mut self.steps);
         opened.map_err(|duplicate| wording.in_flight_already(&duplicate))?;
+        self.note(admission);
         self.opened(nonce);
         // Who posted it reads it, and is counted.
         self.counted(nonce, Some(1));
