@@ -10,6 +10,7 @@ mod client {
 }
 
 mod engine {
+    mod adoption;
     mod ahead;
     mod answers;
     mod failovers;

@@ -130,8 +130,10 @@ pub(crate) fn serve(session: &SessionHandle) -> Vec<String> {
                 session.end();
             }
             _ => {
-                session.received(&admission);
-                dispatched.push(methods(&admission));
+                let unasked = session.received(&admission);
+                if unasked.is_empty() {
+                    dispatched.push(methods(&admission));
+                }
                 session.dispatched(&admission);
                 posted.done();
             }
