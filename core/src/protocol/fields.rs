@@ -51,15 +51,18 @@ pub(super) fn params_of(raw: &RawValue) -> serde_json::Result<Params<'_>> {
     Ok(Params { protocol_version, request_id, name, uri, meta, progress_token })
 }
 
-struct Picked<'a, const N: usize> {
-    values: [Option<&'a RawValue>; N],
+pub(super) struct Picked<'a, const N: usize> {
+    pub(super) values: [Option<&'a RawValue>; N],
     /// A name that came more than once.
     duplicate: Option<&'static str>,
     has_others: bool,
 }
 
 /// Reads an object and nothing after it. The last of equal names counts.
-fn pick<'a, const N: usize>(text: &'a str, names: &'static [&'static str; N]) -> serde_json::Result<Picked<'a, N>> {
+pub(super) fn pick<'a, const N: usize>(
+    text: &'a str,
+    names: &'static [&'static str; N],
+) -> serde_json::Result<Picked<'a, N>> {
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let picked = deserializer.deserialize_map(PickVisitor { names })?;
     deserializer.end()?;

@@ -257,7 +257,7 @@ pub fn read_leniently(body: &[u8]) -> Vec<Envelope> {
     }
 }
 
-const CANCELLED: &str = "notifications/cancelled";
+pub(super) const CANCELLED: &str = "notifications/cancelled";
 const SUBSCRIBE: &str = "resources/subscribe";
 const UNSUBSCRIBE: &str = "resources/unsubscribe";
 const JSON_BLANK: [char; 4] = [' ', '\t', '\r', '\n'];
