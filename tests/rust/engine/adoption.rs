@@ -10,7 +10,7 @@ use tailrope_core::session::MAX_HANDSHAKE_BYTES;
 use tailrope_core::stream::CloseReason;
 
 use crate::engine::relay_faults::{LOST_MS, fleet, not_begun, only_event};
-use crate::kit::adopting::{begin, go_on, initialize, offer, post, replay, take, welcome};
+use crate::kit::adopting::{admit, begin, go_on, initialize, offer, post, replay, take, welcome};
 use crate::kit::common::{NEW, OLD, broadcast, call, id, listen, notify, read_now, respond, resume};
 use crate::kit::fleet::Fleet;
 use crate::kit::processes::events;
@@ -324,6 +324,31 @@ fn o6_an_answer_to_a_question_of_an_earlier_owner_is_for_nobody() {
     let stats = fleet.benches[1].engine.stats();
     assert_eq!(stats.answers_unasked, 1);
     drop(owner);
+}
+
+#[test]
+fn o6_the_questions_of_an_adopted_session_have_names_of_their_own() {
+    let fleet = fleet(2);
+    let session = begin(&fleet, NEW);
+    let (view, _) = offer(&fleet, 1);
+    session.release();
+    let connection = relay(&view, &tool_call(1));
+    let (owner, _) = go_on(&view, NEW);
+    let question = br#"{"jsonrpc":"2.0","id":0,"method":"elicitation/create","params":{}}"#;
+    let (own, call) = (id(0), id(1));
+    owner.send(OutgoingMessage::request(&own, Some(&call), question)).expect("it is taken");
+    pass(&fleet, 500);
+    let asked = read(&fleet, &connection).text;
+    assert!(asked.contains(r#""id":"2:0","method":"elicitation/create""#), "{asked}");
+    for (told, given) in [(json!(0), None), (json!("2:0"), Some(json!(0)))] {
+        let answer = json!({"jsonrpc": "2.0", "id": told, "result": {}});
+        let admission = admit(&owner, &answer).expect("it is admitted");
+        let rewritten = admission.rewritten().expect("its id is told by another name");
+        let heard = serde_json::from_slice::<Value>(rewritten).ok().map(|message| message["id"].clone());
+        assert_eq!(heard, given);
+        owner.received(&admission);
+    }
+    assert_eq!(fleet.benches[1].engine.stats().answers_unasked, 1);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Value, json};
 use tailrope_core::engine::{Adopted, Connection, NoWake, OutgoingMessage, Sent, SessionHandle, Wake};
-use tailrope_core::exchange::{Action, Request, Terms};
+use tailrope_core::exchange::{Action, Admission, Request, Terms};
 use tailrope_core::protocol::{Dialect, Head, Refusal, RequestId, Revision};
 
 use crate::kit::common::id;
@@ -16,8 +16,8 @@ pub(crate) fn initialize(revision: Revision) -> Value {
     json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": revision.as_str()}})
 }
 
-/// A POST to the process that has the session. Its host gives it to the handlers.
-pub(crate) fn post(session: &SessionHandle, body: &Value) -> Result<Option<Connection>, Refusal> {
+/// A POST comes to the process that has the session.
+pub(crate) fn admit(session: &SessionHandle, body: &Value) -> Result<Admission, Refusal> {
     let body = body.to_string();
     let head = Head {
         method: "POST",
@@ -26,7 +26,12 @@ pub(crate) fn post(session: &SessionHandle, body: &Value) -> Result<Option<Conne
         session_id: Some("s"),
         ..Head::default()
     };
-    let admission = session.admit(&Request { head, asker: ALICE, body: body.as_bytes() }, &Terms::default())?;
+    session.admit(&Request { head, asker: ALICE, body: body.as_bytes() }, &Terms::default())
+}
+
+/// A POST to the process that has the session. Its host gives it to the handlers.
+pub(crate) fn post(session: &SessionHandle, body: &Value) -> Result<Option<Connection>, Refusal> {
+    let admission = admit(session, body)?;
     if admission.action() == Action::Call {
         return session.open(&admission, false, Arc::new(NoWake), 0).map(Some);
     }

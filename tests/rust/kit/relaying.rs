@@ -130,8 +130,8 @@ pub(crate) fn serve(session: &SessionHandle) -> Vec<String> {
                 session.end();
             }
             _ => {
-                let unasked = session.received(&admission);
-                if unasked.is_empty() {
+                session.received(&admission);
+                if admission.rewritten().is_none_or(|body| !body.is_empty()) {
                     dispatched.push(methods(&admission));
                 }
                 session.dispatched(&admission);

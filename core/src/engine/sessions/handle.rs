@@ -6,7 +6,6 @@ use crate::engine::connections::{Connection, Wake};
 use crate::engine::sessions::cell::Cell;
 use crate::engine::sessions::change::Change;
 use crate::engine::sessions::{OutgoingMessage, SendOutcome, Sent};
-use crate::engine::stats::Counters;
 use crate::exchange::{Action, Admission, AnswerHead, Pause, Request, Terms, Turn};
 use crate::protocol::{Kind, Refusal, RequestId, Revision};
 use crate::session::{OutgoingKind, SynthesizedEnd, end_payload};
@@ -128,11 +127,10 @@ impl SessionHandle {
         opened
     }
 
-    /// Notes messages of the client that are not requests: an answer settles the server's question. Returns the places of
-    /// those that the handlers are not to be given: answers to questions that an owner before this one asked.
-    pub fn received(&self, admission: &Admission) -> Vec<usize> {
+    /// Notes messages of the client that are not requests: an answer settles the server's question.
+    pub fn received(&self, admission: &Admission) {
         let envelopes = admission.envelopes();
-        self.cell.change_or(Vec::new(), |change| {
+        self.cell.change_or((), |change| {
             change.note_cancelled(envelopes);
             // What lasts of a call was noted when it began.
             if admission.action() == Action::Message {
@@ -140,22 +138,12 @@ impl SessionHandle {
             }
             let Change { state, now, .. } = change;
             state.session.contact(*now);
-            // The first owner has asked whatever is answered.
-            let is_adopted = state.epoch.number > 1;
-            let mut unasked = Vec::new();
-            for (at, envelope) in envelopes.iter().enumerate() {
-                if !matches!(envelope.kind, Kind::Response | Kind::ErrorResponse) {
-                    continue;
-                }
-                match envelope.id.as_ref().and_then(|id| state.session.settle_question(id)) {
-                    Some((nonce, seq)) => self.cell.shared.store.settle(&self.cell.key(nonce), state.epoch, seq),
-                    None if is_adopted => unasked.push(at),
-                    None => {}
+            for envelope in envelopes.iter().filter(|e| matches!(e.kind, Kind::Response | Kind::ErrorResponse)) {
+                if let Some((nonce, seq)) = envelope.id.as_ref().and_then(|id| state.session.settle_question(id)) {
+                    self.cell.shared.store.settle(&self.cell.key(nonce), state.epoch, seq);
                 }
             }
-            Counters::add(&self.cell.shared.counters.answers_unasked, unasked.len() as u64);
-            unasked
-        })
+        });
     }
 
     /// The handlers have been given the messages of the request: what these cancel gets its end, where the SDK says
