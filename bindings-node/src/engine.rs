@@ -126,8 +126,9 @@ impl Engine {
         let versions: Vec<&str> = versions.iter().map(String::as_str).collect();
         let context = Context { session_id: "", json_response };
         let head = head.head();
-        Ok(match admit_with_versions(&head, body_bytes(&body), &context, dialect, &versions) {
-            Ok(operation) => Either::A(Admission(exchange::Admission::new(operation, &head))),
+        let body = body_bytes(&body);
+        Ok(match admit_with_versions(&head, body, &context, dialect, &versions) {
+            Ok(operation) => Either::A(Admission(exchange::Admission::new(operation, &head, body))),
             Err(refusal) => Either::B(Refusal::new(&refusal, dialect)),
         })
     }

@@ -200,7 +200,7 @@ impl Session {
     /// Notes what the client sent that is not a request.
     #[napi(catch_unwind)]
     pub fn received(&self, env: &Env, admission: &Admission) {
-        self.handle.received(admission.0.envelopes());
+        self.handle.received(&admission.0);
         self.waiters.flush(env);
     }
 

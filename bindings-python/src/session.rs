@@ -152,7 +152,7 @@ impl Session {
 
     /// Notes what the client sent that is not a request.
     fn received(&self, py: Python<'_>, admission: &Admission) {
-        calling(py, || self.handle.received(admission.0.envelopes()));
+        calling(py, || self.handle.received(&admission.0));
     }
 
     /// The SDK has been given the messages of the request: what these cancel gets its end, where the SDK says nothing.

@@ -10,12 +10,14 @@ mod client {
 }
 
 mod engine {
+    mod adoption;
     mod ahead;
     mod answers;
     mod failovers;
     mod host_store;
     mod lines;
     mod lost_logs;
+    mod notes;
     mod places;
     mod properties;
     mod records;
@@ -57,6 +59,10 @@ mod exchange {
 
 mod protocol {
     mod vectors;
+}
+
+mod session {
+    mod handshake;
 }
 
 mod stores {

@@ -55,7 +55,7 @@ pub use connections::{Chunk, Connection, NoWake, Poll, Wake};
 pub use errors::EngineError;
 pub use logs::hook_log::{HookLog, HookReplay, OnReplayed, OnStored};
 pub use options::{NUMBER_OPTIONS, NumberOption, OnStoreFailure, Options};
-pub use sessions::{LookUp, OutgoingMessage, Posted, SendOutcome, Sent, SessionHandle};
+pub use sessions::{Adopted, LookUp, OutgoingMessage, Posted, SendOutcome, Sent, SessionHandle};
 pub use stats::Stats;
 
 use crate::Ms;
@@ -150,7 +150,7 @@ impl Engine {
             return None;
         }
         let cell = lock(&self.0.sessions).get(id).cloned()?;
-        let found = cell.belongs_to(principal) && !cell.is_fenced();
+        let found = cell.belongs_to(principal) && !cell.is_replaced();
         found.then(|| SessionHandle::new(cell))
     }
 

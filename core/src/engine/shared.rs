@@ -102,8 +102,8 @@ impl Shared {
     pub(crate) fn register(&self, cell: &Arc<Cell>) -> Result<Option<Arc<Cell>>, EngineError> {
         let replaced = {
             let mut sessions = lock(&self.sessions);
-            // One that another process has ends here, and is not to be found meanwhile.
-            if let Some(open) = sessions.get(&cell.id).filter(|open| !open.is_fenced()) {
+            // One that another process has ends here, and is not to be found meanwhile. One that was adopted gives way.
+            if let Some(open) = sessions.get(&cell.id).filter(|open| !open.is_replaced()) {
                 return Ok(Some(Arc::clone(open)));
             }
             lock(&self.timed).insert(cell.number, Timed::Session(Arc::downgrade(cell)));

@@ -49,6 +49,8 @@ counters! {
     sessions_gave_way,
     /// Sessions that another process took over, because this one seemed to be gone.
     sessions_taken_over,
+    /// Sessions whose owner was gone, and that this process has from then on.
+    sessions_adopted,
     /// Streams that were opened.
     streams_opened,
     /// Connections that were opened.
@@ -93,6 +95,8 @@ counters! {
     closes_ended,
     /// Connections that the client or the network ended.
     connections_lost,
+    /// Answers to questions that an owner before this one asked: nobody waits for them.
+    answers_unasked,
     /// Requests for a session of another principal: they were answered as for a session that is not known.
     requests_foreign,
     /// Requests of 2026-07-28 that were refused, so that their clients fall back to a revision that can resume.

@@ -1,6 +1,8 @@
 //! A request that may enter its session, and what it asks of it.
 
-use crate::protocol::{Body, Envelope, Head, Kind, Operation, RequestId, Revision};
+use bytes::Bytes;
+
+use crate::protocol::{Body, Envelope, Head, Incarnation, Incoming, Kind, Operation, RequestId, Revision};
 
 /// What an admitted request asks of its session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,12 +25,59 @@ pub struct Admission {
     operation: Operation,
     /// The revision that the version header names, for sessions whose own is not known.
     revision: Option<Revision>,
+    /// Messages of the body that hold for the rest of the session.
+    lasting: Vec<Bytes>,
+    /// What the handlers are given in the place of the body.
+    rewritten: Option<Bytes>,
 }
 
 impl Admission {
-    /// `operation` is what admission found `head` and its body to be.
-    pub fn new(operation: Operation, head: &Head<'_>) -> Self {
-        Self { operation, revision: head.protocol_version.and_then(Revision::parse) }
+    /// `operation` is what admission found `head` and `body` to be.
+    pub fn new(operation: Operation, head: &Head<'_>, body: &[u8]) -> Self {
+        let revision = head.protocol_version.and_then(Revision::parse);
+        let mut admission = Self { operation, revision, lasting: Vec::new(), rewritten: None };
+        let lasting = admission.envelopes().iter().filter(|envelope| envelope.lasting().is_some());
+        admission.lasting = lasting.map(|envelope| Bytes::copy_from_slice(&body[envelope.range.clone()])).collect();
+        admission
+    }
+
+    /// Has the messages of the body brought to this server object's ids. Returns how many are about requests of another one: the
+    /// handlers are not given these.
+    pub fn rewrite(&mut self, incarnation: Incarnation, body: &[u8]) -> usize {
+        let Operation::Post(messages) = &self.operation else { return 0 };
+        if !incarnation.renames() {
+            return 0;
+        }
+        let (mut given, mut is_changed) = (Vec::new(), false);
+        for envelope in messages.envelopes() {
+            let text = &body[envelope.range.clone()];
+            match incarnation.incoming(text) {
+                Incoming::Same => given.push(Bytes::copy_from_slice(text)),
+                Incoming::Renamed(text) => {
+                    is_changed = true;
+                    given.push(text);
+                }
+                Incoming::Foreign => is_changed = true,
+            }
+        }
+        let foreign = messages.envelopes().len() - given.len();
+        let rewritten = match messages {
+            Body::Batch(_) if !given.is_empty() => [b"[", &*given.join(&b','), b"]"].concat().into(),
+            _ => given.pop().unwrap_or_default(),
+        };
+        self.rewritten = is_changed.then_some(rewritten);
+        foreign
+    }
+
+    /// What the handlers are given in the place of the body, where that differs: a session that was adopted knows its server's
+    /// requests by other ids than its client. Empty where there is nothing for the handlers.
+    pub fn rewritten(&self) -> Option<&Bytes> {
+        self.rewritten.as_ref()
+    }
+
+    /// The messages that hold for the rest of the session, as the client wrote them.
+    pub fn lasting(&self) -> impl Iterator<Item = (&Envelope, &Bytes)> {
+        self.envelopes().iter().filter(|envelope| envelope.lasting().is_some()).zip(&self.lasting)
     }
 
     /// What the request asks of its session.

@@ -29,6 +29,7 @@ pub(super) struct Params<'a> {
     pub(super) protocol_version: Option<&'a RawValue>,
     pub(super) request_id: Option<&'a RawValue>,
     pub(super) name: Option<&'a RawValue>,
+    pub(super) uri: Option<&'a RawValue>,
     pub(super) meta: Option<&'a RawValue>,
     pub(super) progress_token: Option<&'a RawValue>,
 }
@@ -41,24 +42,27 @@ pub(super) fn members(text: &str) -> serde_json::Result<Members<'_>> {
 
 /// `raw` is an object.
 pub(super) fn params_of(raw: &RawValue) -> serde_json::Result<Params<'_>> {
-    const NAMES: [&str; 4] = ["protocolVersion", "requestId", "name", "_meta"];
-    let [protocol_version, request_id, name, meta] = pick(raw.get(), &NAMES)?.values;
+    const NAMES: [&str; 5] = ["protocolVersion", "requestId", "name", "uri", "_meta"];
+    let [protocol_version, request_id, name, uri, meta] = pick(raw.get(), &NAMES)?.values;
     let progress_token = match meta {
         Some(meta) if meta.get().starts_with('{') => pick(meta.get(), &["progressToken"])?.values[0],
         _ => None,
     };
-    Ok(Params { protocol_version, request_id, name, meta, progress_token })
+    Ok(Params { protocol_version, request_id, name, uri, meta, progress_token })
 }
 
-struct Picked<'a, const N: usize> {
-    values: [Option<&'a RawValue>; N],
+pub(super) struct Picked<'a, const N: usize> {
+    pub(super) values: [Option<&'a RawValue>; N],
     /// A name that came more than once.
     duplicate: Option<&'static str>,
     has_others: bool,
 }
 
 /// Reads an object and nothing after it. The last of equal names counts.
-fn pick<'a, const N: usize>(text: &'a str, names: &'static [&'static str; N]) -> serde_json::Result<Picked<'a, N>> {
+pub(super) fn pick<'a, const N: usize>(
+    text: &'a str,
+    names: &'static [&'static str; N],
+) -> serde_json::Result<Picked<'a, N>> {
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let picked = deserializer.deserialize_map(PickVisitor { names })?;
     deserializer.end()?;

@@ -83,6 +83,34 @@ impl Envelope {
     pub fn is_initialize(&self) -> bool {
         self.kind == Kind::Request && self.method.as_deref() == Some("initialize")
     }
+
+    /// What the message tells the server for the rest of the session; none where it is over with its answer.
+    pub fn lasting(&self) -> Option<Lasting<'_>> {
+        let uri = self.fields.resource_uri.as_deref();
+        Some(match (self.kind, self.method.as_deref()?) {
+            (Kind::Request, "initialize") => Lasting::Initialize,
+            (Kind::Notification, "notifications/initialized") => Lasting::Initialized,
+            (Kind::Request, "logging/setLevel") => Lasting::Level,
+            (Kind::Request, SUBSCRIBE) => Lasting::Subscribe(uri?),
+            (Kind::Request, UNSUBSCRIBE) => Lasting::Unsubscribe(uri?),
+            _ => return None,
+        })
+    }
+}
+
+/// What a client tells a server for the rest of the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lasting<'a> {
+    /// Who it is, and what it can do.
+    Initialize,
+    /// It has heard the same of the server.
+    Initialized,
+    /// Which log messages it wants.
+    Level,
+    /// It wants to hear of changes of this resource.
+    Subscribe(&'a str),
+    /// It does not any more.
+    Unsubscribe(&'a str),
 }
 
 /// The few parameters that the engine reads. One that is absent or of another type is `None`: to
@@ -97,6 +125,8 @@ pub struct Fields {
     pub progress_token: Option<String>,
     /// `params.name` of `tools/call`.
     pub tool_name: Option<String>,
+    /// `params.uri` of `resources/subscribe` and `resources/unsubscribe`.
+    pub resource_uri: Option<String>,
 }
 
 /// Why a body is not a message.
@@ -227,7 +257,9 @@ pub fn read_leniently(body: &[u8]) -> Vec<Envelope> {
     }
 }
 
-const CANCELLED: &str = "notifications/cancelled";
+pub(super) const CANCELLED: &str = "notifications/cancelled";
+const SUBSCRIBE: &str = "resources/subscribe";
+const UNSUBSCRIBE: &str = "resources/unsubscribe";
 const JSON_BLANK: [char; 4] = [' ', '\t', '\r', '\n'];
 
 fn read_batch(text: &str, start: usize, form: Form) -> Result<Vec<Envelope>, EnvelopeError> {
@@ -313,6 +345,7 @@ fn read_fields(kind: Kind, method: &str, params: &Params<'_>) -> Fields {
         match method {
             "initialize" => fields.protocol_version = text(params.protocol_version),
             "tools/call" => fields.tool_name = text(params.name),
+            SUBSCRIBE | UNSUBSCRIBE => fields.resource_uri = text(params.uri),
             _ => {}
         }
     } else if method == CANCELLED {

@@ -4,6 +4,7 @@
 //! through another session: look-ups are always by (presented session, stream nonce) (I7).
 
 mod ends;
+mod handshake;
 mod idle;
 mod routing;
 mod streams;
@@ -11,11 +12,14 @@ mod streams;
 use std::collections::{BTreeMap, HashMap};
 
 pub use ends::{SynthesizedEnd, end_payload, ends_payload, nameless_end, refusal_payload, same_end, stream_end};
+pub use handshake::{Handshake, MAX_HANDSHAKE_BYTES};
 pub use routing::{OutgoingKind, Route};
 pub use streams::Stream;
 
+use bytes::Bytes;
+
 use crate::Ms;
-use crate::protocol::{ListChanged, RequestId, Revision, Rules, StreamNonce};
+use crate::protocol::{Envelope, ListChanged, RequestId, Revision, Rules, StreamNonce, jsonrpc};
 use crate::stream::{Output, Pacing, Seq};
 
 /// An output with the stream that it belongs to.
@@ -31,6 +35,7 @@ pub struct Session {
     /// The `initialize` request, until it is answered.
     initialize: Option<RequestId>,
     list_changed: ListChanged,
+    handshake: Handshake,
     pacing: Pacing,
     /// Ordered, so that the same inputs give the same outputs.
     streams: BTreeMap<StreamNonce, Box<Stream>>,
@@ -51,7 +56,7 @@ pub struct Session {
     next_due: Ms,
     /// Of events that the store has not confirmed, over all streams.
     unconfirmed_bytes: usize,
-    /// Counts changes of what others have to know of the session: principal, revision, retry, lists.
+    /// Counts changes of what others have to know of the session: principal, revision, retry, lists, handshake.
     facts: u32,
 }
 
@@ -63,6 +68,7 @@ impl Session {
             revision: None,
             initialize: None,
             list_changed: ListChanged::default(),
+            handshake: Handshake::default(),
             pacing,
             streams: BTreeMap::new(),
             in_flight: HashMap::new(),
@@ -150,6 +156,34 @@ impl Session {
     pub fn assume_revision(&mut self, revision: Revision) {
         self.note_fact(self.revision.is_none());
         self.revision.get_or_insert(revision);
+    }
+
+    /// Takes note of a message that the handlers are given.
+    pub fn note(&mut self, envelope: &Envelope, text: &Bytes) {
+        let is_new = self.handshake.note(envelope, text);
+        self.note_fact(self.facts != 0 && is_new);
+    }
+
+    /// Goes on with a session that was another process's, as its client has opened it there.
+    pub fn adopt(&mut self, handshake: Handshake) {
+        let initialize = handshake.replay().first().and_then(|text| jsonrpc::read(text).ok());
+        self.initialize = initialize.and_then(|body| body.envelopes().first()?.id.clone());
+        self.handshake = handshake;
+        self.facts = self.facts.max(1);
+    }
+
+    /// Takes the answer to the `initialize` that another server object was given again. None where this is another message;
+    /// otherwise whether the client can go on, as the same revision was negotiated.
+    pub fn replayed(&mut self, id: Option<&RequestId>, payload: &[u8]) -> Option<bool> {
+        let id = id.filter(|id| self.initialize.as_ref() == Some(id) && !self.in_flight.contains_key(id))?;
+        let before = self.revision;
+        self.answered_outside(id, payload);
+        Some(self.revision == before)
+    }
+
+    /// What the client has told that holds for the rest of the session.
+    pub fn handshake(&self) -> &Handshake {
+        &self.handshake
     }
 
     /// Whether the session has ended; nothing is taken any more then.

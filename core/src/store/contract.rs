@@ -18,8 +18,8 @@ use owners::rule_12_holds_between;
 pub use shared::check_shared;
 
 use super::{
-    Append, Attach, Attached, AttachedLog, Epoch, EventStore, Hold, LogPage, ReadLimit, SessionRecord, StoreError,
-    Usage,
+    Append, Attach, Attached, AttachedLog, Epoch, EventStore, Hold, LogPage, MAX_NOTE_BYTES, ReadLimit, SessionRecord,
+    StoreError, Usage,
 };
 use crate::Ms;
 use crate::protocol::{ListChanged, Revision};
@@ -449,6 +449,7 @@ fn rule_12_a_session_is_known_from_its_first_hold_until_it_is_dropped(store: &dy
         retry_ms: 700,
         list_changed,
         standalone: Some(log.key.nonce),
+        note: (0..MAX_NOTE_BYTES).map(|at| (at % 251) as u8).collect(),
     };
     let nobody = SessionRecord::default();
     let unchanged = Hold { epoch: caller.epoch, seen: None, record: None };

@@ -49,7 +49,8 @@ pub use open::{Durability, OpenError, StoreOptions, WallClock, is_remote, open, 
 #[cfg(feature = "postgres")]
 pub use postgres::PostgresStore;
 pub use records::{
-    Attach, Attached, AttachedLog, Epoch, Hold, LogPage, Mail, Message, Owner, RunningLog, SessionRecord,
+    Attach, Attached, AttachedLog, Epoch, Hold, LogPage, MAX_NOTE_BYTES, Mail, Message, Owner, RunningLog,
+    SessionRecord,
 };
 #[cfg(feature = "redis")]
 pub use redis::RedisStore;

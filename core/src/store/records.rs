@@ -28,7 +28,13 @@ pub struct SessionRecord {
     pub list_changed: ListChanged,
     /// The stream of the session that belongs to no request.
     pub standalone: Option<StreamNonce>,
+    /// What a process needs that builds the session's server object anew, of up to [`MAX_NOTE_BYTES`]; empty where none can. It is
+    /// a payload like events are.
+    pub note: Bytes,
 }
+
+/// Bytes of a session's [note](SessionRecord::note), before it is encrypted.
+pub const MAX_NOTE_BYTES: usize = 64 << 10;
 
 /// What becomes of the ownership of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]

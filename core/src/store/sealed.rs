@@ -95,6 +95,8 @@ enum Place {
     Tail,
     About,
     Message,
+    /// Of the session.
+    Note,
 }
 
 fn bound(key: &StreamKey, place: Place) -> Vec<u8> {
@@ -103,6 +105,7 @@ fn bound(key: &StreamKey, place: Place) -> Vec<u8> {
         Place::Tail => (b't', 0),
         Place::About => (b'a', 0),
         Place::Message => (b'm', 0),
+        Place::Note => (b'n', 0),
     };
     let mut to = vec![mark];
     to.extend_from_slice(&key.nonce.0);
@@ -142,6 +145,11 @@ impl Opening {
 
     fn attached(&self, key: &StreamKey, attached: Result<Attached, StoreError>) -> Result<Attached, StoreError> {
         let mut attached = attached?;
+        if let Some(SessionRecord { note, .. }) = attached.session.as_mut().filter(|record| !record.note.is_empty()) {
+            let key = session_key(&key.session, None);
+            let opened = self.open(&key, Place::Note, note);
+            *note = readable(&key, "the note of a session", opened.map(Bytes::from));
+        }
         if let Some(log) = &mut attached.log {
             log.about = self.open(key, Place::About, &log.about)?.into();
             log.page = self.page(key, Ok(std::mem::take(&mut log.page)))?;
@@ -273,12 +281,17 @@ impl SealedStore {
 impl EventStore for SealedStore {
     fn hold(&self, session: &str, hold: &Hold, ticket: &Ticket) -> Answer<Vec<RunningLog>> {
         let mut hold = hold.clone();
-        if let (Some(SessionRecord { principal: Some(principal), .. }), Some(key)) =
-            (&mut hold.record, self.keys.first())
-        {
-            *principal = hidden(key, session, principal);
-        }
         let key = session_key(session, None);
+        if let (Some(SessionRecord { principal, note, .. }), Some(first)) = (&mut hold.record, self.keys.first()) {
+            *principal = principal.take().map(|principal| hidden(first, session, &principal));
+            // None at all says nothing.
+            if !note.is_empty() {
+                match self.opening.seal(&key, Place::Note, note) {
+                    Ok(sealed) => *note = sealed.into(),
+                    Err(error) => return Answer::Now(Err(error)),
+                }
+            }
+        }
         let ticket = self.opening.ticket(ticket, &key);
         let answer = self.inner.hold(session, &hold, &ticket);
         self.opening.answered(ticket.number, answer, |held| self.opening.held(&key.session, held))

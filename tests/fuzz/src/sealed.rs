@@ -169,7 +169,8 @@ pub(crate) fn run(mut reader: Reader<'_>) {
         paced: None,
     };
     let epochs = [1, 2].map(|number| Epoch { number, salt: 1 });
-    let record = SessionRecord { principal: Some(principal.as_str().into()), ..SessionRecord::default() };
+    let record =
+        SessionRecord { principal: Some(principal.as_str().into()), note: about.clone(), ..SessionRecord::default() };
     let hold = Hold { epoch: epochs[0], seen: None, record: Some(record) };
     now(store.hold(&session, &hold, &ticket(Operation::Hold))).expect("it is taken");
     now(store.append(Ms(0), &key, epochs[0], &append, &ticket(Operation::Append))).expect("it is taken");
@@ -193,8 +194,8 @@ pub(crate) fn run(mut reader: Reader<'_>) {
     let attach = Attach { stream: Some(nonce), principal: Some(principal.as_str().into()), limit, ..Attach::default() };
     match now(store.attach(&session, &attach, &ticket(Operation::Attach(1)))) {
         Ok(attached) => {
-            let log = attached.log.expect("it is there");
-            assert!(!was_changed() && log.about == about && is_whole(&log.page));
+            let (log, session) = (attached.log.expect("it is there"), attached.session.expect("it is hers"));
+            assert!(!was_changed() && log.about == about && is_whole(&log.page) && session.note == about);
         }
         Err(error) => assert!(was_changed() && matches!(error, StoreError::Failed(_)), "{error}"),
     }

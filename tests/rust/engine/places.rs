@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::kit::common::{Bench, NEW, broadcast, call, id, listen, read_now, respond};
+use crate::kit::common::{Bench, NEW, broadcast, call, id, listen, read_now, respond, sign};
 use crate::kit::dice::Dice;
 use tailrope_core::Ms;
 use tailrope_core::engine::{EngineError, NoWake, Options, SessionHandle};
@@ -55,7 +55,7 @@ const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","param
 fn i11_the_idlest_session_of_the_same_principal_gives_way() {
     let bench = bench();
     let first: Vec<_> = ["a", "b", "c"].map(|name| (bench.advance(10), taken(&bench, name, None).unwrap()).1).into();
-    first[0].received(&[]);
+    sign(&first[0]);
     assert_eq!(told(&bench), Vec::<String>::new());
     bench.advance(10);
     let _newer = taken(&bench, "d", None).unwrap();
@@ -153,7 +153,7 @@ fn i11_the_idlest_is_found_under_any_order_of_contacts() {
             if !open.is_empty() && dice.place(3) > 0 {
                 let at = dice.place(open.len());
                 let (heard, session) = open.values_mut().nth(at).unwrap();
-                session.received(&[]);
+                sign(&session);
                 *heard = step;
                 continue;
             }

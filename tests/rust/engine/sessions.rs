@@ -6,7 +6,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use crate::kit::common::{
-    Bench, NEW, OLD, ask, call, call_json, id, listen, notify, read_now, respond, resume, slow, unused,
+    Bench, NEW, OLD, ask, call, call_json, id, listen, notify, read_now, respond, resume, sign, slow, unused,
 };
 use serde_json::json;
 use tailrope_core::Ms;
@@ -184,7 +184,7 @@ fn i11_a_tick_tells_which_sessions_are_idle() {
     let standalone = listen(&listening);
     assert!(bench.engine.due_in_ms() <= IDLE_MS / 4, "what a handler does sets times that nobody tells the host");
     assert_eq!(idle_after(&bench, IDLE_MS - 1), Vec::<String>::new());
-    heard.received(&[]);
+    sign(&heard);
     assert_eq!(idle_after(&bench, 1), ["a"]);
     assert_eq!(idle_after(&bench, 1), Vec::<String>::new(), "a host that keeps it is not told at every tick");
     assert_eq!(idle_after(&bench, 4_999), ["a", "d"], "but again");
@@ -220,7 +220,7 @@ fn i11_a_session_without_anything_is_idle_after_its_time() {
     assert_eq!(idle_in_ms(&session, 0), None, "no idle time is set");
     bench.advance(4_000);
     assert_eq!(idle_in_ms(&session, IDLE_MS), Some(IDLE_MS - 4_000));
-    session.received(&[]);
+    sign(&session);
     assert_eq!(idle_in_ms(&session, IDLE_MS), Some(IDLE_MS), "a message is a sign of life");
     bench.advance(IDLE_MS + 1);
     assert_eq!(idle_in_ms(&session, IDLE_MS), Some(0));

@@ -6,14 +6,14 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use crate::kit::common::{
-    Answered, Bell, Bench, NEW, SlowStore, ask, call, call_json, frames, id, listen, notify, read_now, respond, resume,
+    Answered, Bell, Bench, NEW, SlowStore, admitted, ask, call, call_json, frames, id, listen, notify, read_now,
+    respond, resume,
 };
 use serde_json::json;
 use tailrope_core::Ms;
 use tailrope_core::engine::{
     Connection, Engine, EngineError, NoWake, Options, OutgoingMessage, RandomSource, Sent, SessionHandle, Wake,
 };
-use tailrope_core::protocol::jsonrpc::read;
 use tailrope_core::protocol::{Cursor, Dialect, EventId, IdEncoder, RequestId, Revision};
 use tailrope_core::store::Limits;
 use tailrope_core::stream::{CloseReason, Pacing};
@@ -301,7 +301,7 @@ fn w_013_a_batch_for_json_is_one_connection_with_one_body() {
 
 fn answer_question(session: &SessionHandle, question: &str) {
     let body = format!(r#"{{"jsonrpc":"2.0","id":{question:?},"result":{{"roots":[]}}}}"#);
-    session.received(read(body.as_bytes()).unwrap().envelopes());
+    session.received(&admitted(&body));
 }
 
 #[test]

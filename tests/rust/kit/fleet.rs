@@ -64,6 +64,9 @@ pub(crate) struct Node {
     /// Hints are lost.
     pub(crate) is_deaf: AtomicBool,
     pub(crate) takes: AtomicU64,
+    pub(crate) holds: AtomicU64,
+    /// Another process is said to have been faster with every session.
+    pub(crate) is_beaten: AtomicBool,
 }
 
 /// See the module.
@@ -82,7 +85,8 @@ impl Fleet {
         let memory = MemoryStore::new(Limits::default());
         let hub = Arc::new(Hub { memory, known: Mutex::default(), lost: Mutex::default(), posts: Mutex::default() });
         let node = |index| {
-            let (fails, refuses, is_unheard, is_silent, holds_takes, held, is_deaf, takes) = Default::default();
+            let (fails, refuses, is_unheard, is_silent, holds_takes, held, is_deaf, takes, holds, is_beaten) =
+                Default::default();
             let (hub, watchers, readers_before, messages_before) =
                 (Arc::clone(&hub), Watchers::default(), AtomicU64::new(0), AtomicU64::new(0));
             Arc::new(Node {
@@ -99,6 +103,8 @@ impl Fleet {
                 messages_before,
                 is_deaf,
                 takes,
+                holds,
+                is_beaten,
             })
         };
         let nodes: Vec<Arc<Node>> = (0..count).map(node).collect();
@@ -245,6 +251,10 @@ impl Node {
 
 impl EventStore for Node {
     fn hold(&self, session: &str, hold: &Hold, ticket: &Ticket) -> Answer<Vec<RunningLog>> {
+        self.holds.fetch_add(1, Ordering::SeqCst);
+        if self.is_beaten.load(Ordering::SeqCst) {
+            return Answer::Now(Err(StoreError::Fenced));
+        }
         let answer = self.ask(|memory| memory.hold(session, hold, ticket));
         if matches!(answer, Answer::Now(Ok(_))) {
             let known = &mut *self.hub.known.lock().unwrap();

@@ -3,6 +3,7 @@
 
 #[macro_use]
 mod passing_on;
+pub(crate) mod adopting;
 pub(crate) mod any_order;
 pub(crate) mod common;
 pub(crate) mod dice;

@@ -130,8 +130,10 @@ pub(crate) fn serve(session: &SessionHandle) -> Vec<String> {
                 session.end();
             }
             _ => {
-                session.received(admission.envelopes());
-                dispatched.push(methods(&admission));
+                session.received(&admission);
+                if admission.rewritten().is_none_or(|body| !body.is_empty()) {
+                    dispatched.push(methods(&admission));
+                }
                 session.dispatched(&admission);
                 posted.done();
             }

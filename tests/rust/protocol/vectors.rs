@@ -326,6 +326,7 @@ struct FieldsWant {
     cancelled_request: Option<String>,
     progress_token: Option<String>,
     tool_name: Option<String>,
+    resource_uri: Option<String>,
 }
 
 #[derive(Debug, Deserialize, PartialEq)]
@@ -353,6 +354,7 @@ fn check_message(body: &[u8], envelope: &Envelope, want: MessageWant) {
         cancelled_request: want.fields.cancelled_request.as_deref().map(request_id),
         progress_token: want.fields.progress_token,
         tool_name: want.fields.tool_name,
+        resource_uri: want.fields.resource_uri,
     };
     assert_eq!(envelope.fields, fields);
 }

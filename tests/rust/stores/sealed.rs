@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::kit::common::SlowStore;
 use crate::kit::folder::Folder;
+use bytes::Bytes;
 use tailrope_core::Ms;
 use tailrope_core::store::contract::{Caller, Log, check, check_shared, progress};
 use tailrope_core::store::{
@@ -43,6 +44,7 @@ fn nothing_that_was_said_is_readable_in_the_file() {
         "a word in a principal",
         "a word in a message",
         "a word in a withdrawal",
+        "a word in a note",
         "about \0 1",
     ];
     {
@@ -56,8 +58,8 @@ fn nothing_that_was_said_is_readable_in_the_file() {
             caller.post(&Log::new("s", number), words[3].as_bytes()).expect("it waits");
         }
         assert_eq!(caller.withdraw(&Log::new("s", 3), words[4].as_bytes()), Ok(true));
-        caller.hold("s", of(words[2]));
-        assert!(caller.session("s", Some(words[2])).is_some());
+        caller.hold("s", SessionRecord { note: words[5].into(), ..of(words[2]) });
+        assert_eq!(caller.session("s", Some(words[2])).map(|record| record.note), Some(words[5].into()));
     }
     let mut files: Vec<_> = std::fs::read_dir(folder.path("a.db").parent().unwrap()).unwrap().collect();
     let bytes: Vec<u8> = files.drain(..).flat_map(|file| std::fs::read(file.unwrap().path()).unwrap()).collect();
@@ -145,6 +147,27 @@ fn what_cannot_be_read_of_one_log_keeps_nobody_from_taking_its_session_over() {
     running.sort_by_key(|log| log.nonce.0);
     let told: Vec<_> = running.iter().map(|log| (log.nonce, &*log.about)).collect();
     assert_eq!(told, [(unreadable.key.nonce, &b""[..]), (readable.key.nonce, b"about \0 2")]);
+}
+
+#[test]
+fn a_note_is_bound_to_its_session_and_one_that_cannot_be_read_is_none() {
+    let memory: Arc<dyn EventStore> = Arc::new(MemoryStore::new(Limits::default()));
+    let with = |digit| SealedStore::new(Arc::clone(&memory), &[key(digit)]).expect("there is a key");
+    let (sealed, stranger) = (with('1'), with('2'));
+    let note =
+        |store: &dyn EventStore, session| Caller::new(store, Ms(0)).session(session, None).expect("it is known").note;
+    let record = |note: Bytes| SessionRecord { note, ..SessionRecord::default() };
+    let (caller, within) = (Caller::new(&sealed, Ms(0)), Caller::new(&*memory, Ms(0)));
+    caller.hold("s", record("a note".into()));
+    caller.hold("t", record(Bytes::new()));
+    assert_eq!(
+        (&*note(&sealed, "s"), &*note(&sealed, "t"), &*note(&*memory, "t")),
+        (&b"a note"[..], &b""[..], &b""[..])
+    );
+    let kept = note(&*memory, "s");
+    assert!(!kept.windows(6).any(|part| part == b"a note"));
+    within.hold("t", record(kept.clone()));
+    assert_eq!((&*note(&sealed, "t"), &*note(&stranger, "s")), (&b""[..], &b""[..]), "I9: the session is told");
 }
 
 #[test]

@@ -204,7 +204,7 @@ impl World {
                     self.end_session(session);
                 }
                 Action::Message | Action::Listen | Action::Resume => {
-                    handle.received(admission.envelopes());
+                    handle.received(&admission);
                     self.came(session, posted.relayed().body());
                     for request in admission.cancelled() {
                         let name = format!("r{}", request.as_text());

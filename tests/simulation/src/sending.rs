@@ -2,7 +2,8 @@
 
 use tailrope_checker::{Fact, N, Probe, Timed, Why};
 use tailrope_core::engine::{EngineError, OutgoingMessage, Sent};
-use tailrope_core::protocol::{Envelope, Kind, RequestId, jsonrpc};
+use tailrope_core::exchange::Admission;
+use tailrope_core::protocol::{Body, Envelope, Head, Kind, Operation, RequestId, jsonrpc};
 use tailrope_core::session::OutgoingKind;
 use tailrope_core::store::StoreError;
 
@@ -93,7 +94,8 @@ impl World {
         }
         let Some(handle) = self.home(session) else { return };
         let fields = jsonrpc::Fields::default();
-        handle.received(&[Envelope { kind: Kind::Response, method: None, id: Some(id), range: 0..0, fields }]);
+        let answer = Envelope { kind: Kind::Response, method: None, id: Some(id), range: 0..0, fields };
+        handle.received(&Admission::new(Operation::Post(Body::Single(answer)), &Head::default(), b""));
     }
 
     pub(crate) fn respond(&mut self, stream: usize) {

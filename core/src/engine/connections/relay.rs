@@ -14,6 +14,7 @@
 
 use bytes::Bytes;
 
+use crate::Ms;
 use crate::engine::connections::conn::{Conn, PAGE_BYTES, Position};
 use crate::engine::connections::relays::{Relay, Stage, What};
 use crate::engine::connections::{Connection, Wake};
@@ -26,7 +27,7 @@ use crate::engine::sessions::timers::Reason;
 use crate::exchange::{Action, Admission, AnswerHead, Join, Relayed};
 use crate::protocol::{NotRelayed, Origin, Refusal, RequestId, StreamNonce};
 use crate::session::{SynthesizedEnd, refusal_payload, same_end};
-use crate::store::{Answer, Attach, Attached, LogPage, Message, Operation, ReadLimit, StoreError, Ticket};
+use crate::store::{Answer, Attach, Attached, LogPage, Message, Operation, ReadLimit, RunningLog, StoreError, Ticket};
 use crate::stream::{Chain, ConnectionId, Seq};
 use crate::sync::Arc;
 
@@ -180,13 +181,31 @@ impl Change<'_> {
         };
         let LogPage { page, is_finished, owner, .. } = &log.page;
         let has_begun = page.head > 0 || *is_finished;
+        let is_orphaned = !has_begun && self.cell.is_gone(*owner);
+        let (may_adopt, is_pending) = (self.may_adopt(), self.state.adoption.is_pending());
+        // Nobody is sent away for good whose session may yet be adopted.
+        let is_over = is_orphaned && !self.state.adoption.is_offered();
+        // The store tells it others only.
+        self.effects.tells_owner |= owner.is_none();
         let Some(relay) = self.state.relays.by_stream.get_mut(&nonce) else { return };
         (relay.message, relay.stage) = (None, Stage::Posted);
-        if !has_begun && self.cell.is_gone(*owner) {
-            relay.refusal = wording.session_ended();
+        relay.refusal = if is_over { wording.session_ended() } else { wording.not_relayed(NotRelayed::NotBegun) };
+        if is_orphaned && !may_adopt {
             return self.withdraw_relay(nonce);
         }
-        relay.refusal = wording.not_relayed(NotRelayed::NotBegun);
+        if is_orphaned || is_pending {
+            relay.stage = Stage::Orphaned;
+            self.look_for_end_again(nonce);
+            self.state.owner = *owner;
+            return self.inherit();
+        }
+        self.has_owner(nonce, has_begun, Some(attached));
+    }
+
+    /// The store has a message whose session has an owner. `attached` is what it told of the message's log.
+    fn has_owner(&mut self, nonce: StreamNonce, has_begun: bool, attached: Option<Attached>) {
+        let Some(relay) = self.state.relays.by_stream.get_mut(&nonce) else { return };
+        relay.stage = Stage::Posted;
         let conn = relay.conn;
         match relay.what {
             What::Message => {
@@ -202,8 +221,10 @@ impl Change<'_> {
                 if has_begun {
                     self.is_relayed(nonce);
                 }
-                if self.state.conns.contains_key(&conn) {
-                    self.found_at(conn, Position { fresh: true, ..Position::start(nonce) }, attached);
+                let position = Position { fresh: true, ..Position::start(nonce) };
+                match attached.filter(|_| self.state.conns.contains_key(&conn)) {
+                    Some(attached) => self.found_at(conn, position, attached),
+                    None => self.resume_log(conn, position),
                 }
             }
         }
@@ -304,28 +325,82 @@ impl Change<'_> {
         }
     }
 
-    /// Nobody is to begin what is followed and has not begun: its session has no owner. `running` are the logs that have begun.
-    pub(crate) fn withdraw_unbegun(&mut self, running: &[StreamNonce]) {
+    /// What is followed and has not begun. `running` are the logs that have.
+    fn unbegun(&self, running: &[RunningLog]) -> Vec<(StreamNonce, Vec<RequestId>)> {
         let unbegun = self.state.followed.iter().filter(|(nonce, requests)| {
             let stream = self.state.session.stream(**nonce);
             let is_finished = stream.is_none_or(|stream| stream.machine.is_finished());
-            !is_finished && !requests.is_empty() && !running.contains(nonce)
+            !is_finished && !requests.is_empty() && !running.iter().any(|log| log.nonce == **nonce)
         });
-        let unbegun: Vec<_> = unbegun.map(|(nonce, requests)| (*nonce, requests.clone())).collect();
-        for (nonce, requests) in unbegun {
+        unbegun.map(|(nonce, requests)| (*nonce, requests.clone())).collect()
+    }
+
+    /// Nobody is to begin what is followed and has not begun: its session has no owner.
+    pub(crate) fn withdraw_unbegun(&mut self, running: &[RunningLog]) {
+        for (nonce, requests) in self.unbegun(running) {
             self.withdraw(nonce, &same_end(&requests, SynthesizedEnd::OwnerLost));
         }
     }
 
-    /// A look at the log of a request that the session ends.
-    pub(crate) fn looked_for_end(&mut self, ticket: &Ticket, result: Result<LogPage, StoreError>) {
+    /// Whether a message waits for an owner of the session.
+    pub(crate) fn awaits_owner(&self, running: &[RunningLog]) -> bool {
+        let is_running = |nonce| running.iter().any(|log| log.nonce == nonce);
+        let has_nothing = |nonce| self.state.session.stream(nonce).is_some_and(|stream| stream.machine.durable() == 0);
+        self.state.relays.waiting().into_iter().any(|nonce| !is_running(nonce))
+            || self.unbegun(running).into_iter().any(|(nonce, _)| has_nothing(nonce))
+    }
+
+    /// The session will have an owner by then, or not.
+    pub(crate) fn wait_for_owner(&mut self, due: Ms) {
+        for nonce in self.state.relays.waiting() {
+            let Some(relay) = self.state.relays.by_stream.get_mut(&nonce) else { continue };
+            relay.due = due;
+            if !self.state.relays.is_looked_at(nonce) {
+                self.state.timers.set(Reason::Relay(nonce), due);
+            }
+        }
+    }
+
+    /// The session has an owner.
+    pub(crate) fn relays_have_owner(&mut self) {
+        for nonce in self.state.relays.waiting() {
+            if self.state.relays.is_orphaned(nonce) {
+                self.has_owner(nonce, false, None);
+            }
+        }
+    }
+
+    /// What waits for an owner of the session is told this, as far as nobody has begun it.
+    pub(crate) fn withdraw_waiting(&mut self, refusal: &Refusal) {
+        for nonce in self.state.relays.waiting() {
+            if let Some(relay) = self.state.relays.by_stream.get_mut(&nonce) {
+                relay.refusal = refusal.clone();
+                self.withdraw_relay(nonce);
+            }
+        }
+    }
+
+    /// A look at the log of a message that waits for an owner, or of a request that the session ends.
+    pub(crate) fn looked_at_relay(&mut self, ticket: &Ticket, result: Result<LogPage, StoreError>) {
         let Ticket { nonce, number, .. } = *ticket;
         self.note_readers(nonce, number, None);
-        let Some(relay) = self.state.relays.by_stream.get_mut(&nonce) else { return };
-        if !matches!(relay.stage, Stage::Posted) {
+        if !self.state.relays.waiting().contains(&nonce) {
             return;
         }
+        let (is_orphaned, may_adopt) = (self.state.relays.is_orphaned(nonce), self.may_adopt());
+        self.state.owner = result.as_ref().map_or(self.state.owner, |page| page.owner);
+        let Some(relay) = self.state.relays.by_stream.get_mut(&nonce) else { return };
         match result {
+            Ok(LogPage { is_finished: false, owner, .. }) if may_adopt && self.cell.is_gone(owner) => {
+                self.look_for_end_again(nonce);
+                self.inherit();
+            }
+            // Its host has yet to go on with the session.
+            Ok(LogPage { is_finished: false, owner: None, .. }) if is_orphaned => self.look_for_end_again(nonce),
+            Ok(LogPage { page, is_finished, .. }) if is_orphaned => {
+                self.has_owner(nonce, page.head > 0 || is_finished, None);
+            }
+            Err(StoreError::Gone) if is_orphaned && relay.what != What::Delete => self.has_owner(nonce, true, None),
             // It goes with its session, and where the store has lost it.
             Err(StoreError::Gone) => self.look_for_session(nonce),
             // The owner does not take it.
@@ -339,7 +414,9 @@ impl Change<'_> {
 
     fn look_for_end_again(&mut self, nonce: StreamNonce) {
         let Some(relay) = self.state.relays.by_stream.get_mut(&nonce) else { return };
-        relay.stage = Stage::Posted;
+        if matches!(relay.stage, Stage::Sought) {
+            relay.stage = Stage::Posted;
+        }
         self.state.timers.set(Reason::Relay(nonce), relay.due.min(self.now + LOOK_MS));
     }
 
@@ -381,7 +458,13 @@ impl Change<'_> {
 
     /// What is relayed is to have got on by now.
     pub(crate) fn relay_is_due(&mut self, nonce: StreamNonce) {
-        let Some(relay) = self.state.relays.by_stream.get(&nonce) else { return };
+        // Whether an owner is gone that gives no sign is known soon: then its session is adopted.
+        let more_ms =
+            if self.may_adopt() && self.is_owner_silent() { self.cell.shared.options.owner_lost_ms } else { 0 };
+        let Some(relay) = self.state.relays.by_stream.get_mut(&nonce) else { return };
+        if relay.due <= self.now && matches!(relay.stage, Stage::Posted) {
+            relay.due = self.now + more_ms;
+        }
         let is_over = relay.due <= self.now;
         match &relay.stage {
             Stage::Posting(ticket) => {
@@ -391,11 +474,11 @@ impl Change<'_> {
                 self.withdraw_relay(nonce);
             }
             Stage::PostAgain if !is_over => self.post(nonce),
-            Stage::Posted if !is_over => {
+            Stage::Posted | Stage::Orphaned if !is_over => {
                 self.state.timers.set(Reason::Relay(nonce), relay.due);
                 self.look_at_log(nonce);
             }
-            Stage::PostAgain | Stage::Posted | Stage::Withdrawing => self.withdraw_relay(nonce),
+            Stage::PostAgain | Stage::Posted | Stage::Orphaned | Stage::Withdrawing => self.withdraw_relay(nonce),
             Stage::Sought => {}
         }
     }

@@ -27,6 +27,8 @@ pub(crate) enum Stage {
     PostAgain,
     /// The owner has the message, or will.
     Posted,
+    /// The store has the message, and this process adopts its session: the client is told nothing until there is an owner.
+    Orphaned,
     /// The store is asked to take the message back, or is asked again.
     Withdrawing,
     /// The store is asked for the session that is to end.
@@ -75,6 +77,21 @@ impl Relays {
 
     pub(crate) fn is_delete(&self, nonce: StreamNonce) -> bool {
         self.by_stream.get(&nonce).is_some_and(|relay| relay.what == What::Delete)
+    }
+
+    /// Whether its log is looked at for what becomes of the message alone.
+    pub(crate) fn is_looked_at(&self, nonce: StreamNonce) -> bool {
+        self.is_delete(nonce) || self.is_orphaned(nonce)
+    }
+
+    pub(crate) fn is_orphaned(&self, nonce: StreamNonce) -> bool {
+        self.by_stream.get(&nonce).is_some_and(|relay| matches!(relay.stage, Stage::Orphaned))
+    }
+
+    /// The messages that the store has and that no owner is known to have begun.
+    pub(crate) fn waiting(&self) -> Vec<StreamNonce> {
+        let is_waiting = |relay: &Relay| matches!(relay.stage, Stage::Posted | Stage::Orphaned);
+        self.by_stream.iter().filter(|(_, relay)| is_waiting(relay)).map(|(nonce, _)| *nonce).collect()
     }
 
     /// The log shows that the owner has begun, or will not.

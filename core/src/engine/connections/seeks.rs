@@ -8,7 +8,7 @@ use crate::Ms;
 use crate::engine::connections::conn::{Conn, PAGE_BYTES, Phase, Position, Reading, Seek};
 use crate::engine::lines::log_later;
 use crate::engine::logs::reading::PAGE_EVENTS;
-use crate::engine::sessions::cell::State;
+use crate::engine::sessions::cell::{SESSION, State};
 use crate::engine::sessions::change::Change;
 use crate::engine::sessions::timers::Reason;
 use crate::exchange::AnswerHead;
@@ -110,6 +110,9 @@ impl Change<'_> {
         (nonce, conn): (StreamNonce, ConnectionId),
         result: Result<Attached, StoreError>,
     ) {
+        if nonce == SESSION {
+            return self.record_told(result);
+        }
         if self.state.relays.is_posting(nonce) {
             return self.posted(nonce, result);
         }
@@ -232,6 +235,7 @@ impl Change<'_> {
             // The end that the store has not confirmed is its end all the same.
             (is_finished, tail) = (true, Some(end));
         }
+        let mut is_left = false;
         if self.state.session.stream(nonce).is_none() {
             // One that is to be written here and has no machine is written by nobody: the store lost its
             // end, which every machine leaves behind.
@@ -243,13 +247,12 @@ impl Change<'_> {
             let follow = Follow { head: page.head, finished: is_finished, tail, paced };
             self.state.session.follow(self.now, nonce, origin, Chain(chain), follow);
             if is_followed && !is_finished {
-                let is_left = !requests.is_empty() && self.cell.is_gone(owner);
+                is_left = !requests.is_empty() && self.cell.is_gone(owner);
                 self.follow(nonce, requests);
                 self.counted(nonce, Some(readers));
                 self.state.owner = owner;
-                if is_left {
-                    // Not with the next look: the reader may be sent away before that.
-                    self.inherit();
+                if is_standalone && self.state.adoption.is_taken() {
+                    self.send_to_owner(nonce);
                 }
             }
         } else if self.state.followed.contains_key(&nonce) {
@@ -261,6 +264,10 @@ impl Change<'_> {
         let conn = self.state.conns.get_mut(&conn).filter(|conn| conn.nonce == nonce);
         if let Some(reading) = conn.and_then(Conn::reading) {
             reading.page = Some((position.after, page));
+        }
+        if is_left {
+            // Not with the next look: the reader may be sent away before that.
+            self.inherit();
         }
     }
 

@@ -41,7 +41,8 @@ impl Cell {
     pub(crate) fn let_go(&self) {
         let is_over = |cell: &Self| {
             let state = lock(&cell.state);
-            state.conns.is_empty() && state.writing.is_empty() && state.relays.is_empty()
+            let is_busy = !state.writing.is_empty() || !state.relays.is_empty() || state.adoption.is_pending();
+            state.conns.is_empty() && !is_busy
         };
         if self.is_elsewhere() && !self.is_forked() {
             self.unregister(is_over);

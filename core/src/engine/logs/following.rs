@@ -19,6 +19,8 @@ use crate::stream::{Chain, Input, Seq};
 /// Pause between two looks at a log that is followed. Hints come before: this is for those that are lost,
 /// and for owners that give no sign any more.
 pub(crate) const FOLLOW_MS: u64 = 1_000;
+/// The same while the owner is at this store object, of which it tells nothing to itself.
+const BESIDE_MS: u64 = 50;
 /// Events that a look brings along.
 const LOOK_EVENTS: usize = 256;
 
@@ -51,8 +53,8 @@ impl Change<'_> {
     /// A look has told what the log is like, or could not.
     pub(crate) fn looked(&mut self, ticket: &Ticket, result: Result<(Seq, LogPage), StoreError>) {
         let Ticket { nonce, number, .. } = *ticket;
-        if self.state.relays.is_delete(nonce) {
-            return self.looked_for_end(ticket, result.map(|(_, page)| page));
+        if self.state.relays.is_looked_at(nonce) {
+            return self.looked_at_relay(ticket, result.map(|(_, page)| page));
         }
         let found = match result {
             Ok(found) => Some(found),
@@ -84,6 +86,7 @@ impl Change<'_> {
             return;
         };
         let mut is_left = false;
+        let found_owner = found.as_ref().map(|(_, page)| page.owner);
         let inputs = match found {
             None => {
                 let tail = stream_end(&stream.origin, requests, SynthesizedEnd::Lost);
@@ -120,7 +123,9 @@ impl Change<'_> {
             self.state.followed.remove(&nonce);
             self.state.timers.clear(Reason::Look(nonce));
         } else {
-            self.state.timers.set(Reason::Look(nonce), self.now + self.cell.shared.shortened_ms(FOLLOW_MS));
+            let is_beside = found_owner.is_some_and(|owner| owner.is_none());
+            let pause_ms = if is_beside { BESIDE_MS } else { FOLLOW_MS };
+            self.state.timers.set(Reason::Look(nonce), self.now + self.cell.shared.shortened_ms(pause_ms));
         }
         if is_left {
             self.inherit();

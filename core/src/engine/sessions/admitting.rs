@@ -7,7 +7,7 @@ use crate::engine::sessions::places::{Reached, Standing};
 use crate::engine::shared::lock;
 use crate::engine::stats::Counters;
 use crate::exchange::{Admission, Fault, Terms};
-use crate::protocol::{Context, Head, Refusal, admission};
+use crate::protocol::{Context, Head, Incarnation, Refusal, admission};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 
@@ -26,7 +26,11 @@ impl Cell {
             EngineError::SessionEnded => self.over(self.is_fenced()),
             _ => dialect.wording.closing(),
         })?;
-        Ok(Admission::new(operation, head))
+        let mut admission = Admission::new(operation, head, body);
+        let incarnation = Incarnation(lock(&self.state).epoch.number);
+        let foreign = admission.rewrite(incarnation, body);
+        Counters::add(&self.shared.counters.answers_unasked, foreign as u64);
+        Ok(admission)
     }
 
     /// Takes the session's place among the others, unless it has one.
@@ -68,6 +72,12 @@ impl Cell {
                 Ok(())
             }
         }
+    }
+
+    /// Gives its place to whoever comes next.
+    pub(crate) fn leave_place(&self) {
+        lock(&self.shared.places).leave(self.number);
+        self.has_place.store(false, Ordering::Relaxed);
     }
 
     /// Ends the session for one that needs its place.

@@ -9,6 +9,7 @@ use crate::engine::connections::conn::Conn;
 use crate::engine::connections::relays::Relays;
 use crate::engine::logs::log::{Watched, Writing};
 use crate::engine::sessions::SendOutcome;
+use crate::engine::sessions::adopting::Adoption;
 use crate::engine::sessions::inbox::Inbox;
 use crate::engine::sessions::messages::Sender;
 use crate::engine::sessions::timers::Timers;
@@ -49,6 +50,8 @@ pub(crate) struct State {
     pub(crate) relays: Relays,
     /// What others relay to the session.
     pub(crate) inbox: Inbox,
+    /// Whether this process goes on with the session of another one.
+    pub(crate) adoption: Adoption,
     /// Streams that another process writes, with the requests that they were opened for.
     pub(crate) followed: BTreeMap<StreamNonce, Vec<RequestId>>,
     /// Streams that other processes may read or write.
@@ -154,6 +157,7 @@ impl Cell {
                 writing: HashMap::new(),
                 relays: Relays::default(),
                 inbox: Inbox::default(),
+                adoption: Adoption::default(),
                 followed: BTreeMap::new(),
                 watched: HashMap::new(),
                 is_watching: false,

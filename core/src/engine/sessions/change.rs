@@ -32,6 +32,12 @@ pub(crate) struct Effects {
     pub(crate) results: Vec<(StreamNonce, u64, Result<Sent, StoreError>)>,
     /// The host has something to look at: outcomes, or operations of its own store.
     pub(crate) tells_host: bool,
+    /// The host of a view can take the session.
+    pub(crate) tells_adopter: bool,
+    /// A message waits for an owner that may be in this engine.
+    pub(crate) tells_owner: bool,
+    /// The session ends for good.
+    pub(crate) ends: bool,
     /// What is to be logged.
     pub(crate) lines: Vec<Line>,
 }
@@ -40,7 +46,7 @@ impl Cell {
     /// Makes a change. When the lock is released, wakes whoever has something to do, and logs.
     pub(crate) fn change<T>(&self, make: impl FnOnce(&mut Change<'_>) -> T) -> T {
         let mut state = lock(&self.state);
-        let was_writing = !state.writing.is_empty();
+        let (was_writing, was_pending) = (!state.writing.is_empty(), state.adoption.is_pending());
         let mut change = Change {
             cell: self,
             state: &mut state,
@@ -52,17 +58,24 @@ impl Cell {
         let value = make(&mut change);
         change.complete();
         let wakes = change.wakes();
-        let lines = change.effects.lines;
+        let Effects { lines, tells_owner, ends, .. } = change.effects;
         let is_lost = state.is_fenced && !state.session.has_ended() && !std::mem::replace(&mut state.is_ending, true);
         let is_written = was_writing && state.writing.is_empty();
+        let is_decided = was_pending && !state.adoption.is_pending();
         let is_unused = state.relays.take_over() && state.conns.is_empty();
         drop(state);
         if is_lost {
             self.end_fenced();
         }
-        if is_written || is_unused {
+        if is_written || is_decided || is_unused {
             // It may be here only for what an owner left.
             self.let_go();
+        }
+        if tells_owner {
+            self.tell_owner();
+        }
+        if ends {
+            self.end();
         }
         wakes.into_iter().for_each(|(wake, key)| wake.wake(key));
         lines.into_iter().for_each(|line| line());
@@ -108,6 +121,9 @@ impl Change<'_> {
         }
         if self.effects.tells_host {
             wakes.push(self.cell.wake.clone());
+        }
+        if self.effects.tells_adopter {
+            wakes.extend(self.state.adoption.host());
         }
         wakes
     }

@@ -96,6 +96,7 @@ impl Cell {
                 change.state.session.end(change.now, SynthesizedEnd::SessionEnded, &mut change.steps);
                 change.end_inbox();
                 change.end_relays();
+                change.end_adoption();
             }
             ended
         });

@@ -1,12 +1,38 @@
 //! What the store has to know of a session, for readers that come elsewhere.
 
+use crate::engine::lines::log_later;
 use crate::engine::logs::log::Write;
 use crate::engine::sessions::cell::SESSION;
 use crate::engine::sessions::change::Change;
-use crate::store::{Hold, SessionRecord};
+use crate::exchange::Admission;
+use crate::session::MAX_HANDSHAKE_BYTES;
+use crate::store::{Hold, MAX_NOTE_BYTES, SessionRecord};
 use crate::stream::Input;
 
+// A store takes what is noted, whatever the client told.
+const _: () = assert!(MAX_HANDSHAKE_BYTES <= MAX_NOTE_BYTES);
+
 impl Change<'_> {
+    /// Notes what the client tells for the rest of its session, for a server object that takes it over.
+    pub(crate) fn note(&mut self, admission: &Admission) {
+        if !self.cell.shared.store.outlives_process() {
+            return;
+        }
+        let session = &mut self.state.session;
+        let was_too_large = session.handshake().is_too_large();
+        admission.lasting().for_each(|(envelope, text)| session.note(envelope, text));
+        if session.handshake().is_too_large() && !was_too_large {
+            log_later!(
+                self,
+                WARN,
+                [],
+                max_bytes = MAX_HANDSHAKE_BYTES,
+                "the client's initialize and its subscriptions are more than is kept: no other process can go on with the \
+                 session where this one is lost"
+            );
+        }
+    }
+
     /// Lets the store know of the session before anything of it is written.
     pub(crate) fn begin_session(&mut self) {
         if self.state.facts_put.is_none() && !self.state.writing.contains_key(&SESSION) {
@@ -41,6 +67,7 @@ impl Change<'_> {
             retry_ms: self.state.session.retry_ms(),
             list_changed: *self.state.session.list_changed(),
             standalone: self.state.session.standalone(),
+            note: self.state.session.handshake().encode(),
         };
         let hold = Hold { epoch: self.state.epoch, seen: None, record: Some(record) };
         self.put(SESSION, self.state.epoch, Write::Hold(hold));

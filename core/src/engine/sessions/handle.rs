@@ -7,7 +7,7 @@ use crate::engine::sessions::cell::Cell;
 use crate::engine::sessions::change::Change;
 use crate::engine::sessions::{OutgoingMessage, SendOutcome, Sent};
 use crate::exchange::{Action, Admission, AnswerHead, Pause, Request, Terms, Turn};
-use crate::protocol::{Envelope, Kind, Refusal, RequestId, Revision};
+use crate::protocol::{Kind, Refusal, RequestId, Revision};
 use crate::session::{OutgoingKind, SynthesizedEnd, end_payload};
 use crate::store::{HostOperation, HostReplay, HostStore, OwnIds};
 use crate::stream::{ConnectionId, Input};
@@ -115,18 +115,27 @@ impl SessionHandle {
         if let Some(revision) = revision.filter(|_| initialize.is_none()) {
             self.assume_revision(revision);
         }
-        match (admission.action(), admission.requests().as_slice()) {
+        let opened = match (admission.action(), admission.requests().as_slice()) {
             (Action::Listen, _) => self.listen(wake, key),
             (Action::Call, requests) if json_response => self.call_json(requests, initialize, wake, key),
             (Action::Call, several) => self.call(several, initialize, wake, key),
             (action, _) => panic!("a {action:?} opens no connection"),
+        };
+        if opened.is_ok() && admission.lasting().next().is_some() {
+            self.cell.change_or((), |change| change.note(admission));
         }
+        opened
     }
 
     /// Notes messages of the client that are not requests: an answer settles the server's question.
-    pub fn received(&self, envelopes: &[Envelope]) {
+    pub fn received(&self, admission: &Admission) {
+        let envelopes = admission.envelopes();
         self.cell.change_or((), |change| {
             change.note_cancelled(envelopes);
+            // What lasts of a call was noted when it began.
+            if admission.action() == Action::Message {
+                change.note(admission);
+            }
             let Change { state, now, .. } = change;
             state.session.contact(*now);
             for envelope in envelopes.iter().filter(|e| matches!(e.kind, Kind::Response | Kind::ErrorResponse)) {

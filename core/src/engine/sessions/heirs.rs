@@ -9,7 +9,7 @@ use crate::engine::logs::log::Write;
 use crate::engine::sessions::cell::{Cell, SESSION, State};
 use crate::engine::sessions::change::Change;
 use crate::engine::sessions::timers::Reason;
-use crate::protocol::{RequestId, StreamNonce};
+use crate::protocol::RequestId;
 use crate::session::{SynthesizedEnd, ends_payload};
 use crate::store::{Append, Epoch, Hold, LogPage, Owner, RunningLog, StoreError};
 
@@ -21,7 +21,8 @@ impl Cell {
 
     /// Nobody waits any more for a session that is being taken over.
     pub(crate) fn renounce(&self, state: &State) {
-        if let Some(epoch) = state.asked_epoch().filter(|_| self.is_elsewhere()) {
+        let epoch = state.asked_epoch().or(state.adoption.epoch());
+        if let Some(epoch) = epoch.filter(|_| self.is_elsewhere()) {
             self.shared.store.release(&self.name, epoch);
         }
     }
@@ -35,12 +36,17 @@ impl Change<'_> {
         self.state.is_fenced
     }
 
+    /// Whether the owner gave no sign for so long that it may count as gone with one of the next looks.
+    pub(crate) fn is_owner_silent(&self) -> bool {
+        self.state.owner.is_some_and(|owner| owner.unseen_ms >= self.cell.shared.options.owner_lost_ms / 2)
+    }
+
     /// Takes over a session whose owner is gone. Where that came to nothing, it is done again after a pause.
     pub(crate) fn inherit(&mut self) {
-        if self.now < self.state.inherit_again {
+        let is_under_way = self.state.writing.contains_key(&SESSION) || self.state.adoption.is_pending();
+        let Some(owner) = self.state.owner.filter(|_| !is_under_way && self.state.inherit_again <= self.now) else {
             return;
-        }
-        let Some(owner) = self.state.owner.filter(|_| !self.state.writing.contains_key(&SESSION)) else { return };
+        };
         self.state.inherit_again = self.now + FOLLOW_MS;
         log_later!(self, WARN, [], "the process that ran the session's requests seems to be gone");
         let epoch = Epoch { number: owner.epoch.number.saturating_add(1), salt: self.cell.shared.salt() };
@@ -59,11 +65,18 @@ impl Change<'_> {
                 return self.cell.shared.store.release(&self.cell.name, epoch);
             }
         };
-        for log in &running {
+        if self.may_adopt() && self.awaits_owner(&running) {
+            return self.held(epoch, running);
+        }
+        self.leave_to_others(epoch, &running);
+    }
+
+    /// Ends what ran in a session that was taken over, and lets it go.
+    pub(crate) fn leave_to_others(&mut self, epoch: Epoch, running: &[RunningLog]) {
+        for log in running {
             self.end_running(epoch, (log, SynthesizedEnd::OwnerLost));
         }
-        let running: Vec<StreamNonce> = running.iter().map(|log| log.nonce).collect();
-        self.withdraw_unbegun(&running);
+        self.withdraw_unbegun(running);
         self.cell.shared.store.release(&self.cell.name, epoch);
         let State { followed, timers, .. } = &mut *self.state;
         // Those without a time are looked at already.

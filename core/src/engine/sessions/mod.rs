@@ -1,6 +1,7 @@
 //! Sessions: what is kept of one, how it is opened here or found elsewhere, and how it ends.
 
 pub(crate) mod admitting;
+pub(crate) mod adopting;
 pub(crate) mod cell;
 pub(crate) mod change;
 pub(crate) mod ends;
@@ -17,6 +18,7 @@ pub(crate) mod taking;
 pub(crate) mod ticking;
 pub(crate) mod timers;
 
+pub use adopting::Adopted;
 pub use handle::SessionHandle;
 pub use looking_up::LookUp;
 pub use messages::{OutgoingMessage, SendOutcome, Sent};

@@ -13,7 +13,7 @@ use crate::engine::sessions::{OutgoingMessage, Sent};
 use crate::engine::stats::Counters;
 use crate::engine::{EngineError, OnStoreFailure};
 use crate::exchange::AnswerHead;
-use crate::protocol::StreamNonce;
+use crate::protocol::{Incarnation, StreamNonce};
 use crate::session::{OutgoingKind, Route, SynthesizedEnd};
 use crate::store::StoreError;
 use crate::stream::Refused;
@@ -48,7 +48,7 @@ impl Cell {
 
 impl Change<'_> {
     pub(crate) fn publish(&mut self, message: OutgoingMessage<'_>) -> Result<Sent, EngineError> {
-        let OutgoingMessage { kind, id, related, payload } = message;
+        let OutgoingMessage { kind, id, related, mut payload } = message;
         if self.state.session.has_ended() {
             return Err(EngineError::SessionEnded);
         }
@@ -57,6 +57,26 @@ impl Change<'_> {
         {
             self.answer_json(id, AnswerHead::JSON, payload.to_vec());
             return Ok(Sent::Stored);
+        }
+        if kind == OutgoingKind::Response
+            && let Some(goes_on) = self.state.session.replayed(id, &payload)
+        {
+            if !goes_on {
+                log_later!(
+                    self,
+                    ERROR,
+                    [],
+                    "the session ends: adopted here, it was given another revision than its client has"
+                );
+                self.effects.ends = true;
+            }
+            return Ok(Sent::Dropped);
+        }
+        let incarnation = Incarnation(self.state.epoch.number);
+        let told = id.filter(|_| kind == OutgoingKind::Request).map(|id| incarnation.told(id));
+        let id = told.as_ref().or(id);
+        if kind != OutgoingKind::Response {
+            payload = incarnation.outgoing(&payload).unwrap_or(payload);
         }
         let nonce = match self.state.session.route(kind, id, related) {
             Route::Stream(nonce) if self.state.session.stream(nonce).is_none() => return Ok(Sent::Dropped),

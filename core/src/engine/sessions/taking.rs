@@ -32,7 +32,16 @@ impl SessionHandle {
     /// From now on the host takes what other processes relay to the session. What comes to a session of a host that does not is
     /// refused.
     pub fn accept_posted(&self) {
-        self.cell.change_or((), |change| change.state.inbox.is_served = true);
+        let view = self.cell.change_or(None, |change| {
+            let inbox = &mut change.state.inbox;
+            inbox.is_served = true;
+            // What waited comes with no hint.
+            inbox.is_hinted |= inbox.opens.is_some();
+            inbox.opens.take()
+        });
+        if let Some(view) = view.and_then(|view| view.upgrade()) {
+            view.change(|change| change.relays_have_owner());
+        }
     }
 
     /// What other processes relayed to the session, in the order in which it came. Its `wake` is told when there is any.
@@ -90,7 +99,8 @@ impl Change<'_> {
     pub(crate) fn look_into_inbox(&mut self) {
         loop {
             let state = &mut *self.state;
-            if !state.inbox.is_hinted || state.inbox.is_asking || state.writing.contains_key(&SESSION) {
+            let is_waiting = state.inbox.is_asking || state.inbox.opens.is_some();
+            if !state.inbox.is_hinted || is_waiting || state.writing.contains_key(&SESSION) {
                 return;
             }
             state.inbox.is_hinted = false;
@@ -228,6 +238,7 @@ impl Change<'_> {
         }
         let opened = self.state.session.open_requests(self.now, nonce, requests, initialize, None, &mut self.steps);
         opened.map_err(|duplicate| wording.in_flight_already(&duplicate))?;
+        self.note(admission);
         self.opened(nonce);
         // Who posted it reads it, and is counted.
         self.counted(nonce, Some(1));

@@ -64,6 +64,7 @@ impl Change<'_> {
             Reason::Look(nonce) => self.look_or_let_go(nonce),
             Reason::Relay(nonce) => self.relay_is_due(nonce),
             Reason::Inbox => self.look_without_a_hint(),
+            Reason::Adoption => self.adoption_is_due(),
         }
     }
 

@@ -25,6 +25,8 @@ pub(crate) enum Reason {
     Relay(StreamNonce),
     /// It is looked whether others relay anything, without a hint.
     Inbox,
+    /// The host is to have taken the session that it adopts.
+    Adoption,
 }
 
 /// The table.

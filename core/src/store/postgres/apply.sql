@@ -10,7 +10,7 @@ CREATE FUNCTION {ns}.apply(
     me bigint, my_lane integer, clock bigint, power boolean, again boolean, lock_ms text, bounds bigint[],
     kinds smallint[], names bytea[], epochs bigint[], salts bigint[], nonces bytea[], a_s bigint[], b_s bigint[],
     c_s bigint[], counts integer[], ats integer[], sizes bigint[], bodies bytea[], abouts bytea[], tails bytea[],
-    retries bigint[], paces bytea[], notes text[], e_kinds smallint[], e_tags integer[], e_offsets integer[],
+    retries bigint[], paces bytea[], revisions text[], e_kinds smallint[], e_tags integer[], e_offsets integer[],
     e_lengths integer[], principals bytea[]
 ) RETURNS SETOF {ns}.found LANGUAGE plpgsql AS $$
 DECLARE
@@ -49,8 +49,8 @@ BEGIN
     done.kinds := '{}'; done.tags := '{}'; done.hearers := '{}';
     FOR r IN
         SELECT * FROM unnest(kinds, names, epochs, salts, nonces, a_s, b_s, c_s, counts, ats, sizes, bodies, abouts, tails,
-            retries, paces, notes) WITH ORDINALITY
-            AS u (kind, name, epoch, salt, nonce, a, b, c, n, at, size, body, about, tail, retry, paced, note, write)
+            retries, paces, revisions) WITH ORDINALITY
+            AS u (kind, name, epoch, salt, nonce, a, b, c, n, at, size, body, about, tail, retry, paced, revision, write)
         UNION ALL SELECT 0, NULL, 0, 0, NULL, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, 0
     LOOP
         IF r.name IS DISTINCT FROM name_now THEN
@@ -177,8 +177,8 @@ BEGIN
                 ELSE 2 END;
             IF verdict = 0 THEN
                 IF r.retry IS NOT NULL THEN
-                    se.revision := r.note; se.principal := r.body; se.retry_ms := r.retry; se.lists := r.c;
-                    se.standalone := r.nonce;
+                    se.revision := r.revision; se.principal := r.body; se.retry_ms := r.retry; se.lists := r.c;
+                    se.standalone := r.nonce; se.note := r.about;
                 END IF;
                 IF (se.epoch, se.salt) <> (r.epoch, r.salt) THEN
                     d_bytes := d_bytes - {ns}.forget_taken(se.id, NULL);
@@ -188,12 +188,14 @@ BEGIN
                 IF se.owner <> me AND NOT se.is_released THEN
                     PERFORM {ns}.notify(se.owner, left(encode(sha256(r.name), 'hex'), 32));
                 END IF;
-                INSERT INTO {ns}.session AS x (name, owner, epoch, salt, revision, principal, retry_ms, lists, standalone)
-                VALUES (r.name, me, r.epoch, r.salt, se.revision, se.principal, se.retry_ms, se.lists, se.standalone)
+                INSERT INTO {ns}.session AS x (name, owner, epoch, salt, revision, principal, retry_ms, lists, standalone,
+                    note)
+                VALUES (r.name, me, r.epoch, r.salt, se.revision, se.principal, se.retry_ms, se.lists, se.standalone,
+                    se.note)
                 ON CONFLICT (name) DO UPDATE SET
                     owner = me, epoch = r.epoch, salt = r.salt, is_released = false, revision = excluded.revision,
                     principal = excluded.principal, retry_ms = excluded.retry_ms, lists = excluded.lists,
-                    standalone = excluded.standalone
+                    standalone = excluded.standalone, note = excluded.note
                 WHERE x.id = se.id RETURNING * INTO se;
                 IF NOT FOUND THEN
                     RAISE EXCEPTION 'somebody else began the session meanwhile' USING ERRCODE = '40001';

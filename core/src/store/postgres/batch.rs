@@ -30,7 +30,7 @@ pub(super) struct Encoded<'a> {
     tails: Vec<Option<&'a [u8]>>,
     retries: Vec<Option<i64>>,
     paces: Vec<Option<Vec<u8>>>,
-    notes: Vec<Option<&'a str>>,
+    revisions: Vec<Option<&'a str>>,
     event_kinds: Vec<i16>,
     event_tags: Vec<i32>,
     event_offsets: Vec<i32>,
@@ -81,7 +81,7 @@ struct Row<'a> {
     tail: Option<&'a [u8]>,
     retry: Option<i64>,
     paced: Option<Vec<u8>>,
-    note: Option<&'a str>,
+    revision: Option<&'a str>,
     principals: Vec<Option<&'a [u8]>>,
 }
 
@@ -127,7 +127,7 @@ impl<'a> Encoded<'a> {
         self.tails.push(row.tail);
         self.retries.push(row.retry);
         self.paces.push(row.paced);
-        self.notes.push(row.note);
+        self.revisions.push(row.revision);
     }
 
     pub(super) fn parameters(&self) -> [(&(dyn ToSql + Sync), Type); 22] {
@@ -148,7 +148,7 @@ impl<'a> Encoded<'a> {
             (&self.tails, Type::BYTEA_ARRAY),
             (&self.retries, Type::INT8_ARRAY),
             (&self.paces, Type::BYTEA_ARRAY),
-            (&self.notes, Type::TEXT_ARRAY),
+            (&self.revisions, Type::TEXT_ARRAY),
             (&self.event_kinds, Type::INT2_ARRAY),
             (&self.event_tags, Type::INT4_ARRAY),
             (&self.event_offsets, Type::INT4_ARRAY),
@@ -186,7 +186,8 @@ fn row(ask: &Ask) -> Row<'_> {
                 retry: Some(i64::from(record.retry_ms)),
                 nonce: record.standalone.as_ref(),
                 body: record.principal.as_ref().map(|principal| principal.as_bytes()),
-                note: record.revision.map(|revision| revision.as_str()),
+                revision: record.revision.map(|revision| revision.as_str()),
+                about: Some(&*record.note),
                 ..held
             }
         }

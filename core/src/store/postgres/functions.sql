@@ -348,6 +348,7 @@ BEGIN
     IF f.is_foreign THEN RETURN NEXT f; RETURN; END IF;
     f.revision := se.revision; f.principal := se.principal; f.retry_ms := se.retry_ms; f.lists := se.lists;
     f.standalone := se.standalone;
+    IF principals IS NOT NULL THEN f.note := se.note; END IF;
     IF se.owner <> me OR se.is_released THEN
         f.owner := se.owner; f.epoch := se.epoch; f.salt := se.salt;
         f.beat := CASE WHEN se.is_released THEN -1 ELSE (SELECT o.beat FROM {ns}.owner AS o WHERE o.id = se.owner) END;

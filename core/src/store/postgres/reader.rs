@@ -99,6 +99,7 @@ pub(super) fn attached(context: &Context, row: Option<&Row>) -> Attached {
         retry_ms: row.get::<_, i64>("retry_ms").try_into().unwrap_or(u32::MAX),
         list_changed: ListChanged { tools: lists & 1 != 0, prompts: lists & 2 != 0, resources: lists & 4 != 0 },
         standalone: nonce(row, "standalone"),
+        note: bytes(row, "note").unwrap_or_default(),
     };
     let log = row.get::<_, Option<i64>>("head").map(|head| AttachedLog {
         about: bytes(row, "about").unwrap_or_default(),

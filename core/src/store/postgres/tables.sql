@@ -51,8 +51,11 @@ CREATE TABLE {ns}.session (
     lists smallint NOT NULL,
     revision text,
     principal bytea,
-    standalone bytea
-) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
+    standalone bytea,
+    note bytea NOT NULL
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, toast_tuple_target = 256);
+-- Appends write the row anew, and a note that is stored beside it is not written with it.
+ALTER TABLE {ns}.session ALTER COLUMN note SET STORAGE EXTERNAL;
 CREATE INDEX session_owner ON {ns}.session (owner);
 
 -- The names of sessions that ended and had several owners, and when they did: one of these that stood still does not begin
@@ -136,6 +139,7 @@ CREATE TYPE {ns}.found AS (
     retry_ms bigint,
     lists smallint,
     standalone bytea,
+    note bytea,
     -- Null where it is the one that asks, and did not release the session.
     owner bigint,
     -- Null where the owner has no row, -1 where it said goodbye, or released the session.

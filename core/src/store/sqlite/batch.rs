@@ -351,13 +351,13 @@ impl<'a> Batch<'a> {
         let lists = record.list_changed;
         let lists = u8::from(lists.tools) | u8::from(lists.prompts) << 1 | u8::from(lists.resources) << 2;
         let mut update = self.db.prepare_cached(
-            "UPDATE session SET revision = ?2, principal = ?3, retry_ms = ?4, list_changed = ?5, standalone = ?6
-             WHERE id = ?1",
+            "UPDATE session SET revision = ?2, principal = ?3, retry_ms = ?4, list_changed = ?5, standalone = ?6,
+             note = ?7 WHERE id = ?1",
         )?;
         let revision = record.revision.map(|revision| revision.as_str());
-        let SessionRecord { principal, retry_ms, standalone, .. } = record;
+        let SessionRecord { principal, retry_ms, standalone, note, .. } = record;
         let standalone = standalone.map(|nonce| nonce.0);
-        update.execute(params![session, revision, principal, retry_ms, lists, standalone]).map(drop)
+        update.execute(params![session, revision, principal, retry_ms, lists, standalone, &note[..]]).map(drop)
     }
 
     /// The row of a stream, loaded once in the transaction.

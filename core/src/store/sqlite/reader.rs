@@ -56,7 +56,7 @@ fn in_snapshot<T>(file: &Link, read: impl FnOnce(&Connection) -> Result<T>) -> R
 /// What a look for a stream finds. It counts nobody.
 pub(super) fn attached(db: &Connection, context: &Context, session: &Arc<str>, attach: &Attach) -> Result<Attached> {
     let mut select = db.prepare_cached(
-        "SELECT revision, principal, retry_ms, list_changed, standalone FROM session WHERE name = ?1",
+        "SELECT revision, principal, retry_ms, list_changed, standalone, note FROM session WHERE name = ?1",
     )?;
     let row = select.query_row(params![&**session], |row| {
         let lists: u8 = row.get(3)?;
@@ -66,6 +66,7 @@ pub(super) fn attached(db: &Connection, context: &Context, session: &Arc<str>, a
             retry_ms: row.get(2)?,
             list_changed: ListChanged { tools: lists & 1 != 0, prompts: lists & 2 != 0, resources: lists & 4 != 0 },
             standalone: row.get::<_, Option<[u8; 12]>>(4)?.map(StreamNonce),
+            note: row.get::<_, Vec<u8>>(5)?.into(),
         })
     });
     let Some(record) = row.optional()? else { return Ok(Attached::default()) };

@@ -46,7 +46,8 @@ CREATE TABLE session (
     principal TEXT,
     retry_ms INTEGER NOT NULL DEFAULT 0,
     list_changed INTEGER NOT NULL DEFAULT 0,
-    standalone BLOB
+    standalone BLOB,
+    note BLOB NOT NULL DEFAULT x''
 );
 CREATE INDEX session_owner ON session (owner);
 CREATE INDEX session_released ON session (released) WHERE released IS NOT NULL;

@@ -31,7 +31,7 @@ pub(super) struct Session {
 }
 
 /// The fields of [`SessionRecord`].
-pub(super) type Record = (Option<String>, Option<Box<str>>, u32, [bool; 3], Option<[u8; 12]>);
+pub(super) type Record = (Option<String>, Option<Box<str>>, u32, [bool; 3], Option<[u8; 12]>, Raw);
 
 #[derive(Clone, Default, Serialize, Deserialize)]
 pub(super) struct Log {
@@ -334,20 +334,28 @@ impl Session {
     }
 
     fn set(&mut self, record: &SessionRecord) {
-        let SessionRecord { revision, principal, retry_ms, list_changed, standalone } = record.clone();
+        let SessionRecord { revision, principal, retry_ms, list_changed, standalone, note } = record.clone();
         let ListChanged { tools, prompts, resources } = list_changed;
         let revision = revision.map(|revision| revision.as_str().to_owned());
-        self.record = (revision, principal, retry_ms, [tools, prompts, resources], standalone.map(|nonce| nonce.0));
+        self.record = (
+            revision,
+            principal,
+            retry_ms,
+            [tools, prompts, resources],
+            standalone.map(|nonce| nonce.0),
+            Raw(note[..].into()),
+        );
     }
 
     pub(super) fn record(&self) -> SessionRecord {
-        let (revision, principal, retry_ms, [tools, prompts, resources], standalone) = self.record.clone();
+        let (revision, principal, retry_ms, [tools, prompts, resources], standalone, note) = self.record.clone();
         SessionRecord {
             revision: revision.as_deref().and_then(Revision::parse),
             principal,
             retry_ms,
             list_changed: ListChanged { tools, prompts, resources },
             standalone: standalone.map(StreamNonce),
+            note: note.bytes(),
         }
     }
 

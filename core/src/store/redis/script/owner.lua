@@ -1,6 +1,7 @@
 -- Who owns the session.
 
--- hold: epoch, the one that was seen; and where there is a record: revision, principal, retry, lists, standalone
+-- hold: epoch, the one that was seen; and where there is a record: revision, principal, retry, lists, standalone,
+-- note
 function ops.H(count_of_args)
   local own, seen = arg(), arg()
   if not epoch and (seen ~= '' or count_of_args == 2 or call('EXISTS', skey) == 1) then
@@ -18,7 +19,7 @@ function ops.H(count_of_args)
   end
   call('HSET', skey, 'e', own, 'o', me)
   if count_of_args > 2 then
-    call('HSET', skey, 'v', arg(), 'p', arg(), 'r', arg(), 'l', arg(), 's', arg())
+    call('HSET', skey, 'v', arg(), 'p', arg(), 'r', arg(), 'l', arg(), 's', arg(), 'm', arg())
   end
   epoch, owner = own, me
   keep_session()

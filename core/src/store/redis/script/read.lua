@@ -66,7 +66,7 @@ end
 -- attach: the number of names that whoever asks has, these, nonce, whether it counts, the tag that it knows, whether there
 -- is a message, and what that is: what its log is created with, the chain of that, the message; and what a page is of
 function ops.L()
-  local v = call('HMGET', skey, 'p', 'v', 'r', 'l', 's')
+  local v = call('HMGET', skey, 'p', 'v', 'r', 'l', 's', 'm')
   local is_known = false
   for _ = 1, number() do
     is_known = arg() == v[1] or is_known
@@ -89,7 +89,7 @@ function ops.L()
   if refused then
     return refused
   elseif not m then
-    return {0, 0, v[1], v[2], v[3], v[4], v[5], false}
+    return {0, 0, v[1], v[2], v[3], v[4], v[5], v[6], false}
   end
   local found, after = page(m)
   if counts and after <= m.h and (tag == '' or not found[3] or found[3] == tag) then
@@ -97,5 +97,5 @@ function ops.L()
     tell(m.followers .. owner, m.nonce)
     call('HSET', m.key, 'o', sub(me .. string.gsub(m.followers, me, ''), 1, FOLLOWERS * #me))
   end
-  return {0, 0, v[1], v[2], v[3], v[4], v[5], found, call('HGET', m.key, 'a')}
+  return {0, 0, v[1], v[2], v[3], v[4], v[5], v[6], found, call('HGET', m.key, 'a')}
 end

@@ -137,7 +137,8 @@ impl Words {
         let lists = self.number()?;
         let list_changed = ListChanged { tools: lists & 1 != 0, prompts: lists & 2 != 0, resources: lists & 4 != 0 };
         let standalone = nonce(&self.bytes()?);
-        let session = Some(SessionRecord { revision, principal, retry_ms, list_changed, standalone });
+        let note = self.bytes()?.into();
+        let session = Some(SessionRecord { revision, principal, retry_ms, list_changed, standalone, note });
         let log = match self.page(unseen) {
             Some(page) => Some(AttachedLog { about: self.bytes()?.into(), page }),
             None => None,

@@ -1,0 +1,275 @@
+//! Sessions that this process adopts: their owner is gone, a message waits for it, and the host here has said that it can go on.
+//!
+//! ```text
+//!   offered ──taken over──▶ held ──its record is read──▶ ready ──the host takes it──▶ taken
+//!      ▲                     │                             │
+//!      └──── what waited is withdrawn, the session is released
+//! ```
+//!
+//! The view of the session takes it over as an [heir](crate::engine::sessions::heirs) does. The owner is another session of
+//! this engine, as a view has machines that follow logs, and an owner has machines that write them. The view's connections stay
+//! there until they end.
+
+use bytes::Bytes;
+
+use crate::engine::EngineError;
+use crate::engine::connections::Wake;
+use crate::engine::lines::log_later;
+use crate::engine::sessions::SessionHandle;
+use crate::engine::sessions::cell::{Cell, SESSION};
+use crate::engine::sessions::change::Change;
+use crate::engine::sessions::timers::Reason;
+use crate::engine::shared::{Timed, lock};
+use crate::engine::stats::Counters;
+use crate::exchange::Fault;
+use crate::protocol::{NotRelayed, Origin, Refusal, StreamNonce};
+use crate::session::{Handshake, SynthesizedEnd};
+use crate::store::{Answer, Attach, Attached, Epoch, Operation, RunningLog, SessionRecord, StoreError};
+use crate::stream::{Chain, Follow, Input};
+use crate::sync::Arc;
+
+/// What a view knows of its session's adoption.
+#[derive(Default)]
+pub(crate) struct Adoption {
+    /// Who is told that the session is ready. None where the host adopts no sessions.
+    host: Option<(Arc<dyn Wake>, u64)>,
+    held: Option<Held>,
+    /// The host has the session.
+    is_taken: bool,
+}
+
+/// A session that was taken over.
+struct Held {
+    epoch: Epoch,
+    running: Vec<RunningLog>,
+    /// What is kept of it, and what its client has told. None until the store has told that.
+    record: Option<(SessionRecord, Handshake)>,
+}
+
+impl Adoption {
+    /// The session is this process's, and its host has yet to take it.
+    pub(crate) fn is_pending(&self) -> bool {
+        self.held.is_some()
+    }
+
+    pub(crate) fn is_taken(&self) -> bool {
+        self.is_taken
+    }
+
+    /// The host adopts sessions.
+    pub(crate) fn is_offered(&self) -> bool {
+        self.host.is_some()
+    }
+
+    /// The epoch of a session that its host has yet to take.
+    pub(crate) fn epoch(&self) -> Option<Epoch> {
+        self.held.as_ref().map(|held| held.epoch)
+    }
+
+    /// Who is told that the session is ready.
+    pub(crate) fn host(&self) -> Option<(Arc<dyn Wake>, u64)> {
+        self.host.clone()
+    }
+}
+
+/// A session that this process has from now on. The host builds its server object, gives that the [replay](Self::replay), and
+/// then [accepts](SessionHandle::accept_posted) what waits. Where it cannot, it [refuses](Self::refuse).
+#[derive(Debug)]
+pub struct Adopted {
+    view: Arc<Cell>,
+    session: SessionHandle,
+    replay: Vec<Bytes>,
+}
+
+impl Adopted {
+    /// The session, as one that was opened here.
+    pub fn session(&self) -> &SessionHandle {
+        &self.session
+    }
+
+    /// The messages that the server object is given first, in this order: what the client has told that holds for the rest of the
+    /// session. Their answers are [sent](SessionHandle::send) as any other, and go nowhere.
+    pub fn replay(&self) -> &[Bytes] {
+        &self.replay
+    }
+
+    /// The host cannot go on with the session: it is released, and this is the answer to what waits.
+    pub fn refuse(&self, refusal: &Refusal) {
+        self.view.change_or((), |change| change.withdraw_waiting(refusal));
+        self.session.release();
+    }
+}
+
+impl SessionHandle {
+    /// The host adopts the session of this [view](crate::engine::Engine::look_up_session), should a message come for it when its
+    /// owner is gone. `wake` is told, with `key`, when [`take_adopted`](Self::take_adopted) has something. The last offer counts.
+    pub fn offer_adoption(&self, wake: Arc<dyn Wake>, key: u64) {
+        if self.cell.is_elsewhere() {
+            self.cell.change_or((), |change| change.state.adoption.host = Some((wake, key)));
+        }
+    }
+
+    /// The session, once, where this process has it from now on. `wake` and `key` are those of a session that is
+    /// [opened](crate::engine::Engine::open_session). What is not taken in `owner_lost_ms` is released.
+    pub fn take_adopted(&self, wake: Arc<dyn Wake>, key: u64) -> Option<Adopted> {
+        let view = &self.cell;
+        let (held, principal) = view.change_or(None, |change| change.take_held())?;
+        let Held { epoch, running, record: Some((record, handshake)) } = held else { return None };
+        view.leave_place();
+        let (shared, replay) = (Arc::clone(&view.shared), handshake.replay());
+        let owner =
+            Cell::new(shared, Arc::clone(&view.id), view.now(), principal.as_deref(), view.dialect, (wake, key));
+        lock(&view.shared.timed).insert(owner.number, Timed::Session(Arc::downgrade(&owner)));
+        owner.change(|change| {
+            change.state.inbox.opens = Some(Arc::downgrade(view));
+            change.begin_adopted(epoch, &running, (&record, handshake));
+        });
+        let adopted = Adopted { view: Arc::clone(view), session: SessionHandle::new(Arc::clone(&owner)), replay };
+        match owner.take_place().and_then(|()| view.shared.register(&owner)) {
+            Ok(None) => {
+                owner.set_idle_ms(view.shared.options.session_idle_ms);
+                Counters::add(&view.shared.counters.sessions_adopted, 1);
+                tracing::info!(target: "tailrope", session = %view.name, "session adopted");
+                return Some(adopted);
+            }
+            Err(EngineError::TooManySessions { .. }) => adopted.refuse(&Fault::TooManySessions.refusal(view.dialect)),
+            Ok(Some(_)) | Err(_) => adopted.refuse(&view.dialect.wording.closing()),
+        }
+        None
+    }
+}
+
+impl Cell {
+    /// A message waits for the session's owner, which may be here.
+    pub(crate) fn tell_owner(&self) {
+        let owner = lock(&self.shared.sessions).get(&self.id).cloned();
+        if let Some(owner) = owner.filter(|owner| !owner.is_elsewhere()) {
+            owner.change(|change| change.state.inbox.is_hinted = true);
+        }
+    }
+
+    /// Whether the session is to be found elsewhere than here: in another process, or in the session that adopted it.
+    pub(crate) fn is_replaced(&self) -> bool {
+        let state = lock(&self.state);
+        state.is_fenced || state.adoption.is_taken
+    }
+}
+
+impl Change<'_> {
+    /// Whether this view takes its session over for its host.
+    pub(crate) fn may_adopt(&self) -> bool {
+        let Adoption { host, is_taken, .. } = &self.state.adoption;
+        host.is_some() && !is_taken && !self.state.session.is_draining()
+    }
+
+    /// The session is this process's: its record is read again, as its owner may have changed it since it was looked up.
+    pub(crate) fn held(&mut self, epoch: Epoch, running: Vec<RunningLog>) {
+        self.state.adoption.held = Some(Held { epoch, running, record: None });
+        let attach = Attach { principal: self.state.session.principal().map(Into::into), ..Attach::default() };
+        let ticket = self.cell.ticket(SESSION, Operation::Attach(0));
+        match self.cell.shared.store.attach(&self.cell.name, &attach, &ticket) {
+            Answer::Now(result) => self.record_told(result),
+            Answer::Later => self.wait(ticket),
+        }
+    }
+
+    /// The store has told what is kept of a session that was taken over, or could not.
+    pub(crate) fn record_told(&mut self, result: Result<Attached, StoreError>) {
+        let wording = self.cell.dialect.wording;
+        let Some(held) = &mut self.state.adoption.held else { return };
+        let record = match result {
+            Ok(Attached { session: Some(record), .. }) => record,
+            Ok(_) => return self.not_adopted(&wording.session_ended()),
+            Err(error) => {
+                log_later!(self, WARN, [], %error, "session not adopted");
+                return self.not_adopted(&wording.not_relayed(NotRelayed::NotStored));
+            }
+        };
+        let Some(handshake) = Handshake::decode(&record.note).filter(|handshake| !handshake.replay().is_empty()) else {
+            log_later!(
+                self,
+                WARN,
+                [],
+                "session not adopted: what its client told is not kept, or not in a form of this release"
+            );
+            return self.not_adopted(&wording.session_ended());
+        };
+        held.record = Some((record, handshake));
+        let due = self.now + self.cell.shared.options.owner_lost_ms;
+        self.state.timers.set(Reason::Adoption, due);
+        self.wait_for_owner(due);
+        self.effects.tells_adopter = true;
+    }
+
+    /// The host did not take the session in time.
+    pub(crate) fn adoption_is_due(&mut self) {
+        log_later!(self, WARN, [], "session not adopted: its host did not take it in time");
+        self.not_adopted(&self.cell.dialect.wording.not_relayed(NotRelayed::NotBegun));
+    }
+
+    /// The session goes to whoever comes next.
+    fn not_adopted(&mut self, refusal: &Refusal) {
+        let Some(Held { epoch, running, .. }) = self.state.adoption.held.take() else { return };
+        self.state.timers.clear(Reason::Adoption);
+        self.withdraw_waiting(refusal);
+        self.leave_to_others(epoch, &running);
+    }
+
+    /// The view goes. The session that its host has not taken is [released](Cell::renounce) with it.
+    pub(crate) fn end_adoption(&mut self) {
+        self.cell.renounce(self.state);
+        self.state.adoption = Adoption::default();
+    }
+
+    fn take_held(&mut self) -> Option<(Held, Option<Box<str>>)> {
+        let held = self.state.adoption.held.take_if(|held| held.record.is_some())?;
+        if self.state.session.is_draining() || self.cell.shared.check().is_err() {
+            self.state.adoption.held = Some(held);
+            self.not_adopted(&self.cell.dialect.wording.closing());
+            return None;
+        }
+        self.state.timers.clear(Reason::Adoption);
+        self.state.adoption.is_taken = true;
+        self.wait_for_owner(self.now + self.cell.shared.options.owner_lost_ms);
+        if let Some(standalone) = self.state.session.standalone() {
+            self.send_to_owner(standalone);
+        }
+        Some((held, self.state.session.principal().map(Into::into)))
+    }
+
+    /// Its client comes back to the session that adopted this one: any stream may end a standalone connection (W-055).
+    pub(crate) fn send_to_owner(&mut self, standalone: StreamNonce) {
+        let retry_ms = self.state.session.retry_ms();
+        self.input(standalone, Input::Drain { retry_ms });
+    }
+
+    /// Goes on where the owner before has left the session.
+    fn begin_adopted(
+        &mut self,
+        epoch: Epoch,
+        running: &[RunningLog],
+        (record, handshake): (&SessionRecord, Handshake),
+    ) {
+        let SessionRecord { revision, retry_ms, list_changed, standalone, .. } = *record;
+        self.state.epoch = epoch;
+        self.state.session.assume(revision, retry_ms, list_changed, None);
+        self.state.session.adopt(handshake);
+        self.state.facts_put = Some(self.state.session.facts());
+        match running.iter().find(|log| Some(log.nonce) == standalone) {
+            Some(&RunningLog { nonce, head, chain, .. }) => {
+                let follow = Follow { head, ..Follow::default() };
+                self.state.session.follow(self.now, nonce, Origin::Standalone, Chain(chain), follow);
+                self.state.session.set_standalone(Some(nonce));
+                self.watch(nonce);
+            }
+            None => {
+                // It had a name at most.
+                let nonce = standalone.unwrap_or_else(|| self.cell.shared.nonce());
+                self.state.session.standalone_or(self.now, nonce, &mut self.steps);
+                self.opened(nonce);
+                self.input(nonce, Input::Create);
+            }
+        }
+        running.iter().for_each(|log| self.end_running(epoch, (log, SynthesizedEnd::OwnerLost)));
+    }
+}
