@@ -38,7 +38,7 @@ impl fmt::Debug for Handshake {
 }
 
 impl Handshake {
-    /// Takes note of a message and its text. Whether that changes anything. What comes before `initialize` counts for nothing.
+    /// Takes note of a message, and its text. Whether that changes anything. What comes before `initialize` counts for nothing.
     pub fn note(&mut self, envelope: &Envelope, text: &Bytes) -> bool {
         let Some(lasting) = envelope.lasting() else { return false };
         if self.is_too_large || (self.initialize.is_none() && lasting != Lasting::Initialize) {
@@ -94,27 +94,20 @@ impl Handshake {
 
     /// Reads what [`encode`](Self::encode) wrote. None for anything else: a later release may have written it.
     pub fn decode(bytes: &Bytes) -> Option<Self> {
-        let mut handshake = Self::default();
-        if bytes.is_empty() {
-            return Some(handshake);
-        }
-        let mut rest = bytes.slice(1..);
-        if bytes[0] != VERSION {
+        if bytes.len() > MAX_HANDSHAKE_BYTES {
             return None;
         }
+        let mut handshake = Self::default();
+        let mut rest = bytes.get(1..).unwrap_or_default();
         while !rest.is_empty() {
-            let length = u32::from_be_bytes(*rest.first_chunk::<LENGTH>()?);
-            let end = LENGTH.checked_add(usize::try_from(length).ok()?)?;
-            if end > rest.len() {
-                return None;
-            }
-            let text = rest.split_to(end).slice(LENGTH..);
-            let Ok(Body::Single(envelope)) = jsonrpc::read(&text) else { return None };
-            if !handshake.note(&envelope, &text) {
-                return None;
-            }
+            let (length, behind) = rest.split_first_chunk::<LENGTH>()?;
+            let (text, behind) = behind.split_at_checked(usize::try_from(u32::from_be_bytes(*length)).ok()?)?;
+            let Ok(Body::Single(envelope)) = jsonrpc::read(text) else { return None };
+            handshake.note(&envelope, &bytes.slice_ref(text));
+            rest = behind;
         }
-        (!handshake.is_too_large).then_some(handshake)
+        // In this version, in this order, and each message once.
+        (handshake.encode() == *bytes).then_some(handshake)
     }
 
     fn messages(&self) -> impl Iterator<Item = &Bytes> {

@@ -197,7 +197,7 @@ impl EventStore for Anything {
             retry_ms: [3_000, 0, 1, u32::MAX][dice.place(4)],
             list_changed: ListChanged { tools: lists & 1 != 0, prompts: lists & 2 != 0, resources: lists & 4 != 0 },
             standalone: (dice.below(4) < 3).then(|| nonce(dice.below(3))),
-            note: Bytes::from_static(&[b"", b"note"][dice.place(2)]),
+            note: "note".into(),
         };
         attach.stream.iter().for_each(|stream| self.note(*stream));
         let log = attach.stream.filter(|_| dice.below(8) < 7).map(|stream| AttachedLog {

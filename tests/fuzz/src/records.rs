@@ -1,7 +1,11 @@
 //! What stores give back, and what names them: whatever the bytes are, it is read or refused.
 
+use bytes::Bytes;
 use serde_json::Value;
 use tailrope_core::client::Token;
+use tailrope_core::protocol::Body;
+use tailrope_core::protocol::jsonrpc;
+use tailrope_core::session::Handshake;
 use tailrope_core::store::{StoreError, decoding, shown_address};
 
 use crate::reader::Reader;
@@ -9,12 +13,13 @@ use crate::sealed;
 
 pub(crate) fn run(bytes: &[u8]) {
     let Some((mode, bytes)) = bytes.split_first() else { return };
-    match mode % 5 {
+    match mode % 6 {
         0 => redis(bytes),
         1 => sealed::run(Reader::new(bytes)),
         2 => token(bytes),
         3 => address(bytes),
-        _ => credentials(Reader::new(bytes)),
+        4 => credentials(Reader::new(bytes)),
+        _ => handshake(bytes),
     }
 }
 
@@ -43,6 +48,15 @@ fn token(bytes: &[u8]) {
     if let Ok(value) = serde_json::from_str::<Value>(text) {
         assert_eq!(value["lastEventId"], *token.last_event_id);
         assert_eq!(value["requests"].as_array().map(Vec::len), Some(token.requests.len()));
+    }
+}
+
+fn handshake(bytes: &[u8]) {
+    let bytes = Bytes::copy_from_slice(bytes);
+    if let Some(handshake) = Handshake::decode(&bytes) {
+        assert_eq!(handshake.encode(), bytes, "it is read as it was written");
+        let is_told = handshake.replay().iter().all(|text| matches!(jsonrpc::read(text), Ok(Body::Single(_))));
+        assert!(is_told && !handshake.is_too_large());
     }
 }
 

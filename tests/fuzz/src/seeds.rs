@@ -180,6 +180,13 @@ fn records() -> Vec<Vec<u8>> {
             seeds.push([&[4, kind, u8::try_from(at & 3).unwrap_or(0)], part.as_bytes()].concat());
         }
     }
+    let told = [
+        r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}"#,
+        r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#,
+        r#"{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"a"}}"#,
+    ];
+    let told = told.iter().flat_map(|text| [&[0, 0, 0, text.len() as u8], text.as_bytes()].concat());
+    seeds.push([5, 1].into_iter().chain(told).collect());
     seeds
 }
 
