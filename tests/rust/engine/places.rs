@@ -153,7 +153,7 @@ fn i11_the_idlest_is_found_under_any_order_of_contacts() {
             if !open.is_empty() && dice.place(3) > 0 {
                 let at = dice.place(open.len());
                 let (heard, session) = open.values_mut().nth(at).unwrap();
-                sign(&session);
+                sign(session);
                 *heard = step;
                 continue;
             }
