@@ -68,6 +68,7 @@ mod session {
 mod stores {
     mod folder;
     mod host;
+    mod liveness;
     mod memory;
 
     #[cfg(all(feature = "sqlite", feature = "testing"))]
