@@ -34,7 +34,7 @@ fn is_pending(sent: &Result<Sent, EngineError>) -> bool {
 }
 
 #[test]
-fn i10_a_notification_waits_for_the_store_only_behind_many_others_of_its_stream() {
+fn o13_i10_a_notification_waits_for_the_store_only_behind_many_others_of_its_stream() {
     let (bench, store, session, [one, two]) = waiting();
     for _ in 0..AHEAD_EVENTS {
         assert_eq!(notify(&session, 1, "a"), Ok(Sent::Ahead));
@@ -59,7 +59,7 @@ fn i10_a_notification_waits_for_the_store_only_behind_many_others_of_its_stream(
 }
 
 #[test]
-fn i9_what_ran_ahead_and_was_not_stored_is_told_once_to_the_next_sender_of_its_stream() {
+fn o13_i9_what_ran_ahead_and_was_not_stored_is_told_once_to_the_next_sender_of_its_stream() {
     let (bench, store) = slow(Options::default());
     let session = bench.session("s", NEW);
     let connection = call(&session, 1);
@@ -84,7 +84,7 @@ fn i9_what_ran_ahead_and_was_not_stored_is_told_once_to_the_next_sender_of_its_s
 }
 
 #[test]
-fn i9_a_question_is_not_asked_by_a_handler_that_is_told_of_a_failure() {
+fn o13_i9_a_question_is_not_asked_by_a_handler_that_is_told_of_a_failure() {
     let (bench, store) = slow(Options::default());
     let session = bench.session("s", NEW);
     let connection = call(&session, 1);
@@ -130,7 +130,7 @@ fn progress_that_is_not_stored_is_dropped_where_that_was_asked_for() {
 }
 
 #[test]
-fn i11_an_engine_takes_no_more_than_it_can_hold_for_a_store_that_stands_still() {
+fn o13_i11_an_engine_takes_no_more_than_it_can_hold_for_a_store_that_stands_still() {
     let (bench, store, session, [one, two]) = waiting();
     for _ in 0..256 {
         notify_bytes(&session, 1, AHEAD_BYTES).unwrap();

@@ -201,7 +201,7 @@ fn is_lost(answered: &Answered) -> bool {
 }
 
 #[test]
-fn i13_an_end_that_the_store_lost_is_written_again() {
+fn o10_i13_an_end_that_the_store_lost_is_written_again() {
     let responds: fn(&World) = |world| assert!(respond(&world.session, 1).is_ok());
     let cancels: fn(&World) = |world| assert!(world.session.cancelled(&id(1)));
     let response = json!({"event": 2, "is": {"result": 1}});
@@ -221,7 +221,7 @@ fn i13_an_end_that_the_store_lost_is_written_again() {
 }
 
 #[test]
-fn i13_a_log_that_the_store_lost_as_a_whole_is_written_again() {
+fn o10_i13_a_log_that_the_store_lost_as_a_whole_is_written_again() {
     let world = World::new();
     let short = call(&world.session, 2);
     respond(&world.session, 2).unwrap();
@@ -244,7 +244,7 @@ fn i13_an_end_of_a_log_that_the_store_lost_as_a_whole_is_written_behind_its_even
 }
 
 #[test]
-fn i13_an_end_that_was_lost_before_its_answer_came_is_written_again() {
+fn o10_i13_an_end_that_was_lost_before_its_answer_came_is_written_again() {
     let world = World::new();
     world.store.is_slow.store(true, Ordering::SeqCst);
     respond(&world.session, 1).unwrap();
@@ -281,7 +281,7 @@ fn i13_an_end_that_is_not_kept_any_more_is_an_error_for_its_readers() {
 }
 
 #[test]
-fn i8_the_last_event_of_a_call_that_the_store_lost_is_stored_again() {
+fn o10_i8_the_last_event_of_a_call_that_the_store_lost_is_stored_again() {
     let is_silent: fn(&World) = |world| world.store.is_back();
     let goes_on: fn(&World) = |world| assert!(notify(&world.session, 1, "c").is_ok());
     let (b, c) = (json!({"event": 2, "is": "b"}), json!({"event": 3, "is": "c"}));

@@ -122,7 +122,7 @@ fn a_delete_whose_session_went_unheard_is_done() {
 }
 
 #[test]
-fn a_message_whose_number_was_given_before_is_told_where_its_take_was_lost() {
+fn o4_a_message_whose_number_was_given_before_is_told_where_its_take_was_lost() {
     let fleet = fleet();
     let session = open(&fleet, NEW);
     let there = find(&fleet, 1);

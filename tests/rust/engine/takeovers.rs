@@ -133,7 +133,7 @@ fn i4_the_first_reader_of_a_call_is_not_waited_for() {
 }
 
 #[test]
-fn i4_a_reader_that_leaves_before_it_is_counted_is_called_off() {
+fn o12_i4_a_reader_that_leaves_before_it_is_counted_is_called_off() {
     let folder = Folder::new();
     let (here, (there, store)) = (process(&folder, 0), process_in_any_order(&folder));
     let session = open_session(&here, "s", NEW);

@@ -14,7 +14,7 @@ use tailrope_core::stream::CloseReason;
 const TIMED_OUT: Result<(), EngineError> = Err(EngineError::Store(StoreError::TimedOut { after_ms: 30_000 }));
 
 #[test]
-fn i9_a_sender_is_told_in_time_and_its_event_comes_all_the_same() {
+fn o13_i9_a_sender_is_told_in_time_and_its_event_comes_all_the_same() {
     let (bench, store) = slow(Options::default());
     let bell = Arc::new(Bell::default());
     let session = bench.engine.open_session("s", None, &Dialect::MCP_PYTHON_2, Arc::clone(&bell) as _, 0).unwrap();

@@ -111,7 +111,7 @@ fn old_events_go_when_the_stream_is_written_again() {
 }
 
 #[test]
-fn an_unanswered_question_outlives_the_events_around_it() {
+fn o20_an_unanswered_question_outlives_the_events_around_it() {
     let store = store(Limits { max_events_per_stream: 4, ..Limits::default() });
     let caller = Caller::new(&store, Ms(0));
     let mut log = caller.open("s", 1);
@@ -129,7 +129,7 @@ fn an_unanswered_question_outlives_the_events_around_it() {
 }
 
 #[test]
-fn a_question_is_answered_for_its_owner_alone() {
+fn o20_a_question_is_answered_for_its_owner_alone() {
     check_settle(&store(Limits { max_events_per_stream: 4, ..Limits::default() }));
 }
 

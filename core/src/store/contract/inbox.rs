@@ -72,7 +72,7 @@ fn rule_14_a_message_waits_until_its_owner_takes_it(a: &dyn EventStore, b: &dyn 
     assert_eq!((first.nonce, &first.message), (log.key.nonce, &message(&log, &body)), "rule 14: the first copy counts");
     assert_eq!(running(&owner), [log.key.nonce], "rule 14: what was taken is running");
     other.post(&log, b"late").expect("rule 14: a copy that comes late");
-    assert_eq!(owner.take("s", first.number), Ok(Vec::new()), "rule 14: it does not begin again");
+    assert_eq!(owner.take("s", first.number), Ok(Vec::new()), "rule 14 (O4): it does not begin again");
     owner.push(&mut log, &[progress("a")]);
     assert_eq!(owner.finish(&log, b"end"), Ok(()));
     log.assert_stored(&other, 0, "rule 14: the answer is a log like any other");
@@ -127,7 +127,7 @@ fn rule_14_a_message_that_was_withdrawn_does_not_begin(a: &dyn EventStore, b: &d
         if is_finished {
             assert_eq!(owner.finish(&begun, b"end"), Ok(()));
         }
-        assert_eq!(other.withdraw(&begun, b"late"), Ok(false), "rule 14: it has begun");
+        assert_eq!(other.withdraw(&begun, b"late"), Ok(false), "rule 14 (O5): it has begun");
     }
     assert_eq!(other.withdraw(&own, b"late"), Ok(false), "rule 14: it is no answer to a message");
     let tail = other.log(&begun).map(|log| log.page.tail);

@@ -67,7 +67,7 @@ fn assert_fenced(store: &dyn EventStore, caller: &Caller<'_>, log: &Log) {
         (&absent, absent.append(1, &[])),
         (&absent, absent.append(2, &late)),
     ] {
-        assert_eq!(caller.write(log, &append), Err(StoreError::Fenced), "rule 12: {epoch:?} writes {append:?}");
+        assert_eq!(caller.write(log, &append), Err(StoreError::Fenced), "rule 12 (O1): {epoch:?} writes {append:?}");
     }
     for (seen, record) in [(None, None), (None, Some(alice())), (Some(Epoch::default()), None), (Some(epoch), None)] {
         let epoch = if seen == Some(epoch) { Epoch { number: 9, salt: 9 } } else { epoch };
@@ -148,7 +148,7 @@ fn rule_12_a_session_is_taken_over_by_who_saw_its_epoch(a: &dyn EventStore, b: &
         let want: Vec<RunningLog> = logs[number as usize..].iter().map(as_running).collect();
         // Who got no answer asks again.
         for _ in 0..2 {
-            let mut told = heir.try_hold("s", &hold).expect("rule 12: it is taken over");
+            let mut told = heir.try_hold("s", &hold).expect("rule 12 (O4): it is taken over, and asked for again");
             told.sort_by_key(|log| log.nonce.0);
             assert_eq!(told, want, "rule 12: the logs without an end are told");
         }
@@ -171,7 +171,7 @@ fn rule_12_a_session_is_taken_over_by_who_saw_its_epoch(a: &dyn EventStore, b: &
     assert_eq!(
         owner.try_hold("s", &again),
         Err(StoreError::Gone),
-        "rule 8: whoever stood still does not bring it back"
+        "rule 8 (O16): whoever stood still does not bring it back"
     );
     assert_eq!(owner.append(&logs[5], 1, &[]), Err(StoreError::Gone), "rule 8");
 }
@@ -241,7 +241,7 @@ fn rule_12_a_session_that_was_let_go_is_told_as_such(a: &dyn EventStore, b: &dyn
         a.release("s", owner.epoch);
         a.release("s", owner.epoch);
         let released = Owner { epoch: owner.epoch, unseen_ms: u64::MAX };
-        assert_eq!((told(&owner), told(&other)), (Ok(Some(released)), Ok(Some(released))), "rule 12");
+        assert_eq!((told(&owner), told(&other)), (Ok(Some(released)), Ok(Some(released))), "rule 12 (O20)");
         owner.hold("s", SessionRecord::default());
         assert_eq!(told(&owner), Ok(None), "rule 12: the owner may come back");
     }

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_can_write_to_says_nothing_of_an_owner() {
+    fn o14_what_nobody_can_write_to_says_nothing_of_an_owner() {
         let folder = std::env::temp_dir().join(format!("tailrope-signs-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let (mut owner, mut other) = (Node::new(1, &folder.join("a.db")), Node::new(2, &folder.join("a.db")));

@@ -21,7 +21,7 @@ pub(super) fn unseen_ms(caller: &Caller<'_>, log: &Log) -> u64 {
 }
 
 #[test]
-fn an_owner_that_did_not_reach_the_server_for_a_minute_ends_its_streams_itself() {
+fn o14_an_owner_that_did_not_reach_the_server_for_a_minute_ends_its_streams_itself() {
     let namespaces = Namespaces::direct();
     let (proxy, address) = behind_proxy(&namespaces, "listen=off");
     let (options, time) = with_clock(Limits::default());
@@ -123,7 +123,7 @@ fn an_owner_that_stood_still_leaves_nothing_in_the_end_and_may_come_back() {
 }
 
 #[test]
-fn whoever_waited_for_a_session_decides_by_what_it_is_then() {
+fn o2_whoever_waited_for_a_session_decides_by_what_it_is_then() {
     let namespaces = Namespaces::direct();
     let address = namespaces.address();
     let (store, name) = (at(&address, &StoreOptions::default()), namespace(&address));

@@ -87,7 +87,7 @@ fn events_of_every_size_come_back() {
 }
 
 #[test]
-fn an_unanswered_question_outlives_the_events_around_it() {
+fn o20_an_unanswered_question_outlives_the_events_around_it() {
     let namespaces = Namespaces::direct();
     let store = at(&namespaces.address(), &limited(Limits { max_events_per_stream: 4, ..Limits::default() }));
     let caller = Caller::new(&store, Ms(0));

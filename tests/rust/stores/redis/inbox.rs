@@ -81,7 +81,7 @@ fn each_operation_is_one_run_of_the_script_and_a_post_tells_the_owner_alone() {
 }
 
 #[test]
-fn a_post_and_a_take_whose_answers_were_lost_are_done_once() {
+fn o4_a_post_and_a_take_whose_answers_were_lost_are_done_once() {
     let server = Server::start(&[]);
     let proxy = Proxy::new(server.place().parse().expect("a host and a port"));
     let options = StoreOptions { owner_lost_ms: 3_600_000, ..StoreOptions::default() };
@@ -230,7 +230,7 @@ fn everything_of_an_inbox_expires_and_what_was_taken_is_kept_for_its_owner() {
 }
 
 #[test]
-fn the_name_of_a_session_that_had_several_owners_is_free_after_its_time() {
+fn o16_the_name_of_a_session_that_had_several_owners_is_free_after_its_time() {
     const AGE_MS: u64 = 2_000;
     let address = fresh(Kind::Alone);
     let (server, namespace) = (place(&address), address.rsplit('=').next().unwrap());

@@ -108,7 +108,7 @@ fn i13_an_owner_is_gone_when_its_sign_stood_still_for_the_whole_time_that_was_wa
 }
 
 #[test]
-fn an_outage_that_is_longer_than_owner_lost_ms_is_no_proof_of_anything() {
+fn o14_an_outage_that_is_longer_than_owner_lost_ms_is_no_proof_of_anything() {
     const LOST_MS: u64 = 500;
     let server = Server::start(&[]);
     let proxy = Proxy::new(server.place().parse().expect("a host and a port"));
@@ -210,7 +210,7 @@ fn owners_are_looked_for_beside_what_is_asked_and_as_often_as_this_one_gives_sig
 }
 
 #[test]
-fn what_an_owner_has_is_kept_while_it_is_there_and_its_sign_for_longer_than_anything_else() {
+fn o16_what_an_owner_has_is_kept_while_it_is_there_and_its_sign_for_longer_than_anything_else() {
     let address = fresh(Kind::Alone);
     let (server, namespace) = (place(&address), address.rsplit('=').next().unwrap());
     let limits = tailrope_core::store::Limits { max_age_ms: 1_000, ..Default::default() };

@@ -184,7 +184,7 @@ fn an_owner_whose_row_is_gone_writes_it_again() {
 }
 
 #[test]
-fn all_of_an_owner_that_gives_no_signs_goes_in_the_end() {
+fn o16_all_of_an_owner_that_gives_no_signs_goes_in_the_end() {
     let folder = Folder::new();
     let file = folder.path("a.db");
     let time = Arc::new(AtomicU64::new(1_000_000));

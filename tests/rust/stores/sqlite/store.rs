@@ -118,7 +118,7 @@ fn an_event_that_is_too_large_is_refused_and_named() {
 }
 
 #[test]
-fn an_unanswered_question_outlives_the_events_around_it() {
+fn o20_an_unanswered_question_outlives_the_events_around_it() {
     let folder = Folder::new();
     let store = at(&folder.path("a.db"), &limited(Limits { max_events_per_stream: 4, ..Limits::default() }));
     let caller = Caller::new(&store, Ms(0));
