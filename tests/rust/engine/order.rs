@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use crate::kit::any_order::{AnyOrder, is_attach, process_in_any_order};
 use crate::kit::common::{Bench, NEW, broadcast, call, listen, notify, read_now, respond, resume};
+use crate::kit::fleet::Fleet;
 use crate::kit::folder::Folder;
 use crate::kit::processes::{begun, ended, events, find_known, has, open_session, process, read_until};
+use crate::kit::relaying::{ALICE, find, open, read};
 use serde_json::json;
 use tailrope_core::engine::{Connection, LookUp, NoWake, SessionHandle};
 use tailrope_core::protocol::Dialect;
@@ -198,4 +200,27 @@ fn i2_a_listener_begins_where_its_first_id_says() {
     assert_eq!(events(&rest), [json!({"event": 1, "is": "a"}), json!({"event": 2, "is": "b"})]);
     let again = resume(&seen, &told.last_id());
     assert_eq!(events(&read_until(&there, &again, has(2))), events(&rest), "the id means the same to a resume");
+}
+
+#[test]
+fn f44_i4_a_reader_that_was_looked_up_before_a_drain_is_sent_away_without_an_event() {
+    let fleet = Fleet::new(3);
+    let session = open(&fleet, NEW);
+    let first = call(&session, 1);
+    notify(&session, 1, "a").unwrap();
+    let cursor = read(&fleet, &first).ids().remove(0);
+    first.lost();
+    let (draining, principal) = (&fleet.benches[1].engine, ALICE.principal());
+    let wake = Arc::new(NoWake);
+    let before =
+        draining.look_up_session("s", principal.as_deref(), Some(&cursor), &Dialect::MCP_PYTHON_2, wake, 0).unwrap();
+    draining.drain(100);
+    // Its client has gone on elsewhere meanwhile.
+    let newer = resume(&find(&fleet, 2), &cursor);
+    assert_eq!(events(&read(&fleet, &newer)), [json!({"event": 1, "is": "a"})]);
+    let older = read(&fleet, &resume(&found(&before), &cursor));
+    assert!(older.frames()[0]["priming"].is_number(), "I5: {}", older.text);
+    assert_eq!((events(&older), older.end), (vec![], Some(CloseReason::Drain)));
+    notify(&session, 1, "b").unwrap();
+    assert_eq!(events(&read(&fleet, &newer)), [json!({"event": 2, "is": "b"})]);
 }

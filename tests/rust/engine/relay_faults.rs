@@ -78,7 +78,7 @@ fn o5_what_was_taken_gets_no_error_however_late_it_begins() {
 }
 
 #[test]
-fn a_hint_that_was_lost_delays_a_message_and_no_more() {
+fn o11_a_hint_that_was_lost_delays_a_message_and_no_more() {
     let fleet = fleet(2);
     let session = open(&fleet, NEW);
     fleet.nodes[0].is_deaf.store(true, Ordering::SeqCst);
@@ -338,7 +338,7 @@ fn o10_stock_is_not_taken_while_messages_are() {
 }
 
 #[test]
-fn a_take_without_an_answer_is_asked_again_and_begins_nothing_twice() {
+fn o4_a_take_without_an_answer_is_asked_again_and_begins_nothing_twice() {
     let fleet = fleet(2);
     let session = open(&fleet, NEW);
     fleet.nodes[0].holds_takes.store(true, Ordering::SeqCst);
@@ -376,6 +376,28 @@ fn o1_an_owner_that_was_replaced_takes_nothing() {
     pass(&fleet, LOOK_MS);
     assert!(session.has_ended(), "its look tells it");
     assert_eq!(session.take_posted().len(), 0);
+}
+
+#[test]
+fn o1_every_owner_draws_an_epoch_that_nobody_else_draws() {
+    // As after a failover that lost a takeover: two take the session over from the same owner.
+    let epochs: Vec<_> = (0..2)
+        .flat_map(|_| {
+            let fleet = fleet(2);
+            let session = open(&fleet, NEW);
+            let connection = relay(&find(&fleet, 1), &tool_call(1));
+            fleet.settle();
+            serve(&session);
+            let first = fleet.epoch("s");
+            fleet.nodes[0].is_deaf.store(true, Ordering::SeqCst);
+            fleet.lose(0);
+            assert_eq!(only_event(&read(&fleet, &connection)), not_begun(1));
+            [first, fleet.epoch("s")]
+        })
+        .collect();
+    assert_eq!(epochs.iter().map(|epoch| epoch.number).collect::<Vec<_>>(), [1, 2, 1, 2]);
+    assert_ne!(epochs[0].salt, epochs[2].salt, "of two that begin a session");
+    assert_ne!(epochs[1].salt, epochs[3].salt, "of two that take it over");
 }
 
 #[test]

@@ -169,6 +169,11 @@ impl Fleet {
         self.hub.memory.usage()
     }
 
+    /// The epoch of the session's last owner.
+    pub(crate) fn epoch(&self, id: &str) -> Epoch {
+        self.hub.known.lock().unwrap().owners[&session_name(id)].1
+    }
+
     /// Every message that the store was given.
     pub(crate) fn posts(&self) -> Vec<(Arc<str>, Attach)> {
         self.hub.posts.lock().unwrap().clone()
