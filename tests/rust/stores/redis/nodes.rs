@@ -57,7 +57,7 @@ fn a_server_that_asks_for_a_certificate_gets_ours() {
 }
 
 #[test]
-fn hints_of_other_processes_come_soon() {
+fn o11_hints_of_other_processes_come_soon() {
     for kind in [Kind::Alone, Kind::Cluster] {
         // How soon exactly is for a benchmark to say. Without hints it would be a second.
         let median = hints_come(kind);

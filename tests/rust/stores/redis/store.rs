@@ -218,7 +218,7 @@ fn i6_a_finished_log_is_readable_until_its_retention_ends() {
 // Wake-ups
 
 #[test]
-fn hints_of_other_processes_come() {
+fn o11_hints_of_other_processes_come() {
     hints_come(Kind::Alone);
 }
 
