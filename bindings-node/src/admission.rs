@@ -75,12 +75,13 @@ const CALL: u32 = 5;
 const IS_INITIALIZE: u32 = 8;
 const CANCELS: u32 = 16;
 const ANSWERS: u32 = 32;
+const REWRITTEN: u32 = 64;
 
 #[napi]
 impl Admission {
     /// What the request does: its action in the lowest three bits (1 listen, 2 resume, 3 delete, 4 message:
     /// notifications and answers only, 5 call), 8 when it opens a session, 16 when it cancels requests, 32 when it answers
-    /// requests of the server. From the ninth bit on the status of the answer to a message or a deletion, which is empty.
+    /// requests of the server, 64 when the handlers are given something else in the place of the body. From the ninth bit on the status of the answer to a message or a deletion, which is empty.
     #[napi(getter)]
     pub fn facts(&self) -> u32 {
         let action = match self.0.action() {
@@ -94,7 +95,15 @@ impl Admission {
             | if self.0.initialize().is_some() { IS_INITIALIZE } else { 0 }
             | if self.0.cancelled().next().is_some() { CANCELS } else { 0 }
             | if self.0.has_answers() { ANSWERS } else { 0 }
+            | if self.0.rewritten().is_some() { REWRITTEN } else { 0 }
             | u32::from(self.0.status().unwrap_or_default()) << 8
+    }
+
+    /// What the handlers are given in the place of the body, where that differs: a session that was adopted knows its server's
+    /// requests by other ids than its client. Empty where there is nothing for the handlers.
+    #[napi(getter)]
+    pub fn rewritten(&self) -> Option<String> {
+        self.0.rewritten().map(|body| String::from_utf8_lossy(body).into_owned())
     }
 }
 

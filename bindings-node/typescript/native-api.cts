@@ -131,10 +131,16 @@ export declare class Admission {
   private constructor();
   /**
    * What the request does: its action in the lowest three bits (1 listen, 2 resume, 3 delete, 4 message: notifications and
-   * answers only, 5 call), 8 when it opens a session, 16 when it cancels requests, 32 when it answers requests of the server.
-   * From the ninth bit on the status of the answer to a message or a deletion, which is empty.
+   * answers only, 5 call), 8 when it opens a session, 16 when it cancels requests, 32 when it answers requests of the server,
+   * 64 when the handlers are given something else in the place of the body. From the ninth bit on the status of the answer to
+   * a message or a deletion, which is empty.
    */
   get facts(): number;
+  /**
+   * What the handlers are given in the place of the body, where that differs: a session that was adopted knows its server's
+   * requests by other ids than its client. Empty where there is nothing for the handlers.
+   */
+  get rewritten(): string | null;
 }
 
 /** The answer to a request that may not. */

@@ -108,6 +108,13 @@ impl Admission {
         }
     }
 
+    /// What the handlers are given in the place of the body, where that differs: a session that was adopted knows its server's
+    /// requests by other ids than its client. Empty where there is nothing for the handlers.
+    #[getter]
+    fn rewritten(&self) -> Option<&[u8]> {
+        self.0.rewritten().map(|body| &**body)
+    }
+
     /// The status of the answer to `message` and `delete`, which is empty; 0 for what opens a connection.
     #[getter]
     fn status(&self) -> u16 {

@@ -8,5 +8,6 @@ export const CALL = 5;
 export const IS_INITIALIZE = 8;
 export const CANCELS = 16;
 export const ANSWERS = 32;
+export const REWRITTEN = 64;
 /** From this bit on: the status of an answer that is empty. */
 export const STATUS_BIT = 8;
