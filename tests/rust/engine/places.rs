@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::kit::common::{Bench, NEW, broadcast, call, id, listen, read_now, respond, sign};
+use crate::kit::common::{Bench, NEW, broadcast, call, id, listen, read_now, respond};
 use crate::kit::dice::Dice;
+use crate::kit::relaying::sign;
 use tailrope_core::Ms;
 use tailrope_core::engine::{EngineError, NoWake, Options, SessionHandle};
 use tailrope_core::exchange::{Admission, Asker, Request, Terms};

@@ -6,8 +6,9 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use crate::kit::common::{
-    Bench, NEW, OLD, ask, call, call_json, id, listen, notify, read_now, respond, resume, sign, slow, unused,
+    Bench, NEW, OLD, ask, call, call_json, id, listen, notify, read_now, respond, resume, slow, unused,
 };
+use crate::kit::relaying::sign;
 use serde_json::json;
 use tailrope_core::Ms;
 use tailrope_core::engine::{Connection, EngineError, NoWake, Options, Sent, SessionHandle};

@@ -6,9 +6,9 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use crate::kit::common::{
-    Answered, Bell, Bench, NEW, SlowStore, admitted, ask, call, call_json, frames, id, listen, notify, read_now,
-    respond, resume,
+    Answered, Bell, Bench, NEW, SlowStore, ask, call, call_json, frames, id, listen, notify, read_now, respond, resume,
 };
+use crate::kit::relaying::admitted;
 use serde_json::json;
 use tailrope_core::Ms;
 use tailrope_core::engine::{

@@ -9,8 +9,7 @@ use tailrope_core::Ms;
 use tailrope_core::engine::{
     Connection, Engine, EngineError, ManualClock, NoWake, Options, OutgoingMessage, Poll, Sent, SessionHandle, Wake,
 };
-use tailrope_core::exchange::Admission;
-use tailrope_core::protocol::{Dialect, EventId, Head, RequestId, Revision, jsonrpc};
+use tailrope_core::protocol::{Dialect, EventId, RequestId, Revision};
 use tailrope_core::store::{
     Answer, Append, Attach, Attached, AttachedLog, Complete, Epoch, EventStore, Hold, Limits, LogPage, Mail,
     MemoryStore, Operation, Outcome, ReadLimit, RunningLog, StoreError, StreamKey, Ticket, Usage,
@@ -436,17 +435,6 @@ impl EventStore for SlowStore {
     fn usage(&self) -> Usage {
         self.inner().usage()
     }
-}
-
-/// A POST of this body, as the session took it.
-pub(crate) fn admitted(body: &str) -> Admission {
-    let read = jsonrpc::read(body.as_bytes()).expect("it is a message");
-    Admission::new(tailrope_core::protocol::Operation::Post(read), &Head::default(), body.as_bytes())
-}
-
-/// The client gives a sign.
-pub(crate) fn sign(session: &SessionHandle) {
-    session.received(&admitted(r#"{"jsonrpc":"2.0","method":"notifications/message"}"#));
 }
 
 pub(crate) fn id(number: i64) -> RequestId {

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tailrope_core::engine::{Connection, NoWake, SessionHandle};
 use tailrope_core::exchange::{Action, Admission, Asker, Relayed, RelayedMethod, Request, Terms};
-use tailrope_core::protocol::{Dialect, Head, Refusal, Revision};
+use tailrope_core::protocol::{Dialect, Head, Operation, Refusal, Revision, jsonrpc};
 
 use crate::kit::common::{Answered, Bench, read_now};
 use crate::kit::fleet::Fleet;
@@ -74,6 +74,17 @@ fn request<'a>(method: &'a str, body: &'a [u8]) -> Request<'a> {
 
 const HEADERS: [(&str, &str); 3] =
     [("Accept", "application/json, text/event-stream"), ("User-Agent", "a client"), ("Authorization", "Bearer secret")];
+
+/// A POST of this body, as the session took it.
+pub(crate) fn admitted(body: &str) -> Admission {
+    let read = jsonrpc::read(body.as_bytes()).expect("it is a message");
+    Admission::new(Operation::Post(read), &Head::default(), body.as_bytes())
+}
+
+/// The client gives a sign.
+pub(crate) fn sign(session: &SessionHandle) {
+    session.received(&admitted(r#"{"jsonrpc":"2.0","method":"notifications/message"}"#));
+}
 
 pub(crate) fn relayed(method: RelayedMethod, body: &Value) -> Relayed {
     let body = if body.is_null() { Bytes::new() } else { body.to_string().into() };

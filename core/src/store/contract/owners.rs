@@ -33,7 +33,7 @@ pub(super) fn rule_12_holds_between(make: &dyn Fn() -> Place) {
 }
 
 fn alice() -> SessionRecord {
-    SessionRecord { principal: Some("alice".into()), ..SessionRecord::default() }
+    SessionRecord { principal: Some("alice".into()), note: Bytes::from_static(b"a note"), ..SessionRecord::default() }
 }
 
 fn end() -> Option<Bytes> {
@@ -152,7 +152,8 @@ fn rule_12_a_session_is_taken_over_by_who_saw_its_epoch(a: &dyn EventStore, b: &
             told.sort_by_key(|log| log.nonce.0);
             assert_eq!(told, want, "rule 12: the logs without an end are told");
         }
-        assert!(heir.session("s", Some("alice")).is_some(), "rule 12: who finds the session is as before");
+        let found = heir.session("s", Some("alice")).map(|record| record.note);
+        assert_eq!(found, Some(alice().note), "rule 12: who finds the session is as before, and what");
         let (before_store, before_epoch) = before;
         assert_fenced(before_store, &Caller::new(before_store, Ms(0)).with(before_epoch), &logs[number as usize]);
         assert_eq!(heir.finish(&logs[number as usize], b"lost"), Ok(()), "rule 12: the heir ends them");
