@@ -3,6 +3,7 @@
 //! A seed decides a [`Schedule`]; running it gives the same history each time. Time, randomness, wake-ups and
 //! the store are the simulation's own: no thread, no socket, no waiting.
 
+mod adopting;
 mod closing;
 mod dice;
 mod finale;

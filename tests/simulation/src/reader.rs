@@ -50,6 +50,8 @@ pub(crate) struct Reader {
     probe: Probe,
     /// What it relays.
     pub(crate) relay: Option<Relay>,
+    /// The session that its process can adopt.
+    pub(crate) view: Option<SessionHandle>,
     /// The last reconnection delay that it was told, in milliseconds.
     pub(crate) retry_ms: Option<u32>,
     /// The process has taken the request up.
@@ -77,6 +79,7 @@ impl Reader {
             is_stalled: false,
             probe,
             relay,
+            view: None,
             retry_ms: None,
             is_told: false,
             came: 0,
@@ -146,12 +149,13 @@ impl World {
 
     fn ended(&mut self, at: usize, by: By, clean: bool) {
         self.tell(Fact::Closed { connection: format!("c{at}"), by, clean });
-        self.readers[at].state = State::Over;
+        (self.readers[at].state, self.readers[at].view) = (State::Over, None);
     }
 
     /// Gives the request to the session.
     fn admit(&mut self, at: usize, handle: &SessionHandle, asked: &Asked) {
         self.tell_open(at, asked);
+        self.offer(at, handle);
         let wake = Arc::clone(&self.bells) as Arc<dyn Wake>;
         let key = at as u64;
         let opened = match asked {
@@ -161,7 +165,13 @@ impl World {
             Asked::Relay(relay) => self.relayed(at, handle, relay, wake),
         };
         match opened {
-            Ok(connection) => self.readers[at].state = State::Open(connection),
+            Ok(connection) => {
+                self.readers[at].state = State::Open(connection);
+                if let Asked::Call(_) = asked {
+                    let Reader { stream, session, .. } = self.readers[at];
+                    self.streams[stream].begun_by = Some(self.sessions[session].generation);
+                }
+            }
             Err(refusal) => {
                 handle.let_go();
                 self.refused(at, &refusal);
@@ -293,7 +303,7 @@ impl World {
         if self.readers[at].is_told {
             self.ended(at, By::Fault, false);
         } else {
-            self.readers[at].state = State::Over;
+            (self.readers[at].state, self.readers[at].view) = (State::Over, None);
         }
     }
 }

@@ -23,6 +23,8 @@ pub(crate) enum Relay {
 /// A message without an answer.
 pub(crate) struct Message {
     session: usize,
+    /// Of the owner that the session had when it was sent.
+    generation: u64,
     /// How often handlers were given it.
     dispatched: u64,
     /// Whether its client was told that it came, or that it does not.
@@ -60,7 +62,8 @@ impl World {
     /// Relays a message with these members, the last of which gets a value with its number.
     pub(crate) fn relay_message(&mut self, session: usize, node: usize, members: &str) {
         let number = self.messages.len();
-        self.messages.push(Message { session, dispatched: 0, is_accepted: None });
+        let generation = self.sessions[session].generation;
+        self.messages.push(Message { session, generation, dispatched: 0, is_accepted: None });
         let text = format!(r#"{{"jsonrpc":"2.0",{members}:{{"message":{number}}}}}"#);
         self.relay(session, node, Relay::Message(number, text.into()));
     }
@@ -229,12 +232,17 @@ impl World {
     fn begun(&mut self, session: usize, stream: usize) {
         self.count("relayed calls that began");
         self.streams[stream].begun += 1;
+        self.streams[stream].begun_by = Some(self.sessions[session].generation);
         let known = &self.streams[stream];
         // A store that was set back may have lost that the message was taken.
         let is_withdrawn =
             !self.is_unsettled(session) && self.sea().is_withdrawn(&self.sessions[session].name, &known.name);
         for (is_broken, says) in [
-            (known.begun > 1, "it begins twice"),
+            // Where a store has lost that a call was begun, together with its owner, nobody knows of it.
+            (
+                known.begun > 1 && !(self.sessions[session].generation > 0 && self.is_unsettled(session)),
+                "it begins twice",
+            ),
             (known.is_refused, "its client was told that it does not begin, and it begins"),
             (is_withdrawn, "it is withdrawn, and begins"),
         ] {
@@ -251,11 +259,13 @@ impl World {
     fn came(&mut self, session: usize, body: &[u8]) {
         let text = String::from_utf8_lossy(body);
         let number = text.rsplit_once(r#""message":"#).and_then(|(_, rest)| rest.trim_end_matches('}').parse().ok());
+        let is_unsettled = self.is_unsettled(session);
         let Some(message) = number.and_then(|number: usize| self.messages.get_mut(number)) else {
             return self.broken(session, None, "a message came that nobody sent");
         };
         message.dispatched += 1;
-        let (is_twice, is_refused) = (message.dispatched > 1, message.is_accepted == Some(false));
+        let is_forgotten = self.sessions[session].generation > 0 && is_unsettled;
+        let (is_twice, is_refused) = (message.dispatched > 1 && !is_forgotten, message.is_accepted == Some(false));
         self.count("relayed messages that came");
         if is_twice {
             self.broken(session, None, "a message comes twice");
@@ -273,7 +283,9 @@ impl World {
         for message in &self.messages {
             let session = &self.sessions[message.session];
             let is_owned = session.home.as_ref().is_some_and(|(_, handle)| !handle.has_ended());
-            let is_lost = message.is_accepted == Some(true) && message.dispatched == 0;
+            // What an owner had taken is lost with it.
+            let is_of_owner = self.sessions[message.session].generation == message.generation;
+            let is_lost = message.is_accepted == Some(true) && message.dispatched == 0 && is_of_owner;
             if is_lost && is_owned && !self.is_unsettled(message.session) {
                 self.broken(message.session, None, "a message was accepted and never came");
             }

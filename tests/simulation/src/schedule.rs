@@ -14,6 +14,8 @@ pub(crate) struct Setup {
     pub(crate) is_slow: bool,
     /// Hosts take what is relayed when a decision says so.
     pub(crate) is_busy: bool,
+    /// Hosts adopt sessions.
+    pub(crate) adopts: bool,
     /// What is abandoned is called off.
     pub(crate) calls_off: bool,
     pub(crate) store_timeout_ms: u64,
@@ -41,6 +43,7 @@ impl Setup {
             is_old: false,
             is_slow: false,
             is_busy: false,
+            adopts: false,
             calls_off: true,
             store_timeout_ms: 0,
             owner_lost_ms: [10_000; 3],
@@ -246,6 +249,7 @@ impl Schedule {
             is_old: dice.one_in(8),
             is_slow: !dice.one_in(3),
             is_busy: dice.one_in(3),
+            adopts: dice.one_in(2),
             calls_off: dice.one_in(2),
             store_timeout_ms: pick(&mut dice, &[0, 80, 1_000, 30_000]),
             owner_lost_ms: [(); 3].map(|()| pick(&mut dice, &[5_000, 10_000, 30_000])),

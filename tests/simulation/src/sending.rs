@@ -39,7 +39,7 @@ impl World {
     /// Whether a handler may run for a stream.
     fn runs(&self, stream: usize) -> bool {
         let Stream { session, is_relayed, begun, .. } = self.streams[stream];
-        self.home(session).is_some() && (!is_relayed || begun > 0)
+        self.home(session).is_some() && (!is_relayed || begun > 0) && self.is_run_by_owner(stream)
     }
 
     pub(crate) fn mark(&self, stream: usize, n: N) -> String {

@@ -59,6 +59,7 @@ fn simpler(setup: &Setup) -> Vec<Setup> {
     };
     let all = [
         with(&|setup| setup.is_slow = false),
+        with(&|setup| setup.adopts = false),
         with(&|setup| setup.nodes = 1),
         with(&|setup| setup.nodes = 2),
         with(&|setup| setup.sessions = 1),

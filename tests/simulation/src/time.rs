@@ -7,6 +7,7 @@ use tailrope_checker::{Fact, N, Probe, Why};
 use tailrope_core::Ms;
 use tailrope_core::engine::Clock;
 
+use crate::adopting::ADOPTS;
 use crate::node_store::Mode;
 use crate::reader::Asked;
 use crate::sea::Hint;
@@ -112,6 +113,16 @@ impl World {
             let woken = std::mem::take(&mut *self.bells.set());
             let (mut left, mut did) = (Vec::new(), self.serve());
             for key in woken {
+                let adopts = key.checked_sub(ADOPTS).and_then(|at| usize::try_from(at).ok());
+                if let Some(at) = adopts.filter(|at| self.readers.get(*at).is_some_and(|reader| reader.view.is_some()))
+                {
+                    if self.nodes[self.readers[at].node].is_paused {
+                        left.push(key);
+                    } else {
+                        did = true;
+                        self.adopt(at);
+                    }
+                }
                 let Some(reader) = usize::try_from(key).ok().and_then(|at| self.readers.get(at)) else { continue };
                 if reader.is_stalled || self.nodes[reader.node].is_paused {
                     left.push(key);
@@ -146,7 +157,7 @@ impl World {
 
     /// An owner does not know that the store has a log of whose first append it has not heard, and without an id its client can
     /// not come back for it.
-    fn note_unborn(&self, session: usize) {
+    pub(crate) fn note_unborn(&self, session: usize) {
         let is_unborn =
             |stream: &&Stream| stream.session == session && stream.ids.is_empty() && stream.ahead == stream.emitted;
         for stream in self.streams.iter().filter(is_unborn) {

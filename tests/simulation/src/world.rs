@@ -35,7 +35,7 @@ impl Wake for Bells {
 }
 
 /// The key of wake-ups for sessions; their outcomes are taken after every decision.
-const SESSION: u64 = u64::MAX;
+pub(crate) const SESSION: u64 = u64::MAX;
 
 pub(crate) struct Node {
     pub(crate) store: Arc<NodeStore>,
@@ -66,6 +66,8 @@ pub(crate) struct Session {
     pub(crate) has_ended: bool,
     /// Its owner knows that another process has it.
     pub(crate) is_fenced: bool,
+    /// How many owners it had before this one, as far as hosts adopted it.
+    pub(crate) generation: u64,
     pub(crate) requests: i64,
     pub(crate) questions: u64,
     /// What was relayed to it and is not taken yet.
@@ -86,6 +88,8 @@ pub(crate) struct Stream {
     pub(crate) is_relayed: bool,
     /// How often a handler was given it.
     pub(crate) begun: u64,
+    /// Which of the session's owners has given it to a handler last.
+    pub(crate) begun_by: Option<u64>,
     /// Its client was told that it does not begin.
     pub(crate) is_refused: bool,
     /// Event ids that clients were given, in the order in which they came.
@@ -106,6 +110,7 @@ pub(crate) struct World {
     pub(crate) streams: Vec<Stream>,
     pub(crate) readers: Vec<Reader>,
     pub(crate) messages: Vec<Message>,
+    pub(crate) adoptions: u64,
     /// Everything works again.
     pub(crate) is_healed: bool,
     probes: u64,
@@ -152,6 +157,7 @@ impl World {
             streams: Vec::new(),
             readers: Vec::new(),
             messages: Vec::new(),
+            adoptions: 0,
             is_healed: false,
             probes: 0,
             is_out: false,
@@ -167,14 +173,18 @@ impl World {
             let handle = handle.expect("a new engine opens sessions");
             world.stream(at, &name, "standalone".to_owned(), None);
             handle.accept_posted();
+            if setup.adopts {
+                world.initialize(&handle);
+            }
             handle.assume_revision(revision);
-            let (requests, questions, posted, pending) = Default::default();
+            let (generation, requests, questions, posted, pending) = Default::default();
             let home = Some((home, handle));
             world.sessions.push(Session {
                 name,
                 home,
                 has_ended: false,
                 is_fenced: false,
+                generation,
                 requests,
                 questions,
                 posted,
@@ -207,7 +217,7 @@ impl World {
             request: request.map(|id| json!(id)),
             revision: Some(revision.as_str().to_owned()),
         });
-        let (emitted, ahead, is_answered, is_relayed, begun, is_refused, ids, asked) = Default::default();
+        let (emitted, ahead, is_answered, is_relayed, begun, begun_by, is_refused, ids, asked) = Default::default();
         let last_news = Ms(0);
         self.streams.push(Stream {
             session,
@@ -218,6 +228,7 @@ impl World {
             is_answered,
             is_relayed,
             begun,
+            begun_by,
             is_refused,
             ids,
             asked,

@@ -151,6 +151,11 @@ impl Change<'_> {
     /// A stream has a reader: a connection that came before it and is still looked up has lost it, as the reader before has,
     /// and so has one that was let go of and has not taken what was ready (I4).
     pub(crate) fn has_reader(&mut self, nonce: StreamNonce, reader: ConnectionId) {
+        self.effects.read.push((nonce, reader));
+        self.supersede_older(nonce, reader);
+    }
+
+    pub(crate) fn supersede_older(&mut self, nonce: StreamNonce, reader: ConnectionId) {
         let older = self.state.conns.iter_mut().filter(|(id, conn)| **id < reader && conn.nonce == nonce);
         let lost = older.filter_map(|(id, conn)| match conn.phase {
             Phase::Seeking(_) => Some((*id, false)),

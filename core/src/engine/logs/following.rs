@@ -19,8 +19,6 @@ use crate::stream::{Chain, Input, Seq};
 /// Pause between two looks at a log that is followed. Hints come before: this is for those that are lost,
 /// and for owners that give no sign any more.
 pub(crate) const FOLLOW_MS: u64 = 1_000;
-/// The same while the owner is at this store object, of which it tells nothing to itself.
-const BESIDE_MS: u64 = 50;
 /// Events that a look brings along.
 const LOOK_EVENTS: usize = 256;
 
@@ -86,7 +84,6 @@ impl Change<'_> {
             return;
         };
         let mut is_left = false;
-        let found_owner = found.as_ref().map(|(_, page)| page.owner);
         let inputs = match found {
             None => {
                 let tail = stream_end(&stream.origin, requests, SynthesizedEnd::Lost);
@@ -123,9 +120,7 @@ impl Change<'_> {
             self.state.followed.remove(&nonce);
             self.state.timers.clear(Reason::Look(nonce));
         } else {
-            let is_beside = found_owner.is_some_and(|owner| owner.is_none());
-            let pause_ms = if is_beside { BESIDE_MS } else { FOLLOW_MS };
-            self.state.timers.set(Reason::Look(nonce), self.now + self.cell.shared.shortened_ms(pause_ms));
+            self.state.timers.set(Reason::Look(nonce), self.now + self.cell.shared.shortened_ms(FOLLOW_MS));
         }
         if is_left {
             self.inherit();

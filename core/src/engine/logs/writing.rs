@@ -185,6 +185,9 @@ impl Change<'_> {
             self.state.is_fenced = true;
             return;
         }
+        if nonce != SESSION {
+            self.effects.written.push(nonce);
+        }
         match write {
             Write::Hold(_) if self.cell.is_elsewhere() => self.inherited(epoch, result),
             Write::Hold(_) => {

@@ -25,7 +25,7 @@ use crate::exchange::Fault;
 use crate::protocol::{NotRelayed, Origin, Refusal, StreamNonce};
 use crate::session::{Handshake, SynthesizedEnd};
 use crate::store::{Answer, Attach, Attached, Epoch, Operation, RunningLog, SessionRecord, StoreError};
-use crate::stream::{Chain, Follow, Input};
+use crate::stream::{Chain, ConnectionId, Follow, Input};
 use crate::sync::Arc;
 
 /// What a view knows of its session's adoption.
@@ -105,7 +105,11 @@ impl SessionHandle {
     /// owner is gone. `wake` is told, with `key`, when [`take_adopted`](Self::take_adopted) has something. The last offer counts.
     pub fn offer_adoption(&self, wake: Arc<dyn Wake>, key: u64) {
         if self.cell.is_elsewhere() {
-            self.cell.change_or((), |change| change.state.adoption.host = Some((wake, key)));
+            self.cell.change_or((), |change| {
+                let Adoption { host, held, .. } = &mut change.state.adoption;
+                *host = Some((wake, key));
+                change.effects.tells_adopter = held.as_ref().is_some_and(|held| held.record.is_some());
+            });
         }
     }
 
@@ -120,8 +124,9 @@ impl SessionHandle {
         let owner =
             Cell::new(shared, Arc::clone(&view.id), view.now(), principal.as_deref(), view.dialect, (wake, key));
         lock(&view.shared.timed).insert(owner.number, Timed::Session(Arc::downgrade(&owner)));
+        view.change(|change| change.state.beside = Some(Arc::downgrade(&owner)));
         owner.change(|change| {
-            change.state.inbox.opens = Some(Arc::downgrade(view));
+            (change.state.beside, change.state.inbox.is_closed) = (Some(Arc::downgrade(view)), true);
             change.begin_adopted(epoch, &running, (&record, handshake));
         });
         let adopted = Adopted { view: Arc::clone(view), session: SessionHandle::new(Arc::clone(&owner)), replay };
@@ -146,6 +151,21 @@ impl Cell {
         if let Some(owner) = owner.filter(|owner| !owner.is_elsewhere()) {
             owner.change(|change| change.state.inbox.is_hinted = true);
         }
+    }
+
+    /// What the session beside this one has written, and who reads that there.
+    pub(crate) fn hear(&self, written: &[StreamNonce], read: &[(StreamNonce, ConnectionId)]) {
+        self.change(|change| {
+            written.iter().for_each(|nonce| change.look_because_of_a_hint(*nonce));
+            for (nonce, reader) in read {
+                let stream = change.state.session.stream(*nonce);
+                let is_older = stream.and_then(|stream| stream.machine.connection()).is_some_and(|conn| conn < *reader);
+                change.supersede_older(*nonce, *reader);
+                if is_older {
+                    change.input(*nonce, Input::Taken);
+                }
+            }
+        });
     }
 
     /// Whether the session is to be found elsewhere than here: in another process, or in the session that adopted it.

@@ -52,6 +52,8 @@ pub(crate) struct State {
     pub(crate) inbox: Inbox,
     /// Whether this process goes on with the session of another one.
     pub(crate) adoption: Adoption,
+    /// The view of a session that was adopted, or the session that adopted that of this view: no store tells one of the other.
+    pub(crate) beside: Option<Weak<Cell>>,
     /// Streams that another process writes, with the requests that they were opened for.
     pub(crate) followed: BTreeMap<StreamNonce, Vec<RequestId>>,
     /// Streams that other processes may read or write.
@@ -158,6 +160,7 @@ impl Cell {
                 relays: Relays::default(),
                 inbox: Inbox::default(),
                 adoption: Adoption::default(),
+                beside: None,
                 followed: BTreeMap::new(),
                 watched: HashMap::new(),
                 is_watching: false,

@@ -36,6 +36,9 @@ pub(crate) struct Effects {
     pub(crate) tells_adopter: bool,
     /// A message waits for an owner that may be in this engine.
     pub(crate) tells_owner: bool,
+    /// What was written, and who reads it: for who is [beside](State::beside) the session.
+    pub(crate) written: Vec<StreamNonce>,
+    pub(crate) read: Vec<(StreamNonce, ConnectionId)>,
     /// The session ends for good.
     pub(crate) ends: bool,
     /// What is to be logged.
@@ -58,12 +61,16 @@ impl Cell {
         let value = make(&mut change);
         change.complete();
         let wakes = change.wakes();
-        let Effects { lines, tells_owner, ends, .. } = change.effects;
+        let Effects { lines, tells_owner, ends, written, read, .. } = change.effects;
         let is_lost = state.is_fenced && !state.session.has_ended() && !std::mem::replace(&mut state.is_ending, true);
         let is_written = was_writing && state.writing.is_empty();
         let is_decided = was_pending && !state.adoption.is_pending();
         let is_unused = state.relays.take_over() && state.conns.is_empty();
+        let beside = state.beside.clone().filter(|_| !written.is_empty() || !read.is_empty());
         drop(state);
+        if let Some(beside) = beside.and_then(|beside| beside.upgrade()) {
+            beside.hear(&written, &read);
+        }
         if is_lost {
             self.end_fenced();
         }

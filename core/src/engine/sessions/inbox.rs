@@ -3,10 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::Ms;
-use crate::engine::sessions::cell::Cell;
 use crate::exchange::Relayed;
 use crate::protocol::{RequestId, StreamNonce};
-use crate::sync::Weak;
 
 /// Messages that are known to have been taken.
 const MAX_KNOWN: usize = 256;
@@ -20,8 +18,8 @@ const MAX_CANCELLED: usize = 256;
 pub(crate) struct Inbox {
     /// The host takes what is relayed.
     pub(crate) is_served: bool,
-    /// The view of a session that was adopted, and whose host has yet to accept what waits: nothing is taken until then.
-    pub(crate) opens: Option<Weak<Cell>>,
+    /// The host of a session that was adopted has yet to accept what waits: nothing is taken until then.
+    pub(crate) is_closed: bool,
     /// A message may wait.
     pub(crate) is_hinted: bool,
     /// The store has not answered.

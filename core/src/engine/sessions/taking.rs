@@ -36,8 +36,8 @@ impl SessionHandle {
             let inbox = &mut change.state.inbox;
             inbox.is_served = true;
             // What waited comes with no hint.
-            inbox.is_hinted |= inbox.opens.is_some();
-            inbox.opens.take()
+            inbox.is_hinted |= inbox.is_closed;
+            change.state.beside.clone().filter(|_| std::mem::take(&mut inbox.is_closed))
         });
         if let Some(view) = view.and_then(|view| view.upgrade()) {
             view.change(|change| change.relays_have_owner());
@@ -99,7 +99,7 @@ impl Change<'_> {
     pub(crate) fn look_into_inbox(&mut self) {
         loop {
             let state = &mut *self.state;
-            let is_waiting = state.inbox.is_asking || state.inbox.opens.is_some();
+            let is_waiting = state.inbox.is_asking || state.inbox.is_closed;
             if !state.inbox.is_hinted || is_waiting || state.writing.contains_key(&SESSION) {
                 return;
             }
