@@ -169,13 +169,14 @@ async def test_lost_stream_fails_the_call_in_one_round_trip(
         # The client stays away until its result is forgotten.
         at.tap.hold()
         await host.open(start)
-        await at.until(lambda: len(at.tap.gets()) == 2)
+        await at.until(lambda: len(at.tap.gets()) >= 2)
         await host.open(gate)
         await forgotten(host)
         at.tap.release()
         report = await at.over()
         assert "error" in report["calls"]["call"], at.story()
-        assert len(at.tap.gets()) == 2, at.story()
+        # Where the machine was slow, the client has given up those that were held, and come again.
+        assert len([get for get in at.tap.gets() if get.status is not None]) == 2, at.story()
 
 
 @every_pair
@@ -207,7 +208,7 @@ async def test_stock_server_closes_a_call(drivers: Drivers, client: str, server:
             await at.until(lambda: at.tap.listens() == 1)
             at.tap.hold()
             await host.open(start)
-            await at.until(lambda: len(at.tap.gets()) == 2)
+            await at.until(lambda: len(at.tap.gets()) >= 2)
             primed = at.tap.watched[PRIMING]
             at.tap.release()
             await at.resumed(1)
