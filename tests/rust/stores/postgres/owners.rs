@@ -74,7 +74,7 @@ fn no_clock_and_no_bound_takes_anything_from_an_owner_that_lives() {
 }
 
 #[test]
-fn an_owner_that_the_server_has_no_row_of_is_not_taken_for_gone() {
+fn o14_an_owner_that_the_server_has_no_row_of_is_not_taken_for_gone() {
     let namespaces = Namespaces::direct();
     let address = namespaces.address();
     let options = StoreOptions { owner_lost_ms: 1, ..StoreOptions::default() };
@@ -95,7 +95,7 @@ fn an_owner_that_the_server_has_no_row_of_is_not_taken_for_gone() {
 }
 
 #[test]
-fn an_owner_that_stood_still_leaves_nothing_in_the_end_and_may_come_back() {
+fn o16_an_owner_that_stood_still_leaves_nothing_in_the_end_and_may_come_back() {
     let namespaces = Namespaces::direct();
     let (proxy, address) = behind_proxy(&namespaces, "listen=off");
     let (options, time) = with_clock(Limits { max_age_ms: 60_000, ..Limits::default() });
