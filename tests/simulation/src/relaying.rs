@@ -27,6 +27,8 @@ pub(crate) struct Message {
     generation: u64,
     /// How often handlers were given it.
     dispatched: u64,
+    /// Which of the session's owners has given it to them last.
+    dispatched_by: Option<u64>,
     /// Whether its client was told that it came, or that it does not.
     is_accepted: Option<bool>,
 }
@@ -63,7 +65,7 @@ impl World {
     pub(crate) fn relay_message(&mut self, session: usize, node: usize, members: &str) {
         let number = self.messages.len();
         let generation = self.sessions[session].generation;
-        self.messages.push(Message { session, generation, dispatched: 0, is_accepted: None });
+        self.messages.push(Message { session, generation, dispatched: 0, dispatched_by: None, is_accepted: None });
         let text = format!(r#"{{"jsonrpc":"2.0",{members}:{{"message":{number}}}}}"#);
         self.relay(session, node, Relay::Message(number, text.into()));
     }
@@ -259,13 +261,14 @@ impl World {
     fn came(&mut self, session: usize, body: &[u8]) {
         let text = String::from_utf8_lossy(body);
         let number = text.rsplit_once(r#""message":"#).and_then(|(_, rest)| rest.trim_end_matches('}').parse().ok());
-        let is_unsettled = self.is_unsettled(session);
+        let generation = self.sessions[session].generation;
         let Some(message) = number.and_then(|number: usize| self.messages.get_mut(number)) else {
             return self.broken(session, None, "a message came that nobody sent");
         };
         message.dispatched += 1;
-        let is_forgotten = self.sessions[session].generation > 0 && is_unsettled;
-        let (is_twice, is_refused) = (message.dispatched > 1 && !is_forgotten, message.is_accepted == Some(false));
+        // Nothing is left of a message that came: the next owner can be told a copy of it that was late.
+        let is_twice = message.dispatched_by.replace(generation) == Some(generation);
+        let is_refused = message.is_accepted == Some(false);
         self.count("relayed messages that came");
         if is_twice {
             self.broken(session, None, "a message comes twice");
