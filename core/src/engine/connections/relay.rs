@@ -101,7 +101,8 @@ impl SessionHandle {
             let relayed = relayed.from_principal(change.state.session.principal());
             let message = Message { about: RequestId::encode_all(&requests).into(), body: relayed.encode() };
             let (message, due) = (Some(message), change.now + cell.shared.options.owner_lost_ms);
-            let relay = Relay { conn, what, requests, message, due, stage: Stage::PostAgain, refusal };
+            let (stage, is_late) = (Stage::PostAgain, false);
+            let relay = Relay { conn, what, requests, message, due, is_late, stage, refusal };
             change.state.relays.by_stream.insert(nonce, relay);
             change.post(nonce);
             Ok(conn)
@@ -462,8 +463,8 @@ impl Change<'_> {
         let more_ms =
             if self.may_adopt() && self.is_owner_silent() { self.cell.shared.options.owner_lost_ms } else { 0 };
         let Some(relay) = self.state.relays.by_stream.get_mut(&nonce) else { return };
-        if relay.due <= self.now && matches!(relay.stage, Stage::Posted) {
-            relay.due = self.now + more_ms;
+        if relay.due <= self.now && matches!(relay.stage, Stage::Posted) && !relay.is_late {
+            (relay.due, relay.is_late) = (self.now + more_ms, true);
         }
         let is_over = relay.due <= self.now;
         match &relay.stage {

@@ -44,6 +44,8 @@ pub(crate) struct Relay {
     pub(crate) message: Option<Message>,
     /// When the owner is to have begun.
     pub(crate) due: Ms,
+    /// It was given more time, as the owner gave no sign.
+    pub(crate) is_late: bool,
     pub(crate) stage: Stage,
     /// What is said to a client that was sent nothing, where the message does not begin.
     pub(crate) refusal: Refusal,
