@@ -232,11 +232,13 @@ impl Engine {
         self.0.options.pacing.retry_ms.max(DRAIN_MS)
     }
 
-    /// Whether no session is open or looked up, and none has ended that the host is still to be told of. Then nothing is held,
-    /// and [`tick`](Self::tick) has nothing to do.
+    /// Whether no session is open or looked up, no connection is there, and no session has ended that the host is still to be told
+    /// of. Then nothing is held, and [`tick`](Self::tick) has nothing to do.
     pub fn is_idle(&self) -> bool {
         self.0.is_forked()
-            || lock(&self.0.sessions).is_empty()
+            // Who relayed to a session that was adopted here may wait for its end.
+            || self.0.connections.load(Ordering::Relaxed) == 0
+                && lock(&self.0.sessions).is_empty()
                 && lock(&self.0.ended).is_empty()
                 && !lock(&self.0.timed).values().any(|timed| matches!(timed, Timed::Question(_)))
     }
