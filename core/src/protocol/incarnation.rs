@@ -103,11 +103,11 @@ fn replaced<'a>(text: &str, values: impl Iterator<Item = (&'a RawValue, RequestI
     let mut out = Vec::with_capacity(text.len() + 16 * values.len());
     let mut end = 0;
     for (place, id) in &values {
-        out.extend_from_slice(text[end..place.start].as_bytes());
+        out.extend_from_slice(&text.as_bytes()[end..place.start]);
         id.write_json(&mut out);
         end = place.end;
     }
-    out.extend_from_slice(text[end..].as_bytes());
+    out.extend_from_slice(&text.as_bytes()[end..]);
     (!values.is_empty()).then(|| out.into())
 }
 

@@ -115,9 +115,6 @@ fn every_schedule_keeps_the_invariants() {
             *coverage.entry(what).or_default() += count;
         }
     }
-    if std::env::var_os("ZZ").is_some() {
-        println!("{coverage:#?}");
-    }
     if count >= ENOUGH {
         let missed: Vec<&str> =
             REACHED.into_iter().filter(|what| coverage.get(what).copied().unwrap_or_default() == 0).collect();

@@ -129,7 +129,7 @@ impl SessionHandle {
             (change.state.beside, change.state.inbox.is_closed) = (Some(Arc::downgrade(view)), true);
             change.begin_adopted(epoch, &running, (&record, handshake));
         });
-        let adopted = Adopted { view: Arc::clone(view), session: SessionHandle::new(Arc::clone(&owner)), replay };
+        let adopted = Adopted { view: Arc::clone(view), session: Self::new(Arc::clone(&owner)), replay };
         match owner.take_place().and_then(|()| view.shared.register(&owner)) {
             Ok(None) => {
                 owner.set_idle_ms(view.shared.options.session_idle_ms);

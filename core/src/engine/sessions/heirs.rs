@@ -21,7 +21,7 @@ impl Cell {
 
     /// Nobody waits any more for a session that is being taken over.
     pub(crate) fn renounce(&self, state: &State) {
-        let epoch = state.asked_epoch().or(state.adoption.epoch());
+        let epoch = state.asked_epoch().or_else(|| state.adoption.epoch());
         if let Some(epoch) = epoch.filter(|_| self.is_elsewhere()) {
             self.shared.store.release(&self.name, epoch);
         }
