@@ -320,7 +320,7 @@ fn o6_an_answer_to_a_question_of_an_earlier_owner_is_for_nobody() {
     let answer = json!({"jsonrpc": "2.0", "id": "before", "result": {}});
     let connection = relay(&view, &answer);
     let (owner, served) = go_on(&view, NEW);
-    assert_eq!((served, status(&connection)), (vec![String::new(); 0], Some(202)));
+    assert_eq!((served, status(&connection)), (Vec::<String>::new(), Some(202)));
     let stats = fleet.benches[1].engine.stats();
     assert_eq!(stats.answers_unasked, 1);
     drop(owner);
