@@ -234,6 +234,8 @@ impl World {
     fn begun(&mut self, session: usize, stream: usize) {
         self.count("relayed calls that began");
         self.streams[stream].begun += 1;
+        // A store that was set back has lost the answer of another owner's handler.
+        self.streams[stream].is_answered = false;
         self.streams[stream].begun_by = Some(self.sessions[session].generation);
         let known = &self.streams[stream];
         // A store that was set back may have lost that the message was taken.

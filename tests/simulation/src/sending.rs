@@ -120,7 +120,10 @@ impl World {
         let Some(session) = self.streams.get(stream).map(|stream| stream.session) else { return };
         let Some(handle) = self.home(session) else { return };
         let (name, of) = self.names(stream);
-        self.tell(Fact::Emit { session: name, stream: of, n });
+        // Another owner's handler gives the answer that the store has lost once more.
+        if n != N::End || !std::mem::replace(&mut self.streams[stream].was_answered, true) {
+            self.tell(Fact::Emit { session: name, stream: of, n });
+        }
         let is_question = message.kind == OutgoingKind::Request;
         match handle.send(message) {
             Ok(Sent::Pending(token)) => {

@@ -84,6 +84,8 @@ pub(crate) struct Stream {
     /// So many of them ran ahead of the store.
     pub(crate) ahead: u64,
     pub(crate) is_answered: bool,
+    /// The handler of any owner has answered it.
+    pub(crate) was_answered: bool,
     /// Its request came to another process than its session's.
     pub(crate) is_relayed: bool,
     /// How often a handler was given it.
@@ -217,7 +219,8 @@ impl World {
             request: request.map(|id| json!(id)),
             revision: Some(revision.as_str().to_owned()),
         });
-        let (emitted, ahead, is_answered, is_relayed, begun, begun_by, is_refused, ids, asked) = Default::default();
+        let (emitted, ahead, is_answered, was_answered, is_relayed, begun, begun_by, is_refused, ids, asked) =
+            Default::default();
         let last_news = Ms(0);
         self.streams.push(Stream {
             session,
@@ -226,6 +229,7 @@ impl World {
             emitted,
             ahead,
             is_answered,
+            was_answered,
             is_relayed,
             begun,
             begun_by,
