@@ -293,7 +293,8 @@ pub trait EventStore: Send + Sync {
     fn take(&self, session: &str, epoch: Epoch, after: u64, ticket: &Ticket) -> Answer<Vec<Mail>>;
 
     /// Nobody is to begin this message, if nobody has taken it yet: its log ends with this payload, that is not in it. Returns
-    /// whether the message is withdrawn, also where it was before. [`StoreError::Gone`] where there is no such session or log.
+    /// whether the message is withdrawn, also where it was before. One whose log has anything has begun, whatever a store that
+    /// was set back says of the message. [`StoreError::Gone`] where there is no such session or log.
     fn withdraw(&self, now: Ms, key: &StreamKey, end: &Bytes, ticket: &Ticket) -> Answer<bool>;
 
     /// The owner lets the session go: anybody may take it over at once. Session and logs stay, with their epoch.

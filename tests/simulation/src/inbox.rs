@@ -137,7 +137,9 @@ impl Sea {
         let known = self.sessions.get_mut(&key.session).ok_or(StoreError::Gone)?;
         let log = known.logs.get_mut(&key.nonce.0).ok_or(StoreError::Gone)?;
         let post = known.inbox.0.iter_mut().find(|post| post.nonce == key.nonce.0 && !post.is_gone);
-        let Some(post) = post.filter(|post| post.taken.is_none()) else {
+        let is_empty =
+            log.head() == 0 && (!log.is_finished() || post.as_ref().is_some_and(|post| post.withdrawn.is_some()));
+        let Some(post) = post.filter(|post| post.taken.is_none() && is_empty) else {
             self.count("messages withdrawn too late");
             return Ok(false);
         };

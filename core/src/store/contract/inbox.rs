@@ -109,7 +109,7 @@ fn rule_14_messages_are_taken_in_order_and_told_again_until_they_are_forgotten(a
 
 fn rule_14_a_message_that_was_withdrawn_does_not_begin(a: &dyn EventStore, b: &dyn EventStore) {
     let (owner, other) = two(a, b);
-    let [withdrawn, begun, own] = [1, 2, 3].map(|number| Log::new("s", number));
+    let [withdrawn, begun, own, mut written, ended] = [1, 2, 3, 4, 5].map(|number| Log::new("s", number));
     for log in [&withdrawn, &begun] {
         other.post(log, b"message").expect("rule 14: it waits");
     }
@@ -130,6 +130,16 @@ fn rule_14_a_message_that_was_withdrawn_does_not_begin(a: &dyn EventStore, b: &d
         assert_eq!(other.withdraw(&begun, b"late"), Ok(false), "rule 14 (O5): it has begun");
     }
     assert_eq!(other.withdraw(&own, b"late"), Ok(false), "rule 14: it is no answer to a message");
+    // As an owner writes them again that a store has forgotten together with its take.
+    for log in [&written, &ended] {
+        other.post(log, b"message").expect("rule 14: it waits");
+    }
+    owner.push(&mut written, &[progress("a")]);
+    assert_eq!(owner.finish(&ended, b"end"), Ok(()));
+    for log in [&written, &ended] {
+        assert_eq!(other.withdraw(log, b"late"), Ok(false), "rule 14: its owner writes its log");
+    }
+    written.assert_stored(&other, 0, "rule 14: its owner writes its log");
     let tail = other.log(&begun).map(|log| log.page.tail);
     assert_eq!(tail, Some(Some(Bytes::from_static(b"end"))), "rule 14: it has the end that its owner gave it");
     assert_eq!(other.withdraw(&Log::new("s", 9), b"end"), Err(StoreError::Gone), "rule 14");

@@ -300,7 +300,9 @@ impl EventStore for MemoryStore {
         let shard = &mut *guard;
         let Some(logs) = shard.sessions.get_mut(&key.session) else { return Answer::Now(Err(StoreError::Gone)) };
         let Some(log) = logs.streams.get_mut(&key.nonce) else { return Answer::Now(Err(StoreError::Gone)) };
-        let Some(Posted::Waits(number)) = log.posted else { return Answer::ok(log.posted == Some(Posted::Withdrawn)) };
+        let Some(Posted::Waits(number)) = log.posted.filter(|_| log.head() == 0 && log.finished.is_none()) else {
+            return Answer::ok(log.posted == Some(Posted::Withdrawn));
+        };
         log.posted = Some(Posted::Withdrawn);
         log.tail = Some(end.clone());
         log.bytes += end.len();

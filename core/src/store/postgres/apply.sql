@@ -234,7 +234,7 @@ BEGIN
             END IF;
 
         ELSIF r.kind = 8 THEN -- withdraw
-            IF st.finished IS NULL THEN
+            IF st.head = 0 AND st.finished IS NULL THEN
                 DELETE FROM {ns}.message WHERE session = se.id AND stream = st.id AND NOT is_taken RETURNING bytes INTO t;
                 IF FOUND THEN
                     added_bytes := octet_length(r.tail);

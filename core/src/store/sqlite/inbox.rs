@@ -70,9 +70,11 @@ impl Batch<'_> {
         let db = self.db;
         let Some(before) = self.row(key)?.copied() else { return Ok(Err(StoreError::Gone)) };
         let mut delete = db.prepare_cached(
-            "DELETE FROM message WHERE number = (SELECT message FROM stream WHERE id = ?1) AND taken = 0 RETURNING bytes",
+            "DELETE FROM message WHERE number = (SELECT message FROM stream WHERE id = ?1) AND taken = 0 AND ?2 RETURNING bytes",
         )?;
-        let Some(freed) = delete.query_row(params![before.id], |row| row.get::<_, i64>(0)).optional()? else {
+        let may_wait = before.head == 0 && before.finished.is_none();
+        let freed = delete.query_row(params![before.id, may_wait], |row| row.get::<_, i64>(0)).optional()?;
+        let Some(freed) = freed else {
             let mut select = db.prepare_cached("SELECT withdrawn FROM stream WHERE id = ?1")?;
             return select.query_row(params![before.id], |row| row.get(0)).map(Ok);
         };

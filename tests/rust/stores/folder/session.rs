@@ -318,7 +318,7 @@ impl Session {
     /// Ends the log of a message that still waits. Returns whether the message is withdrawn.
     pub(super) fn withdraw(&mut self, nonce: StreamNonce, end: &Bytes) -> Result<bool, StoreError> {
         let log = self.logs.get_mut(&nonce.hex()).ok_or(StoreError::Gone)?;
-        if log.waits() {
+        if log.waits() && log.head == 0 && log.ended.is_none() {
             (log.posted, log.message) = (Some(Posted::Withdrawn), None);
             (log.tail, log.ended) = (Some(Raw::from(end)), Some(now()));
         }

@@ -79,7 +79,7 @@ function ops.W()
   if not m then
     return {GONE}
   end
-  if waits(m) then
+  if waits(m) and m.h == 0 and not m.f then
     forget_messages(m.i, m.i)
     m.i = 0
     call('HSET', m.key, 'i', 0)
