@@ -59,7 +59,9 @@ impl World {
 
     fn close_reader_elsewhere(&mut self, stream: usize, hold_ms: Option<u64>) {
         let known = &self.streams[stream];
-        let Some(request) = known.request.filter(|_| !known.is_answered).map(RequestId::integer) else { return };
+        // Where another owner began it once more, its client has a cursor into what the store has lost.
+        let is_checked = !known.is_answered && known.begun < 2;
+        let Some(request) = known.request.filter(|_| is_checked).map(RequestId::integer) else { return };
         let Some((home, handle)) = self.sessions[known.session].home.clone() else { return };
         if handle.has_ended() || handle.find_request(&request).is_none() {
             return;
