@@ -170,6 +170,8 @@ impl World {
                 if let Asked::Call(_) = asked {
                     let Reader { stream, session, .. } = self.readers[at];
                     self.streams[stream].begun_by = Some(self.sessions[session].generation);
+                    // Its first append may have told that the session is another process's.
+                    self.note_fenced();
                 }
             }
             Err(refusal) => {

@@ -142,7 +142,7 @@ impl World {
     }
 
     /// What an owner runs that another process took for gone ends, also what that process does not know of.
-    fn note_fenced(&mut self) {
+    pub(crate) fn note_fenced(&mut self) {
         for at in 0..self.sessions.len() {
             let Session { name, home, is_fenced, .. } = &self.sessions[at];
             let has_ended = home.as_ref().is_some_and(|(_, handle)| handle.has_ended());
