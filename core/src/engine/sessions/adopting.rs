@@ -291,5 +291,7 @@ impl Change<'_> {
             }
         }
         running.iter().for_each(|log| self.end_running(epoch, (log, SynthesizedEnd::OwnerLost)));
+        // The store may have been set back since it told what ran, and before it had somebody here to tell that.
+        self.state.wants_stock = true;
     }
 }
