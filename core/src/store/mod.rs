@@ -267,8 +267,9 @@ pub trait EventStore: Send + Sync {
 
     /// Writes to a log: creates it, adds events at its end, ends it, all at once or not at all.
     ///
-    /// [`StoreError::Gone`] where there is no such session or log, or it has ended. [`StoreError::Fenced`] where the session
-    /// has another epoch.
+    /// The message that the log answers waits no more, should it still wait: a store that was set back may have forgotten that
+    /// it was taken. [`StoreError::Gone`] where there is no such session or log, or it has ended. [`StoreError::Fenced`] where
+    /// the session has another epoch.
     fn append(&self, now: Ms, key: &StreamKey, epoch: Epoch, append: &Append, ticket: &Ticket) -> Answer<()>;
 
     /// Nobody waits for this operation any more: it took too long. What can be called off is called
@@ -293,8 +294,7 @@ pub trait EventStore: Send + Sync {
     fn take(&self, session: &str, epoch: Epoch, after: u64, ticket: &Ticket) -> Answer<Vec<Mail>>;
 
     /// Nobody is to begin this message, if nobody has taken it yet: its log ends with this payload, that is not in it. Returns
-    /// whether the message is withdrawn, also where it was before. One whose log has anything has begun, whatever a store that
-    /// was set back says of the message. [`StoreError::Gone`] where there is no such session or log.
+    /// whether the message is withdrawn, also where it was before. [`StoreError::Gone`] where there is no such session or log.
     fn withdraw(&self, now: Ms, key: &StreamKey, end: &Bytes, ticket: &Ticket) -> Answer<bool>;
 
     /// The owner lets the session go: anybody may take it over at once. Session and logs stay, with their epoch.

@@ -54,6 +54,13 @@ impl Inbox {
         self.post(nonce).is_some_and(|post| post.withdrawn.is_some())
     }
 
+    /// The owner writes the answer of a message: it has it, should the store have forgotten that.
+    pub(crate) fn answered(&mut self, nonce: &Nonce, now: Ms) {
+        for post in self.0.iter_mut().filter(|post| post.nonce == *nonce && post.waits()) {
+            (post.taken, post.forgotten) = (Some(now), Some(now));
+        }
+    }
+
     pub(crate) fn has_new_owner(&mut self, now: Ms) {
         self.0.iter_mut().filter(|post| post.is_told()).for_each(|post| post.forgotten = Some(now));
     }
@@ -137,9 +144,7 @@ impl Sea {
         let known = self.sessions.get_mut(&key.session).ok_or(StoreError::Gone)?;
         let log = known.logs.get_mut(&key.nonce.0).ok_or(StoreError::Gone)?;
         let post = known.inbox.0.iter_mut().find(|post| post.nonce == key.nonce.0 && !post.is_gone);
-        let is_empty =
-            log.head() == 0 && (!log.is_finished() || post.as_ref().is_some_and(|post| post.withdrawn.is_some()));
-        let Some(post) = post.filter(|post| post.taken.is_none() && is_empty) else {
+        let Some(post) = post.filter(|post| post.taken.is_none()) else {
             self.count("messages withdrawn too late");
             return Ok(false);
         };

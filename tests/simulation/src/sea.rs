@@ -343,6 +343,7 @@ impl Sea {
         log.add(new, Version { at: now, head, chain, finished, tail, paced });
         let trimmed = log.trim(max);
         let followers = log.followers.clone();
+        known.inbox.answered(&key.nonce.0, now);
         if end.is_some() && epoch.number > 1 {
             self.count("logs ended by heirs");
         }

@@ -130,7 +130,7 @@ fn rule_14_a_message_that_was_withdrawn_does_not_begin(a: &dyn EventStore, b: &d
         assert_eq!(other.withdraw(&begun, b"late"), Ok(false), "rule 14 (O5): it has begun");
     }
     assert_eq!(other.withdraw(&own, b"late"), Ok(false), "rule 14: it is no answer to a message");
-    // As an owner writes them again that a store has forgotten together with its take.
+    // As an owner writes them again after the store has forgotten that they were taken.
     for log in [&written, &ended] {
         other.post(log, b"message").expect("rule 14: it waits");
     }
@@ -140,6 +140,8 @@ fn rule_14_a_message_that_was_withdrawn_does_not_begin(a: &dyn EventStore, b: &d
         assert_eq!(other.withdraw(log, b"late"), Ok(false), "rule 14: its owner writes its log");
     }
     written.assert_stored(&other, 0, "rule 14: its owner writes its log");
+    assert!(running(&owner).contains(&written.key.nonce), "rule 14: it runs");
+    assert_eq!(taken(&owner, 0), [], "rule 14: it does not begin again");
     let tail = other.log(&begun).map(|log| log.page.tail);
     assert_eq!(tail, Some(Some(Bytes::from_static(b"end"))), "rule 14: it has the end that its owner gave it");
     assert_eq!(other.withdraw(&Log::new("s", 9), b"end"), Err(StoreError::Gone), "rule 14");

@@ -174,6 +174,13 @@ impl MemoryStore {
                 add(&self.held.events, append.events.len());
             }
         }
+        let waited = match log.posted {
+            Some(Posted::Waits(number)) => {
+                log.posted = Some(Posted::Taken);
+                Some(number)
+            }
+            _ => None,
+        };
         log.paced = append.paced.unwrap_or(log.paced);
         let is_answered = append.events.last().is_some_and(|last| last.kind == EventKind::Terminal);
         if is_answered || append.end.is_some() {
@@ -187,6 +194,9 @@ impl MemoryStore {
         log.bytes += added;
         logs.bytes += added;
         add(&self.held.bytes, added);
+        if let Some(number) = waited {
+            self.forget_waiting(logs, number);
+        }
         self.trim_stream(now, logs, key.nonce);
         self.trim_session(shard, key);
         Ok(())
@@ -300,9 +310,7 @@ impl EventStore for MemoryStore {
         let shard = &mut *guard;
         let Some(logs) = shard.sessions.get_mut(&key.session) else { return Answer::Now(Err(StoreError::Gone)) };
         let Some(log) = logs.streams.get_mut(&key.nonce) else { return Answer::Now(Err(StoreError::Gone)) };
-        let Some(Posted::Waits(number)) = log.posted.filter(|_| log.head() == 0 && log.finished.is_none()) else {
-            return Answer::ok(log.posted == Some(Posted::Withdrawn));
-        };
+        let Some(Posted::Waits(number)) = log.posted else { return Answer::ok(log.posted == Some(Posted::Withdrawn)) };
         log.posted = Some(Posted::Withdrawn);
         log.tail = Some(end.clone());
         log.bytes += end.len();

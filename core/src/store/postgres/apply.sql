@@ -40,6 +40,7 @@ DECLARE
     is_there boolean;
     added bigint;
     added_bytes bigint;
+    freed bigint;
     ended bigint;
     verdict smallint;
     -- Who is to be told of the write.
@@ -113,6 +114,9 @@ BEGIN
                         INSERT INTO {ns}.event VALUES (st.id, 0, now_ms, 0, 0, true, r.about);
                     END IF;
                 ELSE
+                    IF st.head = 0 THEN
+                        d_bytes := d_bytes - {ns}.forget_waiting(se.id, st.id);
+                    END IF;
                     UPDATE {ns}.stream SET
                         head = head + added, chain = CASE WHEN is_there THEN chain ELSE r.c END,
                         events = events + added, bytes = bytes + added_bytes,
@@ -234,14 +238,14 @@ BEGIN
             END IF;
 
         ELSIF r.kind = 8 THEN -- withdraw
-            IF st.head = 0 AND st.finished IS NULL THEN
-                DELETE FROM {ns}.message WHERE session = se.id AND stream = st.id AND NOT is_taken RETURNING bytes INTO t;
-                IF FOUND THEN
+            IF st.finished IS NULL THEN
+                freed := {ns}.forget_waiting(se.id, st.id);
+                IF freed > 0 THEN
                     added_bytes := octet_length(r.tail);
                     INSERT INTO {ns}.event VALUES (st.id, -1, now_ms, 0, 0, true, r.tail);
                     UPDATE {ns}.stream SET finished = now_ms, is_withdrawn = true, bytes = bytes + added_bytes
                     WHERE id = st.id RETURNING * INTO st;
-                    touched := touched || st.id; d_bytes := d_bytes + added_bytes - t.bytes;
+                    touched := touched || st.id; d_bytes := d_bytes + added_bytes - freed;
                 END IF;
             END IF;
             verdict := CASE WHEN st.id IS NULL THEN 1 WHEN st.is_withdrawn THEN 0 ELSE 7 END;

@@ -43,6 +43,15 @@ BEGIN
     RETURN freed;
 END $$;
 
+-- Forgets the message that a log is the answer of, if that waits. Returns its bytes, of which it has some.
+CREATE FUNCTION {ns}.forget_waiting(session_id bigint, stream_id bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    freed bigint;
+BEGIN
+    DELETE FROM {ns}.message WHERE session = session_id AND stream = stream_id AND NOT is_taken RETURNING bytes INTO freed;
+    RETURN coalesce(freed, 0);
+END $$;
+
 -- The owner has the first messages from now on. Those that it had already are before all that wait.
 CREATE FUNCTION {ns}.take(write integer, session_id bigint, at_most bigint) RETURNS SETOF {ns}.found LANGUAGE plpgsql AS $$
 DECLARE

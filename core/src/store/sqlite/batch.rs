@@ -205,9 +205,9 @@ impl<'a> Batch<'a> {
             Ok(session) => session,
             Err(error) => return Ok(Err(error)),
         };
-        let before = match self.row(key)?.copied() {
-            Some(row) => row,
-            None if append.first == 1 => self.create(session, key, &append.about, None)?,
+        let (before, is_there) = match self.row(key)?.copied() {
+            Some(row) => (row, true),
+            None if append.first == 1 => (self.create(session, key, &append.about, None)?, false),
             None => return Ok(Err(StoreError::Gone)),
         };
         let (head, chain) = (before.head.cast_unsigned(), before.chain.cast_unsigned());
@@ -217,6 +217,9 @@ impl<'a> Batch<'a> {
             Ok(Verdict::Nothing) => return Ok(Ok(())),
             Ok(Verdict::Rest) => {}
             Ok(Verdict::All) => self.insert(&mut row, append)?,
+        }
+        if is_there && head == 0 {
+            self.forget_waiting(&row)?;
         }
         let is_answered = append.events.last().is_some_and(|last| last.kind == EventKind::Terminal);
         if is_answered || append.end.is_some() {

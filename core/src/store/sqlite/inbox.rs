@@ -6,7 +6,7 @@ use bytes::Bytes;
 use rusqlite::{OptionalExtension, Result, params};
 
 use super::LOG_OVERHEAD;
-use super::batch::{Batch, Reply, position, signed};
+use super::batch::{Batch, Reply, Row, position, signed};
 use crate::protocol::StreamNonce;
 use crate::store::{Epoch, MAX_TAKEN, Mail, Message, StoreError, StreamKey, check_inbox};
 
@@ -69,23 +69,30 @@ impl Batch<'_> {
     pub(super) fn withdraw(&mut self, key: &StreamKey, end: &Bytes) -> Result<Reply<bool>> {
         let db = self.db;
         let Some(before) = self.row(key)?.copied() else { return Ok(Err(StoreError::Gone)) };
-        let mut delete = db.prepare_cached(
-            "DELETE FROM message WHERE number = (SELECT message FROM stream WHERE id = ?1) AND taken = 0 AND ?2 RETURNING bytes",
-        )?;
-        let may_wait = before.head == 0 && before.finished.is_none();
-        let freed = delete.query_row(params![before.id, may_wait], |row| row.get::<_, i64>(0)).optional()?;
-        let Some(freed) = freed else {
+        if !self.forget_waiting(&before)? {
             let mut select = db.prepare_cached("SELECT withdrawn FROM stream WHERE id = ?1")?;
             return select.query_row(params![before.id], |row| row.get(0)).map(Ok);
-        };
+        }
         let mut update = db.prepare_cached("UPDATE stream SET withdrawn = 1, tail = ?2 WHERE id = ?1")?;
         update.execute(params![before.id, &**end])?;
         let mut row = before;
         row.finished = Some(self.now);
         row.bytes += signed(end.len());
         self.change(key, &before, row);
-        self.count(row.session, 0, 0, -freed);
         Ok(Ok(true))
+    }
+
+    /// Forgets the message that a log is the answer of, if that waits. Whether it did.
+    pub(super) fn forget_waiting(&mut self, log: &Row) -> Result<bool> {
+        let mut delete = self.db.prepare_cached(
+            "DELETE FROM message WHERE number = (SELECT message FROM stream WHERE id = ?1) AND taken = 0 RETURNING bytes",
+        )?;
+        let freed = delete.query_row(params![log.id], |row| row.get::<_, i64>(0)).optional()?;
+        drop(delete);
+        if let Some(freed) = freed {
+            self.count(log.session, 0, 0, -freed);
+        }
+        Ok(freed.is_some())
     }
 
     /// Forgets the messages up to this number that the session's owner has.

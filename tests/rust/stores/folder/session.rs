@@ -180,6 +180,9 @@ impl Log {
         if verdict == Verdict::Nothing {
             return;
         }
+        if self.waits() {
+            (self.posted, self.message) = (Some(Posted::Taken), None);
+        }
         if verdict == Verdict::All {
             self.events.extend(append.events.iter().map(|event| Event::new(event, now)));
             (self.head, self.chain) = (append.last(), append.chain);
@@ -318,7 +321,7 @@ impl Session {
     /// Ends the log of a message that still waits. Returns whether the message is withdrawn.
     pub(super) fn withdraw(&mut self, nonce: StreamNonce, end: &Bytes) -> Result<bool, StoreError> {
         let log = self.logs.get_mut(&nonce.hex()).ok_or(StoreError::Gone)?;
-        if log.waits() && log.head == 0 && log.ended.is_none() {
+        if log.waits() {
             (log.posted, log.message) = (Some(Posted::Withdrawn), None);
             (log.tail, log.ended) = (Some(Raw::from(end)), Some(now()));
         }

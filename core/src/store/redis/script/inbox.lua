@@ -39,6 +39,13 @@ local function forget_messages(first, last)
   end
 end
 
+-- Nobody is to take the message of this log any more: it is begun, or withdrawn (0).
+local function answers(m, is_withdrawn)
+  forget_messages(m.i, m.i)
+  m.i = is_withdrawn and 0 or -m.i
+  call('HSET', m.key, 'i', m.i)
+end
+
 -- take: the number up to which messages that were taken are forgotten
 function ops.I()
   forget_messages('-inf', math.min(number(), taken))
@@ -79,10 +86,8 @@ function ops.W()
   if not m then
     return {GONE}
   end
-  if waits(m) and m.h == 0 and not m.f then
-    forget_messages(m.i, m.i)
-    m.i = 0
-    call('HSET', m.key, 'i', 0)
+  if waits(m) then
+    answers(m, true)
     finish(m, tail)
     save(m)
     keep_finished(m)

@@ -71,6 +71,8 @@ function ops.A(count_of_args)
   end
   if is_new then
     create(m, is_expired, 'a', about)
+  elseif waits(m) then
+    answers(m)
   end
   local kind
   for seq = m.h + 1, last do
