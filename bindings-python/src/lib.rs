@@ -2,6 +2,7 @@
 //! a handle of `tailrope-core`, and every rule about events and cursors is in there.
 
 mod admission;
+mod adopted;
 mod client;
 mod connection;
 mod convert;
@@ -26,6 +27,8 @@ use pyo3::prelude::*;
 mod _native {
     #[pymodule_export]
     use crate::admission::{Admission, Refusal, is_resumable, refusal, unwritable};
+    #[pymodule_export]
+    use crate::adopted::{Adopted, Offer};
     #[pymodule_export]
     use crate::client::{
         ClientOptions, ClientStream, classify, client_refusal, client_takes_answer, client_takes_request,

@@ -12,6 +12,7 @@ use tailrope_core::session::OutgoingKind;
 use tailrope_core::store::{self, HostReplay, HostRequest};
 
 use crate::admission::{Admission, Headers, Refusal, header_pairs};
+use crate::adopted::Offer;
 use crate::connection::Connection;
 use crate::convert::{payload, request_id, to_py_err};
 use crate::posted::{Posted, latin1};
@@ -137,6 +138,11 @@ impl Session {
             false => self.handle.relay(&admission.0, relayed, wake, key.number),
         });
         either(py, self.answer(answer.map(|connection| Connection { connection, key })))
+    }
+
+    /// The host adopts the session of another process, should a message come for it when that is gone.
+    fn offer_adoption(&self, py: Python<'_>, waiters: &Waiters) -> Offer {
+        Offer::new(py, &self.handle, self.dialect, waiters)
     }
 
     /// The host takes what other processes relay to the session, from now on: see `take_posted`.
@@ -272,6 +278,11 @@ impl Session {
         let request = request_id(request)?;
         let ended = calling(py, || self.handle.cancelled(&request));
         Ok(ended)
+    }
+
+    /// After how long without anything the session is idle; None is never.
+    fn set_idle_ms(&self, idle_ms: Option<u64>) {
+        self.handle.set_idle_ms(idle_ms.unwrap_or_default());
     }
 
     /// Milliseconds until the session counts as idle; None while something holds it.

@@ -353,28 +353,46 @@ class Machine:
             self.keep(_native.ClientStream.standalone(self.pool["ClientOptions"][0], now, True))
 
     def relay(self, store: Any, waiters: Any) -> None:
-        """A request that one engine relays to another, at both of them."""
+        """A request that one engine relays to another, at both of them; and sessions that one leaves to the other."""
         here, there = _native.Engine(False, store), _native.Engine(False, _native.open_store(store.address))
-        session = here.open_session("relayed", 2, None, None, waiters)
+        self.keep((here, there))
+        session, found = self.known(here, there, "relayed", waiters)
         session.accept_posted()
-        headers = [*HEADERS, (b"mcp-session-id", b"relayed")]
-        opening = session.admit("POST", headers, json.dumps(INITIALIZE).encode(), False, None, None)
-        assert isinstance(opening, _native.Admission)
-        self.keep((here, there, session, session.open(opening, waiters, False)))
-        result = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "x", "version": "1"}}
-        session.respond(INITIALIZE["id"], json.dumps({"jsonrpc": "2.0", "id": INITIALIZE["id"], "result": result}))
-        headers.append(VERSION)
-        found = told(lambda: there.look_up_session("relayed", "POST", headers, None, None, 2, waiters))
         for number in range(3):
-            call = {"jsonrpc": "2.0", "id": f"r{number}", "method": "tools/call", "params": {"name": "x"}}
-            body = json.dumps(call).encode()
-            admitted = found.admit("POST", headers, body, False, None, None)
-            self.keep(
-                (found, admitted, found.relay(admitted, "POST", headers, body, ["x-own"], "{}", number == 1, waiters))
-            )
+            self.relayed(found, "relayed", number, waiters)
         posted: list[Any] = []
         until(lambda: posted.extend(session.take_posted()) or len(posted) == 3)
         self.keep(posted)
+        self.keep(found.offer_adoption(waiters))
+        for name in ("adopted", "refused"):
+            session, found = self.known(here, there, name, waiters)
+            offer = found.offer_adoption(waiters)
+            session.release()
+            self.relayed(found, name, 0, waiters)
+            adopted = until(lambda: offer.take(waiters))  # noqa: B023
+            self.keep((offer, adopted, adopted.session))
+            if name == "refused":
+                adopted.refuse("internal", "")
+
+    def known(self, here: Any, there: Any, name: str, waiters: Any) -> tuple[Any, Any]:
+        """A session of one engine, and what another one finds of it."""
+        session = here.open_session(name, 2, None, None, waiters)
+        headers = [*HEADERS, (b"mcp-session-id", name.encode())]
+        opening = session.admit("POST", headers, json.dumps(INITIALIZE).encode(), False, None, None)
+        assert isinstance(opening, _native.Admission)
+        self.keep((session, session.open(opening, waiters, False)))
+        result = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "x", "version": "1"}}
+        session.respond(INITIALIZE["id"], json.dumps({"jsonrpc": "2.0", "id": INITIALIZE["id"], "result": result}))
+        headers.append(VERSION)
+        return session, told(lambda: there.look_up_session(name, "POST", headers, None, None, 2, waiters))
+
+    def relayed(self, found: Any, name: str, number: int, waiters: Any) -> None:
+        headers = [*HEADERS, VERSION, (b"mcp-session-id", name.encode())]
+        call = {"jsonrpc": "2.0", "id": f"r{number}", "method": "tools/call", "params": {"name": "x"}}
+        body = json.dumps(call).encode()
+        admitted = found.admit("POST", headers, body, False, None, None)
+        relayed = found.relay(admitted, "POST", headers, body, ["x-own"], "{}", number == 1, waiters)
+        self.keep((found, admitted, relayed))
 
     def run(self, seconds: float, calls: int = 1 << 60, least: int = 0) -> None:
         """Calls for so long, but no more than `calls`, nor fewer than `least` however slow they are."""

@@ -74,8 +74,7 @@ async def test_restart_after_a_kill_keeps_every_stored_event(killed: Line) -> No
     assert results(again) == results(events)
     heard = await peer.resume(standalone[0].id)
     assert logs(await heard.some(1, WAIT_S)) == ["two"]
-    # What takes requests is a session of this process.
-    assert (await peer.call("echo", {"text": "x"})).status == 404
+    assert await peer.ask("echo", {"text": "x"}) == "x"
 
 
 async def test_i13_reader_elsewhere_is_told_when_the_owner_is_gone(killed: Line) -> None:

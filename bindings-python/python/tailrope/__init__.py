@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailrope._errors import ErrorCode, TailropeError
 from tailrope._native import Store, __version__
+from tailrope._options import AdoptedSession
 from tailrope._runtime import drain, open_store, stats
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from tailrope.mcp._status import Status, status
 
 __all__ = [
+    "AdoptedSession",
     "ErrorCode",
     "Status",
     "Store",

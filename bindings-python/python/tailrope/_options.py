@@ -5,13 +5,23 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from tailrope._native import Store
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+
+
+@dataclass(frozen=True)
+class AdoptedSession:
+    """A session that goes on in this process, as the one that had it is gone: see the option `on_adopted`."""
+
+    session_id: str
+    server: Any
+    """The SDK's server that serves it, which is the session manager's `app`."""
 
 
 class StoreOptions(TypedDict, total=False):
@@ -50,6 +60,9 @@ class Options(StoreOptions, total=False):
     authentication and credentials say: docs/security.md. Default none."""
     relayed_headers: Sequence[str]
     """Further headers that handlers see of requests which another process relays: docs/security.md. Default none."""
+    on_adopted: Callable[[AdoptedSession], Any]
+    """Called, and awaited, when a session goes on in this process, before anything of it is served: docs/hosts.md. When
+    it raises, the session is left to other processes. Default none."""
     retry_ms: int
     """How long a client waits before it comes back. Default 3,000."""
     keep_alive_ms: int

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from tailrope._native import HookLog
-    from tailrope._options import StoreOptions
+    from tailrope._options import AdoptedSession, StoreOptions
 
 logger = logging.getLogger("tailrope")
 
@@ -156,6 +156,7 @@ class Runtime:
         options = dict(options)
         self.principal: Callable[[Request], str | None] | None = _checked_principal(options.pop("principal", None))
         self.relayed_headers = _checked_headers(options.pop("relayed_headers", ()))
+        self.on_adopted: Callable[[AdoptedSession], Any] | None = _checked_hook(options.pop("on_adopted", None))
         of_store = {name: value for name, value in options.items() if name in STORE_OPTIONS}
         # The event store that a user wrote, which then holds the events; None where ours does.
         self.host_store = host_store
@@ -245,6 +246,13 @@ def _checked_principal(principal: Any) -> Any:
         msg = f"principal must be a plain function that takes a request and returns a str or None, not {principal!r}"
         raise ValueError(msg)
     return principal
+
+
+def _checked_hook(hook: Any) -> Any:
+    if hook is not None and not callable(hook):
+        msg = f"on_adopted must be a function that takes an AdoptedSession, not {hook!r}"
+        raise ValueError(msg)
+    return hook
 
 
 def _checked_headers(names: Any) -> list[str]:

@@ -6,7 +6,8 @@ server is made resumable; manager is for the flavour lowlevel), cap (events per 
 of all in the example's), retry_ms, late (install() comes after the server was made), around (see around.py), server
 (uvicorn, hypercorn), loop (asyncio, uvloop), log (level of the logger `tailrope`), servers (several in one process,
 by path, each with the options of its `resumable()`, or none), own_auth (what the header `x-test-user` says in
-JSON is what the host's authentication left, and the option `principal` reads `x-test-name`), and those of the
+JSON is what the host's authentication left, and the option `principal` reads `x-test-name`), on_adopted (what the
+option of this name does beside marking the session: raises_until a gate is open, waits_for one), and those of the
 builders in flavors.py.
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import json
 import logging
 import socket
@@ -83,6 +85,15 @@ def build(flavor: str, transport: str, options: dict[str, Any]) -> App:
     return controlled(app)
 
 
+async def adopted(session: Any, raises_until: str | None = None, waits_for: str | None = None) -> None:
+    CONTROL.mark(f"adopted {session.session_id} {session.server.name}")
+    if raises_until is not None and not CONTROL.is_open(raises_until):
+        msg = "not yet"
+        raise OSError(msg)
+    if waits_for is not None:
+        await CONTROL.gate(waits_for)
+
+
 def stated_name(request: Any) -> Any:
     return request.headers.get("x-test-name")
 
@@ -102,7 +113,9 @@ class OwnAuth:
 
 def engine(options: dict[str, Any], place: str, retry_ms: int | None) -> dict[str, Any]:
     """The arguments of each way into Tailrope."""
-    named = {"principal": stated_name} if options.get("own_auth") else {}
+    named: dict[str, Any] = {"principal": stated_name} if options.get("own_auth") else {}
+    if "on_adopted" in options:
+        named["on_adopted"] = functools.partial(adopted, **options["on_adopted"])
     paced = {} if retry_ms is None else {"retry_ms": retry_ms}
     return {**paced, "store": place, **named, **options.get("engine", {})}
 

@@ -14,6 +14,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from .control import CONTROL
 from .flavors import Ops, lifespan, seconds
 from .tools import register
 
@@ -68,6 +69,18 @@ def make(ops: Ops) -> Any:
         async def call_v1(name: str, arguments: dict[str, Any]) -> list[Any]:
             return [types.TextContent(type="text", text=await call(server.request_context, name, arguments))]
 
+        @server.set_logging_level()
+        async def level_v1(level: str) -> None:
+            CONTROL.mark(f"level {level}")
+
+        @server.subscribe_resource()
+        async def subscribe_v1(uri: Any) -> None:
+            CONTROL.mark(f"subscribed {uri}")
+
+        @server.unsubscribe_resource()
+        async def unsubscribe_v1(uri: Any) -> None:
+            CONTROL.mark(f"unsubscribed {uri}")
+
         return server
 
     import mcp_types as types_v2
@@ -80,7 +93,27 @@ def make(ops: Ops) -> Any:
         tools = [types_v2.Tool(name=name, input_schema={"type": "object"}) for name in functions]
         return types_v2.ListToolsResult(tools=tools)
 
-    return Server("lab", lifespan=lifespan, on_call_tool=call_v2, on_list_tools=list_v2)
+    async def level_v2(ctx: Any, params: Any) -> Any:
+        CONTROL.mark(f"level {params.level}")
+        return types_v2.EmptyResult()
+
+    async def subscribe_v2(ctx: Any, params: Any) -> Any:
+        CONTROL.mark(f"subscribed {params.uri}")
+        return types_v2.EmptyResult()
+
+    async def unsubscribe_v2(ctx: Any, params: Any) -> Any:
+        CONTROL.mark(f"unsubscribed {params.uri}")
+        return types_v2.EmptyResult()
+
+    return Server(
+        "lab",
+        lifespan=lifespan,
+        on_call_tool=call_v2,
+        on_list_tools=list_v2,
+        on_set_logging_level=level_v2,
+        on_subscribe_resource=subscribe_v2,
+        on_unsubscribe_resource=unsubscribe_v2,
+    )
 
 
 def managed(options: dict[str, Any], store: Any, retry_ms: int | None, ops: Ops) -> Any:

@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from tailrope._errors import TailropeError
 from tailrope._native import Refusal, refusal
-from tailrope.mcp import _hosts, _sdk, _sender
+from tailrope.mcp import _adopting, _hosts, _sdk, _sender
 from tailrope.mcp._answer import write_connection, write_refusal
 from tailrope.mcp._principal import asker
 
@@ -151,6 +151,7 @@ async def _relay(
             return
         opened: Any = session.admit(method, scope["headers"], body, manager.json_response, *who)
         if not isinstance(opened, Refusal):
+            _adopting.offer(runtime, manager, session, here, scope)
             opened = _unparsable(body) or session.relay(
                 opened,
                 method,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tailrope._options import is_disabled
-from tailrope.mcp import _elsewhere, _engage, _sdk
+from tailrope.mcp import _adopting, _elsewhere, _engage, _sdk
 from tailrope.mcp._answer import write_refusal
 
 if TYPE_CHECKING:
@@ -49,12 +49,17 @@ class _Front:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        session_id = _elsewhere.wanted_session(self._manager, scope)
-        runtime = None if session_id is None else self._way.runtime_for(self._manager.event_store)
-        if session_id is not None and runtime is not None:
+        await _adopting.settled(self._manager, scope)
+        while (session_id := _elsewhere.wanted_session(self._manager, scope)) is not None:
+            runtime = self._way.runtime_for(self._manager.event_store)
+            if runtime is None:
+                break
             is_served = await _elsewhere.serve(runtime, self._manager, session_id, scope, receive, send)
             if is_served:
                 return
+            # It may have begun to go on here since it was looked up.
+            if not await _adopting.settled(self._manager, scope):
+                break
         if not await self._steered(scope, receive, send):
             await self._app(scope, receive, send)
 

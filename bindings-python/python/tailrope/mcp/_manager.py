@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager as StockManager
 
 from tailrope._options import MEMORY, Options, is_disabled
-from tailrope.mcp import _engage, _hosts, _status
+from tailrope.mcp import _adopting, _engage, _hosts, _status
 from tailrope.mcp._engage import Way
 from tailrope.mcp._front import Fronted
 from tailrope.mcp._session_server import SessionServer
@@ -44,6 +44,9 @@ class Managing:
             manager.session_idle_timeout = idle_timeout
         if runtime is None or transport is None:
             return transport
+        adoption = _adopting.claim(runtime)
+        if adoption is not None:
+            _rename(manager, transport, adoption.session_id)
         transport.__class__ = _before(StreamableHTTPServerTransport, type(transport))
         transport._tailrope = SessionServer(
             runtime,
@@ -52,6 +55,7 @@ class Managing:
             security_settings=manager.security_settings,
             retry_ms=manager.retry_interval,
             idle_timeout=idle_timeout,
+            adoption=adoption,
         )
         return transport
 
@@ -61,6 +65,14 @@ class Managing:
         _hosts.runs_manager()
         async with cast("Any", super()).run():
             yield
+
+
+def _rename(manager: Any, transport: Any, session_id: str) -> None:
+    """Gives the transport of a new session the id of one that goes on here."""
+    for by_id in (manager._server_instances, getattr(manager, "_session_owners", {})):
+        if transport.mcp_session_id in by_id:
+            by_id[session_id] = by_id.pop(transport.mcp_session_id)
+    transport.mcp_session_id = session_id
 
 
 class StreamableHTTPSessionManager(Managing, StockManager):

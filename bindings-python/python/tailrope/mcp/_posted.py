@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tailrope")
 
-_PLACE = ("app", "asgi", "http_version", "path", "raw_path", "root_path", "scheme", "server")
+PLACE = ("app", "asgi", "http_version", "path", "raw_path", "root_path", "scheme", "server")
 """What a request says of where it came, and nothing of who sent it."""
 
 
@@ -39,13 +39,12 @@ class Posts(Outcomes):
         self._is_delivering = False
         self._place: dict[str, Any] = {}
         self._context = contextvars.copy_context()
-        session.accept_posted()
         super().__init__(server.runtime, session, here)
 
     def note_place(self, scope: Scope) -> None:
         """A request came here: those that are relayed are for the same place."""
         if not self._place:
-            self._place = {name: scope[name] for name in _PLACE if name in scope}
+            self._place = {name: scope[name] for name in PLACE if name in scope}
 
     def _perform(self) -> None:
         self._waiting.extend(self._session.take_posted())
@@ -79,8 +78,15 @@ class Posts(Outcomes):
         if admission.action == "delete":
             server.terminate()
             return
+        rewritten = admission.rewritten
+        body = posted.body if rewritten is None else rewritten
+        if not body:
+            # Nothing of it is for the handlers.
+            session.received(admission)
+            posted.done()
+            return
         try:
-            message = _sdk.parse(posted.body)
+            message = _sdk.parse(body)
         except _sdk.ValidationError as error:
             posted.refuse("invalid_message", str(error))
             return

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from tailrope._native import Admission, Session
     from tailrope._runtime import Loop, Runtime
+    from tailrope.mcp._adopting import Adoption
     from tailrope.mcp._outcomes import Outcomes
 
 logger = logging.getLogger("tailrope")
@@ -47,6 +48,7 @@ class SessionServer:
         security_settings: TransportSecuritySettings | None,
         retry_ms: int | None,
         idle_timeout: float | None,
+        adoption: Adoption | None = None,
     ) -> None:
         self.runtime = runtime
         self._is_terminated = False
@@ -64,19 +66,24 @@ class SessionServer:
         self._inbox = Inbox()
         self._outcomes: Outcomes | None = None
         self._posts: Posts | None = None
+        self._adoption = adoption
 
     @asynccontextmanager
     async def connect(self) -> AsyncGenerator[tuple[Any, Any], None]:
-        """Opens the session: the streams for the SDK's dispatcher."""
+        """Opens the session, or goes on with one that is adopted: the streams for the SDK's dispatcher."""
         runtime = self.runtime
         here = self._here = runtime.here()
         idle_ms = None
         if self._idle_timeout is not None:
             idle_ms = max(round(self._idle_timeout * 1_000), 1)
             self.idle_scope = anyio.CancelScope()
-        session = self._session = runtime.engine.open_session(
-            self.session_id, _sdk.MAJOR, self._retry_ms, idle_ms, here.waiters
-        )
+        if self._adoption is not None:
+            session = self._session = self._adoption.session
+            session.set_idle_ms(idle_ms)
+        else:
+            session = self._session = runtime.engine.open_session(
+                self.session_id, _sdk.MAJOR, self._retry_ms, idle_ms, here.waiters
+            )
         runtime.servers[self.session_id] = self
         _hosts.opened(session, runtime)
         try:
@@ -86,11 +93,15 @@ class SessionServer:
                 self._outcomes = UserStore(runtime, session, here)
             elif runtime.answers_elsewhere:
                 self._outcomes = self._posts = Posts(self, session, here)
+                if self._adoption is None:
+                    session.accept_posted()
             async with Outbox(session, self._outcomes) as outbox:
+                if self._adoption is not None:
+                    outbox.on_response = self._adoption.answered
                 yield self._inbox, outbox
         finally:
             self._inbox.close()
-            _end(session)
+            self._end(session)
             if self._outcomes is not None:
                 self._outcomes.close()
 
@@ -108,7 +119,16 @@ class SessionServer:
         self._is_terminated = True
         self._inbox.close()
         if self._session is not None:
-            _end(self._session)
+            self._end(self._session)
+
+    def _end(self, session: Session) -> None:
+        """Ends the session for its client, unless only this server of it ends."""
+        if self._adoption is not None:
+            self._adoption.refuse("its server has ended")
+        if _hosts.is_leaving():
+            session.release()
+        else:
+            session.end()
 
     def close_connection(self, request_id: int | str, retry_ms: int | None, hold_ms: int | None) -> None:
         if self._session is not None:
@@ -126,6 +146,9 @@ class SessionServer:
         if self._posts is not None:
             self._posts.note_place(scope)
         with self.request():
+            if self._adoption is not None and not self._adoption.is_settled:
+                await self._adoption.perform(self._inbox, scope, receive, send)
+                return
             # Nothing of the request is held on to while its connection is open, for an hour maybe.
             here = self.runtime.here()
             connection = await self._admit(self._session, here, scope, receive, send)
@@ -187,6 +210,9 @@ class SessionServer:
             self._has_place = True
             # The one that gave way for it is to be closed.
             here.arm(self.runtime, self.runtime.engine.due_in_ms())
+        rewritten = admission.rewritten
+        if rewritten is not None:
+            body = rewritten
         opened: Connection | Refusal | None = None
         match admission.action:
             case "call":
@@ -256,6 +282,11 @@ class SessionServer:
             self._session.cancelled(request_id)
 
     async def _message(self, session: Session, admission: Admission, request: Request, body: bytes, send: Send) -> None:
+        if not body:
+            # Nothing of it is for the handlers: see `Admission.rewritten`.
+            session.received(admission)
+            await write_empty(send, admission.status, self._id_header)
+            return
         message = await self._parse(body, send)
         if message is None:
             return
@@ -287,11 +318,3 @@ class SessionServer:
 
     async def _refuse(self, send: Send, fault: str, text: str = "") -> None:
         await write_refusal(send, refusal(_sdk.MAJOR, fault, text), self._id_header)
-
-
-def _end(session: Session) -> None:
-    """Ends the session for its client, unless only this server of it ends."""
-    if _hosts.is_leaving():
-        session.release()
-    else:
-        session.end()

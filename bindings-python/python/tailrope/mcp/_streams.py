@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -14,6 +14,7 @@ from tailrope._errors import TailropeError
 from tailrope.mcp import _sdk
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
     from mcp.shared.message import SessionMessage
@@ -116,6 +117,8 @@ class Outbox:
         self._outcomes = outcomes
         self._closed = False
         self._turned_at = 0.0
+        self.on_response: Callable[[Any], None] | None = None
+        """Told of each response that was sent, by whoever waits for one."""
 
     async def send(self, item: SessionMessage) -> None:
         """Stores one message on the stream that it belongs to.
@@ -134,6 +137,8 @@ class Outbox:
         try:
             if kind is _sdk.RESPONSE:
                 number = session.respond(message.id, payload)
+                if self.on_response is not None:
+                    self.on_response(message)
             else:
                 since_ms = int((time.monotonic() - self._turned_at) * 1_000)
                 related = _sdk.related_request(item)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mcp.server.streamable_http import StreamableHTTPServerTransport as StockTransport
 
 from tailrope._options import is_disabled
-from tailrope.mcp import _engage, _hosts
+from tailrope.mcp import _adopting, _engage, _hosts
 from tailrope.mcp._hooks import Hooks
 from tailrope.mcp._session_server import SessionServer
 
@@ -49,6 +49,9 @@ class StreamableHTTPServerTransport(StockTransport):
             if runtime is None:
                 event_store, retry_interval = self._behind(way, event_store, mcp_session_id, retry_interval)
             else:
+                adoption = _adopting.claim(runtime)
+                if adoption is not None:
+                    mcp_session_id = adoption.session_id
                 self._tailrope = SessionServer(
                     runtime,
                     mcp_session_id,
@@ -56,6 +59,7 @@ class StreamableHTTPServerTransport(StockTransport):
                     security_settings=security_settings,
                     retry_ms=retry_interval,
                     idle_timeout=idle_timeout,
+                    adoption=adoption,
                 )
                 # When the session is idle is for the engine to say (I11).
                 idle_timeout = None

@@ -11,8 +11,8 @@ use crate::protocol::{Kind, Refusal, RequestId, Revision};
 use crate::session::{OutgoingKind, SynthesizedEnd, end_payload};
 use crate::store::{HostOperation, HostReplay, HostStore, OwnIds};
 use crate::stream::{ConnectionId, Input};
-use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Arc, Weak};
 
 /// An open session. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -20,6 +20,17 @@ pub struct SessionHandle {
     pub(crate) cell: Arc<Cell>,
     /// Where the first connection stands among the others; 0 when it comes now.
     arrival: Arc<AtomicU64>,
+}
+
+/// A session that is not held: the engine may forget it.
+#[derive(Clone, Debug)]
+pub struct WeakSession(Weak<Cell>);
+
+impl WeakSession {
+    /// The session, where the engine or somebody else still has it.
+    pub fn upgrade(&self) -> Option<SessionHandle> {
+        self.0.upgrade().map(SessionHandle::new)
+    }
 }
 
 impl SessionHandle {
@@ -34,6 +45,11 @@ impl SessionHandle {
 
     pub(crate) fn arrival(&self) -> Option<ConnectionId> {
         Some(self.arrival.swap(0, Ordering::Relaxed)).filter(|arrival| *arrival != 0)
+    }
+
+    /// The session, without holding it.
+    pub fn downgrade(&self) -> WeakSession {
+        WeakSession(Arc::downgrade(&self.cell))
     }
 
     /// The session's id.

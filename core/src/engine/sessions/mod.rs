@@ -19,7 +19,7 @@ pub(crate) mod ticking;
 pub(crate) mod timers;
 
 pub use adopting::Adopted;
-pub use handle::SessionHandle;
+pub use handle::{SessionHandle, WeakSession};
 pub use looking_up::LookUp;
 pub use messages::{OutgoingMessage, SendOutcome, Sent};
 pub use posted::Posted;
