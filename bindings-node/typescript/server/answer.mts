@@ -26,14 +26,14 @@ const RETRY_AFTER_BIT = 20;
 export abstract class Answer implements OpenAnswer, Waiter {
   /** Whether the runtime will call `pump` anyway. */
   scheduled = false;
-  #connection: Connection;
+  /** Until the answer is over: who keeps the exchange keeps nothing of the session. */
+  #connection: Connection | undefined;
   #session: AnswerContext;
   #headFirst: boolean;
   #opened = false;
   #started = false;
   #full = false;
   #patience: NodeJS.Timeout | undefined;
-  #over = false;
   #done: Resolvers<void> | undefined;
 
   /** With `headFirst` the head does not wait for the first bytes. */
@@ -83,7 +83,7 @@ export abstract class Answer implements OpenAnswer, Waiter {
   get done(): Promise<void> {
     if (this.#done === undefined) {
       this.#done = withResolvers<void>();
-      if (this.#over) {
+      if (this.#connection === undefined) {
         this.#done.resolve();
       }
     }
@@ -106,7 +106,7 @@ export abstract class Answer implements OpenAnswer, Waiter {
   }
 
   #pump(): void {
-    while (!this.#full && !this.#over) {
+    while (!this.#full && this.#connection !== undefined) {
       const { head, data, end, waitMs } = this.#connection.poll(PAGE_BYTES);
       if (end) {
         this.#finish(head, data);
@@ -114,7 +114,7 @@ export abstract class Answer implements OpenAnswer, Waiter {
       }
       // Most answers are known at once and need nobody to watch over them.
       const isFirst = !this.#opened;
-      if (isFirst && !this.#open()) {
+      if (isFirst && !this.#open(this.#connection)) {
         return;
       }
       if (data) {
@@ -141,14 +141,14 @@ export abstract class Answer implements OpenAnswer, Waiter {
     }
   }
 
-  #open(): boolean {
+  #open(connection: Connection): boolean {
     this.#opened = true;
     if (!this.open()) {
       this.lost();
       return false;
     }
     this.#session.open.add(this);
-    this.#session.runtime.wait(this.#connection.key, this);
+    this.#session.runtime.wait(connection.key, this);
     return true;
   }
 
@@ -182,7 +182,7 @@ export abstract class Answer implements OpenAnswer, Waiter {
   }
 
   #cut(): void {
-    if (!this.#over) {
+    if (this.#connection !== undefined) {
       this.#end();
       this.fail(new Error('the reader took nothing for too long'));
       this.#done?.resolve();
@@ -194,7 +194,7 @@ export abstract class Answer implements OpenAnswer, Waiter {
     this.#full = false;
     clearTimeout(this.#patience);
     this.#patience = undefined;
-    if (!this.#over) {
+    if (this.#connection !== undefined) {
       this.#session.runtime.schedule(this);
     }
   }
@@ -206,23 +206,25 @@ export abstract class Answer implements OpenAnswer, Waiter {
 
   /** The peer is gone. */
   lost(): void {
-    if (!this.#over) {
+    if (this.#connection !== undefined) {
       this.#end();
       this.#done?.resolve();
     }
   }
 
   #end(): void {
+    const connection = this.#connection;
     this.#release();
-    this.#connection.lost();
+    connection?.lost();
   }
 
   #release(): void {
-    this.#over = true;
-    if (this.#opened) {
+    const connection = this.#connection;
+    this.#connection = undefined;
+    if (this.#opened && connection !== undefined) {
       clearTimeout(this.#patience);
       this.#session.open.delete(this);
-      this.#session.runtime.forget(this.#connection.key);
+      this.#session.runtime.forget(connection.key);
       this.release();
     }
   }
