@@ -6,6 +6,7 @@
 //! thread and do nothing else to it.
 
 mod admission;
+mod adopted;
 mod client;
 mod connection;
 mod convert;

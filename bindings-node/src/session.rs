@@ -12,6 +12,7 @@ use tailrope_core::session::OutgoingKind;
 use tailrope_core::store::{HostReplay, HostRequest};
 
 use crate::admission::{Admission, Asker, Head, JsBody, Refusal, body_bytes};
+use crate::adopted::Offer;
 use crate::connection::Connection;
 use crate::convert::{JsRequestId, Result, invalid, number, payload, request_id, to_js_error};
 use crate::posted::Posted;
@@ -172,6 +173,13 @@ impl Session {
         let relay = if json_response { SessionHandle::relay_json } else { SessionHandle::relay };
         let opened = relay(&self.handle, &admission.0, relayed, self.waiters.wake(), u64::from(key));
         Ok(self.opened(env, key, opened))
+    }
+
+    /// Adopts the session here, should a request be relayed to it when its owner is gone. The last offer for a session counts.
+    /// What this wakes is told by the next call, when the host waits for the offer.
+    #[napi(catch_unwind)]
+    pub fn offer_adoption(&self) -> Offer {
+        Offer::new(&self.handle, &self.id, self.dialect, &self.versions, &self.waiters)
     }
 
     /// From now on `takePosted` is called whenever the session's key is woken.

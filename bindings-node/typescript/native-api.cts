@@ -204,6 +204,11 @@ export declare class Session {
    * With `jsonResponse` a call is answered with JSON.
    */
   relay(admission: Admission, body: Body, travelling: Travelling, jsonResponse: boolean): Connection | Refusal;
+  /**
+   * Adopts the session here, should a request be relayed to it when its owner is gone. The last offer for a session counts.
+   * What this wakes is told by the next call, when the host waits for the offer.
+   */
+  offerAdoption(): Offer;
   /** From now on `takePosted` is called whenever the session's key is woken. */
   acceptPosted(): void;
   /** What other processes relayed to the session, in the order in which it came. */
@@ -275,6 +280,34 @@ export declare class Posted {
   done(): void;
   /** The host does not take the request: see the core's `Fault`. */
   refuse(fault: string): void;
+}
+
+/** The host adopts a session of another process, should that be gone. Holds nothing of the session. */
+export declare class Offer {
+  private constructor();
+  /** What the waiters know it as. It is woken when `take` has something, or `isOver` has changed. */
+  get key(): number;
+  /** Whether it counts no more: the session is not looked at here any longer, or there is a later offer. */
+  get isOver(): boolean;
+  /** The session, once, where it is this process's from now on; null where it is not. */
+  take(): Adopted | null;
+}
+
+/**
+ * A session that is this process's. Its host builds the server, gives that the `replay`, and then accepts what waits; or it
+ * refuses.
+ */
+export declare class Adopted {
+  private constructor();
+  /** The session, as one that was opened here. */
+  session(): Session;
+  /** The messages that the server is given first, in this order. Their answers go nowhere. */
+  get replay(): string[];
+  /**
+   * The host cannot go on with the session: it is released, and what waits is answered with the core's `Fault`. `why` is for
+   * the server's log.
+   */
+  refuse(fault: string, why: string): void;
 }
 
 /** A log by the names that an SDK gives its streams. */

@@ -51,7 +51,9 @@ if (loaded === undefined) {
 export const { ClientOptions, ClientStream, Engine, Refusal, Store, probe } = loaded;
 
 export type Admission = api.Admission;
+export type Adopted = api.Adopted;
 export type LookUp = api.LookUp;
+export type Offer = api.Offer;
 export type Asker = api.Asker;
 export type Body = api.Body;
 export type ClientOptions = api.ClientOptions;

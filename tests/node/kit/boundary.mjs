@@ -332,7 +332,7 @@ class Machine {
     }
   }
 
-  /** A session that lives elsewhere, with requests on their way, and what has come of them where it lives. */
+  /** Sessions that live elsewhere, with requests on their way, and what has come of them. */
   async relay() {
     const nothing = () => {};
     const place = `sqlite:${join(this.folder, `relay-${threadId}.db`)}`;
@@ -340,28 +340,58 @@ class Machine {
       const engine = new Engine(new Store(place, {}), {}, nothing, nothing, () => engine.flush());
       return this.keep(engine);
     });
-    const turn = () => new Promise((resolve) => setImmediate(resolve));
-    const head = { ...HEAD, method: 'POST', sessionId: 'relayed' };
-    const here = this.keep(owner.openSession('relayed', null, 2, ['2025-11-25'], null));
-    here.acceptPosted();
-    const opening = { ...head, sessionId: undefined };
-    here.open(owner.admit(opening, JSON.stringify(INITIALIZE), false, 2, ['2025-11-25']), false);
-    here.respond(0, JSON.stringify({ jsonrpc: '2.0', id: 0, result: {} }));
-    for (let there = false; there === false; await turn()) {
-      const look_up = this.keep(other.lookUpSession('relayed', head, 2, ['2025-11-25']));
-      for (there = null; there === null; await turn()) {
-        there = look_up.take();
-      }
-      if (there !== false) {
-        this.keep(there);
-        for (const id of [1, 2, 3]) {
-          const body = JSON.stringify({ jsonrpc: '2.0', id, method: 'tools/call', params: { name: 'x' } });
-          this.keep(there.relay(there.admit(head, body, false), body, this.travelling('POST'), id === 3));
+    const turn = () => {
+      // What was not told is looked for.
+      other.tick();
+      return new Promise((resolve) => setImmediate(resolve));
+    };
+    const call = (there, name, id) => {
+      const body = JSON.stringify({ jsonrpc: '2.0', id, method: 'tools/call', params: { name: 'x' } });
+      const admission = there.admit({ ...HEAD, method: 'POST', sessionId: name }, body, false);
+      this.keep(there.relay(admission, body, this.travelling('POST'), id === 3));
+    };
+    const [relayed, adopted, refused] = await Promise.all(
+      ['relayed', 'adopted', 'refused'].map(async (name) => {
+        const head = { ...HEAD, method: 'POST', sessionId: name };
+        const here = this.keep(owner.openSession(name, null, 2, ['2025-11-25'], null));
+        const opening = owner.admit({ ...head, sessionId: undefined }, JSON.stringify(INITIALIZE), false, 2, [
+          '2025-11-25',
+        ]);
+        here.open(opening, false);
+        here.respond(0, JSON.stringify({ jsonrpc: '2.0', id: 0, result: { protocolVersion: '2025-11-25' } }));
+        for (;;) {
+          const look_up = this.keep(other.lookUpSession(name, head, 2, ['2025-11-25']));
+          let there = null;
+          for (; there === null; await turn()) {
+            there = look_up.take();
+          }
+          if (there !== false) {
+            return { here, there: this.keep(there), name };
+          }
         }
-      }
+      }),
+    );
+    relayed.here.acceptPosted();
+    for (const id of [1, 2, 3]) {
+      call(relayed.there, relayed.name, id);
     }
     for (let come = 0; come < 3; await turn()) {
-      come += this.keep(here.takePosted()).length;
+      come += this.keep(relayed.here.takePosted()).length;
+    }
+    // An owner that drains leaves its sessions to others.
+    owner.drain(5);
+    for (const { here, there, name } of [adopted, refused]) {
+      here.end();
+      const offer = this.keep(there.offerAdoption());
+      call(there, name, 1);
+      let taken = null;
+      for (; taken === null; await turn()) {
+        taken = offer.take();
+      }
+      this.keep([taken, taken.session()]);
+      if (name === 'refused') {
+        taken.refuse('internal', 'no reason');
+      }
     }
   }
 
@@ -413,7 +443,9 @@ class Machine {
 }
 
 const KINDS = new Set(
-  'ClientStream Session HookLog Engine LookUp Refusal Store Admission ClientOptions Connection Posted'.split(' '),
+  'ClientStream Session HookLog Engine LookUp Refusal Store Admission ClientOptions Connection Posted Offer Adopted'.split(
+    ' ',
+  ),
 );
 const TIMED = ['now', 'jitter'];
 const MAKERS = {
@@ -452,6 +484,7 @@ const METHODS = {
   'Posted.admit': ['session', 'bool'],
   begin: ['admission'],
   refuse: ['fault'],
+  'Adopted.refuse': ['fault', 'text'],
   dispatched: ['admission'],
   setKeepAliveMs: ['number'],
   unwritable: ['request'],
