@@ -34,7 +34,8 @@ function buildServer() {
 
 async function work() {
   configure({ store: await openStore(process.env.STORE ?? 'sqlite:events.db') });
-  // Makes a server for each session that is opened here. A request for a session of another worker is relayed to that one.
+  // Makes a server for each session that is opened here. A request for a session of another worker is relayed to that one; when
+  // that one is gone, the session goes on here with a server of its own.
   const router = createSessionRouter(buildServer);
   process.once('SIGTERM', async () => {
     await drain();

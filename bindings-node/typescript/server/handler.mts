@@ -19,7 +19,7 @@ import { runtimeFor } from '../store/event-store.mjs';
 import type { Exchange, Handlers } from './exchange.mjs';
 import type { PrincipalOption } from './principal.mjs';
 import { writeRefusal } from './refusal.mjs';
-import { faces, SessionRouter } from './router.mjs';
+import { type AdoptingOptions, faces, SessionRouter } from './router.mjs';
 import type { NodeHandler, WebSdk } from './sdk.mjs';
 import { isStock } from './seam.mjs';
 
@@ -38,10 +38,14 @@ const LIST_CHANGES: { [Kind in ServerEvent['kind']]?: ListChange } = {
 type HandlerSdk = WebSdk<McpRequestContext> &
   Pick<typeof server, 'classifyInboundRequest' | 'createMcpHandler' | 'isJsonContentType'>;
 
+/** What a factory makes. */
+type Made = Awaited<ReturnType<McpServerFactory>>;
+
 /** The options of the SDK's `createMcpHandler`, and those of the transport that serves the sessions. */
 export interface ResumableMcpHandlerOptions
   extends Omit<CreateMcpHandlerOptions, 'legacy'>,
     PrincipalOption,
+    AdoptingOptions<Made>,
     Pick<
       WebStandardStreamableHTTPServerTransportOptions,
       | 'enableJsonResponse'
@@ -79,8 +83,6 @@ export function resumableHandler(sdk: HandlerSdk) {
     return new Handler(factory, options, sdk).faces();
   };
 }
-
-type Made = Awaited<ReturnType<McpServerFactory>>;
 
 class Handler {
   #sdk: HandlerSdk;

@@ -13,7 +13,7 @@ import type { JSONRPCMessage, RequestId, RequestInfo } from '@modelcontextprotoc
 import { EventStore as Events, type ScopedEventStore as ScopedEvents } from '../store/event-store.mjs';
 import type { CloseOptions } from './close.mjs';
 import type { PrincipalOption } from './principal.mjs';
-import { type RouterOf, sessionRouter } from './router.mjs';
+import { type AdoptingOptions, type RouterOf, sessionRouter } from './router.mjs';
 import { sdk } from './sdk-1.30-or-later.mjs';
 import { storedSessionServers } from './stored-sessions.mjs';
 import { type Resumable, resumableNode, resumableWeb } from './transport.mjs';
@@ -58,8 +58,11 @@ export interface OpeningContext {
   requestInfo: RequestInfo;
 }
 
-/** The options of the transports, which each of the router's sessions gets. */
-export interface SessionRouterOptions extends WebStandardStreamableHTTPServerTransportOptions, PrincipalOption {
+/** The options of the transports, which each of the router's sessions gets, and those of the router. */
+export interface SessionRouterOptions<S = ServerOfSession>
+  extends WebStandardStreamableHTTPServerTransportOptions,
+    PrincipalOption,
+    AdoptingOptions<S> {
   /** Gets what was refused, and what failed. */
   onerror?: (error: Error) => void;
 }
@@ -69,11 +72,13 @@ export type SessionRouter<S> = RouterOf<S, AuthInfo>;
 /**
  * Routes an endpoint's requests to its sessions, in the place of a map of transports by session id. `makeServer` makes the
  * server of each session, when its client opens it. Requests for sessions of other processes are served by an event
- * store that outlives processes. Where `makeServer` or `connect` fails the request is answered with 500, and `onerror` gets the error.
+ * store that outlives processes. A session whose process is gone goes on where the next request for it comes, with a server
+ * that `makeServer` makes there. Where `makeServer` or `connect` fails the request is answered with 500, or with 503 when the
+ * session was to go on, and `onerror` gets the error.
  */
 export const createSessionRouter: <S extends ServerOfSession>(
   makeServer: (context: OpeningContext) => S | Promise<S>,
-  options?: SessionRouterOptions,
+  options?: SessionRouterOptions<S>,
 ) => SessionRouter<S> = sessionRouter(sdk, {
   node: StreamableHTTPServerTransport,
   fetch: WebStandardStreamableHTTPServerTransport,
@@ -123,5 +128,6 @@ export { type ErrorCode, TailropeError } from '../errors.mjs';
 export { type ConfigureOptions, drain, type EngineOptions, type LogLevel, setLog, stats } from '../runtime.mjs';
 export { type Status, status } from '../status.mjs';
 export { openStore, type Store, type StoreOptions } from '../store/open.mjs';
+export type { AdoptedSession } from './adoption.mjs';
 export { type CloseOptions, closeSSEStream, closeStandaloneSSEStream } from './close.mjs';
 export type { Principal } from './principal.mjs';

@@ -3,13 +3,15 @@
 import { randomUUID } from 'node:crypto';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { invalid } from '../errors.mjs';
+import type { Adopted } from '../native.mjs';
+import { type AdoptedSession, Adoption } from './adoption.mjs';
 import { maxBodyBytes } from './body.mjs';
 import type { Exchange, Face, FetchOptions, Handlers } from './exchange.mjs';
 import { type Incoming, NodeExchange } from './node-exchange.mjs';
 import { refusalOf, writeRefusal } from './refusal.mjs';
 import type { Sdk, Server, StockClass, StockTransport, TransportOptions } from './sdk.mjs';
 import { isStock } from './seam.mjs';
-import { StoredSessions } from './stored-sessions.mjs';
+import { type Served, StoredSessions } from './stored-sessions.mjs';
 import { resumableExchange } from './transport.mjs';
 import { WebExchange } from './web-exchange.mjs';
 
@@ -25,8 +27,18 @@ export interface RouterOf<S, AuthInfo> {
   close(): Promise<void>;
 }
 
+/** What routers take beside the options of the transports. */
+export interface AdoptingOptions<S> {
+  /**
+   * Called, and awaited, when a session whose process is gone goes on here: after its new server was told what the client has
+   * told, and before it is given any request. Where it throws, the session is left to other processes.
+   * `onsessioninitialized` is called where the client opened the session, and not again.
+   */
+  onAdopted?: ((session: AdoptedSession<S>) => void | Promise<void>) | undefined;
+}
+
 /** The options of the transports, which each of the router's sessions gets. */
-export interface RouterOptions extends TransportOptions {
+export interface RouterOptions<S> extends TransportOptions, AdoptingOptions<S> {
   /** Gets what was refused, and what failed. */
   onerror?: ((error: Error) => void) | undefined;
 }
@@ -55,7 +67,8 @@ export class SessionRouter<S extends Server, Context> {
   #sdk: Sdk<Context>;
   #makeServer: MakeServer<S, Context>;
   #options: TransportOptions;
-  #onerror: RouterOptions['onerror'];
+  #onerror: RouterOptions<S>['onerror'];
+  #onAdopted: RouterOptions<S>['onAdopted'];
   #maxBodyBytes: number;
   #isStock: boolean;
   #transports: Record<Face, StockClass>;
@@ -63,6 +76,8 @@ export class SessionRouter<S extends Server, Context> {
   #unopened: StockTransport | undefined;
   #stored: StoredSessions;
   #sessions = new Map<string | undefined, { transport: StockTransport; server: S }>();
+  /** The sessions whose server is told what their clients have told. */
+  #adopting = new Map<string | undefined, Promise<void>>();
   #closed = false;
 
   /**
@@ -71,13 +86,17 @@ export class SessionRouter<S extends Server, Context> {
   constructor(
     sdk: Sdk<Context>,
     makeServer: MakeServer<S, Context>,
-    { sessionIdGenerator = randomUUID, onerror, ...options }: RouterOptions = {},
+    { sessionIdGenerator = randomUUID, onerror, onAdopted, ...options }: RouterOptions<S> = {},
     transports?: Record<Face, StockClass>,
   ) {
+    if (onAdopted !== undefined && typeof onAdopted !== 'function') {
+      invalid('onAdopted must be a function');
+    }
     this.#sdk = sdk;
     this.#makeServer = makeServer;
     this.#options = { ...options, sessionIdGenerator };
     this.#onerror = onerror;
+    this.#onAdopted = onAdopted;
     this.#maxBodyBytes = maxBodyBytes(options.maxRequestBodySize);
     this.#isStock = transports !== undefined && isStock(sdk);
     if (transports !== undefined && this.#isStock) {
@@ -87,7 +106,7 @@ export class SessionRouter<S extends Server, Context> {
       this.#transports = { node: Resumable, fetch: Resumable };
       this.#unopened = this.#make('fetch');
     }
-    this.#stored = new StoredSessions(sdk, { ...this.#options, onerror });
+    this.#stored = new StoredSessions(sdk, { ...this.#options, onerror }, (...adopted) => this.#adopt(...adopted));
   }
 
   /** The servers of the sessions that are open here. */
@@ -120,13 +139,19 @@ export class SessionRouter<S extends Server, Context> {
     if (!this.#closed && this.#opens(exchange.parsedBody)) {
       return this.#open(exchange);
     }
-    if (await this.#stored.serve(exchange)) {
-      return undefined;
+    if (sessionId === undefined) {
+      return this.#hand(exchange, this.#unopened ?? this.#make(exchange.face));
     }
-    if (sessionId !== undefined) {
-      return this.#refuse(exchange, 'session_unknown');
-    }
-    return this.#hand(exchange, this.#unopened ?? this.#make(exchange.face));
+    let served: Served;
+    do {
+      await this.#adopting.get(sessionId);
+      const adopted = this.#sessions.get(sessionId);
+      if (adopted !== undefined) {
+        return this.#hand(exchange, adopted.transport);
+      }
+      served = await this.#stored.serve(exchange);
+    } while (served === 'here' && (this.#adopting.has(sessionId) || this.#sessions.has(sessionId)));
+    return served === 'served' ? undefined : this.#refuse(exchange, 'session_unknown');
   }
 
   /** Reads the body into the exchange, unless it is there. False when that was the answer. */
@@ -162,11 +187,6 @@ export class SessionRouter<S extends Server, Context> {
       this.#sessions.set(sessionId, { transport, server });
       await this.#options.onsessioninitialized?.(sessionId);
     });
-    transport.onclose = () => {
-      if (this.#sessions.get(transport.sessionId)?.transport === transport) {
-        this.#sessions.delete(transport.sessionId);
-      }
-    };
     try {
       await server.connect(transport);
       await this.#hand(exchange, transport);
@@ -178,9 +198,43 @@ export class SessionRouter<S extends Server, Context> {
     }
   }
 
+  /** Goes on with a session whose process is gone. */
+  #adopt(sessionId: string, adopted: Adopted, exchange: Exchange): void {
+    const adopting = this.#goOn(sessionId, adopted, exchange).finally(() => this.#adopting.delete(sessionId));
+    this.#adopting.set(sessionId, adopting);
+  }
+
+  async #goOn(sessionId: string, adopted: Adopted, exchange: Exchange): Promise<void> {
+    let made: S | undefined;
+    try {
+      const server = await this.#makeServer(this.#sdk.context(exchange));
+      made = server;
+      const transport = this.#make(exchange.face);
+      const onReady = async () => {
+        await this.#onAdopted?.({ sessionId, server });
+        if (this.#closed) {
+          throw new Error('the router is closed');
+        }
+        this.#sessions.set(sessionId, { transport, server });
+      };
+      await server.connect(transport);
+      await transport.handleRequest(new Adoption(sessionId, adopted, exchange, onReady));
+    } catch (error) {
+      // First, as closing its server would end the session for all processes.
+      adopted.refuse('session_not_told', error instanceof Error ? error.message : String(error));
+      this.report(error);
+      await made?.close().catch((error) => this.report(error));
+    }
+  }
+
   #make(face: Face, onsessioninitialized?: TransportOptions['onsessioninitialized']): StockTransport {
     const transport = new this.#transports[face]({ ...this.#options, onsessioninitialized });
     transport.onerror = this.#onerror;
+    transport.onclose = () => {
+      if (this.#sessions.get(transport.sessionId)?.transport === transport) {
+        this.#sessions.delete(transport.sessionId);
+      }
+    };
     return transport;
   }
 
@@ -221,7 +275,7 @@ export class SessionRouter<S extends Server, Context> {
 export function sessionRouter<Context>(sdk: Sdk<Context>, transports: Record<Face, StockClass>) {
   return function createSessionRouter<S extends Server>(
     makeServer: MakeServer<S, Context>,
-    options?: RouterOptions,
+    options?: RouterOptions<S>,
   ): RouterOf<S, unknown> {
     if (typeof makeServer !== 'function') {
       invalid('createSessionRouter() takes a function that makes the server of a session');

@@ -6,10 +6,22 @@ import { type Admission, Engine, type Posted, Refusal, type Session } from '../n
 import type { Runtime } from '../runtime.mjs';
 import { runtimeFor } from '../store/event-store.mjs';
 import { UserStore } from '../store/user-store.mjs';
+import type { Adoption } from './adoption.mjs';
 import { bodyOf, maxBodyBytes } from './body.mjs';
 import type { CloseOptions } from './close.mjs';
 import type { AnswerContext, Exchange, SeenRequest } from './exchange.mjs';
-import { ACTION, ANSWERS, CANCELS, DELETE, IS_INITIALIZE, LISTEN, MESSAGE, RESUME, STATUS_BIT } from './facts.mjs';
+import {
+  ACTION,
+  ANSWERS,
+  CANCELS,
+  DELETE,
+  IS_INITIALIZE,
+  LISTEN,
+  MESSAGE,
+  RESUME,
+  REWRITTEN,
+  STATUS_BIT,
+} from './facts.mjs';
 import { give } from './give.mjs';
 import { Outcomes } from './outcomes.mjs';
 import { askerOf, checkPrincipal, type Principal } from './principal.mjs';
@@ -28,10 +40,13 @@ import {
 } from './sdk.mjs';
 import { StoredSessions } from './stored-sessions.mjs';
 import { forbidden, keepAliveOf } from './transport-options.mjs';
+import { withResolvers } from './with-resolvers.mjs';
 
 // What the engine answers where the sender has to let the writers of connections run (F-46).
 const FLUSH = -1;
 const YIELD = -2;
+
+const ENDED_MEANWHILE = 'the session has ended meanwhile';
 
 /** An answer that is to be waited for. */
 type Waiting = { done: Promise<void> } | undefined;
@@ -59,6 +74,8 @@ export class SessionServer {
   #principal: Principal | undefined;
   #canBePolled = false;
   #closed = false;
+  /** The request that the server is given again, until it has answered. */
+  #replayed: { id: RequestId; resolve: (answer: Message | undefined) => void } | undefined;
   #requests = 0;
   #writtenAt = 0;
   #writtenTurn: number | undefined;
@@ -102,8 +119,8 @@ export class SessionServer {
     if (this.#closed || this.#opened?.session.hasEnded) {
       const onerror = (error: Error) => this.#report(error);
       // Another process may have taken it over: then its readers go on.
-      const isServed = await new StoredSessions(this.#sdk, { ...this.#options, onerror }).serve(exchange);
-      return isServed ? undefined : this.#refuse(exchange, 'session_ended');
+      const served = await new StoredSessions(this.#sdk, { ...this.#options, onerror }).serve(exchange);
+      return served === 'served' ? undefined : this.#refuse(exchange, 'session_ended');
     }
     const refusal = forbidden(this.#sdk.major, exchange, this.#options);
     if (refusal !== null) {
@@ -145,7 +162,7 @@ export class SessionServer {
     if (opened !== undefined && action === DELETE) {
       return this.#delete(opened, () => exchange.whole(facts >> STATUS_BIT, {}));
     }
-    const messages = this.#parse(parsedBody ?? body);
+    const messages = this.#parse(admission, parsedBody ?? body);
     if (messages === undefined) {
       return this.#refused(exchange, refusalOf(this.#sdk.major, 'invalid_message'), parsedBody ?? body);
     }
@@ -167,9 +184,13 @@ export class SessionServer {
   }
 
   /** The messages as the SDK has them; nothing when the SDK does not take one of them. */
-  #parse(body: unknown): Message[] | undefined {
+  #parse(admission: Admission, body: unknown): Message[] | undefined {
+    const given = admission.facts & REWRITTEN ? admission.rewritten : body;
+    if (given === '') {
+      return [];
+    }
     try {
-      const value: unknown = typeof body === 'string' ? JSON.parse(body) : body;
+      const value: unknown = typeof given === 'string' ? JSON.parse(given) : given;
       return (Array.isArray(value) ? value : [value]).map((message) => this.#sdk.parseMessage(message));
     } catch {
       return undefined;
@@ -219,6 +240,46 @@ export class SessionServer {
     return answer;
   }
 
+  /** Goes on with a session of another process. Rejects where that is not possible; then it is not to be served here. */
+  async adopt({ sessionId, adopted, exchange, onReady }: Adoption): Promise<void> {
+    const session = adopted.session();
+    this.#requests += 1;
+    try {
+      this.#begin(sessionId, session, exchange);
+      for (const text of adopted.replay) {
+        await this.#replay(session, this.#sdk.parseMessage(JSON.parse(text)), exchange);
+      }
+      await onReady();
+      if (this.#closed || session.hasEnded) {
+        throw new Error(ENDED_MEANWHILE);
+      }
+      session.acceptPosted();
+    } finally {
+      this.#requests -= 1;
+    }
+  }
+
+  /** Gives the server what the client has told before, and waits until it has answered. */
+  async #replay(session: Session, message: Message, request: SeenRequest): Promise<void> {
+    const replayed = withResolvers<Message | undefined>();
+    if (isRequest(message)) {
+      this.#replayed = { id: message.id, resolve: replayed.resolve };
+    } else {
+      replayed.resolve(undefined);
+    }
+    give(this.#transport, message, this.#sdk.extra(request));
+    const answer = await replayed.promise;
+    this.#replayed = undefined;
+    if (this.#closed || session.hasEnded) {
+      // The engine ends a session that was given another revision than its client has.
+      throw new Error(ENDED_MEANWHILE);
+    }
+    // Whether the others succeed is between the server and its client.
+    if (answer !== undefined && 'error' in answer && this.#sdk.isInitializeRequest(message)) {
+      throw new Error('the server answers `initialize` with an error');
+    }
+  }
+
   /** The id of the new session; nothing when there are too many sessions. */
   #open(exchange: Exchange): string | undefined {
     const sessionId = this.#makeId();
@@ -235,6 +296,15 @@ export class SessionServer {
       }
       throw error;
     }
+    this.#begin(sessionId, session, exchange);
+    if (this.#runtime.outlivesProcess) {
+      session.acceptPosted();
+    }
+    return sessionId;
+  }
+
+  /** From now on the transport has the session. */
+  #begin(sessionId: string, session: Session, exchange: Exchange): void {
     if (this.#keepAliveMs !== undefined) {
       session.setKeepAliveMs(keepAliveOf(this.#keepAliveMs));
     }
@@ -256,13 +326,11 @@ export class SessionServer {
     } else if (this.#runtime.outlivesProcess) {
       const endpoint = endpointOf(exchange);
       outcomes = new Outcomes(this.#runtime, session, () => this.#takePosted(endpoint));
-      session.acceptPosted();
     } else if (this.#runtime.answersElsewhere) {
       outcomes = new Outcomes(this.#runtime, session);
     }
     this.#opened = { sessionId, session, answers, outcomes };
     this.#runtime.opened(String(sessionId), this);
-    return sessionId;
   }
 
   /** Whether a call lacks a scope; then that was the answer. */
@@ -326,7 +394,7 @@ export class SessionServer {
       // Its client is answered once the session is gone.
       return this.#delete(opened);
     }
-    const messages = this.#parse(posted.body);
+    const messages = this.#parse(admission, posted.body);
     if (messages === undefined) {
       this.#reportRefusal(refusalOf(this.#sdk.major, 'invalid_message'), posted.body);
       return posted.refuse('invalid_message');
@@ -394,6 +462,10 @@ export class SessionServer {
       }
       throw new Error(`No connection established for request ID: ${String(isResponse ? id : related)}`);
     }
+    const replayed = this.#replayed;
+    if (isResponse && replayed?.id === id) {
+      replayed?.resolve(message);
+    }
     const { session, outcomes } = opened;
     let number: number | null;
     try {
@@ -457,6 +529,7 @@ export class SessionServer {
       return;
     }
     this.#closed = true;
+    this.#replayed?.resolve(undefined);
     this.#opened?.session.end();
     for (const answer of [...(this.#opened?.answers.open ?? [])]) {
       answer.finish();

@@ -7,6 +7,7 @@ import { ours } from '../errors.mjs';
 import { type LookUp, Refusal, type Session } from '../native.mjs';
 import type { Runtime, Waiter } from '../runtime.mjs';
 import { runtimeFor } from '../store/event-store.mjs';
+import { type Adopt, offer } from './adoption.mjs';
 import { bodyOf, maxBodyBytes } from './body.mjs';
 import type { AnswerContext, Exchange, FetchOptions } from './exchange.mjs';
 import { ACTION, CALL, LISTEN, RESUME } from './facts.mjs';
@@ -70,39 +71,44 @@ export interface StoredOptions extends TransportOptions {
 }
 
 /**
+ * What became of an exchange. `unknown`: it names no session, or one that is not known, or is somebody else's (I7). `here`: this
+ * process has its session, and whoever has the transport serves it.
+ */
+export type Served = 'served' | 'unknown' | 'here';
+
+/**
  * Serves requests for sessions that live in another process, or lived in one.
  */
 export class StoredSessions {
   #sdk: Sdk;
   #options: StoredOptions;
   #maxBodyBytes: number;
+  #adopt: Adopt | undefined;
 
-  constructor(sdk: Sdk, options: StoredOptions = {}) {
+  /** `adopt` goes on with sessions whose process is gone. Without it their clients are told that they are over. */
+  constructor(sdk: Sdk, options: StoredOptions = {}, adopt?: Adopt) {
     this.#sdk = sdk;
     this.#options = options;
     this.#maxBodyBytes = maxBodyBytes(options.maxRequestBodySize);
+    this.#adopt = adopt;
   }
 
-  /**
-   * Answers an exchange and resolves to true when the answer is handed over, or the peer is gone. False, and
-   * nothing is answered, when this is nothing for a store: it names no session, or one that is not known, or is
-   * somebody else's (I7).
-   */
-  async serve(exchange: Exchange): Promise<boolean> {
+  /** Answers an exchange, and resolves when the answer is handed over or the peer is gone; or leaves it unanswered. */
+  async serve(exchange: Exchange): Promise<Served> {
     const sessionId = exchange.header('mcp-session-id');
     if (!METHODS.includes(exchange.method) || sessionId === undefined || isStock(this.#sdk)) {
-      return false;
+      return 'unknown';
     }
     const runtime = runtimeFor(this.#options.eventStore);
     if (!runtime.outlivesProcess) {
-      return false;
+      return 'unknown';
     }
     const { major, versions } = this.#sdk;
     // First, as the look-up takes the stream over.
     const refusal = forbidden(major, exchange, this.#options);
     if (refusal !== null) {
       this.#refused(exchange, refusal);
-      return true;
+      return 'served';
     }
     exchange.asker = askerOf(exchange, checkPrincipal(this.#options.principal) ?? runtime.principal);
     const served = this.#options.supportedProtocolVersions ?? versions;
@@ -114,18 +120,20 @@ export class StoredSessions {
       // What the store said is for the server (I9).
       this.#report(error);
       writeRefusal(exchange, look_up.refusal);
-      return true;
+      return 'served';
     }
-    if (session === false || (exchange.method !== 'GET' && !session.isElsewhere)) {
-      // What this process has by now is nothing to be relayed: whoever has its transport serves it.
-      return false;
+    if (session === false) {
+      return 'unknown';
+    }
+    if (exchange.method !== 'GET' && !session.isElsewhere) {
+      return 'here';
     }
     try {
       await this.#answer(runtime, sessionId, session, exchange);
     } finally {
       session.letGo();
     }
-    return true;
+    return 'served';
   }
 
   async #answer(runtime: Runtime, sessionId: string, session: Session, exchange: Exchange): Promise<void> {
@@ -146,6 +154,9 @@ export class StoredSessions {
     }
     const action = admission.facts & ACTION;
     const isReader = action === LISTEN || action === RESUME;
+    if (!isReader && this.#adopt !== undefined) {
+      offer(runtime, sessionId, session, exchange, this.#adopt);
+    }
     const connection = isReader
       ? session.open(admission, false)
       : session.relay(admission, body, travellingOf(exchange, runtime.relayedHeaders), jsonResponse);
@@ -195,8 +206,8 @@ export interface StoredSessionServers<Options, AuthInfo> {
 export function storedSessionServers(sdk: Sdk): StoredSessionServers<StoredOptions, unknown> {
   return {
     /** For node:http, express and what is built on it. Resolves to whether it was answered. */
-    serveStoredSession(req, res, options, parsedBody) {
-      return new StoredSessions(sdk, options).serve(new NodeExchange(req, res, parsedBody));
+    async serveStoredSession(req, res, options, parsedBody) {
+      return (await new StoredSessions(sdk, options).serve(new NodeExchange(req, res, parsedBody))) === 'served';
     },
 
     /** For the web platform. Resolves to the response, if there is one. */
@@ -205,8 +216,8 @@ export function storedSessionServers(sdk: Sdk): StoredSessionServers<StoredOptio
       const served = new StoredSessions(sdk, options).serve(exchange);
       return new Promise((resolve, reject) => {
         exchange.response.then(resolve, reject);
-        served.then((isServed) => {
-          if (!isServed) {
+        served.then((outcome) => {
+          if (outcome !== 'served') {
             resolve(undefined);
           }
         }, reject);

@@ -2,6 +2,7 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { setImmediate } from 'node:timers';
 
+import { Adoption } from './adoption.mjs';
 import type { CloseOptions } from './close.mjs';
 import type { Exchange, FetchOptions } from './exchange.mjs';
 import { type Incoming, NodeExchange } from './node-exchange.mjs';
@@ -159,7 +160,9 @@ export function resumableWeb<Stock extends StockClass>(Stock: Stock, sdk: Sdk): 
   }) as Resumable<Stock>;
 }
 
-/** For hosts that make the exchanges themselves; never stock. */
+/** For hosts that make the exchanges themselves, and adopt sessions; never stock. */
 export function resumableExchange(Stock: StockClass, sdk: Sdk): StockClass {
-  return resumable(Stock, sdk, (sessions, exchange: Exchange) => sessions.serve(exchange));
+  return resumable(Stock, sdk, (sessions, request: Exchange | Adoption) =>
+    request instanceof Adoption ? sessions.adopt(request) : sessions.serve(request),
+  );
 }
