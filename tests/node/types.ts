@@ -10,6 +10,7 @@ import { McpServer } from '@modelcontextprotocol/server';
 import * as tailrope from 'tailrope';
 import { type Resume, type ResumeOptions, resumableFetch, stream, TailropeError } from 'tailrope/client';
 import {
+  type AdoptedSession,
   closeSSEStream,
   configure,
   createResumableMcpHandler,
@@ -75,6 +76,7 @@ const handler = createResumableMcpHandler(() => new McpServer({ name: 'typed', v
   preferResumable: true,
   retryInterval: 1_000,
   onerror: (error) => console.log(error.message),
+  onAdopted: async ({ sessionId, server }) => console.log(sessionId, server.close),
 });
 createServer((req, res) => void handler.node(req, res));
 const answered: Response = await handler.fetch(new Request('http://localhost/mcp'));
@@ -88,14 +90,16 @@ const router = createSessionRouter(
     eventStore,
     principal: (request) => ('headers' in request ? 'me' : undefined),
     onerror: console.error,
+    onAdopted: ({ sessionId, server }: AdoptedSession<McpServer>) => console.log(sessionId, server.isConnected()),
   },
 );
 createServer((req, res) => void router.node(req, res));
 const routed: Response = await router.fetch(new Request('http://localhost/mcp'), { parsedBody: {} });
 router.servers().forEach((made) => made.sendToolListChanged());
-const routerV1 = v1.createSessionRouter(async ({ requestInfo }) => {
-  return new McpServerV1({ name: String(requestInfo.headers.host), version: String(routed.status) });
-});
+const routerV1 = v1.createSessionRouter(
+  async ({ requestInfo }) => new McpServerV1({ name: `${requestInfo.headers.host}`, version: `${routed.status}` }),
+  { onAdopted: ({ server }) => server.sendToolListChanged() },
+);
 await Promise.all([router.close(), routerV1.close()]);
 
 const transportV1 = new v1.StreamableHTTPServerTransport({ sessionIdGenerator: () => randomUUID() });
