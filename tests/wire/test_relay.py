@@ -304,6 +304,8 @@ async def test_i11_inbox_of_a_process_that_stands_still_is_bounded(patient: tupl
     peer = await Wandering.opened(here, there)
     name = f"stood-{peer.session}"
     steps = [f"mark {name}", "return x"]
+    # What the owner has to write is written: one that stands still within a commit keeps SQLite locked.
+    assert await peer.ask("echo", {"text": "x"}) == "x"
     os.kill(here.process.pid, signal.SIGSTOP)
     try:
         call = asyncio.create_task(peer.call("script", {"steps": steps}))
