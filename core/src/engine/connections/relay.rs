@@ -459,14 +459,9 @@ impl Change<'_> {
 
     /// What is relayed is to have got on by now.
     pub(crate) fn relay_is_due(&mut self, nonce: StreamNonce) {
-        // Whether an owner is gone that gives no sign is known soon: then its session is adopted. What the last look told
-        // of its signs may be old.
-        let lost_ms = self.cell.shared.options.owner_lost_ms;
-        let more_ms = match (self.may_adopt(), self.is_owner_silent()) {
-            (true, true) => lost_ms,
-            (true, false) => lost_ms / 2,
-            (false, _) => 0,
-        };
+        // Whether the owner is gone is known soon: then its session is adopted. What the last look told of its signs may be
+        // old, and a busy machine counts less than the time that has passed.
+        let more_ms = if self.may_adopt() { self.cell.shared.options.owner_lost_ms } else { 0 };
         let Some(relay) = self.state.relays.by_stream.get_mut(&nonce) else { return };
         if relay.due <= self.now && matches!(relay.stage, Stage::Posted) && !relay.is_late {
             (relay.due, relay.is_late) = (self.now + more_ms, true);

@@ -36,11 +36,6 @@ impl Change<'_> {
         self.state.is_fenced
     }
 
-    /// Whether the owner gave no sign for so long that it may count as gone with one of the next looks.
-    pub(crate) fn is_owner_silent(&self) -> bool {
-        self.state.owner.is_some_and(|owner| owner.unseen_ms >= self.cell.shared.options.owner_lost_ms / 2)
-    }
-
     /// Takes over a session whose owner is gone. Where that came to nothing, it is done again after a pause.
     pub(crate) fn inherit(&mut self) {
         let is_under_way = self.state.writing.contains_key(&SESSION) || self.state.adoption.is_pending();
