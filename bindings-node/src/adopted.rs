@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use napi::bindgen_prelude::Env;
 use napi_derive::napi;
-use tailrope_core::engine::{self, SessionHandle, Wake, WeakSession};
+use tailrope_core::engine::{self, OfferWake, SessionHandle, WeakSession};
 use tailrope_core::exchange::Fault;
 use tailrope_core::protocol::Dialect;
 use tailrope_core::store::session_name;
@@ -27,26 +27,6 @@ pub struct Offer {
     waiters: Rc<Waiters>,
 }
 
-/// How the session's view tells the host. It goes with the view, and when a later offer takes its place.
-struct Told {
-    wake: Arc<dyn Wake>,
-    key: u64,
-    is_over: Arc<AtomicBool>,
-}
-
-impl Wake for Told {
-    fn wake(&self, key: u64) {
-        self.wake.wake(key);
-    }
-}
-
-impl Drop for Told {
-    fn drop(&mut self) {
-        self.is_over.store(true, Ordering::Release);
-        self.wake.wake(self.key);
-    }
-}
-
 impl Offer {
     pub(crate) fn new(
         session: &SessionHandle,
@@ -55,9 +35,9 @@ impl Offer {
         versions: &[String],
         waiters: &Rc<Waiters>,
     ) -> Self {
-        let (key, is_over) = (waiters.key(), Arc::new(AtomicBool::new(false)));
-        let told = Told { wake: waiters.wake(), key: u64::from(key), is_over: Arc::clone(&is_over) };
-        session.offer_adoption(Arc::new(told), u64::from(key));
+        let key = waiters.key();
+        let (wake, is_over) = OfferWake::new(waiters.wake(), u64::from(key));
+        session.offer_adoption(Arc::new(wake), u64::from(key));
         let (session, id, waiters) = (session.downgrade(), id.to_owned(), Rc::clone(waiters));
         Self { session, id, dialect, versions: versions.to_vec(), key, is_over, waiters }
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use tailrope_core::engine::{self, SessionHandle, Wake, WeakSession};
+use tailrope_core::engine::{self, OfferWake, SessionHandle, WeakSession};
 use tailrope_core::protocol::Dialect;
 use tailrope_core::store::session_name;
 
@@ -22,32 +22,11 @@ pub(crate) struct Offer {
     is_over: Arc<AtomicBool>,
 }
 
-/// How the session's view tells the host. It goes with the view, and when a later offer takes its place.
-struct Told {
-    wake: Arc<dyn Wake>,
-    key: u64,
-    is_over: Arc<AtomicBool>,
-}
-
-impl Wake for Told {
-    fn wake(&self, key: u64) {
-        self.wake.wake(key);
-    }
-}
-
-impl Drop for Told {
-    fn drop(&mut self) {
-        self.is_over.store(true, Ordering::Release);
-        self.wake.wake(self.key);
-    }
-}
-
 impl Offer {
     pub(crate) fn new(py: Python<'_>, session: &SessionHandle, dialect: &'static Dialect, waiters: &Waiters) -> Self {
         let (key, wake) = waiters.shared.key();
-        let is_over = Arc::new(AtomicBool::new(false));
-        let told = Told { wake, key: key.number, is_over: Arc::clone(&is_over) };
-        calling(py, || session.offer_adoption(Arc::new(told), key.number));
+        let (wake, is_over) = OfferWake::new(wake, key.number);
+        calling(py, || session.offer_adoption(Arc::new(wake), key.number));
         Self { session: session.downgrade(), dialect, key, is_over }
     }
 }

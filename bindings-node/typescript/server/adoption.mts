@@ -30,7 +30,7 @@ export class Adoption {
 /** Goes on with a session. */
 export type Adopt = (sessionId: string, adopted: Adopted, exchange: Exchange) => void;
 
-/** A session of another process that goes on here, should that be gone. It does so without whoever asked for it (I12). */
+/** A session of another process that goes on here, should that be gone. It does so also when the client that asked for it has left (I12). */
 class Waiting implements Waiter {
   scheduled = false;
   #runtime: Runtime;

@@ -55,7 +55,9 @@ pub use connections::{Chunk, Connection, NoWake, Poll, Wake};
 pub use errors::EngineError;
 pub use logs::hook_log::{HookLog, HookReplay, OnReplayed, OnStored};
 pub use options::{NUMBER_OPTIONS, NumberOption, OnStoreFailure, Options};
-pub use sessions::{Adopted, LookUp, OutgoingMessage, Posted, SendOutcome, Sent, SessionHandle, WeakSession};
+pub use sessions::{
+    Adopted, LookUp, OfferWake, OutgoingMessage, Posted, SendOutcome, Sent, SessionHandle, WeakSession,
+};
 pub use stats::Stats;
 
 use crate::Ms;

@@ -7,12 +7,13 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tailrope_core::Ms;
 use tailrope_core::engine::{Connection, NoWake, Options, OutgoingMessage, SessionHandle};
-use tailrope_core::exchange::{Action, Request, Terms};
-use tailrope_core::protocol::{Dialect, Head, Refusal};
+use tailrope_core::exchange::Action;
+use tailrope_core::protocol::{Dialect, Refusal};
 use tailrope_core::session::{Handshake, MAX_HANDSHAKE_BYTES};
 use tailrope_core::store::contract::Caller;
 use tailrope_core::store::{EventStore, MemoryStore, session_name};
 
+use crate::kit::adopting::admit;
 use crate::kit::common::{Bench, id};
 use crate::kit::fleet::Fleet;
 use crate::kit::relaying::{ALICE, find, initialized, read, relay, serve, tool_call};
@@ -44,15 +45,7 @@ fn open(bench: &Bench) -> SessionHandle {
 
 /// A POST to the process that has the session. Its host gives it to the handlers.
 fn post(session: &SessionHandle, body: &Value, json_response: bool) -> Result<Option<Connection>, Refusal> {
-    let body = body.to_string();
-    let head = Head {
-        method: "POST",
-        accept: Some("application/json, text/event-stream"),
-        content_type: Some("application/json"),
-        session_id: Some("s"),
-        ..Head::default()
-    };
-    let admission = session.admit(&Request { head, asker: ALICE, body: body.as_bytes() }, &Terms::default())?;
+    let admission = admit(session, body)?;
     if admission.action() == Action::Call {
         return session.open(&admission, json_response, Arc::new(NoWake), 0).map(Some);
     }

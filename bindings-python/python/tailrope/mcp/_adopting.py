@@ -72,7 +72,7 @@ class Adoption:
             self._awaited[1].set_exception(NotAdopted(why))
 
     def _settle(self) -> Adopted | None:
-        """The native half, for whoever settles it: it holds on to what the session was before."""
+        """Takes the native half, once: it holds on to what the session was before."""
         adopted, self._adopted, self.is_settled = self._adopted, None, True
         return adopted
 
@@ -148,7 +148,7 @@ _under_way: weakref.WeakKeyDictionary[Any, dict[str, Adoption]] = weakref.WeakKe
 
 
 def offer(runtime: Runtime, manager: Any, session: Session, here: Loop, scope: Scope) -> None:
-    """Lets the manager adopt a session of another process, should that be gone. It goes on without whoever asked."""
+    """Lets the manager adopt a session of another process, should that be gone, also when the client has left."""
     group = getattr(manager, "_task_group", None)
     if group is not None:
         asker = {name: scope[name] for name in (*PLACE, *_SENDER) if name in scope}

@@ -118,7 +118,7 @@ class Outbox:
         self._closed = False
         self._turned_at = 0.0
         self.on_response: Callable[[Any], None] | None = None
-        """Told of each response that was sent, by whoever waits for one."""
+        """Is called with each response that was sent."""
 
     async def send(self, item: SessionMessage) -> None:
         """Stores one message on the stream that it belongs to.

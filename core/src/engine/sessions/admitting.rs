@@ -74,7 +74,7 @@ impl Cell {
         }
     }
 
-    /// Gives its place to whoever comes next.
+    /// Its place is free for another session.
     pub(crate) fn leave_place(&self) {
         lock(&self.shared.places).leave(self.number);
         self.has_place.store(false, Ordering::Relaxed);

@@ -27,6 +27,7 @@ use crate::session::{Handshake, SynthesizedEnd};
 use crate::store::{Answer, Attach, Attached, Epoch, Operation, RunningLog, SessionRecord, StoreError};
 use crate::stream::{Chain, ConnectionId, Follow, Input};
 use crate::sync::Arc;
+use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// What a view knows of its session's adoption.
 #[derive(Default)]
@@ -69,6 +70,36 @@ impl Adoption {
     /// Who is told that the session is ready.
     pub(crate) fn host(&self) -> Option<(Arc<dyn Wake>, u64)> {
         self.host.clone()
+    }
+}
+
+/// The wake of an [offer](SessionHandle::offer_adoption) for hosts that hold nothing of its session: they are woken once more when
+/// the offer is over, as the session is not looked at here any longer, or a later offer has taken its place.
+pub struct OfferWake {
+    wake: Arc<dyn Wake>,
+    key: u64,
+    is_over: Arc<AtomicBool>,
+}
+
+impl OfferWake {
+    /// `wake` is told with `key`. The second half is set when the offer is over.
+    pub fn new(wake: Arc<dyn Wake>, key: u64) -> (Self, Arc<AtomicBool>) {
+        let is_over = Arc::new(AtomicBool::new(false));
+        (Self { wake, key, is_over: Arc::clone(&is_over) }, is_over)
+    }
+}
+
+impl Wake for OfferWake {
+    fn wake(&self, key: u64) {
+        self.wake.wake(key);
+    }
+}
+
+/// It goes with the view, and when a later offer takes its place.
+impl Drop for OfferWake {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Release);
+        self.wake.wake(self.key);
     }
 }
 
@@ -227,7 +258,7 @@ impl Change<'_> {
         self.not_adopted(&self.cell.dialect.wording.not_relayed(NotRelayed::NotBegun));
     }
 
-    /// The session goes to whoever comes next.
+    /// Another process may take the session.
     fn not_adopted(&mut self, refusal: &Refusal) {
         let Some(Held { epoch, running, .. }) = self.state.adoption.held.take() else { return };
         self.state.timers.clear(Reason::Adoption);

@@ -18,7 +18,7 @@ pub(crate) mod taking;
 pub(crate) mod ticking;
 pub(crate) mod timers;
 
-pub use adopting::Adopted;
+pub use adopting::{Adopted, OfferWake};
 pub use handle::{SessionHandle, WeakSession};
 pub use looking_up::LookUp;
 pub use messages::{OutgoingMessage, SendOutcome, Sent};

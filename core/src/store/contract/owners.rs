@@ -172,7 +172,7 @@ fn rule_12_a_session_is_taken_over_by_who_saw_its_epoch(a: &dyn EventStore, b: &
     assert_eq!(
         owner.try_hold("s", &again),
         Err(StoreError::Gone),
-        "rule 8 (O16): whoever stood still does not bring it back"
+        "rule 8 (O16): an owner that stood still does not bring it back"
     );
     assert_eq!(owner.append(&logs[5], 1, &[]), Err(StoreError::Gone), "rule 8");
 }
