@@ -293,11 +293,17 @@ impl Engine {
         number(self.engine.due_in_ms())
     }
 
-    /// Closes every connection with `retry_ms`, now and from now on. Without one it is what a restart usually takes.
+    /// Closes every connection, now and from now on, and leaves sessions to other processes as nothing runs in them.
     #[napi(catch_unwind)]
-    pub fn drain(&self, env: &Env, retry_ms: Option<u32>) {
-        self.engine.drain(retry_ms.unwrap_or_else(|| self.engine.drain_ms()));
+    pub fn drain(&self, env: &Env, retry_ms: Option<u32>, spread_ms: Option<u32>) {
+        self.engine.drain(self.engine.options().drain(retry_ms, spread_ms));
         self.waiters.flush(env);
+    }
+
+    /// Whether a drain has sessions here that it has yet to leave to other processes.
+    #[napi]
+    pub fn is_handing_over(&self) -> bool {
+        self.engine.is_handing_over()
     }
 
     /// The process ends, and every session with it; nothing is taken afterwards. What a store that outlives

@@ -418,8 +418,10 @@ export declare class Engine {
   tick(): string[];
   /** Milliseconds until `tick` is due. */
   dueInMs(): number;
-  /** Closes every connection with `retryMs`, now and from now on. Without one it is what a restart usually takes. */
-  drain(retryMs?: Maybe<number>): void;
+  /** Closes every connection, now and from now on, and leaves sessions to other processes as nothing runs in them. */
+  drain(retryMs?: Maybe<number>, spreadMs?: Maybe<number>): void;
+  /** Whether a drain has sessions here that it has yet to leave to other processes. */
+  isHandingOver(): boolean;
   /**
    * The process ends, and every session with it; nothing is taken afterwards. What a store that outlives the process has of
    * them stays there for their clients, and what it was given is written.

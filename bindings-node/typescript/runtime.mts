@@ -49,6 +49,8 @@ export interface EngineOptions extends StoreOptions {
   sessionIdleMs?: number;
   /** How long requests may run without any contact to their client. Default 3,600,000 (1 hour). */
   maxDetachedMs?: number;
+  /** How long `drain()` waits for connections to end, and for calls whose clients go on at another process. Default 5,000. */
+  drainWithinMs?: number;
   /** How long a resumed connection waits for a store that cannot be read. Default 10,000. */
   storeWaitMs?: number;
   /**
@@ -341,8 +343,12 @@ export class Runtime {
     this.#transports.delete(sessionId);
   }
 
-  drain(retryMs: number | undefined): void {
-    this.#engine.drain(retryMs);
+  drain(retryMs: number | undefined, spreadMs: number | undefined): void {
+    this.#engine.drain(retryMs, spreadMs);
+  }
+
+  get isDrained(): boolean {
+    return (this.#engine.stats().connections ?? 0) === 0 && !this.#engine.isHandingOver();
   }
 }
 
@@ -409,24 +415,37 @@ export function stats(): Record<string, number> {
   return total;
 }
 
-/**
- * Closes every connection because the process is going away. Each ends with an id and a `retry`, so that
- * its client comes back after the restart; what connects meanwhile gets its priming event and ends as well.
- * Resolves to whether all of them ended within `budgetMs` (default 1,000). `retryMs` is what the restart
- * takes; default 5,000.
- */
-export async function drain({
-  retryMs,
-  budgetMs = 1_000,
-}: {
+export interface DrainOptions {
+  /** When clients come back at the earliest: what the restart takes. Default 5,000, or the configured `retryMs` if that is more. */
   retryMs?: number;
-  budgetMs?: number;
-} = {}): Promise<boolean> {
-  for (const runtime of living()) {
-    runtime.drain(retryMs);
+  /** Each client is told up to this much more, so that not all come back at once. Default half of `retryMs`. */
+  spreadMs?: number;
+  /**
+   * How long to wait for connections to end, and for calls. Default the option `drainWithinMs`. Calls that run on behind it end
+   * when the process does, with an error.
+   */
+  withinMs?: number;
+}
+
+/**
+ * Closes every connection because the process is going away, and lets calls run on that other processes can show. Durations are
+ * in milliseconds.
+ *
+ * Each connection ends with an id and a `retry`, so that its client comes back; what connects meanwhile gets its priming event and
+ * ends as well. With a store that several processes share, clients go on at another process: they are sent there what their calls
+ * still send here, and a session goes there as soon as no call of it runs here. Calls of clients that negotiated a revision before
+ * 2025-11-25, which cannot be closed early, get a JSON-RPC error.
+ *
+ * Resolves to whether nothing is left: no connection, and no call that another process could show the end of.
+ */
+export async function drain({ retryMs, spreadMs, withinMs }: DrainOptions = {}): Promise<boolean> {
+  const draining = [...living()];
+  for (const runtime of draining) {
+    runtime.drain(retryMs, spreadMs);
   }
-  const end = performance.now() + budgetMs;
-  while ((stats().connections ?? 0) > 0) {
+  const longestMs = withinMs ?? Math.max(0, ...draining.map((runtime) => runtime.options.drainWithinMs));
+  const end = performance.now() + longestMs;
+  while (draining.some((runtime) => !runtime.isDrained)) {
     if (performance.now() >= end) {
       return false;
     }

@@ -158,14 +158,14 @@ impl Engine {
         self.engine.due_in_ms()
     }
 
-    /// The `retry` of a drain that names none, in milliseconds.
-    fn drain_ms(&self) -> u32 {
-        self.engine.drain_ms()
+    /// Closes every connection, now and from now on, and leaves sessions to other processes as nothing runs in them.
+    fn drain(&self, py: Python<'_>, retry_ms: Option<u32>, spread_ms: Option<u32>) {
+        calling(py, || self.engine.drain(self.engine.options().drain(retry_ms, spread_ms)));
     }
 
-    /// Closes every connection with `retry_ms`, now and from now on.
-    fn drain(&self, py: Python<'_>, retry_ms: u32) {
-        calling(py, || self.engine.drain(retry_ms));
+    /// Whether a drain has sessions here that it has yet to leave to other processes.
+    fn is_handing_over(&self) -> bool {
+        self.engine.is_handing_over()
     }
 
     /// The process ends, and every session with it; nothing is taken afterwards. What a store that outlives

@@ -307,9 +307,15 @@ impl Session {
         self.handle.let_go();
     }
 
-    /// Closes every connection of the session with `retry_ms`, now and from now on.
-    fn drain(&self, py: Python<'_>, retry_ms: u32) {
-        calling(py, || self.handle.drain(retry_ms));
+    /// Closes every connection of the session, now and from now on, and leaves it to other processes when nothing runs in it.
+    fn drain(&self, py: Python<'_>) {
+        calling(py, || self.handle.drain());
+    }
+
+    /// Whether a drain has yet to leave the session to other processes.
+    #[getter]
+    fn is_handing_over(&self) -> bool {
+        self.handle.is_handing_over()
     }
 
     /// The host stops serving the session: as `end`, but what a store that outlives the process has of it can still be

@@ -347,7 +347,7 @@ class Machine:
                     session.end()
             self.keep((engine.hook_log(), engine.look_up_session("elsewhere", "GET", headers, None, None, 2, waiters)))
         self.relay(store, waiters)
-        self.pool["Engine"][-1].drain(5)
+        self.pool["Engine"][-1].drain(5, None)
         self.keep(waiters.open_signal(False))
         for now in range(3):
             self.keep(_native.ClientStream.standalone(self.pool["ClientOptions"][0], now, True))
@@ -561,7 +561,7 @@ async def _public(machine: Machine, seconds: float) -> None:
         if machine.random.random() < 0.2:
             await awaited(lambda: tailrope.close_sse_stream(value, **chosen(["retry_ms", "hold_ms"])))  # noqa: B023
             await awaited(lambda: tailrope.close_standalone_sse_stream(value))  # noqa: B023
-            await awaited(lambda: tailrope.drain(**chosen(["retry_ms", "budget_ms"])))
+            await awaited(lambda: tailrope.drain(**chosen(["retry_ms", "spread_ms", "within_ms"])))
     tailrope.uninstall()
 
 

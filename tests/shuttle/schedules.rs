@@ -16,7 +16,7 @@ use tailrope_shuttle::store::{
     Complete, Epoch, EventStore, Hold, Limits, MemoryStore, Operation, Outcome, SessionRecord, StoreError,
     ThreadedStore, Ticket, session_name,
 };
-use tailrope_shuttle::stream::CloseReason;
+use tailrope_shuttle::stream::{CloseReason, Drain};
 use tailrope_shuttle::sync::{Arc, Condvar, Mutex, Weak, thread};
 
 const REVISION: Revision = Revision::V2025_11_25;
@@ -350,7 +350,7 @@ fn f_44_a_call_that_comes_while_its_engine_drains_is_sent_away_too() {
             let session = open(&engine, &Arc::default());
             let drainer = {
                 let engine = engine.clone();
-                thread::spawn(move || engine.drain(100))
+                thread::spawn(move || engine.drain(Drain::after(100)))
             };
             let mut reader = Reader::call(&session);
             assert_eq!(reader.read_to_the_end(), CloseReason::Drain);

@@ -135,7 +135,8 @@ async def test_work_that_nobody_comes_back_for_is_stopped(farm: Farm) -> None:
 
 STATS = {
     *("sessions", "connections", "streams", "events", "bytes"),
-    *("sessions_opened", "sessions_gave_way", "sessions_taken_over", "sessions_adopted", "answers_unasked"),
+    *("sessions_opened", "sessions_gave_way", "sessions_taken_over", "sessions_handed_over", "sessions_adopted"),
+    "answers_unasked",
     *("streams_opened", "connections_opened", "connections_lost"),
     *("events_stored", "events_unstored", "events_missed", "messages_late"),
     *("resumes_accepted", "resumes_complete", "resumes_lost", "resumes_refused", "gaps", "takeovers"),

@@ -10,9 +10,10 @@ import re
 import signal
 
 import pytest
+from kit.elsewhere import NEVER_LOST, WAIT_S, Wandering, at, start
 from kit.ending import ENDS_S, ended, opened
-from kit.peer import OLD, results
-from kit.servers import Farm, gate
+from kit.peer import OLD, last_id, results
+from kit.servers import Farm, Kind, gate
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
@@ -48,7 +49,7 @@ async def test_f44_drain_on_request_closes_every_connection(farm: Farm) -> None:
     server = farm.fresh()
     try:
         peer, replies = await opened(server)
-        draining = asyncio.create_task(server.ctl("drain", body={"retry_ms": 1234, "budget_ms": 10_000}))
+        draining = asyncio.create_task(server.ctl("drain", body={"retry_ms": 1234, "within_ms": 10_000}))
         for reply in replies:
             while await reply.event() is not None:
                 pass
@@ -62,3 +63,32 @@ async def test_f44_drain_on_request_closes_every_connection(farm: Farm) -> None:
         assert len(events) >= 1 and events[0].is_priming
     finally:
         server.stop()
+
+
+@pytest.mark.ours
+async def test_o17_calls_of_a_process_that_drains_end_and_idle_sessions_go_on_at_once(kind: Kind, place: str) -> None:
+    here = start(kind, place, engine={**NEVER_LOST, "drain_within_ms": 120_000})
+    there = start(kind, place, engine=NEVER_LOST)
+    try:
+        idle, busy = [await Wandering.opened(here, there) for _ in range(2)]
+        assert await at(idle, here).ask("echo", {"text": "x"}) == "x"
+        running = await at(busy, here).call("script", {"steps": ["emit 1", "elicit hm"]})
+        events = await running.some(2, WAIT_S)
+        question = events[-1].message["id"]
+        here.process.send_signal(signal.SIGTERM)
+        await running.rest(WAIT_S)
+        # The process still runs, as a call of the other session does.
+        assert await idle.ask("echo", {"text": "on"}) == "on"
+        assert here.process.poll() is None and (await there.stats())["sessions_adopted"] == 1
+        resumed = await busy.resume(last_id(events))
+        answer = {"action": "accept", "content": {"name": "yes"}}
+        assert (await busy.respond(question, answer)).status == 202
+        assert results(await resumed.until_terminal(WAIT_S)) == ['{"name":"yes"}']
+        assert await asyncio.to_thread(here.exit_code, ENDS_S) in (0, -signal.SIGTERM, 128 + signal.SIGTERM)
+        assert await busy.ask("echo", {"text": "on"}) == "on"
+        assert (await there.stats())["sessions_adopted"] == 2
+    finally:
+        here.stop()
+        there.stop()
+    for server in (here, there):
+        assert "Traceback" not in server.log() and "is gone" not in server.log(), server.log()

@@ -83,6 +83,8 @@ class Options(StoreOptions, total=False):
     """Requests of one session that may run at once; further ones are answered with status 429. Default 1,000."""
     max_detached_ms: int
     """How long requests may run without any contact to their client. Default 3,600,000 (1 hour)."""
+    drain_within_ms: int
+    """How long the end of a host waits for calls whose clients go on at another process. Default 5,000."""
     store_wait_ms: int
     """How long a resumed connection waits for a store that cannot be read. Default 10,000."""
     store_timeout_ms: int

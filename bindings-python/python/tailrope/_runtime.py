@@ -172,6 +172,7 @@ class Runtime:
         self.store_timeout_s = checked["store_timeout_ms"] / 1_000
         self.max_connection_s = checked["max_connection_ms"] / 1_000 or None
         self.max_sessions = checked["max_sessions"]
+        self.drain_within_ms = checked["drain_within_ms"]
         self.store: Store | None = None
         if host_store is not None:
             self.options |= of_store
@@ -221,9 +222,14 @@ class Runtime:
     def stats(self) -> dict[str, int]:
         return self._engine.stats() if self._engine is not None else {}
 
-    def drain(self, retry_ms: int | None) -> None:
+    def drain(self, retry_ms: int | None, spread_ms: int | None) -> None:
         if self._engine is not None:
-            self._engine.drain(retry_ms if retry_ms is not None else self._engine.drain_ms())
+            self._engine.drain(retry_ms, spread_ms)
+
+    @property
+    def is_drained(self) -> bool:
+        engine = self._engine
+        return engine is None or not (engine.stats()["connections"] or engine.is_handing_over())
 
     def leave(self) -> None:
         if self._engine is not None:
@@ -309,32 +315,43 @@ def stats() -> dict[str, int]:
     return total
 
 
-def drain_now(retry_ms: int | None = None) -> None:
+def drain_now(retry_ms: int | None = None, spread_ms: int | None = None) -> None:
     """Begins the drain of every engine, without waiting for it. Any thread may call it."""
     for runtime in runtimes():
-        runtime.drain(retry_ms)
+        runtime.drain(retry_ms, spread_ms)
 
 
-async def drain(*, retry_ms: int | None = None, budget_ms: int = 1_000) -> bool:
-    """Closes every connection because the process is going away.
+async def drain(*, retry_ms: int | None = None, spread_ms: int | None = None, within_ms: int | None = None) -> bool:
+    """Closes every connection because the process is going away, and lets calls run on that other processes can show.
 
-    Each connection ends with an id and a `retry`, so that its client comes back after the restart; what
-    connects meanwhile gets its priming event and ends as well. Calls of clients that negotiated a revision
-    before 2025-11-25, which cannot be closed early, get a JSON-RPC error. There is no way back: a process that
-    serves on calls `tailrope.install()` again, for new sessions.
+    Each connection ends with an id and a `retry`, so that its client comes back; what connects meanwhile gets its
+    priming event and ends as well. With a store that several processes share, clients go on at another process: they
+    are sent there what their calls still send here, and a session goes there as soon as no call of it runs here.
+    Calls of clients that negotiated a revision before 2025-11-25, which cannot be closed early, get a JSON-RPC error.
+    There is no way back: a process that serves on calls `tailrope.install()` again, for new sessions.
 
     Args:
-        retry_ms: when clients come back, in milliseconds: what the restart takes. Default 5,000, or the
+        retry_ms: when clients come back at the earliest, in milliseconds: what the restart takes. Default 5,000, or the
             configured `retry_ms` if that is more.
-        budget_ms: how long to wait for the connections to end, in milliseconds.
+        spread_ms: each client is told up to this much more, in milliseconds, so that not all come back at once. Default
+            half of `retry_ms`.
+        within_ms: how long to wait for connections to end, and for calls, in milliseconds. Default the option
+            `drain_within_ms`. Calls that run on behind it end when the process does, with an error.
 
     Returns:
-        Whether all connections ended within the budget.
+        Whether nothing is left: no connection, and no call that another process could show the end of.
     """
-    drain_now(retry_ms)
+    drain_now(retry_ms, spread_ms)
+    return await until(lambda: all(runtime.is_drained for runtime in runtimes()), within_ms)
+
+
+async def until(is_over: Callable[[], bool], within_ms: int | None = None) -> bool:
+    """Waits for what a drain waits for. Whether it is over."""
     loop = asyncio.get_running_loop()
-    end = loop.time() + budget_ms / 1_000
-    while any(runtime.stats().get("connections", 0) for runtime in runtimes()):
+    if within_ms is None:
+        within_ms = max((runtime.drain_within_ms for runtime in runtimes()), default=0)
+    end = loop.time() + within_ms / 1_000
+    while not is_over():
         if loop.time() >= end:
             return False
         await asyncio.sleep(0.01)

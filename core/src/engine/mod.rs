@@ -63,7 +63,8 @@ pub use stats::Stats;
 use crate::Ms;
 use crate::protocol::Dialect;
 use crate::store::{MemoryStore, Outcome, StoreError};
-use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::stream::Drain;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex};
 use clock::Randomness;
 use logs::kept::Kept;
@@ -111,7 +112,7 @@ impl Engine {
             connections: AtomicU64::new(0),
             unanswered: AtomicU64::new(0),
             kept: Mutex::default(),
-            draining_ms: AtomicU32::new(0),
+            draining: Mutex::default(),
             drained_from: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             forked: AtomicBool::new(false),
@@ -212,26 +213,33 @@ impl Engine {
         idle
     }
 
-    /// The process is going away: every connection is closed with `retry_ms` and what opens from now
+    /// The process is going away: every connection is closed with a `retry`, and what opens from now
     /// on gets its priming event and ends, too. Calls of clients that cannot resume get an error.
-    pub fn drain(&self, retry_ms: u32) {
+    ///
+    /// A session that other processes can go on with is left to them once nothing runs in it: it [ends
+    /// here](SessionHandle::has_ended).
+    pub fn drain(&self, drain: Drain) {
         if self.0.is_forked() {
             return;
         }
-        let retry_ms = retry_ms.max(1);
-        if self.0.draining_ms.swap(retry_ms, Ordering::SeqCst) == 0 {
+        if lock(&self.0.draining).replace(drain).is_none() {
             self.0.drained_from.store(self.0.number(), Ordering::SeqCst);
-            tracing::info!(target: "tailrope", retry_ms, "draining");
+            let Drain { retry_ms, spread_ms } = drain;
+            tracing::info!(target: "tailrope", retry_ms, spread_ms, "draining");
         }
         let cells: Vec<Arc<Cell>> = lock(&self.0.sessions).values().cloned().collect();
         for cell in cells {
-            cell.drain(retry_ms);
+            cell.drain(drain);
         }
     }
 
-    /// The `retry` of a drain that names none, in milliseconds: what a restart usually takes.
-    pub fn drain_ms(&self) -> u32 {
-        self.0.options.pacing.retry_ms.max(DRAIN_MS)
+    /// Whether a drain has sessions here that it has yet to leave to other processes: something runs in them.
+    pub fn is_handing_over(&self) -> bool {
+        if self.0.is_forked() {
+            return false;
+        }
+        let cells: Vec<Arc<Cell>> = lock(&self.0.sessions).values().cloned().collect();
+        cells.iter().any(|cell| cell.is_handing_over())
     }
 
     /// Whether no session is open or looked up, no connection is there, and no session has ended that the host is still to be told
@@ -257,7 +265,7 @@ impl Engine {
 
     /// Whether a drain has begun.
     pub fn is_draining(&self) -> bool {
-        self.0.draining_ms.load(Ordering::Relaxed) != 0
+        !self.0.is_forked() && lock(&self.0.draining).is_some()
     }
 
     /// Ends every session. The engine takes nothing afterwards. What a store that outlives the process has
@@ -335,4 +343,3 @@ impl Engine {
 const TICK_SESSIONS: usize = 4_096;
 /// How late retention may be where nobody asks for what is over.
 const SWEEP_PAUSE_MS: u64 = 100;
-const DRAIN_MS: u32 = 5_000;

@@ -4,8 +4,11 @@ use std::fmt;
 
 use crate::engine::clock::{Clock, RandomSource};
 use crate::store::{EventStore, Limits, StoreOptions};
-use crate::stream::Pacing;
+use crate::stream::{Drain, Pacing};
 use crate::sync::Arc;
+
+/// What a restart usually takes, in milliseconds.
+const RESTART_MS: u32 = 5_000;
 
 /// What becomes of progress that the store does not take: of notifications. Questions and responses are not concerned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,6 +61,8 @@ pub struct Options {
     /// A stream whose writing process gave no sign for so long gets its end from whoever serves its
     /// reader, in milliseconds (I13).
     pub owner_lost_ms: u64,
+    /// How long hosts let handlers run on in a drain, in milliseconds. The engine waits for nothing.
+    pub drain_within_ms: u64,
     /// A larger event is logged as a warning: clients with small buffers drop it (F-60). Bytes.
     pub warn_event_bytes: usize,
     /// The store; the memory store when there is none.
@@ -66,6 +71,15 @@ pub struct Options {
     pub clock: Option<Arc<dyn Clock>>,
     /// The randomness; the system's when there is none.
     pub randomness: Option<Arc<dyn RandomSource>>,
+}
+
+impl Options {
+    /// A drain with these times, in milliseconds. Unnamed, clients come back when a restart has usually happened, spread over half
+    /// of that.
+    pub fn drain(&self, retry_ms: Option<u32>, spread_ms: Option<u32>) -> Drain {
+        let drain = Drain::after(retry_ms.unwrap_or_else(|| self.pacing.retry_ms.max(RESTART_MS)).max(1));
+        Drain { spread_ms: spread_ms.unwrap_or(drain.spread_ms), ..drain }
+    }
 }
 
 impl Default for Options {
@@ -81,6 +95,7 @@ impl Default for Options {
             store_timeout_ms: 30_000,
             on_store_failure: OnStoreFailure::Raise,
             owner_lost_ms: 10_000,
+            drain_within_ms: 5_000,
             warn_event_bytes: 1 << 20,
             store: None,
             clock: None,
@@ -148,6 +163,7 @@ numbers! {
     ENGINE SOME max_requests_per_session: max_requests_per_session as usize;
     ENGINE SOME max_detached_ms: max_detached_ms as u64;
     ENGINE ZERO session_idle_ms: session_idle_ms as u64;
+    ENGINE ZERO drain_within_ms: drain_within_ms as u64;
     ENGINE SOME warn_event_bytes: warn_event_bytes as usize;
 }
 

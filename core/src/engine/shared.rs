@@ -11,8 +11,8 @@ use crate::engine::stats::Counters;
 use crate::engine::{EngineError, Options};
 use crate::protocol::StreamNonce;
 use crate::store::{EventStore, Ticket};
-use crate::stream::ChainKey;
-use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::stream::{ChainKey, Drain};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// An engine with sessions is ticked at least so often.
@@ -53,8 +53,8 @@ pub(crate) struct Shared {
     pub(crate) unanswered: AtomicU64,
     /// How streams ended lately, for a store that loses that.
     pub(crate) kept: Mutex<Kept>,
-    /// The `retry` of a drain that has begun; 0 while there is none.
-    pub(crate) draining_ms: AtomicU32,
+    /// A drain that has begun.
+    pub(crate) draining: Mutex<Option<Drain>>,
     /// The number of the first connection that came after the drain began.
     pub(crate) drained_from: AtomicU64,
     pub(crate) closed: AtomicBool,
@@ -111,9 +111,9 @@ impl Shared {
         };
         drop(replaced);
         // After it can be found, so that a drain or a close that begins now misses no session.
-        let draining_ms = self.draining_ms.load(Ordering::SeqCst);
-        if draining_ms != 0 {
-            cell.drain(draining_ms);
+        let draining = *lock(&self.draining);
+        if let Some(drain) = draining {
+            cell.drain(drain);
         }
         if let Err(error) = self.check() {
             cell.leave();

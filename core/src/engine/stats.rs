@@ -49,6 +49,8 @@ counters! {
     sessions_gave_way,
     /// Sessions that another process took over, because this one seemed to be gone.
     sessions_taken_over,
+    /// Sessions that a drain left to other processes.
+    sessions_handed_over,
     /// Sessions whose owner was gone, and that this process has from then on.
     sessions_adopted,
     /// Streams that were opened.

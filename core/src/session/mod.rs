@@ -20,7 +20,7 @@ use bytes::Bytes;
 
 use crate::Ms;
 use crate::protocol::{Envelope, ListChanged, RequestId, Revision, Rules, StreamNonce, jsonrpc};
-use crate::stream::{Output, Pacing, Seq};
+use crate::stream::{Drain, Output, Pacing, Seq};
 
 /// An output with the stream that it belongs to.
 pub type Step = (StreamNonce, Output);
@@ -43,7 +43,7 @@ pub struct Session {
     /// Requests of the server that the client has not answered, and where they are logged.
     questions: HashMap<RequestId, (StreamNonce, Seq)>,
     standalone: Option<StreamNonce>,
-    draining: Option<u32>,
+    draining: Option<Drain>,
     ended: bool,
     /// How long until it is idle, in milliseconds; 0 is never.
     idle_ms: u64,
@@ -204,6 +204,11 @@ impl Session {
     /// Requests without a response.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len()
+    }
+
+    /// Whether a handler works for the session: on a request, or it waits for the client's answer to one of its own.
+    pub fn is_busy(&self) -> bool {
+        !self.in_flight.is_empty() || !self.questions.is_empty()
     }
 
     /// The streams that have a machine.

@@ -6,7 +6,7 @@ use super::ends::{SynthesizedEnd, ends_payload};
 use super::{Session, Step};
 use crate::Ms;
 use crate::protocol::{IdEncoder, Origin, RequestId, Revision, StreamNonce};
-use crate::stream::{Chain, ConnectionId, Follow, Input, Machine, Refused, StreamRules};
+use crate::stream::{Chain, ConnectionId, Drain, Follow, Input, Machine, Refused, StreamRules};
 
 /// A stream with what the protocol adds to its machine.
 #[derive(Debug)]
@@ -123,8 +123,8 @@ impl Session {
         stream.open = requests.to_vec();
         self.streams.insert(nonce, Box::new(stream));
         self.last_contact = now;
-        if let Some(retry_ms) = self.draining {
-            let _ = self.handle(now, nonce, Input::Drain { retry_ms }, out);
+        if let Some(drain) = self.draining {
+            let _ = self.handle(now, nonce, Input::Drain(drain), out);
         }
         if let Some((conn, jitter)) = conn {
             let _ = self.handle(now, nonce, Input::Open { conn, jitter }, out);
@@ -168,8 +168,8 @@ impl Session {
         self.standalone = Some(nonce);
         // Before the revision is negotiated nothing is kept of the session.
         self.note_fact(self.facts != 0);
-        if let Some(retry_ms) = self.draining {
-            let _ = self.handle(now, nonce, Input::Drain { retry_ms }, out);
+        if let Some(drain) = self.draining {
+            let _ = self.handle(now, nonce, Input::Drain(drain), out);
         }
         (nonce, true)
     }
@@ -199,8 +199,8 @@ impl Session {
         let start = Chain::start(&nonce.0);
         let machine = Machine::follow(rules, self.pacing, start.tag(), record);
         self.streams.insert(nonce, Box::new(Stream::new(nonce, origin, machine, chain)));
-        if let Some(retry_ms) = self.draining {
-            let _ = self.handle(now, nonce, Input::Drain { retry_ms }, &mut Vec::new());
+        if let Some(drain) = self.draining {
+            let _ = self.handle(now, nonce, Input::Drain(drain), &mut Vec::new());
         }
     }
 
@@ -259,14 +259,14 @@ impl Session {
 
     /// Closes every connection, now and from now on, because the process is going away. Sessions
     /// whose connections must not be closed early get an error for their calls instead.
-    pub fn drain(&mut self, now: Ms, retry_ms: u32, out: &mut Vec<Step>) {
-        self.draining = Some(retry_ms);
+    pub fn drain(&mut self, now: Ms, drain: Drain, out: &mut Vec<Step>) {
+        self.draining = Some(drain);
         if !self.rules().early_close {
             self.end_requests(now, SynthesizedEnd::Draining, out);
         }
         let nonces: Vec<StreamNonce> = self.streams.keys().copied().collect();
         for nonce in nonces {
-            let _ = self.handle(now, nonce, Input::Drain { retry_ms }, out);
+            let _ = self.handle(now, nonce, Input::Drain(drain), out);
         }
     }
 

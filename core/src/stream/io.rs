@@ -80,10 +80,7 @@ pub enum Input {
         hold_ms: Option<u64>,
     },
     /// The process is going away: close what is open, and what opens from now on.
-    Drain {
-        /// The `retry` that covers the restart.
-        retry_ms: u32,
-    },
+    Drain(Drain),
     /// A reader in another process has the stream now.
     Taken,
     /// The process that writes the log has kept this with it.
@@ -95,6 +92,22 @@ pub enum Input {
     },
     /// The time of [`Machine::deadline`](super::Machine::deadline) has come.
     Tick,
+}
+
+/// When the clients come back whose connections a drain closes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drain {
+    /// The least `retry`, in milliseconds: what the restart takes.
+    pub retry_ms: u32,
+    /// Each client is told up to this much more, in milliseconds, so that not all come back at once.
+    pub spread_ms: u32,
+}
+
+impl Drain {
+    /// The clients come back after this time, in milliseconds, spread over half of it more.
+    pub fn after(retry_ms: u32) -> Self {
+        Self { retry_ms, spread_ms: retry_ms / 2 }
+    }
 }
 
 /// What the caller has to do, in this order.

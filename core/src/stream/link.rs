@@ -108,8 +108,8 @@ impl Link {
     }
 
     /// `retry_ms` plus up to half of it, spread by this connection's jitter: a floor, never less.
-    pub(super) fn spread_retry(&self, retry_ms: u32) -> u32 {
-        let extra = u64::from(retry_ms) / 2 * u64::from(self.jitter) / u64::from(u16::MAX);
+    pub(super) fn spread_retry(&self, retry_ms: u32, spread_ms: u32) -> u32 {
+        let extra = u64::from(spread_ms) * u64::from(self.jitter) / u64::from(u16::MAX);
         retry_ms.saturating_add(u32::try_from(extra).unwrap_or(u32::MAX))
     }
 }

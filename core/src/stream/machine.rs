@@ -26,7 +26,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use super::event::{NewEvent, Page, Seq};
-use super::io::{ConnectionId, Frame, Input, Output, Refused};
+use super::io::{ConnectionId, Drain, Frame, Input, Output, Refused};
 use super::link::Link;
 use super::pacing::{Paced, Pacing};
 use crate::Ms;
@@ -144,7 +144,7 @@ pub struct Machine {
     /// The last reader came to another process.
     is_read_elsewhere: bool,
     resumes: u32,
-    draining: bool,
+    draining: Option<Drain>,
 }
 
 impl Machine {
@@ -173,7 +173,7 @@ impl Machine {
             visits: 0,
             is_read_elsewhere: false,
             resumes: 0,
-            draining: false,
+            draining: None,
         }
     }
 
@@ -309,7 +309,7 @@ impl Machine {
             Input::Page { conn, page } => self.page(now, conn, page, out),
             Input::LoadFailed { conn } => self.load_failed(now, conn, out),
             Input::Ready { conn } => self.ready(now, conn, out),
-            Input::Drain { retry_ms } => self.drain(retry_ms, out),
+            Input::Drain(drain) => self.drain(drain, out),
             Input::Taken => self.taken(out),
             Input::Paced(paced) => self.paced(paced, out),
             Input::Lost { conn } => self.lost(conn, out),

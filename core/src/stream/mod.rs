@@ -16,6 +16,6 @@ mod pacing;
 
 pub use chain::{Chain, ChainKey, tag_of};
 pub use event::{EventKind, NewEvent, Page, Seq, StoredEvent};
-pub use io::{CloseReason, ConnectionId, Frame, Input, Output, Refused, RejectReason};
+pub use io::{CloseReason, ConnectionId, Drain, Frame, Input, Output, Refused, RejectReason};
 pub use machine::{Follow, Machine, State, StreamRules};
 pub use pacing::{Paced, Pacing};

@@ -13,7 +13,7 @@ use tailrope_core::store::{
     Answer, Append, Attach, Attached, AttachedLog, Epoch, EventStore, Hold, LogPage, Mail, Message, Owner, ReadLimit,
     RunningLog, SessionRecord, StoreError, StreamKey, Ticket, Usage, Watcher,
 };
-use tailrope_core::stream::{EventKind, Paced, Pacing, Page, Seq, StoredEvent};
+use tailrope_core::stream::{Drain, EventKind, Paced, Pacing, Page, Seq, StoredEvent};
 
 use crate::kit::common::{Bench, notification, response};
 use crate::kit::dice::Dice;
@@ -378,7 +378,7 @@ impl World {
             }
             14 => self.bench.advance([1, 40, 300, 1_000, 20_000][usize::try_from(self.below(5)).unwrap_or(0)]),
             _ => match self.below(8) {
-                6 => self.bench.engine.drain(1_000),
+                6 => self.bench.engine.drain(Drain::after(1_000)),
                 7 => session.let_go(),
                 _ => drop(session.cancelled(&request(self.below(3)))),
             },

@@ -477,7 +477,7 @@ const METHODS = {
   'Engine.admit': ['head', 'body', 'bool', 'major', 'versions'],
   openSession: ['id', 'asker', 'major', 'versions', 'number'],
   lookUpSession: ['id', 'head', 'major', 'versions'],
-  drain: ['number'],
+  drain: ['number', 'number'],
   'Session.admit': ['head', 'body', 'bool'],
   'Session.open': ['admission', 'bool'],
   relay: ['admission', 'body', 'travelling', 'bool'],
@@ -550,7 +550,7 @@ async function callPublic(machine, seconds) {
     const made = machine.make(name, values, () => (isClass ? new target(...values) : target(...values)));
     (made?.return?.() ?? made)?.catch?.(() => {});
     if (machine.below(20) === 0) {
-      const options = either(['retryMs', 'budgetMs']);
+      const options = either(['retryMs', 'spreadMs', 'withinMs']);
       machine.make('drain', [options], () => mcp.drain(options).catch(() => {}));
       await new Promise((resolve) => setImmediate(resolve));
     }

@@ -3,15 +3,15 @@
 use std::sync::atomic::Ordering;
 
 use serde_json::{Value, json};
-use tailrope_core::engine::{Connection, OutgoingMessage, SessionHandle};
+use tailrope_core::engine::{Connection, Options, OutgoingMessage, SessionHandle};
 use tailrope_core::exchange::Fault;
 use tailrope_core::protocol::{Dialect, RequestId};
 use tailrope_core::session::MAX_HANDSHAKE_BYTES;
-use tailrope_core::stream::CloseReason;
+use tailrope_core::stream::{CloseReason, Drain};
 
 use crate::engine::relay_faults::{LOST_MS, fleet, not_begun, only_event};
 use crate::kit::adopting::{admit, begin, go_on, initialize, offer, post, replay, take, welcome};
-use crate::kit::common::{NEW, OLD, broadcast, call, id, listen, notify, read_now, respond, resume};
+use crate::kit::common::{Bench, NEW, OLD, broadcast, call, id, listen, notify, read_now, respond, resume};
 use crate::kit::fleet::Fleet;
 use crate::kit::processes::events;
 use crate::kit::relaying::{find, held, initialized, pass, read, relay, relay_delete, relay_json, serve, tool_call};
@@ -173,21 +173,89 @@ fn a_session_that_its_host_does_not_take_is_released() {
 
 #[test]
 fn a_process_that_goes_away_leaves_what_its_host_did_not_take() {
-    for leave in [|fleet: &Fleet| fleet.benches[1].engine.close(), |fleet: &Fleet| fleet.benches[1].engine.drain(100)] {
-        let fleet = fleet(3);
-        let session = begin(&fleet, NEW);
+    let fleet = fleet(3);
+    let session = begin(&fleet, NEW);
+    let (view, _) = offer(&fleet, 1);
+    session.release();
+    let connection = relay(&view, &tool_call(1));
+    fleet.benches[1].engine.close();
+    assert!(take(&view).is_none());
+    pass(&fleet, 500);
+    assert_eq!(status(&connection), Some(503));
+    let (view, _) = offer(&fleet, 2);
+    let connection = relay(&view, &tool_call(2));
+    assert_eq!(go_on(&view, NEW).1, ["tools/call 2"]);
+    drop(connection);
+}
+
+#[test]
+fn o17_a_drain_leaves_a_session_to_others_when_nothing_runs_in_it() {
+    for revision in [NEW, OLD] {
+        let fleet = fleet(2);
+        let (here, session) = (&fleet.benches[0].engine, begin(&fleet, revision));
+        let running = (revision == NEW).then(|| call(&session, 1));
+        here.drain(Drain::after(100));
+        if let Some(connection) = running {
+            assert!(here.is_handing_over() && session.is_handing_over());
+            let (view, _) = offer(&fleet, 1);
+            let next = relay(&view, &tool_call(2));
+            fleet.settle();
+            assert_eq!(serve(&session), ["tools/call 2"], "its owner is there");
+            assert_eq!(read(&fleet, &connection).end, Some(CloseReason::Drain));
+            drop(connection);
+            // What follows ticks the engine, which tells its host that the session has ended.
+            for number in [1, 2] {
+                assert!(!session.has_ended());
+                notify(&session, number, "a").unwrap();
+                respond(&session, number).unwrap();
+            }
+            pass(&fleet, 250);
+            let want = [json!({"event": 1, "is": "a"}), json!({"event": 2, "is": {"result": 2}})];
+            assert_eq!(events(&read(&fleet, &next)), want);
+        }
+        assert!(session.has_ended() && !here.is_handing_over());
+        let told = here.tick().len();
+        assert_eq!(
+            (told, here.stats().sessions_handed_over, here.stats().sessions),
+            (usize::from(revision == OLD), 1, 0)
+        );
+        // Nobody waits for the time after which an owner is lost.
         let (view, _) = offer(&fleet, 1);
-        session.release();
-        let connection = relay(&view, &tool_call(1));
-        leave(&fleet);
-        assert!(take(&view).is_none());
-        pass(&fleet, 500);
-        assert_eq!(status(&connection), Some(503));
-        let (view, _) = offer(&fleet, 2);
-        let connection = relay(&view, &tool_call(2));
-        assert_eq!(go_on(&view, NEW).1, ["tools/call 2"]);
-        drop(connection);
+        let connection = relay(&view, &tool_call(3));
+        let (owner, served) = go_on(&view, revision);
+        assert_eq!(served, ["tools/call 3"]);
+        respond(&owner, 3).unwrap();
+        pass(&fleet, 250);
+        assert_eq!(events(&read(&fleet, &connection)), [json!({"event": 1, "is": {"result": 3}})]);
     }
+}
+
+#[test]
+fn o17_a_process_that_drains_goes_on_with_what_it_is_asked_for_and_leaves_that_again() {
+    let fleet = fleet(2);
+    let session = begin(&fleet, NEW);
+    fleet.benches[1].engine.drain(Drain::after(100));
+    session.release();
+    let (view, _) = offer(&fleet, 1);
+    let connection = relay(&view, &tool_call(1));
+    let (owner, served) = go_on(&view, NEW);
+    assert_eq!((served, owner.has_ended()), (vec!["tools/call 1".to_owned()], false));
+    respond(&owner, 1).unwrap();
+    pass(&fleet, 250);
+    assert_eq!((read(&fleet, &connection).end, owner.has_ended()), (Some(CloseReason::Drain), true));
+    drop(connection);
+    let (view, _) = offer(&fleet, 0);
+    let connection = relay(&view, &tool_call(2));
+    assert_eq!(go_on(&view, NEW).1, ["tools/call 2"]);
+    drop(connection);
+}
+
+#[test]
+fn o17_a_store_that_ends_with_the_process_keeps_its_sessions_in_a_drain() {
+    let bench = Bench::new(Options::default());
+    let session = bench.session("s", NEW);
+    bench.engine.drain(Drain::after(100));
+    assert!(!session.has_ended() && !bench.engine.is_handing_over());
 }
 
 #[test]

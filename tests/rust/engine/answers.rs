@@ -10,6 +10,7 @@ use serde_json::Value;
 use tailrope_core::engine::{Connection, NoWake, Options, OutgoingMessage, SessionHandle};
 use tailrope_core::protocol::{Refusal, RequestId, Revision};
 use tailrope_core::store::Limits;
+use tailrope_core::stream::Drain;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -264,7 +265,7 @@ impl Run {
             }
             Step::CloseRefused(request) => assert!(!self.session().close_connection(&request.id(), None, None)),
             Step::Advance { ms } => self.bench.advance(*ms),
-            Step::Drain { retry_ms } => self.bench.engine.drain(*retry_ms),
+            Step::Drain { retry_ms } => self.bench.engine.drain(Drain::after(*retry_ms)),
             Step::EndSession => self.session().end(),
         }
     }

@@ -18,7 +18,7 @@ use tailrope_core::exchange::{Asker, Request, Terms};
 use tailrope_core::protocol::{Dialect, EventId, IdEncoder, RequestId, Revision};
 use tailrope_core::store::contract::Caller;
 use tailrope_core::store::{Attach, AttachedLog, Operation, StoreOptions, session_name};
-use tailrope_core::stream::CloseReason;
+use tailrope_core::stream::{CloseReason, Drain};
 
 const GONE: &str = "process that ran this request is gone";
 
@@ -205,11 +205,11 @@ fn i13_a_session_whose_owner_was_only_slow_ends_there_and_is_read_elsewhere() {
 fn f_45_a_session_that_ends_because_what_serves_it_goes_stays_readable() {
     let ways: [fn(&Engine, &SessionHandle); 3] = [
         |engine, session| {
-            engine.drain(100);
+            engine.drain(Drain::after(100));
             session.end();
         },
         |_, session| {
-            session.drain(100);
+            session.drain();
             session.end();
         },
         |_, session| session.release(),

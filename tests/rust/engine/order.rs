@@ -12,7 +12,7 @@ use serde_json::json;
 use tailrope_core::engine::{Connection, LookUp, NoWake, SessionHandle};
 use tailrope_core::protocol::Dialect;
 use tailrope_core::store::Operation;
-use tailrope_core::stream::CloseReason;
+use tailrope_core::stream::{CloseReason, Drain};
 
 fn is_look(operation: &Operation) -> bool {
     matches!(operation, Operation::Look(_))
@@ -214,7 +214,7 @@ fn f44_i4_a_reader_that_was_looked_up_before_a_drain_is_sent_away_without_an_eve
     let wake = Arc::new(NoWake);
     let before =
         draining.look_up_session("s", principal.as_deref(), Some(&cursor), &Dialect::MCP_PYTHON_2, wake, 0).unwrap();
-    draining.drain(100);
+    draining.drain(Drain::after(100));
     // Its client has gone on elsewhere meanwhile.
     let newer = resume(&find(&fleet, 2), &cursor);
     assert_eq!(events(&read(&fleet, &newer)), [json!({"event": 1, "is": "a"})]);

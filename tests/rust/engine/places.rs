@@ -12,6 +12,7 @@ use tailrope_core::exchange::{Admission, Asker, Request, Terms};
 use tailrope_core::protocol::{Dialect, Head, Refusal, StreamNonce};
 use tailrope_core::store::contract::Caller;
 use tailrope_core::store::{EventStore, Limits, MemoryStore, SessionRecord, session_name};
+use tailrope_core::stream::Drain;
 
 const ALL: EngineError = EngineError::TooManySessions { option: "max_sessions", max: 3 };
 const OF_PRINCIPAL: EngineError = EngineError::TooManySessions { option: "max_sessions_per_principal", max: 2 };
@@ -210,7 +211,7 @@ fn i11_a_drained_session_is_waited_for_before_it_gives_way() {
     let bench = Bench::new(Options { max_sessions: 1, ..Options::default() });
     let session = taken(&bench, "s", None).unwrap();
     let connection = listen(&session);
-    session.drain(5_000);
+    session.drain();
     bench.read(&connection);
     assert!(taken(&bench, "newer", None).is_err(), "its client was told to come back");
     bench.advance(100_000);

@@ -12,7 +12,7 @@ use tailrope_core::engine::{NoWake, Options, OutgoingMessage, SessionHandle};
 use tailrope_core::protocol::{Dialect, ListChanged, Revision};
 use tailrope_core::store::contract::Caller;
 use tailrope_core::store::{SessionRecord, session_name};
-use tailrope_core::stream::{CloseReason, Pacing};
+use tailrope_core::stream::{CloseReason, Drain, Pacing};
 
 /// Request 1 got two notifications and its response, nobody is connected, and its machine is gone. Returns
 /// the ids of its answer: the priming position, 1, 2 and 3.
@@ -240,7 +240,7 @@ fn a_drain_tells_who_waits_for_a_look_up_to_come_back() {
     let ids = finished(&bench, &session);
     store.set(true, false);
     let back = resume(&session, &ids[1]);
-    bench.engine.drain(7_000);
+    bench.engine.drain(Drain::after(7_000));
     let told = read_now(&back);
     assert_eq!((told.status, told.end), (Some(200), Some(CloseReason::Drain)));
     assert_eq!(told.frames().len(), 1);

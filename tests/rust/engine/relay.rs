@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tailrope_core::engine::Options;
 use tailrope_core::exchange::{RelayedMethod, Terms};
 use tailrope_core::protocol::{Dialect, RequestId};
-use tailrope_core::stream::CloseReason;
+use tailrope_core::stream::{CloseReason, Drain};
 
 use crate::kit::common::{Bell, NEW, OLD, ask, id, notify, read_now, respond, resume};
 use crate::kit::fleet::Fleet;
@@ -345,7 +345,7 @@ fn an_answer_in_json_that_does_not_come_is_refused() {
         fleet.settle();
         assert_eq!(serve(&session).len(), usize::from(drains));
         if drains {
-            fleet.benches[1].engine.drain(100);
+            fleet.benches[1].engine.drain(Drain::after(100));
         } else {
             pass(&fleet, owner_lost_ms + 500);
         }
@@ -369,7 +369,7 @@ fn f44_a_process_that_drains_relays_and_sends_its_clients_elsewhere() {
     let fleet = Fleet::new(3);
     let session = open(&fleet, NEW);
     let there = find(&fleet, 1);
-    fleet.benches[1].engine.drain(100);
+    fleet.benches[1].engine.drain(Drain::after(100));
     let first = read(&fleet, &relay(&there, &tool_call(1)));
     assert_eq!(first.end, Some(CloseReason::Drain));
     assert_eq!(serve(&session), ["tools/call 1"]);

@@ -16,7 +16,7 @@ use tailrope_core::exchange::{Asker, Request, Terms};
 use tailrope_core::protocol::{Dialect, RequestId, StreamNonce};
 use tailrope_core::session::{OutgoingKind, Session};
 use tailrope_core::store::Limits;
-use tailrope_core::stream::{CloseReason, EventKind, Input, Pacing};
+use tailrope_core::stream::{CloseReason, Drain, EventKind, Input, Pacing};
 
 // Ends of sessions
 
@@ -101,7 +101,7 @@ fn a_child_of_a_fork_waits_for_no_lock_of_its_parent() {
         let engine = &bench.engine;
         engine.mark_forked();
         engine.tick();
-        engine.drain(1);
+        engine.drain(Drain::after(1));
         engine.close();
         engine.release();
         assert_eq!((engine.next_deadline(), engine.is_idle()), (Ms::NEVER, true));
@@ -374,7 +374,7 @@ fn f_44_a_drain_closes_new_sessions_with_a_retry_and_ends_the_calls_of_old_ones(
     let cursor = bench.read(&new_call).last_id();
     notify(&new, 1, "a").unwrap();
     notify(&old, 1, "a").unwrap();
-    bench.engine.drain(5_000);
+    bench.engine.drain(Drain::after(5_000));
     assert!(bench.engine.is_draining());
     let answered = bench.read(&new_call);
     assert_eq!(answered.end, Some(CloseReason::Drain));
@@ -406,7 +406,7 @@ fn f_44_a_drain_of_one_session_leaves_the_others_alone() {
     let bench = Bench::new(Options::default());
     let [leaving, staying] = ["leaving", "staying"].map(|id| bench.session(id, NEW));
     let calls = [&leaving, &staying].map(|session| call(session, 1));
-    leaving.drain(5_000);
+    leaving.drain();
     assert!(!bench.engine.is_draining());
     assert_eq!(bench.read(&calls[0]).end, Some(CloseReason::Drain));
     // What comes later, too.

@@ -16,7 +16,7 @@ use tailrope_core::engine::{
 };
 use tailrope_core::protocol::{Cursor, Dialect, EventId, IdEncoder, RequestId, Revision};
 use tailrope_core::store::Limits;
-use tailrope_core::stream::{CloseReason, Pacing};
+use tailrope_core::stream::{CloseReason, Drain, Pacing};
 
 // Bytes
 
@@ -565,7 +565,7 @@ fn the_same_randomness_gives_the_same_bytes() {
         let session = bench.session("s", NEW);
         let connection = call(&session, 1);
         notify(&session, 1, "a").unwrap();
-        bench.engine.drain(1_000);
+        bench.engine.drain(Drain::after(1_000));
         bench.read(&connection).text
     };
     let counted = || run(Some(Arc::new(Counting::default())));

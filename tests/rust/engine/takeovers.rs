@@ -18,7 +18,7 @@ use tailrope_core::store::{
     Answer, Append, Attach, Attached, Epoch, EventStore, Hold, LogPage, Operation, ReadLimit, RunningLog, StoreOptions,
     StreamKey, Ticket, Usage,
 };
-use tailrope_core::stream::{CloseReason, Seq};
+use tailrope_core::stream::{CloseReason, Drain, Seq};
 
 /// A call with one event, and a cursor after it. The connection is gone.
 fn interrupted_call(bench: &Bench, session: &SessionHandle) -> String {
@@ -275,7 +275,7 @@ fn f44_a_drain_lets_go_of_those_who_are_held() {
     let resumed = resume_held(&bench, &store, &session, &cursor);
     let listener = listen(&session);
     held(&bench, &store, 2, &listener);
-    bench.engine.drain(100);
+    bench.engine.drain(Drain::after(100));
     for connection in [&resumed, &listener] {
         let last = read_until(&bench, connection, ended);
         assert_eq!(last.end, Some(CloseReason::Drain));
@@ -300,7 +300,7 @@ fn f44_who_comes_to_a_draining_process_takes_the_stream_from_nobody_elsewhere() 
     let cursor = interrupted_call(&here, &session);
     let reader = resume(&session, &cursor);
     read_until(&here, &reader, begun);
-    there.engine.drain(100);
+    there.engine.drain(Drain::after(100));
     let seen = found(&there, &cursor);
     for _ in 0..2 {
         assert_eq!(read_until(&there, &resume(&seen, &cursor), ended).end, Some(CloseReason::Drain));

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tailrope_core::Ms;
 use tailrope_core::stream::{
-    CloseReason, ConnectionId, EventKind, Follow, Frame, Input, Machine, NewEvent, Output, Paced, Pacing, Page,
+    CloseReason, ConnectionId, Drain, EventKind, Follow, Frame, Input, Machine, NewEvent, Output, Paced, Pacing, Page,
     Refused, RejectReason, Seq, StoredEvent, StreamRules,
 };
 
@@ -190,6 +190,7 @@ enum InputSpec {
     },
     Drain {
         retry_ms: u32,
+        spread_ms: Option<u32>,
     },
     Taken,
     Paced(PacedSpec),
@@ -278,7 +279,10 @@ impl Trace {
             InputSpec::LoadFailed(conn) => Input::LoadFailed { conn: *conn },
             InputSpec::Ready(conn) => Input::Ready { conn: *conn },
             InputSpec::Close { retry_ms, hold_ms } => Input::CloseRequested { retry_ms: *retry_ms, hold_ms: *hold_ms },
-            InputSpec::Drain { retry_ms } => Input::Drain { retry_ms: *retry_ms },
+            InputSpec::Drain { retry_ms, spread_ms } => {
+                let drain = Drain::after(*retry_ms);
+                Input::Drain(Drain { spread_ms: spread_ms.unwrap_or(drain.spread_ms), ..drain })
+            }
             InputSpec::Taken => Input::Taken,
             InputSpec::Paced(paced) => Input::Paced(paced.paced()),
             InputSpec::Lost(conn) => Input::Lost { conn: *conn },

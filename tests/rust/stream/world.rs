@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use tailrope_core::Ms;
 use tailrope_core::stream::{
-    CloseReason, ConnectionId, EventKind, Frame, Input, Machine, NewEvent, Output, Pacing, Page, Refused, RejectReason,
-    Seq, StoredEvent, StreamRules,
+    CloseReason, ConnectionId, Drain, EventKind, Frame, Input, Machine, NewEvent, Output, Pacing, Page, Refused,
+    RejectReason, Seq, StoredEvent, StreamRules,
 };
 
 use crate::kit::dice::Dice;
@@ -413,7 +413,7 @@ impl World {
                 self.requests = 0;
                 self.terminate();
             }
-            11 if self.dice.one_in(6) => self.give(Input::Drain { retry_ms: 4_000 }).unwrap(),
+            11 if self.dice.one_in(6) => self.give(Input::Drain(Drain::after(4_000))).unwrap(),
             12 => {
                 // What is here is ended: nobody here would hear that the reader elsewhere is gone.
                 self.active = None;

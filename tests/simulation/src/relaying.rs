@@ -241,12 +241,11 @@ impl World {
         // A store that was set back may have lost that the message was taken.
         let is_withdrawn =
             !self.is_unsettled(session) && self.sea().is_withdrawn(&self.sessions[session].name, &known.name);
+        // Where a store has lost that a call was begun, together with its owner, nobody knows of it. So it is where a clock was
+        // set and the log is over before its sender has heard that the store has it.
+        let is_lost = self.is_unsettled(session) || self.sea().has_expired(&self.sessions[session].name, &known.name);
         for (is_broken, says) in [
-            // Where a store has lost that a call was begun, together with its owner, nobody knows of it.
-            (
-                known.begun > 1 && !(self.sessions[session].generation > 0 && self.is_unsettled(session)),
-                "it begins twice",
-            ),
+            (known.begun > 1 && !(self.sessions[session].generation > 0 && is_lost), "it begins twice"),
             (known.is_refused, "its client was told that it does not begin, and it begins"),
             (is_withdrawn, "it is withdrawn, and begins"),
         ] {

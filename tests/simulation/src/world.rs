@@ -9,7 +9,7 @@ use tailrope_core::Ms;
 use tailrope_core::engine::{Clock, Engine, ManualClock, Options, Posted, SessionHandle, Wake};
 use tailrope_core::protocol::{Dialect, RequestId, Revision};
 use tailrope_core::store::{EventStore, Limits};
-use tailrope_core::stream::Pacing;
+use tailrope_core::stream::{Drain, Pacing};
 
 use crate::dice::Seeded;
 use crate::node_store::{Fate, Mode, NodeStore, lock};
@@ -389,7 +389,7 @@ impl World {
                     }
                 }
                 self.nodes[at].is_draining = true;
-                self.nodes[at].engine.drain(retry_ms);
+                self.nodes[at].engine.drain(Drain::after(retry_ms));
             }
             Decision::RollBack { stream, by } => {
                 let Stream { session, name, .. } = &self.streams[self.a_stream(stream)];

@@ -12,7 +12,7 @@ const SCHEDULES: u64 = ENOUGH;
 const ENOUGH: u64 = 5_000;
 
 /// What schedules have to reach: a simulation that does not get there tests nothing.
-const REACHED: [&str; 78] = [
+const REACHED: [&str; 79] = [
     "adoptions that a host refused",
     "answers_unasked",
     "answers relayed",
@@ -86,6 +86,7 @@ const REACHED: [&str; 78] = [
     "sessions taken over",
     "sessions that ended because another process has them",
     "sessions_adopted",
+    "sessions_handed_over",
     "sessions_taken_over",
     "streams_opened",
     "suspensions",

@@ -85,7 +85,7 @@ async def serve(runtime: Runtime, manager: Any, session_id: str, scope: Scope, r
         if connection is None:
             session.let_go()
     if connection is not None:
-        _hosts.opened(session, runtime)
+        _hosts.opened(session)
         await write_connection(connection, runtime, here, receive, send, session_id.encode("ascii"))
     return True
 

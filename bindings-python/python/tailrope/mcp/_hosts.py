@@ -17,35 +17,44 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from tailrope import _runtime
-from tailrope._runtime import drain_now, flush_stores
+from tailrope._runtime import drain_now, flush_stores, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     from tailrope._native import Session
-    from tailrope._runtime import Runtime
 
 
 class Host:
     """One server of the process. Its end concerns the sessions that were opened in calls of it, and no others."""
 
-    def __init__(self) -> None:
-        self._sessions: weakref.WeakKeyDictionary[Session, Runtime] = weakref.WeakKeyDictionary()
+    def __init__(self, uvicorn: weakref.ref[Any] | None = None) -> None:
+        self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self._is_draining = False
+        self._uvicorn = uvicorn
 
-    def add(self, session: Session, runtime: Runtime) -> None:
+    def add(self, session: Session) -> None:
         with _runtime._lock:
-            self._sessions[session] = runtime
+            self._sessions.add(session)
             is_draining = self._is_draining
         if is_draining:
-            session.drain(runtime.engine.drain_ms())
+            session.drain()
 
     def drain(self) -> None:
         with _runtime._lock:
             self._is_draining = self is not _unknown
-            sessions = list(self._sessions.items())
-        for session, runtime in sessions:
-            session.drain(runtime.engine.drain_ms())
+        for session in self._all():
+            session.drain()
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether no call is waited for: none runs whose end another process can show, or the signal came again."""
+        server = self._uvicorn() if self._uvicorn is not None else None
+        return getattr(server, "force_exit", False) or not any(session.is_handing_over for session in self._all())
+
+    def _all(self) -> list[Session]:
+        with _runtime._lock:
+            return list(self._sessions)
 
 
 _unknown = Host()
@@ -67,9 +76,16 @@ def is_leaving() -> bool:
     return task is not None and (task.cancelling() > 0 or task in _lifespans)
 
 
-def opened(session: Session, runtime: Runtime) -> None:
+def opened(session: Session) -> None:
     """A session is served here from now on."""
-    _current.get().add(session, runtime)
+    _current.get().add(session)
+
+
+async def calls_end() -> None:
+    """Lets calls end whose clients go on elsewhere, where a lifespan ends sessions because its host drains."""
+    if asyncio.current_task() in _lifespans:
+        hosts = {_current.get(), _unknown}
+        await until(lambda: all(host.is_drained for host in hosts))
 
 
 def runs_manager() -> None:
@@ -87,6 +103,7 @@ def _sdk_run(stock: Any) -> Any:
         runs_manager()
         async with stock(self):
             yield
+            await calls_end()
 
     return run
 
@@ -94,7 +111,7 @@ def _sdk_run(stock: Any) -> Any:
 def _uvicorn_startup(stock: Any) -> Any:
     @wraps(stock)
     async def startup(self: Any, *args: Any, **kwargs: Any) -> None:
-        _current.set(_uvicorns.setdefault(self, Host()))
+        _current.set(_uvicorns.setdefault(self, Host(weakref.ref(self))))
         await stock(self, *args, **kwargs)
 
     return startup

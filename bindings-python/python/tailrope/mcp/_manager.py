@@ -65,6 +65,7 @@ class Managing:
         _hosts.runs_manager()
         async with cast("Any", super()).run():
             yield
+            await _hosts.calls_end()
 
 
 def _rename(manager: Any, transport: Any, session_id: str) -> None:

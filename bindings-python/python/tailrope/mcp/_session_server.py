@@ -85,7 +85,7 @@ class SessionServer:
                 self.session_id, _sdk.MAJOR, self._retry_ms, idle_ms, here.waiters
             )
         runtime.servers[self.session_id] = self
-        _hosts.opened(session, runtime)
+        _hosts.opened(session)
         try:
             # Retention needs the tick also where no connection ever waits.
             here.arm(runtime, runtime.engine.due_in_ms())

@@ -116,6 +116,8 @@ class StreamableHTTPServerTransport(StockTransport):
         if self._tailrope is None:
             await super().terminate()
         else:
+            # Lifespans of fastmcp end their sessions one by one.
+            await _hosts.calls_end()
             self._tailrope.terminate()
 
     def close_sse_stream(self, request_id: int | str, retry_ms: int | None = None, hold_ms: int | None = None) -> None:

@@ -151,7 +151,7 @@ impl Change<'_> {
     /// The session has not ended.
     pub(crate) fn check_open(&self) -> Result<(), Refusal> {
         if !self.state.is_open() {
-            return Err(self.cell.over(self.state.is_fenced));
+            return Err(self.cell.over(self.state));
         }
         self.cell.shared.check().map_err(|_| self.cell.dialect.wording.closing())
     }

@@ -23,7 +23,7 @@ impl Cell {
         }?;
         self.take_place().map_err(|error| match error {
             EngineError::TooManySessions { .. } => Fault::TooManySessions.refusal(dialect),
-            EngineError::SessionEnded => self.over(self.is_fenced()),
+            EngineError::SessionEnded => self.over(&lock(&self.state)),
             _ => dialect.wording.closing(),
         })?;
         let mut admission = Admission::new(operation, head, body);

@@ -25,7 +25,7 @@ use crate::exchange::Fault;
 use crate::protocol::{NotRelayed, Origin, Refusal, StreamNonce};
 use crate::session::{Handshake, SynthesizedEnd};
 use crate::store::{Answer, Attach, Attached, Epoch, Operation, RunningLog, SessionRecord, StoreError};
-use crate::stream::{Chain, ConnectionId, Follow, Input};
+use crate::stream::{Chain, ConnectionId, Drain, Follow, Input};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
@@ -210,7 +210,7 @@ impl Change<'_> {
     /// Whether this view takes its session over for its host.
     pub(crate) fn may_adopt(&self) -> bool {
         let Adoption { host, is_taken, .. } = &self.state.adoption;
-        host.is_some() && !is_taken && !self.state.session.is_draining()
+        host.is_some() && !is_taken
     }
 
     /// The session is this process's: its record is read again, as its owner may have changed it since it was looked up.
@@ -274,7 +274,7 @@ impl Change<'_> {
 
     fn take_held(&mut self) -> Option<(Held, Option<Box<str>>)> {
         let held = self.state.adoption.held.take_if(|held| held.record.is_some())?;
-        if self.state.session.is_draining() || self.cell.shared.check().is_err() {
+        if self.cell.shared.check().is_err() {
             self.state.adoption.held = Some(held);
             self.not_adopted(&self.cell.dialect.wording.closing());
             return None;
@@ -290,8 +290,8 @@ impl Change<'_> {
 
     /// Its client comes back to the session that adopted this one: any stream may end a standalone connection (W-055).
     pub(crate) fn send_to_owner(&mut self, standalone: StreamNonce) {
-        let retry_ms = self.state.session.retry_ms();
-        self.input(standalone, Input::Drain { retry_ms });
+        let drain = Drain::after(self.state.session.retry_ms());
+        self.input(standalone, Input::Drain(drain));
     }
 
     /// Goes on where the owner before has left the session.

@@ -236,19 +236,15 @@ impl Cell {
             return None;
         }
         state.session.contact(now);
-        Some(if state.is_open() { Ok(()) } else { Err(self.over(state.is_fenced)) })
+        Some(if state.is_open() { Ok(()) } else { Err(self.over(&state)) })
     }
 
-    /// The answer to who comes to a session that is over here. One that another process has goes on there: its client is to
-    /// come back, and is served from the store then.
-    pub(crate) fn over(&self, is_fenced: bool) -> Refusal {
+    /// The answer to who comes to a session that is over here. One that other processes have, or may take, goes on there: its
+    /// client is to come back.
+    pub(crate) fn over(&self, state: &State) -> Refusal {
+        let is_left = state.session.is_draining() && self.keeps_logs.load(Ordering::SeqCst);
         let wording = self.dialect.wording;
-        if is_fenced { wording.session_not_told() } else { wording.session_ended() }
-    }
-
-    /// Whether another process has the session.
-    pub(crate) fn is_fenced(&self) -> bool {
-        lock(&self.state).is_fenced
+        if state.is_fenced || is_left { wording.session_not_told() } else { wording.session_ended() }
     }
 
     pub(crate) fn is_forked(&self) -> bool {

@@ -41,6 +41,8 @@ pub(crate) struct Effects {
     pub(crate) read: Vec<(StreamNonce, ConnectionId)>,
     /// The session ends for good.
     pub(crate) ends: bool,
+    /// The session is left to other processes.
+    pub(crate) hands_over: bool,
     /// What is to be logged.
     pub(crate) lines: Vec<Line>,
 }
@@ -61,7 +63,7 @@ impl Cell {
         let value = make(&mut change);
         change.complete();
         let wakes = change.wakes();
-        let Effects { lines, tells_owner, ends, written, read, .. } = change.effects;
+        let Effects { lines, tells_owner, ends, hands_over, written, read, .. } = change.effects;
         let is_lost = state.is_fenced && !state.session.has_ended() && !std::mem::replace(&mut state.is_ending, true);
         let is_written = was_writing && state.writing.is_empty();
         let is_decided = was_pending && !state.adoption.is_pending();
@@ -73,6 +75,9 @@ impl Cell {
         }
         if is_lost {
             self.end_fenced();
+        }
+        if hands_over {
+            self.end_handed_over();
         }
         if is_written || is_decided || is_unused {
             // It may be here only for what an owner left.
@@ -109,6 +114,7 @@ impl Change<'_> {
         self.send_json_answers();
         self.look_into_inbox();
         self.settle_senders();
+        self.hand_session_over();
         let deadline = self.state.deadline(self.cell);
         if deadline < self.state.scheduled {
             // Under the session's lock, so that no later change of it is overtaken.

@@ -4,26 +4,37 @@ use std::collections::HashSet;
 
 use crate::Ms;
 use crate::engine::connections::conn::{PAGE_BYTES, Phase};
-use crate::engine::sessions::cell::{Cell, SESSION};
+use crate::engine::sessions::cell::{Cell, SESSION, State};
 use crate::engine::sessions::change::Change;
 use crate::engine::shared::lock;
 use crate::engine::stats::Counters;
 use crate::exchange::AnswerHead;
 use crate::protocol::{RequestId, StreamNonce};
 use crate::session::{SynthesizedEnd, end_payload};
-use crate::stream::{CloseReason, ConnectionId, Frame, Input};
+use crate::stream::{CloseReason, ConnectionId, Drain, Frame, Input};
 use crate::sync::atomic::Ordering;
 
 /// What a connection is still given when its session ends.
 const LAST_BYTES: usize = 1 << 20;
 
 impl Cell {
-    pub(crate) fn drain(&self, retry_ms: u32) {
+    pub(crate) fn drain(&self, drain: Drain) {
         self.change(|change| {
-            change.state.session.drain(change.now, retry_ms, &mut change.steps);
+            change.state.session.drain(change.now, drain, &mut change.steps);
             change.end_json(SynthesizedEnd::Draining);
             change.drain_seeks();
         });
+    }
+
+    /// Whether a drain has yet to leave the session to other processes.
+    pub(crate) fn is_handing_over(&self) -> bool {
+        let state = lock(&self.state);
+        state.session.is_draining() && state.is_open() && self.is_for_others(&state)
+    }
+
+    /// Whether other processes can go on with the session when this one leaves it.
+    fn is_for_others(&self, state: &State) -> bool {
+        !self.is_elsewhere() && state.facts_put.is_some_and(|facts| facts != 0) && self.shared.store.outlives_process()
     }
 
     /// Nobody reads a session of another process here any more: the next reader looks it up anew. One that found it just
@@ -58,6 +69,14 @@ impl Cell {
         } else {
             store.drop_session(&self.name, epoch);
         }
+    }
+
+    /// A drain leaves the session to other processes.
+    pub(crate) fn end_handed_over(&self) {
+        tracing::debug!(target: "tailrope", session = %self.name, "session left to other processes");
+        Counters::add(&self.shared.counters.sessions_handed_over, 1);
+        lock(&self.shared.ended).extend(self.me.upgrade());
+        self.end();
     }
 
     /// Another process has taken the session over, as this one seemed to be gone. Its clients go on there.
@@ -145,6 +164,24 @@ impl Cell {
 }
 
 impl Change<'_> {
+    /// Leaves a session to other processes that a drain has reached, once nothing runs in it: what a handler sends would be
+    /// refused (O17). Its connections have ended by then, with all that they were to carry.
+    pub(crate) fn hand_session_over(&mut self) {
+        let State { session, conns, writing, inbox, .. } = &*self.state;
+        let is_at_rest = session.is_draining()
+            && !session.is_busy()
+            && conns.is_empty()
+            && writing.is_empty()
+            && !inbox.is_in_use()
+            && self.state.is_open()
+            && self.cell.is_for_others(self.state);
+        if is_at_rest {
+            self.cell.keep_logs();
+            self.state.is_ending = true;
+            self.effects.hands_over = true;
+        }
+    }
+
     /// `unborn` are the streams that had no log when the session ended: no id of these has left.
     fn send_last(&mut self, id: ConnectionId, unborn: &HashSet<StreamNonce>) {
         let is_kept = self.cell.keeps_logs.load(Ordering::SeqCst);
@@ -183,7 +220,7 @@ impl Change<'_> {
             // The store has not said yet whether the resume is possible. Where the session goes on elsewhere the client is
             // to come back; 404 would end it for the client.
             let (is_fenced, closing) = (self.state.is_fenced, self.cell.dialect.wording.closing());
-            self.refuse(id, &if is_kept && !is_fenced { closing } else { self.cell.over(is_fenced) });
+            self.refuse(id, &if is_kept && !is_fenced { closing } else { self.cell.over(self.state) });
         } else if let Some(tail) = tail {
             self.send_frame(nonce, id, Frame::Tail(tail));
         }

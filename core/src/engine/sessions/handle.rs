@@ -294,10 +294,15 @@ impl SessionHandle {
     }
 
     /// What serves the session is going away, as [`Engine::drain`](crate::engine::Engine::drain) says of all sessions.
-    pub fn drain(&self, retry_ms: u32) {
+    pub fn drain(&self) {
         if !self.cell.is_forked() {
-            self.cell.drain(retry_ms.max(1));
+            self.cell.drain(self.cell.shared.options.drain(None, None));
         }
+    }
+
+    /// Whether a drain has yet to leave the session to other processes: something runs in it.
+    pub fn is_handing_over(&self) -> bool {
+        !self.cell.is_forked() && self.cell.is_handing_over()
     }
 
     /// Whether the session has ended, here at least: another process may have it, and who looks it up finds it there.

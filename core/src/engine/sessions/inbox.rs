@@ -44,6 +44,11 @@ impl Inbox {
         self.is_asking || self.is_unsure
     }
 
+    /// Whether a message is here that has yet to begin, or may come.
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.is_closed || self.is_hinted || self.is_unclear() || !self.unsettled.is_empty()
+    }
+
     /// Whether the message of this stream is still to begin.
     pub(crate) fn has(&self, nonce: StreamNonce) -> bool {
         self.unsettled.contains_key(&nonce)

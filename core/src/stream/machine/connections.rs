@@ -3,7 +3,7 @@
 use super::{Arrival, KeptPaced, Machine, next_visit, wake};
 use crate::Ms;
 use crate::stream::event::Seq;
-use crate::stream::io::{CloseReason, ConnectionId, Frame, Output, Refused, RejectReason};
+use crate::stream::io::{CloseReason, ConnectionId, Drain, Frame, Output, Refused, RejectReason};
 use crate::stream::link::{CloseAt, Link};
 use crate::stream::pacing::Paced;
 
@@ -116,7 +116,7 @@ impl Machine {
     pub(super) fn take_over(&mut self, now: Ms, mut link: Link, out: &mut Vec<Output>) {
         self.newest = link.conn;
         self.is_read_elsewhere = false;
-        if self.draining && self.may_drain() {
+        if self.draining.is_some() && self.may_drain() {
             link.close = Some(CloseAt { seq: self.published(), why: CloseReason::Drain });
             self.create(out);
         }
@@ -210,7 +210,8 @@ impl Machine {
     /// Ends a connection whose client comes back, after the delay that it is told.
     pub(super) fn part(&self, link: &Link, why: CloseReason, out: &mut Vec<Output>) {
         let retry_ms = match why {
-            CloseReason::Limit | CloseReason::Drain => link.spread_retry(self.retry_ms),
+            CloseReason::Drain => link.spread_retry(self.retry_ms, self.draining.map_or(0, |drain| drain.spread_ms)),
+            CloseReason::Limit => link.spread_retry(self.retry_ms, self.retry_ms / 2),
             _ => self.retry_ms,
         };
         let conn = link.conn;
@@ -220,9 +221,9 @@ impl Machine {
         out.push(Output::Close { conn, why });
     }
 
-    pub(super) fn drain(&mut self, retry_ms: u32, out: &mut Vec<Output>) {
-        self.draining = true;
-        self.retry_ms = self.retry_ms.max(retry_ms);
+    pub(super) fn drain(&mut self, drain: Drain, out: &mut Vec<Output>) {
+        self.draining = Some(drain);
+        self.retry_ms = self.retry_ms.max(drain.retry_ms);
         if self.may_drain() {
             self.close_at_published(CloseReason::Drain, out);
         }
