@@ -66,6 +66,13 @@ impl World {
     fn adopted(&mut self, session: usize, node: usize, adopted: &Adopted) {
         self.adoptions += 1;
         let name = self.sessions[session].name.clone();
+        if !self.sea().is_owned_by(&name, self.nodes[node].store.owner) {
+            // Its process stood still, and another one has the session by now: it finds that out.
+            self.count("adoptions that came too late");
+            self.welcome(adopted.session());
+            adopted.session().accept_posted();
+            return self.stale.push(adopted.session().clone());
+        }
         // What the owner before ran ends with it, also where that has yet to hear of it.
         let generation = self.sessions[session].generation;
         let ran = |at: &usize| {

@@ -183,6 +183,8 @@ impl World {
 
     /// The process that has the connection goes on with it.
     pub(crate) fn poll(&mut self, at: usize) {
+        // What its client is told next may be the end that another process's owner brings.
+        self.note_fenced();
         if let State::Asked(asked) = &self.readers[at].state {
             let asked = asked.clone();
             self.tell_open(at, &asked);

@@ -135,6 +135,11 @@ impl Sea {
         self.sessions.get(&session_name(session)).is_some_and(|known| known.is_inherited)
     }
 
+    /// Whether this process has the session.
+    pub(crate) fn is_owned_by(&self, session: &str, owner: usize) -> bool {
+        self.sessions.get(&session_name(session)).is_some_and(|known| known.owner == owner)
+    }
+
     /// Whether the store has lost anything of a session, by the test's name for it.
     pub(crate) fn has_expired(&self, session: &str, stream: &str) -> bool {
         self.expired.contains(&(session_name(session), stream.to_owned()))
@@ -285,7 +290,9 @@ impl Sea {
         if !is_same {
             known.inbox.has_new_owner(now);
         }
-        (known.epoch, known.owner, known.is_released, known.is_left) = (*epoch, owner, false, false);
+        (known.epoch, known.owner, known.is_released) = (*epoch, owner, false);
+        // Who saw that its owner gave no sign may be about to take it, also when the owner is back by now.
+        known.is_left &= is_same;
         if seen.is_none() {
             return Ok(Vec::new());
         }

@@ -113,6 +113,8 @@ pub(crate) struct World {
     pub(crate) readers: Vec<Reader>,
     pub(crate) messages: Vec<Message>,
     pub(crate) adoptions: u64,
+    /// Sessions that processes adopted which had lost them already.
+    pub(crate) stale: Vec<SessionHandle>,
     /// Everything works again.
     pub(crate) is_healed: bool,
     probes: u64,
@@ -160,6 +162,7 @@ impl World {
             readers: Vec::new(),
             messages: Vec::new(),
             adoptions: 0,
+            stale: Vec::new(),
             is_healed: false,
             probes: 0,
             is_out: false,
