@@ -28,7 +28,7 @@ TIMES := $(CURDIR)/target/times
 pytest = $(1)/python -m pytest $(2) --junitxml=$(TIMES)/$(3).xml $(PYTEST_ARGS)
 
 .PHONY: help setup lock clean format lint lint-rust lint-python lint-node lint-docs
-.PHONY: asan demo demo-python demo-node demo-client bench bench-events bench-fleet bench-stores fuzz leaks matrix mutants shuttle simulate torture
+.PHONY: asan demo demo-python demo-node demo-client bench bench-events bench-fleet bench-relay bench-stores fuzz leaks matrix mutants shuttle simulate torture
 .PHONY: test test-rust test-wire test-python test-node test-clients
 .PHONY: test-full test-rust-full test-wire-full test-python-full test-node-full test-clients-full test-torture test-conformance
 .PHONY: torture-faults torture-marathon torture-stalled torture-soak
@@ -197,7 +197,7 @@ asan: setup ## make calls of every kind of the native halves under AddressSaniti
 	$(MCP2)/python tests/asan/run $${ASAN_SECONDS:-10}
 
 # What is measured is built as a release is.
-bench bench-events bench-stores: export TAILROPE_PROFILE := release
+bench bench-events bench-relay bench-stores: export TAILROPE_PROFILE := release
 bench: setup ## measure Tailrope against the stock transport, side by side, and write benches/results/latest.md
 	benches/run $(BENCH_ARGS)
 
@@ -206,6 +206,9 @@ bench-stores: setup ## measure the event stores, beside what their servers do fo
 
 bench-events: setup ## measure one call's 10,000 events through each store, beside the memory store
 	$(SERVERS) benches/run --only stores $(BENCH_ARGS)
+
+bench-relay: setup ## measure calls that come to another process than their session's, beside those that come to it
+	$(SERVERS) benches/run --only relay $(BENCH_ARGS)
 
 bench-fleet: ## measure what 10, 30 and 100 processes with 1,000 sessions each ask of one Redis and one PostgreSQL
 	$(SERVERS) cargo run --release -p tailrope-core $(STORES) --example fleet_bench -- $(BENCH_ARGS)

@@ -10,8 +10,9 @@ from typing import Any
 FLAVORS = {"python": ["mcp2", "mcp1", "fastmcp"], "node": ["v2", "v1"]}
 SIDES = ("stock", "tailrope")
 GROUPS = ["echo", "emit", "replay", "poll", "memory", "events"]
-# Measured when it is asked for alone: it needs the servers of the stores.
+# Measured when they are asked for alone: they need the servers of the stores.
 STORES = "stores"
+RELAY = "relay"
 # Memory is measured in a process of its own; the rates share one.
 ALONE = {"memory", "events"}
 
@@ -78,6 +79,8 @@ STORE_BARS: dict[str, dict[str, float]] = {
     "python": {"sqlite": 0.4, "redis": 0.35, "postgres": 0.2},
     "node": {"sqlite": 0.2, "redis": 0.175, "postgres": 0.1},
 }
+# How many milliseconds longer a call may take, at the 99th percentile, when another process relays it to its owner.
+RELAY_BARS: dict[str, float] = {"sqlite": 25, "redis": 3, "postgres": 25}
 
 # Per side and measure, what the load client said in each round.
 Results = dict[str, dict[str, list[dict[str, Any]]]]

@@ -1,7 +1,8 @@
 //! Load client of the benchmarks. `benches/run` drives it; by hand:
 //!
 //! `tailrope-bench-client --port 8000 [--pid PID] [--seconds 3] [--rounds 3] [--events 10000] MEASURE..`
-//! with measures `warm:SESSIONS`, `echo:SESSIONS`, `emit`, `replay`, `poll:SESSIONS`, `memory:SESSIONS`, `event_memory`.
+//! with measures `warm:SESSIONS`, `echo:SESSIONS`, `emit`, `replay`, `poll:SESSIONS`, `memory:SESSIONS`, `event_memory`, and
+//! `relay`, which needs another process on the same store: `--there PORT --there-pid PID`.
 //!
 //! Each measure prints one JSON object on a line of its own. A run against a server that an earlier run has used
 //! needs `--first-id`: the plain store of the stock transports tells streams apart by request id alone.
@@ -10,6 +11,7 @@ mod check;
 mod http;
 mod measure;
 mod process;
+mod relay;
 mod session;
 mod sse;
 
@@ -31,12 +33,14 @@ async fn run(measure: &str, set: Settings) -> Result<serde_json::Value> {
         "poll" => measure::poll(set, sessions).await,
         "memory" => measure::sessions_memory(set, sessions).await,
         "event_memory" => measure::events_memory(set).await,
+        "relay" => relay::relay(set).await,
         _ => Err(format!("unknown measure {name}").into()),
     }
 }
 
 fn parse(arguments: &[String]) -> Result<(Settings, Vec<String>)> {
-    let mut set = Settings { port: 0, pid: None, seconds: 3.0, rounds: 3, events: 10_000 };
+    let mut set =
+        Settings { port: 0, pid: None, there: None, there_pid: None, seconds: 3.0, rounds: 3, events: 10_000 };
     let mut measures = Vec::new();
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
@@ -48,6 +52,8 @@ fn parse(arguments: &[String]) -> Result<(Settings, Vec<String>)> {
         match option {
             "port" => set.port = value.parse()?,
             "pid" => set.pid = Some(value.parse()?),
+            "there" => set.there = Some(value.parse()?),
+            "there-pid" => set.there_pid = Some(value.parse()?),
             "seconds" => set.seconds = value.parse()?,
             "rounds" => set.rounds = value.parse()?,
             "events" => set.events = value.parse()?,

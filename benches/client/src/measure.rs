@@ -23,6 +23,9 @@ const SILENCE: Duration = Duration::from_secs(3);
 pub(crate) struct Settings {
     pub(crate) port: u16,
     pub(crate) pid: Option<u32>,
+    /// Another process on the same store.
+    pub(crate) there: Option<u16>,
+    pub(crate) there_pid: Option<u32>,
     pub(crate) seconds: f64,
     pub(crate) rounds: usize,
     pub(crate) events: usize,
@@ -37,7 +40,7 @@ fn millis(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }
 
-fn percentile(sorted: &[Duration], percent: usize) -> f64 {
+pub(crate) fn percentile(sorted: &[Duration], percent: usize) -> f64 {
     sorted.get((sorted.len() * percent / 100).min(sorted.len().saturating_sub(1))).map_or(0.0, |d| millis(*d))
 }
 

@@ -56,6 +56,11 @@ impl Session {
         Ok(session)
     }
 
+    /// The same session, asked for at another process.
+    pub(crate) fn at(&self, port: u16) -> Self {
+        Self { port, headers: self.headers.clone(), connection: None }
+    }
+
     async fn initialize(&mut self) -> Result<()> {
         let params = json!({"protocolVersion": REVISION, "capabilities": {},
             "clientInfo": {"name": "tailrope-bench-client", "version": "0"}});
