@@ -105,7 +105,8 @@ pub enum EventId {
 }
 
 impl EventId {
-    /// Reads an id of our form; `None` for anything that would be written differently.
+    /// Reads an id of our form; `None` for anything that would be written differently, and for the nonce of zeros, which names
+    /// no stream.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.as_bytes();
         if text.len() > MAX_EVENT_ID_LEN {
@@ -118,7 +119,8 @@ impl EventId {
         let origin = parse_suffix(suffix)?;
 
         let [n0, n1, n2, n3, n4, n5, n6, n7, n8, n9, n10, n11, position @ ..] = bytes;
-        let nonce = StreamNonce([n0, n1, n2, n3, n4, n5, n6, n7, n8, n9, n10, n11]);
+        let nonce =
+            Some(StreamNonce([n0, n1, n2, n3, n4, n5, n6, n7, n8, n9, n10, n11])).filter(|nonce| nonce.0 != [0; 12])?;
         match *version {
             POSITION => {
                 let [s0, s1, s2, s3, s4, v0, v1, v2, tag @ ..] = position;

@@ -26,6 +26,9 @@ fn is_canonical(text: &str) {
 
 fn parts(mut reader: Reader<'_>) {
     let nonce = StreamNonce(reader.array_12());
+    if nonce.0 == [0; 12] {
+        return;
+    }
     let (kind, seq, visit, tag) = (reader.u8(), reader.u64() & MAX_SEQ, reader.u32() & MAX_VISIT, reader.u32());
     let (damage, with) = (usize::from(reader.u8()), reader.u8());
     let name = String::from_utf8_lossy(reader.rest()).into_owned();

@@ -205,6 +205,16 @@ fn i7_a_foreign_cursor_and_an_unknown_one_are_answered_alike_elsewhere() {
 }
 
 #[test]
+fn i13_a_cursor_that_names_no_stream_is_refused_elsewhere() {
+    let folder = Folder::new();
+    let (here, there) = (process(&folder, 0), process(&folder, 0));
+    let session = open_session(&here, "s", NEW);
+    read_until(&here, &call(&session, 1), begun);
+    let (seen, of_none) = (find_known(&there), format!("a{}", "A".repeat(32)));
+    assert!(seen.resume(&of_none, None, Arc::new(NoWake), 0).is_err());
+}
+
+#[test]
 fn i7_a_foreign_standalone_cursor_is_answered_elsewhere_with_the_own_stream() {
     let folder = Folder::new();
     let (here, there) = (process(&folder, 0), process(&folder, 0));

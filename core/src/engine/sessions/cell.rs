@@ -24,7 +24,7 @@ use crate::stream::ConnectionId;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, Mutex, Weak};
 
-/// Names the session itself among what is written.
+/// Names the session itself among what is written and asked. No event id has it.
 pub(crate) const SESSION: StreamNonce = StreamNonce([0; 12]);
 pub(crate) struct State {
     pub(crate) session: Session,
