@@ -65,6 +65,8 @@ impl Sought {
     }
 
     fn decide(&self, outcome: Result<Attached, StoreError>) {
+        // First: when the outcome is taken, nothing waits any more.
+        self.stop_waiting();
         {
             let mut told = lock(&self.told);
             if !matches!(*told, Told::NotYet) {
@@ -72,7 +74,6 @@ impl Sought {
             }
             *told = Told::Outcome(Box::new(outcome));
         }
-        self.stop_waiting();
         let (wake, key) = &self.wake;
         wake.wake(*key);
     }
