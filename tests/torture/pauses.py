@@ -1,8 +1,9 @@
 """An owner that stands still for longer than it may be silent, as on a frozen machine, and goes on. (I1, I3, I4, I13)
 
-Its calls are read at the other process that shares the store, which takes their sessions over and ends them. Then the
-owner wakes up amid its tools, with events in flight, and readers of its own. What was taken over is over there, too;
-a session that nobody read elsewhere goes on as if nothing had been.
+Its calls are read at the other process that shares the store, which takes their sessions over and ends their calls.
+Then the owner wakes up amid its tools, with events in flight, and readers of its own. What was taken over is over there,
+too: the session goes on with another server object, or is unknown where its host builds none. A session that nobody read
+elsewhere goes on as if nothing had been.
 """
 
 from __future__ import annotations
@@ -113,13 +114,12 @@ class Pause(Round):
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
-        goes_on = await self.goes_on(client, running)
-        if not goes_on:
-            self.recorder.count("taken over")
+        answered = await self.is_answered(client, running)
+        is_taken_over = not answered or running.stream.is_failed or brief.stream.is_failed
+        if is_taken_over:
+            self.recorder.count("adopted" if answered else "taken over")
             standalone.gone("owner_lost")
-        elif running.stream.is_failed or brief.stream.is_failed:
-            raise self.hung(running, "its owner goes on with a session that another process has ended")
-        await self.hear(client, listening, f"{name}-running", 0 if goes_on else AHEAD)
+        await self.hear(client, listening, f"{name}-running", AHEAD if is_taken_over else 0)
 
     async def follow(self, client: Session, connection: Connection, way: str) -> None:
         """Read a call to its end, somewhere; then as everybody does who comes back later."""
@@ -142,8 +142,8 @@ class Pause(Round):
         await self.awake.wait()
         await self.read(client, connection)
 
-    async def goes_on(self, client: Session, connection: Connection) -> bool:
-        """Whether the owner has the session still. It learns from the store, at the latest now, that it has not."""
+    async def is_answered(self, client: Session, connection: Connection) -> bool:
+        """Whether the session goes on. Its owner learns from the store, at the latest now, that it was taken over."""
         deadline = time.monotonic() + self.setting.hang_s
         while time.monotonic() < deadline:
             reply = await client.peer.post(
