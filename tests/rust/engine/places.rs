@@ -12,7 +12,6 @@ use tailrope_core::exchange::{Admission, Asker, Request, Terms};
 use tailrope_core::protocol::{Dialect, Head, Refusal, StreamNonce};
 use tailrope_core::store::contract::Caller;
 use tailrope_core::store::{EventStore, Limits, MemoryStore, SessionRecord, session_name};
-use tailrope_core::stream::Drain;
 
 const ALL: EngineError = EngineError::TooManySessions { option: "max_sessions", max: 3 };
 const OF_PRINCIPAL: EngineError = EngineError::TooManySessions { option: "max_sessions_per_principal", max: 2 };
