@@ -96,12 +96,19 @@ function handler(Transport, eventStore, makeServer) {
   };
 }
 
+/** Relays requests for sessions of another process, which a map of transports does not know. */
+async function routerOf(eventStore, makeServer) {
+  const { createSessionRouter } = await import(options.flavor === 'v1' ? 'tailrope/mcp-v1' : 'tailrope/mcp');
+  return createSessionRouter(makeServer, { retryInterval: RETRY_MS, eventStore });
+}
+
 const { values: options } = parseArgs({
   options: {
     port: { type: 'string' },
     transport: { type: 'string', default: 'tailrope' },
     flavor: { type: 'string', default: 'v2' },
     store: { type: 'string', default: 'memory:' },
+    routed: { type: 'boolean', default: false },
   },
 });
 const chosen = TRANSPORTS[options.transport]?.[options.flavor];
@@ -110,7 +117,10 @@ if (chosen === undefined || options.port === undefined) {
   process.exit(2);
 }
 const [Transport, eventStore] = await chosen();
-const handle = handler(Transport, eventStore, await FLAVORS[options.flavor]());
+const makeServer = await FLAVORS[options.flavor]();
+const handle = options.routed
+  ? (await routerOf(eventStore, makeServer)).node
+  : handler(Transport, eventStore, makeServer);
 const server = http.createServer((req, res) => {
   handle(req, res).catch((error) => {
     console.error(error);
