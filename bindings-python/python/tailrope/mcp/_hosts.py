@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import logging
 import sys
 import weakref
 from contextlib import asynccontextmanager, suppress
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     from tailrope._native import Session
+
+logger = logging.getLogger("tailrope")
 
 
 class Host:
@@ -43,7 +46,10 @@ class Host:
     def drain(self) -> None:
         with _runtime._lock:
             self._is_draining = self is not _unknown
-        for session in self._all():
+        sessions = self._all()
+        if sessions:
+            logger.info("draining, as the server stops: %d sessions", len(sessions))
+        for session in sessions:
             session.drain()
 
     @property

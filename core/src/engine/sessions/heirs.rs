@@ -43,7 +43,11 @@ impl Change<'_> {
             return;
         };
         self.state.inherit_again = self.now + FOLLOW_MS;
-        log_later!(self, WARN, [], "the process that ran the session's requests seems to be gone");
+        // One that has left the session in good order is no news.
+        let unseen_ms = owner.unseen_ms;
+        if unseen_ms < u64::MAX {
+            log_later!(self, WARN, [], unseen_ms, "the process that ran the session's requests seems to be gone");
+        }
         let epoch = Epoch { number: owner.epoch.number.saturating_add(1), salt: self.cell.shared.salt() };
         let hold = Hold { epoch, seen: Some(owner.epoch), record: None };
         self.put(SESSION, epoch, Write::Hold(hold));
