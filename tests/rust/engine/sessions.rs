@@ -363,6 +363,25 @@ fn a_completed_call_leaves_nothing_pending() {
 // Drain
 
 #[test]
+fn i11_a_drain_of_ten_thousand_streams_spreads_their_clients_over_its_time() {
+    let bench = Bench::new(Options::default());
+    let sessions: Vec<_> = (0..1_000).map(|number| bench.session(&number.to_string(), NEW)).collect();
+    let calls: Vec<_> = sessions.iter().flat_map(|session| (1..=10).map(|number| call(session, number))).collect();
+    bench.engine.drain(Drain { retry_ms: 5_000, spread_ms: 20_000 });
+    let mut clients_in_a_second = [0; 20];
+    for connection in &calls {
+        let answered = bench.read(connection);
+        assert_eq!(answered.end, Some(CloseReason::Drain));
+        let retry_ms = answered.frames().iter().filter_map(|frame| frame["retry_ms"].as_u64()).next_back();
+        let behind_ms = retry_ms.and_then(|retry_ms| retry_ms.checked_sub(5_000)).expect("no client comes earlier");
+        clients_in_a_second[usize::try_from(behind_ms.min(19_999) / 1_000).unwrap()] += 1;
+    }
+    // Chance gives each second 500, and hardly ever a third more or less.
+    assert!(clients_in_a_second.iter().all(|count| (350..=650).contains(count)), "{clients_in_a_second:?}");
+    assert_eq!(bench.engine.stats().connections, 0);
+}
+
+#[test]
 fn f_44_a_drain_closes_new_sessions_with_a_retry_and_ends_the_calls_of_old_ones() {
     let bench = Bench::new(Options::default());
     let new = bench.session("new", NEW);
