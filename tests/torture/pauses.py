@@ -1,9 +1,9 @@
 """An owner that stands still for longer than it may be silent, as on a frozen machine, and goes on. (I1, I3, I4, I13)
 
 Its calls are read at the other process that shares the store, which takes their sessions over and ends their calls.
-Then the owner wakes up amid its tools, with events in flight, and readers of its own. What was taken over is over there,
-too: the session goes on with another server object, or is unknown where its host builds none. A session that nobody read
-elsewhere goes on as if nothing had been.
+Then the owner wakes up amid its tools, with events in flight, and readers of its own. What was taken over is over
+there, too. The session goes on with another server object, or is unknown where its host builds none. A session that
+nobody read elsewhere goes on as if nothing had been.
 """
 
 from __future__ import annotations
