@@ -28,7 +28,7 @@ TIMES := $(CURDIR)/target/times
 pytest = $(1)/python -m pytest $(2) --junitxml=$(TIMES)/$(3).xml $(PYTEST_ARGS)
 
 .PHONY: help setup lock clean format lint lint-rust lint-python lint-node lint-docs
-.PHONY: asan demo demo-python demo-node demo-client bench bench-events bench-fleet bench-relay bench-stores fuzz leaks matrix mutants shuttle simulate torture
+.PHONY: asan demo demo-python demo-node demo-client demo-cluster bench bench-events bench-fleet bench-relay bench-stores fuzz leaks matrix mutants shuttle simulate torture
 .PHONY: test test-rust test-wire test-python test-node test-clients
 .PHONY: test-full test-rust-full test-wire-full test-python-full test-node-full test-clients-full test-torture test-conformance
 .PHONY: torture-faults torture-marathon torture-stalled torture-soak
@@ -188,6 +188,10 @@ demo-node: setup ## the demo in Node alone
 
 demo-client: setup ## the demo's part for clients alone: a hostile server, without our line and with it
 	@$(MCP2)/python demo --part client $(DEMO_ARGS)
+
+demo-cluster: setup ## three nodes behind nginx: a rolling restart and a kill -9 under the calls of one client
+	@tests/services/with --install nginx
+	@$(MCP2)/python demo --part cluster
 
 leaks: setup ## look for memory that the native halves lose: Python under valgrind, Node by whether it grows
 	$(MCP2)/python tests/leaks/run

@@ -6,100 +6,32 @@ these three observers.
 
 The client's part: the same client meets a hostile server, as it is and then with Tailrope's line. The observers are
 the server, which lives in this process, and the client's application.
+
+The cluster's part: three nodes share a store behind nginx. They are restarted, and one is killed, under the calls of
+the same client. The observers are the tools and the client's application.
 """
 
 import argparse
 import asyncio
 import contextlib
 import functools
-import json
 import os
-import signal
-import socket
 import sys
-import time
-from asyncio.subprocess import PIPE, Process
-from dataclasses import dataclass
-from pathlib import Path
+from asyncio.subprocess import Process
 
+from cluster.story import run_cluster
 from hostile import Hostile, improvise
-from notes import Notes
 from ordeal import Ordeal
+from processes import LANGUAGES, Language, free_port, read, start, stop, wait_for_server
 from story import Story
 from tap import Tap
 
-HERE = Path(__file__).parent
 # Longer than any client waits for its call.
 CLIENT_TIMEOUT_S = 90
-# Node may count a machine's sleep where Python does not; a difference that large is no delay of a pipe.
-CLOCK_DIFFERENCE_S = 5
 # Its story has everything that the hostile server does; either stock client fails, each at something else.
 SEED = 20
 # How long the clients of the hostile server wait for news; a client that comes back has some sooner.
 SILENCE_S = 4
-
-
-@dataclass
-class Language:
-    title: str
-    command: list[str]
-    suffix: str
-
-
-LANGUAGES = {
-    "python": Language("Python: mcp 2.x", [sys.executable], ".py"),
-    "node": Language("Node: @modelcontextprotocol/server and client 2.x", [os.environ.get("NODE", "node")], ".mjs"),
-}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-async def start(language: Language, program: str, *arguments: str) -> Process:
-    command = [*language.command, str(HERE / (program + language.suffix)), *arguments]
-    try:
-        return await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE)
-    except FileNotFoundError:
-        raise SystemExit(f"{command[0]} is needed for this part of the demo") from None
-
-
-async def wait_for_server(process: Process, port: int) -> None:
-    for _ in range(300):
-        if process.returncode is not None:
-            raise SystemExit(f"the server ended with status {process.returncode} before it listened")
-        try:
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-        except OSError:
-            await asyncio.sleep(0.1)
-        else:
-            writer.close()
-            return
-    raise SystemExit("the server did not listen within 30 s")
-
-
-async def read(process: Process, story: Notes) -> None:
-    """Pass on what a process reports: one line of JSON per fact."""
-    assert process.stdout is not None  # it is started with a pipe
-    offset: float | None = None
-    async for line in process.stdout:
-        fact = json.loads(line)
-        if offset is None:
-            offset = time.monotonic() - fact["at"]
-            offset = offset if abs(offset) > CLOCK_DIFFERENCE_S else 0.0
-        story.note(functools.partial(story.told, fact), fact["at"] + offset)
-
-
-async def stop(process: Process) -> None:
-    if process.returncode is None:
-        process.send_signal(signal.SIGTERM)
-        try:
-            await asyncio.wait_for(process.wait(), 5)
-        except TimeoutError:
-            process.kill()
-            await process.wait()
 
 
 async def run_server_part(language: Language, transport: str) -> bool:
@@ -180,7 +112,11 @@ def main() -> int:
         default="tailrope",
         help="stock: the SDK's own transport with a plain in-memory event store, to see the difference",
     )
-    parser.add_argument("--part", choices=("server", "client"), help="one part alone; --transport is the server's")
+    parser.add_argument(
+        "--part",
+        choices=("server", "client", "cluster"),
+        help="one part alone; --transport is the server's, and the cluster has both languages",
+    )
     parser.add_argument("--seed", type=int, default=SEED, help=f"of what the hostile server does; default: {SEED}")
     args = parser.parse_args()
     part = args.part or ("server" if args.transport == "stock" else None)
@@ -188,6 +124,8 @@ def main() -> int:
     os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1"
     languages = list(LANGUAGES.values()) if args.language == "all" else [LANGUAGES[args.language]]
     try:
+        if part == "cluster":
+            return 0 if asyncio.run(run_cluster()) else 1
         good = []
         if part != "client":
             good += [asyncio.run(run_server_part(language, args.transport)) for language in languages]

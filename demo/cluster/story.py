@@ -1,0 +1,198 @@
+"""What befalls three nodes under the calls of one client, as it happens, and what became of the calls."""
+
+import asyncio
+import collections
+import json
+import signal
+import tempfile
+from asyncio.subprocess import Process
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from notes import Notes
+from processes import LANGUAGES, read, start, stop
+
+from cluster.fleet import Fleet, Node
+
+# Nothing in the demo takes longer.
+PATIENCE_S = 60
+
+
+@dataclass
+class Call:
+    """What a call's tools and its client have said of it."""
+
+    nodes: list[str] = field(default_factory=list)
+    emitted: list[int] = field(default_factory=list)
+    received: list[int] = field(default_factory=list)
+    result: str | None = None
+    failure: str | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.result is not None or self.failure is not None
+
+
+class Story(Notes):
+    """Draws what the tools and the client's application report, and counts it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: dict[str, Call] = collections.defaultdict(Call)
+        self.changed = asyncio.Event()
+        self.adopted = 0
+        self._emitting = ""
+        self._is_open = False
+        # The client has ended.
+        self.is_gone = False
+
+    def told_by(self, node: str, fact: dict[str, object]) -> None:
+        what, name = fact["what"], str(fact.get("call"))
+        if what == "adopt":
+            self.adopted += 1
+            self.timeline.row(f"{node}: goes on with the session", colour="bold")
+        elif what == "start":
+            self.calls[name].nodes.append(node)
+            self.timeline.row(f"{node}: {name} starts")
+        elif what == "emit":
+            if self._emitting != node:
+                self.timeline.flush()
+            self._emitting = node
+            self.calls[name].emitted.append(int(str(fact["number"])))
+            self.timeline.emitted(self.calls[name].emitted[-1], f"{node} emits")
+        elif what in ("close", "finish", "ask"):
+            does = {"close": "closes the connection", "finish": "tool ends", "ask": "asks the user"}[str(what)]
+            self.timeline.row(f"{node}: {does}")
+        self.changed.set()
+
+    def told(self, fact: dict[str, object]) -> None:
+        """What the client reports."""
+        what, name = fact["what"], str(fact.get("call"))
+        if what == "open":
+            self._is_open = True
+            self.timeline.row(right=f"opens a session ({fact['revision']})", colour="cyan")
+        elif what == "call":
+            self.timeline.row(right=f"calls {name}", colour="cyan")
+        elif what == "progress":
+            self.calls[name].received.append(int(str(fact["number"])))
+            self.timeline.received(self.calls[name].received[-1], "receives")
+        elif what == "asked":
+            self.timeline.row(right='is asked, answers "photos"', colour="cyan")
+        elif what == "result":
+            self.calls[name].result = str(fact["text"])
+            self.timeline.row(right=f'{name} returns "{fact["text"]}"', colour="bold")
+        elif what == "failure":
+            self.calls[name].failure = str(fact["text"])
+            self.timeline.row(right=f"{name} fails: {fact['text']}", colour="yellow")
+        self.changed.set()
+
+    def happens(self, text: str) -> None:
+        self.note(lambda: self.timeline.row(text, colour="red"))
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while not condition() and not self.is_gone:
+                self.changed.clear()
+                await self.changed.wait()
+
+    def ends(self) -> None:
+        self.is_gone = True
+        self.changed.set()
+
+    async def opened(self) -> None:
+        await self.until(lambda: self._is_open)
+
+    def summary(self, killed: str) -> bool:
+        """Print the closing lines; True when all is as it should be."""
+        self.timeline.flush()
+        lost = repeated = failed = again = came_twice = 0
+        for name, call in self.calls.items():
+            twice = len(call.received) - len(set(call.received))
+            again += max(0, len(call.nodes) - 1)
+            if name == killed and call.failure is not None:
+                came_twice = twice
+                continue
+            repeated += twice
+            failed += call.result is None
+            lost += len(set(call.emitted) - set(call.received))
+        wrong = lost + repeated + failed + again
+        paint = self.timeline.paint
+        events = sum(len(call.received) for call in self.calls.values())
+        print(f"\none session, {len(self.calls)} calls, {events:,} events received; adopted {self.adopted} times")
+        print(f"the call whose node was killed: {self.calls[killed].failure or 'ended before the kill'}")
+        if came_twice:
+            # When a connection breaks, its SDK goes back to where that connection began.
+            print(f"  when its connection broke, the client asked for {came_twice} events again")
+        print(
+            paint(
+                f"all others: {lost} lost, {repeated} repeated, {failed} failed, {again} run twice",
+                "red" if wrong else "green",
+            )
+        )
+        return not wrong and self.adopted > 0
+
+
+async def ask(client: Process, story: Story, tool: str, name: str, **arguments: object) -> None:
+    """Let the client make a call, and wait until a node runs it."""
+    assert client.stdin is not None  # it is started with a pipe
+    order = {"tool": tool, "arguments": {"call": name, **arguments}}
+    client.stdin.write(f"{json.dumps(order)}\n".encode())
+    await story.until(lambda: bool(story.calls[name].nodes) or story.calls[name].is_over)
+
+
+async def act(fleet: Fleet, client: Process, story: Story) -> None:
+    assert client.stdin is not None  # it is started with a pipe
+    client.stdin.write(f"http://127.0.0.1:{fleet.port}/mcp\n".encode())
+    await story.opened()
+
+    await ask(client, story, "index_files", "call 1", files=400, run_s=16)
+    await story.until(lambda: len(story.calls["call 1"].received) >= 80)
+    for node in by_work(fleet, story, "call 1"):
+        story.happens(f"{node.title} is restarted")
+        status = await fleet.restart(node)
+        # uvicorn ends with the signal that it was told to end with.
+        story.happens(f"{node.title} is back" + (f", status {status}" if status not in (0, -signal.SIGTERM) else ""))
+    await story.until(lambda: story.calls["call 1"].is_over)
+
+    await ask(client, story, "ask_folder", "call 2")
+    await story.until(lambda: story.calls["call 2"].is_over)
+
+    await ask(client, story, "index_files", "call 3", files=400, run_s=16)
+    await story.until(lambda: len(story.calls["call 3"].received) >= 80)
+    victim = by_work(fleet, story, "call 3")[-1]
+    story.happens(f"{victim.title} is killed (kill -9)")
+    await fleet.kill(victim)
+    await story.until(lambda: story.calls["call 3"].is_over)
+
+    await ask(client, story, "index_files", "call 4", files=100, run_s=2)
+    await story.until(lambda: story.calls["call 4"].is_over)
+
+
+def by_work(fleet: Fleet, story: Story, name: str) -> list[Node]:
+    """The nodes, and last the one that runs the call."""
+    return sorted(fleet.nodes, key=lambda node: node.name in story.calls[name].nodes)
+
+
+async def run_cluster() -> bool:
+    story = Story()
+    client = await start(LANGUAGES["python"], "cluster/client")
+    reader = asyncio.create_task(read(client, story))
+    reader.add_done_callback(lambda _: story.ends())
+    reporter = asyncio.create_task(story.keep_reporting())
+    try:
+        with tempfile.TemporaryDirectory(prefix="tailrope-demo-") as folder:
+            async with Fleet(Path(folder), story, story.told_by) as fleet:
+                kind = fleet.store.partition(":")[0]
+                nodes = ", ".join(node.title for node in fleet.nodes)
+                story.timeline.begin(f"{nodes} on one store ({kind}), behind nginx without affinity")
+                await act(fleet, client, story)
+                await stop(client)
+    except TimeoutError:
+        story.note(lambda: story.timeline.row(right=f"nothing came for {PATIENCE_S} s", colour="red"))
+    finally:
+        await stop(client)
+        await reader
+        reporter.cancel()
+        story.report()
+    return story.summary("call 3")
