@@ -132,12 +132,14 @@ class Server:
     """One server process. Its standard error is kept, to be shown when a test fails to start or stop it."""
 
     def __init__(
-        self, kind: Kind, options: dict[str, Any] | None = None, transport: str = TRANSPORT, **env: str
+        self, kind: Kind, options: dict[str, Any] | None = None, transport: str = TRANSPORT, port: int = 0, **env: str
     ) -> None:
         self.kind, self.options, self.transport = kind, options or {}, transport
         # Open as long as the process runs, so no `with` can hold it.
         self.stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115
         command = kind.command(transport, self.options)
+        # Without one the system chooses.
+        command += ["--port", str(port)] if port else []
         env = {**os.environ, **env}
         self.process: Spawned | subprocess.Popen[str]
         is_whole = transport != "stock" and "TAILROPE_TEST_DRIFT" not in env
@@ -159,10 +161,10 @@ class Server:
 
     @classmethod
     async def start(
-        cls, kind: Kind, options: dict[str, Any] | None = None, transport: str = TRANSPORT, **env: str
+        cls, kind: Kind, options: dict[str, Any] | None = None, transport: str = TRANSPORT, port: int = 0, **env: str
     ) -> Self:
         """As the constructor does, without holding up an event loop."""
-        starting = asyncio.ensure_future(asyncio.to_thread(cls, kind, options, transport, **env))
+        starting = asyncio.ensure_future(asyncio.to_thread(cls, kind, options, transport, port, **env))
         try:
             return await asyncio.shield(starting)
         except asyncio.CancelledError:

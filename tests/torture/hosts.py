@@ -17,6 +17,9 @@ RMCP = "stock-rmcp"
 # The SDKs' own transports; Python's and Node's have the event stores of the tests, which keep everything in memory.
 STOCK = (*(f"stock-{server}" for server in OURS), RMCP)
 STORES = ("memory", "sqlite", "redis", "postgres")
+# Two processes of Python and one of Node that serve the same sessions.
+MIXED = "mixed"
+FLEETS = {**{server: (server,) * 3 for server in OURS}, MIXED: ("mcp2", "node-v2", "mcp2")}
 ROOM = {"max_events_per_stream": 1_000_000, "max_bytes_per_stream": 256 << 20, "max_bytes_per_session": 512 << 20}
 
 
@@ -64,12 +67,18 @@ class Host(Server):
     def process_name(self) -> str:
         return str(self.process.pid)
 
+    def stands_still(self) -> bool:
+        """Whether no thread of it runs any more."""
+        paths = Path(f"/proc/{self.process.pid}/task").glob("*/stat")
+        return {path.read_text().rsplit(") ", 1)[1][0] for path in paths} == {"T"}
 
-async def hosted(server: str, place: str = "memory:", *, auth: bool = False, **engine: Any) -> Host:
-    """Start a server of ours, or a stock one."""
+
+async def hosted(server: str, place: str = "memory:", *, auth: bool = False, port: int = 0, **engine: Any) -> Host:
+    """Start a server of ours, or a stock one. One of ours listens where it is told."""
     if server == RMCP:
         return await Host.start(Rmcp(RMCP, "rust", ""), {}, "stock")
     kind = SERVERS[server.removeprefix("stock-")]
     if server in STOCK:
         return await Host.start(kind, {"auth": auth}, "stock")
-    return await Host.start(kind, {"auth": auth, "address": place, "engine": {**ROOM, **engine}}, "tailrope")
+    options = {"auth": auth, "address": place, "engine": {**ROOM, **engine}}
+    return await Host.start(kind, options, "tailrope", port)

@@ -12,7 +12,6 @@ import asyncio
 import signal
 import time
 from contextlib import suppress
-from pathlib import Path
 
 from torture.hosts import Host, hosted
 from torture.recorder import Recorder
@@ -29,12 +28,6 @@ LONGER_S = (0.5, 3.0)
 WAYS = ("stays", "was elsewhere", "moves")
 # An event in flight may be too late when it is answered: whether it was stored is not known then. Other faults say why.
 UNSURE = "did not store the event"
-
-
-def stopped(host: Host) -> bool:
-    """Whether no thread of it runs any more."""
-    states = [path.read_text().rsplit(") ", 1)[1][0] for path in Path(f"/proc/{host.process.pid}/task").glob("*/stat")]
-    return set(states) == {"T"}
 
 
 class Pause(Round):
@@ -66,7 +59,7 @@ class Pause(Round):
         process = self.first.process
         process.send_signal(signal.SIGSTOP)
         try:
-            while not stopped(self.first):
+            while not self.first.stands_still():
                 await asyncio.sleep(0.001)
             self.recorder.count("pauses")
             for stream in self.streams:

@@ -52,6 +52,7 @@ class Stream:
         self.is_over = False
         # Its end is an error.
         self.is_failed = False
+        self.end = ""
         self.last_n = 0
         # Open connections, oldest first.
         self.open: list[Connection] = []
@@ -199,7 +200,7 @@ class Connection:
         message = json.loads(data)
         if isinstance(message, dict) and "method" not in message and message.get("id") == self.stream.request:
             self.has_terminal = self.stream.is_over = True
-            self.stream.is_failed = "error" in message
+            self.stream.is_failed, self.stream.end = "error" in message, data
 
     # Waiting
 
@@ -270,12 +271,14 @@ class Session:
         cls, recorder: Recorder, name: str, port: int, revision: str = NEWEST, headers: dict[str, str] | None = None
     ) -> Session:
         peer = Peer(port, headers=headers)
-        client = cls(Unheard(), name, peer)
-        params = {"protocolVersion": revision, "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
-        answer = await client._whole({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params})
-        peer.session, peer.revision = answer.headers["mcp-session-id"], revision
-        await client._whole({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        await cls(Unheard(), name, peer).initialize(revision)
         return cls(recorder, name, peer)
+
+    async def initialize(self, revision: str = NEWEST) -> None:
+        params = {"protocolVersion": revision, "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
+        answer = await self._whole({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params})
+        self.peer.session, self.peer.revision = answer.headers["mcp-session-id"], revision
+        await self._whole({"jsonrpc": "2.0", "method": "notifications/initialized"})
 
     async def _whole(self, message: dict[str, Any]) -> Connection:
         """What opens a session: a request whose answer is not looked at. A busy server is waited for."""

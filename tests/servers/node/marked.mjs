@@ -1,9 +1,10 @@
 // A tool whose every event says whose it is, and that tells a file of it which outlives its process: `marked`.
 //
 // An event carries `[[SESSION/STREAM/N]]` in its text. The file gets one line of JSON for each fact, written before
-// what comes next is done: `emit` before an event is handed to the server, then `taken`, `failed` where an event before
-// it is not stored, or `refused` (`unsure` where the plan says that nobody can know). Times are those of the machine's
-// monotonic clock, which every process here shares, so that facts of several processes can be put in order.
+// what comes next is done: a `note` which process runs the call, `emit` before an event is handed to the server, then
+// `taken`, `failed` where an event before it is not stored, or `refused` (`unsure` where the plan says that nobody can
+// know). Times are those of the machine's monotonic clock, which every process here shares, so that facts of several
+// processes can be put in order.
 import { closeSync, existsSync, openSync, writeSync } from 'node:fs';
 
 import { sleep } from '../../node/kit/raw.mjs';
@@ -87,6 +88,7 @@ export async function marked(plan, ctx) {
   const rushes = (n) => plan.kill !== undefined && n + LAST >= plan.kill.n;
 
   try {
+    tell('note', plan.stream, undefined, { process: process.pid });
     const [low, high] = plan.pause_ms ?? [0, 0];
     for (let n = 1; goesOn(n - 1); n++) {
       await event(n);

@@ -1,9 +1,10 @@
 """A tool whose every event says whose it is, and that tells a file of it which outlives its process: `marked`.
 
 An event carries `[[SESSION/STREAM/N]]` in its text. The file gets one line of JSON for each fact, written before what
-comes next is done: `emit` before an event is handed to the server, then `taken`, `failed` where an event before it is
-not stored, or `refused` (`unsure` where the plan says that nobody can know). Times are those of the machine's
-monotonic clock, which every process here shares, so that facts of several processes can be put in order.
+comes next is done: a `note` which process runs the call, `emit` before an event is handed to the server, then `taken`,
+`failed` where an event before it is not stored, or `refused` (`unsure` where the plan says that nobody can know). Times
+are those of the machine's monotonic clock, which every process here shares, so that facts of several processes can be
+put in order.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ class Marked:
 
     async def run(self) -> str:
         try:
+            self.facts.tell("note", process=os.getpid())
             n = 0
             while self._goes_on(n):
                 n += 1
