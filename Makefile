@@ -118,12 +118,12 @@ test-conformance: setup ## run the official conformance suite against our server
 # Each part goes on behind what is broken, and so does the whole, which names that again at its end.
 TORTURE_PARTS := torture-faults torture-marathon torture-stalled torture-soak
 torture: export TAILROPE_TORTURE_BROKEN := $(CURDIR)/target/torture-broken
-torture: setup ## all of the torture, about an hour on two cores: its four parts
+torture: setup ## all of the torture, 75 minutes on two cores: its four parts
 	@rm -f "$$TAILROPE_TORTURE_BROKEN"
 	@$(MAKE) --no-print-directory --jobs=1 --keep-going $(TORTURE_PARTS) || { \
 		cat "$$TAILROPE_TORTURE_BROKEN" 2>/dev/null || true; exit 1; }
 
-torture-faults: setup ## break connections, processes and stores under every server, and print a table: half an hour
+torture-faults: setup ## break connections, processes and stores under every server, and print a table: 45 minutes
 	@cd tests && services/with redis postgres -- ../$(MCP2)/python -m torture $(TORTURE_ARGS)
 
 torture-marathon: setup ## a call with 500 closes through every client and server, also behind nginx: 15 minutes

@@ -24,7 +24,7 @@ from typing import Any
 from torture.recorder import Recorder, Report
 from torture.setting import FULL, SHORT, Setting
 
-TESTS = ("handoff", "tenants", "kills", "pauses", "takeover", "faults", "outages")
+TESTS = ("handoff", "tenants", "kills", "pauses", "takeover", "faults", "outages", "nodes")
 SHOWN = 20
 
 

@@ -22,10 +22,37 @@ class Size:
     kills: int
     pauses: int
     outages: int
+    # Faults beside the rolling restart, and how long a call takes, at least and at most.
+    node_faults: int
+    call_s: tuple[float, float]
 
 
-SHORT = Size(sessions=5, calls=3, events=40, pause_ms=40, seconds=0, rounds=100, kills=1, pauses=1, outages=1)
-FULL = Size(sessions=30, calls=4, events=100, pause_ms=60, seconds=15, rounds=1_000, kills=4, pauses=2, outages=2)
+SHORT = Size(
+    sessions=5,
+    calls=3,
+    events=40,
+    pause_ms=40,
+    seconds=0,
+    rounds=100,
+    kills=1,
+    pauses=1,
+    outages=1,
+    node_faults=1,
+    call_s=(0.2, 3.0),
+)
+FULL = Size(
+    sessions=30,
+    calls=4,
+    events=100,
+    pause_ms=60,
+    seconds=15,
+    rounds=1_000,
+    kills=4,
+    pauses=2,
+    outages=2,
+    node_faults=3,
+    call_s=(1.0, 30.0),
+)
 
 
 @dataclass

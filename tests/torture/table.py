@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 from torture.cell import TESTS
-from torture.hosts import OURS, ROOT, STOCK, STORES
+from torture.hosts import MIXED, OURS, ROOT, STOCK, STORES
 from torture.matrix import Outcome
 
 OUT = ROOT / "docs" / "torture.md"
@@ -20,6 +20,7 @@ NAMES = {
     "mcp2": "Tailrope, Python, mcp 2.x",
     "node-v1": "Tailrope, Node, TypeScript SDK 1.x",
     "node-v2": "Tailrope, Node, TypeScript SDK 2.x",
+    MIXED: "Tailrope, two processes of mcp 2.x and one of TypeScript SDK 2.x",
     "stock-mcp1": "stock Python, mcp 1.x",
     "stock-mcp2": "stock Python, mcp 2.x",
     "stock-node-v1": "stock TypeScript SDK 1.x",
@@ -34,6 +35,8 @@ WORDS = {
     "takeover": "the path of a reader dies without a word, the next one comes within 50 ms, the path is alive again",
     "outages": "a store that stands still for longer than an owner may be silent, amid calls read at both processes",
     "faults": "the network between server and store is cut amid an append, silent, slow, refusing",
+    "nodes": "three processes of one store, a random one for each request; a rolling restart, then one of them is "
+    "killed, stands still, or is cut off from the store",
 }
 
 
@@ -65,7 +68,7 @@ def by_server(outcomes: list[Outcome]) -> list[str]:
     grouped: dict[str, list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
         grouped[outcome.cell.server].append(outcome)
-    for server in (*OURS, *STOCK):
+    for server in (*OURS, MIXED, *STOCK):
         if not (mine := grouped.get(server)):
             continue
         sum_ = totals(mine)
@@ -88,7 +91,7 @@ def by_test(outcomes: list[Outcome]) -> list[str]:
         notes = totals([each for each in outcomes if each.cell.test == test])
         shown = [
             f"{notes[what]:,} {what}"
-            for what in ("kills", "pauses", "takeovers", "probes", "drops", "resumes")
+            for what in ("restarts", "kills", "pauses", "partitions", "takeovers", "probes", "drops", "resumes")
             if notes[what]
         ]
         lines.append(f"| {test} | {' | '.join(cells)} | {', '.join(shown)} |")

@@ -15,7 +15,7 @@ from kit.servers import SERVERS
 
 from torture.cell import TESTS
 from torture.handoff import LEAST_DROPS
-from torture.hosts import STOCK
+from torture.hosts import FLEETS, STOCK
 from torture.matrix import SLICE, Cell, Outcome, Runner
 from torture.recorder import Recorder, checker
 
@@ -83,17 +83,21 @@ def test_no_rule_is_broken(cell: Cell, ahead: Ahead) -> None:
         "takeover": "takeovers",
         "faults": "drops",
         "outages": "outages",
+        "nodes": "restarts",
     }
-    least = {"kills": 1, "pauses": 1, "outages": 1, "takeover": 100, "handoff": LEAST_DROPS}.get(cell.test, 20)
+    least = {"kills": 1, "pauses": 1, "outages": 1, "nodes": 3, "takeover": 100, "handoff": LEAST_DROPS}.get(
+        cell.test, 20
+    )
     assert notes[provoked[cell.test]] >= least, notes
 
 
 def test_slice_has_every_test_in_every_language_and_every_store() -> None:
     assert not any(cell.server in STOCK for cell in SLICE)
     for test in TESTS:
-        assert {SERVERS[cell.server].language for cell in SLICE if cell.test == test} == {"python", "node"}
+        servers = {server for cell in SLICE if cell.test == test for server in FLEETS[cell.server]}
+        assert {SERVERS[server].language for server in servers} == {"python", "node"}
     assert {cell.store for cell in SLICE} == {"memory", "sqlite", "redis", "postgres"}
-    assert {cell.server for cell in SLICE} == {"mcp1", "mcp2", "node-v1", "node-v2"}
+    assert {cell.server for cell in SLICE} == set(FLEETS)
 
 
 @pytest.mark.full
