@@ -36,6 +36,9 @@ const HEAD_LEN: usize = 33;
 pub struct StreamNonce(pub [u8; 12]);
 
 impl StreamNonce {
+    /// Names no stream: an answer has it whose stream is not known.
+    pub const NONE: Self = Self([0; 12]);
+
     /// Twenty-four characters of `[0-9a-f]`.
     pub fn hex(&self) -> String {
         self.to_string()
@@ -105,8 +108,8 @@ pub enum EventId {
 }
 
 impl EventId {
-    /// Reads an id of our form; `None` for anything that would be written differently, and for the nonce of zeros, which names
-    /// no stream.
+    /// Reads an id of our form; `None` for anything that would be written differently, and for a position in
+    /// [`StreamNonce::NONE`].
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.as_bytes();
         if text.len() > MAX_EVENT_ID_LEN {
@@ -119,10 +122,9 @@ impl EventId {
         let origin = parse_suffix(suffix)?;
 
         let [n0, n1, n2, n3, n4, n5, n6, n7, n8, n9, n10, n11, position @ ..] = bytes;
-        let nonce =
-            Some(StreamNonce([n0, n1, n2, n3, n4, n5, n6, n7, n8, n9, n10, n11])).filter(|nonce| nonce.0 != [0; 12])?;
+        let nonce = StreamNonce([n0, n1, n2, n3, n4, n5, n6, n7, n8, n9, n10, n11]);
         match *version {
-            POSITION => {
+            POSITION if nonce != StreamNonce::NONE => {
                 let [s0, s1, s2, s3, s4, v0, v1, v2, tag @ ..] = position;
                 Some(Self::Position(Cursor {
                     nonce,

@@ -24,7 +24,7 @@ impl Complete for Behind {
 pub fn flush(store: &dyn EventStore, wait: Duration) {
     let behind = Arc::new(Behind::default());
     let to: Weak<dyn Complete> = Arc::downgrade(&(Arc::clone(&behind) as Arc<dyn Complete>));
-    let ticket = Ticket { to, nonce: StreamNonce([0; 12]), operation: Operation::Attach(0), number: 0 };
+    let ticket = Ticket { to, nonce: StreamNonce::NONE, operation: Operation::Attach(0), number: 0 };
     if matches!(store.attach("", &Attach::default(), &ticket), Answer::Later) {
         let answered = behind.answered.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = behind.told.wait_timeout_while(answered, wait, |answered| !*answered);

@@ -41,8 +41,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// A stream of a number from 0 on. A store is given no stream by [`StreamNonce::NONE`], and names none by it.
 fn nonce(number: u64) -> StreamNonce {
-    StreamNonce([u8::try_from(number).unwrap_or(0); 12])
+    StreamNonce([u8::try_from(number + 1).unwrap_or(1); 12])
 }
 
 fn request(number: u64) -> RequestId {
@@ -316,7 +317,8 @@ impl World {
                 self.read(usize::try_from(at).unwrap_or(0));
             }
             3 | 4 => {
-                let (number, tag) = (self.below(3), self.below(2));
+                // A client may also name no stream.
+                let (nonce, tag) = (self.below(4).checked_sub(1).map_or(StreamNonce::NONE, nonce), self.below(2));
                 let seq = position(&mut lock(&self.store.dice));
                 let origin = match self.below(3) {
                     0 => Origin::Standalone,
@@ -326,7 +328,7 @@ impl World {
                 let mut id = Vec::new();
                 let visit = u32::try_from(self.below(4)).unwrap_or(0);
                 let tag = u32::try_from(tag).unwrap_or(0);
-                IdEncoder::new(nonce(number), &origin).encode(seq, visit, tag, &mut id);
+                IdEncoder::new(nonce, &origin).encode(seq, visit, tag, &mut id);
                 self.resume(&session, &String::from_utf8_lossy(&id));
             }
             5 => {

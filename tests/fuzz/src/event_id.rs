@@ -26,9 +26,6 @@ fn is_canonical(text: &str) {
 
 fn parts(mut reader: Reader<'_>) {
     let nonce = StreamNonce(reader.array_12());
-    if nonce.0 == [0; 12] {
-        return;
-    }
     let (kind, seq, visit, tag) = (reader.u8(), reader.u64() & MAX_SEQ, reader.u32() & MAX_VISIT, reader.u32());
     let (damage, with) = (usize::from(reader.u8()), reader.u8());
     let name = String::from_utf8_lossy(reader.rest()).into_owned();
@@ -44,6 +41,10 @@ fn parts(mut reader: Reader<'_>) {
         None => (Origin::Unnamed, Origin::Unnamed),
         Some(request) => (Origin::Request(request.clone()), Origin::of_request(&request)),
     };
+    if nonce == StreamNonce::NONE && kind & 8 == 0 {
+        // No position is in it.
+        return;
+    }
     let id = |origin| match kind & 8 {
         0 => EventId::Position(Cursor { nonce, seq, visit, tag, origin }),
         _ => EventId::Tombstone(nonce, origin),

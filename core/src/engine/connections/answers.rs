@@ -30,7 +30,7 @@ impl Change<'_> {
     ) -> Result<ConnectionId, Refusal> {
         if let Some(own) = self.cell.shared.store.own_ids() {
             let located = own.locate(&self.cell.name, last_event_id);
-            let nonce = located.map_or(StreamNonce([0; 12]), |(nonce, _)| nonce);
+            let nonce = located.map_or(StreamNonce::NONE, |(nonce, _)| nonce);
             let echo = Some(last_event_id.into());
             let conn = self.connect(Conn { echo, ..conn(nonce, Origin::Unnamed) }, arrival);
             match (located, own.host()) {

@@ -24,8 +24,9 @@ use crate::stream::ConnectionId;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, Mutex, Weak};
 
-/// Names the session itself among what is written and asked. No event id has it.
-pub(crate) const SESSION: StreamNonce = StreamNonce([0; 12]);
+/// Names the session itself among what is written and asked. No position is in it.
+pub(crate) const SESSION: StreamNonce = StreamNonce::NONE;
+
 pub(crate) struct State {
     pub(crate) session: Session,
     pub(crate) conns: HashMap<ConnectionId, Conn>,

@@ -141,7 +141,7 @@ fn events(row: &Row) -> Vec<StoredEvent> {
 /// A log without an end.
 pub(super) fn running(row: &Row) -> RunningLog {
     RunningLog {
-        nonce: nonce(row, "nonce").unwrap_or(StreamNonce([0; 12])),
+        nonce: nonce(row, "nonce").unwrap_or(StreamNonce::NONE),
         head: unsigned(row, "head"),
         chain: unsigned(row, "chain"),
         about: bytes(row, "about").unwrap_or_default(),
@@ -153,7 +153,7 @@ pub(super) fn mail(row: &Row) -> Mail {
     let part = |column| bytes(row, column).unwrap_or_default();
     Mail {
         number: unsigned(row, "number"),
-        nonce: nonce(row, "nonce").unwrap_or(StreamNonce([0; 12])),
+        nonce: nonce(row, "nonce").unwrap_or(StreamNonce::NONE),
         message: Message { about: part("about"), body: part("body") },
     }
 }
