@@ -62,10 +62,8 @@ class Node:
         self.host.process.kill()
 
     async def stand_still(self) -> None:
-        """No thread of it runs when this is over."""
-        os.kill(self.process, signal.SIGSTOP)
-        while not self.host or not self.host.stands_still():
-            await asyncio.sleep(0.001)
+        assert self.host is not None
+        await self.host.stand_still()
 
     def go_on(self) -> None:
         with suppress(ProcessLookupError):

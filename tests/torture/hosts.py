@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -71,6 +73,12 @@ class Host(Server):
         """Whether no thread of it runs any more."""
         paths = Path(f"/proc/{self.process.pid}/task").glob("*/stat")
         return {path.read_text().rsplit(") ", 1)[1][0] for path in paths} == {"T"}
+
+    async def stand_still(self) -> None:
+        """Stop it; no thread of it runs when this is over."""
+        os.kill(self.process.pid, signal.SIGSTOP)
+        while not self.stands_still():
+            await asyncio.sleep(0.001)
 
 
 async def hosted(server: str, place: str = "memory:", *, auth: bool = False, port: int = 0, **engine: Any) -> Host:

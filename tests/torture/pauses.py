@@ -35,12 +35,19 @@ class Pause(Round):
 
     def __init__(self, recorder: Recorder, setting: Setting, number: int, owner: Host, other: Host) -> None:
         super().__init__(recorder, setting, f"{setting.seed}/pause{number}", [owner, other])
-        self.number, self.other = number, other
+        self.number, self.owner, self.other = number, owner, other
+        # Sessions that were taken over and answer all the same: each was adopted.
+        self.going_on = self.adopted_before = 0
         self.ready = 0
         self.asleep, self.awake = asyncio.Event(), asyncio.Event()
         self.until = recorder.folder / f"pause{number}.end"
 
+    async def adoptions(self) -> int:
+        """How often the two processes have adopted a session."""
+        return sum([(await host.stats())["sessions_adopted"] for host in (self.owner, self.other)])
+
     async def run(self) -> None:
+        self.adopted_before = await self.adoptions()
         sessions = [asyncio.create_task(self.session(index)) for index in range(SESSIONS)]
         pausing = asyncio.create_task(self.pause())
         outcomes = await asyncio.gather(*sessions, return_exceptions=True)
@@ -57,10 +64,8 @@ class Pause(Round):
             await asyncio.sleep(0.01)
         await asyncio.sleep(self.random.uniform(0, 0.3))
         process = self.first.process
-        process.send_signal(signal.SIGSTOP)
         try:
-            while not self.first.stands_still():
-                await asyncio.sleep(0.001)
+            await self.first.stand_still()
             self.recorder.count("pauses")
             for stream in self.streams:
                 if not stream.is_over:
@@ -112,6 +117,10 @@ class Pause(Round):
         if is_taken_over:
             self.recorder.count("adopted" if answered else "taken over")
             standalone.gone("owner_lost")
+        if is_taken_over and answered:
+            self.going_on += 1
+            if await self.adoptions() - self.adopted_before < self.going_on:
+                raise self.hung(running, "its owner goes on with a session that another process has ended")
         await self.hear(client, listening, f"{name}-running", AHEAD if is_taken_over else 0)
 
     async def follow(self, client: Session, connection: Connection, way: str) -> None:
