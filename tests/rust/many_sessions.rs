@@ -344,8 +344,13 @@ impl Process {
                 return;
             } else if call.is_to_be_cut {
                 let cursor = poll.text().lines().rev().find_map(|line| line.strip_prefix("id: ").map(str::to_owned));
-                // A comment comes first where the store is slow.
-                let Some(cursor) = cursor else { continue };
+                let Some(cursor) = cursor else {
+                    assert!(
+                        poll.text().starts_with(':'),
+                        "a comment where the store is slow, or it is primed: {poll:?}"
+                    );
+                    continue;
+                };
                 call.is_to_be_cut = false;
                 call.connection.lost();
                 call.was_cut = true;
