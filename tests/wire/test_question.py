@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -68,7 +68,7 @@ class Two:
                 self.question = event.message["id"]
 
     async def ends(self, server: Server, asks: bool) -> Any:
-        """What a call ends with for whoever reads it there from now on."""
+        """The end of a call, as a client gets it that reads it there from now on."""
         seen = self.asks if asks else self.waits
         while True:
             events = await (await at(self.peer, server).resume(last_id(seen))).rest(WAIT_S)
@@ -81,6 +81,16 @@ class Two:
         """How often both were begun in these processes."""
         states = [await server.state() for server in servers]
         return [sum(state["marks"].get(mark, 0) for state in states) for mark in self.marks]
+
+    async def goes_on(self, others: list[Server], restart: Callable[[], Server]) -> None:
+        """The session is served by all processes, also by the next one in place of the first. Nothing has run twice."""
+        again = await asyncio.to_thread(restart)
+        try:
+            for server in (*others, again):
+                assert await at(self.peer, server).ask("echo", {"text": "on"}) == "on"
+            assert await self.runs([*others, again]) == [0, 0], "nothing runs twice"
+        finally:
+            again.stop()
 
 
 async def test_f90_answer_reaches_the_process_that_asks_while_it_is_restarted(kind: Kind, place: str) -> None:
@@ -97,13 +107,7 @@ async def test_f90_answer_reaches_the_process_that_asks_while_it_is_restarted(ki
         two.asks += await two.reading.rest(WAIT_S)
         assert (results(two.asks) or [await two.ends(fourth, asks=True)]) == [ANSWERED]
         assert await asyncio.to_thread(first.exit_code, ENDS_S) in (0, -signal.SIGTERM, 128 + signal.SIGTERM)
-        again = await asyncio.to_thread(start, kind, place, engine=NEVER_LOST)
-        try:
-            for server in (second, third, fourth, again):
-                assert await at(peer, server).ask("echo", {"text": "on"}) == "on"
-            assert await two.runs([second, third, fourth, again]) == [0, 0], "nothing runs twice"
-        finally:
-            again.stop()
+        await two.goes_on([second, third, fourth], lambda: start(kind, place, engine=NEVER_LOST))
 
 
 async def test_f90_question_of_a_killed_process_ends_with_its_call(kind: Kind, place: str) -> None:
@@ -122,10 +126,4 @@ async def test_f90_question_of_a_killed_process_ends_with_its_call(kind: Kind, p
         ends = results(two.asks) or [await two.ends(fourth, asks=True)]
         ends += [await two.ends(third, asks=False)]
         assert all(isinstance(end, dict) and "is gone" in end["message"] for end in ends), json.dumps(ends)
-        again = await asyncio.to_thread(start, kind, place)
-        try:
-            for server in (second, third, fourth, again):
-                assert await at(peer, server).ask("echo", {"text": "on"}) == "on"
-            assert await two.runs([second, third, fourth, again]) == [0, 0], "nothing runs twice"
-        finally:
-            again.stop()
+        await two.goes_on([second, third, fourth], lambda: start(kind, place))
