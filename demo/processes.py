@@ -10,6 +10,7 @@ import socket
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,8 +62,8 @@ async def wait_for_server(process: Process, port: int) -> None:
     raise SystemExit("the server did not listen within 30 s")
 
 
-async def read(process: Process, story: Notes) -> None:
-    """Pass on what a process reports: one line of JSON per fact."""
+async def read(process: Process, story: Notes, told: Callable[[dict[str, object]], None] | None = None) -> None:
+    """Pass on what a process reports, one line of JSON per fact, to `told`, or to the story's own."""
     assert process.stdout is not None  # it is started with a pipe
     offset: float | None = None
     async for line in process.stdout:
@@ -70,7 +71,7 @@ async def read(process: Process, story: Notes) -> None:
         if offset is None:
             offset = time.monotonic() - fact["at"]
             offset = offset if abs(offset) > CLOCK_DIFFERENCE_S else 0.0
-        story.note(functools.partial(story.told, fact), fact["at"] + offset)
+        story.note(functools.partial(told or story.told, fact), fact["at"] + offset)
 
 
 async def stop(process: Process) -> None:

@@ -1,6 +1,7 @@
 """The store, the load balancer and the three nodes."""
 
 import asyncio
+import functools
 import os
 import shutil
 import signal
@@ -102,7 +103,7 @@ class Fleet:
         arguments = ["--port", str(node.port), "--store", self.store, "--owner-lost-ms", str(OWNER_LOST_MS)]
         arguments += ["--drain-within-ms", str(DRAIN_WITHIN_MS)]
         process = node.process = await start(LANGUAGES[node.language], "cluster/node", *arguments)
-        self._readers.append(asyncio.create_task(read(process, Told(self.story, node.name, self.told))))
+        self._readers.append(asyncio.create_task(read(process, self.story, functools.partial(self.told, node.name))))
         await wait_for_server(process, node.port)
 
     async def restart(self, node: Node) -> int | None:
@@ -131,17 +132,3 @@ class Fleet:
     async def _run(self, *command: str) -> None:
         nothing = asyncio.subprocess.DEVNULL
         self._others.append(await asyncio.create_subprocess_exec(*command, stdout=nothing, stderr=sys.stderr))
-
-
-class Told(Notes):
-    """What one node reports, for the notes of all."""
-
-    def __init__(self, notes: Notes, name: str, told: Callable[[str, dict[str, object]], None]) -> None:
-        super().__init__()
-        self._notes, self._name, self._told = notes, name, told
-
-    def note(self, fact: Callable[[], None], at: float | None = None) -> None:
-        self._notes.note(fact, at)
-
-    def told(self, fact: dict[str, object]) -> None:
-        self._told(self._name, fact)

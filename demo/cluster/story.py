@@ -92,7 +92,9 @@ class Story(Notes):
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(PATIENCE_S):
-            while not condition() and not self.is_gone:
+            while not condition():
+                if self.is_gone:
+                    raise SystemExit("the client has ended before its time")
                 self.changed.clear()
                 await self.changed.wait()
 
