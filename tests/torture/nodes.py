@@ -227,6 +227,8 @@ class Round:
         if connection.status == 503:
             call.is_refused = True
             self.refused(stream)
+        elif connection.status == 504 and call.in_fault:
+            self.recorder.count("calls whose node cannot tell whether they run")
         elif connection.status not in (None, 200):
             raise stream.hung(f"answered {connection.status}: {bytes(connection.body[-300:])!r}")
         elif call.in_fault:

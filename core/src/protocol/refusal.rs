@@ -278,6 +278,11 @@ impl Wording {
         Refusal::new(503, INTERNAL_ERROR, format!("Service Unavailable: {why}"))
     }
 
+    /// The request may run, and its answer cannot be given: who asks again could make it run twice, so this is no 503.
+    pub fn answer_unknown(self) -> Refusal {
+        Refusal::new(504, INTERNAL_ERROR, "Gateway Timeout: the request may run, and its answer cannot be given")
+    }
+
     /// Whether there is such a session is known to the event store alone, which cannot tell now.
     pub fn session_not_told(self) -> Refusal {
         Refusal::new(503, INTERNAL_ERROR, "Service Unavailable: the session cannot be looked up now")

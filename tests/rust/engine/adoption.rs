@@ -181,7 +181,7 @@ fn a_process_that_goes_away_leaves_what_its_host_did_not_take() {
     fleet.benches[1].engine.close();
     assert!(take(&view).is_none());
     pass(&fleet, 500);
-    assert_eq!(status(&connection), Some(503));
+    assert_eq!(status(&connection), Some(504));
     let (view, _) = offer(&fleet, 2);
     let connection = relay(&view, &tool_call(2));
     assert_eq!(go_on(&view, NEW).1, ["tools/call 2"]);

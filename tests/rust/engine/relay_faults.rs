@@ -219,7 +219,7 @@ fn a_store_that_fails_is_tried_for_a_while() {
         } else {
             pass(&fleet, 3 * LOST_MS);
             let poll = connection.poll(1 << 10);
-            assert_eq!(poll.head.map(|head| (head.status, head.retry_after_s())), Some((503, Some(1))));
+            assert_eq!(poll.head.map(|head| (head.status, head.retry_after_s())), Some((504, None)));
             assert!(!poll.text().contains(SECRET), "I9");
             fleet.nodes[1].fails.store(false, Ordering::SeqCst);
             pass(&fleet, 2_000);
@@ -228,6 +228,22 @@ fn a_store_that_fails_is_tried_for_a_while() {
         drop((connection, there));
         assert_eq!(held(&fleet, 1), (0, 0), "I11");
     }
+}
+
+#[test]
+fn o5_nobody_is_told_to_ask_again_for_what_may_run() {
+    let fleet = fleet(2);
+    let session = open(&fleet, NEW);
+    fleet.nodes[1].is_unheard.store(true, Ordering::SeqCst);
+    let connection = relay(&find(&fleet, 1), &tool_call(1));
+    pass(&fleet, 500);
+    assert_eq!(serve(&session), ["tools/call 1"]);
+    fleet.nodes[1].fails.store(true, Ordering::SeqCst);
+    fleet.nodes[1].is_unheard.store(false, Ordering::SeqCst);
+    pass(&fleet, 3 * LOST_MS);
+    let poll = connection.poll(1 << 10);
+    assert_eq!(poll.head.map(|head| (head.status, head.retry_after_s())), Some((504, None)), "{}", poll.text());
+    assert!(poll.text().contains("may run"), "{}", poll.text());
 }
 
 #[test]
@@ -409,6 +425,7 @@ fn f44_a_process_that_ends_says_so_to_those_whose_request_has_not_begun() {
     fleet.nodes[1].is_silent.store(true, Ordering::SeqCst);
     let connection = relay(&there, &tool_call(1));
     fleet.benches[1].engine.close();
-    assert_eq!(read_now(&connection).status, Some(503));
+    // There was no time to learn from the store whether it is taken back.
+    assert_eq!(read_now(&connection).status, Some(504));
     assert_nothing_begins(&fleet, &session);
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tailrope_checker::{Fact, Probe, Why};
 use tailrope_core::engine::{Connection, SessionHandle, Wake};
 use tailrope_core::exchange::{Action, Admission, Asker, Relayed, RelayedMethod, Request, Terms};
-use tailrope_core::protocol::{Dialect, Head, NotRelayed, Refusal, RequestId};
+use tailrope_core::protocol::{Dialect, Head, Refusal, RequestId};
 
 use crate::reader::Asked;
 use crate::world::World;
@@ -35,8 +35,7 @@ pub(crate) struct Message {
 
 /// Whether an answer says that nobody can tell whether a message will begin, or that the process has no time to ask.
 pub(crate) fn is_unsure(text: &str) -> bool {
-    let wording = Dialect::MCP_PYTHON_2.wording;
-    [wording.not_relayed(NotRelayed::NotStored), wording.closing()].iter().any(|unsure| text.contains(&*unsure.message))
+    text.contains(&Dialect::MCP_PYTHON_2.wording.answer_unknown().message)
 }
 
 const ACCEPT: &str = "application/json, text/event-stream";

@@ -25,7 +25,7 @@ impl Change<'_> {
             }
             if conn.end().is_some() {
                 // It runs, and nobody can come back for its answer.
-                return self.refuse_gathering(id, &self.cell.dialect.wording.closing());
+                return self.refuse_gathering(id, &self.cell.dialect.wording.answer_unknown());
             }
             if chunks.is_empty() {
                 return;

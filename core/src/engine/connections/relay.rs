@@ -12,6 +12,8 @@
 //! taking and withdrawing a message the store lets one win, so an error is never sent for a call that runs. A relay goes on
 //! when its client is gone: a lost connection cancels nothing (I12).
 
+use std::sync::atomic::Ordering;
+
 use bytes::Bytes;
 
 use crate::Ms;
@@ -308,7 +310,7 @@ impl Change<'_> {
             (What::Message, Some(false)) => self.answer_relayed(conn, AnswerHead::ACCEPTED),
             // The store had it, and nothing of it is left: it may have run.
             (What::Call | What::Message, None) if message.is_none() => {
-                self.refuse_relayed(conn, &self.cell.dialect.wording.not_relayed(NotRelayed::NotStored));
+                self.refuse_relayed(conn, &self.cell.dialect.wording.answer_unknown());
             }
             _ => self.refuse_relayed(conn, &refusal),
         }
@@ -319,10 +321,10 @@ impl Change<'_> {
             "a relayed request is not withdrawn yet");
         let Some(relay) = self.state.relays.by_stream.get_mut(&nonce) else { return };
         self.state.timers.set(Reason::Relay(nonce), self.now + FOLLOW_MS);
-        // Who has been told nothing for so long is told that, although it may yet begin.
+        // Who has been told nothing for so long is told that nobody can tell whether it runs.
         if relay.due + self.cell.shared.options.owner_lost_ms <= self.now {
             let conn = relay.conn;
-            self.refuse_relayed(conn, &self.cell.dialect.wording.not_relayed(NotRelayed::NotStored));
+            self.refuse_relayed(conn, &self.cell.dialect.wording.answer_unknown());
         }
     }
 
@@ -484,13 +486,18 @@ impl Change<'_> {
         }
     }
 
-    /// The session is let go of here: clients that were told nothing hear that their requests do not begin.
+    /// The session is let go of here. Requests that nobody has begun are taken back as far as there is time; their clients are
+    /// told before that is known.
     pub(crate) fn end_relays(&mut self) {
+        let is_kept = self.cell.keeps_logs.load(Ordering::SeqCst);
         for (nonce, relay) in std::mem::take(&mut self.state.relays.by_stream) {
             if self.is_unanswered(relay.conn) {
                 let ticket = self.cell.ticket_of_nobody(nonce, Operation::Withdraw);
                 let end = refusal_payload(&relay.requests, &relay.refusal);
                 let _ = self.cell.shared.store.withdraw(self.now, &self.cell.key(nonce), &end, &ticket);
+                if is_kept {
+                    self.refuse_relayed(relay.conn, &self.cell.dialect.wording.answer_unknown());
+                }
             }
         }
     }

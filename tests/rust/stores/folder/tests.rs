@@ -6,9 +6,12 @@ use tailrope_core::store::{Epoch, EventStore, Hold, Queued, SessionRecord, Watch
 use super::*;
 use crate::kit::folder::Folder as Place;
 
+/// No question of time: a disk may stand still for many seconds.
+const OPERATION_MS: u64 = 60_000;
+
 fn start(place: &Place, limits: Limits, owner_lost_ms: u64) -> Arc<dyn EventStore> {
     let folder = Folder::open(&place.path("store"), limits, owner_lost_ms).expect("a folder can be opened");
-    Arc::new(Queued::start(folder, &limits, 4, 5_000).expect("threads start"))
+    Arc::new(Queued::start(folder, &limits, 4, OPERATION_MS).expect("threads start"))
 }
 
 #[test]
