@@ -79,7 +79,7 @@ fn f58_an_append_of_which_nothing_was_heard_is_not_said_to_have_failed() {
     // The answer is lost, and nobody can be asked again.
     proxy.lose_answer();
     proxy.set_refuses(true);
-    let unheard = caller.append(&log, 2, &[sized(5_000)]).expect_err("nothing is heard");
+    let unheard = caller.once().append(&log, 2, &[sized(5_000)]).expect_err("nothing is heard");
     assert!(proxy.has_lost_answer(), "the fault took place");
     assert!(matches!(unheard, StoreError::TimedOut { .. }), "whether it is stored is not known: {unheard}");
     proxy.set_refuses(false);
@@ -157,7 +157,7 @@ fn a_server_that_is_gone_fails_what_is_asked_and_is_used_again_when_it_is_back()
     proxy.set_refuses(true);
     proxy.cut();
     let asked = Instant::now();
-    let asking = || Caller::new(&store, Ms(0));
+    let asking = || Caller::new(&store, Ms(0)).once();
     std::thread::scope(|scope| {
         let append = || asking().append(&log, 3, &[sized(12)]).expect_err("nobody is there");
         let appends: Vec<_> = (0..20).map(|_| scope.spawn(append)).collect();
@@ -193,7 +193,7 @@ fn a_server_that_says_nothing_hangs_nobody() {
     caller.push(&mut log, &[sized(10)]);
     proxy.set_silent(true);
     let asked = Instant::now();
-    let error = caller.append(&log, 2, &[sized(10)]).expect_err("nobody answers");
+    let error = caller.once().append(&log, 2, &[sized(10)]).expect_err("nobody answers");
     assert!(matches!(error, StoreError::TimedOut { .. }), "whether it is stored is not known: {error}");
     assert!(caller.read(&log, 0, EVERYTHING).is_err());
     assert!(asked.elapsed() < PATIENCE, "I9");
@@ -223,7 +223,7 @@ fn a_server_that_cannot_be_written_harms_the_events_of_that_while() {
     database.administrator.run(&format!("ALTER DATABASE {} SET default_transaction_read_only = on", database.name));
     database.see_connections_end();
     // As after a failover, when another server is to be written soon.
-    let error = caller.append(&log, 2, &[sized(10)]).expect_err("it is read-only");
+    let error = caller.once().append(&log, 2, &[sized(10)]).expect_err("it is read-only");
     assert!(matches!(error, StoreError::TimedOut { .. }), "it is tried as long as it may take: {error}");
     log.assert_stored(&caller, 0, "what is stored can be read");
     database.administrator.run(&format!("ALTER DATABASE {} RESET default_transaction_read_only", database.name));
@@ -352,7 +352,7 @@ fn a_server_that_hangs_at_every_write_is_waited_for_twice_and_not_by_each_write(
          INSERT INTO {names}.hung DEFAULT VALUES"
     ));
     let tries = || server.number(&format!("SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {names}.tries"));
-    let append = |log: &Log| Caller::new(&store, Ms(0)).append(log, 1, &[sized(10)]);
+    let append = |log: &Log| Caller::new(&store, Ms(0)).once().append(log, 1, &[sized(10)]);
     std::thread::scope(|scope| {
         let first = scope.spawn(|| append(&logs[0]));
         eventually("it hangs", || tries() > 0);
@@ -419,7 +419,7 @@ fn a_server_with_too_many_connections_is_used_as_soon_as_there_is_room() {
     caller.push(&mut log, &[sized(10)]);
     database.administrator.run(&format!("ALTER DATABASE {name} CONNECTION LIMIT 0"));
     database.see_connections_end();
-    let error = caller.append(&log, 2, &[sized(10)]).expect_err("there is no room");
+    let error = caller.once().append(&log, 2, &[sized(10)]).expect_err("there is no room");
     assert!(matches!(error, StoreError::TimedOut { .. }), "there may be some time: {error}");
     eventually("I9", || {
         let error = caller.read(&log, 0, EVERYTHING).expect_err("there is no room");

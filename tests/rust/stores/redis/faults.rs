@@ -202,7 +202,7 @@ fn a_server_that_stands_still_fails_operations_in_their_time_and_the_queue_has_a
     let mut log = caller.open("s", 1);
     caller.push(&mut log, &[sized(10)]);
     server.signal("STOP");
-    let refused = caller.append(&log, 2, &[sized(20)]);
+    let refused = caller.once().append(&log, 2, &[sized(20)]);
     assert!(matches!(refused, Err(StoreError::TimedOut { .. })), "whether it is stored is not known: {refused:?}");
     assert!(matches!(caller.read(&log, 0, EVERYTHING), Err(StoreError::Failed(_))));
     // More than may wait: what is too much is refused at once.
@@ -264,7 +264,7 @@ fn a_server_that_takes_no_writes_for_a_while_is_tried_until_the_time_is_over() {
     caller.push(&mut log, &[sized(10)]);
     server.say(&read_only);
     let since = Instant::now();
-    let refused = caller.append(&log, 2, &[sized(30)]);
+    let refused = caller.once().append(&log, 2, &[sized(30)]);
     assert!(matches!(&refused, Err(StoreError::TimedOut { .. })), "it may be written some time: {refused:?}");
     assert!(since.elapsed() >= Duration::from_millis(900), "{:?}", since.elapsed());
     server.say(&writable);

@@ -429,7 +429,7 @@ fn a_lock_that_another_process_keeps_is_told_in_time_and_harms_nobody() {
     let mut log = caller.open("s", 1);
     let other = rusqlite::Connection::open(&file).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
-    let told = caller.append(&log, 1, &[sized(10)]);
+    let told = caller.once().append(&log, 1, &[sized(10)]);
     assert!(matches!(told, Err(StoreError::TimedOut { after_ms: 5_000.. })), "rule 10: {told:?}");
     other.execute_batch("COMMIT").unwrap();
     caller.push(&mut log, &[sized(10)]);
