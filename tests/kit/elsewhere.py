@@ -13,7 +13,7 @@ from kit.raw import Event, Reply, Truncated
 from kit.servers import Kind, Server
 
 # Of a process that may stand still for a while, on a store that waits for a disk or a network.
-WAIT_S = 20.0
+WAIT_S = 60.0
 GONE = "The server process that ran this request is gone"
 ROOM = {"max_events_per_stream": 1_000_000, "max_bytes_per_stream": 256 << 20, "max_bytes_per_session": 512 << 20}
 # How long a killed server counts as alive. Short, because tests wait for its end.

@@ -8,7 +8,7 @@ from kit.peer import Peer, last_id
 from kit.raw import Reply, Truncated
 from kit.servers import Server, gate
 
-ENDS_S = 20.0
+ENDS_S = 60.0
 
 
 async def opened(server: Server) -> tuple[Peer, list[Reply]]:

@@ -57,7 +57,7 @@ test('body is read as the reader reads', async (t) => {
   await sleep(2_000);
   assert.equal(server.waiting, 0);
   exchange.end(event('c', result(1)));
-  const messages = parse(await within(response.text(), 20_000));
+  const messages = parse(await within(response.text(), 60_000));
   assert.deepEqual([messages.length, messages.at(-1)], [sent + 1, result(1)]);
   assert.equal(server.waiting, 0);
 });

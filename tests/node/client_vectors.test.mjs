@@ -272,6 +272,6 @@ async function playOverSockets(t, vector) {
 describe('over sockets', { concurrency: 8, timeout: 120_000 }, () => {
   for (const vector of vectors) {
     const skip = isLong(vector) && 'it waits for minutes; see client.test.mjs for silence';
-    test(vector.name, { skip, timeout: 60_000 }, (t) => playOverSockets(t, vector));
+    test(vector.name, { skip, timeout: 120_000 }, (t) => playOverSockets(t, vector));
   }
 });

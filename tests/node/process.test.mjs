@@ -63,7 +63,7 @@ onEachLine(
       for (let round = 0; round < 2; round++) {
         const code = new URL(`data:text/javascript,${encodeURIComponent(source)}`);
         const workers = [0, 1].map(() => new Worker(code, { workerData: { kit, line } }));
-        const started = (worker) => within(new Promise((resolve) => worker.once('message', resolve)), 20_000);
+        const started = (worker) => within(new Promise((resolve) => worker.once('message', resolve)), 60_000);
         const ports = await Promise.all(workers.map(started));
         const peers = await Promise.all(ports.map((port) => Peer.open(port)));
         const answers = await Promise.all(peers.map((peer, index) => peer.ask('emit 20', `return ${index}`)));

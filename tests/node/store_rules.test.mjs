@@ -34,7 +34,7 @@ if (shared) {
       servers = spawn(path('../services/with'), command, { stdio: ['pipe', 'pipe', 'inherit'] });
       [redis] = await once(createInterface(servers.stdout), 'line');
     },
-    { timeout: 60_000 },
+    { timeout: 120_000 },
   );
   after(async () => {
     // They end when their input does, so they do not outlive this process either.

@@ -155,7 +155,7 @@ test('workers end under load, and leave no thread of their stores', onlyLinux, a
   const run = async () => {
     const workers = [0, 1].map(() => new Worker(code, { workerData }));
     const ports = await Promise.all(
-      workers.map((worker) => within(new Promise((resolve) => worker.once('message', resolve)), 20_000)),
+      workers.map((worker) => within(new Promise((resolve) => worker.once('message', resolve)), 60_000)),
     );
     const peers = await Promise.all(ports.map((port) => Peer.open(port)));
     const answers = await Promise.all(peers.map((peer, index) => peer.ask('emit 20', `return ${index}`)));

@@ -35,7 +35,7 @@ from tailrope.mcp._transport import StreamableHTTPServerTransport
 OWN = (TypeError, ValueError, OverflowError, AttributeError, TailropeError)
 """What the boundary may raise."""
 
-CALL_S = 20
+CALL_S = 60
 """No call takes so long, on however busy a machine."""
 
 POOL = 60

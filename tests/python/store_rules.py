@@ -29,7 +29,7 @@ CASES: list[dict[str, Any]] = json.loads((Path(__file__).parents[1] / "vectors" 
 ]
 REFUSE = Path(__file__).parents[1] / "services" / "refuse"
 WIRE_ID = re.compile(r"[\x21-\x7e]{1,512}")
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 Message = Any
 Replay = tuple[str | None, list[tuple[str | None, Message]]]

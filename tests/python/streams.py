@@ -44,7 +44,7 @@ async def lab(
     transport = ResumableTransport(inner, **options)
     async with scripted(handler) as server:
         before = asyncio.all_tasks()
-        async with asyncio.timeout(50), LIBRARY.AsyncClient(transport=transport, timeout=10) as client:
+        async with asyncio.timeout(60), LIBRARY.AsyncClient(transport=transport, timeout=60) as client:
             yield server, client, transport
         assert len(transport.streams) == 0
         await server.until(lambda: server.open == 0)

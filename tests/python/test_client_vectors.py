@@ -235,8 +235,8 @@ class Expected:
 async def played(vector: dict[str, Any]) -> None:
     play, expected = Play(connections(vector)), Expected(vector)
     client_class = library_of(expected.transport).AsyncClient
-    client = client_class(transport=expected.transport, timeout=15)
-    async with asyncio.timeout(20), scripted(play) as server, client:
+    client = client_class(transport=expected.transport, timeout=60)
+    async with asyncio.timeout(60), scripted(play) as server, client:
         got = await read(vector, expected, client, server)
         await server.until(lambda: play.at == len(play.script))
     assert not play.faults, play.faults

@@ -89,7 +89,7 @@ async def test_i4_standalone_stream_moves_to_its_newest_reader(threaded: Server)
 
 
 async def test_stock_client_is_served(threaded: Server) -> None:
-    async with stock_client(threaded.port) as client, asyncio.timeout(20):
+    async with stock_client(threaded.port) as client, asyncio.timeout(60):
         assert await client.script(*["emit 2", "close", "emit 1"] * 5, "return x") == "x"
         assert client.progress == list(range(1, 16))
 

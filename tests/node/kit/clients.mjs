@@ -8,7 +8,7 @@ import { ElicitRequestSchema } from '@modelcontextprotocol/sdk/types.js';
 export const CLIENTS = ['client 1.32', 'client 2.4'];
 
 /** How long a client waits for a call; what is to come of itself is waited for less. */
-const PATIENCE_MS = 25_000;
+const PATIENCE_MS = 60_000;
 const info = { name: 'client', version: '1' };
 const options = { capabilities: { elicitation: {} } };
 const answer = async ({ params }) => ({ action: 'accept', content: { name: `re: ${params.message}` } });

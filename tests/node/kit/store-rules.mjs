@@ -14,7 +14,7 @@ import { isDeepStrictEqual } from 'node:util';
 const file = new URL('../../vectors/event_store.json', import.meta.url);
 export const { cases: CASES } = JSON.parse(readFileSync(file, 'utf8'));
 const WIRE_ID = /^[\x21-\x7e]{1,512}$/;
-const PATIENCE_MS = 30_000;
+const PATIENCE_MS = 60_000;
 
 const FIELDS = {
   store: ['stream', 'message', 'as', 'count', 'session', 'refused'],

@@ -11,7 +11,7 @@ use tailrope_core::protocol::EventId;
 use tailrope_core::store::{EventStore, Limits, StoreError, StoreOptions, StreamKey, open, session_name};
 use tailrope_core::stream::EventKind;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn store(log: &HookLog, scope: &str, stream: &str, kind: EventKind, text: &str) -> Result<String, StoreError> {
     let (told, outcome) = channel();

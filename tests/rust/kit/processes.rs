@@ -10,7 +10,7 @@ use tailrope_core::store::{EventStore, StoreOptions, open};
 use crate::kit::common::{Answered, Bench, read_now};
 use crate::kit::folder::Folder;
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// An engine of one process. Its own clock says nothing of the other's.
 pub(crate) fn process(folder: &Folder, age_ms: u64) -> Bench {
