@@ -20,6 +20,9 @@ const MAX_PAUSE_MS: u64 = 60_000;
 /// The same where the store outlives the process: others do, or stop doing, what counts here, too.
 const SHARED_PAUSE_MS: u64 = 1_000;
 
+/// Looks that are due in the same span of this length, in milliseconds, are made at once.
+const LOOK_TOGETHER_MS: u64 = 125;
+
 /// Who has something to do at a time.
 #[derive(Clone)]
 pub(crate) enum Timed {
@@ -78,9 +81,11 @@ impl Shared {
         u16::from_le_bytes(self.randomness.take())
     }
 
-    /// A pause of up to a quarter less, so that what begins together does not go on together. In milliseconds.
-    pub(crate) fn shortened_ms(&self, pause_ms: u64) -> u64 {
-        pause_ms - pause_ms / 4 * u64::from(self.jitter()) / u64::from(u16::MAX)
+    /// When to look again at what other processes do: after the pause, in milliseconds, or up to a quarter of it earlier, so that
+    /// not all look at once. Those that are due in the same eighth of a second look together: a store is asked once for many.
+    pub(crate) fn next_look(&self, now: Ms, pause_ms: u64) -> Ms {
+        let early_ms = pause_ms / 4 * u64::from(self.jitter()) / u64::from(u16::MAX);
+        Ms((now + (pause_ms - early_ms)).0.next_multiple_of(LOOK_TOGETHER_MS))
     }
 
     /// In the child of a fork no lock may be touched: a thread of the store may have held it.

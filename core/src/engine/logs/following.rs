@@ -120,7 +120,8 @@ impl Change<'_> {
             self.state.followed.remove(&nonce);
             self.state.timers.clear(Reason::Look(nonce));
         } else {
-            self.state.timers.set(Reason::Look(nonce), self.now + self.cell.shared.shortened_ms(FOLLOW_MS));
+            let again = self.cell.shared.next_look(self.now, FOLLOW_MS);
+            self.state.timers.set(Reason::Look(nonce), again);
         }
         if is_left {
             self.inherit();

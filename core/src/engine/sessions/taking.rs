@@ -129,8 +129,8 @@ impl Change<'_> {
     /// Others may post to the session from now on: hints of it may be lost.
     pub(crate) fn look_rarely(&mut self) {
         if !self.cell.is_elsewhere() {
-            let pause_ms = self.cell.shared.shortened_ms(LOOK_MS);
-            self.state.timers.set(Reason::Inbox, self.now + pause_ms);
+            let again = self.cell.shared.next_look(self.now, LOOK_MS);
+            self.state.timers.set(Reason::Inbox, again);
         }
     }
 
