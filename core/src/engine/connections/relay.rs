@@ -375,7 +375,18 @@ impl Change<'_> {
 
     /// What waits for an owner of the session is told this, as far as nobody has begun it.
     pub(crate) fn withdraw_waiting(&mut self, refusal: &Refusal) {
-        for nonce in self.state.relays.waiting() {
+        self.withdraw_all(self.state.relays.waiting(), refusal);
+    }
+
+    /// The same where the session has ended, which is what a DELETE waits for.
+    pub(crate) fn withdraw_ended(&mut self, refusal: &Refusal) {
+        let relays = &self.state.relays;
+        let ended = relays.waiting().into_iter().filter(|nonce| !relays.is_delete(*nonce)).collect();
+        self.withdraw_all(ended, refusal);
+    }
+
+    fn withdraw_all(&mut self, waiting: Vec<StreamNonce>, refusal: &Refusal) {
+        for nonce in waiting {
             if let Some(relay) = self.state.relays.by_stream.get_mut(&nonce) {
                 relay.refusal = refusal.clone();
                 self.withdraw_relay(nonce);

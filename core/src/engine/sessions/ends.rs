@@ -71,6 +71,15 @@ impl Cell {
         }
     }
 
+    /// What came to the same process and waits for the session is told that it is over, as long as the store can still tell
+    /// that nobody has begun it.
+    fn refuse_waiting(&self) {
+        let view = lock(&self.state).beside.clone().filter(|_| !self.is_elsewhere()).and_then(|view| view.upgrade());
+        if let Some(view) = view.filter(|_| !self.keeps_logs.load(Ordering::SeqCst)) {
+            view.change(|change| change.withdraw_ended(&self.dialect.wording.session_ended()));
+        }
+    }
+
     /// A drain leaves the session to other processes.
     pub(crate) fn end_handed_over(&self) {
         tracing::debug!(target: "tailrope", session = %self.name, "session left to other processes");
@@ -153,6 +162,7 @@ impl Cell {
             change.state.timers.clear_all();
             change.state.writing.clear();
         });
+        self.refuse_waiting();
         self.leave_store();
         self.unregister(|_| true);
         lock(&self.shared.timed).remove(&self.number);
