@@ -26,6 +26,7 @@ mod engine {
     mod relay_faults;
     mod relay_refusals;
     mod sessions;
+    mod servers;
     mod set_backs;
     mod silent_store;
     mod stores;

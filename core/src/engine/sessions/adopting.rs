@@ -152,8 +152,7 @@ impl SessionHandle {
         let Held { epoch, running, record: Some((record, handshake)) } = held else { return None };
         view.leave_place();
         let (shared, replay) = (Arc::clone(&view.shared), handshake.replay());
-        let owner =
-            Cell::new(shared, Arc::clone(&view.id), view.now(), principal.as_deref(), view.dialect, (wake, key));
+        let owner = Cell::new(shared, view.names(), view.now(), principal.as_deref(), view.dialect, (wake, key));
         lock(&view.shared.timed).insert(owner.number, Timed::Session(Arc::downgrade(&owner)));
         view.change(|change| change.state.beside = Some(Arc::downgrade(&owner)));
         owner.change(|change| {
@@ -178,7 +177,7 @@ impl SessionHandle {
 impl Cell {
     /// A message waits for the session's owner, which may be here.
     pub(crate) fn tell_owner(&self) {
-        let owner = lock(&self.shared.sessions).get(&self.id).cloned();
+        let owner = lock(&self.shared.sessions).get(&self.name).cloned();
         if let Some(owner) = owner.filter(|owner| !owner.is_elsewhere()) {
             owner.change(|change| change.state.inbox.is_hinted = true);
         }

@@ -44,8 +44,8 @@ impl Cell {
         if !is_over(self) {
             return;
         }
-        let is_this = sessions.get(&self.id).is_some_and(|cell| cell.number == self.number);
-        let released = if is_this { sessions.remove(&self.id) } else { None };
+        let is_this = sessions.get(&self.name).is_some_and(|cell| cell.number == self.number);
+        let released = if is_this { sessions.remove(&self.name) } else { None };
         lock(&self.shared.places).leave(self.number);
         drop(sessions);
         drop(released);
