@@ -2,19 +2,23 @@
 
 use std::sync::atomic::Ordering;
 
+use bytes::Bytes;
 use serde_json::{Value, json};
 use tailrope_core::engine::{Connection, Options, OutgoingMessage, SessionHandle};
 use tailrope_core::exchange::Fault;
 use tailrope_core::protocol::{Dialect, RequestId};
 use tailrope_core::session::MAX_HANDSHAKE_BYTES;
+use tailrope_core::store::{Answer, Attach, EventStore, Hold, SessionRecord, session_name};
 use tailrope_core::stream::{CloseReason, Drain};
 
 use crate::engine::relay_faults::{LOST_MS, fleet, not_begun, only_event};
 use crate::kit::adopting::{admit, begin, go_on, initialize, offer, post, replay, take, welcome};
 use crate::kit::common::{Bench, NEW, OLD, broadcast, call, id, listen, notify, read_now, respond, resume};
-use crate::kit::fleet::Fleet;
+use crate::kit::fleet::{Fleet, nobody};
 use crate::kit::processes::events;
-use crate::kit::relaying::{find, held, initialized, pass, read, relay, relay_delete, relay_json, serve, tool_call};
+use crate::kit::relaying::{
+    ALICE, find, held, initialized, pass, read, relay, relay_delete, relay_json, serve, tool_call,
+};
 
 /// The ways in which a session loses its owner.
 const WAYS: [fn(&Fleet, &SessionHandle); 2] = [|_, session| session.release(), |fleet, _| fleet.lose(0)];
@@ -361,6 +365,34 @@ fn a_session_of_which_too_little_is_known_is_not_adopted() {
         assert_eq!(status(&connection), Some(404), "its client begins anew");
     }
     assert_eq!((told.told(), take(&view).is_none()), (0, true));
+}
+
+#[test]
+fn o22_a_session_that_a_later_release_has_written_is_left_to_that() {
+    let fleet = fleet(3);
+    let session = begin(&fleet, NEW);
+    let (view, told) = offer(&fleet, 1);
+    let name = session_name("s");
+    let key = ALICE.principal();
+    let kept = |note: Bytes| {
+        let record = SessionRecord { revision: Some(NEW), principal: key.clone(), note, ..SessionRecord::default() };
+        let hold = Hold { epoch: fleet.epoch("s"), seen: None, record: Some(record) };
+        assert!(matches!(fleet.nodes[0].hold(&name, &hold, &nobody()), Answer::Now(Ok(_))));
+    };
+    let attached = fleet.post(2, &name, &Attach { principal: key.clone(), ..Attach::default() });
+    let note = attached.session.expect("it is alice's").note;
+    kept([&[note[0] + 1], &note[1..]].concat().into());
+    session.release();
+    let refused = relay(&view, &tool_call(1));
+    pass(&fleet, 500);
+    assert_eq!((status(&refused), told.told()), (Some(503), 0), "O22: its client may come again");
+    // A process of that release goes on with it, as this one does where it can read what is kept.
+    kept(note);
+    fleet.nodes[0].release(&name, fleet.epoch("s"));
+    let (view, _) = offer(&fleet, 2);
+    let connection = relay(&view, &tool_call(2));
+    assert_eq!(go_on(&view, NEW).1, ["tools/call 2"]);
+    drop(connection);
 }
 
 #[test]

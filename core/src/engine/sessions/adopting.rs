@@ -235,13 +235,17 @@ impl Change<'_> {
                 return self.not_adopted(&wording.not_relayed(NotRelayed::NotStored));
             }
         };
-        let Some(handshake) = Handshake::decode(&record.note).filter(|handshake| !handshake.replay().is_empty()) else {
+        if Handshake::is_newer(&record.note) {
             log_later!(
                 self,
                 WARN,
                 [],
-                "session not adopted: what its client told is not kept, or not in a form of this release"
+                "session not adopted: a later release wrote what its client told, and can go on"
             );
+            return self.not_adopted(&wording.not_relayed(NotRelayed::NotBegun));
+        }
+        let Some(handshake) = Handshake::decode(&record.note).filter(|handshake| !handshake.replay().is_empty()) else {
+            log_later!(self, WARN, [], "session not adopted: what its client told is not kept");
             return self.not_adopted(&wording.session_ended());
         };
         held.record = Some((record, handshake));
