@@ -103,6 +103,7 @@ impl Engine {
             counters: Counters::default(),
             sessions: Mutex::default(),
             places: Mutex::default(),
+            building: Mutex::default(),
             ended: Mutex::default(),
             deadlines: Mutex::default(),
             timed: Mutex::default(),

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use crate::Ms;
 use crate::engine::clock::{Clock, Randomness};
 use crate::engine::logs::kept::Kept;
+use crate::engine::sessions::building::Building;
 use crate::engine::sessions::cell::Cell;
 use crate::engine::sessions::places::Places;
 use crate::engine::stats::Counters;
@@ -39,6 +40,7 @@ pub(crate) struct Shared {
     /// By their names: two servers may have sessions of one id.
     pub(crate) sessions: Mutex<HashMap<Arc<str>, Arc<Cell>>>,
     pub(crate) places: Mutex<Places>,
+    pub(crate) building: Mutex<Building>,
     /// Sessions that ended here without their host, until it is told.
     pub(crate) ended: Mutex<Vec<Arc<Cell>>>,
     /// When who has something to do: one entry for each.

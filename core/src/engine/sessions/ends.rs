@@ -113,6 +113,7 @@ impl Cell {
                 let streams = change.state.session.streams();
                 unborn.extend(streams.filter(|(_, stream)| stream.machine.stored().is_none()).map(|(nonce, _)| *nonce));
                 change.state.session.end(change.now, SynthesizedEnd::SessionEnded, &mut change.steps);
+                change.end_building();
                 change.end_inbox();
                 change.end_relays();
                 change.end_adoption();
