@@ -488,7 +488,10 @@ for (const line of LINES) {
 
 test('o7 the name of a server is a text', ours, () => {
   for (const serverName of ['', 5, ['lab']]) {
-    assert.throws(() => configure({ serverName }), { code: 'invalid_argument', message: /^serverName must be a string/ });
+    assert.throws(() => configure({ serverName }), {
+      code: 'invalid_argument',
+      message: /^serverName must be a string/,
+    });
     const options = { serverName, sessionIdGenerator: () => 'x' };
     assert.throws(() => new packages.v2.NodeStreamableHTTPServerTransport(options), { code: 'invalid_argument' });
   }

@@ -345,7 +345,9 @@ class Machine:
                         self.keep(session.open(admitted, waiters, False))
                 if number == 2:
                     session.end()
-            self.keep((engine.hook_log(), engine.look_up_session("elsewhere", "", "GET", headers, None, None, 2, waiters)))
+            self.keep(
+                (engine.hook_log(), engine.look_up_session("elsewhere", "", "GET", headers, None, None, 2, waiters))
+            )
         self.relay(store, waiters)
         self.pool["Engine"][-1].drain(5, None)
         self.keep(waiters.open_signal(False))

@@ -95,7 +95,9 @@ async def test_o7_servers_on_one_store_find_no_session_of_each_other(address: st
     server = Server(KIND, {"servers": {"admin": limits, "public": limits}})
     try:
         peer = await server.peer(path="/admin/mcp")
-        cursor = last_id(await (await peer.call("script", {"steps": ["emit 1", "return secret"]})).until_terminal(WAIT_S))
+        cursor = last_id(
+            await (await peer.call("script", {"steps": ["emit 1", "return secret"]})).until_terminal(WAIT_S)
+        )
         peer.path = "/public/mcp"
         for asked in (peer.call("echo", {"text": "x"}), peer.get(), peer.resume(cursor), peer.delete()):
             assert (await asked).status == 404

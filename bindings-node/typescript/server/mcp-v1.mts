@@ -15,8 +15,8 @@ import type { CloseOptions } from './close.mjs';
 import { type AdoptingOptions, type RouterOf, sessionRouter } from './router.mjs';
 import { sdk } from './sdk-1.30-or-later.mjs';
 import { storedSessionServers } from './stored-sessions.mjs';
-import type { OwnOptions } from './transport-options.mjs';
 import { type Resumable, resumableNode, resumableWeb } from './transport.mjs';
+import type { OwnOptions } from './transport-options.mjs';
 
 // Interfaces, and not intersections, of which subclasses could not override the methods.
 interface OnNode extends NodeStock {

@@ -18,8 +18,8 @@ import { type ResumableMcpHandler, type ResumableMcpHandlerOptions, resumableHan
 import { type AdoptingOptions, type RouterOf, sessionRouter } from './router.mjs';
 import { sdk } from './sdk-v2.mjs';
 import { storedSessionServers } from './stored-sessions.mjs';
-import type { OwnOptions } from './transport-options.mjs';
 import { type Closing, type NodeFace, type Resumable, resumableNodeOverWeb, resumableWeb } from './transport.mjs';
+import type { OwnOptions } from './transport-options.mjs';
 
 // Interfaces, and not intersections, of which subclasses could not override the methods.
 interface OnNode extends Omit<WebStock, 'handleRequest' | keyof Closing>, Closing, NodeFace<AuthInfo> {}

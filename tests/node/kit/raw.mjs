@@ -347,7 +347,13 @@ export class Peer {
 
   post(message, headers = {}) {
     const body = typeof message === 'string' ? message : JSON.stringify(message);
-    return request(this.port, 'POST', this.#headers({ 'content-type': 'application/json', ...headers }), body, this.path);
+    return request(
+      this.port,
+      'POST',
+      this.#headers({ 'content-type': 'application/json', ...headers }),
+      body,
+      this.path,
+    );
   }
 
   call(name, args, id = ++this.#id, headers = {}) {

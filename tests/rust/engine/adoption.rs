@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
-use tailrope_core::engine::{Connection, Options, OutgoingMessage, SessionHandle};
+use tailrope_core::engine::{Connection, Options, OutgoingMessage, Sent, SessionHandle};
 use tailrope_core::exchange::Fault;
 use tailrope_core::protocol::{Dialect, RequestId};
 use tailrope_core::session::MAX_HANDSHAKE_BYTES;
@@ -147,6 +147,32 @@ fn o15_a_host_that_cannot_go_on_with_a_session_releases_it() {
         pass(&fleet, 250);
         assert_eq!(only_event(&read(&fleet, &connection)), json!({"event": 1, "is": {"result": 2}}));
     }
+}
+
+#[test]
+fn o15_what_a_server_object_asks_before_it_is_ready_reaches_its_client() {
+    let fleet = fleet(2);
+    let session = begin(&fleet, NEW);
+    broadcast(&session, "a").unwrap();
+    let cursor = read(&fleet, &listen(&session)).last_id();
+    let (view, _) = offer(&fleet, 1);
+    session.release();
+    let connection = relay(&view, &tool_call(1));
+    let adopted = take(&view).expect("it is adopted");
+    let owner = adopted.session();
+    assert_eq!(welcome(owner, &id(0), NEW), Sent::Dropped, "its client has that answer");
+    // As a server does that wants to know the roots when it is told `notifications/initialized`.
+    let question = br#"{"jsonrpc":"2.0","id":0,"method":"roots/list"}"#;
+    owner.send(OutgoingMessage::request(&id(0), None, question)).expect("it is taken");
+    let asked = read(&fleet, &resume(owner, &cursor));
+    assert_eq!(events(&asked), [json!({"event": 2, "is": "roots/list"})], "O15: nothing else of it is swallowed");
+    owner.accept_posted();
+    assert_eq!(serve(owner), ["tools/call 1"]);
+    let admission = admit(owner, &json!({"jsonrpc": "2.0", "id": "2:0", "result": {}})).expect("it is admitted");
+    assert!(admission.rewritten().is_some_and(|body| body.windows(6).any(|part| part == br#""id":0"#)), "O15");
+    owner.received(&admission);
+    assert_eq!(fleet.benches[1].engine.stats().answers_unasked, 0);
+    drop(connection);
 }
 
 #[test]
