@@ -1,7 +1,7 @@
 """Which server a request is for: servers that share a store find no sessions of each other (I7).
 
-Every process of a server has to call it the same, whatever its language: by the option `server_name`, or else by the path
-of its endpoint.
+Every process of a server has to call it the same, whatever its language: by the option `server_name`, or else by the
+path of its endpoint.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def of_scope(runtime: Runtime, scope: Scope) -> str:
 
 
 def of_new_session(runtime: Runtime) -> str:
-    """The server of a session that is about to open. Empty for a transport that users make themselves: nobody has said a
-    path yet."""
+    """The server of a session that is about to open. Empty for a transport that users make themselves: there is no path
+    yet."""
     return runtime.server_name or _path.get()
 
 
