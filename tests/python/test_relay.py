@@ -68,8 +68,7 @@ async def test_every_way_relays(kind: Kind, options: dict[str, Any], address: st
 
 async def test_transport_made_by_hand_takes_what_is_relayed(address: str) -> None:
     # Nobody has said a path when it is made.
-    named = {**CALM, "server_name": "/mcp"}
-    here = start(LOWLEVEL[f"byhand-mcp{LINE}"], address, engine=named, store="event-store")
+    here = start(LOWLEVEL[f"byhand-mcp{LINE}"], address, engine=CALM, store="event-store", server_name="/mcp")
     there = start(LOWLEVEL[f"lowlevel-mcp{LINE}"], address, engine=CALM, way="manager")
     try:
         await serves(await Wandering.opened(here, there), there)
