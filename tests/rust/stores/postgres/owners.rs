@@ -104,7 +104,7 @@ fn o16_what_was_let_go_of_and_nobody_takes_over_goes_in_the_end() {
         let address = namespaces.address();
         (Arc::new(at(&address, &options)), Arc::new(at(&address, &options)))
     };
-    check_left(&make, 60_000, &|ms| drop(time.fetch_add(ms, Ordering::SeqCst)));
+    check_left(&make, 60_000, &|ms| _ = time.fetch_add(ms, Ordering::SeqCst));
 }
 
 #[test]

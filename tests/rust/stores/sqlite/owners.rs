@@ -197,7 +197,7 @@ fn o16_what_was_let_go_of_and_nobody_takes_over_goes_in_the_end() {
     let open = || -> Arc<dyn EventStore> {
         Arc::new(SqliteStore::open(&folder.path("a.db"), &options).expect("the file can be opened"))
     };
-    check_left(&|| (open(), open()), 60_000, &|ms| drop(time.fetch_add(ms, Ordering::SeqCst)));
+    check_left(&|| (open(), open()), 60_000, &|ms| _ = time.fetch_add(ms, Ordering::SeqCst));
 }
 
 #[test]
