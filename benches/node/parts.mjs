@@ -139,7 +139,7 @@ async function engineAlone() {
   const { Engine, Store } = await import('../../bindings-node/lib/native.mjs');
   const store = new Store('memory:', { maxEventsPerStream: 50_000 });
   const engine = new Engine(store, { keepAliveMs: 0 }, ...Array(3).fill(() => {}));
-  const session = engine.openSession('alone', undefined, 2, [REVISION], 10);
+  const session = engine.openSession('alone', '', undefined, 2, [REVISION], 10);
   const head = { method: 'POST', accept: 'application/json, text/event-stream', contentType: 'application/json' };
   const ask = (admission) => {
     const connection = session.open(admission, false);

@@ -9,7 +9,6 @@ use napi_derive::napi;
 use tailrope_core::engine::{self, OfferWake, SessionHandle, WeakSession};
 use tailrope_core::exchange::Fault;
 use tailrope_core::protocol::Dialect;
-use tailrope_core::store::session_name;
 
 use crate::convert::{Result, invalid};
 use crate::session::Session;
@@ -108,7 +107,7 @@ impl Adopted {
     #[napi(catch_unwind)]
     pub fn refuse(&self, env: &Env, fault: String, why: String) -> Result<()> {
         let Some(fault) = Fault::named(&fault, "") else { return Err(invalid(format!("there is no fault {fault:?}"))) };
-        tracing::error!(target: "tailrope", session = %session_name(&self.id), why, "session not adopted");
+        tracing::error!(target: "tailrope", session = %self.adopted.session().name(), why, "session not adopted");
         self.adopted.refuse(&fault.refusal(self.dialect));
         self.waiters.flush(env);
         Ok(())

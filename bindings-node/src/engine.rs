@@ -10,7 +10,7 @@ use tailrope_core::engine::{self, EngineError, NUMBER_OPTIONS, OnStoreFailure, O
 use tailrope_core::exchange::{self, Allowed, CREDENTIAL_HEADERS, Fault};
 use tailrope_core::protocol::{Context, Dialect, Operation, admit_with_versions};
 use tailrope_core::session::{SynthesizedEnd, end_payload};
-use tailrope_core::store::HostStore;
+use tailrope_core::store::{HostStore, SessionId};
 
 use crate::admission::{Admission, Asker, Head, JsBody, Refusal, body_bytes};
 use crate::convert::{
@@ -133,7 +133,7 @@ impl Engine {
         })
     }
 
-    /// Opens a session, which belongs to the asker. `sdk_major` is the SDK line whose answers are given, `versions`
+    /// Opens a session of this server, which belongs to the asker: see the core's `SessionId`. `sdk_major` is the SDK line whose answers are given, `versions`
     /// are the values of the version header that are served. `retry_ms` is the session's own, where the
     /// host has one. For the new one another session of the asker may have to end, which `tick` then tells; fails when none
     /// is idle.
@@ -142,6 +142,7 @@ impl Engine {
         &self,
         env: &Env,
         id: String,
+        server: String,
         asker: Option<Asker>,
         sdk_major: u32,
         versions: Vec<String>,
@@ -151,7 +152,10 @@ impl Engine {
         let key = self.waiters.key();
         let principal = Asker::principal(asker.as_ref());
         let principal = principal.as_deref();
-        let open = |name: &str| self.engine.open_session(name, principal, dialect, self.waiters.wake(), u64::from(key));
+        let open = |id: &str| {
+            let session = SessionId::new(&server, id);
+            self.engine.open_session(session, principal, dialect, self.waiters.wake(), u64::from(key))
+        };
         // The host's ids are unique within a transport only; two of them with one id stay apart.
         let opened = match open(&id) {
             Err(EngineError::SessionExists) => open(&format!("{id} {key}")),
@@ -172,13 +176,14 @@ impl Engine {
         Ok(Session::new(handle, id, dialect, versions, key, &self.waiters))
     }
 
-    /// Looks up a session that lives in another process, or lived in one, for its asker, and the stream that a GET is to go
+    /// Looks up a session of this server that lives in another process, or lived in one, for its asker, and the stream that a GET is to go
     /// on with. The key of the `LookUp` is woken when it can be taken.
     #[napi(catch_unwind)]
     pub fn look_up_session(
         &self,
         env: &Env,
         id: String,
+        server: String,
         head: Head,
         sdk_major: u32,
         versions: Vec<String>,
@@ -195,7 +200,8 @@ impl Engine {
         let key = self.waiters.key();
         let wake = self.waiters.wake();
         let (principal, last) = (principal.as_deref(), last_event_id.as_deref());
-        let looked_up = self.engine.look_up_session(&id, principal, last, dialect, wake, u64::from(key));
+        let looked_up =
+            self.engine.look_up_session(SessionId::new(&server, &id), principal, last, dialect, wake, u64::from(key));
         self.waiters.flush(env);
         let look_up = looked_up.map_err(|error| to_js_error(&error))?;
         Ok(LookUp::new(look_up, id, dialect, versions, key, &self.waiters))
@@ -278,13 +284,13 @@ impl Engine {
         crate::log::set_level(&level)
     }
 
-    /// Does what time asks for. Returns the ids of the sessions that are idle, for the host to close them, and of those that
+    /// Does what time asks for. Returns the names of the sessions that are idle, for the host to close them, and of those that
     /// have ended by themselves: for newer ones, or because another process took them over.
     #[napi(catch_unwind)]
     pub fn tick(&self, env: &Env) -> Vec<String> {
         let idle = self.engine.tick();
         self.waiters.flush(env);
-        idle.iter().map(|session| session.id().to_owned()).collect()
+        idle.iter().map(|session| session.name().to_owned()).collect()
     }
 
     /// Milliseconds until `tick` is due.

@@ -350,6 +350,12 @@ impl Session {
         Ok(ended)
     }
 
+    /// What stores, the log and `Engine.tick` know the session as.
+    #[napi(getter)]
+    pub fn name(&self) -> &str {
+        self.handle.name()
+    }
+
     /// Requests without a response.
     #[napi(getter)]
     pub fn in_flight(&self) -> u32 {

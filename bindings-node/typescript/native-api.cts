@@ -185,6 +185,8 @@ export declare class Session {
   private constructor();
   /** What the waiters know the session as. */
   get key(): number;
+  /** What stores, the log and `Engine.tick` know the session as. */
+  get name(): string;
   /** Whether connections of this session may be closed early and polled. */
   get canPoll(): boolean;
   /** Requests without a response. */
@@ -395,16 +397,23 @@ export declare class Engine {
    */
   admit(head: Head, body: Body, jsonResponse: boolean, sdkMajor: number, versions: string[]): Admission | Refusal;
   /**
-   * Opens a session, which belongs to the asker. `sdkMajor` is the SDK line whose answers are given, `versions` are the
+   * Opens a session of this server, which belongs to the asker. `sdkMajor` is the SDK line whose answers are given, `versions` are the
    * values of the version header that are served. `retryMs` is the session's own, where the host has one. For the new one
    * another session of the asker may have to end, which `tick` then tells; throws when none is idle.
    */
-  openSession(id: string, asker: Maybe<Asker>, sdkMajor: number, versions: string[], retryMs?: Maybe<number>): Session;
+  openSession(
+    id: string,
+    server: string,
+    asker: Maybe<Asker>,
+    sdkMajor: number,
+    versions: string[],
+    retryMs?: Maybe<number>,
+  ): Session;
   /**
-   * Looks up a session that lives in another process, or lived in one, for its asker, and the stream that a GET is to go on
+   * Looks up a session of this server that lives in another process, or lived in one, for its asker, and the stream that a GET is to go on
    * with. The key of the `LookUp` is woken when it can be taken.
    */
-  lookUpSession(id: string, head: Head, sdkMajor: number, versions: string[]): LookUp;
+  lookUpSession(id: string, server: string, head: Head, sdkMajor: number, versions: string[]): LookUp;
   /** The answer to a POST of a revision without resumption, of which `body` was read. */
   steer(body: Body, requested: string): Refusal;
   /** Notes that such a request is left to the SDK. */
@@ -412,7 +421,7 @@ export declare class Engine {
   /** A log for an SDK's own transport, in the engine's store. */
   hookLog(): HookLog;
   /**
-   * Does what time asks for. Returns the ids of the sessions that are idle, for the host to close them, and of those that
+   * Does what time asks for. Returns the names of the sessions that are idle, for the host to close them, and of those that
    * have ended by themselves: for newer ones, or because another process took them over.
    */
   tick(): string[];

@@ -7,6 +7,7 @@ import { invalid, ours } from './errors.mjs';
 import { Engine, type Store as NativeStore } from './native.mjs';
 import { checkPrincipal, type Principal } from './server/principal.mjs';
 import type { Seam } from './server/seam.mjs';
+import { checkServerName } from './server/transport-options.mjs';
 import { boundsOf, type Store, type StoreOptions, storeOf } from './store/open.mjs';
 import type { HostStore } from './store/user-store.mjs';
 
@@ -69,6 +70,8 @@ export interface EngineOptions extends StoreOptions {
    * docs/hosts.md. Credentials and cookies are never relayed. Default none.
    */
   relayedHeaders?: string[];
+  /** What all processes of the server call it, for transports that have no name of their own for it. Default none. */
+  serverName?: string;
 }
 
 export interface ConfigureOptions extends EngineOptions {
@@ -209,6 +212,8 @@ export class Runtime {
   readonly principal: Principal | undefined;
   /** The headers that are relayed beside those that always are. */
   readonly relayedHeaders: string[];
+  /** The server of transports that name none. */
+  readonly serverName: string | undefined;
   #engine: Engine;
   #waiting = new Map<number, Waiter>();
   #ready: Waiter[] = [];
@@ -220,8 +225,9 @@ export class Runtime {
     options: RuntimeOptions = {},
     { hostStore, isOfEventStore = false }: { hostStore?: HostStore; isOfEventStore?: boolean } = {},
   ) {
-    const { store = MEMORY, principal, onStoreFailure, relayedHeaders = [], ...others } = options;
+    const { store = MEMORY, principal, onStoreFailure, relayedHeaders = [], serverName, ...others } = options;
     this.principal = checkPrincipal(principal);
+    this.serverName = checkServerName(serverName);
     if (!Array.isArray(relayedHeaders) || !relayedHeaders.every((name) => typeof name === 'string')) {
       invalid('relayedHeaders must be a list of names of headers');
     }
@@ -326,21 +332,22 @@ export class Runtime {
 
   #tick(): void {
     this.#dueAt = Infinity;
-    for (const sessionId of this.#engine.tick()) {
-      this.#transports.get(sessionId)?.becomeIdle();
+    for (const name of this.#engine.tick()) {
+      this.#transports.get(name)?.becomeIdle();
     }
     if (!this.#engine.isIdle()) {
       this.armDue();
     }
   }
 
-  opened(sessionId: string, transport: Idler): void {
-    this.#transports.set(sessionId, transport);
+  /** The session of this name has a transport. */
+  opened(name: string, transport: Idler): void {
+    this.#transports.set(name, transport);
     this.armDue();
   }
 
-  closed(sessionId: string): void {
-    this.#transports.delete(sessionId);
+  closed(name: string): void {
+    this.#transports.delete(name);
   }
 
   drain(retryMs: number | undefined, spreadMs: number | undefined): void {

@@ -7,7 +7,6 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use tailrope_core::engine::{self, OfferWake, SessionHandle, WeakSession};
 use tailrope_core::protocol::Dialect;
-use tailrope_core::store::session_name;
 
 use crate::admission::named_fault;
 use crate::session::Session;
@@ -81,8 +80,8 @@ impl Adopted {
 
     /// What the log calls the session.
     #[getter]
-    fn name(&self) -> String {
-        session_name(self.adopted.session().id()).to_string()
+    fn name(&self) -> &str {
+        self.adopted.session().name()
     }
 
     /// The messages that the server is given first, in this order. Their answers go nowhere.

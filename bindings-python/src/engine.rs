@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tailrope_core::engine::{self, NoWake};
 use tailrope_core::protocol::{Context, Dialect, Operation, admit};
-use tailrope_core::store::HostStore;
+use tailrope_core::store::{HostStore, SessionId};
 
 use crate::admission::{Headers, Refusal, header_pairs};
 use crate::convert::{dialect, to_py_err};
@@ -50,14 +50,16 @@ impl Engine {
         Ok(Self { engine: engine::Engine::new(chosen) })
     }
 
-    /// Opens a session. `sdk_major` is the major version of the `mcp` package whose answers are given.
+    /// Opens a session of this server: see the core's `SessionId`. `sdk_major` is the major version of the `mcp` package whose answers are given.
     /// `retry_ms` is the session's own, where the host has one. `idle_ms` is its idle time; None is never.
     /// `waiters` are told, with the session's key, when a late outcome or an operation of the host's
     /// own store is there.
+    #[expect(clippy::too_many_arguments, reason = "what the host knows of the session, and where outcomes go")]
     fn open_session(
         &self,
         py: Python<'_>,
         id: &str,
+        server: &str,
         sdk_major: u8,
         retry_ms: Option<u32>,
         idle_ms: Option<u64>,
@@ -69,7 +71,7 @@ impl Engine {
             None => (None, Arc::new(NoWake) as _),
         };
         let number = key.as_ref().map_or(0, |key| key.number);
-        let opened = calling(py, || self.engine.open_session(id, None, dialect, wake, number));
+        let opened = calling(py, || self.engine.open_session(SessionId::new(server, id), None, dialect, wake, number));
         match opened {
             Ok(handle) => {
                 if let Some(retry_ms) = retry_ms {
@@ -82,7 +84,7 @@ impl Engine {
         }
     }
 
-    /// Looks up a session that this engine has not opened, for a request with this method, these headers and its
+    /// Looks up a session of this server that this engine has not opened, for a request with this method, these headers and its
     /// principal: see `Session.admit`. For a GET also the stream that it is to go on with.
     /// `waiters` are told, with the look_up's key, when its outcome is there; it may be there at once.
     #[expect(clippy::too_many_arguments, reason = "what is known of the request, and where the outcome goes")]
@@ -90,6 +92,7 @@ impl Engine {
         &self,
         py: Python<'_>,
         id: &str,
+        server: &str,
         method: &str,
         headers: &Bound<'_, PyAny>,
         user_json: Option<&str>,
@@ -108,8 +111,9 @@ impl Engine {
             _ => None,
         };
         let (key, wake) = waiters.shared.key();
-        let (principal, last) = (principal.as_deref(), last_event_id.as_deref());
-        match calling(py, || self.engine.look_up_session(id, principal, last, dialect, wake, key.number)) {
+        let (session, last) = (SessionId::new(server, id), last_event_id.as_deref());
+        let principal = principal.as_deref();
+        match calling(py, || self.engine.look_up_session(session, principal, last, dialect, wake, key.number)) {
             Ok(look_up) => Ok(LookUp { look_up, dialect, key }),
             Err(error) => Err(to_py_err(&error)),
         }
@@ -131,11 +135,11 @@ impl Engine {
         HookLog { log: self.engine.hook_log() }
     }
 
-    /// Does what time asks for. Returns the ids of the sessions that are idle, for the host to end them, and of those that
+    /// Does what time asks for. Returns the names of the sessions that are idle, for the host to end them, and of those that
     /// have ended by themselves: for newer ones, or because another process took them over.
     fn tick(&self, py: Python<'_>) -> Vec<String> {
         let idle = calling(py, || self.engine.tick());
-        idle.iter().map(|session| session.id().to_owned()).collect()
+        idle.iter().map(|session| session.name().to_owned()).collect()
     }
 
     /// Whether no session is open: then there is nothing to tick for.

@@ -61,6 +61,12 @@ impl Session {
         self.key.as_ref().map_or(0, |key| key.number)
     }
 
+    /// What stores, the log and `Engine.tick` know the session as.
+    #[getter]
+    fn name(&self) -> &str {
+        self.handle.name()
+    }
+
     /// Examines an HTTP request: an `Admission`, or the `Refusal` to answer with. The first one says whose session it is:
     /// `user_json` and `named` are those of the core's `Asker`. The first admission takes the session's place among those of
     /// the engine; for it another one may have to end, which `Engine.tick` then tells.

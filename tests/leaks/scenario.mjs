@@ -37,7 +37,7 @@ function read(connection) {
 
 function serve(store) {
   const engine = new Engine(store, {}, nothing, nothing, nothing);
-  const session = engine.openSession('one', null, 2, ['2025-11-25'], 5);
+  const session = engine.openSession('one', '', null, 2, ['2025-11-25'], 5);
   const admitted = (admission) => {
     if (admission instanceof Refusal) {
       throw new Error(admission.message);

@@ -65,7 +65,7 @@ def serve(native: Any, store: Any) -> None:
     waiters = native.Waiters(lambda: True)
     signal = waiters.open_signal(False)
     engine = native.Engine(False, store) if store is not None else native.Engine()
-    session = engine.open_session("one", 2, 5, None, waiters)
+    session = engine.open_session("one", "", 2, 5, None, waiters)
 
     def settle() -> None:
         # A store of threads answers a little later.
@@ -107,7 +107,7 @@ def serve(native: Any, store: Any) -> None:
     settle()
     stored.take()
     log.drop_scope("scope")
-    engine.look_up_session("elsewhere", "GET", HEADERS, *WHO, 2, waiters).take()
+    engine.look_up_session("elsewhere", "", "GET", HEADERS, *WHO, 2, waiters).take()
     session.end()
     engine.drain(5)
     engine.tick()

@@ -373,6 +373,27 @@ for (const line of LINES) {
       });
     }
 
+    test('o15 what a server asks its client when it is initialized is answered', ours, async (t) => {
+      const place = DURABLE[0].address(t);
+      const owner = await ownerOf(t, line, place);
+      let roots;
+      const make = () => {
+        const made = makeServer(line);
+        made.server.oninitialized = () => {
+          roots = made.server.listRoots();
+        };
+        return made;
+      };
+      const adopter = await adopterOf(t, line, place, { make });
+      const peer = at(await opened(owner), adopter);
+      await owner.end('SIGTERM');
+      assert.equal(await peer.ask('return x'), 'x');
+      const { method, id } = await asked(await peer.listen());
+      assert.equal(method, 'roots/list');
+      assert.equal((await peer.respond(id, { roots: [{ uri: 'file:///a' }] })).status, 202);
+      assert.deepEqual((await within(roots)).roots, [{ uri: 'file:///a' }]);
+    });
+
     test('o7 a session that negotiates another revision is over', ours, async (t) => {
       const { moved } = await left(t, {
         make() {

@@ -439,6 +439,64 @@ test('a relayed call that lacks a scope does not run', { skip: !LINES.includes('
   assert.ok(errors.some((error) => /lacks scopes/.test(error)));
 });
 
+/** Two servers of one process on one store, each with an engine of its own or both with one, as `mounts` says. */
+async function mounted(t, line, { isShared, at = ['/admin', '/public'], ...options }) {
+  const { EventStore } = packages[line];
+  const place = DURABLE[0].address(t);
+  const stores = [new EventStore(await openStore(place))];
+  stores.push(isShared ? stores[0] : new EventStore(await openStore(place)));
+  const app = express();
+  for (const [index, path] of at.entries()) {
+    const own = { eventStore: stores[index], retryInterval: 20, ...options };
+    const router = packages[line].createSessionRouter(() => buildServer(line), own);
+    t.after(() => router.close());
+    app.use(path, router.node);
+  }
+  return hosted(t, await listen(app), async () => {});
+}
+
+/** The statuses of everything that a client may ask for another server's session. */
+async function statusesAt(path, peer, cursor) {
+  const other = at(peer, peer);
+  other.path = path;
+  const replies = [await other.script('return x'), await other.get(), await other.resume(cursor)];
+  replies.push(await other.notify('notifications/initialized'), await other.delete());
+  return replies.map(({ status }) => status);
+}
+
+for (const line of LINES) {
+  for (const isShared of [false, true]) {
+    const name = isShared ? 'one engine' : 'one store';
+    test(`o7 ${line} servers over ${name} find no session of each other`, ours, async (t) => {
+      const { port } = await mounted(t, line, { isShared });
+      const peer = await Peer.open(port, undefined, {}, '/admin');
+      const cursor = lastId(await (await peer.script('emit 1', 'return secret')).untilTerminal());
+      assert.deepEqual(await statusesAt('/public', peer, cursor), [404, 404, 404, 404, 404]);
+      assert.equal(await peer.ask('return mine'), 'mine');
+    });
+  }
+
+  test(`o7 ${line} what has one name is one server, wherever it is mounted`, ours, async (t) => {
+    const { port } = await mounted(t, line, { isShared: false, serverName: 'lab' });
+    const peer = await Peer.open(port, undefined, {}, '/admin');
+    const other = at(peer, peer);
+    other.path = '/public/';
+    assert.equal(await other.ask('return x'), 'x');
+    assert.equal((await other.delete()).status, 200);
+  });
+}
+
+test('o7 the name of a server is a text', ours, () => {
+  for (const serverName of ['', 5, ['lab']]) {
+    assert.throws(() => configure({ serverName }), {
+      code: 'invalid_argument',
+      message: /^serverName must be a string/,
+    });
+    const options = { serverName, sessionIdGenerator: () => 'x' };
+    assert.throws(() => new packages.v2.NodeStreamableHTTPServerTransport(options), { code: 'invalid_argument' });
+  }
+});
+
 test('the headers that travel are names', ours, () => {
   for (const relayedHeaders of ['x-own', [1], {}]) {
     assert.throws(() => configure({ relayedHeaders }), { code: 'invalid_argument' });

@@ -34,6 +34,7 @@ configure({
   durability: 'power',
   ownerLostMs: 5_000,
   relayedHeaders: ['x-own'],
+  serverName: 'lab',
 });
 const store: tailrope.Store = await openStore('memory:', { maxBytes: 1 << 20, durability: 'process' });
 configure({ store });
@@ -89,6 +90,7 @@ const router = createSessionRouter(
   {
     eventStore,
     principal: (request) => ('headers' in request ? 'me' : undefined),
+    serverName: 'lab',
     onerror: console.error,
     onAdopted: ({ sessionId, server }: AdoptedSession<McpServer>) => console.log(sessionId, server.isConnected()),
   },

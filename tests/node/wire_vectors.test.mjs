@@ -32,7 +32,7 @@ function openSession({ bounds = {}, store, retryMs, revision = NEWEST, result } 
   const memory = store === undefined ? new Store('memory:', bounds) : undefined;
   const engine = new Engine(memory, { keepAliveMs: 0 }, ...Array(3).fill(() => {}));
   engines.push(engine);
-  const session = engine.openSession('s', undefined, 2, VERSIONS, retryMs);
+  const session = engine.openSession('s', '', undefined, 2, VERSIONS, retryMs);
   const serve = () => session.takeOperations().forEach((operation) => store(session, operation));
   const params = { protocolVersion: revision, capabilities: {}, clientInfo: { name: 'v', version: '1' } };
   const initialize = JSON.stringify({ jsonrpc: '2.0', id: 'init', method: 'initialize', params });

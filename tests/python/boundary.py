@@ -330,7 +330,7 @@ class Machine:
         for engine in (_native.Engine(), _native.Engine(True), _native.Engine(False, store), _native.Engine()):
             self.keep(engine)
             for number in range(3):
-                session = engine.open_session(f"s{number + 1}", 1 + number % 2, None, None, waiters)
+                session = engine.open_session(f"s{number + 1}", "", 1 + number % 2, None, None, waiters)
                 headers = [*HEADERS, VERSION, (b"mcp-session-id", f"s{number + 1}".encode())]
                 self.keep(session)
                 for method, message in (
@@ -345,7 +345,9 @@ class Machine:
                         self.keep(session.open(admitted, waiters, False))
                 if number == 2:
                     session.end()
-            self.keep((engine.hook_log(), engine.look_up_session("elsewhere", "GET", headers, None, None, 2, waiters)))
+            self.keep(
+                (engine.hook_log(), engine.look_up_session("elsewhere", "", "GET", headers, None, None, 2, waiters))
+            )
         self.relay(store, waiters)
         self.pool["Engine"][-1].drain(5, None)
         self.keep(waiters.open_signal(False))
@@ -376,7 +378,7 @@ class Machine:
 
     def known(self, here: Any, there: Any, name: str, waiters: Any) -> tuple[Any, Any]:
         """A session of one engine, and what another one finds of it."""
-        session = here.open_session(name, 2, None, None, waiters)
+        session = here.open_session(name, "", 2, None, None, waiters)
         headers = [*HEADERS, (b"mcp-session-id", name.encode())]
         opening = session.admit("POST", headers, json.dumps(INITIALIZE).encode(), False, None, None)
         assert isinstance(opening, _native.Admission)
@@ -384,7 +386,7 @@ class Machine:
         result = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "x", "version": "1"}}
         session.respond(INITIALIZE["id"], json.dumps({"jsonrpc": "2.0", "id": INITIALIZE["id"], "result": result}))
         headers.append(VERSION)
-        return session, told(lambda: there.look_up_session(name, "POST", headers, None, None, 2, waiters))
+        return session, told(lambda: there.look_up_session(name, "", "POST", headers, None, None, 2, waiters))
 
     def relayed(self, found: Any, name: str, number: int, waiters: Any) -> None:
         headers = [*HEADERS, VERSION, (b"mcp-session-id", name.encode())]

@@ -21,7 +21,8 @@ from mcp.server.auth.provider import AccessToken
 from mcp.server.lowlevel import Server as SdkServer
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.authentication import AuthCredentials, SimpleUser, UnauthenticatedUser
-from tailrope.mcp import _sender
+from tailrope._runtime import Runtime
+from tailrope.mcp import _sender, _server
 
 pytestmark = pytest.mark.ours
 
@@ -66,7 +67,8 @@ async def test_every_way_relays(kind: Kind, options: dict[str, Any], address: st
 
 
 async def test_transport_made_by_hand_takes_what_is_relayed(address: str) -> None:
-    here = start(LOWLEVEL[f"byhand-mcp{LINE}"], address, engine=CALM, store="event-store")
+    # Nobody has said a path when it is made.
+    here = start(LOWLEVEL[f"byhand-mcp{LINE}"], address, engine=CALM, store="event-store", server_name="/mcp")
     there = start(LOWLEVEL[f"lowlevel-mcp{LINE}"], address, engine=CALM, way="manager")
     try:
         await serves(await Wandering.opened(here, there), there)
@@ -77,7 +79,7 @@ async def test_transport_made_by_hand_takes_what_is_relayed(address: str) -> Non
 
 async def test_two_servers_of_one_process_relay_to_each_other(address: str) -> None:
     # Each has an engine of its own, so for the store it is as if they were two processes.
-    limits = {"store": address, "retry_ms": 20}
+    limits = {"store": address, "retry_ms": 20, "server_name": "lab"}
     server = Server(KIND, {"servers": {"one": limits, "two": limits}})
     try:
         peer = await server.peer(path="/one/mcp")
@@ -85,6 +87,42 @@ async def test_two_servers_of_one_process_relay_to_each_other(address: str) -> N
         assert await peer.ask("echo", {"text": "x"}) == "x"
     finally:
         server.stop()
+
+
+async def test_o7_servers_on_one_store_find_no_session_of_each_other(address: str) -> None:
+    limits = {"store": address, "retry_ms": 20}
+    server = Server(KIND, {"servers": {"admin": limits, "public": limits}})
+    try:
+        peer = await server.peer(path="/admin/mcp")
+        cursor = last_id(
+            await (await peer.call("script", {"steps": ["emit 1", "return secret"]})).until_terminal(WAIT_S)
+        )
+        peer.path = "/public/mcp"
+        for asked in (peer.call("echo", {"text": "x"}), peer.get(), peer.resume(cursor), peer.delete()):
+            assert (await asked).status == 404
+        peer.path = "/admin/mcp"
+        assert await peer.ask("echo", {"text": "x"}) == "x"
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("name", ["", 5, ["lab"]])
+def test_o7_name_of_a_server_is_a_text(name: Any) -> None:
+    with pytest.raises(ValueError, match="server_name must be a str that is not empty"):
+        tailrope.mcp.EventStore(server_name=name)
+
+
+@pytest.mark.parametrize(
+    ("scope", "server"),
+    [
+        ({"path": "/mcp"}, "/mcp"),
+        ({"path": "/admin/mcp", "root_path": "/admin"}, "/admin/mcp"),
+        ({"path": "/mcp", "root_path": "/admin"}, "/admin/mcp"),
+    ],
+)
+def test_o7_path_names_a_server_however_its_host_tells_it(scope: dict[str, Any], server: str) -> None:
+    assert _server.of_scope(Runtime({}), scope) == server
+    assert _server.of_scope(Runtime({"server_name": "lab"}), scope) == "lab"
 
 
 @pytest.mark.usefixtures("uninstalled")
@@ -103,6 +141,16 @@ async def test_session_managers_of_one_engine_relay_nothing_to_each_other(addres
             asked.scope["headers"] = [header for header in asked.scope["headers"] if header[1] != b"s1"]
             await asked.task
             assert asked.status == 404, "it is here, and none of this manager's"
+        # A stream is read by any manager of the same server, and by none of another one.
+        for path, status in (("/other", 404), ("/mcp", 200)):
+            asked = Asgi(two, "GET", None)
+            asked.scope["path"] = path
+            asked.scope["headers"] = [*asked.scope["headers"], (b"mcp-session-id", session_id)]
+            asked.scope["headers"] = [header for header in asked.scope["headers"] if header[1] != b"s1"]
+            await asked.got.wait()
+            assert asked.status == status, "O7"
+            asked.left.set()
+            await asked.task
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ mod engine {
     mod host_store;
     mod lines;
     mod lost_logs;
+    mod many_adoptions;
     mod notes;
     mod places;
     mod properties;
@@ -25,6 +26,7 @@ mod engine {
     mod relay;
     mod relay_faults;
     mod relay_refusals;
+    mod servers;
     mod sessions;
     mod set_backs;
     mod silent_store;

@@ -64,6 +64,8 @@ export interface Exchange extends SeenRequest {
   /** What authentication in front of the endpoint left of the user: of the SDK's kind, or of passport's. */
   readonly user: unknown;
   readonly host: string | undefined;
+  /** The path at which the request came, also where a framework shows its end alone to who serves it. */
+  readonly path: string;
   /** What was made of the body in front of the transport, and its text where that is at hand. */
   parsedBody: unknown;
   text: Body | undefined;

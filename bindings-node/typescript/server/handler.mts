@@ -17,11 +17,11 @@ import type { Runtime } from '../runtime.mjs';
 import { noteHandler } from '../status.mjs';
 import { runtimeFor } from '../store/event-store.mjs';
 import type { Exchange, Handlers } from './exchange.mjs';
-import type { PrincipalOption } from './principal.mjs';
 import { writeRefusal } from './refusal.mjs';
 import { type AdoptingOptions, faces, SessionRouter } from './router.mjs';
 import type { NodeHandler, WebSdk } from './sdk.mjs';
 import { isStock } from './seam.mjs';
+import type { OwnOptions } from './transport-options.mjs';
 
 interface ListChange {
   capability: 'tools' | 'prompts' | 'resources';
@@ -44,7 +44,7 @@ type Made = Awaited<ReturnType<McpServerFactory>>;
 /** The options of the SDK's `createMcpHandler`, and those of the transport that serves the sessions. */
 export interface ResumableMcpHandlerOptions
   extends Omit<CreateMcpHandlerOptions, 'legacy'>,
-    PrincipalOption,
+    OwnOptions,
     AdoptingOptions<Made>,
     Pick<
       WebStandardStreamableHTTPServerTransportOptions,

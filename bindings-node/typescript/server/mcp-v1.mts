@@ -12,11 +12,11 @@ import type { JSONRPCMessage, RequestId, RequestInfo } from '@modelcontextprotoc
 
 import { EventStore as Events, type ScopedEventStore as ScopedEvents } from '../store/event-store.mjs';
 import type { CloseOptions } from './close.mjs';
-import type { PrincipalOption } from './principal.mjs';
 import { type AdoptingOptions, type RouterOf, sessionRouter } from './router.mjs';
 import { sdk } from './sdk-1.30-or-later.mjs';
 import { storedSessionServers } from './stored-sessions.mjs';
 import { type Resumable, resumableNode, resumableWeb } from './transport.mjs';
+import type { OwnOptions } from './transport-options.mjs';
 
 // Interfaces, and not intersections, of which subclasses could not override the methods.
 interface OnNode extends NodeStock {
@@ -61,7 +61,7 @@ export interface OpeningContext {
 /** The options of the transports, which each of the router's sessions gets, and those of the router. */
 export interface SessionRouterOptions<S = ServerOfSession>
   extends WebStandardStreamableHTTPServerTransportOptions,
-    PrincipalOption,
+    OwnOptions,
     AdoptingOptions<S> {
   /** Gets what was refused, and what failed. */
   onerror?: (error: Error) => void;
@@ -85,7 +85,7 @@ export const createSessionRouter: <S extends ServerOfSession>(
 });
 
 /** The options of the transports: those that count are the ones about requests, not about new sessions. */
-export interface StoredSessionOptions extends WebStandardStreamableHTTPServerTransportOptions, PrincipalOption {
+export interface StoredSessionOptions extends WebStandardStreamableHTTPServerTransportOptions, OwnOptions {
   /** Gets what was refused, and why a store could not tell. */
   onerror?: (error: Error) => void;
 }

@@ -15,11 +15,11 @@ import type {
 import { EventStore as Events, type ScopedEventStore as ScopedEvents } from '../store/event-store.mjs';
 import type { CloseOptions } from './close.mjs';
 import { type ResumableMcpHandler, type ResumableMcpHandlerOptions, resumableHandler } from './handler.mjs';
-import type { PrincipalOption } from './principal.mjs';
 import { type AdoptingOptions, type RouterOf, sessionRouter } from './router.mjs';
 import { sdk } from './sdk-v2.mjs';
 import { storedSessionServers } from './stored-sessions.mjs';
 import { type Closing, type NodeFace, type Resumable, resumableNodeOverWeb, resumableWeb } from './transport.mjs';
+import type { OwnOptions } from './transport-options.mjs';
 
 // Interfaces, and not intersections, of which subclasses could not override the methods.
 interface OnNode extends Omit<WebStock, 'handleRequest' | keyof Closing>, Closing, NodeFace<AuthInfo> {}
@@ -54,7 +54,7 @@ export interface ServerOfSession {
 /** The options of the transports, which each of the router's sessions gets, and those of the router. */
 export interface SessionRouterOptions<S = ServerOfSession>
   extends WebStandardStreamableHTTPServerTransportOptions,
-    PrincipalOption,
+    OwnOptions,
     AdoptingOptions<S> {
   /** Gets what was refused, and what failed. */
   onerror?: (error: Error) => void;
@@ -78,7 +78,7 @@ export const createSessionRouter: <S extends ServerOfSession>(
 });
 
 /** The options of the transports: those that count are the ones about requests, not about new sessions. */
-export interface StoredSessionOptions extends WebStandardStreamableHTTPServerTransportOptions, PrincipalOption {
+export interface StoredSessionOptions extends WebStandardStreamableHTTPServerTransportOptions, OwnOptions {
   /** Gets what was refused, and why a store could not tell. */
   onerror?: (error: Error) => void;
 }

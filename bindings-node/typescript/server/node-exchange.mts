@@ -5,10 +5,10 @@ import type { Asker, Body, Connection, Frames, Head } from '../native.mjs';
 import { Answer } from './answer.mjs';
 import { bodyText, type ReadBody } from './body.mjs';
 import type { AnswerContext, Exchange, Handlers, OpenAnswer, RequestInfo } from './exchange.mjs';
-import { hostOf, requestInfoOf, webRequest } from './web-request.mjs';
+import { hostOf, pathOf, requestInfoOf, webRequest } from './web-request.mjs';
 
 /** A request with what authentication in front of the endpoint left in it: of the SDK's kind, or of passport's. */
-export type Incoming = IncomingMessage & { auth?: unknown; user?: unknown };
+export type Incoming = IncomingMessage & { auth?: unknown; user?: unknown; originalUrl?: unknown };
 
 export class NodeExchange implements Exchange {
   readonly face = 'node';
@@ -42,6 +42,12 @@ export class NodeExchange implements Exchange {
 
   get host(): string | undefined {
     return hostOf(this.#req);
+  }
+
+  get path(): string {
+    // Express takes the path at which something is mounted away from the URL, and keeps it here.
+    const { originalUrl, url } = this.#req;
+    return pathOf(typeof originalUrl === 'string' ? originalUrl : (url ?? '/'));
   }
 
   header(name: string): string | undefined {

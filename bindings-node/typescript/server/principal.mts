@@ -11,11 +11,6 @@ import type { Exchange } from './exchange.mjs';
  */
 export type Principal = (request: IncomingMessage | Request) => string | null | undefined;
 
-export interface PrincipalOption {
-  /** Names users; what `configure()` was given serves transports that have none. */
-  principal?: Principal;
-}
-
 const CREDENTIAL_HEADERS = Engine.credentialHeaders();
 
 /**

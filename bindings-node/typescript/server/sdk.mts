@@ -5,8 +5,8 @@ import type { Refusal } from '../native.mjs';
 import type { HostStore } from '../store/user-store.mjs';
 import type { CloseOptions } from './close.mjs';
 import type { Exchange, FetchOptions, SeenRequest } from './exchange.mjs';
-import type { PrincipalOption } from './principal.mjs';
 import type { Seam } from './seam.mjs';
+import type { OwnOptions } from './transport-options.mjs';
 
 export type RequestId = string | number;
 
@@ -40,7 +40,7 @@ export interface SendOptions {
 }
 
 /** The options of the SDKs' transports, and ours. */
-export interface TransportOptions extends PrincipalOption {
+export interface TransportOptions extends OwnOptions {
   sessionIdGenerator?: (() => string) | undefined;
   onsessioninitialized?: ((sessionId: string) => void | Promise<void>) | undefined;
   onsessionclosed?: ((sessionId: string) => void | Promise<void>) | undefined;

@@ -39,7 +39,7 @@ import {
   type TransportOptions,
 } from './sdk.mjs';
 import { StoredSessions } from './stored-sessions.mjs';
-import { forbidden, keepAliveOf } from './transport-options.mjs';
+import { checkServerName, forbidden, keepAliveOf } from './transport-options.mjs';
 import { withResolvers } from './with-resolvers.mjs';
 
 // What the engine answers where the sender has to let the writers of connections run (F-46).
@@ -72,6 +72,7 @@ export class SessionServer {
   #scopeChallengeResolver: ScopeChallengeResolver | undefined;
   #opened: Opened | undefined;
   #principal: Principal | undefined;
+  #serverName: string | undefined;
   #canBePolled = false;
   #closed = false;
   /** The request that the server is given again, until it has answered. */
@@ -89,6 +90,7 @@ export class SessionServer {
     this.#makeId = makeId;
     this.#runtime = runtimeFor(options.eventStore);
     this.#principal = checkPrincipal(options.principal) ?? this.#runtime.principal;
+    this.#serverName = checkServerName(options.serverName) ?? this.#runtime.serverName;
     this.#keepAliveMs = options.keepAliveMs;
     this.#maxBodyBytes = maxBodyBytes(options.maxRequestBodySize);
     this.#versions = options.supportedProtocolVersions ?? sdk.versions;
@@ -286,9 +288,10 @@ export class SessionServer {
     const { engine } = this.#runtime;
     const { major } = this.#sdk;
     const { retryInterval } = this.#options;
+    const server = this.#serverName ?? exchange.path;
     let session: Session;
     try {
-      session = engine.openSession(String(sessionId), exchange.asker, major, this.#versions, retryInterval);
+      session = engine.openSession(String(sessionId), server, exchange.asker, major, this.#versions, retryInterval);
     } catch (thrown) {
       const error = ours(thrown);
       if (error instanceof TailropeError && error.code === 'too_many_sessions') {
@@ -330,7 +333,7 @@ export class SessionServer {
       outcomes = new Outcomes(this.#runtime, session);
     }
     this.#opened = { sessionId, session, answers, outcomes };
-    this.#runtime.opened(String(sessionId), this);
+    this.#runtime.opened(session.name, this);
   }
 
   /** Whether a call lacks a scope; then that was the answer. */
@@ -536,7 +539,7 @@ export class SessionServer {
     }
     this.#opened?.outcomes?.close();
     if (this.#opened !== undefined) {
-      this.#runtime.closed(String(this.#opened.sessionId));
+      this.#runtime.closed(this.#opened.session.name);
     }
   }
 

@@ -17,7 +17,7 @@ import { refusalOf, writeRefusal } from './refusal.mjs';
 import { travellingOf } from './relayed.mjs';
 import type { Sdk, TransportOptions } from './sdk.mjs';
 import { isStock } from './seam.mjs';
-import { forbidden, keepAliveOf } from './transport-options.mjs';
+import { checkServerName, forbidden, keepAliveOf } from './transport-options.mjs';
 import { WebExchange } from './web-exchange.mjs';
 import { withResolvers } from './with-resolvers.mjs';
 
@@ -112,7 +112,8 @@ export class StoredSessions {
     }
     exchange.asker = askerOf(exchange, checkPrincipal(this.#options.principal) ?? runtime.principal);
     const served = this.#options.supportedProtocolVersions ?? versions;
-    const look_up = runtime.engine.lookUpSession(sessionId, exchange.head(), major, served);
+    const server = checkServerName(this.#options.serverName) ?? runtime.serverName ?? exchange.path;
+    const look_up = runtime.engine.lookUpSession(sessionId, server, exchange.head(), major, served);
     let session: Session | false;
     try {
       session = await new Telling(look_up, runtime).told;

@@ -1,6 +1,27 @@
 // What the options of a transport mean for its requests.
+import { invalid } from '../errors.mjs';
 import { Engine, type Refusal } from '../native.mjs';
 import type { Exchange } from './exchange.mjs';
+import type { Principal } from './principal.mjs';
+
+/** What transports, routers and handlers take beside the SDKs' options. What `configure()` was given serves those that have none. */
+export interface OwnOptions {
+  /** Names users. */
+  principal?: Principal;
+  /**
+   * What all processes of the server call it. Servers that share a store find no sessions of each other, and the path of its
+   * endpoint names a server that has no name: docs/security.md.
+   */
+  serverName?: string;
+}
+
+/** Checks the option `serverName`. */
+export function checkServerName(name: string | undefined): string | undefined {
+  if (name !== undefined && (typeof name !== 'string' || name === '')) {
+    invalid('serverName must be a string that is not empty');
+  }
+  return name;
+}
 
 /** A transport's `keepAliveMs`, which the SDKs take with any value, as the engine takes it. */
 export function keepAliveOf(value: number): number {

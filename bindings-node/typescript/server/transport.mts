@@ -6,7 +6,6 @@ import { Adoption } from './adoption.mjs';
 import type { CloseOptions } from './close.mjs';
 import type { Exchange, FetchOptions } from './exchange.mjs';
 import { type Incoming, NodeExchange } from './node-exchange.mjs';
-import type { PrincipalOption } from './principal.mjs';
 import type {
   Message,
   RequestId,
@@ -20,6 +19,7 @@ import type {
 } from './sdk.mjs';
 import { isStock } from './seam.mjs';
 import { SessionServer } from './session-server.mjs';
+import type { OwnOptions } from './transport-options.mjs';
 import { WebExchange } from './web-exchange.mjs';
 
 /** What our transports take beside what the SDKs' take. */
@@ -37,7 +37,7 @@ export interface NodeFace<AuthInfo> {
 
 /** An SDK's class on our engine; `Made` is what it makes. */
 export type Resumable<Stock extends StockClass, Made = InstanceType<Stock> & Closing> = new (
-  options?: ConstructorParameters<Stock>[0] & PrincipalOption,
+  options?: ConstructorParameters<Stock>[0] & OwnOptions,
 ) => Made;
 
 /** What answers a request in the transport's place; what the arguments are is between it and its caller. */

@@ -3,6 +3,7 @@ import type { Asker, Body, Connection, Frames, Head } from '../native.mjs';
 import { Answer } from './answer.mjs';
 import { bodyText, type ReadBody } from './body.mjs';
 import type { AnswerContext, Exchange, FetchOptions, Handlers, OpenAnswer, RequestInfo } from './exchange.mjs';
+import { pathOf } from './web-request.mjs';
 import { withResolvers } from './with-resolvers.mjs';
 
 const encoder = new TextEncoder();
@@ -43,6 +44,10 @@ export class WebExchange implements Exchange {
 
   get host(): string {
     return this.header('host') ?? new URL(this.#request.url).host;
+  }
+
+  get path(): string {
+    return pathOf(this.#request.url);
   }
 
   header(name: string): string | undefined {

@@ -221,6 +221,8 @@ class Connection:
 class Session:
     @property
     def key(self) -> int: ...
+    @property
+    def name(self) -> str: ...
     def admit(
         self,
         method: str,
@@ -282,11 +284,18 @@ class Session:
 class Engine:
     def __new__(cls, host_store: bool = False, store: Store | None = None, **options: int | str) -> Engine: ...
     def open_session(
-        self, id: str, sdk_major: int, retry_ms: int | None, idle_ms: int | None, waiters: Waiters | None
+        self,
+        id: str,
+        server: str,
+        sdk_major: int,
+        retry_ms: int | None,
+        idle_ms: int | None,
+        waiters: Waiters | None,
     ) -> Session: ...
     def look_up_session(
         self,
         id: str,
+        server: str,
         method: str,
         headers: Iterable[tuple[bytes, bytes]],
         user_json: str | None,

@@ -58,6 +58,9 @@ class Options(StoreOptions, total=False):
     principal: Callable[[Request], str | None]
     """Names the user who sends a request; a session is found by its own user alone. None leaves it to what
     authentication and credentials say: docs/security.md. Default none."""
+    server_name: str
+    """What all processes of the server call it: servers that share an event store find no sessions of each other.
+    Without it the path of the endpoint names the server: docs/security.md. Default none."""
     relayed_headers: Sequence[str]
     """Further headers that handlers see of requests which another process relays: docs/security.md. Default none."""
     on_adopted: Callable[[AdoptedSession], Any]

@@ -99,8 +99,8 @@ class Loop:
     def _tick(self, runtime: Runtime) -> None:
         del self._timers[runtime]
         set_log_level(logger.getEffectiveLevel())
-        for session_id in runtime.engine.tick():
-            server = runtime.servers.get(session_id)
+        for session_name in runtime.engine.tick():
+            server = runtime.servers.get(session_name)
             if server is not None:
                 server.become_idle()
         # Retention goes on while there are sessions; without any, nothing keeps the engine.
@@ -155,6 +155,7 @@ class Runtime:
         check_store(store)
         options = dict(options)
         self.principal: Callable[[Request], str | None] | None = _checked_principal(options.pop("principal", None))
+        self.server_name = _checked_name(options.pop("server_name", None))
         self.relayed_headers = _checked_headers(options.pop("relayed_headers", ()))
         self.on_adopted: Callable[[AdoptedSession], Any] | None = _checked_hook(options.pop("on_adopted", None))
         of_store = {name: value for name, value in options.items() if name in STORE_OPTIONS}
@@ -178,7 +179,7 @@ class Runtime:
             self.options |= of_store
         else:
             self.store = store if isinstance(store, Store) else _open_store(store, **of_store)
-        # Who serves sessions, by session id; on any loop.
+        # Who serves sessions, by the sessions' names; on any loop.
         self.servers: weakref.WeakValueDictionary[str, Server] = weakref.WeakValueDictionary()
         # Of its store, so it stays; known with the first engine.
         self.answers_elsewhere: bool | None = None
@@ -252,6 +253,15 @@ def _checked_principal(principal: Any) -> Any:
         msg = f"principal must be a plain function that takes a request and returns a str or None, not {principal!r}"
         raise ValueError(msg)
     return principal
+
+
+def _checked_name(name: Any) -> str:
+    if name is None:
+        return ""
+    if not isinstance(name, str) or not name:
+        msg = f"server_name must be a str that is not empty, not {name!r}"
+        raise ValueError(msg)
+    return name
 
 
 def _checked_hook(hook: Any) -> Any:

@@ -62,13 +62,13 @@ pub use stats::Stats;
 
 use crate::Ms;
 use crate::protocol::Dialect;
-use crate::store::{MemoryStore, Outcome, StoreError};
+use crate::store::{MemoryStore, Outcome, SessionId, StoreError, session_name};
 use crate::stream::Drain;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex};
 use clock::Randomness;
 use logs::kept::Kept;
-use sessions::cell::Cell;
+use sessions::cell::{Cell, Names};
 use sessions::places::Places;
 use shared::{Shared, Timed, lock};
 use stats::Counters;
@@ -103,6 +103,7 @@ impl Engine {
             counters: Counters::default(),
             sessions: Mutex::default(),
             places: Mutex::default(),
+            building: Mutex::default(),
             ended: Mutex::default(),
             deadlines: Mutex::default(),
             timed: Mutex::default(),
@@ -126,9 +127,9 @@ impl Engine {
     ///
     /// # Errors
     /// [`EngineError::SessionExists`], [`EngineError::Closed`], [`EngineError::Forked`].
-    pub fn open_session(
+    pub fn open_session<'a>(
         &self,
-        id: &str,
+        id: impl Into<SessionId<'a>>,
         principal: Option<&str>,
         dialect: &'static Dialect,
         wake: Arc<dyn Wake>,
@@ -137,7 +138,7 @@ impl Engine {
         let shared = &self.0;
         shared.check()?;
         let now = shared.clock.now();
-        let cell = Cell::new(Arc::clone(shared), id.into(), now, principal, dialect, (wake, key));
+        let cell = Cell::new(Arc::clone(shared), Names::from(id.into()), now, principal, dialect, (wake, key));
         if shared.register(&cell)?.is_some() {
             return Err(EngineError::SessionExists);
         }
@@ -148,11 +149,11 @@ impl Engine {
     }
 
     /// The open session with this id, if this principal may see it.
-    pub fn session(&self, id: &str, principal: Option<&str>) -> Option<SessionHandle> {
+    pub fn session<'a>(&self, id: impl Into<SessionId<'a>>, principal: Option<&str>) -> Option<SessionHandle> {
         if self.0.is_forked() {
             return None;
         }
-        let cell = lock(&self.0.sessions).get(id).cloned()?;
+        let cell = lock(&self.0.sessions).get(&session_name(id)).cloned()?;
         let found = cell.belongs_to(principal) && !cell.is_replaced();
         found.then(|| SessionHandle::new(cell))
     }

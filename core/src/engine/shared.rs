@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use crate::Ms;
 use crate::engine::clock::{Clock, Randomness};
 use crate::engine::logs::kept::Kept;
+use crate::engine::sessions::building::Building;
 use crate::engine::sessions::cell::Cell;
 use crate::engine::sessions::places::Places;
 use crate::engine::stats::Counters;
@@ -39,8 +40,10 @@ pub(crate) struct Shared {
     /// What the chains of logs are made with, where the store may not know their payloads.
     pub(crate) chain_key: Option<ChainKey>,
     pub(crate) counters: Counters,
+    /// By their names: two servers may have sessions of one id.
     pub(crate) sessions: Mutex<HashMap<Arc<str>, Arc<Cell>>>,
     pub(crate) places: Mutex<Places>,
+    pub(crate) building: Mutex<Building>,
     /// Sessions that ended here without their host, until it is told.
     pub(crate) ended: Mutex<Vec<Arc<Cell>>>,
     /// When who has something to do: one entry for each.
@@ -108,11 +111,11 @@ impl Shared {
         let replaced = {
             let mut sessions = lock(&self.sessions);
             // One that another process has ends here, and is not to be found meanwhile. One that was adopted gives way.
-            if let Some(open) = sessions.get(&cell.id).filter(|open| !open.is_replaced()) {
+            if let Some(open) = sessions.get(&cell.name).filter(|open| !open.is_replaced()) {
                 return Ok(Some(Arc::clone(open)));
             }
             lock(&self.timed).insert(cell.number, Timed::Session(Arc::downgrade(cell)));
-            sessions.insert(Arc::clone(&cell.id), Arc::clone(cell))
+            sessions.insert(Arc::clone(&cell.name), Arc::clone(cell))
         };
         drop(replaced);
         // After it can be found, so that a drain or a close that begins now misses no session.

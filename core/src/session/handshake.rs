@@ -92,7 +92,12 @@ impl Handshake {
         out.into()
     }
 
-    /// Reads what [`encode`](Self::encode) wrote. None for anything else: a later release may have written it.
+    /// Whether a later release wrote this, which alone can read it.
+    pub fn is_newer(bytes: &Bytes) -> bool {
+        bytes.first().is_some_and(|version| *version > VERSION)
+    }
+
+    /// Reads what [`encode`](Self::encode) wrote. None for anything else.
     pub fn decode(bytes: &Bytes) -> Option<Self> {
         if bytes.len() > MAX_HANDSHAKE_BYTES {
             return None;

@@ -4,6 +4,7 @@
 
 mod caller;
 mod inbox;
+mod left;
 mod owners;
 mod shared;
 
@@ -13,6 +14,7 @@ use bytes::Bytes;
 
 pub use caller::{Caller, Event, Log, progress};
 use inbox::rule_14_holds_between;
+pub use left::check_left;
 pub use owners::check_settle;
 use owners::rule_12_holds_between;
 pub use shared::check_shared;

@@ -23,6 +23,7 @@ mod records;
 #[cfg(feature = "redis")]
 mod redis;
 mod sealed;
+mod session_name;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 #[cfg(feature = "testing")]
@@ -34,7 +35,6 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
-use sha2::{Digest, Sha256};
 
 pub use append::{Append, LogState, Verdict};
 pub use error::StoreError;
@@ -55,6 +55,7 @@ pub use records::{
 #[cfg(feature = "redis")]
 pub use redis::RedisStore;
 pub use sealed::{EncryptionKey, SealedStore};
+pub use session_name::{SessionId, session_name};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{Forking, SqliteStore};
 #[cfg(feature = "testing")]
@@ -72,13 +73,6 @@ pub struct StreamKey {
     pub session: Arc<str>,
     /// The stream's own, unguessable name.
     pub nonce: StreamNonce,
-}
-
-/// What stores and logs know a session by. Its id is a credential: who has it may come back to the session. From this hash,
-/// the beginning of SHA-256 in hexadecimal digits, nobody gets back to it.
-pub fn session_name(id: &str) -> Arc<str> {
-    let hash = Sha256::digest(id.as_bytes());
-    hash[..16].iter().map(|byte| format!("{byte:02x}")).collect::<String>().into()
 }
 
 impl fmt::Debug for StreamKey {
@@ -319,8 +313,9 @@ pub trait EventStore: Send + Sync {
     /// Forgets a session with all its logs.
     fn drop_session(&self, session: &str, epoch: Epoch);
 
-    /// Applies retention: a log goes [`retention_ms`](Limits::retention_ms) after its end. A session whose owner is gone
-    /// goes with all its logs when nobody wrote to it for [`max_age_ms`](Limits::max_age_ms). Returns when retention has to
+    /// Applies retention: a log goes [`retention_ms`](Limits::retention_ms) after its end. Where the store outlives its process, a
+    /// session that was released, or whose owner is gone, goes with everything that it has when nobody wrote to it or took it over
+    /// for [`max_age_ms`](Limits::max_age_ms) at least. Returns when retention has to
     /// be applied next.
     fn sweep(&self, now: Ms) -> Ms;
 

@@ -353,14 +353,14 @@ class Machine {
     const [relayed, adopted, refused] = await Promise.all(
       ['relayed', 'adopted', 'refused'].map(async (name) => {
         const head = { ...HEAD, method: 'POST', sessionId: name };
-        const here = this.keep(owner.openSession(name, null, 2, ['2025-11-25'], null));
+        const here = this.keep(owner.openSession(name, '', null, 2, ['2025-11-25'], null));
         const opening = owner.admit({ ...head, sessionId: undefined }, JSON.stringify(INITIALIZE), false, 2, [
           '2025-11-25',
         ]);
         here.open(opening, false);
         here.respond(0, JSON.stringify({ jsonrpc: '2.0', id: 0, result: { protocolVersion: '2025-11-25' } }));
         for (;;) {
-          const look_up = this.keep(other.lookUpSession(name, head, 2, ['2025-11-25']));
+          const look_up = this.keep(other.lookUpSession(name, '', head, 2, ['2025-11-25']));
           let there = null;
           for (; there === null; await turn()) {
             there = look_up.take();
@@ -404,7 +404,7 @@ class Machine {
     for (const each of [store, undefined, this.pool.get('Store')[1], store]) {
       const engine = this.keep(new Engine(each, {}, nothing, nothing, nothing));
       for (const id of ['s1', 's2', 's3']) {
-        const session = this.keep(engine.openSession(`${id}`, null, 2, ['2025-11-25'], null));
+        const session = this.keep(engine.openSession(`${id}`, '', null, 2, ['2025-11-25'], null));
         const call = { jsonrpc: '2.0', id: 1, method: 'tools/call', params: { name: 'x' } };
         for (const [method, message] of [['POST', INITIALIZE], ['POST', call], ['GET']]) {
           const body = message === undefined ? '' : JSON.stringify(message);
@@ -419,7 +419,7 @@ class Machine {
       }
       this.keep([
         engine.hookLog(),
-        engine.lookUpSession('elsewhere', { ...HEAD, method: 'GET', sessionId: 'elsewhere' }, 2, ['2025-11-25']),
+        engine.lookUpSession('elsewhere', '', { ...HEAD, method: 'GET', sessionId: 'elsewhere' }, 2, ['2025-11-25']),
       ]);
     }
     this.pool.get('Engine').at(-1).drain(5);

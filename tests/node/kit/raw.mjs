@@ -269,10 +269,10 @@ export class Reply {
 }
 
 /** Sends a request on a connection of its own. The reply is not read before it is asked for. */
-export function request(port, method, headers, body) {
+export function request(port, method, headers, body, path = '/mcp') {
   return within(
     new Promise((resolve, reject) => {
-      const options = { port, host: '127.0.0.1', path: '/mcp', method, headers, agent: false };
+      const options = { port, host: '127.0.0.1', path, method, headers, agent: false };
       const request = http.request(options, (response) => resolve(new Reply(response)));
       request.on('error', reject);
       request.end(body);
@@ -284,14 +284,15 @@ export function request(port, method, headers, body) {
 export class Peer {
   #id = 0;
 
-  constructor(port, revision = NEWEST, headers = {}) {
+  constructor(port, revision = NEWEST, headers = {}, path = '/mcp') {
+    this.path = path;
     this.port = port;
     this.revision = revision;
     this.headers = headers;
   }
 
-  static async open(port, revision, headers) {
-    const peer = new Peer(port, revision, headers);
+  static async open(port, revision, headers, path) {
+    const peer = new Peer(port, revision, headers, path);
     const reply = await peer.post({
       jsonrpc: '2.0',
       id: 'init',
@@ -346,7 +347,13 @@ export class Peer {
 
   post(message, headers = {}) {
     const body = typeof message === 'string' ? message : JSON.stringify(message);
-    return request(this.port, 'POST', this.#headers({ 'content-type': 'application/json', ...headers }), body);
+    return request(
+      this.port,
+      'POST',
+      this.#headers({ 'content-type': 'application/json', ...headers }),
+      body,
+      this.path,
+    );
   }
 
   call(name, args, id = ++this.#id, headers = {}) {
@@ -366,7 +373,7 @@ export class Peer {
   }
 
   get(headers = {}) {
-    return request(this.port, 'GET', this.#headers(headers));
+    return request(this.port, 'GET', this.#headers(headers), undefined, this.path);
   }
 
   listen() {
@@ -381,7 +388,7 @@ export class Peer {
   }
 
   delete() {
-    return this.#over(request(this.port, 'DELETE', this.#headers({})));
+    return this.#over(request(this.port, 'DELETE', this.#headers({}), undefined, this.path));
   }
 }
 

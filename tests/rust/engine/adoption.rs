@@ -2,19 +2,23 @@
 
 use std::sync::atomic::Ordering;
 
+use bytes::Bytes;
 use serde_json::{Value, json};
-use tailrope_core::engine::{Connection, Options, OutgoingMessage, SessionHandle};
+use tailrope_core::engine::{Connection, Options, OutgoingMessage, Sent, SessionHandle};
 use tailrope_core::exchange::Fault;
 use tailrope_core::protocol::{Dialect, RequestId};
 use tailrope_core::session::MAX_HANDSHAKE_BYTES;
+use tailrope_core::store::{Answer, Attach, EventStore, Hold, SessionRecord, session_name};
 use tailrope_core::stream::{CloseReason, Drain};
 
 use crate::engine::relay_faults::{LOST_MS, fleet, not_begun, only_event};
 use crate::kit::adopting::{admit, begin, go_on, initialize, offer, post, replay, take, welcome};
 use crate::kit::common::{Bench, NEW, OLD, broadcast, call, id, listen, notify, read_now, respond, resume};
-use crate::kit::fleet::Fleet;
+use crate::kit::fleet::{Fleet, nobody};
 use crate::kit::processes::events;
-use crate::kit::relaying::{find, held, initialized, pass, read, relay, relay_delete, relay_json, serve, tool_call};
+use crate::kit::relaying::{
+    ALICE, find, held, initialized, pass, read, relay, relay_delete, relay_json, serve, tool_call,
+};
 
 /// The ways in which a session loses its owner.
 const WAYS: [fn(&Fleet, &SessionHandle); 2] = [|_, session| session.release(), |fleet, _| fleet.lose(0)];
@@ -143,6 +147,32 @@ fn o15_a_host_that_cannot_go_on_with_a_session_releases_it() {
         pass(&fleet, 250);
         assert_eq!(only_event(&read(&fleet, &connection)), json!({"event": 1, "is": {"result": 2}}));
     }
+}
+
+#[test]
+fn o15_what_a_server_object_asks_before_it_is_ready_reaches_its_client() {
+    let fleet = fleet(2);
+    let session = begin(&fleet, NEW);
+    broadcast(&session, "a").unwrap();
+    let cursor = read(&fleet, &listen(&session)).last_id();
+    let (view, _) = offer(&fleet, 1);
+    session.release();
+    let connection = relay(&view, &tool_call(1));
+    let adopted = take(&view).expect("it is adopted");
+    let owner = adopted.session();
+    assert_eq!(welcome(owner, &id(0), NEW), Sent::Dropped, "its client has that answer");
+    // As a server does that wants to know the roots when it is told `notifications/initialized`.
+    let question = br#"{"jsonrpc":"2.0","id":0,"method":"roots/list"}"#;
+    owner.send(OutgoingMessage::request(&id(0), None, question)).expect("it is taken");
+    let asked = read(&fleet, &resume(owner, &cursor));
+    assert_eq!(events(&asked), [json!({"event": 2, "is": "roots/list"})], "O15: nothing else of it is swallowed");
+    owner.accept_posted();
+    assert_eq!(serve(owner), ["tools/call 1"]);
+    let admission = admit(owner, &json!({"jsonrpc": "2.0", "id": "2:0", "result": {}})).expect("it is admitted");
+    assert!(admission.rewritten().is_some_and(|body| body.windows(6).any(|part| part == br#""id":0"#)), "O15");
+    owner.received(&admission);
+    assert_eq!(fleet.benches[1].engine.stats().answers_unasked, 0);
+    drop(connection);
 }
 
 #[test]
@@ -361,6 +391,34 @@ fn a_session_of_which_too_little_is_known_is_not_adopted() {
         assert_eq!(status(&connection), Some(404), "its client begins anew");
     }
     assert_eq!((told.told(), take(&view).is_none()), (0, true));
+}
+
+#[test]
+fn o22_a_session_that_a_later_release_has_written_is_left_to_that() {
+    let fleet = fleet(3);
+    let session = begin(&fleet, NEW);
+    let (view, told) = offer(&fleet, 1);
+    let name = session_name("s");
+    let key = ALICE.principal();
+    let kept = |note: Bytes| {
+        let record = SessionRecord { revision: Some(NEW), principal: key.clone(), note, ..SessionRecord::default() };
+        let hold = Hold { epoch: fleet.epoch("s"), seen: None, record: Some(record) };
+        assert!(matches!(fleet.nodes[0].hold(&name, &hold, &nobody()), Answer::Now(Ok(_))));
+    };
+    let attached = fleet.post(2, &name, &Attach { principal: key.clone(), ..Attach::default() });
+    let note = attached.session.expect("it is alice's").note;
+    kept([&[note[0] + 1], &note[1..]].concat().into());
+    session.release();
+    let refused = relay(&view, &tool_call(1));
+    pass(&fleet, 500);
+    assert_eq!((status(&refused), told.told()), (Some(503), 0), "O22: its client may come again");
+    // A process of that release goes on with it, as this one does where it can read what is kept.
+    kept(note);
+    fleet.nodes[0].release(&name, fleet.epoch("s"));
+    let (view, _) = offer(&fleet, 2);
+    let connection = relay(&view, &tool_call(2));
+    assert_eq!(go_on(&view, NEW).1, ["tools/call 2"]);
+    drop(connection);
 }
 
 #[test]

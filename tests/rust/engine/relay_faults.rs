@@ -354,6 +354,21 @@ fn o10_stock_is_not_taken_while_messages_are() {
 }
 
 #[test]
+fn o21_a_hint_that_comes_while_it_is_asked_what_waits_is_not_lost() {
+    let fleet = fleet(2);
+    let (session, view) = (open(&fleet, NEW), find(&fleet, 1));
+    fleet.nodes[0].holds_takes.store(true, Ordering::SeqCst);
+    // Nothing waits yet, and nobody has said so.
+    fleet.disturb();
+    let connection = relay(&view, &tool_call(1));
+    fleet.settle();
+    assert_eq!(serve(&session), [""; 0]);
+    fleet.nodes[0].answer_takes();
+    assert_eq!(serve(&session), ["tools/call 1"], "O21: it waits for no other hint, and for no time");
+    drop(connection);
+}
+
+#[test]
 fn o4_a_take_without_an_answer_is_asked_again_and_begins_nothing_twice() {
     let fleet = fleet(2);
     let session = open(&fleet, NEW);

@@ -8,9 +8,9 @@ use tailrope_core::engine::{Adopted, Connection, NoWake, OutgoingMessage, Sent, 
 use tailrope_core::exchange::{Action, Admission, Request, Terms};
 use tailrope_core::protocol::{Dialect, Head, Refusal, RequestId, Revision};
 
-use crate::kit::common::id;
+use crate::kit::common::id as number;
 use crate::kit::fleet::Fleet;
-use crate::kit::relaying::{ALICE, find, initialized, serve};
+use crate::kit::relaying::{ALICE, find_named, initialized, serve};
 
 pub(crate) fn initialize(revision: Revision) -> Value {
     json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": revision.as_str()}})
@@ -23,7 +23,7 @@ pub(crate) fn admit(session: &SessionHandle, body: &Value) -> Result<Admission, 
         method: "POST",
         accept: Some("application/json, text/event-stream"),
         content_type: Some("application/json"),
-        session_id: Some("s"),
+        session_id: Some(session.id()),
         ..Head::default()
     };
     session.admit(&Request { head, asker: ALICE, body: body.as_bytes() }, &Terms::default())
@@ -49,12 +49,16 @@ pub(crate) fn welcome(session: &SessionHandle, request: &RequestId, revision: Re
 
 /// Alice's session at the first process, as its client has opened it.
 pub(crate) fn begin(fleet: &Fleet, revision: Revision) -> SessionHandle {
+    begin_as(fleet, "s", revision)
+}
+
+pub(crate) fn begin_as(fleet: &Fleet, id: &str, revision: Revision) -> SessionHandle {
     let principal = ALICE.principal();
     let (engine, dialect) = (&fleet.benches[0].engine, &Dialect::MCP_PYTHON_2);
-    let session = engine.open_session("s", principal.as_deref(), dialect, Arc::new(NoWake), 0).expect("it is new");
+    let session = engine.open_session(id, principal.as_deref(), dialect, Arc::new(NoWake), 0).expect("it is new");
     session.accept_posted();
     let connection = post(&session, &initialize(revision)).expect("it is admitted");
-    welcome(&session, &id(0), revision);
+    welcome(&session, &number(0), revision);
     drop(connection);
     post(&session, &initialized()).expect("it is admitted");
     session
@@ -78,7 +82,11 @@ impl Adopter {
 
 /// The session as a process finds it whose host adopts it.
 pub(crate) fn offer(fleet: &Fleet, index: usize) -> (SessionHandle, Arc<Adopter>) {
-    let (view, adopter) = (find(fleet, index), Arc::new(Adopter::default()));
+    offer_as(fleet, index, "s")
+}
+
+pub(crate) fn offer_as(fleet: &Fleet, index: usize, id: &str) -> (SessionHandle, Arc<Adopter>) {
+    let (view, adopter) = (find_named(fleet, index, id), Arc::new(Adopter::default()));
     view.offer_adoption(Arc::clone(&adopter) as _, 0);
     (view, adopter)
 }
@@ -96,8 +104,8 @@ pub(crate) fn replay(adopted: &Adopted) -> Vec<Value> {
 pub(crate) fn go_on(view: &SessionHandle, revision: Revision) -> (SessionHandle, Vec<String>) {
     let adopted = take(view).expect("it is adopted");
     for message in replay(&adopted) {
-        if let Some(number) = message["id"].as_i64() {
-            assert_eq!(welcome(adopted.session(), &id(number), revision), Sent::Dropped);
+        if let Some(request) = message["id"].as_i64() {
+            assert_eq!(welcome(adopted.session(), &number(request), revision), Sent::Dropped);
         }
     }
     assert_eq!(serve(adopted.session()), [""; 0], "nothing before its host is ready");

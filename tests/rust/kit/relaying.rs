@@ -42,17 +42,27 @@ pub(crate) fn open(fleet: &Fleet, revision: Revision) -> SessionHandle {
 
 /// The session as another process finds it.
 pub(crate) fn find_as(fleet: &Fleet, index: usize, asker: Asker<'_>) -> Option<SessionHandle> {
-    find_with(fleet, index, asker, &Dialect::MCP_PYTHON_2)
+    find_with(fleet, index, "s", asker, &Dialect::MCP_PYTHON_2)
 }
 
 pub(crate) fn find_speaking(fleet: &Fleet, index: usize, dialect: &'static Dialect) -> SessionHandle {
-    find_with(fleet, index, ALICE, dialect).expect("it is alice's")
+    find_with(fleet, index, "s", ALICE, dialect).expect("it is alice's")
 }
 
-fn find_with(fleet: &Fleet, index: usize, asker: Asker<'_>, dialect: &'static Dialect) -> Option<SessionHandle> {
+pub(crate) fn find_named(fleet: &Fleet, index: usize, id: &str) -> SessionHandle {
+    find_with(fleet, index, id, ALICE, &Dialect::MCP_PYTHON_2).expect("it is alice's")
+}
+
+fn find_with(
+    fleet: &Fleet,
+    index: usize,
+    id: &str,
+    asker: Asker<'_>,
+    dialect: &'static Dialect,
+) -> Option<SessionHandle> {
     let principal = asker.principal();
     let engine = &fleet.benches[index].engine;
-    let found = engine.look_up_session("s", principal.as_deref(), None, dialect, Arc::new(NoWake), 0).unwrap();
+    let found = engine.look_up_session(id, principal.as_deref(), None, dialect, Arc::new(NoWake), 0).unwrap();
     found.take().expect("the store answers at once").expect("the store works")
 }
 
@@ -60,13 +70,13 @@ pub(crate) fn find(fleet: &Fleet, index: usize) -> SessionHandle {
     find_as(fleet, index, ALICE).expect("it is alice's")
 }
 
-fn request<'a>(method: &'a str, body: &'a [u8]) -> Request<'a> {
+fn request<'a>(session: &'a SessionHandle, method: &'a str, body: &'a [u8]) -> Request<'a> {
     let head = Head {
         method,
         accept: Some("application/json, text/event-stream"),
         content_type: Some("application/json"),
         protocol_version: Some("2025-11-25"),
-        session_id: Some("s"),
+        session_id: Some(session.id()),
         last_event_id: None,
     };
     Request { head, asker: ALICE, body }
@@ -98,13 +108,14 @@ pub(crate) fn try_relay(session: &SessionHandle, body: &Value) -> Result<Connect
 /// As [`relay`], with an answer in JSON.
 pub(crate) fn relay_json(session: &SessionHandle, body: &Value) -> Connection {
     let relayed = relayed(RelayedMethod::Post, body);
-    let admission = session.admit(&request("POST", relayed.body()), &Terms::default()).expect("it is admitted");
+    let admission =
+        session.admit(&request(session, "POST", relayed.body()), &Terms::default()).expect("it is admitted");
     session.relay_json(&admission, relayed.clone(), Arc::new(NoWake), 0).expect("the session is elsewhere")
 }
 
 fn relay_by(session: &SessionHandle, method: RelayedMethod, body: &Value) -> Result<Connection, Refusal> {
     let relayed = relayed(method, body);
-    let admission = session.admit(&request(method.as_str(), relayed.body()), &Terms::default())?;
+    let admission = session.admit(&request(session, method.as_str(), relayed.body()), &Terms::default())?;
     session.relay(&admission, relayed.clone(), Arc::new(NoWake), 0)
 }
 

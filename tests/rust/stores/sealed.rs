@@ -10,7 +10,7 @@ use tailrope_core::Ms;
 use tailrope_core::store::contract::{Caller, Log, check, check_shared, progress};
 use tailrope_core::store::{
     Answer, Attach, Complete, EncryptionKey, Epoch, EventStore, Hold, Limits, MemoryStore, Message, Operation, Outcome,
-    ReadLimit, SealedStore, SessionRecord, StoreError, StoreOptions, Ticket, open,
+    ReadLimit, SealedStore, SessionId, SessionRecord, StoreError, StoreOptions, Ticket, open, session_name,
 };
 
 fn key(digit: char) -> EncryptionKey {
@@ -171,18 +171,20 @@ fn a_note_is_bound_to_its_session_and_one_that_cannot_be_read_is_none() {
 }
 
 #[test]
-fn a_message_is_bound_to_its_session_and_its_stream_and_one_that_cannot_be_read_harms_no_other() {
+fn o19_a_message_is_bound_to_its_server_its_session_and_its_stream_and_harms_no_other() {
     let memory: Arc<dyn EventStore> = Arc::new(MemoryStore::new(Limits::default()));
     let sealed = SealedStore::new(Arc::clone(&memory), &[key('1')]).expect("there is a key");
     let (caller, within) = (Caller::new(&sealed, Ms(0)), Caller::new(&*memory, Ms(0)));
-    for session in ["s", "t"] {
+    let [s, of_another_server] = ["/a", "/b"].map(|server| session_name(SessionId::new(server, "s")));
+    let (s, of_another_server) = (&*s, &*of_another_server);
+    for session in [s, of_another_server] {
         caller.hold(session, SessionRecord::default());
     }
-    let logs = [1, 2].map(|number| Log::new("s", number));
+    let logs = [1, 2].map(|number| Log::new(s, number));
     for log in &logs {
         caller.post(log, b"a message").expect("it waits");
     }
-    let [kept, told] = [&within, &caller].map(|owner| owner.take("s", 0).expect("it is the owner"));
+    let [kept, told] = [&within, &caller].map(|owner| owner.take(s, 0).expect("it is the owner"));
     let [first, second] = &kept[..] else { panic!("two messages wait: {kept:?}") };
     for (kept, told) in kept.iter().zip(&told) {
         let (Message { about, body }, told) = (&kept.message, &told.message);
@@ -196,23 +198,24 @@ fn a_message_is_bound_to_its_session_and_its_stream_and_one_that_cannot_be_read_
         within.attach(session, &Attach { stream, message, ..Attach::default() });
     };
     let Message { about, body } = second.message.clone();
-    put("s", 3, &first.message);
-    put("s", 2, &Message { about: body.clone(), body: about.clone() });
-    put("s", 4, &Message { about, body: body.slice(1..) });
-    put("s", 1, &first.message);
-    put("t", 1, &first.message);
+    put(s, 3, &first.message);
+    put(s, 2, &Message { about: body.clone(), body: about.clone() });
+    put(s, 4, &Message { about, body: body.slice(1..) });
+    put(s, 1, &first.message);
+    put(of_another_server, 1, &first.message);
     let taken = |session| {
         let mail = caller.take(session, second.number).expect("I9: it is taken");
         mail.into_iter().map(|mail| (mail.nonce, mail.message)).collect::<Vec<_>>()
     };
-    let nonce = |number| Log::new("s", number).key.nonce;
+    let nonce = |number| Log::new(s, number).key.nonce;
     let moved = [3, 2, 4].map(|number| (nonce(number), Message::default()));
     assert_eq!(
-        taken("s"),
+        taken(s),
         [&moved[..], &[(nonce(1), told[0].message.clone())]].concat(),
-        "only its own place reads it"
+        "O19: only its own place reads it"
     );
-    assert_eq!(taken("t"), [(nonce(1), Message::default())], "I7: nor does another session");
+    let there = [(nonce(1), Message::default())];
+    assert_eq!(taken(of_another_server), there, "O19: nor does another session, of the same id at another server");
 }
 
 #[test]

@@ -6,7 +6,8 @@ server is made resumable; manager is for the flavour lowlevel), cap (events per 
 of all in the example's), retry_ms, late (install() comes after the server was made), around (see around.py), server
 (uvicorn, hypercorn), loop (asyncio, uvloop), log (level of the logger `tailrope`), servers (several in one process,
 by path, each with the options of its `resumable()`, or none), own_auth (what the header `x-test-user` says in
-JSON is what the host's authentication left, and the option `principal` reads `x-test-name`), on_adopted (what the
+JSON is what the host's authentication left, and the option `principal` reads `x-test-name`), server_name (of the store
+for `event-store`), on_adopted (what the
 option of this name does beside marking the session: raises_until a gate is open, waits_for one), and those of the
 builders in flavors.py.
 """
@@ -59,7 +60,8 @@ def build(flavor: str, transport: str, options: dict[str, Any]) -> App:
         place = options.get("address", "memory:") if kind != "example" else "memory:"
         way = options.get("way", "install")
         if kind == "event-store":
-            store = tailrope.mcp.EventStore(place, retry_ms=retry_ms)
+            named = {} if "server_name" not in options else {"server_name": options["server_name"]}
+            store = tailrope.mcp.EventStore(place, retry_ms=retry_ms, **named)
             # What it is not given with the store would show.
             place, retry_ms = "memory:", None
         if way == "install" and kind != "absent" and flavor != "byhand" and not options.get("late"):

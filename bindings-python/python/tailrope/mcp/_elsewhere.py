@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from tailrope._errors import TailropeError
 from tailrope._native import Refusal, refusal
-from tailrope.mcp import _adopting, _hosts, _sdk, _sender
+from tailrope.mcp import _adopting, _hosts, _sdk, _sender, _server
 from tailrope.mcp._answer import write_connection, write_refusal
 from tailrope.mcp._principal import asker
 
@@ -97,7 +97,10 @@ async def _look_up(runtime: Runtime, here: Loop, session_id: str, scope: Scope, 
         TailropeError: the store cannot tell.
     """
     engine = runtime.engine
-    look_up = engine.look_up_session(session_id, scope["method"], scope["headers"], *who, _sdk.MAJOR, here.waiters)
+    server = _server.of_scope(runtime, scope)
+    look_up = engine.look_up_session(
+        session_id, server, scope["method"], scope["headers"], *who, _sdk.MAJOR, here.waiters
+    )
     while True:
         is_told, session = look_up.take()
         if is_told:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tailrope._options import is_disabled
-from tailrope.mcp import _adopting, _elsewhere, _engage, _sdk
+from tailrope.mcp import _adopting, _elsewhere, _engage, _sdk, _server
 from tailrope.mcp._answer import write_refusal
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class _Front:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        _server.came(scope)
         await _adopting.settled(self._manager, scope)
         while (session_id := _elsewhere.wanted_session(self._manager, scope)) is not None:
             runtime = self._way.runtime_for(self._manager.event_store)

@@ -13,7 +13,7 @@ from mcp.shared.message import SessionMessage
 from starlette.requests import ClientDisconnect, Request
 
 from tailrope._native import Connection, Refusal, refusal
-from tailrope.mcp import _hosts, _sdk
+from tailrope.mcp import _hosts, _sdk, _server
 from tailrope.mcp._answer import write_connection, write_empty, write_refusal
 from tailrope.mcp._close import Closer
 from tailrope.mcp._posted import Posts
@@ -55,6 +55,7 @@ class SessionServer:
         self.idle_scope: anyio.CancelScope | None = None
         self.json_response = json_response
         self.session_id = session_id
+        self._server_name = _server.of_new_session(runtime)
         self._id_header = session_id.encode("ascii")
         self._security = TransportSecurityMiddleware(security_settings)
         self._retry_ms = retry_ms
@@ -82,9 +83,9 @@ class SessionServer:
             session.set_idle_ms(idle_ms)
         else:
             session = self._session = runtime.engine.open_session(
-                self.session_id, _sdk.MAJOR, self._retry_ms, idle_ms, here.waiters
+                self.session_id, self._server_name, _sdk.MAJOR, self._retry_ms, idle_ms, here.waiters
             )
-        runtime.servers[self.session_id] = self
+        runtime.servers[session.name] = self
         _hosts.opened(session)
         try:
             # Retention needs the tick also where no connection ever waits.

@@ -29,6 +29,9 @@ use crate::stream::{Chain, ConnectionId, Drain, Follow, Input};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
+/// How long a host may take to build the server object of a session, in milliseconds.
+const BUILD_MS: u64 = 60_000;
+
 /// What a view knows of its session's adoption.
 #[derive(Default)]
 pub(crate) struct Adoption {
@@ -45,6 +48,8 @@ struct Held {
     running: Vec<RunningLog>,
     /// What is kept of it, and what its client has told. None until the store has told that.
     record: Option<(SessionRecord, Handshake)>,
+    /// Its host wants to take it, and [has to wait](crate::engine::sessions::building).
+    is_waiting: bool,
 }
 
 impl Adoption {
@@ -145,19 +150,21 @@ impl SessionHandle {
     }
 
     /// The session, once, where this process has it from now on. `wake` and `key` are those of a session that is
-    /// [opened](crate::engine::Engine::open_session). What is not taken in `owner_lost_ms` is released.
+    /// [opened](crate::engine::Engine::open_session). What is not taken in `owner_lost_ms` is released. Where many are gone on with
+    /// at once, `wake` of the [offer](Self::offer_adoption) is told again when it is the turn of this one. The host then has
+    /// a minute until it [accepts](Self::accept_posted).
     pub fn take_adopted(&self, wake: Arc<dyn Wake>, key: u64) -> Option<Adopted> {
         let view = &self.cell;
         let (held, principal) = view.change_or(None, |change| change.take_held())?;
-        let Held { epoch, running, record: Some((record, handshake)) } = held else { return None };
+        let Held { epoch, running, record: Some((record, handshake)), .. } = held else { return None };
         view.leave_place();
         let (shared, replay) = (Arc::clone(&view.shared), handshake.replay());
-        let owner =
-            Cell::new(shared, Arc::clone(&view.id), view.now(), principal.as_deref(), view.dialect, (wake, key));
+        let owner = Cell::new(shared, view.names(), view.now(), principal.as_deref(), view.dialect, (wake, key));
         lock(&view.shared.timed).insert(owner.number, Timed::Session(Arc::downgrade(&owner)));
         view.change(|change| change.state.beside = Some(Arc::downgrade(&owner)));
         owner.change(|change| {
             (change.state.beside, change.state.inbox.is_closed) = (Some(Arc::downgrade(view)), true);
+            change.state.timers.set(Reason::Adoption, change.now + BUILD_MS);
             change.begin_adopted(epoch, &running, (&record, handshake));
         });
         let adopted = Adopted { view: Arc::clone(view), session: Self::new(Arc::clone(&owner)), replay };
@@ -178,10 +185,20 @@ impl SessionHandle {
 impl Cell {
     /// A message waits for the session's owner, which may be here.
     pub(crate) fn tell_owner(&self) {
-        let owner = lock(&self.shared.sessions).get(&self.id).cloned();
+        let owner = lock(&self.shared.sessions).get(&self.name).cloned();
         if let Some(owner) = owner.filter(|owner| !owner.is_elsewhere()) {
             owner.change(|change| change.state.inbox.is_hinted = true);
         }
+    }
+
+    /// The host is told once more that the session can be taken, if it can.
+    pub(crate) fn is_told_again(&self) -> bool {
+        self.change(|change| {
+            let held = change.state.adoption.held.as_mut();
+            let is_waiting = held.is_some_and(|held| std::mem::take(&mut held.is_waiting));
+            change.effects.tells_adopter = is_waiting;
+            is_waiting
+        })
     }
 
     /// What the session beside this one has written, and who reads that there.
@@ -215,7 +232,7 @@ impl Change<'_> {
 
     /// The session is this process's: its record is read again, as its owner may have changed it since it was looked up.
     pub(crate) fn held(&mut self, epoch: Epoch, running: Vec<RunningLog>) {
-        self.state.adoption.held = Some(Held { epoch, running, record: None });
+        self.state.adoption.held = Some(Held { epoch, running, record: None, is_waiting: false });
         let attach = Attach { principal: self.state.session.principal().map(Into::into), ..Attach::default() };
         let ticket = self.cell.ticket(SESSION, Operation::Attach(0));
         match self.cell.shared.store.attach(&self.cell.name, &attach, &ticket) {
@@ -236,13 +253,17 @@ impl Change<'_> {
                 return self.not_adopted(&wording.not_relayed(NotRelayed::NotStored));
             }
         };
-        let Some(handshake) = Handshake::decode(&record.note).filter(|handshake| !handshake.replay().is_empty()) else {
+        if Handshake::is_newer(&record.note) {
             log_later!(
                 self,
                 WARN,
                 [],
-                "session not adopted: what its client told is not kept, or not in a form of this release"
+                "session not adopted: a later release wrote what its client told, and can go on"
             );
+            return self.not_adopted(&wording.not_relayed(NotRelayed::NotBegun));
+        }
+        let Some(handshake) = Handshake::decode(&record.note).filter(|handshake| !handshake.replay().is_empty()) else {
+            log_later!(self, WARN, [], "session not adopted: what its client told is not kept");
             return self.not_adopted(&wording.session_ended());
         };
         held.record = Some((record, handshake));
@@ -252,8 +273,11 @@ impl Change<'_> {
         self.effects.tells_adopter = true;
     }
 
-    /// The host did not take the session in time.
+    /// The host did not take the session in time, or does not serve it yet.
     pub(crate) fn adoption_is_due(&mut self) {
+        if !self.cell.is_elsewhere() {
+            return self.leave_unbuilt();
+        }
         log_later!(self, WARN, [], "session not adopted: its host did not take it in time");
         self.not_adopted(&self.cell.dialect.wording.not_relayed(NotRelayed::NotBegun));
     }
@@ -262,8 +286,30 @@ impl Change<'_> {
     fn not_adopted(&mut self, refusal: &Refusal) {
         let Some(Held { epoch, running, .. }) = self.state.adoption.held.take() else { return };
         self.state.timers.clear(Reason::Adoption);
+        self.effects.builds_next = true;
         self.withdraw_waiting(refusal);
         self.leave_to_others(epoch, &running);
+    }
+
+    /// The host took the session, and is not ready.
+    fn leave_unbuilt(&mut self) {
+        if self.state.inbox.is_closed && self.state.is_open() {
+            log_later!(self, ERROR, [], "session not adopted: its server was not ready within a minute");
+            self.cell.keep_logs();
+            self.state.is_ending = true;
+            self.effects.hands_over = true;
+        }
+    }
+
+    /// The host is ready, or the session ends. Whether it was not ready before.
+    pub(crate) fn end_building(&mut self) -> bool {
+        let is_over = std::mem::take(&mut self.state.inbox.is_closed);
+        if is_over {
+            self.state.timers.clear(Reason::Adoption);
+            self.cell.shared.end_building();
+            self.effects.builds_next = true;
+        }
+        is_over
     }
 
     /// The view goes. The session that its host has not taken is [released](Cell::renounce) with it.
@@ -273,12 +319,16 @@ impl Change<'_> {
     }
 
     fn take_held(&mut self) -> Option<(Held, Option<Box<str>>)> {
-        let held = self.state.adoption.held.take_if(|held| held.record.is_some())?;
+        let held = self.state.adoption.held.as_mut().filter(|held| held.record.is_some() && !held.is_waiting)?;
         if self.cell.shared.check().is_err() {
-            self.state.adoption.held = Some(held);
             self.not_adopted(&self.cell.dialect.wording.closing());
             return None;
         }
+        if !self.cell.shared.may_build(self.cell) {
+            held.is_waiting = true;
+            return None;
+        }
+        let held = self.state.adoption.held.take()?;
         self.state.timers.clear(Reason::Adoption);
         self.state.adoption.is_taken = true;
         self.wait_for_owner(self.now + self.cell.shared.options.owner_lost_ms);

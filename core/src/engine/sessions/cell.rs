@@ -18,7 +18,7 @@ use crate::exchange::{AnswerHead, Pace};
 use crate::protocol::{Dialect, Refusal, RequestId, StreamNonce};
 use crate::session::Session;
 use crate::store::{
-    Attached, Complete, Epoch, Operation, Owner, SessionRecord, StoreError, StreamKey, Ticket, session_name,
+    Attached, Complete, Epoch, Operation, Owner, SessionId, SessionRecord, StoreError, StreamKey, Ticket, session_name,
 };
 use crate::stream::ConnectionId;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -90,10 +90,25 @@ pub(crate) struct State {
     pub(crate) scheduled: Ms,
 }
 
+/// What a session is called.
+#[derive(Clone)]
+pub(crate) struct Names {
+    /// By its client. It is a credential.
+    pub(crate) id: Arc<str>,
+    /// By the store and the log. That of another server's session with the same id is another one.
+    pub(crate) name: Arc<str>,
+}
+
+impl From<SessionId<'_>> for Names {
+    fn from(id: SessionId<'_>) -> Self {
+        Self { id: id.id().into(), name: session_name(id) }
+    }
+}
+
 pub(crate) struct Cell {
     pub(crate) shared: Arc<Shared>,
     pub(crate) id: Arc<str>,
-    /// What the store and the log know it by.
+    /// See [`Names`].
     pub(crate) name: Arc<str>,
     pub(crate) number: u64,
     pub(crate) dialect: &'static Dialect,
@@ -123,7 +138,7 @@ impl fmt::Debug for Cell {
 impl Cell {
     pub(crate) fn new(
         shared: Arc<Shared>,
-        id: Arc<str>,
+        Names { id, name }: Names,
         now: Ms,
         principal: Option<&str>,
         dialect: &'static Dialect,
@@ -136,8 +151,8 @@ impl Cell {
         let pace = Pace::new(limits.max_events_per_stream, limits.max_bytes_per_stream);
         Arc::new_cyclic(|me| Self {
             shared,
-            name: session_name(&id),
             id,
+            name,
             number,
             dialect,
             me: me.clone(),
@@ -185,6 +200,10 @@ impl Cell {
 
     pub(crate) fn now(&self) -> Ms {
         self.shared.clock.now()
+    }
+
+    pub(crate) fn names(&self) -> Names {
+        Names { id: Arc::clone(&self.id), name: Arc::clone(&self.name) }
     }
 
     pub(crate) fn key(&self, nonce: StreamNonce) -> StreamKey {

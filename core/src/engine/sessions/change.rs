@@ -39,6 +39,8 @@ pub(crate) struct Effects {
     /// What was written, and who reads it: for who is [beside](State::beside) the session.
     pub(crate) written: Vec<StreamNonce>,
     pub(crate) read: Vec<(StreamNonce, ConnectionId)>,
+    /// Another session may be gone on with.
+    pub(crate) builds_next: bool,
     /// The session ends for good.
     pub(crate) ends: bool,
     /// The session is left to other processes.
@@ -63,7 +65,7 @@ impl Cell {
         let value = make(&mut change);
         change.complete();
         let wakes = change.wakes();
-        let Effects { lines, tells_owner, ends, hands_over, written, read, .. } = change.effects;
+        let Effects { lines, tells_owner, builds_next, ends, hands_over, written, read, .. } = change.effects;
         let is_lost = state.is_fenced && !state.session.has_ended() && !std::mem::replace(&mut state.is_ending, true);
         let is_written = was_writing && state.writing.is_empty();
         let is_decided = was_pending && !state.adoption.is_pending();
@@ -88,6 +90,9 @@ impl Cell {
         }
         if ends {
             self.end();
+        }
+        if builds_next {
+            self.shared.build_next();
         }
         wakes.into_iter().for_each(|(wake, key)| wake.wake(key));
         lines.into_iter().for_each(|line| line());

@@ -44,8 +44,8 @@ impl Cell {
         if !is_over(self) {
             return;
         }
-        let is_this = sessions.get(&self.id).is_some_and(|cell| cell.number == self.number);
-        let released = if is_this { sessions.remove(&self.id) } else { None };
+        let is_this = sessions.get(&self.name).is_some_and(|cell| cell.number == self.number);
+        let released = if is_this { sessions.remove(&self.name) } else { None };
         lock(&self.shared.places).leave(self.number);
         drop(sessions);
         drop(released);
@@ -122,6 +122,7 @@ impl Cell {
                 let streams = change.state.session.streams();
                 unborn.extend(streams.filter(|(_, stream)| stream.machine.stored().is_none()).map(|(nonce, _)| *nonce));
                 change.state.session.end(change.now, SynthesizedEnd::SessionEnded, &mut change.steps);
+                change.end_building();
                 change.end_inbox();
                 change.end_relays();
                 change.end_adoption();

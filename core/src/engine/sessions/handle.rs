@@ -57,6 +57,11 @@ impl SessionHandle {
         &self.cell.id
     }
 
+    /// What stores and logs know it by.
+    pub fn name(&self) -> &str {
+        &self.cell.name
+    }
+
     /// Binds the session to the principal of the request that opens it (W-008, I7).
     pub fn claim(&self, principal: Option<&str>) {
         self.cell.change_or((), |change| change.state.session.claim(principal));

@@ -5,13 +5,13 @@ use crate::engine::connections::Wake;
 use crate::engine::connections::conn::PAGE_BYTES;
 use crate::engine::logs::reading::PAGE_EVENTS;
 use crate::engine::sessions::SessionHandle;
-use crate::engine::sessions::cell::{Cell, SESSION};
+use crate::engine::sessions::cell::{Cell, Names, SESSION};
 use crate::engine::shared::{Shared, Timed, lock};
 use crate::engine::stats::Counters;
 use crate::engine::{Engine, EngineError};
 use crate::protocol::{Dialect, EventId, StreamNonce};
 use crate::store::{
-    Answer, Attach, Attached, Complete, Operation, Outcome, ReadLimit, SessionRecord, StoreError, Ticket, session_name,
+    Answer, Attach, Attached, Complete, Operation, Outcome, ReadLimit, SessionId, SessionRecord, StoreError, Ticket,
 };
 use crate::stream::{ConnectionId, Seq};
 use crate::sync::{Arc, Mutex, Weak};
@@ -22,7 +22,7 @@ pub struct LookUp(Arc<Sought>);
 
 impl std::fmt::Debug for LookUp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LookUp").field("id", &self.0.id).finish_non_exhaustive()
+        f.debug_struct("LookUp").field("name", &self.0.names.name).finish_non_exhaustive()
     }
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct Sought {
     shared: Arc<Shared>,
     /// Its place among the connections, taken before the store was asked; and the number of that question.
     arrival: ConnectionId,
-    id: Arc<str>,
+    names: Names,
     principal: Option<Box<str>>,
     /// The stream that is looked up with it.
     stream: Option<StreamNonce>,
@@ -115,7 +115,7 @@ impl LookUp {
             Err(error) => return Some(Err(EngineError::Store(error))),
         };
         if attached.is_foreign {
-            look_up.shared.warn_foreign(&session_name(&look_up.id));
+            look_up.shared.warn_foreign(&look_up.names.name);
         }
         let Some(record) = attached.session.clone() else { return Some(Ok(None)) };
         Some(look_up.show(&record, attached).map(Some))
@@ -128,7 +128,7 @@ impl Sought {
         shared.check()?;
         let now = shared.clock.now();
         let principal = self.principal.as_deref();
-        let cell = Cell::new(Arc::clone(shared), Arc::clone(&self.id), now, principal, self.dialect, self.wake.clone());
+        let cell = Cell::new(Arc::clone(shared), self.names.clone(), now, principal, self.dialect, self.wake.clone());
         cell.show(record);
         let open = shared.register(&cell)?;
         let found = open.as_ref().unwrap_or(&cell);
@@ -143,7 +143,7 @@ impl Sought {
             cell.let_go();
             return Err(error);
         }
-        tracing::debug!(target: "tailrope", session = %session_name(&self.id), "session of another process served");
+        tracing::debug!(target: "tailrope", session = %self.names.name, "session of another process served");
         Ok(SessionHandle::arrived(cell, self.arrival))
     }
 }
@@ -160,9 +160,9 @@ impl Engine {
     ///
     /// # Errors
     /// [`EngineError::Closed`], [`EngineError::Forked`].
-    pub fn look_up_session(
+    pub fn look_up_session<'a>(
         &self,
-        id: &str,
+        id: impl Into<SessionId<'a>>,
         principal: Option<&str>,
         last_event_id: Option<&str>,
         dialect: &'static Dialect,
@@ -182,7 +182,7 @@ impl Engine {
         let look_up = Arc::new(Sought {
             shared: Arc::clone(shared),
             arrival: shared.number(),
-            id: id.into(),
+            names: Names::from(id.into()),
             principal: principal.map(Into::into),
             stream: cursor.as_ref().map(|cursor| cursor.nonce),
             dialect,
@@ -206,7 +206,7 @@ impl Engine {
         // Before it is asked: it may have its answer at once, on another thread.
         lock(&shared.timed).insert(ticket.number, Timed::Question(ticket.clone()));
         shared.schedule(Ms::NEVER, due, ticket.number);
-        if let Answer::Now(result) = shared.store.attach(&session_name(id), &attach, &ticket) {
+        if let Answer::Now(result) = shared.store.attach(&look_up.names.name, &attach, &ticket) {
             look_up.stop_waiting();
             *lock(&look_up.told) = Told::Outcome(Box::new(result));
         }

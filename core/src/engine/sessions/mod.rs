@@ -2,6 +2,7 @@
 
 pub(crate) mod admitting;
 pub(crate) mod adopting;
+pub(crate) mod building;
 pub(crate) mod cell;
 pub(crate) mod change;
 pub(crate) mod ends;

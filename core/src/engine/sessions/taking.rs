@@ -37,7 +37,7 @@ impl SessionHandle {
             inbox.is_served = true;
             // What waited comes with no hint.
             inbox.is_hinted |= inbox.is_closed;
-            change.state.beside.clone().filter(|_| std::mem::take(&mut inbox.is_closed))
+            change.state.beside.clone().filter(|_| change.end_building())
         });
         if let Some(view) = view.and_then(|view| view.upgrade()) {
             view.change(|change| change.relays_have_owner());

@@ -25,7 +25,7 @@ pub(crate) enum Reason {
     Relay(StreamNonce),
     /// It is looked whether others relay anything, without a hint.
     Inbox,
-    /// The host is to have taken the session that it adopts.
+    /// The host is to have taken the session that it adopts, and then to serve it.
     Adoption,
 }
 

@@ -192,9 +192,9 @@ fn rule_14_only_the_sessions_principal_leaves_messages(a: &dyn EventStore, b: &d
         other.attach("s", &Attach { stream, principal, aliases, message, counts: true, ..Attach::default() })
     };
     for (principal, aliases) in [(None, &[][..]), (Some("bob"), &["carol"])] {
-        assert_eq!(post(principal, aliases), Attached { is_foreign: true, ..Attached::default() }, "I7");
+        assert_eq!(post(principal, aliases), Attached { is_foreign: true, ..Attached::default() }, "I7 (O19)");
     }
-    assert_eq!(taken(&owner, 0), [], "I7: it does not wait");
+    assert_eq!(taken(&owner, 0), [], "I7 (O19): it does not wait");
     assert!(post(Some("bob"), &["alice"]).log.is_some(), "I7: she is found by another name");
     assert_eq!(taken(&owner, 0), [log.key.nonce], "I7");
     assert_eq!(other.post(&Log::new("t", 1), b"message"), Ok(Attached::default()), "rule 14: nobody has this session");

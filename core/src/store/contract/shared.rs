@@ -143,7 +143,7 @@ fn rule_13_watchers_elsewhere_are_told_of_what_concerns_them(a: &dyn EventStore,
     for number in 10..15 {
         let seen = at_a.count();
         other.post(&Log::new("s", number), b"message").expect("it waits");
-        at_a.wait(seen, "a message");
+        at_a.wait(seen, "each message (O21)");
     }
     for _ in 0..5 {
         let seen = at_a.count();

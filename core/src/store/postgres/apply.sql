@@ -170,7 +170,7 @@ BEGIN
             END IF;
 
         ELSIF r.kind = 5 THEN -- release
-            UPDATE {ns}.session SET is_released = true WHERE id = se.id;
+            UPDATE {ns}.session SET released = now_ms WHERE id = se.id;
 
         ELSIF r.kind = 6 THEN -- hold; with n it may take the session over from the epoch a, b; with retry there is a record
             is_new := se.id IS NULL;
@@ -189,7 +189,7 @@ BEGIN
                 END IF;
                 -- Told by the commit itself: an heir that ends before it has told would leave an owner that never learns of it.
                 -- It is rare enough for the lock of that.
-                IF se.owner <> me AND NOT se.is_released THEN
+                IF se.owner <> me AND se.released IS NULL THEN
                     PERFORM {ns}.notify(se.owner, left(encode(sha256(r.name), 'hex'), 32));
                 END IF;
                 INSERT INTO {ns}.session AS x (name, owner, epoch, salt, revision, principal, retry_ms, lists, standalone,
@@ -197,7 +197,7 @@ BEGIN
                 VALUES (r.name, me, r.epoch, r.salt, se.revision, se.principal, se.retry_ms, se.lists, se.standalone,
                     se.note)
                 ON CONFLICT (name) DO UPDATE SET
-                    owner = me, epoch = r.epoch, salt = r.salt, is_released = false, revision = excluded.revision,
+                    owner = me, epoch = r.epoch, salt = r.salt, released = NULL, revision = excluded.revision,
                     principal = excluded.principal, retry_ms = excluded.retry_ms, lists = excluded.lists,
                     standalone = excluded.standalone, note = excluded.note
                 WHERE x.id = se.id RETURNING * INTO se;
@@ -220,7 +220,7 @@ BEGIN
             END IF;
             IF verdict = 0 THEN
                 UPDATE {ns}.stream AS x SET readers = readers + r.epoch, followers = CASE
-                    WHEN se.owner = me AND NOT se.is_released THEN followers
+                    WHEN se.owner = me AND se.released IS NULL THEN followers
                     ELSE (me || array_remove(followers, me))[1:8] END
                 WHERE is_there AND session = se.id AND nonce = r.nonce AND head >= r.a
                     AND coalesce(r.retry = {ns}.tag_at(x, r.a), true)

@@ -163,9 +163,15 @@ BEGIN
     PERFORM {ns}.begin(false, '1000');
     UPDATE {ns}.owner AS o SET gone = now_ms FROM unnest(lost, lost_beats) AS l (id, beat)
     WHERE o.id = l.id AND o.beat = l.beat AND o.gone IS NULL;
+    -- Nobody takes over what was let go of, or has lost its owner.
     left_ids := ARRAY(
+        SELECT se.id FROM {ns}.session AS se
+        WHERE se.released < now_ms - max_age_ms LIMIT at_most FOR UPDATE SKIP LOCKED
+    );
+    left_ids := left_ids || ARRAY(
         SELECT se.id FROM {ns}.owner AS o JOIN {ns}.session AS se ON se.owner = o.id
-        WHERE o.gone < now_ms - max_age_ms LIMIT at_most FOR UPDATE SKIP LOCKED
+        WHERE o.gone < now_ms - max_age_ms AND NOT se.id = ANY (left_ids)
+        LIMIT at_most - cardinality(left_ids) FOR UPDATE SKIP LOCKED
     );
     ids := ARRAY(
         SELECT st.id FROM {ns}.stream AS st JOIN {ns}.session AS se ON se.id = st.session
@@ -349,9 +355,9 @@ BEGIN
     f.revision := se.revision; f.principal := se.principal; f.retry_ms := se.retry_ms; f.lists := se.lists;
     f.standalone := se.standalone;
     IF principals IS NOT NULL THEN f.note := se.note; END IF;
-    IF se.owner <> me OR se.is_released THEN
+    IF se.owner <> me OR se.released IS NOT NULL THEN
         f.owner := se.owner; f.epoch := se.epoch; f.salt := se.salt;
-        f.beat := CASE WHEN se.is_released THEN -1 ELSE (SELECT o.beat FROM {ns}.owner AS o WHERE o.id = se.owner) END;
+        f.beat := CASE WHEN se.released IS NOT NULL THEN -1 ELSE (SELECT o.beat FROM {ns}.owner AS o WHERE o.id = se.owner) END;
     END IF;
     SELECT * INTO st FROM {ns}.stream WHERE session = se.id AND nonce = stream_nonce;
     IF FOUND THEN

@@ -45,7 +45,8 @@ CREATE TABLE {ns}.session (
     owner bigint NOT NULL,
     epoch bigint NOT NULL,
     salt bigint NOT NULL,
-    is_released boolean NOT NULL DEFAULT false,
+    -- When it was released; null where it has an owner.
+    released bigint,
     bytes bigint NOT NULL DEFAULT 0,
     retry_ms bigint NOT NULL,
     lists smallint NOT NULL,
@@ -57,6 +58,7 @@ CREATE TABLE {ns}.session (
 -- Appends write the row anew, and a note that is stored beside it is not written with it.
 ALTER TABLE {ns}.session ALTER COLUMN note SET STORAGE EXTERNAL;
 CREATE INDEX session_owner ON {ns}.session (owner);
+CREATE INDEX session_released ON {ns}.session (released) WHERE released IS NOT NULL;
 
 -- The names of sessions that ended and had several owners, and when they did: one of these that stood still does not begin
 -- them anew.

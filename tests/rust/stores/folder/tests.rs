@@ -1,6 +1,8 @@
 use std::sync::mpsc;
 
-use tailrope_core::store::contract::{Caller, Log, check, check_settle, check_shared, check_size, progress};
+use tailrope_core::store::contract::{
+    Caller, Log, check, check_left, check_settle, check_shared, check_size, progress,
+};
 use tailrope_core::store::{Epoch, EventStore, Hold, Queued, SessionRecord, Watch};
 
 use super::*;
@@ -34,6 +36,14 @@ fn its_processes_keep_every_rule() {
         places.lock().unwrap().push(place);
         stores.into()
     });
+}
+
+#[test]
+fn o16_what_was_let_go_of_and_nobody_takes_over_goes_in_the_end() {
+    let place = Place::new();
+    let limits = Limits { max_age_ms: 1_000, ..Limits::default() };
+    let sleep = |ms| thread::sleep(Duration::from_millis(ms));
+    check_left(&|| [(); 2].map(|()| start(&place, limits, 5_000)).into(), 1_000, &sleep);
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! When the PostgreSQL store takes the owner of a session for gone, and when not: what it saw counts, and no clock.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tailrope_core::Ms;
-use tailrope_core::store::contract::{Caller, Log};
+use tailrope_core::store::contract::{Caller, Log, check_left};
 use tailrope_core::store::{Attach, Epoch, EventStore, Hold, Limits, StoreError, StoreOptions};
 
 use super::database::{Administrator, Namespaces, at, namespace, told, with_clock};
@@ -92,6 +93,18 @@ fn o14_an_owner_that_the_server_has_no_row_of_is_not_taken_for_gone() {
          DELETE FROM {name}.owner WHERE id = (SELECT owner FROM {name}.session)"
     ));
     assert_eq!([(); 5].map(|()| unseen_ms(&reader, &log)), [0; 5]);
+}
+
+#[test]
+fn o16_what_was_let_go_of_and_nobody_takes_over_goes_in_the_end() {
+    let namespaces = Namespaces::direct();
+    let (options, time) = with_clock(Limits { max_age_ms: 60_000, ..Limits::default() });
+    let options = StoreOptions { owner_lost_ms: 2_000, ..options };
+    let make = || -> (Arc<dyn EventStore>, Arc<dyn EventStore>) {
+        let address = namespaces.address();
+        (Arc::new(at(&address, &options)), Arc::new(at(&address, &options)))
+    };
+    check_left(&make, 60_000, &|ms| _ = time.fetch_add(ms, Ordering::SeqCst));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tailrope_core::Ms;
-use tailrope_core::store::contract::{Caller, Log};
+use tailrope_core::store::contract::{Caller, Log, check_left};
 use tailrope_core::store::{Epoch, EventStore, Hold, ReadLimit, SessionRecord, StoreError, StoreOptions};
 
 use super::server::{Kind, Server, at, fresh, keys, place, say};
@@ -207,6 +207,15 @@ fn owners_are_looked_for_beside_what_is_asked_and_as_often_as_this_one_gives_sig
     eventually("it is looked for", || server.calls("mget") > before);
     let (looks, beats) = (server.calls("mget") - before, began.elapsed().as_millis() as u64 / 2_500);
     assert!(looks <= 2 + beats, "{looks} looks");
+}
+
+#[test]
+fn o16_what_was_let_go_of_and_nobody_takes_over_goes_in_the_end() {
+    let limits = tailrope_core::store::Limits { max_age_ms: 1_000, retention_ms: 1_000, ..Default::default() };
+    let options = StoreOptions { limits, ..options(2_000) };
+    let address = fresh(Kind::Alone);
+    let sleep = |ms| std::thread::sleep(Duration::from_millis(ms));
+    check_left(&|| (at(&address, &options), at(&address, &options)), 1_000, &sleep);
 }
 
 #[test]

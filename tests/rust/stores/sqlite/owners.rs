@@ -11,7 +11,7 @@ use crate::kit::eventually::{PATIENCE, eventually};
 use crate::kit::folder::Folder;
 use tailrope_core::Ms;
 use tailrope_core::protocol::StreamNonce;
-use tailrope_core::store::contract::{Caller, Log};
+use tailrope_core::store::contract::{Caller, Log, check_left};
 use tailrope_core::store::{
     Attach, Attached, Complete, Epoch, EventStore, Hold, Limits, Operation, Outcome, Owner, ReadLimit, SessionRecord,
     SqliteStore, StoreError, StoreOptions, Ticket, Watch,
@@ -181,6 +181,23 @@ fn an_owner_whose_row_is_gone_writes_it_again() {
     let _owner = SqliteStore::open(&file, &options).expect("the file can be opened");
     rusqlite::Connection::open(&file).unwrap().execute_batch("DELETE FROM owner").unwrap();
     eventually("it gives signs again", || count_of(&file, "owner") == 1);
+}
+
+#[test]
+fn o16_what_was_let_go_of_and_nobody_takes_over_goes_in_the_end() {
+    let folder = Folder::new();
+    let time = Arc::new(AtomicU64::new(1_000_000));
+    let clock = Arc::clone(&time);
+    let options = StoreOptions {
+        limits: Limits { max_age_ms: 60_000, ..Limits::default() },
+        owner_lost_ms: 2_000,
+        wall_clock: Some(Arc::new(move || clock.load(Ordering::SeqCst))),
+        ..StoreOptions::default()
+    };
+    let open = || -> Arc<dyn EventStore> {
+        Arc::new(SqliteStore::open(&folder.path("a.db"), &options).expect("the file can be opened"))
+    };
+    check_left(&|| (open(), open()), 60_000, &|ms| _ = time.fetch_add(ms, Ordering::SeqCst));
 }
 
 #[test]

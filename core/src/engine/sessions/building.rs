@@ -1,0 +1,57 @@
+//! How many sessions are gone on with at once (O15): where a process dies that had thousands, their clients come to the others
+//! together, and each of their sessions wants a server object.
+
+use std::collections::VecDeque;
+
+use crate::engine::sessions::cell::Cell;
+use crate::engine::shared::{Shared, lock};
+use crate::sync::Weak;
+
+/// Server objects that hosts build at once. Further sessions wait for their turn, as long as what was relayed to them does.
+const MAX_BUILDING: usize = 32;
+
+/// The server objects that hosts build for sessions which they adopt, from when they take a session until they accept what waits
+/// for it, or the session ends.
+#[derive(Default)]
+pub(crate) struct Building {
+    under_way: usize,
+    /// Sessions that are this process's, and whose hosts may not take them yet.
+    waiting: VecDeque<Weak<Cell>>,
+}
+
+impl Shared {
+    /// Whether the host of this view may begin. Otherwise it is told when it may.
+    pub(crate) fn may_build(&self, view: &Cell) -> bool {
+        let mut building = lock(&self.building);
+        let is_free = building.under_way < MAX_BUILDING;
+        if is_free {
+            building.under_way += 1;
+        } else {
+            building.waiting.push_back(view.me.clone());
+        }
+        is_free
+    }
+
+    /// A server object is built, or will not be.
+    pub(crate) fn end_building(&self) {
+        let mut building = lock(&self.building);
+        building.under_way = building.under_way.saturating_sub(1);
+    }
+
+    /// The next one may begin. No lock of a session may be held.
+    pub(crate) fn build_next(&self) {
+        loop {
+            let next = {
+                let mut building = lock(&self.building);
+                if building.under_way >= MAX_BUILDING {
+                    return;
+                }
+                building.waiting.pop_front()
+            };
+            let Some(view) = next else { return };
+            if view.upgrade().is_some_and(|view| view.is_told_again()) {
+                return;
+            }
+        }
+    }
+}
