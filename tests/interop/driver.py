@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.ahead import Fleet, Shared
+from kit.ahead import Started
 from kit.peer import Peer
 from kit.servers import ROOT, SERVERS, Server, gate
 from kit.tap import Tap, until
@@ -197,7 +197,7 @@ class Drivers:
                 await driver.kill()
 
 
-class Hosts(Fleet):
+class Hosts(Started):
     """All servers and all clients."""
 
     def __init__(self) -> None:
@@ -208,10 +208,10 @@ class Hosts(Fleet):
         await self.drivers.stop()
         await super().stop()
 
-    async def remembering(self, server: str) -> Shared:
+    async def remembering(self, server: str) -> Server:
         return await self.get(server, retry_ms=RETRY_MS)
 
-    async def forgetful(self, server: str) -> Shared:
+    async def forgetful(self, server: str) -> Server:
         return await self.get(server, retry_ms=RETRY_MS, engine={"retention_ms": SHORT_MS})
 
 

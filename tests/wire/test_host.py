@@ -98,7 +98,7 @@ async def test_an_event_store_alone_or_with_install_is_resumable(farm: Farm, opt
 async def test_disabled_by_the_environment_is_stock(farm: Farm) -> None:
     # In Node it is the store that makes a server resumable with its SDK's transport.
     store = "absent" if farm.kind.language == "node" else "none"
-    server = Server(farm.kind, {"store": store}, "tailrope", TAILROPE_DISABLE="1")
+    server = farm.kind.start({"store": store}, "tailrope", TAILROPE_DISABLE="1")
     try:
         peer = await server.peer()
         events = await (await peer.call("script", {"steps": ["emit 1", "return x"]})).rest()
@@ -110,7 +110,7 @@ async def test_disabled_by_the_environment_is_stock(farm: Farm) -> None:
 
 @pytest.mark.ours
 async def test_the_kill_switch_leaves_a_server_with_our_store_working(farm: Farm) -> None:
-    server = Server(farm.kind, {"store": "event-store"}, "tailrope", TAILROPE_DISABLE="1")
+    server = farm.kind.start({"store": "event-store"}, "tailrope", TAILROPE_DISABLE="1")
     try:
         peer = await server.peer()
         name = gate()
