@@ -76,6 +76,11 @@ FLEETS = {
 }
 
 
+def servers_of(kind: Kind) -> tuple[Kind, ...]:
+    """The servers that may answer a request: one, or those of a fleet."""
+    return kind.members if isinstance(kind, Fleet) else (kind,)
+
+
 class Processes:
     """The processes of a fleet, in the shape of one."""
 

@@ -32,10 +32,12 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 
 def is_asked(item: pytest.Item, kind: Kind) -> bool:
-    """A fleet is not asked what starts its processes by itself, nor what its test says cannot be asked of several."""
+    """Of a fleet not: what starts its processes by itself, what is about an event store in the memory of one, and what its
+    test says cannot be asked of several."""
     if not isinstance(kind, Fleet):
         return True
-    is_of_one = "farm" not in item.fixturenames or item.get_closest_marker("one_process")
+    names = item.fixturenames
+    is_of_one = "farm" not in names or "lab" in names or item.get_closest_marker("one_process")
     return not is_of_one and not (kind.language == MIXED and item.get_closest_marker("one_language"))
 
 

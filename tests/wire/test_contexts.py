@@ -99,6 +99,7 @@ async def test_a_related_id_may_come_as_text(server: Server) -> None:
         assert logs(await reply.some(2)) == ["a", "b"]
 
 
+@pytest.mark.one_process("each process has a bound of its own")
 async def test_session_over_max_sessions_is_503(farm: Farm) -> None:
     server = farm.get(engine={"max_sessions": 2})
     first, second = await server.peer(), await server.peer()

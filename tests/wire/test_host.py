@@ -81,7 +81,13 @@ async def test_json_response_mode_answers_what_was_cancelled(farm: Farm) -> None
 
 
 @pytest.mark.ours
-@pytest.mark.parametrize("options", [{"store": "event-store", "retry_ms": 33}, {"store": "lab"}], ids=["ours", "lab"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({"store": "event-store", "retry_ms": 33}, id="ours"),
+        pytest.param({"store": "lab"}, id="lab", marks=pytest.mark.one_process("its event store is in memory")),
+    ],
+)
 async def test_an_event_store_alone_or_with_install_is_resumable(farm: Farm, options: dict[str, Any]) -> None:
     server = farm.get(**options)
     peer = await server.peer()
@@ -109,6 +115,7 @@ async def test_disabled_by_the_environment_is_stock(farm: Farm) -> None:
 
 
 @pytest.mark.ours
+@pytest.mark.one_process("without Tailrope a session is there for its own process alone")
 async def test_the_kill_switch_leaves_a_server_with_our_store_working(farm: Farm) -> None:
     server = farm.kind.start({"store": "event-store"}, "tailrope", TAILROPE_DISABLE="1")
     try:
@@ -129,6 +136,7 @@ async def test_the_kill_switch_leaves_a_server_with_our_store_working(farm: Farm
 # Requests
 
 
+@pytest.mark.one_process("of a request that is relayed handlers see what is built anew: docs/security.md")
 async def test_handlers_see_the_http_request(server: Server) -> None:
     peer = await server.peer()
     for value in ("abc", "def"):

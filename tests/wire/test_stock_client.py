@@ -37,6 +37,7 @@ async def test_f01_stock_client_accepts_only_its_own_result(server: Server) -> N
         assert await asyncio.gather(*calls) == [first, second]
 
 
+@pytest.mark.one_process("a store with a server forgets seconds later than its owner says")
 async def test_f73_stock_client_fails_its_call_and_stops_when_the_stream_is_gone(farm: Farm) -> None:
     """F-19 asks for the end of the call, F-73 for that of the requests."""
     server = farm.get(engine=SMALL)
