@@ -37,13 +37,17 @@ async def balancer(choose: Callable[[str], Awaitable[int]]) -> AsyncIterator[int
                 method = head.split(b" ")[0].decode("latin-1")
                 port, answers, upstream = await connected(choose, method)
                 ends.append(upstream)
-                lines = [line for line in head[:-4].split(b"\r\n") if not line.lower().startswith(b"connection:")]
+                lines = lines_of(head)
                 # Its own address is what servers that check it do not know.
                 own, theirs = (b"127.0.0.1:%d" % each for each in (writer.get_extra_info("sockname")[1], port))
                 lines = [line.replace(own, theirs) if line.lower().startswith(b"host:") else line for line in lines]
-                upstream.write(b"\r\n".join([*lines, b"Connection: close", b"", b""]))
+                upstream.write(closing(lines))
                 sending = asyncio.create_task(pump(reader, upstream))
                 try:
+                    while (head := await answers.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 1"):
+                        writer.write(head)
+                    # Servers name it kept alive and close it all the same, as they were asked to.
+                    writer.write(closing(lines_of(head)))
                     await pump(answers, writer)
                 finally:
                     sending.cancel()
@@ -60,6 +64,15 @@ async def balancer(choose: Callable[[str], Awaitable[int]]) -> AsyncIterator[int
         for task in list(tasks):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def lines_of(head: bytes) -> list[bytes]:
+    """Those that are not about the connection."""
+    return [line for line in head[:-4].split(b"\r\n") if not line.lower().startswith(b"connection:")]
+
+
+def closing(lines: list[bytes]) -> bytes:
+    return b"\r\n".join([*lines, b"Connection: close", b"", b""])
 
 
 async def connected(

@@ -46,6 +46,10 @@ class Fleet(Kind):
     is_hosted: bool = False
 
     @property
+    def changing(self) -> tuple[str, ...]:
+        return max((member.changing for member in self.members), key=len)
+
+    @property
     def variable(self) -> str | None:
         """What names the server of its store in the environment."""
         return None if self.store == "sqlite" else f"TAILROPE_TEST_{self.store.upper()}"

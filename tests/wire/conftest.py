@@ -32,8 +32,8 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 
 def is_asked(item: pytest.Item, kind: Kind) -> bool:
-    """Of a fleet not: what starts its processes by itself, what is about an event store in the memory of one, and what its
-    test says cannot be asked of several."""
+    """Of a fleet not: what starts its processes by itself, what is about an event store in the memory of one, and what
+    its test says cannot be asked of several."""
     if not isinstance(kind, Fleet):
         return True
     names = item.fixturenames

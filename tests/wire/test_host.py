@@ -36,6 +36,7 @@ async def test_stateless_mode_serves_without_sessions(farm: Farm) -> None:
     assert not any(event.id for event in events), "nothing to resume, so nothing to prime"
 
 
+@pytest.mark.one_language("the SDKs ask for different headers there")
 async def test_json_response_mode(farm: Farm) -> None:
     server = farm.get(json_response=True)
     peer = await server.peer()
@@ -54,6 +55,7 @@ async def test_json_response_mode(farm: Farm) -> None:
 
 
 @pytest.mark.ours
+@pytest.mark.one_language("it is refused in the words of the SDK of the process that is asked")
 async def test_json_response_mode_refuses_a_duplicate_id(farm: Farm) -> None:
     server = farm.get(json_response=True)
     peer = await server.peer()
@@ -101,6 +103,7 @@ async def test_an_event_store_alone_or_with_install_is_resumable(farm: Farm, opt
 
 
 @pytest.mark.ours
+@pytest.mark.one_process("without Tailrope a session is there for its own process alone")
 async def test_disabled_by_the_environment_is_stock(farm: Farm) -> None:
     # In Node it is the store that makes a server resumable with its SDK's transport.
     store = "absent" if farm.kind.language == "node" else "none"
@@ -189,6 +192,7 @@ async def test_body_limit_is_413(farm: Farm) -> None:
     assert await peer.ask("echo", {"text": "fine"}) == "fine"
 
 
+@pytest.mark.one_language("it is refused in the words of the SDK of the process that is asked")
 async def test_auth_reaches_handlers_and_binds_the_session(farm: Farm) -> None:
     server = farm.get(auth=True)
     refused = await Peer(server.port).post(ping(1))

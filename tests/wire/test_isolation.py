@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from kit.fleet import Fleet
 from kit.peer import NEWEST, Peer, counts, ids, last_id, logs, results, seen, text, unknown_like
 from kit.raw import Event, Reply
@@ -147,6 +148,7 @@ USERS = {
 }
 
 
+@pytest.mark.one_language("it is refused in the words of the SDK of the process that is asked")
 async def test_f05_a_session_belongs_to_its_principal(farm: Farm) -> None:
     server = farm.get(auth=True) if farm.kind.language == "python" else farm.get()
     (own, own_again), others = USERS[farm.kind.language]

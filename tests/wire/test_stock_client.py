@@ -126,6 +126,7 @@ async def test_stock_client_survives_ten_closes_that_deliver_nothing(farm: Farm,
 
 
 @pytest.mark.ours
+@pytest.mark.one_language("each SDK serves 2026-07-28 in its own way")
 async def test_without_prefer_resumable_a_default_client_stays_modern(farm: Farm) -> None:
     if LINE == 1 or (farm.kind.language, farm.kind.major) != ("python", 2):
         pytest.skip("only the second line of the Python SDK has what 2026-07-28 asks for")
