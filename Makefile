@@ -103,9 +103,9 @@ test-node-full: setup ## run all of it
 test-clients: setup ## run official clients against servers of both languages, and the clients' scenarios: tests/interop, tests/client
 	$(call pytest,$(MCP2),tests/interop tests/client tests/torture -m "not full",clients)
 
-test-clients-full: setup ## run every official client against every server
+test-clients-full: setup ## run every official client against every server and every fleet
 	tests/interop/build >/dev/null
-	$(call pytest,$(MCP2),tests/interop tests/client,clients-full)
+	$(SERVERS) $(call pytest,$(MCP2),tests/interop tests/client,clients-full)
 
 test-torture: setup ## run a slice of the torture: each test in each language, a few seconds each
 	tests/services/with nginx redis postgres -- $(call pytest,$(MCP2),tests/torture --numprocesses 2 --dist loadfile,torture)

@@ -35,6 +35,7 @@ from typing import Any
 
 import pytest
 from kit.ahead import Started
+from kit.fleet import FLEETS
 from kit.peer import Peer
 from kit.servers import ROOT, SERVERS, Server, gate
 from kit.tap import Tap, until
@@ -59,7 +60,10 @@ _rust = ""
 
 def tiers(name: str, values: Iterable[str], quick: Iterable[str]) -> pytest.MarkDecorator:
     """A parameter with these values, of which only the quick ones are there in every run."""
-    marks = {value: () if value in quick else pytest.mark.full for value in values}
+    marks = {value: [] if value in quick else [pytest.mark.full] for value in values}
+    for value, fleet in FLEETS.items():
+        if value in marks and (reason := fleet.lacks()) is not None:
+            marks[value].append(pytest.mark.skip(reason=reason))
     return pytest.mark.parametrize(name, [pytest.param(value, marks=marks[value]) for value in values])
 
 

@@ -135,7 +135,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def is_ahead(item: pytest.Item) -> bool:
     is_ours = item.path.parent in _suites
-    return is_ours and isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj)
+    is_left_out = item.get_closest_marker("skip") is not None
+    is_async = isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj)
+    return is_ours and is_async and not is_left_out
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -49,10 +49,10 @@ class Fleet(Kind):
     def changing(self) -> tuple[str, ...]:
         return max((member.changing for member in self.members), key=len)
 
-    @property
-    def variable(self) -> str | None:
-        """What names the server of its store in the environment."""
-        return None if self.store == "sqlite" else f"TAILROPE_TEST_{self.store.upper()}"
+    def lacks(self) -> str | None:
+        """Why it cannot be started: nothing names the server of its store."""
+        variable = f"TAILROPE_TEST_{self.store.upper()}"
+        return None if self.store == "sqlite" or variable in os.environ else f"{variable} names no server"
 
     def start(self, options: dict[str, Any] | None = None, transport: str = TRANSPORT, **env: str) -> Server:
         if transport == "stock":

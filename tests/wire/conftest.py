@@ -22,7 +22,7 @@ FIRST = {"mcp2", "node-v2"}
 
 # What every run asks of a fleet: all that a client can notice of its requests' going to several processes.
 FLEET = "mixed-redis"
-OF_FLEET = {"test_polling.py", "test_replay.py", "test_isolation.py"}
+OF_FLEET = {"test_fleet.py", "test_polling.py", "test_replay.py"}
 
 
 @pytest.fixture(scope="session", params=[KINDS[name] for name in CHOSEN], ids=CHOSEN)
@@ -58,7 +58,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (asked if kind is None or is_asked(item, kind) else others).append(item)
         if kind is not None and takes_long(item, kind, params):
             item.add_marker(pytest.mark.full)
-        if isinstance(kind, Fleet) and kind.variable is not None and kind.variable not in os.environ:
-            item.add_marker(pytest.mark.skip(reason=f"{kind.variable} names no server"))
+        if isinstance(kind, Fleet) and (reason := kind.lacks()) is not None:
+            item.add_marker(pytest.mark.skip(reason=reason))
     config.hook.pytest_deselected(items=others)
     items[:] = asked
