@@ -20,9 +20,9 @@ CHOSEN = os.environ.get("TAILROPE_TEST_SERVERS", ",".join(KINDS)).split(",")
 FIRST = {"mcp2", "node-v2"}
 
 
-# What every run asks of a fleet: all that a client can notice of its requests' going to several processes.
+# What every run asks of one fleet: resumes, questions, cancellations and ends of sessions, each request anywhere.
 FLEET = "mixed-redis"
-OF_FLEET = {"test_fleet.py", "test_polling.py", "test_replay.py"}
+OF_FLEET = {"test_fleet.py", "test_replay.py"}
 
 
 @pytest.fixture(scope="session", params=[KINDS[name] for name in CHOSEN], ids=CHOSEN)
