@@ -28,6 +28,7 @@ from services.common import free_ports
 from kit.balancer import Balancer
 from kit.elsewhere import CALM
 from kit.places import empty_place
+from kit.raw import Reply
 from kit.servers import SERVERS, START_S, TESTS, TRANSPORT, Kind, Server, ask
 
 SEED = os.environ.get("TAILROPE_SEED", "1")
@@ -83,6 +84,17 @@ FLEETS = {
 def servers_of(kind: Kind) -> tuple[Kind, ...]:
     """The servers that may answer a request: one, or those of a fleet."""
     return kind.members if isinstance(kind, Fleet) else (kind,)
+
+
+async def refused_call(server: Server, reply: Reply) -> Any:
+    """The error of a call that its owner refuses with 400. Another process of a fleet may have begun the answer by then,
+    so it comes in there: docs/hosts.md."""
+    if isinstance(server.kind, Fleet) and reply.status == 200:
+        (answer,) = [event.message for event in await reply.rest() if event.is_terminal]
+        return answer["error"]
+    answer = await reply.json()
+    assert reply.status == 400 and answer["id"] is None, (reply.status, answer)
+    return answer["error"]
 
 
 class Processes:

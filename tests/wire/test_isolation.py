@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from kit.fleet import Fleet
+from kit.fleet import refused_call
 from kit.peer import NEWEST, Peer, counts, ids, last_id, logs, results, seen, text, unknown_like
 from kit.raw import Event, Reply
 from kit.servers import Farm, Server, gate
@@ -181,14 +181,7 @@ async def test_f08_duplicate_id_in_flight_is_refused_and_the_first_is_untouched(
     first = await peer.call("script", {"steps": [f"gate {name}", "emit 1", "return first"]}, id=7)
     await server.at(name)
     second = await peer.call("script", {"steps": ["return second"]}, id=7)
-    if isinstance(server.kind, Fleet) and second.status == 200:
-        # Another process has begun the answer by the time that the owner refuses the call: docs/hosts.md.
-        assert [error["code"] for error in results(await second.rest())] == [-32600]
-    else:
-        assert second.status == 400
-        error = await second.json()
-        assert error["error"]["code"] == -32600
-        assert error["id"] is None
+    assert (await refused_call(server, second))["code"] == -32600
     await server.open(name)
     events = await first.until_terminal()
     assert counts(events) == [1] and results(events) == ["first"]
