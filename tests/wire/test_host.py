@@ -55,7 +55,7 @@ async def test_json_response_mode(farm: Farm) -> None:
 
 
 @pytest.mark.ours
-@pytest.mark.one_language("it is refused in the words of the SDK of the process that is asked")
+@pytest.mark.one_process("another process answers with 200, and the error in the body: docs/hosts.md")
 async def test_json_response_mode_refuses_a_duplicate_id(farm: Farm) -> None:
     server = farm.get(json_response=True)
     peer = await server.peer()

@@ -64,8 +64,8 @@ async def test_f50_sessions_without_delete_reach_a_plateau(farm: Farm) -> None:
         # Not even a call brings such a session back.
         assert (await peer.call("echo", {"text": "x"})).status == 404
     if server.transport == "tailrope":
-        stats = await server.stats()
-        assert (stats["sessions"], stats["streams"], stats["bytes"]) == (0, 0, 0), stats
+        # A store that others share may still be at it.
+        await server.until_stats(lambda stats: not any(stats[name] for name in ("sessions", "streams", "bytes")))
 
 
 @pytest.mark.ours
