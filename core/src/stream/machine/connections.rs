@@ -190,7 +190,8 @@ impl Machine {
         self.retry_ms = paced.retry_ms.unwrap_or(self.retry_ms);
         let before = std::mem::replace(&mut self.paced, paced);
         if paced.closes > before.closes {
-            self.close_at(paced.closed_at, CloseReason::Asked, out);
+            // A log that was set back may not have got as far again.
+            self.close_at(paced.closed_at.min(self.published()), CloseReason::Asked, out);
         }
     }
 
