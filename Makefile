@@ -80,7 +80,7 @@ simulate: ## run a million random schedules of several engines over a simulated 
 test-wire: setup ## ask every server what it has to do on the wire: tests/wire
 	$(SERVERS) $(call pytest,$(MCP2),tests/wire -m "not full" --numprocesses 3,wire)
 
-test-wire-full: setup ## ask every server on every store, and under load
+test-wire-full: setup ## ask every server on every store, every fleet, and both under load
 	$(SERVERS) $(call pytest,$(MCP2),tests/wire --numprocesses 3,wire-full)
 
 # On mcp 1.x what the SDK line or its HTTP library can change; what says nothing about them carries the mark `one_line`.
@@ -103,9 +103,9 @@ test-node-full: setup ## run all of it
 test-clients: setup ## run official clients against servers of both languages, and the clients' scenarios: tests/interop, tests/client
 	$(call pytest,$(MCP2),tests/interop tests/client tests/torture -m "not full",clients)
 
-test-clients-full: setup ## run every official client against every server
+test-clients-full: setup ## run every official client against every server and every fleet
 	tests/interop/build >/dev/null
-	$(call pytest,$(MCP2),tests/interop tests/client,clients-full)
+	$(SERVERS) $(call pytest,$(MCP2),tests/interop tests/client,clients-full)
 
 test-torture: setup ## run a slice of the torture: each test in each language, a few seconds each
 	tests/services/with nginx redis postgres -- $(call pytest,$(MCP2),tests/torture --numprocesses 2 --dist loadfile,torture)

@@ -34,7 +34,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.ahead import Fleet, Shared
+from kit.ahead import Started
+from kit.fleet import FLEETS
 from kit.peer import Peer
 from kit.servers import ROOT, SERVERS, Server, gate
 from kit.tap import Tap, until
@@ -59,7 +60,10 @@ _rust = ""
 
 def tiers(name: str, values: Iterable[str], quick: Iterable[str]) -> pytest.MarkDecorator:
     """A parameter with these values, of which only the quick ones are there in every run."""
-    marks = {value: () if value in quick else pytest.mark.full for value in values}
+    marks = {value: [] if value in quick else [pytest.mark.full] for value in values}
+    for value, fleet in FLEETS.items():
+        if value in marks and (reason := fleet.lacks()) is not None:
+            marks[value].append(pytest.mark.skip(reason=reason))
     return pytest.mark.parametrize(name, [pytest.param(value, marks=marks[value]) for value in values])
 
 
@@ -197,7 +201,7 @@ class Drivers:
                 await driver.kill()
 
 
-class Hosts(Fleet):
+class Hosts(Started):
     """All servers and all clients."""
 
     def __init__(self) -> None:
@@ -208,10 +212,10 @@ class Hosts(Fleet):
         await self.drivers.stop()
         await super().stop()
 
-    async def remembering(self, server: str) -> Shared:
+    async def remembering(self, server: str) -> Server:
         return await self.get(server, retry_ms=RETRY_MS)
 
-    async def forgetful(self, server: str) -> Shared:
+    async def forgetful(self, server: str) -> Server:
         return await self.get(server, retry_ms=RETRY_MS, engine={"retention_ms": SHORT_MS})
 
 

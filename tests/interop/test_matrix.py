@@ -1,4 +1,4 @@
-"""Every official client, as it is published, against every server of ours.
+"""Every official client, as it is published, against every server of ours, and every fleet.
 
 Nothing may be lost, repeated or out of order in what a client shows its user. Where a client gives up by its own rules
 (see test_client_faults.py), the tests here stay within what it bears.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from kit.fleet import FLEETS
 from kit.servers import SERVERS
 from kit.tap import CUTS
 
@@ -30,7 +31,8 @@ from interop.driver import (
 QUIET_S = 0.5
 
 # In every run each client meets a server of each language. The Rust client takes a minute to build.
-every_server = tiers("server", SERVERS, quick=("mcp2", "node-v2"))
+QUICK = ("mcp2", "node-v2")
+every_server = tiers("server", (*SERVERS, *FLEETS), quick=QUICK)
 every_client = tiers("client", CLIENTS, quick=(*PYTHON, *TYPESCRIPT))
 
 
@@ -182,7 +184,8 @@ async def test_f73_error_answer_is_not_asked_for_again_and_again(hosts: Hosts, c
         await at.close()
 
 
-@every_server
+# Not fleets: a store with a server forgets seconds later than the owner of a session says.
+@tiers("server", SERVERS, quick=QUICK)
 @every_client
 async def test_f73_call_of_a_lost_stream_fails_and_is_not_polled(hosts: Hosts, client: str, server: str) -> None:
     (gate,) = gates(1)

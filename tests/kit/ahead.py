@@ -18,31 +18,24 @@ from typing import Any
 
 import pytest
 
+from kit.fleet import FLEETS
 from kit.servers import SERVERS, Server
 
 # Of those marked `first`, some wait for one another.
 FIRST_LIMIT_S = 900.0
 
 
-class Shared(Server):
-    """A server that several tests use at the same time."""
-
-    def __init__(self, *args: Any, **more: Any) -> None:
-        super().__init__(*args, **more)
-        # For tests that read the counters of the whole process.
-        self.alone = asyncio.Lock()
-
-
-class Fleet:
+class Started:
     """Servers by their names and options, each started when a test first asks for it."""
 
     def __init__(self) -> None:
-        self._starting: dict[tuple[str, str], asyncio.Task[Shared]] = {}
+        self._starting: dict[tuple[str, str], asyncio.Task[Server]] = {}
 
-    async def get(self, name: str, **options: Any) -> Shared:
+    async def get(self, name: str, **options: Any) -> Server:
         key = (name, json.dumps(options, sort_keys=True))
         if key not in self._starting:
-            self._starting[key] = asyncio.create_task(Shared.start(SERVERS[name], options))
+            kind = SERVERS.get(name) or FLEETS[name]
+            self._starting[key] = asyncio.create_task(asyncio.to_thread(kind.start, options))
         # Several tests wait for one start; one that gives up must not take it from the others.
         return await asyncio.shield(self._starting[key])
 
@@ -142,7 +135,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def is_ahead(item: pytest.Item) -> bool:
     is_ours = item.path.parent in _suites
-    return is_ours and isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj)
+    is_left_out = item.get_closest_marker("skip") is not None
+    is_async = isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj)
+    return is_ours and is_async and not is_left_out
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

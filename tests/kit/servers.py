@@ -76,6 +76,9 @@ class Kind:
             return ["node", "--expose-gc", str(TESTS / "servers" / "node" / "app.mjs"), *arguments]
         return [self.python, "-m", "servers.python.app", *arguments]
 
+    def start(self, options: dict[str, Any] | None = None, transport: str = TRANSPORT, **env: str) -> Server:
+        return Server(self, options, transport, **env)
+
 
 # A server of another language joins with a line here.
 SERVERS = {
@@ -131,6 +134,13 @@ def left_shut() -> list[str]:
 class Server:
     """One server process. Its standard error is kept, to be shown when a test fails to start or stop it."""
 
+    process: Spawned | subprocess.Popen[str]
+
+    @functools.cached_property
+    def alone(self) -> asyncio.Lock:
+        """For tests that read the counters of a server which several tests use at the same time."""
+        return asyncio.Lock()
+
     def __init__(
         self, kind: Kind, options: dict[str, Any] | None = None, transport: str = TRANSPORT, port: int = 0, **env: str
     ) -> None:
@@ -141,7 +151,6 @@ class Server:
         # Without one the system chooses.
         command += ["--port", str(port)] if port else []
         env = {**os.environ, **env}
-        self.process: Spawned | subprocess.Popen[str]
         is_whole = transport != "stock" and "TAILROPE_TEST_DRIFT" not in env
         if kind.name in SERVERS and kind.language == "python" and is_whole:
             self.process = spawner(kind).start(command[3:], env, self.stderr)
@@ -238,12 +247,7 @@ class Server:
         return await open_session(f"http://127.0.0.1:{self.port}/mcp", **more)
 
     async def ctl(self, path: str, body: Any = None, **query: Any) -> Any:
-        target = f"/ctl/{path}?{urlencode(query)}"
-        payload = json.dumps(body).encode() if body is not None else b""
-        reply = await request(self.port, "POST", target, {}, payload, wait_s=60)
-        answer = await reply.json()
-        reply.close()
-        return answer
+        return await ask(self.port, path, body, **query)
 
     async def open(self, *gates: str) -> None:
         _shut.difference_update(gates)
@@ -295,6 +299,16 @@ class Server:
         return await until(self.stats, condition, wait_s)
 
 
+async def ask(port: int, path: str, body: Any = None, **query: Any) -> Any:
+    """What a process answers below `/ctl/`."""
+    target = f"/ctl/{path}?{urlencode(query)}"
+    payload = json.dumps(body).encode() if body is not None else b""
+    reply = await request(port, "POST", target, {}, payload, wait_s=60)
+    answer = await reply.json()
+    reply.close()
+    return answer
+
+
 async def until(ask: Callable[[], Awaitable[Any]], condition: Callable[[Any], bool], wait_s: float = 30.0) -> Any:
     """Ask until the answer satisfies `condition`, and give that answer."""
     deadline = time.monotonic() + wait_s
@@ -325,12 +339,12 @@ class Farm:
         if server is None or server.process.poll() is not None:
             # `stock=True` asks for the SDK's own transport beside ours, to compare the two.
             transport = "stock" if options.get("stock") else TRANSPORT
-            server = self.servers[key] = Server(self.kind, options, transport)
+            server = self.servers[key] = self.kind.start(options, transport)
         return server
 
     def fresh(self, **options: Any) -> Server:
         """A server of the test's own, which the test must end."""
-        return Server(self.kind, options)
+        return self.kind.start(options)
 
     async def open_all(self) -> None:
         """Open what a failed test left shut: its tools must not run on beside the next test."""

@@ -31,6 +31,7 @@ def main() -> int:
     parser.add_argument("--store", action="append", choices=STORES)
     parser.add_argument("--seed", default=str(int(time.time())), help="what chance is drawn from; the clock, otherwise")
     parser.add_argument("--seconds", type=float, help="how long each test is repeated (15)")
+    parser.add_argument("--sessions", type=int, help="how many at once (30); 200 take two cores")
     parser.add_argument("--jobs", type=int, default=2, help="how many at once (2)")
     parser.add_argument(
         "--results", type=Path, help="add to this file; cells that are not run now count as they are there"
@@ -63,7 +64,8 @@ def main() -> int:
         if args.results is not None:
             keep(args.results, outcome)
 
-    runner = Runner(checker(), short=args.short, jobs=args.jobs, seed=args.seed, seconds=args.seconds)
+    sizes = {"seconds": args.seconds, "sessions": args.sessions}
+    runner = Runner(checker(), short=args.short, jobs=args.jobs, seed=args.seed, sizes=sizes)
     outcomes = asyncio.run(runner.run(cells, tell))
     if args.results is not None:
         found = load(args.results)

@@ -1,6 +1,7 @@
 """One test on one server with one store, in a process of its own: what the program and pytest run many of.
 
-    python -m torture.cell TEST SERVER STORE [--seed SEED] [--short] [--seconds S] --folder FOLDER --checker PROGRAM
+    python -m torture.cell TEST SERVER STORE [--seed SEED] [--short] [--seconds S] [--sessions N] --folder FOLDER
+        --checker PROGRAM
 
 Prints one line of JSON: what was counted and what the checker found. The history stays in the folder.
 """
@@ -83,6 +84,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--seed", default="1")
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--seconds", type=float)
+    parser.add_argument("--sessions", type=int)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--checker", type=Path, required=True)
     parser.add_argument("--leader", action="store_true", help="end with standard input, and the process group with it")
@@ -90,8 +92,8 @@ def main(argv: list[str] | None = None) -> None:
     if args.leader:
         end_with_parent()
     size = SHORT if args.short else FULL
-    if args.seconds is not None:
-        size = dataclasses.replace(size, seconds=args.seconds)
+    given = {name: getattr(args, name) for name in ("seconds", "sessions") if getattr(args, name) is not None}
+    size = dataclasses.replace(size, **given)
     args.folder.mkdir(parents=True, exist_ok=True)
     setting = Setting(args.server, args.store, args.seed, size, args.folder)
     json.dump(run(args.test, setting, args.checker), sys.stdout)

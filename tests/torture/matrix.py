@@ -9,7 +9,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -145,8 +145,10 @@ async def ended(process: asyncio.subprocess.Process) -> tuple[bytes, bytes]:
 class Runner:
     """Runs cells, a few at once. Folders of clean cells are thrown away."""
 
-    def __init__(self, checker: Path, *, short: bool, jobs: int, seed: str, seconds: float | None = None) -> None:
-        self.checker, self.short, self.seed, self.seconds = checker, short, seed, seconds
+    def __init__(
+        self, checker: Path, *, short: bool, jobs: int, seed: str, sizes: Mapping[str, float | None] | None = None
+    ) -> None:
+        self.checker, self.short, self.seed, self.sizes = checker, short, seed, sizes or {}
         self._places = asyncio.Semaphore(jobs)
         self._deadline = time.monotonic() + ALL_S
         self._folder = Path(tempfile.mkdtemp(prefix="tailrope-torture-"))
@@ -170,7 +172,7 @@ class Runner:
         words = [sys.executable, "-m", "torture.cell", cell.test, cell.server, cell.store, "--seed", self.seed]
         words += ["--folder", str(folder), "--checker", str(self.checker), "--leader"]
         words += ["--short"] if self.short else []
-        words += ["--seconds", str(self.seconds)] if self.seconds is not None else []
+        words += [word for name, size in self.sizes.items() if size is not None for word in (f"--{name}", str(size))]
         process = await asyncio.create_subprocess_exec(
             *words,
             cwd=Path(__file__).parents[1],

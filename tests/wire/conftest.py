@@ -1,4 +1,4 @@
-"""The wire suite: what a server does on the wire, said once and asked of every server of the list.
+"""The wire suite: what a server does on the wire, said once and asked of every server of the list, and of every fleet.
 
 `TAILROPE_TEST_SERVERS=mcp2,node-v2` names the servers; without it they all run.
 """
@@ -10,25 +10,55 @@ import os
 import pytest
 from kit import fixtures
 from kit.fixtures import *  # noqa: F403
-from kit.servers import SERVERS, Kind
+from kit.fleet import FLEETS, MIXED, Fleet
+from kit.servers import SERVERS, TRANSPORT, Kind
 
-CHOSEN = os.environ.get("TAILROPE_TEST_SERVERS", ",".join(SERVERS)).split(",")
+KINDS: dict[str, Kind] = {**SERVERS, **({} if TRANSPORT == "stock" else FLEETS)}
+CHOSEN = os.environ.get("TAILROPE_TEST_SERVERS", ",".join(KINDS)).split(",")
 # One of each language goes through every store, and takes what the mark `first` is on. The way to a store is its
 # language's, so the others take the long run.
 FIRST = {"mcp2", "node-v2"}
 
 
-@pytest.fixture(scope="session", params=[SERVERS[name] for name in CHOSEN], ids=CHOSEN)
+# What every run asks of one fleet: resumes, questions, cancellations and ends of sessions, each request anywhere.
+FLEET = "mixed-redis"
+OF_FLEET = {"test_fleet.py", "test_replay.py"}
+
+
+@pytest.fixture(scope="session", params=[KINDS[name] for name in CHOSEN], ids=CHOSEN)
 def kind(request: pytest.FixtureRequest) -> Kind:
     """The server under test."""
     return request.param
 
 
+def is_asked(item: pytest.Item, kind: Kind) -> bool:
+    """Of a fleet not: what starts its processes by itself, what is about an event store in the memory of one, and what
+    its test says cannot be asked of several."""
+    if not isinstance(kind, Fleet):
+        return True
+    names = item.fixturenames
+    is_of_one = "farm" not in names or "lab" in names or item.get_closest_marker("one_process")
+    return not is_of_one and not (kind.language == MIXED and item.get_closest_marker("one_language"))
+
+
+def takes_long(item: pytest.Item, kind: Kind, params: dict[str, object]) -> bool:
+    if isinstance(kind, Fleet):
+        return kind.name != FLEET or item.path.name not in OF_FLEET
+    is_of_first = params.get("place", "sqlite") != "sqlite" or item.get_closest_marker("first")
+    return bool(is_of_first) and kind.name not in FIRST
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     fixtures.pytest_collection_modifyitems(items)
+    asked, others = [], []
     for item in items:
         params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-        takes_long = params.get("place", "sqlite") != "sqlite" or item.get_closest_marker("first")
-        if takes_long and "kind" in params and params["kind"].name not in FIRST:
+        kind = params.get("kind")
+        (asked if kind is None or is_asked(item, kind) else others).append(item)
+        if kind is not None and takes_long(item, kind, params):
             item.add_marker(pytest.mark.full)
+        if isinstance(kind, Fleet) and (reason := kind.lacks()) is not None:
+            item.add_marker(pytest.mark.skip(reason=reason))
+    config.hook.pytest_deselected(items=others)
+    items[:] = asked

@@ -201,10 +201,12 @@ async def play(server: Server, wanted: list[dict[str, Any]], faults: Faults) -> 
     assert not faults.found, faults
 
 
+@pytest.mark.one_language("it is refused in the words of the SDK of the process that is asked")
 async def test_transport(kind: Kind, hand: Server) -> None:
     await play(hand, vectors(kind), Faults(BEFORE_A_TRANSPORT[kind.language]))
 
 
+@pytest.mark.one_language("it is refused in the words of the SDK of the process that is asked")
 async def test_transport_of_the_sdk(kind: Kind, farm: Farm) -> None:
     """What the vectors say of the SDK is so, where they do not say otherwise."""
     if kind.language == "python":
@@ -215,6 +217,7 @@ async def test_transport_of_the_sdk(kind: Kind, farm: Farm) -> None:
     await play(farm.get(stock=True), same, Faults({}))
 
 
+@pytest.mark.one_language("it is refused in the words of the SDK of the process that is asked")
 async def test_library(kind: Kind, farm: Farm) -> None:
     if kind.language == "node":
         pytest.skip("nothing but the user's own program is in front of a transport")

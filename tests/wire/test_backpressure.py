@@ -115,6 +115,7 @@ async def test_f57_reader_that_takes_nothing_is_cut_off_at_the_age_of_connection
 
 
 @pytest.mark.ours
+@pytest.mark.one_process("what is not stored reaches the readers of its own process alone")
 async def test_f60_event_over_the_limit_is_not_kept(farm: Farm) -> None:
     server = farm.get(cap=50, engine=TIGHT)
     peer = await server.peer()

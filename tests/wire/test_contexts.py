@@ -79,7 +79,12 @@ async def test_close_with_pacing_works_on_every_context(server: Server, id: Any)
         assert retry == 600 and await polled.rest() == []
         # Nobody is connected: there is nothing to close, and nothing wrong with asking.
         assert await order("close") in (True, False)
-    assert len(results(await (await peer.resume(cursor)).rest())) == 1
+    found: list[Any] = []
+    # Another process may hear of the response when it has closed this poll.
+    while not found:
+        events = await (await peer.resume(cursor)).rest()
+        found, cursor = results(events), last_id(events)
+    assert len(found) == 1
 
 
 @pytest.mark.parametrize("revision", OLD)
@@ -99,6 +104,7 @@ async def test_a_related_id_may_come_as_text(server: Server) -> None:
         assert logs(await reply.some(2)) == ["a", "b"]
 
 
+@pytest.mark.one_process("each process has a bound of its own")
 async def test_session_over_max_sessions_is_503(farm: Farm) -> None:
     server = farm.get(engine={"max_sessions": 2})
     first, second = await server.peer(), await server.peer()
@@ -129,8 +135,8 @@ async def test_work_that_nobody_comes_back_for_is_stopped(farm: Farm) -> None:
         # There the tool runs on, as it does on the stock transport.
         await server.mark(f"cancelled return {name}")
     assert (await peer.resume(cursor)).status == 404
-    stats = await server.stats()
-    assert (stats["streams"], stats["events"], stats["bytes"], stats["connections"]) == (0, 0, 0, 0)
+    held = ("streams", "events", "bytes", "connections")
+    await server.until_stats(lambda stats: not any(stats[name] for name in held))
 
 
 STATS = {

@@ -8,12 +8,22 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
+import time
+from collections import Counter
+from pathlib import Path
 
 import pytest
 from kit.elsewhere import NEVER_LOST, WAIT_S, Wandering, at, start
 from kit.ending import ENDS_S, ended, opened
-from kit.peer import OLD, last_id, results
+from kit.peer import OLD, Peer, last_id, results
+from kit.places import empty_place
+from kit.raw import Reply
 from kit.servers import Farm, Kind, gate
+
+STREAMS, SESSIONS = 10_000, 250
+# What a drain tells clients where nobody says otherwise: how long a restart takes, and how much more at most.
+RETRY_MS, SPREAD_MS = 5_000, 2_500
+DRAIN_WITHIN_MS = 10_000
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
@@ -92,3 +102,43 @@ async def test_o17_calls_of_a_process_that_drains_end_and_idle_sessions_go_on_at
         there.stop()
     for server in (here, there):
         assert "Traceback" not in server.log() and "is gone" not in server.log(), server.log()
+
+
+@pytest.mark.ours
+@pytest.mark.full
+@pytest.mark.first
+@pytest.mark.timeout(900)
+async def test_f44_ten_thousand_open_streams_are_drained_within_the_budget(kind: Kind, tmp_path: Path) -> None:
+    place = empty_place("sqlite", tmp_path)
+    server = start(kind, place, engine={**NEVER_LOST, "drain_within_ms": DRAIN_WITHIN_MS})
+    name = gate()
+
+    async def held(peer: Peer) -> list[Reply]:
+        steps = ["emit 1", f"gate {name}", "return x"]
+        return [await peer.call("script", {"steps": steps}) for _ in range(STREAMS // SESSIONS)]
+
+    async def told(reply: Reply) -> int:
+        """What its client is told last: when it has to come back."""
+        assert len(await reply.rest(WAIT_S + DRAIN_WITHIN_MS)) >= 1
+        raw = bytes(reply.raw)
+        assert b"id: " in raw
+        return int(re.findall(rb"retry: (\d+)", raw)[-1])
+
+    try:
+        peers = [await server.peer() for _ in range(SESSIONS)]
+        replies = [reply for each in await asyncio.gather(*map(held, peers)) for reply in each]
+        await server.at(name, STREAMS)
+        server.process.send_signal(signal.SIGTERM)
+        asked = time.monotonic()
+        waits_ms = await asyncio.gather(*map(told, replies))
+        assert min(waits_ms) >= RETRY_MS and max(waits_ms) <= RETRY_MS + SPREAD_MS
+        # Chance gives each tenth of the time 1,000 clients, and hardly ever a fifth more or less.
+        tenths = Counter(min(9, (wait_ms - RETRY_MS) * 10 // SPREAD_MS) for wait_ms in waits_ms)
+        assert all(800 <= tenths[tenth] <= 1_200 for tenth in range(10)), tenths
+        # No call ends, so the process takes the whole time that it has for them, and what writing their ends takes.
+        code = await asyncio.to_thread(server.exit_code, DRAIN_WITHIN_MS / 1000 + 3 * ENDS_S)
+        assert code in (0, -signal.SIGTERM, 128 + signal.SIGTERM), code
+        assert time.monotonic() - asked >= DRAIN_WITHIN_MS / 1000
+        assert "Traceback" not in server.log(), server.log()
+    finally:
+        server.stop()

@@ -36,6 +36,7 @@ async def test_stateless_mode_serves_without_sessions(farm: Farm) -> None:
     assert not any(event.id for event in events), "nothing to resume, so nothing to prime"
 
 
+@pytest.mark.one_language("the SDKs ask for different headers there")
 async def test_json_response_mode(farm: Farm) -> None:
     server = farm.get(json_response=True)
     peer = await server.peer()
@@ -54,6 +55,7 @@ async def test_json_response_mode(farm: Farm) -> None:
 
 
 @pytest.mark.ours
+@pytest.mark.one_process("another process answers with 200, and the error in the body: docs/hosts.md")
 async def test_json_response_mode_refuses_a_duplicate_id(farm: Farm) -> None:
     server = farm.get(json_response=True)
     peer = await server.peer()
@@ -81,7 +83,13 @@ async def test_json_response_mode_answers_what_was_cancelled(farm: Farm) -> None
 
 
 @pytest.mark.ours
-@pytest.mark.parametrize("options", [{"store": "event-store", "retry_ms": 33}, {"store": "lab"}], ids=["ours", "lab"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({"store": "event-store", "retry_ms": 33}, id="ours"),
+        pytest.param({"store": "lab"}, id="lab", marks=pytest.mark.one_process("its event store is in memory")),
+    ],
+)
 async def test_an_event_store_alone_or_with_install_is_resumable(farm: Farm, options: dict[str, Any]) -> None:
     server = farm.get(**options)
     peer = await server.peer()
@@ -95,10 +103,11 @@ async def test_an_event_store_alone_or_with_install_is_resumable(farm: Farm, opt
 
 
 @pytest.mark.ours
+@pytest.mark.one_process("without Tailrope a session is there for its own process alone")
 async def test_disabled_by_the_environment_is_stock(farm: Farm) -> None:
     # In Node it is the store that makes a server resumable with its SDK's transport.
     store = "absent" if farm.kind.language == "node" else "none"
-    server = Server(farm.kind, {"store": store}, "tailrope", TAILROPE_DISABLE="1")
+    server = farm.kind.start({"store": store}, "tailrope", TAILROPE_DISABLE="1")
     try:
         peer = await server.peer()
         events = await (await peer.call("script", {"steps": ["emit 1", "return x"]})).rest()
@@ -109,8 +118,9 @@ async def test_disabled_by_the_environment_is_stock(farm: Farm) -> None:
 
 
 @pytest.mark.ours
+@pytest.mark.one_process("without Tailrope a session is there for its own process alone")
 async def test_the_kill_switch_leaves_a_server_with_our_store_working(farm: Farm) -> None:
-    server = Server(farm.kind, {"store": "event-store"}, "tailrope", TAILROPE_DISABLE="1")
+    server = farm.kind.start({"store": "event-store"}, "tailrope", TAILROPE_DISABLE="1")
     try:
         peer = await server.peer()
         name = gate()
@@ -129,6 +139,7 @@ async def test_the_kill_switch_leaves_a_server_with_our_store_working(farm: Farm
 # Requests
 
 
+@pytest.mark.one_process("of a request that is relayed handlers see what is built anew: docs/security.md")
 async def test_handlers_see_the_http_request(server: Server) -> None:
     peer = await server.peer()
     for value in ("abc", "def"):
@@ -181,6 +192,7 @@ async def test_body_limit_is_413(farm: Farm) -> None:
     assert await peer.ask("echo", {"text": "fine"}) == "fine"
 
 
+@pytest.mark.one_language("it is refused in the words of the SDK of the process that is asked")
 async def test_auth_reaches_handlers_and_binds_the_session(farm: Farm) -> None:
     server = farm.get(auth=True)
     refused = await Peer(server.port).post(ping(1))

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from kit.peer import Peer
 from kit.raw import ACCEPT, Wire
 from kit.servers import Kind, Server
@@ -221,6 +222,7 @@ async def run(kind: Kind, peer: Peer, wanted: list[Case]) -> list[str]:
     return wrong
 
 
+@pytest.mark.one_language("it is refused in the words of the SDK of the process that is asked")
 async def test_malformed_requests_are_refused(server: Server) -> None:
     peer = await server.peer()
     wanted = cases(server.kind.language)
@@ -231,6 +233,7 @@ async def test_malformed_requests_are_refused(server: Server) -> None:
     assert await peer.ask("echo", {"text": "fine"}) == "fine"
 
 
+@pytest.mark.one_language("the Python SDKs refuse batches")
 async def test_batches_are_refused_as_the_sdk_does(server: Server) -> None:
     peer = await server.peer()
     empty = await peer.post([])

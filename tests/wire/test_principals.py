@@ -38,6 +38,7 @@ async def answers(port: int, session: str | None, headers: dict[str, str]) -> li
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=[vector["name"] for vector in VECTORS])
+@pytest.mark.one_language("it is refused in the words of the SDK of the process that is asked")
 async def test_i7_a_session_is_found_by_its_own_user_alone(farm: Farm, vector: dict[str, Any]) -> None:
     server = farm.get(own_auth=True)
     owner = await server.peer(headers=headers_of(vector["opens"]))

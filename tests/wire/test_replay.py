@@ -128,6 +128,7 @@ async def test_f16_result_stays_readable_from_every_cursor(server: Server) -> No
     call.assert_exactly_once([1, 2, 3, "x"])
 
 
+@pytest.mark.one_language("the Python SDKs refuse batches")
 async def test_f16_batch_whose_responses_are_made_while_the_client_is_away_is_resumed_whole(server: Server) -> None:
     if server.kind.language == "python":
         pytest.skip("the Python SDKs refuse batches")
@@ -296,6 +297,7 @@ async def test_f26_resume_that_delivers_nothing_gives_a_new_id_and_retry(server:
 
 
 @pytest.mark.parametrize("small", [False, True])
+@pytest.mark.one_process("its event store is in memory")
 async def test_f28_control_rows_never_appear_as_messages(farm: Farm, small: bool) -> None:
     # A small window forces the user's own replay, which hands back the priming rows too.
     server = farm.get(store="lab", **({"engine": {"max_events_per_stream": 5}} if small else {}))

@@ -54,7 +54,11 @@ class Line:
             headers["Mcp-Session-Id"] = self.session
         await self.wire.send(method, "/mcp", headers, None if body is None else json.dumps(body).encode())
         reply = await self.wire.answer()
-        return reply, Decoder().feed(await reply.body())
+        body = await reply.body()
+        if reply.headers.get("connection") == "close":
+            self.wire.close()
+            self.wire = None
+        return reply, Decoder().feed(body)
 
     async def open(self) -> None:
         self.session = None

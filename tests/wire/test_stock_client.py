@@ -37,6 +37,7 @@ async def test_f01_stock_client_accepts_only_its_own_result(server: Server) -> N
         assert await asyncio.gather(*calls) == [first, second]
 
 
+@pytest.mark.one_process("a store with a server forgets seconds later than its owner says")
 async def test_f73_stock_client_fails_its_call_and_stops_when_the_stream_is_gone(farm: Farm) -> None:
     """F-19 asks for the end of the call, F-73 for that of the requests."""
     server = farm.get(engine=SMALL)
@@ -125,6 +126,7 @@ async def test_stock_client_survives_ten_closes_that_deliver_nothing(farm: Farm,
 
 
 @pytest.mark.ours
+@pytest.mark.one_language("each SDK serves 2026-07-28 in its own way")
 async def test_without_prefer_resumable_a_default_client_stays_modern(farm: Farm) -> None:
     if LINE == 1 or (farm.kind.language, farm.kind.major) != ("python", 2):
         pytest.skip("only the second line of the Python SDK has what 2026-07-28 asks for")

@@ -1,8 +1,8 @@
 //! Load client of the benchmarks. `benches/run` drives it; by hand:
 //!
 //! `tailrope-bench-client --port 8000 [--pid PID] [--seconds 3] [--rounds 3] [--events 10000] MEASURE..`
-//! with measures `warm:SESSIONS`, `echo:SESSIONS`, `emit`, `replay`, `poll:SESSIONS`, `memory:SESSIONS`, `event_memory`, and
-//! `relay`, which needs another process on the same store: `--there PORT --there-pid PID`.
+//! with measures `warm:SESSIONS`, `echo:SESSIONS`, `emit`, `replay`, `poll:SESSIONS`, `resume:SESSIONS`, `memory:SESSIONS`,
+//! `event_memory`, and `relay`, which needs another process on the same store: `--there PORT --there-pid PID`.
 //!
 //! Each measure prints one JSON object on a line of its own. A run against a server that an earlier run has used
 //! needs `--first-id`: the plain store of the stock transports tells streams apart by request id alone.
@@ -31,6 +31,7 @@ async fn run(measure: &str, set: Settings) -> Result<serde_json::Value> {
         "emit" => measure::emit(set).await,
         "replay" => measure::replay(set).await,
         "poll" => measure::poll(set, sessions).await,
+        "resume" => measure::resume(set, sessions).await,
         "memory" => measure::sessions_memory(set, sessions).await,
         "event_memory" => measure::events_memory(set).await,
         "relay" => relay::relay(set).await,

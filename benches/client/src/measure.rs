@@ -8,7 +8,7 @@ use tokio::time::{sleep, timeout};
 use crate::check::{self, Call};
 use crate::http::{Connection, Result};
 use crate::process::{Meter, rss_at_rest};
-use crate::session::{End, Session, next_id, read};
+use crate::session::{CALL_TIMEOUT, End, Session, next_id, read};
 use crate::sse::Events;
 
 const MESSAGE_BYTES: usize = 100;
@@ -16,6 +16,8 @@ const MESSAGE_BYTES: usize = 100;
 const WARM_CALLS: usize = 400;
 /// How often a finished stream is read again from its start.
 const REPLAYS: usize = 3;
+/// After so many events a reader leaves its first connection, after twice as many its second, and so on.
+const LEAVES: usize = 10;
 /// How long a resumed connection may be silent before the cycle counts as lost.
 const SILENCE: Duration = Duration::from_secs(3);
 
@@ -307,6 +309,44 @@ async fn poll_cycle(session: &mut Session, ends: Option<bool>) -> Result<bool> {
     }
     check::check(&call, &parts.iter().collect::<Vec<_>>())?;
     Ok(ended)
+}
+
+/// Calls whose reader leaves again and again in their midst, and comes back at once to the live end of their stream.
+pub(crate) async fn resume(set: Settings, sessions: usize) -> Result<Value> {
+    side_by_side(set, "resume", sessions, move |mut session, until| async move {
+        let mut tally = Tally::default();
+        while Instant::now() < until && tally.faults < 10 {
+            let start = Instant::now();
+            match timeout(CALL_TIMEOUT, resumed_call(&mut session, set.events)).await {
+                Ok(Ok(())) => tally.took.push(start.elapsed()),
+                Ok(Err(e)) => tally.fault(e.to_string()),
+                Err(_) => tally.fault("resume: no end of the stream".into()),
+            }
+        }
+        tally
+    })
+    .await
+}
+
+async fn resumed_call(session: &mut Session, n: usize) -> Result<()> {
+    let (call, arguments) = emit_call(n);
+    let mut connection = session.start(call.id, "emit", arguments).await?;
+    let mut parts: Vec<Events> = Vec::new();
+    loop {
+        let mut events = Events::default();
+        let most = LEAVES * (parts.len() + 1);
+        let mut open = true;
+        while open && events.events.len() < most {
+            open = connection.read_body(&mut events.text).await?;
+            if events.advance()? {
+                parts.push(events);
+                return check::check(&call, &parts.iter().collect::<Vec<_>>());
+            }
+        }
+        parts.push(events);
+        let cursor = parts.iter().rev().find_map(Events::last_id).ok_or("resume: no id to resume from")?.to_vec();
+        connection = session.get(Some(&cursor)).await?;
+    }
 }
 
 /// Resident memory per session, and per open standalone GET. Meant for a fresh server process.

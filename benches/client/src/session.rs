@@ -15,7 +15,7 @@ const REVISION: &str = "2025-11-25";
 const IDLE_REUSE: Duration = Duration::from_secs(2);
 
 /// Above the time of the slowest emit on the slowest server.
-const CALL_TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Ids are unique over all sessions: stock stores name a stream by the request id alone.
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);

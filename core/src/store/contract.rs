@@ -57,7 +57,7 @@ pub fn check(make: &dyn Fn() -> Arc<dyn EventStore>) {
 
 /// What an owner says of the pace of a stream.
 fn paced() -> Option<Paced> {
-    Some(Paced { retry_ms: Some(700), hold_ms: Some(u64::from(u32::MAX) + 1), closes: 3 })
+    Some(Paced { retry_ms: Some(700), hold_ms: Some(u64::from(u32::MAX) + 1), closes: 3, closed_at: 1 })
 }
 
 /// That it names this delay, and nothing else.

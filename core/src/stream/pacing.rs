@@ -1,5 +1,7 @@
 //! The times and bounds that a stream machine keeps.
 
+use super::Seq;
+
 /// How a stream's connections are paced. Durations are in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pacing {
@@ -37,17 +39,20 @@ pub struct Paced {
     pub hold_ms: Option<u64>,
     /// How many times readers in other processes were closed. A reader that sees this grow is closed.
     pub closes: u64,
+    /// The last position that was published before the last of these closes. What comes later does not go out before it.
+    pub closed_at: Seq,
 }
 
 impl Paced {
     /// For stores: what [`from_bytes`](Self::from_bytes) reads.
-    pub fn to_bytes(self) -> [u8; 21] {
+    pub fn to_bytes(self) -> [u8; 29] {
         let (retry_ms, hold_ms) = (self.retry_ms.unwrap_or_default(), self.hold_ms.unwrap_or_default());
-        let mut bytes = [0; 21];
+        let mut bytes = [0; 29];
         bytes[0] = u8::from(self.retry_ms.is_some()) | u8::from(self.hold_ms.is_some()) << 1;
         bytes[1..5].copy_from_slice(&retry_ms.to_be_bytes());
         bytes[5..13].copy_from_slice(&hold_ms.to_be_bytes());
-        bytes[13..].copy_from_slice(&self.closes.to_be_bytes());
+        bytes[13..21].copy_from_slice(&self.closes.to_be_bytes());
+        bytes[21..].copy_from_slice(&self.closed_at.to_be_bytes());
         bytes
     }
 
@@ -57,11 +62,13 @@ impl Paced {
         let (flags, bytes) = bytes.split_first()?;
         let (retry_ms, bytes) = bytes.split_first_chunk()?;
         let (hold_ms, bytes) = bytes.split_first_chunk()?;
-        let (closes, _) = bytes.split_first_chunk()?;
+        let (closes, bytes) = bytes.split_first_chunk()?;
+        let (closed_at, _) = bytes.split_first_chunk()?;
         Some(Self {
             retry_ms: (flags & 1 != 0).then_some(u32::from_be_bytes(*retry_ms)),
             hold_ms: (flags & 2 != 0).then_some(u64::from_be_bytes(*hold_ms)),
             closes: u64::from_be_bytes(*closes),
+            closed_at: Seq::from_be_bytes(*closed_at),
         })
     }
 }

@@ -55,12 +55,13 @@ struct PacedSpec {
     retry_ms: Option<u32>,
     hold_ms: Option<u64>,
     closes: u64,
+    closed_at: Seq,
 }
 
 impl PacedSpec {
     fn paced(self) -> Paced {
-        let Self { retry_ms, hold_ms, closes } = self;
-        Paced { retry_ms, hold_ms, closes }
+        let Self { retry_ms, hold_ms, closes, closed_at } = self;
+        Paced { retry_ms, hold_ms, closes, closed_at }
     }
 }
 
@@ -316,11 +317,11 @@ impl Trace {
             Output::Append { first, events, paced } => {
                 let payloads: Vec<_> = events.iter().map(|event| text(&event.payload)).collect();
                 let mut append = json!({"append": payloads, "first": first});
-                if let Some(Paced { retry_ms, hold_ms, closes }) = *paced {
-                    let said = [("retry_ms", retry_ms.map(u64::from)), ("hold_ms", hold_ms), ("closes", Some(closes))];
-                    let said = said.into_iter().filter_map(|(name, value)| {
-                        Some((name.to_owned(), value.filter(|_| name != "closes" || closes > 0)?.into()))
-                    });
+                if let Some(Paced { retry_ms, hold_ms, closes, closed_at }) = *paced {
+                    let counted = [("closes", closes), ("closed_at", closed_at)];
+                    let said = counted.map(|(name, value)| (name, Some(value).filter(|value| *value > 0)));
+                    let said = [("retry_ms", retry_ms.map(u64::from)), ("hold_ms", hold_ms)].into_iter().chain(said);
+                    let said = said.filter_map(|(name, value)| Some((name.to_owned(), value?.into())));
                     append["paced"] = Value::Object(said.collect());
                 }
                 append

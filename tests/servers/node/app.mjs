@@ -8,6 +8,7 @@
 // hosts and origins, which the Python SDKs have by themselves), max_request_body_size, log (least level of what the engine
 // logs to standard error), own_auth (what the header `x-test-user` says in JSON is what the host's authentication left, and
 // the option `principal` reads `x-test-name`).
+import cluster from 'node:cluster';
 import { parseArgs } from 'node:util';
 
 import { configure, drain, openStore, setLog } from 'tailrope/mcp';
@@ -111,4 +112,10 @@ for (const signal of ['SIGTERM', 'SIGINT']) {
   });
 }
 
-console.log(`READY ${port}`);
+if (cluster.isWorker) {
+  // Nobody chooses the worker that gets a request, so tests ask each one at a port of its own.
+  const own = await listen(controlled(made), 0, true);
+  console.log(`WORKER ${own.port} ${process.pid}`);
+} else {
+  console.log(`READY ${port}`);
+}

@@ -8,7 +8,7 @@ import { McpServer as McpServerV2 } from '@modelcontextprotocol/server';
 import { closeSSEStream, closeStandaloneSSEStream } from 'tailrope';
 import * as z from 'zod';
 import { sleep } from '../../node/kit/raw.mjs';
-import { gate, isOpen, mark, marked } from './control.mjs';
+import { gate, isOpen, mark, marked, marks } from './control.mjs';
 import { marked as runMarked } from './marked.mjs';
 
 const requestedSchema = { type: 'object', properties: { name: { type: 'string' } }, required: ['name'] };
@@ -183,16 +183,17 @@ const text = (words) => ({ content: [{ type: 'text', text: words }] });
 const info = { name: 'test', version: '1' };
 const capabilities = { capabilities: { logging: {} } };
 
-function progressParams(meta, progress, message) {
-  return { progressToken: meta?.progressToken ?? 0, progress, ...(message !== undefined && { message }) };
+function progressParams(meta, progress, message, total) {
+  const token = { progressToken: meta?.progressToken ?? 0 };
+  return { ...token, progress, ...(message !== undefined && { message }), ...(total !== undefined && { total }) };
 }
 
 /** What the contexts of the two SDK lines have in common: how their handlers say and ask. */
 function face({ notify, ask, standalone, changed, meta, ...more }) {
   return {
     notify,
-    progress: (count, message) =>
-      notify({ method: 'notifications/progress', params: progressParams(meta, count, message) }),
+    progress: (count, message, total) =>
+      notify({ method: 'notifications/progress', params: progressParams(meta, count, message, total) }),
     log: (data) => notify({ method: 'notifications/message', params: { level: 'info', data } }),
     elicit: (params) => ask({ method: 'elicitation/create', params }, ElicitResultSchema),
     sample: (params) => ask({ method: 'sampling/createMessage', params }, CreateMessageResultSchema),
@@ -269,6 +270,24 @@ export function buildServer(line) {
   tool('header', { name: z.string() }, ({ name }, ctx) => ctx.header(name));
   tool('request_id', {}, (_, ctx) => JSON.stringify(ctx.id));
   tool('whoami', {}, (_, ctx) => ctx.user ?? 'nobody');
+  // These three are for the load client of the benchmarks (benches/client).
+  tool('emit', { n: z.number(), bytes: z.number() }, async ({ n, bytes }, ctx) => {
+    for (let number = 1; number <= n; number++) {
+      await ctx.progress(number, 'x'.repeat(bytes), n);
+    }
+    mark('emitted');
+    return String(n);
+  });
+  tool('completed', {}, () => String(marks().emitted ?? 0));
+  tool('poll', { before: z.number(), after: z.number() }, async ({ before, after }, ctx) => {
+    for (let number = 1; number <= before + after; number++) {
+      await ctx.progress(number, undefined, before + after);
+      if (number === before) {
+        ctx.close();
+      }
+    }
+    return 'done';
+  });
   return server;
 }
 

@@ -33,10 +33,10 @@ v1.setLog((level, line) => logged.push(`${level} ${line}`), 'debug');
 
 const NOT_FOUND = '{"jsonrpc":"2.0","error":{"code":-32001,"message":"Session not found"},"id":null}';
 
-/** Whatever `handle` does, on a port. */
-export async function listen(handle, port = 0) {
+/** Whatever `handle` does, on a port. A worker of a cluster shares it with the others, unless it is `exclusive`. */
+export async function listen(handle, port = 0, exclusive = false) {
   const server = http.createServer(handle);
-  await new Promise((resolve) => server.listen(port, '127.0.0.1', resolve));
+  await new Promise((resolve) => server.listen({ port, host: '127.0.0.1', exclusive }, resolve));
   return {
     port: server.address().port,
     /** Takes no further connections. */

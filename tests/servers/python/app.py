@@ -194,13 +194,17 @@ def ready(listener: socket.socket) -> None:
     print(f"READY {listener.getsockname()[1]}", flush=True)
 
 
-def main(argv: list[str] | None = None) -> None:
+def parsed(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--flavor", required=True, choices=sorted(BUILDERS))
     parser.add_argument("--transport", default="tailrope", choices=["tailrope", "stock"])
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--options", type=json.loads, default={})
-    args = parser.parse_args(argv)
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = parsed(argv)
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     # asyncio sets TCP_NODELAY only where the protocol is named; without it each answer waits for a delayed ACK.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)

@@ -137,6 +137,24 @@ def register(tool: Callable[[], Callable[[Any], Any]], context: Any, ops: Any) -
     async def act(name: str, steps: list[str], ctx: context) -> str:
         return await acting.act(name, steps, ctx)
 
+    # These three are for the load client of the benchmarks (benches/client).
+
+    async def emit(n: int, bytes: int, ctx: context) -> str:
+        for number in range(1, n + 1):
+            await ctx.report_progress(number, n, "x" * bytes)
+        CONTROL.mark("emitted")
+        return str(n)
+
+    async def completed() -> str:
+        return str(CONTROL.marks["emitted"])
+
+    async def poll(before: int, after: int, ctx: context) -> str:
+        for number in range(1, before + after + 1):
+            await ctx.report_progress(number, before + after, None)
+            if number == before:
+                await ops.close(ctx, None, None)
+        return "done"
+
     # Says no type: libraries would send the text twice, as structured content, too.
     async def marked(plan: dict[str, Any], ctx: context):  # type: ignore[no-untyped-def]
         return await Marked(plan, ctx, ops).run()
@@ -172,5 +190,5 @@ def register(tool: Callable[[], Callable[[Any], Any]], context: Any, ops: Any) -
     async def request_id(ctx: context) -> str:
         return json.dumps(ctx.request_id)
 
-    for function in (script, act, marked, header, whoami, sender, lifespan, request_id):
+    for function in (script, act, marked, header, whoami, sender, lifespan, request_id, emit, completed, poll):
         tool()(function)

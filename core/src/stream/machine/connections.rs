@@ -171,9 +171,11 @@ impl Machine {
         if self.is_ending() {
             return Err(Refused::Finished);
         }
-        let Paced { retry_ms: kept_retry_ms, hold_ms: kept_hold_ms, closes } = self.paced;
-        let closes = closes.saturating_add(u64::from(self.is_read_elsewhere));
-        let paced = Paced { retry_ms: retry_ms.or(kept_retry_ms), hold_ms: hold_ms.or(kept_hold_ms), closes };
+        let kept = self.paced;
+        let mut paced = Paced { retry_ms: retry_ms.or(kept.retry_ms), hold_ms: hold_ms.or(kept.hold_ms), ..kept };
+        if self.is_read_elsewhere {
+            (paced.closes, paced.closed_at) = (kept.closes.saturating_add(1), self.published());
+        }
         self.retry_ms = retry_ms.unwrap_or(self.retry_ms);
         if paced != self.paced {
             (self.paced, self.kept_paced) = (paced, KeptPaced::New);
@@ -188,12 +190,17 @@ impl Machine {
         self.retry_ms = paced.retry_ms.unwrap_or(self.retry_ms);
         let before = std::mem::replace(&mut self.paced, paced);
         if paced.closes > before.closes {
-            self.close_at_published(CloseReason::Asked, out);
+            // A log that was set back may not have got as far again.
+            self.close_at(paced.closed_at.min(self.published()), CloseReason::Asked, out);
         }
     }
 
     pub(super) fn close_at_published(&mut self, why: CloseReason, out: &mut Vec<Output>) {
-        let seq = self.published();
+        self.close_at(self.published(), why, out);
+    }
+
+    /// Closes the connections once all up to this position is sent.
+    fn close_at(&mut self, seq: Seq, why: CloseReason, out: &mut Vec<Output>) {
         if let Some(link) = &mut self.link {
             // An earlier request keeps its place.
             link.close.get_or_insert(CloseAt { seq, why });
