@@ -260,9 +260,10 @@ pub trait EventStore: Send + Sync {
     ///
     /// The messages of the session's inbox are not told, and those that were taken are forgotten where `hold.epoch` is new.
     /// A session that is not there is created with `hold.epoch`, where `hold.seen` is none and there is a record. A session
-    /// that has `hold.epoch` gets the record. One that has the epoch `hold.seen` has `hold.epoch` from now on, and this
-    /// store object is its owner; its logs without an end are told, also where it is asked again. [`StoreError::Gone`]
-    /// where there is no such session, [`StoreError::Fenced`] where it has another epoch.
+    /// that has `hold.epoch` gets the record. One that has the epoch `hold.seen`, or one with a smaller number, has `hold.epoch`
+    /// from now on, and this store object is its owner; its logs without an end are told, also where it is asked again. (Numbers
+    /// grow: only a store that was set back has a smaller one than somebody has seen.) [`StoreError::Gone`] where there is no such
+    /// session, [`StoreError::Fenced`] where it has another epoch.
     fn hold(&self, session: &str, hold: &Hold, ticket: &Ticket) -> Answer<Vec<RunningLog>>;
 
     /// Writes to a log: creates it, adds events at its end, ends it, all at once or not at all.

@@ -234,7 +234,7 @@ impl EventStore for MemoryStore {
             shard.sessions.insert(session.into(), logs);
             return Answer::ok(Vec::new());
         };
-        if logs.epoch != hold.epoch && hold.seen != Some(logs.epoch) {
+        if logs.epoch != hold.epoch && !hold.replaces(logs.epoch) {
             return Answer::Now(Err(StoreError::Fenced));
         }
         if logs.epoch != hold.epoch {
