@@ -180,12 +180,17 @@ fn connect(path: &Path, more: OpenFlags) -> rusqlite::Result<Connection> {
 /// What a connection that writes does not find in the file.
 fn tune(db: &Connection, durability: Durability) -> rusqlite::Result<()> {
     db.set_prepared_statement_cache_capacity(64);
-    db.pragma_update(None, "synchronous", if durability == Durability::Power { "FULL" } else { "NORMAL" })?;
+    wait_for_disk(db, durability == Durability::Power)?;
     db.pragma_update(None, "journal_size_limit", 64 << 20)?;
     // It has its own thread.
     db.pragma_update(None, "wal_autocheckpoint", 0)?;
     checkpoint::count(db);
     Ok(())
+}
+
+/// Whether commits wait for the disk from now on.
+pub(super) fn wait_for_disk(db: &Connection, waits: bool) -> rusqlite::Result<()> {
+    db.pragma_update(None, "synchronous", if waits { "FULL" } else { "NORMAL" })
 }
 
 enum Unusable {
