@@ -250,7 +250,7 @@ pub struct ReadLimit {
 ///     that a log got a reader and that the session has another owner; those of a store object at which a reader
 ///     [attached](Self::attach) with [`counts`](Attach::counts), that its log was appended to, ended, dropped, or got
 ///     another reader. It may tell too often and late, but not never: where hints can be lost, [`Watch::all_changed`] is
-///     told when they come through again. A message that came to another store object is [told](Watch::posted) to the owner's.
+///     told when they come through again, and when the store may have been set back. A message that came to another store object is [told](Watch::posted) to the owner's.
 /// 14. A session has an inbox. A message that was [posted](Attach::message) waits for its owner, as a log without
 ///     events. Of a [take](Self::take) and a [withdrawal](Self::withdraw) one wins. A message is named by the stream of its
 ///     answer: while that has its log, a second copy of the message changes nothing.
