@@ -1,21 +1,27 @@
 //! Log lines, for subscribers that call the engine.
 
 use std::cell::Cell;
-use std::sync::Mutex;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::kit::common::{Bench, NEW, broadcast, call, id, read_now, resume};
-use tailrope_core::engine::{Options, OutgoingMessage, SessionHandle};
+use crate::kit::fleet::Fleet;
+use crate::kit::processes::find;
+use crate::kit::relaying::{admitted, initialized, relayed, tool_call};
+use tailrope_core::engine::{NoWake, Options, OutgoingMessage};
+use tailrope_core::exchange::RelayedMethod;
+use tailrope_core::store::{EncryptionKey, SealedStore};
 use tracing::{Event, Metadata, Subscriber, span};
 
 thread_local! {
     static IS_FORWARDING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Sends each line to the client of a session, as a notification.
+/// Calls a session for each line.
 struct Forwarding {
-    session: SessionHandle,
+    call: Box<dyn Fn() + Send + Sync>,
     sent: Mutex<usize>,
 }
 
@@ -27,7 +33,7 @@ impl Subscriber for Forwarding {
     fn event(&self, _: &Event<'_>) {
         // What it sends has lines of its own.
         if !IS_FORWARDING.replace(true) {
-            broadcast(&self.session, "log").unwrap();
+            (self.call)();
             *self.sent.lock().unwrap() += 1;
             IS_FORWARDING.set(false);
         }
@@ -47,29 +53,86 @@ impl Subscriber for Forwarding {
 fn lines_sent() -> usize {
     let bench = Bench::new(Options { warn_event_bytes: 10, ..Options::default() });
     let session = bench.session("s", NEW);
-    let forwarding = Forwarding { session: session.clone(), sent: Mutex::default() };
-    let dispatch = tracing::Dispatch::new(forwarding);
-    tracing::dispatcher::with_default(&dispatch, || {
-        // Lines for a large event, for a resume, and for connections that end.
-        let first = call(&session, 1);
-        session.send(OutgoingMessage::notification(Some(&id(1)), br#"{"jsonrpc":"2.0","method":"n"}"#)).unwrap();
-        let told = bench.read(&first);
-        let again = resume(&session, &told.ids()[0]);
-        read_now(&again);
-        session.close_connection(&id(1), None, None);
-        drop(again);
-    });
+    let client = session.clone();
+    lines_of(
+        move || assert!(broadcast(&client, "log").is_ok()),
+        || {
+            // Lines for a large event, for a resume, and for connections that end.
+            let first = call(&session, 1);
+            session.send(OutgoingMessage::notification(Some(&id(1)), br#"{"jsonrpc":"2.0","method":"n"}"#)).unwrap();
+            let told = bench.read(&first);
+            let again = resume(&session, &told.ids()[0]);
+            read_now(&again);
+            session.close_connection(&id(1), None, None);
+            drop(again);
+        },
+    )
+}
+
+/// How many lines there are of what is done. `call` is called for each.
+fn lines_of(call: impl Fn() + Send + Sync + 'static, done: impl FnOnce()) -> usize {
+    let dispatch = tracing::Dispatch::new(Forwarding { call: Box::new(call), sent: Mutex::default() });
+    tracing::dispatcher::with_default(&dispatch, done);
     *dispatch.downcast_ref::<Forwarding>().unwrap().sent.lock().unwrap()
 }
 
-#[test]
-fn a_subscriber_may_send_its_lines_to_the_session_that_they_are_of() {
+/// How many lines there are of a session whose store was given other keys meanwhile. A subscriber calls it for each.
+fn lines_of_what_cannot_be_read() -> usize {
+    let fleet = Fleet::new(3);
+    let process = |index: usize, key: char| {
+        let key = EncryptionKey::from_hex(&key.to_string().repeat(64)).unwrap();
+        let store = SealedStore::new(Arc::clone(&fleet.nodes[index]) as _, &[key]).unwrap();
+        Bench::new(Options { store: Some(Arc::new(store)), owner_lost_ms: 1_000, ..Options::default() })
+    };
+    let (here, there) = (process(0, 'a'), process(1, 'b'));
+    let session = here.session("s", NEW);
+    session.accept_posted();
+    session.received(&admitted(&initialized().to_string()));
+    let running = call(&session, 1);
+    let cursor = here.read(&running).ids()[0].clone();
+    let view = find(&there, "s", None).unwrap().unwrap();
+    let relay = || {
+        let relayed = relayed(RelayedMethod::Post, &tool_call(2));
+        view.relay(&admitted(&tool_call(2).to_string()), relayed, Arc::new(NoWake), 0).unwrap()
+    };
+    let called = [view.clone(), session.clone()];
+    let look = move || assert!(called.iter().all(|session| !session.has_ended()));
+    lines_of(look, || {
+        // The session's note and the name of a log.
+        let reader = resume(&view, &cursor);
+        read_now(&reader);
+        // A message.
+        let refused = relay();
+        fleet.settle();
+        assert!(session.take_posted().is_empty());
+        drop(refused);
+        // What runs, as an heir is told.
+        fleet.nodes[0].is_deaf.store(true, Ordering::SeqCst);
+        let waiting = relay();
+        fleet.lose(0);
+        (0..10).for_each(|_| there.advance(500));
+        assert!(fleet.epoch("s").number > 1, "it is taken over");
+        drop(waiting);
+    })
+}
+
+/// The first number of lines that is not too small, in a thread of its own.
+fn tried(lines: fn() -> usize, at_least: usize) -> Option<usize> {
     let (done, is_done) = channel();
     std::thread::spawn(move || {
         // A place in the code that another test comes to for the first time just now may count as one that no
         // subscriber wants. The next subscriber has it.
-        done.send((0..10).map(|_| lines_sent()).find(|sent| *sent >= 3)).unwrap();
+        done.send((0..10).map(|_| lines()).find(|sent| *sent >= at_least)).unwrap();
     });
-    let sent = is_done.recv_timeout(Duration::from_secs(60)).expect("nothing waits for itself");
-    assert!(sent.is_some(), "the lines are sent");
+    is_done.recv_timeout(Duration::from_secs(60)).expect("nothing waits for itself")
+}
+
+#[test]
+fn a_subscriber_may_send_its_lines_to_the_session_that_they_are_of() {
+    assert!(tried(lines_sent, 3).is_some(), "the lines are sent");
+}
+
+#[test]
+fn a_subscriber_may_call_a_session_of_which_a_store_cannot_read_all() {
+    assert!(tried(lines_of_what_cannot_be_read, 3).is_some(), "it is told");
 }

@@ -99,7 +99,10 @@ impl Change<'_> {
     /// Ends a log that nobody goes on writing.
     pub(crate) fn end_running(&mut self, epoch: Epoch, (log, end): (&RunningLog, SynthesizedEnd)) {
         let RunningLog { nonce, head, chain, ref about } = *log;
-        let requests = RequestId::decode_all(about).unwrap_or_default();
+        let Some(requests) = RequestId::decode_all(about) else {
+            return log_later!(self, ERROR, [stream = nonce.hex()], %stream,
+                "what a log was created with cannot be read, so it gets no end");
+        };
         // The standalone stream has no end.
         if requests.is_empty() {
             return;

@@ -170,7 +170,10 @@ impl Change<'_> {
             // The store had lost its log, which will be written again.
             return;
         }
-        let requests = RequestId::decode_all(&message.about).unwrap_or_default();
+        let Some(requests) = RequestId::decode_all(&message.about) else {
+            log_later!(self, ERROR, [stream = nonce.hex()], %stream, "a message of another process cannot be read");
+            return self.cell.shared.store.drop_stream(&self.cell.key(nonce), self.state.epoch);
+        };
         if requests.is_empty() && message.body.is_empty() {
             // A process that has its client says so (O8).
             self.state.session.contact(self.now);
