@@ -384,6 +384,24 @@ fn a_reader_at_home_gets_what_was_stored_without_a_question() {
     assert!(asked.iter().all(|operation| matches!(operation, Operation::Hold | Operation::Append)), "{asked:?}");
 }
 
+#[test]
+fn a_short_call_asks_the_store_for_one_append() {
+    let folder = Folder::new();
+    let asked = Mutex::default();
+    let store = Arc::new(Counting { inner: store_in(&folder, StoreOptions::default()), asked });
+    let bench = Bench::new(Options { store: Some(Arc::clone(&store) as _), ..Options::default() });
+    let session = open_session(&bench, "s", NEW);
+    for number in 1..4 {
+        store.asked.lock().unwrap().clear();
+        let connection = call(&session, number);
+        respond(&session, number).unwrap();
+        assert_eq!(events(&read_until(&bench, &connection, ended)).len(), 1);
+        let asked = store.asked.lock().unwrap().clone();
+        // The first call brings the session along.
+        assert!(number == 1 || asked == [Operation::Append], "call {number}: {asked:?}");
+    }
+}
+
 /// The session, looked up together with the stream of a cursor.
 fn found(bench: &Bench, cursor: &str) -> SessionHandle {
     let wake = Arc::new(NoWake);
