@@ -6,13 +6,16 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::kit::common::{Bench, NEW, broadcast, call, id, read_now, resume};
+use crate::kit::adopting::{go_on, initialize, post, welcome};
+use crate::kit::common::{Bench, NEW, broadcast, call, id, notify, read_now, respond, resume};
 use crate::kit::fleet::Fleet;
 use crate::kit::processes::find;
-use crate::kit::relaying::{admitted, initialized, relayed, tool_call};
+use crate::kit::relaying::{ALICE, admitted, initialized, pass, read, relay, relayed, tool_call};
 use tailrope_core::engine::{NoWake, Options, OutgoingMessage};
 use tailrope_core::exchange::RelayedMethod;
-use tailrope_core::store::{EncryptionKey, SealedStore};
+use tailrope_core::protocol::Dialect;
+use tailrope_core::store::{EncryptionKey, SealedStore, session_name};
+use tailrope_core::stream::Drain;
 use tracing::{Event, Metadata, Subscriber, span};
 
 thread_local! {
@@ -135,4 +138,83 @@ fn a_subscriber_may_send_its_lines_to_the_session_that_they_are_of() {
 #[test]
 fn a_subscriber_may_call_a_session_of_which_a_store_cannot_read_all() {
     assert!(tried(lines_of_what_cannot_be_read, 3).is_some(), "it is told");
+}
+
+/// Keeps what is logged.
+#[derive(Default)]
+struct Capturing(Mutex<Vec<String>>);
+
+impl Subscriber for Capturing {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = event.metadata().level().to_string();
+        event.record(&mut |field: &tracing::field::Field, value: &dyn std::fmt::Debug| {
+            line += &format!(" {field}={value:?}");
+        });
+        self.0.lock().unwrap().push(line);
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+    fn enter(&self, _: &span::Id) {}
+    fn exit(&self, _: &span::Id) {}
+}
+
+/// The life of a session in three processes: its client comes back elsewhere, its process drains, another one adopts it, and a
+/// third takes it over.
+fn live(id_of_session: &str) {
+    let fleet = Fleet::with(3, Options { owner_lost_ms: 1_000, ..Options::default() });
+    let (principal, wake) = (ALICE.principal(), || Arc::new(NoWake));
+    let (engine, dialect) = (&fleet.benches[0].engine, &Dialect::MCP_PYTHON_2);
+    let session = engine.open_session(id_of_session, principal.as_deref(), dialect, wake(), 0).unwrap();
+    session.accept_posted();
+    let first = post(&session, &initialize(NEW)).unwrap();
+    welcome(&session, &id(0), NEW);
+    drop(first);
+    post(&session, &initialized()).unwrap();
+    let running = call(&session, 1);
+    notify(&session, 1, "a").unwrap();
+    let cursor = read(&fleet, &running).last_id();
+    let look_up = |index: usize| find(&fleet.benches[index], id_of_session, principal.as_deref()).unwrap().unwrap();
+    let view = look_up(1);
+    let reader = resume(&view, &cursor);
+    read(&fleet, &reader);
+    fleet.benches[0].engine.drain(Drain::after(10));
+    respond(&session, 1).unwrap();
+    pass(&fleet, 1_000);
+    drop((running, reader));
+    pass(&fleet, 1_000);
+    view.offer_adoption(wake(), 0);
+    let waiting = relay(&view, &tool_call(2));
+    let (owner, served) = go_on(&view, NEW);
+    assert_eq!(served, ["tools/call 2"]);
+    let elsewhere = resume(&look_up(2), &cursor);
+    read(&fleet, &elsewhere);
+    fleet.take_over(2, id_of_session);
+    assert!(notify(&owner, 2, "b").is_err() || owner.has_ended());
+    pass(&fleet, 1_000);
+    drop(waiting);
+}
+
+#[test]
+fn no_line_of_the_log_has_the_id_of_a_session() {
+    const ID: &str = "an-id-that-nobody-else-may-know";
+    let name = session_name(ID);
+    let lines = (0..10).find_map(|_| {
+        let dispatch = tracing::Dispatch::new(Capturing::default());
+        tracing::dispatcher::with_default(&dispatch, || live(ID));
+        let lines = std::mem::take(&mut *dispatch.downcast_ref::<Capturing>().unwrap().0.lock().unwrap());
+        assert!(lines.iter().all(|line| !line.contains(ID)), "R-S7: {lines:#?}");
+        let has = |said: &str| lines.iter().any(|line| line.contains(&*name) && line.contains(said));
+        let said = ["session opened", "session of another process served", "session adopted", "has the session"];
+        said.into_iter().all(has).then_some(lines)
+    });
+    assert!(lines.is_some(), "it is said what happened, and to which session");
 }

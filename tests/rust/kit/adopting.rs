@@ -23,7 +23,7 @@ pub(crate) fn admit(session: &SessionHandle, body: &Value) -> Result<Admission, 
         method: "POST",
         accept: Some("application/json, text/event-stream"),
         content_type: Some("application/json"),
-        session_id: Some("s"),
+        session_id: Some(session.id()),
         ..Head::default()
     };
     session.admit(&Request { head, asker: ALICE, body: body.as_bytes() }, &Terms::default())

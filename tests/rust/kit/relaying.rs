@@ -60,13 +60,13 @@ pub(crate) fn find(fleet: &Fleet, index: usize) -> SessionHandle {
     find_as(fleet, index, ALICE).expect("it is alice's")
 }
 
-fn request<'a>(method: &'a str, body: &'a [u8]) -> Request<'a> {
+fn request<'a>(session: &'a SessionHandle, method: &'a str, body: &'a [u8]) -> Request<'a> {
     let head = Head {
         method,
         accept: Some("application/json, text/event-stream"),
         content_type: Some("application/json"),
         protocol_version: Some("2025-11-25"),
-        session_id: Some("s"),
+        session_id: Some(session.id()),
         last_event_id: None,
     };
     Request { head, asker: ALICE, body }
@@ -98,13 +98,14 @@ pub(crate) fn try_relay(session: &SessionHandle, body: &Value) -> Result<Connect
 /// As [`relay`], with an answer in JSON.
 pub(crate) fn relay_json(session: &SessionHandle, body: &Value) -> Connection {
     let relayed = relayed(RelayedMethod::Post, body);
-    let admission = session.admit(&request("POST", relayed.body()), &Terms::default()).expect("it is admitted");
+    let admission =
+        session.admit(&request(session, "POST", relayed.body()), &Terms::default()).expect("it is admitted");
     session.relay_json(&admission, relayed.clone(), Arc::new(NoWake), 0).expect("the session is elsewhere")
 }
 
 fn relay_by(session: &SessionHandle, method: RelayedMethod, body: &Value) -> Result<Connection, Refusal> {
     let relayed = relayed(method, body);
-    let admission = session.admit(&request(method.as_str(), relayed.body()), &Terms::default())?;
+    let admission = session.admit(&request(session, method.as_str(), relayed.body()), &Terms::default())?;
     session.relay(&admission, relayed.clone(), Arc::new(NoWake), 0)
 }
 
