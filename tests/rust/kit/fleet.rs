@@ -176,7 +176,7 @@ impl Fleet {
 
     /// What the store keeps of alice's session.
     pub(crate) fn record(&self, id: &str) -> SessionRecord {
-        let attach = Attach { principal: ALICE.principal().map(Into::into), ..Attach::default() };
+        let attach = Attach { principal: ALICE.principal(), ..Attach::default() };
         self.post(0, &session_name(id), &attach).session.expect("it is there")
     }
 
