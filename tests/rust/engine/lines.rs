@@ -22,9 +22,9 @@ thread_local! {
     static IS_FORWARDING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Calls a session for each line.
+/// Does something for each line.
 struct Forwarding {
-    call: Box<dyn Fn() + Send + Sync>,
+    call: Box<dyn Fn(&Event<'_>) + Send + Sync>,
     sent: Mutex<usize>,
 }
 
@@ -33,10 +33,10 @@ impl Subscriber for Forwarding {
         true
     }
 
-    fn event(&self, _: &Event<'_>) {
+    fn event(&self, event: &Event<'_>) {
         // What it sends has lines of its own.
         if !IS_FORWARDING.replace(true) {
-            (self.call)();
+            (self.call)(event);
             *self.sent.lock().unwrap() += 1;
             IS_FORWARDING.set(false);
         }
@@ -58,7 +58,7 @@ fn lines_sent() -> usize {
     let session = bench.session("s", NEW);
     let client = session.clone();
     lines_of(
-        move || assert!(broadcast(&client, "log").is_ok()),
+        move |_: &Event<'_>| assert!(broadcast(&client, "log").is_ok()),
         || {
             // Lines for a large event, for a resume, and for connections that end.
             let first = call(&session, 1);
@@ -73,7 +73,7 @@ fn lines_sent() -> usize {
 }
 
 /// How many lines there are of what is done. `call` is called for each.
-fn lines_of(call: impl Fn() + Send + Sync + 'static, done: impl FnOnce()) -> usize {
+fn lines_of(call: impl Fn(&Event<'_>) + Send + Sync + 'static, done: impl FnOnce()) -> usize {
     let dispatch = tracing::Dispatch::new(Forwarding { call: Box::new(call), sent: Mutex::default() });
     tracing::dispatcher::with_default(&dispatch, done);
     *dispatch.downcast_ref::<Forwarding>().unwrap().sent.lock().unwrap()
@@ -99,7 +99,7 @@ fn lines_of_what_cannot_be_read() -> usize {
         view.relay(&admitted(&tool_call(2).to_string()), relayed, Arc::new(NoWake), 0).unwrap()
     };
     let called = [view.clone(), session.clone()];
-    let look = move || assert!(called.iter().all(|session| !session.has_ended()));
+    let look = move |_: &Event<'_>| assert!(called.iter().all(|session| !session.has_ended()));
     lines_of(look, || {
         // The session's note and the name of a log.
         let reader = resume(&view, &cursor);
@@ -140,31 +140,13 @@ fn a_subscriber_may_call_a_session_of_which_a_store_cannot_read_all() {
     assert!(tried(lines_of_what_cannot_be_read, 3).is_some(), "it is told");
 }
 
-/// Keeps what is logged.
-#[derive(Default)]
-struct Capturing(Mutex<Vec<String>>);
-
-impl Subscriber for Capturing {
-    fn enabled(&self, _: &Metadata<'_>) -> bool {
-        true
-    }
-
-    fn event(&self, event: &Event<'_>) {
-        let mut line = event.metadata().level().to_string();
-        event.record(&mut |field: &tracing::field::Field, value: &dyn std::fmt::Debug| {
-            line += &format!(" {field}={value:?}");
-        });
-        self.0.lock().unwrap().push(line);
-    }
-
-    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-    fn enter(&self, _: &span::Id) {}
-    fn exit(&self, _: &span::Id) {}
+/// A line, with all that it tells.
+fn text_of(event: &Event<'_>) -> String {
+    let mut line = event.metadata().level().to_string();
+    event.record(&mut |field: &tracing::field::Field, value: &dyn std::fmt::Debug| {
+        line += &format!(" {field}={value:?}");
+    });
+    line
 }
 
 /// The life of a session in three processes: its client comes back elsewhere, its process drains, another one adopts it, and a
@@ -208,9 +190,10 @@ fn no_line_of_the_log_has_the_id_of_a_session() {
     const ID: &str = "an-id-that-nobody-else-may-know";
     let name = session_name(ID);
     let lines = (0..10).find_map(|_| {
-        let dispatch = tracing::Dispatch::new(Capturing::default());
-        tracing::dispatcher::with_default(&dispatch, || live(ID));
-        let lines = std::mem::take(&mut *dispatch.downcast_ref::<Capturing>().unwrap().0.lock().unwrap());
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let keeps = Arc::clone(&lines);
+        lines_of(move |event: &Event<'_>| keeps.lock().unwrap().push(text_of(event)), || live(ID));
+        let lines = std::mem::take(&mut *lines.lock().unwrap());
         assert!(lines.iter().all(|line| !line.contains(ID)), "R-S7: {lines:#?}");
         let has = |said: &str| lines.iter().any(|line| line.contains(&*name) && line.contains(said));
         let said = ["session opened", "session of another process served", "session adopted", "has the session"];
