@@ -25,6 +25,15 @@ use crate::stream::{Drain, Output, Pacing, Seq};
 /// An output with the stream that it belongs to.
 pub type Step = (StreamNonce, Output);
 
+/// Where a request of the server is logged.
+#[derive(Debug)]
+struct Question {
+    nonce: StreamNonce,
+    position: Seq,
+    /// Grows with every message of the session.
+    token: u64,
+}
+
 /// The state of one session.
 #[derive(Debug)]
 pub struct Session {
@@ -41,7 +50,7 @@ pub struct Session {
     streams: BTreeMap<StreamNonce, Box<Stream>>,
     in_flight: HashMap<RequestId, StreamNonce>,
     /// Requests of the server that the client has not answered, and where they are logged.
-    questions: HashMap<RequestId, (StreamNonce, Seq)>,
+    questions: HashMap<RequestId, Question>,
     standalone: Option<StreamNonce>,
     draining: Option<Drain>,
     ended: bool,

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{Session, Step, SynthesizedEnd};
+use super::{Question, Session, Step, SynthesizedEnd};
 use crate::Ms;
 use crate::protocol::{RequestId, StreamNonce, jsonrpc};
 use crate::stream::{EventKind, Input, NewEvent, Refused, Seq};
@@ -112,15 +112,15 @@ impl Session {
             if self.questions.len() >= MAX_QUESTIONS {
                 forgotten = self.forget_question();
             }
-            self.questions.insert(id.clone(), (nonce, position));
+            self.questions.insert(id.clone(), Question { nonce, position, token });
         }
         Ok(forgotten)
     }
 
     /// Forgets the oldest question without an answer.
     fn forget_question(&mut self) -> Option<(StreamNonce, Seq)> {
-        let oldest = self.questions.iter().min_by_key(|(_, (_, position))| *position)?.0.clone();
-        self.questions.remove(&oldest)
+        let oldest = self.questions.iter().min_by_key(|(_, question)| question.token)?.0.clone();
+        self.settle_question(&oldest)
     }
 
     /// The store did not take an event. A response gets `end` in its place (F-59); the positions
@@ -133,10 +133,10 @@ impl Session {
         end: SynthesizedEnd,
         out: &mut Vec<Step>,
     ) {
-        self.questions.retain(|_, (at, position)| {
-            let behind = *at == nonce && *position > seq;
-            let lost = *at == nonce && *position == seq;
-            *position -= u64::from(behind);
+        self.questions.retain(|_, question| {
+            let behind = question.nonce == nonce && question.position > seq;
+            let lost = question.nonce == nonce && question.position == seq;
+            question.position -= u64::from(behind);
             !lost
         });
         let Some(stream) = self.streams.get_mut(&nonce) else { return };
@@ -168,6 +168,6 @@ impl Session {
 
     /// The client answered a request of the server. Returns where that request is logged.
     pub fn settle_question(&mut self, id: &RequestId) -> Option<(StreamNonce, Seq)> {
-        self.questions.remove(id)
+        self.questions.remove(id).map(|question| (question.nonce, question.position))
     }
 }

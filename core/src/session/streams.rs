@@ -82,7 +82,7 @@ impl Session {
     pub fn forget(&mut self, nonce: StreamNonce) {
         if self.streams.get(&nonce).is_some_and(|stream| stream.machine.is_done()) {
             self.streams.remove(&nonce);
-            self.questions.retain(|_, (at, _)| *at != nonce);
+            self.questions.retain(|_, question| question.nonce != nonce);
         }
     }
 
@@ -189,7 +189,7 @@ impl Session {
             if let Some(stream) = self.streams.remove(&nonce) {
                 self.unconfirmed_bytes -= stream.machine.unconfirmed_bytes();
             }
-            self.questions.retain(|_, (at, _)| *at != nonce);
+            self.questions.retain(|_, question| question.nonce != nonce);
         }
     }
 

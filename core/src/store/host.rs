@@ -130,6 +130,12 @@ impl Session {
             }
         }
     }
+
+    /// The log is gone.
+    fn forget(&mut self, nonce: StreamNonce) {
+        self.forget_before(nonce, Seq::MAX);
+        self.ids.remove(&nonce);
+    }
 }
 
 impl HostStore {
@@ -138,7 +144,7 @@ impl HostStore {
         let max_event_bytes = limits.max_event_bytes;
         // What was not refused before the host stored it is not to be refused after it, whatever id it got.
         let largest = max_event_bytes.saturating_add(sse::MAX_FOREIGN_EVENT_ID_LEN);
-        let window = MemoryStore::new(Limits { max_event_bytes: largest, ..limits });
+        let window = MemoryStore::new(Limits { max_event_bytes: largest, ..limits }).keeping_what_goes();
         Self { window, max_event_bytes, state: Mutex::default(), next_number: AtomicU64::new(1) }
     }
 
@@ -212,7 +218,8 @@ impl HostStore {
     }
 
     fn remember(&self, key: &StreamKey, seq: Seq, id: &str) {
-        let low = self.window.known(key).map_or(0, |known| known.page.low);
+        let Some(known) = self.window.known(key) else { return };
+        let low = known.page.low;
         let mut state = self.lock();
         // A session that was dropped meanwhile stays dropped.
         if let Some(session) = state.sessions.get_mut(&key.session) {
@@ -350,8 +357,7 @@ impl EventStore for HostStore {
     fn drop_stream(&self, key: &StreamKey, epoch: Epoch) {
         self.window.drop_stream(key, epoch);
         if let Some(session) = self.lock().sessions.get_mut(&key.session) {
-            session.forget_before(key.nonce, Seq::MAX);
-            session.ids.remove(&key.nonce);
+            session.forget(key.nonce);
         }
     }
 
@@ -374,14 +380,14 @@ impl EventStore for HostStore {
 
     fn sweep(&self, now: Ms) -> Ms {
         let next = self.window.sweep(now);
+        let gone = self.window.take_gone();
         let mut state = self.lock();
-        for (name, session) in &mut state.sessions {
-            let key = |nonce| StreamKey { session: Arc::clone(name), nonce };
-            let gone: Vec<StreamNonce> =
-                session.ids.keys().copied().filter(|nonce| self.window.known(&key(*nonce)).is_none()).collect();
-            for nonce in gone {
-                session.forget_before(nonce, Seq::MAX);
-                session.ids.remove(&nonce);
+        for key in gone {
+            // One that is there again may have ids.
+            if let Some(session) = state.sessions.get_mut(&key.session)
+                && self.window.known(&key).is_none()
+            {
+                session.forget(key.nonce);
             }
         }
         next
@@ -417,5 +423,45 @@ impl OwnIds for HostStore {
 
     fn host(&self) -> Option<&HostStore> {
         Some(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{Complete, Operation, SessionRecord};
+    use crate::stream::Chain;
+
+    struct Nobody;
+
+    impl Complete for Nobody {
+        fn complete(&self, _: &Ticket, _: Outcome) {}
+    }
+
+    #[test]
+    fn ids_go_with_their_log_and_nothing_is_kept_of_either() {
+        let store = HostStore::new(Limits { retention_ms: 100, ..Limits::default() });
+        let to: std::sync::Weak<Nobody> = std::sync::Weak::new();
+        let ticket = Ticket { to, nonce: StreamNonce::NONE, operation: Operation::Append, number: 1 };
+        let epoch = Epoch { number: 1, salt: 1 };
+        store.hold("s", &Hold { epoch, seen: None, record: Some(SessionRecord::default()) }, &ticket);
+        let keys = [1, 2].map(|number| StreamKey { session: "s".into(), nonce: StreamNonce([number; 12]) });
+        store.lock().sessions.insert("s".into(), Session::default());
+        for (key, id) in keys.iter().zip(["a", "b"]) {
+            let chain = Chain::start(&key.nonce.0).0;
+            let append = Append { first: 1, chain_before: chain, chain, ..Append::default() };
+            store.append(Ms(0), key, epoch, &append, &ticket);
+            store.remember(key, 0, id);
+        }
+        let chain = Chain::start(&keys[0].nonce.0).0;
+        let end = Append { first: 1, chain_before: chain, chain, end: Some(Bytes::new()), ..Append::default() };
+        store.append(Ms(0), &keys[0], epoch, &end, &ticket);
+        assert!(store.locate("s", "a").is_some());
+        store.sweep(Ms(100));
+        assert_eq!((store.locate("s", "a"), store.locate("s", "b")), (None, Some((keys[1].nonce, 0))));
+        assert_eq!(store.lock().sessions["s"].ids.len(), 1);
+        assert!(store.window.take_gone().is_empty());
+        store.remember(&keys[0], 0, "late");
+        assert_eq!(store.locate("s", "late"), None, "its log is gone");
     }
 }

@@ -244,7 +244,7 @@ pub struct ReadLimit {
 ///     that a log got a reader and that the session has another owner; those of a store object at which a reader
 ///     [attached](Self::attach) with [`counts`](Attach::counts), that its log was appended to, ended, dropped, or got
 ///     another reader. It may tell too often and late, but not never: where hints can be lost, [`Watch::all_changed`] is
-///     told when they come through again. A message that came to another store object is [told](Watch::posted) to the owner's.
+///     told when they come through again, and when the store may have been set back. A message that came to another store object is [told](Watch::posted) to the owner's.
 /// 14. A session has an inbox. A message that was [posted](Attach::message) waits for its owner, as a log without
 ///     events. Of a [take](Self::take) and a [withdrawal](Self::withdraw) one wins. A message is named by the stream of its
 ///     answer: while that has its log, a second copy of the message changes nothing.
@@ -254,9 +254,10 @@ pub trait EventStore: Send + Sync {
     ///
     /// The messages of the session's inbox are not told, and those that were taken are forgotten where `hold.epoch` is new.
     /// A session that is not there is created with `hold.epoch`, where `hold.seen` is none and there is a record. A session
-    /// that has `hold.epoch` gets the record. One that has the epoch `hold.seen` has `hold.epoch` from now on, and this
-    /// store object is its owner; its logs without an end are told, also where it is asked again. [`StoreError::Gone`]
-    /// where there is no such session, [`StoreError::Fenced`] where it has another epoch.
+    /// that has `hold.epoch` gets the record. One that has the epoch `hold.seen`, or one with a smaller number, has `hold.epoch`
+    /// from now on, and this store object is its owner; its logs without an end are told, also where it is asked again. (Numbers
+    /// grow: only a store that was set back has a smaller one than somebody has seen.) [`StoreError::Gone`] where there is no such
+    /// session, [`StoreError::Fenced`] where it has another epoch.
     fn hold(&self, session: &str, hold: &Hold, ticket: &Ticket) -> Answer<Vec<RunningLog>>;
 
     /// Writes to a log: creates it, adds events at its end, ends it, all at once or not at all.

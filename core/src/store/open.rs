@@ -13,7 +13,8 @@ use super::SqliteStore;
 use super::{EncryptionKey, EventStore, Limits, MemoryStore, SealedStore};
 use crate::ErrorCode;
 
-/// What a durable store promises when it says that an event is stored.
+/// What a durable store promises when it says that an event is stored. Who has a session or a message, and that a session has
+/// ended, survives a power failure with either.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
     /// It survives the end of the process, however that comes. A power failure may take the last ones.

@@ -43,9 +43,16 @@ pub struct Hold {
     pub epoch: Epoch,
     /// The epoch that is replaced. With none the session is new, or has `epoch` already.
     pub seen: Option<Epoch>,
-    /// What is kept of a session that is new, or has `epoch` already. With none that stays as it is. A session that is taken
-    /// over keeps the record that it has.
+    /// What is kept of the session from now on. With none that stays as it is.
     pub record: Option<SessionRecord>,
+}
+
+impl Hold {
+    /// Whether it takes the session from the owner with this epoch: from the one that was seen, or from one before that, which
+    /// only a store has that was set back.
+    pub fn replaces(&self, epoch: Epoch) -> bool {
+        self.seen.is_some_and(|seen| seen == epoch || epoch.number < seen.number)
+    }
 }
 
 /// A log without an end.

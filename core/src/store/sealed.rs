@@ -65,6 +65,9 @@ impl fmt::Debug for SealedStore {
 }
 
 /// Opens what comes back. Late outcomes pass through it on their way to who asked.
+///
+/// What cannot be read of one log or message, where others are told with it, is told as empty (I9). Who asked says so in the
+/// log: what is answered at once is answered under its lock, and a subscriber may call it.
 struct Opening {
     ciphers: Vec<XChaCha20Poly1305>,
     asked: Mutex<Asked>,
@@ -146,9 +149,7 @@ impl Opening {
     fn attached(&self, key: &StreamKey, attached: Result<Attached, StoreError>) -> Result<Attached, StoreError> {
         let mut attached = attached?;
         if let Some(SessionRecord { note, .. }) = attached.session.as_mut().filter(|record| !record.note.is_empty()) {
-            let key = session_key(&key.session, None);
-            let opened = self.open(&key, Place::Note, note);
-            *note = readable(&key, "the note of a session", opened.map(Bytes::from));
+            *note = self.open(&session_key(&key.session, None), Place::Note, note).unwrap_or_default().into();
         }
         if let Some(log) = &mut attached.log {
             log.about = self.open(key, Place::About, &log.about)?.into();
@@ -165,13 +166,11 @@ impl Opening {
         let mut held = held?;
         for RunningLog { nonce, about, .. } in &mut held {
             let key = StreamKey { session: Arc::clone(session), nonce: *nonce };
-            let opened = self.open(&key, Place::About, about);
-            *about = readable(&key, "what a log was created with", opened.map(Bytes::from));
+            *about = self.open(&key, Place::About, about).unwrap_or_default().into();
         }
         Ok(held)
     }
 
-    /// Its owner ends the log of an empty message.
     fn taken(&self, session: &Arc<str>, taken: Result<Vec<Mail>, StoreError>) -> Result<Vec<Mail>, StoreError> {
         let mut taken = taken?;
         for Mail { nonce, message, .. } in &mut taken {
@@ -180,7 +179,7 @@ impl Opening {
             let opened = self.open(&key, Place::About, about).and_then(|about| {
                 Ok(Message { about: about.into(), body: self.open(&key, Place::Message, body)?.into() })
             });
-            *message = readable(&key, "a message", opened);
+            *message = opened.unwrap_or_default();
         }
         Ok(taken)
     }
@@ -233,15 +232,6 @@ impl Complete for Opening {
             other @ (Outcome::Done(_) | Outcome::Withdrawn(_)) => other,
         });
     }
-}
-
-/// What cannot be read is told as empty: it is of one log, and others are told with it (I9).
-fn readable<T: Default>(key: &StreamKey, what: &str, opened: Result<T, StoreError>) -> T {
-    opened.unwrap_or_else(|error| {
-        let (session, stream) = (&key.session, key.nonce.hex());
-        tracing::error!(target: "tailrope", %session, stream, %error, "{what} cannot be read");
-        T::default()
-    })
 }
 
 /// A secret for another use than encryption.

@@ -247,6 +247,21 @@ fn o5_nobody_is_told_to_ask_again_for_what_may_run() {
 }
 
 #[test]
+fn o5_nobody_is_told_that_a_message_did_not_come_of_which_nothing_is_left() {
+    let fleet = fleet(2);
+    let session = open(&fleet, NEW);
+    fleet.nodes[1].is_unheard.store(true, Ordering::SeqCst);
+    let connection = relay(&find(&fleet, 1), &initialized());
+    fleet.settle();
+    assert_eq!(serve(&session), ["notifications/initialized"]);
+    fleet.nodes[1].refuses.store(true, Ordering::SeqCst);
+    fleet.nodes[1].is_unheard.store(false, Ordering::SeqCst);
+    pass(&fleet, 3 * LOST_MS);
+    let poll = connection.poll(1 << 10);
+    assert_eq!(poll.head.map(|head| head.status), Some(504), "{}", poll.text());
+}
+
+#[test]
 fn a_message_that_the_store_never_takes_ends_no_session() {
     let fleet = fleet(2);
     let session = open(&fleet, NEW);

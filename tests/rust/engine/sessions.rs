@@ -301,11 +301,11 @@ fn i7_a_cancellation_names_exactly_one_request() {
 fn i11_questions_without_an_answer_are_remembered_up_to_a_bound() {
     let mut session = Session::new(Ms(0), None, Pacing::default());
     let (nonce, _) = session.standalone_or(Ms(0), StreamNonce([1; 12]), &mut Vec::new());
-    for number in 0..5_000 {
+    for (number, token) in (0..5_000).zip(1..) {
         let question = RequestId::integer(number);
         let mut steps = Vec::new();
         let payload = bytes::Bytes::from_static(b"{}");
-        session.publish(Ms(0), nonce, OutgoingKind::Request, Some(&question), payload, 1, &mut steps).unwrap();
+        session.publish(Ms(0), nonce, OutgoingKind::Request, Some(&question), payload, token, &mut steps).unwrap();
         session.handle(Ms(0), nonce, Input::Appended, &mut steps).unwrap();
     }
     let mut is_known = |number| session.settle_question(&RequestId::integer(number)).is_some();
@@ -328,6 +328,29 @@ fn i11_forgotten_questions_leave_the_log_like_other_events() {
     let frames = bench.read(&resume(&session, &cursor)).frames();
     let news = frames.iter().filter(|frame| frame.get("is") == Some(&json!("news"))).count();
     assert_eq!(news, 2_000 - 1_024, "only the questions that are remembered hold room");
+}
+
+#[test]
+fn i11_the_oldest_question_is_forgotten_first_wherever_it_was_asked() {
+    let limits = Limits { max_events_per_stream: 100, ..Limits::default() };
+    let bench = Bench::new(Options { limits, ..Options::default() });
+    let session = bench.session("s", NEW);
+    let cursors: Vec<String> = (1..3).map(|number| bench.read(&call(&session, number)).last_id()).collect();
+    for _ in 0..50 {
+        notify(&session, 1, "news").unwrap();
+    }
+    ask(&session, 1, "first").unwrap();
+    ask(&session, 2, "second").unwrap();
+    let others = call(&session, 3);
+    for number in 0..1_023 {
+        ask(&session, 3, &format!("question {number}")).unwrap();
+    }
+    drop(others);
+    for number in (1..3).flat_map(|number| [number; 200]) {
+        notify(&session, number, "news").unwrap();
+    }
+    let is_there = |cursor: &String| bench.read(&resume(&session, cursor)).text.contains("roots/list");
+    assert_eq!((is_there(&cursors[0]), is_there(&cursors[1])), (false, true));
 }
 
 #[test]

@@ -4,12 +4,14 @@ use std::sync::atomic::Ordering;
 
 use serde_json::json;
 use tailrope_core::engine::{Options, SessionHandle};
+use tailrope_core::store::Epoch;
 use tailrope_core::stream::CloseReason;
 
+use crate::kit::adopting::{begin as begin_session, go_on, offer};
 use crate::kit::common::{NEW, call, id, notify, read_now, respond, resume};
 use crate::kit::fleet::Fleet;
 use crate::kit::processes::events;
-use crate::kit::relaying::{find, initialized, open, pass, read, relay, relay_delete, serve};
+use crate::kit::relaying::{find, initialized, open, pass, read, relay, relay_delete, serve, tool_call};
 
 /// As long as an owner has to begin, in milliseconds.
 const LOST_MS: u64 = 2_000;
@@ -139,4 +141,98 @@ fn o4_a_message_whose_number_was_given_before_is_told_where_its_take_was_lost() 
     fleet.nodes[0].holds_takes.store(false, Ordering::SeqCst);
     pass(&fleet, 1_000);
     assert_eq!(serve(&session), ["notifications/initialized"]);
+}
+
+/// A session that the second process has adopted, with a call there where its client is after the first event, and the epoch of
+/// the owner that is gone.
+fn adopted(fleet: &Fleet) -> (SessionHandle, String, Epoch) {
+    let session = begin_session(fleet, NEW);
+    let before = fleet.epoch("s");
+    call(&session, 7);
+    notify(&session, 7, "a").unwrap();
+    [&fleet.nodes[0].is_deaf, &fleet.nodes[0].fails].iter().for_each(|flag| flag.store(true, Ordering::SeqCst));
+    fleet.lose(0);
+    let (view, _) = offer(fleet, 1);
+    drop(relay(&view, &initialized()));
+    let (owner, _) = go_on(&view, NEW);
+    fleet.settle();
+    assert!(fleet.epoch("s").number > before.number);
+    let cursor = begin(fleet, &owner);
+    (owner, cursor, before)
+}
+
+#[test]
+fn o1_an_owner_whose_hold_the_store_lost_has_its_session_again() {
+    type Finds = fn(&Fleet, &SessionHandle, &str);
+    let ways: [(&str, Finds); 3] = [
+        ("it is told", |fleet, _, _| fleet.disturb()),
+        ("it writes", |_, owner, _| assert!(notify(owner, 1, "b").is_ok())),
+        ("somebody reads", |fleet, owner, cursor| drop(read(fleet, &resume(owner, cursor)))),
+    ];
+    for (way, finds) in ways {
+        let fleet = Fleet::with(3, Options { owner_lost_ms: LOST_MS, ..Options::default() });
+        let (owner, cursor, before) = adopted(&fleet);
+        let epoch = fleet.epoch("s");
+        fleet.forget_owner(0, "s", before);
+        finds(&fleet, &owner, &cursor);
+        pass(&fleet, 1_000);
+        assert_eq!(fleet.epoch("s"), epoch, "{way}");
+        respond(&owner, 1).unwrap();
+        let reader = resume(&find(&fleet, 2), &cursor);
+        let got = read(&fleet, &reader);
+        assert_eq!(events(&got).last().unwrap()["is"], json!({"result": 1}), "{way}: {}", got.text);
+        let stats = fleet.benches[1].engine.stats();
+        assert_eq!((stats.sessions_taken_over, stats.logs_lost, owner.has_ended()), (0, 0, false), "{way}");
+    }
+}
+
+#[test]
+fn o1_an_owner_that_the_store_forgot_takes_what_came_for_it() {
+    let fleet = Fleet::with(3, Options { owner_lost_ms: LOST_MS, ..Options::default() });
+    let (owner, _, before) = adopted(&fleet);
+    fleet.nodes[1].is_deaf.store(true, Ordering::SeqCst);
+    let connection = relay(&find(&fleet, 2), &tool_call(2));
+    fleet.settle();
+    fleet.forget_owner(0, "s", before);
+    // It looks without a hint.
+    fleet.benches[1].advance(300_000);
+    assert_eq!(serve(&owner), [""; 0], "it is not its owner's");
+    (0..2).for_each(|_| fleet.benches[1].advance(500));
+    assert_eq!(serve(&owner), ["tools/call 2"]);
+    respond(&owner, 2).unwrap();
+    let got = read(&fleet, &connection);
+    assert_eq!(events(&got), [json!({"event": 1, "is": {"result": 2}})], "{}", got.text);
+}
+
+#[test]
+fn o1_an_owner_that_the_store_forgot_yields_to_one_that_came_since() {
+    let ways: [fn(&Fleet, &SessionHandle); 2] = [|fleet, _| fleet.disturb(), |_, owner| drop(notify(owner, 1, "b"))];
+    for way in ways {
+        let fleet = Fleet::with(3, Options { owner_lost_ms: LOST_MS, ..Options::default() });
+        let (owner, _, before) = adopted(&fleet);
+        let number = fleet.epoch("s").number;
+        fleet.forget_owner(0, "s", before);
+        fleet.take_over(2, "s");
+        let epoch = fleet.epoch("s");
+        assert_eq!(epoch.number, number, "two have drawn one number");
+        way(&fleet, &owner);
+        pass(&fleet, 1_000);
+        assert_eq!((fleet.epoch("s"), owner.has_ended()), (epoch, true));
+        assert_eq!(fleet.benches[1].engine.stats().sessions_taken_over, 1);
+    }
+}
+
+#[test]
+fn o1_what_the_store_lost_of_a_sessions_record_is_written_again() {
+    let fleet = fleet();
+    let session = open(&fleet, NEW);
+    let cursor = begin(&fleet, &session);
+    let found = fleet.record("s");
+    fleet.forget_record("s");
+    assert_ne!(fleet.record("s"), found);
+    fleet.disturb();
+    assert_eq!(fleet.record("s"), found);
+    respond(&session, 1).unwrap();
+    let there = resume(&find(&fleet, 1), &cursor);
+    assert_eq!(events(&read(&fleet, &there)), [json!({"event": 2, "is": {"result": 1}})]);
 }

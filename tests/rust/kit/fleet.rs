@@ -11,11 +11,12 @@ use tailrope_core::engine::Options;
 use tailrope_core::protocol::StreamNonce;
 use tailrope_core::store::{
     Answer, Append, Attach, Attached, Epoch, EventStore, Hold, Limits, LogPage, Mail, MemoryStore, Operation, Outcome,
-    Owner, ReadLimit, RunningLog, StoreError, StreamKey, Ticket, Usage, Watcher, Watchers, session_name,
+    Owner, ReadLimit, RunningLog, SessionRecord, StoreError, StreamKey, Ticket, Usage, Watcher, Watchers, session_name,
 };
 use tailrope_core::stream::Seq;
 
 use crate::kit::common::{Bench, SECRET};
+use crate::kit::relaying::ALICE;
 
 /// What a store object is told of.
 #[derive(Debug)]
@@ -163,6 +164,27 @@ impl Fleet {
         let (_, seen) = self.hub.known.lock().unwrap().owners[&name];
         let hold = Hold { epoch: Epoch { number: seen.number + 1, salt: 7 }, seen: Some(seen), record: None };
         assert!(matches!(self.nodes[index].hold(&name, &hold, &nobody()), Answer::Now(Ok(_))));
+    }
+
+    /// The store forgets that the session has another owner than this process once was.
+    pub(crate) fn forget_owner(&self, index: usize, id: &str, epoch: Epoch) {
+        let name = session_name(id);
+        let hold = Hold { epoch, seen: Some(self.epoch(id)), record: None };
+        assert!(matches!(self.hub.memory.hold(&name, &hold, &nobody()), Answer::Now(Ok(_))));
+        self.hub.known.lock().unwrap().owners.insert(name, (index, epoch));
+    }
+
+    /// What the store keeps of alice's session.
+    pub(crate) fn record(&self, id: &str) -> SessionRecord {
+        let attach = Attach { principal: ALICE.principal(), ..Attach::default() };
+        self.post(0, &session_name(id), &attach).session.expect("it is there")
+    }
+
+    /// The store forgets what changed in that since the session began.
+    pub(crate) fn forget_record(&self, id: &str) {
+        let record = Some(SessionRecord { principal: self.record(id).principal, ..SessionRecord::default() });
+        let hold = Hold { epoch: self.epoch(id), seen: None, record };
+        assert!(matches!(self.hub.memory.hold(&session_name(id), &hold, &nobody()), Answer::Now(Ok(_))));
     }
 
     pub(crate) fn usage(&self) -> Usage {

@@ -1,7 +1,7 @@
 //! When the owner of a session counts as gone: only what was seen of it in looks that had an answer says so (O14).
 
 use tailrope_core::Ms;
-use tailrope_core::store::Sightings;
+use tailrope_core::store::{Sightings, beat_ms};
 
 const LOST: u64 = 10_000;
 
@@ -23,6 +23,14 @@ fn o14_a_pause_of_any_length_counts_for_one_look() {
     assert!(sightings.saw("a", Some(7), Ms(3_600_000)) < LOST / 2);
     assert!(sightings.saw("a", Some(7), Ms(7_200_000)) < LOST);
     assert_eq!(sightings.saw("a", Some(8), Ms(7_200_001)), 0);
+}
+
+#[test]
+fn o14_an_owner_that_would_wait_long_for_others_is_not_lost_to_one_that_waits_less() {
+    let mut sightings = Sightings::new(LOST);
+    let pause_ms = beat_ms(100 * LOST);
+    let unseen = (0..20 * LOST).step_by(500).map(|at| sightings.saw("a", Some(at / pause_ms), Ms(at))).max();
+    assert!(unseen < Some(LOST), "O14 (R-S6): {unseen:?}");
 }
 
 #[test]

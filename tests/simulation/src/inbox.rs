@@ -117,10 +117,11 @@ impl Sea {
     pub(crate) fn take(&mut self, session: &str, epoch: Epoch, after: u64) -> Result<Vec<Mail>, StoreError> {
         let now = self.now;
         let known = self.sessions.get_mut(session).ok_or(StoreError::Gone)?;
-        if known.epoch != epoch {
+        if known.held.epoch != epoch {
             self.count("takes fenced");
             return Err(StoreError::Fenced);
         }
+        assert!(!known.is_written_by_two(), "two owners with one number write");
         let posts = &mut known.inbox.0;
         for (post, _) in posts.iter_mut().zip(1..=after).filter(|(post, _)| post.is_told()) {
             post.forgotten = Some(now);

@@ -54,18 +54,21 @@ impl Sea {
             }
             is_kept
         });
+        let owner = known.held.owner;
+        let mut lost_holds = 0;
         if by % 4 == 1 {
+            lost_holds = u64::from(known.set_back_to(time));
             let again = known.inbox.set_back_to(time);
             lost.extend(again.iter().filter_map(|nonce| Some(known.logs.get(nonce)?.name.clone())));
         }
         known.inbox.retain(&known.logs);
-        let owner = known.owner;
         self.set_back.insert(name);
         self.owners.set_back(owner, by % 5, self.now);
         self.count(
             ["logs lost by the store", "sessions set back", "logs set back", "logs set back"][(by % 4) as usize],
         );
         *self.coverage.entry("ends lost by the store").or_default() += lost_ends;
+        *self.coverage.entry("holds lost by the store").or_default() += lost_holds;
         for stream in lost {
             self.gone(session, Some(stream), Why::StoreLost);
         }

@@ -26,23 +26,60 @@ pub(crate) const MESSAGE: &str = "message";
 /// What wall clocks show at the beginning.
 const WALL_MS: u64 = 1 << 40;
 
-pub(crate) struct Session {
+/// Whose a session is, and what is kept of it.
+#[derive(Clone)]
+pub(crate) struct Held {
     record: SessionRecord,
     pub(crate) epoch: Epoch,
     pub(crate) owner: usize,
     is_released: bool,
+}
+
+pub(crate) struct Session {
+    pub(crate) held: Held,
+    /// What that was before, and until when.
+    before: Vec<(Ms, Held)>,
     /// It may be taken over: its owner let it go, or did something wrong and was seen to give no sign.
     is_left: bool,
-    /// It was taken over when it might be.
-    is_inherited: bool,
+    /// The store objects that owned it and do not know yet that it was taken from them, when it might be.
+    robbed: BTreeSet<usize>,
+    /// Those that own it and were forgotten by the store. Nobody has taken it since.
+    forgotten: BTreeSet<usize>,
+    /// The salt with which each number has written since the store was set back last.
+    written: BTreeMap<u64, u64>,
     pub(crate) logs: BTreeMap<[u8; 12], Log>,
     pub(crate) inbox: Inbox,
 }
 
 impl Session {
+    fn set(&mut self, now: Ms, held: Held) {
+        let before = std::mem::replace(&mut self.held, held);
+        self.before.push((now, before));
+    }
+
+    /// The store forgets what was done after this time. Whether it had another owner then.
+    pub(crate) fn set_back_to(&mut self, time: Ms) -> bool {
+        self.written.clear();
+        let kept = self.before.iter().take_while(|(until, _)| *until <= time).count();
+        let Some((_, held)) = self.before.get(kept).cloned() else { return false };
+        let lost = self.before.drain(kept..).map(|(_, held)| held);
+        let lost = lost.chain([std::mem::replace(&mut self.held, held)]);
+        let later: Vec<usize> =
+            lost.filter(|lost| lost.epoch.number > self.held.epoch.number).map(|lost| lost.owner).collect();
+        self.is_left |= !later.is_empty();
+        self.forgotten.extend(&later);
+        !later.is_empty()
+    }
+
+    /// Something is written with the session's epoch. Whether another one of the same number has written before.
+    pub(crate) fn is_written_by_two(&mut self) -> bool {
+        let Epoch { number, salt } = self.held.epoch;
+        *self.written.entry(number).or_insert(salt) != salt
+    }
+
     /// The store object of its owner; none of one that was let go.
     pub(crate) fn owner(&self) -> Option<usize> {
-        (!self.is_released).then_some(self.owner)
+        (!self.held.is_released).then_some(self.held.owner)
     }
 }
 
@@ -130,14 +167,15 @@ impl Sea {
         *self.coverage.entry(what).or_default() += 1;
     }
 
-    /// Whether a session, by the test's name for it, was taken over when it might be.
-    pub(crate) fn is_inherited(&self, session: &str) -> bool {
-        self.sessions.get(&session_name(session)).is_some_and(|known| known.is_inherited)
+    /// Whether a session, by the test's name for it, was taken from this process when it might be.
+    pub(crate) fn is_inherited(&self, session: &str, owner: usize) -> bool {
+        self.sessions.get(&session_name(session)).is_some_and(|known| known.robbed.contains(&owner))
     }
 
-    /// Whether this process has the session.
+    /// Whether this process has the session, also where the store forgot that.
     pub(crate) fn is_owned_by(&self, session: &str, owner: usize) -> bool {
-        self.sessions.get(&session_name(session)).is_some_and(|known| known.owner == owner)
+        let known = self.sessions.get(&session_name(session));
+        known.is_some_and(|known| known.held.owner == owner || known.forgotten.contains(&owner))
     }
 
     /// Whether the store has lost anything of a session, by the test's name for it.
@@ -166,7 +204,7 @@ impl Sea {
     pub(crate) fn is_closed_at(&self, session: &str, stream: &str, observer: usize, came: u64) -> bool {
         self.sessions.get(&session_name(session)).is_some_and(|known| {
             let log = known.logs.values().find(|log| log.name == stream);
-            known.owner != observer && log.is_some_and(|log| log.is_closed_at(observer, came))
+            known.held.owner != observer && log.is_some_and(|log| log.is_closed_at(observer, came))
         })
     }
 
@@ -176,7 +214,7 @@ impl Sea {
 
     /// Whether the session has this epoch.
     fn has_epoch(&self, session: &str, epoch: Epoch) -> bool {
-        self.sessions.get(session).is_some_and(|known| known.epoch == epoch)
+        self.sessions.get(session).is_some_and(|known| known.held.epoch == epoch)
     }
 
     /// A session has an id.
@@ -230,8 +268,10 @@ impl Sea {
             | Operation::DropSession(epoch)
                 if !self.has_epoch(&key.session, *epoch) => {}
             Operation::Release(_) => {
+                let now = self.now;
                 if let Some(known) = self.sessions.get_mut(&key.session) {
-                    (known.is_released, known.is_left) = (true, true);
+                    known.set(now, Held { is_released: true, ..known.held.clone() });
+                    known.is_left = true;
                 }
             }
             Operation::Settle(_, seq) => {
@@ -269,28 +309,29 @@ impl Sea {
                 return Err(StoreError::Gone);
             }
             let record = record.clone().filter(|_| seen.is_none()).ok_or(StoreError::Gone)?;
-            let (epoch, is_released, is_left, is_inherited) = (*epoch, false, false, false);
-            let (logs, inbox) = Default::default();
-            let new = Session { record, epoch, owner, is_released, is_left, is_inherited, logs, inbox };
+            let held = Held { record, epoch: *epoch, owner, is_released: false };
+            let (before, is_left, robbed, forgotten, written, logs, inbox) = Default::default();
+            let new = Session { held, before, is_left, robbed, forgotten, written, logs, inbox };
             self.sessions.insert(Arc::clone(&key.session), new);
             return Ok(Vec::new());
         };
-        let is_same = known.epoch == *epoch;
-        if !is_same && *seen != Some(known.epoch) {
+        let is_same = known.held.epoch == *epoch;
+        if !is_same && !hold.replaces(known.held.epoch) {
             self.count(if seen.is_some() { "heirs that came second" } else { "owners that came back" });
             return Err(StoreError::Fenced);
         }
-        if let Some(record) = record {
-            known.record = record.clone();
-        }
+        let is_again = !is_same && *seen == Some(*epoch);
         let is_left = known.is_left && !is_same;
-        known.is_inherited |= is_left;
         // Nobody's, once it is let go.
         let before: BTreeSet<usize> = known.owner().into_iter().collect();
         if !is_same {
             known.inbox.has_new_owner(now);
+            let robbed = std::mem::take(&mut known.forgotten).into_iter().chain([known.held.owner]);
+            known.robbed.extend(robbed.filter(|_| is_left));
         }
-        (known.epoch, known.owner, known.is_released) = (*epoch, owner, false);
+        known.robbed.remove(&owner);
+        let record = record.as_ref().unwrap_or(&known.held.record).clone();
+        known.set(now, Held { record, epoch: *epoch, owner, is_released: false });
         // Who saw that its owner gave no sign may be about to take it, also when the owner is back by now.
         known.is_left &= is_same;
         if seen.is_none() {
@@ -304,7 +345,7 @@ impl Sea {
             })
             .unzip();
         if !is_same {
-            self.count("sessions taken over");
+            self.count(if is_again { "sessions that their owners have again" } else { "sessions taken over" });
         }
         self.changed(owner, &News::Session(Arc::clone(&key.session)), &before);
         // Whose owner has done nothing wrong has no end but its own.
@@ -318,10 +359,11 @@ impl Sea {
         let Append { first, events, chain, about, end, paced, .. } = append;
         let (now, wall, max) = (self.now, self.wall(owner), self.max_events);
         let known = self.sessions.get_mut(&key.session).ok_or(StoreError::Gone)?;
-        if known.epoch != epoch {
+        if known.held.epoch != epoch {
             self.count("appends fenced");
             return Err(StoreError::Fenced);
         }
+        assert!(!known.is_written_by_two(), "two owners with one number write");
         if *first == 1 {
             known.logs.entry(key.nonce.0).or_insert_with(|| Log::new(key, about, now));
         }
@@ -387,14 +429,14 @@ impl Sea {
     fn owner(&mut self, observer: usize, session: &str) -> Option<Owner> {
         let now = self.now;
         let known = self.sessions.get_mut(session)?;
-        let epoch = known.epoch;
-        if known.is_released {
+        let epoch = known.held.epoch;
+        if known.held.is_released {
             return Some(Owner { epoch, unseen_ms: u64::MAX });
         }
-        if known.owner == observer {
+        if known.held.owner == observer {
             return None;
         }
-        let look = self.owners.look(observer, known.owner, now);
+        let look = self.owners.look(observer, known.held.owner, now);
         // An owner that has done nothing wrong is not to be taken for lost.
         known.is_left |= look.is_lost && look.has_failed;
         if look.is_spared && known.logs.values().any(|log| !log.is_finished()) {
@@ -405,14 +447,14 @@ impl Sea {
 
     fn attach(&mut self, observer: usize, key: &StreamKey, attach: &Attach) -> Result<Attached, StoreError> {
         let Some(known) = self.sessions.get(&key.session) else { return Ok(Attached::default()) };
-        if !attach.finds(known.record.principal.as_deref()) {
+        if !attach.finds(known.held.record.principal.as_deref()) {
             return Ok(Attached { is_foreign: true, ..Attached::default() });
         }
         if let Some(message) = attach.message.as_ref().filter(|_| attach.stream.is_some()) {
             self.post(observer, key, message)?;
         }
         let Some(known) = self.sessions.get_mut(&key.session) else { return Ok(Attached::default()) };
-        let session = Some(known.record.clone());
+        let session = Some(known.held.record.clone());
         let log = attach.stream.and_then(|nonce| known.logs.get_mut(&nonce.0));
         let log = log.filter(|log| attach.counts && attach.fits(log.head(), log.tag_at(attach.after)));
         if let Some(log) = log {
@@ -464,7 +506,7 @@ impl Sea {
         for key in keys {
             self.forget(owner, &key, Why::Ended);
         }
-        if self.sessions.remove(session).is_some_and(|known| known.epoch.number > 1) {
+        if self.sessions.remove(session).is_some_and(|known| known.held.epoch.number > 1) {
             let until = self.wall(owner) + self.max_age_ms;
             self.taken.insert(Arc::clone(session), until);
         }

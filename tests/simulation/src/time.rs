@@ -145,8 +145,8 @@ impl World {
     pub(crate) fn note_fenced(&mut self) {
         for at in 0..self.sessions.len() {
             let Session { name, home, is_fenced, .. } = &self.sessions[at];
-            let has_ended = home.as_ref().is_some_and(|(_, handle)| handle.has_ended());
-            if has_ended && !is_fenced && self.sea().is_inherited(name) {
+            let ended = home.as_ref().filter(|(_, handle)| !is_fenced && handle.has_ended());
+            if ended.is_some_and(|(node, _)| self.sea().is_inherited(name, self.nodes[*node].store.owner)) {
                 self.sessions[at].is_fenced = true;
                 self.count("sessions that ended because another process has them");
                 self.permit_ends(at, Why::OwnerLost);

@@ -12,7 +12,7 @@ const SCHEDULES: u64 = ENOUGH;
 const ENOUGH: u64 = 5_000;
 
 /// What schedules have to reach: a simulation that does not get there tests nothing.
-const REACHED: [&str; 79] = [
+const REACHED: [&str; 81] = [
     "adoptions that a host refused",
     "answers_unasked",
     "answers relayed",
@@ -44,6 +44,7 @@ const REACHED: [&str; 79] = [
     "failures told to a later sender",
     "gaps seen",
     "heirs that came second",
+    "holds lost by the store",
     "logs ended by heirs",
     "logs expired",
     "logs lost by the store",
@@ -83,6 +84,7 @@ const REACHED: [&str; 79] = [
     "sessions ended",
     "sessions ended from elsewhere",
     "sessions set back",
+    "sessions that their owners have again",
     "sessions taken over",
     "sessions that ended because another process has them",
     "sessions_adopted",

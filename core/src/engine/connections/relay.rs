@@ -103,8 +103,8 @@ impl SessionHandle {
             let relayed = relayed.from_principal(change.state.session.principal());
             let message = Message { about: RequestId::encode_all(&requests).into(), body: relayed.encode() };
             let (message, due) = (Some(message), change.now + cell.shared.options.owner_lost_ms);
-            let (stage, is_late) = (Stage::PostAgain, false);
-            let relay = Relay { conn, what, requests, message, due, is_late, stage, refusal };
+            let (stage, is_late, is_unsure) = (Stage::PostAgain, false, false);
+            let relay = Relay { conn, what, requests, message, is_unsure, due, is_late, stage, refusal };
             change.state.relays.by_stream.insert(nonce, relay);
             change.post(nonce);
             Ok(conn)
@@ -169,8 +169,10 @@ impl Change<'_> {
             Err(StoreError::Gone) => return self.not_relayed(nonce, &wording.session_ended()),
             Err(error) => {
                 // It may have the message all the same, so the client is told nothing yet.
+                let has_no_answer = matches!(error, StoreError::TimedOut { .. });
                 log_later!(self, WARN, [], %error, "a request is not relayed yet");
                 let Some(relay) = self.state.relays.by_stream.get_mut(&nonce) else { return };
+                relay.is_unsure |= has_no_answer;
                 relay.stage = Stage::PostAgain;
                 let again = relay.due.min(self.now + POST_AGAIN_MS);
                 return self.state.timers.set(Reason::Relay(nonce), again);
@@ -299,7 +301,7 @@ impl Change<'_> {
         if is_withdrawn.is_none() && self.state.relays.by_stream.get(&nonce).is_some_and(is_asked) {
             return self.look_for_session(nonce);
         }
-        let Some(Relay { conn, what, refusal, message, .. }) = self.is_relayed(nonce) else { return };
+        let Some(Relay { conn, what, refusal, message, is_unsure, .. }) = self.is_relayed(nonce) else { return };
         match (what, is_withdrawn) {
             (What::Call, Some(false)) => {
                 // It runs. Where the answer has not begun, its log is still to be told of.
@@ -308,8 +310,8 @@ impl Change<'_> {
                 }
             }
             (What::Message, Some(false)) => self.answer_relayed(conn, AnswerHead::ACCEPTED),
-            // The store had it, and nothing of it is left: it may have run.
-            (What::Call | What::Message, None) if message.is_none() => {
+            // The store had it, or may have had it, and nothing of it is left: it may have run.
+            (What::Call | What::Message, None) if message.is_none() || is_unsure => {
                 self.refuse_relayed(conn, &self.cell.dialect.wording.answer_unknown());
             }
             _ => self.refuse_relayed(conn, &refusal),

@@ -42,6 +42,8 @@ pub(crate) struct Relay {
     pub(crate) requests: Vec<RequestId>,
     /// Until the store has it.
     pub(crate) message: Option<Message>,
+    /// A try of that got no answer in time: the store may have it.
+    pub(crate) is_unsure: bool,
     /// When the owner is to have begun.
     pub(crate) due: Ms,
     /// It was given more time, as the owner gave no sign.

@@ -213,6 +213,10 @@ impl Change<'_> {
         if let Some(record) = attached.session.filter(|_| self.cell.is_elsewhere()) {
             self.state.session.set_standalone(record.standalone);
         }
+        if attached.log.as_ref().is_some_and(|log| self.is_forgotten(&log.page)) {
+            // What the log lacks is written again.
+            return self.seek_failed(conn);
+        }
         let is_standalone = self.state.session.standalone() == Some(nonce);
         let is_awaited = self.state.writing.contains_key(&nonce) || (is_standalone && self.cell.is_elsewhere());
         let Some(log) = attached.log else {

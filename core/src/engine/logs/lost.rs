@@ -61,7 +61,7 @@ impl Change<'_> {
         if self.cell.is_elsewhere() || !self.cell.shared.store.outlives_process() {
             return;
         }
-        let hold = Hold { epoch: self.state.epoch, seen: Some(self.state.epoch), record: None };
+        let hold = Hold { epoch: self.state.epoch, seen: Some(self.state.epoch), record: Some(self.facts()) };
         let running = self.state.session.streams().filter(|(_, stream)| !stream.machine.is_finished());
         let running = running.map(|(nonce, stream)| (*nonce, stream.machine.stored())).collect();
         self.put(SESSION, self.state.epoch, Write::Stock(hold, running));

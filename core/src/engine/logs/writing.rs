@@ -123,6 +123,7 @@ impl Change<'_> {
     /// A try has its outcome.
     fn answered(&mut self, nonce: StreamNonce, result: Result<Written, StoreError>) {
         let is_beginning = self.state.writing.contains_key(&SESSION);
+        let may_be_forgotten = self.may_be_forgotten();
         let Some(writing) = self.state.writing.get_mut(&nonce) else { return };
         self.state.timers.clear(Reason::Write(nonce));
         writing.is_unsure |= matches!(result, Err(StoreError::TimedOut { .. }));
@@ -131,6 +132,10 @@ impl Change<'_> {
             // Only the log itself can tell what became of a try before.
             (Err(StoreError::Failed(_)), Write::Append(_)) => writing.is_unsure,
             (Err(StoreError::Failed(_)), _) => true,
+            (Err(StoreError::Fenced), _) if may_be_forgotten && nonce != SESSION => {
+                self.state.wants_stock = true;
+                true
+            }
             // The store has not taken the session yet.
             (Err(StoreError::Gone), _) => is_beginning && nonce != SESSION,
             _ => false,
@@ -182,7 +187,9 @@ impl Change<'_> {
     /// It is known what became of a write.
     fn written(&mut self, nonce: StreamNonce, (epoch, write): (Epoch, Write), result: Result<Written, StoreError>) {
         if matches!(result, Err(StoreError::Fenced)) && !self.cell.is_elsewhere() {
-            self.state.is_fenced = true;
+            let is_certain = matches!(write, Write::Stock(..)) || !self.may_be_forgotten();
+            self.state.is_fenced |= is_certain;
+            self.state.wants_stock |= !is_certain;
             return;
         }
         if nonce != SESSION {

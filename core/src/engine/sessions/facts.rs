@@ -54,22 +54,27 @@ impl Change<'_> {
         self.perform();
     }
 
+    /// What the store is to have of the session from now on.
+    pub(crate) fn facts(&mut self) -> SessionRecord {
+        let session = &self.state.session;
+        self.state.facts_put = Some(session.facts());
+        SessionRecord {
+            revision: session.revision(),
+            principal: session.principal().map(Into::into),
+            retry_ms: session.retry_ms(),
+            list_changed: *session.list_changed(),
+            standalone: session.standalone(),
+            note: session.handshake().encode(),
+        }
+    }
+
     /// Gives the store what it has to know of the session, for readers that come elsewhere. A listener there finds the name
     /// of the standalone stream in it, and its log.
     fn put_session(&mut self) {
         let is_shown = self.state.session.facts() != 0 && self.cell.shared.store.outlives_process();
         let is_new = is_shown && self.state.session.standalone().is_none();
         let standalone = is_new.then(|| self.standalone());
-        self.state.facts_put = Some(self.state.session.facts());
-        let record = SessionRecord {
-            revision: self.state.session.revision(),
-            principal: self.state.session.principal().map(Into::into),
-            retry_ms: self.state.session.retry_ms(),
-            list_changed: *self.state.session.list_changed(),
-            standalone: self.state.session.standalone(),
-            note: self.state.session.handshake().encode(),
-        };
-        let hold = Hold { epoch: self.state.epoch, seen: None, record: Some(record) };
+        let hold = Hold { epoch: self.state.epoch, seen: None, record: Some(self.facts()) };
         self.put(SESSION, self.state.epoch, Write::Hold(hold));
         if let Some(nonce) = standalone {
             self.input(nonce, Input::Create);

@@ -31,9 +31,23 @@ impl Cell {
 impl Change<'_> {
     /// Whether a log shows that somebody took this process for gone and has the session. It ends here with the change.
     pub(crate) fn is_taken_over(&mut self, page: &LogPage) -> bool {
-        self.state.is_fenced |=
-            !self.cell.is_elsewhere() && page.owner.is_some_and(|owner| owner.epoch != self.state.epoch);
+        let is_forgotten = self.is_forgotten(page);
+        let has_other = !self.cell.is_elsewhere() && page.owner.is_some_and(|owner| owner.epoch != self.state.epoch);
+        self.state.wants_stock |= is_forgotten;
+        self.state.is_fenced |= has_other && !is_forgotten;
         self.state.is_fenced
+    }
+
+    /// Whether a log shows an owner from before this one: the store was set back, and has lost that this process has the session.
+    pub(crate) fn is_forgotten(&self, page: &LogPage) -> bool {
+        !self.cell.is_elsewhere() && page.owner.is_some_and(|owner| owner.epoch.number < self.state.epoch.number)
+    }
+
+    /// Whether a store that says `fenced` to the session's owner may have forgotten it. Taking stock tells: the session is asked
+    /// for again, which takes it from no owner after this one (O1).
+    pub(crate) fn may_be_forgotten(&self) -> bool {
+        let is_owner = !self.cell.is_elsewhere() && !self.state.session.has_ended();
+        is_owner && self.cell.shared.store.outlives_process()
     }
 
     /// Takes over a session whose owner is gone. Where that came to nothing, it is done again after a pause.
@@ -85,7 +99,10 @@ impl Change<'_> {
     /// Ends a log that nobody goes on writing.
     pub(crate) fn end_running(&mut self, epoch: Epoch, (log, end): (&RunningLog, SynthesizedEnd)) {
         let RunningLog { nonce, head, chain, ref about } = *log;
-        let requests = RequestId::decode_all(about).unwrap_or_default();
+        let Some(requests) = RequestId::decode_all(about) else {
+            return log_later!(self, ERROR, [stream = nonce.hex()], %stream,
+                "what a log was created with cannot be read, so it gets no end");
+        };
         // The standalone stream has no end.
         if requests.is_empty() {
             return;

@@ -136,6 +136,7 @@ impl Change<'_> {
 
     /// The store has told which messages are this process's, or could not.
     pub(crate) fn taken(&mut self, result: Result<Vec<Mail>, StoreError>) {
+        let may_be_forgotten = self.may_be_forgotten();
         let inbox = &mut self.state.inbox;
         (inbox.is_asking, inbox.is_unsure) = (false, false);
         match result {
@@ -143,6 +144,10 @@ impl Change<'_> {
                 // Whoever got any asks again.
                 inbox.is_hinted |= !mail.is_empty();
                 mail.into_iter().for_each(|mail| self.came(mail));
+            }
+            Err(StoreError::Fenced) if may_be_forgotten => {
+                self.state.wants_stock = true;
+                self.state.timers.set(Reason::Inbox, self.now + ASK_AGAIN_MS);
             }
             Err(StoreError::Fenced) => self.state.is_fenced = true,
             // It may have lost what it knew of the session.
@@ -165,7 +170,10 @@ impl Change<'_> {
             // The store had lost its log, which will be written again.
             return;
         }
-        let requests = RequestId::decode_all(&message.about).unwrap_or_default();
+        let Some(requests) = RequestId::decode_all(&message.about) else {
+            log_later!(self, ERROR, [stream = nonce.hex()], %stream, "a message of another process cannot be read");
+            return self.cell.shared.store.drop_stream(&self.cell.key(nonce), self.state.epoch);
+        };
         if requests.is_empty() && message.body.is_empty() {
             // A process that has its client says so (O8).
             self.state.session.contact(self.now);

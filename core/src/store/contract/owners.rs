@@ -20,6 +20,7 @@ pub(super) fn rule_12_holds_between(make: &dyn Fn() -> Place) {
     for check in [
         rule_12_only_the_owner_writes,
         rule_12_a_session_is_taken_over_by_who_saw_its_epoch,
+        rule_12_an_owner_of_a_larger_number_than_the_store_has_was_forgotten,
         rule_12_two_that_begin_a_session_or_take_it_over_do_not_both_have_it,
         rule_12_an_heir_knows_what_was_stored_before_and_nothing_is_stored_after,
         rule_12_a_session_that_was_let_go_is_told_as_such,
@@ -69,8 +70,9 @@ fn assert_fenced(store: &dyn EventStore, caller: &Caller<'_>, log: &Log) {
     ] {
         assert_eq!(caller.write(log, &append), Err(StoreError::Fenced), "rule 12 (O1): {epoch:?} writes {append:?}");
     }
-    for (seen, record) in [(None, None), (None, Some(alice())), (Some(Epoch::default()), None), (Some(epoch), None)] {
-        let epoch = if seen == Some(epoch) { Epoch { number: 9, salt: 9 } } else { epoch };
+    let earlier = Epoch { number: epoch.number - 1, salt: !epoch.salt };
+    for (seen, record) in [(None, None), (None, Some(alice())), (Some(Epoch::default()), None), (Some(earlier), None)] {
+        let epoch = if seen == Some(earlier) { Epoch { number: 9, salt: 9 } } else { epoch };
         let hold = Hold { epoch, seen, record };
         assert_eq!(caller.try_hold(&log.key.session, &hold), Err(StoreError::Fenced), "rule 12: {hold:?}");
     }
@@ -175,6 +177,29 @@ fn rule_12_a_session_is_taken_over_by_who_saw_its_epoch(a: &dyn EventStore, b: &
         "rule 8 (O16): an owner that stood still does not bring it back"
     );
     assert_eq!(owner.append(&logs[5], 1, &[]), Err(StoreError::Gone), "rule 8");
+}
+
+fn rule_12_an_owner_of_a_larger_number_than_the_store_has_was_forgotten(a: &dyn EventStore, b: &dyn EventStore) {
+    let before = Caller::new(a, Ms(0));
+    let log = running(&before, "s", 1);
+    before.hold("s", alice());
+    let forgotten = Caller::new(b, Ms(0)).with(Epoch { number: before.epoch.number + 2, salt: 3 });
+    let record = SessionRecord { note: Bytes::from_static(b"another note"), ..alice() };
+    let hold = Hold { epoch: forgotten.epoch, seen: Some(forgotten.epoch), record: Some(record.clone()) };
+    for _ in 0..2 {
+        assert_eq!(
+            forgotten.try_hold("s", &hold),
+            Ok(vec![as_running(&log)]),
+            "rule 12 (O1): it has the session again"
+        );
+    }
+    let note = forgotten.session("s", Some("alice")).map(|record| record.note);
+    assert_eq!(note, Some(record.note), "rule 12: with what it says of it");
+    assert_fenced(a, &before, &log);
+    let epoch = Epoch { salt: 4, ..forgotten.epoch };
+    let same = Hold { epoch, seen: Some(epoch), record: None };
+    assert_eq!(before.try_hold("s", &same), Err(StoreError::Fenced), "rule 12: not from one of the same number");
+    assert_eq!(forgotten.finish(&log, b"end"), Ok(()), "rule 12: it writes");
 }
 
 fn rule_12_two_that_begin_a_session_or_take_it_over_do_not_both_have_it(a: &dyn EventStore, b: &dyn EventStore) {

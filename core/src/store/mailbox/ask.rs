@@ -71,6 +71,13 @@ impl Ask {
         }
     }
 
+    /// Whether it says whose a session or a message is. A store that loses that together with the owner runs a call twice, so
+    /// it is on the disk before it is answered, however durable events are (O1).
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    pub(in crate::store) fn is_claim(&self) -> bool {
+        matches!(self, Self::Hold(_) | Self::Take { .. } | Self::Release { .. } | Self::DropSession { .. })
+    }
+
     /// The one log that it is about.
     pub fn nonce(&self) -> Option<StreamNonce> {
         match self {

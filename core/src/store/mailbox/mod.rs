@@ -59,6 +59,8 @@ struct State {
     waiting: [Vec<Waker>; 2],
     /// When what is left is given up.
     closes: Option<Instant>,
+    /// How much of what nobody waits for was refused and is not in the log yet, and why it was the last time.
+    refused: Option<(u64, StoreError)>,
 }
 
 impl State {
@@ -90,7 +92,7 @@ pub(super) struct Mailbox {
 impl Mailbox {
     /// `timeout` is how long an operation is tried, `closing` how long what is left is tried when the store is closed.
     pub(super) fn new(timeout: Duration, closing: Duration) -> Self {
-        let state = State { mail: Mail::new(timeout), waiting: Default::default(), closes: None };
+        let state = State { mail: Mail::new(timeout), waiting: Default::default(), closes: None, refused: None };
         Self { state: Mutex::new(state), closing }
     }
 
@@ -113,6 +115,14 @@ impl Mailbox {
         Ok(())
     }
 
+    /// What nobody waits for was refused. A worker logs it: callers have locks, and a subscriber may call them.
+    pub(super) fn refused(&self, error: StoreError) {
+        let mut state = self.lock();
+        let before = state.refused.take().map_or(0, |(count, _)| count);
+        state.refused = Some((before + 1, error));
+        Self::wake_all(state);
+    }
+
     /// Takes an operation back that is not under way; one that is, is not tried again.
     pub(super) fn call_off(&self, session: &str, ticket: &Ticket) {
         self.lock().mail.call_off(session, ticket);
@@ -126,14 +136,10 @@ impl Mailbox {
         state.forget(waker);
         let is_over = state.closes.is_some_and(|at| now >= at);
         let batch = if is_over { Vec::new() } else { state.take(now, take, &mut over) };
-        if is_over {
-            let left = state.mail.give_up();
-            if !left.is_empty() {
-                let lost = left.len();
-                tracing::error!(target: "tailrope", lost, "the event store closed before everything was done");
-            }
-            over.extend(left.into_iter().map(|op| (op, closed())));
-        }
+        let refused = state.refused.take();
+        let left = if is_over { state.mail.give_up() } else { Vec::new() };
+        let lost = left.len();
+        over.extend(left.into_iter().map(|op| (op, closed())));
         let turn = if !batch.is_empty() {
             Turn::Batch(batch)
         } else if is_over || (state.closes.is_some() && state.mail.is_empty()) {
@@ -148,6 +154,12 @@ impl Mailbox {
             Turn::Wait(due)
         };
         Self::wake(state);
+        if lost > 0 {
+            tracing::error!(target: "tailrope", lost, "the event store closed before everything was done");
+        }
+        if let Some((operations, error)) = refused {
+            tracing::error!(target: "tailrope", operations, %error, "event store did not do what it was told");
+        }
         tell_over(over);
         turn
     }
@@ -250,7 +262,7 @@ impl Mailbox {
 
     /// Wakes as many workers as have something to do.
     fn wake(mut guard: MutexGuard<'_, State>) {
-        let State { mail, waiting, closes } = &mut *guard;
+        let State { mail, waiting, closes, .. } = &mut *guard;
         let is_over = closes.is_some() && mail.is_empty();
         let mut woken = Vec::new();
         for (queue, waiting) in waiting.iter_mut().enumerate() {

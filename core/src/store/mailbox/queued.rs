@@ -108,7 +108,7 @@ impl<B: Backend> Queued<B> {
     /// Asks for what has no answer.
     fn tell(&self, session: &Arc<str>, ask: Ask) {
         if let Err(error) = self.mailbox.push(session, ask, None) {
-            super::log_refusal(&error);
+            self.mailbox.refused(error);
         }
     }
 }

@@ -42,6 +42,8 @@ pub struct MemoryStore {
     /// The latest time that it was told.
     latest: AtomicU64,
     next_serial: AtomicU64,
+    /// Logs that went one by one, where somebody keeps something of them.
+    gone: Option<Mutex<Vec<StreamKey>>>,
 }
 
 /// What there is now, so that nobody has to count it.
@@ -96,7 +98,17 @@ impl MemoryStore {
             full_until: AtomicU64::new(0),
             latest: AtomicU64::new(0),
             next_serial: AtomicU64::new(0),
+            gone: None,
         }
+    }
+
+    /// From now on it keeps which logs have gone one by one, until that is [taken](Self::take_gone).
+    pub(super) fn keeping_what_goes(self) -> Self {
+        Self { gone: Some(Mutex::default()), ..self }
+    }
+
+    pub(super) fn take_gone(&self) -> Vec<StreamKey> {
+        self.gone.as_ref().map(|gone| std::mem::take(&mut *lock(gone))).unwrap_or_default()
     }
 
     /// What [`read`](EventStore::read) tells of a log besides events; none when it is not there.
@@ -126,6 +138,7 @@ impl MemoryStore {
     fn remove(&self, shard: &mut Shard, key: &StreamKey) {
         let Some(logs) = shard.sessions.get_mut(&key.session) else { return };
         if let Some(log) = logs.streams.remove(&key.nonce) {
+            self.gone.iter().for_each(|gone| lock(gone).push(key.clone()));
             logs.bytes -= log.bytes;
             self.forgot(&log);
             if let Some(Posted::Waits(number)) = log.posted {
@@ -234,7 +247,7 @@ impl EventStore for MemoryStore {
             shard.sessions.insert(session.into(), logs);
             return Answer::ok(Vec::new());
         };
-        if logs.epoch != hold.epoch && hold.seen != Some(logs.epoch) {
+        if logs.epoch != hold.epoch && !hold.replaces(logs.epoch) {
             return Answer::Now(Err(StoreError::Fenced));
         }
         if logs.epoch != hold.epoch {

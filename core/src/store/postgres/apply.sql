@@ -172,12 +172,12 @@ BEGIN
         ELSIF r.kind = 5 THEN -- release
             UPDATE {ns}.session SET released = now_ms WHERE id = se.id;
 
-        ELSIF r.kind = 6 THEN -- hold; with n it may take the session over from the epoch a, b; with retry there is a record
+        ELSIF r.kind = 6 THEN -- hold; with n it may take the session over from the epoch a, b, or from an older number; with retry there is a record
             is_new := se.id IS NULL;
             verdict := CASE
                 WHEN is_new THEN (r.n > 0 OR r.retry IS NULL
                     OR EXISTS (SELECT FROM {ns}.ended WHERE name = r.name AND at > oldest))::integer
-                WHEN (se.epoch, se.salt) = (r.epoch, r.salt) OR (r.n > 0 AND (se.epoch, se.salt) = (r.a, r.b)) THEN 0
+                WHEN (se.epoch, se.salt) = (r.epoch, r.salt) OR (r.n > 0 AND ((se.epoch, se.salt) = (r.a, r.b) OR se.epoch < r.a)) THEN 0
                 ELSE 2 END;
             IF verdict = 0 THEN
                 IF r.retry IS NOT NULL THEN

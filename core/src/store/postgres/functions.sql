@@ -304,9 +304,10 @@ END $$;
 -- A sign of life. Tells what all others have counted, and the beats of those before it in the order of ids, and around:
 -- each one that dies has one after it that sees that. What it costs does not depend on how many there are.
 -- posted: its sessions for which a message waits. Whoever left it may have ended before it told that.
+-- run: another one on another server, and on the same one after a crash, which takes its statistics along.
 CREATE FUNCTION {ns}.beat(
     me bigint, OUT sessions bigint, OUT streams bigint, OUT events bigint, OUT bytes bigint,
-    OUT others bigint[], OUT beats bigint[], OUT posted bytea[]
+    OUT others bigint[], OUT beats bigint[], OUT posted bytea[], OUT run text
 ) LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM {ns}.begin(false, '1000');
@@ -320,6 +321,8 @@ BEGIN
         SELECT DISTINCT se.name FROM {ns}.message AS m JOIN {ns}.session AS se ON se.id = m.session
         WHERE NOT m.is_taken AND se.owner = me
     );
+    run := concat_ws(' ', extract(epoch FROM pg_postmaster_start_time()),
+        extract(epoch FROM pg_stat_get_bgwriter_stat_reset_time()));
     SELECT * INTO sessions, streams, events, bytes FROM {ns}.sum_up(me);
 END $$;
 

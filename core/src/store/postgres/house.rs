@@ -1,6 +1,6 @@
 //! What time and bounds ask for: signs of life, retention, what is over the bound of everything.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use tokio_postgres::types::Type;
@@ -20,7 +20,7 @@ const EVENTS_AT_MOST: i64 = 5_000;
 pub(super) async fn run(link: SharedLink, quiet: SharedLink, context: Arc<Context>) {
     let vacuum = Vacuum::new(quiet, Arc::clone(&context));
     let (beat_due, is_stuck, lost) = (Instant::now(), false, Default::default());
-    let mut house = House { beat_due, is_stuck, lost, vacuum, context: Arc::clone(&context) };
+    let mut house = House { beat_due, is_stuck, lost, heard_from: None, vacuum, context: Arc::clone(&context) };
     let mut is_away = false;
     while !context.mailbox.is_closed() {
         let worked = link.ask(context.timeout, async |client| house.work(&client).await).await;
@@ -44,13 +44,15 @@ struct House {
     is_stuck: bool,
     /// The owners that were seen to stand still, and at which beats.
     lost: (Vec<i64>, Vec<i64>),
+    /// The connection of the last sign of life, and the run of the server behind it.
+    heard_from: Option<(Weak<Client>, String)>,
     vacuum: Vacuum,
     context: Arc<Context>,
 }
 
 impl House {
     /// One round. True when there is more to do at once.
-    async fn work(&mut self, client: &Client) -> Result<bool, Error> {
+    async fn work(&mut self, client: &Arc<Client>) -> Result<bool, Error> {
         if Instant::now() >= self.beat_due {
             self.beat(client).await?;
             self.beat_due = Instant::now() + self.context.pause;
@@ -65,7 +67,7 @@ impl House {
         Ok(more)
     }
 
-    async fn beat(&mut self, client: &Client) -> Result<(), Error> {
+    async fn beat(&mut self, client: &Arc<Client>) -> Result<(), Error> {
         let (context, given) = (&self.context, Instant::now());
         let row = client.query_typed_one(&context.statements.beat, &[(&context.owner, Type::INT8)]).await?;
         context.pulse.answered(given);
@@ -79,6 +81,13 @@ impl House {
         }
         let is_lost = |(owner, beat): &(i64, i64)| context.unseen_ms(*owner, Some(*beat)) >= context.owner_lost_ms;
         self.lost = others.into_iter().zip(beats).filter(is_lost).unzip();
+        // Another server may know less, and so may this one after a crash. Behind a pooler connections outlive both.
+        let now = (Arc::downgrade(client), row.get::<_, String>(7));
+        let is_same = |before: &(Weak<Client>, String)| before.0.ptr_eq(&now.0) && before.1 == now.1;
+        if self.heard_from.as_ref().is_some_and(|before| !is_same(before)) {
+            context.wake.watchers.all_changed();
+        }
+        self.heard_from = Some(now);
         Ok(())
     }
 

@@ -44,11 +44,12 @@ async fn apply(
 ) -> Result<Vec<Row>, Error> {
     let lane = i32::try_from(lane).unwrap_or(i32::MAX);
     let (clock, again) = (context.clock(), batch.iter().any(|op| op.is_unsure));
+    let waits_for_disk = context.waits_for_disk || batch.iter().any(|op| op.ask.is_claim());
     let before: [(&(dyn ToSql + Sync), Type); 7] = [
         (&context.owner, Type::INT8),
         (&lane, Type::INT4),
         (&clock, Type::INT8),
-        (&context.waits_for_disk, Type::BOOL),
+        (&waits_for_disk, Type::BOOL),
         (&again, Type::BOOL),
         (&context.lock_ms, Type::TEXT),
         (&context.bounds, Type::INT8_ARRAY),

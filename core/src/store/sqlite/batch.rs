@@ -124,7 +124,7 @@ impl<'a> Batch<'a> {
         let (db, owner, epoch) = (self.db, self.context.owner, hold.epoch);
         let known = self.session(name)?;
         match known {
-            Some(known) if known.epoch != epoch && hold.seen != Some(known.epoch) => {
+            Some(known) if known.epoch != epoch && !hold.replaces(known.epoch) => {
                 return Ok(Err(StoreError::Fenced));
             }
             None if hold.seen.is_some() || hold.record.is_none() || self.has_ended(name)? => {

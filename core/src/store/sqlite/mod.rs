@@ -32,7 +32,7 @@ use writer::Writer;
 use super::liveness::Pulse;
 use super::mailbox::{Backend, Mailbox, Queued};
 use super::threads::Threads;
-use super::{Limits, OpenError, StoreOptions, Usage, WallClock, Watcher};
+use super::{Durability, Limits, OpenError, StoreOptions, Usage, WallClock, Watcher};
 use crate::Ms;
 
 /// How long a store that goes away may take to write what waits.
@@ -51,13 +51,15 @@ struct Context {
     others: Others,
     pulse: Arc<Pulse>,
     clock: Option<WallClock>,
+    durability: Durability,
 }
 
 impl Context {
     #[cfg(test)]
     fn of(owner: i64, owner_lost_ms: u64) -> Self {
         let pulse = Arc::new(Pulse::new(owner_lost_ms));
-        Self { limits: Limits::default(), owner_lost_ms, owner, others: Others::default(), pulse, clock: None }
+        let (limits, others, durability) = Default::default();
+        Self { limits, owner_lost_ms, owner, others, pulse, clock: None, durability }
     }
 
     /// Unix time in milliseconds.
@@ -101,7 +103,9 @@ impl SqliteStore {
         getrandom::fill(&mut owner).map_err(|error| OpenError::new(&shown, format!("no random numbers: {error}")))?;
         let (owner, others, clock) = (i64::from_le_bytes(owner), Others::default(), options.wall_clock.clone());
         let pulse = Arc::new(Pulse::new(owner_lost_ms));
-        let context = Arc::new(Context { limits, owner_lost_ms, owner, others, pulse: Arc::clone(&pulse), clock });
+        let pulse_of_owner = Arc::clone(&pulse);
+        let context = Context { limits, owner_lost_ms, owner, others, pulse: pulse_of_owner, clock, durability };
+        let context = Arc::new(context);
         // The process may be in another folder when it forks.
         let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let again = absolute.clone();

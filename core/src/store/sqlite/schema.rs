@@ -121,7 +121,23 @@ pub(super) fn open_writer(path: &Path, durability: Durability, shown: &str) -> R
     if parent.is_some_and(|parent| !parent.is_dir()) {
         return Err(OpenError::new(shown, "its directory does not exist"));
     }
-    match disk::of(parent.unwrap_or_else(|| Path::new("."))) {
+    check_disk(disk::of(parent.unwrap_or_else(|| Path::new("."))), shown)?;
+    create_private(path);
+    let begun = Instant::now();
+    loop {
+        let mut db = connect(path, OpenFlags::SQLITE_OPEN_CREATE).map_err(|error| refusal(shown, &error))?;
+        match prepare(&mut db, durability, shown) {
+            Ok(()) => return Ok(db),
+            // Where two processes switch a new file to its log at once, SQLite asks no busy handler.
+            Err(Unusable::Sql(error)) if is_busy(&error) && begun.elapsed() < BUSY => std::thread::sleep(NAP),
+            Err(Unusable::Sql(error)) => return Err(refusal(shown, &error)),
+            Err(Unusable::Open(error)) => return Err(error),
+        }
+    }
+}
+
+fn check_disk(disk: Disk, shown: &str) -> Result<(), OpenError> {
+    match disk {
         Disk::Local => {}
         Disk::Network(kind) => {
             let what = format!(
@@ -137,18 +153,7 @@ pub(super) fn open_writer(path: &Path, durability: Durability, shown: &str) -> R
              damaged"
         ),
     }
-    create_private(path);
-    let begun = Instant::now();
-    loop {
-        let mut db = connect(path, OpenFlags::SQLITE_OPEN_CREATE).map_err(|error| refusal(shown, &error))?;
-        match prepare(&mut db, durability, shown) {
-            Ok(()) => return Ok(db),
-            // Where two processes switch a new file to its log at once, SQLite asks no busy handler.
-            Err(Unusable::Sql(error)) if is_busy(&error) && begun.elapsed() < BUSY => std::thread::sleep(NAP),
-            Err(Unusable::Sql(error)) => return Err(refusal(shown, &error)),
-            Err(Unusable::Open(error)) => return Err(error),
-        }
-    }
+    Ok(())
 }
 
 pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
@@ -180,12 +185,17 @@ fn connect(path: &Path, more: OpenFlags) -> rusqlite::Result<Connection> {
 /// What a connection that writes does not find in the file.
 fn tune(db: &Connection, durability: Durability) -> rusqlite::Result<()> {
     db.set_prepared_statement_cache_capacity(64);
-    db.pragma_update(None, "synchronous", if durability == Durability::Power { "FULL" } else { "NORMAL" })?;
+    wait_for_disk(db, durability == Durability::Power)?;
     db.pragma_update(None, "journal_size_limit", 64 << 20)?;
     // It has its own thread.
     db.pragma_update(None, "wal_autocheckpoint", 0)?;
     checkpoint::count(db);
     Ok(())
+}
+
+/// Whether commits wait for the disk from now on.
+pub(super) fn wait_for_disk(db: &Connection, waits: bool) -> rusqlite::Result<()> {
+    db.pragma_update(None, "synchronous", if waits { "FULL" } else { "NORMAL" })
 }
 
 enum Unusable {
@@ -281,6 +291,13 @@ mod tests {
     use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 
     use super::*;
+
+    #[test]
+    fn a_file_on_a_disk_of_a_network_is_refused() {
+        let refused = check_disk(Disk::Network("nfs4".to_owned()), "sqlite:a.db").unwrap_err().to_string();
+        assert!(refused.contains("sqlite:a.db") && refused.contains("(nfs4)") && refused.contains("local disk"));
+        assert!(check_disk(Disk::Local, "").is_ok() && check_disk(Disk::Doubtful("9p".to_owned()), "").is_ok());
+    }
 
     #[test]
     fn a_file_that_another_process_makes_meanwhile_is_not_taken_for_somebody_elses() {

@@ -11,9 +11,9 @@ use super::checkpoint::Log;
 use super::forks::{Link, lock};
 use super::{Context, schema};
 use crate::Ms;
-use crate::store::Usage;
 use crate::store::liveness::beat_ms;
 use crate::store::mailbox::{Fault, Kind, Mailbox, Take, Turn};
+use crate::store::{Durability, Usage};
 
 /// One transaction.
 const TAKE: Take = Take { changes: true, questions: false, sessions: 256, operations: 256, bytes: 4 << 20 };
@@ -42,7 +42,7 @@ impl Writer {
             match mailbox.next_until(&TAKE, Some(until)) {
                 Turn::Batch(batch) => {
                     let work = |changes: &mut Batch<'_>| batch.iter().map(|op| changes.perform(op)).collect();
-                    match self.transact(work) {
+                    match self.transact(batch.iter().any(|op| op.ask.is_claim()), work) {
                         Ok(outcomes) => mailbox.done(batch, outcomes),
                         Err(error) => mailbox.failed(batch, &fault(&error)),
                     }
@@ -70,10 +70,12 @@ impl Writer {
         }
     }
 
-    /// Does this work in one transaction, or nothing of it.
-    fn transact<T>(&mut self, work: impl FnOnce(&mut Batch<'_>) -> Result<T>) -> Result<T> {
+    /// Does this work in one transaction, or nothing of it. What is a claim is on the disk then.
+    fn transact<T>(&mut self, is_claim: bool, work: impl FnOnce(&mut Batch<'_>) -> Result<T>) -> Result<T> {
         let trimmed = lock(&self.usage).trimmed;
+        let waits = is_claim || self.context.durability == Durability::Power;
         let (value, usage) = self.file.with(|db, _| {
+            schema::wait_for_disk(db, waits)?;
             // Dropped without a commit, it is rolled back.
             let transaction = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let mut batch = Batch::new(&transaction, &self.context, self.context.now());
@@ -91,7 +93,7 @@ impl Writer {
     /// What time asks for, or a portion of it.
     fn sweep(&mut self) -> Result<()> {
         self.is_more_over = false;
-        self.is_more_over = self.transact(|batch| batch.sweep())?;
+        self.is_more_over = self.transact(false, |batch| batch.sweep())?;
         Ok(())
     }
 
@@ -145,8 +147,9 @@ mod tests {
 
     use super::*;
     use crate::store::contract::Caller;
+    use crate::store::mailbox::Ask;
     use crate::store::sqlite::checkpoint;
-    use crate::store::{Durability, Limits, SqliteStore, StoreOptions, WallClock};
+    use crate::store::{Epoch, Hold, Limits, SqliteStore, StoreOptions, WallClock};
 
     struct Folder(PathBuf);
 
@@ -187,6 +190,30 @@ mod tests {
             assert!(longest < 4 << 20, "{longest} bytes after {now} ms");
         }
         assert!(longest > 0, "beats are written");
+    }
+
+    #[test]
+    fn o1_who_has_a_session_is_on_the_disk_whatever_its_events_are() {
+        let folder = Folder::new("claims");
+        let (mut writer, _is_due) = writer(&folder.0.join("a.db"), Context::of(1, 10_000));
+        let waits = |writer: &mut Writer, ask: Option<Ask>| {
+            let is_claim = ask.as_ref().is_some_and(Ask::is_claim);
+            writer.transact(is_claim, |_| Ok(())).unwrap();
+            let read = |db: &Connection| db.pragma_query_value(None, "synchronous", |row| row.get::<_, i64>(0));
+            writer.file.with(|db, _| read(db)).unwrap() == 2
+        };
+        let epoch = Epoch::default();
+        for claim in [
+            Ask::Hold(Hold { epoch, seen: None, record: None }),
+            Ask::Take { epoch, after: 0 },
+            Ask::Release { epoch },
+            Ask::DropSession { epoch },
+        ] {
+            assert!(waits(&mut writer, Some(claim)));
+            assert!(!waits(&mut writer, None), "what comes then waits no more");
+        }
+        let settled = Ask::Settle { nonce: crate::protocol::StreamNonce::NONE, epoch, seq: 1 };
+        assert!(!waits(&mut writer, Some(settled)));
     }
 
     /// Computers are suspended, clocks are set, and an age may be shorter than the pause between two signs.

@@ -241,14 +241,14 @@ impl Session {
             *held = Some(Self { epoch, ..Self::default() });
         }
         let session = held.as_mut().ok_or(StoreError::Gone)?;
-        if session.epoch == epoch {
-            hold.record.iter().for_each(|record| session.set(record));
-        } else if Some(session.epoch()) == hold.seen {
+        if session.epoch != epoch {
+            if !hold.replaces(session.epoch()) {
+                return Err(StoreError::Fenced);
+            }
             session.epoch = epoch;
             session.logs.values_mut().for_each(|log| log.forget_message(u64::MAX));
-        } else {
-            return Err(StoreError::Fenced);
         }
+        hold.record.iter().for_each(|record| session.set(record));
         session.owner = Some(owner.to_owned());
         Ok(if hold.seen.is_some() { session.running() } else { Vec::new() })
     }

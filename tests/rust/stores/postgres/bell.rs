@@ -20,6 +20,8 @@ pub(crate) struct Bell {
     rang: Condvar,
     /// How often it was said that a message waits.
     posts: AtomicU64,
+    /// How often it was said that anything may have changed.
+    alls: AtomicU64,
 }
 
 impl Watch for Bell {
@@ -35,6 +37,7 @@ impl Watch for Bell {
     }
 
     fn all_changed(&self) {
+        self.alls.fetch_add(1, Ordering::SeqCst);
         self.changed(self.nonce);
     }
 }
@@ -42,8 +45,8 @@ impl Watch for Bell {
 impl Bell {
     /// Rings for what this store object hears of the log.
     pub(crate) fn watching(store: &PostgresStore, log: &Log) -> Arc<Self> {
-        let (nonce, posts) = (log.key.nonce, AtomicU64::new(0));
-        let bell = Arc::new(Self { nonce, rings: Mutex::default(), rang: Condvar::new(), posts });
+        let (nonce, posts, alls) = (log.key.nonce, AtomicU64::new(0), AtomicU64::new(0));
+        let bell = Arc::new(Self { nonce, rings: Mutex::default(), rang: Condvar::new(), posts, alls });
         let watch: Arc<dyn Watch> = Arc::clone(&bell) as Arc<dyn Watch>;
         let watcher: Watcher = Arc::downgrade(&watch);
         store.watch(&log.key.session, &watcher);
@@ -63,6 +66,10 @@ impl Bell {
 
     pub(crate) fn posts(&self) -> u64 {
         self.posts.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn alls(&self) -> u64 {
+        self.alls.load(Ordering::SeqCst)
     }
 
     pub(crate) fn wait(&self, seen: u64) {

@@ -11,6 +11,7 @@ use tailrope_core::store::contract::{Caller, Log, progress};
 use tailrope_core::store::{Append, Epoch, EventStore, Hold, PostgresStore, ReadLimit, StoreError, StoreOptions};
 use tailrope_core::stream::Paced;
 
+use super::bell::Bell;
 use super::database::{Administrator, Database, Namespaces, at, namespace, told};
 use super::owners::unseen_ms;
 use super::proxy::Proxy;
@@ -542,4 +543,22 @@ fn what_was_acknowledged_survives_a_kill_and_its_reader_ends_the_log() {
     assert_eq!(heir.finish(&log, b"lost"), Ok(()), "I13");
     let page = heir.log(&log).unwrap().page;
     assert_eq!((page.is_finished, page.tail.as_deref(), page.owner), (true, Some(&b"lost"[..]), None), "I13");
+}
+
+#[test]
+fn o10_a_store_that_does_not_listen_is_in_doubt_after_its_connections_were_cut() {
+    let namespaces = Namespaces::direct();
+    let (proxy, address) = behind_proxy(&namespaces, "listen=off");
+    let store = at(&address, &StoreOptions { owner_lost_ms: 1_000, ..StoreOptions::default() });
+    let log = Caller::new(&store, Ms(0)).open("s", 1);
+    let bell = Bell::watching(&store, &log);
+    let beats = format!("SELECT beat FROM {}.owner", namespace(&address));
+    let administrator = Administrator::new();
+    let beats_twice_from = |seen: i64| eventually("it gives signs", || administrator.number(&beats) > seen + 1);
+    beats_twice_from(administrator.number(&beats));
+    assert_eq!(bell.alls(), 0, "nothing happened");
+    proxy.cut();
+    eventually("owners are to compare what they have", || bell.alls() == 1);
+    beats_twice_from(administrator.number(&beats));
+    assert_eq!(bell.alls(), 1, "once");
 }

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tailrope_core::Ms;
-use tailrope_core::store::contract::{Caller, Log, check_left};
-use tailrope_core::store::{Attach, Epoch, EventStore, Hold, Limits, StoreError, StoreOptions};
+use tailrope_core::store::contract::{Caller, Log};
+use tailrope_core::store::{Attach, Epoch, EventStore, Hold, Limits, Message, SessionRecord, StoreError, StoreOptions};
 
 use super::database::{Administrator, Namespaces, at, namespace, told, with_clock};
 use super::faults::behind_proxy;
-use crate::kit::events::{sized, terminal};
+use crate::kit::events::{question, sized, terminal};
 use crate::kit::eventually::eventually;
 
 /// The same store without the network that can fail.
@@ -53,6 +53,50 @@ fn o18_an_owner_whose_signs_have_no_answer_is_cut_off() {
     eventually("nobody answers", || owner.is_cut_off());
     proxy.set_refuses(false);
     eventually("it is heard again", || !owner.is_cut_off());
+}
+
+#[test]
+fn o1_who_has_a_session_and_a_message_is_on_the_disk_whatever_its_events_are() {
+    let namespaces = Namespaces::direct();
+    let address = namespaces.address();
+    let (store, administrator) = (at(&address, &StoreOptions::default()), Administrator::new());
+    let ns = namespace(&address);
+    administrator.run(&format!(
+        "CREATE TABLE {ns}.waited (what text, setting text);
+         CREATE FUNCTION {ns}.note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             INSERT INTO {ns}.waited VALUES (TG_TABLE_NAME || ' ' || TG_OP, current_setting('synchronous_commit'));
+             RETURN NULL;
+         END $$;
+         CREATE TRIGGER note AFTER INSERT OR UPDATE OR DELETE ON {ns}.session EXECUTE FUNCTION {ns}.note();
+         CREATE TRIGGER note AFTER INSERT OR UPDATE OR DELETE ON {ns}.message EXECUTE FUNCTION {ns}.note();
+         CREATE TRIGGER note AFTER INSERT OR UPDATE OR DELETE ON {ns}.stream EXECUTE FUNCTION {ns}.note()"
+    ));
+    let said = || {
+        let say = "SELECT coalesce(string_agg(DISTINCT setting, ',' ORDER BY setting), '')";
+        let said = administrator.ask(&format!("{say} FROM {ns}.waited")).expect("it says something");
+        administrator.run(&format!("TRUNCATE {ns}.waited"));
+        said
+    };
+    let caller = Caller::new(&store, Ms(0));
+    let answered = || assert_eq!(caller.attach("", &Attach::default()).session, None);
+    caller.hold("s", SessionRecord::default());
+    assert_eq!(said(), "on", "hold");
+    let mut log = Log::new("s", 1);
+    caller.push(&mut log, &[sized(1), question()]);
+    store.settle(&log.key, caller.epoch, 2);
+    answered();
+    assert_eq!(said(), "off", "append and settle");
+    let (message, key) = (Message { about: b"about"[..].into(), body: b"body"[..].into() }, Log::new("s", 2).key);
+    caller.attach("s", &Attach { stream: Some(key.nonce), message: Some(message), ..Attach::default() });
+    assert_eq!(said(), "off", "attach");
+    assert_eq!(caller.take("s", 0).map(|mail| mail.len()), Ok(1));
+    assert_eq!(said(), "on", "take");
+    store.release("s", caller.epoch);
+    answered();
+    assert_eq!(said(), "on", "release");
+    store.drop_session("s", caller.epoch);
+    answered();
+    assert_eq!(said(), "on", "drop_session");
 }
 
 #[test]

@@ -6,7 +6,7 @@ function ops.H(count_of_args)
   local own, seen = arg(), arg()
   if not epoch and (seen ~= '' or count_of_args == 2 or call('EXISTS', skey) == 1) then
     return {GONE}
-  elseif epoch and epoch ~= own and epoch ~= seen then
+  elseif epoch and epoch ~= own and epoch ~= seen and sub(epoch, 1, 16) >= sub(seen, 1, 16) then
     return {FENCED}
   end
   -- The server may have evicted the session and not its logs.
