@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 TESTS = Path(__file__).resolve().parents[1]
 ROOT = TESTS.parent
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 TRANSPORT = os.environ.get("TAILROPE_TEST_TRANSPORT", "tailrope")
 # A cold start on a busy machine; a stock server that hangs is to be found out soon.
 START_S = 20.0 if TRANSPORT == "stock" else 60.0
@@ -63,7 +64,7 @@ class Kind:
         """The lists of which it says that they may change."""
         if self.name.startswith("fastmcp"):
             return "tools", "prompts", "resources"
-        return ("tools",) if self.language == "node" else ()
+        return () if self.language == "python" else ("tools",)
 
     @property
     def flavor(self) -> str:
@@ -74,6 +75,8 @@ class Kind:
         arguments = ["--flavor", self.flavor, "--transport", transport, "--options", json.dumps(options)]
         if self.language == "node":
             return ["node", "--expose-gc", str(TESTS / "servers" / "node" / "app.mjs"), *arguments]
+        if self.language == "rust":
+            return [str(TARGET / "debug" / "tailrope-test-server"), *arguments]
         return [self.python, "-m", "servers.python.app", *arguments]
 
 
@@ -91,10 +94,19 @@ SERVERS = {
         Kind("web-v2", "node", "v2"),
     )
 }
+# The tools on rmcp: behind our service, and behind its own with our session manager. `tests/wire` alone asks these.
+RUST = {kind.name: kind for kind in (Kind("tower", "rust", "rmcp3"), Kind("rmcp", "rust", "rmcp3"))}
 # The tools on the SDK's lowlevel server: behind the SDK's session manager, and with transports made by hand.
 LOWLEVEL = {
     f"{name}-{line}": Kind(name, "python", line) for name in ("lowlevel", "byhand") for line in ("mcp1", "mcp2")
 }
+
+
+def build_rust(every_store: bool) -> None:
+    """Build the program of the Rust servers, with what `make test-rust` has built, or with every store."""
+    features = ["--features", "tailrope-test-server/postgres,tailrope-test-server/redis"] if every_store else []
+    packages = ["-p", "tailrope-server", "-p", "tailrope-test-server"]
+    subprocess.run(["cargo", "build", "--quiet", *packages, *features], cwd=ROOT, check=True)
 
 
 @functools.cache

@@ -6,22 +6,36 @@
 from __future__ import annotations
 
 import os
+from subprocess import CalledProcessError
 
 import pytest
 from kit import fixtures
 from kit.fixtures import *  # noqa: F403
-from kit.servers import SERVERS, Kind
+from kit.servers import RUST, SERVERS, Kind, build_rust
 
-CHOSEN = os.environ.get("TAILROPE_TEST_SERVERS", ",".join(SERVERS)).split(",")
+from wire.rmcp import left_out
+
+ALL = {**SERVERS, **RUST}
+CHOSEN = os.environ.get("TAILROPE_TEST_SERVERS", ",".join(ALL)).split(",")
 # One of each language goes through every store, and takes what the mark `first` is on. The way to a store is its
 # language's, so the others take the long run.
 FIRST = {"mcp2", "node-v2"}
 
 
-@pytest.fixture(scope="session", params=[SERVERS[name] for name in CHOSEN], ids=CHOSEN)
+@pytest.fixture(scope="session", params=[ALL[name] for name in CHOSEN], ids=CHOSEN)
 def kind(request: pytest.FixtureRequest) -> Kind:
     """The server under test."""
     return request.param
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    fixtures.pytest_configure(config)
+    # Here, because a first build takes longer than a test may; and once, not in each worker.
+    if RUST.keys() & set(CHOSEN) and not hasattr(config, "workerinput") and not config.option.collectonly:
+        try:
+            build_rust(every_store=config.option.markexpr != "not full")
+        except CalledProcessError:
+            pytest.exit("the program of the Rust servers did not build", returncode=1)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -32,3 +46,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         takes_long = params.get("place", "sqlite") != "sqlite" or item.get_closest_marker("first")
         if takes_long and "kind" in params and params["kind"].name not in FIRST:
             item.add_marker(pytest.mark.full)
+        if "kind" in params and params["kind"].language == "rust":
+            left_out(item)

@@ -1,0 +1,102 @@
+//! The MCP endpoint in each of its flavours.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::http::request::Parts;
+use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
+use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
+use serde_json::Value;
+use tailrope_server::{Engine, RmcpServer, ServiceConfig, Sessions, TailropeService};
+use tokio_util::sync::CancellationToken;
+
+use crate::options::Options;
+use crate::tools::{Lab, Tools};
+
+/// What is served, and how it ends.
+#[derive(Clone)]
+pub(crate) struct Serving {
+    over: CancellationToken,
+    kind: Kind,
+}
+
+#[derive(Clone)]
+enum Kind {
+    Stock,
+    Rmcp(Arc<Sessions>),
+    Tower(TailropeService<RmcpServer<Tools>>),
+}
+
+/// What the header `x-test-name` says.
+fn named(parts: &Parts) -> Option<String> {
+    parts.headers.get("x-test-name").and_then(|name| name.to_str().ok()).map(str::to_owned)
+}
+
+impl Serving {
+    /// The endpoint of a flavour, at this port.
+    pub(crate) fn new(
+        flavor: &str,
+        port: u16,
+        options: &Options,
+        engine: Option<&Engine>,
+        lab: &Arc<Lab>,
+    ) -> Result<(Self, Router), String> {
+        let over = CancellationToken::new();
+        let mut config = StreamableHttpServerConfig::default().with_cancellation_token(over.clone());
+        if !options.guard {
+            config = config.disable_allowed_hosts();
+        }
+        if let Some(size) = options.max_request_body_size {
+            config = config.with_max_request_body_bytes(size);
+        }
+        let tools = Tools(Arc::clone(lab));
+        let factory = move || Ok(tools.clone());
+        let (router, kind) = match (flavor, engine) {
+            ("stock", _) => {
+                let manager: Arc<LocalSessionManager> = LocalSessionManager::default().into();
+                (Router::new().nest_service("/mcp", StreamableHttpService::new(factory, manager, config)), Kind::Stock)
+            }
+            ("tower", Some(engine)) => {
+                let mut config = ServiceConfig::default();
+                config.prefer_resumable = options.prefers_resumable();
+                if options.guard {
+                    config.allowed_hosts = vec![format!("127.0.0.1:{port}")];
+                    config.allowed_origins = vec!["http://127.0.0.1".to_owned()];
+                }
+                if let Some(size) = options.max_request_body_size {
+                    config.max_body_bytes = size;
+                }
+                if options.own_auth {
+                    config = config.with_principal(named);
+                }
+                let service = TailropeService::new(factory, engine.clone(), config);
+                (Router::new().nest_service("/mcp", service.clone()), Kind::Tower(service))
+            }
+            ("rmcp", Some(engine)) => {
+                let mut sessions = Sessions::new(engine.clone());
+                if options.own_auth {
+                    sessions = sessions.with_principal(named);
+                }
+                let sessions = Arc::new(sessions);
+                let service = StreamableHttpService::new(factory, Arc::clone(&sessions), config);
+                (Router::new().nest_service("/mcp", service), Kind::Rmcp(sessions))
+            }
+            _ => return Err(format!("there is no flavour {flavor:?}")),
+        };
+        Ok((Self { over, kind }, router))
+    }
+
+    /// Lets go of every connection.
+    pub(crate) async fn drain(&self, _options: &Value) {
+        match &self.kind {
+            Kind::Stock => {}
+            Kind::Rmcp(sessions) => drop(sessions.drain().await),
+            Kind::Tower(service) => drop(service.drain().await),
+        }
+    }
+
+    /// Ends what is left.
+    pub(crate) fn end(&self) {
+        self.over.cancel();
+    }
+}
