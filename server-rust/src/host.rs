@@ -10,6 +10,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::close::Drain;
 use crate::dialect::DIALECT;
 use crate::signal::Signal;
 
@@ -87,12 +88,12 @@ impl Host {
         }
     }
 
-    /// Closes every connection, and waits up to `drain_within_ms` for calls whose end another process could show. Whether nothing is
+    /// Closes every connection, and waits for calls whose end another process could show. Whether nothing is
     /// left.
-    pub(crate) async fn drain(self: &Arc<Self>) -> bool {
+    pub(crate) async fn drain(self: &Arc<Self>, drain: Drain) -> bool {
         let options = self.engine.options();
-        self.engine.drain(options.drain(None, None));
-        let end = Instant::now() + Duration::from_millis(options.drain_within_ms);
+        self.engine.drain(options.drain(drain.retry_ms, drain.spread_ms));
+        let end = Instant::now() + Duration::from_millis(drain.within_ms.unwrap_or(options.drain_within_ms));
         let is_over = loop {
             let is_over = self.engine.stats().connections == 0 && !self.engine.is_handing_over();
             if is_over || Instant::now() >= end {

@@ -23,7 +23,7 @@ mod sender;
 mod service;
 mod signal;
 
-pub use self::close::Close;
+pub use self::close::{Close, Drain};
 pub use self::json_rpc::{Call, Handler, JsonRpcServer, RpcError};
 #[cfg(feature = "rmcp")]
 pub use self::rmcp::{ResumableContext, RmcpServer, Sessions, SessionsError};

@@ -20,7 +20,7 @@ use crate::hearing::Hear;
 use crate::host::Host;
 use crate::json_rpc::{Call, Handler, RpcError};
 use crate::outcomes::Outcomes;
-use crate::service::{Begun, Handlers};
+use crate::service::{Begun, Handlers, relayed_parts};
 
 type Answer = Result<Value, RpcError>;
 
@@ -87,7 +87,7 @@ impl<H: Handler> Session<H> {
             self.line.session.received(&admission);
             return posted.done();
         }
-        let message = match self.read(crate::service::relayed_parts(relayed), body) {
+        let message = match self.read(relayed_parts(relayed), body, admission.action() == Action::Call) {
             Ok(message) => message,
             Err(why) => return posted.refuse(&Fault::InvalidMessage(&why).refusal(&DIALECT)),
         };
@@ -117,7 +117,7 @@ impl<H: Handler> Hear for Session<H> {
 impl<H: Handler> Handlers for Session<H> {
     type Message = Message;
 
-    fn read(&self, parts: Parts, body: &[u8]) -> Result<Message, String> {
+    fn read(&self, parts: Parts, body: &[u8], _is_request: bool) -> Result<Message, String> {
         #[derive(Deserialize)]
         struct Wire {
             #[serde(default)]
@@ -136,7 +136,7 @@ impl<H: Handler> Handlers for Session<H> {
         };
         let Wire { params, result, error } = serde_json::from_slice(body).map_err(|error| error.to_string())?;
         let error = error.map(|WireError { code, message, data }| Err(RpcError { code, message, data }));
-        Ok(Message { envelope, parts, params, answer: error.or(result.map(Ok)) })
+        Ok(Message { envelope, parts, params, answer: error.or_else(|| result.map(Ok)) })
     }
 
     fn room(&self) -> impl Future<Output = ()> + Send {
@@ -166,6 +166,14 @@ impl<H: Handler> Handlers for Session<H> {
         };
         self.runtime.spawn(work);
         true
+    }
+
+    fn replay(&self, message: Message) {
+        if message.envelope.kind == Kind::Request {
+            self.call(message);
+        } else if let Some(method) = message.envelope.method {
+            self.handler.notified(&method, message.params);
+        }
     }
 
     fn take(&self, admission: &Admission, message: Message) -> bool {

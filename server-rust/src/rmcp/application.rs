@@ -83,8 +83,8 @@ impl<S: ServerHandler + Send + 'static> Application for RmcpServer<S> {
 impl Handlers for Served {
     type Message = ClientJsonRpcMessage;
 
-    fn read(&self, parts: Parts, body: &[u8]) -> Result<ClientJsonRpcMessage, String> {
-        read(parts, body)
+    fn read(&self, parts: Parts, body: &[u8], is_request: bool) -> Result<ClientJsonRpcMessage, String> {
+        read(parts, body, is_request)
     }
 
     fn room(&self) -> impl Future<Output = ()> + Send {
@@ -93,6 +93,10 @@ impl Handlers for Served {
 
     fn call(&self, message: ClientJsonRpcMessage) -> bool {
         self.begin(message)
+    }
+
+    fn replay(&self, message: ClientJsonRpcMessage) {
+        self.inbox.put(message);
     }
 
     fn take(&self, admission: &Admission, message: ClientJsonRpcMessage) -> bool {

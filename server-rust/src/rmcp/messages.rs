@@ -26,8 +26,12 @@ pub(crate) fn request_id(id: &RmcpId) -> RequestId {
 ///
 /// # Errors
 /// What is wrong with it.
-pub(crate) fn read(parts: Parts, body: &[u8]) -> Result<ClientJsonRpcMessage, String> {
+pub(crate) fn read(parts: Parts, body: &[u8], is_request: bool) -> Result<ClientJsonRpcMessage, String> {
     let mut message = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+    if is_request != matches!(&message, ClientJsonRpcMessage::Request(_)) {
+        // It would be taken for a notification, and never be answered.
+        return Err("the id of the request is an integer that does not fit in 64 bits".to_owned());
+    }
     match &mut message {
         JsonRpcMessage::Request(request) => drop(ClientRequest::extensions_mut(&mut request.request).insert(parts)),
         JsonRpcMessage::Notification(sent) => {

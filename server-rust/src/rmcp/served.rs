@@ -128,7 +128,7 @@ impl Served {
             self.session.received(&admission);
             return posted.done();
         }
-        let message = match read(relayed_parts(relayed), body) {
+        let message = match read(relayed_parts(relayed), body, admission.action() == Action::Call) {
             Ok(message) => message,
             Err(why) => return posted.refuse(&Fault::InvalidMessage(&why).refusal(&DIALECT)),
         };

@@ -14,6 +14,7 @@ use tailrope_core::engine::{Connection, Engine, EngineError, NoWake, SessionHand
 use tailrope_core::exchange::{Admission, Relayed, RelayedMethod};
 use tailrope_core::protocol::{EnvelopeError, Refusal};
 
+use crate::close::Drain;
 use crate::dialect::{DIALECT, new_id};
 use crate::hearing::Ears;
 use crate::host::Host;
@@ -139,12 +140,12 @@ impl Sessions {
         &self.engine
     }
 
-    /// Closes every connection because the process is going away, and waits up to `drain_within_ms` for calls whose end another
+    /// Closes every connection because the process is going away, and waits for calls whose end another
     /// process could show. Clients come back, to this process or to another one with the same store.
     ///
     /// Returns whether nothing is left. Cancel the token of rmcp's configuration afterwards.
-    pub async fn drain(&self) -> bool {
-        self.host.drain().await
+    pub async fn drain(&self, drain: Drain) -> bool {
+        self.host.drain(drain).await
     }
 
     fn served(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<Served>>> {

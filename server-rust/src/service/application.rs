@@ -46,17 +46,20 @@ pub trait Handlers: Send + Sync + 'static {
     /// A message as they take it.
     type Message: Send;
 
-    /// Reads a message. `parts` are the head of the request that brought it.
+    /// Reads a message, of which it is known whether it is a request. `parts` are the head of the HTTP request that brought it.
     ///
     /// # Errors
     /// What is wrong with it.
-    fn read(&self, parts: Parts, body: &[u8]) -> Result<Self::Message, String>;
+    fn read(&self, parts: Parts, body: &[u8], is_request: bool) -> Result<Self::Message, String>;
 
     /// Waits until another message can be taken (I11).
     fn room(&self) -> impl Future<Output = ()> + Send;
 
     /// Takes a request that is in flight.
     fn call(&self, message: Self::Message) -> bool;
+
+    /// Takes what the client has told to the session's handlers before these: their answers go nowhere.
+    fn replay(&self, message: Self::Message);
 
     /// Takes a message that has no answer.
     fn take(&self, admission: &Admission, message: Self::Message) -> bool;

@@ -3,17 +3,18 @@
 use std::collections::HashMap;
 use std::fmt::Display;
 use std::pin::pin;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::{Buf as _, Bytes};
-use http::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderName, HeaderValue, ORIGIN};
+use http::header::{ACCEPT, AsHeaderName, CONTENT_TYPE, HOST, HeaderName, HeaderValue, ORIGIN};
 use http::request::Parts;
 use http::{Method, Request, Response};
 use http_body::Body;
 use http_body_util::{BodyExt as _, Full};
-use tailrope_core::engine::{Connection, Engine, SessionHandle};
+use tailrope_core::engine::{Adopted, Connection, Engine, OfferWake, SessionHandle};
 use tailrope_core::exchange::{self, Action, Admission, Allowed, AnswerHead, Fault, Relayed, RelayedMethod, Terms};
-use tailrope_core::protocol::{Head, Refusal, Revision};
+use tailrope_core::protocol::{Head, Refusal, Revision, jsonrpc};
 
 use crate::dialect::{DIALECT, new_id};
 use crate::hearing::Ears;
@@ -80,7 +81,7 @@ where
     Ok(bytes.into())
 }
 
-fn header<'a>(parts: &'a Parts, name: impl http::header::AsHeaderName) -> Option<&'a str> {
+fn header(parts: &Parts, name: impl AsHeaderName) -> Option<&str> {
     parts.headers.get(name)?.to_str().ok()
 }
 
@@ -94,7 +95,7 @@ impl<A: Application> Endpoint<A> {
         self.served.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) async fn serve<B>(&self, request: Request<B>) -> Answer
+    pub(crate) async fn serve<B>(self: &Arc<Self>, request: Request<B>) -> Answer
     where
         B: Body,
         B::Error: Display,
@@ -104,7 +105,7 @@ impl<A: Application> Endpoint<A> {
         self.answer(parts, body, &id).await.unwrap_or_else(|refusal| answer::refused(&refusal, &DIALECT, &id))
     }
 
-    async fn answer<B>(&self, parts: Parts, body: B, id: &str) -> Result<Answer, Refusal>
+    async fn answer<B>(self: &Arc<Self>, parts: Parts, body: B, id: &str) -> Result<Answer, Refusal>
     where
         B: Body,
         B::Error: Display,
@@ -183,7 +184,7 @@ impl<A: Application> Endpoint<A> {
             tracing::error!(target: "tailrope", %error, "a session was not opened: the server's factory failed");
             Fault::Internal.refusal_of(&DIALECT, body)
         })?;
-        let message = handlers.read(parts, body);
+        let message = handlers.read(parts, body, true);
         let message = message.map_err(|why| Fault::InvalidMessage(&why).refusal_of(&DIALECT, body))?;
         let here = Here { session: session.clone(), handlers };
         {
@@ -231,7 +232,7 @@ impl<A: Application> Endpoint<A> {
         let status = AnswerHead { status: admission.status().unwrap_or(200), ..AnswerHead::EMPTY };
         let read = |parts: Parts| {
             let invalid = |why: String| Fault::InvalidMessage(&why).refusal_of(&DIALECT, &body);
-            handlers.read(parts, given).map_err(invalid)
+            handlers.read(parts, given, admission.action() == Action::Call).map_err(invalid)
         };
         match admission.action() {
             Action::Delete => session.end(),
@@ -261,7 +262,7 @@ impl<A: Application> Endpoint<A> {
     }
 
     /// A request for a session that is not served here.
-    async fn elsewhere(&self, id: &str, parts: Parts, body: Bytes) -> Result<Answer, Refusal> {
+    async fn elsewhere(self: &Arc<Self>, id: &str, parts: Parts, body: Bytes) -> Result<Answer, Refusal> {
         let unknown = || Fault::SessionUnknown.refusal(&DIALECT);
         if id.is_empty() {
             return Err(Fault::NotInitialize.refusal(&DIALECT));
@@ -278,6 +279,9 @@ impl<A: Application> Endpoint<A> {
         })?;
         let session = session.ok_or_else(unknown)?;
         let opened = self.admit(&session, &parts, &body).and_then(|admission| {
+            if parts.method != Method::GET {
+                self.offer(&session);
+            }
             self.opened(|signal| match RelayedMethod::parse(parts.method.as_str()) {
                 None => session.open(&admission, false, signal, 0),
                 Some(method) => {
@@ -294,6 +298,55 @@ impl<A: Application> Endpoint<A> {
                 Err(refusal)
             }
         }
+    }
+}
+
+/// Sessions of processes that are gone.
+impl<A: Application> Endpoint<A> {
+    /// Goes on with the session of this view, should its message find nobody who has it.
+    fn offer(self: &Arc<Self>, view: &SessionHandle) {
+        let signal = Signal::new();
+        let (wake, is_over) = OfferWake::new(signal.clone(), 0);
+        view.offer_adoption(Arc::new(wake), 0);
+        let (endpoint, view) = (Arc::downgrade(self), view.downgrade());
+        tokio::spawn(async move {
+            loop {
+                signal.woken().await;
+                let (Some(endpoint), Some(view)) = (endpoint.upgrade(), view.upgrade()) else { return };
+                let ears = Arc::new(Ears::default());
+                if let Some(adopted) = view.take_adopted(ears.clone(), 0) {
+                    return endpoint.go_on(&adopted, &ears);
+                }
+                if is_over.load(Ordering::Acquire) {
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Tells new handlers what the client has told, and lets what waits come to them.
+    fn go_on(&self, adopted: &Adopted, ears: &Ears) {
+        let session = adopted.session();
+        let begun = Begun { session: session.clone(), ears, host: &self.host };
+        let handlers = match self.application.begin(&begun) {
+            Ok(handlers) => handlers,
+            Err(error) => {
+                tracing::error!(target: "tailrope", %error, "a session was not adopted: the server's factory failed");
+                return adopted.refuse(&Fault::Internal.refusal(&DIALECT));
+            }
+        };
+        for body in adopted.replay() {
+            let is_request = jsonrpc::read(body).is_ok_and(|body| body.has_request());
+            // Nobody knows any more what the request was like.
+            let parts = Request::new(()).into_parts().0;
+            match handlers.read(parts, body, is_request) {
+                Ok(message) => handlers.replay(message),
+                Err(why) => tracing::warn!(target: "tailrope", why, "a session's handlers are not told all again"),
+            }
+        }
+        self.served().insert(session.id().into(), Here { session: session.clone(), handlers });
+        session.accept_posted();
+        self.host.arm_for_engine();
     }
 }
 

@@ -21,6 +21,7 @@ pub(crate) use application::{Application, Begun, Handlers, Served};
 use endpoint::Endpoint;
 pub(crate) use endpoint::relayed_parts;
 
+use crate::close::Drain;
 use crate::sender::Naming;
 
 /// What can be set on a [`TailropeService`]. Pacing, bounds and the store are the engine's [`Options`](crate::Options).
@@ -95,12 +96,12 @@ impl<A: Application> TailropeService<A> {
         Self(Arc::new(Endpoint::new(application, engine, config)))
     }
 
-    /// Closes every connection because the process is going away, and waits up to `drain_within_ms` for calls whose end another
+    /// Closes every connection because the process is going away, and waits for calls whose end another
     /// process could show. Clients come back, to this process or to another one with the same store.
     ///
     /// Returns whether nothing is left.
-    pub async fn drain(&self) -> bool {
-        self.0.host.drain().await
+    pub async fn drain(&self, drain: Drain) -> bool {
+        self.0.host.drain(drain).await
     }
 }
 

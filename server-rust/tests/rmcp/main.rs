@@ -5,7 +5,7 @@ mod shared;
 
 use std::time::Duration;
 
-use tailrope_server::{Engine, Options, Sessions};
+use tailrope_server::{Drain, Engine, Options, Sessions};
 
 use crate::lab::{PATIENCE, Server, counts, result};
 
@@ -168,7 +168,7 @@ async fn a_drain_closes_every_connection_with_an_id_and_a_retry() {
     let peer = server.open("").await;
     let mut call = peer.call(1, &["emit 1", "gate later"]).await;
     call.some(1).await;
-    let (is_over, rest) = tokio::join!(sessions.drain(), call.rest());
+    let (is_over, rest) = tokio::join!(sessions.drain(Drain::default()), call.rest());
     assert!(is_over && rest.is_empty());
     assert!(call.retry_ms().unwrap() >= 5_000);
     server.gates.open("later");

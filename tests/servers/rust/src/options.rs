@@ -23,6 +23,10 @@ pub(crate) struct Options {
     pub(crate) max_request_body_size: Option<usize>,
     /// Against foreign hosts and origins.
     pub(crate) guard: bool,
+    /// Events that a store of the tests' own keeps; the engine's have bounds of theirs.
+    cap: Option<u64>,
+    /// Said with the transport.
+    stock: bool,
     /// The header `x-test-name` names the user.
     pub(crate) own_auth: bool,
 }
@@ -37,6 +41,8 @@ impl Default for Options {
             log: "warn".to_owned(),
             max_request_body_size: None,
             guard: false,
+            cap: None,
+            stock: false,
             own_auth: false,
         }
     }

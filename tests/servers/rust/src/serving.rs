@@ -7,7 +7,7 @@ use axum::http::request::Parts;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use serde_json::Value;
-use tailrope_server::{Engine, RmcpServer, ServiceConfig, Sessions, TailropeService};
+use tailrope_server::{Drain, Engine, RmcpServer, ServiceConfig, Sessions, TailropeService};
 use tokio_util::sync::CancellationToken;
 
 use crate::options::Options;
@@ -87,11 +87,16 @@ impl Serving {
     }
 
     /// Lets go of every connection.
-    pub(crate) async fn drain(&self, _options: &Value) {
+    pub(crate) async fn drain(&self, options: &Value) {
+        let number = |name: &str| options[name].as_u64();
+        let mut drain = Drain::default();
+        drain.retry_ms = number("retry_ms").and_then(|ms| ms.try_into().ok());
+        drain.spread_ms = number("spread_ms").and_then(|ms| ms.try_into().ok());
+        drain.within_ms = number("within_ms");
         match &self.kind {
             Kind::Stock => {}
-            Kind::Rmcp(sessions) => drop(sessions.drain().await),
-            Kind::Tower(service) => drop(service.drain().await),
+            Kind::Rmcp(sessions) => drop(sessions.drain(drain).await),
+            Kind::Tower(service) => drop(service.drain(drain).await),
         }
     }
 
