@@ -1,33 +1,56 @@
 //! Who sends a request.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
+use http::HeaderValue;
 use http::request::Parts;
+use serde_json::Value;
 use tailrope_core::exchange::{Asker, CREDENTIAL_HEADERS};
 
-/// Names the user of a request.
-pub(crate) type Naming = Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>;
+/// How users are told apart.
+#[derive(Clone, Default)]
+pub(crate) struct Naming {
+    /// Names the user of a request. It decides alone.
+    pub(crate) named: Option<Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>>,
+    /// What authentication has left of the user.
+    pub(crate) user: Option<Arc<dyn Fn(&Parts) -> Option<Value> + Send + Sync>>,
+}
+
+/// The text of a header. What is no ASCII is read as Latin-1, so that it is never taken for absent.
+pub(crate) fn text(value: &HeaderValue) -> Cow<'_, str> {
+    match value.to_str() {
+        Ok(text) => text.into(),
+        Err(_) => value.as_bytes().iter().map(|byte| char::from(*byte)).collect(),
+    }
+}
 
 /// What a request says of its sender.
 pub(crate) struct Sender<'a> {
     named: Option<String>,
-    credentials: Vec<(&'a str, &'a str)>,
+    user_json: Option<String>,
+    credentials: Vec<(&'static str, Cow<'a, str>)>,
 }
 
 impl<'a> Sender<'a> {
-    pub(crate) fn of(parts: &'a Parts, naming: Option<&Naming>) -> Self {
-        let values =
-            |name| parts.headers.get_all(name).iter().filter_map(move |value| Some((name, value.to_str().ok()?)));
-        let credentials = CREDENTIAL_HEADERS.into_iter().flat_map(values).collect();
-        Self { named: naming.and_then(|naming| naming(parts)), credentials }
+    pub(crate) fn of(parts: &'a Parts, naming: &Naming) -> Self {
+        let values = |name| parts.headers.get_all(name).iter().map(move |value| (name, text(value)));
+        Self {
+            named: naming.named.as_ref().and_then(|named| named(parts)),
+            user_json: naming.user.as_ref().and_then(|user| user(parts)).map(|user| user.to_string()),
+            credentials: CREDENTIAL_HEADERS.into_iter().flat_map(values).collect(),
+        }
     }
 
-    pub(crate) fn asker(&self) -> Asker<'_> {
-        Asker { named: self.named.as_deref(), user_json: None, credentials: &self.credentials }
+    /// Does something with what the engine is to know.
+    pub(crate) fn ask<T>(&self, with: impl FnOnce(Asker<'_>) -> T) -> T {
+        let credentials: Vec<(&str, &str)> = self.credentials.iter().map(|(name, value)| (*name, &**value)).collect();
+        let (named, user_json) = (self.named.as_deref(), self.user_json.as_deref());
+        with(Asker { named, user_json, credentials: &credentials })
     }
 
     /// The principal; none where the request says nothing about its sender.
     pub(crate) fn principal(&self) -> Option<Box<str>> {
-        self.asker().principal()
+        self.ask(|asker| asker.principal())
     }
 }

@@ -47,6 +47,7 @@ pub struct Session<H> {
     running: Arc<Mutex<HashMap<RequestId, Arc<Notify>>>>,
     /// Requests also come from the threads of a store.
     runtime: Handle,
+    terms: Terms<'static>,
 }
 
 /// A message, as it was read.
@@ -69,14 +70,15 @@ impl<H: Handler> Session<H> {
             outcomes: Outcomes::default(),
             asked: Mutex::default(),
         });
-        let session = Arc::new(Self { handler, line, running: Arc::default(), runtime: Handle::current() });
+        let session =
+            Arc::new(Self { handler, line, running: Arc::default(), runtime: Handle::current(), terms: begun.terms });
         begun.ears.listen(Arc::downgrade(&session) as Weak<dyn Hear>);
         session.hear();
         session
     }
 
     fn serve_posted(&self, posted: &Posted) {
-        let Some(admission) = posted.admit(&Terms::default()) else { return };
+        let Some(admission) = posted.admit(&self.terms) else { return };
         if admission.action() == Action::Delete {
             return self.line.session.end();
         }
@@ -87,10 +89,11 @@ impl<H: Handler> Session<H> {
             self.line.session.received(&admission);
             return posted.done();
         }
-        let message = match self.read(relayed_parts(relayed), body, admission.action() == Action::Call) {
-            Ok(message) => message,
-            Err(why) => return posted.refuse(&Fault::InvalidMessage(&why).refusal(&DIALECT)),
-        };
+        let message =
+            match self.read(relayed_parts(relayed, self.line.session.id()), body, admission.action() == Action::Call) {
+                Ok(message) => message,
+                Err(why) => return posted.refuse(&Fault::InvalidMessage(&why).refusal(&DIALECT)),
+            };
         if admission.action() == Action::Message {
             self.take(&admission, message);
             posted.done();

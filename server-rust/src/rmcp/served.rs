@@ -32,6 +32,7 @@ pub struct Served {
     routes: Mutex<Routes>,
     initializing: Mutex<Option<(RmcpId, oneshot::Sender<ServerJsonRpcMessage>)>>,
     host: Arc<Host>,
+    terms: Terms<'static>,
     has_left: AtomicBool,
 }
 
@@ -55,8 +56,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Served {
-    /// `ears` are those that the session was opened with.
-    pub(crate) fn new(session: SessionHandle, ears: &Ears, host: Arc<Host>) -> Arc<Self> {
+    /// `ears` are those that the session was opened with, `terms` hold for what other processes relay to it.
+    pub(crate) fn new(session: SessionHandle, ears: &Ears, host: Arc<Host>, terms: Terms<'static>) -> Arc<Self> {
         let served = Arc::new(Self {
             session,
             inbox: Inbox::default(),
@@ -64,6 +65,7 @@ impl Served {
             routes: Mutex::default(),
             initializing: Mutex::default(),
             host,
+            terms,
             has_left: AtomicBool::new(false),
         });
         ears.listen(Arc::downgrade(&served) as Weak<dyn Hear>);
@@ -76,7 +78,10 @@ impl Served {
     pub(crate) fn leave(&self) {
         if !self.has_left.swap(true, Ordering::SeqCst) {
             self.inbox.close();
-            self.session.release();
+            // One that has ended is not kept for others.
+            if !self.session.has_ended() {
+                self.session.release();
+            }
         }
     }
 
@@ -116,7 +121,7 @@ impl Served {
 
     /// Serves what another process relayed.
     fn serve_posted(&self, posted: &Posted) {
-        let Some(admission) = posted.admit(&Terms::default()) else { return };
+        let Some(admission) = posted.admit(&self.terms) else { return };
         if admission.action() == Action::Delete {
             self.session.end();
             return;
@@ -128,7 +133,7 @@ impl Served {
             self.session.received(&admission);
             return posted.done();
         }
-        let message = match read(relayed_parts(relayed), body, admission.action() == Action::Call) {
+        let message = match read(relayed_parts(relayed, self.session.id()), body, admission.action() == Action::Call) {
             Ok(message) => message,
             Err(why) => return posted.refuse(&Fault::InvalidMessage(&why).refusal(&DIALECT)),
         };

@@ -10,8 +10,9 @@ use futures_core::Stream;
 use http::request::Parts;
 use rmcp::model::{ClientJsonRpcMessage, JsonRpcMessage, ServerJsonRpcMessage};
 use rmcp::transport::streamable_http_server::session::{ServerSseMessage, SessionId, SessionManager};
+use serde_json::Value;
 use tailrope_core::engine::{Connection, Engine, EngineError, NoWake, SessionHandle};
-use tailrope_core::exchange::{Admission, Relayed, RelayedMethod};
+use tailrope_core::exchange::{Admission, Relayed, RelayedMethod, Terms};
 use tailrope_core::protocol::{EnvelopeError, Refusal};
 
 use crate::close::Drain;
@@ -66,7 +67,7 @@ const RMCP_START: &str = "0";
 pub struct Sessions {
     engine: Engine,
     host: Arc<Host>,
-    naming: Option<Naming>,
+    naming: Naming,
     served: Mutex<HashMap<SessionId, Arc<Served>>>,
 }
 
@@ -125,14 +126,21 @@ impl Sessions {
     /// Sessions of this engine.
     pub fn new(engine: Engine) -> Self {
         let host = Host::new(engine.clone());
-        Self { engine, host, naming: None, served: Mutex::default() }
+        Self { engine, host, naming: Naming::default(), served: Mutex::default() }
     }
 
     /// Names the user of a request, by its head: sessions belong to the user who opened them, and nobody else finds them. Without
     /// it, or where it gives none, the credentials in the request's headers say who that is (docs/security.md).
     #[must_use]
     pub fn with_principal(self, naming: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static) -> Self {
-        Self { naming: Some(Arc::new(naming)), ..self }
+        Self { naming: Naming { named: Some(Arc::new(naming)), ..self.naming }, ..self }
+    }
+
+    /// Tells what authentication in front of the endpoint has left of the user, in the request's extensions for example: a name, or an
+    /// object of claims. What changes from token to token in it does not count.
+    #[must_use]
+    pub fn with_user(self, user: impl Fn(&Parts) -> Option<Value> + Send + Sync + 'static) -> Self {
+        Self { naming: Naming { user: Some(Arc::new(user)), ..self.naming }, ..self }
     }
 
     /// The engine.
@@ -153,7 +161,7 @@ impl Sessions {
     }
 
     fn principal(&self, parts: &Parts) -> Option<Box<str>> {
-        Sender::of(parts, self.naming.as_ref()).principal()
+        Sender::of(parts, &self.naming).principal()
     }
 
     /// The session that is served here, for the request that brought this message.
@@ -240,7 +248,7 @@ impl SessionManager for Sessions {
         let session = self.engine.open_session(&id, None, &DIALECT, ears.clone(), 0)?;
         // rmcp writes the comments.
         session.set_keep_alive_ms(0);
-        let served = Served::new(session, &ears, Arc::clone(&self.host));
+        let served = Served::new(session, &ears, Arc::clone(&self.host), Terms::default());
         self.served().insert(Arc::clone(&id), Arc::clone(&served));
         self.host.arm_for_engine();
         Ok((id, SessionTransport(served)))

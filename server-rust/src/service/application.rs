@@ -9,7 +9,7 @@ use http::request::Parts;
 use http::{Request, Response};
 use http_body_util::Full;
 use tailrope_core::engine::SessionHandle;
-use tailrope_core::exchange::Admission;
+use tailrope_core::exchange::{Admission, Terms};
 
 use crate::hearing::Ears;
 use crate::host::Host;
@@ -20,6 +20,8 @@ pub struct Begun<'a> {
     pub(crate) session: SessionHandle,
     pub(crate) ears: &'a Ears,
     pub(crate) host: &'a Arc<Host>,
+    /// For what other processes relay to the session.
+    pub(crate) terms: Terms<'static>,
 }
 
 pub(crate) type Served = Pin<Box<dyn Future<Output = Response<ResponseBody>> + Send>>;

@@ -1,5 +1,6 @@
 //! One HTTP exchange after the other.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt::Display;
 use std::pin::pin;
@@ -20,7 +21,7 @@ use crate::dialect::{DIALECT, new_id};
 use crate::hearing::Ears;
 use crate::host::Host;
 use crate::pages::Pages;
-use crate::sender::Sender;
+use crate::sender::{Sender, text};
 use crate::service::answer::{self, ResponseBody};
 use crate::service::{Application, Begun, Handlers, ServiceConfig};
 use crate::signal::Signal;
@@ -81,8 +82,8 @@ where
     Ok(bytes.into())
 }
 
-fn header(parts: &Parts, name: impl AsHeaderName) -> Option<&str> {
-    parts.headers.get(name)?.to_str().ok()
+fn header(parts: &Parts, name: impl AsHeaderName) -> Option<Cow<'_, str>> {
+    parts.headers.get(name).map(text)
 }
 
 impl<A: Application> Endpoint<A> {
@@ -101,7 +102,7 @@ impl<A: Application> Endpoint<A> {
         B::Error: Display,
     {
         let (parts, body) = request.into_parts();
-        let id = header(&parts, SESSION_ID).unwrap_or_default().to_owned();
+        let id = header(&parts, SESSION_ID).unwrap_or_default().into_owned();
         self.answer(parts, body, &id).await.unwrap_or_else(|refusal| answer::refused(&refusal, &DIALECT, &id))
     }
 
@@ -113,9 +114,10 @@ impl<A: Application> Endpoint<A> {
         let (hosts, origins) = (&self.config.allowed_hosts, &self.config.allowed_origins);
         let (hosts, origins): (Vec<&str>, Vec<&str>) =
             (hosts.iter().map(|host| &**host).collect(), origins.iter().map(|origin| &**origin).collect());
-        let host = header(&parts, HOST).or_else(|| parts.uri.authority().map(http::uri::Authority::as_str));
+        let host = header(&parts, HOST).or_else(|| parts.uri.authority().map(|authority| authority.as_str().into()));
         let allowed = Allowed { hosts: &hosts, origins: &origins };
-        allowed.check(host, header(&parts, ORIGIN)).map_err(|fault| fault.refusal(&DIALECT))?;
+        let origin = header(&parts, ORIGIN);
+        allowed.check(host.as_deref(), origin.as_deref()).map_err(|fault| fault.refusal(&DIALECT))?;
         let max_bytes = if parts.method == Method::POST { self.config.max_body_bytes } else { 0 };
         let body = match read(body, max_bytes).await {
             Ok(body) => body,
@@ -141,13 +143,13 @@ impl<A: Application> Endpoint<A> {
     async fn of_modern_revision(&self, parts: &Parts, body: &Bytes, id: &str) -> Option<Result<Answer, Refusal>> {
         let requested = header(parts, PROTOCOL_VERSION).filter(|_| parts.method == Method::POST && id.is_empty())?;
         let is_modern = |revision: Revision| !revision.rules().resumable;
-        if !Revision::parse(requested).is_some_and(is_modern) {
+        if !Revision::parse(&requested).is_some_and(is_modern) {
             return None;
         }
         if self.config.prefer_resumable {
-            return Some(Err(self.engine.steer(body, requested)));
+            return Some(Err(self.engine.steer(body, &requested)));
         }
-        self.engine.left_to_sdk(requested);
+        self.engine.left_to_sdk(&requested);
         let served = self.application.serve_modern(Request::from_parts(parts.clone(), Full::new(body.clone())))?;
         Some(Ok(served.await))
     }
@@ -179,7 +181,7 @@ impl<A: Application> Endpoint<A> {
     ) -> Result<Answer, Refusal> {
         // Before anything is made for it.
         let admission = self.admit(session, &parts, body)?;
-        let begun = Begun { session: session.clone(), ears, host: &self.host };
+        let begun = Begun { session: session.clone(), ears, host: &self.host, terms: self.terms() };
         let handlers = self.application.begin(&begun).map_err(|error| {
             tracing::error!(target: "tailrope", %error, "a session was not opened: the server's factory failed");
             Fault::Internal.refusal_of(&DIALECT, body)
@@ -192,7 +194,7 @@ impl<A: Application> Endpoint<A> {
             served.retain(|_, here| !here.session.has_ended());
             served.insert(Arc::clone(id), here.clone());
         }
-        let pages = self.opened(|signal| session.open(&admission, false, signal, 0))?;
+        let pages = self.opened(|signal| session.open(&admission, self.config.json_response, signal, 0))?;
         if self.engine.outlives_process() {
             session.accept_posted();
         }
@@ -201,20 +203,26 @@ impl<A: Application> Endpoint<A> {
     }
 
     fn sender<'a>(&self, parts: &'a Parts) -> Sender<'a> {
-        Sender::of(parts, self.config.naming.as_ref())
+        Sender::of(parts, &self.config.naming)
     }
 
     fn admit(&self, session: &SessionHandle, parts: &Parts, body: &[u8]) -> Result<Admission, Refusal> {
-        let sender = self.sender(parts);
+        let names = [ACCEPT.as_str(), CONTENT_TYPE.as_str(), PROTOCOL_VERSION, SESSION_ID, LAST_EVENT_ID];
+        let [accept, content_type, protocol_version, session_id, last_event_id] = names.map(|name| header(parts, name));
         let head = Head {
             method: parts.method.as_str(),
-            accept: header(parts, ACCEPT),
-            content_type: header(parts, CONTENT_TYPE),
-            protocol_version: header(parts, PROTOCOL_VERSION),
-            session_id: header(parts, SESSION_ID),
-            last_event_id: header(parts, LAST_EVENT_ID),
+            accept: accept.as_deref(),
+            content_type: content_type.as_deref(),
+            protocol_version: protocol_version.as_deref(),
+            session_id: session_id.as_deref(),
+            last_event_id: last_event_id.as_deref(),
         };
-        session.admit(&exchange::Request { head, asker: sender.asker(), body }, &Terms::default())
+        let terms = self.terms();
+        self.sender(parts).ask(|asker| session.admit(&exchange::Request { head, asker, body }, &terms))
+    }
+
+    fn terms(&self) -> Terms<'static> {
+        Terms { json_response: self.config.json_response, ..Terms::default() }
     }
 
     fn opened(&self, open: impl FnOnce(Arc<Signal>) -> Result<Connection, Refusal>) -> Result<Pages, Refusal> {
@@ -248,13 +256,13 @@ impl<A: Application> Endpoint<A> {
             Action::Call => {
                 let message = read(parts)?;
                 handlers.room().await;
-                let pages = self.opened(|signal| session.open(&admission, false, signal, 0))?;
+                let pages = self.opened(|signal| session.open(&admission, self.config.json_response, signal, 0))?;
                 // Where the session has just ended, the stream has its end.
                 handlers.call(message);
                 return Ok(answer::connection(pages, id).await);
             }
             Action::Listen | Action::Resume => {
-                let pages = self.opened(|signal| session.open(&admission, false, signal, 0))?;
+                let pages = self.opened(|signal| session.open(&admission, self.config.json_response, signal, 0))?;
                 return Ok(answer::connection(pages, id).await);
             }
         }
@@ -272,7 +280,7 @@ impl<A: Application> Endpoint<A> {
         }
         let last_event_id = header(&parts, LAST_EVENT_ID).filter(|_| parts.method == Method::GET);
         let principal = self.sender(&parts).principal();
-        let found = self.host.look_up(id, principal.as_deref(), last_event_id).await;
+        let found = self.host.look_up(id, principal.as_deref(), last_event_id.as_deref()).await;
         let session = found.map_err(|error| {
             tracing::warn!(target: "tailrope", %error, "a session cannot be looked up");
             Fault::SessionNotTold.refusal(&DIALECT)
@@ -283,11 +291,17 @@ impl<A: Application> Endpoint<A> {
                 self.offer(&session);
             }
             self.opened(|signal| match RelayedMethod::parse(parts.method.as_str()) {
-                None => session.open(&admission, false, signal, 0),
+                None => session.open(&admission, self.config.json_response, signal, 0),
                 Some(method) => {
-                    let headers = parts.headers.iter();
-                    let headers = headers.filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)));
-                    session.relay(&admission, Relayed::new(method, body.clone(), headers, &[], None), signal, 0)
+                    let headers: Vec<_> =
+                        parts.headers.iter().map(|(name, value)| (name.as_str(), text(value))).collect();
+                    let headers = headers.iter().map(|(name, value)| (*name, &**value));
+                    let more: Vec<&str> = self.config.relayed_headers.iter().map(|name| &**name).collect();
+                    let relayed = Relayed::new(method, body.clone(), headers, &more, None);
+                    match self.config.json_response {
+                        true => session.relay_json(&admission, relayed, signal, 0),
+                        false => session.relay(&admission, relayed, signal, 0),
+                    }
                 }
             })
         });
@@ -327,7 +341,7 @@ impl<A: Application> Endpoint<A> {
     /// Tells new handlers what the client has told, and lets what waits come to them.
     fn go_on(&self, adopted: &Adopted, ears: &Ears) {
         let session = adopted.session();
-        let begun = Begun { session: session.clone(), ears, host: &self.host };
+        let begun = Begun { session: session.clone(), ears, host: &self.host, terms: self.terms() };
         let handlers = match self.application.begin(&begun) {
             Ok(handlers) => handlers,
             Err(error) => {
@@ -351,9 +365,11 @@ impl<A: Application> Endpoint<A> {
 }
 
 /// What handlers see of a request that another process relayed.
-pub(crate) fn relayed_parts(relayed: &Relayed) -> Parts {
+pub(crate) fn relayed_parts(relayed: &Relayed, session_id: &str) -> Parts {
     let mut request = Request::new(());
-    for (name, value) in relayed.headers() {
+    *request.method_mut() = Method::POST;
+    let own = [(SESSION_ID, session_id), (CONTENT_TYPE.as_str(), "application/json")];
+    for (name, value) in relayed.headers().chain(own) {
         if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
             request.headers_mut().append(name, value);
         }

@@ -13,6 +13,7 @@ use std::task::{Context, Poll};
 
 use http::request::Parts;
 use http::{Request, Response};
+use serde_json::Value;
 use tailrope_core::engine::Engine;
 use tower_service::Service;
 
@@ -38,7 +39,12 @@ pub struct ServiceConfig {
     /// Clients that would speak 2026-07-28, which cannot resume, are answered so that they fall back to 2025-11-25. Otherwise their
     /// requests are served without sessions, where the server has a way to do so.
     pub prefer_resumable: bool,
-    pub(crate) naming: Option<Naming>,
+    /// Requests are answered with one JSON body. Nothing of such an answer is stored, and nobody can come back for it.
+    pub json_response: bool,
+    /// Further headers that a request brings along to the process that has its session, where it came to another one. Never a
+    /// credential.
+    pub relayed_headers: Vec<String>,
+    pub(crate) naming: Naming,
 }
 
 impl Default for ServiceConfig {
@@ -48,7 +54,9 @@ impl Default for ServiceConfig {
             allowed_origins: Vec::new(),
             max_body_bytes: 4 << 20,
             prefer_resumable: true,
-            naming: None,
+            json_response: false,
+            relayed_headers: Vec::new(),
+            naming: Naming::default(),
         }
     }
 }
@@ -60,6 +68,8 @@ impl fmt::Debug for ServiceConfig {
             .field("allowed_origins", &self.allowed_origins)
             .field("max_body_bytes", &self.max_body_bytes)
             .field("prefer_resumable", &self.prefer_resumable)
+            .field("json_response", &self.json_response)
+            .field("relayed_headers", &self.relayed_headers)
             .finish_non_exhaustive()
     }
 }
@@ -69,7 +79,14 @@ impl ServiceConfig {
     /// where it gives none, the credentials in the request's headers say who that is (docs/security.md).
     #[must_use]
     pub fn with_principal(self, naming: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static) -> Self {
-        Self { naming: Some(Arc::new(naming)), ..self }
+        Self { naming: Naming { named: Some(Arc::new(naming)), ..self.naming }, ..self }
+    }
+
+    /// Tells what authentication in front of the endpoint has left of the user, in the request's extensions for example: a name, or an
+    /// object of claims. What changes from token to token in it does not count.
+    #[must_use]
+    pub fn with_user(self, user: impl Fn(&Parts) -> Option<Value> + Send + Sync + 'static) -> Self {
+        Self { naming: Naming { user: Some(Arc::new(user)), ..self.naming }, ..self }
     }
 }
 

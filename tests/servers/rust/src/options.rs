@@ -27,7 +27,8 @@ pub(crate) struct Options {
     cap: Option<u64>,
     /// Said with the transport.
     stock: bool,
-    /// The header `x-test-name` names the user.
+    pub(crate) json_response: bool,
+    /// The header `x-test-name` names the user, and what `x-test-user` says in JSON is what authentication left.
     pub(crate) own_auth: bool,
 }
 
@@ -43,12 +44,19 @@ impl Default for Options {
             guard: false,
             cap: None,
             stock: false,
+            json_response: false,
             own_auth: false,
         }
     }
 }
 
 impl Options {
+    /// Further headers that are relayed.
+    pub(crate) fn relayed_headers(&self) -> Vec<String> {
+        let names = self.engine.get("relayed_headers").and_then(Value::as_array).into_iter().flatten();
+        names.filter_map(|name| name.as_str().map(str::to_owned)).collect()
+    }
+
     /// Whether clients of 2026-07-28 fall back.
     pub(crate) fn prefers_resumable(&self) -> bool {
         self.engine.get("prefer_resumable").and_then(Value::as_bool).unwrap_or(true)
@@ -71,7 +79,7 @@ impl Options {
                 }
                 continue;
             }
-            if name == "prefer_resumable" {
+            if matches!(&**name, "prefer_resumable" | "relayed_headers") {
                 continue;
             }
             match (&**name, value.as_str().and_then(OnStoreFailure::parse)) {

@@ -13,6 +13,11 @@ use tokio_util::sync::CancellationToken;
 use crate::options::Options;
 use crate::tools::{Lab, Tools};
 
+/// What authentication left, if the header `x-test-user` is believed.
+fn left(parts: &Parts) -> Option<Value> {
+    serde_json::from_slice(parts.headers.get("x-test-user")?.as_bytes()).ok()
+}
+
 /// What is served, and how it ends.
 #[derive(Clone)]
 pub(crate) struct Serving {
@@ -59,6 +64,8 @@ impl Serving {
             ("tower", Some(engine)) => {
                 let mut config = ServiceConfig::default();
                 config.prefer_resumable = options.prefers_resumable();
+                config.json_response = options.json_response;
+                config.relayed_headers = options.relayed_headers();
                 if options.guard {
                     config.allowed_hosts = vec![format!("127.0.0.1:{port}")];
                     config.allowed_origins = vec!["http://127.0.0.1".to_owned()];
@@ -67,7 +74,7 @@ impl Serving {
                     config.max_body_bytes = size;
                 }
                 if options.own_auth {
-                    config = config.with_principal(named);
+                    config = config.with_principal(named).with_user(left);
                 }
                 let service = TailropeService::new(factory, engine.clone(), config);
                 (Router::new().nest_service("/mcp", service.clone()), Kind::Tower(service))
@@ -75,7 +82,7 @@ impl Serving {
             ("rmcp", Some(engine)) => {
                 let mut sessions = Sessions::new(engine.clone());
                 if options.own_auth {
-                    sessions = sessions.with_principal(named);
+                    sessions = sessions.with_principal(named).with_user(left);
                 }
                 let sessions = Arc::new(sessions);
                 let service = StreamableHttpService::new(factory, Arc::clone(&sessions), config);
