@@ -32,5 +32,5 @@ pub use tailrope_core::engine::{Engine, EngineError, Options, Stats};
 
 /// Event stores, by their address.
 pub mod store {
-    pub use tailrope_core::store::{Durability, EventStore, Limits, OpenError, StoreOptions, open};
+    pub use tailrope_core::store::{Durability, EncryptionKey, EventStore, Limits, OpenError, StoreOptions, open};
 }

@@ -47,4 +47,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if takes_long and "kind" in params and params["kind"].name not in FIRST:
             item.add_marker(pytest.mark.full)
         if "kind" in params and params["kind"].language == "rust":
-            left_out(item)
+            left_out(item, params["kind"].name)

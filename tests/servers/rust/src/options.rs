@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use tailrope_server::store::{StoreOptions, open};
+use tailrope_server::store::{EncryptionKey, StoreOptions, open};
 use tailrope_server::{Engine, Options as EngineOptions};
 
 use tailrope_core::engine::{NUMBER_OPTIONS, OnStoreFailure};
@@ -80,6 +80,12 @@ impl Options {
                 continue;
             }
             if matches!(&**name, "prefer_resumable" | "relayed_headers") {
+                continue;
+            }
+            if name == "encryption_keys" {
+                let keys =
+                    value.as_array().into_iter().flatten().filter_map(Value::as_str).map(EncryptionKey::from_hex);
+                store.encryption_keys = keys.collect::<Option<_>>().ok_or("an encryption key is no key")?;
                 continue;
             }
             match (&**name, value.as_str().and_then(OnStoreFailure::parse)) {

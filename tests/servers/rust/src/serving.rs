@@ -48,6 +48,10 @@ impl Serving {
     ) -> Result<(Self, Router), String> {
         let over = CancellationToken::new();
         let mut config = StreamableHttpServerConfig::default().with_cancellation_token(over.clone());
+        if flavor == "rmcp" {
+            // Its events would come before ours.
+            config = config.with_sse_retry(None);
+        }
         if !options.guard {
             config = config.disable_allowed_hosts();
         }
