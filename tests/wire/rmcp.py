@@ -61,3 +61,6 @@ def left_out(item: pytest.Item, server: str) -> None:
             reason = "HTTP is rmcp's own here: the engine is asked behind our service"
     if reason:
         item.add_marker(pytest.mark.skip(reason=reason))
+    if item.path.name == "test_stores.py":
+        # What its processes go through, one server of each other language goes through in the quick run.
+        item.add_marker(pytest.mark.full)
