@@ -8,13 +8,16 @@ use http::request::Parts;
 use serde_json::Value;
 use tailrope_core::exchange::{Asker, CREDENTIAL_HEADERS};
 
+/// A user's own function of the head of a request.
+type Told<T> = Arc<dyn Fn(&Parts) -> Option<T> + Send + Sync>;
+
 /// How users are told apart.
 #[derive(Clone, Default)]
 pub(crate) struct Naming {
     /// Names the user of a request. It decides alone.
-    pub(crate) named: Option<Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>>,
+    pub(crate) named: Option<Told<String>>,
     /// What authentication has left of the user.
-    pub(crate) user: Option<Arc<dyn Fn(&Parts) -> Option<Value> + Send + Sync>>,
+    pub(crate) user: Option<Told<Value>>,
 }
 
 /// The text of a header. What is no ASCII is read as Latin-1, so that it is never taken for absent.

@@ -12,7 +12,6 @@ import pytest
 from kit import fixtures
 from kit.fixtures import *  # noqa: F403
 from kit.servers import RUST, SERVERS, Kind, build_rust
-
 from wire.rmcp import left_out
 
 ALL = {**SERVERS, **RUST}

@@ -1,7 +1,7 @@
 """What the Rust servers leave out of this suite, and why.
 
-Behind our service (`tower`) that is what belongs to the packages of the other languages. Behind rmcp's (`rmcp`) most of HTTP is
-rmcp's own: it is asked what a session manager answers for.
+Behind our service (`tower`) that is what belongs to the packages of the other languages. Behind rmcp's (`rmcp`) most of
+HTTP is rmcp's own: it is asked what a session manager answers for.
 """
 
 from __future__ import annotations

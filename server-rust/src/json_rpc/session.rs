@@ -7,20 +7,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use http::request::Parts;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tailrope_core::engine::{EngineError, OutgoingMessage, Posted, SessionHandle};
-use tailrope_core::exchange::{Action, Admission, Fault, Terms, Turn};
+use tailrope_core::engine::{EngineError, OutgoingMessage, SessionHandle};
+use tailrope_core::exchange::{Admission, Terms, Turn};
 use tailrope_core::protocol::jsonrpc::{self, Body};
 use tailrope_core::protocol::{Envelope, Kind, RequestId};
 use tailrope_core::session::OutgoingKind;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 
-use crate::dialect::DIALECT;
 use crate::hearing::Hear;
 use crate::host::Host;
 use crate::json_rpc::{Call, Handler, RpcError};
 use crate::outcomes::Outcomes;
-use crate::service::{Begun, Handlers, relayed_parts};
+use crate::service::{Begun, Handlers, take_posted};
 
 type Answer = Result<Value, RpcError>;
 
@@ -76,39 +75,12 @@ impl<H: Handler> Session<H> {
         session.hear();
         session
     }
-
-    fn serve_posted(&self, posted: &Posted) {
-        let Some(admission) = posted.admit(&self.terms) else { return };
-        if admission.action() == Action::Delete {
-            return self.line.session.end();
-        }
-        let relayed = posted.relayed();
-        let body = admission.rewritten().unwrap_or_else(|| relayed.body());
-        if body.is_empty() {
-            // Nothing of it is for the handlers.
-            self.line.session.received(&admission);
-            return posted.done();
-        }
-        let message =
-            match self.read(relayed_parts(relayed, self.line.session.id()), body, admission.action() == Action::Call) {
-                Ok(message) => message,
-                Err(why) => return posted.refuse(&Fault::InvalidMessage(&why).refusal(&DIALECT)),
-            };
-        if admission.action() == Action::Message {
-            self.take(&admission, message);
-            posted.done();
-        } else if posted.begin(&admission) {
-            self.call(message);
-        }
-    }
 }
 
 impl<H: Handler> Hear for Session<H> {
     fn hear(&self) {
         self.line.outcomes.settle(self.line.session.take_outcomes());
-        for posted in self.line.session.take_posted() {
-            self.serve_posted(&posted);
-        }
+        take_posted(self, &self.line.session, &self.terms);
         if self.line.session.has_ended() {
             // Nobody is there to be answered.
             lock(&self.running).drain().for_each(|(_, cancelled)| cancelled.notify_one());

@@ -10,20 +10,19 @@ use rmcp::model::{
     RequestId as RmcpId, ServerJsonRpcMessage, ServerNotification,
 };
 use rmcp::service::OriginatingRequestId;
-use tailrope_core::engine::{EngineError, OutgoingMessage, Posted, Sent, SessionHandle};
-use tailrope_core::exchange::{Action, Admission, Fault, Pause, Terms, Turn};
+use tailrope_core::engine::{EngineError, OutgoingMessage, Sent, SessionHandle};
+use tailrope_core::exchange::{Admission, Pause, Terms, Turn};
 use tailrope_core::protocol::{Kind, RequestId};
 use tailrope_core::session::OutgoingKind;
 use tokio::sync::oneshot;
 
-use crate::dialect::DIALECT;
 use crate::hearing::{Ears, Hear};
 use crate::host::Host;
 use crate::outcomes::{Outcomes, Sending};
 use crate::rmcp::context::Control;
 use crate::rmcp::inbox::Inbox;
-use crate::rmcp::messages::{json, read, request_id};
-use crate::service::relayed_parts;
+use crate::rmcp::messages::{json, request_id};
+use crate::service::take_posted;
 
 pub struct Served {
     pub(crate) session: SessionHandle,
@@ -119,32 +118,6 @@ impl Served {
         is_taken
     }
 
-    /// Serves what another process relayed.
-    fn serve_posted(&self, posted: &Posted) {
-        let Some(admission) = posted.admit(&self.terms) else { return };
-        if admission.action() == Action::Delete {
-            self.session.end();
-            return;
-        }
-        let relayed = posted.relayed();
-        let body = admission.rewritten().unwrap_or_else(|| relayed.body());
-        if body.is_empty() {
-            // Nothing of it is for the handlers.
-            self.session.received(&admission);
-            return posted.done();
-        }
-        let message = match read(relayed_parts(relayed, self.session.id()), body, admission.action() == Action::Call) {
-            Ok(message) => message,
-            Err(why) => return posted.refuse(&Fault::InvalidMessage(&why).refusal(&DIALECT)),
-        };
-        if admission.action() == Action::Message {
-            self.pass_on(&admission, message);
-            posted.done();
-        } else if posted.begin(&admission) {
-            self.begin(message);
-        }
-    }
-
     /// The answer to the `initialize` with this id, as rmcp has it.
     pub(crate) fn initialized(&self, id: RmcpId) -> oneshot::Receiver<ServerJsonRpcMessage> {
         let (sender, answer) = oneshot::channel();
@@ -232,9 +205,7 @@ impl Routes {
 impl Hear for Served {
     fn hear(&self) {
         self.outcomes.settle(self.session.take_outcomes());
-        for posted in self.session.take_posted() {
-            self.serve_posted(&posted);
-        }
+        take_posted(self, &self.session, &self.terms);
         if self.session.has_ended() {
             self.inbox.close();
             lock(&self.initializing).take();

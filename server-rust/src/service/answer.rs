@@ -14,8 +14,8 @@ use tailrope_core::exchange::AnswerHead;
 use tailrope_core::protocol::{Dialect, Refusal};
 
 use crate::pages::Pages;
+use crate::service::SESSION_ID;
 
-const SESSION_ID: &str = "mcp-session-id";
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// The body of an answer: known as a whole, or the events of a stream as they come.

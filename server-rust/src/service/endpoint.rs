@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::{Buf as _, Bytes};
-use http::header::{ACCEPT, AsHeaderName, CONTENT_TYPE, HOST, HeaderName, HeaderValue, ORIGIN};
+use http::header::{ACCEPT, AsHeaderName, CONTENT_TYPE, HOST, ORIGIN};
 use http::request::Parts;
 use http::{Method, Request, Response};
 use http_body::Body;
@@ -23,10 +23,9 @@ use crate::host::Host;
 use crate::pages::Pages;
 use crate::sender::{Sender, text};
 use crate::service::answer::{self, ResponseBody};
-use crate::service::{Application, Begun, Handlers, ServiceConfig};
+use crate::service::{Application, Begun, Handlers, SESSION_ID, ServiceConfig};
 use crate::signal::Signal;
 
-const SESSION_ID: &str = "mcp-session-id";
 const LAST_EVENT_ID: &str = "last-event-id";
 const PROTOCOL_VERSION: &str = "mcp-protocol-version";
 
@@ -38,7 +37,27 @@ pub(crate) struct Endpoint<A: Application> {
     engine: Engine,
     config: ServiceConfig,
     pub(crate) host: Arc<Host>,
-    served: Mutex<HashMap<Arc<str>, Here<A::Session>>>,
+    served: Mutex<Table<A::Session>>,
+}
+
+/// The sessions that are served here, and some that have ended.
+struct Table<S> {
+    sessions: HashMap<Arc<str>, Here<S>>,
+    /// With so many, those that have ended are thrown out.
+    full: usize,
+}
+
+/// Up to here nothing is thrown out.
+const FEW: usize = 64;
+
+impl<S> Table<S> {
+    fn insert(&mut self, id: Arc<str>, here: Here<S>) {
+        if self.sessions.len() >= self.full {
+            self.sessions.retain(|_, here| !here.session.has_ended());
+            self.full = FEW.max(2 * self.sessions.len());
+        }
+        self.sessions.insert(id, here);
+    }
 }
 
 /// A session that is served here.
@@ -89,10 +108,10 @@ fn header(parts: &Parts, name: impl AsHeaderName) -> Option<Cow<'_, str>> {
 impl<A: Application> Endpoint<A> {
     pub(crate) fn new(application: A, engine: Engine, config: ServiceConfig) -> Self {
         let host = Host::new(engine.clone());
-        Self { application, engine, config, host, served: Mutex::default() }
+        Self { application, engine, config, host, served: Mutex::new(Table { sessions: HashMap::new(), full: FEW }) }
     }
 
-    fn served(&self) -> MutexGuard<'_, HashMap<Arc<str>, Here<A::Session>>> {
+    fn served(&self) -> MutexGuard<'_, Table<A::Session>> {
         self.served.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -132,7 +151,7 @@ impl<A: Application> Endpoint<A> {
         if id.is_empty() && parts.method == Method::POST {
             return self.open(parts, body).await;
         }
-        let here = self.served().get(id).cloned();
+        let here = self.served().sessions.get(id).cloned();
         match here.filter(|here| !here.session.has_ended()) {
             Some(here) => self.exchange(&here, parts, body).await,
             None => self.elsewhere(id, parts, body).await,
@@ -164,7 +183,7 @@ impl<A: Application> Endpoint<A> {
             self.engine.open_session(&id, principal.as_deref(), &DIALECT, ears.clone(), 0).map_err(closing)?;
         let opened = self.first(&id, &session, &ears, parts, &body).await;
         if opened.is_err() {
-            self.served().remove(&id);
+            self.served().sessions.remove(&id);
             session.end();
         }
         self.host.arm_for_engine();
@@ -189,11 +208,7 @@ impl<A: Application> Endpoint<A> {
         let message = handlers.read(parts, body, true);
         let message = message.map_err(|why| Fault::InvalidMessage(&why).refusal_of(&DIALECT, body))?;
         let here = Here { session: session.clone(), handlers };
-        {
-            let mut served = self.served();
-            served.retain(|_, here| !here.session.has_ended());
-            served.insert(Arc::clone(id), here.clone());
-        }
+        self.served().insert(Arc::clone(id), here.clone());
         let pages = self.opened(|signal| session.open(&admission, self.config.json_response, signal, 0))?;
         if self.engine.outlives_process() {
             session.accept_posted();
@@ -362,17 +377,4 @@ impl<A: Application> Endpoint<A> {
         session.accept_posted();
         self.host.arm_for_engine();
     }
-}
-
-/// What handlers see of a request that another process relayed.
-pub(crate) fn relayed_parts(relayed: &Relayed, session_id: &str) -> Parts {
-    let mut request = Request::new(());
-    *request.method_mut() = Method::POST;
-    let own = [(SESSION_ID, session_id), (CONTENT_TYPE.as_str(), "application/json")];
-    for (name, value) in relayed.headers().chain(own) {
-        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
-            request.headers_mut().append(name, value);
-        }
-    }
-    request.into_parts().0
 }

@@ -3,6 +3,7 @@
 mod answer;
 mod application;
 mod endpoint;
+mod posted;
 
 use std::convert::Infallible;
 use std::fmt;
@@ -20,10 +21,12 @@ use tower_service::Service;
 pub use answer::ResponseBody;
 pub(crate) use application::{Application, Begun, Handlers, Served};
 use endpoint::Endpoint;
-pub(crate) use endpoint::relayed_parts;
+pub(crate) use posted::take_posted;
 
 use crate::close::Drain;
 use crate::sender::Naming;
+
+const SESSION_ID: &str = "mcp-session-id";
 
 /// What can be set on a [`TailropeService`]. Pacing, bounds and the store are the engine's [`Options`](crate::Options).
 #[derive(Clone)]
