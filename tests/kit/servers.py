@@ -37,6 +37,8 @@ TESTS = Path(__file__).resolve().parents[1]
 ROOT = TESTS.parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 TRANSPORT = os.environ.get("TAILROPE_TEST_TRANSPORT", "tailrope")
+# Set where the Rust servers are to have every store.
+RUST_STORES = "TAILROPE_TEST_RUST_STORES"
 # A cold start on a busy machine; a stock server that hangs is to be found out soon.
 START_S = 20.0 if TRANSPORT == "stock" else 60.0
 
@@ -102,11 +104,18 @@ LOWLEVEL = {
 }
 
 
-def build_rust(every_store: bool) -> None:
-    """Build the program of the Rust servers, with what `make test-rust` has built, or with every store."""
-    features = ["--features", "tailrope-test-server/postgres,tailrope-test-server/redis"] if every_store else []
-    packages = ["-p", "tailrope-server", "-p", "tailrope-test-server"]
-    subprocess.run(["cargo", "build", "--quiet", *packages, *features], cwd=ROOT, check=True)
+def rust_build() -> list[str]:
+    """What builds the program of the Rust servers: with what `make test-rust` has built, or with every store."""
+    every = (
+        ["--features", "tailrope-test-server/postgres,tailrope-test-server/redis"] if RUST_STORES in os.environ else []
+    )
+    return ["cargo", "build", "--quiet", "-p", "tailrope-server", "-p", "tailrope-test-server", *every]
+
+
+@functools.cache
+def built_rust() -> None:
+    """Wait until it is built."""
+    subprocess.run(rust_build(), cwd=ROOT, check=True)
 
 
 @functools.cache
@@ -149,6 +158,8 @@ class Server:
         self.kind, self.options, self.transport = kind, options or {}, transport
         # Open as long as the process runs, so no `with` can hold it.
         self.stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        if kind.language == "rust":
+            built_rust()
         command = kind.command(transport, self.options)
         # Without one the system chooses.
         command += ["--port", str(port)] if port else []

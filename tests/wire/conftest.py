@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import os
-from subprocess import CalledProcessError
+import subprocess
 
 import pytest
 from kit import fixtures
 from kit.fixtures import *  # noqa: F403
-from kit.servers import RUST, SERVERS, Kind, build_rust
+from kit.servers import ROOT, RUST, RUST_STORES, SERVERS, Kind, rust_build
 from wire.rmcp import left_out
 
 ALL = {**SERVERS, **RUST}
@@ -29,12 +29,15 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 def pytest_configure(config: pytest.Config) -> None:
     fixtures.pytest_configure(config)
-    # Here, because a first build takes longer than a test may; and once, not in each worker.
-    if RUST.keys() & set(CHOSEN) and not hasattr(config, "workerinput") and not config.option.collectonly:
-        try:
-            build_rust(every_store=config.option.markexpr != "not full")
-        except CalledProcessError:
-            pytest.exit("the program of the Rust servers did not build", returncode=1)
+    if RUST.keys().isdisjoint(CHOSEN) or hasattr(config, "workerinput") or config.option.collectonly:
+        return
+    if config.option.markexpr != "not full":
+        os.environ[RUST_STORES] = "every"
+    # A first build takes longer than a test may, so it goes on beside the tests of other servers, which come first. Who
+    # needs it waits for it.
+    building = subprocess.Popen(rust_build(), cwd=ROOT)
+    if SERVERS.keys().isdisjoint(CHOSEN):
+        building.wait()
 
 
 @pytest.hookimpl(tryfirst=True)
