@@ -51,22 +51,26 @@ test-full: setup ## all there is: every SDK line times every store, mutants, dee
 	@$(MAKE) --no-print-directory --jobs=1 --keep-going test-rust-full test-wire-full test-python-full test-node-full \
 		test-clients-full test-conformance test-torture mutants shuttle simulate
 
+# The crate for servers, and the program that serves its tests, which brings rmcp and the features that both are built with.
+RUST_SERVER := -p tailrope-server -p tailrope-test-server
 # What is built on the same dependencies as the wheel and the addon, so that they are built once. The packages are tested
-# in their own language; the client and the tests of threads have other dependencies.
+# in their own language; the client, the servers and the tests of threads have other dependencies.
 RUST := --workspace --exclude tailrope-python --exclude tailrope-node --exclude tailrope-client --exclude tailrope-shuttle \
-	$(STORES)
+	--exclude tailrope-server --exclude tailrope-test-server $(STORES)
 # Test programs leave their tests' times where `scripts/slowest` finds them.
 TIMED := --config 'target."cfg(all())".runner = "$(CURDIR)/scripts/timed-test"'
 
 # Most of these tests wait, so more of them at a time than there are cores.
-test-rust: ## run the tests of the engine, of its stores and of the probe, with a real Redis and PostgreSQL
+test-rust: ## run the tests of the engine, of its stores, of the Rust crates and of the probe, with a real Redis and PostgreSQL
 	RUST_TEST_THREADS=8 $(SERVERS) cargo test $(TIMED) --tests $(RUST)
 	RUST_TEST_THREADS=8 cargo test $(TIMED) --tests -p tailrope-client -p tailrope-shuttle
+	RUST_TEST_THREADS=8 cargo test $(TIMED) --tests $(RUST_SERVER)
 
 test-rust-full: ## run them at depth, on every kind of server, and a few thousand sessions on each store
 	TAILROPE_DEPTH=20 TAILROPE_SCHEDULES=20000 cargo test --profile deep $(RUST) --test rules --test replay --test schedules
 	RUST_TEST_THREADS=8 $(EVERY_SERVER) cargo test -p tailrope-core $(STORES) --test every_server --test many_sessions
 	cargo test --doc -p tailrope-client -p tailrope-core
+	cargo test --doc $(RUST_SERVER)
 
 shuttle: ## run what threads share in the engine under many orders of their steps
 	TAILROPE_SCHEDULES=$${TAILROPE_SCHEDULES:-20000} cargo test --profile deep -p tailrope-shuttle
@@ -155,7 +159,8 @@ lint-rust: setup
 	tests/mutants/run --places
 	cargo check --quiet -p tailrope-core --no-default-features
 	cargo clippy --quiet -p tailrope-core --all-targets -- -D warnings
-	cargo clippy --quiet --workspace --all-targets $(STORES) -- -D warnings
+	cargo clippy --quiet --workspace --exclude tailrope-server --exclude tailrope-test-server --all-targets $(STORES) -- -D warnings
+	cargo clippy --quiet $(RUST_SERVER) --all-targets -- -D warnings
 	@# Which `--all-targets` leaves out, as `cargo test` does.
 	cargo clippy --quiet -p tailrope-core $(STORES) --test every_server --test many_sessions -- -D warnings
 

@@ -35,7 +35,10 @@ if TYPE_CHECKING:
 
 TESTS = Path(__file__).resolve().parents[1]
 ROOT = TESTS.parent
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 TRANSPORT = os.environ.get("TAILROPE_TEST_TRANSPORT", "tailrope")
+# Set where the Rust servers are to have every store.
+RUST_STORES = "TAILROPE_TEST_RUST_STORES"
 # A cold start on a busy machine; a stock server that hangs is to be found out soon.
 START_S = 20.0 if TRANSPORT == "stock" else 60.0
 
@@ -63,7 +66,7 @@ class Kind:
         """The lists of which it says that they may change."""
         if self.name.startswith("fastmcp"):
             return "tools", "prompts", "resources"
-        return ("tools",) if self.language == "node" else ()
+        return () if self.language == "python" else ("tools",)
 
     @property
     def flavor(self) -> str:
@@ -74,6 +77,8 @@ class Kind:
         arguments = ["--flavor", self.flavor, "--transport", transport, "--options", json.dumps(options)]
         if self.language == "node":
             return ["node", "--expose-gc", str(TESTS / "servers" / "node" / "app.mjs"), *arguments]
+        if self.language == "rust":
+            return [str(TARGET / "debug" / "tailrope-test-server"), *arguments]
         return [self.python, "-m", "servers.python.app", *arguments]
 
     def start(self, options: dict[str, Any] | None = None, transport: str = TRANSPORT, **env: str) -> Server:
@@ -94,10 +99,26 @@ SERVERS = {
         Kind("web-v2", "node", "v2"),
     )
 }
+# The tools on rmcp: behind our service, and behind its own with our session manager. `tests/wire` alone asks these.
+RUST = {kind.name: kind for kind in (Kind("tower", "rust", "rmcp3"), Kind("rmcp", "rust", "rmcp3"))}
 # The tools on the SDK's lowlevel server: behind the SDK's session manager, and with transports made by hand.
 LOWLEVEL = {
     f"{name}-{line}": Kind(name, "python", line) for name in ("lowlevel", "byhand") for line in ("mcp1", "mcp2")
 }
+
+
+def rust_build() -> list[str]:
+    """What builds the program of the Rust servers: with what `make test-rust` has built, or with every store."""
+    every = (
+        ["--features", "tailrope-test-server/postgres,tailrope-test-server/redis"] if RUST_STORES in os.environ else []
+    )
+    return ["cargo", "build", "--quiet", "-p", "tailrope-server", "-p", "tailrope-test-server", *every]
+
+
+@functools.cache
+def built_rust() -> None:
+    """Wait until it is built."""
+    subprocess.run(rust_build(), cwd=ROOT, check=True)
 
 
 @functools.cache
@@ -147,6 +168,8 @@ class Server:
         self.kind, self.options, self.transport = kind, options or {}, transport
         # Open as long as the process runs, so no `with` can hold it.
         self.stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        if kind.language == "rust":
+            built_rust()
         command = kind.command(transport, self.options)
         # Without one the system chooses.
         command += ["--port", str(port)] if port else []

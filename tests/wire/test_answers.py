@@ -227,7 +227,7 @@ BEYOND = (2**53 + 1, -(2**53), 10**18, 2**63 - 1)
 
 async def test_integer_ids_keep_their_digits(server: Server) -> None:
     peer = await server.peer()
-    for id in (0, -1, LARGEST, -LARGEST, *(BEYOND if server.kind.language == "python" else ())):
+    for id in (0, -1, LARGEST, -LARGEST, *(BEYOND if server.kind.language != "node" else ())):
         reply = await peer.call("script", {"steps": ["emit 1", "return x"]}, id=id)
         events = await reply.rest()
         lost = await (await peer.resume(unknown_like(ids(events)[0]))).rest()
@@ -239,7 +239,7 @@ async def test_integer_ids_keep_their_digits(server: Server) -> None:
 @pytest.mark.ours
 @pytest.mark.one_language("Python takes integers that JavaScript cannot hold")
 async def test_integer_ids_that_a_language_cannot_hold_are_refused(server: Server) -> None:
-    if server.kind.language == "python":
+    if server.kind.language != "node":
         pytest.skip("holds all that fit in 64 bits")
     peer = await server.peer()
     for id in BEYOND:

@@ -144,6 +144,7 @@ BEARER = {name: {"Authorization": f"Bearer {name}-token"} for name in ("alice", 
 CLAIMED = {name: {"X-User": name} for name in ("app/alice", "other/alice", "app/mallory", "app")}
 USERS = {
     "python": ([BEARER["alice"], BEARER["alice-second"]], [BEARER["bob"]]),
+    "rust": ([BEARER["alice"]] * 2, [BEARER["bob"], {}]),
     "node": ([CLAIMED["app/alice"]] * 2, [CLAIMED["other/alice"], CLAIMED["app/mallory"], CLAIMED["app"], {}]),
 }
 

@@ -30,16 +30,18 @@ QUIET_S = 0.02
 # Longer pauses want a clock that the test controls.
 MAX_ADVANCE_MS = 2_000
 
-BATCH = "a batch: neither Python SDK takes one"
+BATCH = "a batch: neither Python SDK takes one, nor does rmcp"
 CLOCK = "a silence of 15 s: test_polling.py has one with a shorter interval"
+WITHOUT_BATCHES = {
+    "a-foreign-cursor-of-a-batch-is-refused-as-an-unknown-one": BATCH,
+    "a-duplicate-id-in-flight-is-refused-and-the-first-call-goes-on, step 2": BATCH,
+    "a-batch-ends-with-its-last-response": BATCH,
+    "a-batch-with-a-cancelled-request-ends-with-its-last-end": BATCH,
+    "an-idle-connection-gets-keep-alives": CLOCK,
+}
 LEFT_OUT = {
-    "python": {
-        "a-foreign-cursor-of-a-batch-is-refused-as-an-unknown-one": BATCH,
-        "a-duplicate-id-in-flight-is-refused-and-the-first-call-goes-on, step 2": BATCH,
-        "a-batch-ends-with-its-last-response": BATCH,
-        "a-batch-with-a-cancelled-request-ends-with-its-last-end": BATCH,
-        "an-idle-connection-gets-keep-alives": CLOCK,
-    },
+    "python": WITHOUT_BATCHES,
+    "rust": WITHOUT_BATCHES,
     "node": {"an-idle-connection-gets-keep-alives": CLOCK},
 }
 # What several processes on one store do otherwise, for those reasons.
@@ -63,6 +65,7 @@ WORDS: dict[str, dict[str, tuple[int, str]]] = {
         ),
     },
 }
+WORDS["rust"] = WORDS["node"]
 
 
 def inexpressible(kind: Kind, step: Any) -> str | None:

@@ -1,0 +1,88 @@
+//! A request, as its handler has it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use http::request::Parts;
+use serde_json::Value;
+use tailrope_core::engine::EngineError;
+use tailrope_core::protocol::RequestId;
+
+use crate::close::Close;
+use crate::json_rpc::RpcError;
+use crate::json_rpc::session::Line;
+
+/// A request of a client. Its stream takes what is sent here, whether somebody is connected or not.
+pub struct Call {
+    pub(crate) line: Arc<Line>,
+    pub(crate) id: RequestId,
+    pub(crate) method: String,
+    pub(crate) params: Value,
+    pub(crate) parts: Parts,
+}
+
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // No header and no payload is for a log.
+        f.debug_struct("Call").field("id", &self.id).field("method", &self.method).finish_non_exhaustive()
+    }
+}
+
+impl Call {
+    /// The method.
+    pub fn method(&self) -> &str {
+        &self.method
+    }
+
+    /// The parameters; null where there are none.
+    pub fn params(&self) -> &Value {
+        &self.params
+    }
+
+    /// The head of the HTTP request that brought it. Of one that came to another process it has what may travel.
+    pub fn parts(&self) -> &Parts {
+        &self.parts
+    }
+
+    /// The token that progress names, where the client wants to hear of it.
+    pub fn progress_token(&self) -> Option<&Value> {
+        self.params.get("_meta")?.get("progressToken")
+    }
+
+    /// Sends a notification on the stream of the request. It waits for an event store that answers later only where much waits.
+    ///
+    /// # Errors
+    /// It was not stored, or the session has ended.
+    pub async fn notify(&self, method: &str, params: Value) -> Result<(), EngineError> {
+        self.line.notify(Some(&self.id), method, &params).await
+    }
+
+    /// Sends a notification on the standalone stream of the session.
+    ///
+    /// # Errors
+    /// As [`notify`](Self::notify).
+    pub async fn notify_session(&self, method: &str, params: Value) -> Result<(), EngineError> {
+        self.line.notify(None, method, &params).await
+    }
+
+    /// Asks the client, and waits for its answer.
+    ///
+    /// # Errors
+    /// What the client answers in the place of a result; -32603 where it could not be asked, or cannot answer any more.
+    pub async fn ask(&self, method: &str, params: Value) -> Result<Value, RpcError> {
+        self.line.ask(&self.id, method, &params).await
+    }
+
+    /// Closes the connection that the client waits on (SEP-1699). The call goes on, and the client comes back for what is sent
+    /// meanwhile.
+    ///
+    /// Returns whether the stream can be polled. False, and nothing is closed, where the client could not come back.
+    pub fn close_sse_stream(&self, close: Close) -> bool {
+        self.line.session.close_connection(&self.id, close.retry_ms, close.hold_ms)
+    }
+
+    /// Closes the connection of the session's standalone stream, likewise.
+    pub fn close_standalone_sse_stream(&self, close: Close) -> bool {
+        self.line.session.close_standalone(close.retry_ms, close.hold_ms)
+    }
+}

@@ -1,0 +1,109 @@
+//! Servers without an SDK: a handler takes requests as JSON, and answers in JSON.
+
+mod call;
+mod session;
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+
+use serde_json::Value;
+use tailrope_core::engine::Engine;
+
+pub use call::Call;
+use session::Session;
+
+use crate::service::{Application, Begun, ServiceConfig, TailropeService};
+
+/// The error of a request, as JSON-RPC has it.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct RpcError {
+    /// What kind of error it is: -32601 for a method that is not there, -32602 for wrong parameters.
+    pub code: i32,
+    /// For people.
+    pub message: String,
+    /// For programs.
+    pub data: Option<Value>,
+}
+
+impl RpcError {
+    /// An error without data.
+    pub fn new(code: i32, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), data: None }
+    }
+
+    /// There is no such method.
+    pub fn method_not_found(method: &str) -> Self {
+        Self::new(-32601, format!("Method not found: {method}"))
+    }
+}
+
+impl fmt::Display for RpcError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for RpcError {}
+
+/// Answers the requests of all sessions, `initialize` among them.
+pub trait Handler: Send + Sync + 'static {
+    /// Answers a request. It is dropped where the request is cancelled, and only there: a lost connection cancels nothing.
+    ///
+    /// # Errors
+    /// What the client is told in the place of a result.
+    fn call(&self, call: Call) -> impl Future<Output = Result<Value, RpcError>> + Send;
+
+    /// A notification came. Cancellations are handled before.
+    fn notified(&self, method: &str, params: Value) {
+        let _ = (method, params);
+    }
+}
+
+/// A server without an SDK.
+pub struct JsonRpcServer<H>(Arc<H>);
+
+impl<H: Handler> TailropeService<JsonRpcServer<H>> {
+    /// A service whose requests this handler answers.
+    ///
+    /// ```
+    /// use serde_json::{Value, json};
+    /// use tailrope_server::{Call, Close, Engine, Handler, Options, RpcError, ServiceConfig, TailropeService};
+    ///
+    /// struct Builds;
+    ///
+    /// impl Handler for Builds {
+    ///     async fn call(&self, call: Call) -> Result<Value, RpcError> {
+    ///         match call.method() {
+    ///             "initialize" => Ok(json!({
+    ///                 "protocolVersion": "2025-11-25",
+    ///                 "capabilities": { "tools": {} },
+    ///                 "serverInfo": { "name": "builds", "version": "1" },
+    ///             })),
+    ///             "tools/call" => {
+    ///                 // It takes an hour: the client asks again each minute, and no connection is kept for it.
+    ///                 call.close_sse_stream(Close::default().retry_ms(60_000).hold_ms(0));
+    ///                 Ok(json!({ "content": [{ "type": "text", "text": "built" }] }))
+    ///             }
+    ///             other => Err(RpcError::method_not_found(other)),
+    ///         }
+    ///     }
+    /// }
+    ///
+    /// let service = TailropeService::json_rpc(Builds, Engine::new(Options::default()), ServiceConfig::default());
+    /// # let _ = service;
+    /// ```
+    pub fn json_rpc(handler: H, engine: Engine, config: ServiceConfig) -> Self {
+        Self::of(JsonRpcServer(Arc::new(handler)), engine, config)
+    }
+}
+
+impl<H: Handler> Application for JsonRpcServer<H> {
+    type Session = Session<H>;
+
+    fn begin(&self, begun: &Begun<'_>) -> io::Result<Arc<Session<H>>> {
+        Ok(Session::new(Arc::clone(&self.0), begun))
+    }
+}

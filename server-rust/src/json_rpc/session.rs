@@ -1,0 +1,245 @@
+//! One session of a server without an SDK.
+
+use std::collections::HashMap;
+use std::future::{Future, ready};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use http::request::Parts;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tailrope_core::engine::{EngineError, OutgoingMessage, SessionHandle};
+use tailrope_core::exchange::{Admission, Terms, Turn};
+use tailrope_core::protocol::jsonrpc::{self, Body};
+use tailrope_core::protocol::{Envelope, Kind, RequestId};
+use tailrope_core::session::OutgoingKind;
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, oneshot};
+
+use crate::hearing::Hear;
+use crate::host::Host;
+use crate::json_rpc::{Call, Handler, RpcError};
+use crate::outcomes::Outcomes;
+use crate::service::{Begun, Handlers, take_posted};
+
+type Answer = Result<Value, RpcError>;
+
+/// What handlers send by.
+pub(crate) struct Line {
+    pub(crate) session: SessionHandle,
+    host: Arc<Host>,
+    outcomes: Outcomes,
+    asked: Mutex<Asked>,
+}
+
+/// Questions without an answer.
+#[derive(Default)]
+struct Asked {
+    last: i64,
+    waiting: HashMap<RequestId, oneshot::Sender<Answer>>,
+}
+
+/// One session.
+pub struct Session<H> {
+    handler: Arc<H>,
+    line: Arc<Line>,
+    /// What tells a running request that it is cancelled.
+    running: Arc<Mutex<HashMap<RequestId, Arc<Notify>>>>,
+    /// Requests also come from the threads of a store.
+    runtime: Handle,
+    terms: Terms<'static>,
+}
+
+/// A message, as it was read.
+pub struct Message {
+    envelope: Envelope,
+    parts: Parts,
+    params: Value,
+    answer: Option<Answer>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<H: Handler> Session<H> {
+    pub(crate) fn new(handler: Arc<H>, begun: &Begun<'_>) -> Arc<Self> {
+        let line = Arc::new(Line {
+            session: begun.session.clone(),
+            host: Arc::clone(begun.host),
+            outcomes: Outcomes::default(),
+            asked: Mutex::default(),
+        });
+        let session =
+            Arc::new(Self { handler, line, running: Arc::default(), runtime: Handle::current(), terms: begun.terms });
+        begun.ears.listen(Arc::downgrade(&session) as Weak<dyn Hear>);
+        session.hear();
+        session
+    }
+}
+
+impl<H: Handler> Hear for Session<H> {
+    fn hear(&self) {
+        self.line.outcomes.settle(self.line.session.take_outcomes());
+        take_posted(self, &self.line.session, &self.terms);
+        if self.line.session.has_ended() {
+            // Nobody is there to be answered.
+            lock(&self.running).drain().for_each(|(_, cancelled)| cancelled.notify_one());
+            lock(&self.line.asked).waiting.clear();
+        }
+    }
+}
+
+impl<H: Handler> Handlers for Session<H> {
+    type Message = Message;
+
+    fn read(&self, parts: Parts, body: &[u8], _is_request: bool) -> Result<Message, String> {
+        #[derive(Deserialize)]
+        struct Wire {
+            #[serde(default)]
+            params: Value,
+            result: Option<Value>,
+            error: Option<WireError>,
+        }
+        #[derive(Deserialize)]
+        struct WireError {
+            code: i32,
+            message: String,
+            data: Option<Value>,
+        }
+        let Body::Single(envelope) = jsonrpc::read(body).map_err(|error| error.to_string())? else {
+            return Err("a batch is not served".to_owned());
+        };
+        let Wire { params, result, error } = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+        let error = error.map(|WireError { code, message, data }| Err(RpcError { code, message, data }));
+        Ok(Message { envelope, parts, params, answer: error.or_else(|| result.map(Ok)) })
+    }
+
+    fn room(&self) -> impl Future<Output = ()> + Send {
+        // A request begins at once; the engine bounds how many run.
+        ready(())
+    }
+
+    fn call(&self, message: Message) -> bool {
+        let Message { envelope: Envelope { id: Some(id), method: Some(method), .. }, parts, params, .. } = message
+        else {
+            return false;
+        };
+        let cancelled = Arc::new(Notify::new());
+        lock(&self.running).insert(id.clone(), Arc::clone(&cancelled));
+        let (handler, line, running) = (Arc::clone(&self.handler), Arc::clone(&self.line), Arc::clone(&self.running));
+        let call = Call { line: Arc::clone(&line), id: id.clone(), method, params, parts };
+        let work = async move {
+            let answer = tokio::select! {
+                answer = handler.call(call) => Some(answer),
+                // The engine has given it its end.
+                () = cancelled.notified() => None,
+            };
+            lock(&running).remove(&id);
+            if let Some(answer) = answer {
+                line.respond(&id, answer);
+            }
+        };
+        self.runtime.spawn(work);
+        true
+    }
+
+    fn replay(&self, message: Message) {
+        if message.envelope.kind == Kind::Request {
+            self.call(message);
+        } else if let Some(method) = message.envelope.method {
+            self.handler.notified(&method, message.params);
+        }
+    }
+
+    fn take(&self, admission: &Admission, message: Message) -> bool {
+        let session = &self.line.session;
+        session.received(admission);
+        let Message { envelope, params, answer, .. } = message;
+        match (envelope.kind, envelope.id, envelope.method) {
+            (Kind::Response | Kind::ErrorResponse, Some(id), _) => {
+                let asker = lock(&self.line.asked).waiting.remove(&id);
+                if let (Some(asker), Some(answer)) = (asker, answer) {
+                    // Who does not wait any more needs no answer.
+                    let _ = asker.send(answer);
+                }
+            }
+            (Kind::Notification, _, Some(method)) if method != "notifications/cancelled" => {
+                self.handler.notified(&method, params);
+            }
+            _ => {}
+        }
+        session.dispatched(admission);
+        for request in admission.cancelled() {
+            if let Some(cancelled) = lock(&self.running).remove(request) {
+                cancelled.notify_one();
+            }
+        }
+        !session.has_ended()
+    }
+}
+
+impl Line {
+    pub(crate) async fn notify(
+        &self,
+        related: Option<&RequestId>,
+        method: &str,
+        params: &Value,
+    ) -> Result<(), EngineError> {
+        let payload = json!({ "jsonrpc": "2.0", "method": method, "params": params }).to_string().into();
+        let message = OutgoingMessage { kind: OutgoingKind::Notification, id: None, related, payload };
+        self.send(message).await
+    }
+
+    pub(crate) async fn ask(&self, related: &RequestId, method: &str, params: &Value) -> Answer {
+        let (sender, answer) = oneshot::channel();
+        let id = {
+            let mut asked = lock(&self.asked);
+            asked.last += 1;
+            let id = RequestId::integer(asked.last);
+            asked.waiting.insert(id.clone(), sender);
+            id
+        };
+        let question = Question { line: self, id };
+        let number: Value = serde_json::from_str(&question.id.to_json()).unwrap_or_default();
+        let payload = json!({ "jsonrpc": "2.0", "id": number, "method": method, "params": params }).to_string().into();
+        let kind = OutgoingKind::Request;
+        let message = OutgoingMessage { kind, id: Some(&question.id), related: Some(related), payload };
+        let failed = |error: EngineError| RpcError::new(jsonrpc::INTERNAL_ERROR, error.to_string());
+        self.send(message).await.map_err(failed)?;
+        answer.await.unwrap_or_else(|_| Err(failed(EngineError::SessionEnded)))
+    }
+
+    fn respond(&self, id: &RequestId, answer: Answer) {
+        let rest = match answer {
+            Ok(result) => format!(r#""result":{result}"#),
+            Err(RpcError { code, message, data: None }) => {
+                format!(r#""error":{}"#, json!({ "code": code, "message": message }))
+            }
+            Err(RpcError { code, message, data }) => {
+                format!(r#""error":{}"#, json!({ "code": code, "message": message, "data": data }))
+            }
+        };
+        // As text: an integer may have more digits than any type of ours.
+        let payload = format!(r#"{{"jsonrpc":"2.0","id":{},{rest}}}"#, id.to_json()).into();
+        let message = OutgoingMessage { kind: OutgoingKind::Response, id: Some(id), related: None, payload };
+        // The engine answers for a response that is not stored (I9).
+        let _ = self.session.send(message);
+    }
+
+    async fn send(&self, message: OutgoingMessage<'_>) -> Result<(), EngineError> {
+        let sending = self.session.send_in_turn(message, Turn::default());
+        self.outcomes.finish(sending, &self.host).await
+    }
+}
+
+/// A question that is asked. Where its handler is dropped, nobody waits for the answer.
+struct Question<'a> {
+    line: &'a Line,
+    id: RequestId,
+}
+
+impl Drop for Question<'_> {
+    fn drop(&mut self) {
+        lock(&self.line.asked).waiting.remove(&self.id);
+    }
+}

@@ -1,0 +1,76 @@
+//! What becomes of messages whose event store answers later.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tailrope_core::engine::{EngineError, Sent};
+use tailrope_core::exchange::Pause;
+use tokio::sync::oneshot;
+
+use crate::host::Host;
+
+type Outcome = Result<(), EngineError>;
+
+/// What was sent, and what its sender has to wait for.
+pub(crate) type Sending = Result<(Sent, Pause), EngineError>;
+
+/// The late outcomes of one session's messages.
+#[derive(Default)]
+pub(crate) struct Outcomes(Mutex<HashMap<u64, Slot>>);
+
+enum Slot {
+    /// The store was faster than the sender.
+    Told(Outcome),
+    Sender(oneshot::Sender<Outcome>),
+}
+
+impl Outcomes {
+    pub(crate) fn settle(&self, outcomes: Vec<(u64, Outcome)>) {
+        for (number, outcome) in outcomes {
+            let mut slots = self.slots();
+            match slots.remove(&number) {
+                Some(Slot::Sender(sender)) => {
+                    drop(slots);
+                    // Who does not wait any more needs no answer.
+                    let _ = sender.send(outcome);
+                }
+                _ => drop(slots.insert(number, Slot::Told(outcome))),
+            }
+        }
+    }
+
+    /// Waits for what a sender has to wait for.
+    pub(crate) async fn finish(&self, sending: Sending, host: &Arc<Host>) -> Outcome {
+        match sending? {
+            (Sent::Pending(number), _) => {
+                host.arm_for_engine();
+                self.outcome(number).await
+            }
+            (_, Pause::Yield) => {
+                tokio::task::yield_now().await;
+                Ok(())
+            }
+            (_, Pause::None | Pause::Flush) => Ok(()),
+        }
+    }
+
+    /// Waits for one.
+    async fn outcome(&self, number: u64) -> Outcome {
+        let told = {
+            let mut slots = self.slots();
+            match slots.remove(&number) {
+                Some(Slot::Told(outcome)) => return outcome,
+                _ => {
+                    let (sender, told) = oneshot::channel();
+                    slots.insert(number, Slot::Sender(sender));
+                    told
+                }
+            }
+        };
+        told.await.unwrap_or(Err(EngineError::SessionEnded))
+    }
+
+    fn slots(&self) -> MutexGuard<'_, HashMap<u64, Slot>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

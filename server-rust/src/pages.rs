@@ -1,0 +1,46 @@
+//! What the engine has for a connection, page by page.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use tailrope_core::engine::{self, Connection};
+
+use crate::host::Host;
+use crate::signal::Signal;
+
+/// Bytes that are taken at once. A reader that stalls holds no more (I10).
+const PAGE_BYTES: usize = 64 << 10;
+
+/// A connection, as a host polls it. Dropping it tells the engine that it is gone.
+#[derive(Debug)]
+pub(crate) struct Pages {
+    connection: Connection,
+    signal: Arc<Signal>,
+    host: Arc<Host>,
+}
+
+impl Pages {
+    /// `signal` is what the connection wakes.
+    pub(crate) fn new(connection: Connection, signal: Arc<Signal>, host: &Arc<Host>) -> Self {
+        // A session that gave way for the one of this connection is to be ended.
+        host.arm_for_engine();
+        Self { connection, signal, host: Arc::clone(host) }
+    }
+
+    /// The next page: something to write, or the end. What the page before had counts as written.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<engine::Poll> {
+        loop {
+            let page = self.connection.poll(PAGE_BYTES);
+            if !page.is_empty() || page.end.is_some() {
+                return Poll::Ready(page);
+            }
+            self.host.arm(self.connection.wait_ms(&page));
+            ready!(self.signal.poll_woken(cx));
+        }
+    }
+
+    pub(crate) async fn next(&mut self) -> engine::Poll {
+        poll_fn(|cx| self.poll(cx)).await
+    }
+}

@@ -1,0 +1,105 @@
+//! rmcp's handlers behind our own service.
+
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::Request;
+use http::request::Parts;
+use http_body_util::Full;
+use rmcp::ServerHandler;
+use rmcp::model::ClientJsonRpcMessage;
+use rmcp::service::serve_server;
+use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
+use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
+use tailrope_core::engine::Engine;
+use tailrope_core::exchange::Admission;
+
+use crate::rmcp::messages::read;
+use crate::rmcp::served::Served;
+use crate::rmcp::transport::SessionTransport;
+use crate::service::{self, Application, Begun, Handlers, ResponseBody, ServiceConfig, TailropeService};
+
+/// A server of rmcp: a handler for each session.
+pub struct RmcpServer<S> {
+    factory: Arc<dyn Fn() -> io::Result<S> + Send + Sync>,
+    /// rmcp's own service, for what has no sessions.
+    modern: StreamableHttpService<S, NeverSessionManager>,
+}
+
+impl<S: ServerHandler + Send + 'static> TailropeService<RmcpServer<S>> {
+    /// A service in the place of rmcp's `StreamableHttpService`. `factory` makes the handler of each session.
+    ///
+    /// ```no_run
+    /// # use rmcp::ServerHandler;
+    /// # #[derive(Clone)] struct Tools;
+    /// # impl ServerHandler for Tools {}
+    /// use tailrope_server::{Engine, Options, ServiceConfig, TailropeService};
+    ///
+    /// let engine = Engine::new(Options::default());
+    /// let service = TailropeService::new(|| Ok(Tools), engine, ServiceConfig::default());
+    /// # let _ = service;
+    /// ```
+    pub fn new(
+        factory: impl Fn() -> io::Result<S> + Send + Sync + 'static,
+        engine: Engine,
+        config: ServiceConfig,
+    ) -> Self {
+        let factory: Arc<dyn Fn() -> io::Result<S> + Send + Sync> = Arc::new(factory);
+        // What is allowed is looked at before.
+        let modern = StreamableHttpServerConfig::default()
+            .disable_allowed_hosts()
+            .with_legacy_session_mode(false)
+            .with_max_request_body_bytes(config.max_body_bytes);
+        let make = Arc::clone(&factory);
+        let modern = StreamableHttpService::new(move || make(), Arc::new(NeverSessionManager::default()), modern);
+        Self::of(RmcpServer { factory, modern }, engine, config)
+    }
+}
+
+impl<S: ServerHandler + Send + 'static> Application for RmcpServer<S> {
+    type Session = Served;
+
+    fn begin(&self, begun: &Begun<'_>) -> io::Result<Arc<Served>> {
+        let handler = (self.factory)()?;
+        let served = Served::new(begun.session.clone(), begun.ears, Arc::clone(begun.host), begun.terms);
+        let transport = SessionTransport(Arc::clone(&served));
+        tokio::spawn(async move {
+            match serve_server(handler, transport).await {
+                // The session has ended then, or ends with its transport.
+                Ok(running) => drop(running.waiting().await),
+                Err(error) => tracing::debug!(target: "tailrope", %error, "a session did not get to its first request"),
+            }
+        });
+        Ok(served)
+    }
+
+    fn serve_modern(&self, request: Request<Full<Bytes>>) -> Option<service::Served> {
+        let modern = self.modern.clone();
+        Some(Box::pin(async move { modern.handle(request).await.map(ResponseBody::other) }))
+    }
+}
+
+impl Handlers for Served {
+    type Message = ClientJsonRpcMessage;
+
+    fn read(&self, parts: Parts, body: &[u8], is_request: bool) -> Result<ClientJsonRpcMessage, String> {
+        read(parts, body, is_request)
+    }
+
+    fn room(&self) -> impl Future<Output = ()> + Send {
+        self.inbox.room()
+    }
+
+    fn call(&self, message: ClientJsonRpcMessage) -> bool {
+        self.begin(message)
+    }
+
+    fn replay(&self, message: ClientJsonRpcMessage) {
+        self.inbox.put(message);
+    }
+
+    fn take(&self, admission: &Admission, message: ClientJsonRpcMessage) -> bool {
+        self.pass_on(admission, message)
+    }
+}

@@ -1,0 +1,64 @@
+//! What a handler can ask of the stream of its request.
+
+use rmcp::model::{GetExtensions as _, ServerNotification};
+use rmcp::service::OriginatingRequestId;
+use tailrope_core::engine::SessionHandle;
+use tailrope_core::protocol::RequestId;
+
+use crate::close::Close;
+use crate::rmcp::messages::Context;
+
+/// The stream of a request, in the extensions that its handler gets.
+#[derive(Clone, Debug)]
+pub(crate) struct Control {
+    pub(crate) session: SessionHandle,
+    pub(crate) request: RequestId,
+}
+
+/// What handlers can ask of the stream of their request, where [`Sessions`](crate::Sessions) serve it.
+///
+/// ```
+/// use rmcp::{RoleServer, model::CallToolResult, service::RequestContext};
+/// use tailrope_server::{Close, ResumableContext as _};
+///
+/// async fn nightly_build(ctx: RequestContext<RoleServer>) -> CallToolResult {
+///     // It takes an hour: the client asks again each minute, and no connection is kept for it.
+///     ctx.close_sse_stream(Close::default().retry_ms(60_000).hold_ms(0));
+///     // ...
+///     CallToolResult::success(vec![])
+/// }
+/// ```
+pub trait ResumableContext {
+    /// Closes the connection that the client waits on (SEP-1699). The call goes on, and the client comes back for what is
+    /// sent meanwhile.
+    ///
+    /// Returns whether the stream can be polled. False, and nothing is closed, where the client could not come back: its
+    /// session negotiated a revision before 2025-11-25, the request has its end already, or another session manager serves it.
+    fn close_sse_stream(&self, close: Close) -> bool;
+
+    /// Closes the connection of the session's standalone stream, likewise.
+    fn close_standalone_sse_stream(&self, close: Close) -> bool;
+
+    /// Has a notification go out on the stream of this request. rmcp's own send progress there, and all else on the standalone
+    /// stream, which a client may not have opened.
+    #[must_use]
+    fn related(&self, notification: ServerNotification) -> ServerNotification;
+}
+
+impl ResumableContext for Context {
+    fn close_sse_stream(&self, close: Close) -> bool {
+        self.extensions.get::<Control>().is_some_and(|Control { session, request }| {
+            session.close_connection(request, close.retry_ms, close.hold_ms)
+        })
+    }
+
+    fn close_standalone_sse_stream(&self, close: Close) -> bool {
+        let control = self.extensions.get::<Control>();
+        control.is_some_and(|control| control.session.close_standalone(close.retry_ms, close.hold_ms))
+    }
+
+    fn related(&self, mut notification: ServerNotification) -> ServerNotification {
+        notification.extensions_mut().insert(OriginatingRequestId(self.id.clone()));
+        notification
+    }
+}

@@ -1,0 +1,92 @@
+//! Messages between rmcp's types and the engine's bytes.
+
+use bytes::Bytes;
+use http::request::Parts;
+use rmcp::RoleServer;
+use rmcp::model::{
+    ClientJsonRpcMessage, ClientNotification, ClientRequest, CustomNotification, CustomRequest, CustomResult,
+    ErrorData, GetExtensions as _, JsonRpcMessage, NumberOrString, RequestId as RmcpId, ServerJsonRpcMessage,
+    ServerNotification, ServerRequest, ServerResult,
+};
+use serde::Deserialize;
+use serde_json::Value;
+use tailrope_core::exchange::Admission;
+use tailrope_core::protocol::{EnvelopeError, Head, Operation, RequestId, jsonrpc};
+
+pub(crate) type Context = rmcp::service::RequestContext<RoleServer>;
+
+pub(crate) fn request_id(id: &RmcpId) -> RequestId {
+    match id {
+        NumberOrString::Number(number) => RequestId::integer(*number),
+        NumberOrString::String(text) => RequestId::text_id(text),
+    }
+}
+
+/// Reads a message as rmcp has it, and tells it the head of the HTTP request that brought it.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn read(parts: Parts, body: &[u8], is_request: bool) -> Result<ClientJsonRpcMessage, String> {
+    let mut message = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+    if is_request != matches!(&message, ClientJsonRpcMessage::Request(_)) {
+        // It would be taken for a notification, and never be answered.
+        return Err("the id of the request is an integer that does not fit in 64 bits".to_owned());
+    }
+    match &mut message {
+        JsonRpcMessage::Request(request) => drop(ClientRequest::extensions_mut(&mut request.request).insert(parts)),
+        JsonRpcMessage::Notification(sent) => {
+            drop(ClientNotification::extensions_mut(&mut sent.notification).insert(parts))
+        }
+        JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_) => {}
+    }
+    Ok(message)
+}
+
+/// The HTTP request that brought a message. rmcp tells that of requests and notifications, and of no answer.
+pub(crate) fn parts_of(message: &ClientJsonRpcMessage) -> Option<&Parts> {
+    match message {
+        JsonRpcMessage::Request(request) => request.request.extensions().get(),
+        JsonRpcMessage::Notification(notification) => notification.notification.extensions().get(),
+        JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_) => None,
+    }
+}
+
+/// What the engine knows of a message that rmcp has read.
+pub(crate) fn admitted(message: &ClientJsonRpcMessage, body: &[u8]) -> Result<Admission, EnvelopeError> {
+    let header = |name: &str| parts_of(message)?.headers.get(name)?.to_str().ok();
+    let head = Head { method: "POST", protocol_version: header("mcp-protocol-version"), ..Head::default() };
+    Ok(Admission::new(Operation::Post(jsonrpc::read(body)?), &head, body))
+}
+
+/// The JSON of a message.
+///
+/// # Panics
+/// Never: rmcp's messages are made of strings, numbers, and maps with text for keys.
+pub(crate) fn json(message: &impl serde::Serialize) -> Bytes {
+    serde_json::to_vec(message).expect("a message of rmcp is JSON").into()
+}
+
+/// A message of the log, as it is: what its type knows is left to the client. None where it is no message of a server.
+pub(crate) fn opaque(json: &str) -> Option<ServerJsonRpcMessage> {
+    #[derive(Deserialize)]
+    struct Wire {
+        id: Option<RmcpId>,
+        method: Option<String>,
+        params: Option<Value>,
+        result: Option<Value>,
+        error: Option<ErrorData>,
+    }
+    let Wire { id, method, params, result, error } = serde_json::from_str(json).ok()?;
+    Some(match (method, id) {
+        (Some(method), Some(id)) => {
+            JsonRpcMessage::request(ServerRequest::CustomRequest(CustomRequest::new(method, params)), id)
+        }
+        (Some(method), None) => JsonRpcMessage::notification(ServerNotification::CustomNotification(
+            CustomNotification::new(method, params),
+        )),
+        (None, id) => match error {
+            Some(error) => JsonRpcMessage::error(error, id),
+            None => JsonRpcMessage::response(ServerResult::CustomResult(CustomResult(result.unwrap_or_default())), id?),
+        },
+    })
+}

@@ -1,0 +1,14 @@
+//! The engine behind rmcp's `StreamableHttpService`.
+
+mod application;
+mod context;
+mod events;
+mod inbox;
+mod messages;
+mod served;
+mod sessions;
+mod transport;
+
+pub use application::RmcpServer;
+pub use context::ResumableContext;
+pub use sessions::{Sessions, SessionsError};

@@ -1,0 +1,218 @@
+//! One session that rmcp serves here.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use rmcp::model::{
+    ClientJsonRpcMessage, Extensions, GetExtensions as _, GetMeta as _, JsonRpcMessage, ProgressToken,
+    RequestId as RmcpId, ServerJsonRpcMessage, ServerNotification,
+};
+use rmcp::service::OriginatingRequestId;
+use tailrope_core::engine::{EngineError, OutgoingMessage, Sent, SessionHandle};
+use tailrope_core::exchange::{Admission, Pause, Terms, Turn};
+use tailrope_core::protocol::{Kind, RequestId};
+use tailrope_core::session::OutgoingKind;
+use tokio::sync::oneshot;
+
+use crate::hearing::{Ears, Hear};
+use crate::host::Host;
+use crate::outcomes::{Outcomes, Sending};
+use crate::rmcp::context::Control;
+use crate::rmcp::inbox::Inbox;
+use crate::rmcp::messages::{json, request_id};
+use crate::service::take_posted;
+
+pub struct Served {
+    pub(crate) session: SessionHandle,
+    pub(crate) inbox: Inbox,
+    outcomes: Outcomes,
+    routes: Mutex<Routes>,
+    initializing: Mutex<Option<(RmcpId, oneshot::Sender<ServerJsonRpcMessage>)>>,
+    host: Arc<Host>,
+    terms: Terms<'static>,
+    has_left: AtomicBool,
+}
+
+/// Where messages belong that do not say it themselves.
+#[derive(Default)]
+struct Routes {
+    by_token: HashMap<ProgressToken, RequestId>,
+    tokens: HashMap<RequestId, ProgressToken>,
+    /// The client's request that a question of the server is related to.
+    questions: HashMap<RequestId, RequestId>,
+}
+
+impl fmt::Debug for Served {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Served").field("session", &self.session.id()).finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Served {
+    /// `ears` are those that the session was opened with, `terms` hold for what other processes relay to it.
+    pub(crate) fn new(session: SessionHandle, ears: &Ears, host: Arc<Host>, terms: Terms<'static>) -> Arc<Self> {
+        let served = Arc::new(Self {
+            session,
+            inbox: Inbox::default(),
+            outcomes: Outcomes::default(),
+            routes: Mutex::default(),
+            initializing: Mutex::default(),
+            host,
+            terms,
+            has_left: AtomicBool::new(false),
+        });
+        ears.listen(Arc::downgrade(&served) as Weak<dyn Hear>);
+        // Something may have been told before anybody heard it.
+        served.hear();
+        served
+    }
+
+    /// rmcp's loop has ended. What a store that outlives the process has of the session, others can go on with.
+    pub(crate) fn leave(&self) {
+        if !self.has_left.swap(true, Ordering::SeqCst) {
+            self.inbox.close();
+            // One that has ended is not kept for others.
+            if !self.session.has_ended() {
+                self.session.release();
+            }
+        }
+    }
+
+    pub(crate) fn has_left(&self) -> bool {
+        self.has_left.load(Ordering::SeqCst)
+    }
+
+    /// Gives a request that is in flight to the handlers.
+    pub(crate) fn begin(&self, mut message: ClientJsonRpcMessage) -> bool {
+        if let JsonRpcMessage::Request(request) = &mut message {
+            let id = request_id(&request.id);
+            if let Some(token) = request.request.get_meta().get_progress_token() {
+                let mut routes = lock(&self.routes);
+                routes.by_token.insert(token.clone(), id.clone());
+                routes.tokens.insert(id.clone(), token);
+            }
+            let session = self.session.clone();
+            request.request.extensions_mut().insert(Control { session, request: id });
+        }
+        self.inbox.put(message)
+    }
+
+    /// Gives a message that has no answer to the handlers.
+    pub(crate) fn pass_on(&self, admission: &Admission, message: ClientJsonRpcMessage) -> bool {
+        self.session.received(admission);
+        let answers = |kind| matches!(kind, Kind::Response | Kind::ErrorResponse);
+        for envelope in admission.envelopes().iter().filter(|envelope| answers(envelope.kind)) {
+            envelope.id.as_ref().map(|id| lock(&self.routes).questions.remove(id));
+        }
+        let is_taken = self.inbox.put(message);
+        self.session.dispatched(admission);
+        for request in admission.cancelled() {
+            lock(&self.routes).forget(request);
+        }
+        is_taken
+    }
+
+    /// The answer to the `initialize` with this id, as rmcp has it.
+    pub(crate) fn initialized(&self, id: RmcpId) -> oneshot::Receiver<ServerJsonRpcMessage> {
+        let (sender, answer) = oneshot::channel();
+        *lock(&self.initializing) = Some((id, sender));
+        answer
+    }
+
+    /// Sends a message of the server.
+    pub(crate) fn send(&self, message: ServerJsonRpcMessage) -> Sending {
+        let payload = json(&message);
+        let (mut kind, mut id, mut related) = (OutgoingKind::Notification, None, None);
+        match &message {
+            JsonRpcMessage::Response(response) => (kind, id) = (OutgoingKind::Response, Some(request_id(&response.id))),
+            JsonRpcMessage::Error(error) => (kind, id) = (OutgoingKind::Response, error.id.as_ref().map(request_id)),
+            JsonRpcMessage::Request(request) => {
+                (kind, id) = (OutgoingKind::Request, Some(request_id(&request.id)));
+                related = originating(request.request.extensions());
+                if let (Some(id), Some(related)) = (&id, &related) {
+                    lock(&self.routes).questions.insert(id.clone(), related.clone());
+                }
+            }
+            JsonRpcMessage::Notification(sent) => related = lock(&self.routes).related(&sent.notification),
+        }
+        let outgoing = OutgoingMessage { kind, id: id.as_ref(), related: related.as_ref(), payload };
+        let sent = self.session.send_in_turn(outgoing, Turn::default());
+        if kind == OutgoingKind::Response {
+            if let Some(id) = &id {
+                lock(&self.routes).forget(id);
+            }
+            self.answer_initialize(message);
+            // The engine answers for a response that is not stored (I9).
+            return Ok(sent.unwrap_or((Sent::Dropped, Pause::None)));
+        }
+        sent
+    }
+
+    fn answer_initialize(&self, message: ServerJsonRpcMessage) {
+        let answered = match &message {
+            JsonRpcMessage::Response(response) => Some(&response.id),
+            JsonRpcMessage::Error(error) => error.id.as_ref(),
+            JsonRpcMessage::Request(_) | JsonRpcMessage::Notification(_) => None,
+        };
+        let is_it = |initializing: &mut (RmcpId, _)| Some(&initializing.0) == answered;
+        if let Some((_, sender)) = lock(&self.initializing).take_if(is_it) {
+            // Its client may be gone.
+            let _ = sender.send(message);
+        }
+    }
+
+    /// Waits for what a sender has to wait for.
+    pub(crate) async fn finish(&self, sending: Sending) -> Result<(), EngineError> {
+        self.outcomes.finish(sending, &self.host).await
+    }
+}
+
+impl Routes {
+    /// The request that a notification belongs to.
+    fn related(&mut self, notification: &ServerNotification) -> Option<RequestId> {
+        if let Some(related) = originating(notification.extensions()) {
+            return Some(related);
+        }
+        match notification {
+            ServerNotification::ProgressNotification(progress) => {
+                self.by_token.get(&progress.params.progress_token).cloned()
+            }
+            // It withdraws a question, and goes where that went.
+            ServerNotification::CancelledNotification(cancelled) => {
+                self.questions.remove(&request_id(cancelled.params.request_id.as_ref()?))
+            }
+            _ => None,
+        }
+    }
+
+    /// The request has its end.
+    fn forget(&mut self, request: &RequestId) {
+        if let Some(token) = self.tokens.remove(request)
+            && self.by_token.get(&token) == Some(request)
+        {
+            self.by_token.remove(&token);
+        }
+        self.questions.retain(|_, related| related != request);
+    }
+}
+
+impl Hear for Served {
+    fn hear(&self) {
+        self.outcomes.settle(self.session.take_outcomes());
+        take_posted(self, &self.session, &self.terms);
+        if self.session.has_ended() {
+            self.inbox.close();
+            lock(&self.initializing).take();
+        }
+    }
+}
+
+fn originating(extensions: &Extensions) -> Option<RequestId> {
+    extensions.get::<OriginatingRequestId>().map(|originating| request_id(&originating.0))
+}

@@ -1,0 +1,350 @@
+//! rmcp's `SessionManager` over the engine.
+
+use std::collections::HashMap;
+use std::error::Error;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use futures_core::Stream;
+use http::request::Parts;
+use rmcp::model::{ClientJsonRpcMessage, JsonRpcMessage, ServerJsonRpcMessage};
+use rmcp::transport::streamable_http_server::session::{ServerSseMessage, SessionId, SessionManager};
+use serde_json::Value;
+use tailrope_core::engine::{Connection, Engine, EngineError, NoWake, SessionHandle};
+use tailrope_core::exchange::{Admission, Relayed, RelayedMethod, Terms};
+use tailrope_core::protocol::{EnvelopeError, Refusal};
+
+use crate::close::Drain;
+use crate::dialect::{DIALECT, new_id};
+use crate::hearing::Ears;
+use crate::host::Host;
+use crate::pages::Pages;
+use crate::rmcp::events::EventStream;
+use crate::rmcp::messages::{admitted, json, parts_of};
+use crate::rmcp::served::Served;
+use crate::rmcp::transport::SessionTransport;
+use crate::sender::{Naming, Sender};
+use crate::signal::Signal;
+
+/// The id of the priming event that rmcp's service itself writes, before a standalone stream and before the answer to
+/// `initialize`: its client has nothing of the stream yet.
+const RMCP_START: &str = "0";
+
+/// The sessions of rmcp's `StreamableHttpService`, with streams that outlive their connections: any client that resumes gets
+/// exactly what it has not got yet.
+///
+/// ```no_run
+/// # use rmcp::ServerHandler;
+/// # #[derive(Clone)] struct Tools;
+/// # impl ServerHandler for Tools {}
+/// use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
+/// use tailrope_server::{Engine, Options, Sessions};
+///
+/// let engine = Engine::new(Options::default());
+/// let service = StreamableHttpService::new(
+///     || Ok(Tools),
+///     Sessions::new(engine).into(), // was: LocalSessionManager::default().into()
+///     StreamableHttpServerConfig::default(),
+/// );
+/// # let _: StreamableHttpService<Tools, Sessions> = service;
+/// ```
+///
+/// Handlers close the connection of a long call with [`ResumableContext`](crate::ResumableContext). Pacing, bounds and the event
+/// store are the [`Options`](crate::Options) of the engine. The clock is a task of the tokio runtime that the requests run on.
+///
+/// What rmcp's service does itself, no session manager can change:
+///
+/// - Its `sse_retry` (3 s by default) writes a priming event with the id `0` before ours on a standalone stream, and before the
+///   answer to `initialize`. It does no harm, as a client that comes back with `0` gets its standalone stream; `None` leaves it out.
+/// - Its `sse_keep_alive` writes the comments, in the place of the engine's `keep_alive_ms`. The comment that tells of a gap, where the
+///   bounds took events before their reader came, has no way through it: it is logged, and counted in [`Stats`](crate::Stats).
+/// - A resume that cannot be is answered with 200 and an empty stream, whatever the engine says, and every other refusal of the engine
+///   with 500.
+/// - It shows a session manager the HTTP request of a POST of a request or a notification only. So [principals](Self::with_principal)
+///   are checked there, and not on GET, on DELETE and where a client answers the server.
+/// - It serves revision 2026-07-28 without sessions: nothing of it comes here.
+pub struct Sessions {
+    engine: Engine,
+    host: Arc<Host>,
+    naming: Naming,
+    served: Mutex<HashMap<SessionId, Arc<Served>>>,
+}
+
+impl fmt::Debug for Sessions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sessions").field("engine", &self.engine).finish_non_exhaustive()
+    }
+}
+
+/// What the sessions could not do. rmcp answers the client with 500, or on a resume with an empty stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SessionsError {
+    /// There is no such session for who asks.
+    UnknownSession,
+    /// The engine does not take the request.
+    Refused(Refusal),
+    /// The engine failed.
+    Engine(EngineError),
+    /// The message is none that a session takes.
+    Message(EnvelopeError),
+}
+
+impl fmt::Display for SessionsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownSession => f.write_str("there is no such session: it has ended, or belongs to another user"),
+            Self::Refused(refusal) => f.write_str(&refusal.message),
+            Self::Engine(error) => error.fmt(f),
+            Self::Message(error) => error.fmt(f),
+        }
+    }
+}
+
+impl Error for SessionsError {}
+
+impl From<Refusal> for SessionsError {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl From<EngineError> for SessionsError {
+    fn from(error: EngineError) -> Self {
+        Self::Engine(error)
+    }
+}
+
+impl From<EnvelopeError> for SessionsError {
+    fn from(error: EnvelopeError) -> Self {
+        Self::Message(error)
+    }
+}
+
+impl Sessions {
+    /// Sessions of this engine.
+    pub fn new(engine: Engine) -> Self {
+        let host = Host::new(engine.clone());
+        Self { engine, host, naming: Naming::default(), served: Mutex::default() }
+    }
+
+    /// Names the user of a request, by its head: sessions belong to the user who opened them, and nobody else finds them. Without
+    /// it, or where it gives none, the credentials in the request's headers say who that is (docs/security.md).
+    #[must_use]
+    pub fn with_principal(self, naming: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static) -> Self {
+        Self { naming: Naming { named: Some(Arc::new(naming)), ..self.naming }, ..self }
+    }
+
+    /// Tells what authentication in front of the endpoint has left of the user, in the request's extensions for example: a name, or an
+    /// object of claims. What changes from token to token in it does not count.
+    #[must_use]
+    pub fn with_user(self, user: impl Fn(&Parts) -> Option<Value> + Send + Sync + 'static) -> Self {
+        Self { naming: Naming { user: Some(Arc::new(user)), ..self.naming }, ..self }
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Closes every connection because the process is going away, and waits for calls whose end another
+    /// process could show. Clients come back, to this process or to another one with the same store.
+    ///
+    /// Returns whether nothing is left. Cancel the token of rmcp's configuration afterwards.
+    pub async fn drain(&self, drain: Drain) -> bool {
+        self.host.drain(drain).await
+    }
+
+    fn served(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<Served>>> {
+        self.served.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn principal(&self, parts: &Parts) -> Option<Box<str>> {
+        Sender::of(parts, &self.naming).principal()
+    }
+
+    /// The session that is served here, for the request that brought this message.
+    fn find(
+        &self,
+        id: &SessionId,
+        message: Option<&ClientJsonRpcMessage>,
+    ) -> Result<Option<Arc<Served>>, SessionsError> {
+        let found = self.served().get(id).cloned().filter(|served| !served.session.has_ended());
+        let Some(served) = found else { return Ok(None) };
+        if let Some(parts) = message.and_then(parts_of)
+            && self.engine.session(id, self.principal(parts).as_deref()).is_none()
+        {
+            return Err(SessionsError::UnknownSession);
+        }
+        Ok(Some(served))
+    }
+
+    /// The session of another process, and the stream of the event id that its reader comes with.
+    async fn look_up(
+        &self,
+        id: &str,
+        principal: Option<&str>,
+        last_event_id: Option<&str>,
+    ) -> Result<SessionHandle, SessionsError> {
+        self.host.look_up(id, principal, last_event_id).await?.ok_or(SessionsError::UnknownSession)
+    }
+
+    /// A connection, as rmcp reads it.
+    fn stream(
+        &self,
+        open: impl FnOnce(Arc<Signal>) -> Result<Connection, Refusal>,
+    ) -> Result<EventStream, SessionsError> {
+        let signal = Signal::new();
+        let connection = open(Arc::clone(&signal))?;
+        Ok(EventStream::new(Pages::new(connection, signal, &self.host)))
+    }
+
+    async fn read(&self, id: &SessionId, last_event_id: Option<&str>) -> Result<EventStream, SessionsError> {
+        let last_event_id = last_event_id.filter(|last_event_id| *last_event_id != RMCP_START);
+        let session = match self.find(id, None)? {
+            Some(served) => served.session.clone(),
+            None => self.look_up(id, None, last_event_id).await?,
+        };
+        let opened = self.stream(|signal| match last_event_id {
+            Some(last_event_id) => session.resume(last_event_id, None, signal, 0),
+            None => session.listen(signal, 0),
+        });
+        if opened.is_err() {
+            session.let_go();
+        }
+        opened
+    }
+
+    /// Relays a message to the process that has its session. The answer is a stream of that process.
+    async fn relay(
+        &self,
+        id: &SessionId,
+        message: &ClientJsonRpcMessage,
+        body: Bytes,
+        admission: &Admission,
+    ) -> Result<EventStream, SessionsError> {
+        let parts = parts_of(message);
+        let principal = parts.and_then(|parts| self.principal(parts));
+        let session = self.look_up(id, principal.as_deref(), None).await?;
+        let headers = parts.map(|parts| &parts.headers).into_iter().flatten();
+        let headers = headers.filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)));
+        let relayed = Relayed::new(RelayedMethod::Post, body, headers, &[], None);
+        let opened = self.stream(|signal| session.relay(admission, relayed, signal, 0));
+        if opened.is_err() {
+            session.let_go();
+        }
+        Ok(opened?.begun().await?)
+    }
+}
+
+impl SessionManager for Sessions {
+    type Error = SessionsError;
+    type Transport = SessionTransport;
+
+    async fn create_session(&self) -> Result<(SessionId, SessionTransport), SessionsError> {
+        let id: SessionId = new_id().into();
+        let ears = Arc::new(Ears::default());
+        let session = self.engine.open_session(&id, None, &DIALECT, ears.clone(), 0)?;
+        // rmcp writes the comments.
+        session.set_keep_alive_ms(0);
+        let served = Served::new(session, &ears, Arc::clone(&self.host), Terms::default());
+        self.served().insert(Arc::clone(&id), Arc::clone(&served));
+        self.host.arm_for_engine();
+        Ok((id, SessionTransport(served)))
+    }
+
+    async fn initialize_session(
+        &self,
+        id: &SessionId,
+        message: ClientJsonRpcMessage,
+    ) -> Result<ServerJsonRpcMessage, SessionsError> {
+        let served = self.served().get(id).cloned().ok_or(SessionsError::UnknownSession)?;
+        let session = &served.session;
+        let principal = parts_of(&message).and_then(|parts| self.principal(parts));
+        session.claim(principal.as_deref());
+        let JsonRpcMessage::Request(request) = &message else { return Err(SessionsError::UnknownSession) };
+        let answer = served.initialized(request.id.clone());
+        let opened = session.take_place().map_err(SessionsError::from).and_then(|()| {
+            let admission = admitted(&message, &json(&message))?;
+            // Until it is answered, the engine counts it as a request that runs.
+            Ok(session.open(&admission, true, Arc::new(NoWake), 0)?)
+        });
+        let _connection = opened.inspect_err(|_| session.end())?;
+        self.host.arm_for_engine();
+        if self.engine.outlives_process() {
+            session.accept_posted();
+        }
+        served.begin(message);
+        answer.await.map_err(|_| SessionsError::Engine(EngineError::SessionEnded))
+    }
+
+    async fn has_session(&self, id: &SessionId) -> Result<bool, SessionsError> {
+        if self.find(id, None)?.is_some() {
+            return Ok(true);
+        }
+        match self.look_up(id, None, None).await {
+            Ok(session) => {
+                session.let_go();
+                Ok(true)
+            }
+            Err(SessionsError::UnknownSession) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn close_session(&self, id: &SessionId) -> Result<(), SessionsError> {
+        let served = self.served().get(id).cloned();
+        match served {
+            // rmcp's loop of the session has ended.
+            Some(served) if served.has_left() => drop(self.served().remove(id)),
+            // A DELETE. rmcp's loop ends with the session.
+            Some(served) => served.session.end(),
+            None => {}
+        }
+        Ok(())
+    }
+
+    async fn create_stream(
+        &self,
+        id: &SessionId,
+        message: ClientJsonRpcMessage,
+    ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, SessionsError> {
+        let body = json(&message);
+        let admission = admitted(&message, &body)?;
+        let Some(served) = self.find(id, Some(&message))? else {
+            return self.relay(id, &message, body, &admission).await;
+        };
+        // First, as nothing may come between a request that is in flight and its handler.
+        served.inbox.room().await;
+        let stream = self.stream(|signal| served.session.open(&admission, false, signal, 0))?;
+        // Where the session has just ended, the stream has its end.
+        served.begin(message);
+        Ok(stream)
+    }
+
+    async fn accept_message(&self, id: &SessionId, message: ClientJsonRpcMessage) -> Result<(), SessionsError> {
+        let body = json(&message);
+        let admission = admitted(&message, &body)?;
+        let Some(served) = self.find(id, Some(&message))? else {
+            return self.relay(id, &message, body, &admission).await.map(drop);
+        };
+        served.inbox.room().await;
+        if served.pass_on(&admission, message) { Ok(()) } else { Err(SessionsError::UnknownSession) }
+    }
+
+    async fn create_standalone_stream(
+        &self,
+        id: &SessionId,
+    ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, SessionsError> {
+        self.read(id, None).await
+    }
+
+    async fn resume(
+        &self,
+        id: &SessionId,
+        last_event_id: String,
+    ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, SessionsError> {
+        self.read(id, Some(&last_event_id)).await
+    }
+}

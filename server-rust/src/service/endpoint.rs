@@ -1,0 +1,380 @@
+//! One HTTP exchange after the other.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fmt::Display;
+use std::pin::pin;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::{Buf as _, Bytes};
+use http::header::{ACCEPT, AsHeaderName, CONTENT_TYPE, HOST, ORIGIN};
+use http::request::Parts;
+use http::{Method, Request, Response};
+use http_body::Body;
+use http_body_util::{BodyExt as _, Full};
+use tailrope_core::engine::{Adopted, Connection, Engine, OfferWake, SessionHandle};
+use tailrope_core::exchange::{self, Action, Admission, Allowed, AnswerHead, Fault, Relayed, RelayedMethod, Terms};
+use tailrope_core::protocol::{Head, Refusal, Revision, jsonrpc};
+
+use crate::dialect::{DIALECT, new_id};
+use crate::hearing::Ears;
+use crate::host::Host;
+use crate::pages::Pages;
+use crate::sender::{Sender, text};
+use crate::service::answer::{self, ResponseBody};
+use crate::service::{Application, Begun, Handlers, SESSION_ID, ServiceConfig};
+use crate::signal::Signal;
+
+const LAST_EVENT_ID: &str = "last-event-id";
+const PROTOCOL_VERSION: &str = "mcp-protocol-version";
+
+type Answer = Response<ResponseBody>;
+
+/// An endpoint and its sessions.
+pub(crate) struct Endpoint<A: Application> {
+    application: A,
+    engine: Engine,
+    config: ServiceConfig,
+    pub(crate) host: Arc<Host>,
+    served: Mutex<Table<A::Session>>,
+}
+
+/// The sessions that are served here, and some that have ended.
+struct Table<S> {
+    sessions: HashMap<Arc<str>, Here<S>>,
+    /// With so many, those that have ended are thrown out.
+    full: usize,
+}
+
+/// Up to here nothing is thrown out.
+const FEW: usize = 64;
+
+impl<S> Table<S> {
+    fn insert(&mut self, id: Arc<str>, here: Here<S>) {
+        if self.sessions.len() >= self.full {
+            self.sessions.retain(|_, here| !here.session.has_ended());
+            self.full = FEW.max(2 * self.sessions.len());
+        }
+        self.sessions.insert(id, here);
+    }
+}
+
+/// A session that is served here.
+struct Here<S> {
+    session: SessionHandle,
+    handlers: Arc<S>,
+}
+
+impl<S> Clone for Here<S> {
+    fn clone(&self) -> Self {
+        Self { session: self.session.clone(), handlers: Arc::clone(&self.handlers) }
+    }
+}
+
+/// Why a body was not read.
+enum Unread {
+    TooLarge,
+    /// Its sender left in the middle of it (F-22).
+    Gone,
+}
+
+async fn read<B>(body: B, max_bytes: usize) -> Result<Bytes, Unread>
+where
+    B: Body,
+    B::Error: Display,
+{
+    let mut body = pin!(body);
+    let mut bytes = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(mut data) = frame.map_err(|_| Unread::Gone)?.into_data() else { continue };
+        if bytes.len() + data.remaining() > max_bytes {
+            return Err(Unread::TooLarge);
+        }
+        while data.has_remaining() {
+            let chunk = data.chunk();
+            bytes.extend_from_slice(chunk);
+            let length = chunk.len();
+            data.advance(length);
+        }
+    }
+    Ok(bytes.into())
+}
+
+fn header(parts: &Parts, name: impl AsHeaderName) -> Option<Cow<'_, str>> {
+    parts.headers.get(name).map(text)
+}
+
+impl<A: Application> Endpoint<A> {
+    pub(crate) fn new(application: A, engine: Engine, config: ServiceConfig) -> Self {
+        let host = Host::new(engine.clone());
+        Self { application, engine, config, host, served: Mutex::new(Table { sessions: HashMap::new(), full: FEW }) }
+    }
+
+    fn served(&self) -> MutexGuard<'_, Table<A::Session>> {
+        self.served.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) async fn serve<B>(self: &Arc<Self>, request: Request<B>) -> Answer
+    where
+        B: Body,
+        B::Error: Display,
+    {
+        let (parts, body) = request.into_parts();
+        let id = header(&parts, SESSION_ID).unwrap_or_default().into_owned();
+        self.answer(parts, body, &id).await.unwrap_or_else(|refusal| answer::refused(&refusal, &DIALECT, &id))
+    }
+
+    async fn answer<B>(self: &Arc<Self>, parts: Parts, body: B, id: &str) -> Result<Answer, Refusal>
+    where
+        B: Body,
+        B::Error: Display,
+    {
+        let (hosts, origins) = (&self.config.allowed_hosts, &self.config.allowed_origins);
+        let (hosts, origins): (Vec<&str>, Vec<&str>) =
+            (hosts.iter().map(|host| &**host).collect(), origins.iter().map(|origin| &**origin).collect());
+        let host = header(&parts, HOST).or_else(|| parts.uri.authority().map(|authority| authority.as_str().into()));
+        let allowed = Allowed { hosts: &hosts, origins: &origins };
+        let origin = header(&parts, ORIGIN);
+        allowed.check(host.as_deref(), origin.as_deref()).map_err(|fault| fault.refusal(&DIALECT))?;
+        let max_bytes = if parts.method == Method::POST { self.config.max_body_bytes } else { 0 };
+        let body = match read(body, max_bytes).await {
+            Ok(body) => body,
+            Err(Unread::TooLarge) if max_bytes == 0 => Bytes::new(),
+            Err(Unread::TooLarge) => return Err(Fault::BodyTooLarge(&max_bytes.to_string()).refusal(&DIALECT)),
+            // Nobody is there to read it.
+            Err(Unread::Gone) => return Err(Fault::NotOpened.refusal(&DIALECT)),
+        };
+        if let Some(answer) = self.of_modern_revision(&parts, &body, id).await {
+            return answer;
+        }
+        if id.is_empty() && parts.method == Method::POST {
+            return self.open(parts, body).await;
+        }
+        let here = self.served().sessions.get(id).cloned();
+        match here.filter(|here| !here.session.has_ended()) {
+            Some(here) => self.exchange(&here, parts, body).await,
+            None => self.elsewhere(id, parts, body).await,
+        }
+    }
+
+    /// The answer to a request of a revision that cannot resume.
+    async fn of_modern_revision(&self, parts: &Parts, body: &Bytes, id: &str) -> Option<Result<Answer, Refusal>> {
+        let requested = header(parts, PROTOCOL_VERSION).filter(|_| parts.method == Method::POST && id.is_empty())?;
+        let is_modern = |revision: Revision| !revision.rules().resumable;
+        if !Revision::parse(&requested).is_some_and(is_modern) {
+            return None;
+        }
+        if self.config.prefer_resumable {
+            return Some(Err(self.engine.steer(body, &requested)));
+        }
+        self.engine.left_to_sdk(&requested);
+        let served = self.application.serve_modern(Request::from_parts(parts.clone(), Full::new(body.clone())))?;
+        Some(Ok(served.await))
+    }
+
+    /// Opens a session, if that is what the request asks for.
+    async fn open(&self, parts: Parts, body: Bytes) -> Result<Answer, Refusal> {
+        let id: Arc<str> = new_id().into();
+        let ears = Arc::new(Ears::default());
+        let principal = self.sender(&parts).principal();
+        let closing = |_| DIALECT.wording.closing();
+        let session =
+            self.engine.open_session(&id, principal.as_deref(), &DIALECT, ears.clone(), 0).map_err(closing)?;
+        let opened = self.first(&id, &session, &ears, parts, &body).await;
+        if opened.is_err() {
+            self.served().sessions.remove(&id);
+            session.end();
+        }
+        self.host.arm_for_engine();
+        opened
+    }
+
+    async fn first(
+        &self,
+        id: &Arc<str>,
+        session: &SessionHandle,
+        ears: &Ears,
+        parts: Parts,
+        body: &Bytes,
+    ) -> Result<Answer, Refusal> {
+        // Before anything is made for it.
+        let admission = self.admit(session, &parts, body)?;
+        let begun = Begun { session: session.clone(), ears, host: &self.host, terms: self.terms() };
+        let handlers = self.application.begin(&begun).map_err(|error| {
+            tracing::error!(target: "tailrope", %error, "a session was not opened: the server's factory failed");
+            Fault::Internal.refusal_of(&DIALECT, body)
+        })?;
+        let message = handlers.read(parts, body, true);
+        let message = message.map_err(|why| Fault::InvalidMessage(&why).refusal_of(&DIALECT, body))?;
+        let here = Here { session: session.clone(), handlers };
+        self.served().insert(Arc::clone(id), here.clone());
+        let pages = self.opened(|signal| session.open(&admission, self.config.json_response, signal, 0))?;
+        if self.engine.outlives_process() {
+            session.accept_posted();
+        }
+        here.handlers.call(message);
+        Ok(answer::connection(pages, id).await)
+    }
+
+    fn sender<'a>(&self, parts: &'a Parts) -> Sender<'a> {
+        Sender::of(parts, &self.config.naming)
+    }
+
+    fn admit(&self, session: &SessionHandle, parts: &Parts, body: &[u8]) -> Result<Admission, Refusal> {
+        let names = [ACCEPT.as_str(), CONTENT_TYPE.as_str(), PROTOCOL_VERSION, SESSION_ID, LAST_EVENT_ID];
+        let [accept, content_type, protocol_version, session_id, last_event_id] = names.map(|name| header(parts, name));
+        let head = Head {
+            method: parts.method.as_str(),
+            accept: accept.as_deref(),
+            content_type: content_type.as_deref(),
+            protocol_version: protocol_version.as_deref(),
+            session_id: session_id.as_deref(),
+            last_event_id: last_event_id.as_deref(),
+        };
+        let terms = self.terms();
+        self.sender(parts).ask(|asker| session.admit(&exchange::Request { head, asker, body }, &terms))
+    }
+
+    fn terms(&self) -> Terms<'static> {
+        Terms { json_response: self.config.json_response, ..Terms::default() }
+    }
+
+    fn opened(&self, open: impl FnOnce(Arc<Signal>) -> Result<Connection, Refusal>) -> Result<Pages, Refusal> {
+        let signal = Signal::new();
+        let connection = open(Arc::clone(&signal))?;
+        Ok(Pages::new(connection, signal, &self.host))
+    }
+
+    /// One exchange of a session that is served here.
+    async fn exchange(&self, here: &Here<A::Session>, parts: Parts, body: Bytes) -> Result<Answer, Refusal> {
+        let Here { session, handlers } = here;
+        let id = session.id();
+        let admission = self.admit(session, &parts, &body)?;
+        let given = admission.rewritten().unwrap_or(&body);
+        let status = AnswerHead { status: admission.status().unwrap_or(200), ..AnswerHead::EMPTY };
+        let read = |parts: Parts| {
+            let invalid = |why: String| Fault::InvalidMessage(&why).refusal_of(&DIALECT, &body);
+            handlers.read(parts, given, admission.action() == Action::Call).map_err(invalid)
+        };
+        match admission.action() {
+            Action::Delete => session.end(),
+            // Nothing of it is for the handlers.
+            Action::Message if given.is_empty() => session.received(&admission),
+            Action::Message => {
+                let message = read(parts)?;
+                handlers.room().await;
+                if !handlers.take(&admission, message) {
+                    return Err(DIALECT.wording.session_ended());
+                }
+            }
+            Action::Call => {
+                let message = read(parts)?;
+                handlers.room().await;
+                let pages = self.opened(|signal| session.open(&admission, self.config.json_response, signal, 0))?;
+                // Where the session has just ended, the stream has its end.
+                handlers.call(message);
+                return Ok(answer::connection(pages, id).await);
+            }
+            Action::Listen | Action::Resume => {
+                let pages = self.opened(|signal| session.open(&admission, self.config.json_response, signal, 0))?;
+                return Ok(answer::connection(pages, id).await);
+            }
+        }
+        Ok(answer::empty(&status, id))
+    }
+
+    /// A request for a session that is not served here.
+    async fn elsewhere(self: &Arc<Self>, id: &str, parts: Parts, body: Bytes) -> Result<Answer, Refusal> {
+        let unknown = || Fault::SessionUnknown.refusal(&DIALECT);
+        if id.is_empty() {
+            return Err(Fault::NotInitialize.refusal(&DIALECT));
+        }
+        if !self.engine.outlives_process() {
+            return Err(unknown());
+        }
+        let last_event_id = header(&parts, LAST_EVENT_ID).filter(|_| parts.method == Method::GET);
+        let principal = self.sender(&parts).principal();
+        let found = self.host.look_up(id, principal.as_deref(), last_event_id.as_deref()).await;
+        let session = found.map_err(|error| {
+            tracing::warn!(target: "tailrope", %error, "a session cannot be looked up");
+            Fault::SessionNotTold.refusal(&DIALECT)
+        })?;
+        let session = session.ok_or_else(unknown)?;
+        let opened = self.admit(&session, &parts, &body).and_then(|admission| {
+            if parts.method != Method::GET {
+                self.offer(&session);
+            }
+            self.opened(|signal| match RelayedMethod::parse(parts.method.as_str()) {
+                None => session.open(&admission, self.config.json_response, signal, 0),
+                Some(method) => {
+                    let headers: Vec<_> =
+                        parts.headers.iter().map(|(name, value)| (name.as_str(), text(value))).collect();
+                    let headers = headers.iter().map(|(name, value)| (*name, &**value));
+                    let more: Vec<&str> = self.config.relayed_headers.iter().map(|name| &**name).collect();
+                    let relayed = Relayed::new(method, body.clone(), headers, &more, None);
+                    match self.config.json_response {
+                        true => session.relay_json(&admission, relayed, signal, 0),
+                        false => session.relay(&admission, relayed, signal, 0),
+                    }
+                }
+            })
+        });
+        match opened {
+            Ok(pages) => Ok(answer::connection(pages, id).await),
+            Err(refusal) => {
+                session.let_go();
+                Err(refusal)
+            }
+        }
+    }
+}
+
+/// Sessions of processes that are gone.
+impl<A: Application> Endpoint<A> {
+    /// Goes on with the session of this view, should its message find nobody who has it.
+    fn offer(self: &Arc<Self>, view: &SessionHandle) {
+        let signal = Signal::new();
+        let (wake, is_over) = OfferWake::new(signal.clone(), 0);
+        view.offer_adoption(Arc::new(wake), 0);
+        let (endpoint, view) = (Arc::downgrade(self), view.downgrade());
+        tokio::spawn(async move {
+            loop {
+                signal.woken().await;
+                let (Some(endpoint), Some(view)) = (endpoint.upgrade(), view.upgrade()) else { return };
+                let ears = Arc::new(Ears::default());
+                if let Some(adopted) = view.take_adopted(ears.clone(), 0) {
+                    return endpoint.go_on(&adopted, &ears);
+                }
+                if is_over.load(Ordering::Acquire) {
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Tells new handlers what the client has told, and lets what waits come to them.
+    fn go_on(&self, adopted: &Adopted, ears: &Ears) {
+        let session = adopted.session();
+        let begun = Begun { session: session.clone(), ears, host: &self.host, terms: self.terms() };
+        let handlers = match self.application.begin(&begun) {
+            Ok(handlers) => handlers,
+            Err(error) => {
+                tracing::error!(target: "tailrope", %error, "a session was not adopted: the server's factory failed");
+                return adopted.refuse(&Fault::Internal.refusal(&DIALECT));
+            }
+        };
+        for body in adopted.replay() {
+            let is_request = jsonrpc::read(body).is_ok_and(|body| body.has_request());
+            // Nobody knows any more what the request was like.
+            let parts = Request::new(()).into_parts().0;
+            match handlers.read(parts, body, is_request) {
+                Ok(message) => handlers.replay(message),
+                Err(why) => tracing::warn!(target: "tailrope", why, "a session's handlers are not told all again"),
+            }
+        }
+        self.served().insert(session.id().into(), Here { session: session.clone(), handlers });
+        session.accept_posted();
+        self.host.arm_for_engine();
+    }
+}

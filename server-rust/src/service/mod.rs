@@ -1,0 +1,148 @@
+//! A tower service that speaks MCP Streamable HTTP: the engine decides, this carries bytes.
+
+mod answer;
+mod application;
+mod endpoint;
+mod posted;
+
+use std::convert::Infallible;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http::request::Parts;
+use http::{Request, Response};
+use serde_json::Value;
+use tailrope_core::engine::Engine;
+use tower_service::Service;
+
+pub use answer::ResponseBody;
+pub(crate) use application::{Application, Begun, Handlers, Served};
+use endpoint::Endpoint;
+pub(crate) use posted::take_posted;
+
+use crate::close::Drain;
+use crate::sender::Naming;
+
+const SESSION_ID: &str = "mcp-session-id";
+
+/// What can be set on a [`TailropeService`]. Pacing, bounds and the store are the engine's [`Options`](crate::Options).
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct ServiceConfig {
+    /// Values of `Host` that are served, with their ports; any where there is none. Name them where a page of somebody else's could
+    /// reach the server by a name of its own (DNS rebinding).
+    pub allowed_hosts: Vec<String>,
+    /// Values of `Origin` that are served; any where there is none. A request without one does not come from a page.
+    pub allowed_origins: Vec<String>,
+    /// Bytes that the body of a POST may have: 4 MiB. A larger one is answered with 413.
+    pub max_body_bytes: usize,
+    /// Clients that would speak 2026-07-28, which cannot resume, are answered so that they fall back to 2025-11-25. Otherwise their
+    /// requests are served without sessions, where the server has a way to do so.
+    pub prefer_resumable: bool,
+    /// Requests are answered with one JSON body. Nothing of such an answer is stored, and nobody can come back for it.
+    pub json_response: bool,
+    /// Further headers that a request brings along to the process that has its session, where it came to another one. Never a
+    /// credential.
+    pub relayed_headers: Vec<String>,
+    pub(crate) naming: Naming,
+}
+
+impl Default for ServiceConfig {
+    fn default() -> Self {
+        Self {
+            allowed_hosts: Vec::new(),
+            allowed_origins: Vec::new(),
+            max_body_bytes: 4 << 20,
+            prefer_resumable: true,
+            json_response: false,
+            relayed_headers: Vec::new(),
+            naming: Naming::default(),
+        }
+    }
+}
+
+impl fmt::Debug for ServiceConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServiceConfig")
+            .field("allowed_hosts", &self.allowed_hosts)
+            .field("allowed_origins", &self.allowed_origins)
+            .field("max_body_bytes", &self.max_body_bytes)
+            .field("prefer_resumable", &self.prefer_resumable)
+            .field("json_response", &self.json_response)
+            .field("relayed_headers", &self.relayed_headers)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ServiceConfig {
+    /// Names the user of a request, by its head: sessions belong to the user who opened them, and nobody else finds them. Without it, or
+    /// where it gives none, the credentials in the request's headers say who that is (docs/security.md).
+    #[must_use]
+    pub fn with_principal(self, naming: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static) -> Self {
+        Self { naming: Naming { named: Some(Arc::new(naming)), ..self.naming }, ..self }
+    }
+
+    /// Tells what authentication in front of the endpoint has left of the user, in the request's extensions for example: a name, or an
+    /// object of claims. What changes from token to token in it does not count.
+    #[must_use]
+    pub fn with_user(self, user: impl Fn(&Parts) -> Option<Value> + Send + Sync + 'static) -> Self {
+        Self { naming: Naming { user: Some(Arc::new(user)), ..self.naming }, ..self }
+    }
+}
+
+/// A service of an MCP endpoint, for axum, hyper and whatever else takes tower's services. Cheap to clone; all clones are one endpoint.
+///
+/// The whole exchange is the engine's: what is admitted, which status a refusal has, whose session it is, priming, comments, gaps and
+/// resumption. Messages are encoded once, and all that is ready leaves in one write.
+pub struct TailropeService<A: Application>(Arc<Endpoint<A>>);
+
+impl<A: Application> Clone for TailropeService<A> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<A: Application> fmt::Debug for TailropeService<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TailropeService").finish_non_exhaustive()
+    }
+}
+
+impl<A: Application> TailropeService<A> {
+    pub(crate) fn of(application: A, engine: Engine, config: ServiceConfig) -> Self {
+        Self(Arc::new(Endpoint::new(application, engine, config)))
+    }
+
+    /// Closes every connection because the process is going away, and waits for calls whose end another
+    /// process could show. Clients come back, to this process or to another one with the same store.
+    ///
+    /// Returns whether nothing is left.
+    pub async fn drain(&self, drain: Drain) -> bool {
+        self.0.host.drain(drain).await
+    }
+}
+
+impl<A, B> Service<Request<B>> for TailropeService<A>
+where
+    A: Application,
+    B: http_body::Body + Send + 'static,
+    B::Data: Send,
+    B::Error: fmt::Display,
+{
+    type Response = Response<ResponseBody>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<ResponseBody>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        // Who has no room is told so in HTTP.
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let endpoint = Arc::clone(&self.0);
+        Box::pin(async move { Ok(endpoint.serve(request).await) })
+    }
+}

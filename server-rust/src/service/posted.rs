@@ -1,0 +1,55 @@
+//! Requests that other processes relay to a session of this one: its handlers get them as if they had come here.
+
+use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use http::request::Parts;
+use http::{Method, Request};
+use tailrope_core::engine::{Posted, SessionHandle};
+use tailrope_core::exchange::{Action, Fault, Relayed, Terms};
+
+use crate::dialect::DIALECT;
+use crate::service::{Handlers, SESSION_ID};
+
+/// Serves what was relayed to a session.
+pub(crate) fn take_posted(handlers: &impl Handlers, session: &SessionHandle, terms: &Terms<'_>) {
+    for posted in session.take_posted() {
+        serve(handlers, session, terms, &posted);
+    }
+}
+
+fn serve(handlers: &impl Handlers, session: &SessionHandle, terms: &Terms<'_>, posted: &Posted) {
+    let Some(admission) = posted.admit(terms) else { return };
+    if admission.action() == Action::Delete {
+        return session.end();
+    }
+    let relayed = posted.relayed();
+    let body = admission.rewritten().unwrap_or_else(|| relayed.body());
+    if body.is_empty() {
+        // Nothing of it is for the handlers.
+        session.received(&admission);
+        return posted.done();
+    }
+    let is_call = admission.action() == Action::Call;
+    let message = match handlers.read(parts_of(relayed, session.id()), body, is_call) {
+        Ok(message) => message,
+        Err(why) => return posted.refuse(&Fault::InvalidMessage(&why).refusal(&DIALECT)),
+    };
+    if !is_call {
+        handlers.take(&admission, message);
+        posted.done();
+    } else if posted.begin(&admission) {
+        handlers.call(message);
+    }
+}
+
+/// What handlers see of a request that another process relayed.
+fn parts_of(relayed: &Relayed, session_id: &str) -> Parts {
+    let mut request = Request::new(());
+    *request.method_mut() = Method::POST;
+    let own = [(SESSION_ID, session_id), (CONTENT_TYPE.as_str(), "application/json")];
+    for (name, value) in relayed.headers().chain(own) {
+        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+            request.headers_mut().append(name, value);
+        }
+    }
+    request.into_parts().0
+}

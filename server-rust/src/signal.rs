@@ -1,0 +1,49 @@
+//! A wake-up of the engine, as a future that waits for it.
+
+use std::future::poll_fn;
+use std::mem;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use tailrope_core::engine::Wake;
+
+/// Woken by the engine, on any thread. A wake-up before anybody waits counts for who waits next.
+#[derive(Debug, Default)]
+pub(crate) struct Signal(Mutex<Waiting>);
+
+#[derive(Debug, Default)]
+enum Waiting {
+    #[default]
+    Nobody,
+    Woken,
+    Task(Waker),
+}
+
+impl Signal {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    pub(crate) fn poll_woken(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*waiting, Waiting::Woken) {
+            *waiting = Waiting::Nobody;
+            return Poll::Ready(());
+        }
+        *waiting = Waiting::Task(cx.waker().clone());
+        Poll::Pending
+    }
+
+    pub(crate) async fn woken(&self) {
+        poll_fn(|cx| self.poll_woken(cx)).await;
+    }
+}
+
+impl Wake for Signal {
+    fn wake(&self, _key: u64) {
+        let before = mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), Waiting::Woken);
+        if let Waiting::Task(waker) = before {
+            waker.wake();
+        }
+    }
+}

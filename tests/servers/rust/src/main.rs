@@ -1,0 +1,107 @@
+//! Starts one test server: `tailrope-test-server --flavor rmcp --transport tailrope [--port 0] [--options JSON]`.
+//!
+//! A flavour is `tower`, which is our service, or `rmcp`, which is rmcp's service with our session manager; the transport `stock` is rmcp's
+//! service with its own. Prints `READY PORT` when it
+//! listens. The options are those of the Python servers (tests/servers/python), as far as options.rs has them.
+
+// Logging left the newest revision; standalone messages have no other plain carrier.
+#![allow(deprecated)]
+
+mod control;
+mod ctl;
+mod options;
+mod script;
+mod serving;
+mod tools;
+
+use std::collections::HashMap;
+use std::io::Write as _;
+use std::sync::Arc;
+
+use axum::extract::Request;
+use axum::middleware::{self, Next};
+use axum::routing::any;
+use tailrope_core::log_lines::{LineSink, send_lines};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tracing::Level;
+
+use crate::ctl::Ctl;
+use crate::options::Options;
+use crate::serving::Serving;
+use crate::tools::Lab;
+
+/// The engine's lines, on standard error.
+struct Lines(Level);
+
+impl LineSink for Lines {
+    fn wants(&self, level: Level) -> bool {
+        level <= self.0
+    }
+
+    fn take(&self, level: Level, line: String) {
+        let _ = writeln!(std::io::stderr(), "{} {line}", level.as_str().to_ascii_lowercase());
+    }
+}
+
+async fn serve(arguments: &HashMap<String, String>) -> Result<(), String> {
+    let argument = |name: &str, default: &'static str| arguments.get(name).map_or(default, |value| value);
+    let options: Options = serde_json::from_str(argument("options", "{}")).map_err(|error| error.to_string())?;
+    send_lines(Lines(options.log.parse().map_err(|_| format!("{:?} is no level", options.log))?));
+    let flavor = if argument("transport", "tailrope") == "stock" { "stock" } else { argument("flavor", "rmcp") };
+    let engine = if flavor == "stock" { None } else { Some(options.engine()?) };
+    let lab = Arc::<Lab>::default();
+    let port = argument("port", "0");
+    let listener = TcpListener::bind(format!("127.0.0.1:{port}")).await.map_err(|error| error.to_string())?;
+    let port = listener.local_addr().map_err(|error| error.to_string())?.port();
+    let (serving, mcp) = Serving::new(flavor, port, &options, engine.as_ref(), &lab)?;
+    let counted = {
+        let lab = Arc::clone(&lab);
+        middleware::from_fn(move |request: Request, next: Next| {
+            let lab = Arc::clone(&lab);
+            async move {
+                let gate = {
+                    let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok());
+                    lab.control.count(request.method().as_str(), header("mcp-session-id"));
+                    header("x-slow-auth").map(str::to_owned)
+                };
+                if let Some(gate) = gate {
+                    let _ = lab.control.gate(&gate, &CancellationToken::new()).await;
+                }
+                next.run(request).await
+            }
+        })
+    };
+    let ctl = Arc::new(Ctl { lab, engine, serving: serving.clone() });
+    let app = mcp.layer(counted).route("/ctl/{*path}", any(ctl::answer).with_state(ctl));
+    let listener = axum::serve::ListenerExt::tap_io(listener, |socket| {
+        // Otherwise each small event would wait for the acknowledgement of the one before.
+        let _ = socket.set_nodelay(true);
+    });
+    let mut out = std::io::stdout();
+    writeln!(out, "READY {port}").and_then(|()| out.flush()).map_err(|error| error.to_string())?;
+    let stopping = async move {
+        let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+        else {
+            return;
+        };
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        serving.drain(&serde_json::Value::Null).await;
+        serving.end();
+    };
+    axum::serve(listener, app).with_graceful_shutdown(stopping).await.map_err(|error| error.to_string())
+}
+
+fn main() -> Result<(), String> {
+    let mut arguments = HashMap::new();
+    let mut words = std::env::args().skip(1);
+    while let (Some(name), Some(value)) = (words.next(), words.next()) {
+        arguments.insert(name.trim_start_matches('-').to_owned(), value);
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.map_err(|error| error.to_string())?.block_on(serve(&arguments))
+}

@@ -1,0 +1,118 @@
+//! The MCP endpoint in each of its flavours.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::http::request::Parts;
+use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
+use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
+use serde_json::Value;
+use tailrope_server::{Drain, Engine, RmcpServer, ServiceConfig, Sessions, TailropeService};
+use tokio_util::sync::CancellationToken;
+
+use crate::options::Options;
+use crate::tools::{Lab, Tools};
+
+/// What authentication left, if the header `x-test-user` is believed.
+fn left(parts: &Parts) -> Option<Value> {
+    serde_json::from_slice(parts.headers.get("x-test-user")?.as_bytes()).ok()
+}
+
+/// What is served, and how it ends.
+#[derive(Clone)]
+pub(crate) struct Serving {
+    over: CancellationToken,
+    kind: Kind,
+}
+
+#[derive(Clone)]
+enum Kind {
+    Stock,
+    Rmcp(Arc<Sessions>),
+    Tower(TailropeService<RmcpServer<Tools>>),
+}
+
+/// What the header `x-test-name` says.
+fn named(parts: &Parts) -> Option<String> {
+    parts.headers.get("x-test-name").and_then(|name| name.to_str().ok()).map(str::to_owned)
+}
+
+impl Serving {
+    /// The endpoint of a flavour, at this port.
+    pub(crate) fn new(
+        flavor: &str,
+        port: u16,
+        options: &Options,
+        engine: Option<&Engine>,
+        lab: &Arc<Lab>,
+    ) -> Result<(Self, Router), String> {
+        let over = CancellationToken::new();
+        let mut config = StreamableHttpServerConfig::default().with_cancellation_token(over.clone());
+        if flavor == "rmcp" {
+            // Its events would come before ours.
+            config = config.with_sse_retry(None);
+        }
+        if !options.guard {
+            config = config.disable_allowed_hosts();
+        }
+        if let Some(size) = options.max_request_body_size {
+            config = config.with_max_request_body_bytes(size);
+        }
+        let tools = Tools(Arc::clone(lab));
+        let factory = move || Ok(tools.clone());
+        let (router, kind) = match (flavor, engine) {
+            ("stock", _) => {
+                let manager: Arc<LocalSessionManager> = LocalSessionManager::default().into();
+                (Router::new().nest_service("/mcp", StreamableHttpService::new(factory, manager, config)), Kind::Stock)
+            }
+            ("tower", Some(engine)) => {
+                let mut config = ServiceConfig::default();
+                config.prefer_resumable = options.prefers_resumable();
+                config.json_response = options.json_response;
+                config.relayed_headers = options.relayed_headers();
+                if options.guard {
+                    config.allowed_hosts = vec![format!("127.0.0.1:{port}")];
+                    config.allowed_origins = vec!["http://127.0.0.1".to_owned()];
+                }
+                if let Some(size) = options.max_request_body_size {
+                    config.max_body_bytes = size;
+                }
+                if options.own_auth {
+                    config = config.with_principal(named).with_user(left);
+                }
+                let service = TailropeService::new(factory, engine.clone(), config);
+                (Router::new().nest_service("/mcp", service.clone()), Kind::Tower(service))
+            }
+            ("rmcp", Some(engine)) => {
+                let mut sessions = Sessions::new(engine.clone());
+                if options.own_auth {
+                    sessions = sessions.with_principal(named).with_user(left);
+                }
+                let sessions = Arc::new(sessions);
+                let service = StreamableHttpService::new(factory, Arc::clone(&sessions), config);
+                (Router::new().nest_service("/mcp", service), Kind::Rmcp(sessions))
+            }
+            _ => return Err(format!("there is no flavour {flavor:?}")),
+        };
+        Ok((Self { over, kind }, router))
+    }
+
+    /// Lets go of every connection.
+    pub(crate) async fn drain(&self, options: &Value) {
+        let number = |name: &str| options[name].as_u64();
+        let mut drain = Drain::default();
+        drain.retry_ms = number("retry_ms").and_then(|ms| ms.try_into().ok());
+        drain.spread_ms = number("spread_ms").and_then(|ms| ms.try_into().ok());
+        drain.within_ms = number("within_ms");
+        match &self.kind {
+            Kind::Stock => {}
+            Kind::Rmcp(sessions) => drop(sessions.drain(drain).await),
+            Kind::Tower(service) => drop(service.drain(drain).await),
+        }
+    }
+
+    /// Ends what is left.
+    pub(crate) fn end(&self) {
+        self.over.cancel();
+    }
+}
