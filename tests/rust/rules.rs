@@ -52,9 +52,9 @@ mod exchange {
     mod faults;
     mod join;
     mod origin;
-    mod pace;
     mod principal;
     mod relayed;
+    mod turns;
 }
 
 mod protocol {

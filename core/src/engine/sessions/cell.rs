@@ -14,7 +14,7 @@ use crate::engine::sessions::inbox::Inbox;
 use crate::engine::sessions::messages::Sender;
 use crate::engine::sessions::timers::Timers;
 use crate::engine::shared::{Shared, lock};
-use crate::exchange::{AnswerHead, Pace};
+use crate::exchange::{AnswerHead, Turns};
 use crate::protocol::{Dialect, Refusal, RequestId, StreamNonce};
 use crate::session::Session;
 use crate::store::{
@@ -74,7 +74,7 @@ pub(crate) struct State {
     /// When that owner is told next that its client is connected here.
     pub(crate) sign_at: Option<Ms>,
     /// What its handlers have sent since the writers of connections ran.
-    pub(crate) pace: Pace,
+    pub(crate) turns: Turns,
     /// A host that was told that the session is idle, and keeps it, is not told again before this time.
     pub(crate) idle_again: Ms,
     /// The last sign of the client when it was looked whether other processes know of a later one.
@@ -133,7 +133,7 @@ impl Cell {
         let epoch = Epoch { number: 1, salt: shared.salt() };
         let number = shared.number();
         let limits = shared.options.limits;
-        let pace = Pace::new(limits.max_events_per_stream, limits.max_bytes_per_stream);
+        let turns = Turns::new(limits.max_events_per_stream, limits.max_bytes_per_stream);
         Arc::new_cyclic(|me| Self {
             shared,
             name: session_name(&id),
@@ -171,7 +171,7 @@ impl Cell {
                 owner: None,
                 inherit_again: Ms(0),
                 sign_at: None,
-                pace,
+                turns,
                 idle_again: Ms(0),
                 looked_since: None,
                 is_ending: false,

@@ -204,7 +204,7 @@ impl SessionHandle {
             let sent = change.publish(message)?;
             // A handler does not go on after a response, and one that waits for the store pauses.
             let has_to_pause = kind != OutgoingKind::Response && !matches!(sent, Sent::Pending(_));
-            Ok((sent, if has_to_pause { change.state.pace.sent(bytes, turn) } else { Pause::None }))
+            Ok((sent, if has_to_pause { change.state.turns.sent(bytes, turn) } else { Pause::None }))
         })
     }
 
