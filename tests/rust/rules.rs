@@ -18,6 +18,7 @@ mod engine {
     mod lines;
     mod lost_logs;
     mod notes;
+    mod paces;
     mod places;
     mod properties;
     mod records;

@@ -5,6 +5,7 @@
 mod caller;
 mod inbox;
 mod owners;
+mod retention;
 mod shared;
 
 use std::sync::Arc;
@@ -15,6 +16,7 @@ pub use caller::{Caller, Event, Log, progress};
 use inbox::rule_14_holds_between;
 pub use owners::check_settle;
 use owners::rule_12_holds_between;
+pub use retention::check_retention;
 pub use shared::check_shared;
 
 use super::{
@@ -55,7 +57,14 @@ pub fn check(make: &dyn Fn() -> Arc<dyn EventStore>) {
 
 /// What an owner says of the pace of a stream.
 fn paced() -> Option<Paced> {
-    Some(Paced { retry_ms: Some(700), hold_ms: Some(u64::from(u32::MAX) + 1), closes: 3 })
+    Some(Paced {
+        retry_ms: Some(700),
+        hold_ms: Some(u64::from(u32::MAX) + 1),
+        max_connection_ms: Some(0),
+        max_connection_bytes: Some(1 << 40),
+        retention_ms: Some(600_000),
+        closes: 3,
+    })
 }
 
 /// That it names this delay, and nothing else.

@@ -41,6 +41,8 @@ pub(crate) struct State {
     pub(crate) failures: HashMap<StreamNonce, StoreError>,
     /// Bytes that this session has among those that the engine waits for the store with.
     pub(crate) unanswered: u64,
+    /// Its streams among those whose clients are expected to come back.
+    pub(crate) awaited: u64,
     pub(crate) errors: HashMap<StreamNonce, StoreError>,
     /// What was asked of the store and is not answered.
     pub(crate) questions: HashMap<u64, Ticket>,
@@ -154,6 +156,7 @@ impl Cell {
                 senders: HashMap::new(),
                 failures: HashMap::new(),
                 unanswered: 0,
+                awaited: 0,
                 errors: HashMap::new(),
                 questions: HashMap::new(),
                 timers: Timers::default(),
@@ -271,7 +274,7 @@ impl Drop for Cell {
             lock(&self.shared.timed).remove(&self.number);
             self.renounce(&lock(&self.state));
         }
-        self.count_unanswered(&mut lock(&self.state), 0);
+        self.count(&mut lock(&self.state), 0, 0);
         self.unwatch_all(&mut lock(&self.state));
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use tailrope_core::Ms;
-use tailrope_core::store::contract::{Caller, Log, check, check_shared};
+use tailrope_core::store::contract::{Caller, Log, check, check_retention, check_shared};
 use tailrope_core::store::{
     Append, EventStore, Limits, Owner, ReadLimit, SessionRecord, StoreError, StoreOptions, open,
 };
@@ -26,6 +26,17 @@ fn it_keeps_the_contract() {
 fn it_keeps_the_contract_between_processes() {
     let namespaces = Namespaces::direct();
     check_shared(&|| two(&namespaces));
+}
+
+#[test]
+fn i6_it_keeps_a_log_for_as_long_as_its_pace_says() {
+    let namespaces = Namespaces::direct();
+    let make = |retention_ms| -> Arc<dyn EventStore> {
+        Arc::new(at(&namespaces.address(), &limited(Limits { retention_ms, ..Limits::default() })))
+    };
+    check_retention(&make, &|store, _| {
+        store.sweep(Ms(0));
+    });
 }
 
 fn limited(limits: Limits) -> StoreOptions {
@@ -252,7 +263,7 @@ fn reopening_finds_everything() {
     let caller = Caller::new(&store, Ms(0));
     let mut log = caller.open("s", 1);
     caller.push(&mut log, &[sized(10), question(), sized(0)]);
-    let paced = Paced { retry_ms: Some(700), hold_ms: None, closes: 2 };
+    let paced = Paced { retry_ms: Some(700), retention_ms: Some(9), closes: 2, ..Paced::default() };
     caller.write(&log, &Append { paced: Some(paced), ..log.append(4, &[]) }).expect("it is set");
     let known = SessionRecord { principal: Some("alice".into()), retry_ms: 9, ..SessionRecord::default() };
     caller.hold("alice's", known.clone());
@@ -318,8 +329,8 @@ fn tables_that_cannot_be_used_are_refused_with_what_is_wrong() {
     server.run(&format!("CREATE SCHEMA {0}; CREATE TABLE {0}.about (x text)", namespace(&other)));
     server.run(&format!("CREATE SCHEMA {0}; CREATE TABLE {0}.stream (x text)", namespace(&foreign)));
     let newer_is =
-        "has version 99 of the tables, for releases that know version 98 to 99; this release knows version 5";
-    let older_is = "has version 4 of the tables, for releases that know version 3 to 4; this release knows version 5";
+        "has version 99 of the tables, for releases that know version 98 to 99; this release knows version 6";
+    let older_is = "has version 4 of the tables, for releases that know version 3 to 4; this release knows version 6";
     let other_is = "is of something else";
     for (address, what) in [(newer, newer_is), (older, older_is), (other, other_is), (foreign, other_is)] {
         let error = open(&address, &StoreOptions::default()).err().map(|error| error.to_string()).unwrap_or_default();
