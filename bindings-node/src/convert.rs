@@ -1,12 +1,15 @@
 //! Values and errors between JavaScript and the core; nothing else converts.
 
+use std::collections::HashMap;
+
 use bytes::Bytes;
 use napi::Status;
 use napi::bindgen_prelude::Either;
 use napi_derive::napi;
 use tailrope_core::ErrorCode;
-use tailrope_core::engine::{EngineError, NUMBER_OPTIONS, NumberOption};
+use tailrope_core::engine::{EngineError, NUMBER_OPTIONS, NumberOption, PACE_OPTIONS};
 use tailrope_core::protocol::{Dialect, RequestId};
+use tailrope_core::session::{Pace, Paces};
 use tailrope_core::store::OpenError;
 
 /// What a native function throws: an `Error` whose `code` is stable and the same in every language.
@@ -92,6 +95,23 @@ pub(crate) fn number_option(name: &str, value: f64) -> Result<(&'static NumberOp
     let option = NUMBER_OPTIONS.iter().find(|option| camel_case(option.name) == name).ok_or_else(unknown)?;
     let checked = option.check(whole(value));
     Ok((option, checked.map_err(|must| invalid(format!("{name} {must}")))?))
+}
+
+/// Paces by the names of tools, each with what it says.
+pub(crate) fn paces(by_name: HashMap<String, HashMap<String, f64>>) -> Result<Paces> {
+    let mut paces = Paces::default();
+    for (pattern, said) in by_name {
+        let mut pace = Pace::default();
+        for (name, value) in said {
+            let unknown = || invalid(format!("unknown option {name} of the pace '{pattern}'"));
+            let option = PACE_OPTIONS.iter().find(|option| camel_case(option.name) == name).ok_or_else(unknown)?;
+            let wrong = |must| invalid(format!("{name} of the pace '{pattern}' {must}"));
+            option.set(&mut pace, option.check(whole(value)).map_err(wrong)?);
+        }
+        let wrong = |must| invalid(format!("a pattern of pace {must}, not '{pattern}'"));
+        paces.set(&pattern, pace).map_err(wrong)?;
+    }
+    Ok(paces)
 }
 
 /// A name of the core as JavaScript spells it.

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use napi::bindgen_prelude::{Either, Env, FnArgs, Function, Object};
+use napi::bindgen_prelude::{Either, Either3, Env, FnArgs, Function, Object};
 use napi_derive::napi;
-use tailrope_core::engine::{self, EngineError, NUMBER_OPTIONS, OnStoreFailure, Options};
+use tailrope_core::engine::{self, EngineError, NUMBER_OPTIONS, OnStoreFailure, Options, PACE_OPTIONS};
 use tailrope_core::exchange::{self, Allowed, CREDENTIAL_HEADERS, Fault};
 use tailrope_core::protocol::{Context, Dialect, Operation, admit_with_versions};
 use tailrope_core::session::{SynthesizedEnd, end_payload};
@@ -14,7 +14,7 @@ use tailrope_core::store::{HostStore, SessionId};
 
 use crate::admission::{Admission, Asker, Head, JsBody, Refusal, body_bytes};
 use crate::convert::{
-    JsRequestId, Result, camel_case, dialect, internal, invalid, number, number_option, request_id, to_js_error,
+    JsRequestId, Result, camel_case, dialect, internal, invalid, number, number_option, paces, request_id, to_js_error,
 };
 use crate::hook_log::HookLog;
 use crate::log::Sink;
@@ -33,7 +33,7 @@ pub struct Engine {
 #[napi]
 impl Engine {
     /// An engine with these options; what is not named keeps its default. Options are whole numbers
-    /// that are not negative, and `onStoreFailure`; unknown names throw.
+    /// that are not negative, `onStoreFailure`, and `pace`; unknown names throw.
     ///
     /// The events go to `store`, whose bounds are its own; without one to a store of the host: see
     /// `Session.takeOperations`. `resolve` is called with woken keys, `log` with a level and a line, and
@@ -42,7 +42,7 @@ impl Engine {
     pub fn new(
         env: &Env,
         store: Option<&Store>,
-        options: HashMap<String, Either<f64, String>>,
+        options: HashMap<String, Either3<f64, String, HashMap<String, HashMap<String, f64>>>>,
         resolve: Function<'_, Vec<u32>, ()>,
         log: Function<'_, FnArgs<(String, String)>, ()>,
         signal: Function<'_, (), ()>,
@@ -50,14 +50,18 @@ impl Engine {
         let mut chosen = Options::default();
         for (name, value) in options {
             let value = match value {
-                Either::A(number) => number,
-                Either::B(policy) if name == "onStoreFailure" => {
+                Either3::A(number) => number,
+                Either3::C(by_name) if name == "pace" => {
+                    chosen.paces = paces(by_name)?;
+                    continue;
+                }
+                Either3::B(policy) if name == "onStoreFailure" => {
                     let policy = OnStoreFailure::parse(&policy);
                     let wrong = || invalid("onStoreFailure must be 'raise' or 'drop_progress'".to_owned());
                     chosen.on_store_failure = policy.ok_or_else(wrong)?;
                     continue;
                 }
-                Either::B(_) => f64::NAN,
+                Either3::B(_) | Either3::C(_) => f64::NAN,
             };
             let (option, number) = number_option(&name, value)?;
             if store.is_some() && option.is_of_store {
@@ -270,6 +274,12 @@ impl Engine {
     pub fn number_options(of_store: bool) -> Vec<String> {
         let options = NUMBER_OPTIONS.iter().filter(|option| option.is_of_store == of_store);
         options.map(|option| camel_case(option.name)).collect()
+    }
+
+    /// The names of what a pace can say.
+    #[napi]
+    pub fn pace_options() -> Vec<String> {
+        PACE_OPTIONS.iter().map(|option| camel_case(option.name)).collect()
     }
 
     /// The headers that carry a credential.

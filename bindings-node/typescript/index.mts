@@ -1,6 +1,7 @@
 // What belongs to no SDK line.
 export { configure } from './configure.mjs';
 export { type ErrorCode, TailropeError } from './errors.mjs';
+export type { PaceOptions } from './pace.mjs';
 export { type ConfigureOptions, drain, type EngineOptions, type LogLevel, setLog, stats } from './runtime.mjs';
 export { type CloseOptions, closeSSEStream, closeStandaloneSSEStream, type HandlerContext } from './server/close.mjs';
 export type { Principal } from './server/principal.mjs';

@@ -351,14 +351,14 @@ export declare class Store {
 export declare class Engine {
   /**
    * An engine with these options; what is not named keeps its default. Options are whole numbers that are not negative,
-   * and `onStoreFailure`; unknown names throw.
+   * `onStoreFailure`, and `pace`; unknown names throw.
    *
    * The events go to `store`, whose bounds are its own; without one to a store of the host: see `Session.takeOperations`.
    * `resolve` is called with woken keys, `log` with a level and a line, and `signal` when `flush` has to be called.
    */
   constructor(
     store: Maybe<Store>,
-    options: Record<string, number | string>,
+    options: Record<string, number | string | Record<string, Record<string, number>>>,
     resolve: (keys: number[]) => void,
     log: (level: 'error' | 'warn' | 'info' | 'debug', line: string) => void,
     signal: () => void,
@@ -379,6 +379,8 @@ export declare class Engine {
   static unwritable(request: RequestId): string;
   /** The names of the options that are numbers: those of a store, or the others. */
   static numberOptions(ofStore: boolean): string[];
+  /** The names of what a pace can say. */
+  static paceOptions(): string[];
   /** The headers that carry a credential. */
   static credentialHeaders(): string[];
   /** Sets what is logged on this thread: `error`, `warn`, `info` or `debug`, and what is worse. */

@@ -5,6 +5,7 @@ import { clearTimeout, setImmediate, setTimeout } from 'node:timers';
 
 import { invalid, ours } from './errors.mjs';
 import { Engine, type Store as NativeStore } from './native.mjs';
+import { checkedPaces, type PaceOptions } from './pace.mjs';
 import { checkPrincipal, type Principal } from './server/principal.mjs';
 import type { Seam } from './server/seam.mjs';
 import { checkServerName } from './server/transport-options.mjs';
@@ -23,6 +24,11 @@ export interface EngineOptions extends StoreOptions {
    * Default 15,000.
    */
   keepAliveMs?: number;
+  /**
+   * How calls are paced by the name of their tool: exact, or with `*` at the end what names begin with. The most specific name
+   * counts. Default none.
+   */
+  pace?: Record<string, PaceOptions>;
   /** How long a client waits before it comes back; a transport's `retryInterval` wins. Default 3,000. */
   retryMs?: number;
   /**
@@ -225,7 +231,7 @@ export class Runtime {
     options: RuntimeOptions = {},
     { hostStore, isOfEventStore = false }: { hostStore?: HostStore; isOfEventStore?: boolean } = {},
   ) {
-    const { store = MEMORY, principal, onStoreFailure, relayedHeaders = [], serverName, ...others } = options;
+    const { store = MEMORY, principal, onStoreFailure, relayedHeaders = [], pace = {}, ...others } = options;
     this.principal = checkPrincipal(principal);
     this.serverName = checkServerName(serverName);
     if (!Array.isArray(relayedHeaders) || !relayedHeaders.every((name) => typeof name === 'string')) {
@@ -242,7 +248,7 @@ export class Runtime {
       const [opened, numbers] = hostStore === undefined ? storeOf(store, others) : [undefined, boundsOf(others)];
       this.store = opened;
       const policy: Record<string, string> = onStoreFailure === undefined ? {} : { onStoreFailure };
-      this.#engine = new Engine(opened, { ...numbers, ...policy }, resolve, writeLog, signal);
+      this.#engine = new Engine(opened, { ...numbers, ...policy, pace: checkedPaces(pace) }, resolve, writeLog, signal);
     } catch (error) {
       throw ours(error);
     }

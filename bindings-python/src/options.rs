@@ -3,7 +3,8 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use tailrope_core::engine::{NUMBER_OPTIONS, NumberOption, OnStoreFailure, Options};
+use tailrope_core::engine::{NUMBER_OPTIONS, NumberOption, OnStoreFailure, Options, PACE_OPTIONS};
+use tailrope_core::session::{Pace, Paces};
 use tailrope_core::store::{Durability, EncryptionKey, StoreOptions};
 
 /// The options of an engine; what is not named keeps its default.
@@ -13,6 +14,10 @@ pub(crate) fn engine_options(given: Option<&Bound<'_, PyDict>>) -> PyResult<Opti
         let name = name.extract::<String>()?;
         if name == "on_store_failure" {
             options.on_store_failure = on_store_failure(&value)?;
+            continue;
+        }
+        if name == "pace" {
+            options.paces = paces(&value)?;
             continue;
         }
         let (option, number) = number(&name, &value)?;
@@ -44,6 +49,25 @@ pub(crate) fn store_options(given: Option<&Bound<'_, PyDict>>) -> PyResult<Store
 fn on_store_failure(value: &Bound<'_, PyAny>) -> PyResult<OnStoreFailure> {
     let policy = value.extract::<String>().ok().and_then(|name| OnStoreFailure::parse(&name));
     policy.ok_or_else(|| PyValueError::new_err("on_store_failure must be 'raise' or 'drop_progress'"))
+}
+
+/// Paces by the names of tools, each a dict of what it says.
+fn paces(value: &Bound<'_, PyAny>) -> PyResult<Paces> {
+    let mut paces = Paces::default();
+    for (pattern, said) in value.cast::<PyDict>()? {
+        let pattern = pattern.extract::<String>()?;
+        let mut pace = Pace::default();
+        for (name, value) in said.cast::<PyDict>()? {
+            let name = name.extract::<String>()?;
+            let option = PACE_OPTIONS.iter().find(|option| option.name == name).ok_or_else(|| unknown(&name))?;
+            let number = option.check(value.extract().ok());
+            let wrong = |must| PyValueError::new_err(format!("{name} of the pace {pattern:?} {must}"));
+            option.set(&mut pace, number.map_err(wrong)?);
+        }
+        let wrong = |must| PyValueError::new_err(format!("a pattern of pace {must}, not {pattern:?}"));
+        paces.set(&pattern, pace).map_err(wrong)?;
+    }
+    Ok(paces)
 }
 
 fn durability(value: &Bound<'_, PyAny>) -> PyResult<Durability> {

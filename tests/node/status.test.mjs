@@ -109,6 +109,15 @@ test('a wrong option says what was meant', ours, () => {
     [{ retry_ms: 1 }, /did you mean retryMs\?/],
     [{ nonsense: 'x' }, /unknown option nonsense/],
     [{ store: null }, /not null/],
+    [{ paces: {} }, /unknown option paces/],
+    [{ pace: 5 }, /pace must be an object that gives names of tools their paces/],
+    [{ pace: { a: 5 } }, /pace must be an object that gives names of tools their paces/],
+    [{ pace: { a: { retry_ms: 1 } } }, /unknown option retry_ms of the pace 'a'; did you mean retryMs\?/],
+    [{ pace: { a: { keepAliveMs: 1 } } }, /unknown option keepAliveMs of the pace 'a'; there are retryMs, holdMs/],
+    [{ pace: { a: { retryMs: '1' } } }, /retryMs of the pace 'a' must be a number that is not negative/],
+    [{ pace: { a: { holdMs: 1.5 } } }, /holdMs of the pace 'a' must be a whole number/],
+    [{ pace: { a: { retentionMs: 0 } } }, /retentionMs of the pace 'a' must be at least 1/],
+    [{ pace: { 'a*b': {} } }, /a \* at the end, not 'a\*b'/],
   ]) {
     assert.throws(() => configure(wrong), { code: 'invalid_argument', message: told });
   }

@@ -47,6 +47,12 @@ def test_install_with_a_wrong_option_changes_nothing() -> None:
         ({"retryMs": 1}, "did you mean retry_ms?"),
         ({"event_store": "memory:"}, "an option of a server"),
         ({"prefer_resumable": 1}, "True or False"),
+        ({"paces": {}}, "did you mean pace?"),
+        ({"pace": tailrope.Pace()}, "a mapping of names of tools to tailrope.Pace(...)"),
+        ({"pace": {"a": {"retry_ms": 1}}}, "names of tools to tailrope.Pace(...), not 'a' to {'retry_ms': 1}"),
+        ({"pace": {"*a": tailrope.Pace()}}, 'a * at the end, not "*a"'),
+        ({"pace": {"a": tailrope.Pace(hold_ms=-1)}}, 'hold_ms of the pace "a" must be a whole number'),
+        ({"pace": {"a": tailrope.Pace(retention_ms=0)}}, 'retention_ms of the pace "a" must be at least 1'),
     ],
 )
 def test_a_wrong_option_says_what_was_meant(wrong: dict[str, Any], told: str) -> None:
@@ -55,6 +61,13 @@ def test_a_wrong_option_says_what_was_meant(wrong: dict[str, Any], told: str) ->
     if "prefer_resumable" not in wrong:
         with pytest.raises((ValueError, TypeError), match=re.escape(told)):
             tailrope.mcp.EventStore(**wrong)
+
+
+def test_a_pace_has_its_own_options_and_no_other() -> None:
+    for wrong, told in (("retryMs", "did you mean retry_ms?"), ("keep_alive_ms", "is an option of install()")):
+        with pytest.raises(ValueError, match=re.escape(told)):
+            tailrope.Pace(**{wrong: 1})  # type: ignore[misc]
+    assert repr(tailrope.Pace(retry_ms=1, hold_ms=0)) == "Pace(retry_ms=1, hold_ms=0)"
 
 
 def test_an_option_of_the_engine_is_none_of_a_store() -> None:

@@ -19,6 +19,7 @@ mod engine {
     mod lost_logs;
     mod many_adoptions;
     mod notes;
+    mod paces;
     mod places;
     mod properties;
     mod records;
@@ -54,9 +55,9 @@ mod exchange {
     mod faults;
     mod join;
     mod origin;
-    mod pace;
     mod principal;
     mod relayed;
+    mod turns;
 }
 
 mod protocol {

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailrope._errors import ErrorCode, TailropeError
 from tailrope._native import Store, __version__
-from tailrope._options import AdoptedSession
+from tailrope._options import AdoptedSession, Pace
 from tailrope._runtime import drain, open_store, stats
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AdoptedSession",
     "ErrorCode",
+    "Pace",
     "Status",
     "Store",
     "TailropeError",

@@ -282,7 +282,9 @@ class Session:
 
 @final
 class Engine:
-    def __new__(cls, host_store: bool = False, store: Store | None = None, **options: int | str) -> Engine: ...
+    def __new__(
+        cls, host_store: bool = False, store: Store | None = None, **options: int | str | dict[str, dict[str, int]]
+    ) -> Engine: ...
     def open_session(
         self,
         id: str,

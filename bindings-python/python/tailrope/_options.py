@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from tailrope._native import Store
 
@@ -52,6 +52,44 @@ class StoreOptions(TypedDict, total=False):
     """Requests whose process has given no sign for so long get an error as their end. Default 10,000."""
 
 
+class PaceOptions(TypedDict, total=False):
+    """What a pace can say. What is not named is as the options of the same name say. Durations are in milliseconds."""
+
+    retry_ms: int
+    """How long a client waits before it comes back, from the first priming event on."""
+    hold_ms: int
+    """How long a connection that resumes stays open; 0 is pure polling. Default until the call ends."""
+    max_connection_ms: int
+    """The engine closes a connection at this age; the client resumes. 0 switches it off."""
+    max_connection_bytes: int
+    """The engine closes a connection that carried this much; the client resumes. 0 switches it off."""
+    heartbeat_ms: int
+    """When the handler has sent nothing for so long, a client that asked for progress is sent some. 0 (the default)
+    switches it off."""
+    retention_ms: int
+    """How long the finished stream stays readable."""
+
+
+class Pace:
+    """How the calls of a tool are paced: see the option `pace`, and docs/operating.md.
+
+    Args:
+        options: what it says, see `tailrope._options.PaceOptions`.
+
+    Raises:
+        ValueError: an unknown option. The engine that is given the pace checks the values.
+    """
+
+    __slots__ = ("options",)
+
+    def __init__(self, **options: Unpack[PaceOptions]) -> None:
+        check_names(options, PaceOptions.__optional_keys__, "Pace")
+        self.options = options
+
+    def __repr__(self) -> str:
+        return f"Pace({', '.join(f'{name}={value!r}' for name, value in self.options.items())})"
+
+
 class Options(StoreOptions, total=False):
     """Options of an engine, and of its store where that is named by an address. Durations are in milliseconds."""
 
@@ -66,6 +104,9 @@ class Options(StoreOptions, total=False):
     on_adopted: Callable[[AdoptedSession], Any]
     """Called, and awaited, when a session goes on in this process, before anything of it is served: docs/hosts.md. When
     it raises, the session is left to other processes. Default none."""
+    pace: Mapping[str, Pace]
+    """How calls are paced by the name of their tool: exact, or with `*` at the end what names begin with. The most
+    specific name counts. Default none."""
     retry_ms: int
     """How long a client waits before it comes back. Default 3,000."""
     keep_alive_ms: int
@@ -120,12 +161,12 @@ def is_disabled() -> bool:
     return os.environ.get("TAILROPE_DISABLE", "") not in ("", "0")
 
 
-def check_names(options: Iterable[str], known: frozenset[str]) -> None:
+def check_names(options: Iterable[str], known: frozenset[str], of: str | None = None) -> None:
     """Raises ValueError for an option that there is not, with the one that was meant."""
     for name in options:
         if name in known:
             continue
-        msg = f"unknown option {name}"
+        msg = f"unknown option {name}" if of is None else f"unknown option {name} of {of}"
         close = get_close_matches(re.sub("(?=[A-Z])", "_", name).lower(), known, n=1)
         home = "install() and tailrope.mcp.EventStore()" if name in Options.__optional_keys__ else _ELSEWHERE.get(name)
         if home is not None:
@@ -133,6 +174,18 @@ def check_names(options: Iterable[str], known: frozenset[str]) -> None:
         elif close:
             msg += f"; did you mean {close[0]}?"
         raise ValueError(msg)
+
+
+def checked_paces(paces: object) -> dict[str, dict[str, Any]]:
+    """The option `pace`, as the engine is given it."""
+    if not isinstance(paces, Mapping):
+        msg = f"pace must be a mapping of names of tools to tailrope.Pace(...), not {paces!r}"
+        raise ValueError(msg)
+    for pattern, pace in paces.items():
+        if not isinstance(pattern, str) or not isinstance(pace, Pace):
+            msg = f"pace maps names of tools to tailrope.Pace(...), not {pattern!r} to {pace!r}"
+            raise ValueError(msg)
+    return {pattern: dict(pace.options) for pattern, pace in paces.items()}
 
 
 def check_store(store: object) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Unpack
 from tailrope._errors import TailropeError
 from tailrope._native import Engine, Signal, Store, Waiters, before_fork, forked, set_log_level
 from tailrope._native import open_store as _open_store
-from tailrope._options import MEMORY, STORE_OPTIONS, Options, check_names, check_store
+from tailrope._options import MEMORY, STORE_OPTIONS, Options, check_names, check_store, checked_paces
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -168,6 +168,8 @@ class Runtime:
             msg = f"{', '.join(of_store)}: options of the store, which is open already: give them to open_store()"
             raise ValueError(msg)
         self.options = {name: value for name, value in options.items() if name not in STORE_OPTIONS}
+        if "pace" in self.options:
+            self.options["pace"] = checked_paces(self.options["pace"])
         # Wrong options are reported where they are given, not when the first session opens.
         checked = Engine(**self.options).options()
         self.store_timeout_s = checked["store_timeout_ms"] / 1_000

@@ -54,7 +54,7 @@ pub use clock::{Clock, ManualClock, RandomSource, SystemClock, SystemRandomness}
 pub use connections::{Chunk, Connection, NoWake, Poll, Wake};
 pub use errors::EngineError;
 pub use logs::hook_log::{HookLog, HookReplay, OnReplayed, OnStored};
-pub use options::{NUMBER_OPTIONS, NumberOption, OnStoreFailure, Options};
+pub use options::{NUMBER_OPTIONS, NumberOption, OnStoreFailure, Options, PACE_OPTIONS};
 pub use sessions::{
     Adopted, LookUp, OfferWake, OutgoingMessage, Posted, SendOutcome, Sent, SessionHandle, WeakSession,
 };
@@ -112,6 +112,7 @@ impl Engine {
             next_number: AtomicU64::new(1),
             connections: AtomicU64::new(0),
             unanswered: AtomicU64::new(0),
+            awaited: AtomicU64::new(0),
             kept: Mutex::default(),
             draining: Mutex::default(),
             drained_from: AtomicU64::new(0),
@@ -209,7 +210,7 @@ impl Engine {
                 None => {}
             }
         }
-        lock(&self.0.kept).trim(now, self.0.options.limits.retention_ms);
+        lock(&self.0.kept).trim(now, self.0.options.shortest_retention_ms());
         self.0.sweep(now);
         idle
     }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::engine::clock::{Clock, RandomSource};
+use crate::session::{Pace, Paces};
 use crate::store::{EventStore, Limits, StoreOptions};
 use crate::stream::{Drain, Pacing};
 use crate::sync::Arc;
@@ -40,6 +41,8 @@ impl OnStoreFailure {
 pub struct Options {
     /// How connections are paced.
     pub pacing: Pacing,
+    /// How the calls of some tools are paced otherwise.
+    pub paces: Paces,
     /// The bounds of the memory store, when no other store is given.
     pub limits: Limits,
     /// Sessions that may be open at once.
@@ -74,6 +77,12 @@ pub struct Options {
 }
 
 impl Options {
+    /// The shortest time that finished streams stay readable, in milliseconds.
+    pub(crate) fn shortest_retention_ms(&self) -> u64 {
+        let of_tools = self.paces.iter().filter_map(|pace| pace.retention_ms);
+        of_tools.chain([self.limits.retention_ms]).min().unwrap_or_default()
+    }
+
     /// A drain with these times, in milliseconds. Unnamed, clients come back when a restart has usually happened, spread over half
     /// of that.
     pub fn drain(&self, retry_ms: Option<u32>, spread_ms: Option<u32>) -> Drain {
@@ -86,6 +95,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             pacing: Pacing::default(),
+            paces: Paces::default(),
             limits: Limits::default(),
             max_sessions: 10_000,
             max_sessions_per_principal: 1_000,
@@ -110,16 +120,16 @@ impl fmt::Debug for Options {
     }
 }
 
-/// An option that is a whole number.
-pub struct NumberOption {
+/// An option that is a whole number: of an engine, or of a [`Pace`].
+pub struct NumberOption<T: 'static = Options> {
     /// Its name, as Rust and Python spell it. JavaScript has it in camel case.
     pub name: &'static str,
     /// It is an option of the store, too.
     pub is_of_store: bool,
     /// Zero switches something off. Otherwise zero is refused: a bound of nothing would serve nobody.
     pub may_be_zero: bool,
-    get: fn(&Options) -> u64,
-    set: fn(&mut Options, u64),
+    get: fn(&T) -> u64,
+    set: fn(&mut T, u64),
 }
 
 macro_rules! numbers {
@@ -167,7 +177,31 @@ numbers! {
     ENGINE SOME warn_event_bytes: warn_event_bytes as usize;
 }
 
-impl NumberOption {
+macro_rules! of_pace {
+    ($($zero:ident $name:ident as $type:ty;)*) => {
+        /// What a [`Pace`] can say, in a fixed order.
+        pub static PACE_OPTIONS: &[NumberOption<Pace>] = &[$(
+            NumberOption {
+                name: stringify!($name),
+                is_of_store: false,
+                may_be_zero: $zero,
+                get: |pace| pace.$name.map_or(0, |number| number as u64),
+                set: |pace, number| pace.$name = Some(<$type>::try_from(number).unwrap_or(<$type>::MAX)),
+            },
+        )*];
+    };
+}
+
+of_pace! {
+    ZERO retry_ms as u32;
+    ZERO hold_ms as u64;
+    ZERO max_connection_ms as u64;
+    ZERO max_connection_bytes as u64;
+    ZERO heartbeat_ms as u64;
+    SOME retention_ms as u64;
+}
+
+impl<T> NumberOption<T> {
     /// Checks what was given for the option: a whole number that is not negative, or none where it is something else.
     ///
     /// # Errors
@@ -180,11 +214,13 @@ impl NumberOption {
         }
     }
 
-    /// Sets it for an engine.
-    pub fn set(&self, options: &mut Options, number: u64) {
+    /// Sets it.
+    pub fn set(&self, options: &mut T, number: u64) {
         (self.set)(options, number);
     }
+}
 
+impl NumberOption {
     /// Sets it for a store, where it is an option of one.
     pub fn set_of_store(&self, options: &mut StoreOptions, number: u64) {
         let mut both = Options { limits: options.limits, owner_lost_ms: options.owner_lost_ms, ..Options::default() };

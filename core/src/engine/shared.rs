@@ -12,7 +12,7 @@ use crate::engine::stats::Counters;
 use crate::engine::{EngineError, Options};
 use crate::protocol::StreamNonce;
 use crate::store::{EventStore, Ticket};
-use crate::stream::{ChainKey, Drain};
+use crate::stream::{ChainKey, Drain, Spread, retry_floor_ms};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -57,6 +57,8 @@ pub(crate) struct Shared {
     pub(crate) connections: AtomicU64,
     /// Bytes of events that the store has not answered for.
     pub(crate) unanswered: AtomicU64,
+    /// Streams whose client is expected to come back.
+    pub(crate) awaited: AtomicU64,
     /// How streams ended lately, for a store that loses that.
     pub(crate) kept: Mutex<Kept>,
     /// A drain that has begun.
@@ -80,15 +82,18 @@ impl Shared {
         u64::from_le_bytes(self.randomness.take())
     }
 
-    pub(crate) fn jitter(&self) -> u16 {
+    fn jitter(&self) -> u16 {
         u16::from_le_bytes(self.randomness.take())
     }
 
-    /// When to look again at what other processes do: after the pause, in milliseconds, or up to a quarter of it earlier, so that
-    /// not all look at once. Those that are due in the same eighth of a second look together: a store is asked once for many.
-    pub(crate) fn next_look(&self, now: Ms, pause_ms: u64) -> Ms {
-        let early_ms = pause_ms / 4 * u64::from(self.jitter()) / u64::from(u16::MAX);
-        Ms((now + (pause_ms - early_ms)).0.next_multiple_of(LOOK_TOGETHER_MS))
+    /// What keeps the client of a connection that opens now apart from others.
+    pub(crate) fn spread(&self) -> Spread {
+        Spread { jitter: self.jitter(), floor_ms: retry_floor_ms(self.awaited.load(Ordering::Relaxed)) }
+    }
+
+    /// A pause of up to a quarter less, so that what begins together does not go on together. In milliseconds.
+    pub(crate) fn shortened_ms(&self, pause_ms: u64) -> u64 {
+        pause_ms - pause_ms / 4 * u64::from(self.jitter()) / u64::from(u16::MAX)
     }
 
     /// In the child of a fork no lock may be touched: a thread of the store may have held it.
@@ -134,7 +139,7 @@ impl Shared {
     pub(crate) fn sweep(&self, now: Ms) {
         if now.0 >= self.next_sweep.load(Ordering::Relaxed) {
             // What finishes from now on is due in a retention time.
-            let next = self.store.sweep(now).min(now + self.options.limits.retention_ms);
+            let next = self.store.sweep(now).min(now + self.options.shortest_retention_ms());
             self.next_sweep.store(next.0, Ordering::Relaxed);
         }
     }

@@ -5,18 +5,18 @@ mod fault;
 mod head;
 mod join;
 mod origin;
-mod pace;
 mod principal;
 mod relayed;
+mod turns;
 
 pub use admission::{Action, Admission};
 pub use fault::Fault;
 pub use head::AnswerHead;
 pub use join::Join;
 pub use origin::Allowed;
-pub use pace::{Pace, Pause, Turn};
 pub use principal::{Asker, CREDENTIAL_HEADERS};
 pub use relayed::{RELAYED_HEADERS, Relayed, RelayedMethod, Unreadable};
+pub use turns::{Pause, Turn, Turns};
 
 use crate::protocol::Head;
 

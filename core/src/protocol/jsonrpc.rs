@@ -401,6 +401,41 @@ fn is_error_object(raw: &RawValue) -> bool {
         .is_ok_and(|error| is_canonical_integer(error.code.get()) && error.message.get().starts_with('"'))
 }
 
+/// What a notification of progress says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Progress {
+    /// The token that it is for, as compact JSON text.
+    pub token: String,
+    /// How far it is.
+    pub number: f64,
+    /// Where that number stands in the message.
+    pub number_at: Range<usize>,
+}
+
+/// Reads a notification of progress that the server sends; none where the message is another one.
+pub fn read_progress(message: &[u8]) -> Option<Progress> {
+    #[derive(Deserialize)]
+    struct Message<'a> {
+        #[serde(borrow)]
+        method: Cow<'a, str>,
+        #[serde(borrow)]
+        params: Told<'a>,
+    }
+    #[derive(Deserialize)]
+    struct Told<'a> {
+        #[serde(borrow, rename = "progressToken")]
+        token: &'a RawValue,
+        #[serde(borrow)]
+        progress: &'a RawValue,
+    }
+    memchr::memmem::find(message, b"progressToken")?;
+    let text = std::str::from_utf8(message).ok()?;
+    let Message { method, params: Told { token: raw, progress } } = serde_json::from_str(text).ok()?;
+    let number = progress.get().parse().ok().filter(|_| method == "notifications/progress")?;
+    let start = progress.get().as_ptr() as usize - text.as_ptr() as usize;
+    Some(Progress { token: token(raw)?, number, number_at: start..start + progress.get().len() })
+}
+
 /// What the server promised when it answered `initialize`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InitializeResult {

@@ -2,9 +2,17 @@
 
 use super::Session;
 use crate::Ms;
+use crate::stream::MAX_FLOOR_MS;
 
 /// The least time that a client is given to come back.
 const MIN_POLL_MS: u64 = 60_000;
+/// The same where it may have been told to stay away for long, as many streams are polled.
+const MIN_AWAITED_MS: u64 = 3 * MAX_FLOOR_MS as u64;
+
+/// Until when the client of a stream that has just lost its reader is expected to come back.
+pub(super) fn awaited_until(now: Ms, retry_ms: u32) -> Ms {
+    now + (u64::from(retry_ms) * 10).max(MIN_AWAITED_MS)
+}
 
 impl Session {
     /// The client gave a sign.

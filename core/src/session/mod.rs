@@ -5,7 +5,9 @@
 
 mod ends;
 mod handshake;
+mod heartbeat;
 mod idle;
+mod paces;
 mod routing;
 mod streams;
 
@@ -13,8 +15,9 @@ use std::collections::{BTreeMap, HashMap};
 
 pub use ends::{SynthesizedEnd, end_payload, ends_payload, nameless_end, refusal_payload, same_end, stream_end};
 pub use handshake::{Handshake, MAX_HANDSHAKE_BYTES};
+pub use paces::{CallPace, Pace, Paces};
 pub use routing::{OutgoingKind, Route};
-pub use streams::Stream;
+pub use streams::{Call, Stream};
 
 use bytes::Bytes;
 
@@ -65,6 +68,8 @@ pub struct Session {
     next_due: Ms,
     /// Of events that the store has not confirmed, over all streams.
     unconfirmed_bytes: usize,
+    /// Streams whose client is expected to come back.
+    awaited: usize,
     /// Counts changes of what others have to know of the session: principal, revision, retry, lists, handshake.
     facts: u32,
 }
@@ -91,6 +96,7 @@ impl Session {
             connections: 0,
             next_due: Ms::NEVER,
             unconfirmed_bytes: 0,
+            awaited: 0,
             facts: 0,
         }
     }
@@ -208,6 +214,11 @@ impl Session {
     /// Bytes of events that the store has not confirmed.
     pub fn unconfirmed_bytes(&self) -> usize {
         self.unconfirmed_bytes
+    }
+
+    /// Streams without a reader whose client is expected to come back: it had one not long ago, and its end is open.
+    pub fn awaited(&self) -> usize {
+        self.awaited
     }
 
     /// Requests without a response.

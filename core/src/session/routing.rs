@@ -90,9 +90,12 @@ impl Session {
             OutgoingKind::Response if stream.open.len() == 1 && stream.failed.is_empty() => EventKind::Terminal,
             OutgoingKind::Response => EventKind::Answer,
         };
-        let position = stream.machine.durable() + stream.machine.unconfirmed() as u64 + 1;
+        let position = stream.machine.published() + 1;
         if kind == OutgoingKind::Response {
             self.read_initialize(id, &payload);
+        }
+        if let Some(heartbeat) = self.streams.get_mut(&nonce).and_then(|stream| stream.heartbeat.as_mut()) {
+            heartbeat.heard(now, &payload);
         }
         // Before the machine runs, which may end the stream and forget it.
         if kind == OutgoingKind::Response
@@ -140,6 +143,9 @@ impl Session {
             !lost
         });
         let Some(stream) = self.streams.get_mut(&nonce) else { return };
+        if let Some(heartbeat) = &mut stream.heartbeat {
+            heartbeat.lost(seq);
+        }
         if kind.is_response()
             && let Some((_, id)) = stream.answered.iter().find(|(answer, _)| *answer == token)
         {

@@ -3,10 +3,12 @@
 use bytes::Bytes;
 
 use super::ends::{SynthesizedEnd, ends_payload};
-use super::{Session, Step};
+use super::heartbeat::Heartbeat;
+use super::idle::awaited_until;
+use super::{CallPace, Session, Step};
 use crate::Ms;
 use crate::protocol::{IdEncoder, Origin, RequestId, Revision, StreamNonce};
-use crate::stream::{Chain, ConnectionId, Drain, Follow, Input, Machine, Refused, StreamRules};
+use crate::stream::{Chain, ConnectionId, Drain, Follow, Input, Machine, Refused, Spread, StreamRules};
 
 /// A stream with what the protocol adds to its machine.
 #[derive(Debug)]
@@ -25,12 +27,27 @@ pub struct Stream {
     pub(super) answered: Vec<(u64, RequestId)>,
     /// Requests that the stream's end has to speak for: they get no response any more.
     pub(super) failed: Vec<(RequestId, SynthesizedEnd)>,
+    pub(super) heartbeat: Option<Heartbeat>,
+    /// Until when its client is expected to come back, where it has no reader.
+    awaited_until: Option<Ms>,
+}
+
+/// A call that opens a stream.
+#[derive(Clone, Debug, Default)]
+pub struct Call<'a> {
+    /// The ids of its requests.
+    pub requests: &'a [RequestId],
+    /// The revision that it asks for, where it is an `initialize`.
+    pub initialize: Option<Revision>,
+    /// How it is paced, where its tool has a pace.
+    pub pace: Option<CallPace>,
 }
 
 impl Stream {
     fn new(nonce: StreamNonce, origin: Origin, machine: Machine, chain: Chain) -> Self {
         let ids = IdEncoder::new(nonce, &origin);
-        Self { machine, ids, chain, origin, open: Vec::new(), answered: Vec::new(), failed: Vec::new() }
+        let (open, answered, failed) = (Vec::new(), Vec::new(), Vec::new());
+        Self { machine, ids, chain, origin, open, answered, failed, heartbeat: None, awaited_until: None }
     }
 
     /// The end for a connection that was not sent the stream's own, when the log goes: it speaks for the
@@ -45,6 +62,12 @@ impl Stream {
             return self.machine.tail().cloned();
         }
         Some(ends_payload(&[&self.failed[..], &unsent].concat()))
+    }
+
+    /// When something of it is due, which is [`Session::tick`]'s to do.
+    pub fn deadline(&self) -> Ms {
+        let heartbeat = self.heartbeat.as_ref().map_or(Ms::NEVER, |heartbeat| heartbeat.due);
+        self.machine.deadline().min(heartbeat).min(self.awaited_until.unwrap_or(Ms::NEVER))
     }
 
     /// Whether all that the stream's requests get is one response.
@@ -70,10 +93,22 @@ impl Session {
         let stream = self.streams.get_mut(&nonce).ok_or(Refused::Finished)?;
         let mut outputs = Vec::new();
         let before = stream.machine.unconfirmed_bytes();
+        // Also one in another process.
+        let had_reader = stream.machine.has_readers() || input == Input::Taken;
         let result = stream.machine.handle(now, input, &mut outputs);
         self.unconfirmed_bytes += stream.machine.unconfirmed_bytes();
         self.unconfirmed_bytes -= before;
-        self.next_due = self.next_due.min(stream.machine.deadline());
+        let awaited_until = if stream.machine.has_readers() || stream.machine.is_finished() {
+            None
+        } else if had_reader {
+            Some(awaited_until(now, stream.machine.retry_ms()))
+        } else {
+            stream.awaited_until
+        };
+        let was_awaited = std::mem::replace(&mut stream.awaited_until, awaited_until).is_some();
+        self.awaited += usize::from(awaited_until.is_some());
+        self.awaited -= usize::from(was_awaited);
+        self.next_due = self.next_due.min(stream.deadline());
         out.extend(outputs.into_iter().map(|output| (nonce, output)));
         result
     }
@@ -81,20 +116,26 @@ impl Session {
     /// Drops the machine of a stream that has nothing left to do. Its log stays readable.
     pub fn forget(&mut self, nonce: StreamNonce) {
         if self.streams.get(&nonce).is_some_and(|stream| stream.machine.is_done()) {
-            self.streams.remove(&nonce);
-            self.questions.retain(|_, question| question.nonce != nonce);
+            self.remove(nonce);
+            self.questions.retain(|_, (at, _)| *at != nonce);
         }
     }
 
     /// Drops the machine of a stream that is written elsewhere and that nobody reads here.
     pub fn let_go(&mut self, nonce: StreamNonce) {
         if self.streams.get(&nonce).is_some_and(|stream| !stream.machine.has_readers()) {
-            self.streams.remove(&nonce);
+            self.remove(nonce);
         }
     }
 
-    /// Opens the stream of a POST that carries these requests, with its first connection. Without one the store has its log, which
-    /// somebody else reads.
+    fn remove(&mut self, nonce: StreamNonce) {
+        if let Some(stream) = self.streams.remove(&nonce) {
+            self.unconfirmed_bytes -= stream.machine.unconfirmed_bytes();
+            self.awaited -= usize::from(stream.awaited_until.is_some());
+        }
+    }
+
+    /// Opens the stream of a call, with its first connection. Without one the store has its log, which somebody else reads.
     ///
     /// # Errors
     /// The first id that is already in flight, or stands twice; nothing has changed then (F-08).
@@ -102,11 +143,11 @@ impl Session {
         &mut self,
         now: Ms,
         nonce: StreamNonce,
-        requests: &[RequestId],
-        initialize: Option<Revision>,
-        conn: Option<(ConnectionId, u16)>,
+        call: &Call<'_>,
+        conn: Option<(ConnectionId, Spread)>,
         out: &mut Vec<Step>,
     ) -> Result<(), RequestId> {
+        let Call { requests, initialize, ref pace } = *call;
         self.claim_requests(nonce, requests)?;
         let origin = Origin::of_requests(requests);
         if let (Some(revision), [only]) = (initialize, requests) {
@@ -121,13 +162,19 @@ impl Session {
         };
         let mut stream = Stream::new(nonce, origin, machine, chain);
         stream.open = requests.to_vec();
+        // Where there is no priming event the first heartbeat comes in the place of the comment: an id is worth more.
+        let first_ms = (!rules.priming).then_some(self.pacing.first_comment_ms);
+        stream.heartbeat = pace.as_ref().and_then(|pace| Heartbeat::new(now, pace, first_ms));
         self.streams.insert(nonce, Box::new(stream));
         self.last_contact = now;
+        if let Some(pace) = pace {
+            let _ = self.handle(now, nonce, Input::Pace(pace.pace.paced()), out);
+        }
         if let Some(drain) = self.draining {
             let _ = self.handle(now, nonce, Input::Drain(drain), out);
         }
-        if let Some((conn, jitter)) = conn {
-            let _ = self.handle(now, nonce, Input::Open { conn, jitter }, out);
+        if let Some((conn, spread)) = conn {
+            let _ = self.handle(now, nonce, Input::Open { conn, spread }, out);
         }
         if self.draining.is_some() && !rules.early_close {
             self.end_stream(now, nonce, SynthesizedEnd::Draining, out);
@@ -186,10 +233,8 @@ impl Session {
     /// The standalone stream is gone for good: the next message to it begins another.
     pub fn forget_standalone(&mut self) {
         if let Some(nonce) = self.standalone.take() {
-            if let Some(stream) = self.streams.remove(&nonce) {
-                self.unconfirmed_bytes -= stream.machine.unconfirmed_bytes();
-            }
-            self.questions.retain(|_, question| question.nonce != nonce);
+            self.remove(nonce);
+            self.questions.retain(|_, (at, _)| *at != nonce);
         }
     }
 
@@ -198,6 +243,7 @@ impl Session {
         let rules = self.stream_rules(origin == Origin::Standalone);
         let start = Chain::start(&nonce.0);
         let machine = Machine::follow(rules, self.pacing, start.tag(), record);
+        self.remove(nonce);
         self.streams.insert(nonce, Box::new(Stream::new(nonce, origin, machine, chain)));
         if let Some(drain) = self.draining {
             let _ = self.handle(now, nonce, Input::Drain(drain), &mut Vec::new());
@@ -277,15 +323,18 @@ impl Session {
 
     /// Lets every stream whose time has come act.
     pub fn tick(&mut self, now: Ms, out: &mut Vec<Step>) {
-        let due: Vec<StreamNonce> = self
-            .streams
-            .iter()
-            .filter(|(_, stream)| stream.machine.deadline() <= now)
-            .map(|(nonce, _)| *nonce)
-            .collect();
+        let due: Vec<StreamNonce> =
+            self.streams.iter().filter(|(_, stream)| stream.deadline() <= now).map(|(nonce, _)| *nonce).collect();
         for nonce in due {
+            self.beat(now, nonce, out);
+            if let Some(stream) = self.streams.get_mut(&nonce)
+                && stream.awaited_until.is_some_and(|until| until <= now)
+            {
+                stream.awaited_until = None;
+                self.awaited -= 1;
+            }
             let _ = self.handle(now, nonce, Input::Tick, out);
         }
-        self.next_due = self.streams.values().map(|stream| stream.machine.deadline()).min().unwrap_or(Ms::NEVER);
+        self.next_due = self.streams.values().map(|stream| stream.deadline()).min().unwrap_or(Ms::NEVER);
     }
 }

@@ -6,6 +6,7 @@ mod caller;
 mod inbox;
 mod left;
 mod owners;
+mod retention;
 mod shared;
 
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use inbox::rule_14_holds_between;
 pub use left::check_left;
 pub use owners::check_settle;
 use owners::rule_12_holds_between;
+pub use retention::check_retention;
 pub use shared::check_shared;
 
 use super::{
@@ -57,7 +59,14 @@ pub fn check(make: &dyn Fn() -> Arc<dyn EventStore>) {
 
 /// What an owner says of the pace of a stream.
 fn paced() -> Option<Paced> {
-    Some(Paced { retry_ms: Some(700), hold_ms: Some(u64::from(u32::MAX) + 1), closes: 3, closed_at: 1 })
+    Some(Paced {
+        retry_ms: Some(700),
+        hold_ms: Some(u64::from(u32::MAX) + 1),
+        max_connection_ms: Some(0),
+        max_connection_bytes: Some(1 << 40),
+        retention_ms: Some(600_000),
+        closes: 3,
+    })
 }
 
 /// That it names this delay, and nothing else.

@@ -13,7 +13,7 @@ pub struct Limits {
     pub max_bytes: usize,
     /// A larger event is refused. A response is sent all the same, once, to the connection that reads its stream.
     pub max_event_bytes: usize,
-    /// How long a finished stream stays readable, in milliseconds.
+    /// How long a finished stream stays readable, in milliseconds, where its own pace does not say.
     pub retention_ms: u64,
     /// Events older than this are trimmed when the stream is written again, in milliseconds.
     pub max_age_ms: u64,

@@ -64,6 +64,8 @@ pub use watchers::{Watch, Watcher, Watchers};
 
 use crate::Ms;
 use crate::protocol::StreamNonce;
+#[cfg(doc)]
+use crate::stream::Paced;
 use crate::stream::{ChainKey, ConnectionId, Seq};
 
 /// The name of one stream. Both halves are always needed: no look-up by stream alone (I7).
@@ -223,7 +225,8 @@ pub struct ReadLimit {
 /// 5. Trimming moves `low` and is by prefix only. The newest event stays, whatever its size. Terminals and unanswered
 ///    questions survive it: they are returned at their positions, so a reader sees the positions between as missing (I8).
 /// 6. A log ends with a terminal, or with an end that is not in it. The first end wins (I13). A finished log
-///    stays readable for the retention time and takes no further events.
+///    stays readable for the retention time that its [pace](Paced::retention_ms) named when it ended, or else that of the
+///    store, and takes no further events.
 /// 7. A failed operation changes nothing and harms no other (I9).
 /// 8. [`drop_session`](Self::drop_session) frees everything that the session held (I11). Only a
 ///    [`hold`](Self::hold) creates it again, and none does for [`max_age_ms`](Limits::max_age_ms) where another owner was
@@ -314,9 +317,8 @@ pub trait EventStore: Send + Sync {
     /// Forgets a session with all its logs.
     fn drop_session(&self, session: &str, epoch: Epoch);
 
-    /// Applies retention: a log goes [`retention_ms`](Limits::retention_ms) after its end. Where the store outlives its process, a
-    /// session that was released, or whose owner is gone, goes with everything that it has when nobody wrote to it or took it over
-    /// for [`max_age_ms`](Limits::max_age_ms) at least. Returns when retention has to
+    /// Applies retention: a log goes when its own (rule 6), or [`retention_ms`](Limits::retention_ms), is over. A session whose owner is gone
+    /// goes with all its logs when nobody wrote to it for [`max_age_ms`](Limits::max_age_ms). Returns when retention has to
     /// be applied next.
     fn sweep(&self, now: Ms) -> Ms;
 

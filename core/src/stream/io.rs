@@ -9,6 +9,15 @@ use super::pacing::Paced;
 /// however long each had to wait for the store (I4).
 pub type ConnectionId = u64;
 
+/// What keeps the clients of many connections apart: they are not to come back at once, and not too often.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spread {
+    /// Randomness for the pacing of one connection.
+    pub jitter: u16,
+    /// The least `retry`, in milliseconds, as many streams are polled; 0 while few are. See [`retry_floor_ms`](super::retry_floor_ms).
+    pub floor_ms: u32,
+}
+
 /// What happens to a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
@@ -16,8 +25,8 @@ pub enum Input {
     Open {
         /// The connection.
         conn: ConnectionId,
-        /// Randomness for the pacing of this connection.
-        jitter: u16,
+        /// How its client is kept apart from others.
+        spread: Spread,
     },
     /// A connection with a cursor.
     Resume {
@@ -29,9 +38,11 @@ pub enum Input {
         visit: u32,
         /// The chain tag that the cursor carries; none where the store makes the ids.
         tag: Option<u32>,
-        /// Randomness for the pacing of this connection.
-        jitter: u16,
+        /// How its client is kept apart from others.
+        spread: Spread,
     },
+    /// The stream's connections are paced so from its beginning. What concerns early closes is left out where there are none.
+    Pace(Paced),
     /// The log is to be there before its first event, for readers elsewhere.
     Create,
     /// An event for the log.

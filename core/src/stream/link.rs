@@ -1,7 +1,7 @@
 //! One connection, as its stream sees it: a cursor and some times.
 
 use super::event::Seq;
-use super::io::{CloseReason, ConnectionId};
+use super::io::{CloseReason, ConnectionId, Spread};
 use super::pacing::Pacing;
 use crate::Ms;
 
@@ -37,16 +37,16 @@ pub(super) struct Link {
     pub(super) fault: Option<(Ms, Ms)>,
     pub(super) retry_sent: Option<u32>,
     pub(super) last_write: Ms,
+    pub(super) came: Ms,
     pub(super) hold_due: Ms,
-    pub(super) age_due: Ms,
     pub(super) bytes: u64,
-    pub(super) jitter: u16,
+    pub(super) spread: Spread,
 }
 
 impl Link {
     pub(super) fn new(
         conn: ConnectionId,
-        jitter: u16,
+        spread: Spread,
         primed: (Seq, u32, u32),
         now: Ms,
         pacing: &Pacing,
@@ -67,17 +67,24 @@ impl Link {
             fault: None,
             retry_sent: None,
             last_write: now,
+            came: now,
             hold_due: Ms::NEVER,
-            age_due: if pacing.max_connection_ms == 0 {
-                Ms::NEVER
-            } else {
-                // Up to an eighth earlier, so that connections opened together do not end together.
-                let spread = pacing.max_connection_ms / 8 * u64::from(jitter) / u64::from(u16::MAX);
-                now + (pacing.max_connection_ms - spread)
-            },
             bytes: 0,
-            jitter,
+            spread,
         }
+    }
+
+    /// When it is too old.
+    pub(super) fn age_due(&self, pacing: &Pacing) -> Ms {
+        match pacing.max_connection_ms {
+            0 => Ms::NEVER,
+            max_ms => self.came + self.earlier(max_ms),
+        }
+    }
+
+    /// Up to an eighth less, so that what begins together does not end together.
+    fn earlier(&self, ms: u64) -> u64 {
+        ms - ms / 8 * u64::from(self.spread.jitter) / u64::from(u16::MAX)
     }
 
     /// When a keep-alive is due.
@@ -85,9 +92,7 @@ impl Link {
         if pacing.keep_alive_ms == 0 {
             return Ms::NEVER;
         }
-        // Up to an eighth earlier, so that connections opened together do not write together.
-        let spread = pacing.keep_alive_ms / 8 * u64::from(self.jitter) / u64::from(u16::MAX);
-        self.last_write + (pacing.keep_alive_ms - spread)
+        self.last_write + self.earlier(pacing.keep_alive_ms)
     }
 
     /// The next time at which a waiting reader has something to do.
@@ -97,7 +102,7 @@ impl Link {
             return idle;
         }
         // A close that is agreed waits for the store, not for a time.
-        let end = if self.close.is_none() { self.hold_due.min(self.age_due) } else { Ms::NEVER };
+        let end = if self.close.is_none() { self.hold_due.min(self.age_due(pacing)) } else { Ms::NEVER };
         let load_again = self.fault.map_or(Ms::NEVER, |(_, again)| again);
         idle.min(end).min(load_again)
     }
@@ -107,9 +112,17 @@ impl Link {
         if self.opened { self.keep_alive_due(pacing) } else { self.open_due }
     }
 
-    /// `retry_ms` plus up to half of it, spread by this connection's jitter: a floor, never less.
+    /// The delay that its client is told where that is `retry_ms` by itself: more, and spread, where many streams are polled.
+    pub(super) fn told_ms(&self, retry_ms: u32) -> u32 {
+        match self.spread.floor_ms {
+            floor_ms if floor_ms > retry_ms => self.spread_retry(floor_ms, floor_ms),
+            _ => retry_ms,
+        }
+    }
+
+    /// `retry_ms` plus up to `spread_ms`, by this connection's jitter: a floor, never less.
     pub(super) fn spread_retry(&self, retry_ms: u32, spread_ms: u32) -> u32 {
-        let extra = u64::from(spread_ms) * u64::from(self.jitter) / u64::from(u16::MAX);
+        let extra = u64::from(spread_ms) * u64::from(self.spread.jitter) / u64::from(u16::MAX);
         retry_ms.saturating_add(u32::try_from(extra).unwrap_or(u32::MAX))
     }
 }

@@ -26,7 +26,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use super::event::{NewEvent, Page, Seq};
-use super::io::{ConnectionId, Drain, Frame, Input, Output, Refused};
+use super::io::{ConnectionId, Drain, Frame, Input, Output, Refused, Spread};
 use super::link::Link;
 use super::pacing::{Paced, Pacing};
 use crate::Ms;
@@ -90,8 +90,8 @@ enum KeptPaced {
     New,
     /// The append without an answer has it.
     Asked,
-    /// The store did not take it: the next append has it again.
-    Refused,
+    /// The next append has it: the log is not there, or the store did not take the last one.
+    Waiting,
 }
 
 /// A resume that the store has still to confirm.
@@ -104,7 +104,7 @@ struct Arrival {
     loading: bool,
     visit: u32,
     tag: Option<u32>,
-    jitter: u16,
+    spread: Spread,
 }
 
 /// One stream. See the module's diagram.
@@ -150,6 +150,10 @@ pub struct Machine {
 impl Machine {
     /// A new stream with an empty log. `start_tag` is the chain tag of the priming position.
     pub fn new(rules: StreamRules, pacing: Pacing, start_tag: u32) -> Self {
+        let mut pacing = pacing;
+        if !rules.early_close {
+            (pacing.max_connection_ms, pacing.max_connection_bytes) = (0, 0);
+        }
         Self {
             retry_ms: pacing.retry_ms,
             pacing,
@@ -183,8 +187,7 @@ impl Machine {
         machine.is_created = true;
         machine.durable = record.head;
         machine.finished = record.finished;
-        machine.paced = record.paced;
-        machine.retry_ms = record.paced.retry_ms.unwrap_or(machine.retry_ms);
+        machine.set_paced(record.paced);
         machine.ending = match record.tail {
             Some(tail) => Ending::Synthesized(tail),
             None if record.finished => Ending::Answered,
@@ -239,6 +242,16 @@ impl Machine {
     /// Whether a newer connection than this one has been the reader.
     pub fn has_had_newer(&self, conn: ConnectionId) -> bool {
         conn < self.newest
+    }
+
+    /// The last position that was handed to a connection here.
+    pub fn handed(&self) -> Seq {
+        self.handed.0
+    }
+
+    /// Whether the last reader came to another process.
+    pub fn is_read_elsewhere(&self) -> bool {
+        self.is_read_elsewhere
     }
 
     /// The position behind which its reader wants events next.
@@ -297,10 +310,11 @@ impl Machine {
             Input::Publish(event) => return self.publish(event, out),
             Input::Terminate { payload } => return self.terminate(payload, out),
             Input::CloseRequested { retry_ms, hold_ms } => return self.close_requested(retry_ms, hold_ms, out),
-            Input::Open { conn, jitter } => self.open(now, conn, jitter, out),
-            Input::Resume { conn, after, visit, tag, jitter } => {
-                self.arrive(Arrival { conn, after, up_to: self.durable, loading: false, visit, tag, jitter }, out);
+            Input::Open { conn, spread } => self.open(now, conn, spread, out),
+            Input::Resume { conn, after, visit, tag, spread } => {
+                self.arrive(Arrival { conn, after, up_to: self.durable, loading: false, visit, tag, spread }, out);
             }
+            Input::Pace(paced) => self.pace(paced, out),
             Input::Create => self.create(out),
             Input::Appended => self.appended(out),
             Input::AppendFailed => self.append_failed(now, out),

@@ -16,6 +16,6 @@ mod pacing;
 
 pub use chain::{Chain, ChainKey, tag_of};
 pub use event::{EventKind, NewEvent, Page, Seq, StoredEvent};
-pub use io::{CloseReason, ConnectionId, Drain, Frame, Input, Output, Refused, RejectReason};
+pub use io::{CloseReason, ConnectionId, Drain, Frame, Input, Output, Refused, RejectReason, Spread};
 pub use machine::{Follow, Machine, State, StreamRules};
-pub use pacing::{Paced, Pacing};
+pub use pacing::{MAX_FLOOR_MS, Paced, Pacing, retry_floor_ms};

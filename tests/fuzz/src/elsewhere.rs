@@ -23,9 +23,30 @@ use crate::suffix::{self, Asked};
 const MAX_STEPS: u32 = 200;
 /// What a log says of how its connections are paced.
 const PACED: [Paced; 3] = [
-    Paced { retry_ms: None, hold_ms: None, closes: 0, closed_at: 0 },
-    Paced { retry_ms: Some(30), hold_ms: Some(0), closes: 1, closed_at: 1 },
-    Paced { retry_ms: Some(u32::MAX), hold_ms: Some(u64::MAX), closes: u64::MAX, closed_at: u64::MAX },
+    Paced {
+        retry_ms: None,
+        hold_ms: None,
+        max_connection_ms: None,
+        max_connection_bytes: None,
+        retention_ms: None,
+        closes: 0,
+    },
+    Paced {
+        retry_ms: Some(30),
+        hold_ms: Some(0),
+        max_connection_ms: Some(1),
+        max_connection_bytes: Some(1),
+        retention_ms: Some(1),
+        closes: 1,
+    },
+    Paced {
+        retry_ms: Some(u32::MAX),
+        hold_ms: Some(u64::MAX),
+        max_connection_ms: Some(u64::MAX),
+        max_connection_bytes: Some(u64::MAX),
+        retention_ms: Some(u64::MAX),
+        closes: u64::MAX,
+    },
 ];
 const REVISIONS: [Revision; 4] =
     [Revision::V2025_11_25, Revision::V2025_06_18, Revision::V2025_03_26, Revision::V2024_11_05];

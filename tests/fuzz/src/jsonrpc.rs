@@ -60,6 +60,12 @@ fn body(bytes: &[u8]) {
     let posted = Posted::read(bytes);
     let requests = read.iter().flat_map(Body::envelopes).filter(|envelope| envelope.kind == Kind::Request);
     assert!(requests.filter_map(|envelope| envelope.id.as_ref()).eq(&posted.requests));
+    if let Some(progress) = jsonrpc::read_progress(bytes) {
+        let at = progress.number_at;
+        let other = [&bytes[..at.start], b"0.5", &bytes[at.end..]].concat();
+        let again = jsonrpc::read_progress(&other).expect("only its number is another");
+        assert_eq!((again.number, again.token), (0.5, progress.token));
+    }
     if let Some(result) = jsonrpc::read_initialize_result(bytes) {
         let _ = Revision::parse(&result.protocol_version);
         let version = value.as_ref().map(|value| &value["result"]["protocolVersion"]);

@@ -297,7 +297,10 @@ impl Folder {
             self.save(file, None)?;
             return Ok(None);
         }
-        session.logs.retain(|_, log| log.ended.is_none_or(|ended| now.saturating_sub(ended) < retention_ms));
+        session.logs.retain(|_, log| {
+            let retention_ms = log.paced().retention_ms.unwrap_or(retention_ms);
+            log.ended.is_none_or(|ended| now.saturating_sub(ended) < retention_ms)
+        });
         if session.logs.len() < before {
             self.save(file, Some(&mut session))?;
         }

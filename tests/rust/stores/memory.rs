@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::kit::events::{positions, question, sized, terminal};
 use tailrope_core::Ms;
-use tailrope_core::store::contract::{Caller, Log, check, check_settle, check_size};
+use tailrope_core::store::contract::{Caller, Log, check, check_retention, check_settle, check_size};
 use tailrope_core::store::{Append, EventStore, Limits, MemoryStore, ReadLimit, SessionRecord, StoreError, Usage};
 use tailrope_core::stream::Paced;
 
@@ -20,6 +20,14 @@ fn store(limits: Limits) -> MemoryStore {
 #[test]
 fn the_memory_store_keeps_the_contract() {
     check(&|| Arc::new(MemoryStore::new(Limits::default())));
+}
+
+#[test]
+fn i6_the_memory_store_keeps_a_log_for_as_long_as_its_pace_says() {
+    let make = |retention_ms| -> Arc<dyn EventStore> { Arc::new(store(Limits { retention_ms, ..Limits::default() })) };
+    check_retention(&make, &|store, ms| {
+        store.sweep(Ms(ms));
+    });
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::kit::common::SlowStore;
 use crate::kit::folder::Folder;
 use bytes::Bytes;
 use tailrope_core::Ms;
-use tailrope_core::store::contract::{Caller, Log, check, check_shared, progress};
+use tailrope_core::store::contract::{Caller, Log, check, check_retention, check_shared, progress};
 use tailrope_core::store::{
     Answer, Attach, Complete, EncryptionKey, Epoch, EventStore, Hold, Limits, MemoryStore, Message, Operation, Outcome,
     ReadLimit, SealedStore, SessionId, SessionRecord, StoreError, StoreOptions, Ticket, open, session_name,
@@ -19,6 +19,19 @@ fn key(digit: char) -> EncryptionKey {
 
 fn options(keys: &[EncryptionKey]) -> StoreOptions {
     StoreOptions { encryption_keys: keys.to_vec(), ..StoreOptions::default() }
+}
+
+#[test]
+fn i6_it_keeps_a_log_for_as_long_as_its_pace_says() {
+    for address in ["memory:", "test-threaded:?delay_ms=0"] {
+        let limits = |retention_ms| Limits { retention_ms, ..Limits::default() };
+        let make = |retention_ms| {
+            open(address, &StoreOptions { limits: limits(retention_ms), ..options(&[key('1')]) }).unwrap()
+        };
+        check_retention(&make, &|store, ms| {
+            store.sweep(Ms(ms));
+        });
+    }
 }
 
 #[test]

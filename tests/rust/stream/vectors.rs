@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tailrope_core::Ms;
 use tailrope_core::stream::{
     CloseReason, ConnectionId, Drain, EventKind, Follow, Frame, Input, Machine, NewEvent, Output, Paced, Pacing, Page,
-    Refused, RejectReason, Seq, StoredEvent, StreamRules,
+    Refused, RejectReason, Seq, Spread, StoredEvent, StreamRules,
 };
 
 #[derive(Deserialize)]
@@ -54,14 +54,17 @@ struct FollowSpec {
 struct PacedSpec {
     retry_ms: Option<u32>,
     hold_ms: Option<u64>,
+    max_connection_ms: Option<u64>,
+    max_connection_bytes: Option<u64>,
+    retention_ms: Option<u64>,
     closes: u64,
     closed_at: Seq,
 }
 
 impl PacedSpec {
     fn paced(self) -> Paced {
-        let Self { retry_ms, hold_ms, closes, closed_at } = self;
-        Paced { retry_ms, hold_ms, closes, closed_at }
+        let Self { retry_ms, hold_ms, max_connection_ms, max_connection_bytes, retention_ms, closes } = self;
+        Paced { retry_ms, hold_ms, max_connection_ms, max_connection_bytes, retention_ms, closes }
     }
 }
 
@@ -80,6 +83,8 @@ struct PacingSpec {
     store_wait_ms: u64,
     /// Of every connection; 65,535 is the most.
     jitter: u16,
+    /// Of every connection, where many streams are polled.
+    floor_ms: u32,
 }
 
 impl Default for PacingSpec {
@@ -108,6 +113,7 @@ impl Default for PacingSpec {
             max_polls,
             store_wait_ms,
             jitter: 0,
+            floor_ms: 0,
         }
     }
 }
@@ -162,6 +168,7 @@ enum InputSpec {
         #[serde(default)]
         untagged: bool,
     },
+    Pace(PacedSpec),
     Create,
     Progress(String),
     Answer(String),
@@ -212,7 +219,7 @@ fn text(bytes: &Bytes) -> &str {
 /// One machine, and what is needed to write its traces shortly.
 struct Trace {
     machine: Machine,
-    jitter: u16,
+    spread: Spread,
     published: Vec<String>,
     /// Where each connection read last.
     read_after: HashMap<ConnectionId, Seq>,
@@ -242,18 +249,20 @@ impl Trace {
                 )
             }
         };
-        let jitter = vector.pacing.jitter;
-        Self { machine, jitter, published: Vec::new(), read_after: HashMap::new(), now: 0 }
+        let PacingSpec { jitter, floor_ms, .. } = vector.pacing;
+        let spread = Spread { jitter, floor_ms };
+        Self { machine, spread, published: Vec::new(), read_after: HashMap::new(), now: 0 }
     }
 
     fn input(&mut self, spec: &InputSpec) -> Input {
-        let jitter = self.jitter;
+        let spread = self.spread;
         match spec {
-            InputSpec::Open(conn) => Input::Open { conn: *conn, jitter },
+            InputSpec::Open(conn) => Input::Open { conn: *conn, spread },
             InputSpec::Resume { conn, after, visit, tag: given, untagged } => {
                 let tag = (!untagged).then(|| given.unwrap_or_else(|| tag(*after)));
-                Input::Resume { conn: *conn, after: *after, visit: *visit, tag, jitter }
+                Input::Resume { conn: *conn, after: *after, visit: *visit, tag, spread }
             }
+            InputSpec::Pace(paced) => Input::Pace(paced.paced()),
             InputSpec::Create => Input::Create,
             InputSpec::Progress(payload) => self.publish(EventKind::Progress, payload),
             InputSpec::Answer(payload) => self.publish(EventKind::Answer, payload),
@@ -317,11 +326,16 @@ impl Trace {
             Output::Append { first, events, paced } => {
                 let payloads: Vec<_> = events.iter().map(|event| text(&event.payload)).collect();
                 let mut append = json!({"append": payloads, "first": first});
-                if let Some(Paced { retry_ms, hold_ms, closes, closed_at }) = *paced {
-                    let counted = [("closes", closes), ("closed_at", closed_at)];
-                    let said = counted.map(|(name, value)| (name, Some(value).filter(|value| *value > 0)));
-                    let said = [("retry_ms", retry_ms.map(u64::from)), ("hold_ms", hold_ms)].into_iter().chain(said);
-                    let said = said.filter_map(|(name, value)| Some((name.to_owned(), value?.into())));
+                if let Some(paced) = *paced {
+                    let said = [
+                        ("retry_ms", paced.retry_ms.map(u64::from)),
+                        ("hold_ms", paced.hold_ms),
+                        ("max_connection_ms", paced.max_connection_ms),
+                        ("max_connection_bytes", paced.max_connection_bytes),
+                        ("retention_ms", paced.retention_ms),
+                        ("closes", Some(paced.closes).filter(|closes| *closes > 0)),
+                    ];
+                    let said = said.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?.into())));
                     append["paced"] = Value::Object(said.collect());
                 }
                 append

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use tailrope_core::Ms;
 use tailrope_core::stream::{
-    CloseReason, ConnectionId, Drain, EventKind, Frame, Input, Machine, NewEvent, Output, Pacing, Page, Refused,
-    RejectReason, Seq, StoredEvent, StreamRules,
+    CloseReason, ConnectionId, Drain, EventKind, Frame, Input, Machine, NewEvent, Output, Paced, Pacing, Page, Refused,
+    RejectReason, Seq, Spread, StoredEvent, StreamRules,
 };
 
 use crate::kit::dice::Dice;
@@ -132,6 +132,14 @@ impl World {
             parked: Vec::new(),
             inputs: 0,
         };
+        if world.dice.one_in(3) {
+            let retry_ms = Some(7);
+            let hold_ms = if world.dice.one_in(2) { Some(world.dice.below(2) * 50) } else { None };
+            let max_connection_ms = if world.dice.one_in(2) { Some(world.dice.below(2) * 100) } else { None };
+            let max_connection_bytes = if world.dice.one_in(2) { Some(world.dice.below(2) * 30) } else { None };
+            let paced = Paced { retry_ms, hold_ms, max_connection_ms, max_connection_bytes, ..Paced::default() };
+            world.give(Input::Pace(paced)).unwrap();
+        }
         if !world.rules.standalone {
             world.open();
         }
@@ -207,8 +215,9 @@ impl World {
     fn open(&mut self) {
         let id = self.conn(None);
         let jitter = u16::try_from(self.dice.below(1 << 16)).unwrap();
+        let floor_ms = if self.dice.one_in(4) { 60_000 } else { 0 };
         self.take_over(id);
-        self.give(Input::Open { conn: id, jitter }).unwrap();
+        self.give(Input::Open { conn: id, spread: Spread { jitter, floor_ms } }).unwrap();
     }
 
     fn resume(&mut self) {
@@ -230,7 +239,8 @@ impl World {
         let id = self.conn(Some((after, visit, forged)));
         let tag = Some(if forged { 7 } else { tag(after) });
         let jitter = u16::try_from(self.dice.below(1 << 16)).unwrap();
-        self.give(Input::Resume { conn: id, after, visit, tag, jitter }).unwrap();
+        let floor_ms = if self.dice.one_in(4) { 60_000 } else { 0 };
+        self.give(Input::Resume { conn: id, after, visit, tag, spread: Spread { jitter, floor_ms } }).unwrap();
     }
 
     fn publish(&mut self) {
@@ -611,7 +621,8 @@ impl World {
         let mut after = self.dice.below(self.confirmed + 1);
         loop {
             let id = self.conn(Some((after, 0, false)));
-            self.give(Input::Resume { conn: id, after, visit: 0, tag: Some(tag(after)), jitter: 0 }).unwrap();
+            self.give(Input::Resume { conn: id, after, visit: 0, tag: Some(tag(after)), spread: Spread::default() })
+                .unwrap();
             self.settle();
             let conn = &self.conns[&id];
             let at_terminal = self.ended && self.finished.is_none() && after == self.confirmed;

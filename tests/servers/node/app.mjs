@@ -42,7 +42,11 @@ async function translated(options, stock) {
     ...rest
   } = options;
   const { transport, ...limits } = engine;
-  const own = Object.fromEntries(Object.entries(limits).map(([name, value]) => [camelCase(name), value]));
+  const spelled = (said) => Object.fromEntries(Object.entries(said).map(([name, value]) => [camelCase(name), value]));
+  const own = spelled(limits);
+  if (own.pace !== undefined) {
+    own.pace = Object.fromEntries(Object.entries(own.pace).map(([tool, said]) => [tool, spelled(said)]));
+  }
   const {
     json_response: enableJsonResponse,
     stateless_http: stateless,

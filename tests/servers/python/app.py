@@ -119,7 +119,12 @@ def engine(options: dict[str, Any], place: str, retry_ms: int | None) -> dict[st
     if "on_adopted" in options:
         named["on_adopted"] = functools.partial(adopted, **options["on_adopted"])
     paced = {} if retry_ms is None else {"retry_ms": retry_ms}
-    return {**paced, "store": place, **named, **options.get("engine", {})}
+    own = dict(options.get("engine", {}))
+    if "pace" in own:
+        import tailrope
+
+        own["pace"] = {tool: tailrope.Pace(**said) for tool, said in own["pace"].items()}
+    return {**paced, "store": place, **named, **own}
 
 
 def example(options: dict[str, Any]) -> Any:

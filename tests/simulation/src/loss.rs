@@ -17,7 +17,8 @@ impl Sea {
         let mut next = Ms::NEVER;
         let mut over = Vec::new();
         for (key, log) in self.keys() {
-            let Some(due) = log.now().finished.map(|finished| finished + retention_ms) else { continue };
+            let kept_ms = log.now().paced.retention_ms.unwrap_or(retention_ms);
+            let Some(due) = log.now().finished.map(|finished| finished + kept_ms) else { continue };
             if due <= wall {
                 over.push(key);
             } else {

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use tailrope_checker::{By, Fact, Open, Probe};
 use tailrope_core::engine::{Clock, Connection, LookUp, SessionHandle, Wake};
-use tailrope_core::protocol::{Dialect, Refusal, RequestId};
+use tailrope_core::exchange::Admission;
+use tailrope_core::protocol::{Dialect, Head, Operation, Refusal, RequestId, jsonrpc};
 
-use crate::relaying::{Relay, is_unsure};
+use crate::relaying::{Relay, call, is_unsure};
 use crate::world::World;
 
 /// What a connection is opened for.
@@ -33,6 +34,12 @@ impl Asked {
             Self::Call(_) | Self::Listen | Self::Relay(_) => None,
         }
     }
+}
+
+/// A POST of this body, as a session takes it.
+fn admitted(body: &str) -> Admission {
+    let read = jsonrpc::read(body.as_bytes()).expect("it is a message");
+    Admission::new(Operation::Post(read), &Head::default(), body.as_bytes())
 }
 
 enum State {
@@ -159,7 +166,7 @@ impl World {
         let wake = Arc::clone(&self.bells) as Arc<dyn Wake>;
         let key = at as u64;
         let opened = match asked {
-            Asked::Call(request) => handle.call(std::slice::from_ref(request), None, wake, key),
+            Asked::Call(request) => handle.open(&admitted(&call(request)), false, wake, key),
             Asked::Listen => handle.listen(wake, key),
             Asked::Resume(id) | Asked::Probe(id, _) => handle.resume(id, None, wake, key),
             Asked::Relay(relay) => self.relayed(at, handle, relay, wake),

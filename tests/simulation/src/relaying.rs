@@ -40,14 +40,15 @@ pub(crate) fn is_unsure(text: &str) -> bool {
 
 const ACCEPT: &str = "application/json, text/event-stream";
 
+/// A call, as its client sends it.
+pub(crate) fn call(id: &RequestId) -> String {
+    format!(r#"{{"jsonrpc":"2.0","id":{},"method":"tools/call","params":{{"name":"t"}}}}"#, id.to_json())
+}
+
 impl Relay {
     fn relayed(&self) -> Relayed {
         let (method, body) = match self {
-            Self::Call(id) => {
-                let id = id.to_json();
-                let body = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"t"}}}}"#);
-                (RelayedMethod::Post, body)
-            }
+            Self::Call(id) => (RelayedMethod::Post, call(id)),
             Self::Message(_, text) => (RelayedMethod::Post, text.as_ref().to_owned()),
             Self::Delete => (RelayedMethod::Delete, String::new()),
         };

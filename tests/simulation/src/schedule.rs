@@ -31,6 +31,8 @@ pub(crate) struct Setup {
     pub(crate) hint_ms: u64,
     /// How much of a stream one poll takes, in bytes.
     pub(crate) page_bytes: u64,
+    /// Calls have a pace.
+    pub(crate) is_paced: bool,
 }
 
 impl Setup {
@@ -54,6 +56,7 @@ impl Setup {
             max_connection_bytes: 0,
             hint_ms: 0,
             page_bytes: 65_536,
+            is_paced: false,
         }
     }
 }
@@ -260,6 +263,7 @@ impl Schedule {
             max_connection_bytes: pick(&mut dice, &[0, 0, 0, 400]),
             hint_ms: pick(&mut dice, &[0, 20, 500, 20_000]),
             page_bytes: pick(&mut dice, &[200, 65_536]),
+            is_paced: seed % 3 == 0,
         };
         let length = 20 + dice.below(100);
         // Faults and departures are rare in some schedules, so that others see long quiet ones.

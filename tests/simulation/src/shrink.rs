@@ -68,6 +68,7 @@ fn simpler(setup: &Setup) -> Vec<Setup> {
         with(&|setup| setup.retention_ms = 600_000),
         with(&|setup| setup.max_events = 1_000),
         with(&|setup| setup.page_bytes = 65_536),
+        with(&|setup| setup.is_paced = false),
         with(&|setup| setup.store_timeout_ms = 0),
     ];
     all.into_iter().filter(|simpler| simpler != setup).collect()

@@ -8,6 +8,7 @@ use tailrope_checker::{Fact, N, Probe, Why};
 use tailrope_core::Ms;
 use tailrope_core::engine::{Clock, Engine, ManualClock, Options, Posted, SessionHandle, Wake};
 use tailrope_core::protocol::{Dialect, RequestId, Revision};
+use tailrope_core::session::{Pace, Paces};
 use tailrope_core::store::{EventStore, Limits};
 use tailrope_core::stream::{Drain, Pacing};
 
@@ -122,6 +123,23 @@ pub(crate) struct World {
     pub(crate) is_out: bool,
 }
 
+/// Heartbeats are no part of it: the checker knows what handlers send.
+fn paces(setup: &Setup) -> Paces {
+    let mut paces = Paces::default();
+    let pace = Pace {
+        retry_ms: Some(50),
+        hold_ms: Some(setup.seed % 3 * 200),
+        max_connection_ms: Some(setup.seed % 2 * 700),
+        max_connection_bytes: Some(0),
+        heartbeat_ms: None,
+        retention_ms: Some(90_000),
+    };
+    if setup.is_paced {
+        paces.set("*", pace).expect("every tool");
+    }
+    paces
+}
+
 fn options(setup: &Setup, clock: &Arc<ManualClock>, at: usize, store: &Arc<NodeStore>) -> Options {
     Options {
         pacing: Pacing {
@@ -129,6 +147,7 @@ fn options(setup: &Setup, clock: &Arc<ManualClock>, at: usize, store: &Arc<NodeS
             max_connection_bytes: setup.max_connection_bytes,
             ..Pacing::default()
         },
+        paces: paces(setup),
         limits: Limits { retention_ms: setup.retention_ms, ..Limits::default() },
         store_timeout_ms: setup.store_timeout_ms,
         owner_lost_ms: setup.owner_lost_ms[at],

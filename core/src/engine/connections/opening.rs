@@ -9,7 +9,7 @@ use crate::engine::sessions::change::Change;
 use crate::engine::stats::Counters;
 use crate::exchange::{Fault, Join};
 use crate::protocol::{Origin, Refusal, RequestId, Revision, StreamNonce};
-use crate::session::SynthesizedEnd;
+use crate::session::{Call, SynthesizedEnd};
 use crate::stream::{ConnectionId, Input};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
@@ -28,16 +28,20 @@ impl SessionHandle {
         wake: Arc<dyn Wake>,
         key: u64,
     ) -> Result<Connection, Refusal> {
+        self.open_call(&Call { requests, initialize, pace: None }, wake, key)
+    }
+
+    pub(crate) fn open_call(&self, call: &Call<'_>, wake: Arc<dyn Wake>, key: u64) -> Result<Connection, Refusal> {
         self.cell.open(|change| {
-            change.check_requests(requests.len())?;
+            change.check_requests(call.requests.len())?;
             if self.cell.is_store_behind() {
                 return Err(self.cell.dialect.wording.store_behind());
             }
             let nonce = self.cell.shared.nonce();
             let id = change.connect(Conn::open(nonce, Origin::Unnamed, wake, key), None);
             let Change { state, now, steps, .. } = change;
-            let reader = Some((id, self.cell.shared.jitter()));
-            let opened = state.session.open_requests(*now, nonce, requests, initialize, reader, steps);
+            let reader = Some((id, self.cell.shared.spread()));
+            let opened = state.session.open_requests(*now, nonce, call, reader, steps);
             if let Err(duplicate) = opened {
                 change.disconnect(id, false);
                 return Err(self.cell.dialect.wording.in_flight_already(&duplicate));

@@ -140,8 +140,8 @@ impl Change<'_> {
 
     /// Begins a connection without a cursor on a stream that has been there before.
     pub(crate) fn open_stream(&mut self, nonce: StreamNonce, conn: ConnectionId) {
-        let jitter = self.cell.shared.jitter();
-        self.input(nonce, Input::Open { conn, jitter });
+        let spread = self.cell.shared.spread();
+        self.input(nonce, Input::Open { conn, spread });
         let is_reader = |stream: &Stream| stream.machine.connection() == Some(conn);
         if self.state.session.stream(nonce).is_some_and(is_reader) {
             self.has_reader(nonce, conn);
@@ -186,8 +186,8 @@ impl Change<'_> {
             self.answer(conn, AnswerHead::EVENT_STREAM, Vec::new());
             return self.open_stream(nonce, conn);
         }
-        let jitter = self.cell.shared.jitter();
-        self.input(nonce, Input::Resume { conn, after, visit, tag, jitter });
+        let spread = self.cell.shared.spread();
+        self.input(nonce, Input::Resume { conn, after, visit, tag, spread });
     }
 
     /// It is known what the store has of the stream of a connection, or it could not tell.

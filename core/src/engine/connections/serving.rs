@@ -10,6 +10,7 @@ use crate::engine::shared::lock;
 use crate::engine::stats::Counters;
 use crate::exchange::AnswerHead;
 use crate::protocol::{StreamNonce, sse};
+use crate::session::Stream;
 use crate::stream::{CloseReason, ConnectionId, Frame, Input};
 
 impl Cell {
@@ -58,9 +59,9 @@ impl Change<'_> {
         self.read_on(id);
         self.gather(id);
         let nonce = self.state.conns.get(&id)?.nonce;
-        let machine = self.state.session.stream(nonce).map_or(Ms::NEVER, |stream| stream.machine.deadline());
+        let stream = self.state.session.stream(nonce).map_or(Ms::NEVER, Stream::deadline);
         // It may be the store that is waited for.
-        let wait_until = machine.min(self.state.timers.next());
+        let wait_until = stream.min(self.state.timers.next());
         let conn = self.state.conns.get_mut(&id)?;
         conn.awake = false;
         // One that ends before anybody knows how it starts has nothing to say.

@@ -31,7 +31,7 @@ impl Cell {
         if has_position && self.shared.store.outlives_process() && !self.is_elsewhere() {
             let mut kept = lock(&self.shared.kept);
             kept.keep(now, (self.number, nonce), append);
-            kept.trim(now, self.shared.options.limits.retention_ms);
+            kept.trim(now, self.shared.options.shortest_retention_ms());
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::engine::sessions::inbox::Inbox;
 use crate::engine::sessions::messages::Sender;
 use crate::engine::sessions::timers::Timers;
 use crate::engine::shared::{Shared, lock};
-use crate::exchange::{AnswerHead, Pace};
+use crate::exchange::{AnswerHead, Turns};
 use crate::protocol::{Dialect, Refusal, RequestId, StreamNonce};
 use crate::session::Session;
 use crate::store::{
@@ -41,6 +41,8 @@ pub(crate) struct State {
     pub(crate) failures: HashMap<StreamNonce, StoreError>,
     /// Bytes that this session has among those that the engine waits for the store with.
     pub(crate) unanswered: u64,
+    /// Its streams among those whose clients are expected to come back.
+    pub(crate) awaited: u64,
     pub(crate) errors: HashMap<StreamNonce, StoreError>,
     /// What was asked of the store and is not answered.
     pub(crate) questions: HashMap<u64, Ticket>,
@@ -74,7 +76,7 @@ pub(crate) struct State {
     /// When that owner is told next that its client is connected here.
     pub(crate) sign_at: Option<Ms>,
     /// What its handlers have sent since the writers of connections ran.
-    pub(crate) pace: Pace,
+    pub(crate) turns: Turns,
     /// A host that was told that the session is idle, and keeps it, is not told again before this time.
     pub(crate) idle_again: Ms,
     /// The last sign of the client when it was looked whether other processes know of a later one.
@@ -148,7 +150,7 @@ impl Cell {
         let epoch = Epoch { number: 1, salt: shared.salt() };
         let number = shared.number();
         let limits = shared.options.limits;
-        let pace = Pace::new(limits.max_events_per_stream, limits.max_bytes_per_stream);
+        let turns = Turns::new(limits.max_events_per_stream, limits.max_bytes_per_stream);
         Arc::new_cyclic(|me| Self {
             shared,
             id,
@@ -169,6 +171,7 @@ impl Cell {
                 senders: HashMap::new(),
                 failures: HashMap::new(),
                 unanswered: 0,
+                awaited: 0,
                 errors: HashMap::new(),
                 questions: HashMap::new(),
                 timers: Timers::default(),
@@ -186,7 +189,7 @@ impl Cell {
                 owner: None,
                 inherit_again: Ms(0),
                 sign_at: None,
-                pace,
+                turns,
                 idle_again: Ms(0),
                 looked_since: None,
                 is_ending: false,
@@ -290,7 +293,7 @@ impl Drop for Cell {
             lock(&self.shared.timed).remove(&self.number);
             self.renounce(&lock(&self.state));
         }
-        self.count_unanswered(&mut lock(&self.state), 0);
+        self.count(&mut lock(&self.state), 0, 0);
         self.unwatch_all(&mut lock(&self.state));
     }
 }

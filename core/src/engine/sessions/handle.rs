@@ -8,7 +8,7 @@ use crate::engine::sessions::change::Change;
 use crate::engine::sessions::{OutgoingMessage, SendOutcome, Sent};
 use crate::exchange::{Action, Admission, AnswerHead, Pause, Request, Terms, Turn};
 use crate::protocol::{Kind, Refusal, RequestId, Revision};
-use crate::session::{OutgoingKind, SynthesizedEnd, end_payload};
+use crate::session::{Call, OutgoingKind, SynthesizedEnd, end_payload};
 use crate::store::{HostOperation, HostReplay, HostStore, OwnIds};
 use crate::stream::{ConnectionId, Input};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -139,7 +139,10 @@ impl SessionHandle {
         let opened = match (admission.action(), admission.requests().as_slice()) {
             (Action::Listen, _) => self.listen(wake, key),
             (Action::Call, requests) if json_response => self.call_json(requests, initialize, wake, key),
-            (Action::Call, several) => self.call(several, initialize, wake, key),
+            (Action::Call, requests) => {
+                let pace = self.cell.shared.options.paces.of_call(admission.envelopes());
+                self.open_call(&Call { requests, initialize, pace }, wake, key)
+            }
             (action, _) => panic!("a {action:?} opens no connection"),
         };
         if opened.is_ok() && admission.lasting().next().is_some() {
@@ -209,7 +212,7 @@ impl SessionHandle {
             let sent = change.publish(message)?;
             // A handler does not go on after a response, and one that waits for the store pauses.
             let has_to_pause = kind != OutgoingKind::Response && !matches!(sent, Sent::Pending(_));
-            Ok((sent, if has_to_pause { change.state.pace.sent(bytes, turn) } else { Pause::None }))
+            Ok((sent, if has_to_pause { change.state.turns.sent(bytes, turn) } else { Pause::None }))
         })
     }
 

@@ -17,7 +17,7 @@ use crate::protocol::{Incarnation, StreamNonce};
 use crate::session::{OutgoingKind, Route, SynthesizedEnd};
 use crate::store::StoreError;
 use crate::stream::Refused;
-use crate::sync::atomic::Ordering;
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Events of a stream that may be unanswered before the sender of a notification waits.
 const AHEAD_EVENTS: usize = 128;
@@ -36,13 +36,19 @@ impl Cell {
         self.shared.unanswered.load(Ordering::Relaxed) > MAX_UNANSWERED
     }
 
-    pub(crate) fn count_unanswered(&self, state: &mut State, bytes: u64) {
-        let counted = std::mem::replace(&mut state.unanswered, bytes);
-        if bytes > counted {
-            self.shared.unanswered.fetch_add(bytes - counted, Ordering::Relaxed);
-        } else if bytes < counted {
-            self.shared.unanswered.fetch_sub(counted - bytes, Ordering::Relaxed);
-        }
+    /// What the session has of what its engine counts.
+    pub(crate) fn count(&self, state: &mut State, unanswered: u64, awaited: u64) {
+        recount(&self.shared.unanswered, &mut state.unanswered, unanswered);
+        recount(&self.shared.awaited, &mut state.awaited, awaited);
+    }
+}
+
+fn recount(total: &AtomicU64, counted: &mut u64, count: u64) {
+    let before = std::mem::replace(counted, count);
+    if count > before {
+        total.fetch_add(count - before, Ordering::Relaxed);
+    } else if count < before {
+        total.fetch_sub(before - count, Ordering::Relaxed);
     }
 }
 
@@ -165,13 +171,19 @@ impl Change<'_> {
         for (nonce, token, result) in std::mem::take(&mut self.effects.results) {
             self.settle_sender(nonce, token, result);
         }
-        let bytes = if self.state.session.has_ended() { 0 } else { self.state.session.unconfirmed_bytes() as u64 };
-        if bytes != self.state.unanswered {
-            self.cell.count_unanswered(self.state, bytes);
-        }
+        let session = &self.state.session;
+        let is_open = !session.has_ended();
+        let unanswered = if is_open { session.unconfirmed_bytes() as u64 } else { 0 };
+        // Of a session that lives elsewhere its owner counts.
+        let awaited = if is_open && !self.cell.is_elsewhere() { session.awaited() as u64 } else { 0 };
+        self.cell.count(self.state, unanswered, awaited);
     }
 
     fn settle_sender(&mut self, nonce: StreamNonce, token: u64, result: Result<Sent, StoreError>) {
+        if token == 0 {
+            // No handler has sent it, so none is told.
+            return;
+        }
         let outcome = match (self.state.senders.remove(&token), result) {
             (Some(Sender { is_told: true, .. }), _) | (None, Ok(_)) => return,
             (None, Err(error)) => {

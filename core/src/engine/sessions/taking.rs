@@ -17,7 +17,7 @@ use crate::engine::sessions::{Posted, SessionHandle};
 use crate::engine::stats::Counters;
 use crate::exchange::{Admission, Relayed, RelayedMethod};
 use crate::protocol::{Envelope, NotRelayed, Refusal, RequestId, StreamNonce};
-use crate::session::{SynthesizedEnd, refusal_payload, same_end};
+use crate::session::{Call, SynthesizedEnd, refusal_payload, same_end};
 use crate::store::{Answer, Append, Mail, Operation, StoreError};
 use crate::stream::{Chain, Input};
 use crate::sync::Arc;
@@ -244,7 +244,9 @@ impl Change<'_> {
         if let Some(revision) = admission.revision().filter(|_| initialize.is_none()) {
             self.state.session.assume_revision(revision);
         }
-        let opened = self.state.session.open_requests(self.now, nonce, requests, initialize, None, &mut self.steps);
+        let pace = self.cell.shared.options.paces.of_call(admission.envelopes());
+        let call = Call { requests, initialize, pace };
+        let opened = self.state.session.open_requests(self.now, nonce, &call, None, &mut self.steps);
         opened.map_err(|duplicate| wording.in_flight_already(&duplicate))?;
         self.note(admission);
         self.opened(nonce);

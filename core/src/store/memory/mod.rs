@@ -1,7 +1,7 @@
 //! The memory store: every operation is done before the call returns.
 //!
 //! Logs are sharded by session, so that the bounds of a session are kept under one lock. The bound
-//! over everything is a counter. Where it would be passed, the streams that finished first go first,
+//! over everything is a counter. Where it would be passed, the streams whose retention ends first go first,
 //! whichever shard they are in, then the oldest events of the others. What finds no room even then is
 //! refused.
 
@@ -64,9 +64,9 @@ fn subtract(counter: &AtomicU64, count: usize) {
     counter.fetch_sub(count as u64, Ordering::Relaxed);
 }
 
-/// When a stream finished, and a number that orders those of one millisecond.
+/// Until when a finished stream is kept, and a number that orders those of one millisecond.
 type Place = (Ms, u64);
-/// Finished streams, oldest first.
+/// Finished streams, in the order in which they go.
 type Finished = BTreeMap<Place, StreamKey>;
 
 #[derive(Default)]
@@ -126,7 +126,8 @@ impl MemoryStore {
 
     /// Marks a log as finished, with its place in the order of all that are.
     fn set_finished(&self, now: Ms, key: &StreamKey, log: &mut Log, finished: &mut Finished) {
-        let place = (now, self.next_serial.fetch_add(1, Ordering::Relaxed));
+        let kept_ms = log.paced.retention_ms.unwrap_or(self.limits.retention_ms);
+        let place = (now + kept_ms, self.next_serial.fetch_add(1, Ordering::Relaxed));
         log.finished = Some(place);
         finished.insert(place, key.clone());
     }
@@ -391,7 +392,7 @@ impl EventStore for MemoryStore {
             let mut shard = lock(shard);
             shard.taken.retain(|_, until| *until > now);
             while let Some(first) = shard.finished.first_entry() {
-                let due = first.key().0 + self.limits.retention_ms;
+                let due = first.key().0;
                 if due > now {
                     next = next.min(due);
                     break;

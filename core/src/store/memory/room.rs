@@ -64,7 +64,7 @@ impl MemoryStore {
         self.freed(freed);
     }
 
-    /// Brings a session back into its bound: its streams that finished first go first, then the oldest
+    /// Brings a session back into its bound: its finished streams whose retention ends first go first, then the oldest
     /// events of its largest streams.
     pub(super) fn trim_session(&self, shard: &mut Shard, written: &StreamKey) {
         let max = self.limits.max_bytes_per_session;
@@ -118,7 +118,7 @@ impl MemoryStore {
         fits
     }
 
-    /// Frees logs that finished first until `max` is kept. Whether it is.
+    /// Frees finished logs, those whose retention ends first, until `max` is kept. Whether it is.
     fn drop_finished(&self, max: usize) -> bool {
         while self.is_over(max) {
             let oldest = (0..SHARDS)

@@ -2,7 +2,7 @@
 -- locked before anything is read of it: nobody else changes it or its logs until the commit. Everybody locks sessions in
 -- the same order, so that two store objects do not lock each other out.
 -- bounds: events and bytes of a stream, bytes of a session, age, cost of an event, cost of a log, messages that wait, their
--- bytes, messages that are taken at a time.
+-- bytes, messages that are taken at a time, how long a log is kept behind its end.
 -- verdicts: 0 done, 1 gone, 2 fenced, 3 rolled back, 4 out of order, 5 too many messages wait, 6 too many bytes of them,
 -- 7 the message has begun. `again` is a second try of what may have been committed: then an append is also done when later
 -- ones came behind it.
@@ -90,11 +90,11 @@ BEGIN
             verdict := CASE
                 WHEN is_new THEN NULL
                 WHEN st.id IS NULL THEN 1
-                WHEN is_there AND (st.finished IS NOT NULL OR (r.tail IS NULL AND r.paced IS NULL)) THEN 0
+                WHEN is_there AND (st.kept_until IS NOT NULL OR (r.tail IS NULL AND r.paced IS NULL)) THEN 0
                 WHEN again AND st.head >= r.a + r.n AND EXISTS (
                     SELECT FROM {ns}.event WHERE stream = st.id AND seq = r.a + r.n - 1
                         AND tag = r.c::bit(32)::integer) THEN 0
-                WHEN st.finished IS NOT NULL THEN 1
+                WHEN st.kept_until IS NOT NULL THEN 1
                 WHEN is_there THEN NULL
                 WHEN st.head + 1 > r.a THEN 4
                 WHEN st.head + 1 < r.a OR st.chain <> r.b THEN 3 END;
@@ -102,12 +102,14 @@ BEGIN
                 verdict := 0;
                 added := CASE WHEN is_there THEN 0 ELSE r.n END;
                 added_bytes := coalesce(octet_length(r.tail), 0) + CASE WHEN is_there THEN 0 ELSE r.size END;
-                ended := CASE WHEN r.tail IS NOT NULL OR (r.n > 0 AND e_kinds[r.at + r.n - 1] = 3) THEN now_ms END;
+                st.kept_ms := CASE WHEN r.paced IS NULL THEN st.kept_ms ELSE r.retry END;
+                ended := CASE WHEN r.tail IS NOT NULL OR (r.n > 0 AND e_kinds[r.at + r.n - 1] = 3)
+                    THEN now_ms + coalesce(st.kept_ms, bounds[10]) END;
                 IF is_new THEN
                     added_bytes := added_bytes + log_cost + octet_length(r.about);
                     INSERT INTO {ns}.stream
-                        (session, nonce, head, low, low_tag, low_at, chain, events, bytes, finished, paced)
-                    VALUES (se.id, r.nonce, r.n, 1, r.b::bit(32)::integer, now_ms, r.c, r.n, added_bytes, ended, r.paced)
+                        (session, nonce, head, low, low_tag, low_at, chain, events, bytes, kept_until, paced, kept_ms)
+                    VALUES (se.id, r.nonce, r.n, 1, r.b::bit(32)::integer, now_ms, r.c, r.n, added_bytes, ended, r.paced, st.kept_ms)
                     RETURNING * INTO st;
                     n_streams := n_streams + 1;
                     IF r.about <> '' THEN
@@ -121,7 +123,7 @@ BEGIN
                         head = head + added, chain = CASE WHEN is_there THEN chain ELSE r.c END,
                         events = events + added, bytes = bytes + added_bytes,
                         low_at = CASE WHEN low > head THEN now_ms ELSE low_at END,
-                        finished = ended, paced = coalesce(r.paced, paced)
+                        kept_until = ended, paced = coalesce(r.paced, paced), kept_ms = st.kept_ms
                     WHERE id = st.id RETURNING * INTO st;
                 END IF;
                 IF added = 1 THEN
@@ -238,12 +240,12 @@ BEGIN
             END IF;
 
         ELSIF r.kind = 8 THEN -- withdraw
-            IF st.finished IS NULL THEN
+            IF st.kept_until IS NULL THEN
                 freed := {ns}.forget_waiting(se.id, st.id);
                 IF freed > 0 THEN
                     added_bytes := octet_length(r.tail);
                     INSERT INTO {ns}.event VALUES (st.id, -1, now_ms, 0, 0, true, r.tail);
-                    UPDATE {ns}.stream SET finished = now_ms, is_withdrawn = true, bytes = bytes + added_bytes
+                    UPDATE {ns}.stream SET kept_until = now_ms + bounds[10], is_withdrawn = true, bytes = bytes + added_bytes
                     WHERE id = st.id RETURNING * INTO st;
                     touched := touched || st.id; d_bytes := d_bytes + added_bytes - freed;
                 END IF;

@@ -2,11 +2,11 @@
 
 use tokio_postgres::types::{ToSql, Type};
 
-use super::EVENT_OVERHEAD;
+use super::{EVENT_OVERHEAD, ms};
 use crate::protocol::StreamNonce;
 use crate::store::mailbox::{Ask, Op};
 use crate::store::{Attach, Epoch};
-use crate::stream::{Chain, StoredEvent};
+use crate::stream::{Chain, Paced, StoredEvent};
 
 /// Columns: one row for each write, in the order of sessions; and one for each event.
 #[derive(Default)]
@@ -168,7 +168,8 @@ fn row(ask: &Ask) -> Row<'_> {
             events: &append.events,
             about: Some(&*append.about).filter(|_| append.first == 1),
             tail: append.end.as_deref(),
-            paced: append.paced.map(|paced| paced.to_bytes().to_vec()),
+            paced: append.paced.map(Paced::to_bytes),
+            retry: append.paced.and_then(|paced| paced.retention_ms).map(ms),
             ..of(1, *epoch, Some(nonce))
         },
         Ask::Settle { nonce, epoch, seq } => Row { a: position(*seq), ..of(2, *epoch, Some(nonce)) },

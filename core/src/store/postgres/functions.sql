@@ -112,7 +112,7 @@ BEGIN
     bytes := s.bytes - before.bytes;
 END $$;
 
--- The session's streams that finished first go first, then the oldest events of its largest. Its row is locked.
+-- The session's finished streams whose retention ends first go first, then the oldest events of its largest. Its row is locked.
 CREATE FUNCTION {ns}.trim_session(
     session_id bigint, held bigint, written bigint[], max_bytes bigint, event_cost bigint,
     OUT streams bigint, OUT events bigint, OUT bytes bigint, OUT trimmed bigint
@@ -127,8 +127,8 @@ DECLARE
 BEGIN
     trimmed := 0;
     FOR s IN
-        SELECT id, st.bytes FROM {ns}.stream AS st WHERE session = session_id AND finished IS NOT NULL AND id <> ALL (written)
-        ORDER BY finished, id
+        SELECT id, st.bytes FROM {ns}.stream AS st WHERE session = session_id AND kept_until IS NOT NULL AND id <> ALL (written)
+        ORDER BY kept_until, id
     LOOP
         EXIT WHEN over <= 0;
         ids := ids || s.id; over := over - s.bytes;
@@ -149,7 +149,7 @@ END $$;
 -- Retention, a bounded part of it: `more` when there is more. What others have locked is left for later.
 -- lost: the owners that `me` saw stand still, at these beats.
 CREATE FUNCTION {ns}.sweep(
-    me bigint, my_lane integer, clock bigint, retention_ms bigint, max_age_ms bigint, at_most integer,
+    me bigint, my_lane integer, clock bigint, max_age_ms bigint, at_most integer,
     lost bigint[], lost_beats bigint[],
     OUT sessions bigint, OUT streams bigint, OUT events bigint, OUT bytes bigint, OUT more boolean
 ) LANGUAGE plpgsql AS $$
@@ -175,7 +175,7 @@ BEGIN
     );
     ids := ARRAY(
         SELECT st.id FROM {ns}.stream AS st JOIN {ns}.session AS se ON se.id = st.session
-        WHERE st.finished <= now_ms - retention_ms ORDER BY st.finished LIMIT at_most FOR UPDATE SKIP LOCKED
+        WHERE st.kept_until <= now_ms ORDER BY st.kept_until LIMIT at_most FOR UPDATE SKIP LOCKED
     );
     names := ARRAY(
         SELECT e.name FROM {ns}.ended AS e WHERE e.at <= now_ms - max_age_ms LIMIT at_most FOR UPDATE SKIP LOCKED
@@ -239,7 +239,7 @@ CREATE FUNCTION {ns}.worn(at_least bigint) RETURNS SETOF text LANGUAGE sql STABL
         AND pg_stat_get_dead_tuples(oid) >= at_least + pg_stat_get_live_tuples(oid) / 5
 $$;
 
--- Brings everything back towards its bound: streams that finished first, then events of the largest. Only
+-- Brings everything back towards its bound: finished streams whose retention ends first, then events of the largest. Only
 -- one store object does it at a time. Returns what it has counted, and whether it could free anything.
 CREATE FUNCTION {ns}.trim_all(
     me bigint, my_lane integer, to_free bigint, at_most integer, event_cost bigint,
@@ -255,7 +255,7 @@ BEGIN
     IF pg_try_advisory_xact_lock(hashtextextended('{ns} trim', 0)) THEN
         FOR s IN
             SELECT st.id, st.bytes FROM {ns}.stream AS st JOIN {ns}.session AS se ON se.id = st.session
-            WHERE st.finished IS NOT NULL ORDER BY st.finished LIMIT at_most FOR UPDATE SKIP LOCKED
+            WHERE st.kept_until IS NOT NULL ORDER BY st.kept_until LIMIT at_most FOR UPDATE SKIP LOCKED
         LOOP
             EXIT WHEN freed >= to_free;
             ids := ids || s.id; freed := freed + s.bytes;
@@ -365,7 +365,7 @@ BEGIN
     SELECT * INTO st FROM {ns}.stream WHERE session = se.id AND nonce = stream_nonce;
     IF FOUND THEN
         f.head := st.head; f.low := st.low; f.tag_at := {ns}.tag_at(st, after); f.chain := st.chain;
-        f.is_finished := st.finished IS NOT NULL; f.readers := st.readers; f.paced := st.paced;
+        f.is_finished := st.kept_until IS NOT NULL; f.readers := st.readers; f.paced := st.paced;
         IF principals IS NOT NULL THEN
             f.about := (SELECT frame FROM {ns}.event WHERE stream = st.id AND seq = 0);
         END IF;
@@ -391,7 +391,7 @@ BEGIN
     f.write := write;
     FOR f.nonce, f.head, f.chain, f.about IN
         SELECT nonce, head, chain, frame FROM {ns}.stream LEFT JOIN {ns}.event ON stream = id AND seq = 0
-        WHERE session = session_id AND finished IS NULL AND NOT EXISTS (
+        WHERE session = session_id AND kept_until IS NULL AND NOT EXISTS (
             SELECT FROM {ns}.message AS m WHERE m.session = session_id AND m.stream = id AND NOT m.is_taken)
     LOOP
         RETURN NEXT f;
@@ -407,7 +407,7 @@ RETURNS TABLE (
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN QUERY
-    SELECT u.at, se.owner = me, st.nonce, st.head, st.finished IS NOT NULL, st.readers, m.waiting
+    SELECT u.at, se.owner = me, st.nonce, st.head, st.kept_until IS NOT NULL, st.readers, m.waiting
     FROM unnest(names) WITH ORDINALITY AS u (name, at)
     CROSS JOIN LATERAL (SELECT * FROM {ns}.session AS s WHERE s.name = u.name OFFSET 0) AS se
     CROSS JOIN LATERAL (

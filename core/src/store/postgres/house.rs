@@ -93,7 +93,6 @@ impl House {
 
     async fn sweep(&self, client: &Client) -> Result<bool, Error> {
         let context = &self.context;
-        let [retention_ms, max_age_ms] = context.sweep_ms;
         let (lost, beats) = &self.lost;
         let row = client
             .query_typed_one(
@@ -102,8 +101,7 @@ impl House {
                     (&context.owner, Type::INT8),
                     (&self.number(), Type::INT4),
                     (&context.clock(), Type::INT8),
-                    (&retention_ms, Type::INT8),
-                    (&max_age_ms, Type::INT8),
+                    (&context.max_age_ms, Type::INT8),
                     (&AT_MOST, Type::INT4),
                     (lost, Type::INT8_ARRAY),
                     (beats, Type::INT8_ARRAY),

@@ -86,8 +86,8 @@ struct Context {
     /// What `apply` is told of the bounds.
     bounds: Vec<i64>,
     max_bytes: i64,
-    /// Retention of finished streams, and of sessions that were left.
-    sweep_ms: [i64; 2],
+    /// Retention of sessions that were left.
+    max_age_ms: i64,
     timeout: Duration,
     /// Connections that write.
     lanes: usize,
@@ -95,12 +95,15 @@ struct Context {
     namespace: String,
 }
 
+/// Milliseconds as PostgreSQL has them: they are added to times, and subtracted.
+fn ms(ms: u64) -> i64 {
+    i64::try_from(ms).unwrap_or(i64::MAX).min(i64::MAX / 4)
+}
+
 impl Context {
     fn new(owner: i64, address: &Address, options: &StoreOptions) -> Self {
         let StoreOptions { limits, durability, owner_lost_ms, ref wall_clock, .. } = *options;
         let signed = |limit: usize| i64::try_from(limit).unwrap_or(i64::MAX);
-        // Some are subtracted from times.
-        let ms = |ms: u64| i64::try_from(ms).unwrap_or(i64::MAX).min(i64::MAX / 4);
         let bounds = vec![
             signed(limits.max_events_per_stream),
             signed(limits.max_bytes_per_stream),
@@ -111,6 +114,7 @@ impl Context {
             signed(MAX_INBOX_MESSAGES),
             signed(MAX_INBOX_BYTES),
             signed(MAX_TAKEN),
+            ms(limits.retention_ms),
         ];
         Self {
             mailbox: Arc::new(Mailbox::new(address.timeout, CLOSING)),
@@ -129,7 +133,7 @@ impl Context {
             lock_ms: (address.timeout / 4).as_millis().max(1).to_string(),
             bounds,
             max_bytes: signed(limits.max_bytes),
-            sweep_ms: [ms(limits.retention_ms), ms(limits.max_age_ms)],
+            max_age_ms: ms(limits.max_age_ms),
             timeout: address.timeout,
             lanes: address.connections,
             statements: Statements::new(&address.namespace),

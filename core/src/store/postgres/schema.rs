@@ -44,7 +44,7 @@ impl Statements {
             heads: call("heads", 2),
             tell: call("tell", 2),
             beat: call("beat", 1),
-            sweep: call("sweep", 8),
+            sweep: call("sweep", 7),
             empty_trash: call("empty_trash", 1),
             worn: call("worn", 1),
             trim_all: call("trim_all", 5),

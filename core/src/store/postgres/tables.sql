@@ -81,17 +81,19 @@ CREATE TABLE {ns}.stream (
     readers bigint NOT NULL DEFAULT 0,
     -- The store objects at which readers came last, other than the session's owner: they are told what becomes of it.
     followers bigint[],
-    finished bigint,
+    -- Until when it is kept, where it has its end.
+    kept_until bigint,
     -- Its end says that nobody begins the message that it would have answered.
     is_withdrawn boolean NOT NULL DEFAULT false,
-    -- How its connections are paced, where that was said.
+    -- How its connections are paced, where that was said, and for how long that keeps it behind its end.
     paced bytea,
+    kept_ms bigint,
     -- The tag at low - 1.
     low_tag integer NOT NULL,
     nonce bytea NOT NULL,
     UNIQUE (session, nonce)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
-CREATE INDEX stream_finished ON {ns}.stream (finished) WHERE finished IS NOT NULL;
+CREATE INDEX stream_kept_until ON {ns}.stream (kept_until) WHERE kept_until IS NOT NULL;
 
 -- What a stream is about is at position 0, an end that is not in its log at -1.
 CREATE TABLE {ns}.event (

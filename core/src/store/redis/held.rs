@@ -33,7 +33,6 @@ struct State {
 
 pub(super) struct Held {
     state: Mutex<State>,
-    retention: Duration,
     refresh: Duration,
 }
 
@@ -42,7 +41,6 @@ impl Held {
         let limits = &options.limits;
         Self {
             state: Mutex::default(),
-            retention: Duration::from_millis(limits.retention_ms),
             refresh: Duration::from_millis(Lives::new(limits, options.owner_lost_ms).refresh_ms),
         }
     }
@@ -70,7 +68,7 @@ impl Held {
         usage.bytes = (usage.bytes + written.bytes).saturating_sub(log.bytes);
         // One whose time is over is another log of that name.
         let until = log.until.filter(|until| *until > now);
-        let until = until.or_else(|| written.is_finished.then(|| now + self.retention));
+        let until = until.or_else(|| written.left_ms.map(|left_ms| now + Duration::from_millis(left_ms)));
         *log = HeldLog { events: written.events, bytes: written.bytes, until };
     }
 
@@ -89,7 +87,7 @@ impl Held {
         for (nonce, left) in others {
             let is_held = self.lock().sessions.get(session).is_some_and(|held| held.logs.contains_key(nonce));
             if let Some((events, bytes)) = left.filter(|_| is_held) {
-                self.wrote(session, *nonce, Written { events, bytes, is_finished: false });
+                self.wrote(session, *nonce, Written { events, bytes, left_ms: None });
             }
         }
     }

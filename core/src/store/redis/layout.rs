@@ -12,7 +12,7 @@ use super::worker::Core;
 use crate::store::mailbox::Fault;
 
 /// What this release writes.
-const OURS: Layout = Layout { version: 1, oldest: 1 };
+const OURS: Layout = Layout { version: 2, oldest: 2 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Layout {

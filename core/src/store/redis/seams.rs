@@ -24,7 +24,7 @@ pub(in crate::store) fn read_reply(bytes: &[u8]) -> Option<Vec<Result<RedisResul
     let holds =
         read(|read, mut words| read.running = words.running().map(|logs| logs.into_iter().map(|log| log.0).collect()))?;
     let logs = read(|read, mut words| {
-        read.log = words.written().map(|log| (log.events, log.bytes, log.is_finished));
+        read.log = words.written().map(|log| (log.events, log.bytes, log.left_ms.is_some()));
         words.nonces();
     })?;
     let mails =

@@ -50,13 +50,15 @@ pub(super) struct Row {
     /// Events in the table, those that outlived the trimmed prefix included.
     pub(super) events: i64,
     pub(super) bytes: i64,
-    pub(super) finished: Option<i64>,
+    /// Until when it is kept, where it has its end.
+    pub(super) kept_until: Option<i64>,
     changed: bool,
     grown: bool,
 }
 
 impl Row {
-    pub(super) const COLUMNS: &'static str = "id, session, head, low, low_tag, low_at, chain, events, bytes, finished";
+    pub(super) const COLUMNS: &'static str =
+        "id, session, head, low, low_tag, low_at, chain, events, bytes, kept_until";
 
     /// Reads a row of [`COLUMNS`](Self::COLUMNS).
     pub(super) fn read(row: &rusqlite::Row<'_>) -> Result<Self> {
@@ -70,7 +72,7 @@ impl Row {
             chain: row.get(6)?,
             events: row.get(7)?,
             bytes: row.get(8)?,
-            finished: row.get(9)?,
+            kept_until: row.get(9)?,
             changed: false,
             grown: false,
         })
@@ -151,7 +153,7 @@ impl<'a> Batch<'a> {
         }
         self.trim_streams()?;
         let mut select = db.prepare_cached(
-            "SELECT nonce, head, chain, about FROM stream WHERE session = ?1 AND finished IS NULL
+            "SELECT nonce, head, chain, about FROM stream WHERE session = ?1 AND kept_until IS NULL
              AND NOT EXISTS (SELECT 1 FROM message WHERE number = stream.message AND taken = 0)",
         )?;
         let running = select.query_map(params![id], |row| {
@@ -200,7 +202,7 @@ impl<'a> Batch<'a> {
     }
 
     fn append(&mut self, key: &StreamKey, epoch: Epoch, append: &Append) -> Result<Reply<()>> {
-        let (db, now) = (self.db, self.now);
+        let db = self.db;
         let session = match self.held(&key.session, epoch)? {
             Ok(session) => session,
             Err(error) => return Ok(Err(error)),
@@ -212,7 +214,7 @@ impl<'a> Batch<'a> {
         };
         let (head, chain) = (before.head.cast_unsigned(), before.chain.cast_unsigned());
         let mut row = before;
-        match append.judge(LogState { head, chain, is_finished: before.finished.is_some() }) {
+        match append.judge(LogState { head, chain, is_finished: before.kept_until.is_some() }) {
             Err(error) => return Ok(Err(error)),
             Ok(Verdict::Nothing) => return Ok(Ok(())),
             Ok(Verdict::Rest) => {}
@@ -223,7 +225,7 @@ impl<'a> Batch<'a> {
         }
         let is_answered = append.events.last().is_some_and(|last| last.kind == EventKind::Terminal);
         if is_answered || append.end.is_some() {
-            row.finished = Some(now);
+            row.kept_until = Some(self.kept_until(&row, append.paced)?);
         }
         if append.end.is_some() || append.paced.is_some() {
             let mut update = db.prepare_cached(
@@ -234,6 +236,19 @@ impl<'a> Batch<'a> {
         }
         self.change(key, &before, row);
         Ok(Ok(()))
+    }
+
+    /// Until when a log is kept that ends now, and of whose pace this is said.
+    pub(super) fn kept_until(&self, log: &Row, paced: Option<Paced>) -> Result<i64> {
+        let mut select = self.db.prepare_cached("SELECT paced FROM stream WHERE id = ?1")?;
+        let paced = match paced {
+            Some(paced) => Some(paced),
+            None => select
+                .query_row(params![log.id], |row| row.get::<_, Option<Vec<u8>>>(0))?
+                .and_then(|paced| Paced::from_bytes(&paced)),
+        };
+        let kept_ms = paced.and_then(|paced| paced.retention_ms).unwrap_or(self.context.limits.retention_ms);
+        Ok(self.now.saturating_add(i64::try_from(kept_ms).unwrap_or(i64::MAX)))
     }
 
     /// Something was written to a log.
@@ -422,12 +437,12 @@ impl<'a> Batch<'a> {
     pub(super) fn write_back(&mut self) -> Result<()> {
         let mut update = self.db.prepare_cached(
             "UPDATE stream SET head = ?2, low = ?3, low_tag = ?4, low_at = ?5, chain = ?6, events = ?7, bytes = ?8,
-             finished = ?9 WHERE id = ?1",
+             kept_until = ?9 WHERE id = ?1",
         )?;
         for (_, row) in self.rows.drain() {
             let Some(row) = row.filter(|row| row.changed) else { continue };
-            let Row { id, head, low, low_tag, low_at, chain, events, bytes, finished, .. } = row;
-            update.execute(params![id, head, low, low_tag, low_at, chain, events, bytes, finished])?;
+            let Row { id, head, low, low_tag, low_at, chain, events, bytes, kept_until, .. } = row;
+            update.execute(params![id, head, low, low_tag, low_at, chain, events, bytes, kept_until])?;
         }
         let mut update =
             self.db.prepare_cached("UPDATE session SET bytes = bytes + ?2, changes = changes + 1 WHERE id = ?1")?;

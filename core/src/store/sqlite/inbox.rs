@@ -76,7 +76,7 @@ impl Batch<'_> {
         let mut update = db.prepare_cached("UPDATE stream SET withdrawn = 1, tail = ?2 WHERE id = ?1")?;
         update.execute(params![before.id, &**end])?;
         let mut row = before;
-        row.finished = Some(self.now);
+        row.kept_until = Some(self.kept_until(&row, None)?);
         row.bytes += signed(end.len());
         self.change(key, &before, row);
         Ok(Ok(true))

@@ -86,7 +86,7 @@ fn log(
     limit: ReadLimit,
 ) -> Result<Option<AttachedLog>> {
     let mut select = db.prepare_cached(
-        "SELECT stream.id, head, low, low_tag, chain, finished IS NOT NULL, tail, readers, about, paced,
+        "SELECT stream.id, head, low, low_tag, chain, kept_until IS NOT NULL, tail, readers, about, paced,
          owner, released IS NOT NULL, epoch, salt
          FROM session JOIN stream ON stream.session = session.id WHERE name = ?1 AND nonce = ?2",
     )?;

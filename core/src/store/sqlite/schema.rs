@@ -1,6 +1,6 @@
 //! The file: how it is opened, made and recognised.
 //!
-//! A session has its streams, a stream its events. A message that was left for a session's owner is `taken` when the owner
+//! A session has its streams, a stream its events. A stream that has its end is `kept_until` then. A message that was left for a session's owner is `taken` when the owner
 //! has it; the stream of its answer names it, and has the end that it was `withdrawn` with. `ended` has the names of sessions
 //! that are gone and had several owners, so that nobody begins them anew for a while. `owner` has a row for every store object that has the file open, in
 //! whichever process, with a count of its signs of life: none when it has closed the file. `lost` is when it did so, or
@@ -21,9 +21,9 @@ use crate::store::{Durability, OpenError};
 /// Tells our files from those of others: "tail" in ASCII.
 const APPLICATION_ID: i32 = 0x7461_696C;
 /// The version of the tables below.
-const VERSION: i32 = 5;
+const VERSION: i32 = 6;
 /// The oldest version that a release has to know to use them: while servers are replaced one by one, two releases share a file.
-const SERVES: i32 = 5;
+const SERVES: i32 = 6;
 /// Both, as a file has them in `user_version`.
 const LAYOUT: i32 = SERVES * 1_000 + VERSION;
 
@@ -62,7 +62,7 @@ CREATE TABLE stream (
     chain INTEGER NOT NULL,
     events INTEGER NOT NULL,
     bytes INTEGER NOT NULL,
-    finished INTEGER,
+    kept_until INTEGER,
     tail BLOB,
     about BLOB NOT NULL,
     readers INTEGER NOT NULL DEFAULT 0,
@@ -71,7 +71,7 @@ CREATE TABLE stream (
     withdrawn INTEGER NOT NULL DEFAULT 0,
     UNIQUE (session, nonce)
 );
-CREATE INDEX stream_finished ON stream (finished) WHERE finished IS NOT NULL;
+CREATE INDEX stream_kept_until ON stream (kept_until) WHERE kept_until IS NOT NULL;
 CREATE TABLE event (
     stream INTEGER NOT NULL,
     seq INTEGER NOT NULL,

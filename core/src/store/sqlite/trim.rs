@@ -88,7 +88,7 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// The session's streams that finished first go first, then the oldest events of its largest.
+    /// The session's finished streams whose retention ends first go first, then the oldest events of its largest.
     fn trim_session(&mut self, session: i64, written: &[(i64, i64)]) -> Result<()> {
         let max = signed(self.context.limits.max_bytes_per_session);
         let held = |batch: &Self| {
@@ -141,10 +141,10 @@ impl Batch<'_> {
         Ok(before + self.totals.bytes <= max)
     }
 
-    /// Finished streams, oldest first: id, session, events, bytes.
+    /// Finished streams, in the order in which their retention ends: id, session, events, bytes.
     fn finished(&self, which: &str, value: i64) -> Result<Vec<(i64, i64, i64, i64)>> {
         let mut select = self.db.prepare_cached(&format!(
-            "SELECT id, session, events, bytes FROM stream WHERE {which} finished IS NOT NULL ORDER BY finished, id
+            "SELECT id, session, events, bytes FROM stream WHERE {which} kept_until IS NOT NULL ORDER BY kept_until, id
              LIMIT 1024"
         ))?;
         let rows = select.query_map(params![value], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?;
@@ -178,10 +178,9 @@ impl Batch<'_> {
     /// even their events would be too old. Whether there may be more.
     pub(super) fn sweep(&mut self) -> Result<bool> {
         self.trim_streams()?;
-        let limits = self.context.limits;
-        let before = |ms: u64| self.now.saturating_sub(i64::try_from(ms).unwrap_or(i64::MAX));
-        let (finished, lost) = (before(limits.retention_ms), before(limits.max_age_ms));
-        let over = self.finished("finished <= ?1 AND", finished)?;
+        let max_age_ms = i64::try_from(self.context.limits.max_age_ms).unwrap_or(i64::MAX);
+        let lost = self.now.saturating_sub(max_age_ms);
+        let over = self.finished("kept_until <= ?1 AND", self.now)?;
         self.is_more_over |= over.len() > SWEEP;
         for (id, session, events, bytes) in over.into_iter().take(SWEEP) {
             self.remove_stream(id, session, events, bytes)?;

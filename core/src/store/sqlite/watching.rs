@@ -213,7 +213,7 @@ impl Session {
 /// Logs of its own that nobody has read are nothing to an owner.
 fn logs(db: &Connection, session: i64, is_mine: bool) -> Result<HashMap<StreamNonce, Seen>> {
     let mut select = db.prepare_cached(
-        "SELECT nonce, readers, head, finished IS NOT NULL FROM stream WHERE session = ?1 AND (readers > 0 OR NOT ?2)",
+        "SELECT nonce, readers, head, kept_until IS NOT NULL FROM stream WHERE session = ?1 AND (readers > 0 OR NOT ?2)",
     )?;
     let rows = select.query_map(params![session, is_mine], |row| {
         let written = if is_mine { None } else { Some((row.get(2)?, row.get(3)?)) };

@@ -3,19 +3,19 @@
 use super::{Arrival, KeptPaced, Machine, next_visit, wake};
 use crate::Ms;
 use crate::stream::event::Seq;
-use crate::stream::io::{CloseReason, ConnectionId, Drain, Frame, Output, Refused, RejectReason};
+use crate::stream::io::{CloseReason, ConnectionId, Drain, Frame, Output, Refused, RejectReason, Spread};
 use crate::stream::link::{CloseAt, Link};
 use crate::stream::pacing::Paced;
 
 impl Machine {
-    pub(super) fn open(&mut self, now: Ms, conn: ConnectionId, jitter: u16, out: &mut Vec<Output>) {
+    pub(super) fn open(&mut self, now: Ms, conn: ConnectionId, spread: Spread, out: &mut Vec<Output>) {
         if self.is_outdated(conn, out) {
             return;
         }
         let (seq, tag) = self.handed;
         let primed = (seq, self.visits, tag);
         self.visits = next_visit(self.visits);
-        let link = self.link_from(now, conn, jitter, primed);
+        let link = self.link_from(now, conn, spread, primed);
         self.supersede_arrivals(self.arriving.partition_point(|arrival| arrival.conn < conn), out);
         self.take_over(now, link, out);
     }
@@ -30,12 +30,8 @@ impl Machine {
         is_outdated
     }
 
-    pub(super) fn link_from(&self, now: Ms, conn: ConnectionId, jitter: u16, primed: (Seq, u32, u32)) -> Link {
-        let mut link = Link::new(conn, jitter, primed, now, &self.pacing, self.rules.priming);
-        if !self.rules.early_close {
-            link.age_due = Ms::NEVER;
-        }
-        link
+    pub(super) fn link_from(&self, now: Ms, conn: ConnectionId, spread: Spread, primed: (Seq, u32, u32)) -> Link {
+        Link::new(conn, spread, primed, now, &self.pacing, self.rules.priming)
     }
 
     pub(super) fn arrive(&mut self, mut arrival: Arrival, out: &mut Vec<Output>) {
@@ -96,7 +92,7 @@ impl Machine {
         let visit = next_visit(arrival.visit.max(self.visits));
         self.visits = visit;
         let primed = (arrival.after, visit, arrival.tag.unwrap_or_default());
-        let mut link = self.link_from(now, arrival.conn, arrival.jitter, primed);
+        let mut link = self.link_from(now, arrival.conn, arrival.spread, primed);
         match self.paced.hold_ms {
             Some(hold_ms) if self.resumes <= self.pacing.max_polls => {
                 if hold_ms == 0 {
@@ -155,7 +151,7 @@ impl Machine {
     }
 
     /// Positions given to everything published so far.
-    pub(super) fn published(&self) -> Seq {
+    pub fn published(&self) -> Seq {
         self.durable + self.unconfirmed() as Seq
     }
 
@@ -171,11 +167,10 @@ impl Machine {
         if self.is_ending() {
             return Err(Refused::Finished);
         }
-        let kept = self.paced;
-        let mut paced = Paced { retry_ms: retry_ms.or(kept.retry_ms), hold_ms: hold_ms.or(kept.hold_ms), ..kept };
-        if self.is_read_elsewhere {
-            (paced.closes, paced.closed_at) = (kept.closes.saturating_add(1), self.published());
-        }
+        let mut paced = self.paced;
+        paced.retry_ms = retry_ms.or(paced.retry_ms);
+        paced.hold_ms = hold_ms.or(paced.hold_ms);
+        paced.closes = paced.closes.saturating_add(u64::from(self.is_read_elsewhere));
         self.retry_ms = retry_ms.unwrap_or(self.retry_ms);
         if paced != self.paced {
             (self.paced, self.kept_paced) = (paced, KeptPaced::New);
@@ -185,13 +180,32 @@ impl Machine {
         Ok(())
     }
 
+    /// How the stream is paced from its beginning. Where the store has the log, readers elsewhere are to know it at once.
+    pub(super) fn pace(&mut self, mut paced: Paced, out: &mut Vec<Output>) {
+        if !self.rules.early_close {
+            (paced.hold_ms, paced.max_connection_ms, paced.max_connection_bytes) = (None, None, None);
+        }
+        if paced != self.paced {
+            self.set_paced(paced);
+            self.kept_paced = if self.is_created { KeptPaced::New } else { KeptPaced::Waiting };
+            self.pump(out);
+        }
+    }
+
+    pub(super) fn set_paced(&mut self, paced: Paced) {
+        let Paced { retry_ms, max_connection_ms, max_connection_bytes, .. } = paced;
+        self.retry_ms = retry_ms.unwrap_or(self.retry_ms);
+        self.pacing.max_connection_ms = max_connection_ms.unwrap_or(self.pacing.max_connection_ms);
+        self.pacing.max_connection_bytes = max_connection_bytes.unwrap_or(self.pacing.max_connection_bytes);
+        self.paced = paced;
+    }
+
     /// The process that writes the log has closed its readers, or paces them in another way.
     pub(super) fn paced(&mut self, paced: Paced, out: &mut Vec<Output>) {
-        self.retry_ms = paced.retry_ms.unwrap_or(self.retry_ms);
-        let before = std::mem::replace(&mut self.paced, paced);
-        if paced.closes > before.closes {
-            // A log that was set back may not have got as far again.
-            self.close_at(paced.closed_at.min(self.published()), CloseReason::Asked, out);
+        let is_close = paced.closes > self.paced.closes;
+        self.set_paced(paced);
+        if is_close {
+            self.close_at_published(CloseReason::Asked, out);
         }
     }
 
@@ -218,8 +232,11 @@ impl Machine {
     pub(super) fn part(&self, link: &Link, why: CloseReason, out: &mut Vec<Output>) {
         let retry_ms = match why {
             CloseReason::Drain => link.spread_retry(self.retry_ms, self.draining.map_or(0, |drain| drain.spread_ms)),
-            CloseReason::Limit => link.spread_retry(self.retry_ms, self.retry_ms / 2),
-            _ => self.retry_ms,
+            CloseReason::Limit => {
+                let retry_ms = self.retry_ms.max(link.spread.floor_ms);
+                link.spread_retry(retry_ms, retry_ms / 2)
+            }
+            _ => link.told_ms(self.retry_ms),
         };
         let conn = link.conn;
         if link.opened && link.retry_sent != Some(retry_ms) {

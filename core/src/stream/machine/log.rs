@@ -45,7 +45,7 @@ impl Machine {
 
     fn append(&mut self, out: &mut Vec<Output>) {
         self.is_writing = true;
-        let paced = matches!(self.kept_paced, KeptPaced::New | KeptPaced::Refused).then_some(self.paced);
+        let paced = matches!(self.kept_paced, KeptPaced::New | KeptPaced::Waiting).then_some(self.paced);
         if paced.is_some() {
             self.kept_paced = KeptPaced::Asked;
         }
@@ -79,7 +79,7 @@ impl Machine {
     pub(super) fn append_failed(&mut self, now: Ms, out: &mut Vec<Output>) {
         self.is_writing = false;
         if self.kept_paced == KeptPaced::Asked {
-            self.kept_paced = KeptPaced::Refused;
+            self.kept_paced = KeptPaced::Waiting;
         }
         if self.appending.len() > 1 {
             self.singly = self.appending.len();

@@ -57,7 +57,7 @@ impl Machine {
             let max_bytes = self.pacing.max_connection_bytes;
             if link.hold_due <= now {
                 link.close = Some(CloseAt { seq: self.durable, why: CloseReason::Polled });
-            } else if link.age_due <= now || (max_bytes != 0 && link.bytes >= max_bytes) {
+            } else if link.age_due(&self.pacing) <= now || (max_bytes != 0 && link.bytes >= max_bytes) {
                 link.close = Some(CloseAt { seq: link.sent, why: CloseReason::Limit });
             }
         }
@@ -105,8 +105,9 @@ impl Machine {
         let conn = link.conn;
         let frame = if self.rules.priming {
             let (seq, visit, tag) = link.primed;
-            link.retry_sent = Some(self.retry_ms);
-            Frame::Priming { seq, visit, tag, retry_ms: self.retry_ms }
+            let retry_ms = link.told_ms(self.retry_ms);
+            link.retry_sent = Some(retry_ms);
+            Frame::Priming { seq, visit, tag, retry_ms }
         } else if follows {
             return;
         } else {

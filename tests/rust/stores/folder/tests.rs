@@ -1,7 +1,7 @@
 use std::sync::mpsc;
 
 use tailrope_core::store::contract::{
-    Caller, Log, check, check_left, check_settle, check_shared, check_size, progress,
+    Caller, Log, check, check_retention, check_settle, check_shared, check_size, progress,
 };
 use tailrope_core::store::{Epoch, EventStore, Hold, Queued, SessionRecord, Watch};
 
@@ -25,6 +25,18 @@ fn it_keeps_every_rule() {
         places.lock().unwrap().push(place);
         store
     });
+}
+
+#[test]
+fn i6_it_keeps_a_log_for_as_long_as_its_pace_says() {
+    let places = Mutex::new(Vec::new());
+    let make = |retention_ms| {
+        let place = Place::new();
+        let store = start(&place, Limits { retention_ms, ..Limits::default() }, 5_000);
+        places.lock().unwrap().push(place);
+        store
+    };
+    check_retention(&make, &|_, _| ());
 }
 
 #[test]

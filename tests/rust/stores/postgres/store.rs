@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use tailrope_core::Ms;
-use tailrope_core::store::contract::{Caller, Log, check, check_shared};
+use tailrope_core::store::contract::{Caller, Log, check, check_retention, check_shared};
 use tailrope_core::store::{
     Append, EventStore, Limits, Owner, ReadLimit, SessionRecord, StoreError, StoreOptions, open,
 };
@@ -26,6 +26,17 @@ fn it_keeps_the_contract() {
 fn it_keeps_the_contract_between_processes() {
     let namespaces = Namespaces::direct();
     check_shared(&|| two(&namespaces));
+}
+
+#[test]
+fn i6_it_keeps_a_log_for_as_long_as_its_pace_says() {
+    let namespaces = Namespaces::direct();
+    let make = |retention_ms| -> Arc<dyn EventStore> {
+        Arc::new(at(&namespaces.address(), &limited(Limits { retention_ms, ..Limits::default() })))
+    };
+    check_retention(&make, &|store, _| {
+        store.sweep(Ms(0));
+    });
 }
 
 fn limited(limits: Limits) -> StoreOptions {
@@ -252,7 +263,7 @@ fn reopening_finds_everything() {
     let caller = Caller::new(&store, Ms(0));
     let mut log = caller.open("s", 1);
     caller.push(&mut log, &[sized(10), question(), sized(0)]);
-    let paced = Paced { retry_ms: Some(700), hold_ms: None, closes: 2, closed_at: 1 };
+    let paced = Paced { retry_ms: Some(700), retention_ms: Some(9), closes: 2, ..Paced::default() };
     caller.write(&log, &Append { paced: Some(paced), ..log.append(4, &[]) }).expect("it is set");
     let known = SessionRecord { principal: Some("alice".into()), retry_ms: 9, ..SessionRecord::default() };
     caller.hold("alice's", known.clone());

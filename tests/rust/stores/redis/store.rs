@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tailrope_core::Ms;
-use tailrope_core::store::contract::{Caller, Log, check_size};
+use tailrope_core::store::contract::{Caller, Log, check_retention, check_size};
 use tailrope_core::store::{
     Append, Attach, Epoch, EventStore, Hold, Limits, ReadLimit, SessionRecord, StoreError, StoreOptions,
 };
@@ -28,6 +28,11 @@ fn it_keeps_the_contract() {
 }
 
 #[test]
+fn i6_it_keeps_a_log_for_as_long_as_its_pace_says() {
+    check_retention(&|retention_ms| limited(Limits { retention_ms, ..Limits::default() }), &|_, _| ());
+}
+
+#[test]
 fn it_keeps_the_rules_between_processes() {
     keeps_the_rules_between_processes(Kind::Alone);
 }
@@ -43,8 +48,7 @@ fn a_short_call_and_a_look_are_one_run_of_the_script_each() {
     caller.push(&mut answered, &[sized(10), terminal()]);
     assert_eq!(server.runs() - before, 1);
     let events = vec![sized(10), question()];
-    let (end, paced) =
-        (Some(Bytes::from_static(b"end")), Paced { retry_ms: Some(700), hold_ms: None, closes: 2, closed_at: 1 });
+    let (end, paced) = (Some(Bytes::from_static(b"end")), Paced { retry_ms: Some(700), closes: 2, ..Paced::default() });
     let append = Append { end, paced: Some(paced), ..ended.append(1, &events) };
     assert_eq!(caller.write(&ended, &append), Ok(()));
     assert_eq!(server.runs() - before, 2);

@@ -10,7 +10,7 @@ use crate::kit::events::{positions, positions_if_kept, question, sized, terminal
 use crate::kit::eventually::eventually;
 use crate::kit::folder::Folder;
 use tailrope_core::Ms;
-use tailrope_core::store::contract::{Caller, Log, check, check_settle, check_shared};
+use tailrope_core::store::contract::{Caller, Log, check, check_retention, check_settle, check_shared};
 use tailrope_core::store::{
     Append, Attach, Complete, Durability, Epoch, EventStore, Hold, Limits, Operation, Outcome, ReadLimit,
     SessionRecord, SqliteStore, StoreError, StoreOptions, Ticket,
@@ -45,6 +45,17 @@ fn it_keeps_the_contract() {
         let file = folder.path(&format!("{}.db", files.fetch_add(1, Ordering::Relaxed)));
         Arc::new(at(&file, &StoreOptions::default()))
     });
+}
+
+#[test]
+fn i6_it_keeps_a_log_for_as_long_as_its_pace_says() {
+    let folder = Folder::new();
+    // Retention is applied with each sign of life.
+    let make = |retention_ms| -> Arc<dyn EventStore> {
+        let options = StoreOptions { owner_lost_ms: 30, ..limited(Limits { retention_ms, ..Limits::default() }) };
+        Arc::new(at(&folder.path(&format!("{retention_ms}.db")), &options))
+    };
+    check_retention(&make, &|_, _| ());
 }
 
 #[test]

@@ -2,11 +2,11 @@
 
 use ::redis::Cmd;
 
-use super::{chain_text, hex};
+use super::{LONGEST_MS, chain_text, hex};
 use crate::protocol::StreamNonce;
 use crate::store::mailbox::{Ask, Op};
 use crate::store::{Attach, Epoch, Message, ReadLimit};
-use crate::stream::{Chain, Seq};
+use crate::stream::{Chain, Paced, Seq};
 
 /// Adds an operation to the script's arguments.
 pub(in crate::store::redis) fn add(cmd: &mut Cmd, op: &Op) {
@@ -23,9 +23,11 @@ pub(in crate::store::redis) fn add(cmd: &mut Cmd, op: &Op) {
         }
         Ask::Append { nonce, epoch, append } => {
             let mut value = Vec::new();
-            cmd.arg("A").arg(9 + append.events.len()).arg(epoch_text(*epoch)).arg(hex(nonce)).arg(append.first);
+            cmd.arg("A").arg(10 + append.events.len()).arg(epoch_text(*epoch)).arg(hex(nonce)).arg(append.first);
             cmd.arg(chain_text(append.chain_before)).arg(chain_text(append.chain));
-            cmd.arg(append.paced.map_or_else(Vec::new, |paced| paced.to_bytes().to_vec()));
+            cmd.arg(append.paced.map_or_else(Vec::new, Paced::to_bytes));
+            let kept_ms = append.paced.and_then(|paced| paced.retention_ms);
+            cmd.arg(kept_ms.map_or_else(String::new, |kept_ms| kept_ms.min(LONGEST_MS).to_string()));
             // An end may be empty, and is another one than none then.
             if let Some(end) = &append.end {
                 value.push(b'=');

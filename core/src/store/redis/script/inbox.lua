@@ -58,7 +58,7 @@ function ops.I()
       local m = load(nonce)
       if m and math.abs(m.i or 0) == seq then
         local v = call('HMGET', m.key, 'a', 'M')
-        mail[#mail + 1] = {seq, nonce, v[1], v[2], m.n, m.b, m.f and 1 or 0}
+        mail[#mail + 1] = {seq, nonce, v[1], v[2], m.n, m.b, left(m)}
         if seq > taken then
           waits_no_more(entry)
           call('HSET', m.key, 'i', -seq)

@@ -4,12 +4,15 @@
 --                                 s its record; b bytes of its logs and messages; n number of the last message, i of
 --                                 the last that was taken, w messages that wait, W their bytes. Or, of one that was
 --                                 dropped and whose name stays taken, d
---   <prefix>i:<session>           sorted set: its logs. Score: when it ended, in microseconds; for one that runs the
+--   <prefix>i:<session>           sorted set: its logs. Score: until when it is kept, in microseconds, of one that
+--                                 has ended; for one that runs the
 --                                 time until which it is kept, in milliseconds and negative
 --   <prefix>x:<session>           sorted set: its inbox, messages that wait or were taken. Score: the number. Each is the
 --                                 nonce of its log, and its size. One whose log is gone goes when it is come upon
---   <prefix>m:<nonce>:<session>   hash: a log. h head, l low, t tag at l - 1, k chain, f when it ended, T tail, a about,
---                                 r how it is paced, c readers, b bytes, n events, w when the event at l was stored,
+--   <prefix>m:<nonce>:<session>   hash: a log. h head, l low, t tag at l - 1, k chain, f until when it is kept, where it has
+--                                 ended, T tail, a about,
+--                                 r how it is paced, z for how long it is kept behind its end, where
+--                                 that was said, c readers, b bytes, n events, w when the event at l was stored,
 --                                 e when the expiry was set, q fields of p, o the store objects at which readers were
 --                                 last; of an answer to a message i its number, negative when it was taken and 0 when it was
 --                                 withdrawn, M the message
@@ -76,15 +79,16 @@ end
 
 local function load(nonce)
   local m = named(nonce)
-  local v = epoch and call('HMGET', m.key, 'h', 'l', 't', 'k', 'f', 'b', 'n', 'w', 'e', 'q', 'o', 'i') or {}
+  local v = epoch and call('HMGET', m.key, 'h', 'l', 't', 'k', 'f', 'b', 'n', 'w', 'e', 'q', 'o', 'i', 'z') or {}
   if not v[1] then
     return nil, false
   end
   m.h, m.l, m.t, m.k, m.f = tonumber(v[1]), tonumber(v[2]), v[3], v[4], tonumber(v[5])
   m.b, m.n, m.w, m.e, m.q = tonumber(v[6]), tonumber(v[7]), tonumber(v[8]), tonumber(v[9]), tonumber(v[10])
   m.held, m.followers, m.i = m.b, v[11] or '', tonumber(v[12])
+  m.z = tonumber(v[13])
   -- It is kept a little longer than its events, so that it can be counted out.
-  if m.f and now >= m.f + RETENTION_MS then
+  if m.f and now >= m.f then
     return nil, true
   end
   return m
@@ -114,12 +118,13 @@ local function keep(m)
 end
 
 local function keep_finished(m)
-  call('PEXPIRE', m.key, RETENTION_MS + GRACE_MS)
-  call('PEXPIRE', m.events, RETENTION_MS)
+  local left = m.f - now
+  call('PEXPIRE', m.key, left + GRACE_MS)
+  call('PEXPIRE', m.events, left)
   if m.q > 0 then
-    call('PEXPIRE', m.pinned, RETENTION_MS)
+    call('PEXPIRE', m.pinned, left)
   end
-  call('ZADD', ikey, now_us, m.nonce)
+  call('ZADD', ikey, m.f * 1000 + now_us % 1000, m.nonce)
   keep_session()
 end
 
@@ -134,8 +139,8 @@ end
 
 -- A log has its end, with this payload where that is not in it.
 local function finish(m, tail)
-  m.f = now
-  call('HSET', m.key, 'f', now)
+  m.f = now + (m.z or RETENTION_MS)
+  call('HSET', m.key, 'f', m.f)
   if tail then
     m.b = m.b + #tail
     call('HSET', m.key, 'T', tail)
@@ -144,7 +149,12 @@ end
 
 local ops = {}
 
+-- For how long a log is kept that has ended; 0 while it runs.
+local function left(m)
+  return m.f and math.max(m.f - now, 1) or 0
+end
+
 -- What is held after a write.
 local function state(m)
-  return {0, m.n, m.b, m.f and 1 or 0}
+  return {0, m.n, m.b, left(m)}
 end

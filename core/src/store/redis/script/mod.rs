@@ -30,6 +30,9 @@ const EVENT_COST: u64 = 60;
 /// What a log takes without events: its keys, and its place in those of its session.
 const LOG_COST: u64 = 600;
 
+/// Far less than what a server takes as an expiry, and more than anybody waits.
+const LONGEST_MS: u64 = 10 * 365 * 86_400_000;
+
 /// How long keys are kept, in milliseconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lives {
@@ -47,8 +50,6 @@ pub(super) struct Lives {
 
 impl Lives {
     pub(super) fn new(limits: &Limits, owner_lost_ms: u64) -> Self {
-        // Far less than what a server takes as an expiry, and more than anybody waits.
-        const LONGEST_MS: u64 = 10 * 365 * 86_400_000;
         let (age, retention) = (limits.max_age_ms.min(LONGEST_MS), limits.retention_ms.min(LONGEST_MS));
         // As long as an owner does not count as lost, what it writes is there.
         let lost = owner_lost_ms.min(LONGEST_MS);

@@ -31,7 +31,8 @@ pub(in crate::store::redis) struct Reply {
 pub(in crate::store::redis) struct Written {
     pub(in crate::store::redis) events: u64,
     pub(in crate::store::redis) bytes: u64,
-    pub(in crate::store::redis) is_finished: bool,
+    /// For how many milliseconds it is kept, where it has ended.
+    pub(in crate::store::redis) left_ms: Option<u64>,
 }
 
 /// An answer without its first word.
@@ -60,7 +61,7 @@ impl Words {
     /// What a log holds after a write.
     pub(in crate::store::redis) fn written(&mut self) -> Option<Written> {
         let (events, bytes) = (self.number()?, self.number()?);
-        Some(Written { events, bytes, is_finished: self.number() == Some(1) })
+        Some(Written { events, bytes, left_ms: self.number().filter(|left_ms| *left_ms > 0) })
     }
 
     /// The logs that are named in a list.

@@ -94,14 +94,14 @@ end
 
 -- Logs whose time is over leave the session, a few at a time.
 local function purge()
-  for first, last in pairs({['(0'] = now_us - RETENTION_MS * 1000, [-now] = '(0'}) do
+  for first, last in pairs({['(0'] = now_us, [-now] = '(0'}) do
     for _, nonce in ipairs(call('ZRANGEBYSCORE', ikey, first, last, 'LIMIT', 0, 16)) do
       remove(nonce)
     end
   end
 end
 
--- The session's logs that ended first go first, then the oldest events of its largest.
+-- The session's logs that have ended go first, in the order in which their time is over, then the oldest events of its largest.
 local function trim_session()
   local total = tonumber(call('HGET', skey, 'b')) or 0
   if total <= MAX_BYTES_PER_SESSION then

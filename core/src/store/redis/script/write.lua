@@ -42,11 +42,11 @@ local function post(nonce, is_expired, about, start, body)
   return m
 end
 
--- append: nonce, first, chain before, chain after, pace, = and the end, about and chain for a log that is created, values
+-- append: nonce, first, chain before, chain after, pace, for how long it says that the log is kept, = and the end, about and chain for a log that is created, values
 function ops.A(count_of_args)
   local nonce, first, before, chain = arg(), number(), arg(), arg()
-  local paced, tail, about, start = arg(), arg(), arg(), arg()
-  local last = first + count_of_args - 10
+  local paced, kept, tail, about, start = arg(), arg(), arg(), arg(), arg()
+  local last = first + count_of_args - 11
   local m, is_expired = load(nonce)
   local is_new = not m
   if is_new and first > 1 then
@@ -92,7 +92,8 @@ function ops.A(count_of_args)
     m.h, m.n, m.b = seq, m.n + 1, m.b + cost(value)
   end
   if paced ~= '' then
-    call('HSET', m.key, 'r', paced)
+    m.z = tonumber(kept)
+    call('HSET', m.key, 'r', paced, 'z', kept)
   end
   if kind == '3' or tail ~= '' then
     finish(m, tail ~= '' and sub(tail, 2))

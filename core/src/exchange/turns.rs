@@ -30,14 +30,14 @@ pub enum Pause {
 
 /// Counts what the handlers of a session send.
 #[derive(Debug)]
-pub struct Pace {
+pub struct Turns {
     max_events: usize,
     max_bytes: usize,
     events: usize,
     bytes: usize,
 }
 
-impl Pace {
+impl Turns {
     /// For logs with these bounds: a reader has its turn four times before one is reached.
     pub fn new(max_events_per_stream: usize, max_bytes_per_stream: usize) -> Self {
         Self {
