@@ -97,8 +97,11 @@ pub(crate) fn number_option(name: &str, value: f64) -> Result<(&'static NumberOp
     Ok((option, checked.map_err(|must| invalid(format!("{name} {must}")))?))
 }
 
-/// Paces by the names of tools, each with what it says.
-pub(crate) fn paces(by_name: HashMap<String, HashMap<String, f64>>) -> Result<Paces> {
+/// What paces say, by the names of tools.
+pub(crate) type PacesByName = HashMap<String, HashMap<String, f64>>;
+
+/// The paces of an engine.
+pub(crate) fn paces(by_name: PacesByName) -> Result<Paces> {
     let mut paces = Paces::default();
     for (pattern, said) in by_name {
         let mut pace = Pace::default();

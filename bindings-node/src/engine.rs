@@ -14,7 +14,8 @@ use tailrope_core::store::{HostStore, SessionId};
 
 use crate::admission::{Admission, Asker, Head, JsBody, Refusal, body_bytes};
 use crate::convert::{
-    JsRequestId, Result, camel_case, dialect, internal, invalid, number, number_option, paces, request_id, to_js_error,
+    JsRequestId, PacesByName, Result, camel_case, dialect, internal, invalid, number, number_option, paces, request_id,
+    to_js_error,
 };
 use crate::hook_log::HookLog;
 use crate::log::Sink;
@@ -42,7 +43,7 @@ impl Engine {
     pub fn new(
         env: &Env,
         store: Option<&Store>,
-        options: HashMap<String, Either3<f64, String, HashMap<String, HashMap<String, f64>>>>,
+        options: HashMap<String, Either3<f64, String, PacesByName>>,
         resolve: Function<'_, Vec<u32>, ()>,
         log: Function<'_, FnArgs<(String, String)>, ()>,
         signal: Function<'_, (), ()>,
@@ -137,10 +138,11 @@ impl Engine {
         })
     }
 
-    /// Opens a session of this server, which belongs to the asker: see the core's `SessionId`. `sdk_major` is the SDK line whose answers are given, `versions`
-    /// are the values of the version header that are served. `retry_ms` is the session's own, where the
+    /// Opens a session of this server, which belongs to the asker: see the core's `SessionId`. `sdk_major` is the SDK line whose
+    /// answers are given, `versions` are the values of the version header that are served. `retry_ms` is the session's own, where the
     /// host has one. For the new one another session of the asker may have to end, which `tick` then tells; fails when none
     /// is idle.
+    #[allow(clippy::too_many_arguments, reason = "what the host knows of the session, in one crossing")]
     #[napi(catch_unwind)]
     pub fn open_session(
         &self,

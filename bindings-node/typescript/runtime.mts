@@ -231,7 +231,15 @@ export class Runtime {
     options: RuntimeOptions = {},
     { hostStore, isOfEventStore = false }: { hostStore?: HostStore; isOfEventStore?: boolean } = {},
   ) {
-    const { store = MEMORY, principal, onStoreFailure, relayedHeaders = [], pace = {}, ...others } = options;
+    const {
+      store = MEMORY,
+      principal,
+      onStoreFailure,
+      relayedHeaders = [],
+      pace = {},
+      serverName,
+      ...others
+    } = options;
     this.principal = checkPrincipal(principal);
     this.serverName = checkServerName(serverName);
     if (!Array.isArray(relayedHeaders) || !relayedHeaders.every((name) => typeof name === 'string')) {

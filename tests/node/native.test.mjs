@@ -8,15 +8,20 @@ import { ours, test } from './kit/test.mjs';
 
 const native = createRequire(import.meta.url)('../../bindings-node/tailrope.node');
 
+/** What every function has, and every prototype. */
+const OF_FUNCTIONS = ['length', 'name', 'arguments', 'caller', 'prototype'];
+const OF_PROTOTYPES = ['constructor'];
+
 /** Each member as it is written: `get name` of an instance, `name()`, `static name()`. */
-function membersOf(owner, prefix) {
+function membersOf(owner, prefix, leftOut) {
   return Object.entries(Object.getOwnPropertyDescriptors(owner))
-    .filter(([name]) => !['constructor', 'length', 'name', 'arguments', 'caller', 'prototype'].includes(name))
+    .filter(([name]) => !leftOut.includes(name))
     .map(([name, { get }]) => prefix + (get === undefined ? `${name}()` : `get ${name}`));
 }
 
 function found(name, exported) {
-  const members = [...membersOf(exported, 'static '), ...membersOf(exported.prototype ?? {}, '')];
+  const statics = membersOf(exported, 'static ', OF_FUNCTIONS);
+  const members = [...statics, ...membersOf(exported.prototype ?? {}, '', OF_PROTOTYPES)];
   return /^[a-z]/.test(name) ? 'function' : members.sort();
 }
 

@@ -243,7 +243,7 @@ async def test_i13_what_waits_too_long_for_the_hook_is_sent_away_and_comes_again
 
 @pytest.mark.parametrize("gone", ["left", "lost"])
 async def test_a_delete_may_be_the_first_that_comes(gone: str, address: str) -> None:
-    with two(KIND, address) as (here, there):
+    with two(KIND, address, engine=NEVER_LOST if gone == "left" else {}) as (here, there):
         peer = await moved(here, there)
         await leave(here) if gone == "left" else here.kill()
         assert (await peer.delete()).status == 200

@@ -11,20 +11,43 @@ import subprocess
 import pytest
 from kit import fixtures
 from kit.fixtures import *  # noqa: F403
-from kit.servers import ROOT, RUST, RUST_STORES, SERVERS, Kind, rust_build
+from kit.fleet import FLEETS, MIXED, Fleet
+from kit.servers import ROOT, RUST, RUST_STORES, SERVERS, TRANSPORT, Kind, rust_build
 from wire.rmcp import left_out
 
-ALL = {**SERVERS, **RUST}
-CHOSEN = os.environ.get("TAILROPE_TEST_SERVERS", ",".join(ALL)).split(",")
+KINDS: dict[str, Kind] = {**SERVERS, **RUST, **({} if TRANSPORT == "stock" else FLEETS)}
+CHOSEN = os.environ.get("TAILROPE_TEST_SERVERS", ",".join(KINDS)).split(",")
 # One of each language goes through every store, and takes what the mark `first` is on. The way to a store is its
 # language's, so the others take the long run.
 FIRST = {"mcp2", "node-v2"}
 
 
-@pytest.fixture(scope="session", params=[ALL[name] for name in CHOSEN], ids=CHOSEN)
+# What every run asks of one fleet: resumes, questions, cancellations and ends of sessions, each request anywhere.
+FLEET = "mixed-redis"
+OF_FLEET = {"test_fleet.py", "test_replay.py"}
+
+
+@pytest.fixture(scope="session", params=[KINDS[name] for name in CHOSEN], ids=CHOSEN)
 def kind(request: pytest.FixtureRequest) -> Kind:
     """The server under test."""
     return request.param
+
+
+def is_asked(item: pytest.Item, kind: Kind) -> bool:
+    """Of a fleet not: what starts its processes by itself, what is about an event store in the memory of one, and what
+    its test says cannot be asked of several."""
+    if not isinstance(kind, Fleet):
+        return True
+    names = item.fixturenames
+    is_of_one = "farm" not in names or "lab" in names or item.get_closest_marker("one_process")
+    return not is_of_one and not (kind.language == MIXED and item.get_closest_marker("one_language"))
+
+
+def takes_long(item: pytest.Item, kind: Kind, params: dict[str, object]) -> bool:
+    if isinstance(kind, Fleet):
+        return kind.name != FLEET or item.path.name not in OF_FLEET
+    is_of_first = params.get("place", "sqlite") != "sqlite" or item.get_closest_marker("first")
+    return bool(is_of_first) and kind.name not in FIRST
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -33,8 +56,8 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     if config.option.markexpr != "not full":
         os.environ[RUST_STORES] = "every"
-    # A first build takes longer than a test may, so it goes on beside the tests of other servers, which come first. Who
-    # needs it waits for it.
+    # A first build takes longer than a test may, so it goes on beside the tests of other servers, which come first. A
+    # test that needs it waits for it.
     building = subprocess.Popen(rust_build(), cwd=ROOT)
     if SERVERS.keys().isdisjoint(CHOSEN):
         building.wait()
@@ -50,5 +73,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (asked if kind is None or is_asked(item, kind) else others).append(item)
         if kind is not None and takes_long(item, kind, params):
             item.add_marker(pytest.mark.full)
-        if "kind" in params and params["kind"].language == "rust":
-            left_out(item, params["kind"].name)
+        if kind is not None and kind.language == "rust":
+            left_out(item, kind.name)
+        if isinstance(kind, Fleet) and (reason := kind.lacks()) is not None:
+            item.add_marker(pytest.mark.skip(reason=reason))
+    config.hook.pytest_deselected(items=others)
+    items[:] = asked

@@ -59,7 +59,7 @@ export type NumberOptions = Record<string, number>;
 const STORE_OPTIONS = new Set<string>(['durability', 'encryptionKeys', ...Engine.numberOptions(true)]);
 
 /** The other options of an engine, and where options belong that are not ones of it. */
-const ENGINE_OPTIONS = ['principal', 'store', 'pace', ...Engine.numberOptions(false)];
+const ENGINE_OPTIONS = ['principal', 'serverName', 'store', 'pace', ...Engine.numberOptions(false)];
 const ELSEWHERE: Record<string, string> = {
   onUnsupported: 'configure()',
   preferResumable: 'createResumableMcpHandler()',

@@ -91,9 +91,11 @@ impl Shared {
         Spread { jitter: self.jitter(), floor_ms: retry_floor_ms(self.awaited.load(Ordering::Relaxed)) }
     }
 
-    /// A pause of up to a quarter less, so that what begins together does not go on together. In milliseconds.
-    pub(crate) fn shortened_ms(&self, pause_ms: u64) -> u64 {
-        pause_ms - pause_ms / 4 * u64::from(self.jitter()) / u64::from(u16::MAX)
+    /// When to look again at what other processes do: after the pause, in milliseconds, or up to a half of it earlier, so that
+    /// not all look at once. Those that are due in the same eighth of a second look together: a store is asked once for many.
+    pub(crate) fn next_look(&self, now: Ms, pause_ms: u64) -> Ms {
+        let early_ms = pause_ms / 2 * u64::from(self.jitter()) / u64::from(u16::MAX);
+        Ms((now + (pause_ms - early_ms)).0.next_multiple_of(LOOK_TOGETHER_MS))
     }
 
     /// In the child of a fork no lock may be touched: a thread of the store may have held it.

@@ -26,7 +26,7 @@ impl Pace {
     /// What of it is kept with the log.
     pub fn paced(&self) -> Paced {
         let Self { retry_ms, hold_ms, max_connection_ms, max_connection_bytes, retention_ms, .. } = *self;
-        Paced { retry_ms, hold_ms, max_connection_ms, max_connection_bytes, retention_ms, closes: 0 }
+        Paced { retry_ms, hold_ms, max_connection_ms, max_connection_bytes, retention_ms, closes: 0, closed_at: 0 }
     }
 }
 

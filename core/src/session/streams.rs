@@ -117,7 +117,7 @@ impl Session {
     pub fn forget(&mut self, nonce: StreamNonce) {
         if self.streams.get(&nonce).is_some_and(|stream| stream.machine.is_done()) {
             self.remove(nonce);
-            self.questions.retain(|_, (at, _)| *at != nonce);
+            self.questions.retain(|_, question| question.nonce != nonce);
         }
     }
 
@@ -234,7 +234,7 @@ impl Session {
     pub fn forget_standalone(&mut self) {
         if let Some(nonce) = self.standalone.take() {
             self.remove(nonce);
-            self.questions.retain(|_, (at, _)| *at != nonce);
+            self.questions.retain(|_, question| question.nonce != nonce);
         }
     }
 

@@ -66,6 +66,7 @@ fn paced() -> Option<Paced> {
         max_connection_bytes: Some(1 << 40),
         retention_ms: Some(600_000),
         closes: 3,
+        closed_at: 1,
     })
 }
 

@@ -317,8 +317,9 @@ pub trait EventStore: Send + Sync {
     /// Forgets a session with all its logs.
     fn drop_session(&self, session: &str, epoch: Epoch);
 
-    /// Applies retention: a log goes when its own (rule 6), or [`retention_ms`](Limits::retention_ms), is over. A session whose owner is gone
-    /// goes with all its logs when nobody wrote to it for [`max_age_ms`](Limits::max_age_ms). Returns when retention has to
+    /// Applies retention: a log goes when its own (rule 6), or [`retention_ms`](Limits::retention_ms), is over. Where the store
+    /// outlives its process, a session that was released, or whose owner is gone, goes with everything that it has when nobody
+    /// wrote to it or took it over for [`max_age_ms`](Limits::max_age_ms) at least. Returns when retention has to
     /// be applied next.
     fn sweep(&self, now: Ms) -> Ms;
 

@@ -84,7 +84,8 @@ impl Link {
 
     /// Up to an eighth less, so that what begins together does not end together.
     fn earlier(&self, ms: u64) -> u64 {
-        ms - ms / 8 * u64::from(self.spread.jitter) / u64::from(u16::MAX)
+        // A store may tell of any time.
+        ms - (ms / 8).saturating_mul(u64::from(self.spread.jitter)) / u64::from(u16::MAX)
     }
 
     /// When a keep-alive is due.

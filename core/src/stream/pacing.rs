@@ -1,17 +1,21 @@
 //! The times and bounds that a stream machine keeps.
 
+use super::Seq;
+
 /// Polls that an engine asks for in a second, as far as it can. One costs its process 0.6 ms of a processor in Python and
 /// 0.4 ms in Node (benches/results): so polls take a tenth of one at most, and leave the rest to the calls that are polled
 /// for.
 const POLLS_PER_SECOND: u64 = 150;
+/// Streams whose clients come back as their servers say, however often that is.
+const FREE_STREAMS: u64 = 300;
 /// The longest delay that clients are told because there are many of them, in milliseconds, before it is spread.
 pub const MAX_FLOOR_MS: u32 = 60_000;
 
-/// The least `retry`, in milliseconds, where the clients of so many streams are expected to come back: also when all came at
-/// once, and come again spread over this time behind it, no more than [`POLLS_PER_SECOND`] do. A function of what there is, not of how often they came, so that it settles: as many
-/// streams wait, however long their clients are told to.
+/// The least `retry`, in milliseconds, where the clients of so many streams are expected to come back: 0 up to [`FREE_STREAMS`]. Also
+/// when all came at once, and come again spread over this time behind it, about [`POLLS_PER_SECOND`] do. It is a function of what
+/// there is, not of how often they came, so it settles: as many streams wait, however long their clients are told to.
 pub fn retry_floor_ms(awaited: u64) -> u32 {
-    let floor_ms = awaited.saturating_mul(1_000) / POLLS_PER_SECOND;
+    let floor_ms = awaited.saturating_sub(FREE_STREAMS).saturating_mul(1_000) / POLLS_PER_SECOND;
     u32::try_from(floor_ms).unwrap_or(u32::MAX).min(MAX_FLOOR_MS)
 }
 
@@ -67,7 +71,8 @@ impl Paced {
     pub fn to_bytes(self) -> Vec<u8> {
         let mut bytes = vec![0];
         let named = [self.retry_ms.map(u64::from), self.hold_ms, self.max_connection_ms, self.max_connection_bytes];
-        for (at, value) in named.into_iter().chain([self.retention_ms, Some(self.closes)]).enumerate() {
+        let told = [self.retention_ms, Some(self.closes), Some(self.closed_at)];
+        for (at, value) in named.into_iter().chain(told).enumerate() {
             bytes[0] |= u8::from(value.is_some()) << at;
             bytes.extend_from_slice(&value.unwrap_or_default().to_be_bytes());
         }
@@ -83,6 +88,7 @@ impl Paced {
         let named = |at: usize| value(at).filter(|_| flags >> at & 1 != 0);
         Some(Self {
             closes: value(5)?,
+            closed_at: value(6)?,
             retry_ms: named(0).map(|retry_ms| u32::try_from(retry_ms).unwrap_or(u32::MAX)),
             hold_ms: named(1),
             max_connection_ms: named(2),

@@ -30,6 +30,7 @@ const PACED: [Paced; 3] = [
         max_connection_bytes: None,
         retention_ms: None,
         closes: 0,
+        closed_at: 0,
     },
     Paced {
         retry_ms: Some(30),
@@ -38,6 +39,7 @@ const PACED: [Paced; 3] = [
         max_connection_bytes: Some(1),
         retention_ms: Some(1),
         closes: 1,
+        closed_at: 1,
     },
     Paced {
         retry_ms: Some(u32::MAX),
@@ -46,6 +48,7 @@ const PACED: [Paced; 3] = [
         max_connection_bytes: Some(u64::MAX),
         retention_ms: Some(u64::MAX),
         closes: u64::MAX,
+        closed_at: Seq::MAX,
     },
 ];
 const REVISIONS: [Revision; 4] =

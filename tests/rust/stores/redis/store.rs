@@ -48,7 +48,8 @@ fn a_short_call_and_a_look_are_one_run_of_the_script_each() {
     caller.push(&mut answered, &[sized(10), terminal()]);
     assert_eq!(server.runs() - before, 1);
     let events = vec![sized(10), question()];
-    let (end, paced) = (Some(Bytes::from_static(b"end")), Paced { retry_ms: Some(700), closes: 2, ..Paced::default() });
+    let paced = Paced { retry_ms: Some(700), closes: 2, closed_at: 1, ..Paced::default() };
+    let end = Some(Bytes::from_static(b"end"));
     let append = Append { end, paced: Some(paced), ..ended.append(1, &events) };
     assert_eq!(caller.write(&ended, &append), Ok(()));
     assert_eq!(server.runs() - before, 2);

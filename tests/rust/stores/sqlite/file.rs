@@ -23,7 +23,7 @@ fn reopening_finds_everything() {
     let caller = Caller::new(&store, Ms(0));
     let mut log = caller.open("s", 1);
     caller.push(&mut log, &[sized(10), question(), sized(0)]);
-    let paced = Paced { retry_ms: Some(700), hold_ms: Some(9), closes: 3, ..Paced::default() };
+    let paced = Paced { retry_ms: Some(700), hold_ms: Some(9), closes: 3, closed_at: 1, ..Paced::default() };
     let retry = Append { paced: Some(paced), ..log.append(4, &[]) };
     caller.write(&log, &retry).expect("it is set");
     let known = SessionRecord { principal: Some("alice".into()), retry_ms: 9, ..SessionRecord::default() };
