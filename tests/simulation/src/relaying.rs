@@ -241,12 +241,12 @@ impl World {
         // A store that was set back may have lost that the message was taken.
         let is_withdrawn =
             !self.is_unsettled(session) && self.sea().is_withdrawn(&self.sessions[session].name, &known.name);
-        // Where a store has lost that a call was begun, together with its owner, nobody knows of it. So it is where a clock was
-        // set and the log is over before its sender has heard that the store has it.
+        // Where a store has lost that a call was begun, together with its owner, or that it was withdrawn, nobody knows of it. So
+        // it is where a clock was set and the log is over before its sender has heard that the store has it.
         let is_lost = self.is_unsettled(session) || self.sea().has_expired(&self.sessions[session].name, &known.name);
         for (is_broken, says) in [
             (known.begun > 1 && !(self.sessions[session].generation > 0 && is_lost), "it begins twice"),
-            (known.is_refused, "its client was told that it does not begin, and it begins"),
+            (known.is_refused && !is_lost, "its client was told that it does not begin, and it begins"),
             (is_withdrawn, "it is withdrawn, and begins"),
         ] {
             if is_broken {
@@ -263,13 +263,15 @@ impl World {
         let text = String::from_utf8_lossy(body);
         let number = text.rsplit_once(r#""message":"#).and_then(|(_, rest)| rest.trim_end_matches('}').parse().ok());
         let generation = self.sessions[session].generation;
+        // That it was withdrawn is lost.
+        let is_lost = self.is_unsettled(session);
         let Some(message) = number.and_then(|number: usize| self.messages.get_mut(number)) else {
             return self.broken(session, None, "a message came that nobody sent");
         };
         message.dispatched += 1;
         // Nothing is left of a message that came: the next owner can be told a copy of it that was late.
         let is_twice = message.dispatched_by.replace(generation) == Some(generation);
-        let is_refused = message.is_accepted == Some(false);
+        let is_refused = message.is_accepted == Some(false) && !is_lost;
         self.count("relayed messages that came");
         if is_twice {
             self.broken(session, None, "a message comes twice");

@@ -71,11 +71,14 @@ impl Ask {
         }
     }
 
-    /// Whether it says whose a session or a message is. A store that loses that together with the owner runs a call twice, so
-    /// it is on the disk before it is answered, however durable events are (O1).
+    /// Whether it says whose a session or a message is. A store that loses that together with the owner runs a call twice, or
+    /// one whose client was told that it never runs. So it is on the disk before it is answered, however durable events are (O1).
     #[cfg(any(feature = "sqlite", feature = "postgres"))]
     pub(in crate::store) fn is_claim(&self) -> bool {
-        matches!(self, Self::Hold(_) | Self::Take { .. } | Self::Release { .. } | Self::DropSession { .. })
+        matches!(
+            self,
+            Self::Hold(_) | Self::Take { .. } | Self::Withdraw { .. } | Self::Release { .. } | Self::DropSession { .. }
+        )
     }
 
     /// The one log that it is about.

@@ -206,6 +206,7 @@ mod tests {
         for claim in [
             Ask::Hold(Hold { epoch, seen: None, record: None }),
             Ask::Take { epoch, after: 0 },
+            Ask::Withdraw { nonce: crate::protocol::StreamNonce::NONE, end: bytes::Bytes::new() },
             Ask::Release { epoch },
             Ask::DropSession { epoch },
         ] {

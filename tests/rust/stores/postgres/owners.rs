@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tailrope_core::Ms;
-use tailrope_core::store::contract::{Caller, Log};
+use tailrope_core::store::contract::{Caller, Log, check_left};
 use tailrope_core::store::{Attach, Epoch, EventStore, Hold, Limits, Message, SessionRecord, StoreError, StoreOptions};
 
 use super::database::{Administrator, Namespaces, at, namespace, told, with_clock};
@@ -91,6 +91,11 @@ fn o1_who_has_a_session_and_a_message_is_on_the_disk_whatever_its_events_are() {
     assert_eq!(said(), "off", "attach");
     assert_eq!(caller.take("s", 0).map(|mail| mail.len()), Ok(1));
     assert_eq!(said(), "on", "take");
+    let waiting = Log::new("s", 3);
+    caller.post(&waiting, b"body").expect("it is posted");
+    assert_eq!(said(), "off", "attach");
+    assert_eq!(caller.withdraw(&waiting, b"end"), Ok(true));
+    assert_eq!(said(), "on", "withdraw");
     store.release("s", caller.epoch);
     answered();
     assert_eq!(said(), "on", "release");
