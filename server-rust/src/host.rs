@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tailrope_core::engine::{Engine, EngineError, SessionHandle};
-use tailrope_core::store::flush;
+use tailrope_core::store::{SessionId, flush};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -69,7 +69,7 @@ impl Host {
     /// with. Who opens no connection of it lets go of it.
     pub(crate) async fn look_up(
         self: &Arc<Self>,
-        id: &str,
+        session: SessionId<'_>,
         principal: Option<&str>,
         last_event_id: Option<&str>,
     ) -> Result<Option<SessionHandle>, EngineError> {
@@ -77,7 +77,7 @@ impl Host {
             return Ok(None);
         }
         let signal = Signal::new();
-        let look_up = self.engine.look_up_session(id, principal, last_event_id, &DIALECT, signal.clone(), 0)?;
+        let look_up = self.engine.look_up_session(session, principal, last_event_id, &DIALECT, signal.clone(), 0)?;
         loop {
             if let Some(told) = look_up.take() {
                 return told;

@@ -11,9 +11,10 @@ use http::request::Parts;
 use rmcp::model::{ClientJsonRpcMessage, JsonRpcMessage, ServerJsonRpcMessage};
 use rmcp::transport::streamable_http_server::session::{ServerSseMessage, SessionId, SessionManager};
 use serde_json::Value;
-use tailrope_core::engine::{Connection, Engine, EngineError, NoWake, SessionHandle};
+use tailrope_core::engine::{Connection, Engine, EngineError, SessionHandle};
 use tailrope_core::exchange::{Admission, Relayed, RelayedMethod, Terms};
 use tailrope_core::protocol::{EnvelopeError, Refusal};
+use tailrope_core::store;
 
 use crate::close::Drain;
 use crate::dialect::{DIALECT, new_id};
@@ -68,6 +69,7 @@ pub struct Sessions {
     engine: Engine,
     host: Arc<Host>,
     naming: Naming,
+    server_name: String,
     served: Mutex<HashMap<SessionId, Arc<Served>>>,
 }
 
@@ -126,7 +128,14 @@ impl Sessions {
     /// Sessions of this engine.
     pub fn new(engine: Engine) -> Self {
         let host = Host::new(engine.clone());
-        Self { engine, host, naming: Naming::default(), served: Mutex::default() }
+        Self { engine, host, naming: Naming::default(), server_name: String::new(), served: Mutex::default() }
+    }
+
+    /// Names the server, where several servers share an event store: they find no sessions of each other. All processes of one
+    /// server give it the same name.
+    #[must_use]
+    pub fn with_server_name(self, server_name: impl Into<String>) -> Self {
+        Self { server_name: server_name.into(), ..self }
     }
 
     /// Names the user of a request, by its head: sessions belong to the user who opened them, and nobody else finds them. Without
@@ -160,6 +169,10 @@ impl Sessions {
         self.served.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn named<'a>(&'a self, id: &'a str) -> store::SessionId<'a> {
+        store::SessionId::new(&self.server_name, id)
+    }
+
     fn principal(&self, parts: &Parts) -> Option<Box<str>> {
         Sender::of(parts, &self.naming).principal()
     }
@@ -173,7 +186,7 @@ impl Sessions {
         let found = self.served().get(id).cloned().filter(|served| !served.session.has_ended());
         let Some(served) = found else { return Ok(None) };
         if let Some(parts) = message.and_then(parts_of)
-            && self.engine.session(id, self.principal(parts).as_deref()).is_none()
+            && self.engine.session(self.named(id), self.principal(parts).as_deref()).is_none()
         {
             return Err(SessionsError::UnknownSession);
         }
@@ -187,7 +200,7 @@ impl Sessions {
         principal: Option<&str>,
         last_event_id: Option<&str>,
     ) -> Result<SessionHandle, SessionsError> {
-        self.host.look_up(id, principal, last_event_id).await?.ok_or(SessionsError::UnknownSession)
+        self.host.look_up(self.named(id), principal, last_event_id).await?.ok_or(SessionsError::UnknownSession)
     }
 
     /// A connection, as rmcp reads it.
@@ -245,7 +258,7 @@ impl SessionManager for Sessions {
     async fn create_session(&self) -> Result<(SessionId, SessionTransport), SessionsError> {
         let id: SessionId = new_id().into();
         let ears = Arc::new(Ears::default());
-        let session = self.engine.open_session(&id, None, &DIALECT, ears.clone(), 0)?;
+        let session = self.engine.open_session(self.named(&id), None, &DIALECT, ears.clone(), 0)?;
         // rmcp writes the comments.
         session.set_keep_alive_ms(0);
         let served = Served::new(session, &ears, Arc::clone(&self.host), Terms::default());
@@ -268,15 +281,19 @@ impl SessionManager for Sessions {
         let opened = session.take_place().map_err(SessionsError::from).and_then(|()| {
             let admission = admitted(&message, &json(&message))?;
             // Until it is answered, the engine counts it as a request that runs.
-            Ok(session.open(&admission, true, Arc::new(NoWake), 0)?)
+            let signal = Signal::new();
+            Ok(Pages::new(session.open(&admission, true, signal.clone(), 0)?, signal, &self.host))
         });
-        let _connection = opened.inspect_err(|_| session.end())?;
+        let mut answered = opened.inspect_err(|_| session.end())?;
         self.host.arm_for_engine();
         if self.engine.outlives_process() {
             session.accept_posted();
         }
         served.begin(message);
-        answer.await.map_err(|_| SessionsError::Engine(EngineError::SessionEnded))
+        let answer = answer.await.map_err(|_| SessionsError::Engine(EngineError::SessionEnded))?;
+        // The store has the session before its client has the answer: the next request may come to another process.
+        while answered.next().await.end.is_none() {}
+        Ok(answer)
     }
 
     async fn has_session(&self, id: &SessionId) -> Result<bool, SessionsError> {

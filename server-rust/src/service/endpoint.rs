@@ -16,6 +16,7 @@ use http_body_util::{BodyExt as _, Full};
 use tailrope_core::engine::{Adopted, Connection, Engine, OfferWake, SessionHandle};
 use tailrope_core::exchange::{self, Action, Admission, Allowed, AnswerHead, Fault, Relayed, RelayedMethod, Terms};
 use tailrope_core::protocol::{Head, Refusal, Revision, jsonrpc};
+use tailrope_core::store::SessionId;
 
 use crate::dialect::{DIALECT, new_id};
 use crate::hearing::Ears;
@@ -179,8 +180,9 @@ impl<A: Application> Endpoint<A> {
         let ears = Arc::new(Ears::default());
         let principal = self.sender(&parts).principal();
         let closing = |_| DIALECT.wording.closing();
+        let name = SessionId::new(self.server(&parts), &id);
         let session =
-            self.engine.open_session(&id, principal.as_deref(), &DIALECT, ears.clone(), 0).map_err(closing)?;
+            self.engine.open_session(name, principal.as_deref(), &DIALECT, ears.clone(), 0).map_err(closing)?;
         let opened = self.first(&id, &session, &ears, parts, &body).await;
         if opened.is_err() {
             self.served().sessions.remove(&id);
@@ -215,6 +217,11 @@ impl<A: Application> Endpoint<A> {
         }
         here.handlers.call(message);
         Ok(answer::connection(pages, id).await)
+    }
+
+    /// What names the server that this request is for.
+    fn server<'a>(&'a self, parts: &'a Parts) -> &'a str {
+        self.config.server_name.as_deref().unwrap_or_else(|| parts.uri.path())
     }
 
     fn sender<'a>(&self, parts: &'a Parts) -> Sender<'a> {
@@ -295,7 +302,8 @@ impl<A: Application> Endpoint<A> {
         }
         let last_event_id = header(&parts, LAST_EVENT_ID).filter(|_| parts.method == Method::GET);
         let principal = self.sender(&parts).principal();
-        let found = self.host.look_up(id, principal.as_deref(), last_event_id.as_deref()).await;
+        let name = SessionId::new(self.server(&parts), id);
+        let found = self.host.look_up(name, principal.as_deref(), last_event_id.as_deref()).await;
         let session = found.map_err(|error| {
             tracing::warn!(target: "tailrope", %error, "a session cannot be looked up");
             Fault::SessionNotTold.refusal(&DIALECT)

@@ -44,6 +44,10 @@ pub struct ServiceConfig {
     pub prefer_resumable: bool,
     /// Requests are answered with one JSON body. Nothing of such an answer is stored, and nobody can come back for it.
     pub json_response: bool,
+    /// What names the server, where several servers share an event store: they find no sessions of each other. All processes of one
+    /// server give it the same name. Without a name it is the path of the request, and behind a router that hides a part of that, as
+    /// axum's `nest_service` does, only the rest. So name servers that are mounted in this way.
+    pub server_name: Option<String>,
     /// Further headers that a request brings along to the process that has its session, where it came to another one. Never a
     /// credential.
     pub relayed_headers: Vec<String>,
@@ -58,6 +62,7 @@ impl Default for ServiceConfig {
             max_body_bytes: 4 << 20,
             prefer_resumable: true,
             json_response: false,
+            server_name: None,
             relayed_headers: Vec::new(),
             naming: Naming::default(),
         }
@@ -72,6 +77,7 @@ impl fmt::Debug for ServiceConfig {
             .field("max_body_bytes", &self.max_body_bytes)
             .field("prefer_resumable", &self.prefer_resumable)
             .field("json_response", &self.json_response)
+            .field("server_name", &self.server_name)
             .field("relayed_headers", &self.relayed_headers)
             .finish_non_exhaustive()
     }

@@ -19,9 +19,13 @@ impl Place {
     }
 
     fn server(&self) -> Server {
+        Server::of(self.sessions().into())
+    }
+
+    fn sessions(&self) -> Sessions {
         let address = format!("sqlite:{}", self.0.join("events.db").display());
         let store = open(&address, &StoreOptions::default()).unwrap();
-        Server::of(Sessions::new(Engine::new(Options { store: Some(store), ..quick() })).into())
+        Sessions::new(Engine::new(Options { store: Some(store), ..quick() }))
     }
 }
 
@@ -56,6 +60,18 @@ async fn a_call_that_comes_to_another_process_is_relayed() {
     assert_eq!(result(answer.last().unwrap()), "done");
     let ping = serde_json::json!({ "jsonrpc": "2.0", "method": "notifications/roots/list_changed" });
     assert_eq!(elsewhere.post(ping).await.status(), 202);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn o7_servers_of_one_store_find_no_sessions_of_each_other() {
+    let place = Place::new("named");
+    let named = |name: &str| Server::of(place.sessions().with_server_name(name).into());
+    let (public, admin, other) = (named("public"), named("admin"), named("public"));
+    let peer = public.open("").await;
+    assert_eq!(peer.at(&admin).call(1, &[]).await.status(), 404);
+    assert_eq!(peer.at(&admin).listen().await.status(), 404);
+    let answer = peer.at(&other).call(1, &["emit 1"]).await.rest().await;
+    assert_eq!(result(answer.last().unwrap()), "done");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -7,7 +7,8 @@ use serde_json::{Map, Value};
 use tailrope_server::store::{EncryptionKey, StoreOptions, open};
 use tailrope_server::{Engine, Options as EngineOptions};
 
-use tailrope_core::engine::{NUMBER_OPTIONS, OnStoreFailure};
+use tailrope_core::engine::{NUMBER_OPTIONS, OnStoreFailure, PACE_OPTIONS};
+use tailrope_core::session::{Pace, Paces};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -79,6 +80,10 @@ impl Options {
                 }
                 continue;
             }
+            if name == "pace" {
+                engine.paces = paces(value)?;
+                continue;
+            }
             if matches!(&**name, "prefer_resumable" | "relayed_headers") {
                 continue;
             }
@@ -98,4 +103,19 @@ impl Options {
         }
         Ok(Engine::new(engine))
     }
+}
+
+/// Paces by the names of tools, each with what it says.
+fn paces(by_name: &Value) -> Result<Paces, String> {
+    let mut paces = Paces::default();
+    for (pattern, said) in by_name.as_object().into_iter().flatten() {
+        let mut pace = Pace::default();
+        for (name, value) in said.as_object().into_iter().flatten() {
+            let option = PACE_OPTIONS.iter().find(|option| option.name == name);
+            let option = option.ok_or_else(|| format!("a pace has no option {name}"))?;
+            option.set(&mut pace, option.check(value.as_u64()).map_err(|why| format!("{name} {why}"))?);
+        }
+        paces.set(pattern, pace).map_err(|why| format!("a pattern of pace {why}"))?;
+    }
+    Ok(paces)
 }

@@ -13,6 +13,8 @@ use tokio_util::sync::CancellationToken;
 use crate::options::Options;
 use crate::tools::{Lab, Tools};
 
+const PATH: &str = "/mcp";
+
 /// What authentication left, if the header `x-test-user` is believed.
 fn left(parts: &Parts) -> Option<Value> {
     serde_json::from_slice(parts.headers.get("x-test-user")?.as_bytes()).ok()
@@ -63,13 +65,15 @@ impl Serving {
         let (router, kind) = match (flavor, engine) {
             ("stock", _) => {
                 let manager: Arc<LocalSessionManager> = LocalSessionManager::default().into();
-                (Router::new().nest_service("/mcp", StreamableHttpService::new(factory, manager, config)), Kind::Stock)
+                (Router::new().nest_service(PATH, StreamableHttpService::new(factory, manager, config)), Kind::Stock)
             }
             ("tower", Some(engine)) => {
                 let mut config = ServiceConfig::default();
                 config.prefer_resumable = options.prefers_resumable();
                 config.json_response = options.json_response;
                 config.relayed_headers = options.relayed_headers();
+                // The router hides the path.
+                config.server_name = Some(PATH.to_owned());
                 if options.guard {
                     config.allowed_hosts = vec![format!("127.0.0.1:{port}")];
                     config.allowed_origins = vec!["http://127.0.0.1".to_owned()];
@@ -81,16 +85,16 @@ impl Serving {
                     config = config.with_principal(named).with_user(left);
                 }
                 let service = TailropeService::new(factory, engine.clone(), config);
-                (Router::new().nest_service("/mcp", service.clone()), Kind::Tower(service))
+                (Router::new().nest_service(PATH, service.clone()), Kind::Tower(service))
             }
             ("rmcp", Some(engine)) => {
-                let mut sessions = Sessions::new(engine.clone());
+                let mut sessions = Sessions::new(engine.clone()).with_server_name(PATH);
                 if options.own_auth {
                     sessions = sessions.with_principal(named).with_user(left);
                 }
                 let sessions = Arc::new(sessions);
                 let service = StreamableHttpService::new(factory, Arc::clone(&sessions), config);
-                (Router::new().nest_service("/mcp", service), Kind::Rmcp(sessions))
+                (Router::new().nest_service(PATH, service), Kind::Rmcp(sessions))
             }
             _ => return Err(format!("there is no flavour {flavor:?}")),
         };
