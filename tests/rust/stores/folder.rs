@@ -5,7 +5,8 @@
 //! long logs: a store for many events adds to its files.
 #![cfg(unix)]
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader, ErrorKind, Write as _};
 use std::os::fd::AsRawFd;
@@ -258,7 +259,7 @@ impl Folder {
 
     /// Applies retention, and counts what there is.
     fn clean(&self) -> io::Result<()> {
-        let mut usage = Usage::default();
+        let (mut usage, mut owners) = (Usage::default(), HashSet::new());
         for file in self.files()? {
             let _lock = self.lock()?;
             // A file that cannot be read is in the way of no other.
@@ -267,18 +268,23 @@ impl Folder {
             usage.streams += session.logs.len() as u64;
             usage.events += session.logs.values().map(|log| log.events.len() as u64).sum::<u64>();
             usage.bytes += session.bytes() as u64;
+            owners.extend(session.owner.map(OsString::from));
         }
         *self.usage.lock().unwrap_or_else(PoisonError::into_inner) = usage;
         let Limits { max_age_ms, .. } = self.limits;
-        // By then nothing is left of what their store objects owned.
-        self.remove_older("beats", self.owner_lost_ms.saturating_add(max_age_ms).saturating_mul(4))?;
-        self.remove_older("ended", max_age_ms)
+        // Without its count an owner is never known to be gone.
+        let age_ms = self.owner_lost_ms.saturating_add(max_age_ms).saturating_mul(4);
+        self.remove_older("beats", age_ms, |name| !owners.contains(name))?;
+        self.remove_older("ended", max_age_ms, |_| true)
     }
 
-    /// Removes files that were written so long ago.
-    fn remove_older(&self, folder: &str, age_ms: u64) -> io::Result<()> {
+    /// Removes files that were written so long ago and whose names may go.
+    fn remove_older(&self, folder: &str, age_ms: u64, may_go: impl Fn(&OsStr) -> bool) -> io::Result<()> {
         for file in fs::read_dir(self.path.join(folder))? {
             let file = file?;
+            if !may_go(&file.file_name()) {
+                continue;
+            }
             if file.metadata()?.modified()?.elapsed().is_ok_and(|age| age > Duration::from_millis(age_ms)) {
                 fs::remove_file(file.path())?;
             }
