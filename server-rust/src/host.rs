@@ -66,7 +66,7 @@ impl Host {
     }
 
     /// The session of another process, if the store has it for this principal, and the stream of the event id that its reader comes
-    /// with. Who opens no connection of it lets go of it.
+    /// with. A caller that opens no connection of it lets go of it.
     pub(crate) async fn look_up(
         self: &Arc<Self>,
         session: SessionId<'_>,

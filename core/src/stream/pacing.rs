@@ -47,7 +47,7 @@ pub struct Pacing {
 }
 
 /// What the owner of a stream has asked of the connections of its readers. It is kept with the log, so that readers in other
-/// processes are paced alike. What is none is as the [`Pacing`] of whoever serves a reader says.
+/// processes are paced alike. What is none is as the [`Pacing`] of the process that serves the reader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Paced {
     /// The SSE `retry` of the stream, in milliseconds, where its opening or a close has named one.

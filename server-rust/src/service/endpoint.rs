@@ -340,7 +340,7 @@ impl<A: Application> Endpoint<A> {
 
 /// Sessions of processes that are gone.
 impl<A: Application> Endpoint<A> {
-    /// Goes on with the session of this view, should its message find nobody who has it.
+    /// Goes on with the session of this view here, where no process has it when its message comes.
     fn offer(self: &Arc<Self>, view: &SessionHandle) {
         let signal = Signal::new();
         let (wake, is_over) = OfferWake::new(signal.clone(), 0);

@@ -143,7 +143,7 @@ where
     type Future = Pin<Box<dyn Future<Output = Result<Response<ResponseBody>, Infallible>> + Send>>;
 
     fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        // Who has no room is told so in HTTP.
+        // A request that finds no room is answered so in HTTP.
         Poll::Ready(Ok(()))
     }
 

@@ -403,7 +403,7 @@ fn f_73_polls_stay_bounded_where_many_calls_are_polled() {
     assert!(told.iter().all(|told| *told == 500), "few are told what their pace says");
     let mut many = begin_polling(40..2_000);
     many.append(&mut few);
-    // Those who were told before come once more; then the delay has grown with their number, and stays so.
+    // Each comes back once after the delay that it was told before. From then on the delay has grown with their number.
     polls(&bench, &session, &mut many, 2);
     let (counts, told) = polls(&bench, &session, &mut many, 120);
     let (least, most) = (told.iter().min().unwrap(), told.iter().max().unwrap());
