@@ -248,17 +248,21 @@ fn o5_nobody_is_told_to_ask_again_for_what_may_run() {
 
 #[test]
 fn o5_nobody_is_told_that_a_message_did_not_come_of_which_nothing_is_left() {
-    let fleet = fleet(2);
-    let session = open(&fleet, NEW);
-    fleet.nodes[1].is_unheard.store(true, Ordering::SeqCst);
-    let connection = relay(&find(&fleet, 1), &initialized());
-    fleet.settle();
-    assert_eq!(serve(&session), ["notifications/initialized"]);
-    fleet.nodes[1].refuses.store(true, Ordering::SeqCst);
-    fleet.nodes[1].is_unheard.store(false, Ordering::SeqCst);
-    pass(&fleet, 3 * LOST_MS);
-    let poll = connection.poll(1 << 10);
-    assert_eq!(poll.head.map(|head| head.status), Some(504), "{}", poll.text());
+    for is_silent in [false, true] {
+        let fleet = fleet(2);
+        let session = open(&fleet, NEW);
+        let store = &fleet.nodes[1];
+        let post_has_no_answer = if is_silent { &store.is_silent } else { &store.is_unheard };
+        post_has_no_answer.store(true, Ordering::SeqCst);
+        let connection = relay(&find(&fleet, 1), &initialized());
+        fleet.settle();
+        assert_eq!(serve(&session), ["notifications/initialized"]);
+        store.refuses.store(true, Ordering::SeqCst);
+        post_has_no_answer.store(false, Ordering::SeqCst);
+        pass(&fleet, 3 * LOST_MS);
+        let poll = connection.poll(1 << 10);
+        assert_eq!(poll.head.map(|head| head.status), Some(504), "silent: {is_silent}; {}", poll.text());
+    }
 }
 
 #[test]

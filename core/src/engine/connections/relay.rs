@@ -485,6 +485,8 @@ impl Change<'_> {
         match &relay.stage {
             Stage::Posting(ticket) => {
                 let ticket = ticket.clone();
+                // The store may have done it.
+                relay.is_unsure = true;
                 self.stop_waiting(&ticket);
                 self.cell.shared.store.abandon(&self.cell.key(nonce), &ticket);
                 self.withdraw_relay(nonce);
