@@ -17,9 +17,9 @@ from wire.rmcp import left_out
 
 KINDS: dict[str, Kind] = {**SERVERS, **RUST, **({} if TRANSPORT == "stock" else FLEETS)}
 CHOSEN = os.environ.get("TAILROPE_TEST_SERVERS", ",".join(KINDS)).split(",")
-# One of each language takes what has a store of its own, and what the mark `first` is on: the way to a store, and what the
-# engine decides by itself, do not differ between the SDKs of a language. The others are asked that in the long run. A Rust
-# server starts in no time, and is asked all that its build has a store for.
+# One of each language takes what has a store of its own, and what the mark `first` is on: the way to a store, and what
+# the engine decides by itself, do not differ between the SDKs of a language. The others are asked that in the long run.
+# A Rust server starts in no time, and is asked all that its build has a store for.
 FIRST = {"mcp2", "node-v2"}
 
 

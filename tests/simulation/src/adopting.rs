@@ -96,6 +96,10 @@ impl World {
         let handle = adopted.session();
         assert_eq!((adopted.replay().len(), self.welcome(handle)), (1, Some(Sent::Dropped)));
         self.sessions[session].home = Some((node, handle.clone()));
+        if self.setup.is_old && self.nodes[node].is_draining {
+            // What waited for an owner is told to come again.
+            self.permit_ends(session, Why::Cancelled);
+        }
         handle.accept_posted();
     }
 

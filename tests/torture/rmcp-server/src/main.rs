@@ -1,12 +1,12 @@
-//! A server of the official Rust SDK as it is published, on a port of its own: prints `READY PORT` and ends with its
-//! standard input. Nothing is configured: sessions, caches, priming and retry are what `Default` gives.
+//! A server of the official Rust SDK as it is published, on a port of its own: prints `READY PORT`. Nothing is
+//! configured: sessions, caches, priming and retry are what `Default` gives.
 
 // Logging left the newest revision; standalone messages have no other plain carrier.
 #![allow(deprecated)]
 
 mod marked;
 
-use std::io::{Read, Write};
+use std::io::Write;
 
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
@@ -64,9 +64,5 @@ async fn serve() -> std::io::Result<()> {
 }
 
 fn main() -> std::io::Result<()> {
-    std::thread::spawn(|| {
-        let _ = std::io::stdin().read_to_end(&mut Vec::new());
-        std::process::exit(0);
-    });
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(serve())
 }
