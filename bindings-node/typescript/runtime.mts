@@ -73,7 +73,7 @@ export interface EngineOptions extends StoreOptions {
   onStoreFailure?: 'raise' | 'drop_progress';
   /**
    * Names of further headers of a request that its handlers see when it is relayed to the process that has its session:
-   * docs/hosts.md. Credentials and cookies are never relayed. Default none.
+   * docs/security.md. Credentials and cookies are never relayed. Default none.
    */
   relayedHeaders?: string[];
   /** What all processes of the server call it, for transports that have no name of their own for it. Default none. */

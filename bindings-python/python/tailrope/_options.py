@@ -71,7 +71,7 @@ class PaceOptions(TypedDict, total=False):
 
 
 class Pace:
-    """How the calls of a tool are paced: see the option `pace`, and docs/operating.md.
+    """How the calls of a tool are paced: see the option `pace`, and docs/operate/pace.md.
 
     Args:
         options: what it says, see `tailrope._options.PaceOptions`.
@@ -102,8 +102,8 @@ class Options(StoreOptions, total=False):
     relayed_headers: Sequence[str]
     """Further headers that handlers see of requests which another process relays: docs/security.md. Default none."""
     on_adopted: Callable[[AdoptedSession], Any]
-    """Called, and awaited, when a session goes on in this process, before anything of it is served: docs/hosts.md. When
-    it raises, the session is left to other processes. Default none."""
+    """Called, and awaited, when a session goes on in this process, before any request of it is served. When it raises,
+    the session is left to other processes: docs/deploy/several-processes.md. Default none."""
     pace: Mapping[str, Pace]
     """How calls are paced by the name of their tool: exact, or with `*` at the end what names begin with. The most
     specific name counts. Default none."""
