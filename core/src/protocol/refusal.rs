@@ -235,7 +235,7 @@ impl Wording {
 
 /// Of the engine, after admission.
 impl Wording {
-    /// There is no such session for who asks: as the SDK's own session manager says it.
+    /// There is no such session for this sender: as the SDK's own session manager says it.
     pub fn session_unknown(self) -> Refusal {
         match self {
             Self::Python => Refusal::new(404, INVALID_REQUEST, "Session not found"),

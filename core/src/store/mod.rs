@@ -287,7 +287,7 @@ pub trait EventStore: Send + Sync {
 
     /// The messages that wait for the session's owner, who begins them, in the order in which they came. Those with a
     /// [number](Mail::number) up to `after` are forgotten; those behind it that this epoch took already are told again,
-    /// before others. [`MAX_TAKEN`] are told at once: whoever got any asks again. [`StoreError::Gone`] where there is no such
+    /// before others. [`MAX_TAKEN`] are told at once: a caller that got any asks again. [`StoreError::Gone`] where there is no such
     /// session, [`StoreError::Fenced`] where it has another epoch.
     fn take(&self, session: &str, epoch: Epoch, after: u64, ticket: &Ticket) -> Answer<Vec<Mail>>;
 
@@ -332,7 +332,7 @@ pub trait EventStore: Send + Sync {
         false
     }
 
-    /// What it holds is there for whoever opens it next.
+    /// What it holds is still there when it is opened again.
     fn outlives_process(&self) -> bool {
         false
     }

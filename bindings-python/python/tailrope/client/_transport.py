@@ -29,7 +29,7 @@ LINGER_MS = 1_000
 MAX_SESSIONS = 256
 """Of how many sessions the newest headers are kept."""
 DIRECT = "tailrope.direct"
-"""A request with this extension passes: whoever made it resumes by itself."""
+"""A request with this extension passes: its sender resumes by itself."""
 SESSION, VERSION, AUTHORIZATION, LAST_EVENT_ID = (
     "mcp-session-id",
     "mcp-protocol-version",
