@@ -34,7 +34,7 @@ WORDS = {
     "pauses": "owners that stand still for longer than they may be silent; readers at the other process take over",
     "takeover": "the path of a reader dies without a word, the next one comes within 50 ms, the path is alive again",
     "outages": "a store that stands still for longer than an owner may be silent, amid calls read at both processes",
-    "faults": "the network between server and store is cut amid an append, silent, slow, refusing",
+    "faults": "the network between server and store is cut in the middle of an append, silent, slow, refusing",
     "nodes": "three processes of one store, a random one for each request; a rolling restart, then one of them is "
     "killed, stands still, or is cut off from the store",
 }

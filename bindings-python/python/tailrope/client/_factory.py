@@ -28,7 +28,7 @@ def stock_settings() -> tuple[Any, bool]:
 
 
 def http_client_factory(**options: Unpack[ClientOptions]) -> Factory:
-    """A factory for `httpx_client_factory=`: its clients are the SDK's but for their transport."""
+    """A factory for `httpx_client_factory=`: its clients are the SDK's except their transport."""
 
     def factory(headers: dict[str, str] | None = None, timeout: Any = None, auth: Any = None, **settings: Any) -> Any:
         transport = ResumableTransport(**options)

@@ -39,7 +39,8 @@ def install(
 
     Args:
         store: the event store: an address, see `tailrope.open_store`, or a store that is open. With one that
-            outlives the process, this process also serves sessions of other processes, and of before a restart.
+            outlives the process, this process also serves sessions of other processes, and sessions that were opened
+            before a restart.
         transport: `tailrope`, or `stock`, which leaves the SDK's transport in place and puts the store behind it
             where a server has no event store of its own.
         prefer_resumable: answer requests of revision 2026-07-28, where nothing can be resumed, with the
