@@ -9,7 +9,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^(?:<!-- as in (\S+) -->\n)?```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # README, and the pages that tell how to start.
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "start").glob("*.md"))]
+START = [ROOT / "README.md", *sorted((ROOT / "docs" / "start").glob("*.md"))]
+EVERY = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 @dataclass(frozen=True)
@@ -27,10 +28,10 @@ class Snippet:
         return found[1] if found else ""
 
 
-def snippets(language: str) -> list[Snippet]:
+def snippets(language: str, pages: list[Path] = START) -> list[Snippet]:
     """All of a language, in the order of their pages."""
     found = []
-    for page in PAGES:
+    for page in pages:
         name = page.relative_to(ROOT).as_posix()
         found += [Snippet(name, kind, text, source) for source, kind, text in BLOCK.findall(page.read_text())]
     return [snippet for snippet in found if snippet.language == language]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
 import re
 import subprocess
@@ -9,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from kit.snippets import ROOT, Snippet, snippets
+from kit.snippets import EVERY, ROOT, Snippet, snippets
 from tailrope.testing import serve
 
 SDK_LINE = int(importlib.metadata.version("mcp").split(".")[0])
@@ -57,6 +58,12 @@ def run(text: str) -> str:
 @pytest.mark.one_line
 def test_every_snippet_is_run() -> None:
     assert {group(snippet) for snippet in SNIPPETS} == set(LINES)
+
+
+@pytest.mark.one_line
+def test_every_snippet_of_the_documents_is_python() -> None:
+    for snippet in snippets("python", EVERY):
+        compile(snippet.text, snippet.page, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
 @pytest.mark.parametrize("page", [page for page in LINES if page.startswith("README")])
