@@ -1,4 +1,4 @@
-// The snippets of README and docs/start run as they are printed, but for their port. Those of Python are in tests/python.
+// The snippets of README and docs/start run as they are printed, except their port; tests/python has those of Python.
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -49,7 +49,10 @@ async function run(t, text) {
 
 test('each page that tells how to start in Node has a server', () => {
   const found = snippets.filter(isServer).map(({ page }) => page);
-  assert.deepEqual(found.sort(), ['create-mcp-handler', 'express', 'hono'].map((name) => `docs/start/${name}.md`));
+  assert.deepEqual(
+    found.sort(),
+    ['create-mcp-handler', 'express', 'hono'].map((name) => `docs/start/${name}.md`),
+  );
   assert.equal(snippets.filter(isClient).length, 1);
 });
 

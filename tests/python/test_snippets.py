@@ -1,8 +1,9 @@
-"""The snippets of README and docs/start run as they are printed, but for their port. Those of Node are in tests/node."""
+"""The snippets of README and docs/start run as they are printed, except their port; tests/node has those of Node."""
 
 from __future__ import annotations
 
 import ast
+import asyncio
 import importlib.metadata
 import re
 import subprocess
@@ -72,10 +73,10 @@ async def test_a_server_of_the_readme_can_be_resumed(page: str, tmp_path: Path) 
     (tmp_path / "server.py").write_text(text)
     async with serve([sys.executable, "-c", ON_PORT, str(tmp_path / "server.py")]) as server:
         call = await (await server.session()).call("nothing", {})
-        await call.cut()
-        await call.resume(after=call.ids[0])
+        # To the response, and then again from the first id.
         await call.collect()
         call.assert_exactly_once()
+        assert call.ids and call.is_answered
 
 
 @pytest.mark.parametrize("page", [page for page in LINES if page.startswith("docs")])
@@ -83,24 +84,22 @@ async def test_the_programs_of_a_page_run(page: str, tmp_path: Path) -> None:
     programs = of(page)
     server = programs.pop("server.py", "")
     client = programs.pop("client.py", None)
-    for text in programs.values():
-        # By itself, or below the server that it goes on from.
-        run(text if text.startswith("import") else f"__name__ = 'snippet'\n{server}\n{text}")
     if not server:
+        (text,) = programs.values()
+        run(text)
         return
-    (tmp_path / "server.py").write_text(server)
+    # What stands alone goes on from the server above it.
+    program, main, serves = server.partition("if __name__")
+    (tmp_path / "server.py").write_text("\n".join([program, *programs.values(), main + serves]))
     path = "/mcp/" if 'app.mount("/mcp"' in server else "/mcp"
     async with serve([sys.executable, "-c", ON_PORT, str(tmp_path / "server.py")], path=path) as serving:
-        if client is not None:
-            assert run(client.replace("8000", str(serving.port))).split("\n") == [*pages(5), "5 pages", ""]
+        shown = client and asyncio.create_task(asyncio.to_thread(run, client.replace("8000", str(serving.port))))
         call = await (await serving.session()).call("build_report", {"pages": 3})
         assert await call.until_closed() == [1, 2]
         await call.collect()
         call.assert_exactly_once([1, 2, 3, "3 pages"])
-
-
-def pages(count: int) -> list[str]:
-    return [f"page {number}" for number in range(1, count + 1)]
+        if shown:
+            assert await shown == "page 1\npage 2\npage 3\npage 4\npage 5\n5 pages\n"
 
 
 @pytest.mark.one_line
@@ -114,7 +113,9 @@ def test_a_snippet_in_rust_is_what_is_compiled(snippet: Snippet) -> None:
     if snippet.source:
         assert code(snippet.text) in code((ROOT / snippet.source).read_text()), snippet.source
         return
-    known = "".join(path.read_text() for crate in ("server-rust", "core") for path in (ROOT / crate / "src").rglob("*.rs"))
+    known = "".join(
+        path.read_text() for crate in ("server-rust", "core") for path in (ROOT / crate / "src").rglob("*.rs")
+    )
     named = set(re.findall(r"\b(\w+)(?=\(|::|!)", re.sub(r"//.*", "", snippet.text)))
     # What rmcp has.
     named -= {"send_notification"}
