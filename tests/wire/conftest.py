@@ -17,8 +17,9 @@ from wire.rmcp import left_out
 
 KINDS: dict[str, Kind] = {**SERVERS, **RUST, **({} if TRANSPORT == "stock" else FLEETS)}
 CHOSEN = os.environ.get("TAILROPE_TEST_SERVERS", ",".join(KINDS)).split(",")
-# One of each language goes through every store, and takes what the mark `first` is on. The way to a store is its
-# language's, so the others take the long run.
+# One of each language takes what has a store of its own, and what the mark `first` is on: the way to a store, and what the
+# engine decides by itself, do not differ between the SDKs of a language. The others are asked that in the long run. A Rust
+# server starts in no time, and is asked all that its build has a store for.
 FIRST = {"mcp2", "node-v2"}
 
 
@@ -46,8 +47,10 @@ def is_asked(item: pytest.Item, kind: Kind) -> bool:
 def takes_long(item: pytest.Item, kind: Kind, params: dict[str, object]) -> bool:
     if isinstance(kind, Fleet):
         return kind.name != FLEET or item.path.name not in OF_FLEET
-    is_of_first = params.get("place", "sqlite") != "sqlite" or item.get_closest_marker("first")
-    return bool(is_of_first) and kind.name not in FIRST
+    if kind.language == "rust":
+        return params.get("place", "sqlite") != "sqlite"
+    is_of_first = "place" in params or item.get_closest_marker("first") is not None
+    return is_of_first and kind.name not in FIRST
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -14,6 +14,8 @@ from kit.peer import counts, last_id, results
 from kit.raw import Event, Truncated
 from kit.servers import Farm, Server, gate, until
 
+pytestmark = pytest.mark.first
+
 MIB = 1 << 20
 AWKWARD = "a\u2028b\u2029c\u0085d\re\nf\x00g\ufeffh\u00e9i\U0001f40d"
 # More than the sockets take of a stream whose reader has a small buffer and never reads.

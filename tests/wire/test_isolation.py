@@ -11,6 +11,8 @@ from kit.peer import NEWEST, Peer, counts, ids, last_id, logs, results, seen, te
 from kit.raw import Event, Reply
 from kit.servers import Farm, Server, gate
 
+pytestmark = pytest.mark.first
+
 
 async def away(peer: Peer, words: str, name: str, id: int) -> str:
     """Call a tool that waits at gate `name`, take the first cursor and lose the connection."""

@@ -11,6 +11,8 @@ from kit.peer import Peer, last_id, logs, results
 from kit.raw import Reply, Wire
 from kit.servers import Farm, Server, gate, until
 
+pytestmark = pytest.mark.first
+
 IDLE_S = 0.4
 
 

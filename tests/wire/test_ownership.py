@@ -9,6 +9,8 @@ import pytest
 from kit.peer import Peer, counts, last_id, logs, results
 from kit.servers import Server, gate
 
+pytestmark = pytest.mark.first
+
 
 async def test_f30_second_standalone_get_takes_over_without_409(server: Server) -> None:
     peer = await server.peer()

@@ -10,7 +10,7 @@ from kit.peer import OLD, Peer, last_id, results
 from kit.raw import Event
 from kit.servers import Farm, Kind, gate
 
-pytestmark = pytest.mark.ours
+pytestmark = [pytest.mark.ours, pytest.mark.first]
 
 PACE = {
     "retry_ms": 40,

@@ -17,7 +17,7 @@ from kit.peer import CAPABILITIES, NEWEST, last_id
 from kit.raw import ACCEPT, Decoder, Event, Reply, Wire
 from kit.servers import Farm, Server, gate, until
 
-pytestmark = pytest.mark.ours
+pytestmark = [pytest.mark.ours, pytest.mark.first]
 
 WORKERS = 12
 # Longer than a busy machine takes between two requests of a session.

@@ -14,6 +14,8 @@ from kit.peer import Peer, counts, last_id, logs, results, seen
 from kit.raw import Event, Reply
 from kit.servers import TESTS, TRANSPORT, Farm, Server, gate
 
+pytestmark = pytest.mark.first
+
 SECRETS = (b"hunter2", b"10.0.0.7", b"redis", b"sqlite", b"the disk", b"Traceback", b" at ")
 
 

@@ -176,6 +176,26 @@ fn o15_what_a_server_object_asks_before_it_is_ready_reaches_its_client() {
 }
 
 #[test]
+fn o15_what_waits_for_a_server_object_waits_as_long_as_that_takes() {
+    let fleet = fleet(2);
+    let session = begin(&fleet, NEW);
+    let (view, _) = offer(&fleet, 1);
+    session.release();
+    let waiting = [relay(&view, &tool_call(1)), relay(&view, &initialized())];
+    let adopted = take(&view).expect("it is adopted");
+    pass(&fleet, 3 * LOST_MS);
+    assert!(waiting.iter().all(|connection| status(connection).is_none()), "O15: its host is at it");
+    adopted.session().accept_posted();
+    let mut served = serve(adopted.session());
+    served.sort();
+    assert_eq!(served, ["notifications/initialized", "tools/call 1"]);
+    respond(adopted.session(), 1).unwrap();
+    pass(&fleet, 250);
+    assert_eq!(only_event(&read(&fleet, &waiting[0])), json!({"event": 1, "is": {"result": 1}}));
+    assert_eq!(status(&waiting[1]), Some(202));
+}
+
+#[test]
 fn a_session_that_its_host_does_not_take_is_released() {
     for lose in WAYS {
         let fleet = fleet(3);

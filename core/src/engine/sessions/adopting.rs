@@ -331,7 +331,8 @@ impl Change<'_> {
         let held = self.state.adoption.held.take()?;
         self.state.timers.clear(Reason::Adoption);
         self.state.adoption.is_taken = true;
-        self.wait_for_owner(self.now + self.cell.shared.options.owner_lost_ms);
+        // That owner is this process, and known to live.
+        self.wait_for_owner(self.now + BUILD_MS);
         if let Some(standalone) = self.state.session.standalone() {
             self.send_to_owner(standalone);
         }
