@@ -58,7 +58,7 @@ test('each page that tells how to start in Node has a server', () => {
 
 for (const { page, text } of snippets.filter(isServer)) {
   test(`the server of ${page} runs, and its calls survive their connections`, { timeout: 120_000 }, async (t) => {
-    const server = await serve([process.execPath, '--import', ON_PORT, written(t, text)]);
+    const server = await serve([process.execPath, '--import', ON_PORT, written(t, text)], { waitMs: RUN_MS });
     t.after(() => server.close());
     const client = snippets.find(isClient).text.replace('3000', String(server.port));
     const shown = run(t, client);

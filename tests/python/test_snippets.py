@@ -37,6 +37,7 @@ uvicorn.Config.__init__ = on_port
 runpy.run_path(sys.argv[1], run_name="__main__")
 """
 SNIPPETS = snippets("python")
+WAIT_MS = 60_000
 
 
 def group(snippet: Snippet) -> str:
@@ -71,7 +72,7 @@ def test_every_snippet_of_the_documents_is_python() -> None:
 async def test_a_server_of_the_readme_can_be_resumed(page: str, tmp_path: Path) -> None:
     (text,) = of(page).values()
     (tmp_path / "server.py").write_text(text)
-    async with serve([sys.executable, "-c", ON_PORT, str(tmp_path / "server.py")]) as server:
+    async with serve([sys.executable, "-c", ON_PORT, str(tmp_path / "server.py")], wait_ms=WAIT_MS) as server:
         call = await (await server.session()).call("nothing", {})
         # To the response, and then again from the first id.
         await call.collect()
@@ -92,7 +93,8 @@ async def test_the_programs_of_a_page_run(page: str, tmp_path: Path) -> None:
     program, main, serves = server.partition("if __name__")
     (tmp_path / "server.py").write_text("\n".join([program, *programs.values(), main + serves]))
     path = "/mcp/" if 'app.mount("/mcp"' in server else "/mcp"
-    async with serve([sys.executable, "-c", ON_PORT, str(tmp_path / "server.py")], path=path) as serving:
+    command = [sys.executable, "-c", ON_PORT, str(tmp_path / "server.py")]
+    async with serve(command, path=path, wait_ms=WAIT_MS) as serving:
         shown = client and asyncio.create_task(asyncio.to_thread(run, client.replace("8000", str(serving.port))))
         call = await (await serving.session()).call("build_report", {"pages": 3})
         assert await call.until_closed() == [1, 2]
