@@ -146,7 +146,7 @@ fuzz: ## fuzz the core with coverage and AddressSanitizer, FUZZ_SECONDS for each
 matrix: setup ## run the core of the tests with the oldest and the newest SDK of each line, or MATRIX_ARGS=pre-release
 	tests/matrix/run $(MATRIX_ARGS)
 
-lint: lint-rust lint-python lint-node lint-docs ## format checks, clippy, layering, ruff, mypy, stubtest, tsc, biome
+lint: lint-rust lint-python lint-node lint-docs ## format checks, clippy, layering, ruff, mypy, stubtest, tsc, biome, links and words of the documents
 
 lint-rust: setup
 	cargo fmt --all --check
@@ -175,6 +175,8 @@ lint-node: setup
 
 lint-docs:
 	scripts/check-guarantees
+	scripts/check-docs
+	scripts/reference --check
 
 format: setup ## format Rust, Python and JavaScript
 	cargo fmt --all

@@ -1,7 +1,7 @@
-"""Writes what a full run has measured: results/latest.md with its plots, and the block of figures in README.md.
+"""Writes what a full run has measured: results/latest.md with its plots, and the figures in the documents.
 
-All figures come from one report, the dictionary that `benches/run` makes and that `--json` saves. README gets its
-block from here alone, so that it cannot say anything else than latest.md.
+All figures come from one report, the dictionary that `benches/run` makes and that `--json` saves. The documents get
+theirs from here alone, so that they cannot say anything else than latest.md.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from plot import plot
 from rows import ROWS, Results, Row, number, ratio, ratios, shown, times, value
 
 RESULTS = Path(__file__).resolve().parent / "results"
-README = RESULTS.parent.parent / "README.md"
+ROOT = RESULTS.parent.parent
+# Where figures are: a few of them, and those that need no explanation.
+README, PAGE = "README.md", "docs/evidence/benchmarks.md"
 BEGIN, END = "<!-- figures of `make bench`: benches/page.py writes them -->", "<!-- end of the figures -->"
 BLOCK = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
 LANGUAGES = {"python": "Python", "node": "Node"}
@@ -37,17 +39,19 @@ NAMED = (
 CALLED = {"@modelcontextprotocol/server": "TypeScript SDK", "@modelcontextprotocol/sdk": "TypeScript SDK"}
 
 
-def has_block() -> bool:
-    return BLOCK.search(README.read_text()) is not None
+def without_place() -> list[str]:
+    """The documents that have no place for figures."""
+    return [name for name in (README, PAGE) if BLOCK.search((ROOT / name).read_text()) is None]
 
 
-def write(report: dict[str, Any], folder: Path = RESULTS, readme: Path = README) -> None:
+def write(report: dict[str, Any], folder: Path = RESULTS, root: Path = ROOT) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for language, part in report["languages"].items():
         (folder / f"{language}.svg").write_text(plot(part["results"], heading(language, part)))
     (folder / "latest.md").write_text(latest(report))
-    block = f"{BEGIN}\n{figures(report)}\n{END}"
-    readme.write_text(BLOCK.sub(lambda _: block, readme.read_text(), count=1))
+    for name, made in ((README, summary(report)), (PAGE, figures(report))):
+        block = f"{BEGIN}\n{made}\n{END}"
+        (root / name).write_text(BLOCK.sub(lambda _, block=block: block, (root / name).read_text(), count=1))
 
 
 def heading(language: str, part: dict[str, Any]) -> str:
@@ -87,7 +91,8 @@ def latest(report: dict[str, Any]) -> str:
     lines = [
         "# The last full measurement",
         "",
-        "Written by `make bench`, as are its plots and the figures in README.md; `benches/run --help` has the options.",
+        "Written by `make bench`, as are its plots and the figures in README.md and docs/evidence/benchmarks.md;",
+        "`benches/run --help` has the options.",
         "",
         "| | |",
         "|---|---|",
@@ -127,8 +132,23 @@ def busy(report: dict[str, Any]) -> str:
     return f"{said} only those of CPU and memory are to be relied on."
 
 
+def summary(report: dict[str, Any]) -> str:
+    """The block of README: rates and memory, as ratios."""
+    languages = report["languages"]
+    titles = [heading(language, part) for language, part in languages.items()]
+    said = f"Tailrope by the SDK's own transport, measured on {report['date']} by `{report['command']}` with"
+    said += f" {' and '.join(titles)}. Above 1 is better for rates, below 1 for memory.{busy(report)}"
+    names = [LANGUAGES[language] for language in languages]
+    lines = [*textwrap.wrap(said, WIDTH), "", f"| | {' | '.join(names)} |", f"|---|{'---|' * len(names)}"]
+    for row in ROWS:
+        if row.plain and (row.is_rate or row.unit == "bytes"):
+            found = [times(ratio(part["results"], row)) for part in languages.values()]
+            lines.append(f"| {row.plain} | {' | '.join(found)} |")
+    return "\n".join(lines)
+
+
 def figures(report: dict[str, Any]) -> str:
-    """The block of README: the rows that need no explanation."""
+    """The block of the page: the rows that need no explanation."""
     made = f"on {report['date']} by `{report['command']}`, with Tailrope {report['tailrope']}"
     machine = "; ".join(report["machine"].values())
     said = f"Measured {made}; medians of {report['rounds']} rounds. {machine}.{busy(report)}"

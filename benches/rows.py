@@ -26,7 +26,7 @@ class Row:
     measure: str
     field: str
     unit: str
-    # For readers who have not seen `benches/serve`: in README and in the plots. Rows without are details.
+    # For readers who have not seen `benches/serve`: in the documents and in the plots. Rows without are details.
     plain: str = ""
     # Whether more is better.
     is_rate: bool = False

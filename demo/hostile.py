@@ -1,7 +1,7 @@
 """A hostile MCP server over raw sockets, which has nothing of Tailrope or of an SDK in it.
 
 It serves one call of one session (revision 2025-11-25), keeps every event, and ends the connections of the call as it
-likes. It is within its rights: each event has an id, and whoever comes back with the last one is told what follows.
+likes. It is within its rights: each event has an id, and a client that comes back with the last one gets what follows.
 """
 
 import asyncio

@@ -127,7 +127,7 @@ impl Server {
     }
 }
 
-/// The head of the table, as docs/stores.md has it.
+/// The head of the table, as docs/stores/README.md has it.
 const HEAD: &str = "\
 | | processes | connections | requests/s, idle | requests/s, with readers | messages/s, with readers \
 | requests of an event | messages of an event | requests, read elsewhere | messages, read elsewhere |

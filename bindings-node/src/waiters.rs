@@ -63,7 +63,7 @@ impl Wake for Woken {
         let mut state = self.lock();
         state.keys.push(key);
         if state.armed || state.signal.is_none() || thread::current().id() == self.owner {
-            // Whoever comes finds this key, too; on the engine's own thread that is the call that returns.
+            // The next take finds this key, too; on the engine's own thread that is the call that returns.
             return;
         }
         let signal = state.signal.clone();

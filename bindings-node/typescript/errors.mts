@@ -56,7 +56,7 @@ function isMarked(value: unknown): boolean {
   return typeof value === 'object' && value !== null && mark in value;
 }
 
-/** What Tailrope throws. `code` says what happened: docs/errors.md has them all. */
+/** What Tailrope throws. `code` says what happened: docs/reference/errors.md has them all. */
 export class TailropeError extends Error {
   readonly code: ErrorCode;
   /** The HTTP status, where an HTTP answer was the reason. */

@@ -25,15 +25,15 @@ export interface EngineOptions extends StoreOptions {
    */
   keepAliveMs?: number;
   /**
-   * How calls are paced by the name of their tool: exact, or with `*` at the end what names begin with. The most specific name
+   * How calls are paced, by the name of their tool. A name that ends in `*` stands for all that begin so; the most specific name
    * counts. Default none.
    */
   pace?: Record<string, PaceOptions>;
   /** How long a client waits before it comes back; a transport's `retryInterval` wins. Default 3,000. */
   retryMs?: number;
   /**
-   * The engine closes a connection at this age; the client resumes. One whose reader has taken nothing for so long is
-   * cut. 0 (the default) switches it off.
+   * The engine closes a connection at this age, with jitter, and the client resumes; a connection whose reader takes nothing
+   * for so long is cut. 0 (the default) switches it off.
    */
   maxConnectionMs?: number;
   /** The engine closes a connection that carried this much; the client resumes. 0 (the default) switches it off. */
@@ -46,15 +46,15 @@ export interface EngineOptions extends StoreOptions {
    */
   maxSessions?: number;
   /**
-   * Sessions of one user open at once, likewise. Requests without any credential are of no user: `maxSessions` alone bounds
+   * Sessions of one user open at once, likewise. Requests without any credential have no user: only `maxSessions` bounds
    * theirs. Default 1,000.
    */
   maxSessionsPerPrincipal?: number;
   /** Requests of one session that may run at once; further ones are answered with status 429. Default 1,000. */
   maxRequestsPerSession?: number;
-  /** A session that nothing holds for so long is closed. 0 switches it off. Default 1,800,000 (30 minutes). */
+  /** A session that is idle for so long ends. 0 switches it off. Default 1,800,000 (30 minutes). */
   sessionIdleMs?: number;
-  /** How long requests may run without any contact to their client. Default 3,600,000 (1 hour). */
+  /** How long requests may run without any sign of their client. Default 3,600,000 (1 hour). */
   maxDetachedMs?: number;
   /** How long `drain()` waits for connections to end, and for calls whose clients go on at another process. Default 5,000. */
   drainWithinMs?: number;
@@ -72,11 +72,11 @@ export interface EngineOptions extends StoreOptions {
    */
   onStoreFailure?: 'raise' | 'drop_progress';
   /**
-   * Names of further headers of a request that its handlers see when it is relayed to the process that has its session:
-   * docs/hosts.md. Credentials and cookies are never relayed. Default none.
+   * Further headers of a request that reach its handler when another process relays it: docs/security.md. Credentials and
+   * cookies are never relayed. Default none.
    */
   relayedHeaders?: string[];
-  /** What all processes of the server call it, for transports that have no name of their own for it. Default none. */
+  /** The name of the server, the same in all its processes, for transports that are given none. Default none. */
   serverName?: string;
 }
 

@@ -27,7 +27,7 @@ pub(crate) struct Engine {
 #[pymethods]
 impl Engine {
     /// An engine with these options; what is not named keeps its default. Options are whole numbers that are not negative,
-    /// but for `on_store_failure` and `pace`; unknown names raise ValueError.
+    /// except `on_store_failure` and `pace`; unknown names raise ValueError.
     ///
     /// With `host_store` the events go to a store of the host: see `Session.take_operations`. Otherwise to
     /// `store`, whose own options then count, or to the process's memory.

@@ -87,7 +87,7 @@ impl Inbox {
         std::mem::take(&mut state.woken)
     }
 
-    /// The same, for whom the signal was for. What is woken from now on gives it again.
+    /// The same, for the receiver of the signal. A later wake-up gives the signal again.
     pub(crate) fn take_signalled(&self) -> Vec<u64> {
         let Some(mut state) = self.lock() else { return Vec::new() };
         #[cfg(unix)]
@@ -146,7 +146,7 @@ impl Wake for Inbox {
         }
         state.woken.push(key);
         if state.listed || state.armed {
-            // Whoever comes finds this key, too.
+            // The next take finds this key, too.
             return;
         }
         if IN_CALL.get() || matches!(state.signal, Signal::None) {

@@ -57,7 +57,7 @@ pub(crate) fn install() {
     send_lines(Lines);
 }
 
-/// None while a thread forks: it may wait for the interpreter, which whoever asks may hold.
+/// None while a thread forks: it may wait for the interpreter, which the caller may hold.
 fn lines() -> Option<MutexGuard<'static, Queue>> {
     if !FORKING.load(Ordering::Acquire) {
         return Some(LINES.lock().unwrap_or_else(PoisonError::into_inner));

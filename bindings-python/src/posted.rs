@@ -9,7 +9,7 @@ use tailrope_core::protocol::Dialect;
 use crate::admission::{Admission, named_fault};
 use crate::waiters::calling;
 
-/// A request that another process relayed. Who drops one without having settled it refuses it.
+/// A request that another process relayed. When it is dropped and was not settled, it is refused.
 #[pyclass(frozen, module = "tailrope._native")]
 pub(crate) struct Posted {
     pub(crate) posted: engine::Posted,

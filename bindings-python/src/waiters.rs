@@ -102,7 +102,7 @@ impl Shared {
         }
         for future in futures {
             if let Err(error) = set_done(future.bind(py)) {
-                // Its loop is closed. That is no matter of whoever happened to wake it.
+                // Its loop is closed. That does not concern the caller that woke it.
                 tracing::debug!(target: "tailrope", %error, "a waiter could not be woken");
             }
         }

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use tailrope_core::engine::Wake;
 
-/// Woken by the engine, on any thread. A wake-up before anybody waits counts for who waits next.
+/// Woken by the engine, on any thread. A wake-up before anybody waits counts for the next one who waits.
 #[derive(Debug, Default)]
 pub(crate) struct Signal(Mutex<Waiting>);
 

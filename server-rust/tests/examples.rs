@@ -32,7 +32,7 @@ async fn post(client: &HttpClient, headers: &HeaderMap, message: Value) -> Vec<V
     messages
 }
 
-/// Opens a session, and gives its id: the client leaves sessions to who uses it.
+/// Opens a session, and gives its id: the client leaves sessions to its user.
 async fn open(address: SocketAddr) -> HeaderValue {
     let hello = json!({
         "jsonrpc": "2.0", "id": 0, "method": "initialize",

@@ -1,4 +1,4 @@
-"""Run every scenario with the stock clients, without the line and with it, and write docs/stock-clients.md.
+"""Run every scenario with the stock clients, without the line and with it, and write docs/evidence/stock-clients.md.
 
     .venv/mcp2/bin/python tests/client/table.py [--line without|with] [--client NAME] [--out FILE]
 
@@ -25,7 +25,7 @@ from client.drivers import CLIENTS, HERE, PYTHON, Drivers
 from client.outcome import WORDS, words
 from client.scenarios import SCENARIOS, comes_to_an_end, play
 
-OUT = ROOT / "docs" / "stock-clients.md"
+OUT = ROOT / "docs" / "evidence" / "stock-clients.md"
 STOCK = HERE / "stock.json"
 COMMAND = ".venv/mcp2/bin/python tests/client/table.py"
 NAMES = {"mcp1": "mcp 1.x", "mcp2": "mcp 2.x", "ts1": "TypeScript 1.x", "ts2": "TypeScript 2.x"}

@@ -10,7 +10,7 @@ from client.drivers import CLIENTS, HERE, Drivers
 from client.outcome import words
 from client.scenarios import SCENARIOS, comes_to_an_end, play
 
-# What the published clients do by themselves: written by table.py, with docs/stock-clients.md.
+# What the published clients do by themselves: written by table.py, with docs/evidence/stock-clients.md.
 STOCK = json.loads((HERE / "stock.json").read_text())
 SLOW = "a-server-that-is-down-for-a-minute"
 

@@ -88,7 +88,7 @@ def servers_of(kind: Kind) -> tuple[Kind, ...]:
 
 async def refused_call(server: Server, reply: Reply) -> Any:
     """The error of a call that its owner refuses with 400. Another process may have begun the answer by then, so it
-    comes in there: docs/hosts.md."""
+    comes in there: docs/deploy/several-processes.md."""
     if isinstance(server.kind, Fleet) and reply.status == 200:
         (answer,) = [event.message for event in await reply.rest() if event.is_terminal]
         return answer["error"]

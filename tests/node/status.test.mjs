@@ -126,8 +126,9 @@ test('a wrong option says what was meant', ours, () => {
 });
 
 test('the reference of status and of the counters is true', ours, () => {
-  const page = readFileSync(new URL('docs/operating.md', root), 'utf8');
-  const [, part, counters] = page.split('## What is in force')[1].match(/^(.*)## The log.*## The counters(.*)$/s);
+  const page = (name) => readFileSync(new URL(`docs/${name}.md`, root), 'utf8');
+  const [, part] = page('operate/watching').match(/## What is in force(.*)## The log/s);
+  const counters = page('reference/counters');
   const named = (text) => [...text.matchAll(/^\| `\w+` \| `(\w+)` \|/gm)].map(([, name]) => name);
   assert.deepEqual(named(part), Object.keys(status()));
   assert.deepEqual(named(counters), Object.keys(stats()));

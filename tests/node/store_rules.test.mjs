@@ -249,7 +249,7 @@ export const make = () => {
 };
 `;
 
-// As docs/stores.md says.
+// As docs/stores/own.md says.
 test('the rules run on any store of a file', (t) => {
   const file = join(folderFor(t), 'my-store.mjs');
   for (const [broken, status] of [

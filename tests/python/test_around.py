@@ -1,4 +1,4 @@
-"""Middleware around the MCP app, and frameworks that it is mounted in: what docs/hosts.md says of them."""
+"""Middleware around the MCP app, and frameworks that it is mounted in: what docs/deploy/frameworks.md says of them."""
 
 from __future__ import annotations
 

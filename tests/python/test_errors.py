@@ -7,7 +7,7 @@ from typing import get_args
 
 from tailrope import ErrorCode, TailropeError, _native
 
-DOCS = Path(__file__).parents[2] / "docs" / "errors.md"
+DOCS = Path(__file__).parents[2] / "docs" / "reference" / "errors.md"
 
 
 def test_the_type_has_the_codes_of_the_engine():

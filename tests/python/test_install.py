@@ -221,10 +221,10 @@ tailrope.client.http_client_factory, tailrope.mcp.EventStore, tailrope.testing.S
 
 
 def test_the_reference_of_the_counters_is_true() -> None:
-    """docs/operating.md names every counter of both languages, as the engine explains them."""
-    page = (ROOT / "docs" / "operating.md").read_text()
+    """docs/reference/counters.md names every counter of both languages, as the engine explains them."""
+    page = (ROOT / "docs" / "reference" / "counters.md").read_text()
     source = (ROOT / "core" / "src" / "engine" / "stats.rs").read_text()
-    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \| (.+) \|$", page[page.index("## The counters") :], re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \| (.+) \|$", page, re.MULTILINE)
     assert [name for name, _, _ in rows] == list(tailrope.stats())
     for name, in_node, meaning in rows:
         first, *words = name.split("_")
@@ -234,6 +234,6 @@ def test_the_reference_of_the_counters_is_true() -> None:
 
 
 def test_the_reference_of_status_is_true() -> None:
-    page = (ROOT / "docs" / "operating.md").read_text()
+    page = (ROOT / "docs" / "operate" / "watching.md").read_text()
     part = page[page.index("## What is in force") : page.index("## The log")]
     assert re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE) == list(tailrope.status())

@@ -234,7 +234,7 @@ async def test_a_store_without_a_mistake_breaks_no_rule() -> None:
 
 
 def test_the_rules_run_on_any_store_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As docs/stores.md says."""
+    """As docs/stores/own.md says."""
     store = tmp_path / "my_store.py"
     store.write_text(MY_STORE.replace("[HERE]", ""))
     command = [sys.executable, str(ROOT / "tests/python/store_rules.py"), f"{store}:Mine"]

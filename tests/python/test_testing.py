@@ -264,6 +264,6 @@ async def test_a_stock_server_without_ids_has_nothing_to_resume(tmp_path: Path) 
 
 
 def test_everything_public_is_documented() -> None:
-    text = (HERE.parents[1] / "docs" / "testing.md").read_text()
+    text = (HERE.parents[1] / "docs" / "testing" / "kit.md").read_text()
     for name in testing.__all__:
         assert f"`{name}" in text or name in ("Serving", "Target"), name

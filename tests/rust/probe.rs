@@ -200,7 +200,7 @@ fn the_vectors_have_every_fault_and_a_failure_of_every_check() {
 
 #[test]
 fn the_documentation_lists_the_checks() {
-    let text = std::fs::read_to_string(root().join("docs/probe.md")).expect("the documentation");
+    let text = std::fs::read_to_string(root().join("docs/testing/probe.md")).expect("the documentation");
     let row = |check: &Check| {
         let Check { name, title, requirement, link, rules, .. } = check;
         format!("| `{name}` | {title} | [{requirement}]({link}) | {} |", rules.join(", "))

@@ -36,7 +36,7 @@ def main() -> int:
     parser.add_argument(
         "--results", type=Path, help="add to this file; cells that are not run now count as they are there"
     )
-    parser.add_argument("--write", action="store_true", help="write docs/torture.md")
+    parser.add_argument("--write", action="store_true", help="write docs/evidence/torture.md")
     args = parser.parse_args()
     chosen = bool(args.test or args.server or args.store)
     cells = [

@@ -1,4 +1,4 @@
-"""Servers whose store is behind a bad network: cut amid an append, silent, slow, refusing. (D6; I1, I2, I9)
+"""Servers whose store is behind a bad network: cut in the middle of an append, silent, slow, refusing. (D6; I1, I2, I9)
 
 The store itself keeps what it has. Events may fail; those that do not come in their order, every call ends, nothing
 comes twice, and all is well again when the network is.

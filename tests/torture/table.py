@@ -1,4 +1,4 @@
-"""What the program writes in the end: docs/torture.md, or the same on a terminal."""
+"""What the program writes in the end: docs/evidence/torture.md, or the same on a terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torture.cell import TESTS
 from torture.hosts import MIXED, OURS, ROOT, STOCK, STORES
 from torture.matrix import Outcome
 
-OUT = ROOT / "docs" / "torture.md"
+OUT = ROOT / "docs" / "evidence" / "torture.md"
 COMMAND = 'make torture-faults TORTURE_ARGS="--write"'
 KINDS = ("lost", "repeated", "foreign", "hangs")
 NAMES = {
@@ -34,7 +34,7 @@ WORDS = {
     "pauses": "owners that stand still for longer than they may be silent; readers at the other process take over",
     "takeover": "the path of a reader dies without a word, the next one comes within 50 ms, the path is alive again",
     "outages": "a store that stands still for longer than an owner may be silent, amid calls read at both processes",
-    "faults": "the network between server and store is cut amid an append, silent, slow, refusing",
+    "faults": "the network between server and store is cut in the middle of an append, silent, slow, refusing",
     "nodes": "three processes of one store, a random one for each request; a rolling restart, then one of them is "
     "killed, stands still, or is cut off from the store",
 }
@@ -146,8 +146,8 @@ def page(outcomes: list[Outcome]) -> str:
         "`repeated`: events that come again on a connection, or from before its cursor. `foreign`: events of another",
         "session or stream, and answers that tell a foreign cursor from an unknown one. `hangs`: what was waited for",
         "in vain, 60 seconds for Tailrope, 4 for a stock server. Of the other rules the table names the invariants.",
-        "Whoever hangs is read no further, so rows of stock servers count what was seen until then. Stock servers do",
-        "not take the tests that kill processes or break the network of a store: their stores are in their memory.",
+        "A client that hangs is read no further, so rows of stock servers count what was seen until then. Stock",
+        "servers do not take the tests that kill processes or break the network of a store: their stores are memory.",
         "",
         "## Tailrope, by test and store",
         "",

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import pytest
 
-LAB = "a store of one's own is a backend of the engine in Rust: docs/own-store.md"
+LAB = "a store of one's own is a backend of the engine in Rust: docs/stores/own-in-rust.md"
 SDK = "our service answers as the specification has it, and rmcp's own in plain text"
 PACKAGE = "an option of the packages for Python and Node"
-STALLED = "hyper asks for nothing more while it cannot write: docs/rust.md"
+STALLED = "hyper asks for nothing more while it cannot write: docs/start/rmcp.md"
 LOST = "a process in Rust has no hooks at its exit: who ends it drains"
 
 # Of every Rust server, by the name of a test or of its file.

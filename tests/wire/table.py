@@ -1,4 +1,4 @@
-"""Run the fault tests against the SDKs' own transports and ours, and write docs/stock-faults.md.
+"""Run the fault tests against the SDKs' own transports and ours, and write docs/evidence/stock-faults.md.
 
     .venv/mcp2/bin/python tests/wire/table.py [--server NAME] [--transport stock|tailrope] [--out FILE] [TEST...]
 
@@ -22,7 +22,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-OUT = ROOT / "docs" / "stock-faults.md"
+OUT = ROOT / "docs" / "evidence" / "stock-faults.md"
 COMMAND = ".venv/mcp2/bin/python tests/wire/table.py"
 
 # The columns of stock servers, and the servers that the one for Tailrope counts.

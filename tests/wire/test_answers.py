@@ -161,7 +161,7 @@ async def test_cursor_not_of_our_form_is_400(server: Server) -> None:
         assert answer.get("id") in (None, "server-error"), cursor
 
 
-@pytest.mark.one_process("what another process has handed over is not known: docs/hosts.md")
+@pytest.mark.one_process("what another process has handed over is not known: docs/deploy/several-processes.md")
 async def test_standalone_get_without_cursor_starts_after_what_was_handed_over(server: Server) -> None:
     peer = await server.peer()
     await peer.ask("script", {"steps": ["standalone one", "standalone two"]})

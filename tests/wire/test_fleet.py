@@ -1,4 +1,6 @@
-"""Several processes on one store, which a client takes for one server. (I12, I13, F-90 to F-93; docs/hosts.md)
+"""Several processes on one store, which a client takes for one server. (I12, I13, F-90 to F-93)
+
+docs/deploy/several-processes.md says the same in words.
 
 What any server has to do is asked of fleets by all of this folder; here is what only a fleet can get wrong.
 """

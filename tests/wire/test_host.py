@@ -55,7 +55,7 @@ async def test_json_response_mode(farm: Farm) -> None:
 
 
 @pytest.mark.ours
-@pytest.mark.one_process("another process answers with 200, and the error in the body: docs/hosts.md")
+@pytest.mark.one_process("another process answers 200, with the error in the body: docs/deploy/several-processes.md")
 async def test_json_response_mode_refuses_a_duplicate_id(farm: Farm) -> None:
     server = farm.get(json_response=True)
     peer = await server.peer()

@@ -79,7 +79,7 @@ async def test_a_stock_server_has_the_faults_that_are_known_of_it(kind: Kind) ->
             break
     assert ended(report, "fault") - races == set(known_of["faults"]), report
     assert report["verdict"]["resumable"] == "no"
-    table = table_of("docs/stock-faults.md", f"stock {kind.name}")
+    table = table_of("docs/evidence/stock-faults.md", f"stock {kind.name}")
     for name in ended(report, "fault") - races:
         faults = [rule for rule in RULES[name] if rule.startswith("F-")]
         assert any(table.get(fault, "").startswith("**fails**") for fault in faults), (kind.name, name)

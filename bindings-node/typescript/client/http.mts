@@ -86,7 +86,7 @@ export async function get(fetch: FetchLike, url: URL, init: RequestInit): Promis
   }
 }
 
-/** `Retry-After` in milliseconds. A date is one by the clock of whoever wrote it, where it tells that. */
+/** `Retry-After` in milliseconds. A date counts from the answer's own `Date`, where it has one. */
 export function retryAfterMs(headers: Headers): number | undefined {
   const text = headers.get('retry-after')?.trim() ?? '';
   const told = Date.parse(headers.get('date') ?? '');

@@ -189,7 +189,7 @@ export class Instance {
   }
 }
 
-/** Hands on what the sink gets. Whoever stops listening ends the stream. */
+/** Hands on what the sink gets. A reader that stops ends the stream. */
 async function* messages(sink: MessageSink, stream: ResumedStream, started: Started): MessageFlow {
   started(stream);
   try {

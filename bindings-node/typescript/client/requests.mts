@@ -52,7 +52,7 @@ export class Requests {
     }
     const settings = { ...this.#inherited.settings, headers, signal };
     if (!isOpened && init?.redirect !== undefined) {
-      // Whoever asked wanted to see for himself where it leads.
+      // The caller wanted to see where it leads.
       return fetch(url, { ...settings, method: 'GET', redirect: init.redirect });
     }
     return get(fetch, url, settings);

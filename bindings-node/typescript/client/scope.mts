@@ -61,7 +61,7 @@ export class Scope {
 
 export class Scopes {
   #scopes = new Map<string, Scope>();
-  /** Streams that are done and have readers that lack some of it. Who reads them keeps them. */
+  /** Streams that are done, and whose readers have not read all. Their readers keep them alive. */
   #unread = new Set<WeakRef<ResumedStream>>();
 
   /**

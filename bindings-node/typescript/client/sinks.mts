@@ -30,7 +30,7 @@ export interface Sink {
   end(): void;
   /** `frames` are the errors of the requests, where the stream has any. */
   failed(error: unknown, frames?: string | Uint8Array): void;
-  /** Whoever asked does not wait any more. */
+  /** The caller does not wait any more. */
   aborted(reason: unknown): void;
 }
 

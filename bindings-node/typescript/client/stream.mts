@@ -251,7 +251,7 @@ export class ResumedStream {
     }
   }
 
-  /** Nothing ever opened: whoever asked gets what the server said, or what became of the last try. */
+  /** Nothing ever opened: the caller gets what the server said, or what became of the last try. */
   #refuse(failure?: TailropeError): void {
     const refusal = this.#refusal;
     this.#refusal = undefined;

@@ -64,12 +64,12 @@ export interface Exchange extends SeenRequest {
   /** What authentication in front of the endpoint left of the user: of the SDK's kind, or of passport's. */
   readonly user: unknown;
   readonly host: string | undefined;
-  /** The path at which the request came, also where a framework shows its end alone to who serves it. */
+  /** The whole path of the request, also where a framework shows only its end to a handler. */
   readonly path: string;
   /** What was made of the body in front of the transport, and its text where that is at hand. */
   parsedBody: unknown;
   text: Body | undefined;
-  /** What is known of who sends it. */
+  /** What is known of its sender. */
   asker: Asker | undefined;
 
   header(name: string): string | undefined;

@@ -14,7 +14,7 @@ export type Principal = (request: IncomingMessage | Request) => string | null | 
 const CREDENTIAL_HEADERS = Engine.credentialHeaders();
 
 /**
- * What the host knows of who sends the request, for the engine to make the principal of; nothing where nothing is known.
+ * What the host knows of the sender, for the engine to make the principal of; nothing where nothing is known.
  * `principal` is the user's option of that name. See docs/security.md.
  */
 export function askerOf(exchange: Exchange, principal: Principal | undefined): Asker | undefined {

@@ -72,7 +72,7 @@ export interface StoredOptions extends TransportOptions {
 
 /**
  * What became of an exchange. `unknown`: it names no session, or one that is not known, or is somebody else's (I7). `here`: this
- * process has its session, and whoever has the transport serves it.
+ * process has its session, and the owner of the transport serves it.
  */
 export type Served = 'served' | 'unknown' | 'here';
 

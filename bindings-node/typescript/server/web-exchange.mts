@@ -123,7 +123,7 @@ export class WebExchange implements Exchange {
     this.respond(await fetch(this.#request, options));
   }
 
-  /** Whoever still waits for a response gets one that says nothing. */
+  /** A caller that still waits for a response gets an empty one. */
   abandon(): void {
     this.respond(new Response(null, { status: 499 }));
   }

@@ -30,7 +30,7 @@ export interface StoreOptions {
   encryptionKeys?: string[];
   /**
    * A process that has given no sign of life for so long counts as gone: the requests that it ran get their error
-   * from whoever serves their readers. Default 10,000.
+   * from the processes that serve their readers. Default 10,000.
    */
   ownerLostMs?: number;
 }

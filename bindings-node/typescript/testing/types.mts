@@ -32,7 +32,7 @@ export interface Connection {
   readonly end: 'open' | 'cut' | 'closed' | 'broken';
 }
 
-/** A tool's call, over as many connections as the test makes of it. See docs/testing.md. */
+/** A tool's call, over as many connections as the test makes of it. See docs/testing/kit.md. */
 export interface Call {
   readonly session: Session;
   readonly tool: string;

@@ -40,7 +40,7 @@ ErrorCode = Literal[
     "no_cursor",
     "ended_early",
 ]
-"""What went wrong. The names are stable and the same in every language; docs/errors.md says what each means."""
+"""What went wrong. The names are stable and the same in every language: docs/reference/errors.md."""
 
 
 class TailropeError(RuntimeError):

@@ -94,7 +94,7 @@ class Pending:
 
 @final
 class Posted:
-    """A request that another process relayed. Who drops one without having settled it refuses it."""
+    """A request that another process relayed. When it is dropped and was not settled, it is refused."""
 
     @property
     def method(self) -> str: ...

@@ -41,15 +41,17 @@ class StoreOptions(TypedDict, total=False):
     max_bytes_per_session: int
     """Bytes kept for one session. Default 64 MiB."""
     max_bytes: int
-    """Bytes kept in all. Default 512 MiB."""
+    """Bytes kept in all. Finished streams go first, in the order in which their retention ends. Default 512 MiB."""
     max_event_bytes: int
-    """A larger event is not kept: a notification raises, a response is sent once. Default 64 MiB."""
+    """A larger event is not kept. A notification raises; a response is sent once to the connection that is open, or
+    becomes an error that names the size. Default 64 MiB."""
     retention_ms: int
     """How long a finished stream stays readable. Default 600,000 (10 minutes)."""
     max_age_ms: int
     """Events older than this are trimmed when their stream is written again. Default 3,600,000 (1 hour)."""
     owner_lost_ms: int
-    """Requests whose process has given no sign for so long get an error as their end. Default 10,000."""
+    """A process that has given no sign of life for so long counts as gone: the requests that it ran get an error.
+    Default 10,000."""
 
 
 class PaceOptions(TypedDict, total=False):
@@ -71,7 +73,7 @@ class PaceOptions(TypedDict, total=False):
 
 
 class Pace:
-    """How the calls of a tool are paced: see the option `pace`, and docs/operating.md.
+    """How the calls of a tool are paced: see the option `pace`, and docs/operate/pace.md.
 
     Args:
         options: what it says, see `tailrope._options.PaceOptions`.
@@ -94,25 +96,27 @@ class Options(StoreOptions, total=False):
     """Options of an engine, and of its store where that is named by an address. Durations are in milliseconds."""
 
     principal: Callable[[Request], str | None]
-    """Names the user who sends a request; a session is found by its own user alone. None leaves it to what
-    authentication and credentials say: docs/security.md. Default none."""
+    """A function of the request that names its user; a session is found by its own user alone. Without it
+    authentication and credentials name the user: docs/security.md. Default none."""
     server_name: str
-    """What all processes of the server call it: servers that share an event store find no sessions of each other.
-    Without it the path of the endpoint names the server: docs/security.md. Default none."""
+    """The name of the server, the same in all its processes. Servers that share an event store find no sessions of each
+    other. Without it the path of the endpoint is the name: docs/security.md. Default none."""
     relayed_headers: Sequence[str]
-    """Further headers that handlers see of requests which another process relays: docs/security.md. Default none."""
+    """Further headers of a request that reach its handler when another process relays it: docs/security.md. Default
+    none."""
     on_adopted: Callable[[AdoptedSession], Any]
-    """Called, and awaited, when a session goes on in this process, before anything of it is served: docs/hosts.md. When
-    it raises, the session is left to other processes. Default none."""
+    """Called, and awaited, when a session goes on in this process, before any request of it is served. When it raises,
+    the session is left to other processes: docs/deploy/several-processes.md. Default none."""
     pace: Mapping[str, Pace]
-    """How calls are paced by the name of their tool: exact, or with `*` at the end what names begin with. The most
+    """How calls are paced, by the name of their tool. A name that ends in `*` stands for all that begin so; the most
     specific name counts. Default none."""
     retry_ms: int
     """How long a client waits before it comes back. Default 3,000."""
     keep_alive_ms: int
-    """Longest silence on an open connection before a comment is written; 0 switches it off. Default 15,000."""
+    """A comment is written on a connection that has been silent for so long; 0 switches it off. Default 15,000."""
     max_connection_ms: int
-    """The engine closes a connection at this age; the client resumes. 0 (the default) switches it off."""
+    """The engine closes a connection at this age, with jitter, and the client resumes; a connection whose reader takes
+    nothing for so long is cut. 0 (the default) switches it off."""
     max_connection_bytes: int
     """The engine closes a connection that carried this much; the client resumes. 0 (the default) switches it off."""
     warn_event_bytes: int
@@ -121,19 +125,19 @@ class Options(StoreOptions, total=False):
     """Sessions open at once. For a further one the idlest session of the same user ends; where none is idle, it is
     refused with status 503. Default 10,000."""
     max_sessions_per_principal: int
-    """Sessions of one user open at once, likewise. Requests without any credential are of no user: `max_sessions` alone
+    """Sessions of one user open at once, likewise. Requests without any credential have no user: only `max_sessions`
     bounds theirs. Default 1,000."""
     max_requests_per_session: int
     """Requests of one session that may run at once; further ones are answered with status 429. Default 1,000."""
     max_detached_ms: int
-    """How long requests may run without any contact to their client. Default 3,600,000 (1 hour)."""
+    """How long requests may run without any sign of their client. Default 3,600,000 (1 hour)."""
     drain_within_ms: int
-    """How long the end of a host waits for calls whose clients go on at another process. Default 5,000."""
+    """How long a server that stops waits for calls; their clients can read on at another process. Default 5,000."""
     store_wait_ms: int
     """How long a resumed connection waits for a store that cannot be read. Default 10,000."""
     store_timeout_ms: int
     """How long a sender waits for the event store. Then its send fails, and the event is stored as soon as the store
-    answers. What an event store of your own has not stored by then has failed. Default 30,000."""
+    answers. An event store of your own is not waited for longer: the event has failed. Default 30,000."""
     on_store_failure: Literal["raise", "drop_progress"]
     """What becomes of progress and other notifications that the event store does not take: 'raise' tells the handler,
     at this or its next message; 'drop_progress' counts it (`events_unstored`) and logs it. Questions and results are

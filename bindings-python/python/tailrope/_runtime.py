@@ -147,7 +147,7 @@ class Server(Protocol):
 class Runtime:
     """An engine with its options, made when it is first needed and again after a fork.
 
-    Its store is opened at once: whoever names one that cannot be used is told where the name is given.
+    Its store is opened at once, so that an address that cannot be used fails where it is given.
     """
 
     def __init__(self, options: dict[str, Any], host_store: Any = None, store: str | Store = MEMORY) -> None:
@@ -243,7 +243,7 @@ class Runtime:
             self._engine.flush()
 
     def after_fork(self) -> None:
-        # The child gets an engine of its own; whoever still holds the old one is told so.
+        # The child gets an engine of its own; what still uses the old one gets an error.
         if self._engine is not None:
             self._engine.mark_forked()
             self._engine = self._hook_log = None

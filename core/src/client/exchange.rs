@@ -23,7 +23,7 @@ pub fn takes_answer(status: u16, content_type: Option<&str>) -> bool {
     status == 200 && content_type.is_some_and(is_event_stream)
 }
 
-/// What a refused POST means for whoever made it.
+/// What a refused POST means for its caller.
 pub fn refused(status: u16) -> Failure {
     match status {
         404 => Failure::SessionLost,

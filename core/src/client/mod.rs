@@ -2,7 +2,7 @@
 //!
 //! A server's close is to a client what a network failure is: it waits as long as it was told, asks with GET
 //! for what follows the last event id that it has, and goes on until every request of the stream is answered.
-//! [`ResumableStream`] decides when to connect, what to deliver and when to give up; whoever drives it makes the
+//! [`ResumableStream`] decides when to connect, what to deliver and when to give up; its driver makes the
 //! connections. Cursor and `retry` belong to the stream and outlive connections that deliver nothing.
 //!
 //! Pure, like [`protocol`](crate::protocol): time and randomness come in with each input.

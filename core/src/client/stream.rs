@@ -14,7 +14,7 @@
 //!             Done: finished, failed with its kind, or aborted
 //! ```
 //!
-//! Whoever drives it makes one connection for each [`Step::Connect`], tells what comes of it, lets go of it at
+//! Its driver makes one connection for each [`Step::Connect`], tells what comes of it, lets go of it at
 //! [`Step::Disconnect`], and ticks at [`ResumableStream::deadline`].
 
 use super::failure::Failure;

@@ -46,7 +46,7 @@ impl Clock for ManualClock {
 
 /// Makes the names of streams, and spreads times.
 pub trait RandomSource: Send + Sync {
-    /// Fills a block. Whoever can guess what comes can guess event ids, so only tests bring their own.
+    /// Fills a block. Only tests bring their own: anybody who can guess these bytes can guess event ids.
     fn fill(&self, block: &mut [u8]);
 }
 

@@ -260,7 +260,7 @@ impl Engine {
         self.0.store.answers_elsewhere()
     }
 
-    /// Whether what the store holds is there for whoever opens it next.
+    /// Whether what the store holds is still there when it is opened again.
     pub fn outlives_process(&self) -> bool {
         self.0.store.outlives_process()
     }

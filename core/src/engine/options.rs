@@ -61,7 +61,7 @@ pub struct Options {
     pub store_timeout_ms: u64,
     /// What becomes of progress that the store does not take.
     pub on_store_failure: OnStoreFailure,
-    /// A stream whose writing process gave no sign for so long gets its end from whoever serves its
+    /// A stream whose writing process gave no sign for so long gets its end from the process that serves its
     /// reader, in milliseconds (I13).
     pub owner_lost_ms: u64,
     /// How long hosts let handlers run on in a drain, in milliseconds. The engine waits for nothing.

@@ -24,7 +24,7 @@ pub enum Fault<'a> {
     SessionEnded,
     /// Whether there is such a session is known to the event store alone, which cannot tell now.
     SessionNotTold,
-    /// There is no such session for who asks (W-083, I7).
+    /// There is no such session for this sender (W-083, I7).
     SessionUnknown,
     /// The event store gave no sign for so long that another process may have the session.
     StoreSilent,

@@ -25,7 +25,7 @@ use crate::protocol::Head;
 pub struct Request<'a> {
     /// The parts of its head that count.
     pub head: Head<'a>,
-    /// What is known of who sends it.
+    /// What is known of its sender.
     pub asker: Asker<'a>,
     /// Its body, which counts on POST only.
     pub body: &'a [u8],

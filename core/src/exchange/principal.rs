@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::protocol::base64url;
 
-/// The headers that carry a credential, or name the user whom a proxy has authenticated.
+/// The headers that carry a credential, or name the user that a proxy has authenticated.
 pub const CREDENTIAL_HEADERS: [&str; 12] = [
     "authorization",
     "api-key",

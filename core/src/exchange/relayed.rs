@@ -22,7 +22,7 @@ pub const RELAYED_HEADERS: [&str; 9] = [
     "x-trace-id",
 ];
 
-/// Headers that do not travel, whoever asks for it, besides those that carry a credential.
+/// Headers that never travel, besides those that carry a credential.
 const KEPT_HEADERS: [&str; 3] = ["cookie", "cookie2", "proxy-authorization"];
 
 /// The form that [`Relayed::encode`] writes.

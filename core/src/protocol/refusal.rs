@@ -79,7 +79,7 @@ impl Refusal {
         retry_after_s(self.status)
     }
 
-    /// Whether the answer has the session id header. The Python SDK's refusals have it, but for those that say that there is
+    /// Whether the answer has the session id header. The Python SDK's refusals have it, except those that say that there is
     /// no such session: of these it says nothing.
     pub fn names_session(&self, dialect: &Dialect) -> bool {
         dialect.wording == Wording::Python && self.status != NOT_FOUND
@@ -235,7 +235,7 @@ impl Wording {
 
 /// Of the engine, after admission.
 impl Wording {
-    /// There is no such session for who asks: as the SDK's own session manager says it.
+    /// There is no such session for this sender: as the SDK's own session manager says it.
     pub fn session_unknown(self) -> Refusal {
         match self {
             Self::Python => Refusal::new(404, INVALID_REQUEST, "Session not found"),

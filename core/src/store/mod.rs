@@ -216,83 +216,88 @@ pub struct ReadLimit {
 /// A durable ordered log per stream, and who may write it.
 ///
 /// 1. A log is named by session *and* stream; two sessions never share one (I7).
-/// 2. A log begins with its first [`append`](Self::append), that of position 1. Positions are dense. An append
-///    takes `first` = head + 1 after the same `chain_before` or refuses; without events it has no position. The same
-///    append a second time is a success that changes nothing. A log that holds less than that, or something else, has lost what it was
-///    said to hold: [`StoreError::RolledBack`].
+/// 2. A log begins with its first [`append`](Self::append), at position 1. Positions are dense. An append is taken if
+///    its `first` is head + 1 and its `chain_before` is that of the log; otherwise it is refused. An append without
+///    events has no position. The same append a second time is a success that changes nothing. If the log holds less,
+///    or something else, it has lost events that it had stored: [`StoreError::RolledBack`].
 /// 3. An event is readable when its append succeeded, and not before (I1).
 /// 4. Events are read back in order, byte for byte.
 /// 5. Trimming moves `low` and is by prefix only. The newest event stays, whatever its size. Terminals and unanswered
 ///    questions survive it: they are returned at their positions, so a reader sees the positions between as missing (I8).
-/// 6. A log ends with a terminal, or with an end that is not in it. The first end wins (I13). A finished log
-///    stays readable for the retention time that its [pace](Paced::retention_ms) named when it ended, or else that of the
-///    store, and takes no further events.
+/// 6. A log ends with a terminal, or with an end that is not in it. The first end wins (I13). A finished log takes no
+///    further events. It stays readable for the retention time that its [pace](Paced::retention_ms) named when it
+///    ended, or else for that of the store.
 /// 7. A failed operation changes nothing and harms no other (I9).
-/// 8. [`drop_session`](Self::drop_session) frees everything that the session held (I11). Only a
-///    [`hold`](Self::hold) creates it again, and none does for [`max_age_ms`](Limits::max_age_ms) where another owner was
-///    replaced: one that only stood still is not to bring back what ended meanwhile.
+/// 8. [`drop_session`](Self::drop_session) frees everything that the session held (I11). Only a [`hold`](Self::hold)
+///    creates it again. If the session has had several owners, no hold does so for
+///    [`max_age_ms`](Limits::max_age_ms): an earlier owner may have stood still, and must not bring it back.
 /// 9. No method blocks on another stream's operation; none calls the ticket while it holds a lock.
-/// 10. What was [abandoned](Self::abandon), or got no answer in the store's own time
-///     ([`StoreError::TimedOut`]), is asked again unchanged, until it has an answer. Where an append may
-///     have been stored, it is never said to have [`Failed`](StoreError::Failed). A store that makes the
-///     ids is not asked twice: with it, what has no answer in time has failed.
-/// 11. What is asked of one session by one caller is done in the order of asking, what has no answer
-///     ([`settle`](Self::settle), drops and the like) included. [`usage`](Self::usage) may lag
-///     behind it. An [`attach`](Self::attach) to the session of the empty name, which nobody has, is answered behind
-///     everything that was asked before, so that a process can wait for it before it ends.
-/// 12. A session has one owner, with an [`Epoch`]. What changes the session or its logs names the epoch, and is refused
-///     with [`StoreError::Fenced`], or not done where it has no answer, when the session has another one. Each
-///     operation decides by what is there when it is done, whatever other processes do at the same time.
-/// 13. A store that several processes use tells the watchers of a session what is done at other store objects: the owner's,
-///     that a log got a reader and that the session has another owner; those of a store object at which a reader
-///     [attached](Self::attach) with [`counts`](Attach::counts), that its log was appended to, ended, dropped, or got
-///     another reader. It may tell too often and late, but not never: where hints can be lost, [`Watch::all_changed`] is
-///     told when they come through again, and when the store may have been set back. A message that came to another store object is [told](Watch::posted) to the owner's.
+/// 10. An operation that was [abandoned](Self::abandon), or got no answer in the store's own time
+///     ([`StoreError::TimedOut`]), is asked again unchanged, until it has an answer. So a store says that an append
+///     has [`Failed`](StoreError::Failed) only if the append was certainly not stored. A store that makes the ids is
+///     not asked twice: with it, an operation without an answer in time has failed.
+/// 11. The operations of one caller on one session are done in the order of asking, also those without an answer
+///     ([`settle`](Self::settle), drops and the like). [`usage`](Self::usage) may lag behind. No session has the
+///     empty name: an [`attach`](Self::attach) to it is answered after everything that was asked before, so that a
+///     process can wait for that before it ends.
+/// 12. A session has one owner, with an [`Epoch`]. Each change of the session or its logs names the epoch. When the
+///     session has another one, the change is refused with [`StoreError::Fenced`], or not done if it has no answer.
+///     Each operation decides by what is there when it is done, whatever other processes do at the same time.
+/// 13. A store that several processes use tells the watchers of a session of changes that were made at other store
+///     objects. Watchers of the owner's store object hear that a log got a reader, and that the session has another
+///     owner. Watchers of a store object at which a reader [attached](Self::attach) with [`counts`](Attach::counts)
+///     hear that its log was appended to, ended or dropped, or got another reader. The store may tell too often, and
+///     late. It must not leave a change out: where hints can be lost, it calls [`Watch::all_changed`] when they come
+///     through again, and when it may have been set back. The owner's watchers are also [told](Watch::posted) of a
+///     message that came to another store object.
 /// 14. A session has an inbox. A message that was [posted](Attach::message) waits for its owner, as a log without
-///     events. Of a [take](Self::take) and a [withdrawal](Self::withdraw) one wins. A message is named by the stream of its
-///     answer: while that has its log, a second copy of the message changes nothing.
-///     As many messages wait as [`check_inbox`] allows.
+///     events. Either a [take](Self::take) or a [withdrawal](Self::withdraw) wins. The stream of its answer names a
+///     message: while that stream has its log, a second copy of the message changes nothing. [`check_inbox`] says how
+///     many messages may wait.
 pub trait EventStore: Send + Sync {
-    /// Begins a session, keeps what changed in its record, or takes it over from an owner that is gone.
+    /// Begins a session, keeps what changed in its record, or takes the session over from an owner that is gone.
     ///
-    /// The messages of the session's inbox are not told, and those that were taken are forgotten where `hold.epoch` is new.
-    /// A session that is not there is created with `hold.epoch`, where `hold.seen` is none and there is a record. A session
-    /// that has `hold.epoch` gets the record. One that has the epoch `hold.seen`, or one with a smaller number, has `hold.epoch`
-    /// from now on, and this store object is its owner; its logs without an end are told, also where it is asked again. (Numbers
-    /// grow: only a store that was set back has a smaller one than somebody has seen.) [`StoreError::Gone`] where there is no such
-    /// session, [`StoreError::Fenced`] where it has another epoch.
+    /// A session that is not there is created with `hold.epoch`, if `hold.seen` is none and there is a record. A
+    /// session that has `hold.epoch` gets the record. A session that has the epoch `hold.seen`, or an epoch with a
+    /// smaller number, has `hold.epoch` from now on, and this store object owns it. (Numbers grow. Only a store that
+    /// was set back has a smaller number than somebody has seen.) The outcome then names the session's logs without an
+    /// end, also when the same is asked again.
+    ///
+    /// The messages of the session's inbox are not told. When `hold.epoch` is new, those that were taken are forgotten.
+    /// [`StoreError::Gone`] if there is no such session, [`StoreError::Fenced`] if it has another epoch.
     fn hold(&self, session: &str, hold: &Hold, ticket: &Ticket) -> Answer<Vec<RunningLog>>;
 
     /// Writes to a log: creates it, adds events at its end, ends it, all at once or not at all.
     ///
-    /// The message that the log answers waits no more, should it still wait: a store that was set back may have forgotten that
-    /// it was taken. [`StoreError::Gone`] where there is no such session or log, or it has ended. [`StoreError::Fenced`] where
-    /// the session has another epoch.
+    /// If the message that the log answers still waits, it waits no more: a store that was set back may have forgotten
+    /// that the message was taken. [`StoreError::Gone`] if there is no such session or log, or the log has ended.
+    /// [`StoreError::Fenced`] if the session has another epoch.
     fn append(&self, now: Ms, key: &StreamKey, epoch: Epoch, append: &Append, ticket: &Ticket) -> Answer<()>;
 
-    /// Nobody waits for this operation any more: it took too long. What can be called off is called
-    /// off, in constant time; what is done all the same harms nobody.
+    /// The caller does not wait for this operation any more, because it took too long. The store calls it off in
+    /// constant time, if it can. If it does the operation after all, no harm is done.
     fn abandon(&self, key: &StreamKey, ticket: &Ticket) {
         let _ = (key, ticket);
     }
 
-    /// What a reader needs that comes to a stream: the session, the log, and its first events.
+    /// Finds what a reader needs that comes to a stream: the session, the log, and its first events.
     ///
-    /// With a [message](Attach::message), the log is created before, and the message waits, where the session is found and
-    /// has no such log. [`StoreError::InboxFull`] where it does not fit.
+    /// With a [message](Attach::message), and if the session is found and has no such log, the log is created first,
+    /// and the message waits. [`StoreError::InboxFull`] if it does not fit.
     fn attach(&self, session: &str, attach: &Attach, ticket: &Ticket) -> Answer<Attached>;
 
     /// The events after a position. [`StoreError::Gone`] where there is no such session or log.
     fn read(&self, key: &StreamKey, after: Seq, limit: ReadLimit, ticket: &Ticket) -> Answer<LogPage>;
 
-    /// The messages that wait for the session's owner, who begins them, in the order in which they came. Those with a
-    /// [number](Mail::number) up to `after` are forgotten; those behind it that this epoch took already are told again,
-    /// before others. [`MAX_TAKEN`] are told at once: whoever got any asks again. [`StoreError::Gone`] where there is no such
-    /// session, [`StoreError::Fenced`] where it has another epoch.
+    /// Tells the messages that wait for the session's owner, in the order in which they came; the owner begins them.
+    /// Messages with a [number](Mail::number) up to `after` are forgotten. Later ones that this epoch has taken already
+    /// are told again, first. At most [`MAX_TAKEN`] are told: a caller that got any asks again. [`StoreError::Gone`] if
+    /// there is no such session, [`StoreError::Fenced`] if it has another epoch.
     fn take(&self, session: &str, epoch: Epoch, after: u64, ticket: &Ticket) -> Answer<Vec<Mail>>;
 
-    /// Nobody is to begin this message, if nobody has taken it yet: its log ends with this payload, that is not in it. Returns
-    /// whether the message is withdrawn, also where it was before. [`StoreError::Gone`] where there is no such session or log.
+    /// Takes a message back that nobody has taken yet: its log ends with this payload, which is not an event of it. The
+    /// outcome says whether the message is withdrawn, now or before. [`StoreError::Gone`] if there is no such session
+    /// or log.
     fn withdraw(&self, now: Ms, key: &StreamKey, end: &Bytes, ticket: &Ticket) -> Answer<bool>;
 
     /// The owner lets the session go: anybody may take it over at once. Session and logs stay, with their epoch.
@@ -317,10 +322,10 @@ pub trait EventStore: Send + Sync {
     /// Forgets a session with all its logs.
     fn drop_session(&self, session: &str, epoch: Epoch);
 
-    /// Applies retention: a log goes when its own (rule 6), or [`retention_ms`](Limits::retention_ms), is over. Where the store
-    /// outlives its process, a session that was released, or whose owner is gone, goes with everything that it has when nobody
-    /// wrote to it or took it over for [`max_age_ms`](Limits::max_age_ms) at least. Returns when retention has to
-    /// be applied next.
+    /// Applies retention. A log goes when its own time (rule 6), or [`retention_ms`](Limits::retention_ms), is over. If
+    /// the store outlives its process, a session that was released, or whose owner is gone, goes with everything that
+    /// it has, when nobody has written to it or taken it over for [`max_age_ms`](Limits::max_age_ms). Returns when
+    /// retention has to be applied next.
     fn sweep(&self, now: Ms) -> Ms;
 
     /// What is held at the moment. The call does not wait for the store.
@@ -332,7 +337,7 @@ pub trait EventStore: Send + Sync {
         false
     }
 
-    /// What it holds is there for whoever opens it next.
+    /// What it holds is still there when it is opened again.
     fn outlives_process(&self) -> bool {
         false
     }

@@ -13,8 +13,8 @@ use super::SqliteStore;
 use super::{EncryptionKey, EventStore, Limits, MemoryStore, SealedStore};
 use crate::ErrorCode;
 
-/// What a durable store promises when it says that an event is stored. Who has a session or a message, and that a session has
-/// ended, survives a power failure with either.
+/// What a durable store promises when it says that an event is stored. Which process has a session or a message, and that a
+/// session has ended, survives a power failure with either.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
     /// It survives the end of the process, however that comes. A power failure may take the last ones.
@@ -77,7 +77,7 @@ impl fmt::Debug for StoreOptions {
     }
 }
 
-/// An address without what may be secret in it: for logs, and for whoever asks which store it is.
+/// An address without what may be secret in it: for logs, and for `status()`.
 pub fn shown_address(address: &str) -> String {
     shown(address)
 }

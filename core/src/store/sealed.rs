@@ -64,9 +64,9 @@ impl fmt::Debug for SealedStore {
     }
 }
 
-/// Opens what comes back. Late outcomes pass through it on their way to who asked.
+/// Opens what comes back. Late outcomes pass through it on their way to the caller.
 ///
-/// What cannot be read of one log or message, where others are told with it, is told as empty (I9). Who asked says so in the
+/// What cannot be read of one log or message, where others are told with it, is told as empty (I9). The caller says so in the
 /// log: what is answered at once is answered under its lock, and a subscriber may call it.
 struct Opening {
     ciphers: Vec<XChaCha20Poly1305>,

@@ -83,7 +83,7 @@ impl fmt::Debug for Sessions {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SessionsError {
-    /// There is no such session for who asks.
+    /// There is no such session for this sender.
     UnknownSession,
     /// The engine does not take the request.
     Refused(Refusal),

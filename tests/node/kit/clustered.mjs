@@ -1,4 +1,5 @@
-// A server in a cluster, as docs/hosts.md says it: node clustered.mjs WORKERS STORE. Each line is a port that a worker has.
+// A server in a cluster, as docs/deploy/several-processes.md says it: node clustered.mjs WORKERS STORE. Each line is a
+// port that a worker has.
 import cluster from 'node:cluster';
 import { once } from 'node:events';
 import http from 'node:http';

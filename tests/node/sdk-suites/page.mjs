@@ -15,7 +15,7 @@ const EXPLAINED = `- *deviate*: these fail, and are to fail. They assert a fault
   depends on whether the test's next step is faster.
 
 On the SDK's own classes all cases pass (\`--stock\`). The runner fails when another case fails, or when one passes
-that is listed to deviate. I-n are the invariants in ARCHITECTURE.md, F-nn the faults in docs/stock-faults.md. This
+that is listed to deviate. I-n are the invariants in ARCHITECTURE.md, F-nn the faults in docs/evidence/stock-faults.md. This
 page is written by \`run deviations\`: what it says is in \`sdk-suites/deviations.json\` and, by \`--record\`, in
 \`sdk-suites/outcome.json\`.
 `;

@@ -33,7 +33,7 @@ def base(app: Any) -> Any:
 
 
 def cors(app: Any) -> Any:
-    """As docs/hosts.md says."""
+    """As docs/deploy/frameworks.md says."""
     from starlette.middleware.cors import CORSMiddleware
 
     app.add_middleware(

@@ -28,7 +28,7 @@ def stock_settings() -> tuple[Any, bool]:
 
 
 def http_client_factory(**options: Unpack[ClientOptions]) -> Factory:
-    """A factory for `httpx_client_factory=`: its clients are the SDK's but for their transport."""
+    """A factory for `httpx_client_factory=`: its clients are the SDK's except their transport."""
 
     def factory(headers: dict[str, str] | None = None, timeout: Any = None, auth: Any = None, **settings: Any) -> Any:
         transport = ResumableTransport(**options)
@@ -46,6 +46,6 @@ def http_client_factory(**options: Unpack[ClientOptions]) -> Factory:
 
 def http_client(**options: Unpack[ClientOptions]) -> Any:
     """An `AsyncClient` of the installed SDK's library, with the SDK's timeouts and redirects, whose streams come back:
-    `async with http_client() as client, streamable_http_client(url, http_client=client) as streams`. Whoever makes it
+    `async with http_client() as client, streamable_http_client(url, http_client=client) as streams`. The caller
     closes it. For headers, timeouts or authentication of all its requests take `http_client_factory`."""
     return http_client_factory(**options)()

@@ -58,7 +58,7 @@ def body_class(library: Any) -> Any:
 
 @functools.cache
 def _error_class(library: Any) -> Any:
-    # Whoever reads a body with this library expects its errors, and so does the SDK.
+    # Readers of a body expect this library's errors, and so does the SDK.
     return type("StreamError", (TailropeError, library.ReadError), {"__module__": "tailrope.client"})
 
 

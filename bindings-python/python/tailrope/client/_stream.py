@@ -1,7 +1,7 @@
 """One stream that outlives its connections: drives the machine of the core with real connections.
 
-It holds no decision about events, cursors, statuses or waits. There is one loop, turned by whoever reads: while nobody
-reads, nothing is read from the connection either. Nothing here is a task of its own.
+It holds no decision about events, cursors, statuses or waits. There is one loop, and the reader's task turns it: while
+nobody reads, nothing is read from the connection either. Nothing here is a task of its own.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def now_ms() -> int:
 
 
 class Host(Protocol):
-    """What a stream needs of the transport, or of whoever else makes its connections."""
+    """What a stream needs of the transport, or of something else that makes its connections."""
 
     settings: Settings
     library: Any
@@ -205,7 +205,7 @@ class Stream:
         return self._at_ms, random.getrandbits(32)
 
     def interrupt(self) -> None:
-        """Whoever turns the loop looks at it anew."""
+        """The task that turns the loop looks at it again."""
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
         if self._alarm is not None:

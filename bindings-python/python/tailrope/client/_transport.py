@@ -29,7 +29,7 @@ LINGER_MS = 1_000
 MAX_SESSIONS = 256
 """Of how many sessions the newest headers are kept."""
 DIRECT = "tailrope.direct"
-"""A request with this extension passes: whoever made it resumes by itself."""
+"""A request with this extension passes: its sender resumes by itself."""
 SESSION, VERSION, AUTHORIZATION, LAST_EVENT_ID = (
     "mcp-session-id",
     "mcp-protocol-version",
@@ -257,7 +257,7 @@ def key_of(request: Any, session_id: str | None) -> Key:
 
 
 async def resume_headers(host: Any, stream: Stream, last_event_id: str | None, newest: Any) -> Any:
-    """The headers of a GET that resumes: those that the stream began with, but for the body's, and what is newer."""
+    """The headers of a GET that resumes: those that the stream began with, except the body's, and what is newer."""
     began = stream.request.headers.multi_items()
     headers = host.library.Headers([item for item in began if not item[0].lower().startswith("content-")])
     headers.update(newest or {})

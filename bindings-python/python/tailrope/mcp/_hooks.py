@@ -1,6 +1,6 @@
 """Our event stores behind the hooks of the SDK's own transport, where that serves.
 
-They keep its events. What that transport does with them they cannot mend: see docs/stores.md.
+They keep its events. What that transport does with them they cannot mend: see docs/stores/own.md.
 """
 
 from __future__ import annotations

@@ -202,7 +202,7 @@ def patch() -> None:
 
 
 def unpatch() -> None:
-    """Takes the hooks away, but for those that somebody else has put one on top of."""
+    """Takes the hooks away, except those that somebody else has put one on top of."""
     _take(_HOSTS)
 
 

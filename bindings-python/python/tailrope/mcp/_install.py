@@ -39,10 +39,10 @@ def install(
 
     Args:
         store: the event store: an address, see `tailrope.open_store`, or a store that is open. With one that
-            outlives the process, connections of sessions that live in other processes, or lived before a restart,
-            are resumed here.
-        transport: `tailrope`, or `stock` to leave the SDK's transports in place, with the store behind those that
-            were given none: within what these can do.
+            outlives the process, this process also serves sessions of other processes, and sessions that were opened
+            before a restart.
+        transport: `tailrope`, or `stock`, which leaves the SDK's transport in place and puts the store behind it
+            where a server has no event store of its own.
         prefer_resumable: answer requests of revision 2026-07-28, where nothing can be resumed, with the
             older revisions as supported, so that clients of both eras fall back to 2025-11-25. With False such
             requests are left to the SDK and counted, and the first one is logged as a warning.

@@ -37,7 +37,7 @@ class Outcomes:
         return task
 
     def _stopped(self, task: asyncio.Task[None]) -> None:
-        """Nobody hears the store's answers any more: whoever waits for one is told, now and later."""
+        """Nobody hears the store's answers any more: senders that wait for one are told, now and later."""
         if self._is_closed:
             return
         fault = None if task.cancelled() else task.exception()

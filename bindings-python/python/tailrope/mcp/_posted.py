@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tailrope")
 
 PLACE = ("app", "asgi", "http_version", "path", "raw_path", "root_path", "scheme", "server")
-"""What a request says of where it came, and nothing of who sent it."""
+"""What a request says of its destination, and nothing of its sender."""
 
 
 class Posts(Outcomes):

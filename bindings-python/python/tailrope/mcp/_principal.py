@@ -1,4 +1,4 @@
-"""What the host knows of who sends a request. The engine makes the principal of it: docs/security.md."""
+"""What the host knows of a request's sender. The engine makes the principal of it: docs/security.md."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _facts(user: Any) -> str | None:
     if getattr(user, "is_authenticated", True) is False:
         return None
     facts = {name: value for name in _NAMING if isinstance(value := _attribute(user, name), str | int)}
-    # Whoever it is, it is not nobody.
+    # It is somebody, although it has no name.
     return json.dumps(facts or {"type": type(user).__qualname__}, default=str)
 
 

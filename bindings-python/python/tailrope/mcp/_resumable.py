@@ -34,7 +34,7 @@ def resumable(
 
     Args:
         app: the ASGI app.
-        store: the event store, see `tailrope.install`. All servers of the app share it, but for those that were given
+        store: the event store, see `tailrope.install`. All servers of the app share it, except those that were given
             a `tailrope.mcp.EventStore`.
         prefer_resumable: see `tailrope.install`.
         on_unsupported: see `tailrope.install`.

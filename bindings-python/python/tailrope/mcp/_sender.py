@@ -1,4 +1,4 @@
-"""What handlers may know of who sent a request that another process relays: the SDK's user without the token."""
+"""What handlers may know of the sender of a request that another process relays: the SDK's user without the token."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Inbox:
         self._room: deque[asyncio.Future[None]] = deque()
         self._closed = False
         self.last_context: contextvars.Context | None = None
-        """The context of whoever sent the item that was received last: auth and tracing reach handlers by it."""
+        """The context of the sender of the last item: auth and tracing reach handlers by it."""
 
     async def put(self, item: SessionMessage | Exception, context: contextvars.Context | None = None) -> None:
         """Hands one message over, with the context that its handler is to have: the running one, or the one given.
@@ -52,7 +52,7 @@ class Inbox:
             try:
                 await room
             except asyncio.CancelledError:
-                # Whoever was woken and does not come passes the place on.
+                # A sender that was woken and does not come passes its place on.
                 if room.done() and not room.cancelled():
                     self._make_room()
                 raise

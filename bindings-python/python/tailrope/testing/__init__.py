@@ -10,8 +10,8 @@
         await call.collect()
         call.assert_exactly_once([1, 2, 3, 4, 5, 6, "6 pages"])
 
-It speaks HTTP and knows nothing of Tailrope, so it tests any server of MCP's Streamable HTTP. docs/testing.md has the
-rules. It must not be imported by what a server runs.
+It speaks HTTP and knows nothing of Tailrope, so it tests any server of MCP's Streamable HTTP. docs/testing/kit.md has
+the rules. It must not be imported by what a server runs.
 """
 
 from tailrope._errors import TailropeError

@@ -20,7 +20,7 @@ LONGEST_PAUSE_MS = 60_000
 
 
 class Call:
-    """A tool's call, over as many connections as the test makes of it. See docs/testing.md."""
+    """A tool's call, over as many connections as the test makes of it. See docs/testing/kit.md."""
 
     def __init__(self, session: Session, tool: str, request_id: int) -> None:
         self.session, self.tool, self.request_id = session, tool, request_id

@@ -101,7 +101,7 @@ class Answer:
 
     async def piece(self, wait_ms: float) -> bytes:
         """What comes next, within `wait_ms`. Raises `Broken`, and TailropeError `timed_out`."""
-        # A read that is cancelled amid a chunk would lose bytes, so it outlives the wait.
+        # A read that is cancelled in the middle of a chunk would lose bytes, so it outlives the wait.
         if self._reading is None:
             self._reading = asyncio.ensure_future(self._piece())
         done, _ = await asyncio.wait([self._reading], timeout=wait_ms / 1000)

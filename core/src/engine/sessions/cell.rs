@@ -262,8 +262,8 @@ impl Cell {
         Some(if state.is_open() { Ok(()) } else { Err(self.over(&state)) })
     }
 
-    /// The answer to who comes to a session that is over here. One that other processes have, or may take, goes on there: its
-    /// client is to come back.
+    /// The answer to a request for a session that is over here. A session that other processes have, or may take, goes on
+    /// there: its client is to come back.
     pub(crate) fn over(&self, state: &State) -> Refusal {
         let is_left = state.session.is_draining() && self.keeps_logs.load(Ordering::SeqCst);
         let wording = self.dialect.wording;

@@ -50,7 +50,7 @@ pub(crate) struct Effects {
 }
 
 impl Cell {
-    /// Makes a change. When the lock is released, wakes whoever has something to do, and logs.
+    /// Makes a change. When the lock is released, wakes those that have something to do, and logs.
     pub(crate) fn change<T>(&self, make: impl FnOnce(&mut Change<'_>) -> T) -> T {
         let mut state = lock(&self.state);
         let (was_writing, was_pending) = (!state.writing.is_empty(), state.adoption.is_pending());

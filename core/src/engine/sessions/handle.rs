@@ -38,7 +38,7 @@ impl SessionHandle {
         Self::arrived(cell, 0)
     }
 
-    /// For whoever came before the session was found.
+    /// For a request that came before the session was found.
     pub(crate) fn arrived(cell: Arc<Cell>, arrival: ConnectionId) -> Self {
         Self { cell, arrival: Arc::new(AtomicU64::new(arrival)) }
     }

@@ -141,7 +141,7 @@ impl Change<'_> {
         (inbox.is_asking, inbox.is_unsure) = (false, false);
         match result {
             Ok(mail) => {
-                // Whoever got any asks again.
+                // There may be more than one answer holds.
                 inbox.is_hinted |= !mail.is_empty();
                 mail.into_iter().for_each(|mail| self.came(mail));
             }

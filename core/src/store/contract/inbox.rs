@@ -64,7 +64,7 @@ fn rule_14_a_message_waits_until_its_owner_takes_it(a: &dyn EventStore, b: &dyn 
         let found = posted.log.expect("rule 14: its answer has a log");
         let (page, readers) = (found.page, 1 + copy as u64);
         assert_eq!((found.about, page.page.head, page.is_finished), (log.about(), 0, false), "rule 14");
-        assert_eq!(page.readers, readers, "rule 14: whoever posts reads the answer");
+        assert_eq!(page.readers, readers, "rule 14: the process that posts reads the answer");
     }
     assert_eq!(running(&owner), [], "rule 14: what waits is not running");
     let mail = owner.take("s", 0).expect("rule 14: the owner takes");

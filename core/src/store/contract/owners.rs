@@ -1,4 +1,4 @@
-//! The rules of owners and of readers, on the store objects of an owner and of whoever comes after it. Both may be one.
+//! The rules of owners and of readers, on the store objects of an owner and of the next one. Both may be one object.
 
 use std::sync::Arc;
 use std::time::Instant;

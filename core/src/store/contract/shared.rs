@@ -108,7 +108,7 @@ fn a_session_is_written_by_its_owner_and_read_everywhere(a: &dyn EventStore, b: 
         assert_eq!(looks.try_hold("s", &hold).map(|running| running.len()), Ok(1), "and can be taken over");
         epoch = hold.epoch;
     }
-    assert_eq!(owner(&other), None, "whoever held it last owns it");
+    assert_eq!(owner(&other), None, "the process that held it last owns it");
     gives_signs(&caller, epoch);
 }
 

@@ -23,7 +23,7 @@ pub trait BlockingBackend: Backend + 'static {
     /// What an operation has to do is written at the method of [`EventStore`](crate::store::EventStore) that it is named
     /// after. Calls come from several threads, but never two at a time for one session. They tell
     /// no time: take that of a clock which all processes of the store share. The backend keeps the bounds of [`Limits`],
-    /// but for `max_event_bytes`: larger events do not come. A call that panics ends its thread, and its batch has no
+    /// except `max_event_bytes`: larger events do not come. A call that panics ends its thread, and its batch has no
     /// answer.
     ///
     /// # Errors

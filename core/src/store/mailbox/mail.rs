@@ -215,7 +215,7 @@ impl Mail {
         }
     }
 
-    /// These operations were not done. They are tried again, but for those that are over.
+    /// These operations were not done. They are tried again, except those that are over.
     pub(super) fn failed(&mut self, now: Instant, batch: Vec<Op>, fault: &Fault, over: &mut Vec<Over>) {
         let concerned = sessions(&batch);
         let is_one = batch.len() == 1;

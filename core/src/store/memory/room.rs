@@ -22,7 +22,7 @@ pub(super) fn cost(events: &[StoredEvent]) -> usize {
 }
 
 impl MemoryStore {
-    /// Counts the bytes of an append, and makes room for them. Returns them, for whoever [frees](Self::freed) them
+    /// Counts the bytes of an append, and makes room for them. Returns them, to be [freed](Self::freed)
     /// when they are counted with their log.
     ///
     /// # Errors

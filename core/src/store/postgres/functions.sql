@@ -204,7 +204,7 @@ BEGIN
     )
     SELECT coalesce(sum(c.sessions), 0) AS sessions, coalesce(sum(c.streams), 0) AS streams,
         coalesce(sum(c.events), 0) AS events, coalesce(sum(c.bytes), 0) AS bytes INTO t FROM counted AS c;
-    -- What they had counted is counted on, by whoever removes them, and comes into the total with that.
+    -- The process that removes them goes on with their counts, so that these stay in the total.
     SELECT * INTO t FROM {ns}.count(me, my_lane, sessions + t.sessions::bigint, streams + t.streams::bigint,
         events + t.events::bigint, bytes + t.bytes::bigint);
     sessions := t.sessions; streams := t.streams; events := t.events; bytes := t.bytes;
@@ -303,7 +303,7 @@ END $$;
 
 -- A sign of life. Tells what all others have counted, and the beats of those before it in the order of ids, and around:
 -- each one that dies has one after it that sees that. What it costs does not depend on how many there are.
--- posted: its sessions for which a message waits. Whoever left it may have ended before it told that.
+-- posted: its sessions for which a message waits. The process that left it may have ended before it told that.
 -- run: another one on another server, and on the same one after a crash, which takes its statistics along.
 CREATE FUNCTION {ns}.beat(
     me bigint, OUT sessions bigint, OUT streams bigint, OUT events bigint, OUT bytes bigint,
@@ -340,7 +340,7 @@ BEGIN
         ELSE (SELECT tag FROM {ns}.event WHERE stream = st.id AND seq = after) END;
 END $$;
 
--- A session of one of these principals, or of whomever without any; a log of it, and its events after a position.
+-- A session of one of these principals, or of any where there are none; a log of it, and its events after a position.
 CREATE FUNCTION {ns}.look(
     write integer, me bigint, session_name bytea, stream_nonce bytea, principals bytea[], after bigint, up_to bigint,
     max_events bigint, max_bytes bigint

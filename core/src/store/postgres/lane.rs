@@ -109,7 +109,7 @@ fn conclude(
     batch.iter().zip(found).map(|(op, (verdict, found))| Some(outcome(op, verdict, found))).collect()
 }
 
-/// What a verdict of `apply` says to whom it refuses something.
+/// The error that a verdict of `apply` stands for.
 fn refusal(verdict: i16) -> Option<StoreError> {
     match verdict {
         0 | HAS_BEGUN => None,

@@ -275,7 +275,7 @@ async fn serve(servers: Servers, context: &Arc<Context>) {
     let heard: Heard = Arc::new(move |payload| of_heard.wake.heard(payload));
     // Everything that takes a moment only.
     let talk = SharedLink::new(server.clone(), None);
-    // Says nothing by itself: behind a pooler whoever speaks may hear what was meant for somebody else, and take it
+    // Says nothing by itself: behind a pooler a connection may hear what was meant for another one, and take it
     // for a sign that notifications come through.
     let quiet = SharedLink::new(server.clone(), Some(Arc::clone(&heard)));
     let mut workers = JoinSet::new();
@@ -305,7 +305,7 @@ async fn serve(servers: Servers, context: &Arc<Context>) {
     let _ = tokio::time::timeout(Duration::from_secs(1), last).await;
 }
 
-/// Whoever reads the logs of this store object need not wait until it counts as gone.
+/// So readers of this store object's logs need not wait until it counts as gone.
 async fn say_goodbye(link: &SharedLink, context: &Context) {
     let clock = context.clock();
     let who = [(&context.owner as &(dyn tokio_postgres::types::ToSql + Sync), Type::INT8), (&clock, Type::INT8)];

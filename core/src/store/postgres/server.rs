@@ -41,7 +41,7 @@ impl Server {
         let trust = match mode {
             Mode::VerifyFull => tls::Server::Named(roots()?),
             Mode::VerifyCa => tls::Server::Signed(roots()?),
-            // Whoever names an authority wants it asked.
+            // An authority that is named is asked.
             Mode::Require | Mode::Prefer | Mode::Allow if authorities.is_some() => tls::Server::Signed(roots()?),
             Mode::Require | Mode::Prefer | Mode::Allow | Mode::Disable => tls::Server::Anybody,
         };
@@ -62,7 +62,7 @@ impl Server {
         Ok(Self { config, tls, otherwise, connect_timeout })
     }
 
-    /// Connects. Whoever asked has to let the connection run.
+    /// Connects. The caller has to let the connection run.
     pub(super) async fn connect(&self) -> Result<(Client, Wire), Fault> {
         // Each host has its own limit, a handshake has none.
         let hosts = u32::try_from(self.config.get_hosts().len()).unwrap_or(1);

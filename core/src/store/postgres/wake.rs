@@ -169,7 +169,7 @@ impl Wake {
     }
 }
 
-/// Whom to notify, and of what.
+/// The receivers of notifications, and what they are told.
 pub(super) fn notifications(news: &News) -> (Vec<i64>, Vec<String>) {
     let mut all = Vec::new();
     for (hearer, items) in news {

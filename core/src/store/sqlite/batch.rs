@@ -469,7 +469,7 @@ impl<'a> Batch<'a> {
             self.remove_stream(id, session, events, bytes)?;
         }
         self.write_back()?;
-        // Whoever was its first owner, and stood still, is not to bring it back.
+        // A first owner that stood still must not bring it back.
         let mut insert = self.db.prepare_cached(
             "INSERT OR REPLACE INTO ended (name, at) SELECT name, ?2 FROM session WHERE id = ?1 AND epoch > 1",
         )?;

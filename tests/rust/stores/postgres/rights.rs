@@ -1,4 +1,4 @@
-//! The rights that docs/stores.md says a role of the store needs.
+//! The rights that docs/stores/README.md says a role of the store needs.
 
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ fn with_role(what: impl FnOnce(&Database, &str)) {
 #[test]
 fn a_role_that_was_given_its_schema_needs_no_more() {
     with_role(|database, role| {
-        let make = documented("stores.md", "CREATE SCHEMA tailrope").replace("app", role);
+        let make = documented("stores/README.md", "CREATE SCHEMA tailrope").replace("app", role);
         database.inside().run(&make);
         works_as(role, database);
     });
@@ -70,7 +70,7 @@ fn a_role_may_be_kept_from_making_tables() {
         let address = told("TAILROPE_TEST_POSTGRES");
         let (server, _) = address.rsplit_once('/').expect("it names a database");
         drop(at(&format!("{server}/{}", database.name), &StoreOptions::default()));
-        database.inside().run(&documented("stores.md", "GRANT USAGE ON SCHEMA").replace("app", role));
+        database.inside().run(&documented("stores/README.md", "GRANT USAGE ON SCHEMA").replace("app", role));
         works_as(role, database);
     });
 }

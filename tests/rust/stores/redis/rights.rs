@@ -1,4 +1,4 @@
-//! The rights that docs/stores.md says a user of the store needs.
+//! The rights that docs/stores/README.md says a user of the store needs.
 
 use tailrope_core::store::StoreOptions;
 use tailrope_core::store::contract::{check, check_shared};
@@ -10,7 +10,7 @@ const USER: &str = "tailrope";
 
 /// The command of the documents as words, with names of this test. `prefix` is what keys begin with.
 fn set_user(heading: &str, prefix: &str) -> Vec<String> {
-    let text = documented("stores.md", heading).replace("tailrope:*", &format!("{prefix}*"));
+    let text = documented("stores/README.md", heading).replace("tailrope:*", &format!("{prefix}*"));
     text.replace(">PASSWORD", ">throw-away").split_whitespace().map(str::to_owned).collect()
 }
 

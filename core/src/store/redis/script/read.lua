@@ -63,7 +63,7 @@ function ops.G()
   return m and {0, (page(m))} or {GONE}
 end
 
--- attach: the number of names that whoever asks has, these, nonce, whether it counts, the tag that it knows, whether there
+-- attach: the number of names that the caller has, these, nonce, whether it counts, the tag that it knows, whether there
 -- is a message, and what that is: what its log is created with, the chain of that, the message; and what a page is of
 function ops.L()
   local v = call('HMGET', skey, 'p', 'v', 'r', 'l', 's', 'm')
