@@ -266,6 +266,23 @@ fn o5_nobody_is_told_that_a_message_did_not_come_of_which_nothing_is_left() {
 }
 
 #[test]
+fn o5_nobody_is_told_that_a_message_did_not_come_of_which_a_second_post_is_withdrawn() {
+    let fleet = fleet(2);
+    let session = open(&fleet, NEW);
+    fleet.nodes[1].is_unheard.store(true, Ordering::SeqCst);
+    let connection = relay(&find(&fleet, 1), &initialized());
+    fleet.settle();
+    assert_eq!(serve(&session), ["notifications/initialized"]);
+    // Its owner takes nothing more.
+    fleet.nodes[0].fails.store(true, Ordering::SeqCst);
+    pass(&fleet, LOST_MS + 500);
+    fleet.nodes[1].is_unheard.store(false, Ordering::SeqCst);
+    pass(&fleet, 3 * LOST_MS);
+    let poll = connection.poll(1 << 10);
+    assert_eq!(poll.head.map(|head| head.status), Some(504), "{}", poll.text());
+}
+
+#[test]
 fn a_message_that_the_store_never_takes_ends_no_session() {
     let fleet = fleet(2);
     let session = open(&fleet, NEW);

@@ -302,6 +302,7 @@ impl Change<'_> {
             return self.look_for_session(nonce);
         }
         let Some(Relay { conn, what, refusal, message, is_unsure, .. }) = self.is_relayed(nonce) else { return };
+        let was_lost = is_withdrawn.is_none() && message.is_none();
         match (what, is_withdrawn) {
             (What::Call, Some(false)) => {
                 // It runs. Where the answer has not begun, its log is still to be told of.
@@ -310,8 +311,9 @@ impl Change<'_> {
                 }
             }
             (What::Message, Some(false)) => self.answer_relayed(conn, AnswerHead::ACCEPTED),
-            // The store had it, or may have had it, and nothing of it is left: it may have run.
-            (What::Call | What::Message, None) if message.is_none() || is_unsure => {
+            // The store had it, or may have had it, and nothing of it is left: it may have run. So it is where one of two posts of a
+            // message without an answer is withdrawn.
+            (What::Call | What::Message, None) | (What::Message, Some(true)) if is_unsure || was_lost => {
                 self.refuse_relayed(conn, &self.cell.dialect.wording.answer_unknown());
             }
             _ => self.refuse_relayed(conn, &refusal),
