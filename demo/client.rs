@@ -2,10 +2,11 @@
 //!
 //! It reads the URL from its first line of input and reports what its application sees, one line of JSON for each fact.
 
+mod facts;
+
 use std::error::Error;
-use std::io::{self, Write as _};
+use std::io;
 use std::pin::pin;
-use std::sync::LazyLock;
 use std::time::Duration;
 
 use rmcp::model::{CallToolRequestParams, ProgressNotificationParam};
@@ -13,25 +14,15 @@ use rmcp::service::{NotificationContext, RunningService};
 use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
 use rmcp::{ClientHandler, RoleClient, ServiceExt as _};
-use serde_json::{Value, json};
+use serde_json::json;
 use tailrope_client::{Options, Resumable};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
+use facts::report;
+
 /// The call fails when nothing has come for so long.
 const SILENCE_S: f64 = 10.0;
-
-static STARTED: LazyLock<Instant> = LazyLock::new(Instant::now);
-
-fn report(what: &str, fields: Value) {
-    let mut fact = json!({ "at": STARTED.elapsed().as_secs_f64(), "what": what });
-    if let (Value::Object(fact), Value::Object(fields)) = (&mut fact, fields) {
-        fact.extend(fields);
-    }
-    let mut out = io::stdout().lock();
-    // Nobody reads it any more when this fails.
-    let _ = writeln!(out, "{fact}").and_then(|()| out.flush());
-}
 
 /// What the user sees. It tells when something came.
 struct Shown(watch::Sender<Instant>);

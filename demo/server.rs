@@ -1,8 +1,8 @@
 //! The demo's Rust server: an ordinary server of rmcp's with one slow tool. The lines that matter are in `main`.
 
+mod facts;
+
 use std::error::Error;
-use std::io::{self, Write as _};
-use std::sync::LazyLock;
 use std::time::Duration;
 
 use axum::Router;
@@ -12,28 +12,17 @@ use rmcp::model::{
 };
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
-use serde_json::{Value, json};
+use serde_json::json;
 use tailrope_server::{Close, Engine, Options, ResumableContext as _, ServiceConfig, TailropeService};
 use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep_until};
+
+use facts::report;
 
 const FILES: u32 = 1_000;
 const RUN: Duration = Duration::from_secs(10);
 const CLOSE_AT_S: [u64; 5] = [1, 3, 5, 7, 9];
 const RETRY_MS: u32 = 1_400;
-
-static STARTED: LazyLock<Instant> = LazyLock::new(Instant::now);
-
-/// One line for each fact, with the time, for the timeline.
-fn report(what: &str, fields: Value) {
-    let mut fact = json!({ "at": STARTED.elapsed().as_secs_f64(), "what": what });
-    if let (Value::Object(fact), Value::Object(fields)) = (&mut fact, fields) {
-        fact.extend(fields);
-    }
-    let mut out = io::stdout().lock();
-    // Nobody reads it any more when this fails.
-    let _ = writeln!(out, "{fact}").and_then(|()| out.flush());
-}
 
 struct Demo;
 
