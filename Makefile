@@ -69,7 +69,7 @@ test-rust: ## run the tests of the engine, of its stores, of the Rust crates and
 test-rust-full: ## run them at depth, on every kind of server, and a few thousand sessions on each store
 	TAILROPE_DEPTH=20 TAILROPE_SCHEDULES=20000 cargo test --profile deep $(RUST) --test rules --test replay --test schedules
 	RUST_TEST_THREADS=8 $(EVERY_SERVER) cargo test -p tailrope-core $(STORES) --test every_server --test many_sessions
-	cargo test --doc -p tailrope-client -p tailrope-core $(STORES)
+	cargo test --doc -p tailrope-client -p tailrope-core $(STORES) --features tailrope-client/rmcp
 	cargo test --doc $(RUST_SERVER)
 	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --all-features -p tailrope-client -p tailrope-core -p tailrope-probe -p tailrope-server
 
