@@ -261,7 +261,7 @@ async fn a_reader_that_takes_what_it_is_given_is_never_cut_off() {
 async fn f_57_a_socket_that_takes_nothing_is_closed() {
     let (engine, server) = aging(300);
     let id = open(&server, &[]).await;
-    // Sockets that take little, so that it is the reader whom the server waits for.
+    // Small buffers: the system takes little, and the server waits for the reader.
     let listening = TcpSocket::new_v4().unwrap();
     listening.set_send_buffer_size(4_096).unwrap();
     listening.bind("127.0.0.1:0".parse().unwrap()).unwrap();

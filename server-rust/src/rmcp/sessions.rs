@@ -397,7 +397,7 @@ impl SessionManager for Sessions {
             Some(served) if served.has_left() => drop(self.table.served().remove(id)),
             // A DELETE. rmcp's loop ends with the session.
             Some(served) => served.session.end(),
-            // A DELETE for a session of another process, where anybody has it.
+            // A DELETE for a session of another process, or for one that is not there.
             None => {
                 let session = match self.look_up(id, None, None).await {
                     Err(SessionsError::UnknownSession) => return Ok(()),
