@@ -28,7 +28,7 @@ TIMES := $(CURDIR)/target/times
 pytest = $(1)/python -m pytest $(2) --junitxml=$(TIMES)/$(3).xml $(PYTEST_ARGS)
 
 .PHONY: help setup lock clean format lint lint-rust lint-python lint-node lint-docs
-.PHONY: asan demo demo-python demo-node demo-client demo-cluster bench bench-events bench-fleet bench-relay bench-stores fuzz leaks matrix mutants shuttle simulate torture
+.PHONY: asan demo demo-python demo-node demo-rust demo-client demo-cluster bench bench-events bench-fleet bench-relay bench-stores fuzz leaks matrix mutants shuttle simulate torture
 .PHONY: test test-rust test-wire test-python test-node test-clients
 .PHONY: test-full test-rust-full test-wire-full test-python-full test-node-full test-clients-full test-torture test-conformance
 .PHONY: torture-faults torture-marathon torture-stalled torture-soak
@@ -69,8 +69,9 @@ test-rust: ## run the tests of the engine, of its stores, of the Rust crates and
 test-rust-full: ## run them at depth, on every kind of server, and a few thousand sessions on each store
 	TAILROPE_DEPTH=20 TAILROPE_SCHEDULES=20000 cargo test --profile deep $(RUST) --test rules --test replay --test schedules
 	RUST_TEST_THREADS=8 $(EVERY_SERVER) cargo test -p tailrope-core $(STORES) --test every_server --test many_sessions
-	cargo test --doc -p tailrope-client -p tailrope-core
+	cargo test --doc -p tailrope-client -p tailrope-core $(STORES) --features tailrope-client/rmcp
 	cargo test --doc $(RUST_SERVER)
+	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --all-features -p tailrope-client -p tailrope-core -p tailrope-probe -p tailrope-server
 
 shuttle: ## run what threads share in the engine under many orders of their steps
 	TAILROPE_SCHEDULES=$${TAILROPE_SCHEDULES:-20000} cargo test --profile deep -p tailrope-shuttle
@@ -192,6 +193,11 @@ demo-python: setup ## the demo in Python alone
 
 demo-node: setup ## the demo in Node alone
 	@$(MCP2)/python demo --language node $(DEMO_ARGS)
+
+# It needs no package of another language, and any Python.
+demo-rust: ## the demo in Rust alone: rmcp behind Tailrope's service, and rmcp's client
+	@cargo build --quiet -p tailrope-server --features rmcp --example demo_server --example demo_client
+	@python3 demo --language rust $(DEMO_ARGS)
 
 demo-client: setup ## the demo's part for clients alone: a hostile server, without our line and with it
 	@$(MCP2)/python demo --part client $(DEMO_ARGS)

@@ -15,10 +15,9 @@ use serde_json::{Value, json};
 use tailrope_core::Ms;
 use tailrope_core::protocol::StreamNonce;
 use tailrope_core::store::{
-    Answer, Append, Attach, Complete, Durability, Epoch, EventStore, Hold, Limits, Operation, Outcome, ReadLimit,
-    SessionRecord, StoreOptions, StreamKey, Ticket, Watch, Watcher, open,
+    Answer, Append, Attach, Chain, Complete, Durability, Epoch, EventKind, EventStore, Hold, Limits, Operation,
+    Outcome, ReadLimit, SessionRecord, StoreOptions, StoredEvent, StreamKey, Ticket, Watch, Watcher, open,
 };
-use tailrope_core::stream::{Chain, EventKind, StoredEvent};
 
 const SESSIONS: u64 = 8;
 const EPOCH: Epoch = Epoch { number: 1, salt: 1 };

@@ -25,12 +25,18 @@ CLOCK_DIFFERENCE_S = 5
 class Language:
     title: str
     command: list[str]
-    suffix: str
+    """What starts a program, with its name in the place of `{}`."""
 
+
+# Where cargo leaves server.rs and client.rs: `make demo-rust` builds them.
+EXAMPLES = Path(os.environ.get("CARGO_TARGET_DIR") or HERE.parent / "target") / "debug" / "examples"
 
 LANGUAGES = {
-    "python": Language("Python: mcp 2.x", [sys.executable], ".py"),
-    "node": Language("Node: @modelcontextprotocol/server and client 2.x", [os.environ.get("NODE", "node")], ".mjs"),
+    "python": Language("Python: mcp 2.x", [sys.executable, f"{HERE}/{{}}.py"]),
+    "node": Language(
+        "Node: @modelcontextprotocol/server and client 2.x", [os.environ.get("NODE", "node"), f"{HERE}/{{}}.mjs"]
+    ),
+    "rust": Language("Rust: rmcp 3.11", [f"{EXAMPLES}/demo_{{}}"]),
 }
 
 
@@ -41,7 +47,7 @@ def free_port() -> int:
 
 
 async def start(language: Language, program: str, *arguments: str) -> Process:
-    command = [*language.command, str(HERE / (program + language.suffix)), *arguments]
+    command = [*(part.replace("{}", program) for part in language.command), *arguments]
     try:
         return await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE)
     except FileNotFoundError:

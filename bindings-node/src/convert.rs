@@ -7,9 +7,8 @@ use napi::Status;
 use napi::bindgen_prelude::Either;
 use napi_derive::napi;
 use tailrope_core::ErrorCode;
-use tailrope_core::engine::{EngineError, NUMBER_OPTIONS, NumberOption, PACE_OPTIONS};
+use tailrope_core::engine::{EngineError, NUMBER_OPTIONS, NumberOption, PACE_OPTIONS, Pace, Paces};
 use tailrope_core::protocol::{Dialect, RequestId};
-use tailrope_core::session::{Pace, Paces};
 use tailrope_core::store::OpenError;
 
 /// What a native function throws: an `Error` whose `code` is stable and the same in every language.

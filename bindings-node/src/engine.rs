@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use napi::bindgen_prelude::{Either, Either3, Env, FnArgs, Function, Object};
 use napi_derive::napi;
-use tailrope_core::engine::{self, EngineError, NUMBER_OPTIONS, OnStoreFailure, Options, PACE_OPTIONS};
+use tailrope_core::engine::{
+    self, EngineError, NUMBER_OPTIONS, OnStoreFailure, Options, PACE_OPTIONS, SynthesizedEnd, end_payload,
+};
 use tailrope_core::exchange::{self, Allowed, CREDENTIAL_HEADERS, Fault};
 use tailrope_core::protocol::{Context, Dialect, Operation, admit_with_versions};
-use tailrope_core::session::{SynthesizedEnd, end_payload};
 use tailrope_core::store::{HostStore, SessionId};
 
 use crate::admission::{Admission, Asker, Head, JsBody, Refusal, body_bytes};

@@ -7,8 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use napi::bindgen_prelude::Env;
 use napi_derive::napi;
 use tailrope_core::engine::{self, EngineError};
-use tailrope_core::store::StoreError;
-use tailrope_core::stream::EventKind;
+use tailrope_core::store::{EventKind, StoreError};
 
 use crate::convert::{number, payload};
 use crate::waiters::Waiters;

@@ -5,10 +5,9 @@ use std::rc::Rc;
 use bytes::Bytes;
 use napi::bindgen_prelude::{Either, Env};
 use napi_derive::napi;
-use tailrope_core::engine::{self, OutgoingMessage, Sent, SessionHandle};
+use tailrope_core::engine::{self, OutgoingKind, OutgoingMessage, Sent, SessionHandle};
 use tailrope_core::exchange::{Action, Pause, Relayed, RelayedMethod, Request, Terms, Turn};
 use tailrope_core::protocol::{self, Dialect};
-use tailrope_core::session::OutgoingKind;
 use tailrope_core::store::{HostReplay, HostRequest};
 
 use crate::admission::{Admission, Asker, Head, JsBody, Refusal, body_bytes};

@@ -3,9 +3,9 @@
 use pyo3::exceptions::{PyLookupError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
+use tailrope_core::engine::{SynthesizedEnd, end_payload, nameless_end};
 use tailrope_core::exchange::{self, Action, Asker, CREDENTIAL_HEADERS, Fault};
 use tailrope_core::protocol::{self, Dialect, Revision};
-use tailrope_core::session::{SynthesizedEnd, end_payload, nameless_end};
 
 use crate::convert::{dialect, request_id};
 

@@ -2,8 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use tailrope_core::engine::{self, Poll};
-use tailrope_core::stream::CloseReason;
+use tailrope_core::engine::{self, CloseReason, Poll};
 
 use crate::waiters::{Key, calling};
 

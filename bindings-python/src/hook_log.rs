@@ -6,8 +6,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use tailrope_core::engine::{self, EngineError, HookReplay, Wake};
-use tailrope_core::store::StoreError;
-use tailrope_core::stream::EventKind;
+use tailrope_core::store::{EventKind, StoreError};
 
 use crate::convert::{payload, to_py_err};
 use crate::waiters::{Key, Waiters, calling};

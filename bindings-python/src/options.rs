@@ -3,8 +3,7 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use tailrope_core::engine::{NUMBER_OPTIONS, NumberOption, OnStoreFailure, Options, PACE_OPTIONS};
-use tailrope_core::session::{Pace, Paces};
+use tailrope_core::engine::{NUMBER_OPTIONS, NumberOption, OnStoreFailure, Options, PACE_OPTIONS, Pace, Paces};
 use tailrope_core::store::{Durability, EncryptionKey, StoreOptions};
 
 /// The options of an engine; what is not named keeps its default.

@@ -5,10 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use tailrope_core::engine::{OutgoingMessage, Sent, SessionHandle};
+use tailrope_core::engine::{OutgoingKind, OutgoingMessage, Sent, SessionHandle};
 use tailrope_core::exchange::{Action, Pause, Relayed, RelayedMethod, Request, Terms, Turn};
 use tailrope_core::protocol::{self, Dialect};
-use tailrope_core::session::OutgoingKind;
 use tailrope_core::store::{self, HostReplay, HostRequest};
 
 use crate::admission::{Admission, Headers, Refusal, header_pairs};

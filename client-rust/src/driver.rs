@@ -36,6 +36,7 @@ pub(crate) trait Connect: Send + 'static {
 
 /// What a stream tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Event {
     /// The first answer of a GET is a stream.
     Opened,

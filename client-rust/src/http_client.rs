@@ -54,31 +54,16 @@ impl std::error::Error for HttpError {
     }
 }
 
-/// What a POST is answered.
+/// What a POST is answered: the head of the first answer, and what follows.
 #[derive(Debug)]
 pub enum Posted {
     /// A stream that ends when every request of the message is answered.
-    Events(Events),
+    Events(Response<Events>),
     /// Anything else: JSON, an acceptance, a refusal.
     Answer(Response<Incoming>),
 }
 
-/// Sends messages to one MCP endpoint. It keeps no session: headers are the caller's.
-///
-/// ```no_run
-/// # async fn f() -> Result<(), Box<dyn std::error::Error>> {
-/// use futures_util::StreamExt as _;
-/// use tailrope_client::{Event, HttpClient, Options, Posted};
-///
-/// let client = HttpClient::http("http://127.0.0.1:8000/mcp".parse()?, Options::default())?;
-/// let message = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
-/// if let Posted::Events(mut events) = client.post(&Default::default(), message.into()).await? {
-///     while let Some(Event::Message { data, .. }) = events.next().await {
-///         println!("{data}");
-///     }
-/// }
-/// # Ok(()) }
-/// ```
+/// Sends messages to one MCP endpoint. It keeps no session: headers are the caller's. The [crate](crate) shows one session.
 pub struct HttpClient<C = HttpConnector> {
     http: Http<C>,
     uri: Uri,
@@ -152,8 +137,9 @@ impl<C: Connector + Clone + Send + Sync + 'static> HttpClient<C> {
             headers.insert(SESSION_ID, session.clone());
         }
         let (opening, connect) = (Opening::Posted(requests), self.connect(headers));
-        let events = Events::run(opening, self.options.clone(), connect, Some(body(answer)), cancelled);
-        Ok(Posted::Events(events))
+        let (head, incoming) = answer.into_parts();
+        let events = Events::run(opening, self.options.clone(), connect, Some(body(incoming)), cancelled);
+        Ok(Posted::Events(Response::from_parts(head, events)))
     }
 
     /// Listens to the session's standalone stream.
@@ -227,7 +213,7 @@ impl<C: Connector + Clone + Send + Sync + 'static> Connect for Get<C> {
             let content_type = text(answer.headers().get(CONTENT_TYPE)).map(str::to_owned);
             let seconds: Option<u64> = text(answer.headers().get(RETRY_AFTER)).and_then(|text| text.parse().ok());
             let retry_after_ms = seconds.map(|seconds| seconds.saturating_mul(1_000));
-            Connected::Answer { status, content_type, retry_after_ms, body: body(answer) }
+            Connected::Answer { status, content_type, retry_after_ms, body: body(answer.into_body()) }
         }
         .boxed()
     }
@@ -237,8 +223,8 @@ fn text(value: Option<&HeaderValue>) -> Option<&str> {
     value.and_then(|value| value.to_str().ok())
 }
 
-fn body(answer: Response<Incoming>) -> Body {
-    let chunks = answer.into_body().into_data_stream();
+fn body(incoming: Incoming) -> Body {
+    let chunks = incoming.into_data_stream();
     // After an error there is nothing to ask for.
     let ended = once(async {}).filter_map(|()| async { None });
     chunks.map(|chunk| chunk.map_err(|_| ())).chain(ended).boxed()

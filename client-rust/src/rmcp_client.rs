@@ -26,10 +26,18 @@ pub type StatusOf<E> = fn(&E) -> Option<u16>;
 /// The inner client reads the events, so two things are not seen here: comments (`max_silence_ms` has no effect: a
 /// half-open connection is found by the inner client's time-outs or TCP's keep-alive) and a gap that they announce.
 ///
-/// ```ignore
+/// ```no_run
+/// # fn f() -> Result<(), tailrope_client::OptionsError> {
+/// use rmcp::transport::StreamableHttpClientTransport;
+/// use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
+/// use tailrope_client::{Options, Resumable};
+///
 /// let client = Resumable::new(reqwest::Client::new(), Options::default())?
-///     .statuses(|error| error.status().map(|status| status.as_u16()));
+///     .statuses(|error: &reqwest::Error| error.status().map(|status| status.as_u16()));
+/// let config = StreamableHttpClientTransportConfig::with_uri("http://127.0.0.1:8000/mcp");
 /// let transport = StreamableHttpClientTransport::with_client(client, config);
+/// # drop(transport);
+/// # Ok(()) }
 /// ```
 pub struct Resumable<C: StreamableHttpClient> {
     inner: C,

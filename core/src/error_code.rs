@@ -6,6 +6,7 @@ macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = $code:literal;)*) => {
         /// What went wrong, by a name that is stable and the same in every language.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
         pub enum ErrorCode {
             $($(#[$doc])* $name,)*
         }

@@ -1,12 +1,4 @@
-//! The engine behind Tailrope: MCP Streamable HTTP streams that survive their connections.
-//!
-//! **A stream is an append-only log. A connection is only a cursor over it.** Priming, live
-//! delivery, replay, server-side close, polling, takeover and slow readers are one piece of code:
-//! read the log after the cursor, write frames, wait.
-//!
-//! [`protocol`], [`stream`], [`session`], [`exchange`] and [`client`] are pure: no I/O, no clock, no randomness, no async, no
-//! locks. They build without the `runtime` feature, which proves it. [`store`] keeps the logs,
-//! [`engine`] drives the machines and performs their outputs.
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -14,9 +6,22 @@ pub mod client;
 mod error_code;
 pub mod exchange;
 pub mod protocol;
-pub mod session;
-pub mod stream;
 mod time;
+
+// The machines are public for the tests, which ask them directly. What hosts use of them is re-exported by `engine` and `store`.
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod session;
+#[cfg(not(feature = "testing"))]
+#[allow(dead_code, unreachable_pub, unused_imports)]
+mod session;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod stream;
+#[cfg(not(feature = "testing"))]
+#[allow(dead_code, unreachable_pub, unused_imports)]
+mod stream;
+
 #[cfg(feature = "tls")]
 #[doc(hidden)]
 pub mod tls;

@@ -5,19 +5,29 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tailrope_core::engine::{Engine, EngineError, SessionHandle};
+use tailrope_core::protocol::Dialect;
 use tailrope_core::store::{SessionId, flush};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::close::Drain;
-use crate::dialect::DIALECT;
 use crate::signal::Signal;
 
 /// Between two looks whether a drain is over.
 const DRAIN_PAUSE: Duration = Duration::from_millis(10);
 /// How long a drain waits for what the store was given.
 const FLUSH_WAIT: Duration = Duration::from_secs(5);
+
+/// The id of a session, which nobody can guess.
+///
+/// # Panics
+/// When the operating system has no randomness: an id that can be guessed is worse than no server.
+pub(crate) fn new_id() -> String {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).expect("the operating system provides randomness");
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
 
 /// The host of an engine.
 pub(crate) struct Host {
@@ -42,6 +52,12 @@ impl fmt::Debug for Host {
 impl Host {
     pub(crate) fn new(engine: Engine) -> Arc<Self> {
         Arc::new(Self { engine, state: Mutex::default(), changed: Arc::default() })
+    }
+
+    /// How long a reader may take nothing before its connection is cut off; for ever where there is none.
+    pub(crate) fn patience(&self) -> Option<Duration> {
+        let max_connection_ms = self.engine.options().pacing.max_connection_ms;
+        (max_connection_ms > 0).then(|| Duration::from_millis(max_connection_ms))
     }
 
     /// Has the engine ticked within so many milliseconds.
@@ -77,7 +93,8 @@ impl Host {
             return Ok(None);
         }
         let signal = Signal::new();
-        let look_up = self.engine.look_up_session(session, principal, last_event_id, &DIALECT, signal.clone(), 0)?;
+        let (dialect, wake) = (&Dialect::NEUTRAL, signal.clone());
+        let look_up = self.engine.look_up_session(session, principal, last_event_id, dialect, wake, 0)?;
         loop {
             if let Some(told) = look_up.take() {
                 return told;

@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use tailrope_core::engine::{self, Connection};
 
@@ -38,6 +39,11 @@ impl Pages {
             self.host.arm(self.connection.wait_ms(&page));
             ready!(self.signal.poll_woken(cx));
         }
+    }
+
+    /// How long a reader may take nothing, where that is bounded.
+    pub(crate) fn patience(&self) -> Option<Duration> {
+        self.host.patience()
     }
 
     pub(crate) async fn next(&mut self) -> engine::Poll {

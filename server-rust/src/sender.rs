@@ -1,6 +1,7 @@
-//! Who sends a request.
+//! Who sends a request, and to which server.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::sync::Arc;
 
 use http::HeaderValue;
@@ -11,13 +12,54 @@ use tailrope_core::exchange::{Asker, CREDENTIAL_HEADERS};
 /// A user's own function of the head of a request.
 type Told<T> = Arc<dyn Fn(&Parts) -> Option<T> + Send + Sync>;
 
-/// How users are told apart.
+/// Whose a session is: a server has it, and a user has opened it. Requests to another server and of other users find nothing of it
+/// (docs/security.md).
+///
+/// ```
+/// use tailrope_server::{Identity, ServiceConfig};
+///
+/// let identity = Identity::default().server_name("/mcp").principal(|parts| {
+///     // What middleware in front of the endpoint has found out.
+///     parts.extensions.get::<String>().cloned()
+/// });
+/// let config = ServiceConfig::default().identity(identity);
+/// # let _ = config;
+/// ```
 #[derive(Clone, Default)]
-pub(crate) struct Naming {
-    /// Names the user of a request. It decides alone.
-    pub(crate) named: Option<Told<String>>,
-    /// What authentication has left of the user.
-    pub(crate) user: Option<Told<Value>>,
+pub struct Identity {
+    pub(crate) server_name: Option<String>,
+    named: Option<Told<String>>,
+    user: Option<Told<Value>>,
+}
+
+/// No name of a user is for a log.
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Identity").field("server_name", &self.server_name).finish_non_exhaustive()
+    }
+}
+
+impl Identity {
+    /// Names the server, where several servers share an event store. All processes of one server give it the same name; its path is as
+    /// good as any.
+    #[must_use]
+    pub fn server_name(self, server_name: impl Into<String>) -> Self {
+        Self { server_name: Some(server_name.into()), ..self }
+    }
+
+    /// Names the user of a request, by its head. Without it, or where it gives none, the credentials in the request's headers say who
+    /// that is.
+    #[must_use]
+    pub fn principal(self, named: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static) -> Self {
+        Self { named: Some(Arc::new(named)), ..self }
+    }
+
+    /// Tells what authentication in front of the endpoint has left of the user, in the request's extensions for example: a name, or an
+    /// object of claims. What changes from token to token in it does not count.
+    #[must_use]
+    pub fn user(self, user: impl Fn(&Parts) -> Option<Value> + Send + Sync + 'static) -> Self {
+        Self { user: Some(Arc::new(user)), ..self }
+    }
 }
 
 /// The text of a header. What is no ASCII is read as Latin-1, so that it is never taken for absent.
@@ -36,11 +78,11 @@ pub(crate) struct Sender<'a> {
 }
 
 impl<'a> Sender<'a> {
-    pub(crate) fn of(parts: &'a Parts, naming: &Naming) -> Self {
+    pub(crate) fn of(parts: &'a Parts, identity: &Identity) -> Self {
         let values = |name| parts.headers.get_all(name).iter().map(move |value| (name, text(value)));
         Self {
-            named: naming.named.as_ref().and_then(|named| named(parts)),
-            user_json: naming.user.as_ref().and_then(|user| user(parts)).map(|user| user.to_string()),
+            named: identity.named.as_ref().and_then(|named| named(parts)),
+            user_json: identity.user.as_ref().and_then(|user| user(parts)).map(|user| user.to_string()),
             credentials: CREDENTIAL_HEADERS.into_iter().flat_map(values).collect(),
         }
     }

@@ -1,19 +1,31 @@
 //! Our service without an SDK, asked as tower asks it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full};
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
 use serde_json::{Value, json};
+use tailrope_core::Ms;
+use tailrope_core::engine::Clock;
 use tailrope_server::{
-    Call, Close, Engine, Handler, JsonRpcServer, Options, ResponseBody, RpcError, ServiceConfig, TailropeService,
+    Call, Close, Engine, Handler, Identity, JsonRpcServer, Options, ResponseBody, RpcError, ServiceConfig,
+    TailropeService,
 };
-use tokio::time::timeout;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpSocket;
+use tokio::time::{Instant, timeout};
 use tower_service::Service as _;
 
 /// Two cores that stand still for many seconds are normal.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// More than sockets take, for a client that keeps its own.
+const FLOOD: u64 = 100;
 
 struct Tools;
 
@@ -31,6 +43,13 @@ impl Handler for Tools {
                 }
                 Ok(json!("polled"))
             }
+            "flood" => {
+                let text = "x".repeat(60_000);
+                for n in 0..FLOOD {
+                    call.notify("told", json!({ "n": n, "text": text })).await.unwrap();
+                }
+                Ok(json!("flooded"))
+            }
             "ask" => call.ask("name", json!({})).await,
             "wait" => std::future::pending().await,
             other => Err(RpcError::method_not_found(other)),
@@ -42,6 +61,30 @@ type Server = TailropeService<JsonRpcServer<Tools>>;
 
 fn server(config: ServiceConfig) -> Server {
     TailropeService::json_rpc(Tools, Engine::new(Options::default()), config)
+}
+
+/// tokio's time, which tests may let pass.
+struct TokioClock(Instant);
+
+impl Clock for TokioClock {
+    fn now(&self) -> Ms {
+        Ms(self.0.elapsed().as_millis().try_into().unwrap())
+    }
+}
+
+/// One whose connections last for so long.
+fn aging(max_connection_ms: u64) -> (Engine, Server) {
+    let mut options = Options { clock: Some(Arc::new(TokioClock(Instant::now()))), ..Options::default() };
+    options.pacing.max_connection_ms = max_connection_ms;
+    let engine = Engine::new(options);
+    (engine.clone(), TailropeService::json_rpc(Tools, engine, ServiceConfig::default()))
+}
+
+/// The numbers that were told, and the last id, as far as events are whole.
+fn told(events: &str) -> (Vec<u64>, &str) {
+    let whole = events.rsplit_once("\n\n").map_or("", |(whole, _)| whole);
+    let number = |line: &str| line.split(r#""n":"#).nth(1)?.split(',').next()?.parse().ok();
+    (whole.lines().filter_map(number).collect(), last_id(whole))
 }
 
 async fn begin(server: &Server, method: &str, headers: &[(&str, &str)], body: Value) -> Response<ResponseBody> {
@@ -136,9 +179,8 @@ async fn i13_a_cancelled_request_gets_its_end() {
 
 #[tokio::test]
 async fn i7_a_session_is_found_by_its_own_user_alone() {
-    let config = ServiceConfig::default();
-    let config = config.with_principal(|parts| Some(parts.headers.get("x-user")?.to_str().ok()?.to_owned()));
-    let server = server(config);
+    let named = |parts: &http::request::Parts| Some(parts.headers.get("x-user")?.to_str().ok()?.to_owned());
+    let server = server(ServiceConfig::default().identity(Identity::default().principal(named)));
     let id = open(&server, &[("x-user", "alice")]).await;
     let ping = json!({ "jsonrpc": "2.0", "id": 1, "method": "nothing" });
     for method in ["POST", "GET", "DELETE"] {
@@ -153,9 +195,7 @@ async fn i7_a_session_is_found_by_its_own_user_alone() {
 
 #[tokio::test]
 async fn what_is_refused_has_the_status_that_says_so() {
-    let mut config = ServiceConfig::default();
-    (config.max_body_bytes, config.allowed_hosts) = (200, vec!["localhost".to_owned()]);
-    let server = server(config);
+    let server = server(ServiceConfig::default().max_body_bytes(200).allowed_hosts(["localhost"]));
     let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "poll" });
     let large = json!({ "jsonrpc": "2.0", "id": 1, "method": "poll", "params": { "text": "x".repeat(300) } });
     assert_eq!(ask(&server, "POST", &[], large).await.status(), 413);
@@ -173,4 +213,73 @@ async fn a_deleted_session_is_gone() {
     let id = open(&server, &[]).await;
     assert_eq!(ask(&server, "DELETE", &[("mcp-session-id", &id)], Value::Null).await.status(), 200);
     assert_eq!(ask(&server, "DELETE", &[("mcp-session-id", &id)], Value::Null).await.status(), 404);
+}
+
+#[tokio::test(start_paused = true)]
+async fn i11_a_reader_that_takes_nothing_is_cut_off_and_comes_back_for_the_rest() {
+    let (engine, server) = aging(30_000);
+    let id = open(&server, &[]).await;
+    let session = [("mcp-session-id", &*id)];
+    let mut call = begin(&server, "POST", &session, json!({ "jsonrpc": "2.0", "id": 1, "method": "flood" })).await;
+    let mut kept = Vec::new();
+    loop {
+        let frame = timeout(PATIENCE, call.body_mut().frame()).await.expect("it does not wait for ever");
+        match frame.expect("an end is not told before all is taken") {
+            Ok(frame) => kept.push(frame.into_data().unwrap()),
+            Err(stalled) => break assert!(stalled.to_string().contains("max_connection_ms")),
+        }
+    }
+    assert!(kept.iter().map(Bytes::len).sum::<usize>() <= 4 * (64 << 10), "I10");
+    assert_eq!(engine.stats().connections, 0);
+    assert!(call.body_mut().frame().await.is_none());
+    let mut events = String::from_utf8(kept.concat()).unwrap();
+    let mut numbers = Vec::new();
+    loop {
+        let (more, cursor) = told(&events);
+        numbers.extend(more);
+        if events.contains("flooded") {
+            break;
+        }
+        let next = ask(&server, "GET", &[session[0], ("last-event-id", cursor)], Value::Null).await;
+        assert_eq!(next.status(), 200);
+        events = next.into_body();
+    }
+    assert_eq!(numbers, (0..FLOOD).collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_takes_what_it_is_given_is_never_cut_off() {
+    let (_, server) = aging(30_000);
+    let id = open(&server, &[]).await;
+    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "flood" });
+    let answer = ask(&server, "POST", &[("mcp-session-id", &id)], call).await;
+    assert_eq!(told(answer.body()).0, (0..FLOOD).collect::<Vec<_>>());
+    assert!(answer.body().contains("flooded"));
+}
+
+#[tokio::test]
+async fn f_57_a_socket_that_takes_nothing_is_closed() {
+    let (engine, server) = aging(300);
+    let id = open(&server, &[]).await;
+    // Small buffers: the system takes little, and the server waits for the reader.
+    let listening = TcpSocket::new_v4().unwrap();
+    listening.set_send_buffer_size(4_096).unwrap();
+    listening.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = listening.listen(1).unwrap();
+    let address = listener.local_addr().unwrap();
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4_096).unwrap();
+    let mut stalled = socket.connect(address).await.unwrap();
+    let call = r#"{"jsonrpc":"2.0","id":1,"method":"flood"}"#;
+    let request = format!(
+        "POST / HTTP/1.1\r\nHost: localhost\r\nMcp-Session-Id: {id}\r\nContent-Type: application/json\r\n\
+         Accept: application/json, text/event-stream\r\nContent-Length: {}\r\n\r\n{call}",
+        call.len()
+    );
+    stalled.write_all(request.as_bytes()).await.unwrap();
+    let (socket, _) = listener.accept().await.unwrap();
+    let serving = http1::Builder::new().serve_connection(TokioIo::new(socket), TowerToHyperService::new(server));
+    let ended = timeout(PATIENCE, serving).await.expect("hyper closes the socket");
+    assert!(ended.unwrap_err().is_user(), "the body ends it");
+    assert_eq!((engine.stats().connections_opened, engine.stats().connections), (2, 0));
 }

@@ -11,7 +11,6 @@ import pytest
 LAB = "a store of one's own is a backend of the engine in Rust: docs/stores/own-in-rust.md"
 SDK = "our service answers as the specification has it, and rmcp's own in plain text"
 PACKAGE = "an option of the packages for Python and Node"
-STALLED = "hyper asks for nothing more while it cannot write: docs/start/rmcp.md"
 LOST = "a process in Rust has no hooks at its exit: who ends it drains"
 
 # Of every Rust server, by the name of a test or of its file.
@@ -28,7 +27,6 @@ RUST = {
     "test_install_may_leave_the_transports_of_the_sdk": PACKAGE,
     "test_auth_reaches_handlers_and_binds_the_session": "authentication is middleware of tower's, which says who asks",
     "test_i7_two_tenants_with_the_same_names_see_nothing_of_each_other": "authentication is middleware of tower's",
-    "test_f57_reader_that_takes_nothing_is_cut_off_at_the_age_of_connections": STALLED,
     "test_i7_a_second_token_of_the_same_tenant_is_the_same_tenant": "authentication is middleware of tower's",
     "test_what_a_process_was_told_to_drop_is_gone_when_it_ends": LOST,
     "test_our_server_is_resumable": "tests/client has no program of a Rust server yet",

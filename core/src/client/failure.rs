@@ -8,6 +8,7 @@ use crate::protocol::jsonrpc::{CONNECTION_CLOSED, write_error_with_data};
 
 /// Why a stream does not go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Failure {
     /// The server does not know the session: 404 (W-084, W-085). A new one has to be initialized.
     SessionLost,

@@ -54,6 +54,7 @@ impl Default for Options {
 
 /// An option is out of its range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct OptionsError {
     /// The option's name.
     pub name: &'static str,

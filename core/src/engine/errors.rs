@@ -8,6 +8,7 @@ use crate::store::StoreError;
 
 /// What the engine could not do. The text is for the server, never for clients (I9).
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum EngineError {
     /// The engine was closed.
     Closed,
@@ -73,4 +74,11 @@ impl fmt::Display for EngineError {
     }
 }
 
-impl Error for EngineError {}
+impl Error for EngineError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Store(error) | Self::Earlier(error) => Some(error),
+            _ => None,
+        }
+    }
+}

@@ -7,35 +7,7 @@
 //!
 //! Time: the host calls [`Engine::tick`] when [`Engine::next_deadline`] has come.
 //!
-//! ```
-//! use std::sync::Arc;
-//! use tailrope_core::engine::{Engine, NoWake, Options, OutgoingMessage, Sent};
-//! use tailrope_core::protocol::{Dialect, RequestId, Revision};
-//!
-//! let engine = Engine::new(Options::default());
-//! let session = engine.open_session("s1", None, &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 0)?;
-//! session.assume_revision(Revision::V2025_11_25);
-//!
-//! // A request arrives: its stream opens with a connection, which gets a priming event.
-//! let request = RequestId::integer(1);
-//! let first = session.call(&[request.clone()], None, Arc::new(NoWake), 0).unwrap();
-//! let progress = br#"{"jsonrpc":"2.0","method":"notifications/progress"}"#;
-//! assert_eq!(session.send(OutgoingMessage::notification(Some(&request), progress))?, Sent::Stored);
-//!
-//! // The server closes the connection; the stream goes on.
-//! session.close_connection(&request, Some(1_000), None);
-//! let text = first.poll(65_536).text();
-//! assert!(text.starts_with("id: ") && text.contains("retry: 1000\n") && text.contains("progress"));
-//! session.send(OutgoingMessage::response(&request, br#"{"jsonrpc":"2.0","id":1,"result":{}}"#))?;
-//!
-//! // The client comes back with the last id that it got, and gets the rest.
-//! let last_id = text.rsplit("id: ").next().unwrap().lines().next().unwrap();
-//! let second = session.resume(last_id, None, Arc::new(NoWake), 0).unwrap();
-//! let rest = second.poll(65_536);
-//! assert!(rest.text().contains(r#""result":{}"#));
-//! assert!(rest.end.is_some(), "the response ends the connection");
-//! # Ok::<(), tailrope_core::engine::EngineError>(())
-//! ```
+//! The [crate](crate) shows it at work.
 
 mod clock;
 mod connections;
@@ -60,10 +32,12 @@ pub use sessions::{
 };
 pub use stats::Stats;
 
+pub use crate::session::{OutgoingKind, Pace, Paces, SynthesizedEnd, end_payload, nameless_end};
+pub use crate::stream::{CloseReason, Drain, Pacing};
+
 use crate::Ms;
 use crate::protocol::Dialect;
 use crate::store::{MemoryStore, Outcome, SessionId, StoreError, session_name};
-use crate::stream::Drain;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex};
 use clock::Randomness;

@@ -10,6 +10,7 @@ macro_rules! counters {
 
         /// What an engine did since it was made, and what it holds now. All counts.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
         pub struct Stats {
             $($(#[$doc])* pub $name: u64,)*
             /// Sessions that are open now.

@@ -2,6 +2,7 @@
 //!
 //! The body travels, who sends it, and what handlers may read of the request besides. A credential never does.
 
+use std::error::Error;
 use std::fmt;
 
 use bytes::Bytes;
@@ -71,12 +72,24 @@ impl fmt::Debug for Relayed {
 
 /// Why bytes are no request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Unreadable {
     /// A later release wrote them.
     Newer,
     /// Nobody wrote them so.
     Malformed,
 }
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Newer => "a later release wrote what was relayed",
+            Self::Malformed => "what was relayed is no request",
+        })
+    }
+}
+
+impl Error for Unreadable {}
 
 impl Relayed {
     /// Takes what may travel of a request's `headers`: [`RELAYED_HEADERS`], and those that `more` names. `auth` is what the host

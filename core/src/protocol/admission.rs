@@ -48,7 +48,7 @@ pub enum AcceptRule {
     Contained,
 }
 
-/// Where the SDKs that we replace differ.
+/// Where hosts differ: those that replace an SDK answer as it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dialect {
     /// How `Accept` is read.
@@ -76,6 +76,21 @@ pub struct Dialect {
 }
 
 impl Dialect {
+    /// The specification, for hosts that replace no SDK. Its words are those that most clients were written against. A host tells its
+    /// handlers of a cancellation, and the engine gives the request its end.
+    pub const NEUTRAL: Self = Self {
+        accept: AcceptRule::Wildcards,
+        json_needs_event_stream: false,
+        wording: Wording::TypeScript,
+        initialize_once: false,
+        error_id: ErrorId::Null,
+        supported_versions: Some(Revision::WITH_SESSIONS),
+        batches: false,
+        exact_members: false,
+        null_id_errors: true,
+        settles_cancelled: true,
+    };
+
     /// The `mcp` package on PyPI, 1.x.
     pub const MCP_PYTHON_1: Self = Self {
         accept: AcceptRule::Prefix,
@@ -83,12 +98,7 @@ impl Dialect {
         wording: Wording::Python,
         initialize_once: false,
         error_id: ErrorId::Text("server-error"),
-        supported_versions: Some(&[
-            Revision::V2024_11_05,
-            Revision::V2025_03_26,
-            Revision::V2025_06_18,
-            Revision::V2025_11_25,
-        ]),
+        supported_versions: Some(Revision::WITH_SESSIONS),
         batches: false,
         exact_members: false,
         null_id_errors: false,

@@ -131,6 +131,7 @@ pub struct Fields {
 
 /// Why a body is not a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum EnvelopeError {
     /// The bytes are not UTF-8 (W-002).
     NotUtf8,

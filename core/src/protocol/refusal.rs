@@ -4,6 +4,9 @@
 //! the SDK does that is replaced (W-016, W-029, W-083, W-084). Where that SDK has no such answer the
 //! words are ours, and the code is the one that it gives to the like.
 
+use std::error::Error;
+use std::fmt;
+
 use super::admission::Dialect;
 use super::jsonrpc::{self, EnvelopeError, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST};
 use super::request_id::RequestId;
@@ -46,6 +49,14 @@ pub struct Refusal {
     pub data: Option<String>,
 }
 
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (HTTP {})", self.message, self.status)
+    }
+}
+
+impl Error for Refusal {}
+
 impl Refusal {
     /// A refusal without an `Allow` header.
     pub fn new(status: u16, code: i32, message: impl Into<String>) -> Self {
@@ -55,11 +66,7 @@ impl Refusal {
     /// The answer to a request of a revision without resumption that names the ones with it: clients of both eras then
     /// go on with `initialize`. The SDKs have the same words for it.
     pub fn steered(body: &[u8], requested: &str) -> Self {
-        let resumable: Vec<&str> = Revision::ALL
-            .iter()
-            .filter(|revision| revision.rules().resumable)
-            .map(|revision| revision.as_str())
-            .collect();
+        let resumable: Vec<&str> = Revision::WITH_SESSIONS.iter().map(|revision| revision.as_str()).collect();
         let data = serde_json::json!({ "supported": resumable, "requested": requested }).to_string();
         let refusal = Self::new(400, UNSUPPORTED_PROTOCOL_VERSION, "Unsupported protocol version");
         Self { error_id: Some(ErrorId::Null), data: Some(data), ..refusal }.naming_request(body)

@@ -3,6 +3,7 @@
 /// A released protocol revision, oldest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs, reason = "named like the revisions")]
+#[non_exhaustive]
 pub enum Revision {
     V2024_11_05,
     V2025_03_26,
@@ -53,6 +54,10 @@ impl Revision {
     /// Every revision, oldest first.
     pub const ALL: [Self; 5] =
         [Self::V2024_11_05, Self::V2025_03_26, Self::V2025_06_18, Self::V2025_11_25, Self::V2026_07_28];
+
+    /// Those that have sessions, and so can be resumed, oldest first.
+    pub const WITH_SESSIONS: &'static [Self] =
+        &[Self::V2024_11_05, Self::V2025_03_26, Self::V2025_06_18, Self::V2025_11_25];
 
     /// Taken when a request does not tell and nothing else is known (W-093).
     pub const ASSUMED: Self = Self::V2025_03_26;
@@ -106,6 +111,7 @@ mod tests {
             assert_eq!(rules.priming, revision == Revision::V2025_11_25);
             assert_eq!(rules.early_close, rules.priming);
             assert_eq!(rules.resumable, rules.sessions);
+            assert_eq!(rules.sessions, Revision::WITH_SESSIONS.contains(&revision));
             assert_eq!(rules.disconnect_cancels, !rules.resumable);
         }
     }

@@ -9,6 +9,7 @@ use crate::ErrorCode;
 ///
 /// The text is for the server's own log and handlers. It never reaches a client (I9).
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum StoreError {
     /// The event is larger than the store takes.
     TooLarge {

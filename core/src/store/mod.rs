@@ -4,6 +4,7 @@
 //! contract is on [`EventStore`]; [`contract`] puts any store through it.
 
 mod append;
+#[cfg(any(test, feature = "testing"))]
 pub mod contract;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
@@ -62,11 +63,10 @@ pub use sqlite::{Forking, SqliteStore};
 pub use threaded::ThreadedStore;
 pub use watchers::{Watch, Watcher, Watchers};
 
+pub use crate::stream::{Chain, ChainKey, ConnectionId, EventKind, Paced, Page, Seq, StoredEvent};
+
 use crate::Ms;
 use crate::protocol::StreamNonce;
-#[cfg(doc)]
-use crate::stream::Paced;
-use crate::stream::{ChainKey, ConnectionId, Seq};
 
 /// The name of one stream. Both halves are always needed: no look-up by stream alone (I7).
 #[derive(Clone, PartialEq, Eq, Hash)]

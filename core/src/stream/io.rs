@@ -234,6 +234,7 @@ pub enum Frame {
 
 /// Why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum CloseReason {
     /// The stream is complete and all of it was sent.
     Complete,

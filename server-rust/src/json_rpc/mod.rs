@@ -66,35 +66,7 @@ pub trait Handler: Send + Sync + 'static {
 pub struct JsonRpcServer<H>(Arc<H>);
 
 impl<H: Handler> TailropeService<JsonRpcServer<H>> {
-    /// A service whose requests this handler answers.
-    ///
-    /// ```
-    /// use serde_json::{Value, json};
-    /// use tailrope_server::{Call, Close, Engine, Handler, Options, RpcError, ServiceConfig, TailropeService};
-    ///
-    /// struct Builds;
-    ///
-    /// impl Handler for Builds {
-    ///     async fn call(&self, call: Call) -> Result<Value, RpcError> {
-    ///         match call.method() {
-    ///             "initialize" => Ok(json!({
-    ///                 "protocolVersion": "2025-11-25",
-    ///                 "capabilities": { "tools": {} },
-    ///                 "serverInfo": { "name": "builds", "version": "1" },
-    ///             })),
-    ///             "tools/call" => {
-    ///                 // It takes an hour: the client asks again each minute, and no connection is kept for it.
-    ///                 call.close_sse_stream(Close::default().retry_ms(60_000).hold_ms(0));
-    ///                 Ok(json!({ "content": [{ "type": "text", "text": "built" }] }))
-    ///             }
-    ///             other => Err(RpcError::method_not_found(other)),
-    ///         }
-    ///     }
-    /// }
-    ///
-    /// let service = TailropeService::json_rpc(Builds, Engine::new(Options::default()), ServiceConfig::default());
-    /// # let _ = service;
-    /// ```
+    /// A service whose requests this handler answers. The [crate](crate) has an example.
     pub fn json_rpc(handler: H, engine: Engine, config: ServiceConfig) -> Self {
         Self::of(JsonRpcServer(Arc::new(handler)), engine, config)
     }

@@ -7,11 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use http::request::Parts;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tailrope_core::engine::{EngineError, OutgoingMessage, SessionHandle};
+use tailrope_core::engine::{EngineError, OutgoingKind, OutgoingMessage, SessionHandle};
 use tailrope_core::exchange::{Admission, Terms, Turn};
 use tailrope_core::protocol::jsonrpc::{self, Body};
 use tailrope_core::protocol::{Envelope, Kind, RequestId};
-use tailrope_core::session::OutgoingKind;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 

@@ -9,7 +9,6 @@ use http::request::Parts;
 use http_body_util::Full;
 use rmcp::ServerHandler;
 use rmcp::model::ClientJsonRpcMessage;
-use rmcp::service::serve_server;
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use tailrope_core::engine::Engine;
@@ -17,7 +16,7 @@ use tailrope_core::exchange::Admission;
 
 use crate::rmcp::messages::read;
 use crate::rmcp::served::Served;
-use crate::rmcp::transport::SessionTransport;
+use crate::rmcp::transport::serve;
 use crate::service::{self, Application, Begun, Handlers, ResponseBody, ServiceConfig, TailropeService};
 
 /// A server of rmcp: a handler for each session.
@@ -63,14 +62,7 @@ impl<S: ServerHandler + Send + 'static> Application for RmcpServer<S> {
     fn begin(&self, begun: &Begun<'_>) -> io::Result<Arc<Served>> {
         let handler = (self.factory)()?;
         let served = Served::new(begun.session.clone(), begun.ears, Arc::clone(begun.host), begun.terms);
-        let transport = SessionTransport(Arc::clone(&served));
-        tokio::spawn(async move {
-            match serve_server(handler, transport).await {
-                // The session has ended then, or ends with its transport.
-                Ok(running) => drop(running.waiting().await),
-                Err(error) => tracing::debug!(target: "tailrope", %error, "a session did not get to its first request"),
-            }
-        });
+        tokio::spawn(serve(handler, &served));
         Ok(served)
     }
 

@@ -10,10 +10,9 @@ use rmcp::model::{
     RequestId as RmcpId, ServerJsonRpcMessage, ServerNotification,
 };
 use rmcp::service::OriginatingRequestId;
-use tailrope_core::engine::{EngineError, OutgoingMessage, Sent, SessionHandle};
+use tailrope_core::engine::{EngineError, OutgoingKind, OutgoingMessage, Sent, SessionHandle};
 use tailrope_core::exchange::{Admission, Pause, Terms, Turn};
 use tailrope_core::protocol::{Kind, RequestId};
-use tailrope_core::session::OutgoingKind;
 use tokio::sync::oneshot;
 
 use crate::hearing::{Ears, Hear};

@@ -3,29 +3,31 @@
 use std::collections::HashMap;
 use std::error::Error;
 use std::fmt;
+use std::io;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use futures_core::Stream;
 use http::request::Parts;
+use rmcp::ServerHandler;
 use rmcp::model::{ClientJsonRpcMessage, JsonRpcMessage, ServerJsonRpcMessage};
 use rmcp::transport::streamable_http_server::session::{ServerSseMessage, SessionId, SessionManager};
-use serde_json::Value;
 use tailrope_core::engine::{Connection, Engine, EngineError, SessionHandle};
 use tailrope_core::exchange::{Admission, Relayed, RelayedMethod, Terms};
-use tailrope_core::protocol::{EnvelopeError, Refusal};
+use tailrope_core::protocol::{Dialect, EnvelopeError, Head, Operation, Refusal};
 use tailrope_core::store;
 
+use crate::adopting::{self, Adopt};
 use crate::close::Drain;
-use crate::dialect::{DIALECT, new_id};
 use crate::hearing::Ears;
-use crate::host::Host;
+use crate::host::{Host, new_id};
 use crate::pages::Pages;
 use crate::rmcp::events::EventStream;
 use crate::rmcp::messages::{admitted, json, parts_of};
 use crate::rmcp::served::Served;
-use crate::rmcp::transport::SessionTransport;
-use crate::sender::{Naming, Sender};
+use crate::rmcp::transport::{SessionTransport, serve};
+use crate::sender::{Identity, Sender};
 use crate::signal::Signal;
 
 /// The id of the priming event that rmcp's service itself writes, before a standalone stream and before the answer to
@@ -62,15 +64,62 @@ const RMCP_START: &str = "0";
 ///   bounds took events before their reader came, has no way through it: it is logged, and counted in [`Stats`](crate::Stats).
 /// - A resume that cannot be is answered with 200 and an empty stream, whatever the engine says, and every other refusal of the engine
 ///   with 500.
-/// - It shows a session manager the HTTP request of a POST of a request or a notification only. So [principals](Self::with_principal)
+/// - It shows a session manager the HTTP request of a POST of a request or a notification only. So [principals](Identity::principal)
 ///   are checked there, and not on GET, on DELETE and where a client answers the server.
 /// - It serves revision 2026-07-28 without sessions: nothing of it comes here.
 pub struct Sessions {
     engine: Engine,
     host: Arc<Host>,
-    naming: Naming,
-    server_name: String,
-    served: Mutex<HashMap<SessionId, Arc<Served>>>,
+    identity: Identity,
+    table: Arc<Table>,
+    adopter: Option<Arc<Adopter>>,
+}
+
+/// The sessions that are served here.
+#[derive(Default)]
+struct Table(Mutex<HashMap<SessionId, Arc<Served>>>);
+
+impl Table {
+    fn served(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<Served>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Serves a session by a new handler of the user's, until it ends.
+type Begin = dyn Fn(&Arc<Served>) -> io::Result<Pin<Box<dyn Future<Output = ()> + Send>>> + Send + Sync;
+
+/// Goes on with sessions of processes that are gone.
+struct Adopter {
+    host: Arc<Host>,
+    table: Arc<Table>,
+    begin: Box<Begin>,
+}
+
+impl Adopt for Adopter {
+    type Session = Served;
+
+    fn host(&self) -> &Arc<Host> {
+        &self.host
+    }
+
+    fn begin(&self, session: &SessionHandle, ears: &Ears) -> io::Result<Arc<Served>> {
+        // rmcp writes the comments.
+        session.set_keep_alive_ms(0);
+        let served = Served::new(session.clone(), ears, Arc::clone(&self.host), Terms::default());
+        let serving = (self.begin)(&served)?;
+        let (table, id) = (Arc::downgrade(&self.table), SessionId::from(session.id()));
+        tokio::spawn(async move {
+            serving.await;
+            if let Some(table) = table.upgrade() {
+                table.served().remove(&id);
+            }
+        });
+        Ok(served)
+    }
+
+    fn keep(&self, session: &SessionHandle, handlers: Arc<Served>) {
+        self.table.served().insert(session.id().into(), handlers);
+    }
 }
 
 impl fmt::Debug for Sessions {
@@ -97,14 +146,23 @@ impl fmt::Display for SessionsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::UnknownSession => f.write_str("there is no such session: it has ended, or belongs to another user"),
-            Self::Refused(refusal) => f.write_str(&refusal.message),
+            Self::Refused(refusal) => refusal.fmt(f),
             Self::Engine(error) => error.fmt(f),
             Self::Message(error) => error.fmt(f),
         }
     }
 }
 
-impl Error for SessionsError {}
+impl Error for SessionsError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::UnknownSession => None,
+            Self::Refused(refusal) => Some(refusal),
+            Self::Engine(error) => Some(error),
+            Self::Message(error) => Some(error),
+        }
+    }
+}
 
 impl From<Refusal> for SessionsError {
     fn from(refusal: Refusal) -> Self {
@@ -128,28 +186,41 @@ impl Sessions {
     /// Sessions of this engine.
     pub fn new(engine: Engine) -> Self {
         let host = Host::new(engine.clone());
-        Self { engine, host, naming: Naming::default(), server_name: String::new(), served: Mutex::default() }
+        Self { engine, host, identity: Identity::default(), table: Arc::default(), adopter: None }
     }
 
-    /// Names the server, where several servers share an event store: they find no sessions of each other. All processes of one
-    /// server give it the same name.
+    /// Says whose the sessions are.
     #[must_use]
-    pub fn with_server_name(self, server_name: impl Into<String>) -> Self {
-        Self { server_name: server_name.into(), ..self }
+    pub fn with_identity(self, identity: Identity) -> Self {
+        Self { identity, ..self }
     }
 
-    /// Names the user of a request, by its head: sessions belong to the user who opened them, and nobody else finds them. Without
-    /// it, or where it gives none, the credentials in the request's headers say who that is (docs/security.md).
+    /// Goes on with sessions whose process is gone, when a message of their client comes: `factory` makes the handler of such a session,
+    /// as that of the service makes the others, and the handler is told again what the client has told that holds. The event store has
+    /// to be one that several processes share.
+    ///
+    /// ```no_run
+    /// # use rmcp::ServerHandler;
+    /// # #[derive(Clone)] struct Tools;
+    /// # impl ServerHandler for Tools {}
+    /// # fn f(engine: tailrope_server::Engine) {
+    /// use tailrope_server::Sessions;
+    ///
+    /// let sessions = Sessions::new(engine).with_adoption(|| Ok(Tools));
+    /// # }
+    /// ```
+    ///
+    /// Without it, what they have stored can be read here, and calls are refused. rmcp's own way, `SessionManager::restore_session`,
+    /// stays unused: rmcp asks for it before the message is anywhere, for a mere GET too, and has a session begin again under its id
+    /// although its process may still be there. The engine takes a session over where a message waits for a process that is gone.
     #[must_use]
-    pub fn with_principal(self, naming: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static) -> Self {
-        Self { naming: Naming { named: Some(Arc::new(naming)), ..self.naming }, ..self }
-    }
-
-    /// Tells what authentication in front of the endpoint has left of the user, in the request's extensions for example: a name, or an
-    /// object of claims. What changes from token to token in it does not count.
-    #[must_use]
-    pub fn with_user(self, user: impl Fn(&Parts) -> Option<Value> + Send + Sync + 'static) -> Self {
-        Self { naming: Naming { user: Some(Arc::new(user)), ..self.naming }, ..self }
+    pub fn with_adoption<S: ServerHandler + Send + 'static>(
+        self,
+        factory: impl Fn() -> io::Result<S> + Send + Sync + 'static,
+    ) -> Self {
+        let begin = move |served: &Arc<Served>| Ok(Box::pin(serve(factory()?, served)) as Pin<Box<_>>);
+        let (host, table) = (Arc::clone(&self.host), Arc::clone(&self.table));
+        Self { adopter: Some(Arc::new(Adopter { host, table, begin: Box::new(begin) })), ..self }
     }
 
     /// The engine.
@@ -165,16 +236,12 @@ impl Sessions {
         self.host.drain(drain).await
     }
 
-    fn served(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<Served>>> {
-        self.served.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn named<'a>(&'a self, id: &'a str) -> store::SessionId<'a> {
-        store::SessionId::new(&self.server_name, id)
+        store::SessionId::new(self.identity.server_name.as_deref().unwrap_or_default(), id)
     }
 
     fn principal(&self, parts: &Parts) -> Option<Box<str>> {
-        Sender::of(parts, &self.naming).principal()
+        Sender::of(parts, &self.identity).principal()
     }
 
     /// The session that is served here, for the request that brought this message.
@@ -183,7 +250,7 @@ impl Sessions {
         id: &SessionId,
         message: Option<&ClientJsonRpcMessage>,
     ) -> Result<Option<Arc<Served>>, SessionsError> {
-        let found = self.served().get(id).cloned().filter(|served| !served.session.has_ended());
+        let found = self.table.served().get(id).cloned().filter(|served| !served.session.has_ended());
         let Some(served) = found else { return Ok(None) };
         if let Some(parts) = message.and_then(parts_of)
             && self.engine.session(self.named(id), self.principal(parts).as_deref()).is_none()
@@ -243,6 +310,19 @@ impl Sessions {
         let headers = parts.map(|parts| &parts.headers).into_iter().flatten();
         let headers = headers.filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)));
         let relayed = Relayed::new(RelayedMethod::Post, body, headers, &[], None);
+        self.pass(&session, admission, relayed).await
+    }
+
+    /// Passes a request on to the process that has this session, or has had it.
+    async fn pass(
+        &self,
+        session: &SessionHandle,
+        admission: &Admission,
+        relayed: Relayed,
+    ) -> Result<EventStream, SessionsError> {
+        if let Some(adopter) = &self.adopter {
+            adopting::offer(adopter, session);
+        }
         let opened = self.stream(|signal| session.relay(admission, relayed, signal, 0));
         if opened.is_err() {
             session.let_go();
@@ -258,11 +338,11 @@ impl SessionManager for Sessions {
     async fn create_session(&self) -> Result<(SessionId, SessionTransport), SessionsError> {
         let id: SessionId = new_id().into();
         let ears = Arc::new(Ears::default());
-        let session = self.engine.open_session(self.named(&id), None, &DIALECT, ears.clone(), 0)?;
+        let session = self.engine.open_session(self.named(&id), None, &Dialect::NEUTRAL, ears.clone(), 0)?;
         // rmcp writes the comments.
         session.set_keep_alive_ms(0);
         let served = Served::new(session, &ears, Arc::clone(&self.host), Terms::default());
-        self.served().insert(Arc::clone(&id), Arc::clone(&served));
+        self.table.served().insert(Arc::clone(&id), Arc::clone(&served));
         self.host.arm_for_engine();
         Ok((id, SessionTransport(served)))
     }
@@ -272,7 +352,7 @@ impl SessionManager for Sessions {
         id: &SessionId,
         message: ClientJsonRpcMessage,
     ) -> Result<ServerJsonRpcMessage, SessionsError> {
-        let served = self.served().get(id).cloned().ok_or(SessionsError::UnknownSession)?;
+        let served = self.table.served().get(id).cloned().ok_or(SessionsError::UnknownSession)?;
         let session = &served.session;
         let principal = parts_of(&message).and_then(|parts| self.principal(parts));
         session.claim(principal.as_deref());
@@ -311,13 +391,23 @@ impl SessionManager for Sessions {
     }
 
     async fn close_session(&self, id: &SessionId) -> Result<(), SessionsError> {
-        let served = self.served().get(id).cloned();
+        let served = self.table.served().get(id).cloned();
         match served {
             // rmcp's loop of the session has ended.
-            Some(served) if served.has_left() => drop(self.served().remove(id)),
+            Some(served) if served.has_left() => drop(self.table.served().remove(id)),
             // A DELETE. rmcp's loop ends with the session.
             Some(served) => served.session.end(),
-            None => {}
+            // A DELETE for a session of another process, or for one that is not there.
+            None => {
+                let session = match self.look_up(id, None, None).await {
+                    Err(SessionsError::UnknownSession) => return Ok(()),
+                    session => session?,
+                };
+                let head = Head { method: RelayedMethod::Delete.as_str(), ..Head::default() };
+                let admission = Admission::new(Operation::Delete, &head, &[]);
+                let relayed = Relayed::new(RelayedMethod::Delete, Bytes::new(), [], &[], None);
+                self.pass(&session, &admission, relayed).await?;
+            }
         }
         Ok(())
     }

@@ -2,12 +2,25 @@
 
 use std::sync::Arc;
 
-use rmcp::RoleServer;
 use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
+use rmcp::service::serve_server;
 use rmcp::transport::Transport;
+use rmcp::{RoleServer, ServerHandler};
 use tailrope_core::engine::EngineError;
 
 use crate::rmcp::served::Served;
+
+/// Serves a session by this handler, until it ends.
+pub(crate) fn serve<S: ServerHandler>(handler: S, served: &Arc<Served>) -> impl Future<Output = ()> + Send + use<S> {
+    let transport = SessionTransport(Arc::clone(served));
+    async move {
+        match serve_server(handler, transport).await {
+            // The session has ended then, or ends with its transport.
+            Ok(running) => drop(running.waiting().await),
+            Err(error) => tracing::debug!(target: "tailrope", %error, "a session did not get to its first request"),
+        }
+    }
+}
 
 /// The transport of one session: what is sent goes into the logs of the engine.
 #[derive(Debug)]

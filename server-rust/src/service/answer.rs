@@ -1,6 +1,7 @@
 //! Answers: how they start, and what they carry.
 
 use std::convert::Infallible;
+use std::error::Error;
 use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -15,16 +16,99 @@ use tailrope_core::protocol::{Dialect, Refusal};
 
 use crate::pages::Pages;
 use crate::service::SESSION_ID;
+use crate::service::unwritten::{TooLong, Unwritten};
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// The body of an answer: known as a whole, or the events of a stream as they come.
+///
+/// Where the engine has a `max_connection_ms`, a reader that takes nothing for so long is cut off: the body ends with [`Stalled`]. It is
+/// told by frames that the HTTP server keeps: of those that it has not dropped yet there are four at most, of 64 KiB each.
 pub struct ResponseBody(Kind);
+
+/// The reader took nothing for as long as a connection may last: the option `max_connection_ms`. What was not sent stays to be resumed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stalled;
+
+impl fmt::Display for Stalled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the reader took nothing for max_connection_ms, so its connection is cut off")
+    }
+}
+
+impl Error for Stalled {}
 
 enum Kind {
     Whole(Option<Bytes>),
-    Stream { first: Option<Bytes>, pages: Option<Box<Pages>> },
+    Stream(Box<Events>),
     Other(Pin<Box<dyn Body<Data = Bytes, Error = Infallible> + Send>>),
+}
+
+/// What a connection carries.
+struct Events {
+    source: Source,
+    /// Where a connection may not last for ever.
+    unwritten: Option<Box<Unwritten>>,
+}
+
+struct Source {
+    first: Option<Bytes>,
+    pages: Option<Pages>,
+}
+
+impl Source {
+    fn is_over(&self) -> bool {
+        self.first.is_none() && self.pages.is_none()
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        if let Some(first) = self.first.take() {
+            return Poll::Ready(Some(first));
+        }
+        let Some(pages) = &mut self.pages else { return Poll::Ready(None) };
+        let page = ready!(pages.poll(cx));
+        if page.end.is_some() {
+            self.pages = None;
+        }
+        Poll::Ready(Some(joined(page.chunks)).filter(|bytes| !bytes.is_empty()))
+    }
+}
+
+impl Events {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Stalled>>> {
+        let Self { source, unwritten } = self;
+        let Some(counted) = unwritten else { return source.poll(cx).map(|bytes| bytes.map(Ok)) };
+        loop {
+            match ready!(counted.poll_part(cx)) {
+                Ok(Some(part)) => return Poll::Ready(Some(Ok(part))),
+                Ok(None) => match ready!(source.poll(cx)) {
+                    Some(bytes) => counted.push(bytes),
+                    None if counted.is_taken() => return Poll::Ready(None),
+                    None => return Poll::Pending,
+                },
+                Err(TooLong) => {
+                    // The engine hears now that the connection is gone.
+                    (*source, *unwritten) = (Source { first: None, pages: None }, None);
+                    return Poll::Ready(Some(Err(Stalled)));
+                }
+            }
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.source.is_over() && self.unwritten.as_ref().is_none_or(|unwritten| unwritten.is_taken())
+    }
+
+    /// The size of what is known as a whole.
+    fn size(&self) -> Option<usize> {
+        match &self.source {
+            // It is asked for more until all is written.
+            _ if self.unwritten.is_some() => self.is_over().then_some(0),
+            Source { first, pages: None } => Some(first.as_ref().map_or(0, Bytes::len)),
+            Source { .. } => None,
+        }
+    }
 }
 
 impl fmt::Debug for ResponseBody {
@@ -62,44 +146,35 @@ fn joined(chunks: Vec<Chunk>) -> Bytes {
 
 impl Body for ResponseBody {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = Stalled;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Stalled>>> {
         let bytes = match &mut self.0 {
-            Kind::Whole(bytes) => bytes.take(),
-            Kind::Other(body) => return body.as_mut().poll_frame(cx),
-            Kind::Stream { first, .. } if first.is_some() => first.take(),
-            Kind::Stream { pages, .. } => match pages {
-                None => None,
-                Some(open) => {
-                    let page = ready!(open.poll(cx));
-                    if page.end.is_some() {
-                        *pages = None;
-                    }
-                    Some(joined(page.chunks)).filter(|bytes| !bytes.is_empty())
-                }
-            },
+            Kind::Whole(bytes) => bytes.take().map(Ok),
+            Kind::Stream(events) => ready!(events.poll(cx)),
+            Kind::Other(body) => {
+                let frame = ready!(body.as_mut().poll_frame(cx));
+                return Poll::Ready(frame.map(|frame| frame.map_err(|never| match never {})));
+            }
         };
-        Poll::Ready(bytes.map(|bytes| Ok(Frame::data(bytes))))
+        Poll::Ready(bytes.map(|bytes| bytes.map(Frame::data)))
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.0 {
             Kind::Whole(bytes) => bytes.is_none(),
-            Kind::Stream { first, pages } => first.is_none() && pages.is_none(),
+            Kind::Stream(events) => events.is_over(),
             Kind::Other(body) => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.0 {
-            Kind::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
-            Kind::Stream { first, pages: None } => {
-                SizeHint::with_exact(first.as_ref().map_or(0, |bytes| bytes.len() as u64))
-            }
-            Kind::Stream { .. } => SizeHint::default(),
-            Kind::Other(body) => body.size_hint(),
-        }
+        let size = match &self.0 {
+            Kind::Whole(bytes) => Some(bytes.as_ref().map_or(0, Bytes::len)),
+            Kind::Stream(events) => events.size(),
+            Kind::Other(body) => return body.size_hint(),
+        };
+        size.map_or_else(SizeHint::default, |size| SizeHint::with_exact(size as u64))
     }
 }
 
@@ -148,6 +223,7 @@ pub(crate) async fn connection(mut pages: Pages, session_id: &str) -> Response<R
     // The first page has it.
     let head = head.unwrap_or(AnswerHead::EMPTY);
     let first = Some(joined(chunks)).filter(|bytes| !bytes.is_empty());
-    let pages = if end.is_some() { None } else { Some(Box::new(pages)) };
-    answer(&head, session_id, ResponseBody(Kind::Stream { first, pages }))
+    let unwritten = pages.patience().map(|patience| Box::new(Unwritten::new(patience)));
+    let source = Source { first, pages: end.is_none().then_some(pages) };
+    answer(&head, session_id, ResponseBody(Kind::Stream(Box::new(Events { source, unwritten }))))
 }

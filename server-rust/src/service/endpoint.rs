@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt::Display;
+use std::io;
 use std::pin::pin;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::{Buf as _, Bytes};
@@ -13,14 +13,14 @@ use http::request::Parts;
 use http::{Method, Request, Response};
 use http_body::Body;
 use http_body_util::{BodyExt as _, Full};
-use tailrope_core::engine::{Adopted, Connection, Engine, OfferWake, SessionHandle};
+use tailrope_core::engine::{Connection, Engine, SessionHandle};
 use tailrope_core::exchange::{self, Action, Admission, Allowed, AnswerHead, Fault, Relayed, RelayedMethod, Terms};
-use tailrope_core::protocol::{Head, Refusal, Revision, jsonrpc};
+use tailrope_core::protocol::{Dialect, Head, Refusal, Revision};
 use tailrope_core::store::SessionId;
 
-use crate::dialect::{DIALECT, new_id};
+use crate::adopting::{self, Adopt};
 use crate::hearing::Ears;
-use crate::host::Host;
+use crate::host::{Host, new_id};
 use crate::pages::Pages;
 use crate::sender::{Sender, text};
 use crate::service::answer::{self, ResponseBody};
@@ -123,7 +123,7 @@ impl<A: Application> Endpoint<A> {
     {
         let (parts, body) = request.into_parts();
         let id = header(&parts, SESSION_ID).unwrap_or_default().into_owned();
-        self.answer(parts, body, &id).await.unwrap_or_else(|refusal| answer::refused(&refusal, &DIALECT, &id))
+        self.answer(parts, body, &id).await.unwrap_or_else(|refusal| answer::refused(&refusal, &Dialect::NEUTRAL, &id))
     }
 
     async fn answer<B>(self: &Arc<Self>, parts: Parts, body: B, id: &str) -> Result<Answer, Refusal>
@@ -137,14 +137,14 @@ impl<A: Application> Endpoint<A> {
         let host = header(&parts, HOST).or_else(|| parts.uri.authority().map(|authority| authority.as_str().into()));
         let allowed = Allowed { hosts: &hosts, origins: &origins };
         let origin = header(&parts, ORIGIN);
-        allowed.check(host.as_deref(), origin.as_deref()).map_err(|fault| fault.refusal(&DIALECT))?;
+        allowed.check(host.as_deref(), origin.as_deref()).map_err(|fault| fault.refusal(&Dialect::NEUTRAL))?;
         let max_bytes = if parts.method == Method::POST { self.config.max_body_bytes } else { 0 };
         let body = match read(body, max_bytes).await {
             Ok(body) => body,
             Err(Unread::TooLarge) if max_bytes == 0 => Bytes::new(),
-            Err(Unread::TooLarge) => return Err(Fault::BodyTooLarge(&max_bytes.to_string()).refusal(&DIALECT)),
+            Err(Unread::TooLarge) => return Err(Fault::BodyTooLarge(&max_bytes.to_string()).refusal(&Dialect::NEUTRAL)),
             // Nobody is there to read it.
-            Err(Unread::Gone) => return Err(Fault::NotOpened.refusal(&DIALECT)),
+            Err(Unread::Gone) => return Err(Fault::NotOpened.refusal(&Dialect::NEUTRAL)),
         };
         if let Some(answer) = self.of_modern_revision(&parts, &body, id).await {
             return answer;
@@ -176,16 +176,18 @@ impl<A: Application> Endpoint<A> {
 
     /// Opens a session, if that is what the request asks for.
     async fn open(&self, parts: Parts, body: Bytes) -> Result<Answer, Refusal> {
-        let id: Arc<str> = new_id().into();
+        let id = new_id();
         let ears = Arc::new(Ears::default());
         let principal = self.sender(&parts).principal();
-        let closing = |_| DIALECT.wording.closing();
+        let closing = |_| Dialect::NEUTRAL.wording.closing();
         let name = SessionId::new(self.server(&parts), &id);
-        let session =
-            self.engine.open_session(name, principal.as_deref(), &DIALECT, ears.clone(), 0).map_err(closing)?;
+        let session = self
+            .engine
+            .open_session(name, principal.as_deref(), &Dialect::NEUTRAL, ears.clone(), 0)
+            .map_err(closing)?;
         let opened = self.first(&id, &session, &ears, parts, &body).await;
         if opened.is_err() {
-            self.served().sessions.remove(&id);
+            self.served().sessions.remove(&*id);
             session.end();
         }
         self.host.arm_for_engine();
@@ -194,7 +196,7 @@ impl<A: Application> Endpoint<A> {
 
     async fn first(
         &self,
-        id: &Arc<str>,
+        id: &str,
         session: &SessionHandle,
         ears: &Ears,
         parts: Parts,
@@ -202,30 +204,28 @@ impl<A: Application> Endpoint<A> {
     ) -> Result<Answer, Refusal> {
         // Before anything is made for it.
         let admission = self.admit(session, &parts, body)?;
-        let begun = Begun { session: session.clone(), ears, host: &self.host, terms: self.terms() };
-        let handlers = self.application.begin(&begun).map_err(|error| {
+        let handlers = self.begin(session, ears).map_err(|error| {
             tracing::error!(target: "tailrope", %error, "a session was not opened: the server's factory failed");
-            Fault::Internal.refusal_of(&DIALECT, body)
+            Fault::Internal.refusal_of(&Dialect::NEUTRAL, body)
         })?;
         let message = handlers.read(parts, body, true);
-        let message = message.map_err(|why| Fault::InvalidMessage(&why).refusal_of(&DIALECT, body))?;
-        let here = Here { session: session.clone(), handlers };
-        self.served().insert(Arc::clone(id), here.clone());
+        let message = message.map_err(|why| Fault::InvalidMessage(&why).refusal_of(&Dialect::NEUTRAL, body))?;
+        self.keep(session, Arc::clone(&handlers));
         let pages = self.opened(|signal| session.open(&admission, self.config.json_response, signal, 0))?;
         if self.engine.outlives_process() {
             session.accept_posted();
         }
-        here.handlers.call(message);
+        handlers.call(message);
         Ok(answer::connection(pages, id).await)
     }
 
     /// What names the server that this request is for.
     fn server<'a>(&'a self, parts: &'a Parts) -> &'a str {
-        self.config.server_name.as_deref().unwrap_or_else(|| parts.uri.path())
+        self.config.identity.server_name.as_deref().unwrap_or_else(|| parts.uri.path())
     }
 
     fn sender<'a>(&self, parts: &'a Parts) -> Sender<'a> {
-        Sender::of(parts, &self.config.naming)
+        Sender::of(parts, &self.config.identity)
     }
 
     fn admit(&self, session: &SessionHandle, parts: &Parts, body: &[u8]) -> Result<Admission, Refusal> {
@@ -261,7 +261,7 @@ impl<A: Application> Endpoint<A> {
         let given = admission.rewritten().unwrap_or(&body);
         let status = AnswerHead { status: admission.status().unwrap_or(200), ..AnswerHead::EMPTY };
         let read = |parts: Parts| {
-            let invalid = |why: String| Fault::InvalidMessage(&why).refusal_of(&DIALECT, &body);
+            let invalid = |why: String| Fault::InvalidMessage(&why).refusal_of(&Dialect::NEUTRAL, &body);
             handlers.read(parts, given, admission.action() == Action::Call).map_err(invalid)
         };
         match admission.action() {
@@ -272,7 +272,7 @@ impl<A: Application> Endpoint<A> {
                 let message = read(parts)?;
                 handlers.room().await;
                 if !handlers.take(&admission, message) {
-                    return Err(DIALECT.wording.session_ended());
+                    return Err(Dialect::NEUTRAL.wording.session_ended());
                 }
             }
             Action::Call => {
@@ -293,9 +293,9 @@ impl<A: Application> Endpoint<A> {
 
     /// A request for a session that is not served here.
     async fn elsewhere(self: &Arc<Self>, id: &str, parts: Parts, body: Bytes) -> Result<Answer, Refusal> {
-        let unknown = || Fault::SessionUnknown.refusal(&DIALECT);
+        let unknown = || Fault::SessionUnknown.refusal(&Dialect::NEUTRAL);
         if id.is_empty() {
-            return Err(Fault::NotInitialize.refusal(&DIALECT));
+            return Err(Fault::NotInitialize.refusal(&Dialect::NEUTRAL));
         }
         if !self.engine.outlives_process() {
             return Err(unknown());
@@ -306,12 +306,12 @@ impl<A: Application> Endpoint<A> {
         let found = self.host.look_up(name, principal.as_deref(), last_event_id.as_deref()).await;
         let session = found.map_err(|error| {
             tracing::warn!(target: "tailrope", %error, "a session cannot be looked up");
-            Fault::SessionNotTold.refusal(&DIALECT)
+            Fault::SessionNotTold.refusal(&Dialect::NEUTRAL)
         })?;
         let session = session.ok_or_else(unknown)?;
         let opened = self.admit(&session, &parts, &body).and_then(|admission| {
             if parts.method != Method::GET {
-                self.offer(&session);
+                adopting::offer(self, &session);
             }
             self.opened(|signal| match RelayedMethod::parse(parts.method.as_str()) {
                 None => session.open(&admission, self.config.json_response, signal, 0),
@@ -338,51 +338,19 @@ impl<A: Application> Endpoint<A> {
     }
 }
 
-/// Sessions of processes that are gone.
-impl<A: Application> Endpoint<A> {
-    /// Goes on with the session of this view here, where no process has it when its message comes.
-    fn offer(self: &Arc<Self>, view: &SessionHandle) {
-        let signal = Signal::new();
-        let (wake, is_over) = OfferWake::new(signal.clone(), 0);
-        view.offer_adoption(Arc::new(wake), 0);
-        let (endpoint, view) = (Arc::downgrade(self), view.downgrade());
-        tokio::spawn(async move {
-            loop {
-                signal.woken().await;
-                let (Some(endpoint), Some(view)) = (endpoint.upgrade(), view.upgrade()) else { return };
-                let ears = Arc::new(Ears::default());
-                if let Some(adopted) = view.take_adopted(ears.clone(), 0) {
-                    return endpoint.go_on(&adopted, &ears);
-                }
-                if is_over.load(Ordering::Acquire) {
-                    return;
-                }
-            }
-        });
+impl<A: Application> Adopt for Endpoint<A> {
+    type Session = A::Session;
+
+    fn host(&self) -> &Arc<Host> {
+        &self.host
     }
 
-    /// Tells new handlers what the client has told, and lets what waits come to them.
-    fn go_on(&self, adopted: &Adopted, ears: &Ears) {
-        let session = adopted.session();
+    fn begin(&self, session: &SessionHandle, ears: &Ears) -> io::Result<Arc<A::Session>> {
         let begun = Begun { session: session.clone(), ears, host: &self.host, terms: self.terms() };
-        let handlers = match self.application.begin(&begun) {
-            Ok(handlers) => handlers,
-            Err(error) => {
-                tracing::error!(target: "tailrope", %error, "a session was not adopted: the server's factory failed");
-                return adopted.refuse(&Fault::Internal.refusal(&DIALECT));
-            }
-        };
-        for body in adopted.replay() {
-            let is_request = jsonrpc::read(body).is_ok_and(|body| body.has_request());
-            // Nobody knows any more what the request was like.
-            let parts = Request::new(()).into_parts().0;
-            match handlers.read(parts, body, is_request) {
-                Ok(message) => handlers.replay(message),
-                Err(why) => tracing::warn!(target: "tailrope", why, "a session's handlers are not told all again"),
-            }
-        }
+        self.application.begin(&begun)
+    }
+
+    fn keep(&self, session: &SessionHandle, handlers: Arc<A::Session>) {
         self.served().insert(session.id().into(), Here { session: session.clone(), handlers });
-        session.accept_posted();
-        self.host.arm_for_engine();
     }
 }

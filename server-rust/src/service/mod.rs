@@ -4,6 +4,7 @@ mod answer;
 mod application;
 mod endpoint;
 mod posted;
+mod unwritten;
 
 use std::convert::Infallible;
 use std::fmt;
@@ -12,24 +13,22 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use http::request::Parts;
 use http::{Request, Response};
-use serde_json::Value;
 use tailrope_core::engine::Engine;
 use tower_service::Service;
 
-pub use answer::ResponseBody;
+pub use answer::{ResponseBody, Stalled};
 pub(crate) use application::{Application, Begun, Handlers, Served};
 use endpoint::Endpoint;
 pub(crate) use posted::take_posted;
 
 use crate::close::Drain;
-use crate::sender::Naming;
+use crate::sender::Identity;
 
 const SESSION_ID: &str = "mcp-session-id";
 
 /// What can be set on a [`TailropeService`]. Pacing, bounds and the store are the engine's [`Options`](crate::Options).
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ServiceConfig {
     /// Values of `Host` that are served, with their ports; any where there is none. Name them where a page of somebody else's could
@@ -44,14 +43,12 @@ pub struct ServiceConfig {
     pub prefer_resumable: bool,
     /// Requests are answered with one JSON body. Nothing of such an answer is stored, and nobody can come back for it.
     pub json_response: bool,
-    /// What names the server, where several servers share an event store: they find no sessions of each other. All processes of one
-    /// server give it the same name. Without a name it is the path of the request, and behind a router that hides a part of that, as
-    /// axum's `nest_service` does, only the rest. So name servers that are mounted in this way.
-    pub server_name: Option<String>,
     /// Further headers that a request brings along to the process that has its session, where it came to another one. Never a
     /// credential.
     pub relayed_headers: Vec<String>,
-    pub(crate) naming: Naming,
+    /// Whose the sessions are. Without a name the server is called as the path of the request, and behind a router that hides a part
+    /// of that, as axum's `nest_service` does, as the rest of it: name servers that are mounted in this way and share an event store.
+    pub identity: Identity,
 }
 
 impl Default for ServiceConfig {
@@ -62,40 +59,53 @@ impl Default for ServiceConfig {
             max_body_bytes: 4 << 20,
             prefer_resumable: true,
             json_response: false,
-            server_name: None,
             relayed_headers: Vec::new(),
-            naming: Naming::default(),
+            identity: Identity::default(),
         }
     }
 }
 
-impl fmt::Debug for ServiceConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ServiceConfig")
-            .field("allowed_hosts", &self.allowed_hosts)
-            .field("allowed_origins", &self.allowed_origins)
-            .field("max_body_bytes", &self.max_body_bytes)
-            .field("prefer_resumable", &self.prefer_resumable)
-            .field("json_response", &self.json_response)
-            .field("server_name", &self.server_name)
-            .field("relayed_headers", &self.relayed_headers)
-            .finish_non_exhaustive()
-    }
-}
-
 impl ServiceConfig {
-    /// Names the user of a request, by its head: sessions belong to the user who opened them, and nobody else finds them. Without it, or
-    /// where it gives none, the credentials in the request's headers say who that is (docs/security.md).
+    /// Serves these values of `Host` alone.
     #[must_use]
-    pub fn with_principal(self, naming: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static) -> Self {
-        Self { naming: Naming { named: Some(Arc::new(naming)), ..self.naming }, ..self }
+    pub fn allowed_hosts<T: Into<String>>(self, hosts: impl IntoIterator<Item = T>) -> Self {
+        Self { allowed_hosts: hosts.into_iter().map(Into::into).collect(), ..self }
     }
 
-    /// Tells what authentication in front of the endpoint has left of the user, in the request's extensions for example: a name, or an
-    /// object of claims. What changes from token to token in it does not count.
+    /// Serves these values of `Origin` alone.
     #[must_use]
-    pub fn with_user(self, user: impl Fn(&Parts) -> Option<Value> + Send + Sync + 'static) -> Self {
-        Self { naming: Naming { user: Some(Arc::new(user)), ..self.naming }, ..self }
+    pub fn allowed_origins<T: Into<String>>(self, origins: impl IntoIterator<Item = T>) -> Self {
+        Self { allowed_origins: origins.into_iter().map(Into::into).collect(), ..self }
+    }
+
+    /// Takes bodies of so many bytes at most.
+    #[must_use]
+    pub fn max_body_bytes(self, max_body_bytes: usize) -> Self {
+        Self { max_body_bytes, ..self }
+    }
+
+    /// Whether clients fall back from 2026-07-28.
+    #[must_use]
+    pub fn prefer_resumable(self, prefer_resumable: bool) -> Self {
+        Self { prefer_resumable, ..self }
+    }
+
+    /// Whether requests are answered with one JSON body.
+    #[must_use]
+    pub fn json_response(self, json_response: bool) -> Self {
+        Self { json_response, ..self }
+    }
+
+    /// Lets these headers travel to other processes, too.
+    #[must_use]
+    pub fn relayed_headers<T: Into<String>>(self, names: impl IntoIterator<Item = T>) -> Self {
+        Self { relayed_headers: names.into_iter().map(Into::into).collect(), ..self }
+    }
+
+    /// Says whose the sessions are.
+    #[must_use]
+    pub fn identity(self, identity: Identity) -> Self {
+        Self { identity, ..self }
     }
 }
 

@@ -5,8 +5,8 @@ use http::request::Parts;
 use http::{Method, Request};
 use tailrope_core::engine::{Posted, SessionHandle};
 use tailrope_core::exchange::{Action, Fault, Relayed, Terms};
+use tailrope_core::protocol::Dialect;
 
-use crate::dialect::DIALECT;
 use crate::service::{Handlers, SESSION_ID};
 
 /// Serves what was relayed to a session.
@@ -31,7 +31,7 @@ fn serve(handlers: &impl Handlers, session: &SessionHandle, terms: &Terms<'_>, p
     let is_call = admission.action() == Action::Call;
     let message = match handlers.read(parts_of(relayed, session.id()), body, is_call) {
         Ok(message) => message,
-        Err(why) => return posted.refuse(&Fault::InvalidMessage(&why).refusal(&DIALECT)),
+        Err(why) => return posted.refuse(&Fault::InvalidMessage(&why).refusal(&Dialect::NEUTRAL)),
     };
     if !is_call {
         handlers.take(&admission, message);

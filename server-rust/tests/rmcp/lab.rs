@@ -89,11 +89,21 @@ impl Server {
     pub(crate) fn new(options: Options) -> Self {
         Self::of(Sessions::new(Engine::new(options)).into())
     }
+
+    /// One that goes on with sessions of others.
+    pub(crate) fn heir(sessions: Sessions) -> Self {
+        let gates = Gates::default();
+        let tools = Steps(gates.clone());
+        Self::with(gates, sessions.with_adoption(move || Ok(tools.clone())).into())
+    }
 }
 
 impl<M: SessionManager> Server<M> {
     pub(crate) fn of(sessions: Arc<M>) -> Self {
-        let gates = Gates::default();
+        Self::with(Gates::default(), sessions)
+    }
+
+    fn with(gates: Gates, sessions: Arc<M>) -> Self {
         let tools = Steps(gates.clone());
         let service =
             StreamableHttpService::new(move || Ok(tools.clone()), sessions, StreamableHttpServerConfig::default());

@@ -5,7 +5,7 @@ mod shared;
 
 use std::time::Duration;
 
-use tailrope_server::{Drain, Engine, Options, Sessions};
+use tailrope_server::{Drain, Engine, Identity, Options, Sessions};
 
 use crate::lab::{PATIENCE, Server, counts, result};
 
@@ -63,12 +63,11 @@ async fn i7_events_of_another_session_are_never_replayed() {
 
 #[tokio::test]
 async fn i7_a_session_belongs_to_who_opened_it() {
-    let sessions = Sessions::new(Engine::new(quick()));
-    let sessions = sessions.with_principal(|parts| {
+    let identity = Identity::default().principal(|parts| {
         let user = parts.headers.get("authorization")?.to_str().ok()?;
         Some(user.split(' ').next()?.to_owned())
     });
-    let server = Server::of(sessions.into());
+    let server = Server::of(Sessions::new(Engine::new(quick())).with_identity(identity).into());
     let mut peer = server.open("alice 1").await;
     peer.user = "alice 2".to_owned();
     assert_eq!(peer.call(1, &[]).await.status(), 200);

@@ -10,14 +10,15 @@ use crate::reader::Reader;
 /// The session that the requests reach.
 const CURRENT: &str = "current";
 
-const DIALECTS: [&Dialect; 3] = [&Dialect::MCP_PYTHON_1, &Dialect::MCP_PYTHON_2, &Dialect::MCP_TYPESCRIPT_1];
+const DIALECTS: [&Dialect; 4] =
+    [&Dialect::MCP_PYTHON_1, &Dialect::MCP_PYTHON_2, &Dialect::MCP_TYPESCRIPT_1, &Dialect::NEUTRAL];
 
 /// Which dialect, whether a session is open, whether answers are JSON, and which headers there are; then a line for each
 /// of the six, and the body.
 pub(crate) fn run(bytes: &[u8]) {
     let mut reader = Reader::new(bytes);
     let (how, present) = (reader.u8(), reader.u8());
-    let dialect = DIALECTS[usize::from(how & 3) % 3];
+    let dialect = DIALECTS[usize::from(how & 3)];
     let context = Context { session_id: if how & 4 == 0 { CURRENT } else { "" }, json_response: how & 8 != 0 };
     let lines: [String; 6] = std::array::from_fn(|_| String::from_utf8_lossy(reader.line()).into_owned());
     let header = |at: usize| (present & 1 << at != 0).then_some(&*lines[at]);

@@ -166,7 +166,7 @@ fn client(server: &Server, options: Options) -> HttpClient {
 
 async fn call(client: &HttpClient, headers: &HeaderMap) -> Events {
     match client.post(headers, CALL.into()).await.unwrap() {
-        Posted::Events(events) => events,
+        Posted::Events(answer) => answer.into_body(),
         Posted::Answer(answer) => panic!("no stream: {answer:?}"),
     }
 }
@@ -242,6 +242,7 @@ fn shown(event: &Event) -> Value {
         Event::CursorLost => serde_json::json!("cursor_lost"),
         Event::Failed { failure, .. } => serde_json::json!({"failed": failure.code().as_str()}),
         Event::Opened => serde_json::json!("opened"),
+        other => panic!("{other:?}"),
     }
 }
 
@@ -260,10 +261,10 @@ async fn traces_of_the_clients_half_over_sockets() {
             let calls: Vec<String> =
                 requests.iter().map(|id| format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call"}}"#)).collect();
             let body = if calls.len() == 1 { calls[0].clone() } else { format!("[{}]", calls.join(",")) };
-            let Posted::Events(mut events) = client.post(&HeaderMap::new(), body.into()).await.unwrap() else {
+            let Posted::Events(answer) = client.post(&HeaderMap::new(), body.into()).await.unwrap() else {
                 panic!("{name}: no stream")
             };
-            let mut got = Vec::new();
+            let (mut events, mut got) = (answer.into_body(), Vec::new());
             // A trace may stop in the middle of its stream.
             while got.len() < wanted.len() {
                 let next = timeout(PATIENCE, events.next()).await;
@@ -433,6 +434,20 @@ async fn headers_of_resumes_are_those_of_the_call_and_fresh() {
     assert!(got[0].head.contains("authorization: bearer 1\r\n") && got[1].head.contains("authorization: bearer 2\r\n"));
     assert!(got[1].head.contains("x-tenant: t\r\n") && got[1].head.contains("accept: text/event-stream\r\n"));
     assert!(!got[1].head.contains("content-"), "{}", got[1].head);
+}
+
+#[tokio::test]
+async fn w_080_the_session_that_an_answer_opens_is_named_in_its_head() {
+    let mut first = turn(&["id: a\nretry: 1\ndata: \n\n"], End::Close);
+    first.headers = "mcp-session-id: s1\r\n".to_owned();
+    let server = Server::start(vec![first, turn(&[RESULT], End::Close)]).await;
+    let client = client(&server, Options::default());
+    let Posted::Events(answer) = client.post(&HeaderMap::new(), CALL.into()).await.unwrap() else {
+        panic!("no stream")
+    };
+    assert_eq!((answer.status().as_u16(), &answer.headers()["mcp-session-id"]), (200, &"s1".parse().unwrap()));
+    assert_eq!(data(&all(&mut answer.into_body()).await).len(), 1);
+    assert!(server.got()[1].head.contains("mcp-session-id: s1\r\n"), "resumes name it, too");
 }
 
 #[tokio::test]

@@ -157,11 +157,12 @@ fn answer_of_a_host_store(dialect: &'static Dialect) -> Answer {
 fn refusals_after_admission_are_in_the_words_of_the_sessions_sdk() {
     let mut failed = Vec::new();
     for (name, Vector { given, want }) in vectors(include_str!("../../vectors/refusals.json")) {
-        let lines: [(&'static Dialect, &Want, Value); 4] = [
+        let lines: [(&'static Dialect, &Want, Value); 5] = [
             (&Dialect::MCP_PYTHON_1, &want.python, "server-error".into()),
             (&Dialect::MCP_PYTHON_2, &want.python, Value::Null),
             (&Dialect::MCP_TYPESCRIPT_1, &want.typescript, Value::Null),
             (&Dialect::MCP_TYPESCRIPT_2, &want.typescript, Value::Null),
+            (&Dialect::NEUTRAL, &want.typescript, Value::Null),
         ];
         for (dialect, want, dialects_own_id) in lines {
             let check = || answer(given, dialect).check(want, dialect, &dialects_own_id);

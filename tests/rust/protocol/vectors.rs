@@ -436,6 +436,8 @@ enum DialectName {
     McpTypeScript1,
     #[serde(rename = "mcp-typescript-2")]
     McpTypeScript2,
+    #[serde(rename = "neutral")]
+    Neutral,
 }
 
 impl DialectName {
@@ -445,13 +447,14 @@ impl DialectName {
             Self::McpPython2 => Dialect::MCP_PYTHON_2,
             Self::McpTypeScript1 => Dialect::MCP_TYPESCRIPT_1,
             Self::McpTypeScript2 => Dialect::MCP_TYPESCRIPT_2,
+            Self::Neutral => Dialect::NEUTRAL,
         }
     }
 
     /// What a host of this line names as the versions that it serves.
     fn versions(self) -> Option<&'static [&'static str]> {
         match self {
-            Self::McpPython1 | Self::McpPython2 => None,
+            Self::McpPython1 | Self::McpPython2 | Self::Neutral => None,
             Self::McpTypeScript1 | Self::McpTypeScript2 => Some(&["2025-11-25", "2024-10-07"]),
         }
     }
@@ -487,14 +490,14 @@ fn check_refusal(refusal: &Refusal, dialect: DialectName, want: &AdmissionWant) 
     }
     let id = match dialect {
         DialectName::McpPython1 => "\"server-error\"",
-        DialectName::McpPython2 | DialectName::McpTypeScript1 | DialectName::McpTypeScript2 => "null",
+        _ => "null",
     };
     let error = format!(r#"{{"code":{},"message":{}}}"#, refusal.code, Value::from(refusal.message.as_str()));
     let body = match dialect {
         DialectName::McpPython1 | DialectName::McpPython2 => {
             format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#)
         }
-        DialectName::McpTypeScript1 | DialectName::McpTypeScript2 => {
+        DialectName::McpTypeScript1 | DialectName::McpTypeScript2 | DialectName::Neutral => {
             format!(r#"{{"jsonrpc":"2.0","error":{error},"id":{id}}}"#)
         }
     };

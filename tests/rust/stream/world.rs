@@ -567,6 +567,7 @@ impl World {
             }
             CloseReason::Drain => assert!(self.rules.early_close || self.rules.standalone),
             CloseReason::Fault | CloseReason::Ended => {}
+            other => panic!("{other:?} has no rule"),
         }
         self.over(id);
     }

@@ -7,8 +7,7 @@ use serde_json::{Map, Value};
 use tailrope_server::store::{EncryptionKey, StoreOptions, open};
 use tailrope_server::{Engine, Options as EngineOptions};
 
-use tailrope_core::engine::{NUMBER_OPTIONS, OnStoreFailure, PACE_OPTIONS};
-use tailrope_core::session::{Pace, Paces};
+use tailrope_core::engine::{NUMBER_OPTIONS, OnStoreFailure, PACE_OPTIONS, Pace, Paces};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, default)]

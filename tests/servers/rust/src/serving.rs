@@ -7,7 +7,7 @@ use axum::http::request::Parts;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use serde_json::Value;
-use tailrope_server::{Drain, Engine, RmcpServer, ServiceConfig, Sessions, TailropeService};
+use tailrope_server::{Drain, Engine, Identity, RmcpServer, ServiceConfig, Sessions, TailropeService};
 use tokio_util::sync::CancellationToken;
 
 use crate::options::Options;
@@ -62,36 +62,34 @@ impl Serving {
         }
         let tools = Tools(Arc::clone(lab));
         let factory = move || Ok(tools.clone());
+        // The router hides the path.
+        let mut identity = Identity::default().server_name(PATH);
+        if options.own_auth {
+            identity = identity.principal(named).user(left);
+        }
         let (router, kind) = match (flavor, engine) {
             ("stock", _) => {
                 let manager: Arc<LocalSessionManager> = LocalSessionManager::default().into();
                 (Router::new().nest_service(PATH, StreamableHttpService::new(factory, manager, config)), Kind::Stock)
             }
             ("tower", Some(engine)) => {
-                let mut config = ServiceConfig::default();
-                config.prefer_resumable = options.prefers_resumable();
-                config.json_response = options.json_response;
-                config.relayed_headers = options.relayed_headers();
-                // The router hides the path.
-                config.server_name = Some(PATH.to_owned());
+                let mut config = ServiceConfig::default()
+                    .prefer_resumable(options.prefers_resumable())
+                    .json_response(options.json_response)
+                    .relayed_headers(options.relayed_headers())
+                    .identity(identity);
                 if options.guard {
-                    config.allowed_hosts = vec![format!("127.0.0.1:{port}")];
-                    config.allowed_origins = vec!["http://127.0.0.1".to_owned()];
+                    let hosts = [format!("127.0.0.1:{port}")];
+                    config = config.allowed_hosts(hosts).allowed_origins(["http://127.0.0.1"]);
                 }
                 if let Some(size) = options.max_request_body_size {
-                    config.max_body_bytes = size;
-                }
-                if options.own_auth {
-                    config = config.with_principal(named).with_user(left);
+                    config = config.max_body_bytes(size);
                 }
                 let service = TailropeService::new(factory, engine.clone(), config);
                 (Router::new().nest_service(PATH, service.clone()), Kind::Tower(service))
             }
             ("rmcp", Some(engine)) => {
-                let mut sessions = Sessions::new(engine.clone()).with_server_name(PATH);
-                if options.own_auth {
-                    sessions = sessions.with_principal(named).with_user(left);
-                }
+                let sessions = Sessions::new(engine.clone()).with_identity(identity).with_adoption(factory.clone());
                 let sessions = Arc::new(sessions);
                 let service = StreamableHttpService::new(factory, Arc::clone(&sessions), config);
                 (Router::new().nest_service(PATH, service), Kind::Rmcp(sessions))

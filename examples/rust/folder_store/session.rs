@@ -8,10 +8,9 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize, Serializer};
 use tailrope_core::protocol::{ListChanged, Revision, StreamNonce};
 use tailrope_core::store::{
-    Append, Epoch, Hold, Limits, LogState, MAX_TAKEN, Mail, Message, ReadLimit, RunningLog, SessionRecord, StoreError,
-    Verdict, check_inbox,
+    Append, Chain, Epoch, EventKind, Hold, Limits, LogState, MAX_TAKEN, Mail, Message, Paced, Page, ReadLimit,
+    RunningLog, Seq, SessionRecord, StoreError, StoredEvent, Verdict, check_inbox,
 };
-use tailrope_core::stream::{Chain, EventKind, Paced, Page, Seq, StoredEvent};
 
 /// What an event costs besides its frame, in bytes, about.
 const EVENT_COST: usize = 100;

@@ -1,0 +1,74 @@
+//! Sessions of processes that are gone, which go on here.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use http::Request;
+use tailrope_core::engine::{Adopted, OfferWake, SessionHandle};
+use tailrope_core::exchange::Fault;
+use tailrope_core::protocol::{Dialect, jsonrpc};
+
+use crate::hearing::Ears;
+use crate::host::Host;
+use crate::service::Handlers;
+use crate::signal::Signal;
+
+/// Where sessions of other processes can go on.
+pub(crate) trait Adopt: Send + Sync + 'static {
+    /// The handlers of one session.
+    type Session: Handlers;
+
+    fn host(&self) -> &Arc<Host>;
+
+    /// Makes the handlers of a session.
+    fn begin(&self, session: &SessionHandle, ears: &Ears) -> io::Result<Arc<Self::Session>>;
+
+    /// From now on requests for the session are served here.
+    fn keep(&self, session: &SessionHandle, handlers: Arc<Self::Session>);
+}
+
+/// Goes on with the session of this view here, where no process has it when its message comes.
+pub(crate) fn offer<A: Adopt>(adopter: &Arc<A>, view: &SessionHandle) {
+    let signal = Signal::new();
+    let (wake, is_over) = OfferWake::new(signal.clone(), 0);
+    view.offer_adoption(Arc::new(wake), 0);
+    let (adopter, view) = (Arc::downgrade(adopter), view.downgrade());
+    tokio::spawn(async move {
+        loop {
+            signal.woken().await;
+            let (Some(adopter), Some(view)) = (adopter.upgrade(), view.upgrade()) else { return };
+            let ears = Arc::new(Ears::default());
+            if let Some(adopted) = view.take_adopted(ears.clone(), 0) {
+                return go_on(&*adopter, &adopted, &ears);
+            }
+            if is_over.load(Ordering::Acquire) {
+                return;
+            }
+        }
+    });
+}
+
+/// Tells new handlers what the client has told, and lets what waits come to them.
+fn go_on(adopter: &impl Adopt, adopted: &Adopted, ears: &Ears) {
+    let session = adopted.session();
+    let handlers = match adopter.begin(session, ears) {
+        Ok(handlers) => handlers,
+        Err(error) => {
+            tracing::error!(target: "tailrope", %error, "a session was not adopted: the server's factory failed");
+            return adopted.refuse(&Fault::Internal.refusal(&Dialect::NEUTRAL));
+        }
+    };
+    for body in adopted.replay() {
+        let is_request = jsonrpc::read(body).is_ok_and(|body| body.has_request());
+        // Nobody knows any more what the request was like.
+        let parts = Request::new(()).into_parts().0;
+        match handlers.read(parts, body, is_request) {
+            Ok(message) => handlers.replay(message),
+            Err(why) => tracing::warn!(target: "tailrope", why, "a session's handlers are not told all again"),
+        }
+    }
+    adopter.keep(session, handlers);
+    session.accept_posted();
+    adopter.host().arm_for_engine();
+}
