@@ -98,15 +98,6 @@ async def test_f11_the_last_event_does_not_come_again(server: Server) -> None:
         assert counts(events) == [4] and results(events) == [name]
 
 
-async def test_f11_nothing_comes_again_on_a_running_call(server: Server) -> None:
-    peer = await server.peer()
-    name = gate()
-    cursor = await begun(peer, "emit 3", f"gate {name}", "emit 1", f"return {name}", read=3)
-    resumed = await peer.resume(cursor)
-    await server.open(name)
-    assert counts(await resumed.some(1)) == [4]
-
-
 async def test_f12_wire_order_is_emission_order_whatever_the_store_latency(lab: Server) -> None:
     await lab.plan(latency_ms=[40, 0, 20, 1, 10, 0, 5])
     peer = await lab.peer()
