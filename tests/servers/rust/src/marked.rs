@@ -31,6 +31,7 @@ pub(crate) struct Plan {
     stream: String,
     facts: String,
     seed: u64,
+    #[serde(default)]
     count: u64,
     until: Option<String>,
     #[serde(default)]
