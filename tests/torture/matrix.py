@@ -88,8 +88,8 @@ def applies(test: str, store: str, server: str) -> bool:
         # Their event stores are objects in memory, one for each process.
         return store == "memory" and test not in ("kills", "pauses", "faults", "outages", "nodes")
     if server == "rmcp" and test in ("tenants", "nodes", "kills", "pauses"):
-        # It shows its session manager neither who resumes nor what comes for sessions of a process that is gone, and has
-        # no word for the end of what is read to its end.
+        # It shows its session manager neither who resumes nor what comes for sessions of a process that is gone, and
+        # has no word for the end of what is read to its end.
         return False
     if test == "nodes":
         # It takes minutes. Two SDK lines of one language differ in nothing that it is about.
