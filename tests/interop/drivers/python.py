@@ -69,8 +69,8 @@ async def connected(url: str, option: str | None) -> AsyncIterator[Any]:
     from mcp import Client
     from mcp.client.streamable_http import streamable_http_client
 
-    # The mode is the default one: a server of ours sends such a client to a resumable revision. Behind rmcp's service it
-    # has to be told.
+    # The mode is the default one: a server of ours sends such a client to a resumable revision. Behind rmcp's service
+    # it has to be told.
     async with AsyncExitStack() as stack:
         server: Any = url
         if option is not None:
