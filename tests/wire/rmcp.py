@@ -65,6 +65,7 @@ RMCP = {
     "test_f60_event_over_the_limit_is_not_kept": COMMENT,
     "test_f61_line_separators_are_escaped_on_the_wire": EVENTS,
     "test_lines_end_with_lf_and_fields_have_one_blank": EVENTS,
+    "test_deleted_session_is_404_for_every_method": "rmcp answers every DELETE with 202",
     "test_f50_sessions_of_one_user_keep_nobody_else_out": REFUSED,
     "test_f50_a_first_request_that_is_refused_leaves_no_session": REFUSED,
     "test_f05_a_session_belongs_to_its_principal": "rmcp shows its session manager the request of a POST only",
