@@ -53,10 +53,12 @@ test-full: setup ## all there is: every SDK line times every store, mutants, dee
 
 # The crate for servers, and the program that serves its tests, which brings rmcp and the features that both are built with.
 RUST_SERVER := -p tailrope-server -p tailrope-test-server
+# Those that bring rmcp.
+OF_RMCP := --exclude tailrope-server --exclude tailrope-test-server --exclude tailrope-bench-server
 # What is built on the same dependencies as the wheel and the addon, so that they are built once. The packages are tested
 # in their own language; the client, the servers and the tests of threads have other dependencies.
 RUST := --workspace --exclude tailrope-python --exclude tailrope-node --exclude tailrope-client --exclude tailrope-shuttle \
-	--exclude tailrope-server --exclude tailrope-test-server $(STORES)
+	$(OF_RMCP) $(STORES)
 # Test programs leave their tests' times where `scripts/slowest` finds them.
 TIMED := --config 'target."cfg(all())".runner = "$(CURDIR)/scripts/timed-test"'
 
@@ -152,7 +154,7 @@ lint: lint-rust lint-python lint-node lint-docs ## format checks, clippy, layeri
 lint-rust: setup
 	cargo fmt --all --check
 	@# Programs with a lock file of their own, which has to follow the crates of the workspace.
-	for program in interop/rmcp-client torture/rmcp-server fuzz/libfuzzer; do \
+	for program in interop/rmcp-client fuzz/libfuzzer; do \
 		cargo fmt --manifest-path tests/$$program/Cargo.toml --check; \
 		cargo update --workspace --locked --quiet --manifest-path tests/$$program/Cargo.toml; \
 	done
@@ -160,8 +162,8 @@ lint-rust: setup
 	tests/mutants/run --places
 	cargo check --quiet -p tailrope-core --no-default-features
 	cargo clippy --quiet -p tailrope-core --all-targets -- -D warnings
-	cargo clippy --quiet --workspace --exclude tailrope-server --exclude tailrope-test-server --all-targets $(STORES) -- -D warnings
-	cargo clippy --quiet $(RUST_SERVER) --all-targets -- -D warnings
+	cargo clippy --quiet --workspace $(OF_RMCP) --all-targets $(STORES) -- -D warnings
+	cargo clippy --quiet $(RUST_SERVER) -p tailrope-bench-server --features tailrope-test-server/conformance --all-targets -- -D warnings
 	@# Which `--all-targets` leaves out, as `cargo test` does.
 	cargo clippy --quiet -p tailrope-core $(STORES) --test every_server --test many_sessions -- -D warnings
 

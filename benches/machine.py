@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -50,6 +51,12 @@ def python_versions(program: str, flavor: str) -> dict[str, str]:
     names = PYTHON[flavor]
     found = subprocess.run([program, "-c", code, *names], capture_output=True, text=True, check=True).stdout.split()
     return dict(zip(["Python", *names], found, strict=True))
+
+
+def rust_versions() -> dict[str, str]:
+    rustc = subprocess.run(["rustc", "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
+    crates = {each["name"]: each["version"] for each in tomllib.loads((ROOT / "Cargo.lock").read_text())["package"]}
+    return {"Rust": rustc, **{name: crates[name] for name in ("rmcp", "hyper", "tokio")}}
 
 
 def node_versions(flavor: str) -> dict[str, str]:

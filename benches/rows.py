@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 # The first flavor is the one that is measured by default, and the one that the bars hold for.
-FLAVORS = {"python": ["mcp2", "mcp1", "fastmcp"], "node": ["v2", "v1"]}
+FLAVORS = {"python": ["mcp2", "mcp1", "fastmcp"], "node": ["v2", "v1"], "rust": ["rmcp3"]}
 SIDES = ("stock", "tailrope")
-GROUPS = ["echo", "emit", "replay", "poll", "memory", "events"]
+GROUPS = ["echo", "emit", "replay", "poll", "memory", "events", "herd"]
 # Measured when they are asked for alone: they need the servers of the stores.
 STORES = "stores"
 RELAY = "relay"
-# Memory is measured in a process of its own; the rates share one.
-ALONE = {"memory", "events"}
+# Memory is measured in a process of its own, and ten thousand clients at once; the rates share one.
+ALONE = {"memory", "events", "herd"}
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ ROWS = [
     Row("memory", "  idle GET", "memory", "get_bytes", "bytes"),
     Row("events", "stored event of 100 B", "event_memory", "event_bytes", "bytes", "memory of a stored event of 100 B"),
 ]
-# How many times stock's value a row takes; up to 1, what part of it is allowed.
+# How many times stock's value a row takes; of what is no rate, at most.
 BARS: dict[str, dict[str, float]] = {
     "python": {
         "echo, 16 sessions": 2.2,

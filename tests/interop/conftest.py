@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from subprocess import CalledProcessError
 
 import pytest
 from kit import ahead
+from kit.fleet import FLEETS, servers_of
+from kit.servers import RUST as RUST_SERVERS
+from kit.servers import RUST_STORES, built_rust
 
 from interop.driver import RUST, Hosts, build_rust
 
@@ -15,11 +19,19 @@ globals().update({name: getattr(ahead, name) for name in ahead.HOOKS})
 
 def build(items: list[pytest.Function]) -> None:
     """Here, because a first build takes longer than a test may."""
-    if any(item.callspec.params["client"].startswith(RUST) for item in items):
-        try:
+    params = [item.callspec.params for item in items]
+    servers = {each.get("server") for each in params}
+    fleets = [FLEETS[name] for name in servers & FLEETS.keys()]
+    try:
+        if any(each["client"].startswith(RUST) for each in params):
             build_rust()
-        except CalledProcessError:
-            pytest.exit("the driver of the Rust client did not build", returncode=1)
+        if any(member.language == "rust" for fleet in fleets for member in servers_of(fleet)):
+            os.environ[RUST_STORES] = "every"
+            built_rust()
+        elif servers & RUST_SERVERS.keys():
+            built_rust()
+    except CalledProcessError:
+        pytest.exit("the driver of the Rust client or the Rust servers did not build", returncode=1)
 
 
 ahead.suite(Path(__file__).parent, at_once=5, limit_s=180, before=build, hosts=Hosts)

@@ -291,8 +291,10 @@ async def drive(
 @asynccontextmanager
 async def meet(hosts: Hosts, client: str, host: Server) -> AsyncIterator[Meeting]:
     """Connect a client to a server, through a tap."""
+    # Behind rmcp's service the Python client 2.x would speak 2026-07-28, which cannot resume.
+    mode = {"TAILROPE_CLIENT_MODE": "legacy"} if host.kind.name == "rmcp" and client.startswith("mcp2") else {}
     async with (
         Tap(host.port) as tap,
-        drive(hosts.drivers, client, f"http://127.0.0.1:{tap.port}/mcp", tap, host) as meeting,
+        drive(hosts.drivers, client, f"http://127.0.0.1:{tap.port}/mcp", tap, host, **mode) as meeting,
     ):
         yield meeting

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from kit.servers import SERVERS
+from kit.servers import RUST, SERVERS
 from kit.tap import CUTS, END, RESET
 
 from interop.driver import LINED, Hosts, end_session, gates, meet, pairs
@@ -15,7 +15,7 @@ QUICK = {"mcp1+line": "node-v2", "mcp2+line": "node-v2", "ts1+line": "mcp2", "ts
 every_pair = pairs(LINED, ("mcp2", "node-v2"), QUICK)
 
 
-@pairs(LINED, SERVERS, QUICK)
+@pairs(LINED, (*SERVERS, *RUST), QUICK)
 async def test_f74_call_survives_any_number_of_cuts(hosts: Hosts, client: str, server: str) -> None:
     """Ten in one call; every event comes once, and in order (F-70)."""
     async with meet(hosts, client, await hosts.remembering(server)) as at:

@@ -29,11 +29,11 @@ from kit.balancer import Balancer
 from kit.elsewhere import CALM
 from kit.places import empty_place
 from kit.raw import Reply
-from kit.servers import SERVERS, START_S, TESTS, TRANSPORT, Kind, Server, ask
+from kit.servers import RUST, SERVERS, START_S, TESTS, TRANSPORT, Kind, Server, ask
 
 SEED = os.environ.get("TAILROPE_SEED", "1")
 PROCESSES = 3
-# In place of the language and the SDK line of a fleet that has two.
+# In place of the language and the SDK line of a fleet that has several.
 MIXED = "mixed"
 ENDS = (0, -signal.SIGTERM, -signal.SIGINT)
 
@@ -63,7 +63,7 @@ class Fleet(Kind):
 
 
 def _fleet(name: str, store: str, *servers: str, is_hosted: bool = False) -> Fleet:
-    members = tuple(SERVERS[server] for server in servers)
+    members = tuple({**SERVERS, **RUST}[server] for server in servers)
     kinds = {(member.language, member.line) for member in members}
     language, line = kinds.pop() if len(kinds) == 1 else (MIXED, MIXED)
     return Fleet(f"{name}-{store}", language, line, members, store, is_hosted)
@@ -74,7 +74,9 @@ FLEETS = {
     for fleet in (
         *(_fleet("mcp2x3", store, *["mcp2"] * PROCESSES) for store in ("redis", "postgres")),
         *(_fleet("node-v2x3", store, *["node-v2"] * PROCESSES) for store in ("redis", "postgres")),
-        *(_fleet(MIXED, store, "mcp2", "node-v2", "mcp2") for store in ("redis", "postgres", "sqlite")),
+        *(_fleet("towerx3", store, *["tower"] * PROCESSES) for store in ("redis", "postgres")),
+        _fleet(MIXED, "redis", "mcp2", "node-v2", "mcp2"),
+        *(_fleet("every", store, "mcp2", "node-v2", "tower") for store in ("redis", "postgres", "sqlite")),
         _fleet("uvicorn-workers", "sqlite", *["mcp2"] * PROCESSES, is_hosted=True),
         _fleet("node-cluster", "sqlite", *["node-v2"] * PROCESSES, is_hosted=True),
     )

@@ -99,8 +99,10 @@ SERVERS = {
         Kind("web-v2", "node", "v2"),
     )
 }
-# The tools on rmcp: behind our service, and behind its own with our session manager. `tests/wire` alone asks these.
+# The tools on rmcp: behind our service, and behind its own with our session manager.
 RUST = {kind.name: kind for kind in (Kind("tower", "rust", "rmcp3"), Kind("rmcp", "rust", "rmcp3"))}
+# On its own transport alone: as it comes, without an event store.
+RUST_STOCK = {"rmcp-cache": Kind("rmcp-cache", "rust", "rmcp3")}
 # The tools on the SDK's lowlevel server: behind the SDK's session manager, and with transports made by hand.
 LOWLEVEL = {
     f"{name}-{line}": Kind(name, "python", line) for name in ("lowlevel", "byhand") for line in ("mcp1", "mcp2")

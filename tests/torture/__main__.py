@@ -17,7 +17,7 @@ from pathlib import Path
 
 from torture.cell import TESTS
 from torture.ending import end
-from torture.hosts import MIXED, OURS, RMCP, STOCK, STORES, build_rmcp
+from torture.hosts import MIXED, OURS, STOCK, STORES, build_rust
 from torture.matrix import EVERYTHING, SLICE, Outcome, Runner, keep, load
 from torture.recorder import checker
 from torture.table import by_server, by_test, write
@@ -51,8 +51,7 @@ def main() -> int:
     if missing:
         print(f"no server of {', '.join(sorted(missing))}: tests/services/with starts them", file=sys.stderr)
         return 2
-    if any(cell.server == RMCP for cell in cells):
-        build_rmcp()
+    build_rust(cell.server for cell in cells)
     print(f"seed {args.seed}, {len(cells)} tests", flush=True)
     started, over = time.monotonic(), 0
 

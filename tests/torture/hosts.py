@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from kit.servers import ROOT, SERVERS, Kind, Server
+from kit.servers import RUST, RUST_STOCK, RUST_STORES, SERVERS, Server, built_rust
 
 # One of each SDK line: they differ in what holds their sockets and their tools.
-OURS = ("mcp1", "mcp2", "node-v1", "node-v2")
-# The Rust SDK's own server, as it comes: it keeps the last messages of a stream in memory, and needs no event store.
-RMCP = "stock-rmcp"
-# The SDKs' own transports; Python's and Node's have the event stores of the tests, which keep everything in memory.
-STOCK = (*(f"stock-{server}" for server in OURS), RMCP)
+PACKAGES = ("mcp1", "mcp2", "node-v1", "node-v2")
+OURS = (*PACKAGES, *RUST)
+# The SDKs' own transports. They have the event stores of the tests, which keep everything in memory, but for the Rust
+# SDK's as it comes: it keeps the last messages of a stream by itself.
+STOCK = tuple(f"stock-{server}" for server in (*PACKAGES, "rmcp", *RUST_STOCK))
+KINDS = {**SERVERS, **RUST, **RUST_STOCK}
 STORES = ("memory", "sqlite", "redis", "postgres")
 # Two processes of Python and one of Node that serve the same sessions.
 MIXED = "mixed"
@@ -39,22 +40,11 @@ def through(place: str, port: int) -> str:
     return place.replace(f"{parts.hostname}:{parts.port}", f"127.0.0.1:{port}", 1)
 
 
-class Rmcp(Kind):
-    """The server of the Rust SDK, which takes no options."""
-
-    def command(self, transport: str, options: dict[str, Any]) -> list[str]:
-        return [str(rmcp_program())]
-
-
-def rmcp_program() -> Path:
-    return Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "rmcp-server/debug/tailrope-torture-rmcp-server"
-
-
-def build_rmcp() -> None:
-    """Build the program of `stock-rmcp`, which nothing else needs."""
-    target = rmcp_program().parents[1]
-    words = ["cargo", "build", "--quiet", "--locked", "--target-dir", str(target), "--manifest-path"]
-    subprocess.run([*words, str(ROOT / "tests" / "torture" / "rmcp-server" / "Cargo.toml")], check=True)
+def build_rust(servers: Iterable[str]) -> None:
+    """Build the Rust servers, if one of these is one, with every store."""
+    if any(KINDS[server.removeprefix("stock-")].language == "rust" for server in servers if server != MIXED):
+        os.environ[RUST_STORES] = "every"
+        built_rust()
 
 
 def user(name: str) -> dict[str, str]:
@@ -83,9 +73,7 @@ class Host(Server):
 
 async def hosted(server: str, place: str = "memory:", *, auth: bool = False, port: int = 0, **engine: Any) -> Host:
     """Start a server of ours, or a stock one. One of ours listens where it is told."""
-    if server == RMCP:
-        return await Host.start(Rmcp(RMCP, "rust", ""), {}, "stock")
-    kind = SERVERS[server.removeprefix("stock-")]
+    kind = KINDS[server.removeprefix("stock-")]
     if server in STOCK:
         return await Host.start(kind, {"auth": auth}, "stock")
     options = {"auth": auth, "address": place, "engine": {**ROOM, **engine}}

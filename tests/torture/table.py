@@ -8,8 +8,10 @@ import tomllib
 from collections import Counter, defaultdict
 from pathlib import Path
 
+from kit.servers import ROOT
+
 from torture.cell import TESTS
-from torture.hosts import MIXED, OURS, ROOT, STOCK, STORES
+from torture.hosts import MIXED, OURS, STOCK, STORES
 from torture.matrix import Outcome
 
 OUT = ROOT / "docs" / "evidence" / "torture.md"
@@ -20,12 +22,15 @@ NAMES = {
     "mcp2": "Tailrope, Python, mcp 2.x",
     "node-v1": "Tailrope, Node, TypeScript SDK 1.x",
     "node-v2": "Tailrope, Node, TypeScript SDK 2.x",
+    "tower": "Tailrope, Rust, our service",
+    "rmcp": "Tailrope, Rust, rmcp 3.x with our session manager",
     MIXED: "Tailrope, two processes of mcp 2.x and one of TypeScript SDK 2.x",
     "stock-mcp1": "stock Python, mcp 1.x",
     "stock-mcp2": "stock Python, mcp 2.x",
     "stock-node-v1": "stock TypeScript SDK 1.x",
     "stock-node-v2": "stock TypeScript SDK 2.x",
     "stock-rmcp": "stock rmcp 3.x",
+    "stock-rmcp-cache": "stock rmcp 3.x without an event store",
 }
 WORDS = {
     "handoff": "readers that drop and resume at random, many through a bad network, while tools emit",
@@ -114,7 +119,7 @@ print(*map(importlib.metadata.version, ("mcp", "uvicorn")), platform.python_vers
     node = subprocess.run(["node", "--version"], capture_output=True, text=True, check=True).stdout.strip()
     sdk, server = (wanted[f"@modelcontextprotocol/{name}"] for name in ("sdk", "server"))
     found.append(f"TypeScript SDK {sdk} and {server}, Node {node}")
-    lock = tomllib.loads((ROOT / "tests" / "torture" / "rmcp-server" / "Cargo.lock").read_text())
+    lock = tomllib.loads((ROOT / "Cargo.lock").read_text())
     found.append(f"rmcp {next(each['version'] for each in lock['package'] if each['name'] == 'rmcp')}")
     return found
 
@@ -128,8 +133,9 @@ def page(outcomes: list[Outcome]) -> str:
         "`tests/torture` starts server processes, breaks connections, processes and stores under them, and writes down",
         "everything that the servers were asked to send and everything that clients got. `tests/checker` judges these",
         "histories against the invariants of ARCHITECTURE.md. The same tests run on the SDKs' own transports, with the",
-        "plain event stores in memory of `tests/servers/python/stores.py` and `tests/servers/node/stores.mjs`; the",
-        "server of the Rust SDK keeps the last messages of a stream by itself and is measured as it comes.",
+        "plain event stores in memory of `tests/servers/python/stores.py`, `tests/servers/node/stores.mjs` and",
+        "`tests/servers/rust/src/plain_store.rs`; the Rust SDK also without one, as it keeps the last messages of a",
+        "stream by itself.",
         "",
         "```sh",
         COMMAND,

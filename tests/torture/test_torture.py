@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.servers import SERVERS
 
 from torture.cell import TESTS
 from torture.handoff import LEAST_DROPS
-from torture.hosts import FLEETS, STOCK
+from torture.hosts import FLEETS, KINDS, STOCK, build_rust
 from torture.matrix import SLICE, Cell, Outcome, Runner
 from torture.recorder import Recorder, checker
 
@@ -63,6 +62,7 @@ def ahead(request: pytest.FixtureRequest) -> Iterator[Ahead]:
         and "cell" in item.callspec.params
         and not any(mark.args and mark.args[0] for mark in item.iter_markers("skipif"))
     ]
+    build_rust(cell.server for cell in wanted)
     yield Ahead(wanted)
 
 
@@ -95,7 +95,7 @@ def test_slice_has_every_test_in_every_language_and_every_store() -> None:
     assert not any(cell.server in STOCK for cell in SLICE)
     for test in TESTS:
         servers = {server for cell in SLICE if cell.test == test for server in FLEETS[cell.server]}
-        assert {SERVERS[server].language for server in servers} == {"python", "node"}
+        assert {KINDS[server].language for server in servers} == {"python", "node", "rust"}
     assert {cell.store for cell in SLICE} == {"memory", "sqlite", "redis", "postgres"}
     assert {cell.server for cell in SLICE} == set(FLEETS)
 

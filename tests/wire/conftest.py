@@ -11,11 +11,11 @@ import subprocess
 import pytest
 from kit import fixtures
 from kit.fixtures import *  # noqa: F403
-from kit.fleet import FLEETS, MIXED, Fleet
-from kit.servers import ROOT, RUST, RUST_STORES, SERVERS, TRANSPORT, Kind, rust_build
+from kit.fleet import FLEETS, MIXED, Fleet, servers_of
+from kit.servers import ROOT, RUST, RUST_STOCK, RUST_STORES, SERVERS, TRANSPORT, Kind, rust_build
 from wire.rmcp import left_out
 
-KINDS: dict[str, Kind] = {**SERVERS, **RUST, **({} if TRANSPORT == "stock" else FLEETS)}
+KINDS: dict[str, Kind] = {**SERVERS, **RUST, **(RUST_STOCK if TRANSPORT == "stock" else FLEETS)}
 CHOSEN = os.environ.get("TAILROPE_TEST_SERVERS", ",".join(KINDS)).split(",")
 # One of each language takes what has a store of its own, and what the mark `first` is on: the way to a store, and what
 # the engine decides by itself, do not differ between the SDKs of a language. The others are asked that in the long run.
@@ -55,7 +55,8 @@ def takes_long(item: pytest.Item, kind: Kind, params: dict[str, object]) -> bool
 
 def pytest_configure(config: pytest.Config) -> None:
     fixtures.pytest_configure(config)
-    if RUST.keys().isdisjoint(CHOSEN) or hasattr(config, "workerinput") or config.option.collectonly:
+    has_rust = any(member.language == "rust" for name in CHOSEN for member in servers_of(KINDS[name]))
+    if not has_rust or hasattr(config, "workerinput") or config.option.collectonly:
         return
     if config.option.markexpr != "not full":
         os.environ[RUST_STORES] = "every"

@@ -16,6 +16,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import tomllib
 import xml.etree.ElementTree as ElementTree
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,8 +27,9 @@ OUT = ROOT / "docs" / "evidence" / "stock-faults.md"
 COMMAND = ".venv/mcp2/bin/python tests/wire/table.py"
 
 # The columns of stock servers, and the servers that the one for Tailrope counts.
-STOCK = ["mcp1", "mcp2", "fastmcp3", "fastmcp4", "node-v1", "node-v2"]
-OURS = [*STOCK, "web-v1", "web-v2"]
+PACKAGES = ["mcp1", "mcp2", "fastmcp3", "fastmcp4", "node-v1", "node-v2"]
+STOCK = [*PACKAGES, "rmcp", "rmcp-cache"]
+OURS = [*PACKAGES, "web-v1", "web-v2", "tower", "rmcp"]
 
 FAULTS = {
     "F-01": "Another session's tool result is replayed",
@@ -37,6 +39,7 @@ FAULTS = {
     "F-08": "Repeated id in flight silences the first call",
     "F-09": "A request id captures the standalone stream",
     "F-10": "Events emitted during a replay are lost",
+    "F-11": "The last event comes again on a resume",
     "F-12": "Wire order differs from emission order",
     "F-16": "A result made while disconnected is lost",
     "F-19": "Unknown cursor: no answer that ends the call",
@@ -112,7 +115,9 @@ print(", ".join([*found, f"Python {platform.python_version()}"]))
     found = [json.loads(path.read_text()) for path in [*manifests, ROOT / "package.json"]]
     node = subprocess.run(["node", "--version"], capture_output=True, text=True, check=True).stdout
     names = [f"{each['name']} {each['version']}" for each in found]
-    return [*(line.strip() for line in python), ", ".join([*names, f"Node {node.strip('v ' + chr(10))}"])]
+    crates = {each["name"]: each["version"] for each in tomllib.loads((ROOT / "Cargo.lock").read_text())["package"]}
+    rust = ", ".join(f"{name} {crates[name]}" for name in ("rmcp", "axum", "hyper", "tailrope-server"))
+    return [*(line.strip() for line in python), ", ".join([*names, f"Node {node.strip('v ' + chr(10))}"]), rust]
 
 
 def page(stock: dict[str, Counts], ours: dict[str, Counts]) -> str:
@@ -128,14 +133,15 @@ def page(stock: dict[str, Counts], ours: dict[str, Counts]) -> str:
         "Each fault has tests of its own, named after it, in `tests/wire`. They start a server process and talk to it",
         "over HTTP, with a raw client and with the SDK's own. This table is the outcome of running them on the SDKs'",
         "own transports, with plain event stores in memory (`tests/servers/python/stores.py`,",
-        "`tests/servers/node/stores.mjs`), and on Tailrope:",
+        "`tests/servers/node/stores.mjs`, `tests/servers/rust/src/plain_store.rs`), and on Tailrope:",
         "",
         "```sh",
         COMMAND,
         "```",
         "",
         "The command writes this file; do not edit it. `mcp1`, `mcp2`: the Python SDK 1.x and 2.x; `fastmcp3`,",
-        "`fastmcp4`: FastMCP on them; `node-v1`, `node-v2`: the TypeScript SDK 1.x and 2.x. This run had",
+        "`fastmcp4`: FastMCP on them; `node-v1`, `node-v2`: the TypeScript SDK 1.x and 2.x; `rmcp`: the Rust SDK 3.x,",
+        "and `rmcp-cache` as it comes, without an event store: it replays from a cache of 16 messages. This run had",
         "",
         *(f"- {line}" for line in versions()),
         "",

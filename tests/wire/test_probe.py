@@ -26,7 +26,8 @@ TRIES = 3
 def command(kind: Kind) -> list[str]:
     if kind.language == "node":
         return ["node", str(ROOT / "bindings-node/lib/cli/tailrope.mjs")]
-    return [kind.python, "-m", "tailrope"]
+    # Rust has no package with a command.
+    return [(SERVERS["mcp2"] if kind.language == "rust" else kind).python, "-m", "tailrope"]
 
 
 async def probe(server: Server, *words: str, **options: Any) -> dict[str, Any]:

@@ -90,6 +90,14 @@ async def test_f10_resumes_under_load_lose_and_repeat_nothing(server: Server, ca
     await asyncio.gather(*(cut_again_and_again(peer, many) for peer in peers for _ in range(calls)))
 
 
+async def test_f11_the_last_event_does_not_come_again(server: Server) -> None:
+    peer = await server.peer()
+    cursor, name = await finished_away(server, peer, "emit 3", "emit 1")
+    for _ in range(2):
+        events = await (await peer.resume(cursor)).until_terminal()
+        assert counts(events) == [4] and results(events) == [name]
+
+
 async def test_f12_wire_order_is_emission_order_whatever_the_store_latency(lab: Server) -> None:
     await lab.plan(latency_ms=[40, 0, 20, 1, 10, 0, 5])
     peer = await lab.peer()
@@ -115,6 +123,17 @@ async def test_f16_result_produced_while_away_is_replayed(server: Server) -> Non
     cursor, name = await finished_away(server, peer, "emit 1", "emit 3")
     events = await (await peer.resume(cursor)).until_terminal()
     assert counts(events) == [2, 3, 4] and results(events) == [name]
+
+
+async def test_f16_result_produced_after_a_close_is_replayed(server: Server) -> None:
+    peer = await server.peer()
+    name = gate()
+    call = await peer.call("script", {"steps": ["emit 1", "close", f"gate {name}", "emit 1", f"return {name}"]})
+    events = await call.rest()
+    await server.open(name)
+    await server.mark(f"finished return {name}")
+    events += await (await peer.resume(last_id(events))).until_terminal()
+    assert counts(events) == [1, 2] and results(events) == [name]
 
 
 async def test_f16_result_stays_readable_from_every_cursor(server: Server) -> None:

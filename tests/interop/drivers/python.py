@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -68,14 +69,16 @@ async def connected(url: str, option: str | None) -> AsyncIterator[Any]:
     from mcp import Client
     from mcp.client.streamable_http import streamable_http_client
 
-    # The mode is the default one: a server of ours sends such a client to a resumable revision.
+    # The mode is the default one: a server of ours sends such a client to a resumable revision. Behind rmcp's service
+    # it has to be told.
     async with AsyncExitStack() as stack:
         server: Any = url
         if option is not None:
             own = tailrope.client.http_client() if option == "--line" else speaks_http2()
             http_client = await stack.enter_async_context(own)
             server = streamable_http_client(url, http_client=http_client)
-        client = Client(server, logging_callback=on_log, elicitation_callback=on_question)
+        mode = {"mode": os.environ["TAILROPE_CLIENT_MODE"]} if "TAILROPE_CLIENT_MODE" in os.environ else {}
+        client = Client(server, logging_callback=on_log, elicitation_callback=on_question, **mode)
         await stack.enter_async_context(client)
         show(connected=str(client.protocol_version))
         yield client

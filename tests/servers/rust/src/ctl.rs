@@ -50,7 +50,7 @@ fn state(ctl: &Ctl) -> Value {
         "rss": pages * PAGE_BYTES,
         "descriptors": descriptors,
         "errors": [],
-        "store": null,
+        "store": ctl.serving.plain_store().map(|store| json!({ "rows": store.count() })),
     })
 }
 
@@ -85,6 +85,13 @@ pub(crate) async fn answer(State(ctl): State<Arc<Ctl>>, request: Request) -> Res
             Some(engine) => engine.stats().entries().into_iter().map(|(name, count)| (name, json!(count))).collect(),
             None => json!({}),
         },
+        // Its only plan is to lose everything.
+        "store" => {
+            if let Some(store) = ctl.serving.plain_store() {
+                store.forget();
+            }
+            json!({})
+        }
         "drain" => {
             let body = to_bytes(request.into_body(), 1 << 16).await.unwrap_or_default();
             let options: Value = serde_json::from_slice(&body).unwrap_or_default();

@@ -1,7 +1,7 @@
 //! Starts one test server: `tailrope-test-server --flavor rmcp --transport tailrope [--port 0] [--options JSON]`.
 //!
 //! A flavour is `tower`, which is our service, or `rmcp`, which is rmcp's service with our session manager; the transport `stock` is rmcp's
-//! service with its own. Prints `READY PORT` when it
+//! service with its own, over a plain event store, and without any as the flavour `rmcp-cache`. Prints `READY PORT` when it
 //! listens. The options are those of the Python servers (tests/servers/python), as far as options.rs has them.
 
 // Logging left the newest revision; standalone messages have no other plain carrier.
@@ -9,9 +9,12 @@
 
 mod control;
 mod ctl;
+mod marked;
 mod options;
+mod plain_store;
 mod script;
 mod serving;
+mod stock;
 mod tools;
 
 use std::collections::HashMap;
@@ -49,8 +52,8 @@ async fn serve(arguments: &HashMap<String, String>) -> Result<(), String> {
     let argument = |name: &str, default: &'static str| arguments.get(name).map_or(default, |value| value);
     let options: Options = serde_json::from_str(argument("options", "{}")).map_err(|error| error.to_string())?;
     send_lines(Lines(options.log.parse().map_err(|_| format!("{:?} is no level", options.log))?));
-    let flavor = if argument("transport", "tailrope") == "stock" { "stock" } else { argument("flavor", "rmcp") };
-    let engine = if flavor == "stock" { None } else { Some(options.engine()?) };
+    let flavor = argument("flavor", "rmcp");
+    let engine = if argument("transport", "tailrope") == "stock" { None } else { Some(options.engine()?) };
     let lab = Arc::<Lab>::default();
     let port = argument("port", "0");
     let listener = TcpListener::bind(format!("127.0.0.1:{port}")).await.map_err(|error| error.to_string())?;

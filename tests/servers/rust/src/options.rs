@@ -17,19 +17,21 @@ pub(crate) struct Options {
     /// Of the event store.
     pub(crate) address: String,
     pub(crate) retry_ms: u32,
-    pub(crate) idle_s: Option<f64>,
+    idle_s: Option<f64>,
     /// The least level of what the engine logs to standard error.
     pub(crate) log: String,
     pub(crate) max_request_body_size: Option<usize>,
     /// Against foreign hosts and origins.
     pub(crate) guard: bool,
-    /// Events that a store of the tests' own keeps; the engine's have bounds of theirs.
-    cap: Option<u64>,
+    /// Events of a stream that a store of the tests' own keeps; the engine's have bounds of theirs.
+    pub(crate) cap: Option<usize>,
     /// Said with the transport.
     stock: bool,
     pub(crate) json_response: bool,
     /// The header `x-test-name` names the user, and what `x-test-user` says in JSON is what authentication left.
     pub(crate) own_auth: bool,
+    /// Said where each user has a token: what a request's credentials are tells users apart by itself.
+    auth: bool,
 }
 
 impl Default for Options {
@@ -46,6 +48,7 @@ impl Default for Options {
             stock: false,
             json_response: false,
             own_auth: false,
+            auth: false,
         }
     }
 }
@@ -62,13 +65,17 @@ impl Options {
         self.engine.get("prefer_resumable").and_then(Value::as_bool).unwrap_or(true)
     }
 
+    pub(crate) fn idle(&self) -> Option<Duration> {
+        self.idle_s.map(Duration::from_secs_f64)
+    }
+
     /// The engine, with its store.
     pub(crate) fn engine(&self) -> Result<Engine, String> {
         let mut store = StoreOptions::default();
         let mut engine = EngineOptions::default();
         engine.pacing.retry_ms = self.retry_ms;
-        if let Some(idle_s) = self.idle_s {
-            engine.session_idle_ms = u64::try_from(Duration::from_secs_f64(idle_s).as_millis()).unwrap_or(u64::MAX);
+        if let Some(idle) = self.idle() {
+            engine.session_idle_ms = u64::try_from(idle.as_millis()).unwrap_or(u64::MAX);
         }
         for (name, value) in &self.engine {
             if let Some(option) = NUMBER_OPTIONS.iter().find(|option| option.name == name) {

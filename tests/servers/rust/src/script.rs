@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use tailrope_server::{Close, ResumableContext as _};
 
 use crate::control::Control;
+use crate::stock;
 
 pub(crate) type Context = RequestContext<RoleServer>;
 
@@ -141,8 +142,8 @@ impl Script<'_> {
             }
             "gate" => self.control.gate(rest, &self.context.ct).await.map_err(|_| "cancelled".to_owned())?,
             "mark" => self.control.mark(rest),
-            "close" => drop(self.context.close_sse_stream(pauses(rest)?)),
-            "close_standalone" => drop(self.context.close_standalone_sse_stream(Close::default())),
+            "close" => drop(stock::close(self.context, pauses(rest)?).await),
+            "close_standalone" => drop(stock::close_standalone(self.context, Close::default()).await),
             "standalone" => told(peer.send_notification(log_message(rest)).await)?,
             "log" => told(peer.send_notification(self.context.related(log_message(rest))).await)?,
             "changed" => peer.notify_tool_list_changed().await.map_err(|error| error.to_string())?,

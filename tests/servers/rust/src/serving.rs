@@ -1,16 +1,19 @@
 //! The MCP endpoint in each of its flavours.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::http::request::Parts;
-use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
+use rmcp::transport::streamable_http_server::session::store::EventStore;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use serde_json::Value;
 use tailrope_server::{Drain, Engine, Identity, RmcpServer, ServiceConfig, Sessions, TailropeService};
 use tokio_util::sync::CancellationToken;
 
 use crate::options::Options;
+use crate::plain_store::PlainStore;
+use crate::stock::Stock;
 use crate::tools::{Lab, Tools};
 
 const PATH: &str = "/mcp";
@@ -29,7 +32,7 @@ pub(crate) struct Serving {
 
 #[derive(Clone)]
 enum Kind {
-    Stock,
+    Stock(Option<Arc<PlainStore>>),
     Rmcp(Arc<Sessions>),
     Tower(TailropeService<RmcpServer<Tools>>),
 }
@@ -50,10 +53,9 @@ impl Serving {
     ) -> Result<(Self, Router), String> {
         let over = CancellationToken::new();
         let mut config = StreamableHttpServerConfig::default().with_cancellation_token(over.clone());
-        if flavor == "rmcp" {
-            // Its events would come before ours.
-            config = config.with_sse_retry(None);
-        }
+        let retry = Duration::from_millis(options.retry_ms.into());
+        // Its events would come before ours.
+        config = config.with_sse_retry(if engine.is_some() { None } else { Some(retry) });
         if !options.guard {
             config = config.disable_allowed_hosts();
         }
@@ -68,9 +70,13 @@ impl Serving {
             identity = identity.principal(named).user(left);
         }
         let (router, kind) = match (flavor, engine) {
-            ("stock", _) => {
-                let manager: Arc<LocalSessionManager> = LocalSessionManager::default().into();
-                (Router::new().nest_service(PATH, StreamableHttpService::new(factory, manager, config)), Kind::Stock)
+            (_, None) => {
+                let has_store = flavor != "rmcp-cache";
+                let store = has_store.then(|| Arc::new(PlainStore::new(options.cap)));
+                let as_rmcp = store.clone().map(|store| -> Arc<dyn EventStore> { store });
+                let stock = Arc::new(Stock::new(as_rmcp, retry, options.idle()));
+                let service = StreamableHttpService::new(factory, stock, config);
+                (Router::new().nest_service(PATH, service), Kind::Stock(store))
             }
             ("tower", Some(engine)) => {
                 let mut config = ServiceConfig::default()
@@ -107,9 +113,17 @@ impl Serving {
         drain.spread_ms = number("spread_ms").and_then(|ms| ms.try_into().ok());
         drain.within_ms = number("within_ms");
         match &self.kind {
-            Kind::Stock => {}
+            Kind::Stock(_) => {}
             Kind::Rmcp(sessions) => drop(sessions.drain(drain).await),
             Kind::Tower(service) => drop(service.drain(drain).await),
+        }
+    }
+
+    /// The store of rmcp's own session manager.
+    pub(crate) fn plain_store(&self) -> Option<&PlainStore> {
+        match &self.kind {
+            Kind::Stock(store) => store.as_deref(),
+            Kind::Rmcp(_) | Kind::Tower(_) => None,
         }
     }
 

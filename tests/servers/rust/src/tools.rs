@@ -12,11 +12,12 @@ use rmcp::model::{
 use rmcp::service::OriginatingRequestId;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 use serde_json::{Value, json};
-use tailrope_server::ResumableContext as _;
 use tokio::sync::Notify;
 
 use crate::control::Control;
+use crate::marked;
 use crate::script::{self, Context, Failed, divided, log_message, pauses};
+use crate::stock;
 
 /// What all sessions of the process have in common.
 #[derive(Default)]
@@ -63,8 +64,8 @@ impl Lab {
                 rmcp::model::GetExtensions::extensions_mut(&mut notification).insert(OriginatingRequestId(id));
                 said(notification).await?;
             }
-            "close" => return Ok(json!(context.close_sse_stream(pauses(rest)?))),
-            "close_standalone" => return Ok(json!(context.close_standalone_sse_stream(pauses(rest)?))),
+            "close" => return Ok(json!(stock::close(context, pauses(rest)?).await)),
+            "close_standalone" => return Ok(json!(stock::close_standalone(context, pauses(rest)?).await)),
             "respond" => actor.responds.notify_one(),
             _ => return Err(format!("there is no act {word:?}")),
         }
@@ -103,6 +104,7 @@ impl Lab {
             "script" => script::run(&self.control, &context, &steps_of(arguments)).await,
             "echo" => text_of(arguments, "text").map(str::to_owned),
             "act" => self.act(text_of(arguments, "name")?, &steps_of(arguments), context).await,
+            "marked" => marked::run(arguments["plan"].clone(), &context).await,
             "header" => Ok(header(text_of(arguments, "name")?).unwrap_or_default().to_owned()),
             "request_id" => Ok(context.id.clone().into_json_value().to_string()),
             "whoami" => Ok(header("x-test-name").unwrap_or("nobody").to_owned()),
@@ -123,7 +125,7 @@ impl ServerHandler for Tools {
         _request: Option<PaginatedRequestParams>,
         _context: Context,
     ) -> Result<ListToolsResult, ErrorData> {
-        let names = ["script", "echo", "act", "header", "request_id", "whoami"];
+        let names = ["script", "echo", "act", "marked", "header", "request_id", "whoami"];
         let schema = json!({ "type": "object" }).as_object().cloned().unwrap_or_default();
         let tools = names.map(|name| Tool::new(name, "a tool of the tests", schema.clone()));
         Ok(ListToolsResult::with_all_items(tools.into()))
