@@ -63,11 +63,12 @@ impl EventStore for PlainStore {
         let last: usize = last_event_id.parse()?;
         let kept = rows.stream_of.get(last).and_then(|name| rows.streams.get(name)).ok_or("no such event")?;
         let from = kept.partition_point(|(number, _)| *number <= last);
-        let events = kept[from..].to_vec().into_iter();
-        let events = events.map(|(number, mut event)| {
+        let numbered = |(number, event): &(usize, _)| {
+            let mut event: ServerSseMessage = Clone::clone(event);
             event.event_id = Some(number.to_string());
             event
-        });
+        };
+        let events: Vec<_> = kept[from..].iter().map(numbered).collect();
         Ok(Box::pin(stream::iter(events)))
     }
 }
