@@ -93,7 +93,8 @@ async fn act(entry: &Value, arguments: &Value, context: &Context) -> Outcome<Str
         let content = json!({ "type": "text", "text": arguments["prompt"] });
         let params = json!({ "messages": [{ "role": "user", "content": content }], "maxTokens": 100 });
         let answer = ask(context, "sampling/createMessage", params).await?;
-        let content = answer["content"].as_array().and_then(|parts| parts.first()).unwrap_or_else(|| &answer["content"]);
+        let content =
+            answer["content"].as_array().and_then(|parts| parts.first()).unwrap_or_else(|| &answer["content"]);
         return Ok(format!("LLM response: {}", content["text"].as_str().unwrap_or_default()));
     }
     if let Some(elicits) = entry.get("elicits") {
