@@ -233,9 +233,9 @@ pub struct ReadLimit {
 ///    [`max_age_ms`](Limits::max_age_ms): an earlier owner may have stood still, and must not bring it back.
 /// 9. No method blocks on another stream's operation; none calls the ticket while it holds a lock.
 /// 10. An operation that was [abandoned](Self::abandon), or got no answer in the store's own time
-///     ([`StoreError::TimedOut`]), is asked again unchanged, until it has an answer. So a store says that an append
-///     has [`Failed`](StoreError::Failed) only if the append was certainly not stored. A store that makes the ids is
-///     not asked twice: with it, an operation without an answer in time has failed.
+///     ([`StoreError::TimedOut`]), is asked again unchanged, until it has an answer. So a store says that an append,
+///     or an attach that brings a message, has [`Failed`](StoreError::Failed) only if nothing of it was stored. A
+///     store that makes the ids is not asked twice: with it, an operation without an answer in time has failed.
 /// 11. The operations of one caller on one session are done in the order of asking, also those without an answer
 ///     ([`settle`](Self::settle), drops and the like). [`usage`](Self::usage) may lag behind. No session has the
 ///     empty name: an [`attach`](Self::attach) to it is answered after everything that was asked before, so that a

@@ -158,9 +158,7 @@ impl NodeStore {
                     let mut sea = self.sea();
                     sea.perform(self.owner, &pending.key, &pending.operation);
                     sea.count("operations that were done unheard");
-                    // A post is no append: that it failed says nothing of what became of it.
-                    let is_post = pending.operation.is_post() && pick.is_multiple_of(2);
-                    pending.ticket.zip(pending.operation.failure(if is_post { failed() } else { timed_out() }))
+                    pending.ticket.zip(pending.operation.failure(timed_out()))
                 }
                 Fate::Done | Fate::Held => {
                     let mut pending = state.waiting.remove(at);

@@ -220,7 +220,8 @@ impl Mail {
         let concerned = sessions(&batch);
         let is_one = batch.len() == 1;
         // What may be done is not at fault.
-        let kind = if is_one && fault.was_sent { Kind::Passes } else { fault.kind };
+        let may_be_done = is_one && (fault.was_sent || batch[0].is_unsure);
+        let kind = if may_be_done { Kind::Passes } else { fault.kind };
         for mut op in batch.into_iter().rev() {
             op.is_unsure |= fault.was_sent;
             let Some(lane) = self.lanes.get_mut(&op.session) else {

@@ -256,6 +256,20 @@ fn what_fails_for_a_reason_that_passes_is_tried_again_until_its_time_is_over() {
 }
 
 #[test]
+fn what_may_be_done_has_not_failed_when_a_later_try_is_refused() {
+    let mut case = Case::new();
+    case.ask("a", 1, append(1)).unwrap();
+    let batch = case.take(&ALL);
+    case.fail(batch, Kind::Passes, true);
+    while let Some(due) = case.mail.due() {
+        case.now = due;
+        let batch = case.take(&ALL);
+        case.fail(batch, Kind::OfOne, false);
+    }
+    assert!(matches!(case.over[..], [(1, StoreError::TimedOut { .. })]), "rule 10: {:?}", case.over);
+}
+
+#[test]
 fn what_waited_for_too_long_is_told_without_a_try() {
     let mut case = Case::new();
     case.ask("a", 1, append(1)).unwrap();
