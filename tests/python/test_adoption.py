@@ -228,19 +228,6 @@ async def test_i12_adoption_goes_on_without_the_client_that_asked_for_it(address
         assert (await there.stats())["sessions_adopted"] == 1
 
 
-async def test_i13_what_waits_too_long_for_the_hook_is_sent_away_and_comes_again(address: str) -> None:
-    name = gate()
-    with two(KIND, address, on_adopted={"waits_for": name}) as (here, there):
-        peer = await moved(here, there)
-        await leave(here)
-        refused = await peer.call("script", {"steps": ["mark early", "return x"]})
-        assert refused.status == 503 and int(refused.headers["retry-after"]) >= 1
-        await there.open(name)
-        await serves(peer)
-        assert "early" not in (await there.state())["marks"]
-        assert (await there.stats())["sessions_adopted"] == 1
-
-
 @pytest.mark.parametrize("gone", ["left", "lost"])
 async def test_a_delete_may_be_the_first_that_comes(gone: str, address: str) -> None:
     with two(KIND, address, engine=NEVER_LOST if gone == "left" else {}) as (here, there):

@@ -108,6 +108,8 @@ fn o15_a_host_that_is_never_ready_keeps_neither_its_sessions_nor_the_others_from
         fleet.advance(250);
     }
     assert!(taken.iter().all(|adopted| adopted.session().has_ended()), "O15: they are left to others");
+    let told: Vec<_> = wanted[..AT_ONCE].iter().map(Wanted::status).collect();
+    assert!(told.iter().all(|status| *status == Some(503)), "what waited is sent away: {told:?}");
     assert_eq!(fleet.benches[1].engine.stats().sessions_handed_over - before, AT_ONCE as u64);
     drop((wanted, taken));
     let (view, _) = offer_as(&fleet, 1, "s0");
