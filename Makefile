@@ -39,8 +39,8 @@ help: ## list the targets
 setup: ## make .venv/mcp1 and .venv/mcp2, build the wheel, install it in both (fast when nothing changed)
 	@scripts/setup
 
-# More at a time than there are cores: most tests wait for something most of their time.
-TOGETHER := $(MAKE) --no-print-directory --jobs=3 --keep-going --output-sync=target
+# Each of these runs several tests at a time, and most of them wait most of their time. More would only starve each other.
+TOGETHER := $(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target
 
 test: setup ## what every change runs: all that is deterministic and quick
 	@rm -rf $(TIMES)
@@ -64,9 +64,9 @@ TIMED := --config 'target."cfg(all())".runner = "$(CURDIR)/scripts/timed-test"'
 
 # Most of these tests wait, so more of them at a time than there are cores.
 test-rust: ## run the tests of the engine, of its stores, of the Rust crates and of the probe, with a real Redis and PostgreSQL
-	RUST_TEST_THREADS=8 $(SERVERS) cargo test $(TIMED) --tests $(RUST)
-	RUST_TEST_THREADS=8 cargo test $(TIMED) --tests -p tailrope-client -p tailrope-shuttle
-	RUST_TEST_THREADS=8 cargo test $(TIMED) --tests $(RUST_SERVER)
+	RUST_TEST_THREADS=4 $(SERVERS) cargo test $(TIMED) --tests $(RUST)
+	RUST_TEST_THREADS=4 cargo test $(TIMED) --tests -p tailrope-client -p tailrope-shuttle
+	RUST_TEST_THREADS=4 cargo test $(TIMED) --tests $(RUST_SERVER)
 
 test-rust-full: ## run them at depth, on every kind of server, and a few thousand sessions on each store
 	TAILROPE_DEPTH=20 TAILROPE_SCHEDULES=20000 cargo test --profile deep $(RUST) --test rules --test replay --test schedules

@@ -17,7 +17,7 @@ WAIT_S = 60.0
 GONE = "The server process that ran this request is gone"
 ROOM = {"max_events_per_stream": 1_000_000, "max_bytes_per_stream": 256 << 20, "max_bytes_per_session": 512 << 20}
 # How long a killed server counts as alive. Short, because tests wait for its end.
-OWNER_LOST_MS = 4_000
+OWNER_LOST_MS = 6_000
 # For servers that are not killed: one whose disk stands still for a while is not gone.
 CALM = {"owner_lost_ms": 20_000}
 # For servers whose end nobody has to find out.

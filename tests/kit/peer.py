@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -10,6 +12,8 @@ from kit.raw import ACCEPT, WAIT_S, Event, Reply, request
 
 NEWEST = "2025-11-25"
 OLD = ("2025-03-26", "2025-06-18")
+# In the answer of a process whose store has not answered its signs of life.
+NO_SIGN = b"the event store gives no sign"
 CAPABILITIES: dict[str, Any] = {"elicitation": {"form": {}}, "sampling": {}, "roots": {}}
 
 
@@ -75,7 +79,14 @@ class Peer:
     ) -> Reply:
         body = message if isinstance(message, bytes) else json.dumps(message).encode()
         head = self.headers(**{"Content_Type": "application/json", **headers})
-        return await request(self.port, "POST", self.path, head, body, wait_s, receive_buffer)
+        deadline = time.monotonic() + wait_s
+        while True:
+            reply = await request(self.port, "POST", self.path, head, body, wait_s, receive_buffer)
+            # A busy machine can keep a store from answering for half of a short `owner_lost_ms` (O18).
+            if reply.status != 503 or NO_SIGN not in await reply.body() or time.monotonic() > deadline:
+                return reply
+            reply.close()
+            await asyncio.sleep(0.1)
 
     async def call(
         self,
