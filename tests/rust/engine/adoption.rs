@@ -1,6 +1,7 @@
 //! Sessions whose owner is gone, and that another process goes on with: each call is served once, and nobody is sent away.
 
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -278,6 +279,26 @@ fn o17_a_drain_leaves_a_session_to_others_when_nothing_runs_in_it() {
         pass(&fleet, 250);
         assert_eq!(events(&read(&fleet, &connection)), [json!({"event": 1, "is": {"result": 3}})]);
     }
+}
+
+/// Its host may end the process as soon as it is told that nothing is left to do.
+#[test]
+fn o17_a_drain_is_not_over_before_the_store_is_told_whose_session_was_left() {
+    let fleet = fleet(1);
+    let session = begin(&fleet, NEW);
+    let connection = call(&session, 1);
+    let here = fleet.benches[0].engine.clone();
+    let seen = Arc::new(Mutex::new(None));
+    let (engine, handle, told) = (here.clone(), session.clone(), Arc::clone(&seen));
+    let look = move || *told.lock().unwrap() = Some((engine.is_handing_over(), handle.is_handing_over()));
+    fleet.nodes[0].at_release(look);
+    here.drain(Drain::after(100));
+    drop(connection);
+    respond(&session, 1).unwrap();
+    pass(&fleet, 250);
+    assert!(session.has_ended());
+    assert_eq!(*seen.lock().unwrap(), Some((true, true)));
+    assert!(!here.is_handing_over() && !session.is_handing_over());
 }
 
 #[test]

@@ -68,6 +68,8 @@ pub(crate) struct Node {
     pub(crate) holds: AtomicU64,
     /// Another process is said to have been faster with every session.
     pub(crate) is_beaten: AtomicBool,
+    /// Is run when a session is left.
+    at_release: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 /// See the module.
@@ -88,8 +90,8 @@ impl Fleet {
         let node = |index| {
             let (fails, refuses, is_unheard, is_silent, holds_takes, held, is_deaf, takes, holds, is_beaten) =
                 Default::default();
-            let (hub, watchers, readers_before, messages_before) =
-                (Arc::clone(&hub), Watchers::default(), AtomicU64::new(0), AtomicU64::new(0));
+            let (hub, watchers, readers_before, messages_before, at_release) =
+                (Arc::clone(&hub), Watchers::default(), AtomicU64::new(0), AtomicU64::new(0), Mutex::default());
             Arc::new(Node {
                 hub,
                 index,
@@ -106,6 +108,7 @@ impl Fleet {
                 takes,
                 holds,
                 is_beaten,
+                at_release,
             })
         };
         let nodes: Vec<Arc<Node>> = (0..count).map(node).collect();
@@ -221,6 +224,11 @@ pub(crate) fn nobody() -> Ticket {
 }
 
 impl Node {
+    /// Runs this when the process leaves a session next, before another one can have it.
+    pub(crate) fn at_release(&self, run: impl FnOnce() + Send + 'static) {
+        *self.at_release.lock().unwrap() = Some(Box::new(run));
+    }
+
     /// Answers the takes that were held.
     pub(crate) fn answer_takes(&self) {
         self.holds_takes.store(false, Ordering::SeqCst);
@@ -366,6 +374,9 @@ impl EventStore for Node {
     }
 
     fn release(&self, session: &str, epoch: Epoch) {
+        if let Some(run) = self.at_release.lock().unwrap().take() {
+            run();
+        }
         self.hub.memory.release(session, epoch);
     }
 

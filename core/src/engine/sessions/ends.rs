@@ -1,6 +1,7 @@
 //! How sessions end here: by a drain, with the process, or for good.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use crate::Ms;
 use crate::engine::connections::conn::{PAGE_BYTES, Phase};
@@ -26,10 +27,18 @@ impl Cell {
         });
     }
 
-    /// Whether a drain has yet to leave the session to other processes.
+    /// Whether a drain has yet to leave the session to other processes: until the store was told of it, as the process may end
+    /// right after.
     pub(crate) fn is_handing_over(&self) -> bool {
-        let state = lock(&self.state);
-        state.session.is_draining() && state.is_open() && self.is_for_others(&state)
+        let is_to_be_left = {
+            let state = lock(&self.state);
+            state.session.is_draining() && self.is_for_others(&state)
+        };
+        is_to_be_left && self.is_registered(&lock(&self.shared.sessions))
+    }
+
+    fn is_registered(&self, sessions: &HashMap<Arc<str>, Arc<Self>>) -> bool {
+        sessions.get(&self.name).is_some_and(|cell| cell.number == self.number)
     }
 
     /// Whether other processes can go on with the session when this one leaves it.
@@ -44,8 +53,7 @@ impl Cell {
         if !is_over(self) {
             return;
         }
-        let is_this = sessions.get(&self.name).is_some_and(|cell| cell.number == self.number);
-        let released = if is_this { sessions.remove(&self.name) } else { None };
+        let released = if self.is_registered(&sessions) { sessions.remove(&self.name) } else { None };
         lock(&self.shared.places).leave(self.number);
         drop(sessions);
         drop(released);
