@@ -342,6 +342,22 @@ fn i13_a_session_that_goes_on_elsewhere_is_never_unknown_where_its_owner_comes_b
     }
 }
 
+/// No id of its stream has left, so its client cannot come back for an answer.
+#[test]
+fn i9_a_call_at_an_owner_that_another_process_took_for_gone_ends_with_an_error() {
+    for is_answered in [false, true] {
+        let folder = Folder::new();
+        let (here, session, _) = taken_over(&folder);
+        let connection = call(&session, 3);
+        if is_answered {
+            respond(&session, 3).unwrap();
+        }
+        let answered = read_until(&here, &connection, ended);
+        assert!(session.has_ended());
+        assert_eq!(events(&answered), [json!({"tombstone": {"error": -32603, "id": 3}})], "{}", answered.text);
+    }
+}
+
 /// Looks a session up at the moment in which its last connections are told that it is over here.
 struct LooksUp {
     engine: Engine,

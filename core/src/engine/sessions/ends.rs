@@ -227,12 +227,14 @@ impl Change<'_> {
         };
         let nonce = conn.nonce;
         let tail = self.state.session.stream(nonce).and_then(|stream| {
-            if !is_kept {
-                stream.last_end(SynthesizedEnd::SessionEnded)
-            } else if has_heir || ((comes_back || self.state.is_fenced) && !stream.machine.has_everything(id)) {
+            let lacks_some = is_kept && has_log && !stream.machine.has_everything(id);
+            if has_heir || (lacks_some && (comes_back || self.state.is_fenced)) {
                 None
-            } else {
+            } else if comes_back && has_log {
                 stream.machine.tail().cloned()
+            } else {
+                // A response that the store has not taken would be lost with the connection.
+                stream.last_end(SynthesizedEnd::SessionEnded)
             }
         });
         if conn.head.is_none() {
