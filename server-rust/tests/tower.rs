@@ -50,6 +50,15 @@ impl Handler for Tools {
                 }
                 Ok(json!("flooded"))
             }
+            "trickle" => {
+                for n in 0..4 {
+                    call.notify("told", json!({ "n": n, "text": "" })).await.unwrap();
+                    for _ in 0..10 {
+                        tokio::task::yield_now().await;
+                    }
+                }
+                std::future::pending().await
+            }
             "ask" => call.ask("name", json!({})).await,
             "wait" => std::future::pending().await,
             other => Err(RpcError::method_not_found(other)),
@@ -255,6 +264,19 @@ async fn a_reader_that_takes_what_it_is_given_is_never_cut_off() {
     let answer = ask(&server, "POST", &[("mcp-session-id", &id)], call).await;
     assert_eq!(told(answer.body()).0, (0..FLOOD).collect::<Vec<_>>());
     assert!(answer.body().contains("flooded"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_that_follow_each_other_closely_leave_in_one_write() {
+    let server = server(ServiceConfig::default());
+    let id = open(&server, &[]).await;
+    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "trickle" });
+    let mut answer = begin(&server, "POST", &[("mcp-session-id", &id)], call).await;
+    for numbers in [vec![0], vec![1, 2, 3]] {
+        let frame = timeout(PATIENCE, answer.body_mut().frame()).await.expect("the answer goes on");
+        let written = frame.unwrap().unwrap().into_data().unwrap();
+        assert_eq!(told(std::str::from_utf8(&written).unwrap()).0, numbers);
+    }
 }
 
 #[tokio::test]

@@ -10,12 +10,13 @@ use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
-use tailrope_core::engine::{self, Chunk};
+use tailrope_core::engine;
 use tailrope_core::exchange::AnswerHead;
 use tailrope_core::protocol::{Dialect, Refusal};
 
 use crate::pages::Pages;
 use crate::service::SESSION_ID;
+use crate::service::source::Source;
 use crate::service::unwritten::{TooLong, Unwritten};
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -52,29 +53,6 @@ struct Events {
     unwritten: Option<Box<Unwritten>>,
 }
 
-struct Source {
-    first: Option<Bytes>,
-    pages: Option<Pages>,
-}
-
-impl Source {
-    fn is_over(&self) -> bool {
-        self.first.is_none() && self.pages.is_none()
-    }
-
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        if let Some(first) = self.first.take() {
-            return Poll::Ready(Some(first));
-        }
-        let Some(pages) = &mut self.pages else { return Poll::Ready(None) };
-        let page = ready!(pages.poll(cx));
-        if page.end.is_some() {
-            self.pages = None;
-        }
-        Poll::Ready(Some(joined(page.chunks)).filter(|bytes| !bytes.is_empty()))
-    }
-}
-
 impl Events {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Stalled>>> {
         let Self { source, unwritten } = self;
@@ -89,7 +67,7 @@ impl Events {
                 },
                 Err(TooLong) => {
                     // The engine hears now that the connection is gone.
-                    (*source, *unwritten) = (Source { first: None, pages: None }, None);
+                    (*source, *unwritten) = (Source::over(), None);
                     return Poll::Ready(Some(Err(Stalled)));
                 }
             }
@@ -102,11 +80,10 @@ impl Events {
 
     /// The size of what is known as a whole.
     fn size(&self) -> Option<usize> {
-        match &self.source {
+        match &self.unwritten {
             // It is asked for more until all is written.
-            _ if self.unwritten.is_some() => self.is_over().then_some(0),
-            Source { first, pages: None } => Some(first.as_ref().map_or(0, Bytes::len)),
-            Source { .. } => None,
+            Some(_) => self.is_over().then_some(0),
+            None => self.source.size(),
         }
     }
 }
@@ -125,22 +102,6 @@ impl ResponseBody {
     /// What somebody else answers.
     pub(crate) fn other(body: impl Body<Data = Bytes, Error = Infallible> + Send + 'static) -> Self {
         Self(Kind::Other(Box::pin(body)))
-    }
-}
-
-/// All that is ready leaves as one.
-fn joined(chunks: Vec<Chunk>) -> Bytes {
-    let mut chunks = chunks;
-    match chunks.len() {
-        1 => match chunks.remove(0) {
-            Chunk::Own(bytes) => bytes.into(),
-            Chunk::Shared(bytes) => Bytes::from_owner(bytes),
-        },
-        _ => {
-            let mut bytes = Vec::with_capacity(chunks.iter().map(|chunk| chunk.as_ref().len()).sum());
-            chunks.iter().for_each(|chunk| bytes.extend_from_slice(chunk.as_ref()));
-            bytes.into()
-        }
     }
 }
 
@@ -222,8 +183,7 @@ pub(crate) async fn connection(mut pages: Pages, session_id: &str) -> Response<R
     let engine::Poll { head, chunks, end, .. } = pages.next().await;
     // The first page has it.
     let head = head.unwrap_or(AnswerHead::EMPTY);
-    let first = Some(joined(chunks)).filter(|bytes| !bytes.is_empty());
     let unwritten = pages.patience().map(|patience| Box::new(Unwritten::new(patience)));
-    let source = Source { first, pages: end.is_none().then_some(pages) };
+    let source = Source::new(chunks, end.is_none().then_some(pages));
     answer(&head, session_id, ResponseBody(Kind::Stream(Box::new(Events { source, unwritten }))))
 }

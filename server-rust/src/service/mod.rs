@@ -4,6 +4,7 @@ mod answer;
 mod application;
 mod endpoint;
 mod posted;
+mod source;
 mod unwritten;
 
 use std::convert::Infallible;
@@ -112,7 +113,7 @@ impl ServiceConfig {
 /// A service of an MCP endpoint, for axum, hyper and whatever else takes tower's services. Cheap to clone; all clones are one endpoint.
 ///
 /// The whole exchange is the engine's: what is admitted, which status a refusal has, whose session it is, priming, comments, gaps and
-/// resumption. Messages are encoded once, and all that is ready leaves in one write.
+/// resumption. Messages are encoded once. All that is ready leaves in one write, with what follows it within a millisecond.
 pub struct TailropeService<A: Application>(Arc<Endpoint<A>>);
 
 impl<A: Application> Clone for TailropeService<A> {

@@ -1,0 +1,99 @@
+//! What a connection carries, and how much of it leaves in one write.
+
+use std::mem;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tailrope_core::engine::Chunk;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use crate::pages::Pages;
+
+/// An event that comes sooner after a write than this waits until then: a write costs more than the event in it.
+const PAUSE: Duration = Duration::from_millis(1);
+/// With so many bytes nothing waits.
+const WRITE_BYTES: usize = 16 << 10;
+
+/// The events of a connection. Those that follow each other closely leave in one write; an end waits for nothing.
+pub(super) struct Source {
+    pages: Option<Pages>,
+    /// To be written with what comes next.
+    held: Vec<Chunk>,
+    held_bytes: usize,
+    /// When something was given to be written last; none before that.
+    written: Option<Instant>,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Source {
+    /// These chunks, and then what these pages have.
+    pub(super) fn new(first: Vec<Chunk>, pages: Option<Pages>) -> Self {
+        let held_bytes = bytes_of(&first);
+        Self { pages, held: first, held_bytes, written: None, timer: None }
+    }
+
+    pub(super) fn over() -> Self {
+        Self::new(Vec::new(), None)
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.pages.is_none() && self.held_bytes == 0
+    }
+
+    /// The size of what is left, where that is known.
+    pub(super) fn size(&self) -> Option<usize> {
+        self.pages.is_none().then_some(self.held_bytes)
+    }
+
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        while self.held_bytes < WRITE_BYTES
+            && let Some(pages) = &mut self.pages
+            && let Poll::Ready(page) = pages.poll(cx)
+        {
+            if page.end.is_some() {
+                self.pages = None;
+            }
+            self.held_bytes += bytes_of(&page.chunks);
+            self.held.extend(page.chunks);
+        }
+        if self.held_bytes == 0 {
+            // A parked stream holds nothing.
+            self.timer = None;
+            return if self.pages.is_none() { Poll::Ready(None) } else { Poll::Pending };
+        }
+        let due = self.written.map(|written| written + PAUSE).filter(|due| Instant::now() < *due);
+        let Some(due) = due.filter(|_| self.pages.is_some() && self.held_bytes < WRITE_BYTES) else {
+            return Poll::Ready(Some(self.take()));
+        };
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(due)));
+        if timer.deadline() != due {
+            timer.as_mut().reset(due);
+        }
+        timer.as_mut().poll(cx).map(|()| Some(self.take()))
+    }
+
+    fn take(&mut self) -> Bytes {
+        self.held_bytes = 0;
+        self.written = Some(Instant::now());
+        joined(mem::take(&mut self.held))
+    }
+}
+
+fn bytes_of(chunks: &[Chunk]) -> usize {
+    chunks.iter().map(|chunk| chunk.as_ref().len()).sum()
+}
+
+fn joined(mut chunks: Vec<Chunk>) -> Bytes {
+    if chunks.len() > 1 {
+        let mut bytes = Vec::with_capacity(bytes_of(&chunks));
+        chunks.iter().for_each(|chunk| bytes.extend_from_slice(chunk.as_ref()));
+        return bytes.into();
+    }
+    match chunks.pop() {
+        Some(Chunk::Own(bytes)) => bytes.into(),
+        Some(Chunk::Shared(bytes)) => Bytes::from_owner(bytes),
+        None => Bytes::new(),
+    }
+}
