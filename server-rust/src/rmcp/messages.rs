@@ -13,6 +13,8 @@ use serde_json::Value;
 use tailrope_core::exchange::Admission;
 use tailrope_core::protocol::{EnvelopeError, Head, Operation, RequestId, jsonrpc};
 
+use crate::rmcp::lean;
+
 pub(crate) type Context = rmcp::service::RequestContext<RoleServer>;
 
 pub(crate) fn request_id(id: &RmcpId) -> RequestId {
@@ -27,7 +29,10 @@ pub(crate) fn request_id(id: &RmcpId) -> RequestId {
 /// # Errors
 /// What is wrong with it.
 pub(crate) fn read(parts: Parts, body: &[u8], is_request: bool) -> Result<ClientJsonRpcMessage, String> {
-    let mut message = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+    let mut message = match lean::call(body) {
+        Some(message) => message,
+        None => serde_json::from_slice(body).map_err(|error| error.to_string())?,
+    };
     if is_request != matches!(&message, ClientJsonRpcMessage::Request(_)) {
         // It would be taken for a notification, and never be answered.
         return Err("the id of the request is an integer that does not fit in 64 bits".to_owned());

@@ -4,6 +4,7 @@ mod application;
 mod context;
 mod events;
 mod inbox;
+mod lean;
 mod messages;
 mod served;
 mod sessions;

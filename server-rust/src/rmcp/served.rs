@@ -20,6 +20,7 @@ use crate::host::Host;
 use crate::outcomes::{Outcomes, Sending};
 use crate::rmcp::context::Control;
 use crate::rmcp::inbox::Inbox;
+use crate::rmcp::lean;
 use crate::rmcp::messages::{json, request_id};
 use crate::service::take_posted;
 
@@ -126,7 +127,7 @@ impl Served {
 
     /// Sends a message of the server.
     pub(crate) fn send(&self, message: ServerJsonRpcMessage) -> Sending {
-        let payload = json(&message);
+        let payload = lean::progress(&message).map_or_else(|| json(&message), Into::into);
         let (mut kind, mut id, mut related) = (OutgoingKind::Notification, None, None);
         match &message {
             JsonRpcMessage::Response(response) => (kind, id) = (OutgoingKind::Response, Some(request_id(&response.id))),

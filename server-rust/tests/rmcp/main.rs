@@ -1,6 +1,7 @@
 //! Our sessions behind rmcp's `StreamableHttpService`: what its own session manager loses, repeats or mixes up.
 
 mod lab;
+mod lean;
 mod shared;
 
 use std::time::Duration;
