@@ -44,15 +44,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn new(
-        conn: ConnectionId,
-        spread: Spread,
-        primed: (Seq, u32, u32),
-        now: Ms,
-        pacing: &Pacing,
-        priming: bool,
-    ) -> Self {
-        let may_wait_ms = if priming { pacing.coalesce_ms } else { pacing.first_comment_ms };
+    pub(super) fn new(conn: ConnectionId, spread: Spread, primed: (Seq, u32, u32), now: Ms, may_wait_ms: u64) -> Self {
         Self {
             conn,
             sent: primed.0,

@@ -26,7 +26,7 @@ pub struct Pacing {
     pub retry_ms: u32,
     /// Longest silence on an open connection before a comment is written. 0 switches it off.
     pub keep_alive_ms: u64,
-    /// How long the first bytes may wait for an event to go out with them.
+    /// How long the first bytes may wait for an event to go out with them. Those of the standalone stream wait for nothing.
     pub coalesce_ms: u64,
     /// The same where they are a comment only, which no client waits for: revisions without priming, and streams whose
     /// log the store has not created yet.

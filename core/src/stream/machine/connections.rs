@@ -1,11 +1,11 @@
 //! Who reads the log: opening, resuming, taking over, closing, losing.
 
-use super::{Arrival, KeptPaced, Machine, next_visit, wake};
+use super::{Arrival, KeptPaced, Machine, StreamRules, next_visit, wake};
 use crate::Ms;
 use crate::stream::event::Seq;
 use crate::stream::io::{CloseReason, ConnectionId, Drain, Frame, Output, Refused, RejectReason, Spread};
 use crate::stream::link::{CloseAt, Link};
-use crate::stream::pacing::Paced;
+use crate::stream::pacing::{Paced, Pacing};
 
 impl Machine {
     pub(super) fn open(&mut self, now: Ms, conn: ConnectionId, spread: Spread, out: &mut Vec<Output>) {
@@ -31,7 +31,14 @@ impl Machine {
     }
 
     pub(super) fn link_from(&self, now: Ms, conn: ConnectionId, spread: Spread, primed: (Seq, u32, u32)) -> Link {
-        Link::new(conn, spread, primed, now, &self.pacing, self.rules.priming)
+        let Pacing { coalesce_ms, first_comment_ms, .. } = self.pacing;
+        let may_wait_ms = match self.rules {
+            // Nothing is about to come on it.
+            StreamRules { priming: true, standalone: true, .. } => 0,
+            StreamRules { priming: true, .. } => coalesce_ms,
+            StreamRules { .. } => first_comment_ms,
+        };
+        Link::new(conn, spread, primed, now, may_wait_ms)
     }
 
     pub(super) fn arrive(&mut self, mut arrival: Arrival, out: &mut Vec<Output>) {
