@@ -1,7 +1,7 @@
 //! What is read and written without rmcp's own way is what rmcp has.
 
 #[path = "../../src/rmcp/lean.rs"]
-mod lean;
+mod own;
 
 use rmcp::model::{
     ClientJsonRpcMessage, JsonRpcMessage, ProgressNotification, ProgressNotificationParam, ProgressToken, RequestId,
@@ -9,7 +9,7 @@ use rmcp::model::{
 };
 use serde_json::{Value, json};
 
-use self::lean::{call, progress};
+use self::own::{call, progress};
 
 fn both(body: &Value) -> (Option<Value>, Value) {
     let text = body.to_string();
