@@ -62,10 +62,19 @@ pub(crate) fn find_known(bench: &Bench) -> SessionHandle {
 
 /// Reads while time passes, until the answer is as it is wanted.
 pub(crate) fn read_until(bench: &Bench, connection: &Connection, wanted: impl Fn(&Answered) -> bool) -> Answered {
+    read_until_in(&[bench], connection, wanted)
+}
+
+/// The same, while time passes in all these processes: one whose store was busy asks it again at a tick.
+pub(crate) fn read_until_in(
+    benches: &[&Bench],
+    connection: &Connection,
+    wanted: impl Fn(&Answered) -> bool,
+) -> Answered {
     let mut all = Answered::default();
     let deadline = Instant::now() + PATIENCE;
     loop {
-        bench.advance(20);
+        benches.iter().for_each(|bench| bench.advance(20));
         let more = read_now(connection);
         all.status = all.status.or(more.status);
         all.content_type = all.content_type.or(more.content_type);
