@@ -8,7 +8,7 @@ import { connect } from './connect.mjs';
 
 const LIMIT_MS = 5_000;
 const SETTLE_MS = 300;
-const CLOSE_MS = 10_000;
+const CLOSE_MS = 60_000;
 // The plan's limit is the one that counts.
 const LONG_MS = 600_000;
 

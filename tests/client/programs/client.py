@@ -30,7 +30,7 @@ from connect import connected, sampled
 
 LIMIT_MS = 5_000
 SETTLE_MS = 300
-CLOSE_S = 10
+CLOSE_S = 60
 
 
 class Run:

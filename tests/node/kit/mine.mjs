@@ -32,7 +32,7 @@ export function make(address = 'memory:') {
   if (address === 'stock') {
     return makeStock();
   }
-  const eventStore = new EventStore(address, { ownerLostMs: 1_000 });
+  const eventStore = new EventStore(address, { ownerLostMs: 6_000 });
   return createSessionRouter(build, { retryInterval: 20, eventStore }).node;
 }
 

@@ -21,7 +21,7 @@ else:
 
 STORE = os.environ.get("STORE", "memory:")
 if STORE != "stock":
-    tailrope.install(store=STORE, retry_ms=20, owner_lost_ms=1000)
+    tailrope.install(store=STORE, retry_ms=20, owner_lost_ms=6000)
 
 
 @server.tool()
