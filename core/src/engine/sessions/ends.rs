@@ -1,7 +1,6 @@
 //! How sessions end here: by a drain, with the process, or for good.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 
 use crate::Ms;
 use crate::engine::connections::conn::{PAGE_BYTES, Phase};
@@ -13,6 +12,7 @@ use crate::exchange::AnswerHead;
 use crate::protocol::{RequestId, StreamNonce};
 use crate::session::{SynthesizedEnd, end_payload};
 use crate::stream::{CloseReason, ConnectionId, Drain, Frame, Input};
+use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 
 /// What a connection is still given when its session ends.
