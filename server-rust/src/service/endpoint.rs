@@ -86,17 +86,20 @@ where
     B::Error: Display,
 {
     let mut body = pin!(body);
-    let (mut parts, mut length) = (Vec::new(), 0);
+    let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
         let Ok(mut data) = frame.map_err(|_| Unread::Gone)?.into_data() else { continue };
-        length += data.remaining();
-        if length > max_bytes {
+        if bytes.len() + data.remaining() > max_bytes {
             return Err(Unread::TooLarge);
         }
-        parts.push(data.copy_to_bytes(data.remaining()));
+        while data.has_remaining() {
+            let chunk = data.chunk();
+            bytes.extend_from_slice(chunk);
+            let length = chunk.len();
+            data.advance(length);
+        }
     }
-    // Most bodies are one frame, which is not copied.
-    Ok(if parts.len() == 1 { parts.swap_remove(0) } else { parts.concat().into() })
+    Ok(bytes.into())
 }
 
 fn header(parts: &Parts, name: impl AsHeaderName) -> Option<Cow<'_, str>> {
