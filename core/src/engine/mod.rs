@@ -88,6 +88,7 @@ impl Engine {
             unanswered: AtomicU64::new(0),
             awaited: AtomicU64::new(0),
             kept: Mutex::default(),
+            left: Mutex::default(),
             draining: Mutex::default(),
             drained_from: AtomicU64::new(0),
             closed: AtomicBool::new(false),

@@ -7,6 +7,7 @@ use crate::engine::clock::{Clock, Randomness};
 use crate::engine::logs::kept::Kept;
 use crate::engine::sessions::building::Building;
 use crate::engine::sessions::cell::Cell;
+use crate::engine::sessions::left::Left;
 use crate::engine::sessions::places::Places;
 use crate::engine::stats::Counters;
 use crate::engine::{EngineError, Options};
@@ -61,6 +62,8 @@ pub(crate) struct Shared {
     pub(crate) awaited: AtomicU64,
     /// How streams ended lately, for a store that loses that.
     pub(crate) kept: Mutex<Kept>,
+    /// Sessions that were left lately, for the same.
+    pub(crate) left: Mutex<Left>,
     /// A drain that has begun.
     pub(crate) draining: Mutex<Option<Drain>>,
     /// The number of the first connection that came after the drain began.

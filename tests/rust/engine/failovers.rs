@@ -369,3 +369,16 @@ fn o10_a_cursor_that_stays_ahead_is_unknown_when_the_wait_is_over() {
     assert!((10_000..11_000).contains(&waited_ms), "store_wait_ms: {waited_ms}");
     assert_eq!(world.there.engine.stats().resumes_lost, 1);
 }
+
+#[test]
+fn o10_i13_a_session_that_was_let_go_before_the_store_forgot_that_is_let_go_again() {
+    let world = World::new();
+    world.here.engine.release();
+    let want = [json!({"event": 1, "is": "a"}), json!({"tombstone": {"error": -32603, "id": 1}})];
+    for _ in 0..2 {
+        let reader = resume(&find_known(&world.there), &world.cursor);
+        assert_eq!(events(&read_until(&world.there, &reader, ended)), want);
+        // The end, and what came behind it. This process has the session, as far as the store knows.
+        world.store.lose(1);
+    }
+}

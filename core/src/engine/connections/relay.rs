@@ -192,6 +192,7 @@ impl Change<'_> {
         let is_over = is_orphaned && !self.state.adoption.is_offered();
         // The store tells it others only.
         self.effects.tells_owner |= owner.is_none();
+        self.saw_owner(*owner);
         let Some(relay) = self.state.relays.by_stream.get_mut(&nonce) else { return };
         (relay.message, relay.stage) = (None, Stage::Posted);
         relay.refusal = if is_over { wording.session_ended() } else { wording.not_relayed(NotRelayed::NotBegun) };
@@ -201,7 +202,6 @@ impl Change<'_> {
         if is_orphaned || is_pending {
             relay.stage = Stage::Orphaned;
             self.look_for_end_again(nonce);
-            self.state.owner = *owner;
             return self.inherit();
         }
         self.has_owner(nonce, has_begun, Some(attached));
@@ -406,7 +406,9 @@ impl Change<'_> {
             return;
         }
         let (is_orphaned, may_adopt) = (self.state.relays.is_orphaned(nonce), self.may_adopt());
-        self.state.owner = result.as_ref().map_or(self.state.owner, |page| page.owner);
+        if let Ok(page) = &result {
+            self.saw_owner(page.owner);
+        }
         let Some(relay) = self.state.relays.by_stream.get_mut(&nonce) else { return };
         match result {
             Ok(LogPage { is_finished: false, owner, .. }) if may_adopt && self.cell.is_gone(owner) => {

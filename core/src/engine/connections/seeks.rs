@@ -259,7 +259,7 @@ impl Change<'_> {
                 is_left = !requests.is_empty() && self.cell.is_gone(owner);
                 self.follow(nonce, requests);
                 self.counted(nonce, Some(readers));
-                self.state.owner = owner;
+                self.saw_owner(owner);
                 if is_standalone && self.state.adoption.is_taken() {
                     self.send_to_owner(nonce);
                 }

@@ -77,7 +77,10 @@ impl Change<'_> {
 
     /// Gives the machine of a stream that is followed what its log has got.
     pub(crate) fn catch_up(&mut self, nonce: StreamNonce, found: Option<(Seq, LogPage)>) {
-        let State { session, conns, followed, watched, relays, timers, owner: seen, .. } = &mut *self.state;
+        if let Some((_, page)) = &found {
+            self.saw_owner(page.owner);
+        }
+        let State { session, conns, followed, watched, relays, timers, .. } = &mut *self.state;
         let (Some(stream), Some(requests)) = (session.stream_mut(nonce), followed.get(&nonce)) else {
             followed.remove(&nonce);
             watched.remove(&nonce);
@@ -92,7 +95,6 @@ impl Change<'_> {
             Some((after, LogPage { page, chain, is_finished, tail, paced, owner, .. })) => {
                 // The standalone stream has no end.
                 is_left = !requests.is_empty() && !is_finished && self.cell.is_gone(owner);
-                *seen = owner;
                 stream.chain = Chain(chain);
                 let head = page.head;
                 if head > 0 || is_finished {

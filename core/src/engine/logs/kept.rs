@@ -7,7 +7,7 @@ use crate::protocol::StreamNonce;
 use crate::store::Append;
 
 /// How long the last append of a stream is kept, in milliseconds: longer than a failover takes.
-const KEPT_MS: u64 = 60_000;
+pub(crate) const KEPT_MS: u64 = 60_000;
 /// Bytes of what an engine keeps so.
 const KEPT_BYTES: usize = 16 << 20;
 

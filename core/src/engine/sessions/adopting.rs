@@ -233,6 +233,7 @@ impl Change<'_> {
     /// The session is this process's: its record is read again, as its owner may have changed it since it was looked up.
     pub(crate) fn held(&mut self, epoch: Epoch, running: Vec<RunningLog>) {
         self.state.adoption.held = Some(Held { epoch, running, record: None, is_waiting: false });
+        self.cell.shared.is_back(&self.cell.name);
         let attach = Attach { principal: self.state.session.principal().map(Into::into), ..Attach::default() };
         let ticket = self.cell.ticket(SESSION, Operation::Attach(0));
         match self.cell.shared.store.attach(&self.cell.name, &attach, &ticket) {

@@ -71,11 +71,11 @@ impl Cell {
         if self.is_elsewhere() {
             return;
         }
-        let (store, epoch) = (&self.shared.store, lock(&self.state).epoch);
+        let epoch = lock(&self.state).epoch;
         if self.keeps_logs.load(Ordering::SeqCst) {
-            store.release(&self.name, epoch);
+            self.shared.release(&self.name, epoch);
         } else {
-            store.drop_session(&self.name, epoch);
+            self.shared.drop_session(&self.name, epoch);
         }
     }
 

@@ -23,7 +23,7 @@ impl Cell {
     pub(crate) fn renounce(&self, state: &State) {
         let epoch = state.asked_epoch().or_else(|| state.adoption.epoch());
         if let Some(epoch) = epoch.filter(|_| self.is_elsewhere()) {
-            self.shared.store.release(&self.name, epoch);
+            self.shared.release(&self.name, epoch);
         }
     }
 }
@@ -48,6 +48,15 @@ impl Change<'_> {
     pub(crate) fn may_be_forgotten(&self) -> bool {
         let is_owner = !self.cell.is_elsewhere() && !self.state.session.has_ended();
         is_owner && self.cell.shared.store.outlives_process()
+    }
+
+    /// The store has said who the session's owner is. None is this process.
+    pub(crate) fn saw_owner(&mut self, owner: Option<Owner>) {
+        self.state.owner = owner;
+        let is_under_way = self.state.writing.contains_key(&SESSION) || self.state.adoption.is_pending();
+        if owner.is_none() && self.cell.is_elsewhere() && !is_under_way {
+            self.cell.shared.leave_again(&self.cell.name);
+        }
     }
 
     /// Takes over a session whose owner is gone. Where that came to nothing, it is done again after a pause.
@@ -75,7 +84,7 @@ impl Change<'_> {
                 // Somebody else was faster, or the store does not work: the next look tells. Should it be done all the same,
                 // the session is not to be left with a process that does not know it.
                 log_later!(self, DEBUG, [], %error, "session not taken over");
-                return self.cell.shared.store.release(&self.cell.name, epoch);
+                return self.cell.shared.release(&self.cell.name, epoch);
             }
         };
         if self.may_adopt() && self.awaits_owner(&running) {
@@ -90,7 +99,7 @@ impl Change<'_> {
             self.end_running(epoch, (log, SynthesizedEnd::OwnerLost));
         }
         self.withdraw_unbegun(running);
-        self.cell.shared.store.release(&self.cell.name, epoch);
+        self.cell.shared.release(&self.cell.name, epoch);
         let State { followed, timers, .. } = &mut *self.state;
         // Those without a time are looked at already.
         followed.keys().for_each(|nonce| timers.change(Reason::Look(*nonce), self.now));

@@ -10,6 +10,7 @@ pub(crate) mod facts;
 pub(crate) mod handle;
 pub(crate) mod heirs;
 pub(crate) mod inbox;
+pub(crate) mod left;
 pub(crate) mod looking_up;
 pub(crate) mod messages;
 pub(crate) mod places;

@@ -1,0 +1,78 @@
+//! Sessions that this process has left lately, for a store that loses that in a failover: to the store they are this process's
+//! again, which gives signs of life, so that no other process takes them over.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::Ms;
+use crate::engine::logs::kept::KEPT_MS;
+use crate::engine::shared::{Shared, lock};
+use crate::store::Epoch;
+use crate::sync::Arc;
+
+/// How many are known at most. The oldest go first.
+const MAX_LEFT: usize = 10_000;
+
+/// How a session was left, by its name.
+#[derive(Default)]
+pub(crate) struct Left {
+    sessions: HashMap<Arc<str>, (Ms, Way)>,
+    by_time: VecDeque<(Ms, Arc<str>)>,
+}
+
+#[derive(Clone, Copy)]
+struct Way {
+    epoch: Epoch,
+    /// It went with its logs. Otherwise others may take it over.
+    is_dropped: bool,
+}
+
+impl Left {
+    fn keep(&mut self, now: Ms, name: Arc<str>, way: Way) {
+        self.by_time.push_back((now, Arc::clone(&name)));
+        self.sessions.insert(name, (now, way));
+        while self.by_time.len() > MAX_LEFT || self.by_time.front().is_some_and(|(at, _)| *at + KEPT_MS <= now) {
+            let Some((at, oldest)) = self.by_time.pop_front() else { return };
+            // It may have been left once more since.
+            if self.sessions.get(&oldest).is_some_and(|(last, _)| *last == at) {
+                self.sessions.remove(&oldest);
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// The session is not this process's any more: others may take it over.
+    pub(crate) fn release(&self, name: &Arc<str>, epoch: Epoch) {
+        self.leave(name, Way { epoch, is_dropped: false });
+    }
+
+    /// The session has ended, and goes with its logs.
+    pub(crate) fn drop_session(&self, name: &Arc<str>, epoch: Epoch) {
+        self.leave(name, Way { epoch, is_dropped: true });
+    }
+
+    /// The store says that a session is this process's, which does not have it: what it was told when the session was left, it is
+    /// told again.
+    pub(crate) fn leave_again(&self, name: &Arc<str>) {
+        let left = lock(&self.left).sessions.get(name).copied();
+        if let Some((_, way)) = left {
+            self.leave(name, way);
+        }
+    }
+
+    /// This process has the session again.
+    pub(crate) fn is_back(&self, name: &str) {
+        lock(&self.left).sessions.remove(name);
+    }
+
+    fn leave(&self, name: &Arc<str>, way: Way) {
+        if self.store.outlives_process() {
+            lock(&self.left).keep(self.clock.now(), Arc::clone(name), way);
+        }
+        if way.is_dropped {
+            self.store.drop_session(name, way.epoch);
+        } else {
+            self.store.release(name, way.epoch);
+        }
+    }
+}
