@@ -110,11 +110,16 @@ fn a_call_whose_code_does_nothing_is_closed_and_polled() {
     let cursor = bench.read(&paced);
     assert_eq!(cursor.frames(), [json!({"priming": 0, "retry_ms": 700})]);
     assert_eq!(bench.read(&other).frames(), [json!({"priming": 0, "retry_ms": 3_000})]);
+    let others = [3, 4, 5].map(|number| begin(&session, &tool_call(number, "render_frame")));
+    others.iter().for_each(|other| drop(bench.read(other)));
     wait(&bench, 2_000);
     let closed = bench.read(&paced);
     assert_eq!(closed.end, Some(CloseReason::Limit));
-    let [retry] = &closed.frames()[..] else { panic!("W-042: it is told when to come back: {}", closed.text) };
-    assert!((700..=1_050).contains(&retry["retry_ms"].as_u64().unwrap()), "{retry}");
+    // Chance may draw the `retry` that one of them was told already, which is not told again.
+    let others = others.iter().flat_map(|other| bench.read(other).frames());
+    let retries: Vec<_> = closed.frames().into_iter().chain(others).map(|frame| frame["retry_ms"].as_u64()).collect();
+    let is_right = |retry_ms: &Option<u64>| retry_ms.is_some_and(|ms| (701..=1_050).contains(&ms));
+    assert!(!retries.is_empty() && retries.iter().all(is_right), "W-042: told when to come back: {retries:?}");
     let polled = bench.read(&resume(&session, &cursor.last_id()));
     assert_eq!(polled.end, Some(CloseReason::Polled));
     assert_eq!(polled.frames(), [json!({"priming": 0, "retry_ms": 700})]);
