@@ -83,6 +83,8 @@ class Outage(Round):
         try:
             await self.one(index)
         except BaseException:
+            # The others do not wait for it.
+            self.ready = SESSIONS
             await self.going_on.abort()
             raise
 
