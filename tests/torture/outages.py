@@ -130,13 +130,17 @@ class Outage(Round):
 
 
 async def takes_calls(host: Host, wait_s: float) -> None:
-    """Wait until a process takes calls: not at once after its store stood still."""
+    """Wait until a process takes calls of a session that its store knows: not at once after that stood still."""
     client = await Session.open(Unheard(), "before", host.port)
     deadline = time.monotonic() + wait_s
+    answered = 0
     while time.monotonic() < deadline:
-        reply = await client.peer.post({"jsonrpc": "2.0", "id": "ping", "method": "ping"}, wait_s=wait_s)
+        reply = await client.peer.post({"jsonrpc": "2.0", "id": f"ping{answered}", "method": "ping"}, wait_s=wait_s)
+        # The store has the session once it has the end of a call.
+        await reply.body()
         reply.close()
-        if reply.status != 503:
+        answered += reply.status != 503
+        if answered == 2:
             return
         await asyncio.sleep(0.1)
     raise RuntimeError("it takes no calls though its store is well")

@@ -20,6 +20,13 @@ pub fn beat_ms(owner_lost_ms: u64) -> u64 {
     (owner_lost_ms / 4).clamp(1, SLOWEST_BEAT_MS)
 }
 
+/// When the beat after the one that was given then is due. Where its answer took long that is at once: it says only that the owner
+/// lived when it was given.
+#[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
+pub(crate) fn next_beat(given: Instant, owner_lost_ms: u64) -> Instant {
+    given + std::time::Duration::from_millis(beat_ms(owner_lost_ms))
+}
+
 /// What one store object has seen of the beats of others.
 pub struct Sightings {
     /// What one pause between two looks counts at most. A single long one is no proof.
@@ -115,6 +122,18 @@ mod tests {
         pulse.answered(at(1_000));
         assert!(!is_cut_off(7_499), "an answer that was overtaken");
         assert!(!pulse.is_cut_off());
+    }
+
+    #[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
+    #[test]
+    fn o18_a_beat_whose_answer_took_long_is_followed_by_another_at_once() {
+        let given = Instant::now();
+        assert_eq!(next_beat(given, LOST), given + Duration::from_millis(beat_ms(LOST)));
+        // Its answer shows that this one is no longer cut off only where it was given a short while ago.
+        let pulse = Pulse::new(LOST);
+        let answered = pulse.opened + Duration::from_secs(13);
+        pulse.answered(pulse.opened);
+        assert!(pulse.is_cut_off_at(answered) && next_beat(pulse.opened, LOST) < answered);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use super::link::SharedLink;
 use super::usage::Tally;
 use super::vacuum::{self, Vacuum};
 use super::{Context, EVENT_OVERHEAD, lock};
+use crate::store::liveness::next_beat;
 
 /// Streams, or sessions, that one transaction removes at most: others want to write, too.
 const AT_MOST: i32 = 256;
@@ -53,9 +54,10 @@ struct House {
 impl House {
     /// One round. True when there is more to do at once.
     async fn work(&mut self, client: &Arc<Client>) -> Result<bool, Error> {
-        if Instant::now() >= self.beat_due {
+        let given = Instant::now();
+        if given >= self.beat_due {
             self.beat(client).await?;
-            self.beat_due = Instant::now() + self.context.pause;
+            self.beat_due = next_beat(given, self.context.owner_lost_ms);
             self.is_stuck = false;
             let worn = client.query_typed(&self.context.statements.worn, &[(&vacuum::AT_LEAST, Type::INT8)]).await?;
             self.vacuum.begin(worn.iter().map(|row| row.get(0)).collect());

@@ -14,7 +14,7 @@ use super::nodes::{Nodes, lasting, slot_of};
 use super::owners::{self, Owners};
 use super::script::{self, Words};
 use super::tags::Tags;
-use crate::store::liveness::{Pulse, beat_ms};
+use crate::store::liveness::{Pulse, next_beat};
 use crate::store::mailbox::{Ask, Fault, Mailbox, Op, Take};
 use crate::store::{Attached, Outcome, StoreError};
 
@@ -192,10 +192,10 @@ impl Core {
 
 /// Gives signs of life, and keeps what is in use from expiring.
 async fn beat(core: Arc<Core>) {
-    let pause = Duration::from_millis(beat_ms(core.owner_lost_ms));
     let between_marks = Duration::from_millis(core.sign_ms);
     let (mut failed, mut marks_at) = (false, Instant::now() + between_marks);
     loop {
+        let due = next_beat(Instant::now(), core.owner_lost_ms);
         let mut said = core.beat().await;
         if Instant::now() >= marks_at {
             said = said.and(layout::keep(&core).await);
@@ -214,7 +214,8 @@ async fn beat(core: Arc<Core>) {
             let _ = core.mailbox.push(&session, Ask::Keep { nonces }, None);
         }
         // After a new connection at once: the server may have lost the sign, and the mark.
-        let wait = if failed { pause.min(Duration::from_millis(250)) } else { pause };
+        let wait = due.saturating_duration_since(Instant::now());
+        let wait = if failed { wait.min(Duration::from_millis(250)) } else { wait };
         let is_new = timeout(wait, core.nodes.connected.notified()).await.is_ok();
         if failed || is_new {
             marks_at = Instant::now();
