@@ -45,14 +45,14 @@ impl Namespaces {
         Self::new(told("TAILROPE_TEST_POSTGRES"), "")
     }
 
-    /// Behind a pooler that gives each transaction another connection.
+    /// Behind a pooler that gives each transaction another connection. A busy machine is waited for.
     pub(crate) fn pooled() -> Self {
-        let listen = format!("&listen={}", told("TAILROPE_TEST_POSTGRES"));
+        let listen = format!("&timeout_ms=60000&listen={}", told("TAILROPE_TEST_POSTGRES"));
         Self::new(told("TAILROPE_TEST_PGBOUNCER"), &listen)
     }
 
     pub(crate) fn pooled_without_listen() -> Self {
-        Self::new(told("TAILROPE_TEST_PGBOUNCER"), "&listen=off")
+        Self::new(told("TAILROPE_TEST_PGBOUNCER"), "&timeout_ms=60000&listen=off")
     }
 
     pub(crate) fn new(address: String, options: &str) -> Self {
