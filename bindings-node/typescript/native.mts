@@ -12,7 +12,7 @@ function textOf(error: unknown): string {
 function unloaded(): TailropeError {
   const tried = failed.map(({ name, error }) => `${name} (${textOf(error).split('\n')[0]})`);
   const message = `The native half of tailrope is not loaded: ${reason()}. It was looked for as ${tried.join(', ')}`;
-  return new TailropeError('native_missing', message, { cause: failed.at(-1)?.error });
+  return new TailropeError('native_missing', message, { cause: (failed[1] ?? failed[0])?.error });
 }
 
 /** What happened, and what to do. */
@@ -39,8 +39,8 @@ function reason(): string {
     return `there is no package for ${process.platform} on ${process.arch}. Build it: \`npm run build\` in its folder`;
   }
   return (
-    'no package with it is installed, or a bundler left it behind. Install tailrope with its optional dependencies; in a ' +
-    'bundle, mark `tailrope` as external and install it beside the bundle'
+    'no package with it is installed, or a bundler left it behind. Install tailrope with its optional dependencies ' +
+    '(`npm install --include=optional`); in a bundle, mark `tailrope` as external and install it beside the bundle'
   );
 }
 

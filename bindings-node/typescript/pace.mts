@@ -21,7 +21,7 @@ export interface PaceOptions {
   retentionMs?: number;
 }
 
-const NAMES = Engine.paceOptions();
+export const PACE_OPTIONS = Engine.paceOptions();
 
 const isObject = (value: unknown): value is object =>
   typeof value === 'object' && value !== null && !Array.isArray(value);
@@ -33,10 +33,10 @@ export function checkedPaces(paces: unknown): Record<string, Record<string, numb
   }
   for (const [pattern, pace] of Object.entries(paces as Record<string, object>)) {
     for (const [name, value] of Object.entries(pace)) {
-      if (!NAMES.includes(name)) {
+      if (!PACE_OPTIONS.includes(name)) {
         const plain = (text: string) => text.replaceAll('_', '').toLowerCase();
-        const meant = NAMES.find((known) => plain(known) === plain(name));
-        const hint = meant === undefined ? `; there are ${NAMES.join(', ')}` : `; did you mean ${meant}?`;
+        const meant = PACE_OPTIONS.find((known) => plain(known) === plain(name));
+        const hint = meant === undefined ? `; there are ${PACE_OPTIONS.join(', ')}` : `; did you mean ${meant}?`;
         invalid(`unknown option ${name} of the pace '${pattern}'${hint}`);
       }
       if (typeof value !== 'number' || !(value >= 0)) {

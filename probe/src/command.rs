@@ -48,8 +48,10 @@ impl Command {
     /// # Errors
     /// They ask for nothing that there is.
     pub fn parse(given: &[String]) -> Result<Self, UsageError> {
-        let Some(("probe", rest)) = given.split_first().map(|(first, rest)| (first.as_str(), rest)) else {
-            return Err(UsageError::new("give a command: probe"));
+        let rest = match given.split_first() {
+            Some((first, rest)) if first == "probe" => rest,
+            Some((first, _)) => return Err(UsageError::new(format!("there is no command {first}, but probe"))),
+            None => return Err(UsageError::new("give a command: probe")),
         };
         let (mut urls, mut values, mut is_json) = (Vec::new(), Vec::new(), false);
         let mut rest = rest.iter().map(String::as_str);

@@ -2,7 +2,18 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 
-import { configure, createResumableMcpHandler, EventStore, openStore, setLog, stats, status } from 'tailrope/mcp';
+import {
+  configure,
+  createResumableMcpHandler,
+  createSessionRouter,
+  EventStore,
+  NodeStreamableHTTPServerTransport,
+  openStore,
+  setLog,
+  stats,
+  status,
+  WebStandardStreamableHTTPServerTransport,
+} from 'tailrope/mcp';
 
 import { buildServer } from '../servers/node/tools.mjs';
 import { ours, test } from './kit/test.mjs';
@@ -107,7 +118,9 @@ test('a wrong option says what was meant', ours, () => {
     [{ preferResumable: true }, /preferResumable is an option of createResumableMcpHandler\(\)/],
     [{ eventStore: 'memory:' }, /eventStore is an option of a transport/],
     [{ retry_ms: 1 }, /did you mean retryMs\?/],
-    [{ nonsense: 'x' }, /unknown option nonsense/],
+    [{ nonsense: 'x' }, /unknown option nonsense: docs\/reference\/options.md has all of them/],
+    [{ heartbeatMs: 1 }, /heartbeatMs is an option of a pace/],
+    [{ onAdopted: () => {} }, /onAdopted is an option of createSessionRouter\(\)/],
     [{ store: null }, /not null/],
     [{ paces: {} }, /unknown option paces/],
     [{ pace: 5 }, /pace must be an object that gives names of tools their paces/],
@@ -120,6 +133,21 @@ test('a wrong option says what was meant', ours, () => {
     [{ pace: { 'a*b': {} } }, /a \* at the end, not 'a\*b'/],
   ]) {
     assert.throws(() => configure(wrong), { code: 'invalid_argument', message: told });
+  }
+  for (const [wrong, told] of [
+    [{ maxSessions: 1 }, /maxSessions is an option of configure\(\)/],
+    [{ max_sessions: 1 }, /did you mean maxSessions\?/],
+    [{ server_name: 'a' }, /did you mean serverName\?/],
+  ]) {
+    const make = () => buildServer('v2');
+    for (const give of [
+      () => createSessionRouter(make, wrong),
+      () => createResumableMcpHandler(make, wrong),
+      () => new NodeStreamableHTTPServerTransport(wrong),
+      () => new WebStandardStreamableHTTPServerTransport(wrong),
+    ]) {
+      assert.throws(give, { code: 'invalid_argument', message: told });
+    }
   }
   const given = { preferResumable: 1 };
   assert.throws(() => createResumableMcpHandler(() => buildServer('v2'), given), { code: 'invalid_argument' });

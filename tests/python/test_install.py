@@ -48,6 +48,8 @@ def test_install_with_a_wrong_option_changes_nothing() -> None:
         ({"event_store": "memory:"}, "an option of a server"),
         ({"prefer_resumable": 1}, "True or False"),
         ({"paces": {}}, "did you mean pace?"),
+        ({"heartbeat_ms": 1}, "heartbeat_ms is an option of tailrope.Pace()"),
+        ({"zzz": 1}, "unknown option zzz: docs/reference/options.md has all of them"),
         ({"pace": tailrope.Pace()}, "a mapping of names of tools to tailrope.Pace(...)"),
         ({"pace": {"a": {"retry_ms": 1}}}, "names of tools to tailrope.Pace(...), not 'a' to {'retry_ms': 1}"),
         ({"pace": {"*a": tailrope.Pace()}}, 'a * at the end, not "*a"'),

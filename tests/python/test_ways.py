@@ -326,3 +326,17 @@ tailrope.mcp.EventStore()
     assert wanted in notice and len(raised) == 2
     assert all(line.startswith("unsupported_sdk ") and wanted in line for line in raised), raised
     assert done.stderr.count("Servers stay with the SDK's own transport") == 1, done.stderr
+
+
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_a_server_on_another_kind_of_loop_is_told_what_to_do(is_installed: bool) -> None:
+    if is_installed:
+        tailrope.install()
+    manager = (Stock if is_installed else tailrope.mcp.StreamableHTTPSessionManager)(SdkServer("x"))
+    # As a loop that is not asyncio's runs a task.
+    begun = manager.run().__aenter__()
+    with pytest.raises(tailrope.TailropeError, match="TAILROPE_DISABLE=1") as told:
+        begun.send(None)
+    assert told.value.code == "not_asyncio"
+    with pytest.raises(tailrope.TailropeError, match="asyncio event loops"):
+        tailrope.drain().send(None)

@@ -16,6 +16,7 @@ import { invalid } from '../errors.mjs';
 import type { Runtime } from '../runtime.mjs';
 import { noteHandler } from '../status.mjs';
 import { runtimeFor } from '../store/event-store.mjs';
+import { checkServed } from '../store/open.mjs';
 import type { Exchange, Handlers } from './exchange.mjs';
 import { writeRefusal } from './refusal.mjs';
 import { type AdoptingOptions, faces, SessionRouter } from './router.mjs';
@@ -106,6 +107,7 @@ class Handler {
     if (typeof preferResumable !== 'boolean') {
       invalid('preferResumable must be true or false');
     }
+    checkServed(options);
     const { onerror, maxRequestBodySize } = options;
     this.#sdk = sdk;
     this.#preferResumable = preferResumable;

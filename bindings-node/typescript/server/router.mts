@@ -4,6 +4,7 @@ import { randomUUID } from 'node:crypto';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { invalid } from '../errors.mjs';
 import type { Adopted } from '../native.mjs';
+import { checkServed } from '../store/open.mjs';
 import { type AdoptedSession, Adoption } from './adoption.mjs';
 import { maxBodyBytes } from './body.mjs';
 import type { Exchange, Face, FetchOptions, Handlers } from './exchange.mjs';
@@ -92,6 +93,7 @@ export class SessionRouter<S extends Server, Context> {
     if (onAdopted !== undefined && typeof onAdopted !== 'function') {
       invalid('onAdopted must be a function');
     }
+    checkServed(options);
     this.#sdk = sdk;
     this.#makeServer = makeServer;
     this.#options = { ...options, sessionIdGenerator };

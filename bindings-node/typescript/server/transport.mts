@@ -1,7 +1,7 @@
 // The transports that take the place of the SDKs' classes, for both SDK lines.
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { setImmediate } from 'node:timers';
-
+import { checkServed } from '../store/open.mjs';
 import { Adoption } from './adoption.mjs';
 import type { CloseOptions } from './close.mjs';
 import type { Exchange, FetchOptions } from './exchange.mjs';
@@ -66,6 +66,7 @@ function resumable<Args extends unknown[]>(
 
     constructor(options: TransportOptions = {}) {
       super(options);
+      checkServed(options);
       this.#stock = stockHandler(this, (...args) => super.handleRequest(...args), options);
       if (options.sessionIdGenerator !== undefined && !isStock(sdk)) {
         this.#sessions = new SessionServer(this, sdk, options, options.sessionIdGenerator);

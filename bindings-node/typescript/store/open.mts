@@ -1,6 +1,7 @@
 // Event stores by their address, and which options are a store's.
 import { invalid, ours } from '../errors.mjs';
 import { Engine, Store as NativeStore } from '../native.mjs';
+import { PACE_OPTIONS } from '../pace.mjs';
 
 /** What can be set on an event store. What is not named keeps its default. */
 export interface StoreOptions {
@@ -62,6 +63,7 @@ const STORE_OPTIONS = new Set<string>(['durability', 'encryptionKeys', ...Engine
 const ENGINE_OPTIONS = ['principal', 'serverName', 'store', 'pace', ...Engine.numberOptions(false)];
 const ELSEWHERE: Record<string, string> = {
   onUnsupported: 'configure()',
+  onAdopted: 'createSessionRouter() and createResumableMcpHandler()',
   preferResumable: 'createResumableMcpHandler()',
   enableJsonResponse: 'a transport',
   eventStore: 'a transport',
@@ -102,13 +104,33 @@ function checkName(name: string, isNumber: boolean): void {
   if (Object.hasOwn(ELSEWHERE, name)) {
     invalid(`${name} is an option of ${ELSEWHERE[name]}: give it there`);
   }
+  const meant = meantBy(name, [...STORE_OPTIONS, ...ENGINE_OPTIONS]);
+  if (meant === undefined && PACE_OPTIONS.includes(name)) {
+    invalid(`${name} is an option of a pace: give it in \`pace\``);
+  }
+  if (meant === undefined && !isNumber) {
+    invalid(`unknown option ${name}: docs/reference/options.md has all of them`);
+  }
+}
+
+/** The option that a name is, or is meant for; a name that is written otherwise is refused. */
+function meantBy(name: string, known: string[]): string | undefined {
   const plain = (text: string) => text.replaceAll('_', '').toLowerCase();
-  const meant = [...STORE_OPTIONS, ...ENGINE_OPTIONS].find((known) => plain(known) === plain(name));
+  const meant = known.find((each) => plain(each) === plain(name));
   if (meant !== undefined && meant !== name) {
     invalid(`unknown option ${name}; did you mean ${meant}?`);
   }
-  if (meant === undefined && !isNumber) {
-    invalid(`unknown option ${name}`);
+  return meant;
+}
+
+/** Checks the options of a transport, a router or a handler. The SDKs have more than the names here, and take any. */
+export function checkServed(options: object): void {
+  const own = [...Object.keys(ELSEWHERE), 'keepAliveMs', 'principal', 'serverName'];
+  const other = [...STORE_OPTIONS, ...ENGINE_OPTIONS];
+  for (const name of Object.keys(options)) {
+    if (meantBy(name, own) === undefined && meantBy(name, other) !== undefined) {
+      invalid(`${name} is an option of configure(): give it there`);
+    }
   }
 }
 

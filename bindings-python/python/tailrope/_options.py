@@ -172,11 +172,17 @@ def check_names(options: Iterable[str], known: frozenset[str], of: str | None = 
             continue
         msg = f"unknown option {name}" if of is None else f"unknown option {name} of {of}"
         close = get_close_matches(re.sub("(?=[A-Z])", "_", name).lower(), known, n=1)
-        home = "install() and tailrope.mcp.EventStore()" if name in Options.__optional_keys__ else _ELSEWHERE.get(name)
+        home = _ELSEWHERE.get(name)
+        if name in Options.__optional_keys__:
+            home = "install() and tailrope.mcp.EventStore()"
+        elif name in PaceOptions.__optional_keys__:
+            home = "tailrope.Pace(), which `pace` takes"
         if home is not None:
             msg = f"{name} is an option of {home}: give it there"
         elif close:
             msg += f"; did you mean {close[0]}?"
+        else:
+            msg += ": docs/reference/options.md has all of them"
         raise ValueError(msg)
 
 

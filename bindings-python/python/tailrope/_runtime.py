@@ -281,17 +281,29 @@ def _checked_headers(names: Any) -> list[str]:
     return list(names)
 
 
+def running_loop() -> asyncio.AbstractEventLoop:
+    """The running loop.
+
+    Raises:
+        TailropeError: it is not asyncio's (code `not_asyncio`).
+    """
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        text = (
+            "Tailrope serves on asyncio event loops (asyncio, uvloop), and none runs here: run the server on asyncio, "
+            "or leave it to the SDK with TAILROPE_DISABLE=1 in the environment"
+        )
+        raise TailropeError(text, "not_asyncio") from None
+
+
 def current_loop() -> Loop:
     """What belongs to the running loop.
 
     Raises:
         TailropeError: the running loop is not asyncio's (code `not_asyncio`).
     """
-    try:
-        loop = asyncio.get_running_loop()
-    except RuntimeError:
-        text = "Tailrope serves on asyncio event loops (asyncio, uvloop); no other is supported"
-        raise TailropeError(text, "not_asyncio") from None
+    loop = running_loop()
     # The last loop of the thread is nearly always the right one.
     cached: tuple[asyncio.AbstractEventLoop, Loop] | None = getattr(_current, "pair", None)
     if cached is not None and cached[0] is loop:
@@ -359,7 +371,7 @@ async def drain(*, retry_ms: int | None = None, spread_ms: int | None = None, wi
 
 async def until(is_over: Callable[[], bool], within_ms: int | None = None) -> bool:
     """Waits for what a drain waits for. Whether it is over."""
-    loop = asyncio.get_running_loop()
+    loop = running_loop()
     if within_ms is None:
         within_ms = max((runtime.drain_within_ms for runtime in runtimes()), default=0)
     end = loop.time() + within_ms / 1_000

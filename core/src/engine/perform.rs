@@ -27,8 +27,14 @@ impl Change<'_> {
             Output::Unstored { token, seq, kind } => {
                 Counters::add(&counters.events_unstored, 1);
                 let error = self.state.errors.remove(&nonce).unwrap_or(StoreError::Gone);
-                log_later!(self, ERROR, [stream = nonce.hex(), error = error.clone()], %stream, ?kind, %error,
-                    "event not stored");
+                let is_handed_over = self.is_handed_over(nonce);
+                let text = match kind.is_response() {
+                    true => "event not stored: its call gets an error instead of its response",
+                    false => "event not stored: no client gets it, and its sender is told",
+                };
+                if !is_handed_over {
+                    log_later!(self, ERROR, [stream = nonce.hex(), error = error.clone()], %stream, %error, "{text}");
+                }
                 let end = match error {
                     StoreError::TooLarge { bytes, max } => SynthesizedEnd::TooLarge { bytes, max },
                     _ => SynthesizedEnd::Unstored,

@@ -170,7 +170,9 @@ impl Facts {
         let is_error = message.contains_key("error") || message.get("result").is_some_and(|it| it["isError"] == true);
         let problem = match ended {
             Err(why) => Err(format!("the call of {name} does not end: {why}")),
-            Ok(()) if is_error => Err(format!("the call of {name} fails: name a tool that runs long with --tool")),
+            Ok(()) if is_error => Err(format!(
+                "the call of {name} fails: name a tool that runs long with --tool, and what it takes with --arguments"
+            )),
             Ok(()) => Ok(()),
         };
         Ok(Rc::new(Polled { duration, run, problem }))

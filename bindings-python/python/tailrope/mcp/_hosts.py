@@ -46,9 +46,9 @@ class Host:
     def drain(self) -> None:
         with _runtime._lock:
             self._is_draining = self is not _unknown
-        sessions = self._all()
+        sessions = [session for session in self._all() if not session.has_ended]
         if sessions:
-            logger.info("draining, as the server stops: %d sessions", len(sessions))
+            logger.info("draining, as the server stops; open sessions: %d", len(sessions))
         for session in sessions:
             session.drain()
 
@@ -95,7 +95,12 @@ async def calls_end() -> None:
 
 
 def runs_manager() -> None:
-    """To be called in the task that is about to run a session manager."""
+    """To be called in the task that is about to run a session manager.
+
+    Raises:
+        TailropeError: the running loop is not asyncio's (code `not_asyncio`).
+    """
+    _runtime.running_loop()
     # A host may have been imported since.
     patch()
     if (lifespan := asyncio.current_task()) is not None:

@@ -134,7 +134,8 @@ impl Change<'_> {
             Frame::Gap { first, count } => {
                 Counters::add(&counters.gaps, 1);
                 Counters::add(&counters.events_missed, count);
-                log_later!(self, WARN, [stream = nonce.hex()], %stream, first, count, "gap");
+                log_later!(self, WARN, [stream = nonce.hex()], %stream, first, count,
+                    "gap: a client missed events that a bound had dropped (max_events_per_stream, max_bytes_per_stream)");
                 sse::write_gap(out.own(), first, count);
             }
             Frame::Retry { ms } => sse::write_retry(out.own(), ms),

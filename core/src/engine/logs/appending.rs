@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 
+use crate::engine::connections::conn::Phase;
 use crate::engine::lines::log_later;
 use crate::engine::logs::log::Write;
 use crate::engine::sessions::change::Change;
@@ -67,6 +68,13 @@ impl Change<'_> {
         }
         self.state.errors.insert(nonce, error);
         self.input(nonce, Input::AppendFailed);
+    }
+
+    /// Whether the response of a stream went to its reader without the store.
+    pub(crate) fn is_handed_over(&self, nonce: StreamNonce) -> bool {
+        let reader = self.state.session.stream(nonce).and_then(|stream| stream.machine.connection());
+        let conn = reader.and_then(|conn| self.state.conns.get(&conn));
+        conn.is_some_and(|conn| matches!(&conn.phase, Phase::Reading(reading) if reading.unkept.is_some()))
     }
 
     /// A response that the store does not take goes to the connection that reads the stream now, if there is one.

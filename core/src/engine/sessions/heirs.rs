@@ -69,7 +69,14 @@ impl Change<'_> {
         // One that has left the session in good order is no news.
         let unseen_ms = owner.unseen_ms;
         if unseen_ms < u64::MAX {
-            log_later!(self, WARN, [], unseen_ms, "the process that ran the session's requests seems to be gone");
+            log_later!(
+                self,
+                WARN,
+                [],
+                unseen_ms,
+                "the process that ran the session's requests seems to be gone: what ran there ends with an error, and the \
+                session goes on where it is asked for"
+            );
         }
         let epoch = Epoch { number: owner.epoch.number.saturating_add(1), salt: self.cell.shared.salt() };
         let hold = Hold { epoch, seen: Some(owner.epoch), record: None };

@@ -162,7 +162,8 @@ impl Change<'_> {
             return Err(error);
         }
         Counters::add(&self.cell.shared.counters.events_unstored, 1);
-        log_later!(self, ERROR, [stream = nonce.hex()], %stream, %error, "event not stored");
+        log_later!(self, ERROR, [stream = nonce.hex()], %stream, %error,
+            "event not stored: no client gets it, and its sender is not told");
         Ok(Sent::Dropped)
     }
 

@@ -63,7 +63,7 @@ pub(super) async fn listen(link: SharedLink, context: Arc<Context>) {
             }
             Err(fault) => {
                 if !is_told && !context.mailbox.is_closed() {
-                    tracing::warn!(target: "tailrope", error = fault.what, "the event store hears no notifications");
+                    tracing::warn!(target: "tailrope", error = fault.what, "the event store is not reached: what other processes do is noticed late. It is tried again");
                 }
                 is_told = true;
                 pause = (2 * pause).min(Duration::from_secs(2));

@@ -28,7 +28,7 @@ pub(super) async fn run(link: SharedLink, quiet: SharedLink, context: Arc<Contex
         if let Err(fault) = &worked
             && !is_away
         {
-            tracing::warn!(target: "tailrope", error = fault.what, "event store gave no sign of life");
+            tracing::warn!(target: "tailrope", error = fault.what, "the event store did not take this process's sign of life: calls are refused when that lasts. It is tried again");
         }
         is_away = worked.is_err();
         if !worked.is_ok_and(|more| more) {

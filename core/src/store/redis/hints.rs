@@ -90,7 +90,7 @@ pub(super) async fn run(listening: Listening) {
             }
             Err(fault) => {
                 if failures == 0 {
-                    tracing::warn!(target: "tailrope", what = fault.what, "event store hears nothing of others");
+                    tracing::warn!(target: "tailrope", what = fault.what, "the event store is not reached: what other processes do is noticed late. It is tried again");
                 }
                 failures += 1;
             }

@@ -205,7 +205,7 @@ async fn beat(core: Arc<Core>) {
             Ok(()) => failed = false,
             Err(fault) if !failed => {
                 failed = true;
-                tracing::warn!(target: "tailrope", what = fault.what, "event store gave no sign of life");
+                tracing::warn!(target: "tailrope", what = fault.what, "the event store did not take this process's sign of life: calls are refused when that lasts. It is tried again");
             }
             Err(_) => {}
         }

@@ -63,7 +63,7 @@ impl Writer {
                 Ok(())
             };
             if let Err(error) = done {
-                tracing::warn!(target: "tailrope", %error, "event store gave no sign of life, or did not apply its retention");
+                tracing::warn!(target: "tailrope", %error, "the event store did not take this process's sign of life: calls are refused when that lasts. It is tried again");
             }
         }
         if let Err(error) = self.file.with(|db, _| say_goodbye(db, &self.context)) {
