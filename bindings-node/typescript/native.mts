@@ -12,6 +12,7 @@ function textOf(error: unknown): string {
 function unloaded(): TailropeError {
   const tried = failed.map(({ name, error }) => `${name} (${textOf(error).split('\n')[0]})`);
   const message = `The native half of tailrope is not loaded: ${reason()}. It was looked for as ${tried.join(', ')}`;
+  // Of the package that is looked for first on this platform, where there is one.
   return new TailropeError('native_missing', message, { cause: (failed[1] ?? failed[0])?.error });
 }
 

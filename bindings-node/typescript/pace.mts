@@ -1,5 +1,6 @@
 // How calls are paced by the name of their tool, as it is given.
 import { invalid } from './errors.mjs';
+import { names } from './names.mjs';
 import { Engine } from './native.mjs';
 
 /** What a pace can say. What is not named is as the options of the same name say. Durations are in milliseconds. */
@@ -22,6 +23,7 @@ export interface PaceOptions {
 }
 
 export const PACE_OPTIONS = Engine.paceOptions();
+const ofPace = names(PACE_OPTIONS);
 
 const isObject = (value: unknown): value is object =>
   typeof value === 'object' && value !== null && !Array.isArray(value);
@@ -34,8 +36,7 @@ export function checkedPaces(paces: unknown): Record<string, Record<string, numb
   for (const [pattern, pace] of Object.entries(paces as Record<string, object>)) {
     for (const [name, value] of Object.entries(pace)) {
       if (!PACE_OPTIONS.includes(name)) {
-        const plain = (text: string) => text.replaceAll('_', '').toLowerCase();
-        const meant = PACE_OPTIONS.find((known) => plain(known) === plain(name));
+        const meant = ofPace(name);
         const hint = meant === undefined ? `; there are ${PACE_OPTIONS.join(', ')}` : `; did you mean ${meant}?`;
         invalid(`unknown option ${name} of the pace '${pattern}'${hint}`);
       }

@@ -104,9 +104,6 @@ def page(stock: Cells, ours: Cells) -> str:
         "",
         "A call counts as waiting for ever after 6 seconds, or 15 after the server that was down for a minute is back.",
         "",
-        "Not in the table: 429 or 503 as the answer to a POST ends a client of mcp 1.x with all its calls (an",
-        "`ExceptionGroup` with an `HTTPStatusError`). The other clients fail the call alone.",
-        "",
         "| scenario | " + " | ".join(NAMES.values()) + " | with the line (all four) |",
         "|---|" + "---|" * (len(NAMES) + 1),
     ]

@@ -1,5 +1,6 @@
 // Event stores by their address, and which options are a store's.
 import { invalid, ours } from '../errors.mjs';
+import { names } from '../names.mjs';
 import { Engine, Store as NativeStore } from '../native.mjs';
 import { PACE_OPTIONS } from '../pace.mjs';
 
@@ -73,6 +74,9 @@ const ELSEWHERE: Record<string, string> = {
   sessionIdGenerator: 'a transport',
 };
 
+const ofConfigure = names([...STORE_OPTIONS, ...ENGINE_OPTIONS]);
+const ofServers = names([...Object.keys(ELSEWHERE), 'keepAliveMs', 'principal', 'serverName']);
+
 const shown: Record<string | symbol, (this: NativeStore) => unknown> = {
   toString() {
     return `Store(${this.address})`;
@@ -104,7 +108,7 @@ function checkName(name: string, isNumber: boolean): void {
   if (Object.hasOwn(ELSEWHERE, name)) {
     invalid(`${name} is an option of ${ELSEWHERE[name]}: give it there`);
   }
-  const meant = meantBy(name, [...STORE_OPTIONS, ...ENGINE_OPTIONS]);
+  const meant = meantBy(name, ofConfigure);
   if (meant === undefined && PACE_OPTIONS.includes(name)) {
     invalid(`${name} is an option of a pace: give it in \`pace\``);
   }
@@ -114,9 +118,8 @@ function checkName(name: string, isNumber: boolean): void {
 }
 
 /** The option that a name is, or is meant for; a name that is written otherwise is refused. */
-function meantBy(name: string, known: string[]): string | undefined {
-  const plain = (text: string) => text.replaceAll('_', '').toLowerCase();
-  const meant = known.find((each) => plain(each) === plain(name));
+function meantBy(name: string, of: typeof ofConfigure): string | undefined {
+  const meant = of(name);
   if (meant !== undefined && meant !== name) {
     invalid(`unknown option ${name}; did you mean ${meant}?`);
   }
@@ -125,10 +128,8 @@ function meantBy(name: string, known: string[]): string | undefined {
 
 /** Checks the options of a transport, a router or a handler. The SDKs have more than the names here, and take any. */
 export function checkServed(options: object): void {
-  const own = [...Object.keys(ELSEWHERE), 'keepAliveMs', 'principal', 'serverName'];
-  const other = [...STORE_OPTIONS, ...ENGINE_OPTIONS];
   for (const name of Object.keys(options)) {
-    if (meantBy(name, own) === undefined && meantBy(name, other) !== undefined) {
+    if (meantBy(name, ofServers) === undefined && meantBy(name, ofConfigure) !== undefined) {
       invalid(`${name} is an option of configure(): give it there`);
     }
   }

@@ -23,9 +23,14 @@ pub fn beat_ms(owner_lost_ms: u64) -> u64 {
 /// When the beat after the one that was given then is due. Where its answer took long that is at once: it says only that the owner
 /// lived when it was given.
 #[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
-pub(crate) fn next_beat(given: Instant, owner_lost_ms: u64) -> Instant {
-    given + std::time::Duration::from_millis(beat_ms(owner_lost_ms))
+pub(crate) fn next_beat(given: Instant, pause: std::time::Duration) -> Instant {
+    given + pause
 }
+
+/// What the log says where a beat, or what is done beside it, has failed.
+#[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
+pub(crate) const NO_SIGN: &str = "the event store did not take this process's sign of life, or did not do its housekeeping: calls \
+     are refused when that lasts. It is tried again";
 
 /// What one store object has seen of the beats of others.
 pub struct Sightings {
@@ -127,13 +132,13 @@ mod tests {
     #[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
     #[test]
     fn o18_a_beat_whose_answer_took_long_is_followed_by_another_at_once() {
-        let given = Instant::now();
-        assert_eq!(next_beat(given, LOST), given + Duration::from_millis(beat_ms(LOST)));
+        let (given, pause) = (Instant::now(), Duration::from_millis(beat_ms(LOST)));
+        assert_eq!(next_beat(given, pause), given + pause);
         // Its answer shows that this one is no longer cut off only where it was given a short while ago.
         let pulse = Pulse::new(LOST);
         let answered = pulse.opened + Duration::from_secs(13);
         pulse.answered(pulse.opened);
-        assert!(pulse.is_cut_off_at(answered) && next_beat(pulse.opened, LOST) < answered);
+        assert!(pulse.is_cut_off_at(answered) && next_beat(pulse.opened, pause) < answered);
     }
 
     #[test]

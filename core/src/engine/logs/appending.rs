@@ -2,7 +2,6 @@
 
 use bytes::Bytes;
 
-use crate::engine::connections::conn::Phase;
 use crate::engine::lines::log_later;
 use crate::engine::logs::log::Write;
 use crate::engine::sessions::change::Change;
@@ -71,10 +70,10 @@ impl Change<'_> {
     }
 
     /// Whether the response of a stream went to its reader without the store.
-    pub(crate) fn is_handed_over(&self, nonce: StreamNonce) -> bool {
+    pub(crate) fn is_handed_over(&mut self, nonce: StreamNonce) -> bool {
         let reader = self.state.session.stream(nonce).and_then(|stream| stream.machine.connection());
-        let conn = reader.and_then(|conn| self.state.conns.get(&conn));
-        conn.is_some_and(|conn| matches!(&conn.phase, Phase::Reading(reading) if reading.unkept.is_some()))
+        let reading = reader.and_then(|conn| self.state.conns.get_mut(&conn)?.reading());
+        reading.is_some_and(|reading| reading.unkept.is_some())
     }
 
     /// A response that the store does not take goes to the connection that reads the stream now, if there is one.

@@ -6,7 +6,7 @@ use crate::Ms;
 use crate::protocol::StreamNonce;
 use crate::store::Append;
 
-/// How long the last append of a stream is kept, in milliseconds: longer than a failover takes.
+/// How long is kept what a store may lose, in milliseconds: longer than a failover takes.
 pub(crate) const KEPT_MS: u64 = 60_000;
 /// Bytes of what an engine keeps so.
 const KEPT_BYTES: usize = 16 << 20;

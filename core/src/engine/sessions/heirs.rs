@@ -50,18 +50,22 @@ impl Change<'_> {
         is_owner && self.cell.shared.store.outlives_process()
     }
 
+    /// Whether the session is being taken over, or its host has yet to take it.
+    fn is_inheriting(&self) -> bool {
+        self.state.writing.contains_key(&SESSION) || self.state.adoption.is_pending()
+    }
+
     /// The store has said who the session's owner is. None is this process.
     pub(crate) fn saw_owner(&mut self, owner: Option<Owner>) {
         self.state.owner = owner;
-        let is_under_way = self.state.writing.contains_key(&SESSION) || self.state.adoption.is_pending();
-        if owner.is_none() && self.cell.is_elsewhere() && !is_under_way {
+        if owner.is_none() && self.cell.is_elsewhere() && !self.is_inheriting() {
             self.cell.shared.leave_again(&self.cell.name);
         }
     }
 
     /// Takes over a session whose owner is gone. Where that came to nothing, it is done again after a pause.
     pub(crate) fn inherit(&mut self) {
-        let is_under_way = self.state.writing.contains_key(&SESSION) || self.state.adoption.is_pending();
+        let is_under_way = self.is_inheriting();
         let Some(owner) = self.state.owner.filter(|_| !is_under_way && self.state.inherit_again <= self.now) else {
             return;
         };

@@ -10,6 +10,7 @@ use super::Context;
 use super::link::{SharedLink, passing};
 use super::wake::notifications;
 use crate::store::mailbox::Fault;
+use crate::store::watchers::NOT_HEARD;
 
 /// Pause between two notifications.
 pub(super) const GAP: Duration = Duration::from_millis(3);
@@ -63,7 +64,7 @@ pub(super) async fn listen(link: SharedLink, context: Arc<Context>) {
             }
             Err(fault) => {
                 if !is_told && !context.mailbox.is_closed() {
-                    tracing::warn!(target: "tailrope", error = fault.what, "the event store is not reached: what other processes do is noticed late. It is tried again");
+                    tracing::warn!(target: "tailrope", error = fault.what, "{NOT_HEARD}");
                 }
                 is_told = true;
                 pause = (2 * pause).min(Duration::from_secs(2));

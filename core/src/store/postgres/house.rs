@@ -10,7 +10,7 @@ use super::link::SharedLink;
 use super::usage::Tally;
 use super::vacuum::{self, Vacuum};
 use super::{Context, EVENT_OVERHEAD, lock};
-use crate::store::liveness::next_beat;
+use crate::store::liveness::{NO_SIGN, next_beat};
 
 /// Streams, or sessions, that one transaction removes at most: others want to write, too.
 const AT_MOST: i32 = 256;
@@ -28,7 +28,7 @@ pub(super) async fn run(link: SharedLink, quiet: SharedLink, context: Arc<Contex
         if let Err(fault) = &worked
             && !is_away
         {
-            tracing::warn!(target: "tailrope", error = fault.what, "the event store did not take this process's sign of life: calls are refused when that lasts. It is tried again");
+            tracing::warn!(target: "tailrope", error = fault.what, "{NO_SIGN}");
         }
         is_away = worked.is_err();
         if !worked.is_ok_and(|more| more) {
@@ -57,7 +57,7 @@ impl House {
         let given = Instant::now();
         if given >= self.beat_due {
             self.beat(client).await?;
-            self.beat_due = next_beat(given, self.context.owner_lost_ms);
+            self.beat_due = next_beat(given, self.context.pause);
             self.is_stuck = false;
             let worn = client.query_typed(&self.context.statements.worn, &[(&vacuum::AT_LEAST, Type::INT8)]).await?;
             self.vacuum.begin(worn.iter().map(|row| row.get(0)).collect());

@@ -16,6 +16,7 @@ use super::live::Live;
 use super::nodes::{Nodes, passing, slot_of};
 use super::script;
 use crate::store::mailbox::Fault;
+use crate::store::watchers::NOT_HEARD;
 use crate::store::{Watcher, Watchers};
 
 /// Pause between two looks at whether the server is still there.
@@ -90,7 +91,7 @@ pub(super) async fn run(listening: Listening) {
             }
             Err(fault) => {
                 if failures == 0 {
-                    tracing::warn!(target: "tailrope", what = fault.what, "the event store is not reached: what other processes do is noticed late. It is tried again");
+                    tracing::warn!(target: "tailrope", what = fault.what, "{NOT_HEARD}");
                 }
                 failures += 1;
             }

@@ -14,7 +14,7 @@ use super::nodes::{Nodes, lasting, slot_of};
 use super::owners::{self, Owners};
 use super::script::{self, Words};
 use super::tags::Tags;
-use crate::store::liveness::{Pulse, next_beat};
+use crate::store::liveness::{NO_SIGN, Pulse, beat_ms, next_beat};
 use crate::store::mailbox::{Ask, Fault, Mailbox, Op, Take};
 use crate::store::{Attached, Outcome, StoreError};
 
@@ -192,10 +192,11 @@ impl Core {
 
 /// Gives signs of life, and keeps what is in use from expiring.
 async fn beat(core: Arc<Core>) {
+    let pause = Duration::from_millis(beat_ms(core.owner_lost_ms));
     let between_marks = Duration::from_millis(core.sign_ms);
     let (mut failed, mut marks_at) = (false, Instant::now() + between_marks);
     loop {
-        let due = next_beat(Instant::now(), core.owner_lost_ms);
+        let due = next_beat(Instant::now(), pause);
         let mut said = core.beat().await;
         if Instant::now() >= marks_at {
             said = said.and(layout::keep(&core).await);
@@ -205,7 +206,7 @@ async fn beat(core: Arc<Core>) {
             Ok(()) => failed = false,
             Err(fault) if !failed => {
                 failed = true;
-                tracing::warn!(target: "tailrope", what = fault.what, "the event store did not take this process's sign of life: calls are refused when that lasts. It is tried again");
+                tracing::warn!(target: "tailrope", what = fault.what, "{NO_SIGN}");
             }
             Err(_) => {}
         }

@@ -1,7 +1,7 @@
 //! The only thread that writes: takes what waits, does it in one transaction, answers.
 
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, Result, TransactionBehavior, params};
 
@@ -11,7 +11,7 @@ use super::checkpoint::Log;
 use super::forks::{Link, lock};
 use super::{Context, schema};
 use crate::Ms;
-use crate::store::liveness::next_beat;
+use crate::store::liveness::{NO_SIGN, beat_ms, next_beat};
 use crate::store::mailbox::{Fault, Kind, Mailbox, Take, Turn};
 use crate::store::{Durability, Usage};
 
@@ -34,9 +34,9 @@ pub(super) struct Writer {
 impl Writer {
     /// The thread: ends when the store is closed and everything is written.
     pub(super) fn run(mut self, mailbox: &Mailbox) {
-        let owner_lost_ms = self.context.owner_lost_ms;
+        let pause = Duration::from_millis(beat_ms(self.context.owner_lost_ms));
         let began = Instant::now();
-        let mut beat_due = next_beat(began, owner_lost_ms);
+        let mut beat_due = next_beat(began, pause);
         loop {
             let until = if self.is_more_over { Instant::now() } else { beat_due };
             match mailbox.next_until(&TAKE, Some(until)) {
@@ -54,7 +54,7 @@ impl Writer {
             let given = Instant::now();
             let done = if given >= beat_due {
                 let done = self.live(Ms(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX)));
-                beat_due = next_beat(if done.is_ok() { given } else { Instant::now() }, owner_lost_ms);
+                beat_due = next_beat(if done.is_ok() { given } else { Instant::now() }, pause);
                 done
             } else if self.is_more_over {
                 // A portion between two batches of the callers, for as long as there is more.
@@ -63,7 +63,7 @@ impl Writer {
                 Ok(())
             };
             if let Err(error) = done {
-                tracing::warn!(target: "tailrope", %error, "the event store did not take this process's sign of life: calls are refused when that lasts. It is tried again");
+                tracing::warn!(target: "tailrope", %error, "{NO_SIGN}");
             }
         }
         if let Err(error) = self.file.with(|db, _| say_goodbye(db, &self.context)) {
