@@ -166,6 +166,8 @@ lint-rust: setup
 	cargo clippy --quiet $(RUST_SERVER) -p tailrope-bench-server --features tailrope-test-server/conformance --all-targets -- -D warnings
 	@# Which `--all-targets` leaves out, as `cargo test` does.
 	cargo clippy --quiet -p tailrope-core $(STORES) --test every_server --test many_sessions -- -D warnings
+	@# Links that lead nowhere; `make test-rust-full` looks at those of the other crates too.
+	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps -p tailrope-core $(STORES)
 
 lint-python: setup
 	$(MCP2)/ruff format --check .

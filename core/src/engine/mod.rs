@@ -7,7 +7,7 @@
 //!
 //! Time: the host calls [`Engine::tick`] when [`Engine::next_deadline`] has come.
 //!
-//! The [crate](crate) shows it at work.
+//! The [crate] shows it at work.
 
 mod clock;
 mod connections;

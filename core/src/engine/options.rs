@@ -54,7 +54,7 @@ pub struct Options {
     pub max_requests_per_session: usize,
     /// How long a session may have running requests and no contact, in milliseconds.
     pub max_detached_ms: u64,
-    /// After how long without anything a session is idle, in milliseconds; 0 is never. See [`Engine::tick`].
+    /// After how long without anything a session is idle, in milliseconds; 0 is never. See [`Engine::tick`](crate::engine::Engine::tick).
     pub session_idle_ms: u64,
     /// How long the store may take for an operation, in milliseconds. Then a question counts as failed, and what is
     /// written is asked for again until the store answers. 0 waits for ever.

@@ -11,8 +11,8 @@ const FREE_STREAMS: u64 = 300;
 /// The longest delay that clients are told because there are many of them, in milliseconds, before it is spread.
 pub const MAX_FLOOR_MS: u32 = 60_000;
 
-/// The least `retry`, in milliseconds, where the clients of so many streams are expected to come back: 0 up to [`FREE_STREAMS`]. Also
-/// when all came at once, and come again spread over this time behind it, about [`POLLS_PER_SECOND`] do. It is a function of what
+/// The least `retry`, in milliseconds, where the clients of so many streams are expected to come back: 0 up to `FREE_STREAMS`. Also
+/// when all came at once, and come again spread over this time behind it, about `POLLS_PER_SECOND` do. It is a function of what
 /// there is, not of how often they came, so it settles: as many streams wait, however long their clients are told to.
 pub fn retry_floor_ms(awaited: u64) -> u32 {
     let floor_ms = awaited.saturating_sub(FREE_STREAMS).saturating_mul(1_000) / POLLS_PER_SECOND;

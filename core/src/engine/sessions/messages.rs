@@ -42,7 +42,7 @@ impl<'a> OutgoingMessage<'a> {
 pub enum Sent {
     /// The store holds it.
     Stored,
-    /// The store has not answered yet; [`SessionHandle::take_outcomes`] will tell with this number.
+    /// The store has not answered yet; [`SessionHandle::take_outcomes`](crate::engine::SessionHandle::take_outcomes) will tell with this number.
     Pending(u64),
     /// The engine has it and brings it to the store. Nobody has to wait for that: a failure is told to the next
     /// sender on the stream.
