@@ -159,7 +159,7 @@ lint-rust: setup
 		cargo update --workspace --locked --quiet --manifest-path tests/$$program/Cargo.toml; \
 	done
 	scripts/check-layers
-	tests/mutants/run --places
+	tests/mutants/run --check
 	cargo check --quiet -p tailrope-core --no-default-features
 	cargo clippy --quiet -p tailrope-core --all-targets -- -D warnings
 	cargo clippy --quiet --workspace $(OF_RMCP) --all-targets $(STORES) -- -D warnings
