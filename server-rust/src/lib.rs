@@ -9,6 +9,7 @@ mod host;
 mod json_rpc;
 mod outcomes;
 mod pages;
+mod panics;
 #[cfg(feature = "rmcp")]
 mod rmcp;
 mod sender;
@@ -23,7 +24,7 @@ pub use self::sender::Identity;
 pub use self::service::{ResponseBody, ServiceConfig, Stalled, TailropeService};
 pub use tailrope_core::engine::{Engine, EngineError, OnStoreFailure, Options, Pace, Paces, Pacing, Stats};
 
-/// Event stores, by their address. One of your own is made with `tailrope_core::store` (docs/own-store.md).
+/// Event stores, by their address. One of your own is made with `tailrope_core::store` (docs/stores/own-in-rust.md).
 ///
 /// ```no_run
 /// use tailrope_server::store::{StoreOptions, open};

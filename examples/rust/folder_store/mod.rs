@@ -1,4 +1,4 @@
-//! A store of your own, to begin with: logs in a folder, for the processes of one machine (Unix). docs/own-store.md explains it.
+//! A store of your own, to begin with: logs in a folder, for the processes of one machine (Unix). docs/stores/own-in-rust.md explains it.
 //!
 //! A session is one file. A batch reads it, changes it in memory, writes it anew beside the old one and renames it, so
 //! that it is done completely or not at all. One lock of the folder keeps writers apart. That is simple, and slow for
