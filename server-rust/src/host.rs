@@ -72,6 +72,8 @@ impl Host {
             self.changed.notify_one();
         } else if let Ok(runtime) = Handle::try_current() {
             state.has_task = true;
+            // A runtime that shuts down drops the task at once, which asks for the state.
+            drop(state);
             runtime.spawn(run(Task(Arc::downgrade(self)), Arc::clone(&self.changed)));
         }
     }
