@@ -1,13 +1,13 @@
 //! How the engine tells of a session.
 
-use std::sync::{OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use tailrope_core::engine::Wake;
 
 /// Somebody who is told that a session has outcomes, posted requests, or its end.
 pub(crate) trait Hear: Send + Sync {
-    /// Called on any thread.
-    fn hear(&self);
+    /// Called on any thread, that of a store among them.
+    fn hear(self: Arc<Self>);
 }
 
 /// The wake of a session, which is opened before there is anybody to hear.

@@ -60,6 +60,7 @@ impl Handler for Tools {
                 std::future::pending().await
             }
             "ask" => call.ask("name", json!({})).await,
+            "fall" => panic!("as a handler may"),
             "wait" => std::future::pending().await,
             other => Err(RpcError::method_not_found(other)),
         }
@@ -214,6 +215,76 @@ async fn what_is_refused_has_the_status_that_says_so() {
     let steered = ask(&server, "POST", &[("mcp-protocol-version", "2026-07-28")], call).await;
     assert_eq!(steered.status(), 400);
     assert!(steered.body().contains("-32022"), "{}", steered.body());
+}
+
+#[tokio::test]
+async fn names_in_host_are_those_of_the_machine_until_others_are_allowed() {
+    let ping = json!({ "jsonrpc": "2.0", "id": 1, "method": "ping" });
+    let status = async |config: ServiceConfig, host: &str| {
+        let mut request = Request::post("/").body(Full::new(Bytes::from(ping.to_string()))).unwrap();
+        request.headers_mut().insert("host", host.parse().unwrap());
+        timeout(PATIENCE, server(config).call(request)).await.expect("an answer begins").unwrap().status()
+    };
+    for host in ["localhost", "LOCALHOST:8000", "127.0.0.1:8000", "[::1]:8000"] {
+        assert_ne!(status(ServiceConfig::default(), host).await, 403, "{host}");
+    }
+    for host in ["evil.example", "evil.example:8000", "localhost.evil.example", "[::2]", "a b"] {
+        assert_eq!(status(ServiceConfig::default(), host).await, 403, "{host}");
+        assert_ne!(status(ServiceConfig::default().any_host(), host).await, 403, "{host}");
+    }
+    let named = ServiceConfig::default().allowed_hosts(["mcp.example:443"]);
+    assert_ne!(status(named.clone(), "mcp.example:443").await, 403);
+    assert_eq!(status(named.clone(), "mcp.example:80").await, 403);
+    assert_eq!(status(named, "localhost").await, 403);
+}
+
+#[tokio::test]
+async fn accepted_types_on_several_lines_are_one_list() {
+    let server = server(ServiceConfig::default());
+    let id = open(&server, &[]).await;
+    let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "nothing" }).to_string();
+    let request = Request::post("/").header("host", "localhost").header("content-type", "application/json");
+    let request = request.header("mcp-session-id", &id).header("mcp-protocol-version", "2025-11-25");
+    let request = request.header("accept", "application/json").header("accept", "text/event-stream");
+    let request = request.body(Full::new(Bytes::from(body))).unwrap();
+    let answer = timeout(PATIENCE, server.clone().call(request)).await.expect("an answer begins").unwrap();
+    assert_eq!(answer.status(), 200);
+}
+
+#[tokio::test]
+async fn i13_a_request_whose_handler_panics_gets_its_end() {
+    let server = server(ServiceConfig::default());
+    let id = open(&server, &[]).await;
+    let session = [("mcp-session-id", &*id)];
+    for _ in 0..2 {
+        // Twice with one id: nothing of the first is left.
+        let fallen = ask(&server, "POST", &session, json!({ "jsonrpc": "2.0", "id": 1, "method": "fall" })).await;
+        assert!(fallen.body().contains("-32603") && fallen.body().contains(r#""id":1"#), "{}", fallen.body());
+    }
+}
+
+#[test]
+fn a_request_at_the_end_of_a_runtime_is_not_stuck() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let handle = runtime.handle().clone();
+    drop(runtime);
+    let (told, is_over) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let _in_it = handle.enter();
+        let hello = json!({
+            "jsonrpc": "2.0", "id": 0, "method": "initialize",
+            "params": {
+                "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "test", "version": "1" },
+            },
+        });
+        let request = Request::post("/").header("host", "localhost").header("content-type", "application/json");
+        let request = request.header("accept", "application/json, text/event-stream");
+        let request = request.body(Full::new(Bytes::from(hello.to_string()))).unwrap();
+        let mut answer = std::pin::pin!(server(ServiceConfig::default()).call(request));
+        let _ = answer.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
+        told.send(()).unwrap();
+    });
+    is_over.recv_timeout(PATIENCE).expect("the request lets go of its thread");
 }
 
 #[tokio::test]

@@ -3,22 +3,23 @@
 use std::collections::HashMap;
 use std::future::{Future, ready};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
 
 use http::request::Parts;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tailrope_core::engine::{EngineError, OutgoingKind, OutgoingMessage, SessionHandle};
-use tailrope_core::exchange::{Admission, Terms, Turn};
+use tailrope_core::exchange::{Admission, Turn};
 use tailrope_core::protocol::jsonrpc::{self, Body};
 use tailrope_core::protocol::{Envelope, Kind, RequestId};
-use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 
 use crate::hearing::Hear;
 use crate::host::Host;
 use crate::json_rpc::{Call, Handler, RpcError};
 use crate::outcomes::Outcomes;
-use crate::service::{Begun, Handlers, take_posted};
+use crate::panics;
+use crate::service::{Begun, Handlers, Posts, serve_posted};
 
 type Answer = Result<Value, RpcError>;
 
@@ -41,11 +42,31 @@ struct Asked {
 pub struct Session<H> {
     handler: Arc<H>,
     line: Arc<Line>,
-    /// What tells a running request that it is cancelled.
-    running: Arc<Mutex<HashMap<RequestId, Arc<Notify>>>>,
-    /// Requests also come from the threads of a store.
-    runtime: Handle,
-    terms: Terms<'static>,
+    cancels: Arc<Mutex<Cancels>>,
+    posts: Posts,
+}
+
+/// What tells running requests that they are cancelled.
+type Cancels = HashMap<RequestId, Arc<Notify>>;
+
+/// A request that its handler answers, or did not.
+struct Running {
+    line: Arc<Line>,
+    cancels: Arc<Mutex<Cancels>>,
+    id: RequestId,
+    answer: Option<Answer>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        lock(&self.cancels).remove(&self.id);
+        match self.answer.take() {
+            Some(answer) => self.line.respond(&self.id, answer),
+            None if thread::panicking() => panics::answer_for(&self.line.session, &self.id),
+            // The engine has given it its end.
+            None => {}
+        }
+    }
 }
 
 /// A message, as it was read.
@@ -68,21 +89,20 @@ impl<H: Handler> Session<H> {
             outcomes: Outcomes::default(),
             asked: Mutex::default(),
         });
-        let session =
-            Arc::new(Self { handler, line, running: Arc::default(), runtime: Handle::current(), terms: begun.terms });
+        let session = Arc::new(Self { handler, line, cancels: Arc::default(), posts: Posts::new(begun.terms) });
         begun.ears.listen(Arc::downgrade(&session) as Weak<dyn Hear>);
-        session.hear();
+        Arc::clone(&session).hear();
         session
     }
 }
 
 impl<H: Handler> Hear for Session<H> {
-    fn hear(&self) {
+    fn hear(self: Arc<Self>) {
         self.line.outcomes.settle(self.line.session.take_outcomes());
-        take_posted(self, &self.line.session, &self.terms);
+        serve_posted(&self);
         if self.line.session.has_ended() {
             // Nobody is there to be answered.
-            lock(&self.running).drain().for_each(|(_, cancelled)| cancelled.notify_one());
+            lock(&self.cancels).drain().for_each(|(_, cancelled)| cancelled.notify_one());
             lock(&self.line.asked).waiting.clear();
         }
     }
@@ -90,6 +110,14 @@ impl<H: Handler> Hear for Session<H> {
 
 impl<H: Handler> Handlers for Session<H> {
     type Message = Message;
+
+    fn session(&self) -> &SessionHandle {
+        &self.line.session
+    }
+
+    fn posts(&self) -> &Posts {
+        &self.posts
+    }
 
     fn read(&self, parts: Parts, body: &[u8], _is_request: bool) -> Result<Message, String> {
         #[derive(Deserialize)]
@@ -124,21 +152,17 @@ impl<H: Handler> Handlers for Session<H> {
             return false;
         };
         let cancelled = Arc::new(Notify::new());
-        lock(&self.running).insert(id.clone(), Arc::clone(&cancelled));
-        let (handler, line, running) = (Arc::clone(&self.handler), Arc::clone(&self.line), Arc::clone(&self.running));
+        lock(&self.cancels).insert(id.clone(), Arc::clone(&cancelled));
+        let (handler, line, cancels) = (Arc::clone(&self.handler), Arc::clone(&self.line), Arc::clone(&self.cancels));
         let call = Call { line: Arc::clone(&line), id: id.clone(), method, params, parts };
-        let work = async move {
-            let answer = tokio::select! {
-                answer = handler.call(call) => Some(answer),
-                // The engine has given it its end.
-                () = cancelled.notified() => None,
-            };
-            lock(&running).remove(&id);
-            if let Some(answer) = answer {
-                line.respond(&id, answer);
+        let running = Running { line, cancels, id, answer: None };
+        self.posts.runtime().spawn(async move {
+            let mut running = running;
+            tokio::select! {
+                answer = handler.call(call) => running.answer = Some(answer),
+                () = cancelled.notified() => {}
             }
-        };
-        self.runtime.spawn(work);
+        });
         true
     }
 
@@ -169,7 +193,7 @@ impl<H: Handler> Handlers for Session<H> {
         }
         session.dispatched(admission);
         for request in admission.cancelled() {
-            if let Some(cancelled) = lock(&self.running).remove(request) {
+            if let Some(cancelled) = lock(&self.cancels).remove(request) {
                 cancelled.notify_one();
             }
         }

@@ -11,13 +11,13 @@ use rmcp::ServerHandler;
 use rmcp::model::ClientJsonRpcMessage;
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
-use tailrope_core::engine::Engine;
+use tailrope_core::engine::{Engine, SessionHandle};
 use tailrope_core::exchange::Admission;
 
 use crate::rmcp::messages::read;
 use crate::rmcp::served::Served;
 use crate::rmcp::transport::serve;
-use crate::service::{self, Application, Begun, Handlers, ResponseBody, ServiceConfig, TailropeService};
+use crate::service::{self, Application, Begun, Handlers, Posts, ResponseBody, ServiceConfig, TailropeService};
 
 /// A server of rmcp: a handler for each session.
 pub struct RmcpServer<S> {
@@ -74,6 +74,14 @@ impl<S: ServerHandler + Send + 'static> Application for RmcpServer<S> {
 
 impl Handlers for Served {
     type Message = ClientJsonRpcMessage;
+
+    fn session(&self) -> &SessionHandle {
+        &self.session
+    }
+
+    fn posts(&self) -> &Posts {
+        &self.posts
+    }
 
     fn read(&self, parts: Parts, body: &[u8], is_request: bool) -> Result<ClientJsonRpcMessage, String> {
         read(parts, body, is_request)

@@ -1,19 +1,17 @@
 //! What a handler can ask of the stream of its request.
 
+use std::sync::Arc;
+
 use rmcp::model::{GetExtensions as _, ServerNotification};
 use rmcp::service::OriginatingRequestId;
-use tailrope_core::engine::SessionHandle;
-use tailrope_core::protocol::RequestId;
 
 use crate::close::Close;
 use crate::rmcp::messages::Context;
+use crate::rmcp::served::Running;
 
 /// The stream of a request, in the extensions that its handler gets.
-#[derive(Clone, Debug)]
-pub(crate) struct Control {
-    pub(crate) session: SessionHandle,
-    pub(crate) request: RequestId,
-}
+#[derive(Clone)]
+pub(crate) struct Control(pub(crate) Arc<Running>);
 
 /// What handlers can ask of the stream of their request, where [`Sessions`](crate::Sessions) serve it.
 ///
@@ -47,14 +45,15 @@ pub trait ResumableContext {
 
 impl ResumableContext for Context {
     fn close_sse_stream(&self, close: Close) -> bool {
-        self.extensions.get::<Control>().is_some_and(|Control { session, request }| {
-            session.close_connection(request, close.retry_ms, close.hold_ms)
+        let control = self.extensions.get::<Control>();
+        control.is_some_and(|Control(running)| {
+            running.session.close_connection(&running.request, close.retry_ms, close.hold_ms)
         })
     }
 
     fn close_standalone_sse_stream(&self, close: Close) -> bool {
         let control = self.extensions.get::<Control>();
-        control.is_some_and(|control| control.session.close_standalone(close.retry_ms, close.hold_ms))
+        control.is_some_and(|Control(running)| running.session.close_standalone(close.retry_ms, close.hold_ms))
     }
 
     fn related(&self, mut notification: ServerNotification) -> ServerNotification {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
 
 use rmcp::model::{
     ClientJsonRpcMessage, Extensions, GetExtensions as _, GetMeta as _, JsonRpcMessage, ProgressToken,
@@ -18,21 +19,39 @@ use tokio::sync::oneshot;
 use crate::hearing::{Ears, Hear};
 use crate::host::Host;
 use crate::outcomes::{Outcomes, Sending};
+use crate::panics;
 use crate::rmcp::context::Control;
 use crate::rmcp::inbox::Inbox;
 use crate::rmcp::lean;
 use crate::rmcp::messages::{json, request_id};
-use crate::service::take_posted;
+use crate::service::{Posts, serve_posted};
 
 pub struct Served {
     pub(crate) session: SessionHandle,
     pub(crate) inbox: Inbox,
     outcomes: Outcomes,
-    routes: Mutex<Routes>,
+    routes: Arc<Mutex<Routes>>,
     initializing: Mutex<Option<(RmcpId, oneshot::Sender<ServerJsonRpcMessage>)>>,
     host: Arc<Host>,
-    terms: Terms<'static>,
+    pub(crate) posts: Posts,
     has_left: AtomicBool,
+}
+
+/// A request that has come to its handler, which holds this.
+pub(crate) struct Running {
+    pub(crate) session: SessionHandle,
+    pub(crate) request: RequestId,
+    routes: Arc<Mutex<Routes>>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // rmcp tells nobody of it.
+        if thread::panicking() {
+            lock(&self.routes).forget(&self.request);
+            panics::answer_for(&self.session, &self.request);
+        }
+    }
 }
 
 /// Where messages belong that do not say it themselves.
@@ -61,15 +80,15 @@ impl Served {
             session,
             inbox: Inbox::default(),
             outcomes: Outcomes::default(),
-            routes: Mutex::default(),
+            routes: Arc::default(),
             initializing: Mutex::default(),
             host,
-            terms,
+            posts: Posts::new(terms),
             has_left: AtomicBool::new(false),
         });
         ears.listen(Arc::downgrade(&served) as Weak<dyn Hear>);
         // Something may have been told before anybody heard it.
-        served.hear();
+        Arc::clone(&served).hear();
         served
     }
 
@@ -97,8 +116,8 @@ impl Served {
                 routes.by_token.insert(token.clone(), id.clone());
                 routes.tokens.insert(id.clone(), token);
             }
-            let session = self.session.clone();
-            request.request.extensions_mut().insert(Control { session, request: id });
+            let running = Running { session: self.session.clone(), request: id, routes: Arc::clone(&self.routes) };
+            request.request.extensions_mut().insert(Control(Arc::new(running)));
         }
         self.inbox.put(message)
     }
@@ -203,9 +222,9 @@ impl Routes {
 }
 
 impl Hear for Served {
-    fn hear(&self) {
+    fn hear(self: Arc<Self>) {
         self.outcomes.settle(self.session.take_outcomes());
-        take_posted(self, &self.session, &self.terms);
+        serve_posted(&self);
         if self.session.has_ended() {
             self.inbox.close();
             lock(&self.initializing).take();

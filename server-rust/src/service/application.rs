@@ -13,7 +13,7 @@ use tailrope_core::exchange::{Admission, Terms};
 
 use crate::hearing::Ears;
 use crate::host::Host;
-use crate::service::ResponseBody;
+use crate::service::{Posts, ResponseBody};
 
 /// A session that has just been opened, for its handlers.
 pub struct Begun<'a> {
@@ -47,6 +47,12 @@ pub trait Application: Send + Sync + 'static {
 pub trait Handlers: Send + Sync + 'static {
     /// A message as they take it.
     type Message: Send;
+
+    /// Their session.
+    fn session(&self) -> &SessionHandle;
+
+    /// Where they serve what other processes relay to it.
+    fn posts(&self) -> &Posts;
 
     /// Reads a message, of which it is known whether it is a request. `parts` are the head of the HTTP request that brought it.
     ///

@@ -106,6 +106,11 @@ fn header(parts: &Parts, name: impl AsHeaderName) -> Option<Cow<'_, str>> {
     parts.headers.get(name).map(text)
 }
 
+/// What a client takes. Several lines are one list (RFC 9110, 5.3).
+fn accepted(parts: &Parts) -> Option<Cow<'_, str>> {
+    parts.headers.get_all(ACCEPT).iter().map(text).reduce(|before, next| format!("{before}, {next}").into())
+}
+
 impl<A: Application> Endpoint<A> {
     pub(crate) fn new(application: A, engine: Engine, config: ServiceConfig) -> Self {
         let host = Host::new(engine.clone());
@@ -131,13 +136,15 @@ impl<A: Application> Endpoint<A> {
         B: Body,
         B::Error: Display,
     {
-        let (hosts, origins) = (&self.config.allowed_hosts, &self.config.allowed_origins);
-        let (hosts, origins): (Vec<&str>, Vec<&str>) =
-            (hosts.iter().map(|host| &**host).collect(), origins.iter().map(|origin| &**origin).collect());
         let host = header(&parts, HOST).or_else(|| parts.uri.authority().map(|authority| authority.as_str().into()));
-        let allowed = Allowed { hosts: &hosts, origins: &origins };
+        let refusal = |fault: Fault<'_>| fault.refusal(&Dialect::NEUTRAL);
+        if !self.config.serves_host(host.as_deref().unwrap_or_default()) {
+            return Err(refusal(Fault::ForeignHost(host.as_deref().unwrap_or("null"))));
+        }
+        let origins: Vec<&str> = self.config.allowed_origins.iter().map(|origin| &**origin).collect();
+        let allowed = Allowed { hosts: &[], origins: &origins };
         let origin = header(&parts, ORIGIN);
-        allowed.check(host.as_deref(), origin.as_deref()).map_err(|fault| fault.refusal(&Dialect::NEUTRAL))?;
+        allowed.check(None, origin.as_deref()).map_err(refusal)?;
         let max_bytes = if parts.method == Method::POST { self.config.max_body_bytes } else { 0 };
         let body = match read(body, max_bytes).await {
             Ok(body) => body,
@@ -229,8 +236,9 @@ impl<A: Application> Endpoint<A> {
     }
 
     fn admit(&self, session: &SessionHandle, parts: &Parts, body: &[u8]) -> Result<Admission, Refusal> {
-        let names = [ACCEPT.as_str(), CONTENT_TYPE.as_str(), PROTOCOL_VERSION, SESSION_ID, LAST_EVENT_ID];
-        let [accept, content_type, protocol_version, session_id, last_event_id] = names.map(|name| header(parts, name));
+        let names = [CONTENT_TYPE.as_str(), PROTOCOL_VERSION, SESSION_ID, LAST_EVENT_ID];
+        let [content_type, protocol_version, session_id, last_event_id] = names.map(|name| header(parts, name));
+        let accept = accepted(parts);
         let head = Head {
             method: parts.method.as_str(),
             accept: accept.as_deref(),

@@ -10,10 +10,12 @@ mod unwritten;
 use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
+use std::net::Ipv6Addr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use http::uri::Authority;
 use http::{Request, Response};
 use tailrope_core::engine::Engine;
 use tower_service::Service;
@@ -21,7 +23,7 @@ use tower_service::Service;
 pub use answer::{ResponseBody, Stalled};
 pub(crate) use application::{Application, Begun, Handlers, Served};
 use endpoint::Endpoint;
-pub(crate) use posted::take_posted;
+pub(crate) use posted::{Posts, serve_posted};
 
 use crate::close::Drain;
 use crate::sender::Identity;
@@ -32,8 +34,9 @@ const SESSION_ID: &str = "mcp-session-id";
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ServiceConfig {
-    /// Values of `Host` that are served, with their ports; any where there is none. Name them where a page of somebody else's could
-    /// reach the server by a name of its own (DNS rebinding).
+    /// Names that the server is asked by, in `Host`: any where there is none. One without a port is served on each port. By default
+    /// those of the machine itself, `localhost`, `127.0.0.1` and `::1`: a page of somebody else's could reach the server by a name of its
+    /// own (DNS rebinding). Name those that your clients use.
     pub allowed_hosts: Vec<String>,
     /// Values of `Origin` that are served; any where there is none. A request without one does not come from a page.
     pub allowed_origins: Vec<String>,
@@ -55,7 +58,7 @@ pub struct ServiceConfig {
 impl Default for ServiceConfig {
     fn default() -> Self {
         Self {
-            allowed_hosts: Vec::new(),
+            allowed_hosts: ["localhost", "127.0.0.1", "::1"].map(Into::into).into(),
             allowed_origins: Vec::new(),
             max_body_bytes: 4 << 20,
             prefer_resumable: true,
@@ -67,10 +70,31 @@ impl Default for ServiceConfig {
 }
 
 impl ServiceConfig {
-    /// Serves these values of `Host` alone.
+    /// Serves requests to these names alone.
     #[must_use]
     pub fn allowed_hosts<T: Into<String>>(self, hosts: impl IntoIterator<Item = T>) -> Self {
         Self { allowed_hosts: hosts.into_iter().map(Into::into).collect(), ..self }
+    }
+
+    /// Serves requests to any name, where something in front of the server looks at it.
+    #[must_use]
+    pub fn any_host(self) -> Self {
+        Self { allowed_hosts: Vec::new(), ..self }
+    }
+
+    /// Whether a request to this name is served.
+    fn serves_host(&self, host: &str) -> bool {
+        let named = |text: &str| {
+            // An address of IPv6 has brackets where a port could follow.
+            let text = if text.parse::<Ipv6Addr>().is_ok() { format!("[{text}]") } else { text.to_owned() };
+            text.parse::<Authority>().ok()
+        };
+        let Some(asked) = named(host) else { return self.allowed_hosts.is_empty() };
+        let is_it = |allowed: Authority| {
+            allowed.host().eq_ignore_ascii_case(asked.host())
+                && allowed.port_u16().is_none_or(|port| asked.port_u16() == Some(port))
+        };
+        self.allowed_hosts.is_empty() || self.allowed_hosts.iter().filter_map(|allowed| named(allowed)).any(is_it)
     }
 
     /// Serves these values of `Origin` alone.

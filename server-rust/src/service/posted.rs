@@ -1,18 +1,47 @@
 //! Requests that other processes relay to a session of this one: its handlers get them as if they had come here.
 
+use std::sync::Arc;
+
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request};
 use tailrope_core::engine::{Posted, SessionHandle};
 use tailrope_core::exchange::{Action, Fault, Relayed, Terms};
 use tailrope_core::protocol::Dialect;
+use tokio::runtime::Handle;
+use tokio::sync::Mutex;
 
 use crate::service::{Handlers, SESSION_ID};
 
-/// Serves what was relayed to a session.
-pub(crate) fn take_posted(handlers: &impl Handlers, session: &SessionHandle, terms: &Terms<'_>) {
-    for posted in session.take_posted() {
-        serve(handlers, session, terms, &posted);
+/// Where what was relayed to a session is served: on the runtime of its other requests, as handlers hear of it, and in the order in
+/// which it came.
+pub struct Posts {
+    runtime: Handle,
+    turn: Mutex<()>,
+    terms: Terms<'static>,
+}
+
+impl Posts {
+    /// Those of a session that is opened on this runtime.
+    pub(crate) fn new(terms: Terms<'static>) -> Self {
+        Self { runtime: Handle::current(), turn: Mutex::default(), terms }
+    }
+
+    pub(crate) fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+}
+
+/// Serves what was relayed to a session, if there is any.
+pub(crate) fn serve_posted(handlers: &Arc<impl Handlers>) {
+    if handlers.session().has_posted() {
+        let served = Arc::clone(handlers);
+        handlers.posts().runtime.spawn(async move {
+            let _turn = served.posts().turn.lock().await;
+            for posted in served.session().take_posted() {
+                serve(&*served, served.session(), &served.posts().terms, &posted);
+            }
+        });
     }
 }
 

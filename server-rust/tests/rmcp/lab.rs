@@ -40,7 +40,7 @@ impl Gates {
     }
 }
 
-/// A server whose one tool does what its steps say: `emit N [BYTES]`, `close`, `gate NAME`, `poll`.
+/// A server whose one tool does what its steps say: `emit N [BYTES]`, `close`, `gate NAME`, `poll`, `fall`.
 #[derive(Clone)]
 struct Steps(Gates);
 
@@ -71,6 +71,7 @@ impl ServerHandler for Steps {
                 }
                 ["close"] => said += &format!("{} ", context.close_sse_stream(Close::default())),
                 ["poll"] => said += &format!("{} ", context.close_sse_stream(Close::default().retry_ms(7).hold_ms(0))),
+                ["fall"] => panic!("as a tool may"),
                 ["gate", name] => self.0.of(name).notified().await,
                 _ => panic!("there is no step {step:?}"),
             }

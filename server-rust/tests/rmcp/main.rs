@@ -37,6 +37,17 @@ async fn i3_the_response_after_a_close_is_not_lost_and_the_last_event_not_repeat
 }
 
 #[tokio::test]
+async fn i13_a_call_whose_tool_panics_gets_its_end() {
+    let server = Server::new(quick());
+    let peer = server.open("").await;
+    for _ in 0..2 {
+        // Twice with one id and one token: nothing of the first is left.
+        let answer = peer.call(1, &["emit 1", "fall"]).await.rest().await;
+        assert_eq!((counts(&answer), &answer[1]["error"]["code"]), (vec![1], &(-32603).into()));
+    }
+}
+
+#[tokio::test]
 async fn i5_streams_start_with_an_id_and_a_retry() {
     let server = Server::new(quick());
     let peer = server.open("").await;

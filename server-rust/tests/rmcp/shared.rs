@@ -3,10 +3,19 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use bytes::Bytes;
+use http::Request;
+use http_body_util::{BodyExt as _, Full};
+use serde_json::{Value, json};
 use tailrope_server::store::{StoreOptions, open};
-use tailrope_server::{Drain, Engine, Identity, Options, Sessions};
+use tailrope_server::{
+    Call, Drain, Engine, Handler, Identity, JsonRpcServer, Options, RpcError, ServiceConfig, Sessions, TailropeService,
+};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tower_service::Service as _;
 
-use crate::lab::{Server, counts, result};
+use crate::lab::{PATIENCE, Server, counts, result};
 use crate::quick;
 
 /// A file that goes with the test.
@@ -24,9 +33,13 @@ impl Place {
     }
 
     fn sessions(&self) -> Sessions {
+        Sessions::new(self.engine())
+    }
+
+    fn engine(&self) -> Engine {
         let address = format!("sqlite:{}", self.0.join("events.db").display());
         let store = open(&address, &StoreOptions::default()).unwrap();
-        Sessions::new(Engine::new(Options { store: Some(store), ..quick() }))
+        Engine::new(Options { store: Some(store), ..quick() })
     }
 }
 
@@ -121,4 +134,56 @@ async fn a_session_that_nobody_has_is_404_everywhere() {
     peer.id = "0123456789abcdef".to_owned();
     assert_eq!(peer.call(1, &[]).await.status(), 404);
     assert_eq!(peer.listen().await.status(), 404);
+}
+
+/// Without an SDK: it tells where it hears of notifications.
+struct Hearing(mpsc::UnboundedSender<String>);
+
+impl Handler for Hearing {
+    async fn call(&self, _call: Call) -> Result<Value, RpcError> {
+        Ok(json!({
+            "protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": { "name": "test", "version": "1" },
+        }))
+    }
+
+    fn notified(&self, method: &str, _params: Value) {
+        // As user code may: it needs a runtime.
+        drop(tokio::spawn(async {}));
+        let thread = std::thread::current();
+        self.0.send(format!("{method} on {}", thread.name().unwrap_or_default())).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_another_process_relays_is_heard_on_the_runtime_of_its_session() {
+    let place = Place::new("heard");
+    let (told, mut heard) = mpsc::unbounded_channel();
+    let service = || {
+        let config = ServiceConfig::default().identity(Identity::default().server_name("hearing"));
+        TailropeService::json_rpc(Hearing(told.clone()), place.engine(), config)
+    };
+    let (owner, other) = (service(), service());
+    let ask = async |at: &TailropeService<JsonRpcServer<Hearing>>, id: Option<&str>, body: Value| {
+        let mut request = Request::post("/").header("host", "localhost").header("content-type", "application/json");
+        request = request.header("accept", "application/json, text/event-stream");
+        request = id.into_iter().fold(request, |request, id| request.header("mcp-session-id", id));
+        let request = request.body(Full::new(Bytes::from(body.to_string()))).unwrap();
+        timeout(PATIENCE, at.clone().call(request)).await.expect("an answer begins").unwrap()
+    };
+    let hello = json!({
+        "jsonrpc": "2.0", "id": 0, "method": "initialize",
+        "params": {
+            "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "test", "version": "1" },
+        },
+    });
+    let answer = ask(&owner, None, hello).await;
+    let id = answer.headers()["mcp-session-id"].to_str().unwrap().to_owned();
+    timeout(PATIENCE, answer.into_body().collect()).await.expect("it ends").unwrap();
+    for n in 0..5 {
+        let sent = json!({ "jsonrpc": "2.0", "method": format!("notifications/{n}") });
+        assert_eq!(ask(&other, Some(&id), sent).await.status(), 202);
+        let told = timeout(PATIENCE, heard.recv()).await.expect("it is heard").unwrap();
+        assert!(told.starts_with(&format!("notifications/{n} on ")), "in the order in which it came: {told}");
+        assert!(!told.contains("tailrope-"), "not on a thread of the store: {told}");
+    }
 }

@@ -14,6 +14,7 @@ use crate::engine::sessions::cell::{Cell, SESSION};
 use crate::engine::sessions::change::Change;
 use crate::engine::sessions::timers::Reason;
 use crate::engine::sessions::{Posted, SessionHandle};
+use crate::engine::shared::lock;
 use crate::engine::stats::Counters;
 use crate::exchange::{Admission, Relayed, RelayedMethod};
 use crate::protocol::{Envelope, NotRelayed, Refusal, RequestId, StreamNonce};
@@ -44,7 +45,12 @@ impl SessionHandle {
         }
     }
 
-    /// What other processes relayed to the session, in the order in which it came. Its `wake` is told when there is any.
+    /// Whether [`take_posted`](Self::take_posted) has anything. The `wake` of the session is told when there is.
+    pub fn has_posted(&self) -> bool {
+        !lock(&self.cell.state).inbox.waiting.is_empty()
+    }
+
+    /// What other processes relayed to the session, in the order in which it came.
     pub fn take_posted(&self) -> Vec<Posted> {
         let take = |change: &mut Change<'_>| std::mem::take(&mut change.state.inbox.waiting);
         let waiting = self.cell.change_or(VecDeque::new(), take);

@@ -84,10 +84,13 @@ impl Serving {
                     .json_response(options.json_response)
                     .relayed_headers(options.relayed_headers())
                     .identity(identity);
-                if options.guard {
-                    let hosts = [format!("127.0.0.1:{port}")];
-                    config = config.allowed_hosts(hosts).allowed_origins(["http://127.0.0.1"]);
-                }
+                config = match options.guard {
+                    true => {
+                        let hosts = [format!("127.0.0.1:{port}")];
+                        config.allowed_hosts(hosts).allowed_origins(["http://127.0.0.1"])
+                    }
+                    false => config.any_host(),
+                };
                 if let Some(size) = options.max_request_body_size {
                     config = config.max_body_bytes(size);
                 }
