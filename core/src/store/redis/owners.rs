@@ -130,6 +130,10 @@ async fn look(core: Arc<Core>, owners: Vec<Box<str>>) {
     let Some(first) = owners.first() else { return };
     let keys: Vec<String> = owners.iter().map(|owner| core.tags.owner(owner)).collect();
     let question = cmd("MGET").arg(keys).to_owned();
+    // Where a server takes no writes, signs that stand still prove nothing.
+    if let Err(fault) = lost_sign(&core, first).await {
+        return core.owners.saw_nothing(&owners, &fault);
+    }
     let signs = match core.nodes.call(slot_of(first), &question, core.limit()).await {
         Ok(Value::Array(signs)) if signs.len() == owners.len() => signs,
         Ok(_) => return core.owners.saw_nothing(&owners, &lasting(GARBLED)),
@@ -137,9 +141,13 @@ async fn look(core: Arc<Core>, owners: Vec<Box<str>>) {
     };
     for (owner, sign) in owners.iter().zip(signs) {
         if core.owners.saw(owner, &sign) {
-            // The server lost it. Of an owner that is gone the next looks find this one, which stands still.
-            let sign = core.sign(owner, "0").arg("NX").to_owned();
-            let _ = core.nodes.call(slot_of(owner), &sign, core.limit()).await;
+            let _ = lost_sign(&core, owner).await;
         }
     }
+}
+
+/// Where the server has no sign of an owner, it lost it. Of an owner that is gone the next looks find this one, which stands still.
+async fn lost_sign(core: &Core, owner: &str) -> Result<(), Fault> {
+    let sign = core.sign(owner, "0").arg("NX").to_owned();
+    core.nodes.call(slot_of(owner), &sign, core.limit()).await.map(|_| ())
 }

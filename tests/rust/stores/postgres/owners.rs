@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use tailrope_core::Ms;
 use tailrope_core::store::contract::{Caller, Log, check_left};
 use tailrope_core::store::{Attach, Epoch, EventStore, Hold, Limits, Message, SessionRecord, StoreError, StoreOptions};
 
-use super::database::{Administrator, Namespaces, at, namespace, told, with_clock};
+use super::database::{Administrator, Database, Namespaces, at, namespace, told, with_clock};
 use super::faults::behind_proxy;
 use crate::kit::events::{question, sized, terminal};
 use crate::kit::eventually::eventually;
@@ -53,6 +54,36 @@ fn o18_an_owner_whose_signs_have_no_answer_is_cut_off() {
     eventually("nobody answers", || owner.is_cut_off());
     proxy.set_refuses(false);
     eventually("it is heard again", || !owner.is_cut_off());
+}
+
+#[test]
+fn o14_no_owner_counts_as_gone_where_nobody_can_write() {
+    const LOST_MS: u64 = 2_000;
+    let database = Database::new();
+    let options = |owner_lost_ms| StoreOptions { owner_lost_ms, ..StoreOptions::default() };
+    let (owner, other) = (at(&database.address(""), &options(300)), at(&database.address(""), &options(LOST_MS)));
+    let log = Caller::new(&owner, Ms(0)).open("s", 1);
+    let reader = Caller::new(&other, Ms(0));
+    eventually("it gives signs", || unseen_ms(&reader, &log) == 0);
+    database.administrator.run(&format!("ALTER DATABASE {} SET default_transaction_read_only = on", database.name));
+    database.see_connections_end();
+    let (mut looks, mut looks_until) = (0, None);
+    while looks_until.is_none_or(|until| Instant::now() < until) {
+        // A look may fail as its connection ends.
+        let attach = Attach { stream: Some(log.key.nonce), ..Attach::default() };
+        let found = reader.try_attach("s", &attach).ok().and_then(|found| found.log?.page.owner);
+        let unseen = found.map_or(0, |owner| owner.unseen_ms);
+        assert!(unseen < LOST_MS, "{unseen}");
+        looks += u64::from(found.is_some());
+        if looks_until.is_none() && other.is_cut_off() {
+            looks_until = Some(Instant::now() + Duration::from_millis(2 * LOST_MS));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(looks > 10, "{looks}");
+    database.administrator.run(&format!("ALTER DATABASE {} RESET default_transaction_read_only", database.name));
+    eventually("its signs are written again", || !owner.is_cut_off() && !other.is_cut_off());
+    assert!(unseen_ms(&reader, &log) < LOST_MS);
 }
 
 #[test]

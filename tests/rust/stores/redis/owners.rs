@@ -75,6 +75,29 @@ fn i13_the_session_of_an_owner_that_said_goodbye_is_taken_over_by_others() {
 }
 
 #[test]
+fn o14_no_owner_counts_as_gone_where_nobody_can_write() {
+    const LOST_MS: u64 = 1_000;
+    let server = Server::start(&[]);
+    let (owner, other) = (at(&server.address(""), &options(300)), at(&server.address(""), &options(LOST_MS)));
+    let log = with_a_log(&*owner);
+    let reader = Caller::new(&*other, Ms(0));
+    eventually("it gives signs", || unseen(&reader, &log) < LOST_MS && server.calls("mget") > 2);
+    server.say(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    let mut looks_until = None;
+    while looks_until.is_none_or(|until| Instant::now() < until) {
+        let unseen = unseen(&reader, &log);
+        assert!(unseen < LOST_MS, "{unseen}");
+        if looks_until.is_none() && other.is_cut_off() {
+            looks_until = Some(Instant::now() + Duration::from_millis(3 * LOST_MS));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    server.say(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+    eventually("its signs are written again", || !owner.is_cut_off() && !other.is_cut_off());
+    assert!(unseen(&reader, &log) < LOST_MS);
+}
+
+#[test]
 fn i13_an_owner_is_gone_when_its_sign_stood_still_for_the_whole_time_that_was_watched() {
     const LOST_MS: u64 = 600;
     let server = Server::start(&[]);
@@ -216,6 +239,21 @@ fn o16_what_was_let_go_of_and_nobody_takes_over_goes_in_the_end() {
     let address = fresh(Kind::Alone);
     let sleep = |ms| std::thread::sleep(Duration::from_millis(ms));
     check_left(&|| (at(&address, &options), at(&address, &options)), 1_000, &sleep);
+}
+
+#[test]
+fn o16_what_an_owner_has_is_kept_by_a_server_whose_memory_is_full() {
+    let server = Server::start(&["--maxmemory", "100mb", "--maxmemory-policy", "noeviction"]);
+    let limits = tailrope_core::store::Limits { max_age_ms: 1_000, ..Default::default() };
+    let store = at(&server.address(""), &StoreOptions { limits, ..options(2_000) });
+    with_a_log(&*store);
+    server.say(&["CONFIG", "SET", "maxmemory", "1mb"]);
+    let left = |key: &String| -> i64 { server.say(&["PTTL", key])[0].parse().unwrap() };
+    let of_session = keys(&server.place(), "tailrope:{*}");
+    for key in &of_session {
+        server.say(&["PEXPIRE", key, "86400000"]);
+    }
+    eventually("it says for how long they are kept", || of_session.iter().all(|key| left(key) < 3_600_000));
 }
 
 #[test]

@@ -107,8 +107,9 @@ end
 -- A log that runs is kept for another while.
 local function keep(m)
   m.e = now
-  call('HSET', m.key, 'e', now)
+  -- First what a server takes whose memory is full: after a write it takes the others, too.
   call('PEXPIRE', m.key, LOG_MS)
+  call('HSET', m.key, 'e', now)
   call('PEXPIRE', m.events, EVENTS_MS)
   if m.q > 0 then
     call('PEXPIRE', m.pinned, EVENTS_MS)
