@@ -14,7 +14,7 @@ use crate::sync::Arc;
 /// [`Attached`](crate::store::Outcome::Attached), of a `Take` [`Taken`](crate::store::Outcome::Taken), of a `Withdraw`
 /// [`Withdrawn`](crate::store::Outcome::Withdrawn), of a `Read` [`Page`](crate::store::Outcome::Page), of anything else
 /// [`Done`](crate::store::Outcome::Done).
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "they are the parameters of these methods")]
 pub enum Ask {

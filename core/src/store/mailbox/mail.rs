@@ -219,9 +219,9 @@ impl Mail {
     pub(super) fn failed(&mut self, now: Instant, batch: Vec<Op>, fault: &Fault, over: &mut Vec<Over>) {
         let concerned = sessions(&batch);
         let is_one = batch.len() == 1;
-        // What may be done is not at fault.
-        let may_be_done = is_one && (fault.was_sent || batch[0].is_unsure);
-        let kind = if may_be_done { Kind::Passes } else { fault.kind };
+        // What may be done is not at fault, and what nobody waits for is tried until it is done: nobody would ask for it again.
+        let passes = is_one && (fault.was_sent || batch[0].is_unsure || batch[0].ticket.is_none());
+        let kind = if passes { Kind::Passes } else { fault.kind };
         for mut op in batch.into_iter().rev() {
             op.is_unsure |= fault.was_sent;
             let Some(lane) = self.lanes.get_mut(&op.session) else {

@@ -324,6 +324,23 @@ fn one_at_fault_harms_no_other() {
 }
 
 #[test]
+fn what_nobody_waits_for_is_tried_until_it_is_done() {
+    let mut case = Case::new();
+    case.push("a", Ask::DropSession { epoch: epoch() }, None).unwrap();
+    for kind in [Kind::OfOne, Kind::Lasts, Kind::Passes] {
+        let batch = case.take(&ALL);
+        assert_eq!(batch.len(), 1, "before {kind:?}");
+        case.fail(batch, kind, false);
+        assert!(case.take(&ALL).is_empty(), "not without a pause");
+        case.later(60_000);
+    }
+    assert_eq!(case.over, []);
+    let batch = case.take(&ALL);
+    case.mail.done(&batch);
+    assert!(case.mail.is_empty());
+}
+
+#[test]
 fn what_lasts_is_told_at_once_but_not_of_what_may_be_done() {
     let mut case = Case::new();
     case.ask("a", 1, append(1)).unwrap();

@@ -26,7 +26,7 @@ const BACK_OFF: [u64; 5] = [20, 50, 100, 300, 1_000];
 
 #[derive(Default)]
 pub(super) struct Hints {
-    watchers: Watchers,
+    pub(super) watchers: Watchers,
     /// Something is watched.
     watched: Notify,
 }

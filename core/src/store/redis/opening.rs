@@ -91,6 +91,7 @@ async fn start(
         nodes: Arc::clone(&nodes),
         mailbox,
         held,
+        hints: Arc::clone(&hints),
         tags: tags.clone(),
         me: Arc::clone(&me),
         sha,

@@ -9,13 +9,14 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::held::Held;
+use super::hints::Hints;
 use super::layout;
 use super::nodes::{Nodes, lasting, slot_of};
 use super::owners::{self, Owners};
 use super::script::{self, Words};
 use super::tags::Tags;
 use crate::store::liveness::{NO_SIGN, Pulse, beat_ms, next_beat};
-use crate::store::mailbox::{Ask, Fault, Mailbox, Op, Take};
+use crate::store::mailbox::{Ask, Fault, Kind, Mailbox, Op, Take};
 use crate::store::{Attached, Outcome, StoreError};
 
 /// One run of the script is of one session. The server does nothing else meanwhile.
@@ -29,6 +30,7 @@ pub(super) struct Core {
     pub(super) nodes: Arc<Nodes>,
     pub(super) mailbox: Arc<Mailbox>,
     pub(super) held: Arc<Held>,
+    pub(super) hints: Arc<Hints>,
     pub(super) tags: Tags,
     /// This store object among all.
     pub(super) me: Arc<str>,
@@ -103,6 +105,24 @@ impl Core {
         let outcomes =
             batch.iter().zip(results).map(|(op, result)| Some(self.note(session, &op.ask, result))).collect();
         self.held.trimmed(session, trimmed, &others);
+        self.over(session, batch, outcomes);
+    }
+
+    /// A batch has these outcomes. What nobody waits for, and a server refuses that takes nothing for a while, is tried again: nobody
+    /// would ask for it again.
+    fn over(&self, session: &Arc<str>, batch: Vec<Op>, outcomes: Vec<Option<Outcome>>) {
+        let failed = |(op, outcome): (&Op, &Option<Outcome>)| match outcome {
+            Some(Outcome::Done(Err(StoreError::Failed(what)))) if op.ticket.is_none() => Some(what.clone()),
+            _ => None,
+        };
+        let refused: Vec<_> = batch.iter().zip(&outcomes).map(failed).collect();
+        if let [Some(what)] = &refused[..] {
+            return self.mailbox.failed(batch, &Fault { what: what.clone(), kind: Kind::OfOne, was_sent: false });
+        }
+        for (op, _) in batch.iter().zip(&refused).filter(|(_, refused)| refused.is_some()) {
+            // Refused only by a store that is closed.
+            let _ = self.mailbox.push(session, op.ask.clone(), None);
+        }
         self.mailbox.done(batch, outcomes);
     }
 
@@ -218,6 +238,10 @@ async fn beat(core: Arc<Core>) {
         let wait = due.saturating_duration_since(Instant::now());
         let wait = if failed { wait.min(Duration::from_millis(250)) } else { wait };
         let is_new = timeout(wait, core.nodes.connected.notified()).await.is_ok();
+        if is_new {
+            // A server that took the place of another one may have lost what was written last, and its hints (O10).
+            core.hints.watchers.all_changed();
+        }
         if failed || is_new {
             marks_at = Instant::now();
         }

@@ -273,6 +273,43 @@ fn a_server_that_takes_no_writes_for_a_while_is_tried_until_the_time_is_over() {
 }
 
 #[test]
+fn o10_all_is_in_doubt_where_connections_were_made_anew_though_the_line_of_hints_held() {
+    let server = Server::start(&[]);
+    let store = at(&server.address(""));
+    let hints = Arc::new(Hints::default());
+    store.watch(&"s".into(), &watcher(&hints));
+    eventually("it listens", || hints.count() > 0);
+    let heard = hints.count();
+    // Subscriptions are of another type.
+    server.say(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    eventually("it is in doubt", || hints.count() > heard);
+}
+
+#[test]
+fn what_a_full_server_refused_to_forget_is_forgotten_later() {
+    let server = Server::start(&["--maxmemory", "100mb", "--maxmemory-policy", "noeviction"]);
+    let store = at(&server.address(""));
+    let caller = Caller::new(&*store, Ms(0));
+    let mut log = caller.open("s", 1);
+    caller.push(&mut log, &[sized(10)]);
+    server.say(&["CONFIG", "SET", "maxmemory", "1mb"]);
+    let refused = || server.say(&["INFO", "errorstats"]).concat().contains("OOM");
+    eventually("it takes nothing", || {
+        let _ = caller.once().append(&Log::new("s", 2), 1, &[sized(1)]);
+        refused()
+    });
+    store.release("s", caller.epoch);
+    // Behind it in the same session: it was tried, and refused.
+    let behind = caller.append(&Log::new("s", 3), 1, &[sized(1)]);
+    assert!(matches!(&behind, Err(StoreError::Failed(_))), "{behind:?}");
+    server.say(&["CONFIG", "SET", "maxmemory", "100mb"]);
+    let other = at(&server.address(""));
+    let other = Caller::new(&*other, Ms(0));
+    let unseen_ms = || other.read(&log, 0, EVERYTHING).ok()?.owner.map(|owner| owner.unseen_ms);
+    eventually("it is let go", || unseen_ms() == Some(u64::MAX));
+}
+
+#[test]
 fn a_server_whose_memory_is_full_fails_the_event_and_answers_readers() {
     let server = Server::start(&["--maxmemory", "3mb", "--maxmemory-policy", "noeviction"]);
     let store = at(&server.address(""));
