@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{AsyncConnectionConfig, Cmd, ErrorKind, ProtocolVersion, RedisConnectionInfo, RedisError, Value, cmd};
+use futures_util::future;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -328,32 +329,30 @@ impl Nodes {
     }
 
     async fn ask_sentinels(&self, service: &str) -> Result<Place, Fault> {
-        let mut last = passing("no sentinel is known");
-        for sentinel in &self.address.places {
-            let asked = async {
-                let login = &self.address.sentinel_login;
-                let live = self.connect(sentinel, login, 0, AsyncConnectionConfig::new(), false).await?;
-                let mut connection = live.connection.clone();
-                let question = cmd("SENTINEL").arg("get-master-addr-by-name").arg(service).to_owned();
-                let answer = timeout(self.address.connect_timeout, connection.send_packed_command(&question)).await;
-                live.cut();
-                let answer = answer.map_err(|_| passing("the sentinel does not answer"))?;
-                answer.and_then(Value::extract_error).map_err(|error| passing(describe(&error)))
-            };
-            match asked.await {
-                Ok(Value::Array(place)) => {
-                    if let [Value::BulkString(host), Value::BulkString(port)] = &place[..]
-                        && let (Ok(host), Ok(port)) = (std::str::from_utf8(host), std::str::from_utf8(port))
-                        && let Ok(port) = port.parse()
-                    {
-                        return Ok(Place { host: host.to_owned(), port });
-                    }
-                }
-                Ok(_) => last = passing(format!("the sentinels know no service called {service:?}")),
-                Err(fault) => last = passing(format!("a sentinel: {}", fault.what)),
-            }
+        // All at once: one that does not answer delays nobody.
+        let asked = self.address.places.iter().map(|sentinel| Box::pin(self.ask_sentinel(sentinel, service)));
+        future::select_ok(asked).await.map(|(place, _)| place)
+    }
+
+    async fn ask_sentinel(&self, sentinel: &Place, service: &str) -> Result<Place, Fault> {
+        let a_sentinel = |what: String| passing(format!("a sentinel: {what}"));
+        let login = &self.address.sentinel_login;
+        let connected = self.connect(sentinel, login, 0, AsyncConnectionConfig::new(), false).await;
+        let live = connected.map_err(|fault| a_sentinel(fault.what))?;
+        let mut connection = live.connection.clone();
+        let question = cmd("SENTINEL").arg("get-master-addr-by-name").arg(service).to_owned();
+        let answer = timeout(self.address.connect_timeout, connection.send_packed_command(&question)).await;
+        live.cut();
+        let answer = answer.map_err(|_| a_sentinel("it does not answer".to_owned()))?;
+        let place = answer.and_then(Value::extract_error).map_err(|error| a_sentinel(describe(&error)))?;
+        if let Value::Array(place) = place
+            && let [Value::BulkString(host), Value::BulkString(port)] = &place[..]
+            && let (Ok(host), Ok(port)) = (std::str::from_utf8(host), std::str::from_utf8(port))
+            && let Ok(port) = port.parse()
+        {
+            return Ok(Place { host: host.to_owned(), port });
         }
-        Err(last)
+        Err(passing(format!("the sentinels know no service called {service:?}")))
     }
 
     async fn ask_cluster(&self, known: &[(u16, u16, Place)]) -> Result<Vec<(u16, u16, Place)>, Fault> {

@@ -14,7 +14,7 @@ use super::server::{
     keeps_the_rules_between_processes, keys, place, refusal, say, variable, watcher,
 };
 use crate::kit::events::{question, sized, terminal};
-use crate::kit::eventually::eventually;
+use crate::kit::eventually::{PATIENCE, eventually};
 
 #[test]
 fn it_keeps_the_contract_in_a_cluster() {
@@ -103,6 +103,21 @@ fn a_failover_of_sentinels_is_followed() {
     caller.push(&mut log, &[sized(30)]);
     eventually("hints come from the new primary", || hints.count() > heard);
     log.assert_stored(&reader, 0, "I3");
+}
+
+#[test]
+fn a_sentinel_that_does_not_answer_delays_nobody() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, port) = (fresh(Kind::Sentinel), silent.local_addr().unwrap().port());
+    let both = address.replacen("://", &format!("://127.0.0.1:{port},"), 1);
+    let (told, opened) = std::sync::mpsc::channel();
+    // It would be waited for for an hour.
+    std::thread::spawn(move || told.send(at(&format!("{both}&connect_timeout_ms=3600000"), &StoreOptions::default())));
+    let store = opened.recv_timeout(PATIENCE).expect("the other one says who is in charge");
+    let caller = Caller::new(&*store, Ms(0));
+    let mut log = caller.open("s", 1);
+    caller.push(&mut log, &[sized(10)]);
+    log.assert_stored(&caller, 0, "I1");
 }
 
 #[test]
