@@ -8,7 +8,7 @@ import { Engine, type Store as NativeStore } from './native.mjs';
 import { checkedPaces, type PaceOptions } from './pace.mjs';
 import { checkPrincipal, type Principal } from './server/principal.mjs';
 import type { Seam } from './server/seam.mjs';
-import { checkServerName } from './server/transport-options.mjs';
+import { checkMs, checkServerName } from './server/transport-options.mjs';
 import { boundsOf, type Store, type StoreOptions, storeOf } from './store/open.mjs';
 import type { HostStore } from './store/user-store.mjs';
 
@@ -181,6 +181,9 @@ export const { runtimeOf } = state;
  * and warnings go to stderr. Payloads are never logged.
  */
 export function setLog(sink: (level: LogLevel, line: string) => void, level: LogLevel = 'info'): void {
+  if (typeof sink !== 'function') {
+    invalid('setLog() takes a function that gets the level and the line');
+  }
   try {
     Engine.setLogLevel(level);
   } catch (error) {
@@ -460,11 +463,13 @@ export interface DrainOptions {
  * Resolves to whether nothing is left: no connection, and no call that another process could show the end of.
  */
 export async function drain({ retryMs, spreadMs, withinMs }: DrainOptions = {}): Promise<boolean> {
+  const pauses = [checkMs('retryMs', retryMs), checkMs('spreadMs', spreadMs)] as const;
+  const chosenMs = checkMs('withinMs', withinMs);
   const draining = [...living()];
   for (const runtime of draining) {
-    runtime.drain(retryMs, spreadMs);
+    runtime.drain(...pauses);
   }
-  const longestMs = withinMs ?? Math.max(0, ...draining.map((runtime) => runtime.options.drainWithinMs));
+  const longestMs = chosenMs ?? Math.max(0, ...draining.map((runtime) => runtime.options.drainWithinMs));
   const end = performance.now() + longestMs;
   while (draining.some((runtime) => !runtime.isDrained)) {
     if (performance.now() >= end) {

@@ -1,11 +1,13 @@
 // The one error: what it is for every wrong argument, and which codes there are.
 import assert from 'node:assert/strict';
-import { TailropeError } from 'tailrope';
+import { closeSSEStream, closeStandaloneSSEStream, drain, TailropeError } from 'tailrope';
 import { resumableFetch, stream } from 'tailrope/client';
 import { configure, createResumableMcpHandler, createSessionRouter, EventStore, openStore, setLog } from 'tailrope/mcp';
 import { openSession, serve } from 'tailrope/testing';
 
 import { TailropeError as Required } from '../../bindings-node/cjs/client.cjs';
+import { acting, newGate, open, serveFor } from '../servers/node/transports.mjs';
+import { lastId, Peer, results } from './kit/raw.mjs';
 import { ours, test } from './kit/test.mjs';
 
 const URL_OF_NOBODY = 'http://127.0.0.1:9/mcp';
@@ -22,6 +24,8 @@ const WRONG = {
   'a scope without a name': () => new EventStore().scoped(''),
   'a principal that is no function': () => configure({ principal: 'me' }),
   'a level that is none': () => setLog(() => {}, 'loud'),
+  'a log that is no function': () => setLog('stderr'),
+  'a log that is missing': () => setLog(),
   'a router without servers': () => createSessionRouter(),
   'an option that a handler has not': () => createResumableMcpHandler(() => {}, { legacy: 'stateless' }),
   'a fetch that is none': () => resumableFetch(7),
@@ -31,14 +35,49 @@ const WRONG = {
   'a server that is none': () => serve(7),
 };
 
+const isRefused = (error) =>
+  error instanceof TailropeError && error.name === 'TailropeError' && error.code === 'invalid_argument';
+
 for (const [name, act] of Object.entries(WRONG)) {
-  test(`${name} is an invalid argument`, ours, async () => {
-    await assert.rejects(
-      async () => act(),
-      (error) => error instanceof TailropeError && error.name === 'TailropeError' && error.code === 'invalid_argument',
-    );
-  });
+  test(`${name} is an invalid argument`, ours, () => assert.rejects(async () => act(), isRefused));
 }
+
+test('a duration that is no whole number is an invalid argument, and changes nothing', ours, async (t) => {
+  const { port } = await serveFor(t, 'v2');
+  const peer = await Peer.open(port);
+  const name = newGate();
+  const reply = await peer.call('act', { name });
+  const { extra } = await acting(name);
+  for (const wrong of [-1, 1.5, Number.NaN, Number.POSITIVE_INFINITY, '5', null]) {
+    for (const act of [
+      () => closeSSEStream(extra, { retryMs: wrong }),
+      () => closeSSEStream(extra, { holdMs: wrong }),
+      () => closeStandaloneSSEStream(extra, { retryMs: wrong }),
+      () => closeStandaloneSSEStream(extra, { holdMs: wrong }),
+      () => createSessionRouter(() => {}, { retryInterval: wrong }),
+      () => drain({ retryMs: wrong }),
+      () => drain({ spreadMs: wrong }),
+      () => drain({ withinMs: wrong }),
+    ]) {
+      await assert.rejects(async () => act(), isRefused, `${wrong}: ${act}`);
+    }
+  }
+  open(name);
+  assert.deepEqual(results(await reply.rest()), [name]);
+});
+
+test('a duration that is longer than can be told ends at the longest', ours, async (t) => {
+  const { port } = await serveFor(t, 'v2');
+  const peer = await Peer.open(port);
+  const name = newGate();
+  const reply = await peer.call('act', { name });
+  const { extra } = await acting(name);
+  closeSSEStream(extra, { retryMs: 2 ** 40 });
+  const resumed = await peer.resume(lastId(await reply.rest()));
+  assert.equal((await resumed.event()).retry, 2 ** 32 - 1);
+  open(name);
+  assert.deepEqual(results(await resumed.rest()), [name]);
+});
 
 test('a store that cannot be opened says so', ours, async () => {
   for (const address of ['sqlite:/nowhere/at/all/events.db', 'elephant:']) {

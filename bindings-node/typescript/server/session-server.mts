@@ -39,7 +39,7 @@ import {
   type TransportOptions,
 } from './sdk.mjs';
 import { StoredSessions } from './stored-sessions.mjs';
-import { checkServerName, forbidden, keepAliveOf } from './transport-options.mjs';
+import { checkMs, checkServerName, forbidden, keepAliveOf } from './transport-options.mjs';
 import { withResolvers } from './with-resolvers.mjs';
 
 // What the engine answers where the sender has to let the writers of connections run (F-46).
@@ -67,6 +67,7 @@ export class SessionServer {
   #makeId: () => string;
   #runtime: Runtime;
   #keepAliveMs: number | undefined;
+  #retryMs: number | undefined;
   #maxBodyBytes: number;
   #versions: string[];
   #scopeChallengeResolver: ScopeChallengeResolver | undefined;
@@ -92,6 +93,7 @@ export class SessionServer {
     this.#principal = checkPrincipal(options.principal) ?? this.#runtime.principal;
     this.#serverName = checkServerName(options.serverName) ?? this.#runtime.serverName;
     this.#keepAliveMs = options.keepAliveMs;
+    this.#retryMs = checkMs('retryInterval', options.retryInterval);
     this.#maxBodyBytes = maxBodyBytes(options.maxRequestBodySize);
     this.#versions = options.supportedProtocolVersions ?? sdk.versions;
   }
@@ -287,11 +289,10 @@ export class SessionServer {
     const sessionId = this.#makeId();
     const { engine } = this.#runtime;
     const { major } = this.#sdk;
-    const { retryInterval } = this.#options;
     const server = this.#serverName ?? exchange.path;
     let session: Session;
     try {
-      session = engine.openSession(String(sessionId), server, exchange.asker, major, this.#versions, retryInterval);
+      session = engine.openSession(String(sessionId), server, exchange.asker, major, this.#versions, this.#retryMs);
     } catch (thrown) {
       const error = ours(thrown);
       if (error instanceof TailropeError && error.code === 'too_many_sessions') {
@@ -512,11 +513,11 @@ export class SessionServer {
   }
 
   closeConnection(requestId: RequestId, options?: CloseOptions): boolean {
-    return this.#opened?.session.closeConnection(requestId, options?.retryMs, options?.holdMs) ?? false;
+    return this.#opened?.session.closeConnection(requestId, ...pausesOf(options)) ?? false;
   }
 
   closeStandalone(options?: CloseOptions): boolean {
-    return this.#opened?.session.closeStandalone(options?.retryMs, options?.holdMs) ?? false;
+    return this.#opened?.session.closeStandalone(...pausesOf(options)) ?? false;
   }
 
   becomeIdle(): void {
@@ -560,6 +561,10 @@ export class SessionServer {
   #refuse(exchange: Exchange, fault: string, text?: string): undefined {
     return this.#refused(exchange, refusalOf(this.#sdk.major, fault, text));
   }
+}
+
+function pausesOf(options: CloseOptions | undefined) {
+  return [checkMs('retryMs', options?.retryMs), checkMs('holdMs', options?.holdMs)] as const;
 }
 
 /** A response as JSON. One that cannot be written is replaced by an error, or its request would never end. */

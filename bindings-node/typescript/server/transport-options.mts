@@ -23,9 +23,23 @@ export function checkServerName(name: string | undefined): string | undefined {
   return name;
 }
 
+/** The longest duration that can be told. */
+const MAX_MS = 2 ** 32 - 1;
+
+/** Checks a duration. Longer ones end at the longest. */
+export function checkMs(name: string, value: number | undefined): number | undefined {
+  if (value === undefined) {
+    return undefined;
+  }
+  if (!Number.isInteger(value) || value < 0) {
+    invalid(`${name} must be a whole number that is not negative`);
+  }
+  return Math.min(value, MAX_MS);
+}
+
 /** A transport's `keepAliveMs`, which the SDKs take with any value, as the engine takes it. */
 export function keepAliveOf(value: number): number {
-  return Number.isFinite(value) && value >= 1 ? Math.min(Math.round(value), 2 ** 32 - 1) : 0;
+  return Number.isFinite(value) && value >= 1 ? Math.min(Math.round(value), MAX_MS) : 0;
 }
 
 /** From where requests are served. */
