@@ -10,8 +10,8 @@ import { getRequestListener } from '@hono/node-server';
 import express from 'express';
 import Fastify from 'fastify';
 import { buildServer } from '../servers/node/tools.mjs';
-import { listen, packages } from '../servers/node/transports.mjs';
-import { counts, lastId, NEWEST, Peer, request, results, until } from './kit/raw.mjs';
+import { listen, newGate, packages } from '../servers/node/transports.mjs';
+import { counts, lastId, NEWEST, Peer, request, results, until, within } from './kit/raw.mjs';
 import { LINES, ours, test } from './kit/test.mjs';
 
 const HEADERS = { accept: 'application/json, text/event-stream', 'content-type': 'application/json' };
@@ -202,6 +202,27 @@ for (const line of LINES) {
       });
     });
   }
+}
+
+for (const line of LINES) {
+  test(`${line}: a request that its caller has given up is answered with 499`, ours, async (t) => {
+    const router = packages[line].createSessionRouter(() => buildServer(line));
+    t.after(() => router.close());
+    const asked = (init, options) =>
+      within(router.fetch(new Request('http://localhost/mcp', { headers: HEADERS, ...init }), options));
+    const opened = await asked({ method: 'POST', body: initialize });
+    await opened.text();
+    const sessionId = opened.headers.get('mcp-session-id');
+    const headers = { ...HEADERS, 'mcp-session-id': sessionId, 'mcp-protocol-version': NEWEST };
+    assert.equal((await asked({ headers, signal: AbortSignal.abort() })).status, 499);
+    const params = { name: 'script', arguments: { steps: [`gate ${newGate()}`] } };
+    const parsedBody = { jsonrpc: '2.0', id: 7, method: 'tools/call', params };
+    const caller = new AbortController();
+    const { signal } = caller;
+    const called = asked({ method: 'POST', headers, signal, body: JSON.stringify(parsedBody) }, { parsedBody });
+    caller.abort();
+    assert.equal((await called).status, 499);
+  });
 }
 
 test('a router needs a function', ours, () => {

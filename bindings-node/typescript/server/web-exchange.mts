@@ -149,7 +149,7 @@ class WebAnswer extends Answer {
 
   override open(): boolean {
     const { signal } = this.#exchange;
-    signal?.addEventListener('abort', this.#lost, { once: true });
+    signal?.addEventListener('abort', this.#aborted, { once: true });
     return signal?.aborted !== true;
   }
 
@@ -195,11 +195,13 @@ class WebAnswer extends Answer {
   }
 
   override release(): void {
-    this.#exchange.signal?.removeEventListener('abort', this.#lost);
+    this.#exchange.signal?.removeEventListener('abort', this.#aborted);
   }
 
-  #lost = () => {
-    this.lost();
+  #aborted = () => this.lost();
+
+  override lost(): void {
+    super.lost();
     if (this.#controller === undefined) {
       this.#exchange.abandon();
     } else {
@@ -209,7 +211,7 @@ class WebAnswer extends Answer {
         // Its reader has cancelled it.
       }
     }
-  };
+  }
 }
 
 function bytesOf(data: Frames): Uint8Array {
