@@ -7,7 +7,8 @@ import { serve as serveHono } from '@hono/node-server';
 import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client';
 import { toNodeHandler } from '@modelcontextprotocol/node';
 import { createMcpHandler } from '@modelcontextprotocol/server';
-import { configure, createResumableMcpHandler, stats } from 'tailrope/mcp';
+import express from 'express';
+import { configure, createResumableMcpHandler, stats, status } from 'tailrope/mcp';
 import { LabStore } from '../servers/node/stores.mjs';
 import { buildServer } from '../servers/node/tools.mjs';
 import { listen, packages, serveFor, serve as serveLine } from '../servers/node/transports.mjs';
@@ -265,6 +266,32 @@ test('the kill switch leaves the SDKs own handler', ours, async (t) => {
   t.after(() => host.close());
   const reply = await request(host.port, 'GET', { accept: 'text/event-stream' });
   assert.equal(reply.status, 405);
+});
+
+test('the kill switch leaves a handler its options, and what a parser has made', ours, async (t) => {
+  process.env.TAILROPE_DISABLE = '1';
+  t.after(() => delete process.env.TAILROPE_DISABLE);
+  const errors = [];
+  const options = { maxRequestBodySize: 6 << 20, onerror: (error) => errors.push(error.message) };
+  const handler = createResumableMcpHandler(() => buildServer('v2'), options);
+  const app = express();
+  app.use('/parsed', express.json());
+  app.all(['/mcp', '/parsed'], handler.node);
+  const host = await listen(app);
+  t.after(() => host.close());
+  const asked = async (body, path) => {
+    const reply = await request(host.port, 'POST', JSON_BODY, body, path);
+    await reply.body();
+    return reply.status;
+  };
+  const padded = (bytes) =>
+    JSON.stringify({ ...initialize, params: { ...initialize.params, _meta: { x: 'x'.repeat(bytes) } } });
+  assert.equal(await asked(JSON.stringify(initialize), '/parsed'), 200);
+  assert.equal(await asked(padded(5 << 20)), 200);
+  assert.deepEqual(errors, []);
+  assert.equal(await asked(padded(7 << 20)), 413);
+  assert.equal(status().preferResumable, false);
+  await handler.close();
 });
 
 onEachLine(serveLine, (line) => {

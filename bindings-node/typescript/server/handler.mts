@@ -77,10 +77,6 @@ export function resumableHandler(sdk: HandlerSdk) {
     factory: McpServerFactory,
     options: ResumableMcpHandlerOptions = {},
   ): ResumableMcpHandler {
-    if (isStock(sdk)) {
-      const stock = sdk.createMcpHandler(factory, options);
-      return { ...stock, node: sdk.nodeHandler(stock) };
-    }
     return new Handler(factory, options, sdk).faces();
   };
 }
@@ -94,7 +90,8 @@ class Handler {
   #runtime: Runtime;
   #unsubscribe: () => void;
   #forget: () => void;
-  #closed = false;
+  /** Every request is left to the SDK: its own classes serve, or the handler is closed. */
+  #leavesAll: boolean;
 
   constructor(
     factory: McpServerFactory,
@@ -110,13 +107,14 @@ class Handler {
     checkServed(options);
     const { onerror, maxRequestBodySize } = options;
     this.#sdk = sdk;
-    this.#preferResumable = preferResumable;
-    this.#modern = sdk.createMcpHandler(factory, { ...options, legacy: 'reject' });
+    this.#leavesAll = isStock(sdk);
+    this.#preferResumable = preferResumable && !this.#leavesAll;
+    this.#modern = sdk.createMcpHandler(factory, { ...options, ...(!this.#leavesAll && { legacy: 'reject' }) });
     this.#modernNode = sdk.nodeHandler(this.#modern, { onerror, maxRequestBodySize });
     this.#router = new SessionRouter(sdk, factory, options);
     this.#runtime = runtimeFor(options.eventStore);
     this.#unsubscribe = this.#modern.bus.subscribe((event) => this.#listChanged(event));
-    this.#forget = noteHandler(preferResumable);
+    this.#forget = noteHandler(this.#preferResumable);
   }
 
   faces(): ResumableMcpHandler {
@@ -129,7 +127,7 @@ class Handler {
   }
 
   #serve(exchange: Exchange): Promise<void> {
-    return this.#router.serve(exchange, () => (this.#closed ? this.#leave(exchange) : this.#route(exchange)));
+    return this.#router.serve(exchange, () => (this.#leavesAll ? this.#leave(exchange) : this.#route(exchange)));
   }
 
   /** Leaves a request to the SDK. */
@@ -195,7 +193,7 @@ class Handler {
   }
 
   async #close(): Promise<void> {
-    this.#closed = true;
+    this.#leavesAll = true;
     this.#unsubscribe();
     this.#forget();
     await Promise.all([this.#modern.close(), this.#router.close()]);
