@@ -11,7 +11,16 @@ import express from 'express';
 import { configure, createResumableMcpHandler, stats, status } from 'tailrope/mcp';
 import { LabStore } from '../servers/node/stores.mjs';
 import { buildServer } from '../servers/node/tools.mjs';
-import { listen, packages, serveFor, serve as serveLine } from '../servers/node/transports.mjs';
+import {
+  classes,
+  connectServer,
+  listen,
+  logged,
+  packages,
+  serveFor,
+  serve as serveLine,
+  stockClasses,
+} from '../servers/node/transports.mjs';
 import { counts, ids, lastId, NEWEST, Peer, request, results, until, upTo, within } from './kit/raw.mjs';
 import { onEachLine, ours, test } from './kit/test.mjs';
 
@@ -310,6 +319,30 @@ onEachLine(serveLine, (line) => {
     assert.deepEqual([rest[0].isPriming, counts([...events, ...rest]), results(rest)], [true, [1, 2], ['x']]);
     assert.equal(await theirs.ask('emit 1', 'return x'), 'x');
     assert.equal(stats().sessions, sessions + 1);
+  });
+
+  test('a store says once that the SDKs own transport serves', ours, async (t) => {
+    t.after(() => delete process.env.TAILROPE_DISABLE);
+    const told = () => logged.filter((text) => text.startsWith("warn The SDK's own transport serves"));
+    const { length } = told();
+    const ask = async (Transport, eventStore) => {
+      const transport = new Transport({ sessionIdGenerator: () => crypto.randomUUID(), eventStore });
+      await connectServer(line, transport);
+      const host = await listen((req, res) => transport.handleRequest(req, res));
+      t.after(() => host.close());
+      assert.equal(await (await Peer.open(host.port)).ask('emit 1', 'return x'), 'x');
+    };
+    const eventStore = new EventStore('memory:');
+    await ask(classes[line], eventStore);
+    await ask(stockClasses[line], eventStore.scoped('mine'));
+    process.env.TAILROPE_DISABLE = '1';
+    await ask(stockClasses[line], new EventStore('memory:'));
+    delete process.env.TAILROPE_DISABLE;
+    assert.equal(told().length, length);
+    await ask(stockClasses[line], eventStore);
+    await ask(stockClasses[line], eventStore);
+    assert.equal(told().length, length + 1);
+    assert.match(told().at(-1), /tailrope\/mcp/);
   });
 
   test('two stores have bounds of their own', ours, async (t) => {

@@ -1,5 +1,6 @@
 // Our event store where the SDKs take one, and which engine serves a transport.
 import { invalid } from '../errors.mjs';
+import { isDisabled } from '../platform.mjs';
 import {
   type ConfigureOptions,
   type EngineOptions,
@@ -8,6 +9,8 @@ import {
   runtimeOf,
   runtimeOfUserStore,
   sharedRuntime,
+  state,
+  writeLog,
 } from '../runtime.mjs';
 import { HookedLog } from './hooked-log.mjs';
 import { isStore, type Store } from './open.mjs';
@@ -79,6 +82,7 @@ class Scoped<Message> extends Hooks<Message> implements ScopedEventStore<Message
 export class EventStore<Message = AnyMessage> extends Hooks<Message> {
   #log: HookedLog | undefined;
   #runtime: Runtime;
+  #isSilent = false;
 
   /**
    * `store` is one that is open, which has its own `StoreOptions` already, or the address `memory:` (the default) or
@@ -91,6 +95,22 @@ export class EventStore<Message = AnyMessage> extends Hooks<Message> {
     }
     this.#runtime = new Runtime({ ...options, store }, { isOfEventStore: true });
     markedWith(this.#runtime, this);
+  }
+
+  /** Stores an event of the SDK's own transport, and says once that it is that one which serves. */
+  override async storeEvent(streamId: string, message: Message): Promise<string> {
+    if (!this.#isSilent) {
+      this.#isSilent = true;
+      if (!isStockTold()) {
+        writeLog(
+          'warn',
+          "The SDK's own transport serves a server that has a Tailrope EventStore: its calls are not resumed as Tailrope " +
+            'does it. Import the transport from tailrope/mcp (SDK 1.x: tailrope/mcp-v1) and give it a sessionIdGenerator; ' +
+            "where the SDK's transport is meant to serve, give it eventStore.scoped(sessionId)",
+        );
+      }
+    }
+    return super.storeEvent(streamId, message);
   }
 
   #hooked(): HookedLog {
@@ -109,6 +129,11 @@ export class EventStore<Message = AnyMessage> extends Hooks<Message> {
     }
     return markedWith(this.#runtime, new Scoped<Message>(() => this.#hooked(), sessionId));
   }
+}
+
+/** Whether the user knows that the SDK's own transport serves: who wants it, or was told that nothing else can. */
+function isStockTold(): boolean {
+  return isDisabled() || [...state.seams.values()].some((seam) => seam.difference !== undefined);
 }
 
 /** So that our transports find the runtime, also those of this package's other form (ES module or CommonJS). */
