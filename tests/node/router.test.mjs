@@ -147,6 +147,27 @@ for (const line of LINES) {
         },
       );
 
+      test('a session that its user refuses to open leaves nothing behind', ours, async (t) => {
+        const { sessions } = packages[line].stats();
+        let closed = 0;
+        const makeServer = () => {
+          const server = buildServer(line);
+          server.server.onclose = () => void (closed += 1);
+          return server;
+        };
+        const onsessioninitialized = () => {
+          throw new Error('no place');
+        };
+        const { port, router } = await routed(t, makeServer, { onsessioninitialized });
+        for (const _ of [1, 2, 3]) {
+          const reply = await request(port, 'POST', HEADERS, initialize);
+          assert.equal(reply.status, 400);
+          await reply.body();
+        }
+        await until(() => closed === 3);
+        assert.deepEqual([router.servers(), packages[line].stats().sessions], [[], sessions]);
+      });
+
       test('i7 the options reach the transports', ours, async (t) => {
         const opened = [];
         const { port } = await routed(t, () => buildServer(line), {

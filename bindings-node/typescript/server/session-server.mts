@@ -221,6 +221,8 @@ export class SessionServer {
       } catch (error) {
         this.#report(error);
         writeRefusal(exchange, refusalOf(this.#sdk.major, 'not_opened'));
+        // Nobody will ever name this session.
+        await this.#transport.close();
         return undefined;
       }
     }
