@@ -168,6 +168,32 @@ for (const line of LINES) {
         assert.deepEqual([router.servers(), packages[line].stats().sessions], [[], sessions]);
       });
 
+      test(
+        'a session whose server is made while the router closes is refused, and its server closed',
+        ours,
+        async (t) => {
+          const { sessions } = packages[line].stats();
+          let closed = 0;
+          let finish;
+          const finished = new Promise((resolve) => (finish = resolve));
+          let isMaking = false;
+          const { port, router } = await routed(t, async () => {
+            isMaking = true;
+            await finished;
+            const server = buildServer(line);
+            server.server.onclose = () => void (closed += 1);
+            return server;
+          });
+          const asked = request(port, 'POST', HEADERS, initialize);
+          await until(() => isMaking);
+          await router.close();
+          finish();
+          assert.equal((await asked).status, 404);
+          await until(() => closed === 1);
+          assert.deepEqual([router.servers(), packages[line].stats().sessions], [[], sessions]);
+        },
+      );
+
       test('i7 the options reach the transports', ours, async (t) => {
         const opened = [];
         const { port } = await routed(t, () => buildServer(line), {

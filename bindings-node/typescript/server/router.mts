@@ -191,6 +191,9 @@ export class SessionRouter<S extends Server, Context> {
     });
     try {
       await server.connect(transport);
+      if (this.#closed) {
+        return this.#refuse(exchange, 'session_ended');
+      }
       await this.#hand(exchange, transport);
     } finally {
       if (transport.sessionId === undefined) {
