@@ -194,6 +194,20 @@ for (const line of LINES) {
         },
       );
 
+      test('an onerror that throws changes no answer', ours, async (t) => {
+        const onerror = () => {
+          throw new Error('no log');
+        };
+        const { port } = await routed(t, () => buildServer(line), { onerror });
+        const peer = await Peer.open(port);
+        for (const headers of [{}, { 'mcp-session-id': peer.sessionId, 'mcp-protocol-version': NEWEST }]) {
+          const reply = await request(port, 'POST', { ...HEADERS, ...headers, accept: 'text/html' }, list);
+          assert.equal(reply.status, 406);
+          await reply.body();
+        }
+        assert.equal(await peer.ask('return x'), 'x');
+      });
+
       test('i7 the options reach the transports', ours, async (t) => {
         const opened = [];
         const { port } = await routed(t, () => buildServer(line), {

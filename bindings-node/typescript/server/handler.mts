@@ -18,7 +18,6 @@ import { noteHandler } from '../status.mjs';
 import { runtimeFor } from '../store/event-store.mjs';
 import { checkServed } from '../store/open.mjs';
 import type { Exchange, Handlers } from './exchange.mjs';
-import { writeRefusal } from './refusal.mjs';
 import { type AdoptingOptions, faces, SessionRouter } from './router.mjs';
 import type { NodeHandler, WebSdk } from './sdk.mjs';
 import { isStock } from './seam.mjs';
@@ -173,9 +172,8 @@ class Handler {
 
   /** Names the revisions that can resume, so that a client of both eras falls back to `initialize`. */
   #steer(exchange: Exchange, revision: string): void {
-    const refusal = this.#runtime.engine.steer(exchange.text ?? JSON.stringify(exchange.parsedBody), revision);
-    this.#router.report(new Error(refusal.message));
-    writeRefusal(exchange, refusal);
+    const body = exchange.text ?? JSON.stringify(exchange.parsedBody);
+    this.#router.refuse(exchange, this.#runtime.engine.steer(body, revision));
   }
 
   /** What `notify` publishes reaches the clients of sessions too. */

@@ -2,8 +2,26 @@
 import { type Body, Engine, type Refusal } from '../native.mjs';
 import type { Exchange } from './exchange.mjs';
 
-/** Answers an exchange with a refusal of the engine. */
-export function writeRefusal(exchange: Exchange, { status, allow, body, retryAfterS }: Refusal): void {
+type OnError = ((error: Error) => void) | undefined;
+
+/** Tells the user's `onerror` what happened, as it is. What that throws changes nothing. */
+export function report(onerror: OnError, error: unknown): void {
+  try {
+    onerror?.(error as Error);
+  } catch {
+    // Reporting only.
+  }
+}
+
+/** Tells of a refusal, in words of its own or by the `error` behind it, and answers with it. */
+export function refuse(
+  exchange: Exchange,
+  refusal: Refusal,
+  onerror: OnError,
+  error: unknown = new Error(refusal.message),
+): void {
+  report(onerror, error);
+  const { status, allow, body, retryAfterS } = refusal;
   const more = { ...(allow && { allow }), ...(retryAfterS && { 'retry-after': String(retryAfterS) }) };
   exchange.whole(status, { 'content-type': 'application/json', ...more }, body);
 }

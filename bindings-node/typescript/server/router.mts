@@ -3,13 +3,13 @@
 import { randomUUID } from 'node:crypto';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { invalid } from '../errors.mjs';
-import type { Adopted } from '../native.mjs';
+import type { Adopted, Refusal } from '../native.mjs';
 import { checkServed } from '../store/open.mjs';
 import { type AdoptedSession, Adoption } from './adoption.mjs';
 import { maxBodyBytes } from './body.mjs';
 import type { Exchange, Face, FetchOptions, Handlers } from './exchange.mjs';
 import { type Incoming, NodeExchange } from './node-exchange.mjs';
-import { refusalOf, writeRefusal } from './refusal.mjs';
+import { refusalOf, refuse, report } from './refusal.mjs';
 import type { Sdk, Server, StockClass, StockTransport, TransportOptions } from './sdk.mjs';
 import { isStock } from './seam.mjs';
 import { type Served, StoredSessions } from './stored-sessions.mjs';
@@ -121,10 +121,10 @@ export class SessionRouter<S extends Server, Context> {
     try {
       return await route();
     } catch (error) {
-      this.report(error);
       const { parsedBody } = exchange;
       const body = parsedBody === undefined ? undefined : JSON.stringify(parsedBody);
-      writeRefusal(exchange, refusalOf(this.#sdk.major, 'internal', undefined, body));
+      const refusal = refusalOf(this.#sdk.major, 'internal', undefined, body);
+      refuse(exchange, refusal, (error) => this.report(error), error);
     }
   }
 
@@ -262,17 +262,15 @@ export class SessionRouter<S extends Server, Context> {
   }
 
   #refuse(exchange: Exchange, fault: string, text?: string): void {
-    const refusal = refusalOf(this.#sdk.major, fault, text);
-    this.report(new Error(refusal.message));
-    writeRefusal(exchange, refusal);
+    this.refuse(exchange, refusalOf(this.#sdk.major, fault, text));
+  }
+
+  refuse(exchange: Exchange, refusal: Refusal): void {
+    refuse(exchange, refusal, this.#onerror);
   }
 
   report(error: unknown): void {
-    try {
-      this.#onerror?.(error instanceof Error ? error : new Error(String(error)));
-    } catch {
-      // Reporting only.
-    }
+    report(this.#onerror, error instanceof Error ? error : new Error(String(error)));
   }
 }
 

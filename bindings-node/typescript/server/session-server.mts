@@ -25,7 +25,7 @@ import {
 import { give } from './give.mjs';
 import { Outcomes } from './outcomes.mjs';
 import { askerOf, checkPrincipal, type Principal } from './principal.mjs';
-import { refusalOf, writeRefusal } from './refusal.mjs';
+import { refusalOf, refuse, report } from './refusal.mjs';
 import { endpointOf, RelayedRequest } from './relayed.mjs';
 import {
   isRequest,
@@ -84,6 +84,9 @@ export class SessionServer {
 
   sessionId: string | undefined;
 
+  /** The transport may get its `onerror` later, and another one. */
+  #onerror = (error: Error) => this.#transport.onerror?.(error);
+
   constructor(transport: Transport, sdk: Sdk, options: TransportOptions, makeId: () => string) {
     this.#transport = transport;
     this.#sdk = sdk;
@@ -121,7 +124,7 @@ export class SessionServer {
   /** Answers a request that needs no stream; otherwise starts the answer that is to be waited for. */
   async #admit(exchange: Exchange): Promise<Waiting> {
     if (this.#closed || this.#opened?.session.hasEnded) {
-      const onerror = (error: Error) => this.#report(error);
+      const onerror = this.#onerror;
       // Another process may have taken it over: then its readers go on.
       const served = await new StoredSessions(this.#sdk, { ...this.#options, onerror }).serve(exchange);
       return served === 'served' ? undefined : this.#refuse(exchange, 'session_ended');
@@ -219,8 +222,7 @@ export class SessionServer {
       try {
         await this.#options.onsessioninitialized?.(sessionId);
       } catch (error) {
-        this.#report(error);
-        writeRefusal(exchange, refusalOf(this.#sdk.major, 'not_opened'));
+        refuse(exchange, refusalOf(this.#sdk.major, 'not_opened'), this.#onerror, error);
         // Nobody will ever name this session.
         await this.#transport.close();
         return undefined;
@@ -319,7 +321,7 @@ export class SessionServer {
       runtime: this.#runtime,
       sessionId,
       open: new Set(),
-      onRefused: (body) => this.#transport.onerror?.(new Error(JSON.parse(body).error.message)),
+      onRefused: (body) => this.#report(new Error(JSON.parse(body).error.message)),
     };
     if (Object.hasOwn(this.#transport, 'sessionId')) {
       // The SDK's class has a field of this name, which hides our accessor.
@@ -402,7 +404,8 @@ export class SessionServer {
     }
     const messages = this.#parse(admission, posted.body);
     if (messages === undefined) {
-      this.#reportRefusal(refusalOf(this.#sdk.major, 'invalid_message'), posted.body);
+      const refusal = refusalOf(this.#sdk.major, 'invalid_message');
+      this.#report(this.#sdk.bodyError?.(refusal, posted.body) ?? new Error(refusal.message));
       return posted.refuse('invalid_message');
     }
     const request = new RelayedRequest(posted, String(opened.sessionId), endpoint);
@@ -548,16 +551,11 @@ export class SessionServer {
 
   /** Users' functions may throw anything: `onerror` gets it as it is, as from the SDKs. */
   #report(error: unknown): void {
-    this.#transport.onerror?.(error as Error);
-  }
-
-  #reportRefusal(refusal: Refusal, requestBody?: unknown): void {
-    this.#report(this.#sdk.bodyError?.(refusal, requestBody) ?? new Error(refusal.message));
+    report(this.#onerror, error);
   }
 
   #refused(exchange: Exchange, refusal: Refusal, requestBody?: unknown): undefined {
-    this.#reportRefusal(refusal, requestBody);
-    writeRefusal(exchange, refusal);
+    refuse(exchange, refusal, this.#onerror, this.#sdk.bodyError?.(refusal, requestBody));
   }
 
   #refuse(exchange: Exchange, fault: string, text?: string): undefined {

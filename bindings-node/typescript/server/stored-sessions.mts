@@ -13,7 +13,7 @@ import type { AnswerContext, Exchange, FetchOptions } from './exchange.mjs';
 import { ACTION, CALL, LISTEN, RESUME } from './facts.mjs';
 import { NodeExchange } from './node-exchange.mjs';
 import { askerOf, checkPrincipal } from './principal.mjs';
-import { refusalOf, writeRefusal } from './refusal.mjs';
+import { refusalOf, refuse, report } from './refusal.mjs';
 import { travellingOf } from './relayed.mjs';
 import type { Sdk, TransportOptions } from './sdk.mjs';
 import { isStock } from './seam.mjs';
@@ -119,8 +119,7 @@ export class StoredSessions {
       session = await new Telling(look_up, runtime).told;
     } catch (error) {
       // What the store said is for the server (I9).
-      this.#report(error);
-      writeRefusal(exchange, look_up.refusal);
+      refuse(exchange, look_up.refusal, this.#options.onerror, error);
       return 'served';
     }
     if (session === false) {
@@ -169,23 +168,14 @@ export class StoredSessions {
       // Other answers do not name it, as those of a transport do not.
       sessionId: isReader || action === CALL ? sessionId : undefined,
       open: new Set(),
-      onRefused: (body) => this.#report(new Error(JSON.parse(body).error.message)),
+      onRefused: (body) => report(this.#options.onerror, new Error(JSON.parse(body).error.message)),
       isGuest: true,
     };
     await exchange.stream(connection, answers, isReader).done;
   }
 
   #refused(exchange: Exchange, refusal: Refusal): void {
-    this.#report(new Error(refusal.message));
-    writeRefusal(exchange, refusal);
-  }
-
-  #report(error: unknown): void {
-    try {
-      this.#options.onerror?.(error as Error);
-    } catch {
-      // Reporting only.
-    }
+    refuse(exchange, refusal, this.#options.onerror);
   }
 }
 
