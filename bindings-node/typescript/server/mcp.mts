@@ -128,12 +128,6 @@ export type ScopedEventStore = ScopedEvents<JSONRPCMessage>;
 export type EventStore = Events<JSONRPCMessage>;
 export const EventStore: typeof Events<JSONRPCMessage> = Events;
 
-export { configure } from '../configure.mjs';
-export { type ErrorCode, TailropeError } from '../errors.mjs';
-export { type ConfigureOptions, drain, type EngineOptions, type LogLevel, setLog, stats } from '../runtime.mjs';
-export { type Status, status } from '../status.mjs';
-export { openStore, type Store, type StoreOptions } from '../store/open.mjs';
+export * from '../index.mjs';
 export type { AdoptedSession } from './adoption.mjs';
-export { type CloseOptions, closeSSEStream, closeStandaloneSSEStream } from './close.mjs';
-export type { Principal } from './principal.mjs';
 export type { ResumableMcpHandler, ResumableMcpHandlerOptions };
