@@ -433,6 +433,8 @@ fn a_short_call_asks_the_store_for_one_append() {
     for number in 1..4 {
         store.asked.lock().unwrap().clear();
         let connection = call(&session, number);
+        // Its reader waits for what is stored, as that of a server does.
+        assert!(events(&read_now(&connection)).is_empty());
         respond(&session, number).unwrap();
         assert_eq!(events(&read_until(&bench, &connection, ended)).len(), 1);
         let asked = store.asked.lock().unwrap().clone();
