@@ -8,6 +8,7 @@ import logging
 import multiprocessing
 import os
 import threading
+import time
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
@@ -366,20 +367,24 @@ async def drain(*, retry_ms: int | None = None, spread_ms: int | None = None, wi
         Whether nothing is left: no connection, and no call that another process could show the end of.
     """
     drain_now(retry_ms, spread_ms)
-    return await until(lambda: all(runtime.is_drained for runtime in runtimes()), within_ms)
+    # It waits on no other kind of loop.
+    running_loop()
+    ends_at = drain_ends_at(within_ms)
+    while not all(runtime.is_drained for runtime in runtimes()):
+        if time.monotonic() >= ends_at:
+            return False
+        await asyncio.sleep(DRAIN_POLL_S)
+    return True
 
 
-async def until(is_over: Callable[[], bool], within_ms: int | None = None) -> bool:
-    """Waits for what a drain waits for. Whether it is over."""
-    loop = running_loop()
+DRAIN_POLL_S = 0.01
+
+
+def drain_ends_at(within_ms: int | None = None) -> float:
+    """Until when a drain that begins now waits, by the monotonic clock."""
     if within_ms is None:
         within_ms = max((runtime.drain_within_ms for runtime in runtimes()), default=0)
-    end = loop.time() + within_ms / 1_000
-    while not is_over():
-        if loop.time() >= end:
-            return False
-        await asyncio.sleep(0.01)
-    return True
+    return time.monotonic() + within_ms / 1_000
 
 
 def flush_stores() -> None:

@@ -11,14 +11,15 @@ import asyncio
 import importlib
 import logging
 import sys
+import time
 import weakref
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from contextvars import ContextVar
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from tailrope import _runtime
-from tailrope._runtime import drain_now, flush_stores, until
+from tailrope._runtime import drain_ends_at, drain_now, flush_stores
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -34,6 +35,8 @@ class Host:
     def __init__(self, uvicorn: weakref.ref[Any] | None = None) -> None:
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self._is_draining = False
+        self.ends_at = 0.0
+        """Until when calls are waited for, however many wait for them."""
         self._uvicorn = uvicorn
 
     def add(self, session: Session) -> None:
@@ -46,6 +49,7 @@ class Host:
     def drain(self) -> None:
         with _runtime._lock:
             self._is_draining = self is not _unknown
+        self.ends_at = drain_ends_at()
         sessions = [session for session in self._all() if not session.has_ended]
         if sessions:
             logger.info("draining, as the server stops; open sessions: %d", len(sessions))
@@ -54,9 +58,11 @@ class Host:
 
     @property
     def is_drained(self) -> bool:
-        """Whether no call is waited for: none runs whose end another process can show, or the signal came again."""
+        """Whether no call is waited for: none runs whose end another process can show, the signal came again, or the
+        time is over."""
         server = self._uvicorn() if self._uvicorn is not None else None
-        return getattr(server, "force_exit", False) or not any(session.is_handing_over for session in self._all())
+        is_over = getattr(server, "force_exit", False) or time.monotonic() >= self.ends_at
+        return is_over or not any(session.is_handing_over for session in self._all())
 
     def _all(self) -> list[Session]:
         with _runtime._lock:
@@ -91,11 +97,13 @@ async def calls_end() -> None:
     """Lets calls end whose clients go on elsewhere, where a lifespan ends sessions because its host drains."""
     if asyncio.current_task() in _lifespans:
         hosts = {_current.get(), _unknown}
-        await until(lambda: all(host.is_drained for host in hosts))
+        while not all(host.is_drained for host in hosts):
+            await asyncio.sleep(_runtime.DRAIN_POLL_S)
 
 
-def runs_manager() -> None:
-    """To be called in the task that is about to run a session manager.
+@asynccontextmanager
+async def running(stock: AbstractAsyncContextManager[None]) -> AsyncGenerator[None, None]:
+    """Runs a session manager as the SDK does. Sessions that are open at its end stay in the store.
 
     Raises:
         TailropeError: the running loop is not asyncio's (code `not_asyncio`).
@@ -105,16 +113,15 @@ def runs_manager() -> None:
     patch()
     if (lifespan := asyncio.current_task()) is not None:
         _lifespans.add(lifespan)
+    async with stock:
+        yield
+        await calls_end()
 
 
 def _sdk_run(stock: Any) -> Any:
     @wraps(stock)
-    @asynccontextmanager
-    async def run(self: Any) -> AsyncGenerator[None, None]:
-        runs_manager()
-        async with stock(self):
-            yield
-            await calls_end()
+    def run(self: Any) -> Any:
+        return running(stock(self))
 
     return run
 
@@ -143,10 +150,16 @@ def _uvicorn_shutdown(stock: Any) -> Any:
     return shutdown
 
 
+def _drain_all() -> None:
+    """Every session is this host's, and those to come are, too."""
+    drain_now()
+    _unknown.ends_at = drain_ends_at()
+
+
 def _gunicorn_shutdown(stock: Any) -> Any:
     @wraps(stock)
     async def shutdown(self: Any) -> None:
-        drain_now()
+        _drain_all()
         await stock(self)
 
     return shutdown
@@ -158,7 +171,7 @@ def _hypercorn_raise_shutdown(stock: Any) -> Any:
         try:
             await stock(shutdown_event)
         finally:
-            drain_now()
+            _drain_all()
 
     return raise_shutdown
 
@@ -172,7 +185,7 @@ def _granian_set_loop_signals(stock: Any) -> Any:
 
         def add_signal_handler(self, number: int, handler: Callable[..., object], *args: Any) -> None:
             def drain_first() -> None:
-                drain_now()
+                _drain_all()
                 handler(*args)
 
             self._loop.add_signal_handler(number, drain_first)

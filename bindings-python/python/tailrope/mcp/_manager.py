@@ -62,10 +62,8 @@ class Managing:
     @asynccontextmanager
     async def run(self) -> AsyncGenerator[None, None]:
         """Runs the manager. Sessions that are open at its end stay in the store, for the next process."""
-        _hosts.runs_manager()
-        async with cast("Any", super()).run():
+        async with _hosts.running(cast("Any", super()).run()):
             yield
-            await _hosts.calls_end()
 
 
 def _rename(manager: Any, transport: Any, session_id: str) -> None:
