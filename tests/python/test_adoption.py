@@ -23,6 +23,7 @@ from kit.peer import NEWEST, OLD, Peer, last_id, logs, results
 from kit.raw import Reply, Wire
 from kit.servers import LOWLEVEL, Kind, Server, gate, until
 from kit.stock import LINE
+from program import python
 from tailrope import AdoptedSession
 
 pytestmark = pytest.mark.ours
@@ -296,6 +297,40 @@ async def test_session_that_was_adopted_is_adopted_again(address: str) -> None:
             assert (await last.stats())["sessions_adopted"] == 1
         finally:
             last.stop()
+
+
+@pytest.mark.parametrize("way", ["install", "resumable"])
+def test_server_that_ends_late_leaves_the_session_that_came_back(way: str, address: str) -> None:
+    """A thread may hold the server of before, whose session another process took over and this one has again."""
+    done = python(
+        """
+from servers.python.flavors import BUILDERS, Ops
+_, way, place = sys.argv
+async def main(flavor):
+    app = BUILDERS[flavor]({}, None, None, Ops(True))
+    tailrope.install(store=place) if way == "install" else tailrope.mcp.resumable(app, store=place)
+    async with Life(app):
+        keys = await opened(app)
+        async def is_served():
+            sent = await call(app, "POST", {"jsonrpc": "2.0", "id": 1, "method": "ping"}, keys)
+            assert sent[0]["status"] == 200, sent
+        await call(app, "POST", {"jsonrpc": "2.0", "method": "notifications/initialized"}, keys)
+        [manager] = {getattr(route.endpoint, "session_manager", None) for route in app.routes} - {None}
+        session_id = keys[0][1].decode()
+        before = manager._server_instances[session_id]
+        before._tailrope._session.release()
+        await is_served()
+        now = manager._server_instances[session_id]
+        await manager._discard_session(session_id, before)
+        await is_served()
+        assert before.is_terminated and manager._server_instances[session_id] is now is not before
+for flavor in installed(): asyncio.run(main(flavor))
+""",
+        50,
+        way,
+        address,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("way", ["direct", "relayed"])

@@ -177,6 +177,16 @@ def claim(runtime: Runtime) -> Adoption | None:
     return adoption
 
 
+async def discard(stock: Any, manager: Any, session_id: str, transport: Any) -> None:
+    """Has the manager forget a session that has ended here. One that went on here meanwhile has another transport, and
+    stays."""
+    if getattr(manager, "_server_instances", {}).get(session_id, transport) is transport:
+        await stock(session_id, transport)
+    elif not transport.is_terminated:
+        with anyio.CancelScope(shield=True):
+            await transport.terminate()
+
+
 async def _adopt_when_told(runtime: Runtime, manager: Any, offer: Offer, here: Loop, asker: dict[str, Any]) -> None:
     while True:
         adopted = offer.take(here.waiters)

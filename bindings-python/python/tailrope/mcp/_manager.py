@@ -59,6 +59,10 @@ class Managing:
         )
         return transport
 
+    async def _discard_session(self, session_id: str, transport: Any) -> None:
+        """The SDK's end of a session, however that came."""
+        await _adopting.discard(cast("Any", super())._discard_session, self, session_id, transport)
+
     @asynccontextmanager
     async def run(self) -> AsyncGenerator[None, None]:
         """Runs the manager. Sessions that are open at its end stay in the store, for the next process."""

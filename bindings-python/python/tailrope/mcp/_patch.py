@@ -3,14 +3,14 @@ managers."""
 
 from __future__ import annotations
 
-from functools import wraps
+from functools import partial, wraps
 from inspect import iscoroutinefunction
 from typing import Any
 
 import mcp.server.streamable_http_manager
 from mcp.server.streamable_http import StreamableHTTPServerTransport as StockTransport
 
-from tailrope.mcp import _engage, _hosts
+from tailrope.mcp import _adopting, _engage, _hosts
 from tailrope.mcp._front import Fronted
 from tailrope.mcp._transport import StreamableHTTPServerTransport
 
@@ -20,8 +20,8 @@ sdk_manager: Any = mcp.server.streamable_http_manager
 _before: Any = None
 """The class that the session manager had, where ours is in its place."""
 _ours: Any = None
-_admits: tuple[Any, Any] | None = None
-"""How session managers admit sessions: the SDK's method, and ours around it."""
+_methods: dict[str, tuple[Any, Any]] = {}
+"""What is changed of session managers: the SDK's method by its name, and ours around it."""
 
 
 def _admitting(stock: Any) -> Any:
@@ -34,9 +34,21 @@ def _admitting(stock: Any) -> Any:
     return _admit_session
 
 
+def _discarding(stock: Any) -> Any:
+    @wraps(stock)
+    async def _discard_session(self: Any, session_id: str, transport: Any) -> None:
+        await _adopting.discard(partial(stock, self), self, session_id, transport)
+
+    return _discard_session
+
+
+_AROUND = {"_admit_session": _admitting, "_discard_session": _discarding}
+"""Ours, by the method that they stand around, where there is one. Else the SDK's own bound of sessions is met first."""
+
+
 def patch() -> None:
     """Puts our class where the SDK's session manager looks for its transport. The SDK is one that it fits into."""
-    global _before, _ours, _admits
+    global _before, _ours
     if _ours is not None:
         return
     _before = sdk_manager.StreamableHTTPServerTransport
@@ -51,25 +63,29 @@ def patch() -> None:
     sdk_manager.StreamableHTTPServerTransport = _ours
     manager = sdk_manager.StreamableHTTPSessionManager
     manager.asgi_app = Fronted(lambda _manager: _engage.installed)
-    if (stock := getattr(manager, "_admit_session", None)) is not None and not iscoroutinefunction(stock):
-        # Where there is none, the SDK's own bound is met first.
-        manager._admit_session = _admitting(stock)
-        _admits = (stock, manager._admit_session)
+    for name, around in _AROUND.items():
+        stock = getattr(manager, name, None)
+        ours = around(stock)
+        if stock is not None and iscoroutinefunction(stock) == iscoroutinefunction(ours):
+            setattr(manager, name, ours)
+            _methods[name] = (stock, ours)
     _hosts.patch()
     _hosts.patch_manager()
 
 
 def unpatch() -> None:
     """Takes ours away. Where somebody else's class is on top of ours, ours stays under it and serves nothing."""
-    global _before, _ours, _admits
+    global _before, _ours
     if _ours is None or sdk_manager.StreamableHTTPServerTransport is not _ours:
         return
     sdk_manager.StreamableHTTPServerTransport = _before
     manager = sdk_manager.StreamableHTTPSessionManager
     del manager.asgi_app
-    if _admits is not None and manager._admit_session is _admits[1]:
-        manager._admit_session = _admits[0]
-    _before = _ours = _admits = None
+    for name, (stock, ours) in _methods.items():
+        if getattr(manager, name) is ours:
+            setattr(manager, name, stock)
+    _methods.clear()
+    _before = _ours = None
     _hosts.unpatch_manager()
     if not _engage.explicit:
         _hosts.unpatch()

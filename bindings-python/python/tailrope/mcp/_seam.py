@@ -23,7 +23,7 @@ _OLDEST = {1: (1, 30), 2: (2, 2)}
 
 # Private names begin with an underscore. What is used only where it is there is not listed: the session manager's
 # `_server_instances` and `_task_group`, without which sessions of other processes are not served (_elsewhere.py). Nor
-# is `_admit_session`, which explicit ways alone need (_misfit_of_manager).
+# is `_admit_session`, which explicit ways alone need (_misfit_of_manager), or `_discard_session` (_patch.py).
 _NAMES: dict[str, tuple[str, ...]] = {
     "mcp.server.streamable_http": (
         "EventMessage",
