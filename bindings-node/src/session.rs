@@ -373,6 +373,13 @@ impl Session {
         self.handle.let_go();
     }
 
+    /// The client ends its session: as `end`, but in a drain, too, it goes on nowhere.
+    #[napi(catch_unwind)]
+    pub fn delete(&self, env: &Env) {
+        self.handle.delete();
+        self.waiters.flush(env);
+    }
+
     /// Ends the session: requests in flight get an error, connections close, logs are freed.
     #[napi(catch_unwind)]
     pub fn end(&self, env: &Env) {

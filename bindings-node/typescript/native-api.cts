@@ -258,6 +258,8 @@ export declare class Session {
   cancelled(request: RequestId): boolean;
   /** Lets go of a session that lives elsewhere, unless somebody reads it here or relays to it. */
   letGo(): void;
+  /** The client ends its session: as `end`, but in a drain, too, it goes on nowhere. */
+  delete(): void;
   /** Ends the session: requests in flight get an error, connections close, logs are freed. */
   end(): void;
 }

@@ -329,6 +329,11 @@ impl Session {
         calling(py, || self.handle.release());
     }
 
+    /// The client ends its session: as `end`, but in a drain, too, it goes on nowhere.
+    fn delete(&self, py: Python<'_>) {
+        calling(py, || self.handle.delete());
+    }
+
     /// Ends the session: requests in flight get an error, connections close, logs are freed.
     fn end(&self, py: Python<'_>) {
         calling(py, || self.handle.end());

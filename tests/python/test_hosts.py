@@ -265,6 +265,27 @@ for flavor in [*installed(), "lowlevel"]: asyncio.run(main(flavor))
     assert done.returncode == 0, done.stderr
 
 
+def test_delete_in_the_task_of_the_lifespan_ends_the_session(tmp_path: Path) -> None:
+    """Tests that have no server ask there. It is the end of the session, and not that of the lifespan."""
+    done = python(
+        """
+from servers.python.flavors import BUILDERS, Ops
+tailrope.install(store=sys.argv[1])
+async def main(flavor):
+    app = BUILDERS[flavor]({}, None, None, Ops(True))
+    async with app.router.lifespan_context(app):
+        keys = await opened(app)
+        assert (await call(app, "DELETE", None, keys))[0]["status"] == 200
+        sent = await call(app, "POST", {"jsonrpc": "2.0", "id": 1, "method": "ping"}, keys)
+        assert sent[0]["status"] == 404, sent
+for flavor in installed(): asyncio.run(main(flavor))
+""",
+        50,
+        f"sqlite:{tmp_path / 'events.db'}",
+    )
+    assert done.returncode == 0, done.stderr
+
+
 MANY = 40
 
 

@@ -105,6 +105,30 @@ async def test_o17_calls_of_a_process_that_drains_end_and_idle_sessions_go_on_at
 
 
 @pytest.mark.ours
+async def test_o17_delete_in_a_drain_ends_the_session_everywhere(kind: Kind, place: str) -> None:
+    here = start(kind, place, engine={**NEVER_LOST, "drain_within_ms": 120_000})
+    there = start(kind, place, engine=NEVER_LOST)
+    try:
+        peers = [await Wandering.opened(here, there) for _ in range(2)]
+        calls = [await at(peer, here).call("script", {"steps": ["emit 1", f"gate {gate()}"]}) for peer in peers]
+        for call in calls:
+            await call.some(1, WAIT_S)
+        draining = asyncio.create_task(here.ctl("drain", body={"within_ms": 120_000}))
+        for call in calls:
+            await call.rest(WAIT_S)
+        for peer, asked in zip(peers, (here, there), strict=True):
+            assert (await at(peer, asked).delete()).status == 200
+            for server in (there, here):
+                assert (await at(peer, server).call("echo", {"text": "x"})).status == 404
+        # Nothing is left that the drain would wait for.
+        await draining
+        assert (await there.stats())["sessions_adopted"] == 0
+    finally:
+        here.stop()
+        there.stop()
+
+
+@pytest.mark.ours
 @pytest.mark.full
 @pytest.mark.first
 @pytest.mark.timeout(900)

@@ -446,11 +446,13 @@ export class SessionServer {
     }
   }
 
-  async #delete({ sessionId }: Opened, answer?: () => void): Promise<undefined> {
+  async #delete({ session, sessionId }: Opened, answer?: () => void): Promise<undefined> {
     try {
       await this.#options.onsessionclosed?.(sessionId);
       answer?.();
     } finally {
+      // Closing alone leaves it to other processes, in a drain.
+      session.delete();
       await this.#transport.close();
     }
   }

@@ -396,7 +396,7 @@ impl SessionManager for Sessions {
             // rmcp's loop of the session has ended.
             Some(served) if served.has_left() => drop(self.table.served().remove(id)),
             // A DELETE. rmcp's loop ends with the session.
-            Some(served) => served.session.end(),
+            Some(served) => served.session.delete(),
             // A DELETE for a session of another process, or for one that is not there.
             None => {
                 let session = match self.look_up(id, None, None).await {

@@ -273,7 +273,7 @@ impl<A: Application> Endpoint<A> {
             handlers.read(parts, given, admission.action() == Action::Call).map_err(invalid)
         };
         match admission.action() {
-            Action::Delete => session.end(),
+            Action::Delete => session.delete(),
             // Nothing of it is for the handlers.
             Action::Message if given.is_empty() => session.received(&admission),
             Action::Message => {

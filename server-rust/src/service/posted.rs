@@ -48,7 +48,7 @@ pub(crate) fn serve_posted(handlers: &Arc<impl Handlers>) {
 fn serve(handlers: &impl Handlers, session: &SessionHandle, terms: &Terms<'_>, posted: &Posted) {
     let Some(admission) = posted.admit(terms) else { return };
     if admission.action() == Action::Delete {
-        return session.end();
+        return session.delete();
     }
     let relayed = posted.relayed();
     let body = admission.rewritten().unwrap_or_else(|| relayed.body());

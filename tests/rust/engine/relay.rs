@@ -9,12 +9,13 @@ use tailrope_core::exchange::{RelayedMethod, Terms};
 use tailrope_core::protocol::{Dialect, RequestId};
 use tailrope_core::stream::{CloseReason, Drain};
 
-use crate::kit::common::{Bell, NEW, OLD, ask, id, notify, read_now, respond, resume};
+use crate::kit::adopting::admit;
+use crate::kit::common::{Bell, NEW, OLD, ask, call, id, notify, read_now, respond, resume};
 use crate::kit::fleet::Fleet;
 use crate::kit::processes::events;
 use crate::kit::relaying::{
-    cancellation, find, find_as, find_speaking, held, initialized, open, open_as, pass, read, relay, relay_delete,
-    relay_json, serve, tool_call,
+    ALICE, cancellation, find, find_as, find_speaking, held, initialized, open, open_as, pass, read, relay,
+    relay_delete, relay_json, serve, tool_call,
 };
 
 #[test]
@@ -47,7 +48,7 @@ fn a_call_runs_where_its_session_is_and_is_answered_where_it_came() {
 fn a_host_is_woken_for_what_is_relayed_and_gets_what_handlers_may_read() {
     let fleet = Fleet::new(2);
     let bell = Arc::new(Bell::default());
-    let principal = crate::kit::relaying::ALICE.principal();
+    let principal = ALICE.principal();
     let engine = &fleet.benches[0].engine;
     let session =
         engine.open_session("s", principal.as_deref(), &Dialect::MCP_PYTHON_2, Arc::clone(&bell) as _, 7).unwrap();
@@ -187,8 +188,36 @@ fn a_delete_is_answered_when_the_session_is_gone() {
     assert_eq!((answered.status, answered.content_type, answered.text.as_str()), (Some(200), None, ""));
     assert_eq!(answered.end, Some(CloseReason::Complete));
     drop(connection);
-    assert!(find_as(&fleet, 1, crate::kit::relaying::ALICE).is_none());
+    assert!(find_as(&fleet, 1, ALICE).is_none());
     assert_eq!((held(&fleet, 0), held(&fleet, 1), fleet.usage().streams), ((0, 0), (0, 0), 0));
+}
+
+/// Also where its host, which goes away, ends the session once more.
+#[test]
+fn o17_a_delete_in_a_drain_leaves_the_session_to_nobody() {
+    for is_relayed in [true, false] {
+        let fleet = Fleet::new(2);
+        let session = open(&fleet, NEW);
+        let running = call(&session, 1);
+        fleet.settle();
+        fleet.benches[0].engine.drain(Drain::after(100));
+        assert!(session.is_handing_over());
+        if is_relayed {
+            let connection = relay_delete(&find(&fleet, 1));
+            fleet.settle();
+            assert_eq!(serve(&session), ["DELETE"]);
+            assert_eq!(read(&fleet, &connection).status, Some(200));
+        } else {
+            session.delete();
+        }
+        session.end();
+        session.release();
+        assert_eq!(admit(&session, &tool_call(2)).unwrap_err().status, 404);
+        fleet.settle();
+        drop(running);
+        assert!(find_as(&fleet, 1, ALICE).is_none());
+        assert_eq!((held(&fleet, 0), held(&fleet, 1), fleet.usage().streams), ((0, 0), (0, 0), 0));
+    }
 }
 
 #[test]

@@ -149,7 +149,7 @@ pub(crate) fn serve(session: &SessionHandle) -> Vec<String> {
             Action::Call => {}
             Action::Delete => {
                 dispatched.push("DELETE".to_owned());
-                session.end();
+                session.delete();
             }
             _ => {
                 session.received(&admission);

@@ -122,6 +122,12 @@ class SessionServer:
         if self._session is not None:
             self._end(self._session)
 
+    def delete(self) -> None:
+        """Ends the session for its client, who asks for it: whatever ends here besides."""
+        if self._session is not None:
+            self._session.delete()
+        self.terminate()
+
     def _end(self, session: Session) -> None:
         """Ends the session for its client, unless only this server of it ends."""
         if self._adoption is not None:
@@ -221,7 +227,7 @@ class SessionServer:
             case "message":
                 await self._message(session, admission, request, body, send)
             case "delete":
-                self.terminate()
+                self.delete()
                 await write_empty(send, admission.status, self._id_header)
             case _:
                 opened = session.open(admission, here.waiters, False)

@@ -107,26 +107,31 @@ impl Cell {
 
     /// Ends the session with the process.
     pub(crate) fn leave(&self) {
-        self.keep_logs();
-        self.end();
+        self.end_here(|_| true);
     }
 
+    /// Hosts end their sessions when they go away, and when others have them; the clients come back for what is stored.
     pub(crate) fn end(&self) {
+        self.end_here(|state| state.session.is_draining() || state.is_fenced);
+    }
+
+    /// Ends the session for its client, who asks for it: in a drain, too, it goes on nowhere.
+    pub(crate) fn delete(&self) {
+        self.end_here(|state| state.is_fenced);
+    }
+
+    /// `goes_on` says whether the session does so for its client, elsewhere. What has ended stays as it is.
+    fn end_here(&self, goes_on: impl FnOnce(&State) -> bool) {
         if self.is_forked() {
             return;
-        }
-        let goes_on = {
-            let state = lock(&self.state);
-            state.session.is_draining() || state.is_fenced
-        };
-        if goes_on {
-            // Hosts end their sessions when they go away, and when others have them; the clients come back for what is stored.
-            self.keep_logs();
         }
         let mut unborn = HashSet::new();
         let ended = self.change(|change| {
             let ended = !change.state.session.has_ended();
             if ended {
+                if goes_on(change.state) {
+                    self.keep_logs();
+                }
                 let streams = change.state.session.streams();
                 unborn.extend(streams.filter(|(_, stream)| stream.machine.stored().is_none()).map(|(nonce, _)| *nonce));
                 change.state.session.end(change.now, SynthesizedEnd::SessionEnded, &mut change.steps);

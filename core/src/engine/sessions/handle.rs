@@ -323,6 +323,12 @@ impl SessionHandle {
         self.cell.end();
     }
 
+    /// The client ends its session, with a DELETE: as [`end`](Self::end), but in a drain, too, other processes have nothing
+    /// to go on with.
+    pub fn delete(&self) {
+        self.cell.delete();
+    }
+
     /// The host stops serving the session, which has not ended for its client: as [`end`](Self::end), but what a store
     /// that outlives the process has of it can still be read there.
     pub fn release(&self) {
