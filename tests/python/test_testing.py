@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
+from collections.abc import AsyncIterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 from conftest import HERE, KIND
 from kit.servers import TESTS, Server, gate
+from starlette.applications import Starlette
 from tailrope import testing
 from tailrope.testing import Call, NotExactlyOnce, Session, TailropeError, open_session, serve
 from tailrope.testing._record import Connection, check
@@ -222,6 +225,15 @@ async def test_errors_name_what_failed(tmp_path: Path) -> None:
         pytest.fail(str(fault.value))
     with pytest.raises(TypeError, match="int is no server"):
         await serve(7)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_app: Any) -> AsyncIterator[None]:
+        raise ValueError("no database")
+        yield
+
+    with pytest.raises(TailropeError, match="the application's startup failed") as fault:
+        await serve(Starlette(lifespan=lifespan))
+    assert fault.value.code == "not_started"
 
     async with serve(MINE, env=ENV) as server:
         session = await server.session()

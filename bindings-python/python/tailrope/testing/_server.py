@@ -109,16 +109,24 @@ class Served(Server):
         self._task: asyncio.Task[None] | None = None
 
     async def begin(self, start_ms: float) -> None:
-        self._task = asyncio.create_task(self._uvicorn.serve(sockets=[self._listener]))
+        self._task = asyncio.create_task(self._serve())
         waited = 0.0
         while not self._uvicorn.started:
             if self._task.done():
+                await self._stop()
                 raise TailropeError("the application's startup failed", "not_started") from self._fault()
             if waited > start_ms / 1000:
                 await self._stop()
                 raise TailropeError(f"the application did not start within {start_ms:.0f} ms", "not_started")
             await asyncio.sleep(POLL_S)
             waited += POLL_S
+
+    async def _serve(self) -> None:
+        try:
+            await self._uvicorn.serve(sockets=[self._listener])
+        except SystemExit as fault:
+            # So uvicorn says that it did not start. A task that ends in it ends the test run.
+            raise RuntimeError(f"uvicorn exits with {fault.code}") from fault
 
     def _fault(self) -> BaseException | None:
         assert self._task is not None
