@@ -8,6 +8,8 @@ import gc
 import threading
 import time
 import weakref
+from contextvars import ContextVar, copy_context
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -137,6 +139,25 @@ async def test_i11_an_engine_without_sessions_is_let_go() -> None:
     del known
     gc.collect()
     assert runtime() is None
+
+
+async def test_i11_timers_and_signals_hold_nothing_of_the_first_user(tmp_path: Path) -> None:
+    class User:
+        pass
+
+    user: ContextVar[User | None] = ContextVar("user", default=None)
+    tailrope.install(store=f"sqlite:{tmp_path / 'events.db'}")
+    runtime = _engage.installed.runtime
+
+    def come() -> weakref.ref[User]:
+        came = User()
+        user.set(came)
+        runtime.here().arm(runtime, 600_000)
+        return weakref.ref(came)
+
+    came = copy_context().run(come)
+    gc.collect()
+    assert came() is None
 
 
 async def test_threads_of_other_loops_are_woken() -> None:

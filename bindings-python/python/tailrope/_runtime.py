@@ -12,6 +12,7 @@ import time
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
+from contextvars import Context
 from inspect import iscoroutinefunction
 from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
@@ -69,8 +70,8 @@ class Loop:
         signal = self.waiters.open_signal(True)
         if signal.descriptor is not None:
             with suppress(NotImplementedError):
-                # Only the loop holds the signal: it is closed with the loop.
-                self.loop.add_reader(signal.descriptor, signal.resolve)
+                # Only the loop holds the signal: it is closed with the loop. It has no context of a user.
+                Context().run(self.loop.add_reader, signal.descriptor, signal.resolve)
                 return
         # A loop that watches no descriptors, as on Windows.
         signal.close()
@@ -95,7 +96,7 @@ class Loop:
             if armed[0] <= due:
                 return
             armed[1].cancel()
-        self._timers[runtime] = (due, self.loop.call_at(due, self._tick, runtime))
+        self._timers[runtime] = (due, self.loop.call_at(due, self._tick, runtime, context=Context()))
 
     def _tick(self, runtime: Runtime) -> None:
         del self._timers[runtime]

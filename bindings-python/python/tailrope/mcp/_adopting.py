@@ -142,7 +142,7 @@ class Adoption:
 
 
 _wanted: ContextVar[weakref.ref[Adoption] | None] = ContextVar("tailrope_adoption", default=None)
-"""The adoption for which the session manager is asked for a server. Timers may keep the context for long."""
+"""The adoption for which the session manager is asked for a server, which keeps the context as long as it runs."""
 _under_way: weakref.WeakKeyDictionary[Any, dict[str, Adoption]] = weakref.WeakKeyDictionary()
 """By session manager and session id."""
 
