@@ -29,19 +29,13 @@ class Closer:
         return self._session.close_connection(self.request_id, retry_ms, hold_ms)
 
     def standalone(self) -> StandaloneCloser:
-        return StandaloneCloser(self._session)
+        return StandaloneCloser(self._session, self.request_id)
 
 
-class StandaloneCloser:
+class StandaloneCloser(Closer):
     """The same for the session's standalone stream."""
 
-    __slots__ = ("_session",)
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    async def __call__(self, *, retry_ms: int | None = None, hold_ms: int | None = None) -> None:
-        self.close(retry_ms, hold_ms)
+    __slots__ = ()
 
     def close(self, retry_ms: int | None, hold_ms: int | None) -> bool:
         return self._session.close_standalone(retry_ms, hold_ms)
@@ -58,7 +52,7 @@ def _callback(ctx: Any, name: str) -> Any:
 
 
 async def _close(callback: Any, retry_ms: int | None, hold_ms: int | None) -> bool:
-    if isinstance(callback, Closer | StandaloneCloser):
+    if isinstance(callback, Closer):
         return callback.close(retry_ms, hold_ms)
     if callback is None:
         return False
