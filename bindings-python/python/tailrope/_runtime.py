@@ -283,8 +283,14 @@ def _checked_headers(names: Any) -> list[str]:
     return list(names)
 
 
-def running_loop() -> asyncio.AbstractEventLoop:
-    """The running loop.
+SERVES_ON_ASYNCIO = (
+    "Tailrope serves on asyncio event loops (asyncio, uvloop), and none runs here: run the server on asyncio, "
+    "or leave it to the SDK with TAILROPE_DISABLE=1 in the environment"
+)
+
+
+def running_loop(text: str = SERVES_ON_ASYNCIO) -> asyncio.AbstractEventLoop:
+    """The running loop. `text` says what needs one of asyncio's.
 
     Raises:
         TailropeError: it is not asyncio's (code `not_asyncio`).
@@ -292,10 +298,6 @@ def running_loop() -> asyncio.AbstractEventLoop:
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
-        text = (
-            "Tailrope serves on asyncio event loops (asyncio, uvloop), and none runs here: run the server on asyncio, "
-            "or leave it to the SDK with TAILROPE_DISABLE=1 in the environment"
-        )
         raise TailropeError(text, "not_asyncio") from None
 
 

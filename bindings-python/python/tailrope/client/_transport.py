@@ -8,9 +8,9 @@ import logging
 import weakref
 from typing import TYPE_CHECKING, Any, Unpack
 
-from tailrope._errors import TailropeError
 from tailrope._native import ClientStream, classify, client_takes_answer, client_takes_request
 from tailrope._options import is_disabled
+from tailrope._runtime import running_loop
 from tailrope.client._library import body_class, default_transport, library_of, stream_error
 from tailrope.client._options import ClientOptions, Headers, HeadersCallback, checked
 from tailrope.client._stream import MAX_REDIRECTS, REDIRECTS, Connection, Stream, headers_of, now_ms
@@ -321,8 +321,4 @@ async def _read_out(connection: Connection) -> None:
 
 
 def need_asyncio() -> None:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        text = "tailrope.client needs asyncio: no asyncio event loop is running here"
-        raise TailropeError(text, "not_asyncio") from None
+    running_loop("tailrope.client needs asyncio: no asyncio event loop is running here")
