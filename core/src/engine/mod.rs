@@ -191,7 +191,7 @@ impl Engine {
     }
 
     /// The process is going away: every connection is closed with a `retry`, and what opens from now
-    /// on gets its priming event and ends, too. Calls of clients that cannot resume get an error.
+    /// on gets its priming event and ends, too. Calls of clients that cannot resume get an error, and later ones are refused.
     ///
     /// A session that other processes can go on with is left to them once nothing runs in it: it [ends
     /// here](SessionHandle::has_ended).

@@ -176,9 +176,6 @@ impl Session {
         if let Some((conn, spread)) = conn {
             let _ = self.handle(now, nonce, Input::Open { conn, spread }, out);
         }
-        if self.draining.is_some() && !rules.early_close {
-            self.end_stream(now, nonce, SynthesizedEnd::Draining, out);
-        }
         Ok(())
     }
 
@@ -319,6 +316,13 @@ impl Session {
     /// Whether a drain has begun.
     pub fn is_draining(&self) -> bool {
         self.draining.is_some()
+    }
+
+    /// Whether a call may begin: in a drain only one whose client can be told to come back for the answer. Any other is sent
+    /// again elsewhere, and would run twice (F-44).
+    pub fn may_begin(&self, initialize: Option<Revision>, is_json: bool) -> bool {
+        let rules = initialize.map_or_else(|| self.rules(), Revision::rules);
+        self.draining.is_none() || (rules.early_close && !is_json)
     }
 
     /// Lets every stream whose time has come act.

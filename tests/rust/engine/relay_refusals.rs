@@ -8,10 +8,10 @@ use tailrope_core::engine::Options;
 use tailrope_core::exchange::{RelayedMethod, Terms};
 use tailrope_core::protocol::{Dialect, Refusal, RequestId, StreamNonce};
 use tailrope_core::store::{Attach, EventStore, MAX_INBOX_MESSAGES, Message, ReadLimit, session_name};
-use tailrope_core::stream::{Chain, Seq};
+use tailrope_core::stream::{Chain, Drain, Seq};
 
 use super::relay_faults::{LOST_MS, fleet, not_begun, only_event};
-use crate::kit::common::{NEW, call, read_now, respond};
+use crate::kit::common::{NEW, OLD, call, read_now, respond};
 use crate::kit::fleet::{Fleet, nobody};
 use crate::kit::relaying::{
     ALICE, BOB, find, find_as, held, initialized, open, open_as, pass, read, relay, relay_delete, relayed, serve,
@@ -137,6 +137,20 @@ fn i11_a_session_takes_only_so_many_requests() {
     fleet.settle();
     assert_eq!(serve(&session), ["tools/call 1"]);
     assert_eq!(only_event(&read(&fleet, &second)), not_begun(2));
+}
+
+/// Its client cannot be told to come back for the answer, so it asks again.
+#[test]
+fn f44_a_call_of_an_old_session_that_reaches_a_draining_owner_does_not_begin() {
+    let fleet = fleet(2);
+    let session = open(&fleet, OLD);
+    let connection = relay(&find(&fleet, 1), &tool_call(1));
+    fleet.settle();
+    fleet.benches[0].engine.drain(Drain::after(100));
+    assert_eq!((serve(&session), session.in_flight()), (vec![], 0));
+    let answered = read(&fleet, &connection);
+    assert_eq!(only_event(&answered), not_begun(1));
+    assert!(answered.text.contains("the server is closing"), "{}", answered.text);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::engine::sessions::change::Change;
 use crate::engine::stats::Counters;
 use crate::exchange::{Fault, Join};
 use crate::protocol::{Origin, Refusal, RequestId, Revision, StreamNonce};
-use crate::session::{Call, SynthesizedEnd};
+use crate::session::Call;
 use crate::stream::{ConnectionId, Input};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
@@ -20,7 +20,7 @@ impl SessionHandle {
     ///
     /// # Errors
     /// 400 when an id is in flight already: that request is untouched (F-08). 404 when the session
-    /// has ended.
+    /// has ended. 503 in a drain, where the client cannot be told to come back: it sends the request again.
     pub fn call(
         &self,
         requests: &[RequestId],
@@ -33,7 +33,7 @@ impl SessionHandle {
 
     pub(crate) fn open_call(&self, call: &Call<'_>, wake: Arc<dyn Wake>, key: u64) -> Result<Connection, Refusal> {
         self.cell.open(|change| {
-            change.check_requests(call.requests.len())?;
+            change.check_requests(call.requests.len(), call.initialize, false)?;
             if self.cell.is_store_behind() {
                 return Err(self.cell.dialect.wording.store_behind());
             }
@@ -64,7 +64,7 @@ impl SessionHandle {
         key: u64,
     ) -> Result<Connection, Refusal> {
         self.cell.open(|change| {
-            change.check_requests(requests.len())?;
+            change.check_requests(requests.len(), initialize, true)?;
             let nonce = self.cell.shared.nonce();
             let claimed = change.state.session.claim_requests(nonce, requests);
             claimed.map_err(|duplicate| self.cell.dialect.wording.in_flight_already(&duplicate))?;
@@ -74,9 +74,6 @@ impl SessionHandle {
             let phase = Phase::Json(Join::new(requests));
             let id = change.connect(Conn { phase, ..Conn::new(nonce, Origin::Unnamed, wake, key) }, None);
             change.state.json.extend(requests.iter().map(|request| (request.clone(), id)));
-            if change.state.session.is_draining() {
-                change.end_json(SynthesizedEnd::Draining);
-            }
             Ok(id)
         })
     }
@@ -160,10 +157,18 @@ impl Change<'_> {
         self.cell.shared.check().map_err(|_| self.cell.dialect.wording.closing())
     }
 
-    /// The session takes so many more requests (I11). One that lives elsewhere takes none here.
-    pub(crate) fn check_requests(&mut self, more: usize) -> Result<(), Refusal> {
+    /// The session takes so many more requests (I11), of a call that may begin. One that lives elsewhere takes none here.
+    pub(crate) fn check_requests(
+        &mut self,
+        more: usize,
+        initialize: Option<Revision>,
+        is_json: bool,
+    ) -> Result<(), Refusal> {
         if self.cell.is_elsewhere() {
             return Err(self.cell.dialect.wording.session_ended());
+        }
+        if !self.state.session.may_begin(initialize, is_json) {
+            return Err(self.cell.dialect.wording.closing());
         }
         self.check_signs()?;
         let max = self.cell.shared.options.max_requests_per_session;

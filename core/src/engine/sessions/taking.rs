@@ -239,7 +239,7 @@ impl Change<'_> {
     ) -> Result<(), Refusal> {
         let wording = self.cell.dialect.wording;
         self.check_open()?;
-        self.check_requests(requests.len())?;
+        self.check_requests(requests.len(), admission.initialize(), false)?;
         if self.cell.is_store_behind() {
             return Err(wording.store_behind());
         }
