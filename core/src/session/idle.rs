@@ -67,10 +67,13 @@ impl Session {
         self.poll_until.min(detached)
     }
 
-    /// Whether nothing holds the session, and it is not just being opened: a newer one may have its place.
-    pub fn may_give_way(&self, now: Ms, max_detached_ms: u64) -> bool {
+    /// Whether nothing holds the session, and it is not just being opened: a newer one may have its place. A process that has a
+    /// reader of another one's session gives a sign of that every `sign_ms`.
+    pub fn may_give_way(&self, now: Ms, max_detached_ms: u64, sign_ms: u64) -> bool {
         let is_opening = self.revision.is_none() && self.last_contact + MIN_POLL_MS > now;
-        !is_opening && self.held_until(max_detached_ms) <= now
+        let is_read_elsewhere = self.last_contact + 2 * sign_ms > now
+            && self.streams.values().any(|stream| stream.machine.is_read_elsewhere());
+        !is_opening && !is_read_elsewhere && self.held_until(max_detached_ms) <= now
     }
 
     /// When the session has been idle for its idle time; never while something [holds](Self::held_until) it.

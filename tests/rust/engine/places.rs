@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use crate::kit::common::{Bench, NEW, broadcast, call, id, listen, read_now, respond};
 use crate::kit::dice::Dice;
-use crate::kit::relaying::sign;
+use crate::kit::fleet::Fleet;
+use crate::kit::relaying::{self, ALICE, find, sign};
 use tailrope_core::Ms;
 use tailrope_core::engine::{EngineError, NoWake, Options, SessionHandle};
 use tailrope_core::exchange::{Admission, Asker, Request, Terms};
@@ -257,6 +258,28 @@ fn i11_a_reader_of_a_session_elsewhere_takes_a_place_while_it_reads() {
     bench.advance(100_000);
     find().unwrap().let_go();
     assert_eq!((told(&bench), bench.engine.is_idle()), (vec!["newer".to_owned()], true));
+}
+
+#[test]
+fn i11_a_session_that_is_read_at_another_process_does_not_give_way() {
+    let fleet = Fleet::with(2, Options { max_sessions: 1, ..Options::default() });
+    let session = relaying::open(&fleet, NEW);
+    session.take_place().unwrap();
+    broadcast(&session, "a").unwrap();
+    let newcomer = || taken(&fleet.benches[0], "newer", ALICE.principal().as_deref());
+    let connection = listen(&find(&fleet, 1));
+    fleet.settle();
+    for minute in 0..60 {
+        assert!(newcomer().is_err(), "after {minute} minutes its reader is there");
+        fleet.advance(60_000);
+    }
+    drop(connection);
+    // Its last sign is five minutes old at most.
+    fleet.advance(240_000);
+    assert!(newcomer().is_err(), "that it is gone is not known");
+    fleet.advance(360_000);
+    newcomer().expect("nothing holds it");
+    assert!(session.has_ended());
 }
 
 #[test]

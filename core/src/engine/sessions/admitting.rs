@@ -107,12 +107,13 @@ impl Cell {
     /// Looks whether the session gives way to a newer one. If it does, nothing opens in it any more, and the caller ends
     /// it. `known` is what the caller knows of its last contact.
     fn standing(&self, known: Ms, now: Ms) -> Standing {
+        let max_detached_ms = self.shared.options.max_detached_ms;
         let mut state = lock(&self.state);
         if state.session.has_ended() {
             Standing::HasEnded
         } else if state.session.last_contact() > known {
             Standing::HadContact(state.session.last_contact())
-        } else if !self.is_elsewhere() && state.session.may_give_way(now, self.shared.options.max_detached_ms) {
+        } else if !self.is_elsewhere() && state.session.may_give_way(now, max_detached_ms, self.shared.sign_ms()) {
             state.is_ending = true;
             Standing::GivesWay
         } else {
