@@ -62,7 +62,7 @@ counters! {
     events_stored,
     /// Events that the store did not take.
     events_unstored,
-    /// Messages whose request had its end already.
+    /// Messages whose request had its end already, or is answered in JSON.
     messages_late,
     /// Resumes that continue a stream.
     resumes_accepted,

@@ -233,6 +233,7 @@ fn a_json_answer_is_the_response_and_nothing_is_stored() {
     let connection = call_json(&session, 1);
     assert!(session.call(&[id(1)], None, Arc::new(NoWake), 0).is_err(), "F-08");
     assert_eq!(notify(&session, 1, "a"), Ok(Sent::Dropped));
+    assert_eq!(ask(&session, 1, "q"), Err(EngineError::Finished), "nobody can answer it");
     assert_eq!(read_now(&connection), Answered::default());
     assert_eq!(respond(&session, 1), Ok(Sent::Stored));
     let answered = read_now(&connection);

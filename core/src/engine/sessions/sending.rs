@@ -85,10 +85,10 @@ impl Change<'_> {
             payload = incarnation.outgoing(&payload).unwrap_or(payload);
         }
         let nonce = match self.state.session.route(kind, id, related) {
-            Route::Stream(nonce) if self.state.session.stream(nonce).is_none() => return Ok(Sent::Dropped),
-            Route::Stream(nonce) => nonce,
+            Route::Stream(nonce) if self.state.session.stream(nonce).is_some() => nonce,
             Route::Standalone => self.standalone(),
-            Route::Late => return self.late(kind),
+            // An answer in JSON is all that its client gets.
+            Route::Stream(_) | Route::Late => return self.late(kind),
         };
         if let Err(error) = self.check_store(nonce, kind) {
             self.perform();
@@ -139,7 +139,7 @@ impl Change<'_> {
 
     pub(crate) fn late(&mut self, kind: OutgoingKind) -> Result<Sent, EngineError> {
         Counters::add(&self.cell.shared.counters.messages_late, 1);
-        log_later!(self, DEBUG, [], ?kind, "message dropped: its request has its end");
+        log_later!(self, DEBUG, [], ?kind, "message dropped: its request has its end, or is answered in JSON");
         if kind == OutgoingKind::Request { Err(EngineError::Finished) } else { Ok(Sent::Dropped) }
     }
 
