@@ -406,6 +406,23 @@ fn i4_a_listener_elsewhere_takes_over_and_one_that_lost_comes_back() {
     assert_eq!((events(&lost), lost.end), (vec![], Some(CloseReason::Superseded)), "nobody waits there for good");
 }
 
+/// Done all the same, it would fence the reader that its client has elsewhere by now.
+#[test]
+fn o12_a_look_up_that_nobody_waits_for_is_called_off() {
+    let store = SlowStore::new(Limits::default());
+    let bench = Bench::new(Options { store: Some(Arc::clone(&store) as _), ..Options::default() });
+    store.set(true, false);
+    let find = || bench.engine.look_up_session("s", None, None, &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 7).unwrap();
+    drop(find());
+    assert_eq!((store.pending(), store.abandoned()), (1, 1), "its caller is gone");
+    let late = find();
+    bench.advance(30_000);
+    assert_eq!((store.pending(), store.abandoned()), (2, 2), "it takes too long");
+    drop((late, find()));
+    store.answer_all();
+    assert!(bench.engine.is_idle());
+}
+
 #[test]
 fn i9_a_session_that_the_store_does_not_tell_of_is_an_error_in_time() {
     let store = SlowStore::new(Limits::default());

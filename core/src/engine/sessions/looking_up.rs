@@ -11,7 +11,8 @@ use crate::engine::stats::Counters;
 use crate::engine::{Engine, EngineError};
 use crate::protocol::{Dialect, EventId, StreamNonce};
 use crate::store::{
-    Answer, Attach, Attached, Complete, Operation, Outcome, ReadLimit, SessionId, SessionRecord, StoreError, Ticket,
+    Answer, Attach, Attached, Complete, Operation, Outcome, ReadLimit, SessionId, SessionRecord, StoreError, StreamKey,
+    Ticket,
 };
 use crate::stream::{ConnectionId, Seq};
 use crate::sync::{Arc, Mutex, Weak};
@@ -52,21 +53,26 @@ enum Told {
 impl Drop for Sought {
     fn drop(&mut self) {
         if !self.shared.is_forked() {
-            self.stop_waiting();
+            self.stop_waiting(false);
         }
     }
 }
 
 impl Sought {
-    fn stop_waiting(&self) {
-        if lock(&self.shared.timed).remove(&self.arrival).is_some() {
-            self.shared.schedule(self.due, Ms::NEVER, self.arrival);
+    /// What has no answer is called off: a reader that is gone is not counted.
+    fn stop_waiting(&self, has_answer: bool) {
+        let timed = lock(&self.shared.timed).remove(&self.arrival);
+        let Some(Timed::Question(ticket)) = timed else { return };
+        self.shared.schedule(self.due, Ms::NEVER, self.arrival);
+        if !has_answer {
+            let key = StreamKey { session: Arc::clone(&self.names.name), nonce: ticket.nonce };
+            self.shared.store.abandon(&key, &ticket);
         }
     }
 
     fn decide(&self, outcome: Result<Attached, StoreError>) {
         // First: when the outcome is taken, nothing waits any more.
-        self.stop_waiting();
+        self.stop_waiting(!matches!(outcome, Err(StoreError::TimedOut { .. })));
         {
             let mut told = lock(&self.told);
             if !matches!(*told, Told::NotYet) {
@@ -207,7 +213,7 @@ impl Engine {
         lock(&shared.timed).insert(ticket.number, Timed::Question(ticket.clone()));
         shared.schedule(Ms::NEVER, due, ticket.number);
         if let Answer::Now(result) = shared.store.attach(&look_up.names.name, &attach, &ticket) {
-            look_up.stop_waiting();
+            look_up.stop_waiting(true);
             *lock(&look_up.told) = Told::Outcome(Box::new(result));
         }
         Ok(LookUp(look_up))
