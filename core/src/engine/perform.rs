@@ -78,7 +78,7 @@ impl Change<'_> {
             Output::Forget => {
                 self.state.session.forget(nonce);
                 if self.state.session.stream(nonce).is_none() {
-                    self.state.watched.remove(&nonce);
+                    self.state.forget(nonce);
                 }
             }
         }

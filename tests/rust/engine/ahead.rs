@@ -4,8 +4,9 @@ use crate::kit::common::{Bench, NEW, SlowStore, ask, broadcast, call, id, notify
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tailrope_core::engine::{
-    Connection, EngineError, NoWake, OnStoreFailure, Options, OutgoingMessage, Sent, SessionHandle,
+    Connection, EngineError, NoWake, OnStoreFailure, Options, OutgoingMessage, RandomSource, Sent, SessionHandle,
 };
+use tailrope_core::store::Limits;
 use tailrope_core::stream::CloseReason;
 
 const AHEAD_EVENTS: usize = 128;
@@ -163,5 +164,32 @@ fn i11_what_a_session_waited_with_goes_with_it() {
         session.end();
         store.set(false, false);
         store.answer_all();
+    }
+}
+
+/// Every stream gets the same name: what is left of one is told of the next.
+struct Same;
+
+impl RandomSource for Same {
+    fn fill(&self, block: &mut [u8]) {
+        block.fill(1);
+    }
+}
+
+#[test]
+fn i11_a_failure_that_nobody_was_told_of_goes_with_its_stream() {
+    let (bench, store) = slow(Options { randomness: Some(Arc::new(Same)), ..Options::default() });
+    let session = bench.session("s", NEW);
+    for number in 1..=2 {
+        let connection = call(&session, number);
+        bench.read(&connection);
+        store.set(true, false);
+        assert_eq!(notify(&session, number, "lost"), Ok(Sent::Ahead));
+        assert!(store.answer(false));
+        store.set(false, false);
+        respond(&session, number).unwrap();
+        assert_eq!(bench.read(&connection).end, Some(CloseReason::Complete));
+        // The name is free again when the log has gone.
+        bench.advance(2 * Limits::default().retention_ms);
     }
 }

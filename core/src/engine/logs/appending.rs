@@ -65,8 +65,9 @@ impl Change<'_> {
         if let StoreError::TooLarge { bytes, max } = error {
             self.hand_over(nonce, bytes, max);
         }
-        self.state.errors.insert(nonce, error);
-        self.input(nonce, Input::AppendFailed);
+        if self.input(nonce, Input::AppendFailed) {
+            self.state.errors.insert(nonce, error);
+        }
     }
 
     /// Whether the response of a stream went to its reader without the store.

@@ -132,7 +132,7 @@ impl Change<'_> {
         if self.state.session.standalone() != Some(nonce) {
             return self.state.session.end_stream(self.now, nonce, SynthesizedEnd::StoreLost, &mut self.steps);
         }
-        self.state.watched.remove(&nonce);
+        self.state.forget(nonce);
         let unstored: Vec<u64> = self
             .state
             .session

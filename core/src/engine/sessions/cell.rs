@@ -129,6 +129,13 @@ impl State {
     pub(crate) fn is_open(&self) -> bool {
         !self.session.has_ended() && !self.is_ending && !self.is_fenced
     }
+
+    /// Nothing stays of a stream that has no machine any more.
+    pub(crate) fn forget(&mut self, nonce: StreamNonce) {
+        self.watched.remove(&nonce);
+        self.failures.remove(&nonce);
+        self.errors.remove(&nonce);
+    }
 }
 
 impl fmt::Debug for Cell {
