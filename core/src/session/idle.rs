@@ -37,11 +37,6 @@ impl Session {
         }
     }
 
-    /// Connections that are open.
-    pub fn connections(&self) -> usize {
-        self.connections
-    }
-
     /// After how long without anything the session is idle, in milliseconds; 0 is never.
     pub fn set_idle_ms(&mut self, idle_ms: u64) {
         self.idle_ms = idle_ms;

@@ -36,19 +36,6 @@ const LOAD_AGAIN_MS: u64 = 250;
 /// Pause before a log that could not be created is tried again.
 const CREATE_AGAIN_MS: u64 = 1_000;
 
-/// Where a stream is in its life. For logs and tests; the machine derives it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// A connection has everything that is stored.
-    Live,
-    /// Nobody is connected.
-    Detached,
-    /// A connection is behind the log.
-    Replaying,
-    /// The end is stored.
-    Terminated,
-}
-
 /// What the session's protocol revision allows on this stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamRules {
@@ -196,16 +183,6 @@ impl Machine {
         machine
     }
 
-    /// Where the stream is in its life.
-    pub fn state(&self) -> State {
-        match &self.link {
-            _ if self.finished => State::Terminated,
-            None => State::Detached,
-            Some(link) if link.sent < self.durable => State::Replaying,
-            Some(_) => State::Live,
-        }
-    }
-
     /// The last position that the store confirmed.
     pub fn durable(&self) -> Seq {
         self.durable
@@ -272,11 +249,6 @@ impl Machine {
     /// The stream's reconnection delay in milliseconds.
     pub fn retry_ms(&self) -> u32 {
         self.retry_ms
-    }
-
-    /// Events that the store was asked to hold and has not confirmed.
-    pub fn appending(&self) -> usize {
-        self.appending.len()
     }
 
     /// Events that were published and are not confirmed.
