@@ -139,8 +139,7 @@ class Round:
     async def listen(self, client: Roamer) -> None:
         """Hear all that a call of its own says on the standalone stream."""
         stream = Stream(client, "standalone")
-        connection = await client.connect("GET", stream)
-        await self.primed(connection)
+        connection = await self.listening(client, stream)
         saying = asyncio.create_task(self.call(client, "says", {"count": EVENTS, "standalone": STANDALONE}))
         deadline = time.monotonic() + self.setting.hang_s + self.longest_s
         while stream.last_n < STANDALONE and not self.in_fault:
@@ -248,6 +247,22 @@ class Round:
             connection.drop()
             raise stream.hung(f"no first id, status {connection.status}")
         return False
+
+    async def listening(self, client: Roamer, stream: Stream) -> Connection:
+        """A first connection of the standalone stream that its reader can come back from."""
+        deadline = time.monotonic() + self.setting.hang_s
+        while time.monotonic() < deadline:
+            connection = await client.connect("GET", stream)
+            if await self.primed(connection):
+                return connection
+            if connection.status == 503:
+                self.refused(stream)
+            elif connection.status not in (None, 200):
+                raise stream.hung(f"its first connection is answered {connection.status}")
+            # A process that ends cuts it.
+            self.recorder.count("connections cut before their first id")
+            await asyncio.sleep(0.05)
+        raise stream.hung("no connection has a first id")
 
     async def read(self, client: Roamer, call: Call, connection: Connection) -> None:
         stream = call.stream

@@ -6,6 +6,7 @@ use std::fmt::Display;
 use std::io;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use bytes::{Buf as _, Bytes};
 use http::header::{ACCEPT, AsHeaderName, CONTENT_TYPE, HOST, ORIGIN};
@@ -29,6 +30,11 @@ use crate::signal::Signal;
 
 const LAST_EVENT_ID: &str = "last-event-id";
 const PROTOCOL_VERSION: &str = "mcp-protocol-version";
+
+/// How long a request waits for the handlers of a session that is being adopted here.
+const ADOPTED_WAIT: Duration = Duration::from_secs(5);
+/// Between two looks whether they are there.
+const ADOPTED_PAUSE: Duration = Duration::from_millis(1);
 
 type Answer = Response<ResponseBody>;
 
@@ -159,10 +165,27 @@ impl<A: Application> Endpoint<A> {
         if id.is_empty() && parts.method == Method::POST {
             return self.open(parts, body).await;
         }
-        let here = self.served().sessions.get(id).cloned();
-        match here.filter(|here| !here.session.has_ended()) {
+        match self.here(id) {
             Some(here) => self.exchange(&here, parts, body).await,
             None => self.elsewhere(id, parts, body).await,
+        }
+    }
+
+    /// The session, where it is served here.
+    fn here(&self, id: &str) -> Option<Here<A::Session>> {
+        self.served().sessions.get(id).cloned().filter(|here| !here.session.has_ended())
+    }
+
+    /// The same of one that was adopted here a moment ago: its handlers are made now.
+    async fn adopted(&self, session: &SessionHandle) -> Option<Here<A::Session>> {
+        let end = Instant::now() + ADOPTED_WAIT;
+        loop {
+            let here = self.here(session.id());
+            // One that another endpoint of this engine has does not come.
+            if here.is_some() || session.has_ended() || Instant::now() >= end {
+                return here;
+            }
+            tokio::time::sleep(ADOPTED_PAUSE).await;
         }
     }
 
@@ -317,6 +340,12 @@ impl<A: Application> Endpoint<A> {
             Fault::SessionNotTold.refusal(&Dialect::NEUTRAL)
         })?;
         let session = session.ok_or_else(unknown)?;
+        if parts.method != Method::GET
+            && !session.is_elsewhere()
+            && let Some(here) = self.adopted(&session).await
+        {
+            return self.exchange(&here, parts, body).await;
+        }
         let opened = self.admit(&session, &parts, &body).and_then(|admission| {
             if parts.method != Method::GET {
                 adopting::offer(self, &session);

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::Request;
@@ -9,7 +10,8 @@ use http_body_util::{BodyExt as _, Full};
 use serde_json::{Value, json};
 use tailrope_server::store::{StoreOptions, open};
 use tailrope_server::{
-    Call, Drain, Engine, Handler, Identity, JsonRpcServer, Options, RpcError, ServiceConfig, Sessions, TailropeService,
+    Call, Drain, Engine, Handler, Identity, JsonRpcServer, Options, RmcpServer, RpcError, ServiceConfig, Sessions,
+    TailropeService,
 };
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -185,5 +187,64 @@ async fn what_another_process_relays_is_heard_on_the_runtime_of_its_session() {
         let told = timeout(PATIENCE, heard.recv()).await.expect("it is heard").unwrap();
         assert!(told.starts_with(&format!("notifications/{n} on ")), "in the order in which it came: {told}");
         assert!(!told.contains("tailrope-"), "not on a thread of the store: {told}");
+    }
+}
+
+#[derive(Clone)]
+struct Plain;
+
+impl rmcp::ServerHandler for Plain {}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn o6_requests_that_come_while_a_session_is_adopted_here_wait_for_its_handlers() {
+    let place = Place::new("waiting");
+    let config = || ServiceConfig::default().identity(Identity::default().server_name("waiting"));
+    let owner = TailropeService::new(|| Ok(Plain), place.engine(), config());
+    let (made, making) = std::sync::mpsc::channel();
+    let (go_on, waits) = std::sync::mpsc::channel::<()>();
+    let waits = std::sync::Mutex::new(waits);
+    let heir = TailropeService::new(
+        move || {
+            made.send(()).unwrap();
+            waits.lock().unwrap().recv_timeout(PATIENCE).expect("it may go on");
+            Ok(Plain)
+        },
+        place.engine(),
+        config(),
+    );
+    let ask = async |at: TailropeService<RmcpServer<Plain>>, id: Option<String>, body: Value| {
+        let mut request = Request::post("/").header("host", "localhost").header("content-type", "application/json");
+        request = request.header("accept", "application/json, text/event-stream");
+        request = id.into_iter().fold(request, |request, id| request.header("mcp-session-id", id));
+        let request = request.body(Full::new(Bytes::from(body.to_string()))).unwrap();
+        let answer = timeout(PATIENCE, at.clone().call(request)).await.expect("an answer begins").unwrap();
+        let (parts, body) = answer.into_parts();
+        let body = timeout(PATIENCE, body.collect()).await.expect("it ends").unwrap().to_bytes();
+        (parts, String::from_utf8(body.to_vec()).unwrap())
+    };
+    let hello = json!({
+        "jsonrpc": "2.0", "id": 0, "method": "initialize",
+        "params": {
+            "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "test", "version": "1" },
+        },
+    });
+    let (head, _) = ask(owner.clone(), None, hello).await;
+    let id = Some(head.headers["mcp-session-id"].to_str().unwrap().to_owned());
+    let told = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
+    assert_eq!(ask(owner.clone(), id.clone(), told).await.0.status, 202);
+    assert!(owner.drain(Drain::default()).await);
+    let ping = |n| json!({ "jsonrpc": "2.0", "id": n, "method": "ping" });
+    let first = tokio::spawn(ask(heir.clone(), id.clone(), ping(1)));
+    tokio::task::spawn_blocking(move || making.recv_timeout(PATIENCE).expect("it is adopted")).await.unwrap();
+    let second = tokio::spawn(ask(heir.clone(), id, ping(2)));
+    // Long enough for an answer that does not wait. A later one is as right.
+    for _ in 0..30 {
+        tokio::time::sleep(Duration::from_millis(if second.is_finished() { 0 } else { 10 })).await;
+    }
+    go_on.send(()).unwrap();
+    for (n, answer) in [(1, first), (2, second)] {
+        let (head, body) = answer.await.unwrap();
+        assert_eq!(head.status, 200, "{n}: {body}");
+        assert!(body.contains(&format!(r#""id":{n}"#)), "{body}");
     }
 }
