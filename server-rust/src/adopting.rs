@@ -25,7 +25,7 @@ pub(crate) trait Adopt: Send + Sync + 'static {
     fn begin(&self, session: &SessionHandle, ears: &Ears) -> io::Result<Arc<Self::Session>>;
 
     /// From now on requests for the session are served here.
-    fn keep(&self, session: &SessionHandle, handlers: Arc<Self::Session>);
+    fn keep(&self, handlers: Arc<Self::Session>);
 }
 
 /// Goes on with the session of this view here, where no process has it when its message comes.
@@ -68,7 +68,7 @@ fn go_on(adopter: &impl Adopt, adopted: &Adopted, ears: &Ears) {
             Err(why) => tracing::warn!(target: "tailrope", why, "a session's handlers are not told all again"),
         }
     }
-    adopter.keep(session, handlers);
+    adopter.keep(handlers);
     session.accept_posted();
     adopter.host().arm_for_engine();
 }

@@ -125,14 +125,18 @@ async fn ask(server: &Server, method: &str, headers: &[(&str, &str)], body: Valu
     answer.map(|_| text)
 }
 
-async fn open(server: &Server, more: &[(&str, &str)]) -> String {
-    let hello = json!({
+/// The first request of a session.
+fn hello() -> Value {
+    json!({
         "jsonrpc": "2.0", "id": 0, "method": "initialize",
         "params": {
             "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "test", "version": "1" },
         },
-    });
-    let answer = ask(server, "POST", more, hello).await;
+    })
+}
+
+async fn open(server: &Server, more: &[(&str, &str)]) -> String {
+    let answer = ask(server, "POST", more, hello()).await;
     assert_eq!(answer.status(), 200, "{}", answer.body());
     answer.headers()["mcp-session-id"].to_str().unwrap().to_owned()
 }
@@ -271,15 +275,9 @@ fn a_request_at_the_end_of_a_runtime_is_not_stuck() {
     let (told, is_over) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let _in_it = handle.enter();
-        let hello = json!({
-            "jsonrpc": "2.0", "id": 0, "method": "initialize",
-            "params": {
-                "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "test", "version": "1" },
-            },
-        });
         let request = Request::post("/").header("host", "localhost").header("content-type", "application/json");
         let request = request.header("accept", "application/json, text/event-stream");
-        let request = request.body(Full::new(Bytes::from(hello.to_string()))).unwrap();
+        let request = request.body(Full::new(Bytes::from(hello().to_string()))).unwrap();
         let mut answer = std::pin::pin!(server(ServiceConfig::default()).call(request));
         let _ = answer.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
         told.send(()).unwrap();

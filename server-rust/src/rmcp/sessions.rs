@@ -117,8 +117,8 @@ impl Adopt for Adopter {
         Ok(served)
     }
 
-    fn keep(&self, session: &SessionHandle, handlers: Arc<Served>) {
-        self.table.served().insert(session.id().into(), handlers);
+    fn keep(&self, handlers: Arc<Served>) {
+        self.table.served().insert(handlers.session.id().into(), handlers);
     }
 }
 

@@ -25,6 +25,7 @@ use crate::host::{Host, new_id};
 use crate::pages::Pages;
 use crate::sender::{Sender, text};
 use crate::service::answer::{self, ResponseBody};
+use crate::service::hosts::Hosts;
 use crate::service::{Application, Begun, Handlers, SESSION_ID, ServiceConfig};
 use crate::signal::Signal;
 
@@ -43,13 +44,14 @@ pub(crate) struct Endpoint<A: Application> {
     application: A,
     engine: Engine,
     config: ServiceConfig,
+    hosts: Hosts,
     pub(crate) host: Arc<Host>,
     served: Mutex<Table<A::Session>>,
 }
 
 /// The sessions that are served here, and some that have ended.
 struct Table<S> {
-    sessions: HashMap<Arc<str>, Here<S>>,
+    sessions: HashMap<Arc<str>, Arc<S>>,
     /// With so many, those that have ended are thrown out.
     full: usize,
 }
@@ -57,25 +59,13 @@ struct Table<S> {
 /// Up to here nothing is thrown out.
 const FEW: usize = 64;
 
-impl<S> Table<S> {
-    fn insert(&mut self, id: Arc<str>, here: Here<S>) {
+impl<S: Handlers> Table<S> {
+    fn insert(&mut self, handlers: Arc<S>) {
         if self.sessions.len() >= self.full {
-            self.sessions.retain(|_, here| !here.session.has_ended());
+            self.sessions.retain(|_, handlers| !handlers.session().has_ended());
             self.full = FEW.max(2 * self.sessions.len());
         }
-        self.sessions.insert(id, here);
-    }
-}
-
-/// A session that is served here.
-struct Here<S> {
-    session: SessionHandle,
-    handlers: Arc<S>,
-}
-
-impl<S> Clone for Here<S> {
-    fn clone(&self) -> Self {
-        Self { session: self.session.clone(), handlers: Arc::clone(&self.handlers) }
+        self.sessions.insert(handlers.session().id().into(), handlers);
     }
 }
 
@@ -120,7 +110,9 @@ fn accepted(parts: &Parts) -> Option<Cow<'_, str>> {
 impl<A: Application> Endpoint<A> {
     pub(crate) fn new(application: A, engine: Engine, config: ServiceConfig) -> Self {
         let host = Host::new(engine.clone());
-        Self { application, engine, config, host, served: Mutex::new(Table { sessions: HashMap::new(), full: FEW }) }
+        let hosts = Hosts::new(&config.allowed_hosts);
+        let served = Mutex::new(Table { sessions: HashMap::new(), full: FEW });
+        Self { application, engine, config, hosts, host, served }
     }
 
     fn served(&self) -> MutexGuard<'_, Table<A::Session>> {
@@ -144,7 +136,7 @@ impl<A: Application> Endpoint<A> {
     {
         let host = header(&parts, HOST).or_else(|| parts.uri.authority().map(|authority| authority.as_str().into()));
         let refusal = |fault: Fault<'_>| fault.refusal(&Dialect::NEUTRAL);
-        if !self.config.serves_host(host.as_deref().unwrap_or_default()) {
+        if !self.hosts.serve(host.as_deref().unwrap_or_default()) {
             return Err(refusal(Fault::ForeignHost(host.as_deref().unwrap_or("null"))));
         }
         let origins: Vec<&str> = self.config.allowed_origins.iter().map(|origin| &**origin).collect();
@@ -166,18 +158,18 @@ impl<A: Application> Endpoint<A> {
             return self.open(parts, body).await;
         }
         match self.here(id) {
-            Some(here) => self.exchange(&here, parts, body).await,
+            Some(handlers) => self.exchange(&*handlers, parts, body).await,
             None => self.elsewhere(id, parts, body).await,
         }
     }
 
-    /// The session, where it is served here.
-    fn here(&self, id: &str) -> Option<Here<A::Session>> {
-        self.served().sessions.get(id).cloned().filter(|here| !here.session.has_ended())
+    /// The handlers of a session, where it is served here.
+    fn here(&self, id: &str) -> Option<Arc<A::Session>> {
+        self.served().sessions.get(id).cloned().filter(|handlers| !handlers.session().has_ended())
     }
 
     /// The same of one that was adopted here a moment ago: its handlers are made now.
-    async fn adopted(&self, session: &SessionHandle) -> Option<Here<A::Session>> {
+    async fn adopted(&self, session: &SessionHandle) -> Option<Arc<A::Session>> {
         let end = Instant::now() + ADOPTED_WAIT;
         loop {
             let here = self.here(session.id());
@@ -240,7 +232,7 @@ impl<A: Application> Endpoint<A> {
         })?;
         let message = handlers.read(parts, body, true);
         let message = message.map_err(|why| Fault::InvalidMessage(&why).refusal_of(&Dialect::NEUTRAL, body))?;
-        self.keep(session, Arc::clone(&handlers));
+        self.keep(Arc::clone(&handlers));
         let pages = self.opened(|signal| session.open(&admission, self.config.json_response, signal, 0))?;
         if self.engine.outlives_process() {
             session.accept_posted();
@@ -285,8 +277,8 @@ impl<A: Application> Endpoint<A> {
     }
 
     /// One exchange of a session that is served here.
-    async fn exchange(&self, here: &Here<A::Session>, parts: Parts, body: Bytes) -> Result<Answer, Refusal> {
-        let Here { session, handlers } = here;
+    async fn exchange(&self, handlers: &A::Session, parts: Parts, body: Bytes) -> Result<Answer, Refusal> {
+        let session = handlers.session();
         let id = session.id();
         let admission = self.admit(session, &parts, &body)?;
         let given = admission.rewritten().unwrap_or(&body);
@@ -342,9 +334,9 @@ impl<A: Application> Endpoint<A> {
         let session = session.ok_or_else(unknown)?;
         if parts.method != Method::GET
             && !session.is_elsewhere()
-            && let Some(here) = self.adopted(&session).await
+            && let Some(handlers) = self.adopted(&session).await
         {
-            return self.exchange(&here, parts, body).await;
+            return self.exchange(&*handlers, parts, body).await;
         }
         let opened = self.admit(&session, &parts, &body).and_then(|admission| {
             if parts.method != Method::GET {
@@ -387,7 +379,7 @@ impl<A: Application> Adopt for Endpoint<A> {
         self.application.begin(&begun)
     }
 
-    fn keep(&self, session: &SessionHandle, handlers: Arc<A::Session>) {
-        self.served().insert(session.id().into(), Here { session: session.clone(), handlers });
+    fn keep(&self, handlers: Arc<A::Session>) {
+        self.served().insert(handlers);
     }
 }

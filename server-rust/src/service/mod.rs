@@ -3,6 +3,7 @@
 mod answer;
 mod application;
 mod endpoint;
+mod hosts;
 mod posted;
 mod source;
 mod unwritten;
@@ -10,12 +11,10 @@ mod unwritten;
 use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
-use std::net::Ipv6Addr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use http::uri::Authority;
 use http::{Request, Response};
 use tailrope_core::engine::Engine;
 use tower_service::Service;
@@ -80,21 +79,6 @@ impl ServiceConfig {
     #[must_use]
     pub fn any_host(self) -> Self {
         Self { allowed_hosts: Vec::new(), ..self }
-    }
-
-    /// Whether a request to this name is served.
-    fn serves_host(&self, host: &str) -> bool {
-        let named = |text: &str| {
-            // An address of IPv6 has brackets where a port could follow.
-            let text = if text.parse::<Ipv6Addr>().is_ok() { format!("[{text}]") } else { text.to_owned() };
-            text.parse::<Authority>().ok()
-        };
-        let Some(asked) = named(host) else { return self.allowed_hosts.is_empty() };
-        let is_it = |allowed: Authority| {
-            allowed.host().eq_ignore_ascii_case(asked.host())
-                && allowed.port_u16().is_none_or(|port| asked.port_u16() == Some(port))
-        };
-        self.allowed_hosts.is_empty() || self.allowed_hosts.iter().filter_map(|allowed| named(allowed)).any(is_it)
     }
 
     /// Serves these values of `Origin` alone.

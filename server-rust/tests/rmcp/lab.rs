@@ -80,6 +80,16 @@ impl ServerHandler for Steps {
     }
 }
 
+/// The first request of a session of revision 2025-11-25.
+pub(crate) fn hello() -> Value {
+    json!({
+        "jsonrpc": "2.0", "id": 0, "method": "initialize",
+        "params": {
+            "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "test", "version": "1" },
+        },
+    })
+}
+
 /// A server process, as its clients see it.
 pub(crate) struct Server<M: SessionManager = Sessions> {
     service: StreamableHttpService<Steps, M>,
@@ -125,13 +135,7 @@ impl<M: SessionManager> Server<M> {
 
     /// A session of revision 2025-11-25.
     pub(crate) async fn open(&self, user: &str) -> Peer<'_, M> {
-        let hello = json!({
-            "jsonrpc": "2.0", "id": 0, "method": "initialize",
-            "params": {
-                "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "test", "version": "1" },
-            },
-        });
-        let mut answer = self.ask("POST", &[("authorization", user)], hello.to_string()).await;
+        let mut answer = self.ask("POST", &[("authorization", user)], hello().to_string()).await;
         let id = answer.response.headers()["mcp-session-id"].to_str().unwrap().to_owned();
         assert_eq!(answer.rest().await.len(), 1);
         let peer = Peer { server: self, id, user: user.to_owned() };

@@ -1,23 +1,23 @@
 //! Two processes over one store.
 
+use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::Request;
+use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full};
 use serde_json::{Value, json};
 use tailrope_server::store::{StoreOptions, open};
 use tailrope_server::{
-    Call, Drain, Engine, Handler, Identity, JsonRpcServer, Options, RmcpServer, RpcError, ServiceConfig, Sessions,
-    TailropeService,
+    Call, Drain, Engine, Handler, Identity, Options, ResponseBody, RpcError, ServiceConfig, Sessions, TailropeService,
 };
 use tokio::sync::mpsc;
 use tokio::time::timeout;
-use tower_service::Service as _;
+use tower_service::Service;
 
-use crate::lab::{PATIENCE, Server, counts, result};
+use crate::lab::{PATIENCE, Server, counts, hello, result};
 use crate::quick;
 
 /// A file that goes with the test.
@@ -138,6 +138,21 @@ async fn a_session_that_nobody_has_is_404_everywhere() {
     assert_eq!(peer.listen().await.status(), 404);
 }
 
+/// A whole exchange with our service.
+async fn ask<S>(mut at: S, id: Option<String>, body: Value) -> Response<String>
+where
+    S: Service<Request<Full<Bytes>>, Response = Response<ResponseBody>, Error = Infallible>,
+{
+    let mut request = Request::post("/").header("host", "localhost").header("content-type", "application/json");
+    request = request.header("accept", "application/json, text/event-stream");
+    request = id.into_iter().fold(request, |request, id| request.header("mcp-session-id", id));
+    let request = request.body(Full::new(Bytes::from(body.to_string()))).unwrap();
+    let answer = timeout(PATIENCE, at.call(request)).await.expect("an answer begins").unwrap();
+    let (head, body) = answer.into_parts();
+    let body = timeout(PATIENCE, body.collect()).await.expect("it ends").unwrap().to_bytes();
+    Response::from_parts(head, String::from_utf8(body.to_vec()).unwrap())
+}
+
 /// Without an SDK: it tells where it hears of notifications.
 struct Hearing(mpsc::UnboundedSender<String>);
 
@@ -165,25 +180,11 @@ async fn what_another_process_relays_is_heard_on_the_runtime_of_its_session() {
         TailropeService::json_rpc(Hearing(told.clone()), place.engine(), config)
     };
     let (owner, other) = (service(), service());
-    let ask = async |at: &TailropeService<JsonRpcServer<Hearing>>, id: Option<&str>, body: Value| {
-        let mut request = Request::post("/").header("host", "localhost").header("content-type", "application/json");
-        request = request.header("accept", "application/json, text/event-stream");
-        request = id.into_iter().fold(request, |request, id| request.header("mcp-session-id", id));
-        let request = request.body(Full::new(Bytes::from(body.to_string()))).unwrap();
-        timeout(PATIENCE, at.clone().call(request)).await.expect("an answer begins").unwrap()
-    };
-    let hello = json!({
-        "jsonrpc": "2.0", "id": 0, "method": "initialize",
-        "params": {
-            "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "test", "version": "1" },
-        },
-    });
-    let answer = ask(&owner, None, hello).await;
-    let id = answer.headers()["mcp-session-id"].to_str().unwrap().to_owned();
-    timeout(PATIENCE, answer.into_body().collect()).await.expect("it ends").unwrap();
+    let answer = ask(owner.clone(), None, hello()).await;
+    let id = Some(answer.headers()["mcp-session-id"].to_str().unwrap().to_owned());
     for n in 0..5 {
         let sent = json!({ "jsonrpc": "2.0", "method": format!("notifications/{n}") });
-        assert_eq!(ask(&other, Some(&id), sent).await.status(), 202);
+        assert_eq!(ask(other.clone(), id.clone(), sent).await.status(), 202);
         let told = timeout(PATIENCE, heard.recv()).await.expect("it is heard").unwrap();
         assert!(told.starts_with(&format!("notifications/{n} on ")), "in the order in which it came: {told}");
         assert!(!told.contains("tailrope-"), "not on a thread of the store: {told}");
@@ -212,26 +213,10 @@ async fn o6_requests_that_come_while_a_session_is_adopted_here_wait_for_its_hand
         place.engine(),
         config(),
     );
-    let ask = async |at: TailropeService<RmcpServer<Plain>>, id: Option<String>, body: Value| {
-        let mut request = Request::post("/").header("host", "localhost").header("content-type", "application/json");
-        request = request.header("accept", "application/json, text/event-stream");
-        request = id.into_iter().fold(request, |request, id| request.header("mcp-session-id", id));
-        let request = request.body(Full::new(Bytes::from(body.to_string()))).unwrap();
-        let answer = timeout(PATIENCE, at.clone().call(request)).await.expect("an answer begins").unwrap();
-        let (parts, body) = answer.into_parts();
-        let body = timeout(PATIENCE, body.collect()).await.expect("it ends").unwrap().to_bytes();
-        (parts, String::from_utf8(body.to_vec()).unwrap())
-    };
-    let hello = json!({
-        "jsonrpc": "2.0", "id": 0, "method": "initialize",
-        "params": {
-            "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "test", "version": "1" },
-        },
-    });
-    let (head, _) = ask(owner.clone(), None, hello).await;
-    let id = Some(head.headers["mcp-session-id"].to_str().unwrap().to_owned());
+    let answer = ask(owner.clone(), None, hello()).await;
+    let id = Some(answer.headers()["mcp-session-id"].to_str().unwrap().to_owned());
     let told = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
-    assert_eq!(ask(owner.clone(), id.clone(), told).await.0.status, 202);
+    assert_eq!(ask(owner.clone(), id.clone(), told).await.status(), 202);
     assert!(owner.drain(Drain::default()).await);
     let ping = |n| json!({ "jsonrpc": "2.0", "id": n, "method": "ping" });
     let first = tokio::spawn(ask(heir.clone(), id.clone(), ping(1)));
@@ -243,8 +228,9 @@ async fn o6_requests_that_come_while_a_session_is_adopted_here_wait_for_its_hand
     }
     go_on.send(()).unwrap();
     for (n, answer) in [(1, first), (2, second)] {
-        let (head, body) = answer.await.unwrap();
-        assert_eq!(head.status, 200, "{n}: {body}");
+        let answer = answer.await.unwrap();
+        let body = answer.body();
+        assert_eq!(answer.status(), 200, "{n}: {body}");
         assert!(body.contains(&format!(r#""id":{n}"#)), "{body}");
     }
 }
