@@ -31,6 +31,8 @@ pub mod engine;
 #[cfg(feature = "runtime")]
 pub mod log_lines;
 #[cfg(feature = "runtime")]
+mod maps;
+#[cfg(feature = "runtime")]
 pub mod store;
 
 /// What threads share in the engine and its stores is locked by these. `tests/shuttle` compiles both with others.

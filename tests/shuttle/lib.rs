@@ -10,6 +10,8 @@ pub mod engine;
 mod error_code;
 #[path = "../../core/src/exchange/mod.rs"]
 pub mod exchange;
+#[path = "../../core/src/maps.rs"]
+mod maps;
 #[path = "../../core/src/protocol/mod.rs"]
 pub mod protocol;
 #[path = "../../core/src/session/mod.rs"]

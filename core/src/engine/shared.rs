@@ -11,6 +11,7 @@ use crate::engine::sessions::left::Left;
 use crate::engine::sessions::places::Places;
 use crate::engine::stats::Counters;
 use crate::engine::{EngineError, Options};
+use crate::maps::OwnMap;
 use crate::protocol::StreamNonce;
 use crate::store::{EventStore, Ticket};
 use crate::stream::{ChainKey, Drain, Spread, retry_floor_ms};
@@ -50,7 +51,7 @@ pub(crate) struct Shared {
     /// When who has something to do: one entry for each.
     pub(crate) deadlines: Mutex<BTreeSet<(Ms, u64)>>,
     /// Who that is.
-    pub(crate) timed: Mutex<HashMap<u64, Timed>>,
+    pub(crate) timed: Mutex<OwnMap<u64, Timed>>,
     pub(crate) next_sweep: AtomicU64,
     /// The shortest idle time of a session, in milliseconds.
     pub(crate) idle_ms: AtomicU64,

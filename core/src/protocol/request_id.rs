@@ -1,17 +1,18 @@
 //! JSON-RPC request ids (W-095): a string or an integer of any size.
 
 use std::fmt;
+use std::sync::Arc;
 
 /// The id of a JSON-RPC request.
 ///
 /// An integer keeps its digits as text, so ids beyond 64 bits survive unchanged, and `1` and `"1"`
-/// are two different ids (invariant I7).
+/// are two different ids (invariant I7). Cheap to clone: each call is known by its id in several places.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub enum RequestId {
     /// Decimal digits without leading zeros, with an optional leading `-`; never `-0`.
-    Integer(Box<str>),
+    Integer(Arc<str>),
     /// The decoded text of a JSON string.
-    Text(Box<str>),
+    Text(Arc<str>),
 }
 
 impl RequestId {

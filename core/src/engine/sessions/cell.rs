@@ -15,6 +15,7 @@ use crate::engine::sessions::messages::Sender;
 use crate::engine::sessions::timers::Timers;
 use crate::engine::shared::{Shared, lock};
 use crate::exchange::{AnswerHead, Turns};
+use crate::maps::OwnMap;
 use crate::protocol::{Dialect, Refusal, RequestId, StreamNonce};
 use crate::session::Session;
 use crate::store::{
@@ -29,26 +30,26 @@ pub(crate) const SESSION: StreamNonce = StreamNonce::NONE;
 
 pub(crate) struct State {
     pub(crate) session: Session,
-    pub(crate) conns: HashMap<ConnectionId, Conn>,
+    pub(crate) conns: OwnMap<ConnectionId, Conn>,
     pub(crate) json: HashMap<RequestId, ConnectionId>,
     /// Answers in JSON that wait until the store has what is known of the session.
     pub(crate) json_answers: Vec<(ConnectionId, AnswerHead, Vec<u8>)>,
     /// Late outcomes that the host has not taken yet.
     pub(crate) outcomes: Vec<SendOutcome>,
     /// Who waits for the store, by message.
-    pub(crate) senders: HashMap<u64, Sender>,
+    pub(crate) senders: OwnMap<u64, Sender>,
     /// Why an event of a stream was not stored whose sender did not wait.
-    pub(crate) failures: HashMap<StreamNonce, StoreError>,
+    pub(crate) failures: OwnMap<StreamNonce, StoreError>,
     /// Bytes that this session has among those that the engine waits for the store with.
     pub(crate) unanswered: u64,
     /// Its streams among those whose clients are expected to come back.
     pub(crate) awaited: u64,
-    pub(crate) errors: HashMap<StreamNonce, StoreError>,
+    pub(crate) errors: OwnMap<StreamNonce, StoreError>,
     /// What was asked of the store and is not answered.
-    pub(crate) questions: HashMap<u64, Ticket>,
+    pub(crate) questions: OwnMap<u64, Ticket>,
     pub(crate) timers: Timers,
     /// What the store has to do to logs and has not answered.
-    pub(crate) writing: HashMap<StreamNonce, Writing>,
+    pub(crate) writing: OwnMap<StreamNonce, Writing>,
     /// What is on its way to the session's owner.
     pub(crate) relays: Relays,
     /// What others relay to the session.
@@ -60,7 +61,7 @@ pub(crate) struct State {
     /// Streams that another process writes, with the requests that they were opened for.
     pub(crate) followed: BTreeMap<StreamNonce, Vec<RequestId>>,
     /// Streams that other processes may read or write.
-    pub(crate) watched: HashMap<StreamNonce, Watched>,
+    pub(crate) watched: OwnMap<StreamNonce, Watched>,
     /// The store tells what other processes do to the session.
     pub(crate) is_watching: bool,
     /// What the store told of the stream of a connection that is about to come.
@@ -171,24 +172,24 @@ impl Cell {
             has_place: AtomicBool::new(false),
             state: Mutex::new(State {
                 session,
-                conns: HashMap::new(),
+                conns: OwnMap::default(),
                 json: HashMap::new(),
                 json_answers: Vec::new(),
                 outcomes: Vec::new(),
-                senders: HashMap::new(),
-                failures: HashMap::new(),
+                senders: OwnMap::default(),
+                failures: OwnMap::default(),
                 unanswered: 0,
                 awaited: 0,
-                errors: HashMap::new(),
-                questions: HashMap::new(),
+                errors: OwnMap::default(),
+                questions: OwnMap::default(),
                 timers: Timers::default(),
-                writing: HashMap::new(),
+                writing: OwnMap::default(),
                 relays: Relays::default(),
                 inbox: Inbox::default(),
                 adoption: Adoption::default(),
                 beside: None,
                 followed: BTreeMap::new(),
-                watched: HashMap::new(),
+                watched: OwnMap::default(),
                 is_watching: false,
                 arrived: None,
                 epoch,

@@ -9,6 +9,7 @@ use std::ops::Bound;
 
 use crate::Ms;
 use crate::engine::{EngineError, Options};
+use crate::maps::OwnMap;
 use crate::sync::Arc;
 
 /// How many sessions are looked at for one newcomer.
@@ -37,7 +38,7 @@ struct Place {
 /// The places that are taken.
 #[derive(Default)]
 pub(crate) struct Places {
-    by_number: HashMap<u64, Place>,
+    by_number: OwnMap<u64, Place>,
     /// The sessions of each principal, by the last contact that is known. A session that had contact since then is put back
     /// in its right place when the idlest one is looked for.
     by_principal: HashMap<Option<Arc<str>>, BTreeSet<(Ms, u64)>>,

@@ -1,8 +1,9 @@
 //! The times at which a session has something to do: one table, with one entry for each reason.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use crate::Ms;
+use crate::maps::OwnMap;
 use crate::protocol::StreamNonce;
 use crate::stream::ConnectionId;
 
@@ -32,7 +33,7 @@ pub(crate) enum Reason {
 /// The table.
 #[derive(Default)]
 pub(crate) struct Timers {
-    at: HashMap<Reason, Ms>,
+    at: OwnMap<Reason, Ms>,
     due: BTreeSet<(Ms, Reason)>,
 }
 

@@ -24,6 +24,7 @@ use super::{
     RunningLog, SessionRecord, StoreError, StreamKey, Ticket, Usage,
 };
 use crate::Ms;
+use crate::maps::OwnMap;
 use crate::protocol::StreamNonce;
 use crate::stream::{EventKind, Seq};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -83,7 +84,7 @@ struct SessionLogs {
     /// Its owner let it go.
     is_released: bool,
     bytes: usize,
-    streams: HashMap<StreamNonce, Log>,
+    streams: OwnMap<StreamNonce, Log>,
     inbox: Inbox,
 }
 
@@ -242,7 +243,7 @@ impl EventStore for MemoryStore {
                 epoch: hold.epoch,
                 is_released: false,
                 bytes: 0,
-                streams: HashMap::new(),
+                streams: OwnMap::default(),
                 inbox: Inbox::default(),
             };
             shard.sessions.insert(session.into(), logs);
