@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-use http::HeaderValue;
 use http::request::Parts;
+use http::{HeaderName, HeaderValue};
 use serde_json::Value;
 use tailrope_core::exchange::{Asker, CREDENTIAL_HEADERS};
 
@@ -79,11 +79,15 @@ pub(crate) struct Sender<'a> {
 
 impl<'a> Sender<'a> {
     pub(crate) fn of(parts: &'a Parts, identity: &Identity) -> Self {
-        let values = |name| parts.headers.get_all(name).iter().map(move |value| (name, text(value)));
+        // Once through the few headers that are there: looking for each that could be takes longer.
+        let credential = |(name, value): (&HeaderName, &'a HeaderValue)| {
+            let known = CREDENTIAL_HEADERS.into_iter().find(|known| *known == name.as_str())?;
+            Some((known, text(value)))
+        };
         Self {
             named: identity.named.as_ref().and_then(|named| named(parts)),
             user_json: identity.user.as_ref().and_then(|user| user(parts)).map(|user| user.to_string()),
-            credentials: CREDENTIAL_HEADERS.into_iter().flat_map(values).collect(),
+            credentials: parts.headers.iter().filter_map(credential).collect(),
         }
     }
 

@@ -45,6 +45,10 @@ impl Inbox {
             if state.is_closed {
                 return false;
             }
+            if state.messages.is_empty() {
+                // Mostly no other comes before it is taken.
+                state.messages.reserve_exact(1);
+            }
             state.messages.push_back(message);
         }
         self.arrived.notify_one();

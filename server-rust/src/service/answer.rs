@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use tailrope_core::engine;
@@ -19,6 +19,7 @@ use crate::service::SESSION_ID;
 use crate::service::source::Source;
 use crate::service::unwritten::{TooLong, Unwritten};
 
+const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// The body of an answer: known as a whole, or the events of a stream as they come.
@@ -149,7 +150,7 @@ fn answer(head: &AnswerHead, session_id: &str, body: ResponseBody) -> Response<R
     if head.content_type == AnswerHead::EVENT_STREAM.content_type {
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));
         // Proxies that buffer would hold events back (W-030).
-        headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+        headers.insert(ACCEL_BUFFERING, HeaderValue::from_static("no"));
     }
     if let Some(id) = Some(session_id).filter(|id| head.names_session && !id.is_empty())
         && let Ok(id) = HeaderValue::from_str(id)
@@ -176,6 +177,12 @@ pub(crate) fn refused(refusal: &Refusal, dialect: &Dialect, session_id: &str) ->
         response.headers_mut().insert(ALLOW, HeaderValue::from_static(allow));
     }
     response
+}
+
+/// The answer to a call. Lets its handler begin: what it has at once is written with the first event, to the log and to the client.
+pub(crate) async fn call(pages: Pages, session_id: &str) -> Response<ResponseBody> {
+    tokio::task::yield_now().await;
+    connection(pages, session_id).await
 }
 
 /// The answer that a connection carries. Waits for its first bytes, so that the head leaves with them.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf as _, Bytes};
-use http::header::{ACCEPT, AsHeaderName, CONTENT_TYPE, HOST, ORIGIN};
+use http::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderName, ORIGIN};
 use http::request::Parts;
 use http::{Method, Request, Response};
 use http_body::Body;
@@ -29,8 +29,8 @@ use crate::service::hosts::Hosts;
 use crate::service::{Application, Begun, Handlers, SESSION_ID, ServiceConfig};
 use crate::signal::Signal;
 
-const LAST_EVENT_ID: &str = "last-event-id";
-const PROTOCOL_VERSION: &str = "mcp-protocol-version";
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 
 /// How long a request waits for the handlers of a session that is being adopted here.
 const ADOPTED_WAIT: Duration = Duration::from_secs(5);
@@ -98,7 +98,7 @@ where
     Ok(bytes.into())
 }
 
-fn header(parts: &Parts, name: impl AsHeaderName) -> Option<Cow<'_, str>> {
+fn header(parts: &Parts, name: HeaderName) -> Option<Cow<'_, str>> {
     parts.headers.get(name).map(text)
 }
 
@@ -155,11 +155,12 @@ impl<A: Application> Endpoint<A> {
             return answer;
         }
         if id.is_empty() && parts.method == Method::POST {
-            return self.open(parts, body).await;
+            return Box::pin(self.open(parts, body)).await;
         }
         match self.here(id) {
             Some(handlers) => self.exchange(&*handlers, parts, body).await,
-            None => self.elsewhere(id, parts, body).await,
+            // Seldom, and large: each request would have room for it otherwise.
+            None => Box::pin(self.elsewhere(id, parts, body)).await,
         }
     }
 
@@ -238,7 +239,7 @@ impl<A: Application> Endpoint<A> {
             session.accept_posted();
         }
         handlers.call(message);
-        Ok(answer::connection(pages, id).await)
+        Ok(answer::call(pages, id).await)
     }
 
     /// What names the server that this request is for.
@@ -251,7 +252,7 @@ impl<A: Application> Endpoint<A> {
     }
 
     fn admit(&self, session: &SessionHandle, parts: &Parts, body: &[u8]) -> Result<Admission, Refusal> {
-        let names = [CONTENT_TYPE.as_str(), PROTOCOL_VERSION, SESSION_ID, LAST_EVENT_ID];
+        let names = [CONTENT_TYPE, PROTOCOL_VERSION, SESSION_ID, LAST_EVENT_ID];
         let [content_type, protocol_version, session_id, last_event_id] = names.map(|name| header(parts, name));
         let accept = accepted(parts);
         let head = Head {
@@ -292,19 +293,19 @@ impl<A: Application> Endpoint<A> {
             // Nothing of it is for the handlers.
             Action::Message if given.is_empty() => session.received(&admission),
             Action::Message => {
-                let message = read(parts)?;
                 handlers.room().await;
+                let message = read(parts)?;
                 if !handlers.take(&admission, message) {
                     return Err(Dialect::NEUTRAL.wording.session_ended());
                 }
             }
             Action::Call => {
-                let message = read(parts)?;
                 handlers.room().await;
+                let message = read(parts)?;
                 let pages = self.opened(|signal| session.open(&admission, self.config.json_response, signal, 0))?;
                 // Where the session has just ended, the stream has its end.
                 handlers.call(message);
-                return Ok(answer::connection(pages, id).await);
+                return Ok(answer::call(pages, id).await);
             }
             Action::Listen | Action::Resume => {
                 let pages = self.opened(|signal| session.open(&admission, self.config.json_response, signal, 0))?;

@@ -23,7 +23,8 @@ impl Hosts {
             allowed.host().eq_ignore_ascii_case(asked.host())
                 && allowed.port_u16().is_none_or(|port| asked.port_u16() == Some(port))
         };
-        self.are_any || read(host).is_some_and(|asked| self.named.iter().any(|allowed| is_it(&asked, allowed)))
+        let is_named = |asked: Authority| self.named.iter().any(|allowed| is_it(&asked, allowed));
+        self.are_any || host.parse().is_ok_and(is_named)
     }
 }
 

@@ -15,7 +15,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use http::{Request, Response};
+use http::{HeaderName, Request, Response};
 use tailrope_core::engine::Engine;
 use tower_service::Service;
 
@@ -27,7 +27,7 @@ pub(crate) use posted::{Posts, serve_posted};
 use crate::close::Drain;
 use crate::sender::Identity;
 
-const SESSION_ID: &str = "mcp-session-id";
+const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 
 /// What can be set on a [`TailropeService`]. Pacing, bounds and the store are the engine's [`Options`](crate::Options).
 #[derive(Clone, Debug)]

@@ -74,9 +74,9 @@ fn serve(handlers: &impl Handlers, session: &SessionHandle, terms: &Terms<'_>, p
 fn parts_of(relayed: &Relayed, session_id: &str) -> Parts {
     let mut request = Request::new(());
     *request.method_mut() = Method::POST;
-    let own = [(SESSION_ID, session_id), (CONTENT_TYPE.as_str(), "application/json")];
-    for (name, value) in relayed.headers().chain(own) {
-        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+    let relayed = relayed.headers().filter_map(|(name, value)| Some((HeaderName::try_from(name).ok()?, value)));
+    for (name, value) in relayed.chain([(SESSION_ID, session_id), (CONTENT_TYPE, "application/json")]) {
+        if let Ok(value) = HeaderValue::try_from(value) {
             request.headers_mut().append(name, value);
         }
     }

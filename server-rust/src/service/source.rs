@@ -13,6 +13,9 @@ use crate::pages::Pages;
 
 /// An event that comes sooner after a write than this waits until then: a write costs more than the event in it.
 const PAUSE: Duration = Duration::from_millis(1);
+/// Woken meanwhile, it lets others go first so often before it looks: a handler that sends without a pause has more by then, and to look
+/// costs more than to wait for a turn.
+const STEPS_BACK: u32 = 4;
 /// With so many bytes nothing waits.
 const WRITE_BYTES: usize = 16 << 10;
 
@@ -24,6 +27,8 @@ pub(super) struct Source {
     held_bytes: usize,
     /// When something was given to be written last; none before that.
     written: Option<Instant>,
+    /// Those that are left, since there was nothing.
+    steps_back: u32,
     timer: Option<Pin<Box<Sleep>>>,
 }
 
@@ -31,7 +36,7 @@ impl Source {
     /// These chunks, and then what these pages have.
     pub(super) fn new(first: Vec<Chunk>, pages: Option<Pages>) -> Self {
         let held_bytes = bytes_of(&first);
-        Self { pages, held: first, held_bytes, written: None, timer: None }
+        Self { pages, held: first, held_bytes, written: None, steps_back: 0, timer: None }
     }
 
     pub(super) fn over() -> Self {
@@ -48,10 +53,19 @@ impl Source {
     }
 
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        let pause = self.written.map(|written| written + PAUSE).filter(|due| Instant::now() < *due);
+        if pause.is_some() && self.steps_back > 0 {
+            self.steps_back -= 1;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         while self.held_bytes < WRITE_BYTES
             && let Some(pages) = &mut self.pages
-            && let Poll::Ready(page) = pages.poll(cx)
         {
+            let Poll::Ready(page) = pages.poll(cx) else {
+                self.steps_back = STEPS_BACK;
+                break;
+            };
             if page.end.is_some() {
                 self.pages = None;
             }
@@ -63,8 +77,7 @@ impl Source {
             self.timer = None;
             return if self.pages.is_none() { Poll::Ready(None) } else { Poll::Pending };
         }
-        let due = self.written.map(|written| written + PAUSE).filter(|due| Instant::now() < *due);
-        let Some(due) = due.filter(|_| self.pages.is_some() && self.held_bytes < WRITE_BYTES) else {
+        let Some(due) = pause.filter(|_| self.pages.is_some() && self.held_bytes < WRITE_BYTES) else {
             return Poll::Ready(Some(self.take()));
         };
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(due)));
