@@ -13,6 +13,7 @@ use crate::hearing::Ears;
 use crate::host::Host;
 use crate::service::Handlers;
 use crate::signal::Signal;
+use crate::table::Table;
 
 /// Where sessions of other processes can go on.
 pub(crate) trait Adopt: Send + Sync + 'static {
@@ -24,8 +25,8 @@ pub(crate) trait Adopt: Send + Sync + 'static {
     /// Makes the handlers of a session.
     fn begin(&self, session: &SessionHandle, ears: &Ears) -> io::Result<Arc<Self::Session>>;
 
-    /// From now on requests for the session are served here.
-    fn keep(&self, handlers: Arc<Self::Session>);
+    /// The sessions that are served here.
+    fn table(&self) -> &Table<Self::Session>;
 }
 
 /// Goes on with the session of this view here, where no process has it when its message comes.
@@ -56,7 +57,8 @@ fn go_on(adopter: &impl Adopt, adopted: &Adopted, ears: &Ears) {
         Ok(handlers) => handlers,
         Err(error) => {
             tracing::error!(target: "tailrope", %error, "a session was not adopted: the server's factory failed");
-            return adopted.refuse(&Fault::Internal.refusal(&Dialect::NEUTRAL));
+            adopted.refuse(&Fault::Internal.refusal(&Dialect::NEUTRAL));
+            return adopter.table().tell();
         }
     };
     for body in adopted.replay() {
@@ -68,7 +70,7 @@ fn go_on(adopter: &impl Adopt, adopted: &Adopted, ears: &Ears) {
             Err(why) => tracing::warn!(target: "tailrope", why, "a session's handlers are not told all again"),
         }
     }
-    adopter.keep(handlers);
+    adopter.table().insert(handlers);
     session.accept_posted();
     adopter.host().arm_for_engine();
 }

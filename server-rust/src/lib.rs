@@ -15,6 +15,7 @@ mod rmcp;
 mod sender;
 mod service;
 mod signal;
+mod table;
 
 pub use self::close::{Close, Drain};
 pub use self::json_rpc::{Call, Handler, JsonRpcServer, RpcError};

@@ -1,11 +1,10 @@
 //! rmcp's `SessionManager` over the engine.
 
-use std::collections::HashMap;
 use std::error::Error;
 use std::fmt;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_core::Stream;
@@ -29,6 +28,7 @@ use crate::rmcp::served::Served;
 use crate::rmcp::transport::{SessionTransport, serve};
 use crate::sender::{Identity, Sender};
 use crate::signal::Signal;
+use crate::table::Table;
 
 /// The id of the priming event that rmcp's service itself writes, before a standalone stream and before the answer to
 /// `initialize`: its client has nothing of the stream yet.
@@ -71,18 +71,14 @@ pub struct Sessions {
     engine: Engine,
     host: Arc<Host>,
     identity: Identity,
-    table: Arc<Table>,
+    table: Arc<Table<Served>>,
     adopter: Option<Arc<Adopter>>,
 }
 
-/// The sessions that are served here.
-#[derive(Default)]
-struct Table(Mutex<HashMap<SessionId, Arc<Served>>>);
-
-impl Table {
-    fn served(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<Served>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// Where a session is served.
+enum Place {
+    Here(Arc<Served>),
+    Elsewhere(SessionHandle),
 }
 
 /// Serves a session by a new handler of the user's, until it ends.
@@ -91,7 +87,7 @@ type Begin = dyn Fn(&Arc<Served>) -> io::Result<Pin<Box<dyn Future<Output = ()> 
 /// Goes on with sessions of processes that are gone.
 struct Adopter {
     host: Arc<Host>,
-    table: Arc<Table>,
+    table: Arc<Table<Served>>,
     begin: Box<Begin>,
 }
 
@@ -111,14 +107,14 @@ impl Adopt for Adopter {
         tokio::spawn(async move {
             serving.await;
             if let Some(table) = table.upgrade() {
-                table.served().remove(&id);
+                table.remove(&id);
             }
         });
         Ok(served)
     }
 
-    fn keep(&self, handlers: Arc<Served>) {
-        self.table.served().insert(handlers.session.id().into(), handlers);
+    fn table(&self) -> &Table<Served> {
+        &self.table
     }
 }
 
@@ -186,7 +182,7 @@ impl Sessions {
     /// Sessions of this engine.
     pub fn new(engine: Engine) -> Self {
         let host = Host::new(engine.clone());
-        Self { engine, host, identity: Identity::default(), table: Arc::default(), adopter: None }
+        Self { engine, host, identity: Identity::default(), table: Table::new().into(), adopter: None }
     }
 
     /// Says whose the sessions are.
@@ -250,8 +246,7 @@ impl Sessions {
         id: &SessionId,
         message: Option<&ClientJsonRpcMessage>,
     ) -> Result<Option<Arc<Served>>, SessionsError> {
-        let found = self.table.served().get(id).cloned().filter(|served| !served.session.has_ended());
-        let Some(served) = found else { return Ok(None) };
+        let Some(served) = self.table.here(id) else { return Ok(None) };
         if let Some(parts) = message.and_then(parts_of)
             && self.engine.session(self.named(id), self.principal(parts).as_deref()).is_none()
         {
@@ -296,21 +291,34 @@ impl Sessions {
         opened
     }
 
-    /// Relays a message to the process that has its session. The answer is a stream of that process.
+    /// Where the session is served that this message is for.
+    async fn place(&self, id: &SessionId, message: &ClientJsonRpcMessage) -> Result<Place, SessionsError> {
+        if let Some(served) = self.find(id, Some(message))? {
+            return Ok(Place::Here(served));
+        }
+        let principal = parts_of(message).and_then(|parts| self.principal(parts));
+        let session = self.look_up(id, principal.as_deref(), None).await?;
+        if !session.is_elsewhere()
+            && let Some(served) = self.table.adopted(&session).await
+        {
+            return Ok(Place::Here(served));
+        }
+        Ok(Place::Elsewhere(session))
+    }
+
+    /// Relays a message to the process that has this session. The answer is a stream of that process.
     async fn relay(
         &self,
-        id: &SessionId,
+        session: &SessionHandle,
         message: &ClientJsonRpcMessage,
         body: Bytes,
         admission: &Admission,
     ) -> Result<EventStream, SessionsError> {
         let parts = parts_of(message);
-        let principal = parts.and_then(|parts| self.principal(parts));
-        let session = self.look_up(id, principal.as_deref(), None).await?;
         let headers = parts.map(|parts| &parts.headers).into_iter().flatten();
         let headers = headers.filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)));
         let relayed = Relayed::new(RelayedMethod::Post, body, headers, &[], None);
-        self.pass(&session, admission, relayed).await
+        self.pass(session, admission, relayed).await
     }
 
     /// Passes a request on to the process that has this session, or has had it.
@@ -342,7 +350,7 @@ impl SessionManager for Sessions {
         // rmcp writes the comments.
         session.set_keep_alive_ms(0);
         let served = Served::new(session, &ears, Arc::clone(&self.host), Terms::default());
-        self.table.served().insert(Arc::clone(&id), Arc::clone(&served));
+        self.table.insert(Arc::clone(&served));
         self.host.arm_for_engine();
         Ok((id, SessionTransport(served)))
     }
@@ -352,7 +360,7 @@ impl SessionManager for Sessions {
         id: &SessionId,
         message: ClientJsonRpcMessage,
     ) -> Result<ServerJsonRpcMessage, SessionsError> {
-        let served = self.table.served().get(id).cloned().ok_or(SessionsError::UnknownSession)?;
+        let served = self.table.any(id).ok_or(SessionsError::UnknownSession)?;
         let session = &served.session;
         let principal = parts_of(&message).and_then(|parts| self.principal(parts));
         session.claim(principal.as_deref());
@@ -391,10 +399,9 @@ impl SessionManager for Sessions {
     }
 
     async fn close_session(&self, id: &SessionId) -> Result<(), SessionsError> {
-        let served = self.table.served().get(id).cloned();
-        match served {
+        match self.table.any(id) {
             // rmcp's loop of the session has ended.
-            Some(served) if served.has_left() => drop(self.table.served().remove(id)),
+            Some(served) if served.has_left() => self.table.remove(id),
             // A DELETE. rmcp's loop ends with the session.
             Some(served) => served.session.delete(),
             // A DELETE for a session of another process, or for one that is not there.
@@ -403,6 +410,11 @@ impl SessionManager for Sessions {
                     Err(SessionsError::UnknownSession) => return Ok(()),
                     session => session?,
                 };
+                if !session.is_elsewhere() {
+                    // It was adopted here a moment ago.
+                    session.delete();
+                    return Ok(());
+                }
                 let head = Head { method: RelayedMethod::Delete.as_str(), ..Head::default() };
                 let admission = Admission::new(Operation::Delete, &head, &[]);
                 let relayed = Relayed::new(RelayedMethod::Delete, Bytes::new(), [], &[], None);
@@ -419,8 +431,9 @@ impl SessionManager for Sessions {
     ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, SessionsError> {
         let body = json(&message);
         let admission = admitted(&message, &body)?;
-        let Some(served) = self.find(id, Some(&message))? else {
-            return self.relay(id, &message, body, &admission).await;
+        let served = match self.place(id, &message).await? {
+            Place::Here(served) => served,
+            Place::Elsewhere(session) => return self.relay(&session, &message, body, &admission).await,
         };
         // First, as nothing may come between a request that is in flight and its handler.
         served.inbox.room().await;
@@ -433,8 +446,9 @@ impl SessionManager for Sessions {
     async fn accept_message(&self, id: &SessionId, message: ClientJsonRpcMessage) -> Result<(), SessionsError> {
         let body = json(&message);
         let admission = admitted(&message, &body)?;
-        let Some(served) = self.find(id, Some(&message))? else {
-            return self.relay(id, &message, body, &admission).await.map(drop);
+        let served = match self.place(id, &message).await? {
+            Place::Here(served) => served,
+            Place::Elsewhere(session) => return self.relay(&session, &message, body, &admission).await.map(drop),
         };
         served.inbox.room().await;
         if served.pass_on(&admission, message) { Ok(()) } else { Err(SessionsError::UnknownSession) }

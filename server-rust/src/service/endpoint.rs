@@ -1,12 +1,10 @@
 //! One HTTP exchange after the other.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::fmt::Display;
 use std::io;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
 use bytes::{Buf as _, Bytes};
 use http::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderName, ORIGIN};
@@ -28,14 +26,10 @@ use crate::service::answer::{self, ResponseBody};
 use crate::service::hosts::Hosts;
 use crate::service::{Application, Begun, Handlers, SESSION_ID, ServiceConfig};
 use crate::signal::Signal;
+use crate::table::Table;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
-
-/// How long a request waits for the handlers of a session that is being adopted here.
-const ADOPTED_WAIT: Duration = Duration::from_secs(5);
-/// Between two looks whether they are there.
-const ADOPTED_PAUSE: Duration = Duration::from_millis(1);
 
 type Answer = Response<ResponseBody>;
 
@@ -46,27 +40,7 @@ pub(crate) struct Endpoint<A: Application> {
     config: ServiceConfig,
     hosts: Hosts,
     pub(crate) host: Arc<Host>,
-    served: Mutex<Table<A::Session>>,
-}
-
-/// The sessions that are served here, and some that have ended.
-struct Table<S> {
-    sessions: HashMap<Arc<str>, Arc<S>>,
-    /// With so many, those that have ended are thrown out.
-    full: usize,
-}
-
-/// Up to here nothing is thrown out.
-const FEW: usize = 64;
-
-impl<S: Handlers> Table<S> {
-    fn insert(&mut self, handlers: Arc<S>) {
-        if self.sessions.len() >= self.full {
-            self.sessions.retain(|_, handlers| !handlers.session().has_ended());
-            self.full = FEW.max(2 * self.sessions.len());
-        }
-        self.sessions.insert(handlers.session().id().into(), handlers);
-    }
+    table: Table<A::Session>,
 }
 
 /// Why a body was not read.
@@ -111,12 +85,7 @@ impl<A: Application> Endpoint<A> {
     pub(crate) fn new(application: A, engine: Engine, config: ServiceConfig) -> Self {
         let host = Host::new(engine.clone());
         let hosts = Hosts::new(&config.allowed_hosts);
-        let served = Mutex::new(Table { sessions: HashMap::new(), full: FEW });
-        Self { application, engine, config, hosts, host, served }
-    }
-
-    fn served(&self) -> MutexGuard<'_, Table<A::Session>> {
-        self.served.lock().unwrap_or_else(PoisonError::into_inner)
+        Self { application, engine, config, hosts, host, table: Table::throwing_out() }
     }
 
     pub(crate) async fn serve<B>(self: &Arc<Self>, request: Request<B>) -> Answer
@@ -157,28 +126,10 @@ impl<A: Application> Endpoint<A> {
         if id.is_empty() && parts.method == Method::POST {
             return Box::pin(self.open(parts, body)).await;
         }
-        match self.here(id) {
+        match self.table.here(id) {
             Some(handlers) => self.exchange(&*handlers, parts, body).await,
             // Seldom, and large: each request would have room for it otherwise.
             None => Box::pin(self.elsewhere(id, parts, body)).await,
-        }
-    }
-
-    /// The handlers of a session, where it is served here.
-    fn here(&self, id: &str) -> Option<Arc<A::Session>> {
-        self.served().sessions.get(id).cloned().filter(|handlers| !handlers.session().has_ended())
-    }
-
-    /// The same of one that was adopted here a moment ago: its handlers are made now.
-    async fn adopted(&self, session: &SessionHandle) -> Option<Arc<A::Session>> {
-        let end = Instant::now() + ADOPTED_WAIT;
-        loop {
-            let here = self.here(session.id());
-            // One that another endpoint of this engine has does not come.
-            if here.is_some() || session.has_ended() || Instant::now() >= end {
-                return here;
-            }
-            tokio::time::sleep(ADOPTED_PAUSE).await;
         }
     }
 
@@ -210,7 +161,7 @@ impl<A: Application> Endpoint<A> {
             .map_err(closing)?;
         let opened = self.first(&id, &session, &ears, parts, &body).await;
         if opened.is_err() {
-            self.served().sessions.remove(&*id);
+            self.table.remove(&id);
             session.end();
         }
         self.host.arm_for_engine();
@@ -233,7 +184,7 @@ impl<A: Application> Endpoint<A> {
         })?;
         let message = handlers.read(parts, body, true);
         let message = message.map_err(|why| Fault::InvalidMessage(&why).refusal_of(&Dialect::NEUTRAL, body))?;
-        self.keep(Arc::clone(&handlers));
+        self.table.insert(Arc::clone(&handlers));
         let pages = self.opened(|signal| session.open(&admission, self.config.json_response, signal, 0))?;
         if self.engine.outlives_process() {
             session.accept_posted();
@@ -335,7 +286,7 @@ impl<A: Application> Endpoint<A> {
         let session = session.ok_or_else(unknown)?;
         if parts.method != Method::GET
             && !session.is_elsewhere()
-            && let Some(handlers) = self.adopted(&session).await
+            && let Some(handlers) = self.table.adopted(&session).await
         {
             return self.exchange(&*handlers, parts, body).await;
         }
@@ -380,7 +331,7 @@ impl<A: Application> Adopt for Endpoint<A> {
         self.application.begin(&begun)
     }
 
-    fn keep(&self, handlers: Arc<A::Session>) {
-        self.served().insert(handlers);
+    fn table(&self) -> &Table<A::Session> {
+        &self.table
     }
 }

@@ -8,10 +8,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full};
+use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use serde_json::{Value, json};
 use tailrope_server::store::{StoreOptions, open};
 use tailrope_server::{
-    Call, Drain, Engine, Handler, Identity, Options, ResponseBody, RpcError, ServiceConfig, Sessions, TailropeService,
+    Call, Drain, Engine, Handler, Identity, Options, RpcError, ServiceConfig, Sessions, TailropeService,
 };
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -138,10 +139,11 @@ async fn a_session_that_nobody_has_is_404_everywhere() {
     assert_eq!(peer.listen().await.status(), 404);
 }
 
-/// A whole exchange with our service.
-async fn ask<S>(mut at: S, id: Option<String>, body: Value) -> Response<String>
+/// A whole exchange with a service.
+async fn ask<S, B>(mut at: S, id: Option<String>, body: Value) -> Response<String>
 where
-    S: Service<Request<Full<Bytes>>, Response = Response<ResponseBody>, Error = Infallible>,
+    S: Service<Request<Full<Bytes>>, Response = Response<B>, Error = Infallible>,
+    B: http_body::Body<Data = Bytes, Error: std::fmt::Debug>,
 {
     let mut request = Request::post("/").header("host", "localhost").header("content-type", "application/json");
     request = request.header("accept", "application/json, text/event-stream");
@@ -196,41 +198,73 @@ struct Plain;
 
 impl rmcp::ServerHandler for Plain {}
 
+/// A factory that says when it is asked, and then waits until it may go on.
+struct Slow {
+    asked: std::sync::mpsc::Receiver<()>,
+    may_go_on: std::sync::mpsc::Sender<()>,
+}
+
+impl Slow {
+    fn new() -> (Self, impl Fn() -> std::io::Result<Plain> + Send + Sync + 'static) {
+        let (told, asked) = std::sync::mpsc::channel();
+        let (may_go_on, waits) = std::sync::mpsc::channel::<()>();
+        let waits = std::sync::Mutex::new(waits);
+        let make = move || {
+            told.send(()).unwrap();
+            waits.lock().unwrap().recv_timeout(PATIENCE).expect("it may go on");
+            Ok(Plain)
+        };
+        (Self { asked, may_go_on }, make)
+    }
+
+    /// Asks for a session that its owner has let go of, twice: the second time while its handlers are made.
+    async fn ask_twice<S, B>(self, owner: S, heir: S, drained: impl Future<Output = bool>)
+    where
+        S: Service<Request<Full<Bytes>>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
+        S::Future: Send,
+        B: http_body::Body<Data = Bytes, Error: std::fmt::Debug> + Send + 'static,
+    {
+        let answer = ask(owner.clone(), None, hello()).await;
+        let id = Some(answer.headers()["mcp-session-id"].to_str().unwrap().to_owned());
+        let told = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
+        assert_eq!(ask(owner, id.clone(), told).await.status(), 202);
+        assert!(drained.await);
+        let ping = |n| json!({ "jsonrpc": "2.0", "id": n, "method": "ping" });
+        let first = tokio::spawn(ask(heir.clone(), id.clone(), ping(1)));
+        let asked = self.asked;
+        tokio::task::spawn_blocking(move || asked.recv_timeout(PATIENCE).expect("it is adopted")).await.unwrap();
+        let second = tokio::spawn(ask(heir, id, ping(2)));
+        // Long enough for an answer that does not wait. A later one is as right.
+        for _ in 0..30 {
+            tokio::time::sleep(Duration::from_millis(if second.is_finished() { 0 } else { 10 })).await;
+        }
+        self.may_go_on.send(()).unwrap();
+        for (n, answer) in [(1, first), (2, second)] {
+            let answer = answer.await.unwrap();
+            let body = answer.body();
+            assert_eq!(answer.status(), 200, "{n}: {body}");
+            assert!(body.contains(&format!(r#""id":{n}"#)), "{body}");
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn o6_requests_that_come_while_a_session_is_adopted_here_wait_for_its_handlers() {
     let place = Place::new("waiting");
     let config = || ServiceConfig::default().identity(Identity::default().server_name("waiting"));
     let owner = TailropeService::new(|| Ok(Plain), place.engine(), config());
-    let (made, making) = std::sync::mpsc::channel();
-    let (go_on, waits) = std::sync::mpsc::channel::<()>();
-    let waits = std::sync::Mutex::new(waits);
-    let heir = TailropeService::new(
-        move || {
-            made.send(()).unwrap();
-            waits.lock().unwrap().recv_timeout(PATIENCE).expect("it may go on");
-            Ok(Plain)
-        },
-        place.engine(),
-        config(),
-    );
-    let answer = ask(owner.clone(), None, hello()).await;
-    let id = Some(answer.headers()["mcp-session-id"].to_str().unwrap().to_owned());
-    let told = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
-    assert_eq!(ask(owner.clone(), id.clone(), told).await.status(), 202);
-    assert!(owner.drain(Drain::default()).await);
-    let ping = |n| json!({ "jsonrpc": "2.0", "id": n, "method": "ping" });
-    let first = tokio::spawn(ask(heir.clone(), id.clone(), ping(1)));
-    tokio::task::spawn_blocking(move || making.recv_timeout(PATIENCE).expect("it is adopted")).await.unwrap();
-    let second = tokio::spawn(ask(heir.clone(), id, ping(2)));
-    // Long enough for an answer that does not wait. A later one is as right.
-    for _ in 0..30 {
-        tokio::time::sleep(Duration::from_millis(if second.is_finished() { 0 } else { 10 })).await;
-    }
-    go_on.send(()).unwrap();
-    for (n, answer) in [(1, first), (2, second)] {
-        let answer = answer.await.unwrap();
-        let body = answer.body();
-        assert_eq!(answer.status(), 200, "{n}: {body}");
-        assert!(body.contains(&format!(r#""id":{n}"#)), "{body}");
-    }
+    let (slow, make) = Slow::new();
+    let heir = TailropeService::new(make, place.engine(), config());
+    slow.ask_twice(owner.clone(), heir, owner.drain(Drain::default())).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn o6_requests_that_come_while_rmcp_s_service_adopts_a_session_wait_for_its_handlers() {
+    let place = Place::new("waiting-rmcp");
+    let service = |sessions: &Arc<Sessions>| {
+        StreamableHttpService::new(|| Ok(Plain), Arc::clone(sessions), StreamableHttpServerConfig::default())
+    };
+    let (slow, make) = Slow::new();
+    let (owner, heir) = (Arc::new(place.sessions()), Arc::new(place.sessions().with_adoption(make)));
+    slow.ask_twice(service(&owner), service(&heir), owner.drain(Drain::default())).await;
 }
