@@ -35,12 +35,13 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 
 def is_asked(item: pytest.Item, kind: Kind) -> bool:
-    """Of a fleet not: what starts its processes by itself, what is about an event store in the memory of one, and what
-    its test says cannot be asked of several."""
+    """Of a fleet not: what starts its processes by itself, what is about a user's own event store, which tells nobody of
+    the sessions of others, and what its test says cannot be asked of several."""
     if not isinstance(kind, Fleet):
         return True
     names = item.fixturenames
-    is_of_one = "farm" not in names or "lab" in names or item.get_closest_marker("one_process")
+    has_own_store = not {"lab", "users"}.isdisjoint(names)
+    is_of_one = "farm" not in names or has_own_store or item.get_closest_marker("one_process")
     return not is_of_one and not (kind.language == MIXED and item.get_closest_marker("one_language"))
 
 
