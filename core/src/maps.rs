@@ -1,4 +1,4 @@
-//! Maps by what this process has counted or drawn itself.
+//! Maps whose keys our own processes have counted or drawn.
 
-/// Nobody else chooses its keys, so they are hashed fast, without protection against those that are made to collide.
+/// No client chooses the keys, so they are hashed fast, without protection against keys that are made to collide.
 pub(crate) type OwnMap<K, V> = rustc_hash::FxHashMap<K, V>;

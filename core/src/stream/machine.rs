@@ -174,7 +174,7 @@ impl Machine {
         machine.is_created = true;
         machine.durable = record.head;
         machine.finished = record.finished;
-        machine.set_paced(record.paced);
+        machine.set_paced(machine.permitted(record.paced));
         machine.ending = match record.tail {
             Some(tail) => Ending::Synthesized(tail),
             None if record.finished => Ending::Answered,

@@ -96,6 +96,23 @@ fn the_most_specific_pattern_counts() {
 }
 
 #[test]
+fn o9_a_relayed_call_is_paced_before_its_owner_begins() {
+    let pace = Pace { retry_ms: Some(700), max_connection_ms: Some(2_000), ..Pace::default() };
+    for (revision, closes) in [(NEW, true), (OLD, false)] {
+        let fleet = Fleet::with(2, options("render_*", pace));
+        open(&fleet, revision);
+        let paced = relay(&find(&fleet, 1), &tool_call(1, "render_frame"));
+        let other = relay(&find(&fleet, 1), &tool_call(2, "list"));
+        let told = |connection| read(&fleet, connection).frames().first().map(|frame| frame["retry_ms"].clone());
+        let expected = |retry_ms: u32| closes.then(|| json!(retry_ms));
+        assert_eq!([told(&paced), told(&other)], [expected(700), expected(3_000)]);
+        pass(&fleet, 2_000);
+        let end = closes.then_some(CloseReason::Limit);
+        assert_eq!((read(&fleet, &paced).end, read(&fleet, &other).end), (end, None));
+    }
+}
+
+#[test]
 fn a_call_whose_code_does_nothing_is_closed_and_polled() {
     let pace = Pace {
         retry_ms: Some(700),

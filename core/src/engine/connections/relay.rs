@@ -104,7 +104,9 @@ impl SessionHandle {
             let message = Message { about: RequestId::encode_all(&requests).into(), body: relayed.encode() };
             let (message, due) = (Some(message), change.now + cell.shared.options.owner_lost_ms);
             let (stage, is_late, is_unsure) = (Stage::PostAgain, false, false);
-            let relay = Relay { conn, what, requests, message, is_unsure, due, is_late, stage, refusal };
+            let pace = cell.shared.options.paces.of_call(admission.envelopes());
+            let paced = pace.map(|call| call.pace.paced()).unwrap_or_default();
+            let relay = Relay { conn, what, requests, paced, message, is_unsure, due, is_late, stage, refusal };
             change.state.relays.by_stream.insert(nonce, relay);
             change.post(nonce);
             Ok(conn)

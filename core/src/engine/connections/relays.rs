@@ -6,7 +6,7 @@ use crate::Ms;
 use crate::engine::sessions::timers::{Reason, Timers};
 use crate::protocol::{Refusal, RequestId, StreamNonce};
 use crate::store::{Message, Ticket};
-use crate::stream::ConnectionId;
+use crate::stream::{ConnectionId, Paced};
 
 /// What is relayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +40,8 @@ pub(crate) struct Relay {
     pub(crate) conn: ConnectionId,
     pub(crate) what: What,
     pub(crate) requests: Vec<RequestId>,
+    /// How calls of its tool are paced here, until its owner has begun and says it.
+    pub(crate) paced: Paced,
     /// Until the store has it.
     pub(crate) message: Option<Message>,
     /// A try of that got no answer in time: the store may have it.
@@ -96,6 +98,11 @@ impl Relays {
     pub(crate) fn waiting(&self) -> Vec<StreamNonce> {
         let is_waiting = |relay: &Relay| matches!(relay.stage, Stage::Posted | Stage::Orphaned);
         self.by_stream.iter().filter(|(_, relay)| is_waiting(relay)).map(|(nonce, _)| *nonce).collect()
+    }
+
+    /// How the answer is paced, where its owner has not begun.
+    pub(crate) fn paced(&self, nonce: StreamNonce) -> Option<Paced> {
+        self.by_stream.get(&nonce).map(|relay| relay.paced)
     }
 
     /// The log shows that the owner has begun, or will not.

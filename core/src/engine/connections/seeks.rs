@@ -253,6 +253,7 @@ impl Change<'_> {
             if !is_written || (position.tag.is_some() && !is_of(&origin, is_standalone, &requests)) {
                 return self.not_found(conn, position);
             }
+            let paced = self.state.relays.paced(nonce).filter(|_| page.head == 0).unwrap_or(paced);
             let follow = Follow { head: page.head, finished: is_finished, tail, paced };
             self.state.session.follow(self.now, nonce, origin, Chain(chain), follow);
             if is_followed && !is_finished {

@@ -190,14 +190,20 @@ impl Machine {
     }
 
     /// How the stream is paced from its beginning. Where the store has the log, readers elsewhere are to know it at once.
-    pub(super) fn pace(&mut self, mut paced: Paced, out: &mut Vec<Output>) {
-        if !self.rules.early_close {
-            (paced.hold_ms, paced.max_connection_ms, paced.max_connection_bytes) = (None, None, None);
-        }
+    pub(super) fn pace(&mut self, paced: Paced, out: &mut Vec<Output>) {
+        let paced = self.permitted(paced);
         if paced != self.paced {
             self.set_paced(paced);
             self.kept_paced = if self.is_created { KeptPaced::New } else { KeptPaced::Waiting };
             self.pump(out);
+        }
+    }
+
+    /// What concerns early closes is left out where there are none.
+    pub(super) fn permitted(&self, paced: Paced) -> Paced {
+        match self.rules.early_close {
+            true => paced,
+            false => Paced { hold_ms: None, max_connection_ms: None, max_connection_bytes: None, ..paced },
         }
     }
 
