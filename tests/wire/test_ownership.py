@@ -12,6 +12,7 @@ from kit.servers import Server, gate
 pytestmark = pytest.mark.first
 
 
+@pytest.mark.one_process("which events were sent is known to its own process alone: docs/deploy/several-processes.md")
 async def test_f30_second_standalone_get_takes_over_without_409(server: Server) -> None:
     peer = await server.peer()
     old = await peer.listen()
@@ -25,6 +26,7 @@ async def test_f30_second_standalone_get_takes_over_without_409(server: Server) 
     assert logs(await old.settle(0.2)) == []
 
 
+@pytest.mark.one_process("the first listener at another process is closed: docs/deploy/several-processes.md")
 async def test_f30_superseded_standalone_connection_is_parked_and_promoted(server: Server) -> None:
     peer = await server.peer()
     old = await peer.listen()
