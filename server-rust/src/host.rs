@@ -83,7 +83,7 @@ impl Host {
         self.arm(self.engine.due_in_ms());
     }
 
-    /// The session of another process, if the store has it for this principal, and the stream of the event id that its reader comes
+    /// The session of another process, or one that was adopted here a moment ago, if the store has it for this principal, and the stream of the event id that its reader comes
     /// with. A caller that opens no connection of it lets go of it.
     pub(crate) async fn look_up(
         self: &Arc<Self>,

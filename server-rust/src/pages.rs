@@ -41,6 +41,11 @@ impl Pages {
         }
     }
 
+    /// Whether the engine has woken it since the last look.
+    pub(crate) fn is_woken(&self) -> bool {
+        self.signal.is_woken()
+    }
+
     /// How long a reader may take nothing, where that is bounded.
     pub(crate) fn patience(&self) -> Option<Duration> {
         self.host.patience()

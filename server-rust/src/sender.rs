@@ -79,7 +79,7 @@ pub(crate) struct Sender<'a> {
 
 impl<'a> Sender<'a> {
     pub(crate) fn of(parts: &'a Parts, identity: &Identity) -> Self {
-        // Once through the few headers that are there: looking for each that could be takes longer.
+        // Once through the headers that are there: looking up each of the names takes longer.
         let credential = |(name, value): (&HeaderName, &'a HeaderValue)| {
             let known = CREDENTIAL_HEADERS.into_iter().find(|known| *known == name.as_str())?;
             Some((known, text(value)))

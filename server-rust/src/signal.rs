@@ -34,6 +34,10 @@ impl Signal {
         Poll::Pending
     }
 
+    pub(crate) fn is_woken(&self) -> bool {
+        matches!(*self.0.lock().unwrap_or_else(PoisonError::into_inner), Waiting::Woken)
+    }
+
     pub(crate) async fn woken(&self) {
         poll_fn(|cx| self.poll_woken(cx)).await;
     }

@@ -19,7 +19,7 @@ const ADOPTED_WAIT: Duration = Duration::from_secs(5);
 /// The handlers of sessions, by the ids of these. Some sessions have ended.
 pub(crate) struct Table<S> {
     state: Mutex<State<S>>,
-    /// There are handlers, or there will be none.
+    /// Handlers were inserted, or could not be made, or their session has ended.
     told: Notify,
 }
 
@@ -44,20 +44,27 @@ impl<S: Handlers> Table<S> {
         Self { state: Mutex::new(State { sessions: HashMap::new(), full }), told: Notify::new() }
     }
 
+    /// Takes handlers whose session has not ended.
     pub(crate) fn insert(&self, handlers: Arc<S>) {
-        {
-            let mut state = self.state();
+        let mut state = self.state();
+        // Under the lock: who takes out what has ended may have been here already.
+        if !handlers.session().has_ended() {
             if state.sessions.len() >= state.full {
                 state.sessions.retain(|_, handlers| !handlers.session().has_ended());
                 state.full = FEW.max(2 * state.sessions.len());
             }
             state.sessions.insert(handlers.session().id().into(), handlers);
         }
+        drop(state);
         self.tell();
     }
 
+    /// Takes out the handlers of a session that has ended. It may be here a second time by now, and stays then.
     pub(crate) fn remove(&self, id: &str) {
-        self.state().sessions.remove(id);
+        let mut state = self.state();
+        if state.sessions.get(id).is_some_and(|handlers| handlers.session().has_ended()) {
+            state.sessions.remove(id);
+        }
     }
 
     /// The handlers of a session, where it is served here.
@@ -70,8 +77,8 @@ impl<S: Handlers> Table<S> {
         self.state().sessions.get(id).cloned()
     }
 
-    /// The handlers of a session that was adopted here a moment ago: they are made now. One that another endpoint of the engine has does
-    /// not come.
+    /// The handlers of a session that was adopted here a moment ago: they are made now. A session that another endpoint of the engine has
+    /// is waited for in vain, for [`ADOPTED_WAIT`].
     pub(crate) async fn adopted(&self, session: &SessionHandle) -> Option<Arc<S>> {
         let comes = async {
             loop {

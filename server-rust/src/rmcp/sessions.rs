@@ -255,7 +255,7 @@ impl Sessions {
         Ok(Some(served))
     }
 
-    /// The session of another process, and the stream of the event id that its reader comes with.
+    /// The session of another process, or one that was adopted here a moment ago, and the stream of the event id that its reader comes with.
     async fn look_up(
         &self,
         id: &str,
@@ -298,7 +298,8 @@ impl Sessions {
         }
         let principal = parts_of(message).and_then(|parts| self.principal(parts));
         let session = self.look_up(id, principal.as_deref(), None).await?;
-        if !session.is_elsewhere()
+        if self.adopter.is_some()
+            && !session.is_elsewhere()
             && let Some(served) = self.table.adopted(&session).await
         {
             return Ok(Place::Here(served));
@@ -411,8 +412,9 @@ impl SessionManager for Sessions {
                     session => session?,
                 };
                 if !session.is_elsewhere() {
-                    // It was adopted here a moment ago.
+                    // It was adopted here a moment ago, and has no handlers yet.
                     session.delete();
+                    self.table.tell();
                     return Ok(());
                 }
                 let head = Head { method: RelayedMethod::Delete.as_str(), ..Head::default() };

@@ -179,7 +179,7 @@ pub(crate) fn refused(refusal: &Refusal, dialect: &Dialect, session_id: &str) ->
     response
 }
 
-/// The answer to a call. Lets its handler begin: what it has at once is written with the first event, to the log and to the client.
+/// The answer to a call. Lets the handler begin first: what it sends at once goes with the first event, into the log and to the client.
 pub(crate) async fn call(pages: Pages, session_id: &str) -> Response<ResponseBody> {
     tokio::task::yield_now().await;
     connection(pages, session_id).await

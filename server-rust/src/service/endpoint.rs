@@ -161,8 +161,8 @@ impl<A: Application> Endpoint<A> {
             .map_err(closing)?;
         let opened = self.first(&id, &session, &ears, parts, &body).await;
         if opened.is_err() {
-            self.table.remove(&id);
             session.end();
+            self.table.remove(&id);
         }
         self.host.arm_for_engine();
         opened
