@@ -201,7 +201,7 @@ async def play(server: Server, wanted: list[dict[str, Any]], faults: Faults) -> 
     assert not faults.found, faults
 
 
-@pytest.mark.one_language("it is refused in the words of the SDK of the process that is asked")
+@pytest.mark.one_process("its transport is made by hand, in one process")
 async def test_transport(kind: Kind, hand: Server) -> None:
     await play(hand, vectors(kind), Faults(BEFORE_A_TRANSPORT[kind.language]))
 
