@@ -4,6 +4,8 @@
 //! memory, and `bare` hyper with nothing behind it. One thread serves all of them, and prints `READY` when it listens.
 
 mod bare;
+#[path = "../../../tests/servers/rust/src/load.rs"]
+mod load;
 #[path = "../../../tests/servers/rust/src/plain_store.rs"]
 #[allow(dead_code, reason = "tests look into it, too")]
 mod plain_store;

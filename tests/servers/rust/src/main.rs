@@ -9,6 +9,7 @@
 
 mod control;
 mod ctl;
+mod load;
 mod marked;
 mod options;
 mod plain_store;

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use crate::control::Control;
+use crate::load;
 use crate::marked;
 use crate::script::{self, Context, Failed, divided, log_message, pauses};
 use crate::stock;
@@ -105,6 +106,9 @@ impl Lab {
             "echo" => text_of(arguments, "text").map(str::to_owned),
             "act" => self.act(text_of(arguments, "name")?, &steps_of(arguments), context).await,
             "marked" => marked::run(arguments["plan"].clone(), &context).await,
+            "emit" => load::emit(arguments, &context).await.map_err(|error| error.to_string()),
+            "poll" => load::poll(arguments, &context).await.map_err(|error| error.to_string()),
+            "completed" => Ok(load::completed()),
             "header" => Ok(header(text_of(arguments, "name")?).unwrap_or_default().to_owned()),
             "request_id" => Ok(context.id.clone().into_json_value().to_string()),
             "whoami" => Ok(header("x-test-name").unwrap_or("nobody").to_owned()),
@@ -125,7 +129,7 @@ impl ServerHandler for Tools {
         _request: Option<PaginatedRequestParams>,
         _context: Context,
     ) -> Result<ListToolsResult, ErrorData> {
-        let names = ["script", "echo", "act", "marked", "header", "request_id", "whoami"];
+        let names = ["script", "echo", "act", "marked", "emit", "poll", "completed", "header", "request_id", "whoami"];
         let schema = json!({ "type": "object" }).as_object().cloned().unwrap_or_default();
         let tools = names.map(|name| Tool::new(name, "a tool of the tests", schema.clone()));
         Ok(ListToolsResult::with_all_items(tools.into()))
