@@ -58,6 +58,8 @@ pub struct Follow {
     pub tail: Option<Bytes>,
     /// How its readers are paced.
     pub paced: Paced,
+    /// Its reader cannot come back: its connection stays until the end, or until a drain.
+    pub stays: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,6 +101,8 @@ struct Arrival {
 pub struct Machine {
     pacing: Pacing,
     rules: StreamRules,
+    /// See [`Follow::stays`].
+    stays: bool,
     /// The store has the log: ids may leave that name it.
     is_created: bool,
     /// The store has not answered the last append.
@@ -145,6 +149,7 @@ impl Machine {
             retry_ms: pacing.retry_ms,
             pacing,
             rules,
+            stays: false,
             is_created: false,
             is_writing: false,
             paced: Paced::default(),
@@ -172,6 +177,10 @@ impl Machine {
     pub fn follow(rules: StreamRules, pacing: Pacing, start_tag: u32, record: Follow) -> Self {
         let mut machine = Self::new(rules, pacing, start_tag);
         machine.is_created = true;
+        machine.stays = record.stays;
+        if record.stays {
+            (machine.pacing.max_connection_ms, machine.pacing.max_connection_bytes) = (0, 0);
+        }
         machine.durable = record.head;
         machine.finished = record.finished;
         machine.set_paced(machine.permitted(record.paced));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::kit::common::{Answered, Bench, NEW, OLD, SlowStore, id, notify, read_now, respond, resume};
 use crate::kit::fleet::Fleet;
-use crate::kit::relaying::{admitted, find, open, pass, read, relay, serve};
+use crate::kit::relaying::{admitted, find, open, pass, read, relay, relay_json, serve};
 use serde_json::{Value, json};
 use tailrope_core::engine::{Connection, NoWake, Options, OutgoingMessage, Sent, SessionHandle};
 use tailrope_core::protocol::Revision;
@@ -110,6 +110,25 @@ fn o9_a_relayed_call_is_paced_before_its_owner_begins() {
         let end = closes.then_some(CloseReason::Limit);
         assert_eq!((read(&fleet, &paced).end, read(&fleet, &other).end), (end, None));
     }
+}
+
+#[test]
+fn an_answer_in_json_is_not_cut_short_at_another_process() {
+    let pace = Pace { max_connection_ms: Some(1_000), hold_ms: Some(0), ..Pace::default() };
+    let fleet = Fleet::with(2, options("render_*", pace));
+    let session = open(&fleet, NEW);
+    let connection = relay_json(&find(&fleet, 1), &tool_call(1, "render_frame"));
+    fleet.settle();
+    serve(&session);
+    notify(&session, 1, "a").unwrap();
+    assert_eq!(read(&fleet, &connection).end, None);
+    assert!(session.close_connection(&id(1), Some(7), Some(0)), "its handler does not know how it is answered");
+    pass(&fleet, 2_000);
+    assert_eq!(read(&fleet, &connection).end, None);
+    respond(&session, 1).unwrap();
+    let answered = read(&fleet, &connection);
+    assert_eq!((answered.status, answered.end), (Some(200), Some(CloseReason::Complete)));
+    assert_eq!(serde_json::from_str::<Value>(&answered.text).unwrap()["id"], 1);
 }
 
 #[test]

@@ -245,7 +245,7 @@ impl Trace {
                     rules,
                     pacing,
                     FIRST_TAG,
-                    Follow { head: *head, finished: *finished, tail, paced: paced.paced() },
+                    Follow { head: *head, finished: *finished, tail, paced: paced.paced(), stays: false },
                 )
             }
         };

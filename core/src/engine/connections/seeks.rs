@@ -237,7 +237,9 @@ impl Change<'_> {
             // The store may have lost what the cursor was made from: its owner appends it again (O10).
             return self.seek_failed(conn);
         }
-        let Some(origin) = self.state.conns.get(&conn).map(|conn| conn.origin.clone()) else { return };
+        let Some(reader) = self.state.conns.get(&conn) else { return };
+        // An answer in JSON is read to its end: nobody can come back for the rest.
+        let (origin, stays) = (reader.origin.clone(), reader.gathers.is_some());
         let requests = RequestId::decode_all(&log.about).unwrap_or_default();
         let LogPage { page, chain, mut is_finished, mut tail, paced, readers, owner } = log.page;
         if let Some(end) = self.state.unconfirmed_end(nonce).filter(|_| !is_finished) {
@@ -254,7 +256,7 @@ impl Change<'_> {
                 return self.not_found(conn, position);
             }
             let paced = self.state.relays.paced(nonce).filter(|_| page.head == 0).unwrap_or(paced);
-            let follow = Follow { head: page.head, finished: is_finished, tail, paced };
+            let follow = Follow { head: page.head, finished: is_finished, tail, paced, stays };
             self.state.session.follow(self.now, nonce, origin, Chain(chain), follow);
             if is_followed && !is_finished {
                 is_left = !requests.is_empty() && self.cell.is_gone(owner);

@@ -201,7 +201,7 @@ impl Machine {
 
     /// What concerns early closes is left out where there are none.
     pub(super) fn permitted(&self, paced: Paced) -> Paced {
-        match self.rules.early_close {
+        match self.rules.early_close && !self.stays {
             true => paced,
             false => Paced { hold_ms: None, max_connection_ms: None, max_connection_bytes: None, ..paced },
         }
@@ -217,8 +217,8 @@ impl Machine {
 
     /// The process that writes the log has closed its readers, or paces them in another way.
     pub(super) fn paced(&mut self, paced: Paced, out: &mut Vec<Output>) {
-        let is_close = paced.closes > self.paced.closes;
-        self.set_paced(paced);
+        let is_close = paced.closes > self.paced.closes && !self.stays;
+        self.set_paced(self.permitted(paced));
         if is_close {
             // A log that was set back may not have got as far again.
             self.close_at(paced.closed_at.min(self.published()), CloseReason::Asked, out);
