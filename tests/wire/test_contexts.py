@@ -168,7 +168,8 @@ async def test_stats_and_log_tell_what_happened_and_never_what_was_said(farm: Fa
         for _ in range(8):
             await order(f"related n:1 {secret}")
     rest = await (await peer.resume(cursor)).rest()
-    assert logs(rest) == [secret] * 3
+    # One more is there still, where another process reads before the response has taken its place.
+    assert logs(rest) in ([secret] * 3, [secret] * 4)
     assert (await peer.resume(last_id(rest))).status == 204
     forged = cursor[:5] + ("A" if cursor[5] != "A" else "B") + cursor[6:]
     assert [fault["code"] for fault in results(await (await peer.resume(forged)).rest())] == [-32603]

@@ -123,6 +123,7 @@ async def reader(peer: Peer, stop_at: float, gets: list[int]) -> None:
         await asyncio.sleep(0.02)
 
 
+@pytest.mark.one_process("the first listener at another process is closed: docs/deploy/several-processes.md")
 async def test_f32_two_standalone_readers_do_not_evict_each_other_for_ever(server: Server) -> None:
     peer = await server.peer()
     gets: list[int] = []
