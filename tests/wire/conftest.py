@@ -35,8 +35,8 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 
 def is_asked(item: pytest.Item, kind: Kind) -> bool:
-    """Of a fleet not: what starts its processes by itself, what is about a user's own event store, which tells nobody of
-    the sessions of others, and what its test says cannot be asked of several."""
+    """Of a fleet not: what starts its processes by itself, what is about a user's own event store, which tells nothing
+    of the sessions of others, and what its test says cannot be asked of several."""
     if not isinstance(kind, Fleet):
         return True
     names = item.fixturenames
