@@ -26,8 +26,8 @@ TITLES = {
 
 
 def _row(row: Row) -> Row:
-    """Rust servers are measured with more sessions: fewer do not keep a server busy. Polls wait 10 ms in each cycle, so 32
-    of them are at most 3,200 cycles a second, whatever serves them.
+    """Rust servers are measured with more sessions: fewer do not keep a server busy. Polls wait 10 ms in each cycle, so
+    32 sessions are at most 3,200 cycles a second, whatever serves them.
     """
     before, now = ("32", "256") if row.group == "poll" else ("16", "32")
     return replace(row, **{name: getattr(row, name).replace(before, now) for name in ("title", "measure", "plain")})
