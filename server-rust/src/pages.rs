@@ -32,6 +32,7 @@ impl Pages {
     /// The next page: something to write, or the end. What the page before had counts as written.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<engine::Poll> {
         loop {
+            self.signal.clear();
             let page = self.connection.poll(PAGE_BYTES);
             if !page.is_empty() || page.end.is_some() {
                 return Poll::Ready(page);

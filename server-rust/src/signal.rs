@@ -38,6 +38,14 @@ impl Signal {
         matches!(*self.0.lock().unwrap_or_else(PoisonError::into_inner), Waiting::Woken)
     }
 
+    /// What it was woken for is looked at now.
+    pub(crate) fn clear(&self) {
+        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*waiting, Waiting::Woken) {
+            *waiting = Waiting::Nobody;
+        }
+    }
+
     pub(crate) async fn woken(&self) {
         poll_fn(|cx| self.poll_woken(cx)).await;
     }
