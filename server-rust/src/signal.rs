@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::mem;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use tailrope_core::engine::Wake;
@@ -25,7 +25,7 @@ impl Signal {
     }
 
     pub(crate) fn poll_woken(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting();
         if matches!(*waiting, Waiting::Woken) {
             *waiting = Waiting::Nobody;
             return Poll::Ready(());
@@ -35,12 +35,12 @@ impl Signal {
     }
 
     pub(crate) fn is_woken(&self) -> bool {
-        matches!(*self.0.lock().unwrap_or_else(PoisonError::into_inner), Waiting::Woken)
+        matches!(*self.waiting(), Waiting::Woken)
     }
 
     /// What it was woken for is looked at now.
     pub(crate) fn clear(&self) {
-        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting();
         if matches!(*waiting, Waiting::Woken) {
             *waiting = Waiting::Nobody;
         }
@@ -49,11 +49,15 @@ impl Signal {
     pub(crate) async fn woken(&self) {
         poll_fn(|cx| self.poll_woken(cx)).await;
     }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Wake for Signal {
     fn wake(&self, _key: u64) {
-        let before = mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), Waiting::Woken);
+        let before = mem::replace(&mut *self.waiting(), Waiting::Woken);
         if let Waiting::Task(waker) = before {
             waker.wake();
         }

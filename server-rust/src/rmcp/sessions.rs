@@ -240,21 +240,6 @@ impl Sessions {
         Sender::of(parts, &self.identity).principal()
     }
 
-    /// The session that is served here, for the request that brought this message.
-    fn find(
-        &self,
-        id: &SessionId,
-        message: Option<&ClientJsonRpcMessage>,
-    ) -> Result<Option<Arc<Served>>, SessionsError> {
-        let Some(served) = self.table.here(id) else { return Ok(None) };
-        if let Some(parts) = message.and_then(parts_of)
-            && self.engine.session(self.named(id), self.principal(parts).as_deref()).is_none()
-        {
-            return Err(SessionsError::UnknownSession);
-        }
-        Ok(Some(served))
-    }
-
     /// The session of another process, or one that was adopted here a moment ago, and the stream of the event id that its reader comes with.
     async fn look_up(
         &self,
@@ -277,7 +262,7 @@ impl Sessions {
 
     async fn read(&self, id: &SessionId, last_event_id: Option<&str>) -> Result<EventStream, SessionsError> {
         let last_event_id = last_event_id.filter(|last_event_id| *last_event_id != RMCP_START);
-        let session = match self.find(id, None)? {
+        let session = match self.table.here(id) {
             Some(served) => served.session.clone(),
             None => self.look_up(id, None, last_event_id).await?,
         };
@@ -293,10 +278,18 @@ impl Sessions {
 
     /// Where the session is served that this message is for.
     async fn place(&self, id: &SessionId, message: &ClientJsonRpcMessage) -> Result<Place, SessionsError> {
-        if let Some(served) = self.find(id, Some(message))? {
-            return Ok(Place::Here(served));
+        let principal = parts_of(message).map(|parts| self.principal(parts));
+        if let Some(served) = self.table.here(id) {
+            // rmcp shows nothing of the request that brought an answer of the client.
+            let is_found =
+                |principal: Option<Box<str>>| self.engine.session(self.named(id), principal.as_deref()).is_some();
+            return if principal.is_none_or(is_found) {
+                Ok(Place::Here(served))
+            } else {
+                Err(SessionsError::UnknownSession)
+            };
         }
-        let principal = parts_of(message).and_then(|parts| self.principal(parts));
+        let principal = principal.flatten();
         let session = self.look_up(id, principal.as_deref(), None).await?;
         if self.adopter.is_some()
             && !session.is_elsewhere()
@@ -386,7 +379,7 @@ impl SessionManager for Sessions {
     }
 
     async fn has_session(&self, id: &SessionId) -> Result<bool, SessionsError> {
-        if self.find(id, None)?.is_some() {
+        if self.table.here(id).is_some() {
             return Ok(true);
         }
         match self.look_up(id, None, None).await {
