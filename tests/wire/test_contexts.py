@@ -7,6 +7,7 @@ import hashlib
 from typing import Any
 
 import pytest
+from kit.fleet import Fleet
 from kit.peer import OLD, Peer, counts, last_id, logs, results
 from kit.raw import Reply
 from kit.servers import Farm, Server, gate
@@ -168,8 +169,8 @@ async def test_stats_and_log_tell_what_happened_and_never_what_was_said(farm: Fa
         for _ in range(8):
             await order(f"related n:1 {secret}")
     rest = await (await peer.resume(cursor)).rest()
-    # One more is there still, where another process reads before the response has taken its place.
-    assert logs(rest) in ([secret] * 3, [secret] * 4)
+    # At another process one more may be there still: it reads before the response has taken its place.
+    assert logs(rest) == [secret] * 3 or (isinstance(server.kind, Fleet) and logs(rest) == [secret] * 4)
     assert (await peer.resume(last_id(rest))).status == 204
     forged = cursor[:5] + ("A" if cursor[5] != "A" else "B") + cursor[6:]
     assert [fault["code"] for fault in results(await (await peer.resume(forged)).rest())] == [-32603]
