@@ -14,7 +14,9 @@ use crate::rmcp::served::Served;
 pub(crate) fn serve<S: ServerHandler>(handler: S, served: &Arc<Served>) -> impl Future<Output = ()> + Send + use<S> {
     let transport = SessionTransport(Arc::clone(served));
     async move {
-        match serve_server(handler, transport).await {
+        // The handshake's future is larger than all that a session needs after it, so it gets a place of its own.
+        let begun = Box::pin(serve_server(handler, transport)).await;
+        match begun {
             // The session has ended then, or ends with its transport.
             Ok(running) => drop(running.waiting().await),
             Err(error) => tracing::debug!(target: "tailrope", %error, "a session did not get to its first request"),
