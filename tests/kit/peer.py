@@ -225,6 +225,11 @@ def unknown_like(cursor: str) -> str:
 PRIMED = "\ndata: \n"
 
 
+def comparable(reply: Reply) -> dict[str, str]:
+    """The headers that do not change with the time of day, the session, or the host that answers."""
+    return {name: value for name, value in reply.headers.items() if name not in ("date", "mcp-session-id", "server")}
+
+
 async def seen(reply: Reply, last: str | None = None) -> tuple[int, dict[str, str], str]:
     """Status, headers and body as another client could compare them: ids and the time of day masked.
 
@@ -237,7 +242,6 @@ async def seen(reply: Reply, last: str | None = None) -> tuple[int, dict[str, st
         await reply.settle(WAIT_S if last is None else 0.1)
     else:
         await reply.body()
-    headers = {name: value for name, value in reply.headers.items() if name not in ("date", "mcp-session-id")}
     lines = bytes(reply.raw).decode().splitlines()
     body = "\n".join("id: *" if line.startswith("id:") else line for line in lines)
-    return reply.status, headers, body
+    return reply.status, comparable(reply), body

@@ -78,8 +78,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (asked if kind is None or is_asked(item, kind) else others).append(item)
         if kind is not None and takes_long(item, kind, params):
             item.add_marker(pytest.mark.full)
-        if kind is not None and kind.language == "rust":
-            left_out(item, kind.name)
+        for member in servers_of(kind) if kind is not None else ():
+            if member.language == "rust":
+                left_out(item, member.name)
         if isinstance(kind, Fleet) and (reason := kind.lacks()) is not None:
             item.add_marker(pytest.mark.skip(reason=reason))
     config.hook.pytest_deselected(items=others)

@@ -147,6 +147,7 @@ async def test_handlers_see_the_http_request(server: Server) -> None:
         assert await peer.ask("header", {"name": "x-trace"}) == value
 
 
+@pytest.mark.one_language("handlers get an id that is a number as text in Python alone")
 async def test_handlers_see_the_ids_of_their_requests(server: Server) -> None:
     peer = await server.peer()
     for id in (17, "17"):

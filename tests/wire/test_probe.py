@@ -11,6 +11,7 @@ import json
 from typing import Any
 
 import pytest
+from kit.fleet import servers_of
 from kit.servers import ROOT, SERVERS, Farm, Kind, Server
 
 pytestmark = [pytest.mark.ours, pytest.mark.first, pytest.mark.timeout(300)]
@@ -24,6 +25,7 @@ TRIES = 3
 
 
 def command(kind: Kind) -> list[str]:
+    (*_, kind) = servers_of(kind)
     if kind.language == "node":
         return ["node", str(ROOT / "bindings-node/lib/cli/tailrope.mjs")]
     # Rust has no package with a command.

@@ -303,6 +303,7 @@ async def test_i9_users_store_that_fails_for_a_while_harms_the_events_of_that_wh
 
 
 @pytest.mark.ours
+@pytest.mark.one_process("its event store is in memory")
 async def test_store_that_fails_during_a_resume_gets_comments_then_a_clean_end(farm: Farm) -> None:
     server = farm.get(store="lab", engine={**SMALL, "store_timeout_ms": 300})
     await server.plan()
