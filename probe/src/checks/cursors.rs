@@ -12,10 +12,11 @@ use crate::wire::{Exchange, is_marked};
 const MADE_UP: &str = "tailrope-probe-made-up";
 /// 4xx that say that it may be otherwise the next time.
 const PASSING: [u16; 4] = [408, 409, 425, 429];
-/// Values that a proxy makes anew for each answer say nothing.
+/// Headers whose values are compared. Of others it is compared whether they are there.
 const COMPARED: [&str; 5] = ["content-type", "content-length", "cache-control", "www-authenticate", "allow"];
-const ANEW: [&str; 7] =
-    ["date", "mcp-session-id", "x-request-id", "set-cookie", "cf-ray", "server-timing", "x-response-time"];
+/// Headers that differ from answer to answer, or from host to host of one fleet: they say nothing.
+const ANEW: [&str; 8] =
+    ["date", "server", "mcp-session-id", "x-request-id", "set-cookie", "cf-ray", "server-timing", "x-response-time"];
 
 /// An id of the same form that was never given: letters and digits of its first half are others.
 fn like(cursor: &str) -> String {
@@ -119,10 +120,11 @@ fn has_marked(exchange: &Exchange, owner: &Session) -> bool {
     exchange.events().iter().any(|event| is_marked(event.data.as_deref().unwrap_or_default(), owner.name))
 }
 
-/// What another client could compare: the ids and what a proxy adds are left out.
+/// What another client could compare: the ids, and what proxies and hosts add, are left out.
 fn visible(exchange: &Exchange, cursor: &str) -> [(&'static str, String); 3] {
     let mut headers: Vec<String> =
         exchange.headers().map(|(name, _)| name.to_owned()).filter(|name| !ANEW.contains(&name.as_str())).collect();
+    headers.sort_unstable();
     headers.extend(COMPARED.iter().filter_map(|name| exchange.header(name).map(|value| format!("{name}: {value}"))));
     let body = if exchange.is_stream() {
         let line =
