@@ -241,7 +241,8 @@ class Hosted(FleetServer):
         else:
             program = TESTS / "servers" / "node" / "cluster.mjs"
             command = [*words[:2], str(program), str(len(kind.members)), *words[3:], "--port", str(self.port)]
-        with tempfile.TemporaryFile("w+") as said:
+        # To append: what reads it here moves the place at which the processes would write.
+        with tempfile.TemporaryFile("a+") as said:
             self.process = subprocess.Popen(
                 command,
                 cwd=TESTS,

@@ -35,6 +35,13 @@ class Exchange:
     method: str
     cursor: str | None
     status: int | None = None
+    has_begun: bool = False
+    """The first of its answer's body has come. A head alone may leave before the store knows of the reader."""
+
+    @property
+    def stream(self) -> str | None:
+        """The part of its cursor that names a stream of ours."""
+        return self.cursor[:17] if self.cursor else None
 
 
 @dataclass
@@ -44,6 +51,7 @@ class Link:
     down: Pipe
     up: Pipe
     waiting: list[Exchange] = field(default_factory=list)
+    answered: Exchange | None = None
 
 
 def reset(writer: asyncio.StreamWriter) -> None:
@@ -90,8 +98,8 @@ class Tap:
         return [exchange for exchange in self.exchanges if exchange.method == "GET"]
 
     def resumes(self) -> int:
-        """How often the client came back with a cursor and was answered with a stream."""
-        return sum(get.cursor is not None and get.status == 200 for get in self.gets())
+        """How often the client came back with a cursor, and a stream began for it."""
+        return sum(get.cursor is not None and get.status == 200 and get.has_begun for get in self.gets())
 
     def listens(self) -> int:
         """How often the client opened its standalone stream anew."""
@@ -162,12 +170,20 @@ class Tap:
                     # What lies in the last bytes alone was counted with them.
                     self.watched[text] += (tail + data).count(text) - tail.count(text)
                 tail = (tail + data)[-64:]
-                for found in ANSWER.finditer(data):
-                    if link.waiting:
-                        link.waiting.pop(0).status = int(found[1])
+                self._note_answers(link, data)
                 link.down[1].write(data)
                 await link.down[1].drain()
         link.down[1].close()
+
+    def _note_answers(self, link: Link, data: bytes) -> None:
+        body = data
+        for found in ANSWER.finditer(data):
+            if link.waiting:
+                link.answered = link.waiting.pop(0)
+                link.answered.status = int(found[1])
+                body = data[found.start() :].partition(b"\r\n\r\n")[2]
+        if body and link.answered is not None:
+            link.answered.has_begun = True
 
     def _end_life(self, link: Link) -> None:
         if not link.down[1].is_closing():
