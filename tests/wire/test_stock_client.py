@@ -60,6 +60,7 @@ async def test_f73_stock_client_fails_its_call_and_stops_when_the_stream_is_gone
         assert len(tap.gets()) - before <= 1, tap.gets()
 
 
+@pytest.mark.one_process("what is not stored reaches the readers of its own process alone")
 async def test_f60_stock_client_is_told_of_a_result_it_could_not_take(farm: Farm) -> None:
     server = farm.get(engine=SMALL)
     async with stock_client(server.port) as client, asyncio.timeout(60):

@@ -177,7 +177,8 @@ impl Machine {
         let mut paced = self.paced;
         paced.retry_ms = retry_ms.or(paced.retry_ms);
         paced.hold_ms = hold_ms.or(paced.hold_ms);
-        if self.is_read_elsewhere {
+        // A reader may have come to another process without this one knowing yet.
+        if self.link.is_none() {
             (paced.closes, paced.closed_at) = (paced.closes.saturating_add(1), self.published());
         }
         self.retry_ms = retry_ms.unwrap_or(self.retry_ms);
