@@ -60,7 +60,8 @@ pub struct Paced {
     pub max_connection_bytes: Option<u64>,
     /// How long the log is kept behind its end, in milliseconds. None is as the store says.
     pub retention_ms: Option<u64>,
-    /// How many times readers in other processes were closed, or would have been. A reader that sees this grow is closed.
+    /// How many times the owner closed the stream's connections while none was to its own process. A reader in another
+    /// process that sees this grow is closed.
     pub closes: u64,
     /// The last position that was published before the last of these closes. What comes later does not go out before it.
     pub closed_at: Seq,
