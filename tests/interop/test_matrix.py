@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from kit.fleet import FLEETS
+from kit.fleet import FLEETS, Fleet
 from kit.servers import RUST, SERVERS
 from kit.tap import CUTS
 
@@ -179,10 +179,11 @@ async def test_f73_error_answer_is_not_asked_for_again_and_again(hosts: Hosts, c
         assert at.driver.errors(), at.story()
         # One is the standalone stream. The TypeScript client 1.x does not take an error for the end of its request.
         most = 2 if client == "ts1" else 1
-        await at.poll()
-        # A fleet may close a poll that has come to another process before the store knew of the close before it.
+        polls = await at.poll()
         gets = at.tap.gets()
         assert len([get for get in gets if get.stream != gets[-1].stream]) <= most, at.story()
+        # A fleet may close a poll that has come to another process before the store knew of the close before it.
+        assert isinstance(at.host.kind, Fleet) or len(gets) <= most + polls, at.story()
         await at.close()
 
 
