@@ -8,7 +8,9 @@ use super::idle::awaited_until;
 use super::{CallPace, Session, Step};
 use crate::Ms;
 use crate::protocol::{IdEncoder, Origin, RequestId, Revision, StreamNonce};
-use crate::stream::{Chain, ConnectionId, Drain, Follow, Input, Machine, Refused, Spread, StreamRules};
+use crate::stream::{
+    Chain, ConnectionId, Drain, Follow, Input, Machine, Output, Outputs, Refused, Spread, StreamRules,
+};
 
 /// A stream with what the protocol adds to its machine.
 #[derive(Debug)]
@@ -84,6 +86,18 @@ impl Stream {
     }
 }
 
+/// Where the outputs of one stream go.
+struct Steps<'a> {
+    nonce: StreamNonce,
+    steps: &'a mut Vec<Step>,
+}
+
+impl Outputs for Steps<'_> {
+    fn push(&mut self, output: Output) {
+        self.steps.push((self.nonce, output));
+    }
+}
+
 impl Session {
     /// Gives one input to one stream.
     ///
@@ -91,11 +105,10 @@ impl Session {
     /// [`Refused`] as from the machine; [`Refused::Finished`] also where there is no such machine.
     pub fn handle(&mut self, now: Ms, nonce: StreamNonce, input: Input, out: &mut Vec<Step>) -> Result<(), Refused> {
         let stream = self.streams.get_mut(&nonce).ok_or(Refused::Finished)?;
-        let mut outputs = Vec::new();
         let before = stream.machine.unconfirmed_bytes();
         // Also one in another process.
         let had_reader = stream.machine.has_readers() || input == Input::Taken;
-        let result = stream.machine.handle(now, input, &mut outputs);
+        let result = stream.machine.handle(now, input, &mut Steps { nonce, steps: out });
         self.unconfirmed_bytes += stream.machine.unconfirmed_bytes();
         self.unconfirmed_bytes -= before;
         let awaited_until = if stream.machine.has_readers() || stream.machine.is_finished() {
@@ -109,7 +122,6 @@ impl Session {
         self.awaited += usize::from(awaited_until.is_some());
         self.awaited -= usize::from(was_awaited);
         self.next_due = self.next_due.min(stream.deadline());
-        out.extend(outputs.into_iter().map(|output| (nonce, output)));
         result
     }
 

@@ -132,7 +132,7 @@ pub enum Output {
         /// The events, in order. None where only the log, or what follows, is to be stored.
         events: Vec<NewEvent>,
         /// What is to be kept for readers in other processes, where it has changed.
-        paced: Option<Paced>,
+        paced: Option<Box<Paced>>,
     },
     /// The store holds the event with this token.
     Stored {
@@ -196,6 +196,18 @@ pub enum Output {
     },
     /// Nothing is left to do for this machine. The log stays readable until retention ends.
     Forget,
+}
+
+/// Takes what a machine asks for.
+pub trait Outputs {
+    /// Takes the next output.
+    fn push(&mut self, output: Output);
+}
+
+impl Outputs for Vec<Output> {
+    fn push(&mut self, output: Output) {
+        self.push(output);
+    }
 }
 
 /// Something to write on a connection.

@@ -26,7 +26,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use super::event::{NewEvent, Page, Seq};
-use super::io::{ConnectionId, Drain, Frame, Input, Output, Refused, Spread};
+use super::io::{ConnectionId, Drain, Frame, Input, Output, Outputs, Refused, Spread};
 use super::link::Link;
 use super::pacing::{Paced, Pacing};
 use crate::Ms;
@@ -286,7 +286,7 @@ impl Machine {
     ///
     /// # Errors
     /// [`Refused`] when the input is not taken; nothing has changed then.
-    pub fn handle(&mut self, now: Ms, input: Input, out: &mut Vec<Output>) -> Result<(), Refused> {
+    pub fn handle(&mut self, now: Ms, input: Input, out: &mut dyn Outputs) -> Result<(), Refused> {
         match input {
             Input::Publish(event) => return self.publish(event, out),
             Input::Terminate { payload } => return self.terminate(payload, out),
@@ -315,7 +315,7 @@ impl Machine {
 }
 
 /// Lets the connection's writer come back.
-fn wake(link: &mut Link, out: &mut Vec<Output>) {
+fn wake(link: &mut Link, out: &mut dyn Outputs) {
     if link.waiting {
         link.waiting = false;
         out.push(Output::Wake { conn: link.conn });
@@ -323,7 +323,7 @@ fn wake(link: &mut Link, out: &mut Vec<Output>) {
 }
 
 /// There is nothing to send: a comment if it is time for one, and then the writer waits.
-fn rest(now: Ms, link: &mut Link, pacing: &Pacing, out: &mut Vec<Output>) {
+fn rest(now: Ms, link: &mut Link, pacing: &Pacing, out: &mut dyn Outputs) {
     if link.opened && link.keep_alive_due(pacing) <= now {
         link.last_write = now;
         out.push(Output::Send { conn: link.conn, frame: Frame::KeepAlive });

@@ -16,6 +16,6 @@ mod pacing;
 
 pub use chain::{Chain, ChainKey, tag_of};
 pub use event::{EventKind, NewEvent, Page, Seq, StoredEvent};
-pub use io::{CloseReason, ConnectionId, Drain, Frame, Input, Output, Refused, RejectReason, Spread};
+pub use io::{CloseReason, ConnectionId, Drain, Frame, Input, Output, Outputs, Refused, RejectReason, Spread};
 pub use machine::{Follow, Machine, StreamRules};
 pub use pacing::{MAX_FLOOR_MS, Paced, Pacing, retry_floor_ms};

@@ -326,7 +326,7 @@ impl Trace {
             Output::Append { first, events, paced } => {
                 let payloads: Vec<_> = events.iter().map(|event| text(&event.payload)).collect();
                 let mut append = json!({"append": payloads, "first": first});
-                if let Some(paced) = *paced {
+                if let Some(paced) = paced {
                     let said = [
                         ("retry_ms", paced.retry_ms.map(u64::from)),
                         ("hold_ms", paced.hold_ms),

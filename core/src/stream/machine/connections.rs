@@ -3,12 +3,12 @@
 use super::{Arrival, KeptPaced, Machine, StreamRules, next_visit, wake};
 use crate::Ms;
 use crate::stream::event::Seq;
-use crate::stream::io::{CloseReason, ConnectionId, Drain, Frame, Output, Refused, RejectReason, Spread};
+use crate::stream::io::{CloseReason, ConnectionId, Drain, Frame, Output, Outputs, Refused, RejectReason, Spread};
 use crate::stream::link::{CloseAt, Link};
 use crate::stream::pacing::{Paced, Pacing};
 
 impl Machine {
-    pub(super) fn open(&mut self, now: Ms, conn: ConnectionId, spread: Spread, out: &mut Vec<Output>) {
+    pub(super) fn open(&mut self, now: Ms, conn: ConnectionId, spread: Spread, out: &mut dyn Outputs) {
         if self.is_outdated(conn, out) {
             return;
         }
@@ -21,7 +21,7 @@ impl Machine {
     }
 
     /// Whether a newer connection than this one has been the reader: then this one is not, whatever it waited for.
-    fn is_outdated(&self, conn: ConnectionId, out: &mut Vec<Output>) -> bool {
+    fn is_outdated(&self, conn: ConnectionId, out: &mut dyn Outputs) -> bool {
         let is_outdated = self.has_had_newer(conn);
         if is_outdated {
             out.push(Output::Close { conn, why: CloseReason::Superseded });
@@ -41,7 +41,7 @@ impl Machine {
         Link::new(conn, spread, primed, now, may_wait_ms)
     }
 
-    pub(super) fn arrive(&mut self, mut arrival: Arrival, out: &mut Vec<Output>) {
+    pub(super) fn arrive(&mut self, mut arrival: Arrival, out: &mut dyn Outputs) {
         let Arrival { conn, after, .. } = arrival;
         if self.is_outdated(conn, out) {
             return;
@@ -61,7 +61,7 @@ impl Machine {
     }
 
     /// The store has told something: arrivals that waited for it go on.
-    pub(super) fn load_arrivals(&mut self, out: &mut Vec<Output>) {
+    pub(super) fn load_arrivals(&mut self, out: &mut dyn Outputs) {
         if self.arriving.iter().all(|arrival| arrival.loading) {
             return;
         }
@@ -88,13 +88,13 @@ impl Machine {
     }
 
     /// The first `count` arrivals are older than a reader that is valid: it is the newest.
-    pub(super) fn supersede_arrivals(&mut self, count: usize, out: &mut Vec<Output>) {
+    pub(super) fn supersede_arrivals(&mut self, count: usize, out: &mut dyn Outputs) {
         for arrival in self.arriving.drain(..count) {
             out.push(Output::Close { conn: arrival.conn, why: CloseReason::Superseded });
         }
     }
 
-    pub(super) fn accept(&mut self, now: Ms, (older, arrival): (usize, &Arrival), out: &mut Vec<Output>) {
+    pub(super) fn accept(&mut self, now: Ms, (older, arrival): (usize, &Arrival), out: &mut dyn Outputs) {
         self.resumes = self.resumes.saturating_add(1);
         let visit = next_visit(arrival.visit.max(self.visits));
         self.visits = visit;
@@ -116,7 +116,7 @@ impl Machine {
     }
 
     /// The newest valid reader gets the stream; the one before is fenced (I4).
-    pub(super) fn take_over(&mut self, now: Ms, mut link: Link, out: &mut Vec<Output>) {
+    pub(super) fn take_over(&mut self, now: Ms, mut link: Link, out: &mut dyn Outputs) {
         self.newest = link.conn;
         self.is_read_elsewhere = false;
         if self.draining.is_some() && self.may_drain() {
@@ -132,7 +132,7 @@ impl Machine {
         }
     }
 
-    fn fence(&mut self, old: Link, out: &mut Vec<Output>) {
+    fn fence(&mut self, old: Link, out: &mut dyn Outputs) {
         // One that was to be closed anyway is not kept.
         let park = self.rules.standalone && old.close.is_none();
         let superseded = if park { self.parked.replace(old) } else { Some(old) };
@@ -143,7 +143,7 @@ impl Machine {
 
     /// A reader in another process got the stream (I4). Nobody is parked here: when that reader dies, nobody here hears of it.
     /// A client that is still there comes back, and is the newest then.
-    pub(super) fn taken(&mut self, out: &mut Vec<Output>) {
+    pub(super) fn taken(&mut self, out: &mut dyn Outputs) {
         self.is_read_elsewhere = true;
         for old in [self.link.take(), self.parked.take()].into_iter().flatten() {
             out.push(Output::Close { conn: old.conn, why: CloseReason::Superseded });
@@ -166,7 +166,7 @@ impl Machine {
         &mut self,
         retry_ms: Option<u32>,
         hold_ms: Option<u64>,
-        out: &mut Vec<Output>,
+        out: &mut dyn Outputs,
     ) -> Result<(), Refused> {
         if !self.rules.early_close {
             return Err(Refused::NotResumable);
@@ -191,7 +191,7 @@ impl Machine {
     }
 
     /// How the stream is paced from its beginning. Where the store has the log, readers elsewhere are to know it at once.
-    pub(super) fn pace(&mut self, paced: Paced, out: &mut Vec<Output>) {
+    pub(super) fn pace(&mut self, paced: Paced, out: &mut dyn Outputs) {
         let paced = self.permitted(paced);
         if paced != self.paced {
             self.set_paced(paced);
@@ -217,7 +217,7 @@ impl Machine {
     }
 
     /// The process that writes the log has closed its readers, or paces them in another way.
-    pub(super) fn paced(&mut self, paced: Paced, out: &mut Vec<Output>) {
+    pub(super) fn paced(&mut self, paced: Paced, out: &mut dyn Outputs) {
         let is_close = paced.closes > self.paced.closes && !self.stays;
         self.set_paced(self.permitted(paced));
         if is_close {
@@ -226,12 +226,12 @@ impl Machine {
         }
     }
 
-    pub(super) fn close_at_published(&mut self, why: CloseReason, out: &mut Vec<Output>) {
+    pub(super) fn close_at_published(&mut self, why: CloseReason, out: &mut dyn Outputs) {
         self.close_at(self.published(), why, out);
     }
 
     /// Closes the connections once all up to this position is sent.
-    fn close_at(&mut self, seq: Seq, why: CloseReason, out: &mut Vec<Output>) {
+    fn close_at(&mut self, seq: Seq, why: CloseReason, out: &mut dyn Outputs) {
         if let Some(link) = &mut self.link {
             // An earlier request keeps its place.
             link.close.get_or_insert(CloseAt { seq, why });
@@ -246,7 +246,7 @@ impl Machine {
     }
 
     /// Ends a connection whose client comes back, after the delay that it is told.
-    pub(super) fn part(&self, link: &Link, why: CloseReason, out: &mut Vec<Output>) {
+    pub(super) fn part(&self, link: &Link, why: CloseReason, out: &mut dyn Outputs) {
         let retry_ms = match why {
             CloseReason::Drain => link.spread_retry(self.retry_ms, self.draining.map_or(0, |drain| drain.spread_ms)),
             CloseReason::Limit => {
@@ -262,7 +262,7 @@ impl Machine {
         out.push(Output::Close { conn, why });
     }
 
-    pub(super) fn drain(&mut self, drain: Drain, out: &mut Vec<Output>) {
+    pub(super) fn drain(&mut self, drain: Drain, out: &mut dyn Outputs) {
         self.draining = Some(drain);
         self.retry_ms = self.retry_ms.max(drain.retry_ms);
         if self.may_drain() {
@@ -270,7 +270,7 @@ impl Machine {
         }
     }
 
-    pub(super) fn lost(&mut self, conn: ConnectionId, out: &mut Vec<Output>) {
+    pub(super) fn lost(&mut self, conn: ConnectionId, out: &mut dyn Outputs) {
         self.arriving.retain(|arrival| arrival.conn != conn);
         if self.parked.as_ref().is_some_and(|link| link.conn == conn) {
             self.parked = None;
@@ -281,7 +281,7 @@ impl Machine {
         self.forget_if_done(out);
     }
 
-    pub(super) fn end_link(&mut self, why: CloseReason, out: &mut Vec<Output>) {
+    pub(super) fn end_link(&mut self, why: CloseReason, out: &mut dyn Outputs) {
         if let Some(link) = &self.link {
             out.push(Output::Close { conn: link.conn, why });
         }
@@ -291,7 +291,7 @@ impl Machine {
 
     /// The parked connection, if there is one, takes the place of the reader. It goes on from its own
     /// position.
-    pub(super) fn promote(&mut self, out: &mut Vec<Output>) {
+    pub(super) fn promote(&mut self, out: &mut dyn Outputs) {
         self.link = self.parked.take();
         self.wake(out);
     }
@@ -306,19 +306,19 @@ impl Machine {
         self.finished && !self.has_readers()
     }
 
-    pub(super) fn forget_if_done(&self, out: &mut Vec<Output>) {
+    pub(super) fn forget_if_done(&self, out: &mut dyn Outputs) {
         if self.is_done() {
             out.push(Output::Forget);
         }
     }
 
-    pub(super) fn wake(&mut self, out: &mut Vec<Output>) {
+    pub(super) fn wake(&mut self, out: &mut dyn Outputs) {
         if let Some(link) = &mut self.link {
             wake(link, out);
         }
     }
 
-    pub(super) fn tick(&mut self, now: Ms, out: &mut Vec<Output>) {
+    pub(super) fn tick(&mut self, now: Ms, out: &mut dyn Outputs) {
         let is_due = self.link.as_ref().is_some_and(|link| self.link_deadline(link) <= now);
         if let Some(link) = self.link.as_mut().filter(|_| is_due) {
             wake(link, out);

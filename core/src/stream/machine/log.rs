@@ -5,10 +5,10 @@ use bytes::Bytes;
 use super::{CREATE_AGAIN_MS, Ending, KeptPaced, Machine, wake};
 use crate::Ms;
 use crate::stream::event::{EventKind, NewEvent, Seq};
-use crate::stream::io::{Output, Refused};
+use crate::stream::io::{Output, Outputs, Refused};
 
 impl Machine {
-    pub(super) fn publish(&mut self, event: NewEvent, out: &mut Vec<Output>) -> Result<(), Refused> {
+    pub(super) fn publish(&mut self, event: NewEvent, out: &mut dyn Outputs) -> Result<(), Refused> {
         if self.is_ending() {
             return Err(Refused::Finished);
         }
@@ -27,7 +27,7 @@ impl Machine {
     }
 
     /// Hands waiting events to the store, one append at a time: positions stay dense when one fails.
-    pub(super) fn pump(&mut self, out: &mut Vec<Output>) {
+    pub(super) fn pump(&mut self, out: &mut dyn Outputs) {
         if self.is_writing || (self.queue.is_empty() && self.kept_paced != KeptPaced::New) {
             return;
         }
@@ -37,22 +37,22 @@ impl Machine {
     }
 
     /// Lets the store create the log, for readers that come before its first event.
-    pub(super) fn create(&mut self, out: &mut Vec<Output>) {
+    pub(super) fn create(&mut self, out: &mut dyn Outputs) {
         if !self.is_created && !self.is_writing {
             self.append(out);
         }
     }
 
-    fn append(&mut self, out: &mut Vec<Output>) {
+    fn append(&mut self, out: &mut dyn Outputs) {
         self.is_writing = true;
-        let paced = matches!(self.kept_paced, KeptPaced::New | KeptPaced::Waiting).then_some(self.paced);
+        let paced = matches!(self.kept_paced, KeptPaced::New | KeptPaced::Waiting).then(|| Box::new(self.paced));
         if paced.is_some() {
             self.kept_paced = KeptPaced::Asked;
         }
         out.push(Output::Append { first: self.durable + 1, events: self.appending.clone(), paced });
     }
 
-    pub(super) fn appended(&mut self, out: &mut Vec<Output>) {
+    pub(super) fn appended(&mut self, out: &mut dyn Outputs) {
         self.is_writing = false;
         if self.kept_paced == KeptPaced::Asked {
             self.kept_paced = KeptPaced::Stored;
@@ -76,7 +76,7 @@ impl Machine {
         self.load_arrivals(out);
     }
 
-    pub(super) fn append_failed(&mut self, now: Ms, out: &mut Vec<Output>) {
+    pub(super) fn append_failed(&mut self, now: Ms, out: &mut dyn Outputs) {
         self.is_writing = false;
         if self.kept_paced == KeptPaced::Asked {
             self.kept_paced = KeptPaced::Waiting;
@@ -99,7 +99,7 @@ impl Machine {
     }
 
     /// Nothing can leave yet: readers wait, and the log is tried again with the next event or after a pause.
-    fn creation_failed(&mut self, now: Ms, out: &mut Vec<Output>) {
+    fn creation_failed(&mut self, now: Ms, out: &mut dyn Outputs) {
         // Those at an event that is in no log go first.
         self.load_arrivals(out);
         for link in [&mut self.link, &mut self.parked].into_iter().flatten() {
@@ -110,7 +110,7 @@ impl Machine {
     }
 
     /// The event behind the last confirmed position is in no log; those behind it move up.
-    fn lose(&mut self, event: &NewEvent, out: &mut Vec<Output>) {
+    fn lose(&mut self, event: &NewEvent, out: &mut dyn Outputs) {
         self.singly = self.singly.saturating_sub(1);
         self.unconfirmed_bytes -= event.payload.len();
         let seq = self.durable + 1;
@@ -123,13 +123,13 @@ impl Machine {
         out.push(Output::Unstored { token: event.token, seq, kind: event.kind });
     }
 
-    pub(super) fn grown(&mut self, head: Seq, out: &mut Vec<Output>) {
+    pub(super) fn grown(&mut self, head: Seq, out: &mut dyn Outputs) {
         self.durable = self.durable.max(head);
         self.wake(out);
         self.load_arrivals(out);
     }
 
-    pub(super) fn ended(&mut self, tail: Option<Bytes>, out: &mut Vec<Output>) {
+    pub(super) fn ended(&mut self, tail: Option<Bytes>, out: &mut dyn Outputs) {
         if self.finished {
             return;
         }
@@ -160,7 +160,7 @@ impl Machine {
         }
     }
 
-    pub(super) fn terminate(&mut self, payload: Bytes, out: &mut Vec<Output>) -> Result<(), Refused> {
+    pub(super) fn terminate(&mut self, payload: Bytes, out: &mut dyn Outputs) -> Result<(), Refused> {
         if self.is_ending() {
             return Err(Refused::Finished);
         }
@@ -171,7 +171,7 @@ impl Machine {
     }
 
     /// The end counts once everything published before it is stored.
-    pub(super) fn settle(&mut self, out: &mut Vec<Output>) {
+    pub(super) fn settle(&mut self, out: &mut dyn Outputs) {
         if self.finished || self.is_writing || self.unconfirmed() > 0 {
             return;
         }

@@ -3,11 +3,11 @@
 use super::{Ending, LOAD_AGAIN_MS, Machine, contradicts, rest};
 use crate::Ms;
 use crate::stream::event::{Page, Seq};
-use crate::stream::io::{CloseReason, ConnectionId, Frame, Output, RejectReason};
+use crate::stream::io::{CloseReason, ConnectionId, Frame, Output, Outputs, RejectReason};
 use crate::stream::link::{CloseAt, Link};
 
 impl Machine {
-    pub(super) fn ready(&mut self, now: Ms, conn: ConnectionId, out: &mut Vec<Output>) {
+    pub(super) fn ready(&mut self, now: Ms, conn: ConnectionId, out: &mut dyn Outputs) {
         if self.connection() == Some(conn) {
             self.advance(now, out);
         } else if let Some(mut link) = self.parked.take_if(|link| link.conn == conn) {
@@ -24,7 +24,7 @@ impl Machine {
 
     /// The store has no log yet, so no id may leave. It is asked for one when no event has come; where that takes a while,
     /// a comment tells the client that it was heard.
-    fn await_log(&mut self, now: Ms, link: &mut Link, out: &mut Vec<Output>) {
+    fn await_log(&mut self, now: Ms, link: &mut Link, out: &mut dyn Outputs) {
         if link.open_due <= now {
             link.comment_due.get_or_insert(now + self.pacing.first_comment_ms);
         }
@@ -41,7 +41,7 @@ impl Machine {
     }
 
     /// Gives the reader what is due, in wire order: first bytes, events, end or close, comment.
-    pub(super) fn advance(&mut self, now: Ms, out: &mut Vec<Output>) {
+    pub(super) fn advance(&mut self, now: Ms, out: &mut dyn Outputs) {
         if let Some(mut link) = self.link.take_if(|_| !self.is_created) {
             self.await_log(now, &mut link, out);
             self.link = Some(link);
@@ -86,7 +86,7 @@ impl Machine {
         }
     }
 
-    pub(super) fn write_opening(&mut self, now: Ms, out: &mut Vec<Output>) {
+    pub(super) fn write_opening(&mut self, now: Ms, out: &mut dyn Outputs) {
         if let Some(mut link) = self.link.take() {
             let follows = link.sent < self.durable || self.finished;
             self.open_bytes(now, &mut link, follows, out);
@@ -96,7 +96,7 @@ impl Machine {
 
     /// The first bytes of a connection: its cursor, or a comment where priming is not allowed and
     /// nothing `follows` at once.
-    pub(super) fn open_bytes(&self, now: Ms, link: &mut Link, follows: bool, out: &mut Vec<Output>) {
+    pub(super) fn open_bytes(&self, now: Ms, link: &mut Link, follows: bool, out: &mut dyn Outputs) {
         if link.opened {
             return;
         }
@@ -117,7 +117,7 @@ impl Machine {
     }
 
     /// Everything due is sent: end the connection, or write a comment, or rest.
-    pub(super) fn finish_turn(&mut self, now: Ms, out: &mut Vec<Output>) {
+    pub(super) fn finish_turn(&mut self, now: Ms, out: &mut dyn Outputs) {
         let Some(link) = &mut self.link else { return };
         let conn = link.conn;
         if self.finished && link.sent >= self.durable {
@@ -136,7 +136,7 @@ impl Machine {
         rest(now, link, &self.pacing, out);
     }
 
-    pub(super) fn page(&mut self, now: Ms, conn: ConnectionId, page: Page, out: &mut Vec<Output>) {
+    pub(super) fn page(&mut self, now: Ms, conn: ConnectionId, page: Page, out: &mut dyn Outputs) {
         if let Some((older, arrival)) = self.arrived(conn) {
             if contradicts(&page, arrival.tag) {
                 out.push(Output::Reject { conn, why: RejectReason::Unknown });
@@ -180,7 +180,7 @@ impl Machine {
     }
 
     /// Hands over what the store holds up to the position that it was `asked` for.
-    pub(super) fn deliver(&mut self, now: Ms, asked: Seq, page: Page, out: &mut Vec<Output>) {
+    pub(super) fn deliver(&mut self, now: Ms, asked: Seq, page: Page, out: &mut dyn Outputs) {
         let Page { mut events, .. } = page;
         let durable = self.durable;
         let Some(link) = &mut self.link else { return };
@@ -227,7 +227,7 @@ impl Machine {
         }
     }
 
-    pub(super) fn load_failed(&mut self, now: Ms, conn: ConnectionId, out: &mut Vec<Output>) {
+    pub(super) fn load_failed(&mut self, now: Ms, conn: ConnectionId, out: &mut dyn Outputs) {
         if let Some((older, arrival)) = self.arrived(conn) {
             // Clients survive two refusals, not a failover: answer, and keep trying.
             self.accept(now, (older, &arrival), out);
