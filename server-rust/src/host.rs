@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tailrope_core::engine::{Engine, EngineError, SessionHandle};
-use tailrope_core::protocol::Dialect;
+use tailrope_core::protocol::{Dialect, hex};
 use tailrope_core::store::{SessionId, flush};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
@@ -26,7 +26,7 @@ const FLUSH_WAIT: Duration = Duration::from_secs(5);
 pub(crate) fn new_id() -> String {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).expect("the operating system provides randomness");
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&bytes)
 }
 
 /// The host of an engine.

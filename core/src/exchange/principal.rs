@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use crate::protocol::base64url;
+use crate::protocol::{base64url, hex};
 
 /// The headers that carry a credential, or name the user that a proxy has authenticated.
 pub const CREDENTIAL_HEADERS: [&str; 12] = [
@@ -188,11 +188,7 @@ fn token_owner(authorization: &str) -> Option<Value> {
 fn digest(kind: &str, facts: &Value) -> Box<str> {
     let mut text = String::from(kind);
     write_sorted(facts, &mut text);
-    let mut hex = String::with_capacity(64);
-    for byte in Sha256::digest(text) {
-        let _ = write!(hex, "{byte:02x}");
-    }
-    hex.into()
+    hex(&Sha256::digest(text)).into()
 }
 
 /// JSON with the members of each object in the order of their names.

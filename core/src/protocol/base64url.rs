@@ -25,6 +25,11 @@ pub(super) fn encode_12(bytes: &[u8; 12]) -> [u8; 16] {
     text
 }
 
+/// How many characters so many bytes become.
+pub(super) const fn encoded_len(bytes: usize) -> usize {
+    (4 * bytes).div_ceil(3)
+}
+
 pub(super) fn encode(bytes: &[u8], out: &mut Vec<u8>) {
     for group in bytes.chunks(3) {
         let mut padded = [0; 4];

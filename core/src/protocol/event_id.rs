@@ -16,6 +16,7 @@
 use std::fmt;
 
 use super::base64url;
+use super::hex::hex;
 use super::request_id::{RequestId, is_canonical_integer};
 
 /// The last position that an id can name.
@@ -41,13 +42,13 @@ impl StreamNonce {
 
     /// Twenty-four characters of `[0-9a-f]`.
     pub fn hex(&self) -> String {
-        self.to_string()
+        hex(&self.0)
     }
 }
 
 impl fmt::Display for StreamNonce {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        f.write_str(&self.hex())
     }
 }
 
@@ -172,21 +173,23 @@ pub struct IdEncoder {
 impl IdEncoder {
     /// A request whose mark and id take more than 60 bytes becomes [`Origin::Unnamed`].
     pub fn new(nonce: StreamNonce, origin: &Origin) -> Self {
-        let mut suffix = Vec::new();
-        match origin {
-            Origin::Standalone => {}
-            Origin::Unnamed => suffix.push(b'.'),
-            Origin::Request(id) => {
-                suffix.push(b'.');
-                let mark = match id {
+        let mut name = [0; MAX_NAME_LEN];
+        let name = match origin {
+            Origin::Request(id) if id.as_text().len() < MAX_NAME_LEN => {
+                let name = &mut name[..=id.as_text().len()];
+                name[0] = match id {
                     RequestId::Integer(_) => b'n',
                     RequestId::Text(_) => b's',
                 };
-                if id.as_text().len() < MAX_NAME_LEN {
-                    let name = [&[mark], id.as_text().as_bytes()].concat();
-                    base64url::encode(&name, &mut suffix);
-                }
+                name[1..].copy_from_slice(id.as_text().as_bytes());
+                name
             }
+            _ => &mut [],
+        };
+        let mut suffix = Vec::with_capacity(1 + base64url::encoded_len(name.len()));
+        if *origin != Origin::Standalone {
+            suffix.push(b'.');
+            base64url::encode(name, &mut suffix);
         }
         Self { nonce, nonce_text: base64url::encode_12(&nonce.0), suffix: suffix.into() }
     }

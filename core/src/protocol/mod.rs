@@ -24,6 +24,7 @@ pub mod admission;
 pub(crate) mod base64url;
 pub mod event_id;
 mod fields;
+mod hex;
 mod incarnation;
 pub mod jsonrpc;
 pub mod refusal;
@@ -34,6 +35,7 @@ pub mod sse_decoder;
 
 pub use admission::{AcceptRule, Context, Dialect, Head, Operation, admit, admit_with_versions};
 pub use event_id::{Cursor, EventId, IdEncoder, MAX_EVENT_ID_LEN, MAX_SEQ, MAX_VISIT, Origin, StreamNonce};
+pub use hex::hex;
 pub use incarnation::{Incarnation, Incoming};
 pub use jsonrpc::{Body, Envelope, EnvelopeError, Fields, InitializeResult, Kind, Lasting, ListChanged};
 pub(crate) use refusal::retry_after_s;

@@ -18,7 +18,7 @@ use super::{
     ReadLimit, RunningLog, SessionRecord, StoreError, StreamKey, Ticket, Usage, Watcher,
 };
 use crate::Ms;
-use crate::protocol::StreamNonce;
+use crate::protocol::{StreamNonce, hex};
 use crate::stream::{ChainKey, Seq, StoredEvent};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -247,7 +247,7 @@ fn derived(EncryptionKey(key): &EncryptionKey, parts: &[&[u8]]) -> [u8; 32] {
 /// Stands for a principal, which nobody reads again: it is only compared.
 fn hidden(key: &EncryptionKey, session: &str, principal: &str) -> Box<str> {
     let hash = derived(key, &[b"principal", session.as_bytes(), principal.as_bytes()]);
-    hash.iter().map(|byte| format!("{byte:02x}")).collect::<String>().into()
+    hex(&hash).into()
 }
 
 fn failed(what: &str) -> StoreError {

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
+use crate::protocol::hex;
+
 /// Which session: its id, at the server that opened it. Servers that share a store find no sessions of each other (I7).
 ///
 /// A text is the id of a session where the store has those of one server alone.
@@ -48,5 +50,5 @@ pub fn session_name<'a>(session: impl Into<SessionId<'a>>) -> Arc<str> {
         hash.update("\n");
     }
     hash.update(id);
-    hash.finalize()[..16].iter().map(|byte| format!("{byte:02x}")).collect::<String>().into()
+    hex(&hash.finalize()[..16]).into()
 }
