@@ -1,6 +1,6 @@
 //! What all sessions of an engine share.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use crate::Ms;
 use crate::engine::clock::{Clock, Randomness};
@@ -43,7 +43,7 @@ pub(crate) struct Shared {
     pub(crate) chain_key: Option<ChainKey>,
     pub(crate) counters: Counters,
     /// By their names: two servers may have sessions of one id.
-    pub(crate) sessions: Mutex<HashMap<Arc<str>, Arc<Cell>>>,
+    pub(crate) sessions: Mutex<OwnMap<Arc<str>, Arc<Cell>>>,
     pub(crate) places: Mutex<Places>,
     pub(crate) building: Mutex<Building>,
     /// Sessions that ended here without their host, until it is told.

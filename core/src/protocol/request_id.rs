@@ -18,7 +18,7 @@ pub enum RequestId {
 impl RequestId {
     /// An integer id.
     pub fn integer(value: i64) -> Self {
-        Self::Integer(value.to_string().into())
+        Self::Integer(itoa::Buffer::new().format(value).into())
     }
 
     /// A string id.

@@ -10,9 +10,12 @@ pub const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
 /// The longest event id that is taken from a store that is not ours, in characters.
 pub const MAX_FOREIGN_EVENT_ID_LEN: usize = 512;
 
+/// Bytes that an event of ours takes besides its payload, at most: those of its id, and of the lines.
+pub const EVENT_ROOM: usize = 140;
+
 /// Appends an event with an id. `payload` is JSON text.
 pub fn write_message(out: &mut Vec<u8>, write_id: impl FnOnce(&mut Vec<u8>), payload: &[u8]) {
-    out.reserve(payload.len() + 140);
+    out.reserve(payload.len() + EVENT_ROOM);
     out.extend_from_slice(b"id: ");
     write_id(out);
     out.extend_from_slice(b"\ndata: ");
@@ -20,11 +23,12 @@ pub fn write_message(out: &mut Vec<u8>, write_id: impl FnOnce(&mut Vec<u8>), pay
     out.extend_from_slice(b"\n\n");
 }
 
-/// The payload of a frame that [`write_message`] wrote.
-pub fn payload_of(frame: &[u8]) -> &[u8] {
+/// The id and the payload of a frame that [`write_message`] wrote; none of any other.
+pub fn message_of(frame: &[u8]) -> Option<(&[u8], &[u8])> {
     const DATA: &[u8] = b"\ndata: ";
-    let start = memchr::memmem::find(frame, DATA).map_or(frame.len(), |at| at + DATA.len());
-    frame[start..].strip_suffix(b"\n\n").unwrap_or_default()
+    let fields = frame.strip_prefix(b"id: ")?.strip_suffix(b"\n\n")?;
+    let end = memchr::memmem::find(fields, DATA)?;
+    Some((&fields[..end], &fields[end + DATA.len()..]))
 }
 
 /// Appends an event without an id: it moves no cursor.
@@ -50,6 +54,7 @@ pub fn write_typed(out: &mut Vec<u8>, event: &str, data: &str) {
 /// Appends a priming event: an id and an explicit empty `data` line (W-040, W-106, W-114). Without
 /// that line some parsers drop the id, and the Go client takes a line without a colon for corruption.
 pub fn write_priming(out: &mut Vec<u8>, write_id: impl FnOnce(&mut Vec<u8>), retry_ms: Option<u32>) {
+    out.reserve(EVENT_ROOM);
     out.extend_from_slice(b"id: ");
     write_id(out);
     out.push(b'\n');
@@ -83,8 +88,9 @@ pub fn is_valid_event_id(id: &str) -> bool {
 }
 
 fn write_retry_line(out: &mut Vec<u8>, retry_ms: u32) {
-    // Writing into a Vec cannot fail.
-    let _ = writeln!(out, "retry: {retry_ms}");
+    out.extend_from_slice(b"retry: ");
+    out.extend_from_slice(itoa::Buffer::new().format(retry_ms).as_bytes());
+    out.push(b'\n');
 }
 
 /// Appends JSON text as one line. Raw CR and LF are whitespace between tokens, because JSON strings

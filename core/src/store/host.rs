@@ -314,7 +314,8 @@ impl EventStore for HostStore {
             self.enqueue(&key.session, request, Pending::Prime { key: key.clone(), ticket });
             return Answer::Later;
         };
-        let payload = Bytes::copy_from_slice(sse::payload_of(&event.frame));
+        let payload =
+            sse::message_of(&event.frame).map_or_else(Bytes::new, |(_, payload)| Bytes::copy_from_slice(payload));
         let request = HostRequest::Store { stream, payload: Some(payload.clone()) };
         let append = Box::new(append.clone());
         let pending = Pending::Append { key: key.clone(), epoch, append, payload, now, ticket };

@@ -44,7 +44,7 @@ impl Change<'_> {
     /// The connection reads its stream no longer, and its answer has not begun.
     fn stop_gathering(&mut self, id: ConnectionId) {
         let Some(conn) = self.state.conns.get_mut(&id) else { return };
-        let Conn { nonce, gathers, head, outbox, .. } = conn;
+        let Conn { nonce, gathers, head, outbox, .. } = &mut **conn;
         (*gathers, *head) = (None, None);
         outbox.clear();
         let nonce = *nonce;

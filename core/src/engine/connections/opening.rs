@@ -197,7 +197,7 @@ impl Change<'_> {
     /// Registers a connection of a stream. It comes now, unless its arrival had a number already.
     pub(crate) fn connect(&mut self, conn: Conn, arrival: Option<ConnectionId>) -> ConnectionId {
         let id = arrival.unwrap_or_else(|| self.cell.shared.number());
-        self.state.conns.insert(id, conn);
+        self.state.conns.insert(id, Box::new(conn));
         self.state.session.connected(self.now);
         Counters::add(&self.cell.shared.counters.connections_opened, 1);
         self.cell.shared.connections.fetch_add(1, Ordering::Relaxed);

@@ -256,7 +256,7 @@ impl Change<'_> {
     /// Answers a client that was sent nothing.
     fn refuse_relayed(&mut self, conn: ConnectionId, refusal: &Refusal) {
         let gathers = |out: &Conn| out.gathers.is_some() && out.end().is_none();
-        if self.is_unanswered(conn) || self.state.conns.get(&conn).is_some_and(gathers) {
+        if self.is_unanswered(conn) || self.state.conns.get(&conn).is_some_and(|conn| gathers(conn)) {
             self.refuse_gathering(conn, refusal);
         }
     }

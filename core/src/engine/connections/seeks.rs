@@ -5,7 +5,7 @@
 //! get their own position back, then comments, and the store is asked again until `store_wait_ms`.
 
 use crate::Ms;
-use crate::engine::connections::conn::{Conn, PAGE_BYTES, Phase, Position, Reading, Seek};
+use crate::engine::connections::conn::{PAGE_BYTES, Phase, Position, Reading, Seek};
 use crate::engine::lines::log_later;
 use crate::engine::logs::reading::PAGE_EVENTS;
 use crate::engine::sessions::cell::{SESSION, State};
@@ -192,7 +192,8 @@ impl Change<'_> {
 
     /// It is known what the store has of the stream of a connection, or it could not tell.
     fn found(&mut self, conn: ConnectionId, result: Result<Attached, StoreError>) {
-        let Some(Seek { position, fault }) = self.state.conns.get_mut(&conn).and_then(Conn::seek).copied() else {
+        let Some(Seek { position, fault }) = self.state.conns.get_mut(&conn).and_then(|conn| conn.seek()).copied()
+        else {
             return;
         };
         let nonce = position.nonce;
@@ -274,7 +275,7 @@ impl Change<'_> {
         self.resume_stream(conn, position);
         // It may have been given another stream instead.
         let conn = self.state.conns.get_mut(&conn).filter(|conn| conn.nonce == nonce);
-        if let Some(reading) = conn.and_then(Conn::reading) {
+        if let Some(reading) = conn.and_then(|conn| conn.reading()) {
             reading.page = Some((position.after, page));
         }
         if is_left {
@@ -305,7 +306,7 @@ impl Change<'_> {
     /// The store could not tell: the answer begins all the same, and it is asked again in a while.
     fn seek_failed(&mut self, id: ConnectionId) {
         self.begin_echo(id);
-        let Some(seek) = self.state.conns.get_mut(&id).and_then(Conn::seek) else { return };
+        let Some(seek) = self.state.conns.get_mut(&id).and_then(|conn| conn.seek()) else { return };
         let since = *seek.fault.get_or_insert(self.now);
         self.state.timers.set(Reason::Seek(id), self.now + ASK_AGAIN_MS);
         if self.has_waited(Some(since)) {

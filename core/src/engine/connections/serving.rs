@@ -26,7 +26,11 @@ impl Cell {
     }
 
     pub(crate) fn lost(&self, id: ConnectionId) {
-        self.change_or((), |change| {
+        // Most have ended before.
+        if !self.look_or(false, |state| state.conns.contains_key(&id)) {
+            return self.let_go();
+        }
+        self.change(|change| {
             let Some(nonce) = change.state.conns.get(&id).map(|conn| conn.nonce) else { return };
             let unfinished = change.state.session.stream(nonce).is_some();
             change.disconnect(id, unfinished);
@@ -75,8 +79,8 @@ impl Change<'_> {
 
     /// Lets a connection that can take more have what is there.
     pub(crate) fn read_on(&mut self, id: ConnectionId) {
-        let reads = |conn: &&Conn| conn.outbox.is_empty() && matches!(conn.phase, Phase::Reading(_));
-        while let Some(nonce) = self.state.conns.get(&id).filter(reads).map(|conn| conn.nonce) {
+        let reads = |conn: &Conn| conn.outbox.is_empty() && matches!(conn.phase, Phase::Reading(_));
+        while let Some(nonce) = self.state.conns.get(&id).filter(|conn| reads(conn)).map(|conn| conn.nonce) {
             self.input(nonce, Input::Ready { conn: id });
             self.perform();
             let touched = self.effects.touched.len();

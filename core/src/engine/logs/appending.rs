@@ -19,7 +19,7 @@ impl Change<'_> {
     ) {
         let Some(stream) = self.state.session.stream(nonce) else { return };
         let mut chain = stream.chain;
-        let mut scratch = Vec::with_capacity(events.iter().map(|event| event.payload.len() + 128).sum());
+        let mut scratch = Vec::with_capacity(events.iter().map(|event| event.payload.len() + sse::EVENT_ROOM).sum());
         let mut stored = Vec::with_capacity(events.len());
         for (seq, event) in (first..).zip(events) {
             chain = chain.then(&event.payload, self.cell.shared.chain_key.as_ref());

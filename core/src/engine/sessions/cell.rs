@@ -30,7 +30,8 @@ pub(crate) const SESSION: StreamNonce = StreamNonce::NONE;
 
 pub(crate) struct State {
     pub(crate) session: Session,
-    pub(crate) conns: OwnMap<ConnectionId, Conn>,
+    /// In places of their own: most sessions have one, and a map keeps room for more.
+    pub(crate) conns: OwnMap<ConnectionId, Box<Conn>>,
     pub(crate) json: HashMap<RequestId, ConnectionId>,
     /// Answers in JSON that wait until the store has what is known of the session.
     pub(crate) json_answers: Vec<(ConnectionId, AnswerHead, Vec<u8>)>,
@@ -247,12 +248,17 @@ impl Cell {
         lock(&self.state).session.assume(revision, retry_ms, list_changed, standalone);
     }
 
+    /// Looks at what is known of it; in the child of a fork nothing but this value.
+    pub(crate) fn look_or<T>(&self, forked: T, look: impl FnOnce(&State) -> T) -> T {
+        if self.is_forked() { forked } else { look(&lock(&self.state)) }
+    }
+
     pub(crate) fn is_elsewhere(&self) -> bool {
         self.elsewhere.load(Ordering::Relaxed)
     }
 
     pub(crate) fn belongs_to(&self, principal: Option<&str>) -> bool {
-        !self.is_forked() && lock(&self.state).session.belongs_to(principal)
+        self.look_or(false, |state| state.session.belongs_to(principal))
     }
 
     /// A request of this principal has come, which is a sign of its client. None where it may not use the session;
@@ -284,11 +290,7 @@ impl Cell {
 
     /// Whether the session goes on no more, here at least. The child of a fork has no sessions.
     pub(crate) fn has_ended(&self) -> bool {
-        if self.is_forked() {
-            return true;
-        }
-        let state = lock(&self.state);
-        state.session.has_ended() || state.is_fenced
+        self.look_or(true, |state| state.session.has_ended() || state.is_fenced)
     }
 }
 

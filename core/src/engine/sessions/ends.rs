@@ -1,6 +1,6 @@
 //! How sessions end here: by a drain, with the process, or for good.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use crate::Ms;
 use crate::engine::connections::conn::{PAGE_BYTES, Phase};
@@ -9,6 +9,7 @@ use crate::engine::sessions::change::Change;
 use crate::engine::shared::lock;
 use crate::engine::stats::Counters;
 use crate::exchange::AnswerHead;
+use crate::maps::OwnMap;
 use crate::protocol::{RequestId, StreamNonce};
 use crate::session::{SynthesizedEnd, end_payload};
 use crate::stream::{CloseReason, ConnectionId, Drain, Frame, Input};
@@ -37,7 +38,7 @@ impl Cell {
         is_to_be_left && self.is_registered(&lock(&self.shared.sessions))
     }
 
-    fn is_registered(&self, sessions: &HashMap<Arc<str>, Arc<Self>>) -> bool {
+    fn is_registered(&self, sessions: &OwnMap<Arc<str>, Arc<Self>>) -> bool {
         sessions.get(&self.name).is_some_and(|cell| cell.number == self.number)
     }
 

@@ -67,6 +67,11 @@ impl SessionHandle {
         self.cell.change_or((), |change| change.state.session.claim(principal));
     }
 
+    /// Whether a request of this principal may use the session (I7).
+    pub fn belongs_to(&self, principal: Option<&str>) -> bool {
+        self.cell.belongs_to(principal)
+    }
+
     /// Checks that a request of this principal may use the session. Nobody else finds it (I7).
     ///
     /// # Errors
@@ -182,12 +187,14 @@ impl SessionHandle {
 
     /// Sets the revision of a session whose `initialize` the engine does not see.
     pub fn assume_revision(&self, revision: Revision) {
-        self.cell.change_or((), |change| change.state.session.assume_revision(revision));
+        if self.revision().is_none() {
+            self.cell.change_or((), |change| change.state.session.assume_revision(revision));
+        }
     }
 
     /// The revision that was negotiated, or asked for by an `initialize` without an answer yet.
     pub fn revision(&self) -> Option<Revision> {
-        self.cell.change_or(None, |change| change.state.session.revision())
+        self.cell.look_or(None, |state| state.session.revision())
     }
 
     /// Sends a message.
@@ -285,20 +292,19 @@ impl SessionHandle {
 
     /// The request in flight that this id means: exactly, or by its text if only one has it.
     pub fn find_request(&self, id: &RequestId) -> Option<RequestId> {
-        self.cell.change_or(None, |change| change.state.session.find_request(id).map(|(found, _)| found.clone()))
+        self.cell.look_or(None, |state| state.session.find_request(id).map(|(found, _)| found.clone()))
     }
 
     /// Requests without a response.
     pub fn in_flight(&self) -> usize {
-        self.cell.change_or(0, |change| change.state.session.in_flight())
+        self.cell.look_or(0, |state| state.session.in_flight())
     }
 
     /// Milliseconds until the session counts as idle; none while something holds it (I11).
     pub fn idle_in_ms(&self) -> Option<u64> {
         let max_detached_ms = self.cell.shared.options.max_detached_ms;
-        let idle_at = |change: &mut Change<'_>| (change.state.session.idle_at(max_detached_ms), change.now);
-        let (at, now) = self.cell.change_or((Ms::NEVER, Ms(0)), idle_at);
-        (at != Ms::NEVER).then(|| at.since(now))
+        let at = self.cell.look_or(Ms::NEVER, |state| state.session.idle_at(max_detached_ms));
+        (at != Ms::NEVER).then(|| at.since(self.now()))
     }
 
     /// What serves the session is going away, as [`Engine::drain`](crate::engine::Engine::drain) says of all sessions.

@@ -9,9 +9,7 @@ mod inbox;
 mod log;
 mod room;
 
-use std::collections::hash_map::RandomState;
-use std::collections::{BTreeMap, HashMap};
-use std::hash::BuildHasher;
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
@@ -24,7 +22,7 @@ use super::{
     RunningLog, SessionRecord, StoreError, StreamKey, Ticket, Usage,
 };
 use crate::Ms;
-use crate::maps::OwnMap;
+use crate::maps::{OwnMap, shard_of};
 use crate::protocol::StreamNonce;
 use crate::stream::{EventKind, Seq};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -35,7 +33,6 @@ const SHARDS: usize = 16;
 /// An event store in this process's memory, bounded by [`Limits`].
 pub struct MemoryStore {
     limits: Limits,
-    hasher: RandomState,
     shards: Vec<Mutex<Shard>>,
     held: Held,
     /// Until then nothing can be freed, in milliseconds on the engine's clock.
@@ -72,10 +69,10 @@ type Finished = BTreeMap<Place, StreamKey>;
 
 #[derive(Default)]
 struct Shard {
-    sessions: HashMap<Arc<str>, SessionLogs>,
+    sessions: OwnMap<Arc<str>, SessionLogs>,
     finished: Finished,
     /// Until when the names of sessions that had several owners stay taken.
-    taken: HashMap<Arc<str>, Ms>,
+    taken: OwnMap<Arc<str>, Ms>,
 }
 
 struct SessionLogs {
@@ -84,7 +81,8 @@ struct SessionLogs {
     /// Its owner let it go.
     is_released: bool,
     bytes: usize,
-    streams: OwnMap<StreamNonce, Log>,
+    /// In places of their own: most sessions have few, and a map keeps room for more.
+    streams: OwnMap<StreamNonce, Box<Log>>,
     inbox: Inbox,
 }
 
@@ -93,7 +91,6 @@ impl MemoryStore {
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
-            hasher: RandomState::new(),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             held: Held::default(),
             full_until: AtomicU64::new(0),
@@ -121,8 +118,7 @@ impl MemoryStore {
     }
 
     fn shard(&self, session: &str) -> MutexGuard<'_, Shard> {
-        let at = self.hasher.hash_one(session) as usize % SHARDS;
-        lock(&self.shards[at])
+        lock(&self.shards[shard_of(session, SHARDS)])
     }
 
     /// Marks a log as finished, with its place in the order of all that are.
@@ -178,11 +174,16 @@ impl MemoryStore {
         }
         let log = logs.streams.get_mut(&key.nonce).ok_or(StoreError::Gone)?;
         let (head, chain, is_finished) = (log.head(), log.chain, log.finished.is_some());
+        let is_answered = append.events.last().is_some_and(|last| last.kind == EventKind::Terminal);
+        let ends = is_answered || append.end.is_some();
         let mut added = 0;
         match append.judge(LogState { head, chain, is_finished })? {
             Verdict::Nothing if is_finished => return Ok(()),
             Verdict::Nothing | Verdict::Rest => {}
             Verdict::All => {
+                if ends {
+                    log.events.reserve_exact(append.events.len());
+                }
                 log.events.extend(append.events.iter().map(|event| Logged::new(event, seconds(now))));
                 log.chain = append.chain;
                 added = cost(&append.events);
@@ -197,8 +198,7 @@ impl MemoryStore {
             _ => None,
         };
         log.paced = append.paced.unwrap_or(log.paced);
-        let is_answered = append.events.last().is_some_and(|last| last.kind == EventKind::Terminal);
-        if is_answered || append.end.is_some() {
+        if ends {
             self.set_finished(now, key, log, &mut shard.finished);
             log.events.shrink_to_fit();
         }
@@ -220,7 +220,7 @@ impl MemoryStore {
     /// The log, which is created where it is not there.
     fn create<'a>(&self, logs: &'a mut SessionLogs, key: &StreamKey, about: &Bytes) -> &'a mut Log {
         logs.streams.entry(key.nonce).or_insert_with(|| {
-            let log = Log::new(key, about.clone());
+            let log = Box::new(Log::new(key, about.clone()));
             logs.bytes += log.bytes;
             add(&self.held.bytes, log.bytes);
             add(&self.held.streams, 1);
