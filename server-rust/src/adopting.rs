@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use http::Request;
 use tailrope_core::engine::{Adopted, OfferWake, SessionHandle};
 use tailrope_core::exchange::Fault;
-use tailrope_core::protocol::{Dialect, jsonrpc};
+use tailrope_core::protocol::Dialect;
 
 use crate::hearing::Ears;
 use crate::host::Host;
@@ -62,10 +62,9 @@ fn go_on(adopter: &impl Adopt, adopted: &Adopted, ears: &Ears) {
         }
     };
     for body in adopted.replay() {
-        let is_request = jsonrpc::read(body).is_ok_and(|body| body.has_request());
         // Nobody knows any more what the request was like.
         let parts = Request::new(()).into_parts().0;
-        match handlers.read(parts, body, is_request) {
+        match handlers.read_body(parts, body) {
             Ok(message) => handlers.replay(message),
             Err(why) => tracing::warn!(target: "tailrope", why, "a session's handlers are not told all again"),
         }

@@ -39,6 +39,15 @@ impl Outcomes {
         }
     }
 
+    /// The outcome, where the sender has nothing to wait for.
+    pub(crate) fn at_once(sending: &Sending) -> Option<Outcome> {
+        match sending {
+            Err(error) => Some(Err(error.clone())),
+            Ok((Sent::Pending(_), _) | (_, Pause::Yield)) => None,
+            Ok((_, Pause::None | Pause::Flush)) => Some(Ok(())),
+        }
+    }
+
     /// Waits for what a sender has to wait for.
     pub(crate) async fn finish(&self, sending: Sending, host: &Arc<Host>) -> Outcome {
         match sending? {

@@ -30,7 +30,9 @@ impl Signal {
             *waiting = Waiting::Nobody;
             return Poll::Ready(());
         }
-        *waiting = Waiting::Task(cx.waker().clone());
+        if !matches!(&*waiting, Waiting::Task(waker) if waker.will_wake(cx.waker())) {
+            *waiting = Waiting::Task(cx.waker().clone());
+        }
         Poll::Pending
     }
 

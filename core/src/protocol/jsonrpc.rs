@@ -74,6 +74,8 @@ pub struct Envelope {
     pub id: Option<RequestId>,
     /// Where the message stands in the body.
     pub range: Range<usize>,
+    /// Where its parameters stand in the body; empty where it has none.
+    pub params: Range<usize>,
     /// The parameters that the engine reads.
     pub fields: Fields,
 }
@@ -276,10 +278,14 @@ fn read_batch(text: &str, start: usize, form: Form) -> Result<Vec<Envelope>, Env
         if !element.starts_with('{') {
             return Err(EnvelopeError::NotAnObject);
         }
-        // The element borrows from the text, so its address tells its place.
-        read_one(element, start + (element.as_ptr() as usize - text.as_ptr() as usize), form)
+        read_one(element, start + offset(text, element), form)
     };
     elements.iter().map(read_element).collect()
+}
+
+/// Where a part that borrows from a text begins in it.
+fn offset(text: &str, part: &str) -> usize {
+    part.as_ptr() as usize - text.as_ptr() as usize
 }
 
 /// `text` starts with a brace and has no blanks around it.
@@ -335,7 +341,11 @@ fn read_one(text: &str, start: usize, form: Form) -> Result<Envelope, EnvelopeEr
         (Some(method), Some(params)) => read_fields(kind, method, &params),
         _ => Fields::default(),
     };
-    Ok(Envelope { kind, method, id, range: start..start + text.len(), fields })
+    let params = params.map_or(0..0, |raw| {
+        let start = start + offset(text, raw.get());
+        start..start + raw.get().len()
+    });
+    Ok(Envelope { kind, method, id, range: start..start + text.len(), params, fields })
 }
 
 fn read_fields(kind: Kind, method: &str, params: &Params<'_>) -> Fields {
@@ -357,10 +367,10 @@ fn read_fields(kind: Kind, method: &str, params: &Params<'_>) -> Fields {
 
 /// A progress token in one spelling, so that equal tokens are equal texts. Fractions are allowed.
 fn token(raw: &RawValue) -> Option<String> {
-    let raw = raw.get();
-    match RequestId::from_json(raw) {
-        Some(token) => Some(token.to_json()),
-        None => raw.starts_with(|first: char| first == '-' || first.is_ascii_digit()).then(|| raw.to_owned()),
+    match raw.get() {
+        "-0" => Some("0".to_owned()),
+        text if text.starts_with('"') => RequestId::from_json(text).map(|text| text.to_json()),
+        number => number.starts_with(|first: char| first == '-' || first.is_ascii_digit()).then(|| number.to_owned()),
     }
 }
 

@@ -2,15 +2,17 @@
 
 use std::collections::HashMap;
 use std::future::{Future, ready};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 
 use http::request::Parts;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tailrope_core::engine::{EngineError, OutgoingKind, OutgoingMessage, SessionHandle};
 use tailrope_core::exchange::{Admission, Turn};
-use tailrope_core::protocol::jsonrpc::{self, Body};
+use tailrope_core::protocol::jsonrpc;
 use tailrope_core::protocol::{Envelope, Kind, RequestId};
 use tokio::sync::{Notify, oneshot};
 
@@ -71,10 +73,16 @@ impl Drop for Running {
 
 /// A message, as it was read.
 pub struct Message {
-    envelope: Envelope,
+    kind: Kind,
+    method: Option<String>,
+    id: Option<RequestId>,
     parts: Parts,
     params: Value,
     answer: Option<Answer>,
+}
+
+fn json_at<T: DeserializeOwned>(body: &[u8], range: &Range<usize>) -> Result<T, String> {
+    serde_json::from_slice(&body[range.clone()]).map_err(|error| error.to_string())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -119,11 +127,9 @@ impl<H: Handler> Handlers for Session<H> {
         &self.posts
     }
 
-    fn read(&self, parts: Parts, body: &[u8], _is_request: bool) -> Result<Message, String> {
+    fn read(&self, parts: Parts, envelope: &Envelope, body: &[u8]) -> Result<Message, String> {
         #[derive(Deserialize)]
         struct Wire {
-            #[serde(default)]
-            params: Value,
             result: Option<Value>,
             error: Option<WireError>,
         }
@@ -133,24 +139,30 @@ impl<H: Handler> Handlers for Session<H> {
             message: String,
             data: Option<Value>,
         }
-        let Body::Single(envelope) = jsonrpc::read(body).map_err(|error| error.to_string())? else {
-            return Err("a batch is not served".to_owned());
+        let answer = match envelope.kind {
+            Kind::Request | Kind::Notification => None,
+            Kind::Response | Kind::ErrorResponse => {
+                let Wire { result, error } = json_at(body, &envelope.range)?;
+                let error = error.map(|WireError { code, message, data }| Err(RpcError { code, message, data }));
+                error.or_else(|| result.map(Ok))
+            }
         };
-        let Wire { params, result, error } = serde_json::from_slice(body).map_err(|error| error.to_string())?;
-        let error = error.map(|WireError { code, message, data }| Err(RpcError { code, message, data }));
-        Ok(Message { envelope, parts, params, answer: error.or_else(|| result.map(Ok)) })
+        let params = if envelope.params.is_empty() { Value::Null } else { json_at(body, &envelope.params)? };
+        let Envelope { kind, method, id, .. } = envelope;
+        Ok(Message { kind: *kind, method: method.clone(), id: id.clone(), parts, params, answer })
+    }
+
+    fn has_room(&self) -> bool {
+        // A request begins at once; the engine bounds how many run.
+        true
     }
 
     fn room(&self) -> impl Future<Output = ()> + Send {
-        // A request begins at once; the engine bounds how many run.
         ready(())
     }
 
     fn call(&self, message: Message) -> bool {
-        let Message { envelope: Envelope { id: Some(id), method: Some(method), .. }, parts, params, .. } = message
-        else {
-            return false;
-        };
+        let Message { id: Some(id), method: Some(method), parts, params, .. } = message else { return false };
         let cancelled = Arc::new(Notify::new());
         lock(&self.cancels).insert(id.clone(), Arc::clone(&cancelled));
         let (handler, line, cancels) = (Arc::clone(&self.handler), Arc::clone(&self.line), Arc::clone(&self.cancels));
@@ -167,9 +179,9 @@ impl<H: Handler> Handlers for Session<H> {
     }
 
     fn replay(&self, message: Message) {
-        if message.envelope.kind == Kind::Request {
+        if message.kind == Kind::Request {
             self.call(message);
-        } else if let Some(method) = message.envelope.method {
+        } else if let Some(method) = message.method {
             self.handler.notified(&method, message.params);
         }
     }
@@ -177,8 +189,8 @@ impl<H: Handler> Handlers for Session<H> {
     fn take(&self, admission: &Admission, message: Message) -> bool {
         let session = &self.line.session;
         session.received(admission);
-        let Message { envelope, params, answer, .. } = message;
-        match (envelope.kind, envelope.id, envelope.method) {
+        let Message { kind, method, id, params, answer, .. } = message;
+        match (kind, id, method) {
             (Kind::Response | Kind::ErrorResponse, Some(id), _) => {
                 let asker = lock(&self.line.asked).waiting.remove(&id);
                 if let (Some(asker), Some(answer)) = (asker, answer) {

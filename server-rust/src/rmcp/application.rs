@@ -13,6 +13,7 @@ use rmcp::transport::streamable_http_server::session::never::NeverSessionManager
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use tailrope_core::engine::{Engine, SessionHandle};
 use tailrope_core::exchange::Admission;
+use tailrope_core::protocol::Envelope;
 
 use crate::rmcp::messages::read;
 use crate::rmcp::served::Served;
@@ -83,8 +84,12 @@ impl Handlers for Served {
         &self.posts
     }
 
-    fn read(&self, parts: Parts, body: &[u8], is_request: bool) -> Result<ClientJsonRpcMessage, String> {
-        read(parts, body, is_request)
+    fn read(&self, parts: Parts, envelope: &Envelope, body: &[u8]) -> Result<ClientJsonRpcMessage, String> {
+        read(parts, envelope, body)
+    }
+
+    fn has_room(&self) -> bool {
+        self.inbox.has_room()
     }
 
     fn room(&self) -> impl Future<Output = ()> + Send {

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use futures_core::Stream;
 use rmcp::transport::streamable_http_server::session::ServerSseMessage;
-use tailrope_core::engine;
-use tailrope_core::protocol::{Decoder, Item, Refusal, jsonrpc};
+use tailrope_core::engine::{self, Chunk};
+use tailrope_core::protocol::{Decoder, Item, Refusal, jsonrpc, sse};
 
 use crate::pages::Pages;
 use crate::rmcp::messages::opaque;
@@ -45,8 +45,13 @@ impl EventStream {
     fn take(&mut self, page: &engine::Poll) {
         self.has_ended = page.end.is_some();
         for chunk in &page.chunks {
-            self.decoder.push(chunk.as_ref());
-            self.read();
+            let stored = if let Chunk::Shared(frame) = chunk { stored(frame) } else { None };
+            if let Some((id, data)) = stored {
+                self.push(Some(id.to_owned()), data);
+            } else {
+                self.decoder.push(chunk.as_ref());
+                self.read();
+            }
         }
         // A block that tells nothing else, as the last word of a connection that is closed.
         self.ready.extend(self.retry.take().map(ServerSseMessage::retry));
@@ -64,12 +69,22 @@ impl EventStream {
                 Item::Cursor(id) => (Some(id), String::new()),
                 Item::Event(event) => (event.id, event.data),
             };
-            let mut event = ServerSseMessage::default();
-            (event.event_id, event.retry) = (id, self.retry.take());
-            event.message = opaque(&data).map(Arc::new);
-            self.ready.push_back(event);
+            self.push(id, &data);
         }
     }
+
+    fn push(&mut self, id: Option<String>, data: &str) {
+        let mut event = ServerSseMessage::default();
+        (event.event_id, event.retry) = (id, self.retry.take());
+        event.message = opaque(data).map(Arc::new);
+        self.ready.push_back(event);
+    }
+}
+
+/// The id and the data of an event of the log.
+fn stored(frame: &[u8]) -> Option<(&str, &str)> {
+    let (id, data) = sse::message_of(frame)?;
+    Some((str::from_utf8(id).ok()?, str::from_utf8(data).ok()?))
 }
 
 impl Stream for EventStream {

@@ -1,10 +1,15 @@
 //! What came for a session, until rmcp's loop takes it.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
 
 use rmcp::model::ClientJsonRpcMessage;
+use tailrope_core::engine::Wake as _;
 use tokio::sync::Notify;
+
+use crate::signal::Signal;
 
 /// Messages that may wait. A client that sends faster than its session takes has to wait itself (I11).
 const MAX_MESSAGES: usize = 64;
@@ -13,7 +18,8 @@ const MAX_MESSAGES: usize = 64;
 #[derive(Default)]
 pub(crate) struct Inbox {
     state: Mutex<State>,
-    arrived: Notify,
+    /// For rmcp's loop, which alone takes them.
+    arrived: Signal,
     taken: Notify,
 }
 
@@ -24,15 +30,18 @@ struct State {
 }
 
 impl Inbox {
-    /// Waits until there is room, or nothing is taken any more.
+    /// Whether there is room, or nothing is taken any more.
+    pub(crate) fn has_room(&self) -> bool {
+        let state = self.state();
+        state.is_closed || state.messages.len() < MAX_MESSAGES
+    }
+
+    /// Waits until there is.
     pub(crate) async fn room(&self) {
         loop {
             let taken = self.taken.notified();
-            {
-                let state = self.state();
-                if state.is_closed || state.messages.len() < MAX_MESSAGES {
-                    return;
-                }
+            if self.has_room() {
+                return;
             }
             taken.await;
         }
@@ -51,14 +60,17 @@ impl Inbox {
             }
             state.messages.push_back(message);
         }
-        self.arrived.notify_one();
+        self.arrived.wake(0);
         true
     }
 
     /// The next message; none when the session has ended. Loses nothing where the caller stops waiting.
     pub(crate) async fn take(&self) -> Option<ClientJsonRpcMessage> {
+        poll_fn(|cx| self.poll_take(cx)).await
+    }
+
+    fn poll_take(&self, cx: &mut Context<'_>) -> Poll<Option<ClientJsonRpcMessage>> {
         loop {
-            let arrived = self.arrived.notified();
             {
                 let mut state = self.state();
                 if let Some(message) = state.messages.pop_front() {
@@ -67,19 +79,19 @@ impl Inbox {
                     }
                     drop(state);
                     self.taken.notify_waiters();
-                    return Some(message);
+                    return Poll::Ready(Some(message));
                 }
                 if state.is_closed {
-                    return None;
+                    return Poll::Ready(None);
                 }
             }
-            arrived.await;
+            ready!(self.arrived.poll_woken(cx));
         }
     }
 
     pub(crate) fn close(&self) {
         self.state().is_closed = true;
-        self.arrived.notify_one();
+        self.arrived.wake(0);
         self.taken.notify_waiters();
     }
 

@@ -2,33 +2,42 @@
 //! one kind of message after the other, and makes a tree of each notification.
 
 use rmcp::model::{
-    CallToolRequest, CallToolRequestParams, ClientJsonRpcMessage, ClientRequest, JsonRpcMessage, JsonRpcNotification,
-    MetaObject, NotificationMetaObject, ProgressNotificationParam, RequestId, ServerJsonRpcMessage, ServerNotification,
+    CallToolRequest, CallToolRequestParams, ClientJsonRpcMessage, ClientRequest, GetMeta as _, JsonRpcMessage,
+    JsonRpcNotification, MetaObject, NotificationMetaObject, ProgressNotificationParam, ServerJsonRpcMessage,
+    ServerNotification,
 };
-use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
+use serde::Serialize;
+use tailrope_core::protocol::{Envelope, Fields, Kind};
+
+use super::ids::{request_id, rmcp_id};
 
 /// Reads the call of a tool. None where it is anything else, or wrong: rmcp says what.
-pub(crate) fn call(body: &[u8]) -> Option<ClientJsonRpcMessage> {
-    #[derive(Deserialize)]
-    #[serde(deny_unknown_fields)]
-    struct Wire<'a> {
-        jsonrpc: &'a str,
-        id: RequestId,
-        method: &'a str,
-        #[serde(borrow)]
-        params: &'a RawValue,
-    }
-    let Wire { jsonrpc: "2.0", id, method: "tools/call", params } = serde_json::from_slice(body).ok()? else {
+pub(crate) fn call(envelope: &Envelope, body: &[u8]) -> Option<ClientJsonRpcMessage> {
+    if (envelope.kind, envelope.method.as_deref()) != (Kind::Request, Some("tools/call")) {
         return None;
-    };
-    let mut params: CallToolRequestParams = serde_json::from_str(params.get()).ok()?;
+    }
+    let id = rmcp_id(envelope.id.as_ref()?)?;
+    let mut params: CallToolRequestParams = serde_json::from_slice(&body[envelope.params.clone()]).ok()?;
     let meta = params.meta.take();
     let mut request = CallToolRequest::new(params);
     if let Some(meta) = meta {
         request.extensions.insert(meta);
     }
     Some(JsonRpcMessage::request(ClientRequest::CallToolRequest(request), id))
+}
+
+/// The envelope of the call of a tool that rmcp has read. None where it is anything else.
+pub(crate) fn envelope(message: &ClientJsonRpcMessage) -> Option<Envelope> {
+    let JsonRpcMessage::Request(request) = message else { return None };
+    let ClientRequest::CallToolRequest(call) = &request.request else { return None };
+    let token = request.request.get_meta().get_progress_token();
+    let fields = Fields {
+        tool_name: Some(call.params.name.as_ref().to_owned()),
+        progress_token: token.map(|token| request_id(&token.0).to_json()),
+        ..Fields::default()
+    };
+    let (method, id) = (Some("tools/call".to_owned()), Some(request_id(&request.id)));
+    Some(Envelope { kind: Kind::Request, method, id, range: 0..0, params: 0..0, fields })
 }
 
 /// The JSON of progress. None where it is anything else.

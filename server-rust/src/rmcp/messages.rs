@@ -5,35 +5,28 @@ use http::request::Parts;
 use rmcp::RoleServer;
 use rmcp::model::{
     ClientJsonRpcMessage, ClientNotification, ClientRequest, CustomNotification, CustomRequest, CustomResult,
-    ErrorData, GetExtensions as _, JsonRpcMessage, NumberOrString, RequestId as RmcpId, ServerJsonRpcMessage,
-    ServerNotification, ServerRequest, ServerResult,
+    ErrorData, GetExtensions as _, JsonRpcMessage, RequestId as RmcpId, ServerJsonRpcMessage, ServerNotification,
+    ServerRequest, ServerResult,
 };
 use serde::Deserialize;
 use serde_json::Value;
 use tailrope_core::exchange::Admission;
-use tailrope_core::protocol::{EnvelopeError, Head, Operation, RequestId, jsonrpc};
+use tailrope_core::protocol::{Body, Envelope, EnvelopeError, Head, Kind, Operation, jsonrpc};
 
 use crate::rmcp::lean;
 
 pub(crate) type Context = rmcp::service::RequestContext<RoleServer>;
 
-pub(crate) fn request_id(id: &RmcpId) -> RequestId {
-    match id {
-        NumberOrString::Number(number) => RequestId::integer(*number),
-        NumberOrString::String(text) => RequestId::text_id(text),
-    }
-}
-
 /// Reads a message as rmcp has it, and tells it the head of the HTTP request that brought it.
 ///
 /// # Errors
 /// What is wrong with it.
-pub(crate) fn read(parts: Parts, body: &[u8], is_request: bool) -> Result<ClientJsonRpcMessage, String> {
-    let mut message = match lean::call(body) {
+pub(crate) fn read(parts: Parts, envelope: &Envelope, body: &[u8]) -> Result<ClientJsonRpcMessage, String> {
+    let mut message = match lean::call(envelope, body) {
         Some(message) => message,
-        None => serde_json::from_slice(body).map_err(|error| error.to_string())?,
+        None => serde_json::from_slice(&body[envelope.range.clone()]).map_err(|error| error.to_string())?,
     };
-    if is_request != matches!(&message, ClientJsonRpcMessage::Request(_)) {
+    if (envelope.kind == Kind::Request) != matches!(&message, ClientJsonRpcMessage::Request(_)) {
         // It would be taken for a notification, and never be answered.
         return Err("the id of the request is an integer that does not fit in 64 bits".to_owned());
     }
@@ -57,10 +50,14 @@ pub(crate) fn parts_of(message: &ClientJsonRpcMessage) -> Option<&Parts> {
 }
 
 /// What the engine knows of a message that rmcp has read.
-pub(crate) fn admitted(message: &ClientJsonRpcMessage, body: &[u8]) -> Result<Admission, EnvelopeError> {
+pub(crate) fn admitted(message: &ClientJsonRpcMessage) -> Result<Admission, EnvelopeError> {
     let header = |name: &str| parts_of(message)?.headers.get(name)?.to_str().ok();
     let head = Head { method: "POST", protocol_version: header("mcp-protocol-version"), ..Head::default() };
-    Ok(Admission::new(Operation::Post(jsonrpc::read(body)?), &head, body))
+    if let Some(envelope) = lean::envelope(message) {
+        return Ok(Admission::new(Operation::Post(Body::Single(envelope)), &head, &[]));
+    }
+    let body = json(message);
+    Ok(Admission::new(Operation::Post(jsonrpc::read(&body)?), &head, &body))
 }
 
 /// The JSON of a message.

@@ -3,6 +3,7 @@
 mod application;
 mod context;
 mod events;
+mod ids;
 mod inbox;
 mod lean;
 mod messages;

@@ -21,9 +21,10 @@ use crate::host::Host;
 use crate::outcomes::{Outcomes, Sending};
 use crate::panics;
 use crate::rmcp::context::Control;
+use crate::rmcp::ids::request_id;
 use crate::rmcp::inbox::Inbox;
 use crate::rmcp::lean;
-use crate::rmcp::messages::{json, request_id};
+use crate::rmcp::messages::json;
 use crate::service::{Posts, serve_posted};
 
 pub struct Served {

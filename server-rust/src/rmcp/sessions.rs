@@ -281,9 +281,7 @@ impl Sessions {
         let principal = parts_of(message).map(|parts| self.principal(parts));
         if let Some(served) = self.table.here(id) {
             // rmcp shows nothing of the request that brought an answer of the client.
-            let is_found =
-                |principal: Option<Box<str>>| self.engine.session(self.named(id), principal.as_deref()).is_some();
-            return if principal.is_none_or(is_found) {
+            return if principal.is_none_or(|principal| served.session.belongs_to(principal.as_deref())) {
                 Ok(Place::Here(served))
             } else {
                 Err(SessionsError::UnknownSession)
@@ -305,14 +303,14 @@ impl Sessions {
         &self,
         session: &SessionHandle,
         message: &ClientJsonRpcMessage,
-        body: Bytes,
-        admission: &Admission,
     ) -> Result<EventStream, SessionsError> {
+        let body = json(message);
+        let admission = admitted(message)?;
         let parts = parts_of(message);
         let headers = parts.map(|parts| &parts.headers).into_iter().flatten();
         let headers = headers.filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)));
         let relayed = Relayed::new(RelayedMethod::Post, body, headers, &[], None);
-        self.pass(session, admission, relayed).await
+        self.pass(session, &admission, relayed).await
     }
 
     /// Passes a request on to the process that has this session, or has had it.
@@ -361,7 +359,7 @@ impl SessionManager for Sessions {
         let JsonRpcMessage::Request(request) = &message else { return Err(SessionsError::UnknownSession) };
         let answer = served.initialized(request.id.clone());
         let opened = session.take_place().map_err(SessionsError::from).and_then(|()| {
-            let admission = admitted(&message, &json(&message))?;
+            let admission = admitted(&message)?;
             // Until it is answered, the engine counts it as a request that runs.
             let signal = Signal::new();
             Ok(Pages::new(session.open(&admission, true, signal.clone(), 0)?, signal, &self.host))
@@ -424,12 +422,11 @@ impl SessionManager for Sessions {
         id: &SessionId,
         message: ClientJsonRpcMessage,
     ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, SessionsError> {
-        let body = json(&message);
-        let admission = admitted(&message, &body)?;
         let served = match self.place(id, &message).await? {
             Place::Here(served) => served,
-            Place::Elsewhere(session) => return self.relay(&session, &message, body, &admission).await,
+            Place::Elsewhere(session) => return self.relay(&session, &message).await,
         };
+        let admission = admitted(&message)?;
         // First, as nothing may come between a request that is in flight and its handler.
         served.inbox.room().await;
         let stream = self.stream(|signal| served.session.open(&admission, false, signal, 0))?;
@@ -439,12 +436,11 @@ impl SessionManager for Sessions {
     }
 
     async fn accept_message(&self, id: &SessionId, message: ClientJsonRpcMessage) -> Result<(), SessionsError> {
-        let body = json(&message);
-        let admission = admitted(&message, &body)?;
         let served = match self.place(id, &message).await? {
             Place::Here(served) => served,
-            Place::Elsewhere(session) => return self.relay(&session, &message, body, &admission).await.map(drop),
+            Place::Elsewhere(session) => return self.relay(&session, &message).await.map(drop),
         };
+        let admission = admitted(&message)?;
         served.inbox.room().await;
         if served.pass_on(&admission, message) { Ok(()) } else { Err(SessionsError::UnknownSession) }
     }

@@ -8,6 +8,7 @@ use rmcp::transport::Transport;
 use rmcp::{RoleServer, ServerHandler};
 use tailrope_core::engine::EngineError;
 
+use crate::outcomes::Outcomes;
 use crate::rmcp::served::Served;
 
 /// Serves a session by this handler, until it ends.
@@ -36,9 +37,17 @@ impl Transport<RoleServer> for SessionTransport {
         message: ServerJsonRpcMessage,
     ) -> impl Future<Output = Result<(), EngineError>> + Send + 'static {
         // At once, as rmcp polls the futures of several messages in any order.
+        let sent = self.0.send(message);
         let served = Arc::clone(&self.0);
-        let sent = served.send(message);
-        async move { served.finish(sent).await }
+        let at_once = Outcomes::at_once(&sent);
+        // Seldom, and large: rmcp spawns a task for each message, which would have room for it otherwise.
+        let waits = at_once.is_none().then(|| Box::pin(async move { served.finish(sent).await }));
+        async move {
+            match waits {
+                Some(waits) => waits.await,
+                None => at_once.unwrap_or(Ok(())),
+            }
+        }
     }
 
     async fn receive(&mut self) -> Option<ClientJsonRpcMessage> {

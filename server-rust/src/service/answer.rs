@@ -144,6 +144,7 @@ fn answer(head: &AnswerHead, session_id: &str, body: ResponseBody) -> Response<R
     let mut response = Response::new(body);
     *response.status_mut() = StatusCode::from_u16(head.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let headers = response.headers_mut();
+    headers.reserve(4);
     if let Some(content_type) = head.content_type {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     }

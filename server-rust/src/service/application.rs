@@ -10,10 +10,14 @@ use http::{Request, Response};
 use http_body_util::Full;
 use tailrope_core::engine::SessionHandle;
 use tailrope_core::exchange::{Admission, Terms};
+use tailrope_core::protocol::Envelope;
+use tailrope_core::protocol::jsonrpc::{self, Body};
 
 use crate::hearing::Ears;
 use crate::host::Host;
 use crate::service::{Posts, ResponseBody};
+
+const ONE_MESSAGE: &str = "a body has to be one message: batches are not served";
 
 /// A session that has just been opened, for its handlers.
 pub struct Begun<'a> {
@@ -54,13 +58,39 @@ pub trait Handlers: Send + Sync + 'static {
     /// Where they serve what other processes relay to it.
     fn posts(&self) -> &Posts;
 
-    /// Reads a message, of which it is known whether it is a request. `parts` are the head of the HTTP request that brought it.
+    /// Reads a message of this body, of which the engine has read the envelope. `parts` are the head of the HTTP request that brought it.
     ///
     /// # Errors
     /// What is wrong with it.
-    fn read(&self, parts: Parts, body: &[u8], is_request: bool) -> Result<Self::Message, String>;
+    fn read(&self, parts: Parts, envelope: &Envelope, body: &[u8]) -> Result<Self::Message, String>;
 
-    /// Waits until another message can be taken (I11).
+    /// Reads the message of an admitted body, as they are to be given it.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    fn read_admitted(&self, parts: Parts, admission: &Admission, body: &[u8]) -> Result<Self::Message, String> {
+        match (admission.rewritten(), admission.envelopes()) {
+            (Some(given), _) => self.read_body(parts, given),
+            (None, [envelope]) => self.read(parts, envelope, body),
+            (None, _) => Err(ONE_MESSAGE.to_owned()),
+        }
+    }
+
+    /// Reads the message of a body.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    fn read_body(&self, parts: Parts, body: &[u8]) -> Result<Self::Message, String> {
+        match jsonrpc::read(body).map_err(|error| error.to_string())? {
+            Body::Single(envelope) => self.read(parts, &envelope, body),
+            Body::Batch(_) => Err(ONE_MESSAGE.to_owned()),
+        }
+    }
+
+    /// Whether another message can be taken (I11).
+    fn has_room(&self) -> bool;
+
+    /// Waits until it can.
     fn room(&self) -> impl Future<Output = ()> + Send;
 
     /// Takes a request that is in flight.

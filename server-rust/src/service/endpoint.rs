@@ -1,14 +1,15 @@
 //! One HTTP exchange after the other.
 
-use std::borrow::Cow;
+use std::convert::Infallible;
 use std::fmt::Display;
 use std::io;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 
 use bytes::{Buf as _, Bytes};
-use http::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderName, ORIGIN};
+use http::header::{HOST, ORIGIN};
 use http::request::Parts;
+use http::uri::Authority;
 use http::{Method, Request, Response};
 use http_body::Body;
 use http_body_util::{BodyExt as _, Full};
@@ -23,13 +24,11 @@ use crate::host::{Host, new_id};
 use crate::pages::Pages;
 use crate::sender::{Sender, text};
 use crate::service::answer::{self, ResponseBody};
+use crate::service::headers::Headers;
 use crate::service::hosts::Hosts;
-use crate::service::{Application, Begun, Handlers, SESSION_ID, ServiceConfig};
+use crate::service::{self, Application, Begun, Handlers, SESSION_ID, ServiceConfig};
 use crate::signal::Signal;
 use crate::table::Table;
-
-const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 
 type Answer = Response<ResponseBody>;
 
@@ -72,13 +71,30 @@ where
     Ok(bytes.into())
 }
 
-fn header(parts: &Parts, name: HeaderName) -> Option<Cow<'_, str>> {
-    parts.headers.get(name).map(text)
+/// How a request is answered, when its body is there.
+enum Next<'a, S> {
+    /// The handlers of its session were given what they are to have.
+    Reply(Arc<S>, Reply),
+    /// That has to wait. Seldom, and large: each request would have room for it otherwise.
+    Later(Pin<Box<dyn Future<Output = Result<Answer, Refusal>> + Send + 'a>>),
 }
 
-/// What a client takes. Several lines are one list (RFC 9110, 5.3).
-fn accepted(parts: &Parts) -> Option<Cow<'_, str>> {
-    parts.headers.get_all(ACCEPT).iter().map(text).reduce(|before, next| format!("{before}, {next}").into())
+/// What is answered by a session.
+enum Reply {
+    Empty(AnswerHead),
+    /// By a call that has just begun.
+    Call(Pages),
+    Stream(Pages),
+}
+
+impl Reply {
+    async fn answer(self, session_id: &str) -> Answer {
+        match self {
+            Self::Empty(head) => answer::empty(&head, session_id),
+            Self::Call(pages) => answer::call(pages, session_id).await,
+            Self::Stream(pages) => answer::connection(pages, session_id).await,
+        }
+    }
 }
 
 impl<A: Application> Endpoint<A> {
@@ -88,64 +104,92 @@ impl<A: Application> Endpoint<A> {
         Self { application, engine, config, hosts, host, table: Table::throwing_out() }
     }
 
-    pub(crate) async fn serve<B>(self: &Arc<Self>, request: Request<B>) -> Answer
+    pub(crate) async fn serve<B>(self: Arc<Self>, request: Request<B>) -> Result<Answer, Infallible>
     where
         B: Body,
         B::Error: Display,
     {
         let (parts, body) = request.into_parts();
-        let id = header(&parts, SESSION_ID).unwrap_or_default().into_owned();
-        self.answer(parts, body, &id).await.unwrap_or_else(|refusal| answer::refused(&refusal, &Dialect::NEUTRAL, &id))
+        let id = parts.headers.get(SESSION_ID).map(text).unwrap_or_default().into_owned();
+        let next = match self.body(&parts, body).await {
+            Ok(body) => self.next(&id, parts, body),
+            Err(refusal) => Err(refusal),
+        };
+        let answer = match next {
+            Ok(Next::Reply(handlers, reply)) => Ok(reply.answer(handlers.session().id()).await),
+            Ok(Next::Later(answer)) => answer.await,
+            Err(refusal) => Err(refusal),
+        };
+        Ok(answer.unwrap_or_else(|refusal| answer::refused(&refusal, &Dialect::NEUTRAL, &id)))
     }
 
-    async fn answer<B>(self: &Arc<Self>, parts: Parts, body: B, id: &str) -> Result<Answer, Refusal>
+    /// The body of a request that may be here.
+    async fn body<B>(&self, parts: &Parts, body: B) -> Result<Bytes, Refusal>
     where
         B: Body,
         B::Error: Display,
     {
-        let host = header(&parts, HOST).or_else(|| parts.uri.authority().map(|authority| authority.as_str().into()));
-        let refusal = |fault: Fault<'_>| fault.refusal(&Dialect::NEUTRAL);
-        if !self.hosts.serve(host.as_deref().unwrap_or_default()) {
-            return Err(refusal(Fault::ForeignHost(host.as_deref().unwrap_or("null"))));
-        }
-        let origins: Vec<&str> = self.config.allowed_origins.iter().map(|origin| &**origin).collect();
-        let allowed = Allowed { hosts: &[], origins: &origins };
-        let origin = header(&parts, ORIGIN);
-        allowed.check(None, origin.as_deref()).map_err(refusal)?;
+        self.check_names(parts)?;
         let max_bytes = if parts.method == Method::POST { self.config.max_body_bytes } else { 0 };
-        let body = match read(body, max_bytes).await {
-            Ok(body) => body,
-            Err(Unread::TooLarge) if max_bytes == 0 => Bytes::new(),
-            Err(Unread::TooLarge) => return Err(Fault::BodyTooLarge(&max_bytes.to_string()).refusal(&Dialect::NEUTRAL)),
+        read(body, max_bytes).await.or_else(|unread| match unread {
+            Unread::TooLarge if max_bytes == 0 => Ok(Bytes::new()),
+            Unread::TooLarge => Err(Fault::BodyTooLarge(&max_bytes.to_string()).refusal(&Dialect::NEUTRAL)),
             // Nobody is there to read it.
-            Err(Unread::Gone) => return Err(Fault::NotOpened.refusal(&Dialect::NEUTRAL)),
-        };
-        if let Some(answer) = self.of_modern_revision(&parts, &body, id).await {
-            return answer;
+            Unread::Gone => Err(Fault::NotOpened.refusal(&Dialect::NEUTRAL)),
+        })
+    }
+
+    /// Whether the server is asked by its own name, and by a page that may.
+    fn check_names(&self, parts: &Parts) -> Result<(), Refusal> {
+        let refusal = |fault: Fault<'_>| fault.refusal(&Dialect::NEUTRAL);
+        let host = parts.headers.get(HOST).map(text);
+        let host = host.as_deref().or_else(|| parts.uri.authority().map(Authority::as_str));
+        if !self.hosts.serve(host.unwrap_or_default()) {
+            return Err(refusal(Fault::ForeignHost(host.unwrap_or("null"))));
+        }
+        let Some(origin) = parts.headers.get(ORIGIN).map(text) else { return Ok(()) };
+        let origins: Vec<&str> = self.config.allowed_origins.iter().map(|origin| &**origin).collect();
+        Allowed { hosts: &[], origins: &origins }.check(None, Some(&origin)).map_err(refusal)
+    }
+
+    fn next<'a>(self: &'a Arc<Self>, id: &'a str, parts: Parts, body: Bytes) -> Result<Next<'a, A::Session>, Refusal> {
+        let headers = Headers::of(&parts.headers);
+        if let Some(served) = self.of_modern_revision(&parts, &headers, &body) {
+            let served = served?;
+            return Ok(Next::Later(Box::pin(async move { Ok(served.await) })));
         }
         if id.is_empty() && parts.method == Method::POST {
-            return Box::pin(self.open(parts, body)).await;
+            return Ok(Next::Later(Box::pin(self.open(parts, body))));
         }
-        match self.table.here(id) {
-            Some(handlers) => self.exchange(&*handlers, parts, body).await,
-            // Seldom, and large: each request would have room for it otherwise.
-            None => Box::pin(self.elsewhere(id, parts, body)).await,
+        let Some(handlers) = self.table.here(id) else {
+            return Ok(Next::Later(Box::pin(self.elsewhere(id, parts, body))));
+        };
+        let admission = self.admit(handlers.session(), &parts, &headers, &body)?;
+        if matches!(admission.action(), Action::Message | Action::Call) && !handlers.has_room() {
+            return Ok(Next::Later(Box::pin(self.wait_for_room(handlers, admission, parts, body))));
         }
+        let reply = self.reply(&*handlers, &admission, parts, &body)?;
+        Ok(Next::Reply(handlers, reply))
     }
 
     /// The answer to a request of a revision that cannot resume.
-    async fn of_modern_revision(&self, parts: &Parts, body: &Bytes, id: &str) -> Option<Result<Answer, Refusal>> {
-        let requested = header(parts, PROTOCOL_VERSION).filter(|_| parts.method == Method::POST && id.is_empty())?;
+    fn of_modern_revision(
+        &self,
+        parts: &Parts,
+        headers: &Headers<'_>,
+        body: &Bytes,
+    ) -> Option<Result<service::Served, Refusal>> {
+        let is_asked = parts.method == Method::POST && headers.session_id.as_deref().unwrap_or_default().is_empty();
+        let requested = headers.protocol_version.as_deref().filter(|_| is_asked)?;
         let is_modern = |revision: Revision| !revision.rules().resumable;
-        if !Revision::parse(&requested).is_some_and(is_modern) {
+        if !Revision::parse(requested).is_some_and(is_modern) {
             return None;
         }
         if self.config.prefer_resumable {
-            return Some(Err(self.engine.steer(body, &requested)));
+            return Some(Err(self.engine.steer(body, requested)));
         }
-        self.engine.left_to_sdk(&requested);
-        let served = self.application.serve_modern(Request::from_parts(parts.clone(), Full::new(body.clone())))?;
-        Some(Ok(served.await))
+        self.engine.left_to_sdk(requested);
+        self.application.serve_modern(Request::from_parts(parts.clone(), Full::new(body.clone()))).map(Ok)
     }
 
     /// Opens a session, if that is what the request asks for.
@@ -177,12 +221,12 @@ impl<A: Application> Endpoint<A> {
         body: &Bytes,
     ) -> Result<Answer, Refusal> {
         // Before anything is made for it.
-        let admission = self.admit(session, &parts, body)?;
+        let admission = self.admit(session, &parts, &Headers::of(&parts.headers), body)?;
         let handlers = self.begin(session, ears).map_err(|error| {
             tracing::error!(target: "tailrope", %error, "a session was not opened: the server's factory failed");
             Fault::Internal.refusal_of(&Dialect::NEUTRAL, body)
         })?;
-        let message = handlers.read(parts, body, true);
+        let message = handlers.read_admitted(parts, &admission, body);
         let message = message.map_err(|why| Fault::InvalidMessage(&why).refusal_of(&Dialect::NEUTRAL, body))?;
         self.table.insert(Arc::clone(&handlers));
         let pages = self.opened(|signal| session.open(&admission, self.config.json_response, signal, 0))?;
@@ -202,17 +246,20 @@ impl<A: Application> Endpoint<A> {
         Sender::of(parts, &self.config.identity)
     }
 
-    fn admit(&self, session: &SessionHandle, parts: &Parts, body: &[u8]) -> Result<Admission, Refusal> {
-        let names = [CONTENT_TYPE, PROTOCOL_VERSION, SESSION_ID, LAST_EVENT_ID];
-        let [content_type, protocol_version, session_id, last_event_id] = names.map(|name| header(parts, name));
-        let accept = accepted(parts);
+    fn admit(
+        &self,
+        session: &SessionHandle,
+        parts: &Parts,
+        headers: &Headers<'_>,
+        body: &[u8],
+    ) -> Result<Admission, Refusal> {
         let head = Head {
             method: parts.method.as_str(),
-            accept: accept.as_deref(),
-            content_type: content_type.as_deref(),
-            protocol_version: protocol_version.as_deref(),
-            session_id: session_id.as_deref(),
-            last_event_id: last_event_id.as_deref(),
+            accept: headers.accept.as_deref(),
+            content_type: headers.content_type.as_deref(),
+            protocol_version: headers.protocol_version.as_deref(),
+            session_id: headers.session_id.as_deref(),
+            last_event_id: headers.last_event_id.as_deref(),
         };
         let terms = self.terms();
         self.sender(parts).ask(|asker| session.admit(&exchange::Request { head, asker, body }, &terms))
@@ -228,42 +275,52 @@ impl<A: Application> Endpoint<A> {
         Ok(Pages::new(connection, signal, &self.host))
     }
 
-    /// One exchange of a session that is served here.
-    async fn exchange(&self, handlers: &A::Session, parts: Parts, body: Bytes) -> Result<Answer, Refusal> {
+    /// The answer to a request of a session that is served here, when its handlers can take another message.
+    async fn wait_for_room(
+        &self,
+        handlers: Arc<A::Session>,
+        admission: Admission,
+        parts: Parts,
+        body: Bytes,
+    ) -> Result<Answer, Refusal> {
+        handlers.room().await;
+        let reply = self.reply(&*handlers, &admission, parts, &body)?;
+        Ok(reply.answer(handlers.session().id()).await)
+    }
+
+    /// What is answered, after the handlers were given what they are to have.
+    fn reply(
+        &self,
+        handlers: &A::Session,
+        admission: &Admission,
+        parts: Parts,
+        body: &Bytes,
+    ) -> Result<Reply, Refusal> {
         let session = handlers.session();
-        let id = session.id();
-        let admission = self.admit(session, &parts, &body)?;
-        let given = admission.rewritten().unwrap_or(&body);
-        let status = AnswerHead { status: admission.status().unwrap_or(200), ..AnswerHead::EMPTY };
         let read = |parts: Parts| {
-            let invalid = |why: String| Fault::InvalidMessage(&why).refusal_of(&Dialect::NEUTRAL, &body);
-            handlers.read(parts, given, admission.action() == Action::Call).map_err(invalid)
+            let invalid = |why: String| Fault::InvalidMessage(&why).refusal_of(&Dialect::NEUTRAL, body);
+            handlers.read_admitted(parts, admission, body).map_err(invalid)
         };
+        let open = || self.opened(|signal| session.open(admission, self.config.json_response, signal, 0));
         match admission.action() {
             Action::Delete => session.delete(),
             // Nothing of it is for the handlers.
-            Action::Message if given.is_empty() => session.received(&admission),
+            Action::Message if admission.rewritten().is_some_and(Bytes::is_empty) => session.received(admission),
             Action::Message => {
-                handlers.room().await;
-                let message = read(parts)?;
-                if !handlers.take(&admission, message) {
+                if !handlers.take(admission, read(parts)?) {
                     return Err(Dialect::NEUTRAL.wording.session_ended());
                 }
             }
             Action::Call => {
-                handlers.room().await;
                 let message = read(parts)?;
-                let pages = self.opened(|signal| session.open(&admission, self.config.json_response, signal, 0))?;
+                let pages = open()?;
                 // Where the session has just ended, the stream has its end.
                 handlers.call(message);
-                return Ok(answer::call(pages, id).await);
+                return Ok(Reply::Call(pages));
             }
-            Action::Listen | Action::Resume => {
-                let pages = self.opened(|signal| session.open(&admission, self.config.json_response, signal, 0))?;
-                return Ok(answer::connection(pages, id).await);
-            }
+            Action::Listen | Action::Resume => return open().map(Reply::Stream),
         }
-        Ok(answer::empty(&status, id))
+        Ok(Reply::Empty(AnswerHead { status: admission.status().unwrap_or(200), ..AnswerHead::EMPTY }))
     }
 
     /// A request for a session that is not served here.
@@ -275,10 +332,11 @@ impl<A: Application> Endpoint<A> {
         if !self.engine.outlives_process() {
             return Err(unknown());
         }
-        let last_event_id = header(&parts, LAST_EVENT_ID).filter(|_| parts.method == Method::GET);
+        let headers = Headers::of(&parts.headers);
+        let last_event_id = headers.last_event_id.as_deref().filter(|_| parts.method == Method::GET);
         let principal = self.sender(&parts).principal();
         let name = SessionId::new(self.server(&parts), id);
-        let found = self.host.look_up(name, principal.as_deref(), last_event_id.as_deref()).await;
+        let found = self.host.look_up(name, principal.as_deref(), last_event_id).await;
         let session = found.map_err(|error| {
             tracing::warn!(target: "tailrope", %error, "a session cannot be looked up");
             Fault::SessionNotTold.refusal(&Dialect::NEUTRAL)
@@ -288,9 +346,10 @@ impl<A: Application> Endpoint<A> {
             && !session.is_elsewhere()
             && let Some(handlers) = self.table.adopted(&session).await
         {
-            return self.exchange(&*handlers, parts, body).await;
+            let admission = self.admit(handlers.session(), &parts, &headers, &body)?;
+            return self.wait_for_room(handlers, admission, parts, body).await;
         }
-        let opened = self.admit(&session, &parts, &body).and_then(|admission| {
+        let opened = self.admit(&session, &parts, &headers, &body).and_then(|admission| {
             if parts.method != Method::GET {
                 adopting::offer(self, &session);
             }

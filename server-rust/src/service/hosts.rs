@@ -8,7 +8,13 @@ use http::uri::Authority;
 pub(crate) struct Hosts {
     /// Each name is served.
     are_any: bool,
-    named: Vec<Authority>,
+    named: Vec<Name>,
+}
+
+/// A name, in the letters that it was allowed with.
+struct Name {
+    host: String,
+    port: Option<u16>,
 }
 
 impl Hosts {
@@ -18,18 +24,45 @@ impl Hosts {
     }
 
     /// Whether a request to this name is served. A name that was allowed without a port is served on each port.
-    pub(crate) fn serve(&self, host: &str) -> bool {
-        let is_it = |asked: &Authority, allowed: &Authority| {
-            allowed.host().eq_ignore_ascii_case(asked.host())
-                && allowed.port_u16().is_none_or(|port| asked.port_u16() == Some(port))
-        };
-        let is_named = |asked: Authority| self.named.iter().any(|allowed| is_it(&asked, allowed));
-        self.are_any || host.parse().is_ok_and(is_named)
+    pub(crate) fn serve(&self, asked: &str) -> bool {
+        self.are_any || self.named.iter().any(|allowed| allowed.is(asked))
     }
 }
 
-fn read(name: &str) -> Option<Authority> {
+impl Name {
+    fn is(&self, asked: &str) -> bool {
+        let Some((host, rest)) = asked.split_at_checked(self.host.len()) else { return false };
+        let port = match rest.strip_prefix(':') {
+            None if rest.is_empty() => None,
+            Some(port) if port.bytes().all(|byte| byte.is_ascii_digit()) => port.parse::<u16>().ok(),
+            _ => return false,
+        };
+        host.eq_ignore_ascii_case(&self.host) && (self.port.is_none() || self.port == port)
+    }
+}
+
+fn read(name: &str) -> Option<Name> {
     // An address of IPv6 has brackets where a port could follow.
     let name = if name.parse::<Ipv6Addr>().is_ok() { format!("[{name}]") } else { name.to_owned() };
-    name.parse().ok()
+    let name: Authority = name.parse().ok()?;
+    Some(Name { host: name.host().to_owned(), port: name.port_u16() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_served_in_any_case_and_without_a_port_on_each() {
+        let hosts = Hosts::new(&["Localhost", "::1", "mcp.example:8443"].map(String::from));
+        for asked in ["localhost", "LOCALHOST:80", "localhost:", "[::1]", "[::1]:8080", "mcp.example:8443"] {
+            assert!(hosts.serve(asked), "{asked}");
+        }
+        let others =
+            ["", "localhos", "localhost.example", "localhost:80x", "me@localhost", "[::2]", "\u{1F980}localhost"];
+        for asked in others.into_iter().chain(["mcp.example", "mcp.example:443", "mcp.example:84430"]) {
+            assert!(!hosts.serve(asked), "{asked}");
+        }
+        assert!(Hosts::new(&[]).serve("anything"));
+    }
 }

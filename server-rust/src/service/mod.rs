@@ -3,6 +3,7 @@
 mod answer;
 mod application;
 mod endpoint;
+mod headers;
 mod hosts;
 mod posted;
 mod source;
@@ -167,7 +168,6 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let endpoint = Arc::clone(&self.0);
-        Box::pin(async move { Ok(endpoint.serve(request).await) })
+        Box::pin(Arc::clone(&self.0).serve(request))
     }
 }

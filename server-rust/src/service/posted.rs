@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request};
@@ -51,14 +52,13 @@ fn serve(handlers: &impl Handlers, session: &SessionHandle, terms: &Terms<'_>, p
         return session.delete();
     }
     let relayed = posted.relayed();
-    let body = admission.rewritten().unwrap_or_else(|| relayed.body());
-    if body.is_empty() {
+    if admission.rewritten().is_some_and(Bytes::is_empty) {
         // Nothing of it is for the handlers.
         session.received(&admission);
         return posted.done();
     }
     let is_call = admission.action() == Action::Call;
-    let message = match handlers.read(parts_of(relayed, session.id()), body, is_call) {
+    let message = match handlers.read_admitted(parts_of(relayed, session.id()), &admission, relayed.body()) {
         Ok(message) => message,
         Err(why) => return posted.refuse(&Fault::InvalidMessage(&why).refusal(&Dialect::NEUTRAL)),
     };

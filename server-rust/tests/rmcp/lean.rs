@@ -1,5 +1,7 @@
 //! What is read and written without rmcp's own way is what rmcp has.
 
+#[path = "../../src/rmcp/ids.rs"]
+mod ids;
 #[path = "../../src/rmcp/lean.rs"]
 mod own;
 
@@ -8,12 +10,23 @@ use rmcp::model::{
     ServerJsonRpcMessage, ServerNotification,
 };
 use serde_json::{Value, json};
+use tailrope_core::protocol::Envelope;
+use tailrope_core::protocol::jsonrpc::{self, Body};
 
-use self::own::{call, progress};
+use self::own::{call, envelope, progress};
+
+fn envelope_of(text: &str) -> Envelope {
+    let Body::Single(envelope) = jsonrpc::read(text.as_bytes()).unwrap() else { panic!("{text} is one message") };
+    envelope
+}
+
+fn read(text: &str) -> Option<ClientJsonRpcMessage> {
+    call(&envelope_of(text), text.as_bytes())
+}
 
 fn both(body: &Value) -> (Option<Value>, Value) {
     let text = body.to_string();
-    let own = call(text.as_bytes()).map(|message| serde_json::to_value(message).unwrap());
+    let own = read(&text).map(|message| serde_json::to_value(message).unwrap());
     let rmcp: ClientJsonRpcMessage = serde_json::from_str(&text).unwrap();
     (own, serde_json::to_value(rmcp).unwrap())
 }
@@ -38,13 +51,27 @@ fn what_is_no_plain_call_is_left_to_rmcp() {
     for body in [
         json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" }),
         json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": { "arguments": {} } }),
-        json!({ "jsonrpc": "2.0", "id": 1.5, "method": "tools/call", "params": { "name": "echo" } }),
+        json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call" }),
+        json!({ "jsonrpc": "2.0", "id": u64::MAX, "method": "tools/call", "params": { "name": "echo" } }),
         json!({ "jsonrpc": "2.0", "method": "tools/call", "params": { "name": "echo" } }),
-        json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": { "name": "echo" }, "result": {} }),
-        json!([]),
     ] {
-        assert!(call(body.to_string().as_bytes()).is_none(), "{body}");
+        assert!(read(&body.to_string()).is_none(), "{body}");
     }
+}
+
+#[test]
+fn the_engine_knows_the_same_of_a_call_that_rmcp_has_read() {
+    for id in [json!(1), json!("one")] {
+        for meta in [json!({}), json!({ "progressToken": 5 }), json!({ "progressToken": "a\"b" })] {
+            let params = json!({ "name": "echo", "arguments": {}, "_meta": meta });
+            let text = json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params }).to_string();
+            let of_engine = Envelope { range: 0..0, params: 0..0, ..envelope_of(&text) };
+            assert_eq!(envelope(&serde_json::from_str(&text).unwrap()).unwrap(), of_engine);
+            assert_eq!(envelope(&read(&text).unwrap()).unwrap(), of_engine);
+        }
+    }
+    let list = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" });
+    assert!(envelope(&serde_json::from_value(list).unwrap()).is_none());
 }
 
 #[test]

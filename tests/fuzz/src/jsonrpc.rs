@@ -78,7 +78,14 @@ fn is_read_again(bytes: &[u8], envelope: &Envelope) {
     let text = &bytes[envelope.range.clone()];
     assert!(text.starts_with(b"{") && text.ends_with(b"}"));
     let again = jsonrpc::read(text).expect("a message that was read is one");
-    let moved = Envelope { range: 0..text.len(), ..envelope.clone() };
+    let start = envelope.range.start;
+    let params = if envelope.params.is_empty() {
+        0..0
+    } else {
+        assert!(bytes[envelope.params.clone()].starts_with(b"{") && bytes[envelope.params.clone()].ends_with(b"}"));
+        envelope.params.start - start..envelope.params.end - start
+    };
+    let moved = Envelope { range: 0..text.len(), params, ..envelope.clone() };
     assert_eq!(again, Body::Single(moved));
     if let Some(id) = &envelope.id {
         assert_eq!(RequestId::from_json(&id.to_json()).as_ref(), Some(id), "an id keeps its digits");

@@ -94,7 +94,8 @@ impl World {
         }
         let Some(handle) = self.home(session) else { return };
         let fields = jsonrpc::Fields::default();
-        let answer = Envelope { kind: Kind::Response, method: None, id: Some(id), range: 0..0, fields };
+        let (range, params) = (0..0, 0..0);
+        let answer = Envelope { kind: Kind::Response, method: None, id: Some(id), range, params, fields };
         handle.received(&Admission::new(Operation::Post(Body::Single(answer)), &Head::default(), b""));
     }
 

@@ -1,0 +1,44 @@
+//! The headers of a request that decide how it is served.
+
+use std::borrow::Cow;
+
+use http::HeaderMap;
+
+use crate::sender::text;
+
+/// What they say. Of one that comes twice the first one counts.
+#[derive(Default)]
+pub(super) struct Headers<'a> {
+    /// What the client takes. Several lines are one list (RFC 9110, 5.3).
+    pub(super) accept: Option<Cow<'a, str>>,
+    pub(super) content_type: Option<Cow<'a, str>>,
+    pub(super) protocol_version: Option<Cow<'a, str>>,
+    pub(super) session_id: Option<Cow<'a, str>>,
+    pub(super) last_event_id: Option<Cow<'a, str>>,
+}
+
+impl<'a> Headers<'a> {
+    /// Goes once through the headers that are there: looking up each of these takes longer.
+    pub(super) fn of(headers: &'a HeaderMap) -> Self {
+        let mut found = Self::default();
+        for (name, value) in headers {
+            let place = match name.as_str() {
+                "accept" => {
+                    let before = found.accept.take();
+                    found.accept = Some(match before {
+                        None => text(value),
+                        Some(before) => format!("{before}, {}", text(value)).into(),
+                    });
+                    continue;
+                }
+                "content-type" => &mut found.content_type,
+                "mcp-protocol-version" => &mut found.protocol_version,
+                "mcp-session-id" => &mut found.session_id,
+                "last-event-id" => &mut found.last_event_id,
+                _ => continue,
+            };
+            place.get_or_insert_with(|| text(value));
+        }
+        found
+    }
+}
