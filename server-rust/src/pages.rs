@@ -19,6 +19,8 @@ pub(crate) struct Pages {
     connection: Connection,
     signal: Arc<Signal>,
     host: Arc<Host>,
+    /// The last look found nothing: the engine wakes the connection when there is something.
+    waits: bool,
 }
 
 impl Pages {
@@ -26,19 +28,22 @@ impl Pages {
     pub(crate) fn new(connection: Connection, signal: Arc<Signal>, host: &Arc<Host>) -> Self {
         // A session that gave way for the one of this connection is to be ended.
         host.arm_for_engine();
-        Self { connection, signal, host: Arc::clone(host) }
+        Self { connection, signal, host: Arc::clone(host), waits: false }
     }
 
     /// The next page: something to write, or the end. What the page before had counts as written.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<engine::Poll> {
         loop {
+            if self.waits {
+                ready!(self.signal.poll_woken(cx));
+            }
             self.signal.clear();
             let page = self.connection.poll(PAGE_BYTES);
-            if !page.is_empty() || page.end.is_some() {
+            self.waits = page.is_empty() && page.end.is_none();
+            if !self.waits {
                 return Poll::Ready(page);
             }
             self.host.arm(self.connection.wait_ms(&page));
-            ready!(self.signal.poll_woken(cx));
         }
     }
 
