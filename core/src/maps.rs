@@ -6,8 +6,8 @@ use std::hash::{BuildHasher as _, Hash};
 /// hashed fast, without protection against keys that are made to collide.
 pub(crate) type OwnMap<K, V> = rustc_hash::FxHashMap<K, V>;
 
-/// Which of `shards` has a key. It says nothing of the place in the shard's own map.
+/// The shard of a key, from bits of its hash that the shard's own map does not use: that takes the lowest and the highest.
 pub(crate) fn shard_of(key: impl Hash, shards: usize) -> usize {
-    // The map takes the lowest bits and the highest.
-    (rustc_hash::FxBuildHasher.hash_one(key) >> 32) as usize % shards
+    let hash = rustc_hash::FxBuildHasher.hash_one(key) as usize;
+    (hash >> (usize::BITS / 2)) % shards
 }

@@ -1,4 +1,4 @@
-//! A wake-up of the engine, as a future that waits for it.
+//! A wake-up, as a future that waits for it.
 
 use std::future::poll_fn;
 use std::mem;
@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use tailrope_core::engine::Wake;
 
-/// Woken by the engine, on any thread. A wake-up before anybody waits counts for the next one who waits.
+/// Woken by the engine, or by whoever has something for one task, on any thread. A wake-up before anybody waits counts for the next one who waits.
 #[derive(Debug, Default)]
 pub(crate) struct Signal(Mutex<Waiting>);
 

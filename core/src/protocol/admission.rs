@@ -304,18 +304,18 @@ const MAX_BATCH: usize = 100;
 
 fn accepts(accept: Option<&str>, media_type: &str, rule: AcceptRule) -> bool {
     let accept = accept.unwrap_or("");
-    let media_type = media_type.as_bytes();
-    let mut entries = accept.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+    // As arrays: the search for a single character is made for texts that are longer.
+    let mut entries = accept.split([',']).map(str::trim);
     match rule {
-        AcceptRule::Contained => memchr::memmem::find(accept.as_bytes(), media_type).is_some(),
+        AcceptRule::Contained => accept.contains(media_type),
         AcceptRule::Prefix => entries.any(|entry| entry.starts_with(media_type)),
         AcceptRule::Wildcards => {
-            let family = media_type.split(|byte| *byte == b'/').next().unwrap_or_default();
+            let family = media_type.split(['/']).next().unwrap_or_default();
             entries.any(|entry| {
-                let entry = entry.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+                let entry = entry.split([';']).next().unwrap_or_default().trim();
                 let any_of_family =
-                    |entry: &[u8]| entry.strip_suffix(b"/*").is_some_and(|name| name.eq_ignore_ascii_case(family));
-                entry.eq_ignore_ascii_case(media_type) || entry == b"*/*" || any_of_family(entry)
+                    |entry: &str| entry.strip_suffix("/*").is_some_and(|name| name.eq_ignore_ascii_case(family));
+                entry.eq_ignore_ascii_case(media_type) || entry == "*/*" || any_of_family(entry)
             })
         }
     }

@@ -10,7 +10,7 @@ pub const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
 /// The longest event id that is taken from a store that is not ours, in characters.
 pub const MAX_FOREIGN_EVENT_ID_LEN: usize = 512;
 
-/// Bytes that an event of ours takes besides its payload, at most: those of its id, and of the lines.
+/// Bytes to make room for besides the payload of an event: those of its id, and of the lines. Few events take more.
 pub const EVENT_ROOM: usize = 140;
 
 /// Appends an event with an id. `payload` is JSON text.

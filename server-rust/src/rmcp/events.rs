@@ -76,7 +76,7 @@ impl EventStream {
     fn push(&mut self, id: Option<String>, data: &str) {
         let mut event = ServerSseMessage::default();
         (event.event_id, event.retry) = (id, self.retry.take());
-        // A cursor alone has none.
+        // A cursor alone has no message.
         event.message = Some(data).filter(|data| !data.is_empty()).and_then(opaque).map(Arc::new);
         self.ready.push_back(event);
     }

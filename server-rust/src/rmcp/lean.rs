@@ -1,4 +1,4 @@
-//! The two messages that come most often, between rmcp's types and bytes. In rmcp's own way they take several times as long: it tries
+//! The two messages that come most often, between rmcp's types and ours. In rmcp's own way they take several times as long: it tries
 //! one kind of message after the other, and makes a tree of each notification.
 
 use rmcp::model::{
@@ -26,11 +26,16 @@ pub(crate) fn call(envelope: &Envelope, body: &[u8]) -> Option<ClientJsonRpcMess
     Some(JsonRpcMessage::request(ClientRequest::CallToolRequest(request), id))
 }
 
-/// The envelope of the call of a tool that rmcp has read. None where it is anything else.
+/// The envelope of the call of a tool that rmcp has read, without a body: its places are empty. None where it is anything else, or has a
+/// token that rmcp has no room for.
 pub(crate) fn envelope(message: &ClientJsonRpcMessage) -> Option<Envelope> {
     let JsonRpcMessage::Request(request) = message else { return None };
     let ClientRequest::CallToolRequest(call) = &request.request else { return None };
-    let token = request.request.get_meta().get_progress_token();
+    let meta = request.request.get_meta();
+    let token = meta.get_progress_token();
+    if token.is_none() && meta.contains_key("progressToken") {
+        return None;
+    }
     let fields = Fields {
         tool_name: Some(call.params.name.as_ref().to_owned()),
         progress_token: token.map(|token| request_id(&token.0).to_json()),

@@ -303,14 +303,13 @@ impl Sessions {
         &self,
         session: &SessionHandle,
         message: &ClientJsonRpcMessage,
+        admission: &Admission,
     ) -> Result<EventStream, SessionsError> {
-        let body = json(message);
-        let admission = admitted(message)?;
         let parts = parts_of(message);
         let headers = parts.map(|parts| &parts.headers).into_iter().flatten();
         let headers = headers.filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)));
-        let relayed = Relayed::new(RelayedMethod::Post, body, headers, &[], None);
-        self.pass(session, &admission, relayed).await
+        let relayed = Relayed::new(RelayedMethod::Post, json(message), headers, &[], None);
+        self.pass(session, admission, relayed).await
     }
 
     /// Passes a request on to the process that has this session, or has had it.
@@ -422,11 +421,12 @@ impl SessionManager for Sessions {
         id: &SessionId,
         message: ClientJsonRpcMessage,
     ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, SessionsError> {
+        // Before a session of another process is looked up, which somebody would have to let go of.
+        let admission = admitted(&message)?;
         let served = match self.place(id, &message).await? {
             Place::Here(served) => served,
-            Place::Elsewhere(session) => return self.relay(&session, &message).await,
+            Place::Elsewhere(session) => return self.relay(&session, &message, &admission).await,
         };
-        let admission = admitted(&message)?;
         // First, as nothing may come between a request that is in flight and its handler.
         served.inbox.room().await;
         let stream = self.stream(|signal| served.session.open(&admission, false, signal, 0))?;
@@ -436,11 +436,11 @@ impl SessionManager for Sessions {
     }
 
     async fn accept_message(&self, id: &SessionId, message: ClientJsonRpcMessage) -> Result<(), SessionsError> {
+        let admission = admitted(&message)?;
         let served = match self.place(id, &message).await? {
             Place::Here(served) => served,
-            Place::Elsewhere(session) => return self.relay(&session, &message).await.map(drop),
+            Place::Elsewhere(session) => return self.relay(&session, &message, &admission).await.map(drop),
         };
-        let admission = admitted(&message)?;
         served.inbox.room().await;
         if served.pass_on(&admission, message) { Ok(()) } else { Err(SessionsError::UnknownSession) }
     }

@@ -40,7 +40,7 @@ impl Transport<RoleServer> for SessionTransport {
         let sent = self.0.send(message);
         let served = Arc::clone(&self.0);
         let at_once = Outcomes::at_once(&sent);
-        // Seldom, and large: rmcp spawns a task for each message, which would have room for it otherwise.
+        // Boxed, as it is rare and large: rmcp spawns a task for each message, which would keep room for it.
         let waits = at_once.is_none().then(|| Box::pin(async move { served.finish(sent).await }));
         async move {
             match waits {

@@ -58,13 +58,13 @@ pub trait Handlers: Send + Sync + 'static {
     /// Where they serve what other processes relay to it.
     fn posts(&self) -> &Posts;
 
-    /// Reads a message of this body, of which the engine has read the envelope. `parts` are the head of the HTTP request that brought it.
+    /// Reads a message. The engine has read its `envelope` in this `body`; `parts` are the head of the HTTP request that brought it.
     ///
     /// # Errors
     /// What is wrong with it.
     fn read(&self, parts: Parts, envelope: &Envelope, body: &[u8]) -> Result<Self::Message, String>;
 
-    /// Reads the message of an admitted body, as they are to be given it.
+    /// Reads the message of an admitted body, with the ids that the handlers know.
     ///
     /// # Errors
     /// What is wrong with it.

@@ -71,18 +71,32 @@ where
     Ok(bytes.into())
 }
 
+/// Whether nothing of a message is for the handlers.
+fn is_for_nobody(admission: &Admission) -> bool {
+    admission.rewritten().is_some_and(Bytes::is_empty)
+}
+
+/// Whether the handlers get a message of the request.
+fn needs_room(admission: &Admission) -> bool {
+    match admission.action() {
+        Action::Call => true,
+        Action::Message => !is_for_nobody(admission),
+        Action::Listen | Action::Resume | Action::Delete => false,
+    }
+}
+
 /// How a request is answered, when its body is there.
 enum Next<'a, S> {
-    /// The handlers of its session were given what they are to have.
+    /// By its session, whose handlers have been given its message.
     Reply(Arc<S>, Reply),
-    /// That has to wait. Seldom, and large: each request would have room for it otherwise.
+    /// After something else. Boxed, as it is rare and large: the future of every request would keep room for it.
     Later(Pin<Box<dyn Future<Output = Result<Answer, Refusal>> + Send + 'a>>),
 }
 
-/// What is answered by a session.
+/// How a session answers.
 enum Reply {
     Empty(AnswerHead),
-    /// By a call that has just begun.
+    /// With the stream of a call that has just begun.
     Call(Pages),
     Stream(Pages),
 }
@@ -123,7 +137,7 @@ impl<A: Application> Endpoint<A> {
         Ok(answer.unwrap_or_else(|refusal| answer::refused(&refusal, &Dialect::NEUTRAL, &id)))
     }
 
-    /// The body of a request that may be here.
+    /// Checks `Host` and `Origin`, and reads the body.
     async fn body<B>(&self, parts: &Parts, body: B) -> Result<Bytes, Refusal>
     where
         B: Body,
@@ -165,8 +179,8 @@ impl<A: Application> Endpoint<A> {
             return Ok(Next::Later(Box::pin(self.elsewhere(id, parts, body))));
         };
         let admission = self.admit(handlers.session(), &parts, &headers, &body)?;
-        if matches!(admission.action(), Action::Message | Action::Call) && !handlers.has_room() {
-            return Ok(Next::Later(Box::pin(self.wait_for_room(handlers, admission, parts, body))));
+        if needs_room(&admission) && !handlers.has_room() {
+            return Ok(Next::Later(Box::pin(self.wait(handlers, admission, parts, body))));
         }
         let reply = self.reply(&*handlers, &admission, parts, &body)?;
         Ok(Next::Reply(handlers, reply))
@@ -275,15 +289,17 @@ impl<A: Application> Endpoint<A> {
         Ok(Pages::new(connection, signal, &self.host))
     }
 
-    /// The answer to a request of a session that is served here, when its handlers can take another message.
-    async fn wait_for_room(
+    /// The answer to a request of a session that is served here, when its handlers can take what they are to have of it.
+    async fn wait(
         &self,
         handlers: Arc<A::Session>,
         admission: Admission,
         parts: Parts,
         body: Bytes,
     ) -> Result<Answer, Refusal> {
-        handlers.room().await;
+        if needs_room(&admission) {
+            handlers.room().await;
+        }
         let reply = self.reply(&*handlers, &admission, parts, &body)?;
         Ok(reply.answer(handlers.session().id()).await)
     }
@@ -304,8 +320,7 @@ impl<A: Application> Endpoint<A> {
         let open = || self.opened(|signal| session.open(admission, self.config.json_response, signal, 0));
         match admission.action() {
             Action::Delete => session.delete(),
-            // Nothing of it is for the handlers.
-            Action::Message if admission.rewritten().is_some_and(Bytes::is_empty) => session.received(admission),
+            Action::Message if is_for_nobody(admission) => session.received(admission),
             Action::Message => {
                 if !handlers.take(admission, read(parts)?) {
                     return Err(Dialect::NEUTRAL.wording.session_ended());
@@ -347,7 +362,7 @@ impl<A: Application> Endpoint<A> {
             && let Some(handlers) = self.table.adopted(&session).await
         {
             let admission = self.admit(handlers.session(), &parts, &headers, &body)?;
-            return self.wait_for_room(handlers, admission, parts, body).await;
+            return self.wait(handlers, admission, parts, body).await;
         }
         let opened = self.admit(&session, &parts, &headers, &body).and_then(|admission| {
             if parts.method != Method::GET {

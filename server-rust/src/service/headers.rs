@@ -6,7 +6,7 @@ use http::HeaderMap;
 
 use crate::sender::text;
 
-/// What they say. Of one that comes twice the first one counts.
+/// What they say. Of one that comes twice the first one counts; but for `accept`.
 #[derive(Default)]
 pub(super) struct Headers<'a> {
     /// What the client takes. Several lines are one list (RFC 9110, 5.3).

@@ -11,7 +11,7 @@ pub(crate) struct Hosts {
     named: Vec<Name>,
 }
 
-/// A name, in the letters that it was allowed with.
+/// A name, as it was configured.
 struct Name {
     host: String,
     port: Option<u16>,

@@ -80,6 +80,19 @@ async fn a_call_that_comes_to_another_process_is_relayed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i11_a_message_that_is_none_leaves_nothing_of_the_session_of_another_process() {
+    let place = Place::new("none");
+    let (owner, sessions) = (place.server(), place.sessions());
+    let engine = sessions.engine().clone();
+    let other = Server::of(sessions.into());
+    let peer = owner.open("").await;
+    // rmcp takes it for an answer, and the engine does not.
+    let answer = json!({ "jsonrpc": "2.0", "id": 7, "result": 5 });
+    assert_eq!(peer.at(&other).post(answer).await.status(), 500);
+    assert_eq!(engine.stats().sessions, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_whose_process_is_gone_goes_on_at_another() {
     let place = Place::new("adopted");
     let sessions = Arc::new(place.sessions());

@@ -26,7 +26,7 @@ impl Cell {
     }
 
     pub(crate) fn lost(&self, id: ConnectionId) {
-        // Most have ended before.
+        // Most connections have ended by the time they are dropped.
         if !self.look_or(false, |state| state.conns.contains_key(&id)) {
             return self.let_go();
         }

@@ -30,7 +30,7 @@ pub(crate) const SESSION: StreamNonce = StreamNonce::NONE;
 
 pub(crate) struct State {
     pub(crate) session: Session,
-    /// In places of their own: most sessions have one, and a map keeps room for more.
+    /// Boxed: a map has several places from its first entry on, and most sessions use one.
     pub(crate) conns: OwnMap<ConnectionId, Box<Conn>>,
     pub(crate) json: HashMap<RequestId, ConnectionId>,
     /// Answers in JSON that wait until the store has what is known of the session.

@@ -81,7 +81,7 @@ struct SessionLogs {
     /// Its owner let it go.
     is_released: bool,
     bytes: usize,
-    /// In places of their own: most sessions have few, and a map keeps room for more.
+    /// Boxed: a map has several places from its first entry on, and most sessions use few.
     streams: OwnMap<StreamNonce, Box<Log>>,
     inbox: Inbox,
 }
