@@ -7,7 +7,8 @@ use std::task::{Context, Poll, Waker};
 
 use tailrope_core::engine::Wake;
 
-/// Woken by the engine, or by whoever has something for one task, on any thread. A wake-up before anybody waits counts for the next one who waits.
+/// Woken on any thread: by the engine, or by a queue that has something for its reader. A wake-up before anybody waits counts for the next
+/// one who waits.
 #[derive(Debug, Default)]
 pub(crate) struct Signal(Mutex<Waiting>);
 

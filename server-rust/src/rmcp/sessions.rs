@@ -62,6 +62,8 @@ const RMCP_START: &str = "0";
 ///   answer to `initialize`. It does no harm, as a client that comes back with `0` gets its standalone stream; `None` leaves it out.
 /// - Its `sse_keep_alive` writes the comments, in the place of the engine's `keep_alive_ms`. The comment that tells of a gap, where the
 ///   bounds took events before their reader came, has no way through it: it is logged, and counted in [`Stats`](crate::Stats).
+/// - It alone sees what a reader takes. A connection whose reader takes nothing is not cut at the engine's `max_connection_ms`: it stays until
+///   TCP or the HTTP server gives it up. What it was not sent can be resumed meanwhile.
 /// - A resume that cannot be is answered with 200 and an empty stream, whatever the engine says, and every other refusal of the engine
 ///   with 500.
 /// - It shows a session manager the HTTP request of a POST of a request or a notification only. So [principals](Identity::principal)
