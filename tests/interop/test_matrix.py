@@ -178,7 +178,9 @@ async def test_f73_error_answer_is_not_asked_for_again_and_again(hosts: Hosts, c
         await at.over()
         assert at.driver.errors(), at.story()
         # One is the standalone stream. The TypeScript client 1.x does not take an error for the end of its request.
-        most = 2 if client == "ts1" else 1
+        # rmcp's service answers what it asks for then with an empty stream, and that client listens once more.
+        of_ts1 = 3 if server == "rmcp" else 2
+        most = of_ts1 if client == "ts1" else 1
         polls = await at.poll()
         gets = at.tap.gets()
         assert len([get for get in gets if get.stream != gets[-1].stream]) <= most, at.story()
